@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Compiles the kernels next to their sources, for working on them: PYTHONPATH=src then runs this tree.
+#   PYTHON=.venv/bin/python scripts/build_inplace.sh
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=${PYTHON:-.venv/bin/python}
+cmake -S . -B build/inplace -G Ninja -DPython_EXECUTABLE="$(realpath -s "$python")" -DCMAKE_BUILD_TYPE=Release >/dev/null
+cmake --build build/inplace
+cp build/inplace/_native*.so src/graphbraid/

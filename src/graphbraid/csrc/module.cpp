@@ -1,0 +1,25 @@
+// The extension module: variant selection here, one bind_* function per kernel file.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "variants.h"
+
+namespace nb = nanobind;
+
+namespace {
+
+gb::Variant by_name(const std::string& name) {
+  if (name == "portable") return gb::Variant::kPortable;
+  if (name == "avx2") return gb::Variant::kAvx2;
+  if (name == "avx512") return gb::Variant::kAvx512;
+  throw nb::value_error(("no kernel variant is called " + name).c_str());
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  m.doc() = "graphbraid's compiled kernels; graphbraid.kernels loads them and chooses the variant";
+  m.def("is_supported", [](const std::string& name) { return gb::is_supported(by_name(name)); });
+  m.def("select", [](const std::string& name) { gb::set_active_variant(by_name(name)); });
+}

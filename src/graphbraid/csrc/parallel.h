@@ -1,0 +1,72 @@
+// Parallel loops over index ranges. Every OpenMP region of the core is in this file, so that a thread-sanitizer
+// build (GB_STD_THREADS) can replace the runtime, which the sanitizer cannot see into, by plain threads.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#ifdef GB_STD_THREADS
+#include <thread>
+#else
+#include <omp.h>
+#endif
+
+namespace gb {
+
+inline int max_threads() {
+#ifdef GB_STD_THREADS
+  return 4;
+#else
+  return omp_in_parallel() ? 1 : omp_get_max_threads();
+#endif
+}
+
+// Calls body(thread, num_threads) once on each of `num_threads` threads.
+template <typename Body>
+void parallel_team(int num_threads, const Body& body) {
+  if (num_threads <= 1) {
+    body(0, 1);
+    return;
+  }
+#ifdef GB_STD_THREADS
+  std::vector<std::thread> threads;
+  for (int t = 1; t < num_threads; ++t) threads.emplace_back([&body, t, num_threads] { body(t, num_threads); });
+  body(0, num_threads);
+  for (auto& thread : threads) thread.join();
+#else
+#pragma omp parallel num_threads(num_threads)
+  body(omp_get_thread_num(), omp_get_num_threads());
+#endif
+}
+
+// Calls body(begin, end) over [0, n) in chunks of `grain`, handed out as threads become free. For work whose cost
+// per index varies, as with power-law degrees.
+template <typename Body>
+void parallel_dynamic(int64_t n, int64_t grain, const Body& body) {
+  const int64_t chunks = (n + grain - 1) / grain;
+  const int threads = static_cast<int>(std::min<int64_t>(chunks, max_threads()));
+  if (threads <= 1) {
+    if (n > 0) body(int64_t{0}, n);
+    return;
+  }
+  std::atomic<int64_t> next{0};
+  parallel_team(threads, [&](int, int) {
+    for (int64_t c; (c = next.fetch_add(1, std::memory_order_relaxed)) < chunks;)
+      body(c * grain, std::min(n, (c + 1) * grain));
+  });
+}
+
+// Calls body(begin, end) with one contiguous share of [0, n) per thread; runs alone when a share would be < grain.
+template <typename Body>
+void parallel_static(int64_t n, int64_t grain, const Body& body) {
+  const int threads = static_cast<int>(std::clamp<int64_t>(n / std::max<int64_t>(grain, 1), 1, max_threads()));
+  if (threads <= 1) {
+    if (n > 0) body(int64_t{0}, n);
+    return;
+  }
+  parallel_team(threads, [&](int t, int team) { body(n * t / team, n * (t + 1) / team); });
+}
+
+}  // namespace gb

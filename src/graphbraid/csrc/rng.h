@@ -1,0 +1,32 @@
+// The counter RNG (docs/architecture.md, "Random numbers"): a draw is a function of its coordinates, never of a
+// stream's state. The same few lines stand in sampling/rng.py; tests/sampling/test_rng.py holds them together.
+#pragma once
+
+#include <cstdint>
+
+namespace gb {
+
+inline constexpr uint64_t kPhi = 0x9E3779B97F4A7C15ull;
+
+// The finaliser of splitmix64.
+inline uint64_t mix(uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+  return z ^ (z >> 31);
+}
+
+inline uint64_t batch_key(uint64_t seed, uint64_t epoch, uint64_t step) {
+  return mix(seed ^ mix((epoch << 32) + step));
+}
+
+inline uint64_t row_key(uint64_t batch_key, uint64_t hop, uint64_t node) {
+  return mix(batch_key ^ mix((hop << 56) + node));
+}
+
+// The i-th draw of a row: 32 random bits.
+inline uint32_t draw(uint64_t row_key, uint64_t i) { return static_cast<uint32_t>(mix(row_key + i * kPhi) >> 32); }
+
+// Maps a draw to [0, n), n < 2^32.
+inline uint64_t bounded(uint32_t bits, uint64_t n) { return (static_cast<uint64_t>(bits) * n) >> 32; }
+
+}  // namespace gb
