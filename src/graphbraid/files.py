@@ -1,0 +1,254 @@
+"""Writing files so that a reader never sees half of one: write aside, flush to the disk, rename.
+
+A process killed while writing leaves the old file as it was, and at worst a hidden temporary ``.NAME.*.tmp``
+beside it, which the next write of the same file removes: a living writer holds a lock on its temporary, a
+dead one cannot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from graphbraid.errors import ResourceError
+
+IfExists = Literal["error", "replace", "keep"]
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_TOO_LARGE = (errno.EFBIG,)
+_NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_BROKEN_DEVICE = (errno.EIO, errno.ENXIO, errno.ESTALE)
+_TORCH_WRITE_FAILED = ("inline_container.cc", "iostream error", "PytorchStreamWriter")
+_STALE_AFTER_SECONDS = 60.0  # a younger temporary may belong to a writer that has not locked it yet
+
+
+@contextlib.contextmanager
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Write a file in one step: open a temporary, fill it, rename it.
+
+    The body fills the temporary file it is given, which lies in the same folder (made if missing). When the
+    body ends it is flushed to the disk and renamed to ``path``, replacing an earlier file; when the body
+    raises, it is removed and ``path`` stays as it was.
+
+    Raises:
+        ResourceError: The folder cannot be written, ``path`` is a folder, or the disk is full.
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise ResourceError(f"cannot write the file {target}: a folder has that name; choose another name")
+    temp = _temporary_beside(target)
+    with _cannot_write(target):
+        descriptor = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        _lock(descriptor)
+        with _resource_errors(target):
+            yield temp
+            _sync(temp)
+            temp.replace(target)
+    finally:
+        os.close(descriptor)
+        temp.unlink(missing_ok=True)
+    _sync_folder(target.parent)
+
+
+@contextlib.contextmanager
+def atomic_directory(path: str | os.PathLike[str], *, if_exists: IfExists = "error") -> Iterator[Path]:
+    """Write a folder in one step: the body fills the temporary folder it is given, which then gets its name.
+
+    Args:
+        path: The folder to make; its parents are made if missing.
+        if_exists: What to do when ``path`` exists: ``"error"`` refuses before anything is written, and also
+            where another process was faster; ``"keep"`` leaves the other's; ``"replace"`` moves the old one
+            aside, renames and deletes it (a kill between the two renames leaves the old one as
+            ``.NAME.*.old``).
+
+    Raises:
+        ResourceError: The place cannot be written, exists (with ``"error"``), or the disk is full.
+    """
+    target = Path(path)
+    if if_exists == "error" and target.exists():
+        raise _exists(target)
+    temp = _temporary_beside(target)
+    with _cannot_write(target):
+        temp.mkdir()
+    descriptor = os.open(temp, os.O_RDONLY)
+    try:
+        _lock(descriptor)
+        with _resource_errors(target):
+            yield temp
+            for file in sorted(temp.rglob("*")):
+                if file.is_file():
+                    _sync(file)
+            _sync_folder(temp)
+            _rename_folder(temp, target, if_exists)
+    finally:
+        os.close(descriptor)
+        shutil.rmtree(temp, ignore_errors=True)
+    _sync_folder(target.parent)
+
+
+def require_free_space(path: str | os.PathLike[str], num_bytes: int, what: str) -> None:
+    """Check, before writing ``what``, that the disk that will hold ``path`` has ``num_bytes`` free.
+
+    Raises:
+        ResourceError: It has not; says how much is needed and how much is there.
+    """
+    place = Path(path).absolute()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if free < num_bytes:
+        raise ResourceError(
+            f"{what} needs {format_bytes(num_bytes)} on the disk that holds {place}; {format_bytes(free)} "
+            "are free. Free some space or choose a folder on another disk."
+        )
+
+
+def format_bytes(num_bytes: float) -> str:
+    """``1536`` as ``"1.5 KiB"``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if num_bytes < 1024:
+            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:.1f} TiB"
+
+
+def resource_error(error: BaseException, path: Path) -> ResourceError | None:
+    """The clear form of an error met while writing ``path``; None where the disk is not what failed."""
+    if isinstance(error, OSError):
+        if error.errno in _FULL:
+            return ResourceError(
+                f"cannot write {path}: the disk is full ({_free(path)} free); free some space"
+            )
+        if error.errno in _TOO_LARGE:
+            return ResourceError(
+                f"cannot write {path}: the file grew past the size this system allows (ulimit -f)"
+            )
+        if error.errno in _BROKEN_DEVICE:
+            return ResourceError(f"cannot write {path}: the disk reports an error ({error})")
+        if error.errno is None and "requested and" in str(error):  # NumPy's tofile: a short write, errno lost
+            return ResourceError(f"cannot write {path}: the write ended early ({error}; {_free(path)} free)")
+    # torch.save: errno is lost as well
+    if isinstance(error, RuntimeError) and any(part in str(error) for part in _TORCH_WRITE_FAILED):
+        return ResourceError(
+            f"cannot write {path}: torch could not write it; is the disk full? ({_free(path)} free)"
+        )
+    return None
+
+
+@contextlib.contextmanager
+def _resource_errors(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        if clear := resource_error(error, target):
+            raise clear from error
+        raise
+
+
+@contextlib.contextmanager
+def _cannot_write(target: Path) -> Iterator[None]:
+    """Turn the failure to make a temporary into the reason why ``target`` cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        if clear := resource_error(error, target):
+            raise clear from error
+        why = "you may not write there" if error.errno in _NOT_ALLOWED else (error.strerror or str(error))
+        raise ResourceError(f"cannot write {target}: {why}; choose a place you can write to") from error
+
+
+def _temporary_beside(target: Path) -> Path:
+    with _cannot_write(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_stale(target)
+    return target.parent / f".{target.name}.{secrets.token_hex(6)}.tmp"
+
+
+def _remove_stale(target: Path) -> None:
+    """Remove temporaries of ``target`` whose writer was killed."""
+    for temp in target.parent.glob(f".{_glob_escape(target.name)}.*.tmp"):
+        with contextlib.suppress(OSError):
+            if time.time() - temp.stat().st_mtime < _STALE_AFTER_SECONDS:
+                continue
+            descriptor = os.open(temp, os.O_RDONLY)
+            try:
+                if not _lock(descriptor):
+                    continue
+                shutil.rmtree(temp) if temp.is_dir() else temp.unlink()
+            finally:
+                os.close(descriptor)
+
+
+def _glob_escape(name: str) -> str:
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
+
+
+def _lock(descriptor: int) -> bool:
+    """Hold a lock that ends with the process; False where another process holds it."""
+    if sys.platform == "win32":
+        return False
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _rename_folder(temp: Path, target: Path, if_exists: IfExists) -> None:
+    if if_exists == "replace" and target.exists():
+        aside = target.parent / f".{target.name}.{secrets.token_hex(6)}.old"
+        target.rename(aside)
+        temp.rename(target)
+        shutil.rmtree(aside, ignore_errors=True) if aside.is_dir() else aside.unlink()
+        return
+    try:
+        if target.exists():  # renaming onto an empty folder would replace it silently
+            raise FileExistsError(errno.EEXIST, "exists", str(target))
+        temp.rename(target)
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            raise
+        if if_exists == "error":
+            raise _exists(target) from error
+
+
+def _exists(target: Path) -> ResourceError:
+    return ResourceError(
+        f"cannot write {target}: it exists already; choose another name or allow replacing it"
+    )
+
+
+def _sync(file: Path) -> None:
+    descriptor = os.open(file, os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself durable, where the system lets a folder be flushed."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _free(path: Path) -> str:
+    try:
+        return format_bytes(shutil.disk_usage(path.parent).free)
+    except OSError:
+        return "unknown"
