@@ -13,7 +13,7 @@ from graphbraid.topology import Csc, check_csc
 SPLITS = ("train", "val", "test")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True, weakref_slot=True)
 class SparseFeatures:
     """Feature rows in CSR: the non-zeros of row ``v`` are ``values[indptr[v]:indptr[v + 1]]``."""
 

@@ -11,7 +11,7 @@ from graphbraid import kernels
 from graphbraid.errors import DataError
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Csc:
     """In-edges by destination: the sources of node ``v`` are ``indices[indptr[v]:indptr[v + 1]]``.
 
@@ -27,6 +27,9 @@ class Csc:
     """Number of source nodes."""
     weight: Tensor | None = None
     """``(num_edges,)`` float32 edge weights, or None."""
+    src_degree: Tensor | None = None
+    """``(num_src,)`` float32 in-degrees (sums of weights) in the graph a block was drawn from, self-loops not counted;
+    layers that normalise by degree then use the graph's instead of the block's. None on a whole graph."""
     _transposed: tuple[Csc, Tensor] | None = field(default=None, repr=False)
 
     @property
