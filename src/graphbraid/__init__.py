@@ -1,3 +1,76 @@
-"""graphbraid: train graph neural networks faster on the hardware you have."""
+"""graphbraid: train graph neural networks faster on the hardware you have.
+
+Importing this package imports nothing else: names below load their module, and PyTorch with it, at first use.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from graphbraid import datasets, errors, hardware, kernels, loader, nn, ops, sampling, train
+    from graphbraid.errors import GraphbraidError
+    from graphbraid.graph import Graph, SparseFeatures
+    from graphbraid.hardware import Hardware
+    from graphbraid.loader import NeighborLoader
+    from graphbraid.sampling import MiniBatch, SamplerConfig
+    from graphbraid.topology import Csc
+    from graphbraid.train import RunResult, TrainConfig, Trainer
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Csc",
+    "Graph",
+    "GraphbraidError",
+    "Hardware",
+    "MiniBatch",
+    "NeighborLoader",
+    "RunResult",
+    "SamplerConfig",
+    "SparseFeatures",
+    "TrainConfig",
+    "Trainer",
+    "__version__",
+    "datasets",
+    "errors",
+    "hardware",
+    "kernels",
+    "loader",
+    "nn",
+    "ops",
+    "sampling",
+    "train",
+]
+
+_HOMES = {
+    "Csc": "topology",
+    "Graph": "graph",
+    "GraphbraidError": "errors",
+    "Hardware": "hardware",
+    "MiniBatch": "sampling",
+    "NeighborLoader": "loader",
+    "RunResult": "train",
+    "SamplerConfig": "sampling",
+    "SparseFeatures": "graph",
+    "TrainConfig": "train",
+    "Trainer": "train",
+}
+"""The submodule each lazily exported class lives in; a test holds it equal to the imports above."""
+
+_SUBMODULES = frozenset(
+    {"datasets", "errors", "hardware", "kernels", "loader", "nn", "ops", "sampling", "train"},
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+    if name in _SUBMODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

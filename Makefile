@@ -1,0 +1,92 @@
+# Two commands set everything up on a fresh machine with Python 3.11+ and a C++ compiler:
+#   make demo    trains on the built-in dataset
+#   make test    runs the whole test suite
+# `make help` lists the rest. What is installed is pinned by constraints.txt; stamp files make a second call quick.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# The kernels are compiled against the pinned build tools below, in a folder that is kept, so a rebuild is quick.
+INSTALL_SELF := $(PIP_INSTALL) --no-build-isolation --editable
+CORE_SOURCES := $(wildcard src/graphbraid/csrc/*) CMakeLists.txt pyproject.toml
+CPP_FILES := $(wildcard src/graphbraid/csrc/*.cpp src/graphbraid/csrc/*.h src/graphbraid/csrc/*.inl)
+# Two test processes; each may use all cores for its kernels, so threads that wait must sleep, not spin.
+PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest
+TEST_PROCESSES ?= 2
+
+.PHONY: help demo test variants lint format types docs sanitize wheel constraints clean
+
+help: ## show this
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+demo: $(VENV)/.installed ## train on the built-in dataset
+	$(BIN)/graphbraid train
+
+test: $(VENV)/.installed-test ## run the whole test suite
+	$(PYTEST) -n $(TEST_PROCESSES) --dist loadgroup
+
+variants: $(VENV)/.installed-test ## run the tests of the kernels under each kernel variant
+	PYTHON=$(BIN)/python scripts/test_variants.sh
+
+lint: $(VENV)/.installed-dev ## check style: ruff and clang-format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
+
+format: $(VENV)/.installed-dev ## rewrite the sources in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CPP_FILES)
+
+types: $(VENV)/.installed-dev ## check types with mypy, strictly
+	$(BIN)/mypy
+
+docs: $(VENV)/.installed-dev ## build the documentation into site/, warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+sanitize: $(VENV)/.installed-test ## run the C++ core under the address, undefined-behaviour and thread sanitizers
+	PYTHON=$(BIN)/python scripts/sanitize.sh
+
+wheel: $(VENV)/.installed-test ## build a wheel and check what is in it
+	PYTHON=$(BIN)/python scripts/check_wheel.sh
+
+constraints: ## rewrite constraints.txt from the newest versions that fit, in a fresh environment
+	PYTHON=$(PYTHON) scripts/pin_constraints.sh
+
+clean: ## remove everything made here, the environment too
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	rm -f src/graphbraid/_native*.so
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "graphbraid needs Python 3.11 or newer; name one with: make PYTHON=python3.11 ..." >&2; exit 1; }
+	@command -v c++ >/dev/null || { echo "graphbraid needs a C++ compiler; on Debian: apt-get install g++" >&2; exit 1; }
+	@$(PYTHON) -c 'import os, sysconfig, sys; sys.exit(not os.path.exists(sysconfig.get_paths()["include"] + "/Python.h"))' || \
+	  { echo "the kernels need Python's headers; on Debian: apt-get install python3-dev" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { echo "on Debian: apt-get install python3-venv" >&2; exit 1; }
+	touch $@
+
+# torch first and alone: its pin decides which build is taken, and all else must agree with it.
+$(VENV)/.torch: $(VENV)/.created constraints.txt
+	$(PIP_INSTALL) torch
+	$(PIP_INSTALL) scikit-build-core nanobind cmake ninja
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.torch $(CORE_SOURCES)
+	$(INSTALL_SELF) .
+	touch $@
+
+$(VENV)/.installed-test: $(VENV)/.torch $(CORE_SOURCES)
+	$(INSTALL_SELF) '.[test]'
+	touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-dev: $(VENV)/.torch $(CORE_SOURCES)
+	$(INSTALL_SELF) '.[dev]'
+	touch $@ $(VENV)/.installed-test $(VENV)/.installed

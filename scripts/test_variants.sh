@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Runs the tests that reach a kernel once under each kernel variant this processor has; says which it lacks.
+#   PYTHON=.venv/bin/python scripts/test_variants.sh [pytest arguments]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=${PYTHON:-.venv/bin/python}
+tests=()
+for folder in tests/ops tests/nn tests/sampling tests/graph; do [ -d "$folder" ] && tests+=("$folder"); done
+
+for variant in avx512 avx2 portable reference; do
+  if ! reason=$("$python" - "$variant" <<'PY'
+import sys
+from graphbraid import kernels
+reason = None if sys.argv[1] == "reference" else kernels.unsupported_reason(sys.argv[1])
+print(reason or "")
+sys.exit(reason is not None)
+PY
+  ); then
+    # Only a processor may lack a variant; kernels that do not load are a failure of the build.
+    case "$reason" in
+      "this processor"*) echo "== kernels $variant: skipped, $reason"; continue ;;
+      *) echo "== kernels $variant: $reason" >&2; exit 1 ;;
+    esac
+  fi
+  echo "== kernels $variant"
+  GRAPHBRAID_KERNELS=$variant OMP_WAIT_POLICY=passive "$python" -m pytest -q -n "${TEST_PROCESSES:-2}" --dist loadgroup \
+    -m "not slow" "${tests[@]}" "$@"
+done

@@ -1,0 +1,103 @@
+"""What every command shares: its consoles, its JSON result, and errors without tracebacks."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from graphbraid.errors import GraphbraidError, ResourceError
+
+DEBUG_VARIABLE = "GRAPHBRAID_DEBUG"
+INTERRUPTED = 130  # 128 + SIGINT, what shells expect
+
+JsonOption = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON object on standard output; all else goes to standard error."),
+]
+DebugOption = Annotated[
+    bool, typer.Option("--debug", envvar=DEBUG_VARIABLE, help="Show the whole traceback of an error.")
+]
+
+
+def err_console() -> Console:
+    """Standard error: progress, tables, errors."""
+    return Console(stderr=True)
+
+
+def out_console() -> Console:
+    """Standard output: a command's result for a person; wide where it is no terminal, so that grep works."""
+    return Console(width=None if sys.stdout.isatty() else 200)
+
+
+def print_json(value: Any) -> None:
+    """The command's one JSON result."""
+    sys.stdout.write(json.dumps(value, indent=2, default=str, allow_nan=False) + "\n")
+
+
+def guarded(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn a command's exceptions into a message, or a JSON object, and an exit code.
+
+    The command takes ``json_output`` and ``debug`` among its keyword arguments.
+    """
+
+    @functools.wraps(command)
+    def run(**options: Any) -> None:
+        try:
+            command(**options)
+        except (typer.Exit, typer.Abort):
+            raise
+        except KeyboardInterrupt as error:
+            _report(error, "interrupted", INTERRUPTED, options)
+        except BrokenPipeError:
+            # The reader went away, as `head` does. Python would complain while flushing at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(1) from None
+        except GraphbraidError as error:
+            _report(error, str(error), error.exit_code, options)
+        except MemoryError as error:
+            _report(error, _memory_message(error), ResourceError.exit_code, options)
+        except OSError as error:
+            _report(error, _os_message(error), ResourceError.exit_code, options)
+        except Exception as error:  # the last stop of anything we did not foresee
+            message = f"{type(error).__name__}: {error} (not foreseen: run again with --debug and report it)"
+            _report(error, message, GraphbraidError.exit_code, options)
+
+    return run
+
+
+def _memory_message(error: MemoryError) -> str:
+    detail = f" ({error})" if str(error) else ""
+    return f"out of memory{detail}; try a smaller batch, smaller fanouts or fewer workers"
+
+
+def _os_message(error: OSError) -> str:
+    where = f"{error.filename}: " if error.filename else ""
+    advice = {
+        errno.ENOSPC: "; free some disk space or choose another place with --out",
+        errno.EACCES: "; choose a place that you may read and write",
+        errno.EROFS: "; choose a place that can be written",
+    }.get(error.errno or 0, "")
+    return f"{where}{error.strerror or error}{advice}"
+
+
+def _report(error: BaseException, message: str, code: int, options: dict[str, Any]) -> None:
+    """Say what went wrong, once, and leave with ``code``."""
+    if options.get("debug"):
+        traceback.print_exception(error, file=sys.stderr)
+    if options.get("json_output"):
+        print_json({"error": {"type": type(error).__name__, "message": message, "exit_code": code}})
+    else:
+        style = "yellow" if code == INTERRUPTED else "bold red"
+        label = "stopped" if code == INTERRUPTED else "error"
+        err_console().print(f"[{style}]{label}:[/] {escape(message)}", highlight=False, soft_wrap=True)
+    raise typer.Exit(code) from None

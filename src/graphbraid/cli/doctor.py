@@ -1,0 +1,187 @@
+"""``graphbraid doctor``: what is installed, which kernels run and why, and what the machine offers."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from graphbraid import __version__, kernels
+from graphbraid.cli.common import DebugOption, JsonOption, guarded, out_console, print_json
+from graphbraid.errors import KernelError
+from graphbraid.hardware import Hardware
+
+REQUIRED = (
+    "torch",
+    "numpy",
+    "scipy",
+    "pydantic",
+    "PyYAML",
+    "rich",
+    "typer",
+    "torchmetrics",
+    "lightning-fabric",
+)
+OPTIONAL = {
+    "torch-geometric": ("pyg", "PyG graphs, datasets and models"),
+    "pyarrow": ("tabular", "CSV and Parquet tables"),
+    "tensorboard": ("tensorboard", "TensorBoard logs"),
+    "dgl": ("", "DGL graphs"),
+    "ogb": ("", "downloading OGB datasets; their folders are read without it"),
+}
+"""Distribution -> the extra that installs it ("": none) and what it is for."""
+
+
+@guarded
+def doctor(*, json_output: JsonOption = False, debug: DebugOption = False) -> None:  # noqa: ARG001
+    """Show what is installed, which kernel variant is active and why, cores, memory and GPUs.
+
+    Ends with 6 when the variant that GRAPHBRAID_KERNELS asks for cannot run here, otherwise with 0.
+
+    Examples:
+
+        graphbraid doctor
+
+        graphbraid doctor --json
+
+        GRAPHBRAID_KERNELS=portable graphbraid doctor
+    """  # noqa: D412  (typer shows the blank line between examples)
+    report = examine()
+    if json_output:
+        print_json(report)
+    else:
+        _show(report)
+    if report["kernels"]["active"] is None:
+        raise typer.Exit(KernelError.exit_code)
+
+
+def examine() -> dict[str, Any]:
+    """Everything ``doctor`` shows, as plain values."""
+    kernel_report = _kernels()
+    hardware = Hardware.detect()
+    runtimes = _openmp_runtimes()
+    return {
+        "graphbraid": {"version": __version__, "location": str(Path(__file__).parents[1])},
+        "python": {
+            "version": platform.python_version(),
+            "executable": sys.executable,
+            "system": platform.platform(),
+        },
+        "packages": {name: _version(name) for name in REQUIRED},
+        "optional_packages": {
+            name: {"version": _version(name), "extra": extra or None, "purpose": purpose}
+            for name, (extra, purpose) in OPTIONAL.items()
+        },
+        "kernels": kernel_report,
+        "openmp": {"runtimes": runtimes, "threads": _torch_threads()},
+        "hardware": hardware.as_dict() | {"planned_cores": hardware.planned_cores},
+        "problems": _problems(kernel_report, runtimes, hardware),
+    }
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _kernels() -> dict[str, Any]:
+    try:
+        selection = kernels.active()
+    except KernelError as error:
+        return {"active": None, "reason": str(error), "rejected": {}}
+    return {"active": selection.variant, "reason": selection.reason, "rejected": dict(selection.rejected)}
+
+
+def _torch_threads() -> int:
+    import torch
+
+    return torch.get_num_threads()
+
+
+def _openmp_runtimes() -> list[str]:
+    """OpenMP libraries mapped into this process; two of them would fight for the cores."""
+    try:
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    paths = {line.split(maxsplit=5)[5] for line in maps.splitlines() if len(line.split(maxsplit=5)) == 6}
+    return sorted(p for p in paths if Path(p).name.startswith(("libgomp", "libomp", "libiomp")))
+
+
+def _problems(kernel_report: dict[str, Any], runtimes: list[str], hardware: Hardware) -> list[str]:
+    """What makes runs slower or fail, each with the next step."""
+    problems = []
+    if kernel_report["active"] is None:
+        problems.append(kernel_report["reason"])
+    elif kernel_report["active"] == "reference" and kernel_report["rejected"]:
+        why = next(iter(kernel_report["rejected"].values()))
+        problems.append(
+            "no compiled kernels: everything runs on the slower PyTorch reference. "
+            f"Reinstall graphbraid with a C++ compiler at hand. Reason: {why}"
+        )
+    if len(runtimes) > 1:
+        problems.append(
+            f"{len(runtimes)} OpenMP runtimes are loaded and compete for cores: {', '.join(runtimes)}"
+        )
+    threads = _torch_threads()
+    if threads > hardware.planned_cores:
+        problems.append(
+            f"PyTorch uses {threads} threads but only {hardware.planned_cores} cores may be used; "
+            f"set OMP_NUM_THREADS={hardware.planned_cores}"
+        )
+    return problems
+
+
+def _show(report: dict[str, Any]) -> None:
+    console = out_console()
+    _print_rows("graphbraid", _software_rows(report))
+    _print_rows("kernels", _kernel_rows(report))
+    _print_rows("machine", Hardware.detect().rows())
+    _print_rows("optional packages", _optional_rows(report))
+    if not report["problems"]:
+        console.print("[green]no problems found[/]")
+    for problem in report["problems"]:
+        console.print(f"[bold yellow]problem:[/] {escape(problem)}", highlight=False, soft_wrap=True)
+
+
+def _print_rows(title: str, rows: list[tuple[str, str]]) -> None:
+    console = out_console()
+    console.print(f"[bold]{title}[/]")
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="cyan")
+    table.add_column(overflow="fold")
+    for label, value in rows:
+        table.add_row(f"  {escape(label)}", escape(value))
+    console.print(table)
+
+
+def _software_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = [
+        ("graphbraid", f"{report['graphbraid']['version']} in {report['graphbraid']['location']}"),
+        ("python", f"{report['python']['version']} on {report['python']['system']}"),
+    ]
+    return rows + [(name, version or "missing") for name, version in report["packages"].items()]
+
+
+def _kernel_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
+    chosen = report["kernels"]
+    rows = [("active", f"{chosen['active'] or 'none'}: {chosen['reason']}")]
+    rows += [(f"not {name}", why) for name, why in chosen["rejected"].items()]
+    runtime = ", ".join(report["openmp"]["runtimes"]) or "not loaded"
+    return [*rows, ("OpenMP", f"{runtime}; {report['openmp']['threads']} threads")]
+
+
+def _optional_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = []
+    for name, entry in report["optional_packages"].items():
+        how = f"pip install 'graphbraid[{entry['extra']}]'" if entry["extra"] else f"pip install {name}"
+        rows.append((name, entry["version"] or f"not installed; for {entry['purpose']}: {how}"))
+    return rows
