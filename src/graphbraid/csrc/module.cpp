@@ -7,6 +7,10 @@
 
 namespace nb = nanobind;
 
+namespace gb {
+void bind_topology(nb::module_& m);
+}
+
 namespace {
 
 gb::Variant by_name(const std::string& name) {
@@ -22,4 +26,5 @@ NB_MODULE(_native, m) {
   m.doc() = "graphbraid's compiled kernels; graphbraid.kernels loads them and chooses the variant";
   m.def("is_supported", [](const std::string& name) { return gb::is_supported(by_name(name)); });
   m.def("select", [](const std::string& name) { gb::set_active_variant(by_name(name)); });
+  gb::bind_topology(m);
 }

@@ -1,0 +1,212 @@
+// Edge list to CSC, and the transpose. Both keep a fixed order: by destination, then by source, then as
+// given.
+#include "topology.h"
+
+#include <nanobind/stl/optional.h>
+
+#include <optional>
+
+#include "arrays.h"
+
+namespace gb {
+namespace {
+
+// One edge between the two passes of coo_to_csc: its destination and its position in the input.
+#pragma pack(push, 4)
+template <typename Node, typename Count>
+struct Halfway {
+  Node destination;
+  Count id;
+};
+#pragma pack(pop)
+
+const auto kNoCursor = [](int64_t) { return 0; };
+
+template <typename T>
+int64_t first_unsorted(const T* values, int64_t n) {
+  return first_where(n - 1, [=](int64_t i) { return values[i] > values[i + 1]; });
+}
+
+// Edges already in rising order of source (as PyG's usually are) need only the pass by destination.
+template <typename In, typename Node, typename Count>
+void csc_from_sorted_sources(const In* src, const In* dst, int64_t num_edges, int64_t num_dst,
+                             int64_t* indptr, Node* indices, int64_t* perm) {
+  counting_scatter<Count>(
+      num_edges, num_dst, indptr, [=](int64_t e) { return dst[e]; }, kNoCursor,
+      [=](int64_t e, int64_t place, int) {
+        indices[place] = static_cast<Node>(src[e]);
+        if (perm != nullptr) perm[place] = e;
+      });
+}
+
+// Two passes, by source and then by destination; between them an edge is a destination and its position, or,
+// when the positions are not wanted, a destination alone.
+template <typename In, typename Node, typename Count>
+void csc_from_any(const In* src, const In* dst, int64_t num_edges, int64_t num_src, int64_t num_dst,
+                  int64_t* indptr, Node* indices, int64_t* perm) {
+  std::unique_ptr<int64_t[]> by_source(new int64_t[num_src + 1]);
+  const auto row_cursor = [&](int64_t first) { return RowCursor(by_source.get(), num_src, first); };
+  const auto source = [=](int64_t e) { return src[e]; };
+  if (perm == nullptr) {
+    std::unique_ptr<Node[]> half(new Node[num_edges]);
+    counting_scatter<Count>(num_edges, num_src, by_source.get(), source, kNoCursor,
+                            [&](int64_t e, int64_t place, int) { half[place] = static_cast<Node>(dst[e]); });
+    counting_scatter<Count>(
+        num_edges, num_dst, indptr, [&](int64_t i) { return half[i]; }, row_cursor,
+        [=](int64_t i, int64_t place, RowCursor& row) { indices[place] = static_cast<Node>(row.row_of(i)); });
+    return;
+  }
+  std::unique_ptr<Halfway<Node, Count>[]> half(new Halfway<Node, Count>[num_edges]);
+  counting_scatter<Count>(num_edges, num_src, by_source.get(), source, kNoCursor,
+                          [&](int64_t e, int64_t place, int) {
+                            half[place] = {static_cast<Node>(dst[e]), static_cast<Count>(e)};
+                          });
+  counting_scatter<Count>(
+      num_edges, num_dst, indptr, [&](int64_t i) { return half[i].destination; }, row_cursor,
+      [&](int64_t i, int64_t place, RowCursor& row) {
+        indices[place] = static_cast<Node>(row.row_of(i));
+        perm[place] = half[i].id;
+      });
+}
+
+// src, dst  (num_edges,)    int32 or int64, checked to lie in [0, num_src) and [0, num_dst)
+// indptr    (num_dst + 1,)  written
+// indices   (num_edges,)    int32 or int64, written: sources, rising within each destination
+// perm      (num_edges,)    written unless None: position of each edge in the input, rising among equal edges
+// wide: count in 64 bits, for 2^32 edges or more
+template <typename In, typename Node>
+void coo_to_csc(Array1<const In> src, Array1<const In> dst, int64_t num_src, Array1<int64_t> indptr,
+                Array1<Node> indices, std::optional<Array1<int64_t>> perm, bool wide) {
+  const int64_t num_edges = src.size(), num_dst = static_cast<int64_t>(indptr.size()) - 1;
+  const In *s = src.data(), *d = dst.data();
+  int64_t* p = perm ? perm->data() : nullptr;
+  nb::gil_scoped_release release;
+  const bool sorted = first_unsorted(s, num_edges) < 0;
+  if (sorted && wide) {
+    csc_from_sorted_sources<In, Node, int64_t>(s, d, num_edges, num_dst, indptr.data(), indices.data(), p);
+  } else if (sorted) {
+    csc_from_sorted_sources<In, Node, uint32_t>(s, d, num_edges, num_dst, indptr.data(), indices.data(), p);
+  } else if (wide) {
+    csc_from_any<In, Node, int64_t>(s, d, num_edges, num_src, num_dst, indptr.data(), indices.data(), p);
+  } else {
+    csc_from_any<In, Node, uint32_t>(s, d, num_edges, num_src, num_dst, indptr.data(), indices.data(), p);
+  }
+}
+
+// indptr (num_dst + 1,), indices (num_edges,) in [0, num_src): a CSC. Written: out_indptr (num_src + 1,),
+// out_indices (num_edges,) the destinations of each source's out-edges in rising order, and unless None perm
+// (num_edges,), where each stood in `indices`.
+template <typename Node>
+void transpose_csc(Array1<const int64_t> indptr, Array1<const Node> indices, Array1<int64_t> out_indptr,
+                   Array1<Node> out_indices, std::optional<Array1<int64_t>> perm, bool wide) {
+  const int64_t num_edges = indices.size(), num_dst = static_cast<int64_t>(indptr.size()) - 1;
+  const int64_t num_src = static_cast<int64_t>(out_indptr.size()) - 1;
+  const Node* sources = indices.data();
+  Node* destinations = out_indices.data();
+  int64_t* p = perm ? perm->data() : nullptr;
+  const auto key = [=](int64_t e) { return sources[e]; };
+  const auto row_cursor = [&](int64_t first) { return RowCursor(indptr.data(), num_dst, first); };
+  const auto emit = [=](int64_t e, int64_t place, RowCursor& row) {
+    destinations[place] = static_cast<Node>(row.row_of(e));
+    if (p != nullptr) p[place] = e;
+  };
+  nb::gil_scoped_release release;
+  if (wide) {
+    counting_scatter<int64_t>(num_edges, num_src, out_indptr.data(), key, row_cursor, emit);
+  } else {
+    counting_scatter<uint32_t>(num_edges, num_src, out_indptr.data(), key, row_cursor, emit);
+  }
+}
+
+// Position of the first id outside [0, bound), or -1.
+template <typename T>
+int64_t first_out_of_range(Array1<const T> ids, int64_t bound) {
+  const T* values = ids.data();
+  nb::gil_scoped_release release;
+  return first_where(ids.size(),
+                     [=](int64_t i) { return values[i] < 0 || static_cast<int64_t>(values[i]) >= bound; });
+}
+
+// Position of the first edge that stands before its predecessor in the order (destination, source), or -1.
+template <typename T>
+int64_t first_out_of_order(Array1<const T> src, Array1<const T> dst) {
+  const T *s = src.data(), *d = dst.data();
+  nb::gil_scoped_release release;
+  const int64_t before = first_where(static_cast<int64_t>(src.size()) - 1, [=](int64_t i) {
+    return d[i] > d[i + 1] || (d[i] == d[i + 1] && s[i] > s[i + 1]);
+  });
+  return before < 0 ? -1 : before + 1;
+}
+
+// out (num_edges,): the row each position of indptr's ranges lies in.
+template <typename T>
+void fill_rows(Array1<const int64_t> indptr, Array1<T> out) {
+  const int64_t num_rows = static_cast<int64_t>(indptr.size()) - 1, num_edges = out.size();
+  const int64_t* ptr = indptr.data();
+  T* rows = out.data();
+  nb::gil_scoped_release release;
+  parallel_static(num_edges, 1 << 16, [=](int64_t begin, int64_t end) {
+    RowCursor row(ptr, num_rows, begin);
+    for (int64_t e = begin; e < end; ++e) rows[e] = static_cast<T>(row.row_of(e));
+  });
+}
+
+// rows (num_edges,) in rising order, in [0, num_rows); indptr (num_rows + 1,) written: where each row begins.
+template <typename T>
+void rows_to_indptr(Array1<const T> rows, Array1<int64_t> indptr) {
+  const int64_t num_rows = static_cast<int64_t>(indptr.size()) - 1, num_edges = rows.size();
+  const T* row = rows.data();
+  int64_t* ptr = indptr.data();
+  nb::gil_scoped_release release;
+  // Edge e opens the rows after that of edge e - 1, up to its own; "edge" num_edges opens all the rest.
+  parallel_static(num_edges + 1, 1 << 16, [=](int64_t begin, int64_t end) {
+    for (int64_t e = begin; e < end; ++e) {
+      const int64_t first = e == 0 ? 0 : static_cast<int64_t>(row[e - 1]) + 1;
+      const int64_t last = e == num_edges ? num_rows : static_cast<int64_t>(row[e]);
+      for (int64_t r = first; r <= last; ++r) ptr[r] = e;
+    }
+  });
+}
+
+// out (num_rows, num_cols), zeros on entry, gets the CSR's values added.
+void csr_to_dense(Array1<const int64_t> indptr, Array1<const int32_t> indices, Array1<const float> values,
+                  Array2<float> out) {
+  const int64_t num_rows = static_cast<int64_t>(indptr.size()) - 1, num_cols = out.shape(1);
+  const int64_t* ptr = indptr.data();
+  const int32_t* column = indices.data();
+  const float* value = values.data();
+  float* dense = out.data();
+  nb::gil_scoped_release release;
+  parallel_dynamic(num_rows, 256, [=](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r)
+      for (int64_t i = ptr[r]; i < ptr[r + 1]; ++i) dense[r * num_cols + column[i]] += value[i];
+  });
+}
+
+}  // namespace
+
+void bind_topology(nb::module_& m) {
+  m.def("coo_to_csc", &coo_to_csc<int32_t, int32_t>, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+        nb::arg().none(), nb::arg());
+  m.def("coo_to_csc", &coo_to_csc<int64_t, int32_t>, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+        nb::arg().none(), nb::arg());
+  m.def("coo_to_csc", &coo_to_csc<int32_t, int64_t>, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+        nb::arg().none(), nb::arg());
+  m.def("coo_to_csc", &coo_to_csc<int64_t, int64_t>, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+        nb::arg().none(), nb::arg());
+  m.def("transpose_csc", &transpose_csc<int32_t>, nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+        nb::arg().none(), nb::arg());
+  m.def("transpose_csc", &transpose_csc<int64_t>, nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+        nb::arg().none(), nb::arg());
+  m.def("first_out_of_range", &first_out_of_range<int32_t>);
+  m.def("first_out_of_range", &first_out_of_range<int64_t>);
+  m.def("first_out_of_order", &first_out_of_order<int32_t>);
+  m.def("first_out_of_order", &first_out_of_order<int64_t>);
+  m.def("fill_rows", &fill_rows<int32_t>);
+  m.def("fill_rows", &fill_rows<int64_t>);
+  m.def("rows_to_indptr", &rows_to_indptr<int32_t>);
+  m.def("rows_to_indptr", &rows_to_indptr<int64_t>);
+  m.def("csr_to_dense", &csr_to_dense);
+}
+
+}  // namespace gb
