@@ -186,8 +186,8 @@ class Graph:
         """``(2, num_edges)`` int64 sources and destinations (a copy).
 
         Args:
-            original_order: In the order of the list the graph was made from, if ``edge_id`` still names all of
-                it; else, and by default, as stored: by destination and source.
+            original_order: In the order of the list the graph was made from, if ``edge_id`` still names all
+                of it; else, and by default, as stored: by destination and source.
         """
         from graphbraid.interop.edge_list import edge_index_of
 

@@ -116,8 +116,8 @@ class SparseFeatures:
     def from_scipy(cls, matrix: Any) -> SparseFeatures:
         """Rows of any ``scipy.sparse`` matrix.
 
-        The float32 values and int32 columns of a CSR matrix are shared, not copied; other formats and dtypes are
-        converted (float64 and integers to float32).
+        The float32 values and int32 columns of a CSR matrix are shared, not copied; other formats and dtypes
+        are converted (float64 and integers to float32).
 
         Raises:
             DataError: the values are complex or objects, or there are more columns than int32 counts.

@@ -16,8 +16,8 @@ from graphbraid.errors import DataError
 class Csc:
     """In-edges by destination: the sources of node ``v`` are ``indices[indptr[v]:indptr[v + 1]]``.
 
-    A whole graph has ``num_src == num_dst``; a block of a mini-batch is bipartite, its destinations a prefix of its
-    sources. Immutable by convention: :meth:`transpose` is made once and kept.
+    A whole graph has ``num_src == num_dst``; a block of a mini-batch is bipartite, its destinations a prefix
+    of its sources. Immutable by convention: :meth:`transpose` is made once and kept.
     """
 
     indptr: Tensor
@@ -29,8 +29,8 @@ class Csc:
     weight: Tensor | None = None
     """``(num_edges,)`` float32 edge weights, or None."""
     src_degree: Tensor | None = None
-    """``(num_src,)`` float32 in-degrees (sums of weights) in the graph a block was drawn from, self-loops not counted;
-    layers that normalise by degree then use the graph's instead of the block's. None on a whole graph."""
+    """``(num_src,)`` float32 in-degrees (sums of weights) in the graph a block was drawn from, self-loops not
+    counted; layers that normalise by degree use it, not the block's own. None on a whole graph."""
     _transposed: tuple[Csc, Tensor] | None = field(default=None, repr=False)
 
     @property
@@ -80,8 +80,8 @@ class Csc:
         """This adjacency with each row in rising order of source, equal edges in the order they are stored.
 
         Returns:
-            Itself and None if it is so already, else a new :class:`Csc` and ``perm``, ``(num_edges,)`` int64: its
-            edge ``e`` is edge ``perm[e]`` here.
+            Itself and None if it is so already, else a new :class:`Csc` and ``perm``, ``(num_edges,)`` int64:
+            its edge ``e`` is edge ``perm[e]`` here.
         """
         destinations = self.destinations()
         if first_out_of_order(self.indices, destinations) < 0:
@@ -97,8 +97,8 @@ def coo_to_csc(
 ) -> tuple[Csc, Tensor | None]:
     """Make the adjacency of an edge list. Edges are ordered by destination, then source, then as given.
 
-    With the native kernels on a CPU this reads the list once per pass and keeps, beside it and the result, at most
-    8 bytes an edge (4 without ``perm``): below 2.5 times the bytes of an int64 edge list at its peak.
+    With the native kernels on a CPU this keeps, beside the list and the result, 8 bytes an edge (4 without
+    ``perm``) and at most one more for counters: below 2.5 times the bytes of an int64 edge list at its peak.
 
     Args:
         src: ``(num_edges,)`` int32 or int64 sources in ``[0, num_src)``.
@@ -108,8 +108,8 @@ def coo_to_csc(
         keep_perm: Also give where each edge stood in the list.
 
     Returns:
-        The :class:`Csc` (int32 indices where every id fits) and ``perm``, ``(num_edges,)`` int64: edge ``e`` is
-        edge ``perm[e]`` of the list; None if the list was in that order already or ``keep_perm`` is False.
+        The :class:`Csc` (int32 indices where every id fits) and ``perm``, ``(num_edges,)`` int64: edge ``e``
+        is edge ``perm[e]`` of the list; None if the list was in that order already or ``keep_perm`` is False.
 
     Raises:
         DataError: names the first id that is out of range, or the array that does not fit.
@@ -239,7 +239,7 @@ def check_csc(indptr: Tensor, indices: Tensor, *, num_src: int) -> None:
         )
     if indices.dtype not in (torch.int32, torch.int64) or indices.ndim != 1:
         raise DataError(
-            f"indices must be a 1-d int32 or int64 tensor; got {indices.dtype} of shape {tuple(indices.shape)}"
+            f"indices must be 1-d int32 or int64; got {indices.dtype} of shape {tuple(indices.shape)}"
         )
     if int(indptr[0]) != 0 or int(indptr[-1]) != indices.numel():
         raise DataError(

@@ -103,8 +103,8 @@ def _features_from_torch_sparse(x: Tensor) -> SparseFeatures:
 def as_labels(y: Any) -> Tensor | None:
     """Labels in one of the forms a Graph takes.
 
-    Integer classes become int64 ``(num_nodes,)``, also from ``(num_nodes, 1)``; wider integer or bool matrices
-    are multi-hot and become float32; float targets keep their shape and become float32.
+    Integer classes become int64 ``(num_nodes,)``, also from ``(num_nodes, 1)``; wider integer or bool
+    matrices are multi-hot and become float32; float targets keep their shape and become float32.
 
     Raises:
         DataError: more than two dimensions or no numbers.
