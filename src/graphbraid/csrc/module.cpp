@@ -9,7 +9,8 @@ namespace nb = nanobind;
 
 namespace gb {
 void bind_topology(nb::module_& m);
-}
+void bind_blockmodel(nb::module_& m);
+}  // namespace gb
 
 namespace {
 
@@ -27,4 +28,5 @@ NB_MODULE(_native, m) {
   m.def("is_supported", [](const std::string& name) { return gb::is_supported(by_name(name)); });
   m.def("select", [](const std::string& name) { gb::set_active_variant(by_name(name)); });
   gb::bind_topology(m);
+  gb::bind_blockmodel(m);
 }

@@ -1,0 +1,276 @@
+"""A degree-corrected stochastic block model with class-bearing noisy features: the embedded datasets.
+
+Nodes fall into blocks, blocks into classes. Node ``v`` has ``s_v`` stubs, ``s`` following a power law with
+exponent 7/3 (weights ``u^(-3/4)`` of uniform ``u``, capped). Each stub makes one undirected edge: with
+probability ``in_block`` to its own block, with ``in_class`` to its own class, else anywhere; there, the
+other end is the owner of a uniformly drawn stub. So degrees follow the stubs. Loops and repeated edges are
+left out.
+
+The features of a node are its class's centre under noise that is larger than the centres lie apart, and a
+share of the labels is wrong on purpose, so that the best possible accuracy is known and below 1.
+
+Everything comes from the counter RNG (``mix(key + i·φ)``) and integer or exactly rounded arithmetic: a spec
+gives the same bits on every machine, variant and number of threads. The C++ kernels draw edges and
+features; without them the NumPy twins here do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from graphbraid import kernels
+from graphbraid.errors import ConfigError
+from graphbraid.graph import Graph
+from graphbraid.topology import Csc
+
+_Array = npt.NDArray[Any]
+
+_PHI = np.uint64(0x9E3779B97F4A7C15)
+_MASK = (1 << 64) - 1
+_BLOCK, _WEIGHT, _EDGE, _CENTRE, _NOISE, _LABEL, _SPLIT = range(7)  # what a key draws
+_TWIN_CHUNK = 1 << 20  # draws the twins make at a time, which bounds their temporaries
+FEATURE_UNIT = 1 << 15  # features are whole multiples of 1 / FEATURE_UNIT
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlockModel:
+    """What to generate; equal specs give equal bits."""
+
+    num_nodes: int
+    num_edges: int
+    """Directed edges aimed at, both directions counted; loops and repeats leave about 5 % fewer."""
+    num_classes: int
+    blocks_per_class: int
+    num_features: int
+    in_block: float = 0.3
+    """Probability that a stub's edge stays in its block."""
+    in_class: float = 0.2
+    """Probability that it leaves its block but is aimed at its class."""
+    signal: float = 0.45
+    """Centres are uniform in [-signal, signal] per feature; the noise has deviation 1.15."""
+    label_noise: float = 0.1
+    """Share of the labels drawn anew, from all classes."""
+    train_share: float = 0.2
+    val_share: float = 0.1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the fields.
+
+        Raises:
+            ConfigError: names the first field that cannot be meant.
+        """
+        for field in ("num_nodes", "num_edges", "num_classes", "blocks_per_class", "num_features"):
+            if getattr(self, field) < 1:
+                raise ConfigError(f"{field} must be at least 1; got {getattr(self, field)}")
+        if self.num_nodes < self.num_classes * self.blocks_per_class or self.num_nodes > 2**31 - 1:
+            raise ConfigError(
+                "num_nodes must lie between the number of blocks "
+                f"({self.num_classes * self.blocks_per_class}) "
+                f"and 2**31 - 1; got {self.num_nodes}"
+            )
+        if not 2 * self.num_nodes <= self.num_edges < 2**33:
+            raise ConfigError(
+                f"num_edges must be at least twice num_nodes ({2 * self.num_nodes}), for every "
+                "node starts an edge, "
+                f"and below 2**33; got {self.num_edges}"
+            )
+        for names in (("in_block", "in_class"), ("train_share", "val_share"), ("label_noise",)):
+            shares = [getattr(self, name) for name in names]
+            if min(shares) < 0 or sum(shares) > 1:
+                raise ConfigError(f"{' + '.join(names)} must be shares of one; got {shares}")
+        if not 0 <= self.signal <= 100:
+            raise ConfigError(f"signal must lie in [0, 100]; got {self.signal}")
+        if not 0 <= self.seed < 1 << 64:
+            raise ConfigError(f"seed must fit 64 bits without a sign; got {self.seed}")
+
+    @property
+    def nbytes(self) -> int:
+        """About the bytes of the graph, in memory or stored."""
+        return 4 * self.num_edges + self.num_nodes * (8 + 4 * self.num_features + 8 + 8)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stubs:
+    """The edge kernel's input: see ``csrc/blockmodel.cpp``."""
+
+    owner: _Array
+    block_start: _Array
+    blocks_per_class: int
+    in_block: int
+    in_class: int
+    key: int
+    num_nodes: int
+
+
+def generate(spec: BlockModel, name: str = "") -> Graph:
+    """Generate the graph of ``spec``: undirected (both directions stored), rows sorted, no loops, no repeats.
+
+    Returns:
+        A graph with int32 ``indices``, float32 ``x``, int64 ``y`` and the splits train, val and test (all
+        nodes).
+    """
+    block = _choose(_draws(_key(spec, _BLOCK), spec.num_nodes), spec.num_classes * spec.blocks_per_class)
+    class_of = (block // spec.blocks_per_class).astype(np.int32)
+    indptr, indices = draw_csc(_stubs(spec, block))
+    return Graph(
+        csc=Csc(indptr, indices, spec.num_nodes),
+        x=draw_features(class_of, _centres(spec), _key(spec, _NOISE)),
+        y=torch.from_numpy(_labels(spec, class_of)),
+        splits=_splits(spec),
+        name=name,
+    )
+
+
+def draw_csc(stubs: _Stubs) -> tuple[Tensor, Tensor]:
+    """``indptr`` int64 and ``indices`` int32 of the drawn edges, by the kernel or its twin."""
+    native = kernels.native()
+    if native is None:
+        return reference_csc(stubs)
+    indptr, indices = native.block_model_csc(
+        torch.from_numpy(stubs.owner),
+        torch.from_numpy(stubs.block_start),
+        stubs.blocks_per_class,
+        stubs.in_block,
+        stubs.in_class,
+        stubs.key,
+        stubs.num_nodes,
+    )
+    return indptr, indices
+
+
+def draw_features(class_of: _Array, centre: _Array, key: int) -> Tensor:
+    """``(num_nodes, num_features)`` float32, by the kernel or its twin."""
+    native = kernels.native()
+    if native is None:
+        return reference_features(class_of, centre, key)
+    out = torch.empty(len(class_of), centre.shape[1])
+    native.block_model_features(torch.from_numpy(class_of), torch.from_numpy(centre), key, out)
+    return out
+
+
+def reference_csc(stubs: _Stubs) -> tuple[Tensor, Tensor]:
+    """The twin of the edge kernel."""
+    num_stubs = len(stubs.owner)
+    pairs = [_edges(stubs, at, min(at + _TWIN_CHUNK, num_stubs)) for at in range(0, num_stubs, _TWIN_CHUNK)]
+    u, v = (np.concatenate(ends) for ends in zip(*pairs, strict=True))
+    codes = np.unique(np.concatenate([u * stubs.num_nodes + v, v * stubs.num_nodes + u]))
+    indptr = np.zeros(stubs.num_nodes + 1, np.int64)
+    np.cumsum(np.bincount(codes // stubs.num_nodes, minlength=stubs.num_nodes), out=indptr[1:])
+    return torch.from_numpy(indptr), torch.from_numpy((codes % stubs.num_nodes).astype(np.int32))
+
+
+def _edges(stubs: _Stubs, first: int, last: int) -> tuple[_Array, _Array]:
+    """Both ends, int64, of the edges of the stubs in ``[first, last)``, loops left out."""
+    at = np.arange(first, last)
+    block = np.searchsorted(stubs.block_start, at, side="right") - 1
+    draws = _draws(stubs.key, 2 * (last - first), 2 * first)
+    where, which = draws[0::2] >> np.uint64(32), draws[1::2]
+    own_class = block // stubs.blocks_per_class * stubs.blocks_per_class
+    ranges = [(block, block + 1), (own_class, own_class + stubs.blocks_per_class)]
+    low, high = np.zeros(len(at), np.int64), np.full(len(at), len(stubs.owner))
+    for taken, (start, end) in ((where < stubs.in_class, ranges[1]), (where < stubs.in_block, ranges[0])):
+        low = np.where(taken, stubs.block_start[start], low)
+        high = np.where(taken, stubs.block_start[end], high)
+    u = stubs.owner[first:last].astype(np.int64)
+    v = stubs.owner[low + _choose(which, high - low)].astype(np.int64)
+    return u[u != v], v[u != v]
+
+
+def reference_features(class_of: _Array, centre: _Array, key: int) -> Tensor:
+    """The twin of the feature kernel."""
+    width = centre.shape[1]
+    out = np.empty((len(class_of), width), np.float32)
+    rows = max(1, _TWIN_CHUNK // width)
+    for first in range(0, len(class_of), rows):
+        chunk = out[first : first + rows]
+        bits = _draws(key, chunk.size, first * width).view(np.uint16).reshape(*chunk.shape, 4)
+        noise = bits.sum(axis=2, dtype=np.int32) - 2 * 65535
+        chunk[:] = (noise + centre[class_of[first : first + rows]]).astype(np.float32) / FEATURE_UNIT
+    return torch.from_numpy(out)
+
+
+def _stubs(spec: BlockModel, block: _Array) -> _Stubs:
+    num_blocks = spec.num_classes * spec.blocks_per_class
+    order = np.argsort(block.astype(np.uint16 if num_blocks < 1 << 16 else np.int64), kind="stable")
+    counts = _stub_counts(spec)
+    block_start = np.zeros(num_blocks + 1, np.int64)
+    np.cumsum(np.bincount(block, weights=counts, minlength=num_blocks).astype(np.int64), out=block_start[1:])
+    return _Stubs(
+        owner=np.repeat(order.astype(np.int32), counts[order]),
+        block_start=block_start,
+        blocks_per_class=spec.blocks_per_class,
+        in_block=int(spec.in_block * 2**32),
+        in_class=int((spec.in_block + spec.in_class) * 2**32),
+        key=_key(spec, _EDGE),
+        num_nodes=spec.num_nodes,
+    )
+
+
+def _stub_counts(spec: BlockModel) -> _Array:
+    """``(num_nodes,)`` int64 stubs per node, at least 1, power law, about ``num_edges / 2`` together."""
+    u = ((_draws(_key(spec, _WEIGHT), spec.num_nodes) >> np.uint64(32)) + np.uint64(1)) / 2.0**32
+    # u^(-3/4) by square roots, which IEEE 754 rounds exactly; a library's pow differs between machines.
+    # The cap keeps a hub's degree below about 10 sqrt(num_nodes) times the mean.
+    weight = np.minimum(1 / (np.sqrt(u) * np.sqrt(np.sqrt(u))), 2 * np.sqrt(spec.num_nodes))
+    units = (weight * 65536).astype(np.int64)
+    total = int(units.sum())
+    counts: _Array = np.maximum((units * (spec.num_edges // 2) + total // 2) // total, 1)
+    return counts
+
+
+def _centres(spec: BlockModel) -> _Array:
+    """``(num_classes, num_features)`` int32 class centres in units of ``1 / FEATURE_UNIT``."""
+    bound = int(spec.signal * FEATURE_UNIT)
+    draws = _draws(_key(spec, _CENTRE), spec.num_classes * spec.num_features)
+    return (
+        (_choose(draws, 2 * bound + 1) - bound).astype(np.int32).reshape(spec.num_classes, spec.num_features)
+    )
+
+
+def _labels(spec: BlockModel, class_of: _Array) -> _Array:
+    """``(num_nodes,)`` int64: the class, or one drawn anew for a share of ``label_noise``."""
+    draws = _draws(_key(spec, _LABEL), spec.num_nodes)
+    other = ((draws & np.uint64(0xFFFFFFFF)) * np.uint64(spec.num_classes)) >> np.uint64(32)
+    wrong = (draws >> np.uint64(32)) < int(spec.label_noise * 2**32)
+    return np.where(wrong, other.astype(np.int64), class_of.astype(np.int64))
+
+
+def _splits(spec: BlockModel) -> dict[str, Tensor]:
+    draws = _draws(_key(spec, _SPLIT), spec.num_nodes) >> np.uint64(32)
+    train = draws < int(spec.train_share * 2**32)
+    held = draws < int((spec.train_share + spec.val_share) * 2**32)
+    masks = {"train": train, "val": held & ~train, "test": ~held}
+    return {split: torch.from_numpy(np.flatnonzero(mask)) for split, mask in masks.items() if mask.any()}
+
+
+def _key(spec: BlockModel, purpose: int) -> int:
+    """The 64-bit key of one kind of draw."""
+    return _mix_int(spec.seed ^ _mix_int(purpose + 1))
+
+
+def _draws(key: int, count: int, first: int = 0) -> _Array:
+    """``(count,)`` uint64: ``mix(key + i·φ)`` for ``i`` from ``first``."""
+    z = np.arange(first, first + count, dtype=np.uint64) * _PHI + np.uint64(key)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def _choose(draws: _Array, below: _Array | int) -> _Array:
+    """int64 in ``[0, below)`` from the high 32 bits of each draw."""
+    return (((draws >> np.uint64(32)) * np.asarray(below).astype(np.uint64)) >> np.uint64(32)).astype(
+        np.int64
+    )
+
+
+def _mix_int(z: int) -> int:
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)

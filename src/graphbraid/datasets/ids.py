@@ -1,0 +1,98 @@
+"""NodeIds: the way between the ids a data set came with and the node ids 0, 1, 2, ... inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from graphbraid.errors import DataError
+
+_Array = npt.NDArray[Any]
+
+
+class NodeIds:
+    """The original id of each node: integers or strings, all different.
+
+    ``ids[node]`` is the original id; :meth:`nodes_of` goes the other way.
+    """
+
+    def __init__(self, values: _Array) -> None:
+        """Keep ``values``, ``(num_nodes,)`` int64 or an array of ``str`` objects."""
+        if values.ndim != 1 or values.dtype not in (np.int64, object):
+            raise DataError(
+                f"node ids must be 1-d int64 or str objects; got {values.dtype} of shape {values.shape}"
+            )
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, node: int) -> int | str:
+        value = self.values[node]
+        return value if isinstance(value, str) else int(value)
+
+    def __repr__(self) -> str:
+        return f"NodeIds({len(self)} {'str' if self.values.dtype == object else 'int'} ids)"
+
+    def originals(self, nodes: Tensor) -> list[int | str]:
+        """The original ids of ``nodes``, int64 node ids."""
+        found: list[int | str] = self.values[nodes.cpu().numpy()].tolist()
+        return found
+
+    def nodes_of(self, originals: Sequence[int | str]) -> Tensor:
+        """The int64 node ids of some original ids.
+
+        Raises:
+            DataError: An id is unknown; names the first.
+        """
+        if self.values.dtype == object:
+            nodes = [self._by_name.get(str(name), -1) for name in originals]
+            found = np.asarray(nodes, np.int64)
+        else:
+            found = self._search(np.asarray(originals, np.int64))
+        if (missing := np.flatnonzero(found < 0)).size:
+            at = int(missing[0])
+            raise DataError(
+                f"no node has the id {originals[at]!r} (position {at}); {len(self)} ids are known"
+            )
+        return torch.from_numpy(found)
+
+    def arrays(self) -> dict[str, Tensor]:
+        """The ids as plain arrays for the store: integers, or UTF-8 bytes with their ends."""
+        if self.values.dtype != object:
+            return {"int": torch.from_numpy(np.ascontiguousarray(self.values))}
+        encoded = [value.encode() for value in self.values]
+        ends = np.cumsum([len(value) for value in encoded], dtype=np.int64)
+        data = np.frombuffer(bytearray(b"".join(encoded)), np.uint8)
+        return {"bytes": torch.from_numpy(data), "ends": torch.from_numpy(ends)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Tensor]) -> NodeIds:
+        """The inverse of :meth:`arrays`."""
+        if "int" in arrays:
+            return cls(arrays["int"].numpy())
+        data, ends = arrays["bytes"].numpy().tobytes(), arrays["ends"].tolist()
+        values = np.empty(len(ends), object)
+        values[:] = [data[a:b].decode() for a, b in zip([0, *ends], ends, strict=False)]
+        return cls(values)
+
+    @cached_property
+    def _by_name(self) -> dict[str, int]:
+        return {str(value): node for node, value in enumerate(self.values)}
+
+    @cached_property
+    def _order(self) -> _Array:
+        return np.argsort(self.values, kind="stable")
+
+    def _search(self, wanted: _Array) -> _Array:
+        if not len(self):
+            return np.full(len(wanted), -1)
+        at = np.searchsorted(self.values, wanted, sorter=self._order)
+        nodes = self._order[np.minimum(at, len(self) - 1)]
+        return np.where(self.values[nodes] == wanted, nodes, -1)

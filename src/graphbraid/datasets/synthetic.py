@@ -1,0 +1,92 @@
+"""The embedded datasets: generated on first use, then opened from a cache on the disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+import shutil
+from pathlib import Path
+
+from graphbraid.datasets.blockmodel import BlockModel, generate
+from graphbraid.datasets.store import open_store, save_store
+from graphbraid.errors import ConfigError, DataError, ResourceError
+from graphbraid.graph import Graph
+
+CACHE_VARIABLE = "GRAPHBRAID_CACHE"
+GENERATOR_VERSION = 1  # part of a cached graph's name: raise it when the same spec gives other bits
+
+EMBEDDED: dict[str, BlockModel] = {
+    "braid-10k": BlockModel(
+        num_nodes=1_000, num_edges=11_000, num_classes=4, blocks_per_class=1, num_features=32
+    ),
+    "braid-100k": BlockModel(
+        num_nodes=5_000, num_edges=111_500, num_classes=8, blocks_per_class=1, num_features=64
+    ),
+    "braid-2m": BlockModel(
+        num_nodes=100_000, num_edges=2_100_000, num_classes=16, blocks_per_class=6, num_features=64
+    ),
+    "braid-20m": BlockModel(
+        num_nodes=1_000_000, num_edges=21_100_000, num_classes=16, blocks_per_class=60, num_features=64
+    ),
+    "braid-100m": BlockModel(
+        num_nodes=5_000_000, num_edges=105_500_000, num_classes=16, blocks_per_class=300, num_features=64
+    ),
+}
+"""Name (its number is the count of directed edges) to spec."""
+
+DEFAULT = "braid-2m"
+"""The dataset of the demo: 100,000 nodes, 2 million edges."""
+
+_log = logging.getLogger(__name__)
+
+
+def load_embedded(name: str, *, seed: int = 0, mmap: bool = True, cache: bool = True) -> Graph:
+    """Generate an embedded dataset, or open it from the cache if it was generated before.
+
+    Two processes may ask for the same one at once: each sees nothing or all of it, and one copy is kept.
+
+    Args:
+        name: A key of :data:`EMBEDDED`.
+        seed: Another seed gives another graph with the same statistics.
+        mmap: Map the cached arrays instead of reading them.
+        cache: Keep it in the cache; without, it is generated in memory. Where the cache cannot be written, a
+            warning is logged and the graph is returned from memory.
+
+    Raises:
+        ConfigError: No embedded dataset has that name.
+    """
+    if name not in EMBEDDED:
+        raise ConfigError(f"no embedded dataset is called {name!r}; there are {', '.join(EMBEDDED)}")
+    spec = dataclasses.replace(EMBEDDED[name], seed=seed)
+    if not cache:
+        return generate(spec, name)
+    folder = cache_folder() / f"{name}-{_digest(spec)}"
+    if folder.exists():
+        try:
+            return open_store(folder, mmap=mmap)
+        except DataError as error:
+            _log.warning("the cached %s is broken and is generated again: %s", name, error)
+            shutil.rmtree(folder, ignore_errors=True)
+    graph = generate(spec, name)
+    try:
+        save_store(graph, folder, if_exists="keep")
+    except ResourceError as error:
+        _log.warning("%s could not be cached and will be generated again next time: %s", name, error)
+        return graph
+    del graph  # before the stored copy is read
+    return open_store(folder, mmap=mmap)
+
+
+def cache_folder() -> Path:
+    """Where generated datasets lie: ``$GRAPHBRAID_CACHE/datasets`` or ``~/.cache/graphbraid/datasets``."""
+    configured = os.environ.get(CACHE_VARIABLE, "").strip()
+    base = Path(configured).expanduser() if configured else Path.home() / ".cache" / "graphbraid"
+    return base / "datasets"
+
+
+def _digest(spec: BlockModel) -> str:
+    text = json.dumps({"generator": GENERATOR_VERSION, **dataclasses.asdict(spec)}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
