@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Runs the C++ core under sanitizers: an instrumented build of _native, loaded by the tests that reach it.
+#   PYTHON=.venv/bin/python scripts/sanitize.sh [address] [thread]     both when none is named
+#   GB_SANITIZE_SHORT=1    only the portable variant and the quicker tests, for CI
+#   GB_SANITIZE_TESTS=...  these test paths instead
+#
+# address: AddressSanitizer with UndefinedBehaviorSanitizer.
+# thread:  ThreadSanitizer. Plain threads replace OpenMP (GB_STD_THREADS), whose runtime it cannot see into.
+#
+# Python and torch are not instrumented; the sanitizer's runtime is preloaded and sees every access of the core, and
+# every allocation and lock of the process. A finding ends the test process at once with exit code 66.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=$(realpath -s "${PYTHON:-.venv/bin/python}")
+compiler=${CXX:-g++}
+short=${GB_SANITIZE_SHORT:-}
+[ $# -gt 0 ] || set -- address thread
+
+# Builds build/sanitize-NAME/python/graphbraid: this tree's Python files with the instrumented module.
+build() {
+  local name=$1 flags=$2 folder=build/sanitize-$1
+  [ -n "$short" ] && flags+=" -DGB_ONLY_PORTABLE"
+  cmake -S . -B "$folder" -G Ninja -DPython_EXECUTABLE="$python" -DCMAKE_CXX_COMPILER="$compiler" \
+    -DCMAKE_BUILD_TYPE=None -DGB_OPTIMIZE=-O1 -DCMAKE_CXX_FLAGS="-g -fno-omit-frame-pointer $flags" >/dev/null
+  cmake --build "$folder" | tail -n 1
+  rm -rf "$folder/python"
+  mkdir -p "$folder/python"
+  cp -r src/graphbraid "$folder/python/graphbraid"
+  rm -rf "$folder"/python/graphbraid/_native*.so
+  cp "$folder"/_native*.so "$folder/python/graphbraid/"
+  # An editable install would come before PYTHONPATH: take its finder away.
+  cat >"$folder/python/sitecustomize.py" <<'PY'
+import sys
+sys.meta_path[:] = [finder for finder in sys.meta_path if "ScikitBuild" not in type(finder).__name__]
+PY
+}
+
+# Runs the tests with the sanitizer's runtime and, for its exceptions, the C++ runtime loaded before all else.
+run_tests() {
+  local name=$1 library=$2
+  shift 2
+  local folder=$PWD/build/sanitize-$name
+  local preload
+  preload="$("$compiler" -print-file-name="$library") $("$compiler" -print-file-name=libstdc++.so.6)"
+  local check='import graphbraid.kernels as k; assert k.active().variant != "reference", k.active(); import graphbraid._native as n; print(n.__file__)'
+  # setarch -R: the sanitizers' shadow memory and address randomisation do not always agree.
+  local under=(env "PYTHONPATH=$folder/python" "LD_PRELOAD=$preload" "$@" setarch -R "$python")
+  "${under[@]}" -c "$check"
+  "${under[@]}" -m pytest -q -x --capture=sys -p no:cacheprovider --timeout 900 -m "not slow" "${tests[@]}"
+}
+
+tests=()
+if [ -n "${GB_SANITIZE_TESTS:-}" ]; then
+  read -r -a tests <<<"$GB_SANITIZE_TESTS"
+else
+  for path in tests/sampling tests/ops tests/graph tests/loader; do [ -e "$path" ] && tests+=("$path"); done
+fi
+
+for name in "$@"; do
+  echo "== $name sanitizer"
+  case $name in
+    address)
+      build address "-fsanitize=address,undefined -fno-sanitize-recover=all"
+      # Leaks: Python keeps much until the end, so only what the core itself loses would count; see suppressions.
+      run_tests address libasan.so \
+        "ASAN_OPTIONS=detect_leaks=0:exitcode=66:abort_on_error=0:handle_segv=0:allocator_may_return_null=1" \
+        "UBSAN_OPTIONS=print_stacktrace=1:exitcode=66"
+      ;;
+    thread)
+      build thread "-fsanitize=thread -DGB_STD_THREADS"
+      run_tests thread libtsan.so \
+        "TSAN_OPTIONS=exitcode=66:halt_on_error=1:second_deadlock_stack=1:suppressions=$PWD/scripts/tsan.supp" \
+        "OMP_NUM_THREADS=1"
+      ;;
+    *)
+      echo "sanitize.sh knows address and thread, not $name" >&2
+      exit 2
+      ;;
+  esac
+done
