@@ -11,6 +11,8 @@ namespace gb {
 void bind_topology(nb::module_& m);
 void bind_blockmodel(nb::module_& m);
 }  // namespace gb
+void bind_sampling(nb::module_& m);
+}
 
 namespace {
 
@@ -29,4 +31,5 @@ NB_MODULE(_native, m) {
   m.def("select", [](const std::string& name) { gb::set_active_variant(by_name(name)); });
   gb::bind_topology(m);
   gb::bind_blockmodel(m);
+  gb::bind_sampling(m);
 }

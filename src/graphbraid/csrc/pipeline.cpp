@@ -1,0 +1,234 @@
+#include "pipeline.h"
+
+#include <chrono>
+
+#include "gather.h"
+
+namespace gb {
+namespace {
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+std::shared_ptr<Batch> BatchPool::take(const std::shared_ptr<BatchPool>& pool) {
+  std::unique_ptr<Batch> batch;
+  {
+    std::lock_guard<std::mutex> lock(pool->mutex_);
+    if (!pool->free_.empty()) {
+      batch = std::move(pool->free_.back());
+      pool->free_.pop_back();
+    }
+  }
+  if (batch == nullptr) batch = std::make_unique<Batch>();
+  return {batch.release(), [pool](Batch* used) { pool->give_back(std::unique_ptr<Batch>(used)); }};
+}
+
+void BatchPool::give_back(std::unique_ptr<Batch> batch) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (free_.size() < most_) free_.push_back(std::move(batch));
+}
+
+// What a run's consumer and the threads share; guarded by the pipeline's mutex.
+struct Run::State {
+  Schedule schedule;
+  int64_t next_to_build;
+  int64_t next_to_give;
+  int64_t last;
+  bool cancelled = false;
+  struct Outcome {
+    std::shared_ptr<Batch> batch;
+    std::exception_ptr error;
+  };
+  std::map<int64_t, Outcome> done;
+};
+
+Run::Run(Pipeline& pipeline, Schedule schedule, int64_t first_step, int64_t last_step)
+    : pipeline_(pipeline),
+      state_(std::make_shared<State>(State{schedule, first_step, first_step, last_step, false, {}})) {
+  {
+    std::lock_guard<std::mutex> lock(pipeline_.mutex_);
+    pipeline_.runs_.push_back(state_);
+  }
+  pipeline_.work_.notify_all();
+}
+
+Run::~Run() {
+  std::map<int64_t, State::Outcome> dropped;  // freed without the lock
+  {
+    std::lock_guard<std::mutex> lock(pipeline_.mutex_);
+    state_->cancelled = true;
+    std::erase(pipeline_.runs_, state_);
+    dropped.swap(state_->done);
+  }
+}
+
+std::optional<std::shared_ptr<Batch>> Run::next(double seconds) {
+  State::Outcome outcome;
+  {
+    std::unique_lock<std::mutex> lock(pipeline_.mutex_);
+    if (state_->next_to_give >= state_->last) return std::shared_ptr<Batch>();
+    const auto ready = [&] { return state_->done.contains(state_->next_to_give); };
+    if (!pipeline_.ready_.wait_for(lock, std::chrono::duration<double>(seconds), ready)) return std::nullopt;
+    auto entry = state_->done.extract(state_->next_to_give++);
+    outcome = std::move(entry.mapped());
+    if (outcome.error) state_->last = state_->next_to_give;  // nothing follows an error
+  }
+  pipeline_.work_.notify_one();
+  if (outcome.error) std::rethrow_exception(outcome.error);
+  return outcome.batch;
+}
+
+// A loop inside one batch that idle threads may join.
+struct Pipeline::Region {
+  Region(int64_t count, const std::function<void(int64_t)>& task) : count(count), task(task) {}
+
+  const int64_t count;
+  const std::function<void(int64_t)>& task;
+  std::atomic<int64_t> next{0};
+  int helpers = 0;  // guarded by the pipeline's mutex
+  std::exception_ptr error;  // likewise
+
+  // Runs tasks until none is left; returns what one of them threw.
+  std::exception_ptr run() {
+    try {
+      for (int64_t i; (i = next.fetch_add(1)) < count;) task(i);
+    } catch (...) {
+      next = count;
+      return std::current_exception();
+    }
+    return nullptr;
+  }
+};
+
+Pipeline::Pipeline(SampleGraph graph, SampleConfig config, FeatureRows features, int num_threads, int depth)
+    : graph_(graph),
+      config_(std::move(config)),
+      features_(features),
+      depth_(depth),
+      pool_(std::make_shared<BatchPool>(static_cast<size_t>(depth) + 2)) {
+  for (int t = 0; t < num_threads; ++t) threads_.emplace_back([this] { work(); });
+}
+
+Pipeline::~Pipeline() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+  }
+  work_.notify_all();
+  for (auto& thread : threads_) thread.join();
+}
+
+StageSeconds Pipeline::stage_seconds() const {
+  return {static_cast<double>(sample_ns_.load()) * 1e-9, static_cast<double>(gather_ns_.load()) * 1e-9,
+          batches_.load()};
+}
+
+void Pipeline::work() {
+  SampleScratch scratch;
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!stopping_) {
+    // A whole batch of one's own is cheaper than a part of another's.
+    if (take_step(lock, scratch) || join_region(lock)) continue;
+    ++idle_;
+    work_.wait(lock);
+    --idle_;
+  }
+}
+
+bool Pipeline::take_step(std::unique_lock<std::mutex>& lock, SampleScratch& scratch) {
+  std::shared_ptr<Run::State> run;
+  for (const auto& candidate : runs_)
+    if (candidate->next_to_build < std::min(candidate->last, candidate->next_to_give + depth_)) {
+      run = candidate;
+      break;
+    }
+  if (run == nullptr) return false;
+  const int64_t step = run->next_to_build++;
+  lock.unlock();
+  Run::State::Outcome outcome;
+  try {
+    outcome.batch = BatchPool::take(pool_);
+    outcome.batch->step = step;
+    build(*run, *outcome.batch, scratch);
+  } catch (...) {
+    outcome = {nullptr, std::current_exception()};
+  }
+  lock.lock();
+  if (!run->cancelled) {
+    run->done.emplace(step, std::move(outcome));
+    ready_.notify_all();
+    return true;
+  }
+  lock.unlock();
+  outcome = {};
+  lock.lock();
+  return true;
+}
+
+bool Pipeline::join_region(std::unique_lock<std::mutex>& lock) {
+  for (Region* region : regions_) {
+    if (region->next.load() >= region->count) continue;
+    ++region->helpers;
+    lock.unlock();
+    std::exception_ptr error = region->run();
+    lock.lock();
+    if (error) region->error = error;
+    if (--region->helpers == 0) ready_.notify_all();
+    return true;
+  }
+  return false;
+}
+
+bool Pipeline::has_idle_threads() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return idle_ > 0;
+}
+
+void Pipeline::parallel_for(int64_t count, const std::function<void(int64_t)>& task) {
+  Region region(count, task);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    regions_.push_back(&region);
+  }
+  work_.notify_all();
+  std::exception_ptr error = region.run();
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    std::erase(regions_, &region);
+    ready_.wait(lock, [&] { return region.helpers == 0; });
+    if (region.error) error = region.error;
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+void Pipeline::build(Run::State& run, Batch& batch, SampleScratch& scratch) {
+  const int64_t started = now_ns();
+  const int64_t num_seeds = run.schedule.batch_count(batch.step);
+  Buffer<int64_t> seeds(num_seeds);
+  batch.input_id.reserve(num_seeds);
+  run.schedule.seeds_of(batch.step, batch.input_id.data(), seeds.data());
+  const uint64_t key = batch_key(run.schedule.seed, run.schedule.epoch, static_cast<uint64_t>(batch.step));
+  const Team team{num_threads(), [this](int64_t count, const auto& task) { parallel_for(count, task); }};
+  const bool has_help = has_idle_threads();
+  sample_batch(graph_, config_, key, seeds.data(), num_seeds, scratch, batch.sampled, has_help ? &team : nullptr);
+  const int64_t sampled = now_ns();
+  if (features_.data != nullptr) {
+    const int64_t nodes = batch.sampled.num_nodes, row = features_.row_bytes;
+    batch.x.reserve(nodes * row);
+    const int64_t share = has_help ? (nodes + 31) / 32 : nodes;
+    const auto gather = [&](int64_t part) {
+      const int64_t begin = std::min(nodes, part * share), end = std::min(nodes, begin + share);
+      gather_rows(features_.data, row, batch.sampled.n_id.data() + begin, end - begin, batch.x.data() + begin * row);
+    };
+    has_help ? parallel_for(32, gather) : gather(0);
+  }
+  sample_ns_ += sampled - started;
+  gather_ns_ += now_ns() - sampled;
+  ++batches_;
+}
+
+}  // namespace gb

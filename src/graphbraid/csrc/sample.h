@@ -1,0 +1,96 @@
+// Neighbour sampling: what goes in, what comes out, and what one worker keeps between batches.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "buffer.h"
+
+namespace gb {
+
+// The graph, borrowed. indices are int32, or int64 when `wide`.
+struct SampleGraph {
+  const int64_t* indptr = nullptr;   // (num_nodes + 1,)
+  const void* indices = nullptr;     // (num_edges,)
+  const float* weight = nullptr;     // (num_edges,) or null: every neighbour alike
+  int64_t num_nodes = 0;
+  int64_t num_edges = 0;
+  bool wide = false;
+};
+
+struct SampleConfig {
+  std::vector<int64_t> fanouts;  // per hop from the seeds; -1 takes all
+  bool replace = false;
+  bool blocks = false;      // layout `blocks`: every known node draws at every hop; else only the last hop's
+  bool keep_edges = false;  // also write each sampled edge's position in the graph
+};
+
+// A CSC whose destinations are the batch's first nodes, in local ids.
+struct Adjacency {
+  Buffer<int64_t> indptr;   // (rows + 1,)
+  Buffer<int32_t> indices;  // (edges,) local source ids
+  Buffer<int64_t> edges;    // (edges,) position of each edge in the graph; only with keep_edges
+  int64_t num_rows = 0;
+  int64_t num_edges = 0;
+};
+
+// One mini-batch. Layout `subgraph` has one Adjacency that every hop extends, `blocks` has one per hop.
+struct SampledBatch {
+  Buffer<int64_t> n_id;  // (num_nodes,) global ids: seeds, then by first appearance
+  int64_t num_nodes = 0;
+  int64_t num_seeds = 0;
+  std::vector<Adjacency> adjacencies;
+  std::vector<int64_t> nodes_per_hop;  // new nodes: seeds first, then per hop
+  std::vector<int64_t> edges_per_hop;
+};
+
+// Threads that share one batch's work. run(count, task) calls task(i) for i in [0, count) and returns when all are done.
+struct Team {
+  int num_threads = 1;
+  std::function<void(int64_t count, const std::function<void(int64_t)>& task)> run;
+};
+
+// Global id -> local id by open addressing. A slot is in use when its value is at least `base`, which moves up
+// from batch to batch: nothing is ever cleared (until the 32-bit values run out).
+template <typename Key>
+struct IdTable {
+  struct Slot {
+    Key key;
+    uint32_t value;
+  };
+  Buffer<Slot> slots;
+  int bits = 0;
+  uint32_t base = 0;
+  int64_t nodes_in_use = -1;  // of the last batch; -1: unknown
+};
+
+// The ids of one share of the id space, with their values in order of arrival.
+struct IdShard {
+  IdTable<uint64_t> table;
+  Buffer<int64_t> keys;
+  Buffer<uint32_t> values;
+  int64_t count = 0;
+  int64_t first_new = 0;  // of this hop
+};
+
+// What one worker keeps: O(batch) memory, nothing of the graph's size.
+struct SampleScratch {
+  IdTable<uint32_t> narrow_table;
+  IdTable<uint64_t> wide_table;
+  Buffer<int64_t> positions[3];  // of the edges of the last blocks of rows; see sample.inl
+  Buffer<int64_t> ids[3];
+  Buffer<double> race;  // weighted rows
+  Buffer<int64_t> order;
+  Buffer<uint32_t> set;  // Floyd's set where it is large
+  // Only where several threads share a batch:
+  std::vector<IdShard> shards;
+  Buffer<int64_t> drawn;
+  Buffer<int32_t> rank;
+};
+
+// Samples one batch into `out`, with a team's threads if there is one; the bits are the same.
+void sample_batch(const SampleGraph& graph, const SampleConfig& config, uint64_t batch_key, const int64_t* seeds,
+                  int64_t num_seeds, SampleScratch& scratch, SampledBatch& out, const Team* team);
+
+}  // namespace gb

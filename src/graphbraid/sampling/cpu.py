@@ -1,0 +1,113 @@
+"""The compiled sampler: a pipeline of persistent threads, and the reference behind the same interface."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import perf_counter
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from graphbraid import kernels
+from graphbraid.sampling import reference, rng
+from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.reference import Adjacency, Sampled
+from graphbraid.sampling.schedule import SeedSchedule
+from graphbraid.topology import Csc
+
+Prepared = tuple[int, Tensor, Sampled, Tensor | None]
+"""Step, positions of its seeds in the schedule, the sample, gathered feature rows."""
+
+
+class Pipeline(Protocol):
+    """Prepares mini-batches ahead of their use."""
+
+    def run(self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int) -> Iterator[Prepared]:
+        """The batches of ``[first_step, last_step)``, in order."""
+        ...
+
+    def stage_seconds(self) -> dict[str, float]:
+        """Seconds spent per stage since the start, summed over threads."""
+        ...
+
+
+def make_pipeline(csc: Csc, config: SamplerConfig, x: Tensor | None, *, num_threads: int, depth: int) -> Pipeline:
+    """The compiled pipeline, or the reference one where kernels are missing or switched off.
+
+    Args:
+        csc: the graph, on the CPU.
+        config: how to sample.
+        x: ``(num_nodes, F)`` contiguous rows to gather, or None.
+        num_threads: threads that prepare batches.
+        depth: batches under way or waiting, at most.
+    """
+    native = kernels.native()
+    if native is None:
+        return _ReferencePipeline(csc, config, x)
+    return _NativePipeline(native, csc, config, x, num_threads, depth)
+
+
+class _NativePipeline:
+    def __init__(
+        self, native: Any, csc: Csc, config: SamplerConfig, x: Tensor | None, num_threads: int, depth: int
+    ) -> None:
+        self._native = native
+        self._arrays = (csc, x)  # the threads read them
+        self._pipeline = native.Pipeline(
+            indptr=csc.indptr,
+            indices=csc.indices,
+            weight=csc.weight if config.weighted else None,
+            x=None if x is None else x.detach(),
+            fanouts=list(config.fanouts),
+            replace=config.replace,
+            blocks=config.layout == "blocks",
+            keep_edges=config.return_edge_id,
+            num_threads=num_threads,
+            depth=depth,
+        )
+
+    def run(self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int) -> Iterator[Prepared]:
+        run = self._native.Run(
+            pipeline=self._pipeline,
+            seeds=schedule.seeds,
+            batch_size=schedule.batch_size,
+            shuffle=schedule.shuffle,
+            seed=schedule.seed,
+            epoch=epoch,
+            first_step=first_step,
+            last_step=last_step,
+        )
+        while (batch := run.next()) is not None:
+            step, n_id, input_id, adjacencies, nodes_per_hop, edges_per_hop, x = batch
+            parts = [Adjacency(indptr=p, indices=i, edges=e) for p, i, e in adjacencies]
+            sampled = Sampled(n_id=n_id, adjacencies=parts, nodes_per_hop=nodes_per_hop, edges_per_hop=edges_per_hop)
+            del batch
+            yield step, input_id, sampled, x
+
+    def stage_seconds(self) -> dict[str, float]:
+        sample, gather, batches = self._pipeline.stage_seconds()
+        return {"sample": sample, "gather": gather, "batches": float(batches)}
+
+
+class _ReferencePipeline:
+    def __init__(self, csc: Csc, config: SamplerConfig, x: Tensor | None) -> None:
+        self._csc, self._config, self._x = csc, config, x
+        self._seconds = {"sample": 0.0, "gather": 0.0, "batches": 0.0}
+
+    def run(self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int) -> Iterator[Prepared]:
+        for step in range(first_step, last_step):
+            started = perf_counter()
+            input_id = schedule.positions_of(epoch, step)
+            key = rng.batch_key(schedule.seed, epoch, step)
+            sampled = reference.sample_batch(self._csc, self._config, schedule.seeds[input_id], key)
+            between = perf_counter()
+            x = None if self._x is None else torch.index_select(self._x, 0, sampled.n_id)
+            self._seconds["sample"] += between - started
+            self._seconds["gather"] += perf_counter() - between
+            self._seconds["batches"] += 1
+            yield step, input_id, sampled, x
+
+    def stage_seconds(self) -> dict[str, float]:
+        return dict(self._seconds)
+

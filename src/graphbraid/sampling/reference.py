@@ -1,0 +1,148 @@
+"""The sampler in NumPy: short, readable, the measure of every other, and what runs without compiled kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from graphbraid.sampling import rng
+from graphbraid.sampling.config import SamplerConfig
+from graphbraid.topology import Csc
+
+I64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Adjacency:
+    """One CSC over local ids."""
+
+    indptr: Tensor
+    """``(num_rows + 1,)`` int64."""
+    indices: Tensor
+    """``(num_edges,)`` int32 local source ids."""
+    edges: Tensor | None
+    """``(num_edges,)`` int64 position of each edge in the graph."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Sampled:
+    """What sampling gives, before features: the record every sampler returns."""
+
+    n_id: Tensor
+    """``(num_nodes,)`` int64 global ids: the seeds, then by first appearance."""
+    adjacencies: list[Adjacency]
+    """Layout ``subgraph``: one that all hops extend; ``blocks``: one per hop, from the seeds."""
+    nodes_per_hop: list[int]
+    """New nodes: the seeds, then per hop."""
+    edges_per_hop: list[int]
+
+
+def sample_batch(csc: Csc, config: SamplerConfig, seeds: Tensor, key: int) -> Sampled:
+    """Sample one mini-batch.
+
+    Args:
+        csc: the graph; with ``config.weighted``, its weights are the odds.
+        config: fanouts and layout.
+        seeds: ``(batch,)`` int64 node ids; of a repeated seed every copy keeps a row, neighbours point at the first.
+        key: ``rng.batch_key(seed, epoch, step)``.
+    """
+    n_id = seeds.numpy().astype(np.int64)
+    hops: list[tuple[I64, I64, I64]] = []  # degree of each row, local source and position of each edge
+    nodes_per_hop = [len(n_id)]
+    for hop, fanout in enumerate(config.fanouts):
+        rows = n_id if config.layout == "blocks" else n_id[len(n_id) - nodes_per_hop[-1] :]
+        counts, positions = _draw_rows(csc, config, rows, fanout, rng.row_keys(key, hop, rows))
+        found = csc.indices.numpy()[positions].astype(np.int64)
+        before = len(n_id)
+        n_id, local = _relabel(n_id, found)
+        nodes_per_hop.append(len(n_id) - before)
+        hops.append((counts, local, positions))
+    groups = [[hop] for hop in hops] if config.layout == "blocks" else [hops]
+    return Sampled(
+        n_id=torch.from_numpy(n_id),
+        adjacencies=[_adjacency(group, config) for group in groups],
+        nodes_per_hop=nodes_per_hop,
+        edges_per_hop=[len(local) for _, local, _ in hops],
+    )
+
+
+def _adjacency(hops: list[tuple[I64, I64, I64]], config: SamplerConfig) -> Adjacency:
+    counts, local, positions = (np.concatenate(parts) for parts in zip(*hops, strict=True))
+    return Adjacency(
+        indptr=torch.from_numpy(np.concatenate([[0], np.cumsum(counts)])),
+        indices=torch.from_numpy(local.astype(np.int32)),
+        edges=torch.from_numpy(positions) if config.return_edge_id else None,
+    )
+
+
+def _relabel(n_id: I64, found: I64) -> tuple[I64, I64]:
+    """Give ``found`` local ids: first appearance counts. Returns the longer ``n_id`` and the local ids."""
+    ids, first, inverse = np.unique(np.concatenate([n_id, found]), return_index=True, return_inverse=True)
+    is_new = first >= len(n_id)
+    order = np.argsort(first[is_new])
+    local_of = first.copy()  # an id known before keeps the position of its first copy
+    new = np.flatnonzero(is_new)[order]
+    local_of[new] = len(n_id) + np.arange(len(new))
+    return np.concatenate([n_id, ids[new]]), local_of[inverse[len(n_id) :]]
+
+
+def _draw_rows(csc: Csc, config: SamplerConfig, rows: I64, fanout: int, keys: rng.U64) -> tuple[I64, I64]:
+    """Draw for each row; returns how many each got and their positions in ``csc.indices``."""
+    indptr = csc.indptr.numpy()
+    start, degree = indptr[rows], indptr[rows + 1] - indptr[rows]
+    if config.weighted:
+        assert csc.weight is not None
+        weight = csc.weight.numpy()
+        drawn = [
+            s + _draw_weighted(weight[s : s + d], config, fanout, key)
+            for s, d, key in zip(start, degree, keys, strict=True)
+        ]
+        return np.array([len(row) for row in drawn], dtype=np.int64), np.concatenate([*drawn, start[:0]])
+    if config.replace:
+        counts = np.where(degree > 0, fanout, 0)
+        draws = start[:, None] + rng.bounded(rng.draws(keys, fanout), degree.astype(np.uint64)[:, None])
+    else:
+        counts = degree if fanout < 0 else np.minimum(degree, fanout)
+        draws = start[:, None] + _floyd(keys, degree, max(fanout, 0))
+    takes_all = (counts == degree) & ~np.bool_(config.replace)
+    offset = np.concatenate([[0], np.cumsum(counts)])
+    place = np.arange(offset[-1]) - np.repeat(offset[:-1], counts)  # of each edge within its row
+    row = np.repeat(np.arange(len(rows)), counts)
+    if draws.shape[1] == 0:
+        return counts, start[row] + place
+    return counts, np.where(takes_all[row], start[row] + place, draws[row, np.minimum(place, draws.shape[1] - 1)])
+
+
+def _floyd(keys: rng.U64, degree: I64, k: int) -> I64:
+    """Floyd's algorithm on every row with degree > k: ``(rows, k)`` distinct offsets, each neighbour with odds k/degree.
+
+    The bound of draw i is inclusive, ``[0, degree - k + i]``; an offset already taken is replaced by the bound.
+    """
+    chosen = np.full((len(keys), k), -1, dtype=np.int64)
+    bits = rng.draws(keys, k)
+    for i in range(k):
+        bound = np.maximum(degree - k + i, 0)
+        t = rng.bounded(bits[:, i], (bound + 1).astype(np.uint64))
+        taken = (chosen[:, :i] == t[:, None]).any(1)
+        chosen[:, i] = np.where(taken, bound, t)
+    return chosen
+
+
+def _draw_weighted(weight: npt.NDArray[np.float32], config: SamplerConfig, fanout: int, key: np.uint64) -> I64:
+    """Offsets drawn by weight: an exponential race without replacement, inversion with (``csrc/sample_row.inl``)."""
+    runners = np.flatnonzero(weight > 0)
+    if config.replace:
+        running = np.cumsum(np.where(weight > 0, weight, 0).astype(np.float64))
+        if len(runners) == 0:
+            return runners
+        draws = rng.draws(np.array([key]), fanout)[0].astype(np.float64)
+        return np.searchsorted(running, (draws + 0.5) * 2.0**-32 * running[-1], side="right")
+    if fanout < 0 or len(runners) <= fanout:
+        return runners
+    bits = rng.draws(np.array([key]), len(weight))[0][runners]
+    arrival = -rng.log_of_draw(bits) / weight[runners].astype(np.float64)
+    return runners[np.lexsort((runners, arrival))[:fanout]]

@@ -1,0 +1,72 @@
+"""The counter RNG: a draw is a function of its coordinates (seed, epoch, step, hop, node, index), never of a state.
+
+The same few lines stand in ``csrc/rng.h``. All arithmetic is modulo 2**64.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+U64 = npt.NDArray[np.uint64]
+MASK = (1 << 64) - 1
+PHI = 0x9E3779B97F4A7C15
+_MUL_1, _MUL_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+def mix(z: int) -> int:
+    """The finaliser of splitmix64 on one number."""
+    z &= MASK
+    z = ((z ^ (z >> 30)) * _MUL_1) & MASK
+    z = ((z ^ (z >> 27)) * _MUL_2) & MASK
+    return z ^ (z >> 31)
+
+
+def mix_array(z: U64) -> U64:
+    """:func:`mix` on every element of a uint64 array."""
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(_MUL_1)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(_MUL_2)
+    return z ^ (z >> np.uint64(31))
+
+
+def batch_key(seed: int, epoch: int, step: int) -> int:
+    """The key of a mini-batch; ``step`` is below 2**32 - 1."""
+    return mix(seed ^ mix(((epoch << 32) + step) & MASK))
+
+
+def shuffle_key(seed: int, epoch: int) -> int:
+    """The key of an epoch's seed shuffle: the batch key of a step that no epoch reaches."""
+    return batch_key(seed, epoch, 0xFFFFFFFF)
+
+
+def row_keys(key: int, hop: int, nodes: npt.NDArray[np.int64]) -> U64:
+    """The keys of some nodes' rows at one hop, ``(len(nodes),)`` uint64."""
+    return mix_array(np.uint64(key) ^ mix_array(nodes.astype(np.uint64) + np.uint64(hop << 56)))
+
+
+def draws(keys: U64, count: int) -> U64:
+    """The first ``count`` draws of each row: ``(len(keys), count)`` uint64, each below 2**32."""
+    counter = np.arange(count, dtype=np.uint64) * np.uint64(PHI)
+    return mix_array(keys[:, None] + counter) >> np.uint64(32)
+
+
+def bounded(bits: U64, bound: U64 | np.uint64) -> npt.NDArray[np.int64]:
+    """Draws mapped to ``[0, bound)``, ``bound`` below 2**32."""
+    return ((bits * bound) >> np.uint64(32)).astype(np.int64)
+
+
+def log_of_draw(bits: U64) -> npt.NDArray[np.float64]:
+    """Natural logarithm of ``(bits + 1/2) / 2**32`` in a fixed order of IEEE operations.
+
+    A library's ``log`` may differ in the last bit between machines; this one has the bits of ``csrc/sample_row.inl``.
+    """
+    mantissa, exponent = np.frexp(bits.astype(np.float64) + 0.5)
+    mantissa, power = mantissa * 2.0, exponent.astype(np.float64) - 1.0 - 32.0
+    large = mantissa > 1.4142135623730951
+    mantissa, power = np.where(large, mantissa * 0.5, mantissa), np.where(large, power + 1.0, power)
+    s = (mantissa - 1.0) / (mantissa + 1.0)
+    q = s * s
+    p = np.full_like(q, 1.0 / 17.0)
+    for odd in range(15, 0, -2):
+        p = p * q + 1.0 / odd
+    return power * 0.6931471805599453 + 2.0 * s * p
