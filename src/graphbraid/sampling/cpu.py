@@ -32,7 +32,9 @@ class Pipeline(Protocol):
         ...
 
 
-def make_pipeline(csc: Csc, config: SamplerConfig, x: Tensor | None, *, num_threads: int, depth: int) -> Pipeline:
+def make_pipeline(
+    csc: Csc, config: SamplerConfig, x: Tensor | None, *, num_threads: int, depth: int
+) -> Pipeline:
     """The compiled pipeline, or the reference one where kernels are missing or switched off.
 
     Args:
@@ -45,12 +47,12 @@ def make_pipeline(csc: Csc, config: SamplerConfig, x: Tensor | None, *, num_thre
     native = kernels.native()
     if native is None:
         return _ReferencePipeline(csc, config, x)
-    return _NativePipeline(native, csc, config, x, num_threads, depth)
+    return _NativePipeline(native, csc, config, x, num_threads=num_threads, depth=depth)
 
 
 class _NativePipeline:
     def __init__(
-        self, native: Any, csc: Csc, config: SamplerConfig, x: Tensor | None, num_threads: int, depth: int
+        self, native: Any, csc: Csc, config: SamplerConfig, x: Tensor | None, *, num_threads: int, depth: int
     ) -> None:
         self._native = native
         self._arrays = (csc, x)  # the threads read them
@@ -81,7 +83,9 @@ class _NativePipeline:
         while (batch := run.next()) is not None:
             step, n_id, input_id, adjacencies, nodes_per_hop, edges_per_hop, x = batch
             parts = [Adjacency(indptr=p, indices=i, edges=e) for p, i, e in adjacencies]
-            sampled = Sampled(n_id=n_id, adjacencies=parts, nodes_per_hop=nodes_per_hop, edges_per_hop=edges_per_hop)
+            sampled = Sampled(
+                n_id=n_id, adjacencies=parts, nodes_per_hop=nodes_per_hop, edges_per_hop=edges_per_hop
+            )
             del batch
             yield step, input_id, sampled, x
 
@@ -110,4 +114,3 @@ class _ReferencePipeline:
 
     def stage_seconds(self) -> dict[str, float]:
         return dict(self._seconds)
-

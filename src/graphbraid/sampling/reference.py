@@ -1,4 +1,5 @@
-"""The sampler in NumPy: short, readable, the measure of every other, and what runs without compiled kernels."""
+"""The sampler in NumPy: short, readable, the measure of every other, and what runs without compiled
+kernels."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def sample_batch(csc: Csc, config: SamplerConfig, seeds: Tensor, key: int) -> Sa
     Args:
         csc: the graph; with ``config.weighted``, its weights are the odds.
         config: fanouts and layout.
-        seeds: ``(batch,)`` int64 node ids; of a repeated seed every copy keeps a row, neighbours point at the first.
+        seeds: ``(batch,)`` int64 node ids; of a repeated seed every copy keeps a row, neighbours point at the
+            first.
         key: ``rng.batch_key(seed, epoch, step)``.
     """
     n_id = seeds.numpy().astype(np.int64)
@@ -114,13 +116,17 @@ def _draw_rows(csc: Csc, config: SamplerConfig, rows: I64, fanout: int, keys: rn
     row = np.repeat(np.arange(len(rows)), counts)
     if draws.shape[1] == 0:
         return counts, start[row] + place
-    return counts, np.where(takes_all[row], start[row] + place, draws[row, np.minimum(place, draws.shape[1] - 1)])
+    return counts, np.where(
+        takes_all[row], start[row] + place, draws[row, np.minimum(place, draws.shape[1] - 1)]
+    )
 
 
 def _floyd(keys: rng.U64, degree: I64, k: int) -> I64:
-    """Floyd's algorithm on every row with degree > k: ``(rows, k)`` distinct offsets, each neighbour with odds k/degree.
+    """Floyd's algorithm on every row with degree > k: ``(rows, k)`` distinct offsets, each neighbour with
+    odds k/degree.
 
-    The bound of draw i is inclusive, ``[0, degree - k + i]``; an offset already taken is replaced by the bound.
+    The bound of draw i is inclusive, ``[0, degree - k + i]``; an offset already taken is replaced by the
+    bound.
     """
     chosen = np.full((len(keys), k), -1, dtype=np.int64)
     bits = rng.draws(keys, k)
@@ -132,8 +138,11 @@ def _floyd(keys: rng.U64, degree: I64, k: int) -> I64:
     return chosen
 
 
-def _draw_weighted(weight: npt.NDArray[np.float32], config: SamplerConfig, fanout: int, key: np.uint64) -> I64:
-    """Offsets drawn by weight: an exponential race without replacement, inversion with (``csrc/sample_row.inl``)."""
+def _draw_weighted(
+    weight: npt.NDArray[np.float32], config: SamplerConfig, fanout: int, key: np.uint64
+) -> I64:
+    """Offsets drawn by weight: an exponential race without replacement, inversion with
+    (``csrc/sample_row.inl``)."""
     runners = np.flatnonzero(weight > 0)
     if config.replace:
         running = np.cumsum(np.where(weight > 0, weight, 0).astype(np.float64))

@@ -1,4 +1,5 @@
-"""The counter RNG: a draw is a function of its coordinates (seed, epoch, step, hop, node, index), never of a state.
+"""The counter RNG: a draw is a function of its coordinates (seed, epoch, step, hop, node, index), never of a
+state.
 
 The same few lines stand in ``csrc/rng.h``. All arithmetic is modulo 2**64.
 """
@@ -58,7 +59,8 @@ def bounded(bits: U64, bound: U64 | np.uint64) -> npt.NDArray[np.int64]:
 def log_of_draw(bits: U64) -> npt.NDArray[np.float64]:
     """Natural logarithm of ``(bits + 1/2) / 2**32`` in a fixed order of IEEE operations.
 
-    A library's ``log`` may differ in the last bit between machines; this one has the bits of ``csrc/sample_row.inl``.
+    A library's ``log`` may differ in the last bit between machines; this one has the bits of
+    ``csrc/sample_row.inl``.
     """
     mantissa, exponent = np.frexp(bits.astype(np.float64) + 0.5)
     mantissa, power = mantissa * 2.0, exponent.astype(np.float64) - 1.0 - 32.0

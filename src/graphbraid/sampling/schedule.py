@@ -17,7 +17,8 @@ _ROUNDS = 4
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class SeedSchedule:
-    """Splits the seeds of each epoch into steps; the shuffle is a keyed permutation, so any step can be asked for."""
+    """Splits the seeds of each epoch into steps; the shuffle is a keyed permutation, so any step can be asked
+    for."""
 
     seeds: Tensor
     """``(num_seeds,)`` int64 node ids; a node may stand in it more than once."""
@@ -37,7 +38,8 @@ class SeedSchedule:
             raise ConfigError(f"seed must be in [0, 2**63); got {self.seed}")
         if self.drop_last and self.seeds.numel() < self.batch_size:
             raise ConfigError(
-                f"drop_last leaves no batch: there are {self.seeds.numel()} seeds, fewer than batch_size={self.batch_size}"
+                f"drop_last leaves no batch: {self.seeds.numel()} seeds are fewer than "
+                f"batch_size={self.batch_size}"
             )
 
     @property
@@ -62,8 +64,8 @@ class SeedSchedule:
 def permuted(positions: npt.NDArray[np.int64], n: int, key: int) -> npt.NDArray[np.int64]:
     """The images of ``positions`` under the keyed permutation of ``[0, n)``.
 
-    A Feistel network over the next even number of bits, walked again from every image outside ``[0, n)``; twin of
-    ``csrc/schedule.h``.
+    A Feistel network over the next even number of bits, walked again from every image outside ``[0, n)``;
+    twin of ``csrc/schedule.h``.
     """
     bits = (n - 1).bit_length() if n > 1 else 1
     half = np.uint64((bits + 1) // 2)

@@ -1,0 +1,302 @@
+"""NeighborLoader: what users iterate; PyG's arguments and batch attributes over graphbraid's sampler."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from graphbraid.errors import ConfigError
+from graphbraid.graph import Graph
+from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.cpu import Pipeline, make_pipeline
+from graphbraid.sampling.minibatch import BatchSource, MiniBatch
+from graphbraid.sampling.schedule import SeedSchedule
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+_UNSUPPORTED = {
+    "disjoint": "each seed in a subgraph of its own",
+    "time_attr": "temporal sampling",
+    "input_time": "temporal sampling",
+    "neighbor_sampler": "a sampler of the caller's",
+    "transform_sampler_output": "a hook on PyG's SamplerOutput",
+    "custom_cls": "a batch class of the caller's",
+}
+_MEANINGLESS = (
+    "is_sorted",
+    "filter_per_worker",
+    "directed",
+    "temporal_strategy",
+    "persistent_workers",
+    "pin_memory",
+)
+_MEANINGLESS += ("worker_init_fn", "multiprocessing_context", "timeout", "pin_memory_device", "subgraph_type")
+
+
+class NeighborLoader:
+    """Mini-batches of sampled neighbours, prepared ahead by persistent threads.
+
+    ``from graphbraid.loader import NeighborLoader`` takes the place of PyG's import: the same arguments, the
+    same batch attributes. A batch is a pure function of (graph, arguments, ``seed``, epoch, step): the number
+    of threads, the order and the process change no bit of it, and :meth:`batches` starts an epoch at any
+    step.
+
+    Args:
+        data: a :class:`graphbraid.Graph` or a homogeneous PyG ``Data``.
+        num_neighbors: fanout per hop, first hop from the seeds first; -1 takes all neighbours.
+        input_nodes: seeds: node ids, a bool mask, the name of one of the graph's splits, or None for all
+            nodes.
+        batch_size: seeds per batch.
+        shuffle: permute the seeds anew in each epoch.
+        drop_last: leave out a last batch that is not full.
+        replace: draw with replacement.
+        weight_attr: draw by edge weights: the name of PyG's edge attribute, or ``"edge_weight"`` for a
+            Graph's own.
+        layout: ``subgraph`` (PyG's) or ``blocks``; see :class:`graphbraid.SamplerConfig`.
+        seed: of the shuffle and of every draw.
+        num_workers: threads that prepare batches, at least one (PyG's 0 is one here).
+        prefetch_factor: batches prepared ahead per thread.
+        return_edge_id: keep ``e_id``, without which batches have no edge attributes.
+        src_degree: give blocks the graph's in-degrees, for layers that normalise by them.
+        gather: gather dense features while sampling; False leaves it to the first use of ``batch.x``.
+        transform: called with each batch as PyG ``Data``; what it returns is yielded instead.
+        **pyg_options: PyG's further options. Those about its worker processes have no meaning here and are
+            taken silently; those that would change the batches are refused.
+
+    Raises:
+        ConfigError: an option that cannot be meant, or PyG's that graphbraid does not have.
+        DataError: seeds outside the graph, an empty split, weights that are missing.
+    """
+
+    def __init__(
+        self,
+        data: Graph | Data,
+        num_neighbors: Sequence[int],
+        input_nodes: Tensor | str | None = None,
+        *,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        replace: bool = False,
+        weight_attr: str | None = None,
+        layout: str = "subgraph",
+        seed: int = 0,
+        num_workers: int = 0,
+        prefetch_factor: int | None = None,
+        return_edge_id: bool = True,
+        src_degree: bool = False,
+        gather: bool = True,
+        transform: Callable[[Data], Any] | None = None,
+        **pyg_options: Any,
+    ) -> None:
+        _check_pyg_options(pyg_options)
+        graph, node_attrs, edge_attrs = _as_graph(data, weight_attr)
+        if num_workers < 0:
+            raise ConfigError(f"num_workers must not be negative; got {num_workers}")
+        if prefetch_factor is not None and prefetch_factor < 1:
+            raise ConfigError(f"prefetch_factor must be at least 1; got {prefetch_factor}")
+        self.sampler = SamplerConfig(
+            fanouts=_as_fanouts(num_neighbors),
+            replace=replace,
+            layout=layout,
+            weighted=weight_attr is not None,
+            return_edge_id=return_edge_id or graph.csc.weight is not None,
+        )
+        self.schedule = SeedSchedule(
+            seeds=_as_seeds(input_nodes, graph),
+            batch_size=batch_size,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            seed=seed,
+        )
+        self.graph, self.transform = graph, transform
+        self.epoch = 0
+        """The epoch the next ``iter()`` runs."""
+        self.num_workers = max(num_workers, 1)
+        self._depth = self.num_workers * (prefetch_factor or 2)
+        self._gather = gather
+        degree = _degrees(graph) if src_degree else None
+        self._source = BatchSource(
+            graph=graph, node_attrs=node_attrs, edge_attrs=edge_attrs, src_degree=degree
+        )
+        self._pipeline: Pipeline | None = None
+        self._before: dict[str, float] = {}
+        self._open: weakref.WeakSet[Iterator[Any]] = weakref.WeakSet()
+
+    def __len__(self) -> int:
+        """Batches of an epoch."""
+        return self.schedule.num_steps
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches of the next epoch; each ``iter()`` is a new one."""
+        epoch, self.epoch = self.epoch, self.epoch + 1
+        return self.batches(epoch)
+
+    def batches(self, epoch: int, start_step: int = 0, stop_step: int | None = None) -> Iterator[Any]:
+        """The batches of steps ``[start_step, stop_step)`` of an epoch, in order, the same whenever they are
+        asked for.
+
+        Raises:
+            ConfigError: steps outside the epoch.
+        """
+        last = len(self) if stop_step is None else stop_step
+        if epoch < 0 or not 0 <= start_step <= last <= len(self):
+            raise ConfigError(
+                f"epoch must be >= 0 and steps in [0, {len(self)}]; "
+                f"got epoch {epoch}, steps {start_step} to {last}"
+            )
+        iterator = self._iterate(epoch, start_step, last)
+        self._open.add(iterator)
+        return iterator
+
+    def _iterate(self, epoch: int, start_step: int, last: int) -> Iterator[Any]:
+        prepared = self._running().run(self.schedule, epoch, start_step, last)
+        for step, input_id, sampled, x in prepared:
+            batch = MiniBatch(
+                self._source,
+                sampled,
+                input_id=input_id,
+                layout=self.sampler.layout,
+                epoch=epoch,
+                step=step,
+                x=x,
+            )
+            del sampled, x  # a reused buffer must not wait for the next batch to be freed
+            yield batch if self.transform is None else self.transform(batch.to_data())
+            del batch
+
+    @property
+    def stage_seconds(self) -> dict[str, float]:
+        """Seconds in ``sample`` and ``gather`` summed over threads, and the number of ``batches``, since the
+        last reset."""
+        now = (
+            self._pipeline.stage_seconds()
+            if self._pipeline
+            else {"sample": 0.0, "gather": 0.0, "batches": 0.0}
+        )
+        return {stage: seconds - self._before.get(stage, 0.0) for stage, seconds in now.items()}
+
+    def reset_stage_seconds(self) -> None:
+        """Start :attr:`stage_seconds` anew."""
+        self._before = self._pipeline.stage_seconds() if self._pipeline else {}
+
+    def close(self) -> None:
+        """Stop the threads and end open iterators; a later iteration starts threads again. Batches stay
+        valid."""
+        for iterator in list(self._open):
+            iterator.close()  # type: ignore[attr-defined]
+        self._pipeline, self._before = None, {}
+
+    def __enter__(self) -> NeighborLoader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"NeighborLoader({self.sampler}, batches={len(self)}, batch_size={self.schedule.batch_size})"
+
+    def _running(self) -> Pipeline:
+        if self._pipeline is None:
+            x = self.graph.x
+            can_gather = self._gather and isinstance(x, Tensor) and x.ndim == 2 and x.is_contiguous()
+            self._pipeline = make_pipeline(
+                self.graph.csc,
+                self.sampler,
+                x if can_gather and isinstance(x, Tensor) else None,
+                num_threads=self.num_workers,
+                depth=self._depth,
+            )
+        return self._pipeline
+
+
+def _check_pyg_options(options: dict[str, Any]) -> None:
+    for name, value in options.items():
+        if name in _UNSUPPORTED and value not in (None, False):
+            raise ConfigError(
+                f"NeighborLoader does not support {name} ({_UNSUPPORTED[name]}); use PyG's loader for that"
+            )
+        if name == "subgraph_type" and str(getattr(value, "value", value)) != "directional":
+            raise ConfigError(
+                f"subgraph_type must be 'directional'; got {value!r}. Other types need PyG's loader"
+            )
+        if name not in _UNSUPPORTED and name not in _MEANINGLESS:
+            raise ConfigError(f"NeighborLoader takes no argument {name!r}")
+
+
+def _as_fanouts(num_neighbors: Sequence[int]) -> tuple[int, ...]:
+    if isinstance(num_neighbors, dict):
+        raise ConfigError(
+            "num_neighbors must be a list with a fanout per hop; a dict is for heterogeneous graphs"
+        )
+    try:
+        return tuple(num_neighbors)
+    except TypeError:
+        raise ConfigError(
+            f"num_neighbors must be a list with a fanout per hop, such as [15, 10, 5]; got {num_neighbors!r}"
+        ) from None
+
+
+def _as_graph(
+    data: Graph | Data, weight_attr: str | None
+) -> tuple[Graph, dict[str, Tensor], dict[str, Tensor]]:
+    """The graph, and the attributes that batches of a PyG ``Data`` also carry."""
+    if isinstance(data, Graph):
+        if weight_attr is not None and (weight_attr != "edge_weight" or data.csc.weight is None):
+            raise ConfigError(
+                f"weight_attr={weight_attr!r}: a Graph's weights are called 'edge_weight', and "
+                + ("this one has none" if data.csc.weight is None else "no other name is known")
+            )
+        return data, {}, {}
+    if not hasattr(data, "edge_index") or hasattr(data, "node_types"):
+        raise ConfigError(
+            f"data must be a graphbraid.Graph or a homogeneous PyG Data; got {type(data).__name__}"
+        )
+    graph = Graph.from_pyg(data, edge_weight=weight_attr)
+    tensors = {key: value for key, value in data.to_dict().items() if isinstance(value, Tensor)}
+    node_attrs = {k: v for k, v in tensors.items() if k not in ("x", "y") and data.is_node_attr(k)}
+    edge_attrs = {k: v for k, v in tensors.items() if k != "edge_index" and data.is_edge_attr(k)}
+    return graph, node_attrs, edge_attrs
+
+
+def _as_seeds(input_nodes: Tensor | str | None, graph: Graph) -> Tensor:
+    if input_nodes is None:
+        return torch.arange(graph.num_nodes)
+    if isinstance(input_nodes, str):
+        return graph.split(input_nodes)
+    seeds = torch.as_tensor(input_nodes)
+    if seeds.dtype == torch.bool:
+        if seeds.shape != (graph.num_nodes,):
+            raise ConfigError(
+                f"a mask of input_nodes must have shape ({graph.num_nodes},); got {tuple(seeds.shape)}"
+            )
+        seeds = seeds.nonzero().flatten()
+    if seeds.ndim != 1 or seeds.is_floating_point() or seeds.numel() == 0:
+        raise ConfigError(
+            "input_nodes must be a non-empty 1-d tensor of node ids or a mask with a node set; "
+            f"got {seeds.dtype} of shape {tuple(seeds.shape)}"
+        )
+    outside = ((seeds < 0) | (seeds >= graph.num_nodes)).nonzero()
+    if len(outside):
+        i = int(outside[0])
+        raise ConfigError(
+            f"input_nodes must be ids in [0, {graph.num_nodes}); input_nodes[{i}] is {int(seeds[i])}"
+        )
+    return seeds.to(torch.int64).contiguous()
+
+
+def _degrees(graph: Graph) -> Tensor:
+    """``(num_nodes,)`` float32 in-degrees, or sums of in-weights; self-loops are not counted."""
+    csc = graph.csc
+    dst = csc.destinations()
+    weight = csc.weight if csc.weight is not None else torch.ones(csc.num_edges)
+    weight = torch.where(csc.indices == dst, torch.zeros(()), weight)
+    return torch.zeros(graph.num_nodes).index_add_(0, dst.long(), weight)
