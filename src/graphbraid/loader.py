@@ -28,15 +28,21 @@ _UNSUPPORTED = {
     "transform_sampler_output": "a hook on PyG's SamplerOutput",
     "custom_cls": "a batch class of the caller's",
 }
-_MEANINGLESS = (
-    "is_sorted",
-    "filter_per_worker",
-    "directed",
-    "temporal_strategy",
-    "persistent_workers",
-    "pin_memory",
+_MEANINGLESS = frozenset(
+    [
+        "directed",
+        "filter_per_worker",
+        "is_sorted",
+        "multiprocessing_context",
+        "persistent_workers",
+        "pin_memory",
+        "pin_memory_device",
+        "subgraph_type",
+        "temporal_strategy",
+        "timeout",
+        "worker_init_fn",
+    ]
 )
-_MEANINGLESS += ("worker_init_fn", "multiprocessing_context", "timeout", "pin_memory_device", "subgraph_type")
 
 
 class NeighborLoader:
@@ -139,8 +145,9 @@ class NeighborLoader:
         return self.batches(epoch)
 
     def batches(self, epoch: int, start_step: int = 0, stop_step: int | None = None) -> Iterator[Any]:
-        """The batches of steps ``[start_step, stop_step)`` of an epoch, in order, the same whenever they are
-        asked for.
+        """The batches of steps ``[start_step, stop_step)`` of an epoch, in order.
+
+        They are the same whenever they are asked for.
 
         Raises:
             ConfigError: steps outside the epoch.
@@ -173,8 +180,10 @@ class NeighborLoader:
 
     @property
     def stage_seconds(self) -> dict[str, float]:
-        """Seconds in ``sample`` and ``gather`` summed over threads, and the number of ``batches``, since the
-        last reset."""
+        """Seconds in ``sample`` and ``gather``, summed over threads, and the number of ``batches``.
+
+        Counted from the last :meth:`reset_stage_seconds`.
+        """
         now = (
             self._pipeline.stage_seconds()
             if self._pipeline
@@ -187,8 +196,10 @@ class NeighborLoader:
         self._before = self._pipeline.stage_seconds() if self._pipeline else {}
 
     def close(self) -> None:
-        """Stop the threads and end open iterators; a later iteration starts threads again. Batches stay
-        valid."""
+        """Stop the threads and end open iterators; batches stay valid.
+
+        A later iteration starts threads again.
+        """
         for iterator in list(self._open):
             iterator.close()  # type: ignore[attr-defined]
         self._pipeline, self._before = None, {}

@@ -1,12 +1,11 @@
-"""MiniBatch: what a loader yields; PyTorch Geometric's batch attributes over a sample, made when asked
-for."""
+"""MiniBatch: what a loader yields; PyG's batch attributes over a sample, made when asked for."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -18,6 +17,8 @@ from graphbraid.topology import Csc
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -117,15 +118,14 @@ class MiniBatch:
         """
         if self._layout != "subgraph":
             raise ConfigError(
-                "a batch in layout 'blocks' has one edge list per layer, in `blocks`; for one edge_index over "
-                "all layers, as PyG's models take it, make the loader with layout='subgraph'"
+                "a batch in layout 'blocks' has one edge list per layer, in `blocks`; for one edge_index "
+                "over all layers, as PyG's models take it, make the loader with layout='subgraph'"
             )
         return self._once("edge_index", self._edge_index)
 
     @property
     def e_id(self) -> Tensor | None:
-        """``(num_edges,)`` int64 position of each sampled edge in the edge list the graph was made from, hop
-        by hop.
+        """``(num_edges,)`` int64: each sampled edge's place in the list the graph was made from, hop by hop.
 
         None unless the loader keeps edge ids (``return_edge_id``).
         """
@@ -199,11 +199,11 @@ class MiniBatch:
             f"num_nodes={self.num_nodes}, num_edges={self.num_edges}, layout={self._layout!r})"
         )
 
-    def _once(self, name: str, make: Callable[[], Any], *, move: bool = True) -> Any:
+    def _once(self, name: str, make: Callable[[], T], *, move: bool = True) -> T:
         if name not in self._cache:
             made = make()
             self._cache[name] = made.to(self._device) if move and isinstance(made, Tensor) else made
-        return self._cache[name]
+        return cast("T", self._cache[name])
 
     def _gather_dense(self) -> Tensor | None:
         features = self._source.graph.x

@@ -1,5 +1,4 @@
-"""The sampler in NumPy: short, readable, the measure of every other, and what runs without compiled
-kernels."""
+"""The sampler in NumPy: the measure of every other, and what runs without compiled kernels."""
 
 from __future__ import annotations
 
@@ -122,11 +121,10 @@ def _draw_rows(csc: Csc, config: SamplerConfig, rows: I64, fanout: int, keys: rn
 
 
 def _floyd(keys: rng.U64, degree: I64, k: int) -> I64:
-    """Floyd's algorithm on every row with degree > k: ``(rows, k)`` distinct offsets, each neighbour with
-    odds k/degree.
+    """Floyd's algorithm on every row with degree > k: ``(rows, k)`` distinct offsets.
 
-    The bound of draw i is inclusive, ``[0, degree - k + i]``; an offset already taken is replaced by the
-    bound.
+    Each neighbour is chosen with probability k/degree: the bound of draw i is inclusive,
+    ``[0, degree - k + i]``, and an offset already taken is replaced by the bound.
     """
     chosen = np.full((len(keys), k), -1, dtype=np.int64)
     bits = rng.draws(keys, k)
@@ -141,15 +139,18 @@ def _floyd(keys: rng.U64, degree: I64, k: int) -> I64:
 def _draw_weighted(
     weight: npt.NDArray[np.float32], config: SamplerConfig, fanout: int, key: np.uint64
 ) -> I64:
-    """Offsets drawn by weight: an exponential race without replacement, inversion with
-    (``csrc/sample_row.inl``)."""
-    runners = np.flatnonzero(weight > 0)
+    """Offsets drawn by weight: an exponential race without replacement, inversion with it.
+
+    Twin of ``csrc/sample_row.inl``.
+    """
+    runners: I64 = np.flatnonzero(weight > 0)
     if config.replace:
         running = np.cumsum(np.where(weight > 0, weight, 0).astype(np.float64))
         if len(runners) == 0:
             return runners
         draws = rng.draws(np.array([key]), fanout)[0].astype(np.float64)
-        return np.searchsorted(running, (draws + 0.5) * 2.0**-32 * running[-1], side="right")
+        found: I64 = np.searchsorted(running, (draws + 0.5) * 2.0**-32 * running[-1], side="right")
+        return found
     if fanout < 0 or len(runners) <= fanout:
         return runners
     bits = rng.draws(np.array([key]), len(weight))[0][runners]

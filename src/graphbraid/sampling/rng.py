@@ -1,7 +1,7 @@
-"""The counter RNG: a draw is a function of its coordinates (seed, epoch, step, hop, node, index), never of a
-state.
+"""The counter RNG: a draw is a function of its coordinates, never of a state.
 
-The same few lines stand in ``csrc/rng.h``. All arithmetic is modulo 2**64.
+The coordinates are (seed, epoch, step, hop, node, index). The same few lines stand in
+``csrc/rng.h``. All arithmetic is modulo 2**64.
 """
 
 from __future__ import annotations

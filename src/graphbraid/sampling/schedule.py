@@ -17,8 +17,10 @@ _ROUNDS = 4
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class SeedSchedule:
-    """Splits the seeds of each epoch into steps; the shuffle is a keyed permutation, so any step can be asked
-    for."""
+    """Splits the seeds of each epoch into steps.
+
+    The shuffle is a keyed permutation, so any step can be asked for.
+    """
 
     seeds: Tensor
     """``(num_seeds,)`` int64 node ids; a node may stand in it more than once."""
