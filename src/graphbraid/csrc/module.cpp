@@ -10,9 +10,8 @@ namespace nb = nanobind;
 namespace gb {
 void bind_topology(nb::module_& m);
 void bind_blockmodel(nb::module_& m);
-}  // namespace gb
 void bind_sampling(nb::module_& m);
-}
+}  // namespace gb
 
 namespace {
 
