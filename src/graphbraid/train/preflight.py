@@ -1,0 +1,80 @@
+"""Checks made before the first step, so that no work is lost to a mistake that could be seen at the start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from graphbraid.errors import ConfigError, DataError, GraphbraidError
+from graphbraid.graph import Graph
+from graphbraid.train.config import TrainConfig
+from graphbraid.train.runner import ModelRunner
+from graphbraid.train.tasks import Task, labelled
+
+
+def split_nodes(graph: Graph, split: str) -> Tensor:
+    """The labelled nodes of a split.
+
+    Raises:
+        DataError: there is no such split, it is empty, or none of its nodes is labelled.
+    """
+    nodes = graph.split(split)
+    kept = labelled(graph, nodes)
+    if kept.numel() == 0:
+        raise DataError(f"none of the {nodes.numel()} nodes of the split {split!r} has a label (all are -1).")
+    return kept
+
+
+def has_split(graph: Graph, split: str) -> bool:
+    """Whether a split is there and not empty."""
+    return split in graph.splits and graph.splits[split].numel() > 0
+
+
+def check_fanouts(model: nn.Module, config: TrainConfig) -> None:
+    """One fanout per layer, where the model tells how many it has.
+
+    Raises:
+        ConfigError: their numbers differ.
+    """
+    layers = getattr(model, "num_layers", None)
+    if config.mode == "sampled" and isinstance(layers, int) and layers != len(config.fanouts):
+        raise ConfigError(
+            f"fanouts must have one entry per layer of the model ({layers}); "
+            f"got {len(config.fanouts)}: {list(config.fanouts)}."
+        )
+
+
+def dry_run(runner: ModelRunner, task: Task, forward: Callable[[], Tensor], what: str) -> None:
+    """Run the model once without training it, and check the shape of what comes out.
+
+    Also gives lazily initialised modules their shapes, before an optimizer is made.
+
+    Raises:
+        ConfigError: the model fails on the graph's data, or its output does not have ``task.width`` columns.
+    """
+    was_training = runner.model.training
+    runner.model.eval()
+    try:
+        with torch.no_grad():
+            outputs = forward()
+    except GraphbraidError:
+        raise
+    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+        raise ConfigError(
+            f"the model failed on {what}, with {runner.graph.num_features} features per node: "
+            f"{error}. "
+            "Check its number of input channels and what its forward takes."
+        ) from error
+    finally:
+        runner.model.train(was_training)
+    if outputs.shape[1] != task.width:
+        needed = {"single-label": "class", "multi-label": "label", "regression": "target dimension"}[
+            task.name
+        ]
+        raise ConfigError(
+            f"the model must have one output per {needed} ({task.width}); it has "
+            f"{outputs.shape[1]}. "
+            f"Build it with out_channels={task.width}."
+        )

@@ -1,0 +1,97 @@
+"""Device, precision, seeds and threads of a run; Lightning Fabric gives the first two (decision 0004)."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphbraid.errors import DataError
+from graphbraid.train.config import TrainConfig
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+_FABRIC_PRECISION = {"float32": "32-true", "bfloat16": "bf16-mixed"}
+
+
+def make_fabric(config: TrainConfig) -> Fabric:
+    """Fabric on the one device the config names. Models stay unwrapped: see decision 0004."""
+    from lightning_fabric import Fabric
+
+    kind, _, index = config.device.partition(":")
+    devices: Any = [int(index)] if index else 1
+    return Fabric(accelerator=kind, devices=devices, precision=_FABRIC_PRECISION[config.precision])  # type: ignore[arg-type]
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the global generators of torch, NumPy and Python."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 (a user's code may draw from the old global generator)
+    random.seed(seed)
+
+
+def random_state() -> dict[str, Any]:
+    """State of every global generator, in tensors and plain values that load with ``weights_only``."""
+    name, keys, position, has_gauss, gauss = np.random.get_state()  # noqa: NPY002
+    version, internal, gauss_next = random.getstate()
+    state: dict[str, Any] = {
+        "torch": torch.get_rng_state(),
+        "numpy": [
+            str(name),
+            torch.from_numpy(np.asarray(keys).astype(np.int64)),
+            int(position),
+            int(has_gauss),
+            float(gauss),
+        ],
+        "python": [version, torch.tensor(internal, dtype=torch.int64), gauss_next],
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """Put every global generator where :func:`random_state` found it.
+
+    Raises:
+        DataError: the state was taken with another number of CUDA devices.
+    """
+    torch.set_rng_state(state["torch"].cpu())
+    name, keys, position, has_gauss, gauss = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, gauss))  # noqa: NPY002
+    version, internal, gauss_next = state["python"]
+    random.setstate((version, tuple(internal.tolist()), gauss_next))
+    if "cuda" in state:
+        if len(state["cuda"]) != torch.cuda.device_count():
+            raise DataError(
+                f"the checkpoint holds the random state of {len(state['cuda'])} CUDA devices; "
+                f"here are {torch.cuda.device_count()}. Resume on a machine like the first."
+            )
+        torch.cuda.set_rng_state_all([part.cpu() for part in state["cuda"]])
+
+
+@contextlib.contextmanager
+def torch_settings(config: TrainConfig) -> Iterator[None]:
+    """Threads and determinism of torch as the config wants them, and as they were afterwards."""
+    threads, was_deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    warned_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    if config.deterministic:
+        torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(was_deterministic, warn_only=warned_only)
+
+
+def nbytes(tensor: Tensor) -> int:
+    """Bytes of a tensor's elements."""
+    return tensor.numel() * tensor.element_size()

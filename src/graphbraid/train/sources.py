@@ -1,0 +1,103 @@
+"""Where the steps of an epoch come from: sampled mini-batches, or the whole graph at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Protocol
+
+from torch import Tensor
+
+from graphbraid.train.config import TrainConfig
+from graphbraid.train.runner import ModelRunner
+
+Work = tuple[Tensor, Callable[[], Tensor]]
+"""Global ids of a mini-batch's seeds, and the call that runs the model on it."""
+
+
+class Source(Protocol):
+    """Gives the mini-batches of any epoch from any position on: a pure function of (epoch, position)."""
+
+    num_batches: int
+    """Mini-batches of an epoch."""
+
+    def batches(self, epoch: int, start: int) -> Generator[Work]:
+        """The epoch's mini-batches from ``start`` on."""
+        ...
+
+    def stage_seconds(self) -> dict[str, float]:
+        """Seconds per stage of the preparing threads since the start."""
+        ...
+
+    def close(self) -> None:
+        """End the threads."""
+        ...
+
+
+def make_source(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> Source:
+    """The source that ``config.mode`` asks for, over the training nodes."""
+    return FullSource(runner, nodes) if config.mode == "full" else SampledSource(runner, config, nodes)
+
+
+class SampledSource:
+    """Shuffled mini-batches of sampled neighbourhoods, prepared ahead by the loader's threads."""
+
+    def __init__(self, runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> None:
+        from graphbraid.loader import NeighborLoader
+
+        self._runner = runner
+        self._loader = NeighborLoader(
+            runner.graph,
+            list(config.fanouts),
+            batch_size=config.batch_size,
+            input_nodes=nodes,
+            shuffle=True,
+            replace=config.replace,
+            layout=config.layout,
+            seed=config.seed,
+            return_edge_id=False,
+            num_workers=config.workers,
+        )
+        self.num_batches = len(self._loader)
+        self._late_gather_seconds = 0.0
+
+    def batches(self, epoch: int, start: int) -> Generator[Work]:
+        """The epoch's mini-batches from ``start`` on."""
+        for batch in self._loader.batches(epoch, start):
+            started = time.perf_counter()
+            _ = batch.x  # sparse rows are gathered and densified at this first use, here
+            self._late_gather_seconds += time.perf_counter() - started
+            yield batch.n_id[: batch.batch_size], partial(self._runner.on_batch, batch)
+
+    def stage_seconds(self) -> dict[str, float]:
+        """Seconds that sampling and gathering took, summed over threads."""
+        seconds = dict(self._loader.stage_seconds)
+        return seconds | {"gather": seconds["gather"] + self._late_gather_seconds}
+
+    def close(self) -> None:
+        """End the threads."""
+        self._loader.close()
+
+
+class FullSource:
+    """One step over the whole graph per epoch."""
+
+    num_batches = 1
+
+    def __init__(self, runner: ModelRunner, nodes: Tensor) -> None:
+        self._runner = runner
+        self._nodes = nodes
+        self._on_device = nodes.to(runner.device)
+
+    def batches(self, epoch: int, start: int) -> Generator[Work]:  # noqa: ARG002
+        """The whole graph, unless ``start`` is past it."""
+        if start == 0:
+            yield self._nodes, lambda: self._runner.on_graph().index_select(0, self._on_device)
+
+    def stage_seconds(self) -> dict[str, float]:
+        """Nothing is prepared."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing to end."""

@@ -1,0 +1,217 @@
+"""Trainer: trains a model on a graph, evaluates it, predicts with it, and survives being stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graphbraid.errors import ConfigError
+from graphbraid.graph import Graph
+from graphbraid.train import checkpoint, runtime
+from graphbraid.train.callbacks import Callback
+from graphbraid.train.config import TrainConfig
+from graphbraid.train.evaluate import EvalMode, outputs_in_chunks, score
+from graphbraid.train.fit import FitRun
+from graphbraid.train.folder import RunFolder
+from graphbraid.train.identity import check_same_model
+from graphbraid.train.interrupt import SignalGuard
+from graphbraid.train.metrics import metric_names, monitored
+from graphbraid.train.preflight import check_fanouts, split_nodes
+from graphbraid.train.runner import ModelRunner
+from graphbraid.train.state import Progress, RunResult, Status
+from graphbraid.train.tasks import Task, task_of
+
+
+class Trainer:
+    """Trains one model on one graph.
+
+    Args:
+        model: a model of :mod:`graphbraid.nn`, or any module called as ``model(x, edge_index)``. It is
+            trained in place.
+        graph: topology, features, labels and splits; used in place, never copied.
+        config: how to train; None takes the defaults.
+        callbacks: told of steps, epochs and the end, in this order.
+        info: plain values to keep with the run, such as how the model was built; they come back in
+            ``config.json`` and in checkpoints.
+        overrides: fields of :class:`TrainConfig` that replace those of ``config``.
+
+    Example::
+
+        trainer = Trainer(model, graph, epochs=20, fanouts=(15, 10, 5), out_dir="runs/first")
+        result = trainer.fit()
+        print(result.test["accuracy"], trainer.predict([0, 1, 2]).argmax(dim=1))
+
+    Raises:
+        ConfigError: an option does not fit; says which, and what would.
+        DataError: the graph has no features.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        graph: Graph,
+        *,
+        config: TrainConfig | Mapping[str, Any] | None = None,
+        callbacks: Iterable[Callback] = (),
+        info: Mapping[str, Any] | None = None,
+        **overrides: Any,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise ConfigError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
+        if not isinstance(graph, Graph):
+            raise ConfigError(
+                f"graph must be a graphbraid.Graph; got {type(graph).__name__}. Convert it "
+                "first, for "
+                "example with Graph.from_pyg(data)."
+            )
+        given = config if isinstance(config, TrainConfig) else TrainConfig.from_dict(config or {})
+        self.model = model
+        self.graph = graph
+        self.config = given.updated(**overrides)
+        self.callbacks = list(callbacks)
+        self.info: Mapping[str, Any] = dict(info or {})
+        self.progress = Progress()
+        self.stop_status: Status | None = None
+        self.runner = ModelRunner(model, graph, runtime.make_fabric(self.config))
+        self.steps_per_epoch: int | None = None
+
+    @cached_property
+    def task(self) -> Task:
+        """What the graph's labels describe."""
+        return task_of(self.graph)
+
+    @cached_property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics an evaluation computes."""
+        return metric_names(self.task, self.config.metrics)
+
+    @cached_property
+    def monitored(self) -> tuple[str, bool]:
+        """The metric that says which epoch is best, and whether larger is better."""
+        return monitored(self.task, self.metrics, self.config.monitor)
+
+    def fit(self) -> RunResult:
+        """Train, evaluating and saving on the way.
+
+        Ctrl-C or SIGTERM ends the run after the step under way, with a checkpoint if there is an
+        ``out_dir``; a second one ends it at once. With ``resume`` the run goes on where its last checkpoint
+        was written; on the CPU its losses then equal those of a run that was never stopped, to the bit.
+
+        Raises:
+            ConfigError: the model, an option or the checkpoint does not fit; found before the first step.
+            DataError: a split or labels are missing, or a checkpoint is damaged or of another graph.
+            ResourceError: ``out_dir`` cannot be written or the disk is full; the last checkpoint is whole.
+            TrainingError: the loss or the gradients are not finite; says epoch and step.
+        """
+        self.stop_status = None
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(runtime.torch_settings(self.config))
+            guard = stack.enter_context(SignalGuard())
+            folder = stack.enter_context(RunFolder(self.config.out_dir)) if self.config.out_dir else None
+            run = FitRun(self, folder, guard)
+            self.steps_per_epoch = run.steps_per_epoch
+            try:
+                return run.run()
+            except BaseException as error:
+                run.callbacks.on_exception(self, error)
+                raise
+
+    def evaluate(self, split: str = "test", *, mode: EvalMode = "exact") -> dict[str, float]:
+        """Loss and metrics of a split's labelled nodes.
+
+        Args:
+            split: ``train``, ``val``, ``test`` or another split of the graph.
+            mode: ``exact`` uses all neighbours under ``memory_budget_bytes``; ``sampled`` uses
+                ``eval_fanouts``.
+
+        Raises:
+            DataError: there is no such split, or it has no labels.
+            ResourceError: exact inference does not fit the budget.
+        """
+        with runtime.torch_settings(self.config):
+            return self.score(split_nodes(self.graph, split), mode, self.task)
+
+    def predict(
+        self,
+        nodes: Tensor | Sequence[int] | None = None,
+        *,
+        probabilities: bool = False,
+        mode: EvalMode = "exact",
+    ) -> Tensor:
+        """The model's outputs for nodes.
+
+        Args:
+            nodes: ids in ``[0, num_nodes)``, in any order, repeated or not; None takes all nodes.
+            probabilities: apply softmax (single-label) or sigmoid (multi-label).
+            mode: as for :meth:`evaluate`.
+
+        Returns:
+            ``(len(nodes), width)`` float32 on the CPU.
+
+        Raises:
+            ConfigError: an id is out of range.
+            ResourceError: exact inference does not fit the budget.
+        """
+        ids = self._checked_ids(nodes)
+        outputs: Tensor | None = None
+        with runtime.torch_settings(self.config):
+            self._check_sampled(mode)
+            for start, rows in outputs_in_chunks(self.runner, self.config, ids, mode):
+                if outputs is None:
+                    outputs = rows.new_empty(ids.numel(), rows.shape[1])
+                end = start + rows.shape[0]
+                outputs[start:end] = self.task.probabilities(rows) if probabilities else rows
+        assert outputs is not None
+        return outputs
+
+    def load_weights(self, path: str | os.PathLike[str]) -> None:
+        """Take the model's weights from a checkpoint, such as ``out_dir/checkpoints/best.pt``.
+
+        Raises:
+            ConfigError: there is no such file, or it is of another model.
+            DataError: it is damaged.
+        """
+        contents = checkpoint.read(path, trust=self.config.trust_checkpoint)
+        check_same_model(contents["model_identity"], self.model, path)
+        self.model.load_state_dict(contents["model"])
+
+    def request_stop(self, status: Status = "stopped") -> None:
+        """End :meth:`fit` after the step or epoch under way. For callbacks; the first wish counts."""
+        if self.stop_status is None:
+            self.stop_status = status
+
+    def score(
+        self, nodes: Tensor, mode: EvalMode, task: Task, check: Callable[[], None] = lambda: None
+    ) -> dict[str, float]:
+        """Loss and metrics of labelled ``nodes``; ``check`` is called on the way and may raise to stop."""
+        self._check_sampled(mode)
+        return score(self.runner, self.config, nodes, mode, task=task, metrics=self.metrics, check=check)
+
+    def _check_sampled(self, mode: str) -> None:
+        if mode not in ("sampled", "exact"):
+            raise ConfigError(f"mode must be 'sampled' or 'exact'; got {mode!r}.")
+        if mode == "sampled":
+            check_fanouts(self.model, self.config)
+
+    def _checked_ids(self, nodes: Tensor | Sequence[int] | None) -> Tensor:
+        if nodes is None:
+            return torch.arange(self.graph.num_nodes)
+        ids = torch.as_tensor(nodes)
+        if ids.ndim != 1 or ids.numel() == 0 or ids.is_floating_point() or ids.dtype == torch.bool:
+            raise ConfigError(
+                f"nodes must be a non-empty list of node ids; got {ids.dtype} of shape {tuple(ids.shape)}."
+            )
+        ids = ids.long().cpu()
+        outside = (ids < 0) | (ids >= self.graph.num_nodes)
+        if bool(outside.any()):
+            at = int(outside.nonzero()[0])
+            raise ConfigError(
+                f"nodes must be ids in [0, {self.graph.num_nodes}); nodes[{at}] is {int(ids[at])}."
+            )
+        return ids
