@@ -25,14 +25,13 @@ import torch
 from torch import Tensor
 
 from graphbraid import kernels
+from graphbraid.datasets.draws import draws, stream_key
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
 from graphbraid.topology import Csc
 
 _Array = npt.NDArray[Any]
 
-_PHI = np.uint64(0x9E3779B97F4A7C15)
-_MASK = (1 << 64) - 1
 _BLOCK, _WEIGHT, _EDGE, _CENTRE, _NOISE, _LABEL, _SPLIT = range(7)  # what a key draws
 _TWIN_CHUNK = 1 << 20  # draws the twins make at a time, which bounds their temporaries
 FEATURE_UNIT = 1 << 15  # features are whole multiples of 1 / FEATURE_UNIT
@@ -116,7 +115,7 @@ def generate(spec: BlockModel, name: str = "") -> Graph:
         A graph with int32 ``indices``, float32 ``x``, int64 ``y`` and the splits train, val and test (all
         nodes).
     """
-    block = _choose(_draws(_key(spec, _BLOCK), spec.num_nodes), spec.num_classes * spec.blocks_per_class)
+    block = _choose(draws(_key(spec, _BLOCK), spec.num_nodes), spec.num_classes * spec.blocks_per_class)
     class_of = (block // spec.blocks_per_class).astype(np.int32)
     indptr, indices = draw_csc(_stubs(spec, block))
     return Graph(
@@ -170,8 +169,8 @@ def _edges(stubs: _Stubs, first: int, last: int) -> tuple[_Array, _Array]:
     """Both ends, int64, of the edges of the stubs in ``[first, last)``, loops left out."""
     at = np.arange(first, last)
     block = np.searchsorted(stubs.block_start, at, side="right") - 1
-    draws = _draws(stubs.key, 2 * (last - first), 2 * first)
-    where, which = draws[0::2] >> np.uint64(32), draws[1::2]
+    bits = draws(stubs.key, 2 * (last - first), 2 * first)
+    where, which = bits[0::2] >> np.uint64(32), bits[1::2]
     own_class = block // stubs.blocks_per_class * stubs.blocks_per_class
     ranges = [(block, block + 1), (own_class, own_class + stubs.blocks_per_class)]
     low, high = np.zeros(len(at), np.int64), np.full(len(at), len(stubs.owner))
@@ -190,7 +189,7 @@ def reference_features(class_of: _Array, centre: _Array, key: int) -> Tensor:
     rows = max(1, _TWIN_CHUNK // width)
     for first in range(0, len(class_of), rows):
         chunk = out[first : first + rows]
-        bits = _draws(key, chunk.size, first * width).view(np.uint16).reshape(*chunk.shape, 4)
+        bits = draws(key, chunk.size, first * width).view(np.uint16).reshape(*chunk.shape, 4)
         noise = bits.sum(axis=2, dtype=np.int32) - 2 * 65535
         chunk[:] = (noise + centre[class_of[first : first + rows]]).astype(np.float32) / FEATURE_UNIT
     return torch.from_numpy(out)
@@ -215,7 +214,7 @@ def _stubs(spec: BlockModel, block: _Array) -> _Stubs:
 
 def _stub_counts(spec: BlockModel) -> _Array:
     """``(num_nodes,)`` int64 stubs per node, at least 1, power law, about ``num_edges / 2`` together."""
-    u = ((_draws(_key(spec, _WEIGHT), spec.num_nodes) >> np.uint64(32)) + np.uint64(1)) / 2.0**32
+    u = ((draws(_key(spec, _WEIGHT), spec.num_nodes) >> np.uint64(32)) + np.uint64(1)) / 2.0**32
     # u^(-3/4) by square roots, which IEEE 754 rounds exactly; a library's pow differs between machines.
     # The cap keeps a hub's degree below about 10 sqrt(num_nodes) times the mean.
     weight = np.minimum(1 / (np.sqrt(u) * np.sqrt(np.sqrt(u))), 2 * np.sqrt(spec.num_nodes))
@@ -228,49 +227,33 @@ def _stub_counts(spec: BlockModel) -> _Array:
 def _centres(spec: BlockModel) -> _Array:
     """``(num_classes, num_features)`` int32 class centres in units of ``1 / FEATURE_UNIT``."""
     bound = int(spec.signal * FEATURE_UNIT)
-    draws = _draws(_key(spec, _CENTRE), spec.num_classes * spec.num_features)
+    bits = draws(_key(spec, _CENTRE), spec.num_classes * spec.num_features)
     return (
-        (_choose(draws, 2 * bound + 1) - bound).astype(np.int32).reshape(spec.num_classes, spec.num_features)
+        (_choose(bits, 2 * bound + 1) - bound).astype(np.int32).reshape(spec.num_classes, spec.num_features)
     )
 
 
 def _labels(spec: BlockModel, class_of: _Array) -> _Array:
     """``(num_nodes,)`` int64: the class, or one drawn anew for a share of ``label_noise``."""
-    draws = _draws(_key(spec, _LABEL), spec.num_nodes)
-    other = ((draws & np.uint64(0xFFFFFFFF)) * np.uint64(spec.num_classes)) >> np.uint64(32)
-    wrong = (draws >> np.uint64(32)) < int(spec.label_noise * 2**32)
+    bits = draws(_key(spec, _LABEL), spec.num_nodes)
+    other = ((bits & np.uint64(0xFFFFFFFF)) * np.uint64(spec.num_classes)) >> np.uint64(32)
+    wrong = (bits >> np.uint64(32)) < int(spec.label_noise * 2**32)
     return np.where(wrong, other.astype(np.int64), class_of.astype(np.int64))
 
 
 def _splits(spec: BlockModel) -> dict[str, Tensor]:
-    draws = _draws(_key(spec, _SPLIT), spec.num_nodes) >> np.uint64(32)
-    train = draws < int(spec.train_share * 2**32)
-    held = draws < int((spec.train_share + spec.val_share) * 2**32)
+    bits = draws(_key(spec, _SPLIT), spec.num_nodes) >> np.uint64(32)
+    train = bits < int(spec.train_share * 2**32)
+    held = bits < int((spec.train_share + spec.val_share) * 2**32)
     masks = {"train": train, "val": held & ~train, "test": ~held}
     return {split: torch.from_numpy(np.flatnonzero(mask)) for split, mask in masks.items() if mask.any()}
 
 
 def _key(spec: BlockModel, purpose: int) -> int:
-    """The 64-bit key of one kind of draw."""
-    return _mix_int(spec.seed ^ _mix_int(purpose + 1))
+    """The key of one kind of draw."""
+    return stream_key(spec.seed, purpose + 1)
 
 
-def _draws(key: int, count: int, first: int = 0) -> _Array:
-    """``(count,)`` uint64: ``mix(key + i·φ)`` for ``i`` from ``first``."""
-    z = np.arange(first, first + count, dtype=np.uint64) * _PHI + np.uint64(key)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
-
-
-def _choose(draws: _Array, below: _Array | int) -> _Array:
-    """int64 in ``[0, below)`` from the high 32 bits of each draw."""
-    return (((draws >> np.uint64(32)) * np.asarray(below).astype(np.uint64)) >> np.uint64(32)).astype(
-        np.int64
-    )
-
-
-def _mix_int(z: int) -> int:
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
-    return z ^ (z >> 31)
+def _choose(bits: _Array, below: _Array | int) -> _Array:
+    """int64 in ``[0, below)`` from the high 32 bits of each of some draws."""
+    return (((bits >> np.uint64(32)) * np.asarray(below).astype(np.uint64)) >> np.uint64(32)).astype(np.int64)

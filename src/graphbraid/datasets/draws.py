@@ -1,0 +1,20 @@
+"""Plain streams of the counter RNG for data sets: draw ``i`` of a purpose is ``mix(key + i·φ)``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphbraid.sampling.rng import PHI, mix, mix_array
+
+
+def stream_key(seed: int, purpose: int) -> int:
+    """The 64-bit key of one kind of draws under one seed."""
+    return mix(seed ^ mix(purpose))
+
+
+def draws(key: int, count: int, first: int = 0) -> npt.NDArray[Any]:
+    """``(count,)`` uint64, the draws ``first``, ``first + 1``, ... of a stream."""
+    return mix_array(np.arange(first, first + count, dtype=np.uint64) * np.uint64(PHI) + np.uint64(key))

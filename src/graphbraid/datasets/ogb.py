@@ -1,0 +1,216 @@
+"""OGB node datasets: a folder as the ``ogb`` package writes it, read without that package; dataset objects.
+
+What of a folder is read:
+
+    raw/num-node-list.csv.gz, edge.csv.gz, node-feat.csv.gz, node-label.csv.gz     text form, or
+    raw/data.npz, node-label.npz                                                   binary form, or
+    processed/geometric_data_processed.pt                                          PyG form, if raw is missing
+    split/NAME/{train,valid,test}.csv.gz
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphbraid.datasets.npz import read_arrays
+from graphbraid.datasets.ogb_files import read_gzipped_csv, read_processed
+from graphbraid.errors import DataError
+from graphbraid.graph import Graph
+
+_Array = npt.NDArray[Any]
+
+# ogb keeps this in its package, not in the folder: in which datasets an undirected edge is stored once.
+_STORED_ONCE = {"ogbn_products": True, "ogbn_proteins": True, "ogbn_arxiv": False, "ogbn_papers100m": False}
+_PROCESSED = Path("processed") / "geometric_data_processed.pt"
+_SPLIT_FILES = {"train": "train", "val": "valid", "test": "test"}
+
+
+def is_ogb_folder(path: str | os.PathLike[str]) -> bool:
+    """Whether ``path`` looks like an OGB dataset: it has ``raw`` or the processed file of PyG."""
+    folder = Path(path)
+    raw = folder / "raw"
+    return (
+        any((raw / name).is_file() for name in ("edge.csv.gz", "data.npz", "triplet-type-list.csv.gz"))
+        or (folder / _PROCESSED).is_file()
+    )
+
+
+def load_ogb(
+    path: str | os.PathLike[str], *, add_inverse_edge: bool | None = None, split_name: str | None = None
+) -> Graph:
+    """Read an OGB node dataset from its folder, such as ``dataset/ogbn_arxiv``.
+
+    Args:
+        path: The folder that holds ``raw`` and ``split``.
+        add_inverse_edge: Put the reverse after every edge, as ``ogb`` does where edges are stored once. None
+            knows this for the published datasets by the folder's name, and does not for others.
+        split_name: A folder in ``split``; None takes the only one.
+
+    Returns:
+        The graph, ``edge_id`` in ogb's order. Labels: one task becomes int64 classes (-1: none), several
+        become a float32 multi-hot matrix.
+
+    Raises:
+        DataError: A file is missing, broken, or does not fit the others; names it. Heterogeneous datasets
+            are refused.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise DataError(f"there is no folder {folder}")
+    raw = folder / "raw"
+    if (raw / "triplet-type-list.csv.gz").exists():
+        raise DataError(
+            f"{folder} is heterogeneous (raw/triplet-type-list.csv.gz); graphbraid trains homogeneous graphs"
+        )
+    splits = _splits(folder, split_name)
+    if (raw / "data.npz").is_file():
+        parts = _binary_parts(raw)
+    elif (raw / "edge.csv.gz").is_file():
+        parts = _text_parts(raw)
+    elif (folder / _PROCESSED).is_file():
+        return _graph(folder, read_processed(folder / _PROCESSED), splits)
+    else:
+        raise DataError(
+            f"{folder} is no OGB node dataset: it has neither raw/edge.csv.gz nor raw/data.npz "
+            f"nor {_PROCESSED}"
+        )
+    if add_inverse_edge is None:
+        add_inverse_edge = _STORED_ONCE.get(folder.name.lower().replace("-", "_"), False)
+    if add_inverse_edge:
+        parts["edge_index"] = _with_inverse(parts["edge_index"])
+    return _graph(folder, parts, splits)
+
+
+def from_ogb(dataset: Any) -> Graph:
+    """The graph of an ``ogb.nodeproppred`` dataset object, library-agnostic or PyG's.
+
+    Raises:
+        DataError: It does not look like one, or is heterogeneous.
+    """
+    name = str(getattr(dataset, "name", "ogb"))
+    if not hasattr(dataset, "get_idx_split"):
+        raise DataError(f"{type(dataset).__name__} is no OGB node dataset: it has no get_idx_split()")
+    first = dataset[0]
+    parts: dict[str, Any]
+    if isinstance(first, tuple):
+        graph, labels = first
+        parts = {**graph, "y": labels}
+    else:
+        parts = {
+            "num_nodes": first.num_nodes,
+            "node_feat": first.x,
+            "edge_index": first.edge_index,
+            "y": first.y,
+        }
+    if not hasattr(parts["edge_index"], "shape"):
+        raise DataError(f"{name} is heterogeneous; graphbraid trains homogeneous graphs")
+    split = {str(key): np.asarray(ids) for key, ids in dataset.get_idx_split().items()}
+    return _graph(
+        Path(name), parts, {ours: split[theirs] for ours, theirs in _SPLIT_FILES.items() if theirs in split}
+    )
+
+
+def _graph(folder: Path, parts: Mapping[str, Any], splits: Mapping[str, _Array]) -> Graph:
+    try:
+        return Graph.from_edge_index(
+            parts["edge_index"],
+            int(parts["num_nodes"]),
+            x=parts.get("node_feat"),
+            y=_labels(parts.get("y")),
+            splits=splits,
+            name=folder.name,
+        )
+    except DataError as error:
+        raise DataError(f"{folder}: {error}") from error
+
+
+def _text_parts(raw: Path) -> dict[str, Any]:
+    num_nodes = _one_graph(read_gzipped_csv(raw / "num-node-list.csv.gz", np.int64).reshape(-1), raw)
+    parts = {"num_nodes": num_nodes, "edge_index": _pairs(raw / "edge.csv.gz")}
+    if (raw / "node-feat.csv.gz").is_file():
+        parts["node_feat"] = read_gzipped_csv(raw / "node-feat.csv.gz", np.float32)
+    if (raw / "node-label.csv.gz").is_file():
+        parts["y"] = read_gzipped_csv(raw / "node-label.csv.gz", np.float32)
+    return parts
+
+
+def _pairs(file: Path) -> _Array:
+    edges = read_gzipped_csv(file, np.int64)
+    if edges.shape[1] != 2:
+        raise DataError(f"{file} has {edges.shape[1]} columns; an edge list has 2: source and destination")
+    return np.ascontiguousarray(edges.T)
+
+
+def _binary_parts(raw: Path) -> dict[str, Any]:
+    arrays = read_arrays(raw / "data.npz")
+    for key in ("edge_index", "num_nodes_list"):
+        if key not in arrays:
+            raise DataError(f"{raw / 'data.npz'} has no {key}; its keys are {', '.join(sorted(arrays))}")
+    parts: dict[str, Any] = {
+        "num_nodes": _one_graph(arrays["num_nodes_list"], raw),
+        "edge_index": arrays["edge_index"],
+        "node_feat": arrays.get("node_feat"),
+    }
+    if (raw / "node-label.npz").is_file():
+        labels = read_arrays(raw / "node-label.npz")
+        if "node_label" not in labels:
+            raise DataError(
+                f"{raw / 'node-label.npz'} has no node_label; its keys are {', '.join(sorted(labels))}"
+            )
+        parts["y"] = labels["node_label"]
+    return parts
+
+
+def _one_graph(counts: _Array, raw: Path) -> int:
+    if len(counts) != 1:
+        raise DataError(f"{raw.parent} holds {len(counts)} graphs; a node dataset is one graph")
+    return int(counts[0])
+
+
+def _with_inverse(edge_index: _Array) -> _Array:
+    both = np.repeat(edge_index, 2, axis=1)
+    both[0, 1::2], both[1, 1::2] = edge_index[1], edge_index[0]
+    return both
+
+
+def _labels(y: Any) -> _Array | None:
+    """One task as classes, NaN as -1; several as a float32 matrix."""
+    if y is None:
+        return None
+    labels: _Array = np.asarray(y)
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        return labels.astype(np.float32)
+    labels = labels.reshape(-1)
+    if labels.dtype.kind == "f":
+        if (fractions := np.flatnonzero(labels != np.floor(labels))).size:  # NaN differs from itself
+            values = labels[fractions]
+            if not np.isnan(values).all():
+                return labels.astype(np.float32)
+        labels = np.where(np.isnan(labels), -1, labels)
+    return labels.astype(np.int64)
+
+
+def _splits(folder: Path, name: str | None) -> dict[str, _Array]:
+    base = folder / "split"
+    names = sorted(p.name for p in base.iterdir() if p.is_dir()) if base.is_dir() else []
+    if name is None:
+        if not names:
+            return {}
+        if len(names) > 1:
+            raise DataError(f"{base} holds several splits ({', '.join(names)}); choose one with split_name")
+        name = names[0]
+    elif name not in names:
+        raise DataError(f"{base} holds no split {name!r}; there is: {', '.join(names) or 'none'}")
+    found = {}
+    for ours, theirs in _SPLIT_FILES.items():
+        file = base / name / f"{theirs}.csv.gz"
+        if not file.is_file():
+            raise DataError(f"the split {base / name} is not complete: {file.name} is missing")
+        found[ours] = read_gzipped_csv(file, np.int64).reshape(-1)
+    return found

@@ -1,0 +1,112 @@
+"""The file forms of OGB folders that need a parser: gzipped CSV without a header, PyG's processed file."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphbraid.errors import DataError, MissingPackageError, ResourceError
+
+_Array = npt.NDArray[Any]
+
+
+def read_gzipped_csv(file: Path, dtype: type[np.generic]) -> _Array:
+    """``(rows, columns)`` numbers of a gzipped CSV file without a header; fastest with pyarrow.
+
+    Raises:
+        DataError: The file is missing, truncated, or holds something else; names the row where the parser
+        does.
+    """
+    if not file.is_file():
+        raise DataError(f"{file} is missing; the OGB folder is not complete")
+    try:
+        return _by_arrow(file, dtype)
+    except ModuleNotFoundError:
+        return _by_numpy(file, dtype)
+
+
+def _by_arrow(file: Path, dtype: type[np.generic]) -> _Array:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    arrow = pa.from_numpy_dtype(dtype)
+    with gzip.open(file, "rt") as text:
+        try:
+            columns = text.readline().count(",") + 1
+        except (EOFError, OSError, zlib.error, UnicodeDecodeError) as error:
+            raise _damaged(file, error) from error
+    names = [str(i) for i in range(columns)]
+    try:
+        table = csv.read_csv(
+            file,
+            read_options=csv.ReadOptions(column_names=names),
+            convert_options=csv.ConvertOptions(column_types=dict.fromkeys(names, arrow)),
+        )
+    except (pa.ArrowInvalid, OSError) as error:
+        raise _damaged(file, error) from error
+    missing = np.nan if np.dtype(dtype).kind == "f" else None
+    out = np.empty((table.num_rows, columns), dtype)
+    for at, column in enumerate(table.columns):
+        if column.null_count and missing is None:
+            raise DataError(f"{file}: column {at} has {column.null_count} empty fields; integers are needed")
+        out[:, at] = column.to_numpy()
+    return out
+
+
+def _by_numpy(file: Path, dtype: type[np.generic]) -> _Array:
+    try:
+        return np.loadtxt(
+            file, dtype, delimiter=",", ndmin=2, converters=_number if dtype == np.float32 else None
+        )
+    except (ValueError, EOFError, OSError, zlib.error) as error:
+        raise _damaged(file, error) from error
+
+
+def _number(field: str) -> float:
+    return float(field) if field.strip() else float("nan")
+
+
+def _damaged(file: Path, error: BaseException) -> DataError:
+    return DataError(f"{file} is truncated or not a gzipped CSV file of numbers ({error}); download it again")
+
+
+def read_processed(file: Path) -> dict[str, Any]:
+    """Edges, features and labels of ``geometric_data_processed.pt``; nothing pickled in it is run.
+
+    Raises:
+        MissingPackageError: torch_geometric is not installed.
+        DataError: The file is broken, or holds classes other than PyG's data containers.
+    """
+    import torch
+
+    try:
+        import torch_geometric.data as pyg
+        from torch_geometric.data import data as containers
+        from torch_geometric.data import storage
+    except ImportError as error:
+        raise MissingPackageError(
+            f"reading {file} needs torch_geometric: pip install 'graphbraid[pyg]' (or keep the raw folder)"
+        ) from error
+    allowed = [pyg.Data, storage.GlobalStorage, containers.DataEdgeAttr, containers.DataTensorAttr]
+    try:
+        with torch.serialization.safe_globals(allowed):
+            saved = torch.load(file, weights_only=True)
+        data = saved[0]
+        fields = data if isinstance(data, dict) else data.to_dict()
+        edge_index, x, y = fields["edge_index"], fields.get("x"), fields.get("y")
+        rows = [t.shape[0] for t in (x, y) if t is not None]
+        num_nodes = fields.get("num_nodes") or (rows[0] if rows else int(edge_index.max()) + 1)
+        num_nodes = num_nodes[0] if isinstance(num_nodes, list) else num_nodes
+    except OSError as error:
+        raise ResourceError(f"{file} cannot be read: {error}") from error
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise DataError(f"{file} is damaged or not PyG's processed file ({error})") from error
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise DataError(f"{file} does not hold one graph as PyG saves it ({error!r})") from error
+    return {"num_nodes": num_nodes, "edge_index": edge_index, "node_feat": x, "y": y}

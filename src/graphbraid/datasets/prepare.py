@@ -1,0 +1,66 @@
+"""The changes every source offers on loading: directions, loops, repeats, feature scaling, a random split."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from graphbraid.datasets.splits import random_share_split, random_split
+from graphbraid.errors import DataError
+from graphbraid.graph import Graph, SparseFeatures
+
+
+def prepare(
+    graph: Graph,
+    *,
+    symmetrize: bool | None = None,
+    add_self_loops: bool | None = None,
+    dedupe: bool | None = None,
+    normalize_features: bool | None = None,
+    split_seed: int | None = None,
+) -> Graph:
+    """Change a loaded graph as asked; None and False leave things as the source has them.
+
+    Args:
+        graph: The graph.
+        symmetrize: Store both directions of every edge, each once.
+        add_self_loops: Give every node an edge to itself, if it has none.
+        dedupe: Keep one of several equal edges.
+        normalize_features: Divide every feature row by the sum of its absolute values; zero rows stay zero.
+        split_seed: Draw a new split: 20 and 30 nodes per class for single-label graphs
+            (:func:`random_split`), else 60 and 20 % of the nodes (:func:`random_share_split`).
+
+    Raises:
+        DataError: The graph has no features to normalise, or no labels to split by.
+    """
+    if dedupe:
+        graph = graph.without_duplicates()
+    if symmetrize:
+        graph = graph.symmetrized()
+    if add_self_loops:
+        graph = graph.with_self_loops()
+    if normalize_features:
+        graph = graph.replace(x=normalized_rows(graph.x))
+    if split_seed is not None:
+        split = random_split if graph.task == "single-label" else random_share_split
+        graph = split(graph, seed=split_seed)
+    return graph
+
+
+def normalized_rows(x: Tensor | SparseFeatures | None) -> Tensor | SparseFeatures:
+    """Rows divided by the sum of their absolute values (a copy); the dtype stays, sums are float32.
+
+    Raises:
+        DataError: There are no features.
+    """
+    if x is None:
+        raise DataError("normalize_features needs features; the graph has none")
+    if isinstance(x, SparseFeatures):
+        rows = torch.repeat_interleave(torch.arange(x.shape[0]), x.indptr.diff())
+        sums = torch.zeros(x.shape[0]).index_add_(0, rows, x.values.float().abs())
+        values = (x.values.float() / sums[rows].clamp_(min=torch.finfo(torch.float32).tiny)).to(
+            x.values.dtype
+        )
+        return SparseFeatures(indptr=x.indptr, indices=x.indices, values=values, num_cols=x.num_cols)
+    sums = x.abs().sum(dim=1, keepdim=True, dtype=torch.float32)
+    return torch.where(sums > 0, x / sums, 0).to(x.dtype)

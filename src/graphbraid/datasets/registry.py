@@ -1,0 +1,158 @@
+"""load(): one way in for every source, by name or path."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from graphbraid.datasets.npz import load_npz
+from graphbraid.datasets.ogb import is_ogb_folder, load_ogb
+from graphbraid.datasets.prepare import prepare
+from graphbraid.datasets.store import is_store, open_store
+from graphbraid.datasets.synthetic import EMBEDDED, load_embedded
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph import Graph
+
+_TABLES = (".csv", ".tsv", ".parquet", ".pq", ".csv.gz", ".tsv.gz")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """One kind of source: what it is called, how it is read, which options it takes."""
+
+    title: str
+    load: Callable[..., Graph]
+    options: tuple[str, ...]
+
+
+_NPZ = _Kind("an .npz file", load_npz, ("split_index",))
+_STORE = _Kind("an on-disk store", open_store, ("mmap", "verify"))
+_OGB = _Kind("an OGB folder", load_ogb, ("add_inverse_edge", "split_name"))
+_EMBEDDED = _Kind("an embedded dataset", load_embedded, ("seed", "mmap", "cache"))
+
+
+def load(
+    name_or_path: str | os.PathLike[str],
+    *,
+    root: str | os.PathLike[str] | None = None,
+    symmetrize: bool | None = None,
+    add_self_loops: bool | None = None,
+    dedupe: bool | None = None,
+    normalize_features: bool | None = None,
+    split_seed: int | None = None,
+    **options: Any,
+) -> Graph:
+    """Load a graph by name or path.
+
+    Args:
+        name_or_path: An embedded dataset (``"braid-2m"``), an ``.npz`` file, the folder of an on-disk
+            store, or the folder of an OGB node dataset. With ``root`` also a bare name: ``"cora"`` finds
+            ``cora.npz`` and ``"ogbn-arxiv"`` the folder ``ogbn_arxiv``.
+        root: Folder that relative paths and names are looked up in; None is the working directory.
+        symmetrize: Store both directions of every edge; None keeps edges as the source has them.
+        add_self_loops: Give every node an edge to itself.
+        dedupe: Keep one of several equal edges.
+        normalize_features: Divide every feature row by the sum of its absolute values.
+        split_seed: Replace the splits by random ones of this seed.
+        **options: For the kind of source: ``seed``, ``mmap``, ``cache`` (embedded); ``mmap``, ``verify``
+            (store); ``split_index`` (npz); ``add_inverse_edge``, ``split_name`` (OGB).
+
+    Raises:
+        DataError: Nothing is found under the name (says what there is), or what is found is broken.
+        ConfigError: An option the kind of source does not take.
+    """
+    name = os.fspath(name_or_path)
+    if name in EMBEDDED:
+        kind, source = _EMBEDDED, name
+    else:
+        path = _find(name, None if root is None else Path(root))
+        kind, source = _kind_of(path), str(path)
+    _check_options(kind, options)
+    return prepare(
+        kind.load(source, **options),
+        symmetrize=symmetrize,
+        add_self_loops=add_self_loops,
+        dedupe=dedupe,
+        normalize_features=normalize_features,
+        split_seed=split_seed,
+    )
+
+
+def _find(name: str, root: Path | None) -> Path:
+    place = root or Path()
+    if root is not None and not root.is_dir():
+        raise DataError(f"root {root} is not a folder")
+    given = Path(name).expanduser()
+    candidates = [place / given]
+    if not given.suffix:
+        candidates += [place / f"{name}.npz", place / name.replace("-", "_")]
+    for candidate in candidates:
+        if candidate.exists():
+            return candidate
+    raise DataError(_not_found(name, candidates[0]))
+
+
+def _not_found(name: str, path: Path) -> str:
+    parts = [f"there is no dataset, file or folder {name!r}"]
+    folder = path.parent
+    there = _loadable(folder)
+    close = difflib.get_close_matches(
+        Path(name).name, [*EMBEDDED, *there, *(Path(n).stem for n in there)], n=1
+    )
+    if close:
+        parts.append(f"did you mean {close[0]!r}?")
+    if not folder.is_dir():
+        parts.append(f"the folder {folder} does not exist")
+    else:
+        shown = ", ".join(there[:20]) + (", ..." if len(there) > 20 else "")
+        parts.append(f"in {folder.absolute()} there is: {shown or 'nothing that can be loaded'}")
+    parts.append(f"embedded datasets: {', '.join(EMBEDDED)}")
+    return "; ".join(parts)
+
+
+def _loadable(folder: Path) -> list[str]:
+    """Names in ``folder`` that load() would take."""
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError:
+        return []
+    return [
+        e.name for e in entries if e.suffix == ".npz" or (e.is_dir() and (is_store(e) or is_ogb_folder(e)))
+    ]
+
+
+def _kind_of(path: Path) -> _Kind:
+    if path.is_dir():
+        if is_store(path):
+            return _STORE
+        if is_ogb_folder(path):
+            return _OGB
+        there = ", ".join(_loadable(path)[:20])
+        hint = f" In it there is: {there}." if there else ""
+        raise DataError(
+            f"the folder {path} is neither a store (no graph.json) nor an OGB dataset (no raw or "
+            f"processed).{hint}"
+        )
+    if path.suffix == ".npz":
+        return _NPZ
+    if path.name.endswith(_TABLES):
+        raise DataError(
+            f"{path} is a table: graphbraid.datasets.from_tables(edges={str(path)!r}, nodes=...) "
+            "reads it, or "
+            "`graphbraid convert` turns it into a store"
+        )
+    raise DataError(
+        f"{path} is no kind of file that can be loaded; these are: .npz files, on-disk stores and OGB folders"
+    )
+
+
+def _check_options(kind: _Kind, options: Mapping[str, Any]) -> None:
+    for option in options:
+        if option not in kind.options:
+            close = difflib.get_close_matches(option, kind.options, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(kind.options)}"
+            raise ConfigError(f"{kind.title} takes no option {option!r}; {hint}")

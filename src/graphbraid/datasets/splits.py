@@ -1,0 +1,95 @@
+"""Random splits that depend on a seed and nothing else, so that a result can name its split by one number."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphbraid.datasets.draws import draws, stream_key
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph import Graph
+
+_PURPOSE = 0x53504C4954  # "SPLIT": keeps these draws apart from the generator's for the same seed
+
+
+def random_split(graph: Graph, *, train_per_class: int = 20, val_per_class: int = 30, seed: int = 0) -> Graph:
+    """Draw the same number of training and of validation nodes from every class; the rest is for testing.
+
+    The split of Shchur et al., "Pitfalls of Graph Neural Network Evaluation", with its numbers by default.
+
+    Args:
+        graph: A graph with single-label classes; nodes with class -1 get into no split.
+        train_per_class: Training nodes of each class.
+        val_per_class: Validation nodes of each class.
+        seed: Another seed draws another split.
+
+    Returns:
+        The graph with the three splits, ids rising.
+
+    Raises:
+        ConfigError: The labels are not single-label classes, or a count is not positive.
+        DataError: A class has too few nodes; says which, and how many it has.
+    """
+    if graph.task != "single-label" or graph.y is None:
+        raise ConfigError(
+            f"a split by class needs single-label classes; the labels are {graph.task}. "
+            "Use random_share_split instead."
+        )
+    if train_per_class < 1 or val_per_class < 1:
+        raise ConfigError(
+            f"train_per_class and val_per_class must be at least 1; got {train_per_class} and {val_per_class}"
+        )
+    labels = graph.y.cpu().numpy()
+    order = _shuffled(np.flatnonzero(labels >= 0), seed)
+    order = order[np.argsort(labels[order], kind="stable")]
+    classes, starts, counts = np.unique(labels[order], return_index=True, return_counts=True)
+    needed = train_per_class + val_per_class + 1
+    if (counts < needed).any():
+        at = int(np.argmax(counts < needed))
+        raise DataError(
+            f"class {classes[at]} has {counts[at]} labelled nodes; {train_per_class} for training, "
+            f"{val_per_class} for validation and at least one for testing are needed"
+        )
+    place = np.arange(len(order)) - np.repeat(starts, counts)
+    train = place < train_per_class
+    test = place >= train_per_class + val_per_class
+    parts = {"train": order[train], "val": order[~train & ~test], "test": order[test]}
+    return graph.replace(splits={name: _rising(ids) for name, ids in parts.items()})
+
+
+def random_share_split(graph: Graph, *, train: float = 0.6, val: float = 0.2, seed: int = 0) -> Graph:
+    """Draw a share of all labelled nodes for training and for validation; the rest becomes the test split.
+
+    For multi-label and regression targets too, where every node (with finite targets) counts as labelled.
+
+    Raises:
+        ConfigError: The shares are not positive or leave nothing for testing.
+        DataError: Too few labelled nodes for three splits.
+    """
+    if not (train > 0 and val > 0 and train + val < 1):
+        raise ConfigError(f"train and val must be positive and sum to less than 1; got {train} and {val}")
+    order = _shuffled(_labelled(graph), seed)
+    first, second = round(train * len(order)), round((train + val) * len(order))
+    parts = {"train": order[:first], "val": order[first:second], "test": order[second:]}
+    if not all(len(ids) for ids in parts.values()):
+        raise DataError(f"{len(order)} labelled nodes are too few for shares of {train} and {val}")
+    return graph.replace(splits={name: _rising(ids) for name, ids in parts.items()})
+
+
+def _labelled(graph: Graph) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    if graph.y is None:
+        raise DataError("a split needs labels; the graph has none")
+    y = graph.y.cpu()
+    labelled = y >= 0 if not y.is_floating_point() else y.isfinite().reshape(len(y), -1).all(1)
+    return np.flatnonzero(labelled.numpy()).astype(np.int64)
+
+
+def _shuffled(
+    nodes: np.ndarray[tuple[int], np.dtype[np.int64]], seed: int
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return nodes[np.argsort(draws(stream_key(seed, _PURPOSE), len(nodes)), kind="stable")]
+
+
+def _rising(ids: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Tensor:
+    return torch.from_numpy(np.sort(ids))
