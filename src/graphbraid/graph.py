@@ -9,9 +9,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from graphbraid import edges
 from graphbraid.errors import DataError
-from graphbraid.sparse_features import FEATURE_DTYPES, SparseFeatures
-from graphbraid.topology import Csc, check_csc
+from graphbraid.sparse_features import SparseFeatures
+from graphbraid.topology import Csc
+from graphbraid.validate import check_shapes, validate_graph
 
 __all__ = ["SPLITS", "Graph", "SparseFeatures", "Task"]
 
@@ -50,7 +52,7 @@ class Graph:
     """How reports call the graph."""
 
     def __post_init__(self) -> None:
-        _check_shapes(self)
+        check_shapes(self)
 
     @property
     def num_nodes(self) -> int:
@@ -193,6 +195,177 @@ class Graph:
 
         return edge_index_of(self, original_order=original_order)
 
+    def in_original_order(self, values: Tensor) -> Tensor:
+        """Values per edge, given as stored, in the order of the list the graph was made from (a copy).
+
+        As they are if ``edge_id`` no longer names each edge of that list once.
+        """
+        from graphbraid.interop.edge_list import original_positions
+
+        place = original_positions(self)
+        if place is None:
+            return values
+        ordered = torch.empty_like(values)
+        ordered[place] = values
+        return ordered
+
+    @classmethod
+    def from_scipy(
+        cls,
+        matrix: Any,
+        *,
+        x: Any = None,
+        y: Any = None,
+        splits: Mapping[str, Any] | None = None,
+        weighted: bool | None = None,
+        name: str = "",
+    ) -> Graph:
+        """Make a graph of a square ``scipy.sparse`` matrix, whose stored entry (u, v) is the edge u -> v.
+
+        A CSC matrix with sorted columns shares its indices and float32 values; others are converted, and
+        ``edge_id`` then holds positions in ``matrix.tocoo()`` (in ``matrix.data`` for a CSC matrix).
+
+        Args:
+            matrix: Sparse, real; duplicates and explicit zeros are edges too.
+            x: As in :meth:`from_edge_index`.
+            y: As in :meth:`from_edge_index`.
+            splits: As in :meth:`from_edge_index`.
+            weighted: Take the values as weights; None takes them if they are numbers and not all 1.
+            name: How reports call the graph.
+
+        Raises:
+            DataError: the matrix is not square or not real, or names the array that does not fit.
+        """
+        from graphbraid.interop.scipy import graph_from_scipy
+
+        return graph_from_scipy(matrix, x=x, y=y, splits=splits, weighted=weighted, name=name)
+
+    def to_scipy(self) -> Any:
+        """A ``scipy.sparse.csc_matrix``, entry (u, v) the weight of edge u -> v, or 1.
+
+        It shares indices and weights with the graph; SciPy makes ``indptr`` int32 too if it can (a copy).
+        """
+        from graphbraid.interop.scipy import graph_to_scipy
+
+        return graph_to_scipy(self)
+
+    @classmethod
+    def from_pyg(
+        cls, data: Any, *, edge_weight: str | None = "auto", split: int = 0, name: str = ""
+    ) -> Graph:
+        """Make a graph of a PyG ``Data``; features and labels are shared if they fit, the topology is a copy.
+
+        Edges come from ``edge_index`` or ``adj_t``, splits from the masks. Other attributes stay behind;
+        :class:`graphbraid.loader.NeighborLoader` takes the ``Data`` itself and slices those too.
+
+        Args:
+            data: Homogeneous ``torch_geometric.data.Data``.
+            edge_weight: The attribute that holds edge weights, None for none; "auto" takes ``edge_weight``,
+                else an ``edge_attr`` of one float per edge.
+            split: Column of masks of shape ``(num_nodes, num_splits)``.
+            name: How reports call the graph.
+
+        Raises:
+            DataError: heterogeneous or without edges, or names the attribute that does not fit.
+        """
+        from graphbraid.interop.pyg import graph_from_pyg
+
+        return graph_from_pyg(data, edge_weight=edge_weight, split=split, name=name)
+
+    def to_pyg(self) -> Any:
+        """A PyG ``Data`` with ``x``, ``edge_index``, ``y``, ``edge_weight``, masks; ``x``, ``y`` are shared.
+
+        Edges stand in their original order if ``edge_id`` still names each once. Sparse features become a
+        ``torch.sparse_csr`` tensor.
+
+        Raises:
+            MissingPackageError: PyTorch Geometric is not installed.
+        """
+        from graphbraid.interop.pyg import graph_to_pyg
+
+        return graph_to_pyg(self)
+
+    @classmethod
+    def from_dgl(
+        cls,
+        graph: Any,
+        *,
+        feature: str | None = "feat",
+        label: str | None = "label",
+        weight: str | None = None,
+        name: str = "",
+    ) -> Graph:
+        """Make a graph of a homogeneous ``DGLGraph``; shares its features, labels and, if int32, topology.
+
+        Args:
+            graph: DGL 1.1 or newer; edge ids are kept.
+            feature: Node data taken as features, None for none; the default may be missing.
+            label: Node data taken as labels, likewise.
+            weight: Edge data taken as weights.
+            name: How reports call the graph.
+
+        Raises:
+            DataError: heterogeneous, or names the data that is missing or does not fit.
+        """
+        from graphbraid.interop.dgl import graph_from_dgl
+
+        return graph_from_dgl(graph, feature=feature, label=label, weight=weight, name=name)
+
+    def to_dgl(self) -> Any:
+        """A ``DGLGraph`` with node data ``feat``, ``label`` and masks, and edge data ``weight``.
+
+        Edge ids are the original ones if ``edge_id`` still names each edge once. Node ids are int64 as DGL
+        prefers (a copy); sparse features become dense (a copy).
+
+        Raises:
+            MissingPackageError: DGL is not installed.
+        """
+        from graphbraid.interop.dgl import graph_to_dgl
+
+        return graph_to_dgl(self)
+
+    def symmetrized(self, *, weights: str = "max", keep_edge_id: bool = True) -> Graph:
+        """With v -> u for each edge u -> v, each pair once; see :func:`graphbraid.edges.symmetrize`."""
+        return self._edited(
+            edges.symmetrize(self.csc, self.edge_id, weights=weights, keep_edge_id=keep_edge_id)
+        )
+
+    def without_duplicates(self, *, weights: str = "sum", keep_edge_id: bool = True) -> Graph:
+        """With each edge u -> v once; see :func:`graphbraid.edges.remove_duplicates` for the weights."""
+        return self._edited(
+            edges.remove_duplicates(self.csc, self.edge_id, weights=weights, keep_edge_id=keep_edge_id)
+        )
+
+    def with_self_loops(self, *, weight: float = 1.0, keep_edge_id: bool = True) -> Graph:
+        """With a self-loop of this weight on each node that has none; added edges have id -1."""
+        return self._edited(
+            edges.add_self_loops(self.csc, self.edge_id, weight=weight, keep_edge_id=keep_edge_id)
+        )
+
+    def without_self_loops(self, *, keep_edge_id: bool = True) -> Graph:
+        """Without edges from a node to itself."""
+        return self._edited(edges.remove_self_loops(self.csc, self.edge_id, keep_edge_id=keep_edge_id))
+
+    def validate(self, *, num_classes: int | None = None, allow_negative_weights: bool = False) -> Graph:
+        """Read all values once and give the graph back if they are sound.
+
+        Checked: ``indptr`` never falls; sources exist; weights are finite and not negative; features are
+        finite; splits are not empty, hold nodes that exist, none twice and none in two; classes are -1 or in
+        range, and the splits' nodes have labels.
+
+        Args:
+            num_classes: Also check that classes are below this.
+            allow_negative_weights: Take negative edge weights.
+
+        Raises:
+            DataError: names the first offender, its position and value.
+        """
+        validate_graph(self, num_classes=num_classes, allow_negative_weights=allow_negative_weights)
+        return self
+
+    def _edited(self, edited: edges.Edited) -> Graph:
+        return self.replace(csc=edited.csc, edge_id=edited.edge_id)
+
     def _labels(self) -> Tensor:
         if self.y is None:
             raise DataError("the graph has no labels; set them with graph.replace(y=...)")
@@ -204,48 +377,3 @@ def _is_multi_hot(y: Tensor) -> bool:
     values = y.reshape(-1)
     parts = (values[i : i + _SCAN] for i in range(0, values.numel(), _SCAN))
     return all(bool(((part == 0) | (part == 1)).all()) for part in parts)
-
-
-def _check_shapes(graph: Graph) -> None:
-    csc, num_nodes = graph.csc, graph.num_nodes
-    check_csc(csc.indptr, csc.indices, num_src=csc.num_src)
-    if csc.num_src != num_nodes:
-        raise DataError(
-            f"a graph's sources are its destinations; the topology has {csc.num_src} and {num_nodes}"
-        )
-    _check_edge_array(csc.weight, "edge weights", torch.float32, graph.num_edges)
-    _check_edge_array(graph.edge_id, "edge_id", torch.int64, graph.num_edges)
-    x, y = graph.x, graph.y
-    if x is not None:
-        if isinstance(x, Tensor) and (x.ndim != 2 or x.dtype not in FEATURE_DTYPES):
-            raise DataError(
-                "x must be a 2-d float32, float16 or bfloat16 tensor or SparseFeatures; "
-                f"got {x.dtype} of shape {tuple(x.shape)}"
-            )
-        if x.shape[0] != num_nodes:
-            raise DataError(f"x has {x.shape[0]} rows, but the graph has {num_nodes} nodes")
-    if y is not None:
-        _check_labels(y, num_nodes)
-    for name, ids in graph.splits.items():
-        if ids.dtype != torch.int64 or ids.ndim != 1:
-            raise DataError(
-                f"split {name!r} must be 1-d int64 ids; got {ids.dtype} of shape {tuple(ids.shape)}"
-            )
-
-
-def _check_labels(y: Tensor, num_nodes: int) -> None:
-    classes = y.dtype == torch.int64 and y.ndim == 1
-    if not (classes or (y.dtype == torch.float32 and y.ndim in (1, 2))):
-        raise DataError(
-            "y must be 1-d int64 classes, or 1-d or 2-d float32 labels or targets; "
-            f"got {y.dtype} of shape {tuple(y.shape)}"
-        )
-    if y.shape[0] != num_nodes:
-        raise DataError(f"y has {y.shape[0]} rows, but the graph has {num_nodes} nodes")
-
-
-def _check_edge_array(values: Tensor | None, what: str, dtype: torch.dtype, num_edges: int) -> None:
-    if values is not None and (values.dtype != dtype or values.shape != (num_edges,)):
-        raise DataError(
-            f"{what} must be {dtype} of shape ({num_edges},); got {values.dtype} of {tuple(values.shape)}"
-        )

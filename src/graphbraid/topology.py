@@ -71,7 +71,8 @@ class Csc:
             ``perm``, ``(num_edges,)`` int64: edge ``e`` of the transpose is edge ``perm[e]`` here.
         """
         if self._transposed is None:
-            indptr, destinations, perm = _transpose(self)
+            indptr, destinations, perm = transpose_of(self)
+            assert perm is not None
             weight = None if self.weight is None else self.weight[perm]
             self._transposed = Csc(indptr, destinations, self.num_dst, weight), perm
         return self._transposed
@@ -83,10 +84,9 @@ class Csc:
             Itself and None if it is so already, else a new :class:`Csc` and ``perm``, ``(num_edges,)`` int64:
             its edge ``e`` is edge ``perm[e]`` here.
         """
-        destinations = self.destinations()
-        if first_out_of_order(self.indices, destinations) < 0:
+        if _first_unsorted_row(self) < 0:
             return self, None
-        sorted_csc, perm = coo_to_csc(self.indices, destinations, self.num_src, self.num_dst)
+        sorted_csc, perm = coo_to_csc(self.indices, self.destinations(), self.num_src, self.num_dst)
         if perm is not None and self.weight is not None:
             sorted_csc.weight = self.weight[perm]
         return sorted_csc, perm
@@ -170,21 +170,46 @@ def check_ids(ids: Tensor, bound: int, what: str) -> None:
         )
 
 
-def _transpose(csc: Csc) -> tuple[Tensor, Tensor, Tensor]:
+def transpose_of(
+    csc: Csc, *, keep_perm: bool = True, narrow_perm: bool = False
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The reversed edges by source, and where each came from; :meth:`Csc.transpose` wraps and keeps them.
+
+    Args:
+        csc: What to transpose.
+        keep_perm: Also give ``perm``.
+        narrow_perm: Give ``perm`` as int32 where that holds every position.
+
+    Returns:
+        ``indptr`` ``(num_src + 1,)`` int64; ``destinations`` ``(num_edges,)`` in the dtype of ``indices``,
+        rising within each source; ``perm`` ``(num_edges,)`` int64 or int32, or None.
+    """
+    num_edges = csc.num_edges
+    perm_dtype = index_dtype(num_edges) if narrow_perm else torch.int64
     native = _native_for(csc.indices)
     if native is None:
-        return _reference_transpose(csc)
-    num_edges = csc.num_edges
+        order = torch.argsort(csc.indices, stable=True)
+        destinations = csc.destinations()[order]
+        return (
+            _count_to_indptr(csc.indices, csc.num_src),
+            destinations,
+            order.to(perm_dtype) if keep_perm else None,
+        )
     indptr = torch.empty(csc.num_src + 1, dtype=torch.int64)
-    destinations = torch.empty(num_edges, dtype=csc.indices.dtype)
-    perm = torch.empty(num_edges, dtype=torch.int64)
+    destinations = torch.empty_like(csc.indices)
+    perm = torch.empty(num_edges, dtype=perm_dtype) if keep_perm else None
     native.transpose_csc(csc.indptr, csc.indices, indptr, destinations, perm, _needs_wide_counts(num_edges))
     return indptr, destinations, perm
 
 
-def _reference_transpose(csc: Csc) -> tuple[Tensor, Tensor, Tensor]:
-    perm = torch.argsort(csc.indices, stable=True)
-    return _count_to_indptr(csc.indices, csc.num_src), csc.destinations()[perm], perm
+def _first_unsorted_row(csc: Csc) -> int:
+    """The first node whose sources do not stand in rising order, or -1."""
+    native = _native_for(csc.indices)
+    if native is not None:
+        return int(native.first_unsorted_row(csc.indptr, csc.indices))
+    destinations = csc.destinations()
+    position = first_out_of_order(csc.indices, destinations)
+    return position if position < 0 else int(destinations[position])
 
 
 def _reference_coo_to_csc(src: Tensor, dst: Tensor, num_dst: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -8,6 +8,7 @@
 namespace nb = nanobind;
 
 namespace gb {
+void bind_edges(nb::module_& m);
 void bind_topology(nb::module_& m);
 void bind_blockmodel(nb::module_& m);
 void bind_sampling(nb::module_& m);
@@ -28,6 +29,7 @@ NB_MODULE(_native, m) {
   m.doc() = "graphbraid's compiled kernels; graphbraid.kernels loads them and chooses the variant";
   m.def("is_supported", [](const std::string& name) { return gb::is_supported(by_name(name)); });
   m.def("select", [](const std::string& name) { gb::set_active_variant(by_name(name)); });
+  gb::bind_edges(m);
   gb::bind_topology(m);
   gb::bind_blockmodel(m);
   gb::bind_sampling(m);

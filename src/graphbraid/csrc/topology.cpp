@@ -95,20 +95,20 @@ void coo_to_csc(Array1<const In> src, Array1<const In> dst, int64_t num_src, Arr
 
 // indptr (num_dst + 1,), indices (num_edges,) in [0, num_src): a CSC. Written: out_indptr (num_src + 1,),
 // out_indices (num_edges,) the destinations of each source's out-edges in rising order, and unless None perm
-// (num_edges,), where each stood in `indices`.
-template <typename Node>
+// (num_edges,), int32 or int64, where each stood in `indices`.
+template <typename Node, typename Perm>
 void transpose_csc(Array1<const int64_t> indptr, Array1<const Node> indices, Array1<int64_t> out_indptr,
-                   Array1<Node> out_indices, std::optional<Array1<int64_t>> perm, bool wide) {
+                   Array1<Node> out_indices, std::optional<Array1<Perm>> perm, bool wide) {
   const int64_t num_edges = indices.size(), num_dst = static_cast<int64_t>(indptr.size()) - 1;
   const int64_t num_src = static_cast<int64_t>(out_indptr.size()) - 1;
   const Node* sources = indices.data();
   Node* destinations = out_indices.data();
-  int64_t* p = perm ? perm->data() : nullptr;
+  Perm* p = perm ? perm->data() : nullptr;
   const auto key = [=](int64_t e) { return sources[e]; };
   const auto row_cursor = [&](int64_t first) { return RowCursor(indptr.data(), num_dst, first); };
   const auto emit = [=](int64_t e, int64_t place, RowCursor& row) {
     destinations[place] = static_cast<Node>(row.row_of(e));
-    if (p != nullptr) p[place] = e;
+    if (p != nullptr) p[place] = static_cast<Perm>(e);
   };
   nb::gil_scoped_release release;
   if (wide) {
@@ -136,6 +136,19 @@ int64_t first_out_of_order(Array1<const T> src, Array1<const T> dst) {
     return d[i] > d[i + 1] || (d[i] == d[i + 1] && s[i] > s[i + 1]);
   });
   return before < 0 ? -1 : before + 1;
+}
+
+// The first row whose sources do not rise, or -1.
+template <typename T>
+int64_t first_unsorted_row(Array1<const int64_t> indptr, Array1<const T> indices) {
+  const int64_t* ptr = indptr.data();
+  const T* source = indices.data();
+  nb::gil_scoped_release release;
+  return first_where(static_cast<int64_t>(indptr.size()) - 1, [=](int64_t v) {
+    for (int64_t e = ptr[v] + 1; e < ptr[v + 1]; ++e)
+      if (source[e - 1] > source[e]) return true;
+    return false;
+  });
 }
 
 // out (num_edges,): the row each position of indptr's ranges lies in.
@@ -183,30 +196,42 @@ void csr_to_dense(Array1<const int64_t> indptr, Array1<const int32_t> indices, A
   });
 }
 
+template <typename In, typename Node>
+void bind_coo_to_csc(nb::module_& m) {
+  m.def("coo_to_csc", &coo_to_csc<In, Node>, nb::arg("src"), nb::arg("dst"), nb::arg("num_src"),
+        nb::arg("indptr"), nb::arg("indices"), nb::arg("perm").none(), nb::arg("wide"));
+}
+
+template <typename Node, typename Perm>
+void bind_transpose(nb::module_& m) {
+  m.def("transpose_csc", &transpose_csc<Node, Perm>, nb::arg("indptr"), nb::arg("indices"),
+        nb::arg("out_indptr"), nb::arg("out_indices"), nb::arg("perm").none(), nb::arg("wide"));
+}
+
+template <typename T>
+void bind_scans(nb::module_& m) {
+  m.def("first_out_of_range", &first_out_of_range<T>, nb::arg("ids"), nb::arg("bound"));
+  m.def("first_out_of_order", &first_out_of_order<T>, nb::arg("src"), nb::arg("dst"));
+  m.def("first_unsorted_row", &first_unsorted_row<T>, nb::arg("indptr"), nb::arg("indices"));
+  m.def("fill_rows", &fill_rows<T>, nb::arg("indptr"), nb::arg("out"));
+  m.def("rows_to_indptr", &rows_to_indptr<T>, nb::arg("rows"), nb::arg("indptr"));
+}
+
 }  // namespace
 
 void bind_topology(nb::module_& m) {
-  m.def("coo_to_csc", &coo_to_csc<int32_t, int32_t>, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-        nb::arg().none(), nb::arg());
-  m.def("coo_to_csc", &coo_to_csc<int64_t, int32_t>, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-        nb::arg().none(), nb::arg());
-  m.def("coo_to_csc", &coo_to_csc<int32_t, int64_t>, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-        nb::arg().none(), nb::arg());
-  m.def("coo_to_csc", &coo_to_csc<int64_t, int64_t>, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-        nb::arg().none(), nb::arg());
-  m.def("transpose_csc", &transpose_csc<int32_t>, nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-        nb::arg().none(), nb::arg());
-  m.def("transpose_csc", &transpose_csc<int64_t>, nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-        nb::arg().none(), nb::arg());
-  m.def("first_out_of_range", &first_out_of_range<int32_t>);
-  m.def("first_out_of_range", &first_out_of_range<int64_t>);
-  m.def("first_out_of_order", &first_out_of_order<int32_t>);
-  m.def("first_out_of_order", &first_out_of_order<int64_t>);
-  m.def("fill_rows", &fill_rows<int32_t>);
-  m.def("fill_rows", &fill_rows<int64_t>);
-  m.def("rows_to_indptr", &rows_to_indptr<int32_t>);
-  m.def("rows_to_indptr", &rows_to_indptr<int64_t>);
-  m.def("csr_to_dense", &csr_to_dense);
+  bind_coo_to_csc<int32_t, int32_t>(m);
+  bind_coo_to_csc<int32_t, int64_t>(m);
+  bind_coo_to_csc<int64_t, int32_t>(m);
+  bind_coo_to_csc<int64_t, int64_t>(m);
+  bind_transpose<int32_t, int32_t>(m);
+  bind_transpose<int32_t, int64_t>(m);
+  bind_transpose<int64_t, int32_t>(m);
+  bind_transpose<int64_t, int64_t>(m);
+  bind_scans<int32_t>(m);
+  bind_scans<int64_t>(m);
+  m.def("csr_to_dense", &csr_to_dense, nb::arg("indptr"), nb::arg("indices"), nb::arg("values"),
+        nb::arg("out"));
 }
 
 }  // namespace gb

@@ -100,7 +100,7 @@ class RowCursor {
 template <typename Wrong>
 int64_t first_where(int64_t n, const Wrong& wrong) {
   std::atomic<int64_t> first{n};
-  parallel_dynamic(n, 1 << 16, [&](int64_t begin, int64_t end) {
+  parallel_dynamic(n, 1 << 14, [&](int64_t begin, int64_t end) {
     if (begin >= first.load(std::memory_order_relaxed)) return;
     for (int64_t i = begin; i < end; ++i) {
       if (!wrong(i)) continue;

@@ -1,0 +1,227 @@
+// Rewriting adjacency lists row by row: symmetrise, remove duplicates, add or remove self-loops.
+//
+// Each is a function that hands a row's new edges to a sink, run twice: into a sink that counts, which gives
+// the new indptr and so the exact sizes to allocate, and into one that writes. Bound by memory bandwidth, not
+// by instructions: no variants. A row is one thread's work, so results do not depend on the number of
+// threads.
+#include <nanobind/stl/optional.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "arrays.h"
+#include "parallel.h"
+
+namespace gb {
+namespace {
+
+constexpr int64_t kRowsPerTask = 1024;  // small enough that the rows of hubs spread over the threads
+
+template <typename T>
+T* data_or_null(std::optional<Array1<T>>& array) {
+  return array ? array->data() : nullptr;
+}
+
+// How the weights of edges that become one are combined.
+enum class Reduce : int { kSum = 0, kMean = 1, kMax = 2, kFirst = 3 };
+
+class CountingSink {
+ public:
+  explicit CountingSink(int64_t) {}
+  void emit(int64_t, int64_t, float) { ++count_; }
+  int64_t count() const { return count_; }
+
+ private:
+  int64_t count_ = 0;
+};
+
+// The arrays a rewrite gives; weight and origin (the edge it came from, -1: none) may be null.
+template <typename Node>
+struct Edges {
+  Node* indices;
+  float* weight;
+  int64_t* origin;
+};
+
+template <typename Node>
+class WritingSink {
+ public:
+  WritingSink(const Edges<Node>& out, int64_t place) : out_(out), place_(place) {}
+  void emit(int64_t source, int64_t origin, float weight) {
+    out_.indices[place_] = static_cast<Node>(source);
+    if (out_.weight != nullptr) out_.weight[place_] = weight;
+    if (out_.origin != nullptr) out_.origin[place_] = origin;
+    ++place_;
+  }
+
+ private:
+  const Edges<Node>& out_;
+  int64_t place_;
+};
+
+// Runs row(v, sink) for each row: counts into indptr where out.indices is null, else writes at indptr's
+// places.
+template <typename Node, typename Row>
+void rewrite_rows(int64_t num_rows, int64_t* indptr, const Edges<Node>& out, const Row& row) {
+  if (out.indices != nullptr) {
+    parallel_dynamic(num_rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
+      WritingSink<Node> sink(out, indptr[begin]);
+      for (int64_t v = begin; v < end; ++v) row(v, sink);
+    });
+    return;
+  }
+  parallel_dynamic(num_rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
+    for (int64_t v = begin; v < end; ++v) {
+      CountingSink sink(v);
+      row(v, sink);
+      indptr[v + 1] = sink.count();
+    }
+  });
+  indptr[0] = 0;
+  for (int64_t v = 0; v < num_rows; ++v) indptr[v + 1] += indptr[v];
+}
+
+// Combines the weights of a run of equal edges; sums are in double.
+class Weights {
+ public:
+  explicit Weights(Reduce how) : how_(how) {}
+  void add(float weight) {
+    max_ = count_ == 0 ? weight : std::max(max_, weight);
+    if (count_++ == 0) first_ = weight;
+    sum_ += weight;
+  }
+  // Of two runs; the order of the runs matters only to kFirst.
+  static float combine(const Weights& a, const Weights& b) {
+    const double sum = a.sum_ + b.sum_;
+    switch (a.how_) {
+      case Reduce::kSum:
+        return static_cast<float>(sum);
+      case Reduce::kMean:
+        return static_cast<float>(sum / static_cast<double>(a.count_ + b.count_));
+      case Reduce::kMax:
+        return a.count_ == 0 ? b.max_ : b.count_ == 0 ? a.max_ : std::max(a.max_, b.max_);
+      default:
+        return a.count_ != 0 ? a.first_ : b.first_;
+    }
+  }
+
+ private:
+  Reduce how_;
+  int64_t count_ = 0;
+  double sum_ = 0;
+  float max_ = 0, first_ = 0;
+};
+
+// Merges row v of two adjacencies, equal sources becoming one edge.
+//
+// indptr, indices, weight      rows in rising order of source; weight may be None
+// back_indptr, back_indices    the transpose, or None: then only duplicates are removed
+// back_perm (num_edges,)       where each edge of the transpose stands in `indices`; None if neither weights
+// nor
+//                              origins are asked for
+// A self-loop is its own transpose, so those of the transpose are left out: it counts once.
+template <typename Node, typename Perm>
+void merge_rows(Array1<const int64_t> indptr, Array1<const Node> indices,
+                std::optional<Array1<const float>> weight, std::optional<Array1<const int64_t>> back_indptr,
+                std::optional<Array1<const Node>> back_indices, std::optional<Array1<const Perm>> back_perm,
+                int reduce, Array1<int64_t> out_indptr, std::optional<Array1<Node>> out_indices,
+                std::optional<Array1<float>> out_weight, std::optional<Array1<int64_t>> out_origin) {
+  const int64_t *ptr = indptr.data(), *back_ptr = data_or_null(back_indptr);
+  const Node *source = indices.data(), *back = data_or_null(back_indices);
+  const Perm* perm = data_or_null(back_perm);
+  const float* w = data_or_null(weight);
+  const Edges<Node> out{data_or_null(out_indices), data_or_null(out_weight), data_or_null(out_origin)};
+  const int64_t num_rows = static_cast<int64_t>(indptr.size()) - 1;
+  const auto row = [=](int64_t v, auto& sink) {
+    int64_t i = ptr[v], j = back_ptr != nullptr ? back_ptr[v] : 0;
+    const int64_t i_end = ptr[v + 1], j_end = back_ptr != nullptr ? back_ptr[v + 1] : 0;
+    while (i < i_end || j < j_end) {
+      const Node u = j >= j_end || (i < i_end && source[i] <= back[j]) ? source[i] : back[j];
+      const bool forward = i < i_end && source[i] == u;
+      const int64_t origin = forward ? i : perm != nullptr ? static_cast<int64_t>(perm[j]) : -1;
+      Weights a(static_cast<Reduce>(reduce)), b(static_cast<Reduce>(reduce));
+      for (; i < i_end && source[i] == u; ++i)
+        if (w != nullptr) a.add(w[i]);
+      for (; j < j_end && back[j] == u; ++j)
+        if (w != nullptr && u != v) b.add(w[perm[j]]);
+      sink.emit(u, origin, w != nullptr ? Weights::combine(a, b) : 1.0f);
+    }
+  };
+  nb::gil_scoped_release release;
+  rewrite_rows(num_rows, out_indptr.data(), out, row);
+}
+
+// Rows without their self-loops.
+template <typename Node>
+void drop_loops(Array1<const int64_t> indptr, Array1<const Node> indices,
+                std::optional<Array1<const float>> weight, Array1<int64_t> out_indptr,
+                std::optional<Array1<Node>> out_indices, std::optional<Array1<float>> out_weight,
+                std::optional<Array1<int64_t>> out_origin) {
+  const int64_t* ptr = indptr.data();
+  const Node* source = indices.data();
+  const float* w = data_or_null(weight);
+  const Edges<Node> out{data_or_null(out_indices), data_or_null(out_weight), data_or_null(out_origin)};
+  const int64_t num_rows = static_cast<int64_t>(indptr.size()) - 1;
+  const auto row = [=](int64_t v, auto& sink) {
+    for (int64_t e = ptr[v]; e < ptr[v + 1]; ++e)
+      if (source[e] != v) sink.emit(source[e], e, w != nullptr ? w[e] : 1.0f);
+  };
+  nb::gil_scoped_release release;
+  rewrite_rows(num_rows, out_indptr.data(), out, row);
+}
+
+// Rows in rising order of source, each with a self-loop: one of loop_weight is put in its place where there
+// is none.
+template <typename Node>
+void add_loops(Array1<const int64_t> indptr, Array1<const Node> indices,
+               std::optional<Array1<const float>> weight, float loop_weight, Array1<int64_t> out_indptr,
+               std::optional<Array1<Node>> out_indices, std::optional<Array1<float>> out_weight,
+               std::optional<Array1<int64_t>> out_origin) {
+  const int64_t* ptr = indptr.data();
+  const Node* source = indices.data();
+  const float* w = data_or_null(weight);
+  const Edges<Node> out{data_or_null(out_indices), data_or_null(out_weight), data_or_null(out_origin)};
+  const int64_t num_rows = static_cast<int64_t>(indptr.size()) - 1;
+  const auto row = [=](int64_t v, auto& sink) {
+    int64_t e = ptr[v];
+    const auto copy_while = [&](auto&& take) {
+      for (; e < ptr[v + 1] && take(source[e]); ++e) sink.emit(source[e], e, w != nullptr ? w[e] : 1.0f);
+    };
+    copy_while([=](Node u) { return u < v; });
+    if (e == ptr[v + 1] || source[e] != v) sink.emit(v, -1, loop_weight);
+    copy_while([](Node) { return true; });
+  };
+  nb::gil_scoped_release release;
+  rewrite_rows(num_rows, out_indptr.data(), out, row);
+}
+
+template <typename Node, typename Perm>
+void bind_merge_rows(nb::module_& m) {
+  m.def("merge_rows", &merge_rows<Node, Perm>, nb::arg("indptr"), nb::arg("indices"),
+        nb::arg("weight").none(), nb::arg("back_indptr").none(), nb::arg("back_indices").none(),
+        nb::arg("back_perm").none(), nb::arg("reduce"), nb::arg("out_indptr"), nb::arg("out_indices").none(),
+        nb::arg("out_weight").none(), nb::arg("out_origin").none());
+}
+
+template <typename Node>
+void bind_loops(nb::module_& m) {
+  m.def("drop_loops", &drop_loops<Node>, nb::arg("indptr"), nb::arg("indices"), nb::arg("weight").none(),
+        nb::arg("out_indptr"), nb::arg("out_indices").none(), nb::arg("out_weight").none(),
+        nb::arg("out_origin").none());
+  m.def("add_loops", &add_loops<Node>, nb::arg("indptr"), nb::arg("indices"), nb::arg("weight").none(),
+        nb::arg("loop_weight"), nb::arg("out_indptr"), nb::arg("out_indices").none(),
+        nb::arg("out_weight").none(), nb::arg("out_origin").none());
+}
+
+}  // namespace
+
+void bind_edges(nb::module_& m) {
+  bind_merge_rows<int32_t, int32_t>(m);
+  bind_merge_rows<int32_t, int64_t>(m);
+  bind_merge_rows<int64_t, int32_t>(m);
+  bind_merge_rows<int64_t, int64_t>(m);
+  bind_loops<int32_t>(m);
+  bind_loops<int64_t>(m);
+}
+
+}  // namespace gb

@@ -1,0 +1,196 @@
+"""Edits of an adjacency: symmetrise, remove duplicates, add and remove self-loops.
+
+Each takes an adjacency with ``edge_id`` and gives new ones, rows in rising order of source. Beside input and
+result only the transpose is ever held, when symmetrising: 8 bytes an edge, 4 without ids and weights. All
+together stay below 2.5 times what the larger of input and result takes as an int64 edge list (16 bytes an edge).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from graphbraid import kernels
+from graphbraid.errors import ConfigError
+from graphbraid.topology import Csc, coo_to_csc, transpose_of
+
+Combine = Literal["sum", "mean", "max", "first"]
+_COMBINE = ("sum", "mean", "max", "first")  # positions are the kernel's Reduce
+_PART = 1 << 20  # edges renamed at a time, so that no edge-sized temporary is made
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Edited:
+    """What an edit gives."""
+
+    csc: Csc
+    """The new adjacency."""
+    edge_id: Tensor | None
+    """``(num_edges,)`` int64, id of the edge each one came from, -1 if it is new; None if none are kept."""
+
+
+def symmetrize(
+    csc: Csc, edge_id: Tensor | None = None, *, weights: str = "max", keep_edge_id: bool = True
+) -> Edited:
+    """For each edge u -> v have v -> u too, each pair once: idempotent, and it removes duplicates.
+
+    Args:
+        csc: ``num_src`` equal to ``num_dst``.
+        edge_id: ``(num_edges,)`` int64 ids; None: positions in ``csc``.
+        weights: How the weights of all edges between u and v, in both directions, become the one that both
+            directions get: "max", "mean" or "sum" (only the first two leave a symmetric graph as it is).
+        keep_edge_id: Give ids: of the first edge u -> v, or where there was none of the first v -> u.
+
+    Raises:
+        ConfigError: ``weights`` is none of these.
+    """
+    _check_combine(weights, _COMBINE[:3])
+    return _merge(csc, edge_id, weights, keep_edge_id, both_ways=True)
+
+
+def remove_duplicates(
+    csc: Csc, edge_id: Tensor | None = None, *, weights: str = "sum", keep_edge_id: bool = True
+) -> Edited:
+    """Keep one of the edges u -> v that are stored several times: the first, under its id.
+
+    Args:
+        csc: Any adjacency.
+        edge_id: ``(num_edges,)`` int64 ids; None: positions in ``csc``.
+        weights: What the weight of the edge that stays becomes: "sum", "mean", "max", or "first" for its own.
+        keep_edge_id: Give ids.
+
+    Raises:
+        ConfigError: ``weights`` is none of these.
+    """
+    _check_combine(weights, _COMBINE)
+    return _merge(csc, edge_id, weights, keep_edge_id, both_ways=False)
+
+
+def remove_self_loops(csc: Csc, edge_id: Tensor | None = None, *, keep_edge_id: bool = True) -> Edited:
+    """Drop the edges from a node to itself; the others keep their order."""
+    native = _native_for(csc)
+    if native is not None:
+        arrays = (csc.indptr, csc.indices, csc.weight)
+        return _rewritten(csc, edge_id, keep_edge_id, lambda *out: native.drop_loops(*arrays, *out))
+    destinations = csc.destinations()
+    origin = (csc.indices != destinations).nonzero().flatten()
+    weight = None if csc.weight is None else csc.weight[origin]
+    kept = _from_sorted_list(csc, csc.indices[origin], destinations[origin], weight)
+    return Edited(csc=kept, edge_id=_ids_of(origin, edge_id) if keep_edge_id else None)
+
+
+def add_self_loops(
+    csc: Csc, edge_id: Tensor | None = None, *, weight: float = 1.0, keep_edge_id: bool = True
+) -> Edited:
+    """Give each node without a self-loop one, of id -1 and the given weight (if there are weights)."""
+    csc, edge_id = _sorted(csc, edge_id)
+    native = _native_for(csc)
+    if native is not None:
+        arrays = (csc.indptr, csc.indices, csc.weight, weight)
+        return _rewritten(csc, edge_id, keep_edge_id, lambda *out: native.add_loops(*arrays, *out))
+    destinations = csc.destinations()
+    has_loop = torch.zeros(csc.num_dst, dtype=torch.bool)
+    has_loop[destinations[csc.indices == destinations]] = True
+    new = (~has_loop).nonzero().flatten()
+    src = torch.cat([csc.indices.long(), new])
+    dst = torch.cat([destinations.long(), new])
+    edited, perm = coo_to_csc(src, dst, csc.num_src, csc.num_dst)
+    perm = torch.arange(src.numel()) if perm is None else perm
+    origin = torch.where(perm < csc.num_edges, perm, -1)
+    if csc.weight is not None:
+        edited.weight = torch.cat([csc.weight, csc.weight.new_full((new.numel(),), weight)])[perm]
+    return Edited(csc=edited, edge_id=_ids_of(origin, edge_id) if keep_edge_id else None)
+
+
+def _merge(csc: Csc, edge_id: Tensor | None, weights: str, keep_edge_id: bool, *, both_ways: bool) -> Edited:
+    csc, edge_id = _sorted(csc, edge_id)
+    native = _native_for(csc)
+    if native is None:
+        return _reference_merge(csc, edge_id, weights, keep_edge_id, both_ways=both_ways)
+    back: tuple[Tensor | None, ...] = (None, None, None)
+    if both_ways:
+        back = transpose_of(csc, keep_perm=keep_edge_id or csc.weight is not None, narrow_perm=True)
+    arrays = (csc.indptr, csc.indices, csc.weight, *back, _COMBINE.index(weights))
+    return _rewritten(csc, edge_id, keep_edge_id, lambda *out: native.merge_rows(*arrays, *out))
+
+
+def _rewritten(csc: Csc, edge_id: Tensor | None, keep_edge_id: bool, rewrite: Any) -> Edited:
+    """Run a kernel that rewrites rows twice: to count, and into arrays of that size."""
+    indptr = torch.empty_like(csc.indptr)
+    rewrite(indptr, None, None, None)
+    num_edges = int(indptr[-1])
+    indices = csc.indices.new_empty(num_edges)
+    weight = None if csc.weight is None else csc.weight.new_empty(num_edges)
+    origin = torch.empty(num_edges, dtype=torch.int64) if keep_edge_id else None
+    rewrite(indptr, indices, weight, origin)
+    ids = None if origin is None else _ids_of(origin, edge_id)
+    return Edited(csc=Csc(indptr, indices, csc.num_src, weight), edge_id=ids)
+
+
+def _ids_of(origin: Tensor, edge_id: Tensor | None) -> Tensor:
+    """The ids of the edges at ``origin``, in its memory; -1 stays."""
+    if edge_id is None or not edge_id.numel():
+        return origin
+    for i in range(0, origin.numel(), _PART):
+        part = origin[i : i + _PART]
+        part.copy_(torch.where(part < 0, -1, edge_id[part.clamp(min=0)]))
+    return origin
+
+
+def _sorted(csc: Csc, edge_id: Tensor | None) -> tuple[Csc, Tensor | None]:
+    """With rows in rising order of source; ids follow their edges."""
+    ordered, perm = csc.sort_rows()
+    if perm is None:
+        return csc, edge_id
+    return ordered, perm if edge_id is None else edge_id[perm]
+
+
+def _reference_merge(
+    csc: Csc, edge_id: Tensor | None, weights: str, keep_edge_id: bool, *, both_ways: bool
+) -> Edited:
+    src, dst = csc.indices.long(), csc.destinations().long()
+    origin = torch.arange(csc.num_edges)
+    if both_ways:
+        crossing = (src != dst).nonzero().flatten()
+        src, dst = torch.cat([src, dst[crossing]]), torch.cat([dst, src[crossing]])
+        origin = torch.cat([origin, crossing])
+    _, perm = coo_to_csc(src, dst, csc.num_src, csc.num_dst)
+    if perm is not None:
+        src, dst, origin = src[perm], dst[perm], origin[perm]
+    first = torch.ones(src.numel(), dtype=torch.bool)
+    first[1:] = (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])
+    weight = None
+    if csc.weight is not None:
+        group = first.cumsum(0) - 1
+        weight = _reference_combine(csc.weight[origin], group, int(first.sum()), weights)
+    ids = _ids_of(origin[first], edge_id) if keep_edge_id else None
+    return Edited(csc=_from_sorted_list(csc, src[first], dst[first], weight), edge_id=ids)
+
+
+def _reference_combine(weight: Tensor, group: Tensor, num_groups: int, how: str) -> Tensor:
+    """Combine the weights of each group; groups are runs of consecutive edges."""
+    if how == "first":
+        starts = torch.ones(group.numel(), dtype=torch.bool)
+        starts[1:] = group[1:] != group[:-1]
+        return weight[starts]
+    reduce = {"sum": "sum", "mean": "mean", "max": "amax"}[how]
+    out = torch.zeros(num_groups, dtype=torch.float64)
+    return out.scatter_reduce(0, group, weight.double(), reduce, include_self=False).float()
+
+
+def _from_sorted_list(csc: Csc, src: Tensor, dst: Tensor, weight: Tensor | None) -> Csc:
+    indptr = torch.zeros(csc.num_dst + 1, dtype=torch.int64)
+    torch.cumsum(torch.bincount(dst, minlength=csc.num_dst), 0, out=indptr[1:])
+    return Csc(indptr, src.to(csc.indices.dtype), csc.num_src, weight)
+
+
+def _check_combine(weights: str, allowed: tuple[str, ...]) -> None:
+    if weights not in allowed:
+        raise ConfigError(f"weights must be one of {', '.join(allowed)}; got {weights!r}")
+
+
+def _native_for(csc: Csc) -> Any | None:
+    return kernels.native() if csc.indices.device.type == "cpu" else None

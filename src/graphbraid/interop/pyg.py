@@ -1,0 +1,125 @@
+"""Graph from and to ``torch_geometric.data.Data``."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphbraid.errors import DataError, MissingPackageError
+from graphbraid.graph import SPLITS, Graph
+from graphbraid.interop.convert import as_features, as_labels, as_tensor
+from graphbraid.interop.edge_list import graph_from_edge_index
+from graphbraid.sparse_features import SparseFeatures
+
+
+def graph_from_pyg(data: Any, *, edge_weight: str | None = "auto", split: int = 0, name: str = "") -> Graph:
+    """What :meth:`graphbraid.Graph.from_pyg` does; its arguments are described there."""
+    if hasattr(data, "edge_types"):
+        raise DataError(
+            f"a graph with one type of nodes and edges is needed; got {type(data).__name__} with edge types "
+            f"{data.edge_types}. Convert it with data.to_homogeneous() first"
+        )
+    edge_index, weight = _edges_of(data)
+    if edge_index is None:
+        raise DataError("data holds no edges: neither edge_index nor adj_t is set")
+    if weight is None:
+        weight = _weight_of(data, edge_weight)
+    x: Any = data.get("x")
+    if hasattr(x, "to_torch_sparse_csr_tensor"):  # torch_sparse.SparseTensor
+        x = x.to_torch_sparse_csr_tensor()
+    num_nodes = int(data.num_nodes)
+    return graph_from_edge_index(
+        edge_index,
+        num_nodes,
+        x=as_features(x),
+        y=as_labels(data.get("y")),
+        splits=_splits_of(data, num_nodes, split),
+        edge_weight=weight,
+        name=name,
+    )
+
+
+def graph_to_pyg(graph: Graph) -> Any:
+    """What :meth:`graphbraid.Graph.to_pyg` does."""
+    data_class = _data_class()
+    data = data_class(edge_index=graph.to_edge_index(original_order=True), num_nodes=graph.num_nodes)
+    if graph.x is not None:
+        data.x = _to_torch_csr(graph.x) if isinstance(graph.x, SparseFeatures) else graph.x
+    if graph.y is not None:
+        data.y = graph.y
+    if graph.csc.weight is not None:
+        data.edge_weight = graph.in_original_order(graph.csc.weight)
+    for key, ids in graph.splits.items():
+        mask = torch.zeros(graph.num_nodes, dtype=torch.bool)
+        mask[ids] = True
+        data[f"{key}_mask"] = mask
+    return data
+
+
+def _edges_of(data: Any) -> tuple[Tensor | None, Tensor | None]:
+    """The edge list and, of an ``adj_t`` with values, the weights; ``adj_t`` holds rows by destination."""
+    edge_index, adj_t = data.get("edge_index"), data.get("adj_t")
+    if edge_index is not None:
+        return edge_index.as_subclass(torch.Tensor), None  # PyG's EdgeIndex is a tensor of the same values
+    if adj_t is None:
+        return None, None
+    if isinstance(adj_t, Tensor):
+        coo = torch.Tensor.to_sparse(adj_t, layout=torch.sparse_coo).coalesce()
+        (dst, src), values = coo.indices(), coo.values()
+        return torch.stack([src, dst]), None if bool((values == 1).all()) else values
+    dst, src, values = adj_t.coo()  # torch_sparse.SparseTensor
+    return torch.stack([src, dst]), values
+
+
+def _weight_of(data: Any, weight_attr: str | None) -> Tensor | None:
+    if weight_attr is None:
+        return None
+    if weight_attr != "auto":
+        if weight_attr not in data:
+            raise DataError(
+                f"data has no attribute {weight_attr!r} to take weights from; it has {data.keys()}"
+            )
+        return as_tensor(data[weight_attr], weight_attr)
+    if data.get("edge_weight") is not None:
+        return as_tensor(data.edge_weight, "edge_weight")
+    attr = data.get("edge_attr")
+    is_weight = isinstance(attr, Tensor) and attr.ndim == 1 and attr.dtype.is_floating_point
+    return attr if is_weight else None
+
+
+def _splits_of(data: Any, num_nodes: int, column: int) -> dict[str, Tensor]:
+    """The masks that mark any node, as ids; of a mask per split (``(num_nodes, splits)``) one column."""
+    splits = {}
+    for name in SPLITS:
+        key = f"{name}_mask"
+        mask = data.get(key)
+        if mask is None:
+            continue
+        if mask.ndim == 2:
+            if not 0 <= column < mask.shape[1]:
+                raise DataError(f"{key} holds {mask.shape[1]} splits; split={column} is none of them")
+            mask = mask[:, column]
+        if mask.shape != (num_nodes,):
+            raise DataError(f"{key} must mark {num_nodes} nodes; got shape {tuple(mask.shape)}")
+        splits[name] = mask.bool().nonzero().flatten()
+    return splits
+
+
+def _to_torch_csr(x: SparseFeatures) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
+        # torch wants one dtype for both index arrays, so the columns are copied to int64
+        return torch.sparse_csr_tensor(x.indptr, x.indices.long(), x.values, size=x.shape)
+
+
+def _data_class() -> Any:
+    try:
+        from torch_geometric.data import Data
+    except ImportError as error:
+        raise MissingPackageError(
+            "to_pyg needs PyTorch Geometric; install it with: pip install torch-geometric"
+        ) from error
+    return Data

@@ -1,0 +1,231 @@
+"""Checks of a Graph: shapes and dtypes on construction; on request every value, naming the first offender.
+
+The scans read everything once, in parallel, and hold at most a million elements of temporaries at a time, or
+two bytes a node for the splits: they also suit memory-mapped graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from graphbraid.errors import DataError
+from graphbraid.sparse_features import FEATURE_DTYPES, SparseFeatures
+from graphbraid.topology import Csc, check_csc, check_ids, first_out_of_range
+
+if TYPE_CHECKING:
+    from graphbraid.graph import Graph
+
+_SCAN = 1 << 20
+
+
+def check_shapes(graph: Graph) -> None:
+    """Check in constant time what ties a graph's arrays together: shapes, dtypes, the ends of ``indptr``.
+
+    Raises:
+        DataError: names the array, what it is and what it should be.
+    """
+    csc, num_nodes, x = graph.csc, graph.num_nodes, graph.x
+    check_csc(csc.indptr, csc.indices, num_src=csc.num_src)
+    if csc.num_src != num_nodes:
+        raise DataError(
+            f"a graph has as many sources as destinations; the topology has {csc.num_src} and {num_nodes}"
+        )
+    _check_array(csc.weight, "edge weights", torch.float32, graph.num_edges)
+    _check_array(graph.edge_id, "edge_id", torch.int64, graph.num_edges)
+    if isinstance(x, Tensor) and (x.ndim != 2 or x.dtype not in FEATURE_DTYPES):
+        raise DataError(
+            "x must be a 2-d float32, float16 or bfloat16 tensor or SparseFeatures; "
+            f"got {x.dtype} of shape {tuple(x.shape)}"
+        )
+    if x is not None and x.shape[0] != num_nodes:
+        raise DataError(f"x has {x.shape[0]} rows, but the graph has {num_nodes} nodes")
+    if graph.y is not None:
+        _check_label_shape(graph.y, num_nodes)
+    for name, ids in graph.splits.items():
+        if ids.dtype != torch.int64 or ids.ndim != 1:
+            raise DataError(
+                f"split {name!r} must be 1-d int64 node ids; got {ids.dtype} of shape {tuple(ids.shape)}. "
+                "Graph.from_edge_index also takes masks"
+            )
+
+
+def validate_graph(
+    graph: Graph, *, num_classes: int | None = None, allow_negative_weights: bool = False
+) -> None:
+    """What :meth:`graphbraid.Graph.validate` does; its arguments and errors are described there."""
+    check_shapes(graph)
+    validate_topology(graph.csc, allow_negative_weights=allow_negative_weights)
+    if graph.edge_id is not None:
+        position = _first(graph.edge_id, lambda part: part < -1)
+        if position >= 0:
+            raise DataError(
+                "edge_id must hold positions of edges, or -1 for an edge that was added; "
+                f"edge_id[{position}] is {int(graph.edge_id[position])}"
+            )
+    if graph.x is not None:
+        validate_features(graph.x)
+    validate_splits(graph)
+    if graph.y is not None:
+        _validate_labels(graph, graph.y, num_classes)
+
+
+def validate_topology(csc: Csc, *, allow_negative_weights: bool = False) -> None:
+    """Check every value of an adjacency: ``indptr`` never falls, sources exist, weights are finite and >= 0.
+
+    Raises:
+        DataError: names the first value that is wrong and its position.
+    """
+    check_csc(csc.indptr, csc.indices, num_src=csc.num_src)
+    _validate_indptr(csc.indptr, "indptr")
+    position = first_out_of_range(csc.indices, csc.num_src)
+    if position >= 0:
+        raise DataError(
+            f"indices must be source nodes in [0, {csc.num_src}); indices[{position}], an in-edge of node "
+            f"{_row_of(csc.indptr, position)}, is {int(csc.indices[position])}"
+        )
+    if csc.weight is None:
+        return
+    position = _first(csc.weight, lambda part: ~part.isfinite())
+    if position >= 0:
+        raise DataError(f"edge weights must be finite; weight[{position}] is {float(csc.weight[position])}")
+    position = -1 if allow_negative_weights else _first(csc.weight, lambda part: part < 0)
+    if position >= 0:
+        raise DataError(
+            "edge weights must not be negative, for sampling and for normalising by degree; "
+            f"weight[{position}] is {float(csc.weight[position]):g}"
+        )
+
+
+def validate_features(x: Tensor | SparseFeatures) -> None:
+    """Check that all features are finite, and of sparse ones that ``indptr`` never falls and columns exist.
+
+    Raises:
+        DataError: names the first value that is wrong, its node and column.
+    """
+    if isinstance(x, SparseFeatures):
+        _validate_indptr(x.indptr, "indptr of the sparse features")
+        position = first_out_of_range(x.indices, x.num_cols)
+        if position >= 0:
+            raise DataError(
+                f"columns of sparse features must be in [0, {x.num_cols}); indices[{position}], in the row "
+                f"of node {_row_of(x.indptr, position)}, is {int(x.indices[position])}"
+            )
+        position = _first(x.values, lambda part: ~part.isfinite())
+        if position >= 0:
+            _raise_not_finite(
+                _row_of(x.indptr, position), int(x.indices[position]), float(x.values[position])
+            )
+        return
+    rows = max(1, _SCAN // max(1, x.shape[1]))
+    for begin in range(0, x.shape[0], rows):
+        part = x[begin : begin + rows]
+        if not bool(part.isfinite().all()):
+            row, column = (int(i) for i in (~part.isfinite()).nonzero()[0])
+            _raise_not_finite(begin + row, column, float(part[row, column]))
+
+
+def validate_splits(graph: Graph) -> None:
+    """Check that no split is empty, all ids exist, none is there twice, in one split or in two.
+
+    Raises:
+        DataError: names the split and the first id that is wrong.
+    """
+    owner = torch.zeros(graph.num_nodes, dtype=torch.uint8)
+    names = list(graph.splits)
+    for number, (name, ids) in enumerate(graph.splits.items(), start=1):
+        if not ids.numel():
+            raise DataError(f"split {name!r} is empty; leave it out or give it at least one node id")
+        check_ids(ids, graph.num_nodes, f"split {name!r}")
+        taken = owner[ids]
+        if bool(taken.any()):
+            position = int(taken.ne(0).nonzero()[0])
+            other = names[int(taken[position]) - 1]
+            raise DataError(
+                f"splits must not overlap: node {int(ids[position])} is {name}[{position}] and in {other!r}"
+            )
+        owner[ids] = number
+        if int((owner == number).sum()) != ids.numel():
+            raise DataError(_name_duplicate(name, ids))
+
+
+def _validate_labels(graph: Graph, y: Tensor, num_classes: int | None) -> None:
+    """Classes are -1 or in range and the splits' nodes have one; float labels of splits' nodes are finite."""
+    classes = not y.dtype.is_floating_point
+    if classes:
+        bound = num_classes if num_classes is not None else torch.iinfo(torch.int64).max
+        node = _first(y, lambda part: (part < -1) | (part >= bound))
+        if node >= 0:
+            allowed = "classes from 0" if num_classes is None else f"classes in [0, {num_classes})"
+            raise DataError(f"labels must be {allowed}, or -1 for none; y[{node}] is {int(y[node])}")
+    for name, ids in graph.splits.items():
+        rows = y[ids]
+        bad = rows < 0 if classes else ~rows.isfinite()
+        bad = bad if bad.ndim == 1 else bad.any(1)
+        if not bool(bad.any()):
+            continue
+        position = int(bad.nonzero()[0])
+        value = rows[position].tolist() if rows[position].numel() <= 8 else "not finite"
+        raise DataError(
+            f"every node of a split needs a label; {name}[{position}] is node {int(ids[position])}, "
+            f"whose label is {value}. Leave unlabelled nodes out of the split"
+        )
+
+
+def _check_label_shape(y: Tensor, num_nodes: int) -> None:
+    classes = y.dtype == torch.int64 and y.ndim == 1
+    if not (classes or (y.dtype == torch.float32 and y.ndim in (1, 2))):
+        raise DataError(
+            "y must be 1-d int64 classes, or 1-d or 2-d float32 labels or targets; "
+            f"got {y.dtype} of shape {tuple(y.shape)}"
+        )
+    if y.shape[0] != num_nodes:
+        raise DataError(f"y has {y.shape[0]} rows, but the graph has {num_nodes} nodes")
+
+
+def _check_array(values: Tensor | None, what: str, dtype: torch.dtype, num_edges: int) -> None:
+    if values is not None and (values.dtype != dtype or values.shape != (num_edges,)):
+        raise DataError(
+            f"{what} must be {dtype} of shape ({num_edges},); got {values.dtype} of {tuple(values.shape)}"
+        )
+
+
+def _validate_indptr(indptr: Tensor, what: str) -> None:
+    for begin in range(0, indptr.numel() - 1, _SCAN):
+        part = indptr[begin : begin + _SCAN + 1]
+        falls = part[1:] < part[:-1]
+        if bool(falls.any()):
+            row = begin + int(falls.nonzero()[0])
+            raise DataError(
+                f"{what} must never fall; it goes from {int(indptr[row])} at position {row} "
+                f"to {int(indptr[row + 1])} at {row + 1}"
+            )
+
+
+def _first(values: Tensor, wrong: Callable[[Tensor], Tensor]) -> int:
+    """Position of the first of 1-d ``values`` that is wrong, or -1."""
+    for begin in range(0, values.numel(), _SCAN):
+        flags = wrong(values[begin : begin + _SCAN])
+        if bool(flags.any()):
+            return begin + int(flags.nonzero()[0])
+    return -1
+
+
+def _row_of(indptr: Tensor, position: int) -> int:
+    return int(torch.searchsorted(indptr, position, right=True)) - 1
+
+
+def _raise_not_finite(node: int, column: int, value: float) -> None:
+    raise DataError(
+        f"features must be finite; x[{node}, {column}] is {value}. Replace it, e.g. with x.nan_to_num()"
+    )
+
+
+def _name_duplicate(name: str, ids: Tensor) -> str:
+    order = ids.argsort(stable=True)
+    repeated = (ids[order][1:] == ids[order][:-1]).nonzero().flatten() + 1
+    position = int(order[repeated].min())
+    return f"split {name!r} must not hold a node twice; {name}[{position}] is node {int(ids[position])} again"
