@@ -8,10 +8,13 @@
 namespace nb = nanobind;
 
 namespace gb {
-void bind_edges(nb::module_& m);
-void bind_topology(nb::module_& m);
 void bind_blockmodel(nb::module_& m);
+void bind_edges(nb::module_& m);
 void bind_sampling(nb::module_& m);
+void bind_sddmm(nb::module_& m);
+void bind_spmm(nb::module_& m);
+void bind_spmm_max(nb::module_& m);
+void bind_topology(nb::module_& m);
 }  // namespace gb
 
 namespace {
@@ -29,8 +32,11 @@ NB_MODULE(_native, m) {
   m.doc() = "graphbraid's compiled kernels; graphbraid.kernels loads them and chooses the variant";
   m.def("is_supported", [](const std::string& name) { return gb::is_supported(by_name(name)); });
   m.def("select", [](const std::string& name) { gb::set_active_variant(by_name(name)); });
-  gb::bind_edges(m);
-  gb::bind_topology(m);
   gb::bind_blockmodel(m);
+  gb::bind_edges(m);
   gb::bind_sampling(m);
+  gb::bind_sddmm(m);
+  gb::bind_spmm(m);
+  gb::bind_spmm_max(m);
+  gb::bind_topology(m);
 }

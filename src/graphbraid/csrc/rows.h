@@ -1,0 +1,67 @@
+// Checks and views for kernels over feature rows: dtypes by code, strided rows, optional coefficients.
+#pragma once
+
+#include <nanobind/stl/optional.h>
+
+#include <optional>
+
+#include "arrays.h"
+#include "spmm.h"
+
+namespace gb {
+
+// Any dtype; rows may stand apart (stride(0) >= width) but each row is contiguous.
+using RowArray = nb::ndarray<nb::ndim<2>, nb::device::cpu>;
+using VectorArray = nb::ndarray<nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using OptionalVector = std::optional<VectorArray>;
+
+template <typename Array>
+DType dtype_of(const Array& array, const char* name) {
+  const nb::dlpack::dtype type = array.dtype();
+  if (type.lanes == 1) {
+    if (type.code == static_cast<uint8_t>(nb::dlpack::dtype_code::Float)) {
+      if (type.bits == 32) return DType::kFloat32;
+      if (type.bits == 64) return DType::kFloat64;
+      if (type.bits == 16) return DType::kFloat16;
+    }
+    if (type.code == static_cast<uint8_t>(nb::dlpack::dtype_code::Bfloat) && type.bits == 16) return DType::kBfloat16;
+  }
+  throw nb::type_error((std::string(name) + " must be float32, float64, float16 or bfloat16").c_str());
+}
+
+inline DType sum_dtype(DType dtype) { return dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32; }
+
+inline void need(bool condition, const char* message) {
+  if (!condition) throw nb::value_error(message);
+}
+
+// The data of an optional vector of the sums' dtype and the given length, or null.
+inline const void* coefficients(const OptionalVector& vector, DType dtype, int64_t size, const char* name) {
+  if (!vector) return nullptr;
+  need(dtype_of(*vector, name) == sum_dtype(dtype), "coefficients must have the dtype the kernel sums in");
+  need(static_cast<int64_t>(vector->shape(0)) == size, (std::string(name) + " has the wrong length").c_str());
+  return vector->data();
+}
+
+inline Rows rows_of(const RowArray& array) {
+  need(array.shape(1) <= 1 || array.stride(1) == 1, "each row must be contiguous");
+  return {array.data(), array.stride(0)};
+}
+
+struct Topology {
+  const int64_t* indptr;
+  const void* indices;
+  bool wide;
+  int64_t num_dst, num_edges;
+};
+
+inline Topology topology_of(const Array1<const int64_t>& indptr, const VectorArray& indices) {
+  const nb::dlpack::dtype type = indices.dtype();
+  need(type.code == static_cast<uint8_t>(nb::dlpack::dtype_code::Int) && (type.bits == 32 || type.bits == 64),
+       "indices must be int32 or int64");
+  need(indptr.shape(0) >= 1, "indptr must not be empty");
+  return {indptr.data(), indices.data(), type.bits == 64, static_cast<int64_t>(indptr.shape(0)) - 1,
+          static_cast<int64_t>(indices.shape(0))};
+}
+
+}  // namespace gb

@@ -1,0 +1,68 @@
+// Binds the aggregation kernels (spmm.inl, spmm_max.inl, sddmm.inl); ops/spmm.py and ops/sddmm.py describe them.
+#include "spmm.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "balance.h"
+#include "rows.h"
+#include "variants.h"
+#include "x86.h"
+
+#define GB_KERNEL_FILE "spmm.inl"
+#include "for_each_variant.h"
+
+namespace gb {
+
+static void spmm(const Array1<const int64_t>& indptr, const VectorArray& indices, const RowArray& x,
+                 const OptionalVector& weight, const OptionalVector& src_scale, const OptionalVector& dst_scale,
+                 const OptionalVector& loop, double loop_scale, int64_t num_loops, bool skip_loops, bool mean,
+                 const std::optional<RowArray>& addend, const RowArray& out) {
+  const Topology topology = topology_of(indptr, indices);
+  SpmmArgs a;
+  a.dtype = dtype_of(x, "x");
+  a.wide_indices = topology.wide;
+  a.indptr = topology.indptr;
+  a.indices = topology.indices;
+  a.num_dst = topology.num_dst;
+  a.width = static_cast<int64_t>(x.shape(1));
+  a.x = rows_of(x);
+  const int64_t num_src = static_cast<int64_t>(x.shape(0));
+  a.weight = coefficients(weight, a.dtype, topology.num_edges, "weight");
+  a.src_scale = coefficients(src_scale, a.dtype, num_src, "src_scale");
+  a.dst_scale = coefficients(dst_scale, a.dtype, a.num_dst, "dst_scale");
+  a.loop = coefficients(loop, a.dtype, num_loops, "loop");
+  a.loop_scale = loop_scale;
+  a.num_loops = num_loops;
+  need(num_loops <= std::min(num_src, a.num_dst), "num_loops must not exceed the number of rows");
+  a.skip_loops = skip_loops;
+  a.mean = mean;
+  const DType out_dtype = dtype_of(out, "out");
+  a.out_wide = out_dtype != a.dtype;
+  need(out_dtype == a.dtype || out_dtype == sum_dtype(a.dtype), "out must have the dtype of x or of its sums");
+  need(static_cast<int64_t>(out.shape(0)) == a.num_dst && out.shape(1) == x.shape(1), "out has the wrong shape");
+  const Rows out_rows = rows_of(out);
+  a.out = const_cast<void*>(out_rows.data);
+  a.out_stride = out_rows.stride;
+  if (addend) {
+    need(dtype_of(*addend, "addend") == out_dtype, "addend must have the dtype of out");
+    need(addend->shape(1) == x.shape(1) && static_cast<int64_t>(addend->shape(0)) <= a.num_dst,
+         "addend has the wrong shape");
+    a.addend = rows_of(*addend);
+    a.num_addend = static_cast<int64_t>(addend->shape(0));
+  }
+  nb::gil_scoped_release release;
+  GB_PICK(spmm)(a);
+}
+
+void bind_spmm(nb::module_& m) {
+  using namespace nb::literals;
+  m.def("spmm", &spmm, "indptr"_a.noconvert(), "indices"_a.noconvert(), "x"_a.noconvert(),
+        "weight"_a.noconvert().none(), "src_scale"_a.noconvert().none(), "dst_scale"_a.noconvert().none(),
+        "loop"_a.noconvert().none(), "loop_scale"_a, "num_loops"_a, "skip_loops"_a, "mean"_a,
+        "addend"_a.noconvert().none(), "out"_a.noconvert());
+}
+
+}  // namespace gb

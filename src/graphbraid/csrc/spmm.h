@@ -1,0 +1,84 @@
+// Arguments of the aggregation kernels, checked by spmm.cpp and filled alike for every variant.
+#pragma once
+
+#include <cstdint>
+
+#include "dtypes.h"
+
+namespace gb {
+
+// Rows of a matrix: element (i, j) stands at data[i * stride + j].
+struct Rows {
+  const void* data = nullptr;
+  int64_t stride = 0;
+};
+
+struct SpmmArgs {
+  DType dtype = DType::kFloat32;  // of x
+  bool wide_indices = false;      // int64 instead of int32
+  const int64_t* indptr = nullptr;
+  const void* indices = nullptr;
+  int64_t num_dst = 0;
+  int64_t width = 0;
+  Rows x;
+  // Coefficients, in the dtype of the sums; each may be null.
+  const void* weight = nullptr;     // (num_edges,)
+  const void* src_scale = nullptr;  // (num_src,)
+  const void* dst_scale = nullptr;  // (num_dst,)
+  const void* loop = nullptr;       // (num_loops,)
+  double loop_scale = 0;            // 0: no implicit self-loops
+  int64_t num_loops = 0;            // the first rows have an implicit self-loop
+  bool skip_loops = false;          // leave out the edges u == v that are stored
+  bool mean = false;
+  Rows addend;  // dtype of out
+  int64_t num_addend = 0;
+  void* out = nullptr;  // dtype of x, or of the sums where out_wide
+  int64_t out_stride = 0;
+  bool out_wide = false;
+};
+
+struct SpmmMaxArgs {
+  DType dtype = DType::kFloat32;
+  bool wide_indices = false;
+  const int64_t* indptr = nullptr;
+  const void* indices = nullptr;
+  int64_t num_dst = 0;
+  int64_t width = 0;
+  Rows x;
+  const void* weight = nullptr;
+  void* out = nullptr;        // (num_dst, width), contiguous, dtype of x
+  int32_t* winner = nullptr;  // (num_dst, width), contiguous
+};
+
+struct SpmmMaxBackwardArgs {
+  DType dtype = DType::kFloat32;  // of grad and out
+  bool wide_indices = false;
+  const int64_t* indptr = nullptr;          // of the transpose
+  const void* indices = nullptr;            // of the transpose: destinations
+  const int64_t* perm = nullptr;            // edge of the transpose -> edge
+  const int64_t* forward_indptr = nullptr;  // by destination
+  int64_t num_src = 0;
+  int64_t width = 0;
+  Rows grad;
+  const void* weight = nullptr;  // in the order of the transpose
+  const int32_t* winner = nullptr;
+  void* out = nullptr;  // (num_src, width), contiguous
+};
+
+struct SddmmArgs {
+  DType dtype = DType::kFloat32;
+  bool wide_indices = false;
+  const int64_t* indptr = nullptr;
+  const void* indices = nullptr;
+  int64_t num_dst = 0;
+  int64_t num_edges = 0;
+  int64_t width = 0;
+  int64_t heads = 1;  // width = heads * channels
+  Rows dst;           // (num_dst, width)
+  Rows src;           // (num_src, width)
+  const void* dst_scale = nullptr;
+  const void* src_scale = nullptr;
+  void* out = nullptr;  // (num_edges, heads), dtype of the sums
+};
+
+}  // namespace gb

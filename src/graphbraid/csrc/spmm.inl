@@ -1,0 +1,220 @@
+// Aggregation over in-neighbours:
+//
+//   out[v, :] = dst_scale[v] * sum of weight[e] * src_scale[u] * x[u, :] over the edges e = u -> v
+//
+// each factor optional, `mean` divides by the row's edges; with implicit self-loops, loop_scale * loop[v] * src_scale[v]
+// * x[v, :] joins the sum; addend[v, :] is added last. Arguments: spmm.h; ops/spmm.py has checked them.
+//
+// Bound by reading num_edges rows of x. A row's sum is held in registers, up to kMaxTile vectors at once, and the rows
+// of coming neighbours are prefetched, also across the ends of rows (blocks of mini-batches have short ones).
+
+namespace gb::GB_VARIANT {
+
+#include "simd.inl"
+
+// Accumulators that fit in the registers, beside one loaded vector and one coefficient.
+constexpr int kMaxTile = GB_LANES_F32 == 16 ? 16 : 8;
+// Cache lines kept under way per thread.
+constexpr int kLinesAhead = 48;
+
+template <typename T>
+constexpr int prefetch_distance(int lines) {
+  return lines >= kLinesAhead / 2 ? 2 : kLinesAhead / lines > 24 ? 24 : kLinesAhead / lines;
+}
+
+// What a tile of NV vectors does with the edges [begin, end) of row v: acc[i] += coefficient * x[u, column + i * L ...].
+// The last vector holds `last` elements.
+template <typename T, typename I, int NV, bool Plain>
+GB_INLINE void sum_edges(const SpmmArgs& a, int64_t v, int64_t begin, int64_t end, int64_t prefetch_end, int64_t column,
+                         int last, Vec<T> (&acc)[NV]) {
+  constexpr int L = kLanes<T>;
+  constexpr int lines = (NV * L * static_cast<int>(sizeof(T)) + 63) / 64;
+  constexpr int distance = prefetch_distance<T>(lines);
+  const I* indices = static_cast<const I*>(a.indices);
+  const T* x = static_cast<const T*>(a.x.data) + column;
+  const Acc<T>* weight = static_cast<const Acc<T>*>(a.weight);
+  const Acc<T>* src_scale = static_cast<const Acc<T>*>(a.src_scale);
+  for (int64_t e = begin; e < end; ++e) {
+    const int64_t u = indices[e];
+    if (e + distance < prefetch_end) {
+      const char* next = reinterpret_cast<const char*>(x + indices[e + distance] * a.x.stride);
+      unroll<lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(next + 64 * i, 0, 3); });
+    }
+    const T* row = x + u * a.x.stride;
+    if constexpr (Plain) {
+      unroll<NV - 1>([&](auto i) GB_LAMBDA { acc[i] += load(row + i * L); });
+      acc[NV - 1] += load_n(row + (NV - 1) * L, last);
+    } else {
+      if (a.skip_loops && u == v) continue;
+      Acc<T> c = weight ? weight[e] : Acc<T>{1};
+      if (src_scale) c *= src_scale[u];
+      const Vec<T> c_all = splat<Vec<T>>(c);
+      unroll<NV - 1>([&](auto i) GB_LAMBDA { acc[i] += c_all * load(row + i * L); });
+      acc[NV - 1] += c_all * load_n(row + (NV - 1) * L, last);
+    }
+  }
+}
+
+template <typename T, int NV, typename Out>
+GB_INLINE void finish_row(const SpmmArgs& a, int64_t v, int64_t column, int last, Vec<T> (&acc)[NV]) {
+  constexpr int L = kLanes<T>;
+  if (v < a.num_loops) {
+    const Acc<T>* loop = static_cast<const Acc<T>*>(a.loop);
+    const Acc<T>* src_scale = static_cast<const Acc<T>*>(a.src_scale);
+    Acc<T> c = static_cast<Acc<T>>(a.loop_scale);
+    if (loop) c *= loop[v];
+    if (src_scale) c *= src_scale[v];
+    const Vec<T> c_all = splat<Vec<T>>(c);
+    const T* row = static_cast<const T*>(a.x.data) + v * a.x.stride + column;
+    unroll<NV - 1>([&](auto i) GB_LAMBDA { acc[i] += c_all * load(row + i * L); });
+    acc[NV - 1] += c_all * load_n(row + (NV - 1) * L, last);
+  }
+  if (a.mean || a.dst_scale) {
+    const int64_t degree = a.indptr[v + 1] - a.indptr[v];
+    Acc<T> c = a.mean && degree > 1 ? Acc<T>{1} / static_cast<Acc<T>>(degree) : Acc<T>{1};
+    if (a.dst_scale) c *= static_cast<const Acc<T>*>(a.dst_scale)[v];
+    unroll<NV>([&](auto i) GB_LAMBDA { acc[i] *= c; });
+  }
+  if (v < a.num_addend) {
+    const Out* row = static_cast<const Out*>(a.addend.data) + v * a.addend.stride + column;
+    unroll<NV - 1>([&](auto i) GB_LAMBDA { acc[i] += load(row + i * L); });
+    acc[NV - 1] += load_n(row + (NV - 1) * L, last);
+  }
+  Out* out = static_cast<Out*>(a.out) + v * a.out_stride + column;
+  unroll<NV - 1>([&](auto i) GB_LAMBDA {
+    if constexpr (sizeof(Out) == sizeof(Acc<T>))
+      store(out + i * L, acc[i]);
+    else
+      store_n(out + i * L, acc[i], L);
+  });
+  store_n(out + (NV - 1) * L, acc[NV - 1], last);
+}
+
+// One tile of columns of the rows [first, last_row). Hubs stand in `partial` already, one row per segment.
+template <typename T, typename I, int NV, bool Plain>
+void sum_rows(const SpmmArgs& a, const std::vector<Segment>& hubs, const Acc<T>* partial, int64_t first,
+              int64_t last_row, int64_t prefetch_end, int64_t column, int last) {
+  constexpr int L = kLanes<T>;
+  for (int64_t v = first; v < last_row; ++v) {
+    const int64_t begin = a.indptr[v], end = a.indptr[v + 1];
+    Vec<T> acc[NV] = {};
+    if (end - begin > kHubEdges) {
+      const int64_t parts = (end - begin + kHubEdges - 1) / kHubEdges;
+      const Acc<T>* part = partial + first_segment(hubs, v) * a.width + column;
+      for (int64_t s = 0; s < parts; ++s, part += a.width) {
+        unroll<NV - 1>([&](auto i) GB_LAMBDA { acc[i] += load(part + i * L); });
+        acc[NV - 1] += load_n(part + (NV - 1) * L, last);
+      }
+    } else {
+      sum_edges<T, I, NV, Plain>(a, v, begin, end, prefetch_end, column, last, acc);
+    }
+    if (a.out_wide)
+      finish_row<T, NV, Acc<T>>(a, v, column, last, acc);
+    else
+      finish_row<T, NV, T>(a, v, column, last, acc);
+  }
+}
+
+// One tile of columns of one hub's segment, summed into `out`.
+template <typename T, typename I, int NV, bool Plain>
+void sum_segment(const SpmmArgs& a, const Segment& segment, int64_t column, int last, Acc<T>* out) {
+  constexpr int L = kLanes<T>;
+  Vec<T> acc[NV] = {};
+  sum_edges<T, I, NV, Plain>(a, segment.row, segment.begin, segment.end, segment.end, column, last, acc);
+  unroll<NV - 1>([&](auto i) GB_LAMBDA { store(out + column + i * L, acc[i]); });
+  store_n(out + column + (NV - 1) * L, acc[NV - 1], last);
+}
+
+// Vectors of the next tile when `rest` are left: one of the compiled sizes, the last two tiles about equally wide.
+inline int tile_vectors(int64_t rest) {
+  if (rest > 2 * kMaxTile) return kMaxTile;
+  if (rest > kMaxTile) rest = (rest + 1) / 2;
+  if (rest > 12) return 16 <= kMaxTile && rest > 14 ? 16 : 8;
+  if (rest > 8) return rest == 12 ? 12 : 8;
+  return rest == 5 ? 4 : rest == 7 ? 6 : static_cast<int>(rest);
+}
+
+template <typename T>
+struct Tile {
+  int64_t column;
+  int vectors;
+  int last;  // elements in the last vector
+};
+
+template <typename T>
+std::vector<Tile<T>> tiles_of(int64_t width) {
+  constexpr int L = kLanes<T>;
+  std::vector<Tile<T>> tiles;
+  for (int64_t column = 0; column < width;) {
+    const int nv = tile_vectors((width - column + L - 1) / L);
+    const int64_t taken = std::min<int64_t>(width - column, nv * L);
+    tiles.push_back({column, nv, static_cast<int>(taken - (nv - 1) * L)});
+    column += taken;
+  }
+  return tiles;
+}
+
+// Calls f with std::integral_constant of the number of vectors.
+template <typename F>
+GB_INLINE void with_vectors(int vectors, F&& f) {
+  switch (vectors) {
+    case 1: return f(std::integral_constant<int, 1>{});
+    case 2: return f(std::integral_constant<int, 2>{});
+    case 3: return f(std::integral_constant<int, 3>{});
+    case 4: return f(std::integral_constant<int, 4>{});
+    case 6: return f(std::integral_constant<int, 6>{});
+    case 8: return f(std::integral_constant<int, 8>{});
+#if GB_LANES_F32 == 16
+    case 12: return f(std::integral_constant<int, 12>{});
+    default: return f(std::integral_constant<int, 16>{});
+#else
+    default: return f(std::integral_constant<int, 8>{});
+#endif
+  }
+}
+
+template <typename T, typename I, bool Plain>
+void spmm_typed(const SpmmArgs& a) {
+  const std::vector<Tile<T>> tiles = tiles_of<T>(a.width);
+  const std::vector<Segment> hubs = hub_segments(a.indptr, a.num_dst);
+  std::vector<Acc<T>> partial(hubs.size() * static_cast<size_t>(a.width));
+  parallel_dynamic(static_cast<int64_t>(hubs.size()), 1, [&](int64_t first, int64_t last) {
+    for (int64_t s = first; s < last; ++s)
+      for (const Tile<T>& tile : tiles)
+        with_vectors(tile.vectors, [&](auto nv) {
+          sum_segment<T, I, nv, Plain>(a, hubs[s], tile.column, tile.last, partial.data() + s * a.width);
+        });
+  });
+  const int64_t lines = (a.width * static_cast<int64_t>(sizeof(T)) + 63) / 64;
+  parallel_rows(a.indptr, a.num_dst, lines, [&](int64_t first, int64_t last_row) {
+    const int64_t prefetch_end = a.indptr[last_row];
+    // Wide rows take several tiles; each row finishes all of them while its neighbours' ids and pages are at hand.
+    const int64_t step = tiles.size() == 1 ? last_row - first : 1;
+    for (int64_t v = first; v < last_row; v += step)
+      for (const Tile<T>& tile : tiles)
+        with_vectors(tile.vectors, [&](auto nv) {
+          sum_rows<T, I, nv, Plain>(a, hubs, partial.data(), v, v + step, prefetch_end, tile.column, tile.last);
+        });
+  });
+}
+
+template <typename T>
+void spmm_indexed(const SpmmArgs& a) {
+  const bool plain = !a.weight && !a.src_scale && !a.skip_loops;
+  if (a.wide_indices) return spmm_typed<T, int64_t, false>(a);  // rare: no code of its own for plain sums
+  if constexpr (sizeof(T) <= 4) {
+    if (plain) return spmm_typed<T, int32_t, true>(a);
+  }
+  spmm_typed<T, int32_t, false>(a);
+}
+
+void spmm(const SpmmArgs& a) {
+  switch (a.dtype) {
+    case DType::kFloat32: return spmm_indexed<float>(a);
+    case DType::kFloat64: return spmm_indexed<double>(a);
+    case DType::kBfloat16: return spmm_indexed<Bf16>(a);
+    case DType::kFloat16: return spmm_indexed<F16>(a);
+  }
+}
+
+}  // namespace gb::GB_VARIANT

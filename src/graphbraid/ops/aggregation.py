@@ -1,0 +1,119 @@
+"""Aggregation: a weighted sum over in-neighbours with everything about the graph decided, ready to run both ways."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphbraid import kernels
+from graphbraid.ops import reference
+from graphbraid.ops.derived import inverse_degrees
+from graphbraid.topology import Csc
+
+sum_dtype = reference.sum_dtype
+
+
+def backend(tensor: Tensor) -> Any:
+    """The compiled kernels where they can run on ``tensor``'s device, else their twins."""
+    native = kernels.native() if tensor.device.type == "cpu" else None
+    return reference if native is None else native
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Aggregation:
+    """A linear map of node rows: ``out[v] = dst_scale[v] * sum of weight[e] * src_scale[u] * x[u]`` over edges ``u -> v``.
+
+    Every factor is optional. With ``loop_scale`` not zero, the sum also holds ``loop_scale * loop[v] * src_scale[v] *
+    x[v]``: an implicit self-loop of each of the first ``min(num_src, num_dst)`` nodes. Coefficients are constants to
+    autograd; :func:`graphbraid.ops.spmm` takes weights that learn.
+    """
+
+    csc: Csc
+    mean: bool = False
+    """Divide each row by its number of edges."""
+    weight: Tensor | None = None
+    """``(num_edges,)``, or None for ones."""
+    src_scale: Tensor | None = None
+    """``(num_src,)``, or None for ones."""
+    dst_scale: Tensor | None = None
+    """``(num_dst,)``, or None for ones."""
+    loop: Tensor | None = None
+    """``(num_loops,)`` coefficients of the implicit self-loops, or None for ones."""
+    loop_scale: float = 0.0
+    """Factor of all implicit self-loops; 0: there are none."""
+    skip_loops: bool = False
+    """Leave out stored edges ``v -> v``."""
+
+    @property
+    def num_loops(self) -> int:
+        """How many rows have an implicit self-loop."""
+        return min(self.csc.num_src, self.csc.num_dst) if self.loop_scale != 0 else 0
+
+    def forward(self, x: Tensor, *, addend: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+        """Aggregate ``x``, ``(num_src, width)``; rows of either matrix may be strided. Not seen by autograd.
+
+        Args:
+            x: float32, float64, float16 or bfloat16.
+            addend: ``(at most num_dst, width)`` of the result's dtype, added to its first rows.
+            out: ``(num_dst, width)`` of ``x``'s dtype or the one it is summed in; made like ``x`` if None.
+        """
+        if out is None:
+            out = x.new_empty(self.csc.num_dst, x.shape[1])
+        run_spmm(self.csc, x, self, mean=self.mean, addend=addend, out=out)
+        return out
+
+    def backward(self, grad: Tensor, *, addend: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+        """Apply the transposed map to ``grad``, ``(num_dst, width)``, by the reversed edges; as :meth:`forward`."""
+        if out is None:
+            out = grad.new_empty(self.csc.num_src, grad.shape[1])
+        run_spmm(self.csc.transpose()[0], grad, self._transposed(grad.dtype), mean=False, addend=addend, out=out)
+        return out
+
+    def scales(self, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
+        """Factors per source and per destination in ``dtype``, the mean's division among the latter."""
+        src = None if self.src_scale is None else self.src_scale.to(dtype)
+        dst = None if self.dst_scale is None else self.dst_scale.to(dtype)
+        if self.mean:
+            inverse = inverse_degrees(self.csc, dtype)
+            dst = inverse if dst is None else dst * inverse
+        return src, dst
+
+    def _transposed(self, dtype: torch.dtype) -> Aggregation:
+        src, dst = self.scales(sum_dtype(dtype))
+        weight = self.weight
+        if weight is not None:
+            transposed, perm = self.csc.transpose()
+            weight = transposed.weight if weight is self.csc.weight else weight[perm]
+        return replace(self, mean=False, src_scale=dst, dst_scale=src, weight=weight)
+
+
+def run_spmm(csc: Csc, x: Tensor, how: Aggregation, *, mean: bool, addend: Tensor | None, out: Tensor) -> None:
+    """Call the kernel over ``csc`` with ``how``'s coefficients, in the dtype it sums in."""
+    dtype = sum_dtype(x.dtype)
+    weight, src, dst, loop = (
+        None if factor is None else factor.detach().to(dtype).contiguous()
+        for factor in (how.weight, how.src_scale, how.dst_scale, how.loop)
+    )
+    backend(x).spmm(
+        csc.indptr,
+        csc.indices,
+        row_contiguous(x.detach()),
+        weight,
+        src,
+        dst,
+        loop,
+        how.loop_scale,
+        how.num_loops,
+        how.skip_loops,
+        mean,
+        None if addend is None else row_contiguous(addend.detach()),
+        out.detach(),
+    )
+
+
+def row_contiguous(x: Tensor) -> Tensor:
+    """``x`` itself if its rows are contiguous and in order, else a copy."""
+    return x if x.stride(1) == 1 and x.stride(0) >= x.shape[1] else x.contiguous()

@@ -1,0 +1,43 @@
+"""What operators derive from a Csc once and keep as long as it lives: inverse degrees, normalisations, self-loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from graphbraid.topology import Csc
+
+T = TypeVar("T")
+_KEPT: WeakKeyDictionary[Any, dict[Hashable, Any]] = WeakKeyDictionary()
+
+
+def derived(owner: object, key: Hashable, make: Callable[[], T]) -> T:
+    """``make()``, called once per ``owner`` and ``key``; kept until ``owner`` is gone.
+
+    ``make``'s result must not refer to ``owner``, which would keep both alive for ever.
+    """
+    kept = _KEPT.get(owner)
+    if kept is None:
+        kept = _KEPT.setdefault(owner, {})
+    if key not in kept:
+        kept[key] = make()
+    return cast("T", kept[key])
+
+
+def inverse_degrees(csc: Csc, dtype: torch.dtype) -> Tensor:
+    """``(num_dst,)``: 1 over the number of in-edges; 1 where there are none."""
+    return derived(csc, ("inverse_degrees", dtype), lambda: csc.degrees().clamp(min=1).to(dtype).reciprocal_())
+
+
+def stored_loops(csc: Csc) -> Tensor | None:
+    """Positions of the stored edges ``v -> v`` (sources and destinations share their first ids), or None without any."""
+
+    def find() -> Tensor | None:
+        loops = (csc.indices == csc.destinations()).nonzero().squeeze(1)
+        return loops if loops.numel() else None
+
+    return derived(csc, "stored_loops", find)

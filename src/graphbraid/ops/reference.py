@@ -1,0 +1,116 @@
+"""Plain PyTorch twins of the compiled kernels: the same arguments, the same results up to rounding.
+
+They define what each kernel computes, run where no compiled kernel can (another device, no extension), and are what the
+tests compare every variant with. They may allocate per edge and feature; the compiled kernels never do.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def sum_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype rows of ``dtype`` are summed in."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _destinations(indptr: Tensor) -> Tensor:
+    nodes = torch.arange(indptr.numel() - 1, device=indptr.device)
+    return torch.repeat_interleave(nodes, indptr.diff())
+
+
+def spmm(
+    indptr: Tensor,
+    indices: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    src_scale: Tensor | None,
+    dst_scale: Tensor | None,
+    loop: Tensor | None,
+    loop_scale: float,
+    num_loops: int,
+    skip_loops: bool,
+    mean: bool,
+    addend: Tensor | None,
+    out: Tensor,
+) -> None:
+    """Twin of ``spmm.inl``; its head gives the formula."""
+    x = x.to(sum_dtype(x.dtype))
+    scaled = x if src_scale is None else x * src_scale[:, None]
+    src, dst = indices.long(), _destinations(indptr)
+    rows = scaled[src]
+    if weight is not None:
+        rows *= weight[:, None]
+    if skip_loops:
+        rows[src == dst] = 0
+    total = x.new_zeros(out.shape).index_add_(0, dst, rows)
+    if num_loops:
+        own = scaled[:num_loops] * loop_scale
+        total[:num_loops] += own if loop is None else own * loop[:, None]
+    if mean:
+        total /= indptr.diff().clamp(min=1)[:, None]
+    if dst_scale is not None:
+        total *= dst_scale[:, None]
+    if addend is not None:
+        total[: addend.shape[0]] += addend
+    out.copy_(total)
+
+
+def spmm_max(
+    indptr: Tensor, indices: Tensor, x: Tensor, weight: Tensor | None, out: Tensor, winner: Tensor
+) -> None:
+    """Twin of ``spmm_max.inl``: ``winner`` is the position in the row of the first largest message, -1 in an empty row."""
+    width = x.shape[1]
+    rows = x.to(sum_dtype(x.dtype))[indices.long()]
+    if weight is not None:
+        rows = rows * weight[:, None]
+    dst = _destinations(indptr)[:, None].expand(-1, width)
+    best = rows.new_full(out.shape, -torch.inf).scatter_reduce_(0, dst, rows, "amax")
+    position = torch.arange(indices.numel(), device=x.device) - indptr[:-1].repeat_interleave(indptr.diff())
+    is_best = (rows == best.gather(0, dst)) | rows.isnan()
+    last = torch.iinfo(torch.int64).max
+    first = torch.full(out.shape, last, dtype=torch.int64, device=x.device)
+    candidates = torch.where(is_best, position[:, None], last)
+    first.scatter_reduce_(0, dst, candidates, "amin")
+    empty = indptr.diff() == 0
+    best[empty], first[empty] = 0, -1
+    out.copy_(best)
+    winner.copy_(first)
+
+
+def spmm_max_backward(
+    indptr: Tensor,
+    indices: Tensor,
+    perm: Tensor,
+    forward_indptr: Tensor,
+    grad: Tensor,
+    weight: Tensor | None,
+    winner: Tensor,
+    out: Tensor,
+) -> None:
+    """Twin of the kernel of that name: gradient of each source from the rows it won; ``weight`` in transposed order."""
+    dst = indices.long()
+    position = perm - forward_indptr[dst]
+    rows = torch.where(winner[dst] == position[:, None], grad.to(sum_dtype(grad.dtype))[dst], 0)
+    if weight is not None:
+        rows = rows * weight[:, None]
+    out.copy_(rows.new_zeros(out.shape).index_add_(0, _destinations(indptr), rows))
+
+
+def sddmm(
+    indptr: Tensor,
+    indices: Tensor,
+    dst_rows: Tensor,
+    src_rows: Tensor,
+    dst_scale: Tensor | None,
+    src_scale: Tensor | None,
+    out: Tensor,
+) -> None:
+    """Twin of ``sddmm.inl``: per edge and head, the scaled inner product of the two ends' rows."""
+    dtype = sum_dtype(dst_rows.dtype)
+    left, right = dst_rows.to(dtype), src_rows.to(dtype)
+    left = left if dst_scale is None else left * dst_scale[:, None]
+    right = right if src_scale is None else right * src_scale[:, None]
+    products = left[_destinations(indptr)] * right[indices.long()]
+    out.copy_(products.view(out.shape[0], out.shape[1], -1).sum(-1))

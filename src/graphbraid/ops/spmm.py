@@ -1,0 +1,153 @@
+"""spmm: aggregate the rows of in-neighbours by sum, mean or maximum."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.ops.aggregation import Aggregation, backend, row_contiguous, sum_dtype
+from graphbraid.ops.sddmm import edge_dot
+from graphbraid.topology import Csc
+
+Reduce = Literal["sum", "mean", "max"]
+
+
+def spmm(csc: Csc, x: Tensor, reduce: Reduce = "sum", *, weight: Tensor | None = None) -> Tensor:
+    """Aggregate in-neighbours: ``out[v]`` reduces ``weight[e] * x[u]`` over the edges ``e = u -> v``.
+
+    Sums run in float32 (float64 for float64), edge by edge in order, so results do not depend on the number of threads.
+    A node without in-edges gets 0. The gradient of ``max`` goes to the first of equal largest messages.
+
+    Args:
+        csc: the graph or block. Its own ``weight`` is not used unless passed here.
+        x: ``(num_src, width)`` float32, float64, float16 or bfloat16.
+        reduce: ``"sum"``, ``"mean"`` (over the number of edges, whatever their weights) or ``"max"``.
+        weight: ``(num_edges,)``, may require a gradient.
+
+    Returns:
+        ``(num_dst, width)`` of ``x``'s dtype.
+
+    Raises:
+        ConfigError: ``reduce`` is none of the three.
+        DataError: ``x`` or ``weight`` does not fit the graph.
+    """
+    check_rows(csc, x)
+    if weight is not None:
+        if weight.shape != (csc.num_edges,):
+            raise DataError(
+                f"weight must have one value per edge ({csc.num_edges},); got shape {tuple(weight.shape)}"
+            )
+        weight = weight.to(sum_dtype(x.dtype))
+    if reduce == "max":
+        out: Tensor = _Max.apply(x, weight, csc)
+        return out
+    if reduce not in ("sum", "mean"):
+        raise ConfigError(f"reduce must be 'sum', 'mean' or 'max'; got {reduce!r}")
+    return aggregate(Aggregation(csc=csc, mean=reduce == "mean"), x, weight=weight)
+
+
+def aggregate(
+    how: Aggregation, x: Tensor, *, weight: Tensor | None = None, addend: Tensor | None = None, wide: bool = False
+) -> Tensor:
+    """Run an :class:`Aggregation` under autograd.
+
+    Args:
+        how: the map; its own coefficients are constants.
+        x: ``(num_src, width)``.
+        weight: ``(num_edges,)`` in the dtype of the sums, in place of ``how.weight``; may require a gradient.
+        addend: ``(at most num_dst, width)`` of the result's dtype, added to the first rows.
+        wide: give the result in the dtype of the sums instead of ``x``'s.
+    """
+    out: Tensor = _Sum.apply(x, weight, addend, how, wide)
+    return out
+
+
+def check_rows(csc: Csc, x: Tensor) -> None:
+    """Raise DataError unless ``x`` has a row of numbers per source node."""
+    if x.ndim != 2 or x.shape[0] != csc.num_src:
+        raise DataError(f"x must have one row per source node ({csc.num_src}); got shape {tuple(x.shape)}")
+    if not x.dtype.is_floating_point:
+        raise DataError(f"x must be floating point; got {x.dtype}. Convert it with x.float().")
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, addend: Tensor | None, how: Aggregation, wide: bool
+    ) -> Tensor:
+        if weight is not None:
+            how = replace(how, weight=weight.detach())
+        ctx.how, ctx.dtype = how, x.dtype
+        ctx.num_addend = 0 if addend is None else addend.shape[0]
+        ctx.save_for_backward(x if weight is not None and ctx.needs_input_grad[1] else None)
+        dtype = sum_dtype(x.dtype) if wide else x.dtype
+        return how.forward(x, addend=addend, out=x.new_empty((how.csc.num_dst, x.shape[1]), dtype=dtype))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        how: Aggregation = ctx.how
+        grad = row_contiguous(grad)
+        grad_x = how.backward(grad).to(ctx.dtype) if ctx.needs_input_grad[0] else None
+        grad_weight = None
+        if ctx.needs_input_grad[1]:
+            (x,) = ctx.saved_tensors
+            src_scale, dst_scale = how.scales(sum_dtype(grad.dtype))
+            grad_weight = edge_dot(
+                how.csc, grad, x.to(grad.dtype), dst_scale=dst_scale, src_scale=src_scale
+            ).squeeze(1)
+            if how.skip_loops:
+                grad_weight[how.csc.indices == how.csc.destinations()] = 0
+        grad_addend = grad[: ctx.num_addend] if ctx.needs_input_grad[2] else None
+        return grad_x, grad_weight, grad_addend, None, None
+
+
+class _Max(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, csc: Csc) -> Tensor:
+        out = x.new_empty(csc.num_dst, x.shape[1])
+        winner = torch.empty(out.shape, dtype=torch.int32, device=x.device)
+        rows = x.detach().contiguous()
+        factors = None if weight is None else weight.detach().contiguous()
+        backend(x).spmm_max(csc.indptr, csc.indices, rows, factors, out, winner)
+        ctx.csc = csc
+        ctx.save_for_backward(winner, factors, rows if weight is not None else None)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        csc: Csc = ctx.csc
+        winner, weight, x = ctx.saved_tensors
+        grad = grad.contiguous()
+        grad_x = grad_weight = None
+        if ctx.needs_input_grad[0]:
+            transposed, perm = csc.transpose()
+            grad_x = grad.new_empty(csc.num_src, grad.shape[1])
+            backend(grad).spmm_max_backward(
+                transposed.indptr,
+                transposed.indices,
+                perm,
+                csc.indptr,
+                grad,
+                None if weight is None else weight[perm],
+                winner,
+                grad_x,
+            )
+        if ctx.needs_input_grad[1]:
+            grad_weight = _max_weight_grad(csc, winner, grad, x)
+        return grad_x, grad_weight, None
+
+
+def _max_weight_grad(csc: Csc, winner: Tensor, grad: Tensor, x: Tensor) -> Tensor:
+    """Gradient of the weights under ``max``: each (node, column) adds to the one edge that won it."""
+    dtype = sum_dtype(x.dtype)
+    node, column = (winner >= 0).nonzero(as_tuple=True)
+    edge = csc.indptr[node] + winner[node, column]
+    products = grad[node, column].to(dtype) * x[csc.indices[edge].long(), column].to(dtype)
+    return products.new_zeros(csc.num_edges).index_add_(0, edge, products)
