@@ -18,8 +18,9 @@ GB_INLINE void max_tile(const SpmmMaxArgs& a, int64_t v, int64_t column, int las
   const T* x = static_cast<const T*>(a.x.data) + column;
   const Acc<T>* weight = static_cast<const Acc<T>*>(a.weight);
   const int64_t begin = a.indptr[v], end = a.indptr[v + 1], total = a.indptr[a.num_dst];
-  Vec<T> best[NV];
+  Vec<T> best[NV] = {};
   Mask<T> winner[NV];
+  unroll<NV>([&](auto i) GB_LAMBDA { winner[i] = Mask<T>{} - 1; });
   for (int64_t e = begin; e < end; ++e) {
     if (e + 8 < total) prefetch_row(x + indices[e + 8] * a.x.stride, NV * L * static_cast<int64_t>(sizeof(T)));
     const T* row = x + indices[e] * a.x.stride;
@@ -36,9 +37,8 @@ GB_INLINE void max_tile(const SpmmMaxArgs& a, int64_t v, int64_t column, int las
   int32_t* won = a.winner + v * a.width + column;
   for (int i = 0; i < NV; ++i) {
     const int n = i < NV - 1 ? L : last;
-    const Vec<T> value = begin == end ? Vec<T>{} : best[i];
-    store_n(out + i * L, value, n);
-    for (int j = 0; j < n; ++j) won[i * L + j] = begin == end ? -1 : static_cast<int32_t>(winner[i][j]);
+    store_n(out + i * L, best[i], n);
+    for (int j = 0; j < n; ++j) won[i * L + j] = static_cast<int32_t>(winner[i][j]);
   }
 }
 

@@ -1,4 +1,6 @@
-"""Aggregation: a weighted sum over in-neighbours with everything about the graph decided, ready to run both ways."""
+"""Aggregation: a weighted sum over in-neighbours with everything about the graph decided, ready to run both
+ways.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,12 @@ def backend(tensor: Tensor) -> Any:
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Aggregation:
-    """A linear map of node rows: ``out[v] = dst_scale[v] * sum of weight[e] * src_scale[u] * x[u]`` over edges ``u -> v``.
+    """A linear map of node rows: ``out[v] = dst_scale[v] * sum of weight[e] * src_scale[u] * x[u]`` over
+    edges ``u -> v``.
 
-    Every factor is optional. With ``loop_scale`` not zero, the sum also holds ``loop_scale * loop[v] * src_scale[v] *
-    x[v]``: an implicit self-loop of each of the first ``min(num_src, num_dst)`` nodes. Coefficients are constants to
-    autograd; :func:`graphbraid.ops.spmm` takes weights that learn.
+    Every factor is optional. With ``loop_scale`` not zero, the sum also holds ``loop_scale * loop[v] *
+    src_scale[v] * x[v]``: an implicit self-loop of each of the first ``min(num_src, num_dst)`` nodes.
+    Coefficients are constants to autograd; :func:`graphbraid.ops.spmm` takes weights that learn.
     """
 
     csc: Csc
@@ -66,10 +69,14 @@ class Aggregation:
         return out
 
     def backward(self, grad: Tensor, *, addend: Tensor | None = None, out: Tensor | None = None) -> Tensor:
-        """Apply the transposed map to ``grad``, ``(num_dst, width)``, by the reversed edges; as :meth:`forward`."""
+        """Apply the transposed map to ``grad``, ``(num_dst, width)``, by the reversed edges; as
+        :meth:`forward`.
+        """
         if out is None:
             out = grad.new_empty(self.csc.num_src, grad.shape[1])
-        run_spmm(self.csc.transpose()[0], grad, self._transposed(grad.dtype), mean=False, addend=addend, out=out)
+        run_spmm(
+            self.csc.transpose()[0], grad, self._transposed(grad.dtype), mean=False, addend=addend, out=out
+        )
         return out
 
     def scales(self, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
@@ -90,7 +97,9 @@ class Aggregation:
         return replace(self, mean=False, src_scale=dst, dst_scale=src, weight=weight)
 
 
-def run_spmm(csc: Csc, x: Tensor, how: Aggregation, *, mean: bool, addend: Tensor | None, out: Tensor) -> None:
+def run_spmm(
+    csc: Csc, x: Tensor, how: Aggregation, *, mean: bool, addend: Tensor | None, out: Tensor
+) -> None:
     """Call the kernel over ``csc`` with ``how``'s coefficients, in the dtype it sums in."""
     dtype = sum_dtype(x.dtype)
     weight, src, dst, loop = (

@@ -1,4 +1,6 @@
-"""What operators derive from a Csc once and keep as long as it lives: inverse degrees, normalisations, self-loops."""
+"""What operators derive from a Csc once and keep as long as it lives: inverse degrees, normalisations,
+self-loops.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,22 @@ def derived(owner: object, key: Hashable, make: Callable[[], T]) -> T:
     return cast("T", kept[key])
 
 
+def share(owner: object, other: object, key: Hashable, make: Callable[[], T]) -> None:
+    """Let ``other`` have what ``owner`` keeps under ``key``, made first if need be."""
+    _KEPT.setdefault(other, {})[key] = derived(owner, key, make)
+
+
 def inverse_degrees(csc: Csc, dtype: torch.dtype) -> Tensor:
     """``(num_dst,)``: 1 over the number of in-edges; 1 where there are none."""
-    return derived(csc, ("inverse_degrees", dtype), lambda: csc.degrees().clamp(min=1).to(dtype).reciprocal_())
+    return derived(
+        csc, ("inverse_degrees", dtype), lambda: csc.degrees().clamp(min=1).to(dtype).reciprocal_()
+    )
 
 
 def stored_loops(csc: Csc) -> Tensor | None:
-    """Positions of the stored edges ``v -> v`` (sources and destinations share their first ids), or None without any."""
+    """Positions of the stored edges ``v -> v`` (sources and destinations share their first ids), or None
+    without any.
+    """
 
     def find() -> Tensor | None:
         loops = (csc.indices == csc.destinations()).nonzero().squeeze(1)

@@ -1,9 +1,11 @@
 """Plain PyTorch twins of the compiled kernels: the same arguments, the same results up to rounding.
 
-They define what each kernel computes, run where no compiled kernel can (another device, no extension), and are what the
-tests compare every variant with. They may allocate per edge and feature; the compiled kernels never do.
+They define what each kernel computes, run where no compiled kernel can (another device, no extension), and
+are what the tests compare every variant with. They may allocate per edge and feature; the compiled kernels
+never do.
 """
 
+# ruff: noqa: PLR0917 - the kernels take their arguments by position
 from __future__ import annotations
 
 import torch
@@ -60,7 +62,9 @@ def spmm(
 def spmm_max(
     indptr: Tensor, indices: Tensor, x: Tensor, weight: Tensor | None, out: Tensor, winner: Tensor
 ) -> None:
-    """Twin of ``spmm_max.inl``: ``winner`` is the position in the row of the first largest message, -1 in an empty row."""
+    """Twin of ``spmm_max.inl``: ``winner`` is the position in the row of the first largest message, -1 in an
+    empty row.
+    """
     width = x.shape[1]
     rows = x.to(sum_dtype(x.dtype))[indices.long()]
     if weight is not None:
@@ -89,7 +93,9 @@ def spmm_max_backward(
     winner: Tensor,
     out: Tensor,
 ) -> None:
-    """Twin of the kernel of that name: gradient of each source from the rows it won; ``weight`` in transposed order."""
+    """Twin of the kernel of that name: gradient of each source from the rows it won; ``weight`` in transposed
+    order.
+    """
     dst = indices.long()
     position = perm - forward_indptr[dst]
     rows = torch.where(winner[dst] == position[:, None], grad.to(sum_dtype(grad.dtype))[dst], 0)

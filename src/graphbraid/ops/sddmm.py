@@ -34,8 +34,10 @@ def sddmm(csc: Csc, dst_rows: Tensor, src_rows: Tensor) -> Tensor:
             f"got {tuple(dst_rows.shape)} and {tuple(src_rows.shape)}"
         )
     if dst_rows.dtype != src_rows.dtype:
-        raise DataError(f"dst_rows and src_rows must have one dtype; got {dst_rows.dtype} and {src_rows.dtype}")
-    out: Tensor = _Sddmm.apply(dst_rows, src_rows, csc)
+        raise DataError(
+            f"dst_rows and src_rows must have one dtype; got {dst_rows.dtype} and {src_rows.dtype}"
+        )
+    out: Tensor = _Sddmm.apply(dst_rows, src_rows, csc)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -48,7 +50,9 @@ def edge_dot(
     dst_scale: Tensor | None = None,
     src_scale: Tensor | None = None,
 ) -> Tensor:
-    """The kernel under :func:`sddmm`, not seen by autograd: ``(num_edges, heads)`` scaled inner products per head."""
+    """The kernel under :func:`sddmm`, not seen by autograd: ``(num_edges, heads)`` scaled inner products per
+    head.
+    """
     dtype = sum_dtype(dst_rows.dtype)
     out = torch.empty((csc.num_edges, heads), dtype=dtype, device=dst_rows.device)
     dst_rows, src_rows = row_contiguous(dst_rows.detach()), row_contiguous(src_rows.detach())
@@ -66,7 +70,8 @@ class _Sddmm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        # d out[e] / d dst_rows[v] = src_rows[u]: a weighted sum over edges, with the incoming gradient as weight.
+        # d out[e] / d dst_rows[v] = src_rows[u]: a weighted sum over edges, with the incoming gradient as
+        # weight.
         dst_rows, src_rows = ctx.saved_tensors
         how = Aggregation(csc=ctx.csc, weight=grad)
         grad_dst = how.forward(src_rows) if ctx.needs_input_grad[0] else None

@@ -20,8 +20,9 @@ Reduce = Literal["sum", "mean", "max"]
 def spmm(csc: Csc, x: Tensor, reduce: Reduce = "sum", *, weight: Tensor | None = None) -> Tensor:
     """Aggregate in-neighbours: ``out[v]`` reduces ``weight[e] * x[u]`` over the edges ``e = u -> v``.
 
-    Sums run in float32 (float64 for float64), edge by edge in order, so results do not depend on the number of threads.
-    A node without in-edges gets 0. The gradient of ``max`` goes to the first of equal largest messages.
+    Sums run in float32 (float64 for float64), edge by edge in order, so results do not depend on the number
+    of threads. A node without in-edges gets 0. The gradient of ``max`` goes to the first of equal largest
+    messages.
 
     Args:
         csc: the graph or block. Its own ``weight`` is not used unless passed here.
@@ -44,7 +45,7 @@ def spmm(csc: Csc, x: Tensor, reduce: Reduce = "sum", *, weight: Tensor | None =
             )
         weight = weight.to(sum_dtype(x.dtype))
     if reduce == "max":
-        out: Tensor = _Max.apply(x, weight, csc)
+        out: Tensor = _Max.apply(x, weight, csc)  # type: ignore[no-untyped-call]
         return out
     if reduce not in ("sum", "mean"):
         raise ConfigError(f"reduce must be 'sum', 'mean' or 'max'; got {reduce!r}")
@@ -52,7 +53,12 @@ def spmm(csc: Csc, x: Tensor, reduce: Reduce = "sum", *, weight: Tensor | None =
 
 
 def aggregate(
-    how: Aggregation, x: Tensor, *, weight: Tensor | None = None, addend: Tensor | None = None, wide: bool = False
+    how: Aggregation,
+    x: Tensor,
+    *,
+    weight: Tensor | None = None,
+    addend: Tensor | None = None,
+    wide: bool = False,
 ) -> Tensor:
     """Run an :class:`Aggregation` under autograd.
 
@@ -63,7 +69,7 @@ def aggregate(
         addend: ``(at most num_dst, width)`` of the result's dtype, added to the first rows.
         wide: give the result in the dtype of the sums instead of ``x``'s.
     """
-    out: Tensor = _Sum.apply(x, weight, addend, how, wide)
+    out: Tensor = _Sum.apply(x, weight, addend, how, wide)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -77,7 +83,7 @@ def check_rows(csc: Csc, x: Tensor) -> None:
 
 class _Sum(torch.autograd.Function):
     @staticmethod
-    def forward(
+    def forward(  # noqa: PLR0917 - autograd passes by position
         ctx: Any, x: Tensor, weight: Tensor | None, addend: Tensor | None, how: Aggregation, wide: bool
     ) -> Tensor:
         if weight is not None:

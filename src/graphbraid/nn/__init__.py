@@ -1,0 +1,24 @@
+"""Layers and models on graphbraid's fused operators, with PyTorch Geometric's parameters and meaning."""
+
+from graphbraid.nn.conv import Conv
+from graphbraid.nn.gcn import GCNConv, gcn_norm
+from graphbraid.nn.gin import GINConv
+from graphbraid.nn.models import GCN, GIN, MLP, GraphModel, GraphSAGE
+from graphbraid.nn.registry import MODELS, make_model, model_options
+from graphbraid.nn.sage import SAGEConv
+
+__all__ = [
+    "GCN",
+    "GIN",
+    "MLP",
+    "MODELS",
+    "Conv",
+    "GCNConv",
+    "GINConv",
+    "GraphModel",
+    "GraphSAGE",
+    "SAGEConv",
+    "gcn_norm",
+    "make_model",
+    "model_options",
+]

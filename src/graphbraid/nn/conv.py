@@ -1,0 +1,65 @@
+"""What all layers share: how they are called and how their last steps are fused."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from graphbraid.errors import DataError
+from graphbraid.sparse_features import SparseFeatures
+from graphbraid.topology import Csc
+
+Features = Tensor | SparseFeatures
+
+
+class Conv(nn.Module):
+    """Base of the layers: ``conv(x, csc)`` maps ``(num_src, in_channels)`` rows to ``(num_dst,
+    out_channels)``.
+
+    A block's destinations are a prefix of its sources, so a layer computes only the rows that the next one
+    reads. Subclasses give :meth:`combine`; the bias is added after it, so that a model can fuse bias,
+    activation and dropout.
+    """
+
+    bias: nn.Parameter | None
+    in_channels: int
+    out_channels: int
+
+    def forward(self, x: Features, csc: Csc) -> Tensor:
+        """Apply the layer.
+
+        Args:
+            x: ``(num_src, in_channels)`` dense rows, or sparse features.
+            csc: a whole graph, or one layer's block.
+
+        Raises:
+            DataError: ``x`` does not fit the graph or the layer.
+        """
+        out = self.combine(x, csc)
+        return out if self.bias is None else out + self.bias
+
+    def combine(self, x: Features, csc: Csc) -> Tensor:
+        """The layer without its final bias."""
+        raise NotImplementedError
+
+    def check(self, x: Features, csc: Csc) -> None:
+        """Raise DataError unless ``x`` is ``(num_src, in_channels)``."""
+        if tuple(x.shape) != (csc.num_src, self.in_channels):
+            raise DataError(
+                f"{type(self).__name__} needs x of shape ({csc.num_src}, {self.in_channels}): one row per source node, "
+                f"one column per input channel; got {tuple(x.shape)}"
+            )
+
+    def extra_repr(self) -> str:
+        """Channels, as shown by ``print``."""
+        return f"{self.in_channels}, {self.out_channels}"
+
+
+def zero_bias(channels: int, *, bias: bool) -> nn.Parameter | None:
+    """A bias that starts at 0, or None."""
+    return nn.Parameter(torch.zeros(channels)) if bias else None
+
+
+def dense(x: Features) -> Tensor:
+    """``x`` itself, or sparse features made dense for a layer that needs whole rows."""
+    return x.to_dense() if isinstance(x, SparseFeatures) else x

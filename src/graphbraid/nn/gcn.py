@@ -1,0 +1,164 @@
+"""GCNConv: the graph convolution of Kipf and Welling, and its normalisation."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from graphbraid.errors import ConfigError
+from graphbraid.nn.conv import Conv, Features, zero_bias
+from graphbraid.nn.linear import Linear
+from graphbraid.ops import Aggregation, aggregate_linear
+from graphbraid.ops.derived import derived, stored_loops
+from graphbraid.topology import Csc
+
+
+class GCNConv(Conv):
+    r"""Graph convolution, "Semi-Supervised Classification with Graph Convolutional Networks".
+
+    .. math:: X' = \hat{D}^{-1/2} \hat{A} \hat{D}^{-1/2} X W
+
+    Equal to PyTorch Geometric's layer of the same name on the same edges, with the same parameters
+    (``lin.weight``, ``bias``). One departure: ``improved`` adds self-loops of weight 2 as its documentation
+    says, also without edge weights, where PyG 2.8 adds weight 1. Edge weights are the graph's ``csc.weight``
+    and are not learned.
+
+    On a block, see :func:`gcn_norm`. Self-loops are added inside the kernel; no edge list is rebuilt.
+
+    Args:
+        in_channels: width of the input.
+        out_channels: width of the output.
+        improved: add self-loops of weight 2.
+        add_self_loops: whether to add self-loops; None: as ``normalize``.
+        normalize: whether to normalise by degrees; if not, this is a plain weighted sum.
+        bias: whether to learn an additive bias.
+
+    Raises:
+        ConfigError: self-loops are asked for without normalisation.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        improved: bool = False,
+        add_self_loops: bool | None = None,
+        normalize: bool = True,
+        bias: bool = True,
+    ):
+        super().__init__()
+        if add_self_loops is None:
+            add_self_loops = normalize
+        if add_self_loops and not normalize:
+            raise ConfigError(
+                "GCNConv adds self-loops only when it normalises; set normalize=True or add_self_loops=False"
+            )
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.improved, self.add_self_loops, self.normalize = improved, add_self_loops, normalize
+        self.lin = Linear(in_channels, out_channels, bias=False, init="glorot")
+        self.bias = zero_bias(out_channels, bias=bias)
+
+    def reset_parameters(self) -> None:
+        """Draw the weight anew; set the bias to 0."""
+        self.lin.reset_parameters()
+        if self.bias is not None:
+            torch.nn.init.zeros_(self.bias)
+
+    def combine(self, x: Features, csc: Csc) -> Tensor:
+        """The layer without its bias."""
+        self.check(x, csc)
+        if self.normalize:
+            how = gcn_norm(csc, add_self_loops=self.add_self_loops, improved=self.improved)
+        else:
+            how = Aggregation(csc=csc, weight=csc.weight)
+        return aggregate_linear(how, x, self.lin.weight)
+
+
+def gcn_norm(csc: Csc, *, add_self_loops: bool = True, improved: bool = False) -> Aggregation:
+    """The symmetrically normalised adjacency of :class:`GCNConv`, with each node's self-loop implied.
+
+    Follows PyG's ``gcn_norm``: stored self-loops give way to one of weight 1 (2 where ``improved``), or, on a
+    weighted graph, keep their weight (the last one's, if there are several).
+
+    On a block without ``src_degree``, degrees are counted in the block: this equals PyG's layer on the
+    block's edges among its ``num_src`` nodes. A source that is no destination has no in-edges there and
+    degree 1. With ``src_degree``, both sides use the graph's degrees, and the sum over sampled neighbours is
+    scaled up by degree over sampled degree: an unbiased estimate of the layer on the whole graph, and equal
+    to it where all neighbours are taken.
+    """
+    key = ("gcn_norm", add_self_loops, improved)
+    factors = derived(csc, key, lambda: _gcn_factors(csc, add_self_loops, 2.0 if improved else 1.0))
+    src_scale, dst_scale, loop, weight, skip = factors
+    return Aggregation(
+        csc=csc,
+        weight=csc.weight if weight is None else weight,
+        src_scale=src_scale,
+        dst_scale=dst_scale,
+        loop=loop,
+        loop_scale=(2.0 if improved and loop is None else 1.0) if add_self_loops else 0.0,
+        skip_loops=skip,
+    )
+
+
+def _gcn_factors(
+    csc: Csc, add_self_loops: bool, fill: float
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, bool]:
+    """``src_scale, dst_scale, loop, weight, skip_loops``; ``loop`` and ``weight`` only where they differ from
+    the plain ones.
+    """
+    loops = stored_loops(csc) if add_self_loops else None
+    degree = _degrees(csc, loops)
+    loop = None
+    if loops is not None and csc.weight is not None:
+        loop = degree.new_full((min(csc.num_src, csc.num_dst),), fill)
+        loop[csc.indices[loops].long()] = csc.weight[loops]
+    if add_self_loops and loop is None:
+        own: Tensor | float = fill
+    else:
+        own = 0.0 if loop is None else loop
+    if csc.src_degree is not None:
+        return _graph_factors(csc, degree, own, loop, loops is not None)
+    dst_scale = _inverse_sqrt(degree + own)
+    src_scale = dst_scale
+    if csc.num_src != csc.num_dst:
+        outer = degree.new_full((csc.num_src - csc.num_dst,), fill if add_self_loops else 0.0)
+        src_scale = torch.cat((dst_scale, _inverse_sqrt(outer)))
+    return src_scale, dst_scale, loop, None, loops is not None
+
+
+def _graph_factors(
+    csc: Csc, sampled: Tensor, own: Tensor | float, loop: Tensor | None, skip: bool
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, bool]:
+    """As :func:`_gcn_factors` for a block that knows the graph's degrees."""
+    assert csc.src_degree is not None
+    degree = csc.src_degree.to(torch.float32)
+    fill = own if isinstance(own, float) else 1.0
+    src_scale = _inverse_sqrt(degree + fill)
+    dst_scale = src_scale[: csc.num_dst]
+    # Each edge stands for degree / sampled edges of the graph; the self-loop for itself.
+    factor = degree[: csc.num_dst] / sampled.clamp(min=torch.finfo(torch.float32).tiny)
+    weight = factor[csc.destinations().long()]
+    if csc.weight is not None:
+        weight = weight * csc.weight
+    return src_scale, dst_scale, loop, weight, skip
+
+
+def _degrees(csc: Csc, loops: Tensor | None) -> Tensor:
+    """``(num_dst,)`` float32: sums of the weights of in-edges, without those at positions ``loops``."""
+    if csc.weight is None:
+        degree = csc.degrees().to(torch.float32)
+        if loops is not None:
+            degree -= torch.bincount(csc.indices[loops].long(), minlength=csc.num_dst)
+        return degree
+    weight = csc.weight
+    if loops is not None:
+        weight = weight.clone()
+        weight[loops] = 0
+    return Aggregation(csc=csc, weight=weight).forward(weight.new_ones(csc.num_src, 1)).squeeze(1)
+
+
+def _inverse_sqrt(degree: Tensor) -> Tensor:
+    """``degree ** -0.5``; 0 for a degree of 0."""
+    scale = degree.pow(-0.5)
+    return scale.masked_fill_(scale == torch.inf, 0.0)

@@ -1,0 +1,61 @@
+"""GINConv: the graph isomorphism layer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from graphbraid.nn.conv import Conv, Features, dense
+from graphbraid.ops import Aggregation, aggregate
+from graphbraid.topology import Csc
+
+
+class GINConv(Conv):
+    r"""Graph isomorphism layer, "How Powerful are Graph Neural Networks?".
+
+    .. math:: x'_v = h\left((1 + \epsilon) x_v + \sum_{u \in N(v)} x_u\right)
+
+    Equal to PyTorch Geometric's layer of the same name, with the same parameters (``nn``, ``eps``).
+
+    Args:
+        module: the network h, from ``(rows, in_channels)`` to ``(rows, out_channels)``; kept as ``nn``.
+        eps: initial value of ε.
+        train_eps: whether ε is learned.
+    """
+
+    eps: Tensor
+
+    def __init__(self, module: nn.Module, *, eps: float = 0.0, train_eps: bool = False):
+        super().__init__()
+        self.nn = module
+        self.bias = None
+        self.initial_eps = eps
+        value = torch.full((1,), float(eps))
+        if train_eps:
+            self.eps = nn.Parameter(value)
+        else:
+            self.register_buffer("eps", value)
+
+    def reset_parameters(self) -> None:
+        """Draw the network's parameters anew; set ε to its initial value."""
+        for child in self.nn.modules():
+            if child is not self.nn and hasattr(child, "reset_parameters"):
+                child.reset_parameters()
+        if hasattr(self.nn, "reset_parameters"):
+            self.nn.reset_parameters()
+        with torch.no_grad():
+            self.eps.fill_(self.initial_eps)
+
+    def combine(self, x: Features, csc: Csc) -> Tensor:
+        """The whole layer."""
+        rows = dense(x)
+        if self.eps.requires_grad:
+            total = aggregate(Aggregation(csc=csc), rows) + (1 + self.eps) * rows[: csc.num_dst]
+        else:
+            total = aggregate(Aggregation(csc=csc, loop_scale=1.0 + float(self.eps)), rows)
+        out: Tensor = self.nn(total)
+        return out
+
+    def extra_repr(self) -> str:
+        """The network shows the channels."""
+        return ""

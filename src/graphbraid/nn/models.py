@@ -1,0 +1,231 @@
+"""Models: stacks of layers that run on a whole graph or on the blocks of a mini-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.nn.conv import Conv, Features
+from graphbraid.nn.gcn import GCNConv
+from graphbraid.nn.gin import GINConv
+from graphbraid.nn.linear import Linear
+from graphbraid.nn.sage import SAGEConv
+from graphbraid.ops import bias_act_dropout, sparse_dropout, sparse_linear
+from graphbraid.ops.epilogue import ACTIVATIONS
+from graphbraid.sparse_features import SparseFeatures
+from graphbraid.topology import Csc
+
+NORMS = {None: None, "none": None, "batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
+
+
+class GraphModel(nn.Module):
+    """Base of the models: ``num_layers`` layers; between two of them normalisation, activation and dropout.
+
+    Args:
+        in_channels: width of the input.
+        hidden_channels: width between layers.
+        out_channels: width of the output, as the number of classes.
+        num_layers: number of layers; a sampled mini-batch needs as many blocks.
+        dropout: probability of dropping an element between layers.
+        input_dropout: probability of dropping an input element; of sparse features only stored values are
+            drawn.
+        act: activation between layers: ``relu``, ``elu``, ``leaky_relu``, ``gelu`` or ``none``.
+        norm: None, ``"batch"`` or ``"layer"``: normalisation before the activation.
+        **options: passed to each layer.
+
+    Raises:
+        ConfigError: an option has a value it cannot have.
+    """
+
+    layer: ClassVar[type[nn.Module] | None] = None
+    """The layer whose options the model takes beside its own."""
+    takes_blocks = True
+    """Tells :class:`graphbraid.Trainer` to call ``model(x, adjs)`` instead of PyG's ``model(x,
+    edge_index)``."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        out_channels: int,
+        num_layers: int = 2,
+        *,
+        dropout: float = 0.5,
+        input_dropout: float = 0.0,
+        act: str = "relu",
+        norm: str | None = None,
+        **options: Any,
+    ):
+        super().__init__()
+        _check_sizes(
+            in_channels=in_channels,
+            hidden_channels=hidden_channels,
+            out_channels=out_channels,
+            num_layers=num_layers,
+        )
+        _check_probabilities(dropout=dropout, input_dropout=input_dropout)
+        _check_choice("act", act, ACTIVATIONS)
+        _check_choice("norm", norm, NORMS)
+        self.in_channels, self.hidden_channels, self.out_channels = in_channels, hidden_channels, out_channels
+        self.num_layers, self.dropout, self.input_dropout, self.act = num_layers, dropout, input_dropout, act
+        widths = [in_channels] + [hidden_channels] * (num_layers - 1) + [out_channels]
+        self.convs = nn.ModuleList(
+            self.make_layer(widths[i], widths[i + 1], last=i == num_layers - 1, **options)
+            for i in range(num_layers)
+        )
+        make_norm = NORMS[norm]
+        self.norms = None if make_norm is None else nn.ModuleList(make_norm(w) for w in widths[1:-1])
+
+    def make_layer(self, in_channels: int, out_channels: int, *, last: bool, **options: Any) -> nn.Module:
+        """One layer of the stack."""
+        raise NotImplementedError
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew."""
+        for module in (*self.convs, *(self.norms or ())):
+            module.reset_parameters()
+
+    def forward(self, x: Features, adjs: Csc | Sequence[Csc]) -> Tensor:
+        """Run all layers.
+
+        Args:
+            x: ``(num_src, in_channels)`` features of the first block's sources, or of all nodes.
+            adjs: one :class:`~graphbraid.topology.Csc` of the whole graph, or ``num_layers`` blocks,
+                outermost first.
+
+        Returns:
+            ``(num_dst, out_channels)``: a row for each node, or for each destination of the last block.
+
+        Raises:
+            DataError: ``x`` or the number of blocks does not fit.
+        """
+        blocks = self._blocks(adjs)
+        x = self.drop_input(x)
+        for i, csc in enumerate(blocks):
+            x = self.forward_layer(i, x, csc)
+        assert isinstance(x, Tensor)
+        return x
+
+    def drop_input(self, x: Features) -> Features:
+        """Input dropout, while training."""
+        if not self.training or self.input_dropout == 0:
+            return x
+        if isinstance(x, SparseFeatures):
+            return sparse_dropout(x, self.input_dropout, training=True)
+        return F.dropout(x, self.input_dropout)
+
+    def forward_layer(self, i: int, x: Features, csc: Csc) -> Tensor:
+        """Layer ``i`` with what follows it (nothing after the last): what layer-wise inference runs."""
+        conv = self.convs[i]
+        assert isinstance(conv, Conv)
+        return self.finish_layer(i, conv.combine(x, csc), conv.bias)
+
+    def finish_layer(self, i: int, out: Tensor, bias: Tensor | None) -> Tensor:
+        """Bias, then, between layers, normalisation, activation and dropout."""
+        if i == self.num_layers - 1:
+            return bias_act_dropout(out, bias, "none")
+        if self.norms is not None:
+            out, bias = self.norms[i](out if bias is None else out + bias), None
+        return bias_act_dropout(out, bias, self.act, self.dropout if self.training else 0.0)
+
+    def _blocks(self, adjs: Csc | Sequence[Csc]) -> list[Csc]:
+        if isinstance(adjs, Csc):
+            return [adjs] * self.num_layers
+        if len(adjs) != self.num_layers:
+            raise DataError(
+                f"a model of {self.num_layers} layers needs {self.num_layers} blocks, outermost first; got {len(adjs)}. "
+                "Sample as many hops as the model has layers."
+            )
+        return list(adjs)
+
+
+class GCN(GraphModel):
+    """Stack of :class:`GCNConv`; ``options``: ``improved``, ``add_self_loops``, ``normalize``, ``bias``."""
+
+    layer = GCNConv
+
+    def make_layer(self, in_channels: int, out_channels: int, *, last: bool, **options: Any) -> nn.Module:
+        """A graph convolution."""
+        return GCNConv(in_channels, out_channels, **options)
+
+
+class GraphSAGE(GraphModel):
+    """Stack of :class:`SAGEConv`; ``options``: ``aggr``, ``normalize``, ``root_weight``, ``project``,
+    ``bias``.
+    """
+
+    layer = SAGEConv
+
+    def make_layer(self, in_channels: int, out_channels: int, *, last: bool, **options: Any) -> nn.Module:
+        """A GraphSAGE layer."""
+        return SAGEConv(in_channels, out_channels, **options)
+
+
+class GIN(GraphModel):
+    """Stack of :class:`GINConv`, each with a two-layer network and batch normalisation in it, as in PyG.
+
+    ``options``: ``eps``, ``train_eps``.
+    """
+
+    layer = GINConv
+
+    def make_layer(self, in_channels: int, out_channels: int, *, last: bool, **options: Any) -> nn.Module:
+        """A graph isomorphism layer."""
+        network = nn.Sequential(
+            Linear(in_channels, out_channels),
+            nn.BatchNorm1d(out_channels),
+            nn.ReLU(),
+            Linear(out_channels, out_channels),
+        )
+        return GINConv(network, **options)
+
+
+class MLP(GraphModel):
+    """The baseline that ignores edges: linear layers on each node's own features; ``options``: ``bias``."""
+
+    def make_layer(self, in_channels: int, out_channels: int, *, last: bool, bias: bool = True) -> nn.Module:  # type: ignore[override]
+        """A linear layer."""
+        return Linear(in_channels, out_channels, bias=bias)
+
+    def forward(self, x: Features, adjs: Csc | Sequence[Csc] | None = None) -> Tensor:
+        """Run all layers on the rows of the last block's destinations (all rows without blocks)."""
+        if isinstance(x, SparseFeatures):
+            x = self.drop_input(x)
+        elif adjs is not None and not isinstance(adjs, Csc):
+            x = self.drop_input(x[: adjs[-1].num_dst])
+        else:
+            x = self.drop_input(x)
+        for i in range(self.num_layers):
+            x = self.forward_layer(i, x, None)
+        assert isinstance(x, Tensor)
+        return x
+
+    def forward_layer(self, i: int, x: Features, csc: Csc | None) -> Tensor:
+        """Layer ``i`` with what follows it, on each row of ``x``."""
+        linear = self.convs[i]
+        assert isinstance(linear, Linear)
+        if isinstance(x, SparseFeatures):
+            return self.finish_layer(i, sparse_linear(x, linear.weight), linear.bias)
+        rows = x if csc is None else x[: csc.num_dst]
+        return self.finish_layer(i, F.linear(rows.to(linear.weight.dtype), linear.weight), linear.bias)
+
+
+def _check_sizes(**sizes: int) -> None:
+    for name, value in sizes.items():
+        if not isinstance(value, int) or value < 1:
+            raise ConfigError(f"{name} must be a whole number of at least 1; got {value!r}")
+
+
+def _check_probabilities(**values: float) -> None:
+    for name, value in values.items():
+        if not 0.0 <= value < 1.0:
+            raise ConfigError(f"{name} must lie in [0, 1); got {value!r}")
+
+
+def _check_choice(name: str, value: object, choices: Any) -> None:
+    if value not in choices:
+        raise ConfigError(f"{name} must be one of {', '.join(str(c) for c in choices)}; got {value!r}")

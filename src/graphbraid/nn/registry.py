@@ -1,0 +1,56 @@
+"""The models by name, as the command line and configuration files say them."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from typing import Any
+
+from graphbraid.errors import ConfigError
+from graphbraid.nn.models import GCN, GIN, MLP, GraphModel, GraphSAGE
+
+MODELS: dict[str, type[GraphModel]] = {"gcn": GCN, "sage": GraphSAGE, "gin": GIN, "mlp": MLP}
+
+
+def make_model(name: str, in_channels: int, out_channels: int, **options: Any) -> GraphModel:
+    """Make a model by name.
+
+    Args:
+        name: a key of :data:`MODELS`.
+        in_channels: width of the input features.
+        out_channels: number of classes, labels or target columns.
+        **options: options of the model and its layers; ``hidden_channels`` is 64 and ``num_layers`` 2 if not
+            given.
+
+    Raises:
+        ConfigError: the name or an option is unknown (the nearest known one is named), or a value cannot be.
+    """
+    if name not in MODELS:
+        raise ConfigError(
+            f"no model is called {name!r}; choose one of {', '.join(MODELS)}{_hint(name, list(MODELS))}"
+        )
+    model = MODELS[name]
+    known = model_options(name)
+    for option in options:
+        if option not in known:
+            raise ConfigError(
+                f"model {name!r} has no option {option!r}{_hint(option, known)}. Its options: {', '.join(known)}"
+            )
+    hidden_channels = options.pop("hidden_channels", 64)
+    return model(in_channels, hidden_channels, out_channels, **options)
+
+
+def model_options(name: str) -> list[str]:
+    """The names of all options of a model: its own and its layers'."""
+    model = MODELS[name]
+    ignored = {"self", "in_channels", "out_channels", "options", "last", "module"}
+    sources = [inspect.signature(GraphModel.__init__), inspect.signature(model.make_layer)]
+    if model.layer is not None:
+        sources.append(inspect.signature(model.layer.__init__))
+    names = dict.fromkeys(parameter for source in sources for parameter in source.parameters)
+    return [option for option in names if option not in ignored]
+
+
+def _hint(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f". Did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,19 @@
+"""Fused operators on graphs, each with autograd, compiled CPU kernels and a plain PyTorch twin."""
+
+from graphbraid.ops.aggregation import Aggregation
+from graphbraid.ops.epilogue import bias_act_dropout
+from graphbraid.ops.linear import aggregate_linear
+from graphbraid.ops.sddmm import sddmm
+from graphbraid.ops.sparse_linear import sparse_dropout, sparse_linear
+from graphbraid.ops.spmm import aggregate, spmm
+
+__all__ = [
+    "Aggregation",
+    "aggregate",
+    "aggregate_linear",
+    "bias_act_dropout",
+    "sddmm",
+    "sparse_dropout",
+    "sparse_linear",
+    "spmm",
+]

@@ -1,0 +1,160 @@
+"""aggregate_linear: an aggregation and the linear maps around it as one operator, in the cheaper order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from graphbraid.ops.aggregation import Aggregation, row_contiguous
+from graphbraid.ops.sparse_linear import sparse_linear
+from graphbraid.ops.spmm import aggregate
+from graphbraid.sparse_features import SparseFeatures
+
+# What the cost model in `narrows` weighs against each other. Only the ratio matters; it is that of the two
+# machines in docs/results.md within a factor of two, and a wrong choice near the tie costs little.
+_FLOPS_PER_SECOND = 1.2e11
+_BYTES_PER_SECOND = 1.2e10
+
+
+def aggregate_linear(
+    how: Aggregation, x: Tensor | SparseFeatures, weight: Tensor, root_weight: Tensor | None = None
+) -> Tensor:
+    """``A x Wᵀ + x_dst W_rootᵀ``, where ``A`` is the aggregation and ``x_dst`` are the destinations' own
+    rows.
+
+    Runs ``(A x) Wᵀ`` or ``A (x Wᵀ)``, whichever costs less (:func:`narrows`). The first keeps the aggregated
+    and own rows side by side, so that both maps are one matrix product forward and one backward. Nothing is
+    computed for inputs that need no gradient; gradients of ``x`` from both ways are summed in the kernel.
+
+    Args:
+        how: the aggregation; its destinations are a prefix of its sources.
+        x: ``(num_src, in_channels)``; half-precision storage is summed and multiplied in ``weight``'s dtype.
+            Sparse features are transformed first.
+        weight: ``(out_channels, in_channels)``.
+        root_weight: ``(out_channels, in_channels)``, or None.
+
+    Returns:
+        ``(num_dst, out_channels)`` in ``weight``'s dtype, or the autocast dtype.
+    """
+    if isinstance(x, SparseFeatures):
+        return _sparse_aggregate_linear(how, x, weight, root_weight)
+    out: Tensor = _AggregateLinear.apply(x, weight, root_weight, how)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _sparse_aggregate_linear(
+    how: Aggregation, x: SparseFeatures, weight: Tensor, root_weight: Tensor | None
+) -> Tensor:
+    if root_weight is None:
+        return aggregate(how, sparse_linear(x, weight))
+    # One walk over the values for both maps.
+    rows, own = torch.split(sparse_linear(x, torch.cat((weight, root_weight))), weight.shape[0], 1)
+    return aggregate(how, rows, addend=own[: how.csc.num_dst])
+
+
+def narrows(how: Aggregation, in_channels: int, out_channels: int, *, grad_x: bool) -> bool:
+    """Whether transforming first is cheaper: fewer bytes to aggregate, but all sources to transform.
+
+    Args:
+        how: the aggregation.
+        in_channels: width of the input.
+        out_channels: width of the output.
+        grad_x: whether the input needs a gradient. If not, aggregating first has no aggregation backward.
+    """
+
+    def seconds(width: int, rows: int, aggregations: int, products: int) -> float:
+        gemm = 2.0 * rows * in_channels * out_channels * products / _FLOPS_PER_SECOND
+        return gemm + 4.0 * how.csc.num_edges * width * aggregations / _BYTES_PER_SECOND
+
+    training = torch.is_grad_enabled()
+    products = 1 + training + (training and grad_x)
+    first = seconds(out_channels, how.csc.num_src, 1 + training, products)
+    last = seconds(in_channels, how.csc.num_dst, 1 + (training and grad_x), products)
+    return first < last
+
+
+class _AggregateLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, root_weight: Tensor | None, how: Aggregation) -> Tensor:
+        ctx.how, ctx.dtypes = how, (x.dtype, weight.dtype)
+        ctx.has_root = root_weight is not None
+        device = x.device.type
+        if torch.is_autocast_enabled(device):
+            dtype = torch.get_autocast_dtype(device)
+            x, weight = x.to(dtype), weight.to(dtype)
+            root_weight = None if root_weight is None else root_weight.to(dtype)
+        ctx.transform_first = narrows(how, x.shape[1], weight.shape[0], grad_x=ctx.needs_input_grad[0])
+        if ctx.transform_first:
+            return _transform_first(ctx, x.to(weight.dtype), weight, root_weight)
+        return _aggregate_first(ctx, x, weight, root_weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        backward = _transform_first_backward if ctx.transform_first else _aggregate_first_backward
+        x_dtype, weight_dtype = ctx.dtypes
+        grad_x, grad_weight, grad_root = backward(ctx, grad)
+        return (
+            None if grad_x is None else grad_x.to(x_dtype),
+            None if grad_weight is None else grad_weight.to(weight_dtype),
+            None if grad_root is None else grad_root.to(weight_dtype),
+            None,
+        )
+
+
+def _aggregate_first(ctx: Any, x: Tensor, weight: Tensor, root_weight: Tensor | None) -> Tensor:
+    how: Aggregation = ctx.how
+    width, num_dst = x.shape[1], how.csc.num_dst
+    if root_weight is not None:
+        weight = torch.cat((weight, root_weight), 1)
+    rows = x.new_empty((num_dst, weight.shape[1]), dtype=weight.dtype)
+    if x.dtype == weight.dtype or (x.dtype != torch.float64 and weight.dtype == torch.float32):
+        how.forward(x, out=rows[:, :width])
+    else:
+        rows[:, :width] = how.forward(x)
+    if root_weight is not None:
+        rows[:, width:] = x[:num_dst]
+    ctx.width = width
+    ctx.save_for_backward(rows, weight)
+    return rows @ weight.t()
+
+
+def _aggregate_first_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    rows, weight = ctx.saved_tensors
+    width: int = ctx.width
+    grad_weight = grad_root = grad_x = None
+    if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
+        both = grad.t() @ rows
+        grad_weight, grad_root = both[:, :width], both[:, width:] if ctx.has_root else None
+    if ctx.needs_input_grad[0]:
+        grad_rows = grad @ weight
+        grad_x = ctx.how.backward(grad_rows[:, :width], addend=grad_rows[:, width:] if ctx.has_root else None)
+    return grad_x, grad_weight, grad_root
+
+
+def _transform_first(ctx: Any, x: Tensor, weight: Tensor, root_weight: Tensor | None) -> Tensor:
+    how: Aggregation = ctx.how
+    root = None if root_weight is None else x[: how.csc.num_dst] @ root_weight.t()
+    ctx.save_for_backward(x, weight, root_weight)
+    return how.forward(x @ weight.t(), addend=root, out=root)
+
+
+def _transform_first_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, root_weight = ctx.saved_tensors
+    num_dst: int = ctx.how.csc.num_dst
+    grad = row_contiguous(grad)
+    grad_weight = grad_root = grad_x = None
+    if ctx.needs_input_grad[2] and root_weight is not None:
+        grad_root = grad.t() @ x[:num_dst]
+    if ctx.needs_input_grad[0] or ctx.needs_input_grad[1]:
+        grad_rows = ctx.how.backward(grad)
+        if ctx.needs_input_grad[1]:
+            grad_weight = grad_rows.t() @ x
+        if ctx.needs_input_grad[0]:
+            grad_x = grad_rows @ weight
+            if root_weight is not None:
+                grad_x[:num_dst].addmm_(grad, root_weight)
+    return grad_x, grad_weight, grad_root

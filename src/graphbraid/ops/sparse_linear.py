@@ -1,0 +1,77 @@
+"""sparse_linear: sparse feature rows times a dense weight, without making the rows dense."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from graphbraid.errors import DataError
+from graphbraid.ops.aggregation import Aggregation
+from graphbraid.ops.derived import derived, share
+from graphbraid.sparse_features import SparseFeatures
+from graphbraid.topology import Csc
+
+
+def sparse_linear(x: SparseFeatures, weight: Tensor) -> Tensor:
+    """``x Wᵀ`` for CSR rows: an aggregation of ``W``'s columns by the stored values.
+
+    The gradient of ``W`` is the transposed aggregation, in order, over columns sorted once per feature
+    matrix. Values get no gradient.
+
+    Args:
+        x: ``(num_rows, in_channels)``.
+        weight: ``(out_channels, in_channels)``; under autocast it is used in the autocast dtype.
+
+    Returns:
+        ``(num_rows, out_channels)`` in ``weight``'s dtype or the autocast dtype.
+
+    Raises:
+        DataError: the widths do not match.
+    """
+    if weight.ndim != 2 or weight.shape[1] != x.num_cols:
+        raise DataError(
+            f"weight must be (out_channels, {x.num_cols}) for these features; got {tuple(weight.shape)}"
+        )
+    out: Tensor = _SparseLinear.apply(weight, x.values, structure(x))  # type: ignore[no-untyped-call]
+    return out
+
+
+def sparse_dropout(x: SparseFeatures, p: float, *, training: bool) -> SparseFeatures:
+    """Dropout of the stored values (zeros stay zero anyway): costs one draw per stored value, not per cell.
+
+    Args:
+        x: sparse features.
+        p: probability of dropping a value.
+        training: if False, ``x`` comes back as it is.
+    """
+    if not training or p == 0:
+        return x
+    dropped = replace(x, values=F.dropout(x.values, p))
+    share(x, dropped, "structure", lambda: structure(x))
+    return dropped
+
+
+def structure(x: SparseFeatures) -> Csc:
+    """The pattern of ``x`` as an adjacency from columns to rows; keeps its transpose."""
+    return derived(x, "structure", lambda: Csc(x.indptr, x.indices, x.num_cols))
+
+
+class _SparseLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, values: Tensor, pattern: Csc) -> Tensor:
+        ctx.how, ctx.dtype = Aggregation(csc=pattern, weight=values), weight.dtype
+        if torch.is_autocast_enabled(weight.device.type):
+            weight = weight.to(torch.get_autocast_dtype(weight.device.type))
+        out: Tensor = ctx.how.forward(weight.t().contiguous())
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        by_column: Tensor = ctx.how.backward(grad)
+        return by_column.t().to(ctx.dtype), None, None
