@@ -1,8 +1,9 @@
-// Gathers rows; compiled once per variant. Bound by reading num_ids scattered rows and writing them in sequence.
+// Gathers rows; compiled once per variant. Bound by reading num_ids scattered rows and writing them in
+// sequence.
 //
 // Rows are prefetched a fixed number of bytes ahead, so that enough lines are on their way whatever the row's
-// size. Long rows are written past the caches (they are read next by another core, and much later): a plain store
-// would first read the line it overwrites, a third more traffic.
+// size. Long rows are written past the caches (they are read next by another core, and much later): a plain
+// store would first read the line it overwrites, a third more traffic.
 
 namespace gb::GB_VARIANT {
 namespace {
@@ -32,7 +33,8 @@ inline void stream_row(const char* from, char* to, int64_t row_bytes) {
 
 void gather_rows(const char* table, int64_t row_bytes, const int64_t* ids, int64_t num_ids, char* out) {
   const int64_t ahead = std::clamp<int64_t>(kBytesAhead / std::max<int64_t>(row_bytes, 1), 2, 64);
-  const bool stream = row_bytes % kLine == 0 && reinterpret_cast<uintptr_t>(out) % kLine == 0 && row_bytes >= 2 * kLine;
+  const bool stream =
+      row_bytes % kLine == 0 && reinterpret_cast<uintptr_t>(out) % kLine == 0 && row_bytes >= 2 * kLine;
   for (int64_t i = 0; i < std::min(ahead, num_ids); ++i) prefetch_row(table + ids[i] * row_bytes, row_bytes);
   for (int64_t i = 0; i < num_ids; ++i) {
     if (i + ahead < num_ids) prefetch_row(table + ids[i + ahead] * row_bytes, row_bytes);

@@ -8,7 +8,8 @@ namespace gb {
 namespace {
 
 int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
 
@@ -89,7 +90,7 @@ struct Pipeline::Region {
   const int64_t count;
   const std::function<void(int64_t)>& task;
   std::atomic<int64_t> next{0};
-  int helpers = 0;  // guarded by the pipeline's mutex
+  int helpers = 0;           // guarded by the pipeline's mutex
   std::exception_ptr error;  // likewise
 
   // Runs tasks until none is left; returns what one of them threw.
@@ -214,7 +215,8 @@ void Pipeline::build(Run::State& run, Batch& batch, SampleScratch& scratch) {
   const uint64_t key = batch_key(run.schedule.seed, run.schedule.epoch, static_cast<uint64_t>(batch.step));
   const Team team{num_threads(), [this](int64_t count, const auto& task) { parallel_for(count, task); }};
   const bool has_help = has_idle_threads();
-  sample_batch(graph_, config_, key, seeds.data(), num_seeds, scratch, batch.sampled, has_help ? &team : nullptr);
+  sample_batch(graph_, config_, key, seeds.data(), num_seeds, scratch, batch.sampled,
+               has_help ? &team : nullptr);
   const int64_t sampled = now_ns();
   if (features_.data != nullptr) {
     const int64_t nodes = batch.sampled.num_nodes, row = features_.row_bytes;
@@ -222,7 +224,8 @@ void Pipeline::build(Run::State& run, Batch& batch, SampleScratch& scratch) {
     const int64_t share = has_help ? (nodes + 31) / 32 : nodes;
     const auto gather = [&](int64_t part) {
       const int64_t begin = std::min(nodes, part * share), end = std::min(nodes, begin + share);
-      gather_rows(features_.data, row, batch.sampled.n_id.data() + begin, end - begin, batch.x.data() + begin * row);
+      gather_rows(features_.data, row, batch.sampled.n_id.data() + begin, end - begin,
+                  batch.x.data() + begin * row);
     };
     has_help ? parallel_for(32, gather) : gather(0);
   }

@@ -1,9 +1,10 @@
-// Persistent threads that prepare whole mini-batches (seeds, sample, relabel, gather), handed out in step order.
+// Persistent threads that prepare whole mini-batches (seeds, sample, relabel, gather), handed out in step
+// order.
 //
-// A Pipeline owns the threads; a Run is one pass over some steps. Threads take steps in rising order; at most `depth`
-// batches of a run are under way or waiting, so a slow consumer holds the threads back. A batch's memory goes back
-// to a pool when its last user lets go of it. When there are fewer steps left than threads, the idle ones join in
-// the work of a single batch. A batch's bits depend on none of this.
+// A Pipeline owns the threads; a Run is one pass over some steps. Threads take steps in rising order; at most
+// `depth` batches of a run are under way or waiting, so a slow consumer holds the threads back. A batch's
+// memory goes back to a pool when its last user lets go of it. When there are fewer steps left than threads,
+// the idle ones join in the work of a single batch. A batch's bits depend on none of this.
 #pragma once
 
 #include <atomic>
@@ -84,6 +85,7 @@ class Pipeline {
   Pipeline(const Pipeline&) = delete;
 
   StageSeconds stage_seconds() const;
+  const SampleConfig& config() const { return config_; }
   int num_threads() const { return static_cast<int>(threads_.size()); }
 
  private:

@@ -11,9 +11,9 @@ namespace gb {
 
 // The graph, borrowed. indices are int32, or int64 when `wide`.
 struct SampleGraph {
-  const int64_t* indptr = nullptr;   // (num_nodes + 1,)
-  const void* indices = nullptr;     // (num_edges,)
-  const float* weight = nullptr;     // (num_edges,) or null: every neighbour alike
+  const int64_t* indptr = nullptr;  // (num_nodes + 1,)
+  const void* indices = nullptr;    // (num_edges,)
+  const float* weight = nullptr;    // (num_edges,) or null: every neighbour alike
   int64_t num_nodes = 0;
   int64_t num_edges = 0;
   bool wide = false;
@@ -45,14 +45,15 @@ struct SampledBatch {
   std::vector<int64_t> edges_per_hop;
 };
 
-// Threads that share one batch's work. run(count, task) calls task(i) for i in [0, count) and returns when all are done.
+// Threads that share one batch's work. run(count, task) calls task(i) for i in [0, count) and returns when
+// all are done.
 struct Team {
   int num_threads = 1;
   std::function<void(int64_t count, const std::function<void(int64_t)>& task)> run;
 };
 
-// Global id -> local id by open addressing. A slot is in use when its value is at least `base`, which moves up
-// from batch to batch: nothing is ever cleared (until the 32-bit values run out).
+// Global id -> local id by open addressing. A slot is in use when its value is at least `base`, which moves
+// up from batch to batch: nothing is ever cleared (until the 32-bit values run out).
 template <typename Key>
 struct IdTable {
   struct Slot {
@@ -90,7 +91,8 @@ struct SampleScratch {
 };
 
 // Samples one batch into `out`, with a team's threads if there is one; the bits are the same.
-void sample_batch(const SampleGraph& graph, const SampleConfig& config, uint64_t batch_key, const int64_t* seeds,
-                  int64_t num_seeds, SampleScratch& scratch, SampledBatch& out, const Team* team);
+void sample_batch(const SampleGraph& graph, const SampleConfig& config, uint64_t batch_key,
+                  const int64_t* seeds, int64_t num_seeds, SampleScratch& scratch, SampledBatch& out,
+                  const Team* team);
 
 }  // namespace gb

@@ -1,9 +1,9 @@
 // Samples one mini-batch; compiled once per variant.
 //
-// The time goes into three kinds of random reads: the degree of a row, the ids its draws point at, and the id's slot
-// in the local-id table. So rows are taken in blocks, and three blocks are in flight: while one is inserted into
-// the table, the ids of the next are read (and its slots prefetched), and the one after that is drawn (and its ids
-// prefetched). The prefetch of a row's indptr runs further ahead.
+// The time goes into three kinds of random reads: the degree of a row, the ids its draws point at, and the
+// id's slot in the local-id table. So rows are taken in blocks, and three blocks are in flight: while one is
+// inserted into the table, the ids of the next are read (and its slots prefetched), and the one after that is
+// drawn (and its ids prefetched). The prefetch of a row's indptr runs further ahead.
 
 #include "sample_row.inl"
 
@@ -31,8 +31,8 @@ void clear_table(IdTable<Key>& table, int bits) {
   table.base = 1;
 }
 
-// Inserts id with local id `next` unless it is there; returns the id's local id. Without a branch on new or known,
-// which no predictor would guess. The caller sees that it was new by the result being `next`.
+// Inserts id with local id `next` unless it is there; returns the id's local id. Without a branch on new or
+// known, which no predictor would guess. The caller sees that it was new by the result being `next`.
 template <typename Key>
 inline uint32_t find_or_insert(IdTable<Key>& table, Key id, uint32_t next) {
   auto* slots = table.slots.data();
@@ -67,7 +67,8 @@ void grow_table(IdTable<Key>& table, const int64_t* n_id, int64_t used, int64_t 
   int bits = std::max(table.bits, 10);
   while ((used + extra) * 2 > (int64_t{1} << bits)) ++bits;
   clear_table(table, bits);
-  for (int64_t i = 0; i < used; ++i) find_or_insert(table, static_cast<Key>(n_id[i]), static_cast<uint32_t>(i));
+  for (int64_t i = 0; i < used; ++i)
+    find_or_insert(table, static_cast<Key>(n_id[i]), static_cast<uint32_t>(i));
 }
 
 // Forgets the last batch. A batch that ended in an exception left no count (-1), so its table is cleared.
@@ -160,8 +161,8 @@ struct Hop {
       const int64_t start = graph.indptr[node];
       const int64_t degree = graph.indptr[node + 1] - start;
       int64_t* positions = block.positions + block.num_edges;
-      const int64_t count = draw_row(graph, config, row_key(batch_key, hop, static_cast<uint64_t>(node)), start,
-                                     degree, fanout, scratch, positions);
+      const int64_t count = draw_row(graph, config, row_key(batch_key, hop, static_cast<uint64_t>(node)),
+                                     start, degree, fanout, scratch, positions);
       for (int64_t i = 0; i < count; ++i) __builtin_prefetch(indices + positions[i]);
       block.num_edges += count;
       adjacency.indptr[r + 1] = adjacency.num_edges + block.num_edges;
@@ -186,8 +187,7 @@ struct Hop {
   }
 
   void insert(const Block& block) {
-    if (out.num_nodes + block.num_edges > kMaxBatchNodes)
-      throw std::length_error(kBatchTooLarge);
+    if (out.num_nodes + block.num_edges > kMaxBatchNodes) throw std::length_error(kBatchTooLarge);
     grow_table(table, out.n_id.data(), out.num_nodes, block.num_edges);
     out.n_id.reserve(out.num_nodes + block.num_edges + 1, out.num_nodes);
     adjacency.indices.reserve(block.first_edge + block.num_edges, block.first_edge);
@@ -227,8 +227,9 @@ void for_each_hop(const SampleConfig& config, SampledBatch& out, const Body& bod
 }
 
 template <typename Id, typename Key>
-void sample_alone(const SampleGraph& graph, const SampleConfig& config, uint64_t batch_key, const int64_t* seeds,
-                  int64_t num_seeds, SampleScratch& scratch, IdTable<Key>& table, SampledBatch& out) {
+void sample_alone(const SampleGraph& graph, const SampleConfig& config, uint64_t batch_key,
+                  const int64_t* seeds, int64_t num_seeds, SampleScratch& scratch, IdTable<Key>& table,
+                  SampledBatch& out) {
   begin_output(config, seeds, num_seeds, out);
   begin_batch(table);
   grow_table(table, out.n_id.data(), 0, num_seeds);
@@ -236,7 +237,8 @@ void sample_alone(const SampleGraph& graph, const SampleConfig& config, uint64_t
   for (int64_t i = 0; i < num_seeds; ++i)
     find_or_insert(table, static_cast<Key>(seeds[i]), static_cast<uint32_t>(i));
   for_each_hop(config, out, [&](size_t hop, Adjacency& adjacency, Rows rows) {
-    Hop<Id, Key>{graph, config, scratch, out, adjacency, table, batch_key, hop, config.fanouts[hop]}.run(rows);
+    Hop<Id, Key>{graph, config, scratch, out, adjacency, table, batch_key, hop, config.fanouts[hop]}.run(
+        rows);
   });
   table.nodes_in_use = out.num_nodes;
 }
@@ -248,15 +250,18 @@ void sample_alone(const SampleGraph& graph, const SampleConfig& config, uint64_t
 
 namespace gb::GB_VARIANT {
 
-void sample_batch(const SampleGraph& graph, const SampleConfig& config, uint64_t batch_key, const int64_t* seeds,
-                  int64_t num_seeds, SampleScratch& scratch, SampledBatch& out, const Team* team) {
+void sample_batch(const SampleGraph& graph, const SampleConfig& config, uint64_t batch_key,
+                  const int64_t* seeds, int64_t num_seeds, SampleScratch& scratch, SampledBatch& out,
+                  const Team* team) {
   if (team != nullptr)
-    (graph.wide ? sample_together<int64_t> : sample_together<int32_t>)(graph, config, batch_key, seeds, num_seeds,
-                                                                       scratch, out, *team);
+    (graph.wide ? sample_together<int64_t> : sample_together<int32_t>)(graph, config, batch_key, seeds,
+                                                                       num_seeds, scratch, out, *team);
   else if (graph.wide)
-    sample_alone<int64_t, uint64_t>(graph, config, batch_key, seeds, num_seeds, scratch, scratch.wide_table, out);
+    sample_alone<int64_t, uint64_t>(graph, config, batch_key, seeds, num_seeds, scratch, scratch.wide_table,
+                                    out);
   else
-    sample_alone<int32_t, uint32_t>(graph, config, batch_key, seeds, num_seeds, scratch, scratch.narrow_table, out);
+    sample_alone<int32_t, uint32_t>(graph, config, batch_key, seeds, num_seeds, scratch, scratch.narrow_table,
+                                    out);
 }
 
 }  // namespace gb::GB_VARIANT

@@ -1,13 +1,15 @@
 // Draws the in-neighbours of one node at one hop. Included by sample.inl, once per variant.
 //
-// A row of degree d with fanout k keeps all neighbours in order when k < 0 or d <= k (and no replacement), else k
-// draws. Every way of drawing is a function of (row key, d, k, weights) alone, and sampling/reference.py has its twin.
+// A row of degree d with fanout k keeps all neighbours in order when k < 0 or d <= k (and no replacement),
+// else k draws. Every way of drawing is a function of (row key, d, k, weights) alone, and
+// sampling/reference.py has its twin.
 
 namespace gb::GB_VARIANT {
 namespace {
 
-// Natural logarithm of (bits + 1/2) / 2^32 in a fixed order of IEEE operations, so that Python, C++ and a GPU get
-// the same double: log m = 2 atanh s with s = (m - 1) / (m + 1), after reducing m to [sqrt(1/2), sqrt(2)).
+// Natural logarithm of (bits + 1/2) / 2^32 in a fixed order of IEEE operations, so that Python, C++ and a GPU
+// get the same double: log m = 2 atanh s with s = (m - 1) / (m + 1), after reducing m to [sqrt(1/2),
+// sqrt(2)).
 inline double log_of_draw(uint32_t bits) {
   const double z = static_cast<double>(bits) + 0.5;
   uint64_t raw;
@@ -27,8 +29,8 @@ inline double log_of_draw(uint32_t bits) {
   return exponent * 0.6931471805599453 + 2.0 * s * p;
 }
 
-// Floyd's algorithm: k of d without replacement, each with probability k/d exactly, because the bound of draw i is
-// inclusive: t in [0, d - k + i], and a t already taken is replaced by the bound itself.
+// Floyd's algorithm: k of d without replacement, each with probability k/d exactly, because the bound of draw
+// i is inclusive: t in [0, d - k + i], and a t already taken is replaced by the bound itself.
 inline void floyd(uint64_t key, int64_t start, int64_t d, int64_t k, SampleScratch& scratch, int64_t* out) {
   if (k <= 48) {
     for (int64_t i = 0; i < k; ++i) {
@@ -62,23 +64,27 @@ inline void floyd(uint64_t key, int64_t start, int64_t d, int64_t k, SampleScrat
 
 #if GB_LANES_F32 == 16
 inline __m512i mix_lanes(__m512i z) {
-  z = _mm512_mullo_epi64(_mm512_xor_si512(z, _mm512_srli_epi64(z, 30)), _mm512_set1_epi64(0xBF58476D1CE4E5B9ull));
-  z = _mm512_mullo_epi64(_mm512_xor_si512(z, _mm512_srli_epi64(z, 27)), _mm512_set1_epi64(0x94D049BB133111EBull));
+  z = _mm512_mullo_epi64(_mm512_xor_si512(z, _mm512_srli_epi64(z, 30)),
+                         _mm512_set1_epi64(0xBF58476D1CE4E5B9ull));
+  z = _mm512_mullo_epi64(_mm512_xor_si512(z, _mm512_srli_epi64(z, 27)),
+                         _mm512_set1_epi64(0x94D049BB133111EBull));
   return _mm512_xor_si512(z, _mm512_srli_epi64(z, 31));
 }
 
 // Eight of floyd's first-choice positions from draw `first` on; lane i stands for draw first + i.
 inline __m512i floyd_lanes(uint64_t key, int64_t first, int64_t d, int64_t k) {
   const __m512i lane = _mm512_add_epi64(_mm512_set1_epi64(first), _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0));
-  const __m512i z = mix_lanes(_mm512_add_epi64(_mm512_set1_epi64(static_cast<int64_t>(key)),
-                                               _mm512_mullo_epi64(lane, _mm512_set1_epi64(static_cast<int64_t>(kPhi)))));
+  const __m512i z =
+      mix_lanes(_mm512_add_epi64(_mm512_set1_epi64(static_cast<int64_t>(key)),
+                                 _mm512_mullo_epi64(lane, _mm512_set1_epi64(static_cast<int64_t>(kPhi)))));
   const __m512i bound = _mm512_add_epi64(lane, _mm512_set1_epi64(d - k + 1));
   return _mm512_srli_epi64(_mm512_mul_epu32(_mm512_srli_epi64(z, 32), bound), 32);
 }
 
 // floyd for k <= 16: all draws at once; only where two of them meet does the order of the steps matter.
 // Writes 16 entries at `out`, of which k count.
-inline void floyd_small(uint64_t key, int64_t start, int64_t d, int64_t k, SampleScratch& scratch, int64_t* out) {
+inline void floyd_small(uint64_t key, int64_t start, int64_t d, int64_t k, SampleScratch& scratch,
+                        int64_t* out) {
   const __m512i low = floyd_lanes(key, 0, d, k);
   const __m512i high = k > 8 ? floyd_lanes(key, 8, d, k) : _mm512_setzero_si512();
   const __m512i all =
@@ -91,8 +97,8 @@ inline void floyd_small(uint64_t key, int64_t start, int64_t d, int64_t k, Sampl
 }
 #endif
 
-// k distinct neighbours by weight, without replacement: the k first of an exponential race, neighbour i arriving at
-// -log(u_i) / w_i (Efraimidis and Spirakis 2006), in order of arrival. Weight 0 never arrives.
+// k distinct neighbours by weight, without replacement: the k first of an exponential race, neighbour i
+// arriving at -log(u_i) / w_i (Efraimidis and Spirakis 2006), in order of arrival. Weight 0 never arrives.
 inline int64_t race_by_weight(uint64_t key, const float* weight, int64_t start, int64_t d, int64_t k,
                               SampleScratch& scratch, int64_t* out) {
   scratch.race.reserve(d);
@@ -142,10 +148,11 @@ inline int64_t max_count(int64_t d, int64_t fanout, bool replace) {
 }
 
 // Writes the positions drawn for one row, and returns how many; `out` has room for max_count + 16 entries.
-inline int64_t draw_row(const SampleGraph& graph, const SampleConfig& config, uint64_t key, int64_t start, int64_t d,
-                        int64_t fanout, SampleScratch& scratch, int64_t* out) {
+inline int64_t draw_row(const SampleGraph& graph, const SampleConfig& config, uint64_t key, int64_t start,
+                        int64_t d, int64_t fanout, SampleScratch& scratch, int64_t* out) {
   if (graph.weight != nullptr && d > 0) {
-    if (config.replace && fanout >= 0) return invert_by_weight(key, graph.weight, start, d, fanout, scratch, out);
+    if (config.replace && fanout >= 0)
+      return invert_by_weight(key, graph.weight, start, d, fanout, scratch, out);
     return race_by_weight(key, graph.weight, start, d, fanout, scratch, out);
   }
   if (fanout < 0 || (d <= fanout && !config.replace)) {

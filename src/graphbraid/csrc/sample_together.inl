@@ -1,8 +1,9 @@
-// Samples one mini-batch with several threads, to the same bits as sample.inl's single one. Used when there are
-// fewer batches to prepare than threads. Included by sample.inl, once per variant.
+// Samples one mini-batch with several threads, to the same bits as sample.inl's single one. Used when there
+// are fewer batches to prepare than threads. Included by sample.inl, once per variant.
 //
-// Local ids go by first appearance. Per hop: rows are drawn in parallel; each shard of the id space finds, for every
-// edge of its ids, the first edge with that id; a prefix sum over the first edges numbers the new nodes.
+// Local ids go by first appearance. Per hop: rows are drawn in parallel; each shard of the id space finds,
+// for every edge of its ids, the first edge with that id; a prefix sum over the first edges numbers the new
+// nodes.
 
 namespace gb::GB_VARIANT {
 namespace {
@@ -64,7 +65,8 @@ struct SharedHop {
       positions[static_cast<size_t>(task)] = draw_rows({begin, std::min(rows.end, begin + kRowsPerTask)});
     });
     std::vector<int64_t> offset(static_cast<size_t>(tasks) + 1, adjacency.num_edges);
-    for (size_t t = 0; t < positions.size(); ++t) offset[t + 1] = offset[t] + static_cast<int64_t>(positions[t].size());
+    for (size_t t = 0; t < positions.size(); ++t)
+      offset[t + 1] = offset[t] + static_cast<int64_t>(positions[t].size());
     const int64_t first_edge = adjacency.num_edges;
     adjacency.num_edges = offset.back();
     scratch.drawn.reserve(adjacency.num_edges - first_edge);
@@ -73,7 +75,8 @@ struct SharedHop {
       const auto& drawn = positions[static_cast<size_t>(task)];
       const int64_t at = offset[static_cast<size_t>(task)];
       const int64_t begin = rows.begin + task * kRowsPerTask;
-      for (int64_t r = begin; r < std::min(rows.end, begin + kRowsPerTask); ++r) adjacency.indptr[r + 1] += at;
+      for (int64_t r = begin; r < std::min(rows.end, begin + kRowsPerTask); ++r)
+        adjacency.indptr[r + 1] += at;
       const Id* indices = static_cast<const Id*>(graph.indices);
       for (size_t e = 0; e < drawn.size(); ++e)
         scratch.drawn[at - first_edge + static_cast<int64_t>(e)] = static_cast<int64_t>(indices[drawn[e]]);
@@ -91,15 +94,16 @@ struct SharedHop {
       const int64_t start = graph.indptr[node];
       const int64_t degree = graph.indptr[node + 1] - start;
       positions.resize(static_cast<size_t>(used + max_count(degree, fanout, config.replace) + 16));
-      used += draw_row(graph, config, row_key(batch_key, hop, static_cast<uint64_t>(node)), start, degree, fanout, own,
-                       positions.data() + used);
+      used += draw_row(graph, config, row_key(batch_key, hop, static_cast<uint64_t>(node)), start, degree,
+                       fanout, own, positions.data() + used);
       adjacency.indptr[r + 1] = used;
     }
     positions.resize(static_cast<size_t>(used));
     return positions;
   }
 
-  // Gives each drawn id its local id. Until a new id has one, its value is num_nodes + the first edge that has it.
+  // Gives each drawn id its local id. Until a new id has one, its value is num_nodes + the first edge that
+  // has it.
   void number(int64_t first_edge, int64_t num_edges) {
     const int64_t known = out.num_nodes;
     if (known + num_edges > kMaxBatchNodes) throw std::length_error(kBatchTooLarge);
@@ -172,12 +176,14 @@ void begin_shards(const int64_t* seeds, int64_t num_seeds, const Team& team, Sam
 }
 
 template <typename Id>
-void sample_together(const SampleGraph& graph, const SampleConfig& config, uint64_t batch_key, const int64_t* seeds,
-                     int64_t num_seeds, SampleScratch& scratch, SampledBatch& out, const Team& team) {
+void sample_together(const SampleGraph& graph, const SampleConfig& config, uint64_t batch_key,
+                     const int64_t* seeds, int64_t num_seeds, SampleScratch& scratch, SampledBatch& out,
+                     const Team& team) {
   begin_output(config, seeds, num_seeds, out);
   begin_shards(seeds, num_seeds, team, scratch);
   for_each_hop(config, out, [&](size_t hop, Adjacency& adjacency, Rows rows) {
-    SharedHop<Id>{graph, config, scratch, out, adjacency, team, batch_key, hop, config.fanouts[hop]}.run(rows);
+    SharedHop<Id>{graph, config, scratch, out, adjacency, team, batch_key, hop, config.fanouts[hop]}.run(
+        rows);
   });
 }
 

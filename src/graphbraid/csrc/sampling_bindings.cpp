@@ -28,6 +28,7 @@ class PyPipeline {
       : inputs_(std::move(inputs)), pipeline_(graph(), std::move(config), features(), num_threads, depth) {}
   Pipeline& pipeline() { return pipeline_; }
   const Inputs& inputs() const { return inputs_; }
+  const Pipeline& pipeline() const { return pipeline_; }
 
  private:
   SampleGraph graph() const {
@@ -82,7 +83,7 @@ nb::tuple export_batch(const PyPipeline& owner, const std::shared_ptr<Batch>& ba
   nb::list adjacencies;
   for (Adjacency& adjacency : sampled.adjacencies) {
     nb::object edges = nb::none();
-    if (adjacency.edges.capacity() > 0 || adjacency.num_edges == 0)
+    if (owner.pipeline().config().keep_edges)
       edges = tensors.vector(adjacency.edges.data(), adjacency.num_edges);
     adjacencies.append(nb::make_tuple(tensors.vector(adjacency.indptr.data(), adjacency.num_rows + 1),
                                       tensors.vector(adjacency.indices.data(), adjacency.num_edges), edges));

@@ -8,8 +8,8 @@
 
 namespace gb {
 
-// A permutation of [0, n) from a Feistel network over the next even number of bits; positions that fall outside are
-// sent through again (cycle walking), at most four times on average. Twin: sampling/schedule.py.
+// A permutation of [0, n) from a Feistel network over the next even number of bits; positions that fall
+// outside are sent through again (cycle walking), at most four times on average. Twin: sampling/schedule.py.
 class KeyedPermutation {
  public:
   KeyedPermutation(uint64_t n, uint64_t key) : n_(n), key_(key) {
@@ -54,7 +54,9 @@ struct Schedule {
   uint64_t epoch = 0;
 
   int64_t batch_begin(int64_t step) const { return step * batch_size; }
-  int64_t batch_count(int64_t step) const { return std::min(num_seeds, batch_begin(step) + batch_size) - batch_begin(step); }
+  int64_t batch_count(int64_t step) const {
+    return std::min(num_seeds, batch_begin(step) + batch_size) - batch_begin(step);
+  }
 
   // Writes the positions, in `seeds`, of a step's seeds, and the node ids.
   void seeds_of(int64_t step, int64_t* positions, int64_t* nodes) const {

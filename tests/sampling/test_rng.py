@@ -1,0 +1,66 @@
+"""The counter RNG has one meaning in Python and C++."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphbraid import kernels
+from graphbraid.sampling import rng
+
+u64 = st.integers(0, 2**64 - 1)
+
+
+def native_or_skip():
+    native = kernels.native()
+    if native is None:
+        pytest.skip("compares with the compiled kernels, which are switched off")
+    return native
+
+
+@given(st.lists(u64, min_size=1, max_size=20))
+def test_mix_of_an_array_is_mix_of_each_number(values):
+    assert [rng.mix(v) for v in values] == rng.mix_array(np.array(values, dtype=np.uint64)).tolist()
+
+
+def test_mix_is_splitmix64():
+    # The first outputs of the published generator with state 0: states are multiples of phi.
+    states = np.arange(1, 4, dtype=np.uint64) * np.uint64(rng.PHI)
+    assert rng.mix_array(states).tolist() == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+
+
+def test_a_million_draws_agree_between_python_and_cpp():
+    native = native_or_skip()
+    nodes = np.concatenate([np.arange(500), 2**31 + np.arange(250), 2**40 + np.arange(250)])
+    for seed, epoch, step, hop in [(0, 0, 0, 0), (2**62 + 5, 7, 123456, 3), (17, 2**20, 0, 1), (3, 1, 2**31, 7)]:
+        key = rng.batch_key(seed, epoch, step)
+        expected = rng.draws(rng.row_keys(key, hop, nodes), 250).astype(np.int64)
+        got = torch.stack([native.draws(seed, epoch, step, hop, int(node), 250) for node in nodes])
+        assert np.array_equal(got.numpy(), expected)
+
+
+def test_draws_are_uniform():
+    keys = rng.row_keys(rng.batch_key(1, 2, 3), 0, np.arange(4000))
+    counts = np.bincount(rng.bounded(rng.draws(keys, 25).ravel(), np.uint64(100)), minlength=100)
+    chi2 = ((counts - 1000) ** 2 / 1000).sum()
+    assert 50 < chi2 < 160  # 99 degrees of freedom; these bounds leave out 1e-4 on each side
+
+
+def test_neighbouring_coordinates_give_unrelated_draws():
+    base = rng.draws(rng.row_keys(rng.batch_key(0, 0, 0), 0, np.arange(2000)), 8)
+    for other in (
+        rng.draws(rng.row_keys(rng.batch_key(1, 0, 0), 0, np.arange(2000)), 8),
+        rng.draws(rng.row_keys(rng.batch_key(0, 1, 0), 0, np.arange(2000)), 8),
+        rng.draws(rng.row_keys(rng.batch_key(0, 0, 1), 0, np.arange(2000)), 8),
+        rng.draws(rng.row_keys(rng.batch_key(0, 0, 0), 1, np.arange(2000)), 8),
+        rng.draws(rng.row_keys(rng.batch_key(0, 0, 0), 0, np.arange(1, 2001)), 8),
+    ):
+        correlation = np.corrcoef(base.ravel().astype(float), other.ravel().astype(float))[0, 1]
+        assert abs(correlation) < 0.04  # five standard errors
+
+
+def test_log_of_draw_is_the_logarithm():
+    bits = np.concatenate([np.arange(3), 2**32 - 1 - np.arange(3), np.random.default_rng(0).integers(0, 2**32, 10000)])
+    got = rng.log_of_draw(bits.astype(np.uint64))
+    np.testing.assert_allclose(got, np.log((bits + 0.5) / 2**32), rtol=1e-13, atol=1e-16)
