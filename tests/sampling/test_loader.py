@@ -1,0 +1,367 @@
+"""NeighborLoader: PyG's face over the sampler."""
+
+import hashlib
+import itertools
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from graphbraid import Graph, kernels
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph import SparseFeatures
+from graphbraid.loader import NeighborLoader
+from tests.sampling.graphs import power_law_csc
+
+NUM_NODES = 800
+
+
+def make_graph(*, features="float32", weighted=False):
+    csc = power_law_csc(NUM_NODES, 6000, weighted=weighted)
+    x = torch.randn(NUM_NODES, 9, generator=torch.Generator().manual_seed(0))
+    if features == "sparse":
+        mask = torch.rand(x.shape, generator=torch.Generator().manual_seed(1)) < 0.2
+        rows = torch.cat([torch.zeros(1, dtype=torch.int64), mask.sum(1).cumsum(0)])
+        x = SparseFeatures(indptr=rows, indices=mask.nonzero()[:, 1].int(), values=x[mask], num_cols=9)
+    elif features is not None:
+        x = x.to(getattr(torch, features))
+    else:
+        x = None
+    y = torch.randint(0, 5, (NUM_NODES,), generator=torch.Generator().manual_seed(2))
+    return Graph(csc=csc, x=x, y=y, splits={"train": torch.arange(0, 700, 7)})
+
+
+def make_data():
+    graph = make_graph()
+    data = Data(x=graph.x, y=graph.y, edge_index=graph.to_edge_index(), num_nodes=NUM_NODES)
+    shuffled = torch.randperm(data.num_edges, generator=torch.Generator().manual_seed(3))
+    data.edge_index = data.edge_index[:, shuffled]  # edges as a user has them, in no order
+    data.edge_attr = torch.arange(data.num_edges).float().unsqueeze(1)
+    data.train_mask = torch.arange(NUM_NODES) % 7 == 0
+    return data
+
+
+def digest(batches):
+    state = hashlib.sha256()
+    for batch in batches:
+        for tensor in (batch.n_id, batch.input_id, batch.edge_index, batch.e_id, batch.x):
+            state.update(tensor.numpy().tobytes())
+    return state.hexdigest()
+
+
+def test_a_batch_has_pygs_attributes():
+    data = make_data()
+    loader = NeighborLoader(data, num_neighbors=[4, 3], batch_size=50, input_nodes=data.train_mask, shuffle=True)
+    assert len(loader) == -(-int(data.train_mask.sum()) // 50)
+    seen = []
+    for batch in loader:
+        assert torch.equal(batch.x, data.x[batch.n_id])
+        assert torch.equal(batch.y, data.y[batch.n_id])
+        assert torch.equal(batch.seed_y, batch.y[: batch.batch_size])
+        assert torch.equal(batch.train_mask, data.train_mask[batch.n_id])
+        assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
+        assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])
+        assert torch.equal(data.train_mask.nonzero().flatten()[batch.input_id], batch.n_id[: batch.batch_size])
+        assert sum(batch.num_sampled_nodes) == batch.num_nodes == len(batch.n_id)
+        assert sum(batch.num_sampled_edges) == batch.num_edges == batch.edge_index.shape[1]
+        assert batch.num_features == 9
+        assert "edge_attr" in batch
+        assert "nothing" not in batch
+        seen.append(batch.n_id[: batch.batch_size])
+    assert torch.equal(torch.cat(seen).sort().values, data.train_mask.nonzero().flatten())
+
+
+def test_to_data_gives_a_pyg_data_that_validates():
+    data = make_data()
+    batch = next(iter(NeighborLoader(data, [4, 3], batch_size=50)))
+    out = batch.to_data()
+    assert out.validate()
+    assert out.batch_size == 50
+    assert torch.equal(out.edge_index, batch.edge_index)
+    assert torch.equal(out.train_mask, batch.train_mask)
+    assert out.num_sampled_edges == batch.num_sampled_edges
+
+
+def test_a_transform_gets_pyg_data():
+    loader = NeighborLoader(make_data(), [4], batch_size=50, transform=lambda data: (type(data), data.batch_size))
+    assert next(iter(loader)) == (Data, 50)
+
+
+@pytest.mark.parametrize("layout", ["subgraph", "blocks"])
+def test_blocks_chain_and_hold_the_sampled_edges(layout):
+    graph = make_graph(weighted=True)
+    for batch in NeighborLoader(graph, [4, 3, 2], batch_size=64, layout=layout, src_degree=True):
+        blocks = batch.blocks
+        assert len(blocks) == 3
+        assert blocks[-1].num_dst == batch.batch_size
+        assert blocks[0].num_src == batch.num_nodes
+        for outer, inner in itertools.pairwise(blocks):
+            assert outer.num_dst == inner.num_src
+        for block in blocks:
+            assert block.num_edges == int(block.indptr[-1])
+            if block.num_edges:
+                assert int(block.indices.max()) < block.num_src
+            # Every edge of the block is an edge of the graph, with its weight.
+            src, dst = batch.n_id[block.indices.long()], batch.n_id[block.destinations().long()]
+            for s, d, w in zip(src[:20].tolist(), dst[:20].tolist(), block.weight[:20].tolist(), strict=True):
+                row = slice(int(graph.csc.indptr[d]), int(graph.csc.indptr[d + 1]))
+                assert w in graph.csc.weight[row][graph.csc.indices[row] == s]
+            expected = torch.stack([weights_into(graph, int(v)) for v in batch.n_id[: block.num_src]])
+            torch.testing.assert_close(block.src_degree, expected)
+
+
+def weights_into(graph, node):
+    row = slice(int(graph.csc.indptr[node]), int(graph.csc.indptr[node + 1]))
+    return graph.csc.weight[row][graph.csc.indices[row] != node].sum()
+
+
+def test_edge_index_of_blocks_says_what_to_do():
+    batch = next(iter(NeighborLoader(make_graph(), [3], layout="blocks")))
+    with pytest.raises(ConfigError, match="layout='subgraph'"):
+        _ = batch.edge_index
+
+
+@pytest.mark.parametrize("features", ["float32", "float16", "bfloat16", "float64", "sparse", None])
+def test_features_of_every_kind_are_gathered(features):
+    graph = make_graph(features=features)
+    batch = next(iter(NeighborLoader(graph, [3, 3], batch_size=40)))
+    if features is None:
+        assert batch.x is None
+        return
+    dense = graph.dense_x() if features == "sparse" else graph.x
+    assert torch.equal(batch.x, dense[batch.n_id])
+    assert batch.features.shape == (batch.num_nodes, 9)
+
+
+def test_features_may_be_left_for_later():
+    graph = make_graph()
+    eager, lazy = (next(iter(NeighborLoader(graph, [3], batch_size=9, gather=g))) for g in (True, False))
+    assert torch.equal(eager.x, lazy.x)
+
+
+@pytest.mark.parametrize("width", [1, 3, 16, 32, 100, 257])
+def test_rows_of_every_width_are_gathered(width):
+    graph = make_graph().replace(x=torch.randn(NUM_NODES, width))
+    for batch in NeighborLoader(graph, [5, 5], batch_size=128, num_workers=2):
+        assert torch.equal(batch.x, graph.x[batch.n_id])
+
+
+def test_bits_depend_on_neither_threads_nor_order_nor_process():
+    options = {"num_neighbors": [4, 3], "batch_size": 30, "shuffle": True, "seed": 7}
+    graph = make_graph()
+    expected = digest(NeighborLoader(graph, **options).batches(3))
+    for workers in (2, 3, 5):
+        assert digest(NeighborLoader(graph, **options, num_workers=workers).batches(3)) == expected
+    loader = NeighborLoader(graph, **options)
+    alone = [next(loader.batches(3, start_step=step)) for step in reversed(range(len(loader)))]
+    assert digest(reversed(alone)) == expected
+    code = (
+        "from tests.sampling.test_loader import *\n"
+        f"print(digest(NeighborLoader(make_graph(), **{options!r}).batches(3)))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == expected
+
+
+def test_epochs_advance_and_differ():
+    loader = NeighborLoader(make_graph(), [4], batch_size=100, shuffle=True)
+    first, second = digest(loader), digest(loader)
+    assert loader.epoch == 2
+    assert first != second
+    assert digest(loader.batches(0)) == first
+
+
+def test_batches_that_are_kept_are_not_overwritten():
+    loader = NeighborLoader(make_graph(), [4, 4], batch_size=20, num_workers=2)
+    kept = list(loader)
+    copies = [batch.x.clone() for batch in kept]
+    for _ in range(3):
+        list(loader)
+    assert all(torch.equal(batch.x, x) for batch, x in zip(kept, copies, strict=True))
+    assert digest(kept) == digest(loader.batches(0))
+
+
+def test_two_iterators_of_one_loader_do_not_disturb_each_other():
+    loader = NeighborLoader(make_graph(), [4], batch_size=50)
+    pairs = list(zip(loader.batches(0), loader.batches(1), strict=True))
+    assert digest(a for a, _ in pairs) == digest(loader.batches(0))
+    assert digest(b for _, b in pairs) == digest(loader.batches(1))
+
+
+def test_tensors_outlive_their_loader():
+    loader = NeighborLoader(make_graph(), [4], batch_size=50)
+    batch = next(iter(loader))
+    n_id = batch.n_id.clone()
+    loader.close()
+    del loader
+    assert torch.equal(batch.n_id, n_id)
+
+
+def test_closing_leaves_no_thread_and_the_loader_starts_again():
+    def threads():
+        with open("/proc/self/status") as status:
+            return int(next(line.split()[1] for line in status if line.startswith("Threads")))
+
+    graph = make_graph()
+    with NeighborLoader(graph, [4], batch_size=5, num_workers=4) as warm:
+        list(warm)  # torch's own threads are there now
+    before = threads()
+    loader = NeighborLoader(graph, [4], batch_size=5, num_workers=4)
+    iterator = iter(loader)
+    next(iterator)
+    if kernels.native() is not None:
+        assert threads() == before + 4
+    loader.close()
+    assert threads() == before
+    assert next(iter(loader)).step == 0
+    loader.close()
+    assert threads() == before
+    assert threading.active_count() >= 1
+
+
+def test_stage_seconds_count_and_reset():
+    loader = NeighborLoader(make_graph(), [4], batch_size=100)
+    list(loader)
+    seconds = loader.stage_seconds
+    assert seconds["batches"] == len(loader)
+    assert seconds["sample"] > 0
+    assert seconds["gather"] > 0
+    loader.reset_stage_seconds()
+    assert loader.stage_seconds["batches"] == 0
+
+
+def test_seeds_by_mask_ids_split_and_all():
+    graph = make_graph()
+    mask = torch.zeros(NUM_NODES, dtype=torch.bool)
+    mask[graph.splits["train"]] = True
+    by_mask, by_ids, by_name = (
+        NeighborLoader(graph, [3], input_nodes=nodes, batch_size=30) for nodes in (mask, graph.splits["train"], "train")
+    )
+    assert digest(by_mask.batches(0)) == digest(by_ids.batches(0)) == digest(by_name.batches(0))
+    assert sum(b.batch_size for b in NeighborLoader(graph, [3], batch_size=300)) == NUM_NODES
+
+
+def test_weights_steer_the_draws():
+    graph = make_graph(weighted=True)
+    for batch in NeighborLoader(graph, [3, 3], weight_attr="edge_weight", batch_size=64):
+        assert (batch.blocks[0].weight > 0).all()
+
+
+def test_attributes_may_be_set_and_unknown_ones_say_what_there_is():
+    batch = next(iter(NeighborLoader(make_graph(), [3])))
+    batch.note = 5
+    assert batch["note"] == 5
+    assert "note" in batch.keys()  # noqa: SIM118, keys() is the method under test
+    with pytest.raises(AttributeError, match="no attribute 'edge_attribute'; it has edge_index, x, y"):
+        _ = batch.edge_attribute
+
+
+def test_moving_to_the_same_device_is_free():
+    batch = next(iter(NeighborLoader(make_graph(), [3])))
+    assert batch.to("cpu") is batch
+    moved = batch.to("meta")
+    assert moved.x.device.type == moved.n_id.device.type == moved.edge_index.device.type == "meta"
+    assert moved.blocks[0].indptr.device.type == moved.y.device.type == "meta"
+    assert batch.x.device.type == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"num_neighbors": 5}, ConfigError, "a list with a fanout per hop"),
+        ({"num_neighbors": {"a": [1]}}, ConfigError, "heterogeneous"),
+        ({"num_neighbors": []}, ConfigError, "at least one hop"),
+        ({"batch_size": 0}, ConfigError, "batch_size must be at least 1"),
+        ({"num_workers": -1}, ConfigError, "num_workers must not be negative; got -1"),
+        ({"prefetch_factor": 0}, ConfigError, "prefetch_factor must be at least 1"),
+        ({"input_nodes": torch.tensor([5, NUM_NODES])}, ConfigError, r"input_nodes\[1\] is 800"),
+        ({"input_nodes": torch.tensor([-1])}, ConfigError, r"input_nodes\[0\] is -1"),
+        ({"input_nodes": torch.tensor([0.5])}, ConfigError, "node ids or a mask"),
+        ({"input_nodes": torch.zeros(3, dtype=torch.bool)}, ConfigError, r"shape \(800,\); got \(3,\)"),
+        ({"input_nodes": torch.zeros(NUM_NODES, dtype=torch.bool)}, ConfigError, "non-empty"),
+        ({"input_nodes": "valid"}, DataError, "valid"),
+        ({"disjoint": True}, ConfigError, "does not support disjoint"),
+        ({"time_attr": "t"}, ConfigError, "does not support time_attr"),
+        ({"subgraph_type": "induced"}, ConfigError, "subgraph_type must be 'directional'; got 'induced'"),
+        ({"num_neighbours": [1]}, ConfigError, "takes no argument 'num_neighbours'"),
+        ({"weight_attr": "edge_weight"}, ConfigError, "this one has none"),
+        ({"seed": -3}, ConfigError, "seed must be in"),
+    ],
+)
+def test_bad_options_say_what_would_be_right(options, error, message):
+    with pytest.raises(error, match=message):
+        NeighborLoader(make_graph(), **{"num_neighbors": [3], **options})
+
+
+@pytest.mark.parametrize(("epoch", "start"), [(-1, 0), (0, -1), (0, 9)])
+def test_steps_outside_the_epoch_are_refused(epoch, start):
+    loader = NeighborLoader(make_graph(), [3], batch_size=100)
+    with pytest.raises(ConfigError, match=r"steps in \[0, 8\]"):
+        loader.batches(epoch, start)
+
+
+def test_data_of_another_kind_is_refused():
+    with pytest.raises(ConfigError, match=r"Graph or a homogeneous PyG Data; got ndarray"):
+        NeighborLoader(np.zeros(3), [3])
+
+
+def test_pygs_options_about_processes_are_taken():
+    loader = NeighborLoader(make_graph(), [3], num_workers=2, persistent_workers=True, pin_memory=True, prefetch_factor=4)
+    assert next(iter(loader)).step == 0
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_wait_for_a_batch():
+    code = """
+import sys, torch
+from tests.sampling.graphs import power_law_csc
+from graphbraid import Graph
+from graphbraid.loader import NeighborLoader
+graph = Graph(csc=power_law_csc(300_000, 6_000_000))
+loader = NeighborLoader(graph, [-1, -1, -1, -1], batch_size=300_000)  # one batch of many seconds
+print("ready", flush=True)
+try:
+    next(iter(loader))
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "ready\n"
+    time.sleep(0.3)
+    child.send_signal(signal.SIGINT)
+    out, _ = child.communicate(timeout=120)
+    assert out == "interrupted\n"
+    assert child.returncode == 0
+
+
+@pytest.mark.slow
+def test_a_workers_memory_does_not_grow_with_the_graph():
+    """The table and buffers are of the batch's size: a graph 16 times as large costs the same beyond its own arrays."""
+    code = """
+import sys, resource, torch
+from graphbraid.topology import Csc
+from graphbraid import Graph
+from graphbraid.loader import NeighborLoader
+num_nodes = int(sys.argv[1])
+degree = 4
+indptr = torch.arange(num_nodes + 1) * degree
+indices = torch.randint(0, num_nodes, (num_nodes * degree,), dtype=torch.int32)
+graph = Graph(csc=Csc(indptr, indices, num_nodes))
+seeds = torch.randint(0, num_nodes, (4096,))
+loader = NeighborLoader(graph, [4, 4, 4], input_nodes=seeds, batch_size=256, num_workers=2)
+list(NeighborLoader(Graph(csc=Csc(indptr[:2], indices[:4] * 0, 1)), [1]))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for batch in loader: pass
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    grown = [
+        int(subprocess.run([sys.executable, "-c", code, str(n)], capture_output=True, text=True, check=True).stdout)
+        for n in (1_000_000, 16_000_000)
+    ]
+    assert grown[1] < 1.5 * grown[0] + 8192  # KiB
