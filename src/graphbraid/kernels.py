@@ -55,17 +55,23 @@ def active() -> Selection:
     """
     forced = os.environ.get(ENV_VARIABLE, "").strip().lower()
     if forced and forced not in VARIANTS:
-        raise KernelError(f"{ENV_VARIABLE}={forced!r} names no kernel variant; choose one of {', '.join(VARIANTS)}")
+        raise KernelError(
+            f"{ENV_VARIABLE}={forced!r} names no kernel variant; choose one of {', '.join(VARIANTS)}"
+        )
     if forced == "reference":
         return Selection(variant="reference", reason=f"{ENV_VARIABLE}=reference asks for it", rejected={})
     rejected = {name: why for name in COMPILED_VARIANTS if (why := unsupported_reason(name))}
     if forced:
         if forced in rejected:
             raise KernelError(f"{ENV_VARIABLE}={forced} cannot run here: {rejected[forced]}")
-        return _select(Selection(variant=forced, reason=f"{ENV_VARIABLE}={forced} asks for it", rejected=rejected))
+        return _select(
+            Selection(variant=forced, reason=f"{ENV_VARIABLE}={forced} asks for it", rejected=rejected)
+        )
     for name in COMPILED_VARIANTS:
         if name not in rejected:
-            return _select(Selection(variant=name, reason="the fastest this processor can run", rejected=rejected))
+            return _select(
+                Selection(variant=name, reason="the fastest this processor can run", rejected=rejected)
+            )
     return Selection(variant="reference", reason="no compiled kernels could be loaded", rejected=rejected)
 
 

@@ -271,7 +271,9 @@ def _as_graph(
         raise ConfigError(
             f"data must be a graphbraid.Graph or a homogeneous PyG Data; got {type(data).__name__}"
         )
-    graph = Graph.from_pyg(data, edge_weight=weight_attr)
+    # Blocks carry the weights whether or not they steer the draws.
+    weights = weight_attr or ("edge_weight" if "edge_weight" in data else None)
+    graph = Graph.from_pyg(data, edge_weight=weights)
     tensors = {key: value for key, value in data.to_dict().items() if isinstance(value, Tensor)}
     node_attrs = {k: v for k, v in tensors.items() if k not in ("x", "y") and data.is_node_attr(k)}
     edge_attrs = {k: v for k, v in tensors.items() if k != "edge_index" and data.is_edge_attr(k)}

@@ -33,7 +33,12 @@ def test_mix_is_splitmix64():
 def test_a_million_draws_agree_between_python_and_cpp():
     native = native_or_skip()
     nodes = np.concatenate([np.arange(500), 2**31 + np.arange(250), 2**40 + np.arange(250)])
-    for seed, epoch, step, hop in [(0, 0, 0, 0), (2**62 + 5, 7, 123456, 3), (17, 2**20, 0, 1), (3, 1, 2**31, 7)]:
+    for seed, epoch, step, hop in [
+        (0, 0, 0, 0),
+        (2**62 + 5, 7, 123456, 3),
+        (17, 2**20, 0, 1),
+        (3, 1, 2**31, 7),
+    ]:
         key = rng.batch_key(seed, epoch, step)
         expected = rng.draws(rng.row_keys(key, hop, nodes), 250).astype(np.int64)
         got = torch.stack([native.draws(seed, epoch, step, hop, int(node), 250) for node in nodes])
@@ -61,6 +66,8 @@ def test_neighbouring_coordinates_give_unrelated_draws():
 
 
 def test_log_of_draw_is_the_logarithm():
-    bits = np.concatenate([np.arange(3), 2**32 - 1 - np.arange(3), np.random.default_rng(0).integers(0, 2**32, 10000)])
+    bits = np.concatenate(
+        [np.arange(3), 2**32 - 1 - np.arange(3), np.random.default_rng(0).integers(0, 2**32, 10000)]
+    )
     got = rng.log_of_draw(bits.astype(np.uint64))
     np.testing.assert_allclose(got, np.log((bits + 0.5) / 2**32), rtol=1e-13, atol=1e-16)

@@ -40,6 +40,7 @@ struct Run::State {
   int64_t next_to_give;
   int64_t last;
   bool cancelled = false;
+  int under_way = 0;  // batches a thread is building
   struct Outcome {
     std::shared_ptr<Batch> batch;
     std::exception_ptr error;
@@ -49,7 +50,7 @@ struct Run::State {
 
 Run::Run(Pipeline& pipeline, Schedule schedule, int64_t first_step, int64_t last_step)
     : pipeline_(pipeline),
-      state_(std::make_shared<State>(State{schedule, first_step, first_step, last_step, false, {}})) {
+      state_(std::make_shared<State>(State{schedule, first_step, first_step, last_step, false, 0, {}})) {
   {
     std::lock_guard<std::mutex> lock(pipeline_.mutex_);
     pipeline_.runs_.push_back(state_);
@@ -60,9 +61,11 @@ Run::Run(Pipeline& pipeline, Schedule schedule, int64_t first_step, int64_t last
 Run::~Run() {
   std::map<int64_t, State::Outcome> dropped;  // freed without the lock
   {
-    std::lock_guard<std::mutex> lock(pipeline_.mutex_);
+    std::unique_lock<std::mutex> lock(pipeline_.mutex_);
     state_->cancelled = true;
     std::erase(pipeline_.runs_, state_);
+    // The caller may free the seeds next.
+    pipeline_.ready_.wait(lock, [&] { return state_->under_way == 0; });
     dropped.swap(state_->done);
   }
 }
@@ -149,6 +152,7 @@ bool Pipeline::take_step(std::unique_lock<std::mutex>& lock, SampleScratch& scra
     }
   if (run == nullptr) return false;
   const int64_t step = run->next_to_build++;
+  ++run->under_way;
   lock.unlock();
   Run::State::Outcome outcome;
   try {
@@ -159,14 +163,9 @@ bool Pipeline::take_step(std::unique_lock<std::mutex>& lock, SampleScratch& scra
     outcome = {nullptr, std::current_exception()};
   }
   lock.lock();
-  if (!run->cancelled) {
-    run->done.emplace(step, std::move(outcome));
-    ready_.notify_all();
-    return true;
-  }
-  lock.unlock();
-  outcome = {};
-  lock.lock();
+  --run->under_way;
+  run->done.emplace(step, std::move(outcome));
+  ready_.notify_all();
   return true;
 }
 

@@ -44,17 +44,27 @@ class PyPipeline {
   FeatureRows features() const {
     if (!inputs_.x) return {};
     const int64_t columns = static_cast<int64_t>(inputs_.x->shape(1));
-    return {static_cast<const char*>(inputs_.x->data()), columns * static_cast<int64_t>(inputs_.x->itemsize())};
+    return {static_cast<const char*>(inputs_.x->data()),
+            columns * static_cast<int64_t>(inputs_.x->itemsize())};
   }
 
   Inputs inputs_;
   Pipeline pipeline_;
 };
 
-struct PyRun {
+class PyRun {
+ public:
+  PyRun(PyPipeline& owner, Array1<const int64_t> seeds, const Schedule& schedule, int64_t first_step,
+        int64_t last_step)
+      : owner(owner), seeds(seeds), run(std::in_place, owner.pipeline(), schedule, first_step, last_step) {}
+  ~PyRun() {
+    nb::gil_scoped_release release;  // waits for batches under way
+    run.reset();
+  }
+
   PyPipeline& owner;
   Array1<const int64_t> seeds;
-  Run run;
+  std::optional<Run> run;
 };
 
 // Tensors over a batch's memory; the memory goes back to the pool when the last of them is gone.
@@ -90,7 +100,8 @@ nb::tuple export_batch(const PyPipeline& owner, const std::shared_ptr<Batch>& ba
   }
   nb::object x = nb::none();
   if (const auto& source = owner.inputs().x)
-    x = tensors.matrix(batch->x.data(), sampled.num_nodes, static_cast<int64_t>(source->shape(1)), source->dtype());
+    x = tensors.matrix(batch->x.data(), sampled.num_nodes, static_cast<int64_t>(source->shape(1)),
+                       source->dtype());
   return nb::make_tuple(batch->step, tensors.vector(sampled.n_id.data(), sampled.num_nodes),
                         tensors.vector(batch->input_id.data(), sampled.num_seeds), adjacencies,
                         sampled.nodes_per_hop, sampled.edges_per_hop, x);
@@ -102,14 +113,15 @@ nb::object next_batch(PyRun& self) {
     std::optional<std::shared_ptr<Batch>> batch;
     {
       nb::gil_scoped_release release;
-      batch = self.run.next(0.1);
+      batch = self.run->next(0.1);
     }
     if (batch) return *batch ? nb::object(export_batch(self.owner, *batch)) : nb::none();
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
   }
 }
 
-nb::object gather(Array2<const uint8_t> table, Array1<const int64_t> ids, nb::ndarray<uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu> out) {
+nb::object gather(Array2<const uint8_t> table, Array1<const int64_t> ids,
+                  nb::ndarray<uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu> out) {
   const int64_t row = static_cast<int64_t>(table.shape(1));
   nb::gil_scoped_release release;
   parallel_static(static_cast<int64_t>(ids.shape(0)), 256, [&](int64_t begin, int64_t end) {
@@ -123,16 +135,19 @@ nb::object gather(Array2<const uint8_t> table, Array1<const int64_t> ids, nb::nd
 
 void bind_sampling(nb::module_& m) {
   m.def("mix", &mix);
-  m.def("draws", [](uint64_t seed, uint64_t epoch, uint64_t step, uint64_t hop, uint64_t node, int64_t count) {
-    std::vector<int64_t> out(static_cast<size_t>(count));
-    const uint64_t key = row_key(batch_key(seed, epoch, step), hop, node);
-    for (int64_t i = 0; i < count; ++i) out[static_cast<size_t>(i)] = draw(key, static_cast<uint64_t>(i));
-    return as_tensor(std::move(out));
-  });
+  m.def("draws",
+        [](uint64_t seed, uint64_t epoch, uint64_t step, uint64_t hop, uint64_t node, int64_t count) {
+          std::vector<int64_t> out(static_cast<size_t>(count));
+          const uint64_t key = row_key(batch_key(seed, epoch, step), hop, node);
+          for (int64_t i = 0; i < count; ++i)
+            out[static_cast<size_t>(i)] = draw(key, static_cast<uint64_t>(i));
+          return as_tensor(std::move(out));
+        });
   m.def("permuted", [](int64_t n, uint64_t key, int64_t begin, int64_t end) {
     const KeyedPermutation permutation(static_cast<uint64_t>(n), key);
     std::vector<int64_t> out;
-    for (int64_t i = begin; i < end; ++i) out.push_back(static_cast<int64_t>(permutation(static_cast<uint64_t>(i))));
+    for (int64_t i = begin; i < end; ++i)
+      out.push_back(static_cast<int64_t>(permutation(static_cast<uint64_t>(i))));
     return as_tensor(std::move(out));
   });
   m.def("gather_rows", &gather, nb::arg("table"), nb::arg("ids"), nb::arg("out"));
@@ -141,13 +156,16 @@ void bind_sampling(nb::module_& m) {
       .def(
           "__init__",
           [](PyPipeline* self, Array1<const int64_t> indptr, AnyArray indices,
-             std::optional<Array1<const float>> weight, std::optional<AnyArray> x, std::vector<int64_t> fanouts,
-             bool replace, bool blocks, bool keep_edges, int num_threads, int depth) {
-            new (self) PyPipeline(Inputs{indptr, indices, weight, x},
-                                  SampleConfig{std::move(fanouts), replace, blocks, keep_edges}, num_threads, depth);
+             std::optional<Array1<const float>> weight, std::optional<AnyArray> x,
+             std::vector<int64_t> fanouts, bool replace, bool blocks, bool keep_edges, int num_threads,
+             int depth) {
+            new (self)
+                PyPipeline(Inputs{indptr, indices, weight, x},
+                           SampleConfig{std::move(fanouts), replace, blocks, keep_edges}, num_threads, depth);
           },
-          nb::arg("indptr"), nb::arg("indices"), nb::arg("weight").none(), nb::arg("x").none(), nb::arg("fanouts"),
-          nb::arg("replace"), nb::arg("blocks"), nb::arg("keep_edges"), nb::arg("num_threads"), nb::arg("depth"))
+          nb::arg("indptr"), nb::arg("indices"), nb::arg("weight").none(), nb::arg("x").none(),
+          nb::arg("fanouts"), nb::arg("replace"), nb::arg("blocks"), nb::arg("keep_edges"),
+          nb::arg("num_threads"), nb::arg("depth"))
       .def("stage_seconds", [](PyPipeline& self) {
         const StageSeconds seconds = self.pipeline().stage_seconds();
         return nb::make_tuple(seconds.sample, seconds.gather, seconds.batches);
@@ -158,12 +176,12 @@ void bind_sampling(nb::module_& m) {
           "__init__",
           [](PyRun* self, PyPipeline& owner, Array1<const int64_t> seeds, int64_t batch_size, bool shuffle,
              uint64_t seed, uint64_t epoch, int64_t first_step, int64_t last_step) {
-            const Schedule schedule{seeds.data(), static_cast<int64_t>(seeds.shape(0)), batch_size, shuffle, seed,
-                                    epoch};
-            new (self) PyRun{owner, seeds, Run(owner.pipeline(), schedule, first_step, last_step)};
+            const Schedule schedule{
+                seeds.data(), static_cast<int64_t>(seeds.shape(0)), batch_size, shuffle, seed, epoch};
+            new (self) PyRun(owner, seeds, schedule, first_step, last_step);
           },
-          nb::keep_alive<1, 2>(), nb::arg("pipeline"), nb::arg("seeds"), nb::arg("batch_size"), nb::arg("shuffle"),
-          nb::arg("seed"), nb::arg("epoch"), nb::arg("first_step"), nb::arg("last_step"))
+          nb::keep_alive<1, 2>(), nb::arg("pipeline"), nb::arg("seeds"), nb::arg("batch_size"),
+          nb::arg("shuffle"), nb::arg("seed"), nb::arg("epoch"), nb::arg("first_step"), nb::arg("last_step"))
       .def("next", &next_batch);
 }
 
