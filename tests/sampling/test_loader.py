@@ -7,17 +7,18 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from tests.sampling.graphs import power_law_csc
 from torch_geometric.data import Data
 
 from graphbraid import Graph, kernels
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import SparseFeatures
 from graphbraid.loader import NeighborLoader
-from tests.sampling.graphs import power_law_csc
 
 NUM_NODES = 800
 
@@ -57,7 +58,9 @@ def digest(batches):
 
 def test_a_batch_has_pygs_attributes():
     data = make_data()
-    loader = NeighborLoader(data, num_neighbors=[4, 3], batch_size=50, input_nodes=data.train_mask, shuffle=True)
+    loader = NeighborLoader(
+        data, num_neighbors=[4, 3], batch_size=50, input_nodes=data.train_mask, shuffle=True
+    )
     assert len(loader) == -(-int(data.train_mask.sum()) // 50)
     seen = []
     for batch in loader:
@@ -67,8 +70,10 @@ def test_a_batch_has_pygs_attributes():
         assert torch.equal(batch.train_mask, data.train_mask[batch.n_id])
         assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
         assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])
-        assert torch.equal(data.train_mask.nonzero().flatten()[batch.input_id], batch.n_id[:
-        batch.batch_size]) assert sum(batch.num_sampled_nodes) == batch.num_nodes == len(batch.n_id)
+        assert torch.equal(
+            data.train_mask.nonzero().flatten()[batch.input_id], batch.n_id[: batch.batch_size]
+        )
+        assert sum(batch.num_sampled_nodes) == batch.num_nodes == len(batch.n_id)
         assert sum(batch.num_sampled_edges) == batch.num_edges == batch.edge_index.shape[1]
         assert batch.num_features == 9
         assert "edge_attr" in batch
@@ -89,7 +94,9 @@ def test_to_data_gives_a_pyg_data_that_validates():
 
 
 def test_a_transform_gets_pyg_data():
-    loader = NeighborLoader(make_data(), [4], batch_size=50, transform=lambda data: (type(data), data.batch_size))
+    loader = NeighborLoader(
+        make_data(), [4], batch_size=50, transform=lambda data: (type(data), data.batch_size)
+    )
     assert next(iter(loader)) == (Data, 50)
 
 
@@ -205,8 +212,8 @@ def test_tensors_outlive_their_loader():
 
 def test_closing_leaves_no_thread_and_the_loader_starts_again():
     def threads():
-        with open("/proc/self/status") as status:
-            return int(next(line.split()[1] for line in status if line.startswith("Threads")))
+        status = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line.split()[1] for line in status if line.startswith("Threads")))
 
     graph = make_graph()
     with NeighborLoader(graph, [4], batch_size=5, num_workers=4) as warm:
@@ -241,8 +248,8 @@ def test_seeds_by_mask_ids_split_and_all():
     mask = torch.zeros(NUM_NODES, dtype=torch.bool)
     mask[graph.splits["train"]] = True
     by_mask, by_ids, by_name = (
-        NeighborLoader(graph, [3], input_nodes=nodes, batch_size=30) for nodes in (mask,
-        graph.splits["train"], "train")
+        NeighborLoader(graph, [3], input_nodes=nodes, batch_size=30)
+        for nodes in (mask, graph.splits["train"], "train")
     )
     assert digest(by_mask.batches(0)) == digest(by_ids.batches(0)) == digest(by_name.batches(0))
     assert sum(b.batch_size for b in NeighborLoader(graph, [3], batch_size=300)) == NUM_NODES
@@ -313,7 +320,9 @@ def test_data_of_another_kind_is_refused():
 
 
 def test_pygs_options_about_processes_are_taken():
-    loader = NeighborLoader(make_graph(), [3], num_workers=2, persistent_workers=True, pin_memory=True, prefetch_factor=4)
+    loader = NeighborLoader(
+        make_graph(), [3], num_workers=2, persistent_workers=True, pin_memory=True, prefetch_factor=4
+    )
     assert next(iter(loader)).step == 0
 
 
@@ -343,8 +352,7 @@ except KeyboardInterrupt:
 
 @pytest.mark.slow
 def test_a_workers_memory_does_not_grow_with_the_graph():
-    """The table and buffers are of the batch's size: a graph 16 times as large costs the same beyond its own
-    arrays."""
+    """Table and buffers are of the batch's size: a graph 16 times as large costs no more beyond its arrays."""
     code = """
 import sys, resource, torch
 from graphbraid.topology import Csc
@@ -363,7 +371,11 @@ for batch in loader: pass
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
     grown = [
-        int(subprocess.run([sys.executable, "-c", code, str(n)], capture_output=True, text=True,
-        check=True).stdout) for n in (1_000_000, 16_000_000)
+        int(
+            subprocess.run(
+                [sys.executable, "-c", code, str(n)], capture_output=True, text=True, check=True
+            ).stdout
+        )
+        for n in (1_000_000, 16_000_000)
     ]
     assert grown[1] < 1.5 * grown[0] + 8192  # KiB

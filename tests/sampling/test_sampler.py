@@ -7,13 +7,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.sampling.graphs import power_law_csc, star_csc
 
 from graphbraid import kernels
 from graphbraid.errors import ConfigError
 from graphbraid.sampling import SamplerConfig, SeedSchedule, rng, sample_batch
 from graphbraid.sampling.cpu import make_pipeline
 from graphbraid.topology import Csc
-from tests.sampling.graphs import power_law_csc, star_csc
 
 FANOUTS = [(15, 10, 5), (3,), (-1, 2), (20, 60), (100, 0, 7), (-1, -1), (17, 8, 1)]
 
@@ -36,20 +36,26 @@ def epoch_of(csc, config, schedule, *, x=None, num_threads=1, depth=2, epoch=2, 
     return list(pipeline.run(schedule, epoch, first, schedule.num_steps if last is None else last))
 
 
-@pytest.mark.parametrize(("threads", "depth"), [(1, 1), (3, 4), (4, 1)])  # (4, 1): idle threads share each
-batch @pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("threads", "depth"), [(1, 1), (3, 4), (4, 1)]
+)  # (4, 1): idle threads share each batch
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("layout", ["subgraph", "blocks"])
 def test_compiled_equals_reference_bit_for_bit(layout, replace, weighted, threads, depth):
     for (nodes, edges, wide), fanouts in itertools.product(
         [(50, 400, False), (1000, 8000, False), (1000, 8000, True), (3, 2, False), (5000, 100_000, False)],
-        FANOUTS
+        FANOUTS,
     ):
         if replace and -1 in fanouts:
             continue
         csc = power_law_csc(nodes, edges, wide=wide, weighted=weighted)
         config = SamplerConfig(
-            fanouts=fanouts, replace=replace, layout=layout, weighted=weighted, return_edge_id=len(fanouts) > 1
+            fanouts=fanouts,
+            replace=replace,
+            layout=layout,
+            weighted=weighted,
+            return_edge_id=len(fanouts) > 1,
         )
         seeds = torch.from_numpy(np.random.default_rng(1).integers(0, nodes, 60))  # some of them twice
         schedule = SeedSchedule(seeds=seeds, batch_size=16, shuffle=True, seed=5)
@@ -70,8 +76,9 @@ def test_large_batches_grow_every_buffer_and_keep_their_bits(layout):
     schedule = SeedSchedule(seeds=torch.arange(60_000), batch_size=9000, shuffle=True)
     for threads, depth in [(1, 1), (3, 1)]:
         for step, _, sampled, _ in epoch_of(csc, config, schedule, num_threads=threads, depth=depth, last=3):
-            assert_same(sampled, sample_batch(csc, config, schedule.seeds_of(2, step), rng.batch_key(0, 2,
-            step)))
+            assert_same(
+                sampled, sample_batch(csc, config, schedule.seeds_of(2, step), rng.batch_key(0, 2, step))
+            )
 
 
 def test_a_long_pipeline_reuses_its_table_without_mixing_batches():
@@ -80,8 +87,9 @@ def test_a_long_pipeline_reuses_its_table_without_mixing_batches():
     schedule = SeedSchedule(seeds=torch.arange(300).repeat(10), batch_size=3)
     for step, _, sampled, _ in epoch_of(csc, config, schedule, num_threads=1, depth=3):
         if step % 37 == 0:
-            assert_same(sampled, sample_batch(csc, config, schedule.seeds_of(2, step), rng.batch_key(0, 2,
-            step)))
+            assert_same(
+                sampled, sample_batch(csc, config, schedule.seeds_of(2, step), rng.batch_key(0, 2, step))
+            )
 
 
 @given(st.data())
@@ -107,8 +115,7 @@ def test_a_sample_is_what_it_says(data):
             fanout = fanouts[hop]
             expected = degree[rows] if fanout < 0 else degree[rows].clamp(max=fanout)
             assert torch.equal(adjacency.indptr.diff()[rows], expected)
-        # Each edge is the graph's edge at its position, into the row's node, and no edge is drawn twice for a
-        # row.
+        # Each edge is the graph's edge at its position, into the row's node; none is drawn twice for a row.
         row = torch.repeat_interleave(torch.arange(len(degree)), adjacency.indptr.diff())
         assert torch.equal(csc.indices[adjacency.edges].long(), sampled.n_id[adjacency.indices.long()])
         assert torch.equal(csc.destinations()[adjacency.edges].long(), sampled.n_id[row])
@@ -118,7 +125,9 @@ def test_a_sample_is_what_it_says(data):
 
 def test_local_ids_go_by_first_appearance():
     csc = power_law_csc(200, 3000)
-    sampled = sample_batch(csc, SamplerConfig(fanouts=(5, 5)), torch.tensor([3, 1, 3]), rng.batch_key(0, 0, 0))
+    sampled = sample_batch(
+        csc, SamplerConfig(fanouts=(5, 5)), torch.tensor([3, 1, 3]), rng.batch_key(0, 0, 0)
+    )
     local = sampled.adjacencies[0].indices.long()
     new = local[local >= 3]
     first_seen = list(dict.fromkeys(new.tolist()))
@@ -126,8 +135,7 @@ def test_local_ids_go_by_first_appearance():
 
 
 def counts_of(csc, fanout, *, trials, **options):
-    """How often each in-neighbour of node 0 is drawn, a step per trial (within a step a node always draws the
-    same)."""
+    """How often each in-neighbour of node 0 is drawn, a step per trial (in a step a node draws the same)."""
     counts = np.zeros(csc.num_src - 1)
     pipeline = make_pipeline(csc, SamplerConfig(fanouts=(fanout,), **options), None, num_threads=1, depth=1)
     schedule = SeedSchedule(seeds=torch.zeros(trials, dtype=torch.int64), batch_size=1, seed=fanout)
@@ -141,8 +149,8 @@ def counts_of(csc, fanout, *, trials, **options):
 def test_neighbours_are_drawn_with_probability_fanout_over_degree():
     """For every degree and fanout from 1 to 40, on all rows of one graph at once.
 
-    Each step gives every row fresh draws. Floyd's algorithm with an exclusive bound, or a shuffle that stops
-    one short, fails this for almost every pair.
+    Each step gives every row fresh draws. Floyd's algorithm with an exclusive bound, or a shuffle that stops one
+    short, fails this for almost every pair.
     """
     copies = 250  # rows per degree
     degrees = np.repeat(np.arange(1, 41), copies)
@@ -167,8 +175,7 @@ def test_neighbours_are_drawn_with_probability_fanout_over_degree():
                 assert (per_neighbour == trials).all()
                 continue
             p = fanout / degree
-            # Draws without replacement: the covariance makes (d - 1)/d / (p(1 - p)) the scale of a chi-
-            # square.
+            # Without replacement the counts are correlated: (d - 1) / d / (p (1 - p)) is the chi-square's scale.
             chi2 = ((per_neighbour - trials * p) ** 2).sum() / (trials * p * (1 - p)) * (degree - 1) / degree
             assert abs(per_neighbour.sum() - trials * fanout) == 0
             z = (chi2 - (degree - 1)) / np.sqrt(2 * (degree - 1))
