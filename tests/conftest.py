@@ -1,7 +1,43 @@
 """Settings and fixtures that every test shares."""
 
+import os
+from collections.abc import Callable
+from pathlib import Path
+
 import hypothesis
+import pytest
 
 # The machines are shared and slow at times: a deadline per example would fail by chance.
 hypothesis.settings.register_profile("graphbraid", deadline=None, max_examples=60, derandomize=True)
 hypothesis.settings.load_profile("graphbraid")
+
+
+def shared_data_folder() -> Path | None:
+    """Where the real graphs lie: ``$GRAPHBRAID_TEST_DATA``, else ``shared/data`` beside the repository or above."""
+    if configured := os.environ.get("GRAPHBRAID_TEST_DATA"):
+        return Path(configured)
+    folders = (parent / "shared" / "data" for parent in Path(__file__).resolve().parents)
+    return next((folder for folder in folders if folder.is_dir()), None)
+
+
+@pytest.fixture(scope="session")
+def shared_graph() -> Callable[[str], Path]:
+    """The path of a real graph by name, as ``shared_graph("cora")``; skips the test where it is not there."""
+
+    def find(name: str) -> Path:
+        folder = shared_data_folder()
+        if folder is None:
+            pytest.skip("no shared/data folder above the repository; set GRAPHBRAID_TEST_DATA")
+        path = folder / f"{name}.npz"
+        if not path.is_file():
+            pytest.skip(f"{path} is not there")
+        return path
+
+    return find
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_dataset_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep generated datasets of a test run out of the user's cache."""
+    if "GRAPHBRAID_CACHE" not in os.environ:
+        os.environ["GRAPHBRAID_CACHE"] = str(tmp_path_factory.mktemp("cache"))

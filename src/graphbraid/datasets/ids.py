@@ -52,10 +52,10 @@ class NodeIds:
             DataError: An id is unknown; names the first.
         """
         if self.values.dtype == object:
-            nodes = [self._by_name.get(str(name), -1) for name in originals]
+            nodes = [self.by_name.get(str(name), -1) for name in originals]
             found = np.asarray(nodes, np.int64)
         else:
-            found = self._search(np.asarray(originals, np.int64))
+            found = self.search(np.asarray(originals, np.int64))
         if (missing := np.flatnonzero(found < 0)).size:
             at = int(missing[0])
             raise DataError(
@@ -83,14 +83,16 @@ class NodeIds:
         return cls(values)
 
     @cached_property
-    def _by_name(self) -> dict[str, int]:
+    def by_name(self) -> dict[str, int]:
+        """The node of each id, for string ids; made at first use."""
         return {str(value): node for node, value in enumerate(self.values)}
 
     @cached_property
     def _order(self) -> _Array:
         return np.argsort(self.values, kind="stable")
 
-    def _search(self, wanted: _Array) -> _Array:
+    def search(self, wanted: _Array) -> _Array:
+        """The nodes of some integer ids, -1 where an id is unknown."""
         if not len(self):
             return np.full(len(wanted), -1)
         at = np.searchsorted(self.values, wanted, sorter=self._order)

@@ -1,0 +1,33 @@
+"""PyTorch Geometric's datasets: the one graph of a node-level dataset object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from graphbraid.errors import DataError
+from graphbraid.graph import Graph
+
+
+def from_pyg_dataset(dataset: Any, *, split_index: int = 0) -> Graph:
+    """The graph of a ``torch_geometric`` dataset of one graph, such as ``Planetoid`` or ``Amazon``.
+
+    Args:
+        dataset: The dataset, already downloaded by PyG; ``dataset[0]`` is read.
+        split_index: Which column of masks of shape ``(num_nodes, num_splits)`` to take.
+
+    Raises:
+        DataError: It holds no graph or several, or a heterogeneous one.
+    """
+    title = f"{type(dataset).__name__}({getattr(dataset, 'name', '') or ''})"
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise DataError(f"{title} is no PyG dataset; for one Data object use Graph.from_pyg")
+    if len(dataset) != 1:
+        raise DataError(f"{title} holds {len(dataset)} graphs; graphbraid trains on one graph at a time")
+    data = dataset[0]
+    if hasattr(data, "node_types"):
+        types = ", ".join(map(str, data.node_types))
+        raise DataError(
+            f"{title} is heterogeneous (node types: {types}); graphbraid trains homogeneous graphs"
+        )
+    name = str(getattr(dataset, "name", None) or type(dataset).__name__)
+    return Graph.from_pyg(data, split=split_index, name=name)

@@ -1,0 +1,155 @@
+"""Edge lists from tables: a stream of id pairs becomes two arrays of node numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphbraid.datasets.ids import NodeIds
+from graphbraid.datasets.table_file import TableFile, require_pyarrow
+from graphbraid.errors import DataError
+
+_Array = npt.NDArray[Any]
+
+
+@dataclass(slots=True)
+class EdgeList:
+    """What an edge table holds."""
+
+    src: _Array
+    """``(num_edges,)`` int64 node numbers."""
+    dst: _Array
+    """``(num_edges,)`` int64 node numbers."""
+    weight: _Array | None
+    """``(num_edges,)`` float32, or None."""
+    ids: NodeIds
+
+
+def read_edges(
+    file: TableFile, ends: tuple[str, str], weight: str | None, id_type: str, known: NodeIds | None
+) -> EdgeList:
+    """Read an edge table.
+
+    Args:
+        file: The table.
+        ends: Its source and destination columns.
+        weight: Its weight column, or None.
+        id_type: ``"int"``, ``"string"``, or ``"auto"``: as the columns look.
+        known: The nodes, if a node table named them; None numbers what the edges name.
+
+    Raises:
+        DataError: An empty or unknown id or a missing weight; says file, row and column.
+    """
+    arrow = require_pyarrow()
+    as_string = id_type == "string" or (
+        id_type == "auto" and not all(_is_int(file, column) for column in ends)
+    )
+    id_arrow = arrow.string() if as_string else arrow.int64()
+    types = dict.fromkeys(ends, id_arrow) | ({} if weight is None else {weight: arrow.float64()})
+    wanted = list(dict.fromkeys([*ends, *([] if weight is None else [weight])]))
+    numbering = _Strings(known) if as_string else _Ints(known)
+    columns: dict[str, list[_Array]] = {"src": [], "dst": [], "weight": []}
+    row = 0
+    for batch in file.batches(wanted, types):
+        for key, column in zip(("src", "dst"), ends, strict=True):
+            values = batch.column(column)
+            if values.null_count:
+                raise DataError(f"{file.row(row + first_null(values))}: column {column!r} is empty")
+            columns[key].append(numbering.encode(values, file, row, column))
+        if weight is not None:
+            values = batch.column(weight)
+            if values.null_count:
+                raise DataError(f"{file.row(row + first_null(values))}: column {weight!r} is empty")
+            columns["weight"].append(values.to_numpy(zero_copy_only=False).astype(np.float32))
+        row += batch.num_rows
+    src, dst = (_join(columns[key], np.int64) for key in ("src", "dst"))
+    ids = numbering.finish(src, dst)
+    return EdgeList(src, dst, None if weight is None else _join(columns["weight"], np.float32), ids)
+
+
+def first_null(values: Any) -> int:
+    """Position of the first empty value of a pyarrow array that has one."""
+    return int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
+
+
+class _Ints:
+    """Integer ids: kept as they are while reading, numbered in rising order at the end, or looked up."""
+
+    def __init__(self, known: NodeIds | None) -> None:
+        self._known = known
+        self._seen: list[_Array] = []
+
+    def encode(self, values: Any, file: TableFile, row: int, column: str) -> _Array:
+        found: _Array = values.to_numpy(zero_copy_only=False)
+        if self._known is None:
+            self._seen.append(np.unique(found))
+            return found
+        nodes = self._known.search(found)
+        if (missing := np.flatnonzero(nodes < 0)).size:
+            raise _unknown(file, row + int(missing[0]), column, int(found[missing[0]]))
+        return nodes
+
+    def finish(self, *ends: _Array) -> NodeIds:
+        """The ids; without a node table, replaces the ids in ``ends`` by their numbers, a part at a time."""
+        if self._known is not None:
+            return self._known
+        values = np.unique(_join(self._seen, np.int64))
+        for ids in ends:
+            for first in range(0, len(ids), 1 << 20):
+                part = ids[first : first + (1 << 20)]
+                part[:] = np.searchsorted(values, part)
+        return NodeIds(values)
+
+
+class _Strings:
+    """String ids: numbered as they first appear, or looked up; each batch's different ones only once."""
+
+    def __init__(self, known: NodeIds | None) -> None:
+        self._known = known
+        self._number: dict[str, int] = {} if known is None else known.by_name
+
+    def encode(self, values: Any, file: TableFile, row: int, column: str) -> _Array:
+        encoded = values.dictionary_encode()
+        names = encoded.dictionary.to_pylist()
+        if self._known is None:
+            numbers = [self._number.setdefault(name, len(self._number)) for name in names]
+        else:
+            numbers = [self._number.get(name, -1) for name in names]
+        codes = encoded.indices.to_numpy(zero_copy_only=False)
+        nodes: _Array = np.asarray(numbers, np.int64)[codes] if names else np.empty(0, np.int64)
+        if (missing := np.flatnonzero(nodes < 0)).size:
+            raise _unknown(file, row + int(missing[0]), column, names[codes[missing[0]]])
+        return nodes
+
+    def finish(self, *_: _Array) -> NodeIds:
+        if self._known is not None:
+            return self._known
+        values = np.empty(len(self._number), object)
+        values[:] = list(self._number)
+        return NodeIds(values)
+
+
+def _unknown(file: TableFile, row: int, column: str, value: int | str) -> DataError:
+    return DataError(
+        f"{file.row(row)}: column {column!r} names node {value!r}, which the node table does not have; "
+        "add it there or remove the edge"
+    )
+
+
+def _is_int(file: TableFile, column: str) -> bool:
+    return bool(require_pyarrow().types.is_integer(file.types[column]))
+
+
+def _join(parts: list[_Array], dtype: type[np.generic]) -> _Array:
+    """One array of all parts, each released as it is copied."""
+    out = np.empty(sum(map(len, parts)), dtype)
+    at = 0
+    parts.reverse()
+    while parts:
+        part = parts.pop()
+        out[at : at + len(part)] = part
+        at += len(part)
+    return out

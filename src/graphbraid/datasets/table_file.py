@@ -1,0 +1,210 @@
+"""TableFile: CSV, Parquet or in-memory tables as a stream of pyarrow record batches, with clear errors."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from graphbraid.errors import ConfigError, DataError, MissingPackageError, ResourceError
+
+CSV_SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
+PARQUET_SUFFIXES = (".parquet", ".pq")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CsvOptions:
+    """How CSV files are written."""
+
+    delimiter: str | None = None
+    """One character; None is a tab for ``.tsv`` files and a comma for others."""
+    header: bool = True
+    """Whether the first row names the columns; without, they are called ``"0"``, ``"1"``, ..."""
+    skip_rows: int = 0
+    """Lines to skip before the header or the first row."""
+
+
+class TableFile:
+    """One table: its name for messages, its columns, and its rows in batches."""
+
+    def __init__(self, source: Any, csv_options: CsvOptions | None = None) -> None:
+        """Open a table.
+
+        Args:
+            source: A path, a pyarrow table, or a pandas data frame.
+            csv_options: How CSV files are written.
+
+        Raises:
+            MissingPackageError: pyarrow is not installed.
+            DataError: The file is missing, empty, of another kind or broken.
+        """
+        arrow = require_pyarrow()
+        self._csv = csv_options or CsvOptions()
+        self._table: Any = None
+        self._path: Path | None = None
+        if isinstance(source, (str, os.PathLike)):
+            self._path = Path(source)
+            self.name = str(source)
+            if not self._path.is_file():
+                raise DataError(f"there is no file {self._path}")
+        elif isinstance(source, arrow.Table):
+            self._table, self.name = source, "the table"
+        elif hasattr(source, "columns") and hasattr(source, "dtypes"):
+            self._table, self.name = arrow.Table.from_pandas(source, preserve_index=False), "the data frame"
+        else:
+            raise ConfigError(
+                f"a table is a path, a pyarrow.Table or a pandas.DataFrame; got {type(source).__name__}"
+            )
+        with self._clear_errors():
+            self.types: dict[str, Any] = self._read_types()
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return list(self.types)
+
+    def require(self, column: str, role: str) -> str:
+        """The column itself, once it is known to exist.
+
+        Raises:
+            DataError: It does not; lists the columns.
+        """
+        if column not in self.types:
+            close = difflib.get_close_matches(column, self.columns, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise DataError(
+                f"{self.name} has no column {column!r} ({role}); its columns are "
+                f"{', '.join(self.columns)}.{hint}"
+            )
+        return column
+
+    def row(self, index: int) -> str:
+        """Where row ``index`` (from 0, without the header) stands, for messages."""
+        if self._path is not None and self._path.name.endswith(CSV_SUFFIXES):
+            return f"{self.name}, line {index + 1 + self._csv.header + self._csv.skip_rows}"
+        return f"{self.name}, row {index}"
+
+    def batches(self, columns: Sequence[str], as_types: Mapping[str, Any] | None = None) -> Iterator[Any]:
+        """The rows of some columns as pyarrow record batches.
+
+        Args:
+            columns: Which columns, in this order.
+            as_types: pyarrow types to read columns as.
+
+        Raises:
+            DataError: A value does not have its column's type; the file is truncated.
+        """
+        batches = self._batches(list(columns), {**{c: self.types[c] for c in columns}, **(as_types or {})})
+        while True:
+            with self._clear_errors():
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+
+    def _batches(self, columns: list[str], types: dict[str, Any]) -> Iterator[Any]:
+        if self._table is not None or self._is_parquet():
+            if self._table is not None:
+                parts = iter(self._table.select(columns).to_batches(max_chunksize=1 << 18))
+            else:
+                from pyarrow import parquet
+
+                parts = parquet.ParquetFile(self._path).iter_batches(1 << 18, columns=columns)
+            for part in parts:
+                arrays = [part.column(c).cast(types[c]) for c in columns]
+                yield require_pyarrow().RecordBatch.from_arrays(arrays, names=columns)
+            return
+        yield from self._open_csv(columns, types)
+
+    def _open_csv(self, columns: list[str] | None, types: dict[str, Any]) -> Any:
+        from pyarrow import csv
+
+        delimiter = self._csv.delimiter or ("\t" if ".tsv" in Path(self.name).suffixes else ",")
+        return csv.open_csv(
+            self._path,
+            read_options=csv.ReadOptions(
+                column_names=None if self._csv.header else self._numbered(delimiter),
+                skip_rows=self._csv.skip_rows,
+                block_size=1 << 24,
+            ),
+            parse_options=csv.ParseOptions(delimiter=delimiter),
+            convert_options=csv.ConvertOptions(column_types=types, include_columns=columns or []),
+        )
+
+    def _numbered(self, delimiter: str) -> list[str]:
+        """Column names of a file without a header."""
+        from pyarrow import input_stream
+
+        assert self._path is not None
+        with input_stream(str(self._path), compression="detect") as stream:
+            lines = stream.read(1 << 16).decode(errors="replace").splitlines()
+        line = lines[self._csv.skip_rows] if len(lines) > self._csv.skip_rows else ""
+        return [str(at) for at in range(line.count(delimiter) + 1)]
+
+    def _read_types(self) -> dict[str, Any]:
+        if self._table is not None:
+            schema = self._table.schema
+        elif self._is_parquet():
+            from pyarrow import parquet
+
+            schema = parquet.read_schema(self._path)
+        else:
+            with self._open_csv(None, {}) as reader:
+                schema = reader.schema
+        if len(set(schema.names)) < len(schema.names):
+            repeated = sorted({name for name in schema.names if schema.names.count(name) > 1})
+            raise DataError(f"{self.name} has several columns called {repeated[0]!r}; names must differ")
+        return dict(zip(schema.names, schema.types, strict=True))
+
+    def _is_parquet(self) -> bool:
+        assert self._path is not None
+        if self._path.name.endswith(PARQUET_SUFFIXES):
+            return True
+        if self._path.name.endswith(CSV_SUFFIXES):
+            return False
+        known = ", ".join((*CSV_SUFFIXES, *PARQUET_SUFFIXES))
+        raise DataError(f"{self._path} is neither CSV nor Parquet by its name; known endings: {known}")
+
+    def _clear_errors(self) -> _ClearErrors:
+        return _ClearErrors(self.name)
+
+
+@dataclass(slots=True)
+class _ClearErrors:
+    """Names the file in pyarrow's errors, which say row and column themselves."""
+
+    name: str
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        arrow = require_pyarrow()
+        if isinstance(error, arrow.ArrowInvalid) and "Empty CSV file" in str(error):
+            raise DataError(f"{self.name} is empty") from error
+        if isinstance(error, (arrow.ArrowInvalid, arrow.ArrowTypeError, arrow.ArrowNotImplementedError)):
+            raise DataError(f"{self.name} cannot be read: {error}") from error
+        if isinstance(error, UnicodeDecodeError):
+            raise DataError(f"{self.name} is not UTF-8 text: {error}") from error
+        if isinstance(error, OSError):
+            what = "is truncated or damaged" if error.errno is None else "cannot be read"
+            message = f"{self.name} {what}: {error}"
+            raise (DataError(message) if error.errno is None else ResourceError(message)) from error
+
+
+def require_pyarrow() -> Any:
+    """The pyarrow module.
+
+    Raises:
+        MissingPackageError: It is not installed; says how to.
+    """
+    try:
+        import pyarrow as arrow
+    except ImportError as error:
+        raise MissingPackageError(
+            "reading CSV and Parquet tables needs pyarrow: pip install 'graphbraid[tabular]'"
+        ) from error
+    return arrow

@@ -1,0 +1,240 @@
+"""Node tables: ids, features, labels and splits from the columns of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphbraid.datasets.ids import NodeIds
+from graphbraid.datasets.table_edges import first_null
+from graphbraid.datasets.table_file import TableFile, require_pyarrow
+from graphbraid.errors import ConfigError, DataError
+
+_Array = npt.NDArray[Any]
+
+_SPLIT_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeColumns:
+    """Which column plays which part."""
+
+    id: str
+    features: tuple[str, ...]
+    labels: tuple[str, ...]
+    split: str | None
+    matrix: bool
+    """Whether the labels were asked for as a list, which makes a matrix even of one column."""
+
+    @classmethod
+    def resolve(
+        cls,
+        file: TableFile,
+        id_column: str,
+        features: Sequence[str] | None,
+        label: str | Sequence[str] | None,
+        split: str | None,
+    ) -> NodeColumns:
+        """Check that the columns exist and are numeric where they must be; find the feature columns."""
+        matrix = label is not None and not isinstance(label, str)
+        labels = () if label is None else (label,) if isinstance(label, str) else tuple(label)
+        file.require(id_column, "id")
+        for column in labels:
+            file.require(column, "label")
+        if split is not None:
+            file.require(split, "split")
+        taken = {id_column, *labels, split}
+        if features is None:
+            features = [c for c in file.columns if c not in taken and _is_number(file, c)]
+        for column in features:
+            file.require(column, "feature")
+            if column in taken:
+                raise ConfigError(
+                    f"column {column!r} cannot be a feature and the id, a label or the split at once"
+                )
+            if not _is_number(file, column):
+                raise DataError(
+                    f"{file.name}: feature column {column!r} holds {file.types[column]}, not numbers"
+                )
+        return cls(id_column, tuple(features), labels, split, matrix)
+
+
+@dataclass(slots=True)
+class NodeTable:
+    """What a node table holds."""
+
+    ids: NodeIds
+    id_type: str
+    x: _Array | None
+    y: _Array | None
+    splits: dict[str, _Array]
+    class_names: tuple[str, ...] | None
+
+
+def read_nodes(file: TableFile, columns: NodeColumns, id_type: str, fill_missing: float | None) -> NodeTable:
+    """Read a node table.
+
+    Raises:
+        DataError: An id is empty or there twice, a feature is empty or not finite, a split has an unknown
+            name; says file, row and column.
+    """
+    arrow = require_pyarrow()
+    if id_type == "auto":
+        id_type = "int" if arrow.types.is_integer(file.types[columns.id]) else "string"
+    types = {columns.id: arrow.int64() if id_type == "int" else arrow.string()}
+    # Numbers as float64, since the first rows of a column may look like integers and later ones not.
+    numbers = [c for c in columns.features if not arrow.types.is_boolean(file.types[c])]
+    types.update(dict.fromkeys(numbers, arrow.float64()))
+    if columns.split is not None:
+        types[columns.split] = arrow.string()
+    wanted = [
+        columns.id,
+        *columns.features,
+        *columns.labels,
+        *([] if columns.split is None else [columns.split]),
+    ]
+    ids, features, labels, splits = [], [], [], []
+    row = 0
+    for batch in file.batches(list(dict.fromkeys(wanted)), types):
+        ids.append(_ids(file, batch.column(columns.id), row, columns.id))
+        if columns.features:
+            features.append(_features(file, batch, columns.features, row, fill_missing))
+        labels.append([batch.column(c) for c in columns.labels])
+        if columns.split is not None:
+            splits.append(_splits(file, batch.column(columns.split), row, columns.split))
+        row += batch.num_rows
+    if row == 0:
+        raise DataError(f"{file.name} has no rows; a node table needs one per node")
+    all_ids = np.concatenate(ids)
+    _refuse_repeats(file, all_ids, columns.id)
+    y, class_names = _labels(file, columns, labels)
+    code = np.concatenate(splits) if splits else np.empty(0, np.int8)
+    found = {name: np.flatnonzero(code == at) for at, name in enumerate(("train", "val", "test"))}
+    return NodeTable(
+        ids=NodeIds(all_ids),
+        id_type=id_type,
+        x=_join_rows(features, len(columns.features)) if columns.features else None,
+        y=y,
+        splits={name: nodes for name, nodes in found.items() if nodes.size},
+        class_names=class_names,
+    )
+
+
+def _ids(file: TableFile, values: Any, row: int, column: str) -> _Array:
+    if values.null_count:
+        raise DataError(
+            f"{file.row(row + first_null(values))}: column {column!r} is empty; every node needs an id"
+        )
+    found: _Array = values.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _refuse_repeats(file: TableFile, ids: _Array, column: str) -> None:
+    values, first, counts = np.unique(ids, return_index=True, return_counts=True)
+    if (counts > 1).any():
+        at = int(np.argmax(counts > 1))
+        again = int(np.flatnonzero(ids == values[at])[1])
+        raise DataError(
+            f"{file.row(again)}: column {column!r} has the id {values[at]!r} again, first at "
+            f"{file.row(int(first[at]))}"
+        )
+
+
+def _features(file: TableFile, batch: Any, columns: Sequence[str], row: int, fill: float | None) -> _Array:
+    out = np.empty((batch.num_rows, len(columns)), np.float32)
+    for at, column in enumerate(columns):
+        values = batch.column(column)
+        if values.null_count:
+            if fill is None:
+                raise DataError(
+                    f"{file.row(row + first_null(values))}: feature column {column!r} is empty; "
+                    "fill it, or pass fill_missing="
+                )
+            values = values.fill_null(fill)
+        out[:, at] = values.to_numpy(zero_copy_only=False)
+    if not np.isfinite(out).all():
+        bad, at = np.argwhere(~np.isfinite(out))[0]
+        raise DataError(
+            f"{file.row(row + int(bad))}: feature column {columns[at]!r} is {out[bad, at]}, not finite"
+        )
+    return out
+
+
+def _splits(file: TableFile, values: Any, row: int, column: str) -> _Array:
+    """0 train, 1 val, 2 test, -1 none."""
+    order = ("train", "val", "test")
+    codes = np.full(len(values), -1, np.int8)
+    for at, value in enumerate(values.to_pylist()):
+        name = (value or "").strip().lower()
+        if name in _SPLIT_NAMES:
+            codes[at] = order.index(_SPLIT_NAMES[name])
+        elif name:
+            raise DataError(
+                f"{file.row(row + at)}: column {column!r} is {value!r}; train, val, test or nothing is needed"
+            )
+    return codes
+
+
+def _labels(
+    file: TableFile, columns: NodeColumns, batches: list[list[Any]]
+) -> tuple[_Array | None, tuple[str, ...] | None]:
+    if not columns.labels:
+        return None, None
+    arrow = require_pyarrow()
+    whole = [arrow.chunked_array([batch[at] for batch in batches]) for at in range(len(columns.labels))]
+    if columns.matrix:
+        return np.stack(
+            [_targets(file, c, values) for c, values in zip(columns.labels, whole, strict=True)], 1
+        ), None
+    column, values = columns.labels[0], whole[0]
+    kind = values.type
+    if arrow.types.is_boolean(kind):
+        values = values.cast(arrow.int64())
+    elif arrow.types.is_floating(kind):
+        return _targets(file, column, values), None
+    elif not arrow.types.is_integer(kind):
+        return _named_classes(values.cast(arrow.string()))
+    return np.maximum(values.cast(arrow.int64()).fill_null(-1).to_numpy(), -1), None
+
+
+def _targets(file: TableFile, column: str, values: Any) -> _Array:
+    if not _is_number(file, column):
+        raise DataError(
+            f"{file.name}: label column {column!r} holds {file.types[column]}; a matrix needs numbers"
+        )
+    if values.null_count:
+        raise DataError(f"{file.row(first_null(values.combine_chunks()))}: label column {column!r} is empty")
+    found: _Array = values.to_numpy().astype(np.float32)
+    return found
+
+
+def _named_classes(values: Any) -> tuple[_Array, tuple[str, ...]]:
+    """Classes in alphabetical order of their names; empty is -1."""
+    encoded = values.combine_chunks().dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    order = sorted(name for name in names if name)
+    number = {name: at for at, name in enumerate(order)}
+    classes = np.asarray([*(number.get(name, -1) for name in names), -1], np.int64)  # the last one: no label
+    return classes[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)], tuple(order)
+
+
+def _join_rows(parts: list[_Array], width: int) -> _Array:
+    """One matrix of all parts, each released as it is copied."""
+    out = np.empty((sum(map(len, parts)), width), np.float32)
+    at = 0
+    parts.reverse()
+    while parts:
+        part = parts.pop()
+        out[at : at + len(part)] = part
+        at += len(part)
+    return out
+
+
+def _is_number(file: TableFile, column: str) -> bool:
+    types = require_pyarrow().types
+    kind = file.types[column]
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))

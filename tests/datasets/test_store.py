@@ -1,0 +1,238 @@
+import json
+import multiprocessing
+import resource
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers import assert_same_graph, small_graph, tensors
+
+from graphbraid.datasets import NodeIds, is_store, open_names, open_store, save_store
+from graphbraid.errors import DataError, ResourceError
+from graphbraid.graph import Graph
+from graphbraid.topology import Csc
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_graph_comes_back_to_the_bit(tmp_path, mmap, dtype, sparse):
+    graph = small_graph(dtype, sparse=sparse)
+    path = save_store(graph, tmp_path / "s")
+    assert is_store(path)
+    assert_same_graph(open_store(path, mmap=mmap, verify=True), graph)
+
+
+@pytest.mark.parametrize("y", ["multi", "target", None])
+def test_all_kinds_of_labels_and_int64_ids_come_back(tmp_path, y):
+    graph = small_graph(y=y, weight=False, index_dtype=torch.int64)
+    assert_same_graph(open_store(save_store(graph, tmp_path / "s")), graph)
+
+
+def test_graphs_without_edges_nodes_or_features_come_back(tmp_path):
+    for number, nodes in enumerate((0, 3)):
+        empty = Graph(
+            csc=Csc(torch.zeros(nodes + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int32), nodes)
+        )
+        assert_same_graph(open_store(save_store(empty, tmp_path / str(number))), empty)
+
+
+def test_the_arrays_are_plain_npy_files(tmp_path):
+    graph = small_graph()
+    path = save_store(graph, tmp_path / "s")
+    np.testing.assert_array_equal(np.load(path / "indices.npy"), graph.csc.indices.numpy())
+    np.testing.assert_array_equal(np.load(path / "x.npy"), graph.x.numpy())
+
+
+def test_views_that_are_not_contiguous_are_stored_as_seen(tmp_path):
+    graph = small_graph()
+    graph = graph.replace(x=torch.arange(30.0).reshape(6, 5).T)
+    assert_same_graph(open_store(save_store(graph, tmp_path / "s")), graph)
+
+
+def test_writing_to_a_mapped_tensor_does_not_change_the_file(tmp_path):
+    graph = small_graph()
+    path = save_store(graph, tmp_path / "s")
+    mapped = open_store(path)
+    mapped.x.mul_(100)
+    mapped.csc.indices.zero_()
+    assert_same_graph(open_store(path, verify=True), graph)
+
+
+def test_opening_mapped_reads_nothing(tmp_path):
+    graph = small_graph().replace(x=torch.zeros(5, 8 << 20))  # 160 MiB
+    path = save_store(graph, tmp_path / "s")
+    before = resident_bytes()
+    mapped = open_store(path)
+    assert resident_bytes() - before < 16 << 20
+    assert float(mapped.x[4, -1]) == 0
+
+
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="maps without a reservation on Linux only")
+def test_a_file_larger_than_memory_can_be_mapped(tmp_path):
+    graph = small_graph()
+    path = save_store(graph, tmp_path / "s")
+    size = 4 << 40  # sparse: takes no disk; the header is made to agree
+    rows, width = 5, size // 20
+    with (path / "x.npy").open("wb") as file:
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
+        )
+        try:
+            file.truncate(file.tell() + rows * width * 4)
+        except OSError:
+            pytest.skip("this disk has no sparse files of this size")
+    edit_manifest(
+        path, lambda m: m["arrays"]["x"].update(shape=[rows, width], bytes=(path / "x.npy").stat().st_size)
+    )
+    try:
+        mapped = open_store(path)
+    except OSError as error:
+        pytest.skip(f"the address space is limited ({error})")
+    assert float(mapped.x[4, -1]) == 0
+
+
+def test_ids_and_class_names_are_kept(tmp_path):
+    names = NodeIds(np.array(["a", "", "ü\n", "d" * 50, "0"], object))
+    path = save_store(small_graph(), tmp_path / "s", ids=names, class_names=["cat", "dog"])
+    kept = open_names(path)
+    assert kept.ids.values.tolist() == names.values.tolist()
+    assert kept.class_names == ("cat", "dog")
+    assert_same_graph(open_store(path), small_graph())
+    numbers = NodeIds(np.array([-5, 7, 1 << 40, 0, 3]))
+    path = save_store(small_graph(), tmp_path / "t", ids=numbers)
+    assert open_names(path).ids.values.tolist() == numbers.values.tolist()
+    nothing = open_names(save_store(small_graph(), tmp_path / "u"))
+    assert nothing.ids is None
+    assert nothing.class_names is None
+
+
+def test_ids_must_cover_the_nodes(tmp_path):
+    with pytest.raises(DataError, match=r"one entry per node \(5\); got 2"):
+        save_store(small_graph(), tmp_path / "s", ids=NodeIds(np.array([1, 2])))
+
+
+def test_an_existing_store_is_refused_or_replaced_and_other_folders_never(tmp_path):
+    path = save_store(small_graph(), tmp_path / "s")
+    other = small_graph(sparse=True)
+    with pytest.raises(ResourceError, match="exists already"):
+        save_store(other, path)
+    save_store(other, path, if_exists="replace")
+    assert_same_graph(open_store(path), other)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").write_text("")
+    with pytest.raises(ResourceError, match="is not a graphbraid store, so it is not replaced"):
+        save_store(other, tmp_path / "home", if_exists="replace")
+    assert (tmp_path / "home" / "thesis.tex").exists()
+
+
+def test_replacing_the_store_a_graph_is_mapped_from_works(tmp_path):
+    path = save_store(small_graph(), tmp_path / "s")
+    mapped = open_store(path)
+    save_store(mapped.replace(x=mapped.x + 1), path, if_exists="replace")
+    assert torch.equal(open_store(path).x, small_graph().x + 1)
+    assert torch.equal(mapped.x, small_graph().x)
+
+
+def test_too_little_space_is_said_before_writing(tmp_path, monkeypatch):
+    import shutil
+    from collections import namedtuple
+
+    usage = namedtuple("usage", "total used free")(10, 9, 1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(ResourceError, match=r"storing the graph in .* needs 1.0 MiB .*; 1 B are free"):
+        save_store(small_graph(), tmp_path / "s")
+    assert list(tmp_path.iterdir()) == []
+
+
+def edit_manifest(path, change):
+    file = path / "graph.json"
+    manifest = json.loads(file.read_text())
+    change(manifest)
+    file.write_text(json.dumps(manifest))
+
+
+def truncate(path, name="x.npy", by=1):
+    data = (path / name).read_bytes()
+    (path / name).write_bytes(data[:-by])
+
+
+def flip(path, name, at):
+    data = bytearray((path / name).read_bytes())
+    data[at] ^= 1
+    (path / name).write_bytes(data)
+
+
+def array_entry(**fields):
+    return lambda path: edit_manifest(path, lambda m: m["arrays"]["x"].update(fields))
+
+
+BROKEN = {
+    "truncated": (truncate, r"x\.npy is truncated: \d+ bytes, \d+ were written"),
+    "longer": (lambda p: (p / "x.npy").write_bytes((p / "x.npy").read_bytes() + b"0"), "longer than written"),
+    "missing": (lambda p: (p / "indices.npy").unlink(), r"indices\.npy of the store cannot be read"),
+    "header": (lambda p: flip(p, "x.npy", 0), r"x\.npy has no valid \.npy header"),
+    "header text": (lambda p: flip(p, "x.npy", 12), r"x\.npy has no valid|x\.npy holds"),
+    "shape": (
+        array_entry(shape=[3, 5]),
+        r"holds float32 of shape \(5, 3\), but graph\.json says .* \(3, 5\)",
+    ),
+    "dtype": (array_entry(dtype="int32"), r"holds float32 .* but graph\.json says torch\.int32"),
+    "unknown dtype": (array_entry(dtype="complex64"), "entry of array 'x' cannot be understood"),
+    "no size": (lambda p: edit_manifest(p, lambda m: m["arrays"]["x"].pop("bytes")), "cannot be understood"),
+    "outside": (array_entry(file="../x.npy"), "names a file outside the store"),
+    "newer": (
+        lambda p: edit_manifest(p, lambda m: m.update(version=99)),
+        "store version 99.*Upgrade graphbraid",
+    ),
+    "other json": (lambda p: (p / "graph.json").write_text("[]"), "is not a graphbraid store"),
+    "no json": (lambda p: (p / "graph.json").write_text("{"), "is not valid JSON"),
+    "no arrays": (lambda p: edit_manifest(p, lambda m: m.pop("arrays")), "describes no arrays"),
+    "no indptr": (lambda p: edit_manifest(p, lambda m: m["arrays"].pop("indptr")), "describes no 'indptr'"),
+    "no count": (lambda p: edit_manifest(p, lambda m: m.pop("num_nodes")), "describes no 'num_nodes'"),
+    "misfit": (lambda p: edit_manifest(p, lambda m: m.update(num_nodes=4)), "does not hold a valid graph"),
+    "no manifest": (lambda p: (p / "graph.json").unlink(), r"it has no graph\.json"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_broken_stores_say_what_is_wrong(tmp_path, case):
+    path = save_store(small_graph(), tmp_path / "s")
+    damage, message = BROKEN[case]
+    damage(path)
+    with pytest.raises(DataError, match=message):
+        open_store(path)
+
+
+def test_a_changed_value_is_found_by_verifying_and_by_reading(tmp_path):
+    path = save_store(small_graph(), tmp_path / "s")
+    flip(path, "x.npy", -1)
+    open_store(path)
+    for options in ({"verify": True}, {"mmap": False}):
+        with pytest.raises(DataError, match=r"x\.npy has changed since it was written"):
+            open_store(path, **options)
+
+
+def test_a_missing_folder_is_said(tmp_path):
+    with pytest.raises(DataError, match="no such folder"):
+        open_store(tmp_path / "nothing")
+
+
+def test_mapped_tensors_outlive_their_graph_and_cross_to_other_processes(tmp_path):
+    x = open_store(save_store(small_graph(), tmp_path / "s")).x
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(float, (x[4, 2],)) == 5.0
+
+
+def test_every_stored_tensor_has_a_dtype_the_store_knows(tmp_path):
+    graph = small_graph().replace(splits={"a/b": torch.tensor([0])})
+    with pytest.raises(DataError, match="letters, digits and _"):
+        save_store(graph, tmp_path / "s")
+    assert all(t is None or t.dtype != torch.complex64 for t in tensors(graph))
+    assert list(tmp_path.iterdir()) == []
