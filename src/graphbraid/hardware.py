@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from graphbraid.files import format_bytes
+
 _INSTRUCTION_SETS = (
     "avx2",
     "fma",
@@ -150,16 +152,6 @@ class Hardware:
         text = f"{format_bytes(self.memory_available_bytes)} free of {format_bytes(self.memory_total_bytes)}"
         limit = self.memory_limit_bytes
         return text if limit is None else f"{text}; the container's limit is {format_bytes(limit)}"
-
-
-def format_bytes(count: int) -> str:
-    """``count`` bytes for a person: ``"1.5 GiB"``."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" or size == int(size) else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
 
 
 def _cache_text(cache: Cache) -> str:

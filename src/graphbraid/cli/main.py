@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from graphbraid import __version__
-from graphbraid.cli import doctor
+from graphbraid.cli import doctor, predict, train
 
 EPILOG = (
     "Exit codes: 0 done, 1 not foreseen, 2 option, 3 data, 4 memory or disk, 5 missing package, 6 kernels, "
@@ -40,6 +40,8 @@ def root(
     """Train graph neural networks faster on the hardware you have."""
 
 
+app.command("train", epilog=EPILOG)(train.train)
+app.command("predict", epilog=EPILOG)(predict.predict)
 app.command("doctor", epilog=EPILOG)(doctor.doctor)
 
 

@@ -1,0 +1,191 @@
+"""What ``graphbraid train`` shows: its plan, a line per epoch over a progress bar, and how the run ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from graphbraid.cli.settings import ResolvedRun
+from graphbraid.files import format_bytes
+from graphbraid.train import Callback, EpochRecord, RunResult, StepRecord
+
+if TYPE_CHECKING:
+    from graphbraid.graph import Graph
+    from graphbraid.train import Trainer
+
+# Stage -> what its clock counts; see graphbraid.train.clock. The samplers work beside the model.
+_STAGES = {
+    "sample": ("sampling", "in the sampling threads, beside the model"),
+    "gather": ("gathering", "in the sampling threads, beside the model"),
+    "wait": ("waiting", "the model waited for a batch"),
+    "model": ("model", "forward, backward and the optimizer's step"),
+    "evaluate": ("evaluation", "validation"),
+    "checkpoint": ("checkpoints", "writing them"),
+    "epoch": ("all epochs", "on the wall"),
+}
+
+
+def show_plan(console: Console, run: ResolvedRun, facts: Mapping[str, str]) -> None:
+    """The resolved options with where each came from, and what is known of data, model and machine."""
+    options = Table(title="options", title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+    options.add_column("option", style="cyan")
+    options.add_column("value", overflow="fold")
+    options.add_column("from", style="dim", overflow="fold")
+    for name, value, source in run.rows():
+        options.add_row(name, escape(value), escape(source))
+    console.print(options)
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="cyan")
+    table.add_column(overflow="fold")
+    for name, value in facts.items():
+        table.add_row(name, escape(value))
+    console.print(table)
+    console.print()
+
+
+def graph_facts(graph: Graph) -> str:
+    """One line about a graph."""
+    parts = [f"{graph.num_nodes:,} nodes", f"{graph.num_edges:,} edges", f"{graph.num_features} features"]
+    parts += [f"{graph.num_classes} classes ({graph.task})", format_bytes(graph.nbytes)]
+    splits = " / ".join(f"{ids.numel():,} {name}" for name, ids in graph.splits.items())
+    return ", ".join([*parts, splits])
+
+
+class EpochLines(Callback):
+    """A line per epoch, and beneath them a bar over the steps of the epoch under way."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._columns: list[str] = []
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[loss]}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task: TaskID | None = None
+
+    def on_fit_start(self, trainer: Trainer) -> None:
+        """Show the bar."""
+        if trainer.progress.global_step:
+            self._console.print(
+                f"[green]resumed[/] at epoch {trainer.progress.epoch}, step {trainer.progress.step}"
+            )
+        self._progress.start()
+
+    def on_epoch_start(self, trainer: Trainer, epoch: int) -> None:
+        """Start the bar anew."""
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+        self._task = self._progress.add_task(
+            f"epoch {epoch}", total=trainer.steps_per_epoch, completed=trainer.progress.step, loss=""
+        )
+
+    def on_step_end(self, trainer: Trainer, record: StepRecord) -> None:
+        """Move the bar."""
+        if self._task is not None:
+            self._progress.update(self._task, completed=record.step + 1, loss=f"loss {record.loss:.4f}")
+
+    def on_evaluate_start(self, trainer: Trainer, split: str) -> None:
+        """Say that an evaluation runs."""
+        if self._task is not None:
+            self._progress.update(self._task, loss=f"evaluating {split}")
+
+    def on_epoch_end(self, trainer: Trainer, record: EpochRecord) -> None:
+        """Print the epoch's line."""
+        cells = _epoch_cells(record)
+        if not self._columns:
+            self._columns = list(cells)
+            self._console.print("  ".join(f"{name:>{_width(name)}}" for name in self._columns), style="bold")
+        line = "  ".join(f"{cells.get(name, ''):>{_width(name)}}" for name in self._columns)
+        self._console.print(line + ("  [green]best[/]" if record.is_best else ""), highlight=False)
+
+    def on_fit_end(self, trainer: Trainer, result: RunResult) -> None:
+        """Take the bar away."""
+        self._progress.stop()
+
+    def on_exception(self, trainer: Trainer, error: BaseException) -> None:
+        """Take the bar away."""
+        self._progress.stop()
+
+
+def _width(name: str) -> int:
+    return max(len(name), 8)
+
+
+def _epoch_cells(record: EpochRecord) -> dict[str, str]:
+    cells = {"epoch": str(record.epoch), "train loss": f"{record.train_loss:.4f}"}
+    cells |= {f"val {name}": f"{value:.4f}" for name, value in record.val.items()}
+    seconds = record.seconds
+    cells |= {f"{name} s": f"{seconds.get(name, 0.0):.2f}" for name in ("sample", "gather")}
+    cells["model s"] = f"{_model_seconds(seconds):.2f}"
+    cells["epoch s"] = f"{seconds.get('epoch', 0.0):.2f}"
+    return cells
+
+
+def _model_seconds(seconds: Mapping[str, float]) -> float:
+    return seconds.get("forward", 0.0) + seconds.get("backward", 0.0)
+
+
+def stage_seconds(result: RunResult) -> dict[str, float]:
+    """Seconds per stage, summed over the run's epochs."""
+
+    def total(stage: str) -> float:
+        return sum(float(row.get(f"{stage}_seconds") or 0.0) for row in result.history)
+
+    seconds = {stage: total(stage) for stage in _STAGES if stage != "model"}
+    seconds["model"] = total("forward") + total("backward")
+    return {stage: seconds[stage] for stage in _STAGES}
+
+
+def show_result(console: Console, result: RunResult, run_dir: Path) -> None:
+    """Time per stage, accuracy, and where the files lie."""
+    console.print()
+    table = Table(
+        title="time per stage", title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0)
+    )
+    table.add_column("stage", style="cyan")
+    table.add_column("seconds", justify="right")
+    table.add_column("", style="dim")
+    for stage, value in stage_seconds(result).items():
+        label, note = _STAGES[stage]
+        table.add_row(label, f"{value:.2f}", note)
+    console.print(table)
+    console.print()
+    console.print(f"[bold]{result.status}[/] after {result.num_epochs} epochs in {result.seconds:.1f} s")
+    if result.best_epoch is not None and result.best_value is not None:
+        console.print(f"best epoch {result.best_epoch}: validation {result.monitor} {result.best_value:.4f}")
+    if result.test:
+        console.print(
+            "test " + ", ".join(f"{name} [bold]{value:.4f}[/]" for name, value in result.test.items())
+        )
+    console.print(
+        f"files in [bold]{escape(str(run_dir))}[/]: " + ", ".join(run_files(run_dir)), soft_wrap=True
+    )
+
+
+def run_files(run_dir: Path) -> list[str]:
+    """Names of the run's files, relative to its folder."""
+    files = (path for path in run_dir.rglob("*") if path.is_file() and not path.name.startswith("."))
+    return sorted(str(path.relative_to(run_dir)) for path in files)
+
+
+def result_json(run: ResolvedRun, result: RunResult, run_dir: Path) -> dict[str, Any]:
+    """What ``--json`` prints."""
+    return {
+        "run_dir": str(run_dir),
+        "files": run_files(run_dir),
+        "options": run.saved(),
+        "stage_seconds": stage_seconds(result),
+        "result": result.to_json(),
+    }

@@ -1,0 +1,261 @@
+"""``graphbraid predict``: predictions of a trained run, for all or some nodes."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from graphbraid.cli.common import DebugOption, JsonOption, err_console, guarded, print_json
+from graphbraid.errors import ConfigError, DataError, MissingPackageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from graphbraid.datasets import NodeIds, StoreNames
+    from graphbraid.graph import Graph
+
+_ROWS_AT_ONCE = 65_536
+_ABOUT_FILES = frozenset({"checkpoint_every_steps", "tensorboard"})  # options of a run that writes files
+
+
+@guarded
+def predict(
+    *,
+    run: Annotated[
+        Path, typer.Option("--run", "-r", help="Folder of a run of graphbraid train.", metavar="DIR")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="File to write: .csv, .npz or .parquet.", metavar="FILE")
+    ],
+    nodes: Annotated[
+        Path | None,
+        typer.Option(
+            "--nodes", help="Node ids to predict: a text file with one a line, or .npy. [default: all]"
+        ),
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option("--split", help="Predict the nodes of this split of the data, such as test.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", "-d", help="Another graph of the same kind. [default: the run's]")
+    ] = None,
+    checkpoint: Annotated[
+        str, typer.Option(help="best, last, or a checkpoint's path. [default: best]", show_default=False)
+    ] = "best",
+    scores: Annotated[
+        bool, typer.Option("--scores", help="Also write the score of every class (probabilities).")
+    ] = False,
+    sampled: Annotated[
+        bool, typer.Option("--sampled", help="Use sampled neighbourhoods instead of all neighbours.")
+    ] = False,
+    json_output: JsonOption = False,
+    debug: DebugOption = False,  # noqa: ARG001
+) -> None:
+    """Predict with a trained run, exactly: layer by layer over all neighbours.
+
+    Examples:
+
+        graphbraid predict --run runs/braid-2m-sage-1 --out predictions.csv
+
+        graphbraid predict --run runs/cora-gcn-1 --split test --scores --out test.parquet
+
+        graphbraid predict --run runs/cora-gcn-1 --nodes ids.txt --out some.npz --json
+    """  # noqa: D412  (typer shows the blank line between examples)
+    write = _writer(out)
+    if nodes is not None and split is not None:
+        raise ConfigError("--nodes and --split both choose the nodes; give one of them")
+    table, summary = _predict(
+        run_dir=run,
+        data=data,
+        checkpoint=checkpoint,
+        nodes=nodes,
+        split=split,
+        mode="sampled" if sampled else "exact",
+        scores=scores,
+    )
+    write(out, table)
+    summary |= {"out": str(out), "columns": list(table)}
+    if json_output:
+        print_json(summary)
+    else:
+        err_console().print(
+            f"{summary['num_nodes']:,} predictions of {summary['checkpoint']} in {out}", highlight=False
+        )
+
+
+def _predict(
+    *,
+    run_dir: Path,
+    data: str | None,
+    checkpoint: str,
+    nodes: Path | None,
+    split: str | None,
+    mode: Any,
+    scores: bool,
+) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
+    from graphbraid.cli.build import build_model, load_graph
+    from graphbraid.cli.settings import read_saved, resolve
+    from graphbraid.train import Trainer
+
+    kept = {name: value for name, value in read_saved(run_dir).items() if name not in _ABOUT_FILES}
+    run = resolve({"data": data}, saved=kept)
+    graph = load_graph(run.settings)
+    weights = _checkpoint_path(run_dir, checkpoint)
+    model = build_model(run.settings, graph, run.train.seed)
+    trainer = Trainer(model, graph, config=run.train)
+    trainer.load_weights(weights)
+    names = _names(run.settings.data)
+    ids = _chosen_nodes(graph, nodes, split, names.ids)
+    outputs = trainer.predict(ids, probabilities=True, mode=mode)
+    summary = {
+        "run_dir": str(run_dir),
+        "checkpoint": str(weights),
+        "num_nodes": len(outputs),
+        "task": graph.task,
+    }
+    return _table(graph, outputs, ids, names, scores), summary
+
+
+def _checkpoint_path(run_dir: Path, checkpoint: str) -> Path:
+    if checkpoint not in ("best", "last"):
+        return Path(checkpoint)
+    path = run_dir / "checkpoints" / f"{checkpoint}.pt"
+    if checkpoint == "best" and not path.exists():  # a run without validation has no best one
+        path = path.with_name("last.pt")
+    return path
+
+
+def _names(data: str) -> StoreNames:
+    """The ids the nodes had before a store renumbered them, and the classes' names; None where unknown."""
+    from graphbraid import datasets
+
+    return datasets.open_names(data) if datasets.is_store(data) else datasets.StoreNames()
+
+
+def _chosen_nodes(graph: Graph, nodes: Path | None, split: str | None, ids: NodeIds | None) -> Tensor | None:
+    import torch
+
+    if split is not None:
+        return graph.split(split)
+    if nodes is None:
+        return None
+    wanted = _read_ids(nodes)
+    if ids is not None and isinstance(ids[0], str):
+        return ids.nodes_of([str(value) for value in wanted])
+    numbers = _as_numbers(wanted, nodes)
+    return torch.tensor(numbers) if ids is None else ids.nodes_of(numbers)
+
+
+def _read_ids(path: Path) -> Any:
+    """Ids of a ``.npy`` file, or the lines of a text file."""
+    import numpy as np
+
+    try:
+        if path.suffix == ".npy":
+            return np.load(path, allow_pickle=False)
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        raise DataError(f"the node ids in {path} cannot be read: {error}") from error
+    return [line for line in lines if line]
+
+
+def _as_numbers(wanted: Any, path: Path) -> list[int]:
+    numbers = []
+    for position, value in enumerate(wanted):
+        try:
+            numbers.append(int(value))
+        except ValueError as error:
+            raise DataError(
+                f"{path}: entry {position + 1} is {str(value)!r}, not a node id (a whole number)"
+            ) from error
+    return numbers
+
+
+def _table(
+    graph: Graph, outputs: Tensor, ids: Tensor | None, names: StoreNames, scores: bool
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Columns to write, each with a row per node."""
+    import numpy as np
+    import torch
+
+    values = outputs.numpy()
+    nodes = torch.arange(graph.num_nodes) if ids is None else ids
+    originals = nodes.numpy() if names.ids is None else np.asarray(names.ids.originals(nodes))
+    table: dict[str, np.ndarray[Any, Any]] = {"node": originals}
+    if graph.task == "single-label":
+        table["prediction"] = values.argmax(axis=1)
+        table["probability"] = values.max(axis=1)
+        if names.class_names is not None:
+            table["class"] = np.asarray(names.class_names)[table["prediction"]]
+    elif graph.task == "multi-label":
+        for label in range(values.shape[1]):
+            table[f"prediction_{label}"] = (values[:, label] > 0.5).astype(np.int64)
+    else:
+        for target in range(values.shape[1]):
+            table[f"prediction_{target}" if values.shape[1] > 1 else "prediction"] = values[:, target]
+    if scores and graph.task != "regression":
+        table |= {f"score_{column}": values[:, column] for column in range(values.shape[1])}
+    return table
+
+
+def _writer(out: Path) -> Callable[[Path, dict[str, np.ndarray[Any, Any]]], None]:
+    writers = {".csv": _write_csv, ".npz": _write_npz, ".parquet": _write_parquet}
+    if out.suffix not in writers:
+        raise ConfigError(f"--out must end in {', '.join(writers)}; got {out}")
+    if out.suffix == ".parquet":
+        _pyarrow()
+    return writers[out.suffix]
+
+
+def _write_csv(out: Path, table: dict[str, np.ndarray[Any, Any]]) -> None:
+    from graphbraid.files import atomic_write
+
+    with atomic_write(out) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(table)
+        for rows in _row_chunks(table):
+            writer.writerows(rows)
+
+
+def _row_chunks(table: dict[str, np.ndarray[Any, Any]]) -> Iterator[Iterator[tuple[Any, ...]]]:
+    """Rows in chunks, floats as the shortest text that reads back to the same float32."""
+    columns = list(table.values())
+    for start in range(0, len(columns[0]), _ROWS_AT_ONCE):
+        chunk = [column[start : start + _ROWS_AT_ONCE] for column in columns]
+        yield zip(
+            *(part.astype(str) if part.dtype.kind == "f" else part.tolist() for part in chunk), strict=True
+        )
+
+
+def _write_npz(out: Path, table: dict[str, np.ndarray[Any, Any]]) -> None:
+    import numpy as np
+
+    from graphbraid.files import atomic_write
+
+    with atomic_write(out) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, **table)  # type: ignore[arg-type]
+
+
+def _write_parquet(out: Path, table: dict[str, np.ndarray[Any, Any]]) -> None:
+    from graphbraid.files import atomic_write
+
+    arrow = _pyarrow()
+    with atomic_write(out) as temporary:
+        arrow.parquet.write_table(arrow.table(dict(table)), str(temporary))
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingPackageError(
+            "writing Parquet needs the package pyarrow: pip install 'graphbraid[tabular]'; "
+            "or choose .csv or .npz"
+        ) from error
+    return pyarrow

@@ -1,0 +1,265 @@
+"""What a run does: the command line before ``run.yaml`` before a saved run before the defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from graphbraid.cli.yaml_file import Entry
+from graphbraid.datasets import DEFAULT
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.train import TrainConfig
+
+COMMAND_LINE = "command line"
+SAVED = "saved run"
+DEFAULT_FANOUTS = (15, 10, 5)
+"""For as many layers; deeper ones repeat the last."""
+
+Positive = Annotated[int, Field(ge=1)]
+
+
+class RunSettings(BaseModel):
+    """The options of ``run.yaml`` beside those of :class:`~graphbraid.train.TrainConfig`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    data: str = DEFAULT
+    """Name of an embedded dataset, an ``.npz`` file, a store's or an OGB dataset's folder."""
+    symmetrize: bool = False
+    """Store both directions of every edge."""
+    add_self_loops: bool = False
+    """Give every node an edge to itself; the layers that need one (GCN, GAT) add it by themselves."""
+    dedupe: bool = False
+    """Keep one of several equal edges."""
+    normalize_features: bool = False
+    """Divide every feature row by the sum of its absolute values."""
+    split_seed: Annotated[int, Field(ge=0)] | None = None
+    """Draw a new split with this seed: 20 and 30 nodes of each class; without classes, 60 and 20 %."""
+    data_options: dict[str, Any] = {}
+    """Further options of ``graphbraid.datasets.load`` for this kind of source."""
+    model: str = "sage"
+    """Name of a model of ``graphbraid.nn.MODELS``."""
+    hidden_channels: Positive = 128
+    """Width of the hidden layers; for attention, of all heads together."""
+    num_layers: Positive = 2
+    """Layers; one fanout each when sampling."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    """Share of activations dropped while training."""
+    heads: Positive | None = None
+    """Attention heads, where the model has them; None takes the model's own number."""
+    model_options: dict[str, Any] = {}
+    """Further arguments of the model's class."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ResolvedRun:
+    """Every choice of a run, and where each came from."""
+
+    settings: RunSettings
+    train: TrainConfig
+    sources: Mapping[str, str]
+    """Option -> ``command line``, ``run.yaml:7`` or ``saved run``; what is missing is a default."""
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Option, value and source of what was chosen, then of the defaults that matter most."""
+        values = self.settings.model_dump() | {
+            f.name: getattr(self.train, f.name) for f in dataclasses.fields(self.train)
+        }
+        chosen = (name for name, source in self.sources.items() if source != SAVED)
+        hidden = _SAMPLING_ONLY if self.train.mode == "full" else frozenset()
+        return [
+            (name, _text(values[name]), self.sources.get(name, "default"))
+            for name in dict.fromkeys((*_SHOWN, *chosen))
+            if name not in hidden
+        ]
+
+    def saved(self) -> dict[str, Any]:
+        """Plain values from which :func:`resolve` makes the same run again."""
+        return self.settings.model_dump(mode="json") | self.train.to_json()
+
+
+_SHOWN = (
+    "data",
+    "model",
+    "hidden_channels",
+    "num_layers",
+    "dropout",
+    "mode",
+    "epochs",
+    "fanouts",
+    "batch_size",
+    "layout",
+    "optimizer",
+    "lr",
+    "weight_decay",
+    "precision",
+    "device",
+    "workers",
+    "seed",
+    "out_dir",
+)
+_SAMPLING_ONLY = frozenset({"fanouts", "batch_size", "layout", "workers"})
+_NOT_KEPT = frozenset({"out_dir", "resume", "overwrite"})  # of one call, not of the run
+
+
+def option_names() -> list[str]:
+    """Every option that ``run.yaml`` and ``--set`` take."""
+    own = [name for name in RunSettings.model_fields if name != "model_config"]
+    return own + [field.name for field in dataclasses.fields(TrainConfig)]
+
+
+def resolve(
+    command_line: Mapping[str, Any],
+    file: Mapping[str, Entry] | None = None,
+    saved: Mapping[str, Any] | None = None,
+    flags: Mapping[str, str] | None = None,
+) -> ResolvedRun:
+    """Put a run together and check all of it.
+
+    Args:
+        command_line: options given there; None stands for not given.
+        file: the entries of ``run.yaml``.
+        saved: the options a former run kept in its folder.
+        flags: how an option is written on the command line, for messages.
+
+    Raises:
+        ConfigError: an option is unknown or its value does not fit; says where it stands.
+    """
+    known = option_names()
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for name, value in (saved or {}).items():
+        if name in known and name not in _NOT_KEPT:
+            values[name], sources[name] = value, SAVED
+    for name, entry in (file or {}).items():
+        if name not in known:
+            raise ConfigError(f"{entry.where}: {_unknown(name, known)}")
+        values[name], sources[name] = entry.value, entry.where
+    for name, value in command_line.items():
+        if value is None:
+            continue
+        if name not in known:
+            raise ConfigError(f"--set: {_unknown(name, known)}")
+        values[name], sources[name] = value, COMMAND_LINE
+    _match_layers(values)
+    settings = _settings(values, sources, flags or {})
+    train = _train_config(values, sources, flags or {})
+    return ResolvedRun(settings, train, sources)
+
+
+def read_saved(run_dir: Path) -> dict[str, Any]:
+    """The options a run kept in its folder.
+
+    Raises:
+        ConfigError: the folder holds no run of the command line.
+        DataError: its ``config.json`` is broken.
+    """
+    path = run_dir / "config.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{run_dir} holds no run: there is no {path}; name the folder a run left"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    settings = content.get("info", {}).get("settings") if isinstance(content, dict) else None
+    if not isinstance(settings, dict):
+        raise ConfigError(
+            f"{path} names no model and data: the run was not made by `graphbraid train`. In Python, "
+            "build the model and use Trainer.load_weights"
+        )
+    return settings
+
+
+def parse_assignments(assignments: list[str]) -> dict[str, Any]:
+    """``["lr=0.01"]`` to ``{"lr": 0.01}``; values are written as in YAML.
+
+    Raises:
+        ConfigError: one has no ``=`` or its value is no YAML.
+    """
+    import yaml
+
+    values = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals:
+            raise ConfigError(f"--set needs OPTION=VALUE, such as --set clip=1.0; got {assignment!r}")
+        try:
+            values[name.strip().replace("-", "_")] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--set {assignment}: the value is not valid YAML") from error
+    return values
+
+
+def parse_fanouts(text: str | None) -> tuple[int, ...] | None:
+    """``"15,10,5"`` to ``(15, 10, 5)``.
+
+    Raises:
+        ConfigError: an entry is no whole number.
+    """
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.strip("[]() ").split(","))
+    except ValueError as error:
+        raise ConfigError(
+            f"--fanouts needs whole numbers with commas, such as 15,10,5; got {text!r}"
+        ) from error
+
+
+def _match_layers(values: dict[str, Any]) -> None:
+    """Give layers or fanouts where only the other is said: one fanout per layer."""
+    layers, fanouts = values.get("num_layers"), values.get("fanouts")
+    if fanouts is None and isinstance(layers, int) and layers >= 1:
+        values["fanouts"] = (DEFAULT_FANOUTS + DEFAULT_FANOUTS[-1:] * layers)[:layers]
+    elif layers is None and isinstance(fanouts, list | tuple) and fanouts:
+        values["num_layers"] = len(fanouts)
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(known)}"
+    return f"there is no option {name!r}; {hint}"
+
+
+def _place(name: str, sources: Mapping[str, str], flags: Mapping[str, str]) -> str:
+    source = sources.get(name, "")
+    return flags.get(name, "--set") if source == COMMAND_LINE else source
+
+
+def _settings(values: Mapping[str, Any], sources: Mapping[str, str], flags: Mapping[str, str]) -> RunSettings:
+    own = {name: values[name] for name in RunSettings.model_fields if name in values}
+    try:
+        return RunSettings.model_validate(own)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = str(first["loc"][0])
+        needed = first["msg"].removeprefix("Input should be ")
+        place = _place(name, sources, flags)
+        raise ConfigError(f"{place}: {name} must be {needed}; got {own[name]!r}") from None
+
+
+def _train_config(
+    values: Mapping[str, Any], sources: Mapping[str, str], flags: Mapping[str, str]
+) -> TrainConfig:
+    names = [field.name for field in dataclasses.fields(TrainConfig)]
+    try:
+        return TrainConfig.from_dict({name: values[name] for name in names if name in values})
+    except ConfigError as error:
+        # Its messages start with the option's name; say where that stands too.
+        name = str(error).replace("=", " ").split(" ", 1)[0]
+        place = _place(name, sources, flags) if name in sources else ""
+        raise ConfigError(f"{place}: {error}" if place else str(error)) from None
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(str(item) for item in value)
+    return "none" if value is None else str(value)

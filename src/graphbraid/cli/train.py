@@ -1,0 +1,231 @@
+"""``graphbraid train``: trains a model on a graph, evaluates it and leaves a run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from graphbraid.cli.common import INTERRUPTED, DebugOption, JsonOption, err_console, guarded, print_json
+from graphbraid.errors import ConfigError
+
+if TYPE_CHECKING:
+    from graphbraid.cli.settings import ResolvedRun
+
+_DATA, _MODEL, _TRAIN, _RUN = "Data", "Model", "Training", "Run"
+_FLAGS = {"hidden_channels": "--hidden", "num_layers": "--layers", "out_dir": "--out"}
+"""Options whose flag is not just their name."""
+
+
+def _option(flags: str, panel: str, text: str, metavar: str | None = None) -> Any:
+    return typer.Option(*flags.split(), help=text, rich_help_panel=panel, metavar=metavar, show_default=False)
+
+
+@guarded
+def train(
+    *,
+    config: Annotated[
+        Path | None, _option("--config -c", _RUN, "Read options from this YAML file.", "FILE")
+    ] = None,
+    data: Annotated[
+        str | None,
+        _option(
+            "--data -d", _DATA, "An embedded dataset's name, an .npz file, a store's or OGB dataset's folder."
+        ),
+    ] = None,
+    symmetrize: Annotated[
+        bool | None, _option("--symmetrize/--as-stored", _DATA, "Store both directions of every edge.")
+    ] = None,
+    normalize_features: Annotated[
+        bool | None,
+        _option("--normalize-features/--features-as-stored", _DATA, "Scale feature rows to sum 1."),
+    ] = None,
+    split_seed: Annotated[
+        int | None, _option("--split-seed", _DATA, "Split anew: 20 of each class to train, 30 to validate.")
+    ] = None,
+    model: Annotated[
+        str | None, _option("--model -m", _MODEL, "gcn, sage, gin, gat, gatv2 or mlp. [default: sage]")
+    ] = None,
+    hidden_channels: Annotated[
+        int | None, _option("--hidden", _MODEL, "Width of hidden layers. [default: 128]")
+    ] = None,
+    num_layers: Annotated[
+        int | None, _option("--layers", _MODEL, "Layers. [default: one per fanout, or 2]")
+    ] = None,
+    dropout: Annotated[
+        float | None, _option("--dropout", _MODEL, "Dropout while training. [default: 0.5]")
+    ] = None,
+    heads: Annotated[int | None, _option("--heads", _MODEL, "Attention heads (gat, gatv2).")] = None,
+    mode: Annotated[
+        str | None,
+        _option("--mode", _TRAIN, "sampled mini-batches, or full: the whole graph. [default: sampled]"),
+    ] = None,
+    epochs: Annotated[
+        int | None, _option("--epochs", _TRAIN, "Passes over the training nodes. [default: 20]")
+    ] = None,
+    fanouts: Annotated[
+        str | None,
+        _option(
+            "--fanouts",
+            _TRAIN,
+            "Neighbours drawn per hop, nearest the seeds first; -1: all. [default: 15,10]",
+        ),
+    ] = None,
+    batch_size: Annotated[
+        int | None, _option("--batch-size", _TRAIN, "Seed nodes per batch. [default: 1024]")
+    ] = None,
+    layout: Annotated[
+        str | None, _option("--layout", _TRAIN, "subgraph (as PyG) or blocks (as DGL).")
+    ] = None,
+    optimizer: Annotated[
+        str | None, _option("--optimizer", _TRAIN, "Any of torch.optim. [default: adamw]")
+    ] = None,
+    lr: Annotated[float | None, _option("--lr", _TRAIN, "Learning rate. [default: 0.003]")] = None,
+    weight_decay: Annotated[
+        float | None, _option("--weight-decay", _TRAIN, "Weight decay. [default: 0]")
+    ] = None,
+    scheduler: Annotated[
+        str | None, _option("--scheduler", _TRAIN, "cosine, linear, onecycle or plateau.")
+    ] = None,
+    clip: Annotated[float | None, _option("--clip", _TRAIN, "Largest norm of the gradients.")] = None,
+    patience: Annotated[
+        int | None, _option("--patience", _TRAIN, "Stop after so many evaluations without a better one.")
+    ] = None,
+    eval_every: Annotated[
+        int | None, _option("--eval-every", _TRAIN, "Epochs between evaluations; 0: none. [default: 1]")
+    ] = None,
+    eval_mode: Annotated[
+        str | None, _option("--eval-mode", _TRAIN, "Validate sampled or exact. [default: sampled]")
+    ] = None,
+    precision: Annotated[
+        str | None, _option("--precision", _TRAIN, "float32 or bfloat16. [default: float32]")
+    ] = None,
+    device: Annotated[
+        str | None, _option("--device", _TRAIN, "cpu, cuda, cuda:N or auto. [default: cpu]")
+    ] = None,
+    workers: Annotated[int | None, _option("--workers", _TRAIN, "Sampling threads. [default: 1]")] = None,
+    threads: Annotated[int | None, _option("--threads", _TRAIN, "Threads of the model's operators.")] = None,
+    seed: Annotated[int | None, _option("--seed", _TRAIN, "Seed of everything random. [default: 0]")] = None,
+    deterministic: Annotated[
+        bool | None, _option("--deterministic/--any-algorithm", _TRAIN, "Only deterministic algorithms.")
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        _option("--set", _RUN, "Any other option of run.yaml, as often as needed.", "OPTION=VALUE"),
+    ] = None,
+    out_dir: Annotated[
+        Path | None,
+        _option("--out -o", _RUN, "Folder of the run's files. [default: a new one in runs/]", "DIR"),
+    ] = None,
+    resume: Annotated[
+        bool | None,
+        _option("--resume", _RUN, "Go on with the run in --out, with its options where none are given."),
+    ] = None,
+    overwrite: Annotated[bool | None, _option("--overwrite", _RUN, "Replace the run in --out.")] = None,
+    checkpoint_every_steps: Annotated[
+        int | None, _option("--checkpoint-every-steps", _RUN, "Also save within epochs.")
+    ] = None,
+    tensorboard: Annotated[
+        bool | None, _option("--tensorboard", _RUN, "Also write TensorBoard events.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but errors.")] = False,
+    json_output: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Train a model on a graph, evaluate it, and leave a folder with its checkpoints and logs.
+
+    An option given here wins over the same in --config, and that over the default. Ctrl-C saves and stops;
+    --resume goes on at the very step.
+
+    Examples:
+
+        graphbraid train
+
+        graphbraid train --data cora.npz --model gcn --hidden 16 --mode full --epochs 200 --lr 0.01
+
+        graphbraid train --config run.yaml --lr 0.005 --set clip=1.0
+
+        graphbraid train --resume --out runs/braid-2m-sage-1
+    """  # noqa: D412  (typer shows the blank line between examples)
+    given = dict(locals())
+    _train(given)
+
+
+def _train(given: dict[str, Any]) -> None:
+    from graphbraid.cli import display
+
+    run, run_dir = _plan(given)
+    console = err_console()
+    console.quiet = bool(given["quiet"])
+    trainer = _make_trainer(
+        run, lambda facts: display.show_plan(console, run, facts), [display.EpochLines(console)]
+    )
+    result = trainer.fit()
+    if given["json_output"]:
+        print_json(display.result_json(run, result, run_dir))
+    display.show_result(console, result, run_dir)
+    if result.status == "interrupted":
+        console.print(
+            f"go on with: graphbraid train --resume --out {run_dir}", highlight=False, soft_wrap=True
+        )
+        raise typer.Exit(INTERRUPTED)
+
+
+def _plan(given: dict[str, Any]) -> tuple[ResolvedRun, Path]:
+    """Everything the run does, checked, and its folder."""
+    from graphbraid.cli.settings import parse_assignments, parse_fanouts, read_saved, resolve
+    from graphbraid.cli.yaml_file import read_yaml
+
+    not_options = ("config", "assignments", "quiet", "json_output", "debug")
+    command_line = {name: value for name, value in given.items() if name not in not_options}
+    command_line["fanouts"] = parse_fanouts(given["fanouts"])
+    command_line |= parse_assignments(given["assignments"] or [])
+    file = read_yaml(given["config"]) if given["config"] else None
+    flags = {name: _FLAGS.get(name, "--" + name.replace("_", "-")) for name in given}
+    saved = None
+    if command_line.get("resume"):
+        if command_line.get("out_dir") is None and "out_dir" not in (file or {}):
+            raise ConfigError("--resume needs --out with the folder of the run to go on with")
+        saved = read_saved(Path(command_line["out_dir"] or file["out_dir"].value))  # type: ignore[index]
+    run = resolve(command_line, file, saved, flags)
+    if run.train.out_dir is None:
+        command_line["out_dir"] = _new_run_dir(run.settings.data, run.settings.model)
+        run = resolve(command_line, file, saved, flags)
+    assert run.train.out_dir is not None
+    return run, run.train.out_dir
+
+
+def _new_run_dir(data: str, model: str) -> Path:
+    """The first unused of ``runs/DATA-MODEL-1``, ``-2``, ..."""
+    stem = f"{Path(data).stem or 'graph'}-{model}"
+    number = 1
+    while (folder := Path("runs") / f"{stem}-{number}").exists():
+        number += 1
+    return folder
+
+
+def _make_trainer(run: ResolvedRun, show: Callable[[dict[str, str]], None], callbacks: list[Any]) -> Any:
+    from graphbraid import kernels
+    from graphbraid.cli.build import build_model, check_trainable, data_as_path, load_graph
+    from graphbraid.cli.display import graph_facts
+    from graphbraid.hardware import Hardware
+    from graphbraid.train import Trainer
+
+    graph = load_graph(run.settings)
+    check_trainable(graph, run.settings.data)
+    model = build_model(run.settings, graph, run.train.seed)
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    selection = kernels.active()
+    show(
+        {
+            "graph": graph_facts(graph),
+            "model": f"{type(model).__name__}, {num_parameters:,} parameters",
+            "kernels": f"{selection.variant}: {selection.reason}",
+            "machine": f"{Hardware.detect().planned_cores} cores",
+            "files in": str(run.train.out_dir),
+        }
+    )
+    saved = run.saved() | {"data": data_as_path(run.settings.data)}
+    return Trainer(model, graph, config=run.train, callbacks=callbacks, info={"settings": saved})
