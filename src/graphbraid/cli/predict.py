@@ -35,17 +35,17 @@ def predict(
     nodes: Annotated[
         Path | None,
         typer.Option(
-            "--nodes", help="Node ids to predict: a text file with one a line, or .npy. [default: all]"
+            "--nodes", help="Node ids to predict: a text file with one a line, or .npy. (default: all)"
         ),
     ] = None,
     split: Annotated[
         str | None, typer.Option("--split", help="Predict the nodes of this split of the data, such as test.")
     ] = None,
     data: Annotated[
-        str | None, typer.Option("--data", "-d", help="Another graph of the same kind. [default: the run's]")
+        str | None, typer.Option("--data", "-d", help="Another graph of the same kind. (default: the run's)")
     ] = None,
     checkpoint: Annotated[
-        str, typer.Option(help="best, last, or a checkpoint's path. [default: best]", show_default=False)
+        str, typer.Option(help="best, last, or a checkpoint's path. (default: best)", show_default=False)
     ] = "best",
     scores: Annotated[
         bool, typer.Option("--scores", help="Also write the score of every class (probabilities).")

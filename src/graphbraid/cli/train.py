@@ -46,45 +46,45 @@ def train(
         int | None, _option("--split-seed", _DATA, "Split anew: 20 of each class to train, 30 to validate.")
     ] = None,
     model: Annotated[
-        str | None, _option("--model -m", _MODEL, "gcn, sage, gin, gat, gatv2 or mlp. [default: sage]")
+        str | None, _option("--model -m", _MODEL, "gcn, sage, gin, gat, gatv2 or mlp. (default: sage)")
     ] = None,
     hidden_channels: Annotated[
-        int | None, _option("--hidden", _MODEL, "Width of hidden layers. [default: 128]")
+        int | None, _option("--hidden", _MODEL, "Width of hidden layers. (default: 128)")
     ] = None,
     num_layers: Annotated[
-        int | None, _option("--layers", _MODEL, "Layers. [default: one per fanout, or 2]")
+        int | None, _option("--layers", _MODEL, "Layers. (default: one per fanout, or 2)")
     ] = None,
     dropout: Annotated[
-        float | None, _option("--dropout", _MODEL, "Dropout while training. [default: 0.5]")
+        float | None, _option("--dropout", _MODEL, "Dropout while training. (default: 0.5)")
     ] = None,
     heads: Annotated[int | None, _option("--heads", _MODEL, "Attention heads (gat, gatv2).")] = None,
     mode: Annotated[
         str | None,
-        _option("--mode", _TRAIN, "sampled mini-batches, or full: the whole graph. [default: sampled]"),
+        _option("--mode", _TRAIN, "sampled mini-batches, or full: the whole graph. (default: sampled)"),
     ] = None,
     epochs: Annotated[
-        int | None, _option("--epochs", _TRAIN, "Passes over the training nodes. [default: 20]")
+        int | None, _option("--epochs", _TRAIN, "Passes over the training nodes. (default: 20)")
     ] = None,
     fanouts: Annotated[
         str | None,
         _option(
             "--fanouts",
             _TRAIN,
-            "Neighbours drawn per hop, nearest the seeds first; -1: all. [default: 15,10]",
+            "Neighbours drawn per hop, nearest the seeds first; -1: all. (default: 15,10)",
         ),
     ] = None,
     batch_size: Annotated[
-        int | None, _option("--batch-size", _TRAIN, "Seed nodes per batch. [default: 1024]")
+        int | None, _option("--batch-size", _TRAIN, "Seed nodes per batch. (default: 1024)")
     ] = None,
     layout: Annotated[
         str | None, _option("--layout", _TRAIN, "subgraph (as PyG) or blocks (as DGL).")
     ] = None,
     optimizer: Annotated[
-        str | None, _option("--optimizer", _TRAIN, "Any of torch.optim. [default: adamw]")
+        str | None, _option("--optimizer", _TRAIN, "Any of torch.optim. (default: adamw)")
     ] = None,
-    lr: Annotated[float | None, _option("--lr", _TRAIN, "Learning rate. [default: 0.003]")] = None,
+    lr: Annotated[float | None, _option("--lr", _TRAIN, "Learning rate. (default: 0.003)")] = None,
     weight_decay: Annotated[
-        float | None, _option("--weight-decay", _TRAIN, "Weight decay. [default: 0]")
+        float | None, _option("--weight-decay", _TRAIN, "Weight decay. (default: 0)")
     ] = None,
     scheduler: Annotated[
         str | None, _option("--scheduler", _TRAIN, "cosine, linear, onecycle or plateau.")
@@ -94,20 +94,20 @@ def train(
         int | None, _option("--patience", _TRAIN, "Stop after so many evaluations without a better one.")
     ] = None,
     eval_every: Annotated[
-        int | None, _option("--eval-every", _TRAIN, "Epochs between evaluations; 0: none. [default: 1]")
+        int | None, _option("--eval-every", _TRAIN, "Epochs between evaluations; 0: none. (default: 1)")
     ] = None,
     eval_mode: Annotated[
-        str | None, _option("--eval-mode", _TRAIN, "Validate sampled or exact. [default: sampled]")
+        str | None, _option("--eval-mode", _TRAIN, "Validate sampled or exact. (default: sampled)")
     ] = None,
     precision: Annotated[
-        str | None, _option("--precision", _TRAIN, "float32 or bfloat16. [default: float32]")
+        str | None, _option("--precision", _TRAIN, "float32 or bfloat16. (default: float32)")
     ] = None,
     device: Annotated[
-        str | None, _option("--device", _TRAIN, "cpu, cuda, cuda:N or auto. [default: cpu]")
+        str | None, _option("--device", _TRAIN, "cpu, cuda, cuda:N or auto. (default: cpu)")
     ] = None,
-    workers: Annotated[int | None, _option("--workers", _TRAIN, "Sampling threads. [default: 1]")] = None,
+    workers: Annotated[int | None, _option("--workers", _TRAIN, "Sampling threads. (default: 1)")] = None,
     threads: Annotated[int | None, _option("--threads", _TRAIN, "Threads of the model's operators.")] = None,
-    seed: Annotated[int | None, _option("--seed", _TRAIN, "Seed of everything random. [default: 0]")] = None,
+    seed: Annotated[int | None, _option("--seed", _TRAIN, "Seed of everything random. (default: 0)")] = None,
     deterministic: Annotated[
         bool | None, _option("--deterministic/--any-algorithm", _TRAIN, "Only deterministic algorithms.")
     ] = None,
@@ -117,7 +117,7 @@ def train(
     ] = None,
     out_dir: Annotated[
         Path | None,
-        _option("--out -o", _RUN, "Folder of the run's files. [default: a new one in runs/]", "DIR"),
+        _option("--out -o", _RUN, "Folder of the run's files. (default: a new one in runs/)", "DIR"),
     ] = None,
     resume: Annotated[
         bool | None,
@@ -136,8 +136,8 @@ def train(
 ) -> None:
     """Train a model on a graph, evaluate it, and leave a folder with its checkpoints and logs.
 
-    An option given here wins over the same in --config, and that over the default. Ctrl-C saves and stops;
-    --resume goes on at the very step.
+    An option given here wins over the same in --config, and that over the default. Ctrl-C saves and stops; with
+    --resume the run goes on at the very step.
 
     Examples:
 

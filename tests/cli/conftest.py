@@ -1,0 +1,78 @@
+"""Runs the command line: in this process for speed, or as its own process where signals or exits matter."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from graphbraid.cli.main import app
+from graphbraid.graph import Graph
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def json(self):
+        return json.loads(self.stdout)
+
+
+@pytest.fixture
+def graphbraid():
+    """Call a command in this process: graphbraid("train", "--epochs", 1)."""
+
+    def call(*arguments):
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return Outcome(result.exit_code, result.stdout, result.stderr)
+
+    return call
+
+
+@pytest.fixture
+def graphbraid_process():
+    """Call a command in a process of its own."""
+
+    def call(*arguments, **variables):
+        done = subprocess.run(
+            [sys.executable, "-m", "graphbraid", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            env=os.environ | variables,
+            timeout=300,
+        )
+        return Outcome(done.returncode, done.stdout, done.stderr)
+
+    return call
+
+
+@pytest.fixture
+def two_communities():
+    """200 nodes in two communities with class-bearing features; three splits."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(200) % 2
+    source = torch.randint(0, 200, (4000,), generator=generator)
+    destination = torch.randint(0, 200, (4000,), generator=generator)
+    keep = (y[source] == y[destination]) | (torch.rand(4000, generator=generator) < 0.2)
+    x = torch.randn(200, 8, generator=generator) + y[:, None]
+    order = torch.randperm(200, generator=generator)
+    splits = {"train": order[:100], "val": order[100:150], "test": order[150:]}
+    edges = torch.stack([source[keep], destination[keep]])
+    return Graph.from_edge_index(edges, 200, x=x, y=y, splits=splits, name="communities")
+
+
+@pytest.fixture
+def store(two_communities, tmp_path):
+    """The same graph as an on-disk store."""
+    from graphbraid.datasets import save_store
+
+    return save_store(two_communities, tmp_path / "communities")

@@ -1,0 +1,134 @@
+"""Hardware is read from recorded /proc and /sys trees, containers' limits included."""
+
+import dataclasses
+import os
+
+import pytest
+
+from graphbraid.hardware import Hardware
+
+CPUINFO = """processor\t: 0
+model name\t: Great CPU 9000
+physical id\t: 0
+core id\t\t: 0
+flags\t\t: fpu avx2 fma avx512f
+
+processor\t: 1
+model name\t: Great CPU 9000
+physical id\t: 0
+core id\t\t: 0
+flags\t\t: fpu avx2 fma avx512f
+
+processor\t: 2
+model name\t: Great CPU 9000
+physical id\t: 1
+core id\t\t: 0
+flags\t\t: fpu avx2 fma avx512f
+"""
+MEMINFO = "MemTotal:       16000000 kB\nMemFree:         1000000 kB\nMemAvailable:    8000000 kB\n"
+
+
+def write(root, files):
+    for path, text in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    return root
+
+
+@pytest.fixture
+def machine(tmp_path):
+    core = min(os.sched_getaffinity(0))
+    cache = f"sys/devices/system/cpu/cpu{core}/cache"
+    return write(
+        tmp_path,
+        {
+            "proc/cpuinfo": CPUINFO,
+            "proc/meminfo": MEMINFO,
+            f"{cache}/index0/level": "1\n",
+            f"{cache}/index0/type": "Data\n",
+            f"{cache}/index0/size": "48K\n",
+            f"{cache}/index0/shared_cpu_list": "0-1\n",
+            f"{cache}/index1/level": "3\n",
+            f"{cache}/index1/type": "Unified\n",
+            f"{cache}/index1/size": "30M\n",
+            f"{cache}/index1/shared_cpu_list": "0-3,8,10-11\n",
+        },
+    )
+
+
+def test_processor_memory_and_caches_are_read(machine):
+    hardware = Hardware.detect(root=machine)
+    assert hardware.cpu_model == "Great CPU 9000"
+    assert hardware.instruction_sets == ("avx2", "fma", "avx512f")
+    assert hardware.physical_cores == 2  # (socket 0, core 0) twice: two hyper-threads of one core
+    assert hardware.memory_total_bytes == 16_000_000 * 1024
+    assert hardware.memory_available_bytes == 8_000_000 * 1024
+    assert (hardware.memory_limit_bytes, hardware.quota_cores) == (None, None)
+    assert [(c.level, c.kind, c.size_bytes, c.shared_by) for c in hardware.caches] == [
+        (1, "data", 48 * 1024, 2),
+        (3, "unified", 30 * 1024**2, 7),
+    ]
+
+
+def test_limits_of_a_container_count_version_2(machine):
+    write(
+        machine,
+        {
+            "proc/self/cgroup": "0::/pod/one\n",
+            "sys/fs/cgroup/pod/cpu.max": "150000 100000\n",
+            "sys/fs/cgroup/pod/one/cpu.max": "max 100000\n",
+            "sys/fs/cgroup/pod/one/memory.max": "4294967296\n",
+            "sys/fs/cgroup/pod/one/memory.current": "1073741824\n",
+            "sys/fs/cgroup/pod/memory.max": "max\n",
+            "sys/fs/cgroup/pod/memory.current": "1073741824\n",
+        },
+    )
+    hardware = Hardware.detect(root=machine)
+    assert hardware.quota_cores == 1.5
+    assert hardware.memory_limit_bytes == 4 << 30
+    assert (
+        hardware.memory_available_bytes == 3 << 30
+    )  # what the container has left, not the 8 GB of the machine
+
+
+def test_limits_of_a_container_count_version_1(machine):
+    write(
+        machine,
+        {
+            "proc/self/cgroup": "4:memory:/box\n3:cpu,cpuacct:/\n1:name=systemd:/x\n",
+            "sys/fs/cgroup/memory/box/memory.limit_in_bytes": "2147483648\n",
+            "sys/fs/cgroup/memory/box/memory.usage_in_bytes": "0\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+            "sys/fs/cgroup/memory/memory.usage_in_bytes": "0\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+        },
+    )
+    hardware = Hardware.detect(root=machine)
+    assert (hardware.memory_limit_bytes, hardware.quota_cores) == (2 << 30, None)
+
+
+def test_a_machine_that_tells_nothing_still_gives_a_record(tmp_path):
+    hardware = Hardware.detect(root=tmp_path)
+    assert hardware.memory_total_bytes is None
+    assert hardware.physical_cores is None
+    assert hardware.caches == ()
+    assert "unknown" in str(hardware)
+
+
+def test_threads_are_planned_for_the_tighter_of_affinity_and_quota(machine):
+    hardware = Hardware.detect(root=machine)
+    planned = dataclasses.replace(hardware, usable_cores=8, quota_cores=2.5).planned_cores
+    assert planned == 2
+    assert dataclasses.replace(hardware, usable_cores=8, quota_cores=0.2).planned_cores == 1
+    assert dataclasses.replace(hardware, usable_cores=8, quota_cores=None).planned_cores == 8
+
+
+def test_the_record_is_frozen_and_prints_a_line_per_fact():
+    hardware = Hardware.detect()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        hardware.usable_cores = 64
+    lines = str(hardware).splitlines()
+    assert len(lines) == len(hardware.rows())
+    assert lines[0].startswith("processor")
+    assert hardware.as_dict()["usable_cores"] == len(os.sched_getaffinity(0))

@@ -1,0 +1,175 @@
+"""Options: command line before run.yaml before a saved run before the defaults; errors say where."""
+
+import inspect
+import re
+
+import pytest
+
+from graphbraid.cli import train
+from graphbraid.cli.settings import (
+    RunSettings,
+    option_names,
+    parse_assignments,
+    parse_fanouts,
+    read_saved,
+    resolve,
+)
+from graphbraid.cli.yaml_file import read_yaml
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.train import TrainConfig
+
+
+def yaml_file(tmp_path, text):
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    return read_yaml(path)
+
+
+def test_defaults_are_those_of_the_library():
+    run = resolve({})
+    assert run.settings == RunSettings()
+    assert run.train == TrainConfig()
+    assert {source for _, _, source in run.rows()} == {"default"}
+
+
+def test_command_line_wins_over_file_over_saved_over_default(tmp_path):
+    file = yaml_file(tmp_path, "lr: 0.02\nepochs: 7\n")
+    run = resolve({"lr": 0.01, "seed": None}, file, saved={"lr": 0.5, "epochs": 3, "batch_size": 64})
+    assert (run.train.lr, run.train.epochs, run.train.batch_size, run.train.seed) == (0.01, 7, 64, 0)
+    sources = {name: source for name, _, source in run.rows()}
+    assert sources["lr"] == "command line"
+    assert sources["epochs"].endswith("run.yaml:2")
+    assert sources["batch_size"] == "saved run"
+    assert sources["seed"] == "default"
+
+
+def test_what_a_run_saves_makes_the_same_run_again(tmp_path):
+    file = yaml_file(
+        tmp_path, "model: gat\nheads: 4\nfanouts: [5, 4, 3]\nclip: 1e-1\nclass_weights: balanced\n"
+    )
+    first = resolve({"out_dir": tmp_path / "run"}, file)
+    again = resolve({}, saved=first.saved())
+    assert again.settings == first.settings
+    assert again.train == first.train.updated(out_dir=None)
+
+
+def test_one_fanout_per_layer_where_only_one_of_them_is_given():
+    assert resolve({"num_layers": 4}).train.fanouts == (15, 10, 5, 5)
+    assert resolve({"num_layers": 1}).train.fanouts == (15,)
+    assert resolve({"fanouts": (7, 7, 7)}).settings.num_layers == 3
+
+
+def test_full_mode_shows_no_sampling_options():
+    shown = {name for name, _, _ in resolve({"mode": "full"}).rows()}
+    assert "epochs" in shown
+    assert not shown & {"fanouts", "batch_size", "workers"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("epochs: 3\nlearning_rat: 0.1\n", r"run\.yaml:2: there is no option 'learning_rat'"),
+        ("batchsize: 3\n", r"run\.yaml:1: there is no option 'batchsize'; did you mean 'batch_size'\?"),
+        ("# a comment\n\nepochs: many\n", r"run\.yaml:3: epochs must be .*integer.*; got 'many'"),
+        ("dropout: 1.5\n", r"run\.yaml:1: dropout must be less than 1; got 1\.5"),
+        ("hidden_channels: 0\n", r"run\.yaml:1: hidden_channels must be .*1; got 0"),
+        ("mode: ful\n", r"run\.yaml:1: mode must be 'sampled' or 'full'; got 'ful'"),
+        ("fanouts: []\n", r"run\.yaml:1: fanouts must be a list of at least 1"),
+        ("fanouts: [5, -2]\n", r"run\.yaml:1: fanouts must be entry 1"),
+        ("lr: .nan\n", r"run\.yaml:1: lr must be"),
+        ("lr: -1\n", r"run\.yaml:1: lr must be"),
+        (
+            "seed: yes\nseed: 2\n",
+            r"run\.yaml:2: the option 'seed' stands there twice; first at .*run\.yaml:1",
+        ),
+        ("- epochs\n- lr\n", r"run\.yaml: a mapping of options is needed.*holds a sequence"),
+        ("epochs: [1, 2\n", r"run\.yaml:2:1: not valid YAML"),
+        ("epochs: 3\n\tlr: 1\n", r"run\.yaml:2:1: not valid YAML"),
+        ("lr: !!python/object:os.system {}\n", r"run\.yaml:1:5: not valid YAML"),
+        ("device: tpu\n", r"run\.yaml:1: device must be"),
+        ("patience: 3\neval_every: 0\n", r"patience=3 counts evaluations"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named_with_its_line(tmp_path, text, message):
+    with pytest.raises(ConfigError, match=message):
+        resolve({}, yaml_file(tmp_path, text))
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml cannot be read: No such file"):
+        read_yaml(tmp_path / "nowhere.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=r"binary\.yaml cannot be read: it is not UTF-8"):
+        read_yaml(tmp_path / "binary.yaml")
+
+
+def test_an_empty_file_gives_the_defaults(tmp_path):
+    assert resolve({}, yaml_file(tmp_path, "# nothing yet\n")).train == TrainConfig()
+
+
+def test_a_mistake_on_the_command_line_is_named_with_its_flag():
+    with pytest.raises(ConfigError, match=r"--hidden: hidden_channels must be"):
+        resolve({"hidden_channels": -4}, flags={"hidden_channels": "--hidden"})
+    with pytest.raises(ConfigError, match=r"--lr: lr must be"):
+        resolve({"lr": 0.0}, flags={"lr": "--lr"})
+    with pytest.raises(
+        ConfigError, match=r"--set: there is no option 'weight_decoy'; did you mean 'weight_decay'\?"
+    ):
+        resolve({"weight_decoy": 1})
+
+
+def test_assignments_read_values_as_yaml_does():
+    values = parse_assignments(
+        ["clip=1.5", "metrics=[accuracy, f1]", "eval-every=2", "scheduler=", "monitor=a=b"]
+    )
+    assert values == {
+        "clip": 1.5,
+        "metrics": ["accuracy", "f1"],
+        "eval_every": 2,
+        "scheduler": None,
+        "monitor": "a=b",
+    }
+    with pytest.raises(ConfigError, match=r"--set needs OPTION=VALUE"):
+        parse_assignments(["clip"])
+    with pytest.raises(ConfigError, match=r"not valid YAML"):
+        parse_assignments(["clip=[1"])
+
+
+def test_fanouts_are_numbers_with_commas():
+    assert parse_fanouts("15,10,-1") == (15, 10, -1)
+    assert parse_fanouts("[15, 10]") == (15, 10)
+    assert parse_fanouts(None) is None
+    with pytest.raises(ConfigError, match=r"--fanouts needs whole numbers with commas.*'15;10'"):
+        parse_fanouts("15;10")
+
+
+def test_option_names_are_unique_and_cover_both_classes():
+    names = option_names()
+    assert len(names) == len(set(names)), "RunSettings and TrainConfig share an option's name"
+    assert {"data", "model", "lr", "fanouts"} <= set(names)
+
+
+def test_a_folder_without_a_run_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"holds no run"):
+        read_saved(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(DataError, match=r"config\.json cannot be read"):
+        read_saved(tmp_path)
+    (tmp_path / "config.json").write_text('{"train": {}, "info": {}}')
+    with pytest.raises(ConfigError, match=r"not made by `graphbraid train`"):
+        read_saved(tmp_path)
+
+
+def test_every_default_the_help_states_is_the_real_one():
+    run = resolve({})
+    checked = 0
+    for name, parameter in inspect.signature(train.train, eval_str=True).parameters.items():
+        for option in getattr(parameter.annotation, "__metadata__", ()):
+            stated = re.search(r"\(default: (\S+)\)", option.help or "")
+            if stated is None:
+                continue
+            actual = getattr(run.settings if name in RunSettings.model_fields else run.train, name)
+            text = ",".join(map(str, actual)) if isinstance(actual, tuple) else str(actual)
+            assert stated.group(1) == (f"{actual:g}" if isinstance(actual, float) else text), name
+            checked += 1
+    assert checked >= 10

@@ -1,0 +1,187 @@
+"""Importing has no side effects and never fails, and imports point downwards through the house."""
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import graphbraid
+
+PACKAGE = Path(graphbraid.__file__).parent
+
+# The house (docs/architecture.md), lowest floor first: a module imports only from its own floor or below.
+FLOORS = (
+    ("errors",),
+    ("files", "kernels"),
+    ("hardware", "topology"),
+    ("sparse_features", "interop", "graph"),
+    ("datasets",),
+    ("ops",),
+    ("sampling", "nn"),
+    ("loader",),
+    ("train",),
+    ("cli",),
+)
+FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
+# Decided by name at run time, not imported: kernels loads _native; the command line is started by __main__.
+OUTSIDE = {"__init__", "__main__", "_native"}
+
+
+def run_python(code, **variables):
+    """Run code in a fresh interpreter; its standard output must be JSON."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        env=os.environ | variables,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+def test_importing_the_package_loads_nothing_prints_nothing_and_starts_no_thread():
+    code = """
+import json, sys, threading
+before = set(sys.modules)
+import graphbraid
+new = {name.split('.')[0] for name in set(sys.modules) - before}
+print(json.dumps({"threads": threading.active_count(), "new": sorted(new)}))
+"""
+    out, err = run_python(code)
+    seen = json.loads(out)
+    assert err == ""
+    assert seen["threads"] == 1
+    heavy = {"torch", "numpy", "scipy", "typer", "rich", "pydantic", "lightning_fabric", "torchmetrics"}
+    assert not heavy & set(seen["new"]), seen["new"]
+
+
+def test_the_command_line_imports_no_torch_before_a_command_runs():
+    out, _ = run_python("import sys, graphbraid.cli.main; print('torch' in sys.modules)")
+    assert out.strip() == "False"
+
+
+def test_importing_every_module_prints_nothing_and_starts_no_thread():
+    modules = sorted(_module_name(path) for path in PACKAGE.rglob("*.py") if path.name != "__main__.py")
+    code = f"""
+import importlib, json, sys, threading, warnings
+warnings.simplefilter("default")  # what other packages warn of on import is theirs
+for name in {modules!r}:
+    importlib.import_module(name)
+print(json.dumps(threading.active_count()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "1"
+
+
+def test_every_public_name_is_there_and_declared_for_type_checkers():
+    for name in graphbraid.__all__:
+        assert getattr(graphbraid, name) is not None
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    declared = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                declared[alias.name] = node.module.removeprefix("graphbraid").lstrip(".")
+    assert {name: home for name, home in declared.items() if home} == graphbraid._HOMES
+    assert {name for name, home in declared.items() if not home} - {
+        "annotations",
+        "TYPE_CHECKING",
+        "Any",
+    } == set(graphbraid._SUBMODULES)
+    assert set(graphbraid.__all__) == {*graphbraid._HOMES, *graphbraid._SUBMODULES, "__version__"}
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'Grph'"):
+        graphbraid.Grph  # noqa: B018
+
+
+def _module_name(path):
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _room(path):
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def _imported_rooms(path):
+    """(room, line) of each import of ours, those inside functions and for type checkers too."""
+    package = _module_name(path).split(".")[: None if path.name == "__init__.py" else -1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            names = [f"{module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "graphbraid" and len(parts) > 1:
+                yield parts[1], node.lineno
+
+
+def test_imports_point_downwards():
+    offenders, num_checked = [], 0
+    for path in sorted(PACKAGE.rglob("*.py")):
+        room = _room(path)
+        if room in OUTSIDE:
+            continue
+        assert room in FLOOR, f"{room} is on no floor: add it to FLOORS and to docs/architecture.md"
+        for imported, line in _imported_rooms(path):
+            if imported in OUTSIDE or imported == "__version__":
+                continue
+            num_checked += 1
+            if FLOOR[imported] > FLOOR[room]:
+                offenders.append(f"{path.relative_to(PACKAGE)}:{line} ({room}) imports {imported}")
+    assert not offenders, "\n".join(offenders)
+    assert num_checked > 50
+
+
+@pytest.fixture
+def copy_without_kernels(tmp_path):
+    """A copy of the package whose compiled module is gone, in front of the installed one."""
+    shutil.copytree(
+        PACKAGE, tmp_path / "graphbraid", ignore=shutil.ignore_patterns("_native*", "csrc", "__pycache__")
+    )
+    # An editable install's finder would come first.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nsys.meta_path[:] = [f for f in sys.meta_path if 'ScikitBuild' not in type(f).__name__]\n"
+    )
+    return {"PYTHONPATH": str(tmp_path), "GRAPHBRAID_KERNELS": ""}
+
+
+def test_without_compiled_kernels_the_reference_runs_and_doctor_says_so(copy_without_kernels):
+    code = """
+import json, torch, graphbraid
+from graphbraid import kernels, ops
+from graphbraid.topology import Csc
+csc = Csc(torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1], dtype=torch.int32), 2)
+out = ops.spmm(csc, torch.tensor([[1.0], [10.0]]))
+print(json.dumps([graphbraid.__file__, kernels.active().variant, out.flatten().tolist()]))
+"""
+    out, _ = run_python(code, **copy_without_kernels)
+    file, variant, values = json.loads(out)
+    assert file.startswith(copy_without_kernels["PYTHONPATH"])
+    assert (variant, values) == ("reference", [11.0, 10.0])
+    done = subprocess.run(
+        [sys.executable, "-m", "graphbraid", "doctor", "--json"],
+        capture_output=True,
+        text=True,
+        env=os.environ | copy_without_kernels,
+        timeout=120,
+    )
+    report = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert report["kernels"]["active"] == "reference"
+    assert "could not be loaded" in report["kernels"]["rejected"]["portable"]
+    assert any("no compiled kernels" in problem for problem in report["problems"])
