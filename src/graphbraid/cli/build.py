@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from graphbraid import datasets
 from graphbraid.cli.settings import RunSettings
-from graphbraid.errors import ConfigError, DataError
+from graphbraid.errors import DataError
 from graphbraid.graph import Graph
-from graphbraid.nn import MODELS
+from graphbraid.nn import make_model
 
 
 def load_graph(settings: RunSettings) -> Graph:
@@ -51,22 +51,12 @@ def build_model(settings: RunSettings, graph: Graph, seed: int) -> nn.Module:
     Raises:
         ConfigError: no model has that name, or it does not take an option.
     """
-    if settings.model not in MODELS:
-        raise ConfigError(f"there is no model {settings.model!r}; choose one of {', '.join(MODELS)}")
-    kind = MODELS[settings.model]
-    taken = inspect.signature(kind).parameters
-    options = {"dropout": settings.dropout, **settings.model_options}
+    options: dict[str, Any] = {"hidden_channels": settings.hidden_channels, "num_layers": settings.num_layers}
+    options |= {"dropout": settings.dropout, **settings.model_options}
     if settings.heads is not None:
         options["heads"] = settings.heads
-    for name in options:
-        if name not in taken:
-            raise ConfigError(
-                f"the model {settings.model!r} takes no option {name!r}; it takes {', '.join(taken)}"
-            )
     torch.manual_seed(seed)
-    sizes = (graph.num_features, settings.hidden_channels, graph.num_classes, settings.num_layers)
-    model: nn.Module = kind(*sizes, **options)
-    return model
+    return make_model(settings.model, graph.num_features, graph.num_classes, **options)
 
 
 def data_as_path(data: str) -> str:

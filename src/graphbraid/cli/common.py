@@ -19,6 +19,7 @@ from graphbraid.errors import GraphbraidError, ResourceError
 
 DEBUG_VARIABLE = "GRAPHBRAID_DEBUG"
 INTERRUPTED = 130  # 128 + SIGINT, what shells expect
+_WIDE = 200
 
 JsonOption = Annotated[
     bool,
@@ -30,13 +31,13 @@ DebugOption = Annotated[
 
 
 def err_console() -> Console:
-    """Standard error: progress, tables, errors."""
-    return Console(stderr=True)
+    """Standard error: progress, tables, errors; wide where it is no terminal, so that lines stay whole."""
+    return Console(stderr=True, width=None if sys.stderr.isatty() else _WIDE)
 
 
 def out_console() -> Console:
     """Standard output: a command's result for a person; wide where it is no terminal, so that grep works."""
-    return Console(width=None if sys.stdout.isatty() else 200)
+    return Console(width=None if sys.stdout.isatty() else _WIDE)
 
 
 def print_json(value: Any) -> None:

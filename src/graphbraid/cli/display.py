@@ -62,7 +62,7 @@ class EpochLines(Callback):
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._columns: list[str] = []
+        self._widths: dict[str, int] | None = None
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -103,12 +103,15 @@ class EpochLines(Callback):
 
     def on_epoch_end(self, trainer: Trainer, record: EpochRecord) -> None:
         """Print the epoch's line."""
-        cells = _epoch_cells(record)
-        if not self._columns:
-            self._columns = list(cells)
-            self._console.print("  ".join(f"{name:>{_width(name)}}" for name in self._columns), style="bold")
-        line = "  ".join(f"{cells.get(name, ''):>{_width(name)}}" for name in self._columns)
-        self._console.print(line + ("  [green]best[/]" if record.is_best else ""), highlight=False)
+        cells = _epoch_cells(record, trainer.monitored[0])
+        if self._widths is None:
+            self._widths = {name: max(len(name), 6) for name in cells}
+            self._print("  ".join(f"[bold]{name:>{width}}[/]" for name, width in self._widths.items()))
+        line = "  ".join(f"{cells.get(name, ''):>{width}}" for name, width in self._widths.items())
+        self._print(line + ("  [green]best[/]" if record.is_best else ""))
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, highlight=False, soft_wrap=True)
 
     def on_fit_end(self, trainer: Trainer, result: RunResult) -> None:
         """Take the bar away."""
@@ -119,15 +122,13 @@ class EpochLines(Callback):
         self._progress.stop()
 
 
-def _width(name: str) -> int:
-    return max(len(name), 8)
-
-
-def _epoch_cells(record: EpochRecord) -> dict[str, str]:
-    cells = {"epoch": str(record.epoch), "train loss": f"{record.train_loss:.4f}"}
-    cells |= {f"val {name}": f"{value:.4f}" for name, value in record.val.items()}
+def _epoch_cells(record: EpochRecord, monitor: str) -> dict[str, str]:
+    """A column's name and text; times are seconds."""
+    cells = {"epoch": str(record.epoch), "loss": f"{record.train_loss:.4f}"}
+    shown = {"val loss": "loss", f"val {monitor}": monitor}
+    cells |= {title: f"{record.val[name]:.4f}" for title, name in shown.items() if name in record.val}
     seconds = record.seconds
-    cells |= {f"{name} s": f"{seconds.get(name, 0.0):.2f}" for name in ("sample", "gather")}
+    cells |= {f"{stage} s": f"{seconds.get(stage, 0.0):.2f}" for stage in ("sample", "gather")}
     cells["model s"] = f"{_model_seconds(seconds):.2f}"
     cells["epoch s"] = f"{seconds.get('epoch', 0.0):.2f}"
     return cells

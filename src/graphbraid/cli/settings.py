@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import itertools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -119,6 +120,7 @@ def resolve(
     file: Mapping[str, Entry] | None = None,
     saved: Mapping[str, Any] | None = None,
     flags: Mapping[str, str] | None = None,
+    runs: Path | None = None,
 ) -> ResolvedRun:
     """Put a run together and check all of it.
 
@@ -127,6 +129,7 @@ def resolve(
         file: the entries of ``run.yaml``.
         saved: the options a former run kept in its folder.
         flags: how an option is written on the command line, for messages.
+        runs: folder in which a run that names no ``out_dir`` gets a new one; None gives it none.
 
     Raises:
         ConfigError: an option is unknown or its value does not fit; says where it stands.
@@ -149,6 +152,8 @@ def resolve(
         values[name], sources[name] = value, COMMAND_LINE
     _match_layers(values)
     settings = _settings(values, sources, flags or {})
+    if values.get("out_dir") is None and runs is not None:
+        values["out_dir"] = _new_run_dir(runs, settings)
     train = _train_config(values, sources, flags or {})
     return ResolvedRun(settings, train, sources)
 
@@ -221,6 +226,12 @@ def _match_layers(values: dict[str, Any]) -> None:
         values["fanouts"] = (DEFAULT_FANOUTS + DEFAULT_FANOUTS[-1:] * layers)[:layers]
     elif layers is None and isinstance(fanouts, list | tuple) and fanouts:
         values["num_layers"] = len(fanouts)
+
+
+def _new_run_dir(runs: Path, settings: RunSettings) -> Path:
+    """The first unused of ``DATA-MODEL-1``, ``-2``, ..."""
+    stem = f"{Path(settings.data).stem or 'graph'}-{settings.model}"
+    return next(folder for number in itertools.count(1) if not (folder := runs / f"{stem}-{number}").exists())
 
 
 def _unknown(name: str, known: list[str]) -> str:

@@ -136,8 +136,8 @@ def train(
 ) -> None:
     """Train a model on a graph, evaluate it, and leave a folder with its checkpoints and logs.
 
-    An option given here wins over the same in --config, and that over the default. Ctrl-C saves and stops; with
-    --resume the run goes on at the very step.
+    An option given here wins over the same in --config, and that over the default. Ctrl-C saves and stops;
+    with --resume the run goes on at the very step.
 
     Examples:
 
@@ -189,21 +189,9 @@ def _plan(given: dict[str, Any]) -> tuple[ResolvedRun, Path]:
         if command_line.get("out_dir") is None and "out_dir" not in (file or {}):
             raise ConfigError("--resume needs --out with the folder of the run to go on with")
         saved = read_saved(Path(command_line["out_dir"] or file["out_dir"].value))  # type: ignore[index]
-    run = resolve(command_line, file, saved, flags)
-    if run.train.out_dir is None:
-        command_line["out_dir"] = _new_run_dir(run.settings.data, run.settings.model)
-        run = resolve(command_line, file, saved, flags)
+    run = resolve(command_line, file, saved, flags, runs=Path("runs"))
     assert run.train.out_dir is not None
     return run, run.train.out_dir
-
-
-def _new_run_dir(data: str, model: str) -> Path:
-    """The first unused of ``runs/DATA-MODEL-1``, ``-2``, ..."""
-    stem = f"{Path(data).stem or 'graph'}-{model}"
-    number = 1
-    while (folder := Path("runs") / f"{stem}-{number}").exists():
-        number += 1
-    return folder
 
 
 def _make_trainer(run: ResolvedRun, show: Callable[[dict[str, str]], None], callbacks: list[Any]) -> Any:
