@@ -2,7 +2,7 @@
 
 Each takes an adjacency with ``edge_id`` and gives new ones, rows in rising order of source. Beside input and
 result only the transpose is ever held, when symmetrising: 8 bytes an edge, 4 without ids and weights. All
-together stay below 2.5 times what the larger of input and result takes as an int64 edge list (16 bytes an edge).
+stay below 2.5 times what the larger of input and result takes as an int64 edge list, 16 bytes an edge.
 """
 
 from __future__ import annotations

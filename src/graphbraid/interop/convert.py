@@ -55,10 +55,8 @@ def as_edge_index(edge_index: Any) -> tuple[Tensor, Tensor]:
     else:
         both = as_tensor(edge_index, "edge_index")
         if both.ndim != 2 or both.shape[0] != 2:
-            hint = (
-                " Pass edge_index.T if each row is an edge." if both.ndim == 2 and both.shape[1] == 2 else ""
-            )
-            raise DataError(f"edge_index must have shape (2, num_edges); got {tuple(both.shape)}.{hint}")
+            hint = "; pass edge_index.T if each row is an edge" if both.shape[1:] == (2,) else ""
+            raise DataError(f"edge_index must have shape (2, num_edges); got {tuple(both.shape)}{hint}")
         src, dst = both[0], both[1]
     if not src.numel():  # an empty list carries no dtype on purpose
         return src.long(), dst.long()
@@ -90,14 +88,16 @@ def as_features(x: Any) -> Tensor | SparseFeatures | None:
 
 
 def _features_from_torch_sparse(x: Tensor) -> SparseFeatures:
-    csr = x if x.layout == torch.sparse_csr else x.to_sparse_csr()
-    values = csr.values()
-    return SparseFeatures(
-        indptr=csr.crow_indices().long(),
-        indices=csr.col_indices().int(),
-        values=values if values.dtype in FEATURE_DTYPES else values.float(),
-        num_cols=csr.shape[1],
-    )
+    if x.ndim != 2:
+        raise DataError(f"x must have shape (num_nodes, num_features); got {tuple(x.shape)}")
+    if x.layout == torch.sparse_csr:
+        indptr, columns, values = x.crow_indices(), x.col_indices(), x.values()
+    else:
+        coo = torch.Tensor.to_sparse(x, layout=torch.sparse_coo).coalesce()
+        (row, columns), values = coo.indices(), coo.values()
+        indptr = torch.searchsorted(row.contiguous(), torch.arange(x.shape[0] + 1))
+    values = values if values.dtype in FEATURE_DTYPES else values.float()
+    return SparseFeatures(indptr=indptr.long(), indices=columns.int(), values=values, num_cols=x.shape[1])
 
 
 def as_labels(y: Any) -> Tensor | None:
@@ -118,7 +118,7 @@ def as_labels(y: Any) -> Tensor | None:
         return labels.float()
     if labels.ndim == 2 and labels.shape[1] != 1:
         return labels.float()
-    return labels.reshape(-1).long()
+    return (labels if labels.ndim == 1 else labels[:, 0]).long()
 
 
 def as_splits(splits: Mapping[str, Any] | None, num_nodes: int) -> dict[str, Tensor]:

@@ -112,7 +112,9 @@ def _to_torch_csr(x: SparseFeatures) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
         # torch wants one dtype for both index arrays, so the columns are copied to int64
-        return torch.sparse_csr_tensor(x.indptr, x.indices.long(), x.values, size=x.shape)
+        return torch.sparse_csr_tensor(
+            x.indptr, x.indices.long(), x.values, size=x.shape, check_invariants=False
+        )
 
 
 def _data_class() -> Any:

@@ -1,0 +1,284 @@
+"""Conversions from and to SciPy, PyG and DGL give back what went in."""
+
+import sys
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.graph import fake_dgl
+from tests.graph.cases import edge_lists, graphs, pairs_of, random_edges
+from torch_geometric.data import Data, HeteroData
+
+from graphbraid.errors import DataError, MissingPackageError
+from graphbraid.graph import Graph, SparseFeatures
+
+
+def random_data(num_nodes: int = 20, num_edges: int = 90) -> Data:
+    """A PyG Data with everything a Graph takes over."""
+    split = torch.randint(4, (num_nodes,))
+    return Data(
+        x=torch.rand(num_nodes, 5),
+        edge_index=random_edges(num_nodes, num_edges),
+        edge_weight=torch.rand(num_edges),
+        y=torch.randint(3, (num_nodes,)),
+        train_mask=split == 0,
+        val_mask=split == 1,
+        test_mask=split == 2,
+        num_nodes=num_nodes,
+    )
+
+
+def test_pyg_data_comes_back_equal():
+    data = random_data()
+    graph = Graph.from_pyg(data, name="g").validate()
+    back = graph.to_pyg()
+    assert sorted(back.keys()) == sorted(data.keys())
+    for key, value in data.to_dict().items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(back[key], value), key
+            assert back[key].dtype == value.dtype
+    assert back.num_nodes == data.num_nodes
+    assert (graph.x is data.x, graph.y is data.y, graph.name) == (True, True, "g")
+
+
+@given(edge_lists())
+def test_pyg_edges_survive_the_round_trip(case):
+    num_nodes, edges = case
+    back = Graph.from_pyg(Data(edge_index=edges, num_nodes=num_nodes)).to_pyg()
+    assert torch.equal(back.edge_index, edges)
+    assert back.num_nodes == num_nodes
+
+
+def test_pyg_weights_are_found():
+    data = random_data()
+    assert torch.equal(Graph.from_pyg(data).to_pyg().edge_weight, data.edge_weight)
+    assert Graph.from_pyg(data, edge_weight=None).csc.weight is None
+    data.distance = torch.rand(90, 1)
+    assert torch.equal(Graph.from_pyg(data, edge_weight="distance").to_pyg().edge_weight, data.distance[:, 0])
+    data.edge_attr, data.edge_weight = data.edge_weight, None
+    assert torch.equal(Graph.from_pyg(data).to_pyg().edge_weight, data.edge_attr)
+    data.edge_attr = torch.rand(90, 4)  # features of edges, not weights
+    assert Graph.from_pyg(data).csc.weight is None
+
+
+def test_pyg_labels_come_in_many_shapes():
+    data = random_data()
+    data.y = torch.randint(3, (20, 1))  # OGB's shape
+    assert torch.equal(Graph.from_pyg(data).y, data.y[:, 0])
+    data.y = torch.randint(2, (20, 7))
+    assert Graph.from_pyg(data).task == "multi-label"
+    data.y = torch.rand(20, dtype=torch.float64)
+    assert Graph.from_pyg(data).task == "regression"
+
+
+def test_one_of_several_pyg_splits_is_taken():
+    data = random_data()
+    data.train_mask = torch.rand(20, 10) < 0.5
+    graph = Graph.from_pyg(data, split=7)
+    assert torch.equal(graph.split("train"), data.train_mask[:, 7].nonzero().flatten())
+    with pytest.raises(DataError, match="train_mask holds 10 splits; split=10 is none of them"):
+        Graph.from_pyg(data, split=10)
+
+
+def test_sparse_pyg_features_stay_sparse():
+    data = random_data()
+    dense = data.x * (data.x > 0.7)
+    data.x = dense.to_sparse()
+    graph = Graph.from_pyg(data)
+    assert isinstance(graph.x, SparseFeatures)
+    back = graph.to_pyg().x
+    assert back.layout == torch.sparse_csr
+    assert torch.equal(back.to_dense(), dense)
+    assert torch.equal(Graph.from_edge_index(data.edge_index, 20, x=back).dense_x(), dense)
+
+
+@pytest.mark.parametrize("values", [False, True])
+def test_a_pyg_transposed_adjacency_is_taken(values):
+    edges = random_edges(20, 90).unique(dim=1)
+    weight = torch.rand(edges.shape[1]) + 2 if values else torch.ones(edges.shape[1])
+    adj_t = torch.sparse_coo_tensor(edges.flip(0), weight, (20, 20), check_invariants=True).coalesce()
+    graph = Graph.from_pyg(Data(adj_t=adj_t, num_nodes=20))
+    expected = Graph.from_edge_index(edges, 20, edge_weight=weight if values else None)
+    assert pairs_of(graph) == pairs_of(expected)
+    assert (graph.csc.weight is None) == (not values)
+    if values:
+        assert torch.equal(graph.csc.weight, expected.csc.weight)
+
+
+class OldSparseTensor:
+    """What torch_sparse.SparseTensor offers of itself; the package has no wheel for our torch."""
+
+    def __init__(self, row, col, value):
+        self._coo = row, col, value
+
+    def coo(self):
+        return self._coo
+
+
+def test_a_torch_sparse_adjacency_is_taken():
+    edges = random_edges(20, 90)
+    adj_t = OldSparseTensor(edges[1], edges[0], None)
+    data = Data(num_nodes=20)
+    data.adj_t = adj_t
+    assert pairs_of(Graph.from_pyg(data)) == sorted(map(tuple, edges.t().tolist()))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"edge_index": None}, "data holds no edges: neither edge_index nor adj_t is set"),
+        ({"y": torch.zeros(1, dtype=torch.int64)}, "y has 1 rows, but the graph has 20 nodes"),
+        ({"train_mask": torch.ones(3, dtype=torch.bool)}, "train_mask must mark 20 nodes; got shape (3,)"),
+        ({"edge_index": torch.full((2, 90), 20)}, "sources must be node ids in [0, 20)"),
+        ({"edge_weight": torch.rand(4)}, "edge_weight must have shape (90,); got (4,)"),
+    ],
+)
+def test_pyg_data_that_does_not_fit_is_named(change, message):
+    data = random_data()
+    for key, value in change.items():
+        data[key] = value
+    with pytest.raises(DataError) as error:
+        Graph.from_pyg(data)
+    assert message in str(error.value)
+
+
+def test_pyg_data_of_another_kind_is_named():
+    with pytest.raises(DataError, match=r"got HeteroData .*to_homogeneous"):
+        hetero = HeteroData()
+        hetero["a", "to", "b"].edge_index = torch.zeros(2, 1, dtype=torch.int64)
+        Graph.from_pyg(hetero)
+    with pytest.raises(DataError, match="no attribute 'length' to take weights from"):
+        Graph.from_pyg(random_data(), edge_weight="length")
+
+
+@given(graphs(), st.sampled_from(["csc", "csr", "coo", "lil"]))
+def test_scipy_entries_survive_the_round_trip(graph, form):
+    graph = graph.without_duplicates()  # SciPy's other formats add duplicates up
+    matrix = graph.to_scipy()
+    assert matrix.shape == (graph.num_nodes, graph.num_nodes)
+    for (u, v), w in zip(
+        graph.to_edge_index().t().tolist(),
+        (torch.ones(graph.num_edges) if graph.csc.weight is None else graph.csc.weight).tolist(),
+        strict=True,
+    ):
+        assert matrix[u, v] == w
+    back = Graph.from_scipy(matrix.asformat(form), weighted=graph.csc.weight is not None).validate()
+    assert torch.equal(back.csc.indptr, graph.csc.indptr)
+    assert torch.equal(back.csc.indices, graph.csc.indices)
+    if graph.csc.weight is not None:
+        assert torch.equal(back.csc.weight, graph.csc.weight)
+
+
+def test_scipy_csc_is_shared_and_other_formats_keep_their_order():
+    matrix = sp.random(50, 50, density=0.1, random_state=1, format="csc", dtype=np.float32)
+    graph = Graph.from_scipy(matrix, x=sp.eye(50, format="csr"), y=np.zeros(50, int), splits={"train": [3]})
+    assert graph.csc.indices.numpy().ctypes.data == matrix.indices.ctypes.data
+    assert graph.csc.weight.numpy().ctypes.data == matrix.data.ctypes.data
+    assert (graph.edge_id, graph.num_features, graph.num_classes) == (None, 50, 1)
+    csr = matrix.tocsr()
+    from_csr = Graph.from_scipy(csr)
+    assert np.array_equal(from_csr.csc.weight.numpy(), csr.data[from_csr.edge_id])
+
+
+def test_scipy_weights_are_taken_when_they_say_something():
+    ones = sp.csc_matrix(np.eye(3))
+    assert Graph.from_scipy(ones).csc.weight is None
+    assert Graph.from_scipy(ones, weighted=True).csc.weight.tolist() == [1, 1, 1]
+    assert Graph.from_scipy(2 * ones).csc.weight.tolist() == [2, 2, 2]
+    assert Graph.from_scipy(2 * ones, weighted=False).csc.weight is None
+    assert Graph.from_scipy(ones.astype(bool)).csc.weight is None
+
+
+def test_unsorted_scipy_columns_are_sorted():
+    matrix = sp.csc_matrix(
+        (np.array([1.0, 2.0, 3.0]), np.array([2, 0, 1]), np.array([0, 2, 3, 3])), shape=(3, 3)
+    )
+    graph = Graph.from_scipy(matrix)
+    assert graph.csc.indices.tolist() == [0, 2, 1]
+    assert graph.csc.weight.tolist() == [2, 1, 3]
+    assert graph.edge_id.tolist() == [1, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("matrix", "message"),
+    [
+        (sp.csc_matrix((3, 4)), "must be square; got shape (3, 4)"),
+        (sp.csc_matrix(np.eye(2) * 1j), "must hold real numbers; got complex128"),
+        (sp.csr_matrix(np.eye(2) * 1j), "must hold real numbers; got complex128"),
+    ],
+)
+def test_scipy_matrices_that_do_not_fit_are_named(matrix, message):
+    with pytest.raises(DataError) as error:
+        Graph.from_scipy(matrix)
+    assert message in str(error.value)
+
+
+@pytest.fixture
+def dgl(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dgl", fake_dgl)
+    return fake_dgl
+
+
+@pytest.mark.parametrize("idtype", [torch.int32, torch.int64])
+def test_dgl_graph_comes_over_with_its_edge_order(dgl, idtype):
+    edges = random_edges(20, 90).to(idtype)
+    source = dgl.graph((edges[0], edges[1]), num_nodes=20)
+    source.ndata["feat"] = torch.rand(20, 3)
+    source.ndata["label"] = torch.randint(4, (20,))
+    source.ndata["train_mask"] = torch.arange(20) < 5
+    source.edata["w"] = torch.rand(90)
+    graph = Graph.from_dgl(source, weight="w", name="d").validate()
+    assert torch.equal(graph.to_edge_index(original_order=True), edges.long())
+    assert torch.equal(graph.in_original_order(graph.csc.weight), source.edata["w"])
+    assert graph.x is source.ndata["feat"]
+    assert graph.split("train").tolist() == [0, 1, 2, 3, 4]
+    assert list(graph.splits) == ["train"]
+
+
+@given(graphs())
+def test_dgl_round_trip(graph):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "dgl", fake_dgl)
+        converted = graph.to_dgl()
+    src, dst = converted.edges()
+    assert torch.equal(torch.stack([src, dst]), graph.to_edge_index(original_order=True))
+    back = Graph.from_dgl(converted, weight=None if graph.csc.weight is None else "weight")
+    assert torch.equal(back.csc.indices, graph.csc.indices)
+    assert torch.equal(back.csc.indptr, graph.csc.indptr)
+    if graph.csc.weight is not None:
+        assert torch.equal(converted.edata["weight"], graph.in_original_order(graph.csc.weight))
+        assert torch.equal(back.csc.weight, graph.csc.weight)
+
+
+def test_dgl_gets_features_labels_and_masks(dgl):
+    x = SparseFeatures.from_dense(torch.eye(3))
+    graph = Graph.from_edge_index([[0, 1], [1, 2]], 3, x=x, y=[0, 1, 1], splits={"test": [2]})
+    converted = graph.to_dgl()
+    assert torch.equal(converted.ndata["feat"], torch.eye(3))
+    assert converted.ndata["label"].tolist() == [0, 1, 1]
+    assert converted.ndata["test_mask"].tolist() == [False, False, True]
+
+
+def test_dgl_graphs_that_do_not_fit_are_named(dgl):
+    source = dgl.graph((torch.tensor([0]), torch.tensor([1])), num_nodes=2)
+    assert Graph.from_dgl(source).x is None
+    with pytest.raises(DataError, match=r"feature='h' is not in the graph's ndata; it has \[\]"):
+        Graph.from_dgl(source, feature="h")
+    with pytest.raises(DataError, match="weight='w' is not in the graph's edata"):
+        Graph.from_dgl(source, weight="w")
+    source.is_homogeneous = False
+    with pytest.raises(DataError, match=r"dgl.to_homogeneous\(graph\) first"):
+        Graph.from_dgl(source)
+
+
+def test_missing_packages_are_named(monkeypatch):
+    graph = Graph.from_edge_index([[0], [1]])
+    monkeypatch.setitem(sys.modules, "dgl", None)
+    with pytest.raises(MissingPackageError, match="to_dgl needs DGL"):
+        graph.to_dgl()
+    monkeypatch.setitem(sys.modules, "torch_geometric.data", None)
+    with pytest.raises(MissingPackageError, match="pip install torch-geometric"):
+        graph.to_pyg()
