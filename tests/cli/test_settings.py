@@ -82,7 +82,7 @@ def test_full_mode_shows_no_sampling_options():
             "seed: yes\nseed: 2\n",
             r"run\.yaml:2: the option 'seed' stands there twice; first at .*run\.yaml:1",
         ),
-        ("- epochs\n- lr\n", r"run\.yaml: a mapping of options is needed.*holds a sequence"),
+        ("- epochs\n- lr\n", r"run\.yaml: a mapping of options is needed.*holds a list"),
         ("epochs: [1, 2\n", r"run\.yaml:2:1: not valid YAML"),
         ("epochs: 3\n\tlr: 1\n", r"run\.yaml:2:1: not valid YAML"),
         ("lr: !!python/object:os.system {}\n", r"run\.yaml:1:5: not valid YAML"),

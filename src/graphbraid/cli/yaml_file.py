@@ -48,9 +48,8 @@ def read_yaml(path: Path) -> dict[str, Entry]:
 
 def _entries(root: yaml.Node, loader: yaml.SafeLoader, path: Path) -> dict[str, Entry]:
     if not isinstance(root, yaml.MappingNode):
-        raise ConfigError(
-            f"{path}: a mapping of options is needed, such as `epochs: 20`; it holds a {root.id}"
-        )
+        what = "a list" if isinstance(root, yaml.SequenceNode) else "a single value"
+        raise ConfigError(f"{path}: a mapping of options is needed, such as `epochs: 20`; it holds {what}")
     entries: dict[str, Entry] = {}
     for key_node, value_node in root.value:
         key = str(key_node.value)
