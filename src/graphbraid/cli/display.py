@@ -51,10 +51,13 @@ def show_plan(console: Console, run: ResolvedRun, facts: Mapping[str, str]) -> N
 
 def graph_facts(graph: Graph) -> str:
     """One line about a graph."""
-    parts = [f"{graph.num_nodes:,} nodes", f"{graph.num_edges:,} edges", f"{graph.num_features} features"]
-    parts += [f"{graph.num_classes} classes ({graph.task})", format_bytes(graph.nbytes)]
-    splits = " / ".join(f"{ids.numel():,} {name}" for name, ids in graph.splits.items())
-    return ", ".join([*parts, splits])
+    parts = [f"{graph.num_nodes:,} nodes", f"{graph.num_edges:,} edges"]
+    parts.append("no features" if graph.x is None else f"{graph.num_features} features")
+    parts.append("no labels" if graph.y is None else f"{graph.num_classes} classes ({graph.task})")
+    parts.append(format_bytes(graph.nbytes))
+    if graph.splits:
+        parts.append(" / ".join(f"{ids.numel():,} {name}" for name, ids in graph.splits.items()))
+    return ", ".join(parts)
 
 
 class EpochLines(Callback):

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from graphbraid import __version__
-from graphbraid.cli import doctor, predict, train
+from graphbraid.cli import convert, doctor, predict, train
 
 EPILOG = (
     "Exit codes: 0 done, 1 not foreseen, 2 option, 3 data, 4 memory or disk, 5 missing package, 6 kernels, "
@@ -42,6 +42,7 @@ def root(
 
 app.command("train", epilog=EPILOG)(train.train)
 app.command("predict", epilog=EPILOG)(predict.predict)
+app.command("convert", epilog=EPILOG)(convert.convert)
 app.command("doctor", epilog=EPILOG)(doctor.doctor)
 
 

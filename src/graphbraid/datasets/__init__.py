@@ -7,17 +7,26 @@ from graphbraid.datasets.ids import NodeIds
 from graphbraid.datasets.npz import load_npz
 from graphbraid.datasets.ogb import from_ogb, load_ogb
 from graphbraid.datasets.prepare import prepare
+from graphbraid.datasets.pyg import from_pyg_dataset
 from graphbraid.datasets.registry import load
 from graphbraid.datasets.splits import random_share_split, random_split
 from graphbraid.datasets.store import StoreNames, is_store, open_names, open_store, save_store
 from graphbraid.datasets.synthetic import DEFAULT, EMBEDDED, load_embedded
+from graphbraid.datasets.table_file import CsvOptions
+from graphbraid.datasets.tabular import TableGraph, from_csv, from_parquet, from_tables
 
 __all__ = [
     "DEFAULT",
     "EMBEDDED",
+    "CsvOptions",
     "NodeIds",
     "StoreNames",
+    "TableGraph",
+    "from_csv",
     "from_ogb",
+    "from_parquet",
+    "from_pyg_dataset",
+    "from_tables",
     "is_store",
     "load",
     "load_embedded",

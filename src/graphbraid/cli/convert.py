@@ -1,0 +1,181 @@
+"""``graphbraid convert``: tables, npz files and OGB folders into the on-disk store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from graphbraid.cli.common import DebugOption, JsonOption, err_console, guarded, print_json
+from graphbraid.errors import ConfigError
+
+if TYPE_CHECKING:
+    from graphbraid.datasets import NodeIds
+    from graphbraid.graph import Graph
+
+_TABLES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".parquet", ".pq")
+_GRAPH, _TABLE = "Graph", "Tables"
+_TABLE_OPTIONS = (
+    "nodes",
+    "source",
+    "destination",
+    "weight",
+    "id_column",
+    "features",
+    "label",
+    "split",
+    "fill_missing",
+)
+
+
+def _option(flags: str, panel: str, text: str) -> Any:
+    return typer.Option(*flags.split(), help=text, rich_help_panel=panel, show_default=False)
+
+
+@guarded
+def convert(
+    *,
+    source_path: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="An edge table (CSV, Parquet), an .npz file, an OGB or store folder, or a name.",
+        ),
+    ],
+    destination_path: Annotated[Path, typer.Argument(metavar="STORE", help="Folder of the store to make.")],
+    nodes: Annotated[
+        Path | None, _option("--nodes", _TABLE, "Table with a row per node: features, label, split.")
+    ] = None,
+    source: Annotated[
+        str | None, _option("--source", _TABLE, "Column of the sources. (default: source)")
+    ] = None,
+    destination: Annotated[
+        str | None, _option("--destination", _TABLE, "Column of the destinations. (default: destination)")
+    ] = None,
+    weight: Annotated[str | None, _option("--weight", _TABLE, "Column of the edges' weights.")] = None,
+    id_column: Annotated[
+        str | None, _option("--id", _TABLE, "Column of the nodes' ids. (default: id)")
+    ] = None,
+    features: Annotated[
+        str | None,
+        _option("--features", _TABLE, "Feature columns with commas. (default: every other numeric column)"),
+    ] = None,
+    label: Annotated[
+        str | None, _option("--label", _TABLE, "Label column; several with commas become a label matrix.")
+    ] = None,
+    split: Annotated[
+        str | None, _option("--split", _TABLE, "Column with train, val, test or nothing.")
+    ] = None,
+    fill_missing: Annotated[
+        float | None, _option("--fill-missing", _TABLE, "Value of empty feature fields.")
+    ] = None,
+    delimiter: Annotated[
+        str | None, _option("--delimiter", _TABLE, "Character between fields. (default: comma; tab in .tsv)")
+    ] = None,
+    header: Annotated[
+        bool,
+        _option("--header/--no-header", _TABLE, "Whether line one names the columns, else called 0, 1, ..."),
+    ] = True,
+    skip_rows: Annotated[int, _option("--skip-rows", _TABLE, "Lines to skip at the start.")] = 0,
+    symmetrize: Annotated[
+        bool, _option("--symmetrize", _GRAPH, "Store both directions of every edge.")
+    ] = False,
+    add_self_loops: Annotated[
+        bool, _option("--self-loops", _GRAPH, "Give every node an edge to itself.")
+    ] = False,
+    dedupe: Annotated[bool, _option("--dedupe", _GRAPH, "Keep one of several equal edges.")] = False,
+    normalize_features: Annotated[
+        bool,
+        _option("--normalize-features", _GRAPH, "Divide feature rows by the sum of their absolute values."),
+    ] = False,
+    split_seed: Annotated[
+        int | None,
+        _option("--split-seed", _GRAPH, "Draw a new split with this seed: 20 and 30 nodes per class."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a store that is there.")] = False,
+    json_output: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Make an on-disk store, which opens at once and is mapped instead of read.
+
+    The graph is checked in full before it is written; the store is written aside and renamed.
+
+    Examples:
+
+        graphbraid convert cora.npz stores/cora --symmetrize --dedupe
+
+        graphbraid convert edges.csv stores/mine --nodes nodes.csv --label class --split split
+
+        graphbraid convert edges.parquet stores/mine --source src --destination dst --weight w
+
+        graphbraid convert snap.txt stores/snap --delimiter ' ' --no-header --source 0 --destination 1
+
+        graphbraid convert downloads/ogbn_arxiv stores/arxiv
+    """  # noqa: D412  (typer shows the blank line between examples)
+    columns = {
+        name: value for name, value in locals().items() if name in _TABLE_OPTIONS and value is not None
+    }
+    text = {"delimiter": delimiter, "header": header, "skip_rows": skip_rows}
+    preparation = {
+        "symmetrize": symmetrize,
+        "add_self_loops": add_self_loops,
+        "dedupe": dedupe,
+        "normalize_features": normalize_features,
+        "split_seed": split_seed,
+    }
+    graph, ids, class_names = _read(source_path, columns, text, preparation)
+    graph.validate()
+    summary = _save(graph, destination_path, ids, class_names, overwrite)
+    if json_output:
+        print_json(summary)
+    else:
+        from graphbraid.cli.display import graph_facts
+
+        err_console().print(
+            f"{graph_facts(graph)}\nstored in {destination_path}", highlight=False, soft_wrap=True
+        )
+
+
+def _read(
+    source: str, columns: dict[str, Any], text: dict[str, Any], preparation: dict[str, Any]
+) -> tuple[Graph, NodeIds | None, tuple[str, ...] | None]:
+    from graphbraid import datasets
+
+    if source.endswith(_TABLES):
+        for name in ("features", "label"):
+            if name in columns:
+                names = columns[name].split(",")
+                columns[name] = names if name == "features" or len(names) > 1 else names[0]
+        csv = datasets.CsvOptions(**text)
+        name = Path(source).name.split(".")[0]
+        table = datasets.from_tables(source, columns.pop("nodes", None), **columns, csv=csv, name=name)
+        return datasets.prepare(table.graph, **preparation), table.ids, table.class_names
+    if columns:
+        flag = "--" + next(iter(columns)).removesuffix("_column").replace("_", "-")
+        raise ConfigError(f"{flag} is for tables ({', '.join(_TABLES)}); {source} is none")
+    graph = datasets.load(source, **preparation)
+    if datasets.is_store(source):
+        names = datasets.open_names(source)
+        return graph, names.ids, names.class_names
+    return graph, None, None
+
+
+def _save(
+    graph: Graph, folder: Path, ids: NodeIds | None, class_names: tuple[str, ...] | None, overwrite: bool
+) -> dict[str, Any]:
+    from graphbraid import datasets
+
+    datasets.save_store(
+        graph, folder, ids=ids, class_names=class_names, if_exists="replace" if overwrite else "error"
+    )
+    return {
+        "store": str(folder),
+        "num_nodes": graph.num_nodes,
+        "num_edges": graph.num_edges,
+        "num_features": graph.num_features,
+        "num_classes": graph.num_classes if graph.y is not None else None,
+        "task": graph.task if graph.y is not None else None,
+        "splits": {name: int(nodes.numel()) for name, nodes in graph.splits.items()},
+        "bytes": sum(path.stat().st_size for path in folder.iterdir()),
+    }
