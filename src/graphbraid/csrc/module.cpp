@@ -8,7 +8,9 @@
 namespace nb = nanobind;
 
 namespace gb {
+void bind_attention(nb::module_& m);
 void bind_blockmodel(nb::module_& m);
+void bind_epilogue(nb::module_& m);
 void bind_edges(nb::module_& m);
 void bind_sampling(nb::module_& m);
 void bind_sddmm(nb::module_& m);
@@ -32,7 +34,9 @@ NB_MODULE(_native, m) {
   m.doc() = "graphbraid's compiled kernels; graphbraid.kernels loads them and chooses the variant";
   m.def("is_supported", [](const std::string& name) { return gb::is_supported(by_name(name)); });
   m.def("select", [](const std::string& name) { gb::set_active_variant(by_name(name)); });
+  gb::bind_attention(m);
   gb::bind_blockmodel(m);
+  gb::bind_epilogue(m);
   gb::bind_edges(m);
   gb::bind_sampling(m);
   gb::bind_sddmm(m);

@@ -1,18 +1,23 @@
 """Layers and models on graphbraid's fused operators, with PyTorch Geometric's parameters and meaning."""
 
 from graphbraid.nn.conv import Conv
+from graphbraid.nn.gat import GATConv, GATv2Conv
 from graphbraid.nn.gcn import GCNConv, gcn_norm
 from graphbraid.nn.gin import GINConv
-from graphbraid.nn.models import GCN, GIN, MLP, GraphModel, GraphSAGE
+from graphbraid.nn.models import GAT, GCN, GIN, MLP, GATv2, GraphModel, GraphSAGE
 from graphbraid.nn.registry import MODELS, make_model, model_options
 from graphbraid.nn.sage import SAGEConv
 
 __all__ = [
+    "GAT",
     "GCN",
     "GIN",
     "MLP",
     "MODELS",
     "Conv",
+    "GATConv",
+    "GATv2",
+    "GATv2Conv",
     "GCNConv",
     "GINConv",
     "GraphModel",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -13,14 +15,15 @@ Features = Tensor | SparseFeatures
 
 
 class Conv(nn.Module):
-    """Base of the layers: ``conv(x, csc)`` maps ``(num_src, in_channels)`` rows to ``(num_dst,
-    out_channels)``.
+    """Base of the layers: ``conv(x, csc)`` maps ``num_src`` rows to ``num_dst`` rows.
 
     A block's destinations are a prefix of its sources, so a layer computes only the rows that the next one
     reads. Subclasses give :meth:`combine`; the bias is added after it, so that a model can fuse bias,
     activation and dropout.
     """
 
+    keeps_result: ClassVar[bool] = True
+    """Whether :meth:`combine`'s backward may read its result, which must then not be overwritten."""
     bias: nn.Parameter | None
     in_channels: int
     out_channels: int
@@ -46,8 +49,8 @@ class Conv(nn.Module):
         """Raise DataError unless ``x`` is ``(num_src, in_channels)``."""
         if tuple(x.shape) != (csc.num_src, self.in_channels):
             raise DataError(
-                f"{type(self).__name__} needs x of shape ({csc.num_src}, {self.in_channels}): one row per source node, "
-                f"one column per input channel; got {tuple(x.shape)}"
+                f"{type(self).__name__} needs x of shape ({csc.num_src}, {self.in_channels}): a row "
+                f"per source node, a column per input channel; got {tuple(x.shape)}"
             )
 
     def extra_repr(self) -> str:

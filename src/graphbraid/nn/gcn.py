@@ -37,6 +37,8 @@ class GCNConv(Conv):
         ConfigError: self-loops are asked for without normalisation.
     """
 
+    keeps_result = False
+
     def __init__(
         self,
         in_channels: int,
@@ -104,9 +106,7 @@ def gcn_norm(csc: Csc, *, add_self_loops: bool = True, improved: bool = False) -
 def _gcn_factors(
     csc: Csc, add_self_loops: bool, fill: float
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, bool]:
-    """``src_scale, dst_scale, loop, weight, skip_loops``; ``loop`` and ``weight`` only where they differ from
-    the plain ones.
-    """
+    """``src_scale, dst_scale, loop, weight, skip_loops``; loop and weight are None where plain."""
     loops = stored_loops(csc) if add_self_loops else None
     degree = _degrees(csc, loops)
     loop = None

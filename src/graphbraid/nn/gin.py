@@ -39,10 +39,8 @@ class GINConv(Conv):
     def reset_parameters(self) -> None:
         """Draw the network's parameters anew; set ε to its initial value."""
         for child in self.nn.modules():
-            if child is not self.nn and hasattr(child, "reset_parameters"):
-                child.reset_parameters()
-        if hasattr(self.nn, "reset_parameters"):
-            self.nn.reset_parameters()
+            if callable(reset := getattr(child, "reset_parameters", None)):
+                reset()
         with torch.no_grad():
             self.eps.fill_(self.initial_eps)
 
@@ -50,9 +48,9 @@ class GINConv(Conv):
         """The whole layer."""
         rows = dense(x)
         if self.eps.requires_grad:
-            total = aggregate(Aggregation(csc=csc), rows) + (1 + self.eps) * rows[: csc.num_dst]
+            total = aggregate(Aggregation(csc=csc), rows, wide=True) + (1 + self.eps) * rows[: csc.num_dst]
         else:
-            total = aggregate(Aggregation(csc=csc, loop_scale=1.0 + float(self.eps)), rows)
+            total = aggregate(Aggregation(csc=csc, loop_scale=1.0 + float(self.eps)), rows, wide=True)
         out: Tensor = self.nn(total)
         return out
 

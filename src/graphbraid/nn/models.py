@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.nn.conv import Conv, Features
+from graphbraid.nn.gat import AttentionConv, GATConv, GATv2Conv
 from graphbraid.nn.gcn import GCNConv
 from graphbraid.nn.gin import GINConv
 from graphbraid.nn.linear import Linear
@@ -74,15 +75,19 @@ class GraphModel(nn.Module):
         self.num_layers, self.dropout, self.input_dropout, self.act = num_layers, dropout, input_dropout, act
         widths = [in_channels] + [hidden_channels] * (num_layers - 1) + [out_channels]
         self.convs = nn.ModuleList(
-            self.make_layer(widths[i], widths[i + 1], last=i == num_layers - 1, **options)
-            for i in range(num_layers)
+            self.make_layer(widths[i], widths[i + 1], **options) for i in range(num_layers - 1)
         )
+        self.convs.append(self.make_last_layer(widths[-2], widths[-1], **options))
         make_norm = NORMS[norm]
         self.norms = None if make_norm is None else nn.ModuleList(make_norm(w) for w in widths[1:-1])
 
-    def make_layer(self, in_channels: int, out_channels: int, *, last: bool, **options: Any) -> nn.Module:
+    def make_layer(self, in_channels: int, out_channels: int, **options: Any) -> nn.Module:
         """One layer of the stack."""
         raise NotImplementedError
+
+    def make_last_layer(self, in_channels: int, out_channels: int, **options: Any) -> nn.Module:
+        """The layer that gives the model's output."""
+        return self.make_layer(in_channels, out_channels, **options)
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew."""
@@ -126,19 +131,20 @@ class GraphModel(nn.Module):
 
     def finish_layer(self, i: int, out: Tensor, bias: Tensor | None) -> Tensor:
         """Bias, then, between layers, normalisation, activation and dropout."""
+        inplace = not getattr(self.convs[i], "keeps_result", False)
         if i == self.num_layers - 1:
-            return bias_act_dropout(out, bias, "none")
+            return bias_act_dropout(out, bias, "none", inplace=inplace)
         if self.norms is not None:
-            out, bias = self.norms[i](out if bias is None else out + bias), None
-        return bias_act_dropout(out, bias, self.act, self.dropout if self.training else 0.0)
+            out, bias, inplace = self.norms[i](out if bias is None else out + bias), None, True
+        return bias_act_dropout(out, bias, self.act, self.dropout if self.training else 0.0, inplace=inplace)
 
     def _blocks(self, adjs: Csc | Sequence[Csc]) -> list[Csc]:
         if isinstance(adjs, Csc):
             return [adjs] * self.num_layers
         if len(adjs) != self.num_layers:
             raise DataError(
-                f"a model of {self.num_layers} layers needs {self.num_layers} blocks, outermost first; got {len(adjs)}. "
-                "Sample as many hops as the model has layers."
+                f"a model of {self.num_layers} layers needs {self.num_layers} blocks, outermost first; "
+                f"got {len(adjs)}. Sample as many hops as the model has layers."
             )
         return list(adjs)
 
@@ -148,19 +154,17 @@ class GCN(GraphModel):
 
     layer = GCNConv
 
-    def make_layer(self, in_channels: int, out_channels: int, *, last: bool, **options: Any) -> nn.Module:
+    def make_layer(self, in_channels: int, out_channels: int, **options: Any) -> nn.Module:
         """A graph convolution."""
         return GCNConv(in_channels, out_channels, **options)
 
 
 class GraphSAGE(GraphModel):
-    """Stack of :class:`SAGEConv`; ``options``: ``aggr``, ``normalize``, ``root_weight``, ``project``,
-    ``bias``.
-    """
+    """Stack of :class:`SAGEConv`: ``aggr``, ``normalize``, ``root_weight``, ``project``, ``bias``."""
 
     layer = SAGEConv
 
-    def make_layer(self, in_channels: int, out_channels: int, *, last: bool, **options: Any) -> nn.Module:
+    def make_layer(self, in_channels: int, out_channels: int, **options: Any) -> nn.Module:
         """A GraphSAGE layer."""
         return SAGEConv(in_channels, out_channels, **options)
 
@@ -173,7 +177,7 @@ class GIN(GraphModel):
 
     layer = GINConv
 
-    def make_layer(self, in_channels: int, out_channels: int, *, last: bool, **options: Any) -> nn.Module:
+    def make_layer(self, in_channels: int, out_channels: int, **options: Any) -> nn.Module:
         """A graph isomorphism layer."""
         network = nn.Sequential(
             Linear(in_channels, out_channels),
@@ -184,10 +188,68 @@ class GIN(GraphModel):
         return GINConv(network, **options)
 
 
+class AttentionModel(GraphModel):
+    """Base of GAT and GATv2: hidden layers join their heads side by side, the last one takes their mean.
+
+    ``options`` are those of the layer and ``heads`` (of hidden layers; must divide ``hidden_channels``),
+    ``out_heads`` (of the last layer) and ``attention_dropout``.
+    """
+
+    layer: ClassVar[type[AttentionConv]]
+
+    def make_layer(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        heads: int = 8,
+        out_heads: int = 1,
+        attention_dropout: float = 0.0,
+        **options: Any,
+    ) -> nn.Module:
+        """A hidden layer."""
+        _check_sizes(heads=heads, out_heads=out_heads)
+        _check_probabilities(attention_dropout=attention_dropout)
+        if out_channels % heads:
+            raise ConfigError(f"hidden_channels must be a multiple of heads ({heads}); got {out_channels}")
+        return self.layer(
+            in_channels, out_channels // heads, heads=heads, dropout=attention_dropout, **options
+        )
+
+    def make_last_layer(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        heads: int = 8,
+        out_heads: int = 1,
+        attention_dropout: float = 0.0,
+        **options: Any,
+    ) -> nn.Module:
+        """The layer that gives the model's output."""
+        _check_sizes(heads=heads, out_heads=out_heads)
+        _check_probabilities(attention_dropout=attention_dropout)
+        return self.layer(
+            in_channels, out_channels, heads=out_heads, concat=False, dropout=attention_dropout, **options
+        )
+
+
+class GAT(AttentionModel):
+    """Stack of :class:`GATConv`; options as in :class:`AttentionModel`."""
+
+    layer = GATConv
+
+
+class GATv2(AttentionModel):
+    """Stack of :class:`GATv2Conv`; options as in :class:`AttentionModel`, and ``share_weights``."""
+
+    layer = GATv2Conv
+
+
 class MLP(GraphModel):
     """The baseline that ignores edges: linear layers on each node's own features; ``options``: ``bias``."""
 
-    def make_layer(self, in_channels: int, out_channels: int, *, last: bool, bias: bool = True) -> nn.Module:  # type: ignore[override]
+    def make_layer(self, in_channels: int, out_channels: int, *, bias: bool = True) -> nn.Module:  # type: ignore[override]
         """A linear layer."""
         return Linear(in_channels, out_channels, bias=bias)
 

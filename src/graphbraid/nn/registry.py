@@ -7,9 +7,16 @@ import inspect
 from typing import Any
 
 from graphbraid.errors import ConfigError
-from graphbraid.nn.models import GCN, GIN, MLP, GraphModel, GraphSAGE
+from graphbraid.nn.models import GAT, GCN, GIN, MLP, GATv2, GraphModel, GraphSAGE
 
-MODELS: dict[str, type[GraphModel]] = {"gcn": GCN, "sage": GraphSAGE, "gin": GIN, "mlp": MLP}
+MODELS: dict[str, type[GraphModel]] = {
+    "gcn": GCN,
+    "sage": GraphSAGE,
+    "gin": GIN,
+    "gat": GAT,
+    "gatv2": GATv2,
+    "mlp": MLP,
+}
 
 
 def make_model(name: str, in_channels: int, out_channels: int, **options: Any) -> GraphModel:
@@ -34,7 +41,7 @@ def make_model(name: str, in_channels: int, out_channels: int, **options: Any) -
     for option in options:
         if option not in known:
             raise ConfigError(
-                f"model {name!r} has no option {option!r}{_hint(option, known)}. Its options: {', '.join(known)}"
+                f"model {name!r} has no option {option!r}{_hint(option, known)} It takes {', '.join(known)}."
             )
     hidden_channels = options.pop("hidden_channels", 64)
     return model(in_channels, hidden_channels, out_channels, **options)
@@ -43,7 +50,7 @@ def make_model(name: str, in_channels: int, out_channels: int, **options: Any) -
 def model_options(name: str) -> list[str]:
     """The names of all options of a model: its own and its layers'."""
     model = MODELS[name]
-    ignored = {"self", "in_channels", "out_channels", "options", "last", "module"}
+    ignored = {"self", "in_channels", "out_channels", "options", "module", "concat"}
     sources = [inspect.signature(GraphModel.__init__), inspect.signature(model.make_layer)]
     if model.layer is not None:
         sources.append(inspect.signature(model.layer.__init__))
@@ -53,4 +60,4 @@ def model_options(name: str) -> list[str]:
 
 def _hint(name: str, known: list[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
-    return f". Did you mean {near[0]!r}?" if near else ""
+    return f". Did you mean {near[0]!r}?" if near else "."

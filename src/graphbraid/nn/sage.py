@@ -37,6 +37,8 @@ class SAGEConv(Conv):
         ConfigError: ``aggr`` is unknown.
     """
 
+    keeps_result = False
+
     def __init__(
         self,
         in_channels: int,

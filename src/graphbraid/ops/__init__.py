@@ -1,6 +1,8 @@
 """Fused operators on graphs, each with autograd, compiled CPU kernels and a plain PyTorch twin."""
 
 from graphbraid.ops.aggregation import Aggregation
+from graphbraid.ops.attention import gat_attention, gatv2_attention
+from graphbraid.ops.edge_softmax import edge_softmax
 from graphbraid.ops.epilogue import bias_act_dropout
 from graphbraid.ops.linear import aggregate_linear
 from graphbraid.ops.sddmm import sddmm
@@ -12,6 +14,9 @@ __all__ = [
     "aggregate",
     "aggregate_linear",
     "bias_act_dropout",
+    "edge_softmax",
+    "gat_attention",
+    "gatv2_attention",
     "sddmm",
     "sparse_dropout",
     "sparse_linear",

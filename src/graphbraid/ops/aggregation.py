@@ -1,6 +1,4 @@
-"""Aggregation: a weighted sum over in-neighbours with everything about the graph decided, ready to run both
-ways.
-"""
+"""Aggregation: a weighted sum over in-neighbours, with all coefficients decided, ready to run both ways."""
 
 from __future__ import annotations
 
@@ -26,12 +24,12 @@ def backend(tensor: Tensor) -> Any:
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Aggregation:
-    """A linear map of node rows: ``out[v] = dst_scale[v] * sum of weight[e] * src_scale[u] * x[u]`` over
-    edges ``u -> v``.
+    """A linear map of node rows: sums over in-neighbours with constant coefficients.
 
-    Every factor is optional. With ``loop_scale`` not zero, the sum also holds ``loop_scale * loop[v] *
-    src_scale[v] * x[v]``: an implicit self-loop of each of the first ``min(num_src, num_dst)`` nodes.
-    Coefficients are constants to autograd; :func:`graphbraid.ops.spmm` takes weights that learn.
+    ``out[v] = dst_scale[v] * sum of weight[e] * src_scale[u] * x[u]`` over the edges ``e = u -> v``. Every
+    factor is optional. With ``loop_scale`` not zero, the sum also holds ``loop_scale * loop[v] * src_scale[v]
+    * x[v]``: an implicit self-loop of each of the first ``min(num_src, num_dst)`` nodes. Coefficients are
+    constants to autograd; :func:`graphbraid.ops.spmm` takes weights that learn.
     """
 
     csc: Csc
@@ -69,9 +67,7 @@ class Aggregation:
         return out
 
     def backward(self, grad: Tensor, *, addend: Tensor | None = None, out: Tensor | None = None) -> Tensor:
-        """Apply the transposed map to ``grad``, ``(num_dst, width)``, by the reversed edges; as
-        :meth:`forward`.
-        """
+        """Apply the transposed map to ``grad``, ``(num_dst, width)``; otherwise as :meth:`forward`."""
         if out is None:
             out = grad.new_empty(self.csc.num_src, grad.shape[1])
         run_spmm(

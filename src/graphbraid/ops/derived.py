@@ -1,6 +1,4 @@
-"""What operators derive from a Csc once and keep as long as it lives: inverse degrees, normalisations,
-self-loops.
-"""
+"""What operators derive from a Csc once and keep as long as it lives."""
 
 from __future__ import annotations
 
@@ -43,9 +41,7 @@ def inverse_degrees(csc: Csc, dtype: torch.dtype) -> Tensor:
 
 
 def stored_loops(csc: Csc) -> Tensor | None:
-    """Positions of the stored edges ``v -> v`` (sources and destinations share their first ids), or None
-    without any.
-    """
+    """Positions of the stored edges ``v -> v``, or None if there are none."""
 
     def find() -> Tensor | None:
         loops = (csc.indices == csc.destinations()).nonzero().squeeze(1)

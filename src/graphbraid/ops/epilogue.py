@@ -2,34 +2,84 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from graphbraid.errors import ConfigError
+from graphbraid.ops.aggregation import backend, sum_dtype
+from graphbraid.ops.dropout import draw_seed
 
-ACTIVATIONS = {
-    "none": lambda x: x,
-    "relu": torch.relu,
-    "elu": F.elu,
-    "leaky_relu": F.leaky_relu,
-    "gelu": F.gelu,
-}
+# As in epilogue.cpp. GELU's slope cannot be found from its output; it runs in PyTorch.
+_FUSED = {"none": 0, "relu": 1, "leaky_relu": 2, "elu": 3}
+ACTIVATIONS = (*_FUSED, "gelu")
+LEAKY_SLOPE = 0.01
 
 
-def bias_act_dropout(x: Tensor, bias: Tensor | None, act: str = "relu", p: float = 0.0) -> Tensor:
-    """``dropout(act(x + bias), p)``.
+def bias_act_dropout(
+    x: Tensor, bias: Tensor | None = None, act: str = "relu", p: float = 0.0, *, inplace: bool = False
+) -> Tensor:
+    """``dropout(act(x + bias), p)`` in one pass; backward reads only the output and sums the bias's gradient.
+
+    The mask is drawn by counter from a seed of torch's generator: it does not depend on the number of
+    threads.
 
     Args:
         x: ``(num_rows, channels)``.
         bias: ``(channels,)`` or None.
-        act: one of ``none``, ``relu``, ``elu``, ``leaky_relu``, ``gelu``.
-        p: probability of dropping an element; 0 when not training.
+        act: one of ``none``, ``relu``, ``leaky_relu`` (slope 0.01), ``elu``, ``gelu``.
+        p: probability of dropping an element; pass 0 when not training.
+        inplace: write over ``x``, which nothing else may then read.
+
+    Returns:
+        ``(num_rows, channels)`` of ``x``'s dtype.
 
     Raises:
-        ConfigError: ``act`` is unknown.
+        ConfigError: ``act`` is unknown or ``p`` not in [0, 1).
     """
     if act not in ACTIVATIONS:
         raise ConfigError(f"act must be one of {', '.join(ACTIVATIONS)}; got {act!r}")
-    out = ACTIVATIONS[act](x if bias is None else x + bias)
-    return F.dropout(out, p) if p > 0 else out
+    if not 0.0 <= p < 1.0:
+        raise ConfigError(f"p must lie in [0, 1); got {p!r}")
+    if act == "gelu":
+        x, bias, act, inplace = F.gelu(x if bias is None else x + bias), None, "none", False
+    if bias is None and act == "none" and p == 0:
+        return x
+    seed = draw_seed() if p > 0 else 0
+    out: Tensor = _Epilogue.apply(x, bias, _FUSED[act], p, seed, inplace)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Epilogue(torch.autograd.Function):
+    @staticmethod
+    def forward(  # noqa: PLR0917 - autograd passes by position
+        ctx: Any, x: Tensor, bias: Tensor | None, act: int, p: float, seed: int, inplace: bool
+    ) -> Tensor:
+        ctx.how = (act, LEAKY_SLOPE, p, seed)
+        ctx.bias_dtype = None if bias is None else bias.dtype
+        if inplace and x.is_contiguous():
+            out = x
+            ctx.mark_dirty(x)
+        else:
+            x = x.contiguous()
+            out = torch.empty_like(x)
+        factors = None if bias is None else bias.detach().to(sum_dtype(x.dtype)).contiguous()
+        backend(x).epilogue(x.detach(), factors, *ctx.how, out.detach())
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (out,) = ctx.saved_tensors
+        grad_x = torch.empty_like(out)
+        grad_bias = None
+        if ctx.needs_input_grad[1]:
+            grad_bias = grad_x.new_empty(out.shape[1], dtype=sum_dtype(out.dtype))
+        backend(out).epilogue_backward(
+            grad.to(out.dtype).contiguous(), out.detach(), *ctx.how, grad_x, grad_bias
+        )
+        return grad_x, None if grad_bias is None else grad_bias.to(ctx.bias_dtype), None, None, None, None

@@ -22,8 +22,7 @@ _BYTES_PER_SECOND = 1.2e10
 def aggregate_linear(
     how: Aggregation, x: Tensor | SparseFeatures, weight: Tensor, root_weight: Tensor | None = None
 ) -> Tensor:
-    """``A x Wᵀ + x_dst W_rootᵀ``, where ``A`` is the aggregation and ``x_dst`` are the destinations' own
-    rows.
+    """``A x Wᵀ + x_dst W_rootᵀ``: an aggregation ``A`` and the destinations' own rows, each transformed.
 
     Runs ``(A x) Wᵀ`` or ``A (x Wᵀ)``, whichever costs less (:func:`narrows`). The first keeps the aggregated
     and own rows side by side, so that both maps are one matrix product forward and one backward. Nothing is

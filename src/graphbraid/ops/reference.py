@@ -11,15 +11,34 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from graphbraid.ops.attention_reference import (
+    destinations,
+    edge_softmax,
+    edge_softmax_backward,
+    epilogue,
+    epilogue_backward,
+    gat_backward,
+    gat_forward,
+    gatv2_backward,
+    gatv2_forward,
+    sum_dtype,
+)
 
-def sum_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype rows of ``dtype`` are summed in."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def _destinations(indptr: Tensor) -> Tensor:
-    nodes = torch.arange(indptr.numel() - 1, device=indptr.device)
-    return torch.repeat_interleave(nodes, indptr.diff())
+__all__ = [
+    "edge_softmax",
+    "edge_softmax_backward",
+    "epilogue",
+    "epilogue_backward",
+    "gat_backward",
+    "gat_forward",
+    "gatv2_backward",
+    "gatv2_forward",
+    "sddmm",
+    "spmm",
+    "spmm_max",
+    "spmm_max_backward",
+    "sum_dtype",
+]
 
 
 def spmm(
@@ -40,7 +59,7 @@ def spmm(
     """Twin of ``spmm.inl``; its head gives the formula."""
     x = x.to(sum_dtype(x.dtype))
     scaled = x if src_scale is None else x * src_scale[:, None]
-    src, dst = indices.long(), _destinations(indptr)
+    src, dst = indices.long(), destinations(indptr)
     rows = scaled[src]
     if weight is not None:
         rows *= weight[:, None]
@@ -62,14 +81,12 @@ def spmm(
 def spmm_max(
     indptr: Tensor, indices: Tensor, x: Tensor, weight: Tensor | None, out: Tensor, winner: Tensor
 ) -> None:
-    """Twin of ``spmm_max.inl``: ``winner`` is the position in the row of the first largest message, -1 in an
-    empty row.
-    """
+    """Twin of ``spmm_max.inl``: ``winner`` is where in the row the first largest message is; -1 if empty."""
     width = x.shape[1]
     rows = x.to(sum_dtype(x.dtype))[indices.long()]
     if weight is not None:
         rows = rows * weight[:, None]
-    dst = _destinations(indptr)[:, None].expand(-1, width)
+    dst = destinations(indptr)[:, None].expand(-1, width)
     best = rows.new_full(out.shape, -torch.inf).scatter_reduce_(0, dst, rows, "amax")
     position = torch.arange(indices.numel(), device=x.device) - indptr[:-1].repeat_interleave(indptr.diff())
     is_best = (rows == best.gather(0, dst)) | rows.isnan()
@@ -93,15 +110,13 @@ def spmm_max_backward(
     winner: Tensor,
     out: Tensor,
 ) -> None:
-    """Twin of the kernel of that name: gradient of each source from the rows it won; ``weight`` in transposed
-    order.
-    """
+    """Twin of the kernel of that name; ``weight`` in the order of the transpose."""
     dst = indices.long()
     position = perm - forward_indptr[dst]
     rows = torch.where(winner[dst] == position[:, None], grad.to(sum_dtype(grad.dtype))[dst], 0)
     if weight is not None:
         rows = rows * weight[:, None]
-    out.copy_(rows.new_zeros(out.shape).index_add_(0, _destinations(indptr), rows))
+    out.copy_(rows.new_zeros(out.shape).index_add_(0, destinations(indptr), rows))
 
 
 def sddmm(
@@ -118,5 +133,5 @@ def sddmm(
     left, right = dst_rows.to(dtype), src_rows.to(dtype)
     left = left if dst_scale is None else left * dst_scale[:, None]
     right = right if src_scale is None else right * src_scale[:, None]
-    products = left[_destinations(indptr)] * right[indices.long()]
+    products = left[destinations(indptr)] * right[indices.long()]
     out.copy_(products.view(out.shape[0], out.shape[1], -1).sum(-1))

@@ -50,9 +50,7 @@ def edge_dot(
     dst_scale: Tensor | None = None,
     src_scale: Tensor | None = None,
 ) -> Tensor:
-    """The kernel under :func:`sddmm`, not seen by autograd: ``(num_edges, heads)`` scaled inner products per
-    head.
-    """
+    """Scaled inner products per head, ``(num_edges, heads)``: the kernel, not seen by autograd."""
     dtype = sum_dtype(dst_rows.dtype)
     out = torch.empty((csc.num_edges, heads), dtype=dtype, device=dst_rows.device)
     dst_rows, src_rows = row_contiguous(dst_rows.detach()), row_contiguous(src_rows.detach())

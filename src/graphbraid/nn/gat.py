@@ -1,0 +1,239 @@
+"""GATConv and GATv2Conv: the graph attention layers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from graphbraid.nn.conv import Conv, Features, zero_bias
+from graphbraid.nn.linear import Linear, glorot
+from graphbraid.ops import gat_attention, gatv2_attention, sparse_linear
+from graphbraid.sparse_features import SparseFeatures
+from graphbraid.topology import Csc
+
+
+class AttentionConv(Conv):
+    """What both attention layers share: heads, how they are joined, the residual and the bias.
+
+    Args:
+        in_channels: width of the input.
+        out_channels: width of each head.
+        heads: number of heads.
+        concat: join heads side by side instead of taking their mean.
+        negative_slope: slope of the leaky ReLU below 0.
+        dropout: probability of dropping an attention coefficient while training.
+        add_self_loops: give each node one self-loop, in place of stored ones.
+        bias: whether to learn an additive bias.
+        residual: whether to add a learned linear map of the destination's own row.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        heads: int = 1,
+        concat: bool = True,
+        negative_slope: float = 0.2,
+        dropout: float = 0.0,
+        add_self_loops: bool = True,
+        bias: bool = True,
+        residual: bool = False,
+    ):
+        super().__init__()
+        self.in_channels, self.out_channels, self.heads, self.concat = (
+            in_channels,
+            out_channels,
+            heads,
+            concat,
+        )
+        self.negative_slope, self.dropout, self.add_self_loops = negative_slope, dropout, add_self_loops
+        total = out_channels * (heads if concat else 1)
+        self.res = Linear(in_channels, total, bias=False, init="glorot") if residual else None
+        self.bias = zero_bias(total, bias=bias)
+
+    def combine(self, x: Features, csc: Csc) -> Tensor:
+        """The layer without its final bias."""
+        self.check(x, csc)
+        out = self.attend(x, csc)
+        if not self.concat:
+            out = out.view(-1, self.heads, self.out_channels).mean(dim=1)
+        if self.res is not None:
+            out = out + transform(self.res, x)[: csc.num_dst]
+        return out
+
+    def attend(self, x: Features, csc: Csc) -> Tensor:
+        """``(num_dst, heads * out_channels)``: each head's weighted sum."""
+        raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        """Channels and heads, as shown by ``print``."""
+        return f"{self.in_channels}, {self.out_channels}, heads={self.heads}"
+
+
+class GATConv(AttentionConv):
+    r"""Graph attention, "Graph Attention Networks".
+
+    .. math::
+        x'_v = \sum_{u} \alpha_{vu} W x_u, \qquad
+        \alpha_{v\cdot} = \mathrm{softmax}(\mathrm{LeakyReLU}(a_s^\top W x_u + a_d^\top W x_v))
+
+    Equal to PyTorch Geometric's layer of the same name on one kind of nodes and without edge features, with
+    the same parameters (``lin.weight``, ``att_src``, ``att_dst``, ``res.weight``, ``bias``). Self-loops are
+    added inside the kernel. Arguments: :class:`AttentionConv`.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        heads: int = 1,
+        concat: bool = True,
+        negative_slope: float = 0.2,
+        dropout: float = 0.0,
+        add_self_loops: bool = True,
+        bias: bool = True,
+        residual: bool = False,
+    ):
+        super().__init__(
+            in_channels,
+            out_channels,
+            heads=heads,
+            concat=concat,
+            negative_slope=negative_slope,
+            dropout=dropout,
+            add_self_loops=add_self_loops,
+            bias=bias,
+            residual=residual,
+        )
+        self.lin = Linear(in_channels, heads * out_channels, bias=False, init="glorot")
+        self.att_src = nn.Parameter(torch.empty(1, heads, out_channels))
+        self.att_dst = nn.Parameter(torch.empty(1, heads, out_channels))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew; set the bias to 0."""
+        self.lin.reset_parameters()
+        if self.res is not None:
+            self.res.reset_parameters()
+        glorot(self.att_src)
+        glorot(self.att_dst)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def attend(self, x: Features, csc: Csc) -> Tensor:
+        """``(num_dst, heads * out_channels)``: each head's weighted sum."""
+        rows = transform(self.lin, x)
+        return gat_attention(
+            csc,
+            rows,
+            head_dot(rows, self.att_src),
+            head_dot(rows[: csc.num_dst], self.att_dst),
+            negative_slope=self.negative_slope,
+            self_loops=self.add_self_loops,
+            dropout=self.dropout if self.training else 0.0,
+        )
+
+
+class GATv2Conv(AttentionConv):
+    r"""Graph attention with dynamic attention, "How Attentive are Graph Attention Networks?".
+
+    .. math::
+        x'_v = \sum_{u} \alpha_{vu} W_l x_u, \qquad
+        \alpha_{v\cdot} = \mathrm{softmax}(a^\top \mathrm{LeakyReLU}(W_l x_u + W_r x_v))
+
+    Equal to PyTorch Geometric's layer of the same name on one kind of nodes and without edge features, with
+    the same parameters (``lin_l``, ``lin_r``, ``att``, ``res.weight``, ``bias``). Arguments:
+    :class:`AttentionConv` and
+
+    Args:
+        share_weights: use ``lin_l`` for destinations too.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        heads: int = 1,
+        concat: bool = True,
+        negative_slope: float = 0.2,
+        dropout: float = 0.0,
+        add_self_loops: bool = True,
+        bias: bool = True,
+        share_weights: bool = False,
+        residual: bool = False,
+    ):
+        super().__init__(
+            in_channels,
+            out_channels,
+            heads=heads,
+            concat=concat,
+            negative_slope=negative_slope,
+            dropout=dropout,
+            add_self_loops=add_self_loops,
+            bias=bias,
+            residual=residual,
+        )
+        self.share_weights = share_weights
+        self.lin_l = Linear(in_channels, heads * out_channels, bias=bias, init="glorot")
+        self.lin_r = (
+            self.lin_l
+            if share_weights
+            else Linear(in_channels, heads * out_channels, bias=bias, init="glorot")
+        )
+        self.att = nn.Parameter(torch.empty(1, heads, out_channels))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew; set the bias to 0."""
+        self.lin_l.reset_parameters()
+        self.lin_r.reset_parameters()
+        if self.res is not None:
+            self.res.reset_parameters()
+        glorot(self.att)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def attend(self, x: Features, csc: Csc) -> Tensor:
+        """``(num_dst, heads * out_channels)``: each head's weighted sum."""
+        rows = transform(self.lin_l, x)
+        if self.share_weights:
+            own = rows[: csc.num_dst]
+        elif isinstance(x, SparseFeatures):
+            own = transform(self.lin_r, x)[: csc.num_dst]
+        else:
+            own = transform(self.lin_r, x[: csc.num_dst])
+        return gatv2_attention(
+            csc,
+            rows,
+            own,
+            self.att[0],
+            negative_slope=self.negative_slope,
+            self_loops=self.add_self_loops,
+            dropout=self.dropout if self.training else 0.0,
+        )
+
+
+def transform(linear: Linear, x: Features) -> Tensor:
+    """``linear(x)`` for dense rows of any precision or sparse features."""
+    if not isinstance(x, SparseFeatures):
+        out: Tensor = linear(x.to(linear.weight.dtype))
+        return out
+    out = sparse_linear(x, linear.weight)
+    return out if linear.bias is None else out + linear.bias.to(out.dtype)
+
+
+def head_dot(rows: Tensor, att: Tensor) -> Tensor:
+    """``(num_rows, heads)``: each head's part of the rows times its vector, as one matrix product.
+
+    Args:
+        rows: ``(num_rows, heads * channels)``.
+        att: ``(1, heads, channels)``.
+    """
+    heads = att.shape[1]
+    if heads == 1:
+        return rows @ att[0].t().to(rows.dtype)
+    spread = att[0][:, :, None] * torch.eye(heads, dtype=att.dtype, device=att.device)[:, None]
+    return rows @ spread.flatten(0, 1).to(rows.dtype)

@@ -1,0 +1,168 @@
+"""Fused attention over in-neighbours: GAT's and GATv2's coefficients and weighted sum in one walk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from graphbraid.errors import DataError
+from graphbraid.ops.aggregation import backend, sum_dtype
+from graphbraid.ops.dropout import draw_seed
+from graphbraid.topology import Csc
+
+
+def gat_attention(
+    csc: Csc,
+    x: Tensor,
+    src_logit: Tensor,
+    dst_logit: Tensor,
+    *,
+    negative_slope: float = 0.2,
+    self_loops: bool = True,
+    dropout: float = 0.0,
+) -> Tensor:
+    """GAT: the sum of in-neighbours' rows, weighted by a softmax of logits that the two ends add up to.
+
+    Per head ``out[v] = sum of alpha[e] * x[u]`` over the edges ``e = u -> v``, ``alpha`` being the softmax over ``v``'s
+    edges of ``leaky_relu(src_logit[u] + dst_logit[v])``. Coefficients are computed again in the backward pass; the largest temporary has one number per edge and
+    head.
+
+    Args:
+        csc: the graph or block.
+        x: ``(num_src, heads * channels)``, head by head; float32, float64, float16 or bfloat16.
+        src_logit: ``(num_src, heads)``.
+        dst_logit: ``(num_dst, heads)``.
+        negative_slope: slope of the leaky ReLU below 0.
+        self_loops: give each of the first ``min(num_src, num_dst)`` nodes one self-loop in place of stored
+            ones.
+        dropout: probability of dropping a coefficient; pass 0 when not training.
+
+    Returns:
+        ``(num_dst, heads * channels)`` of ``x``'s dtype; 0 for a node without edges.
+
+    Raises:
+        DataError: shapes do not fit.
+    """
+    heads = src_logit.shape[-1]
+    _check(csc, x, heads)
+    if src_logit.shape != (csc.num_src, heads) or dst_logit.shape != (csc.num_dst, heads):
+        raise DataError(
+            f"logits must be ({csc.num_src}, heads) by source and ({csc.num_dst}, heads) by destination; "
+            f"got {tuple(src_logit.shape)} and {tuple(dst_logit.shape)}"
+        )
+    dtype = sum_dtype(x.dtype)
+    how = _how(csc, negative_slope, self_loops, dropout)
+    out: Tensor = _Gat.apply(x, src_logit.to(dtype), dst_logit.to(dtype), csc, how)  # type: ignore[no-untyped-call]
+    return out
+
+
+def gatv2_attention(
+    csc: Csc,
+    x_src: Tensor,
+    x_dst: Tensor,
+    att: Tensor,
+    *,
+    negative_slope: float = 0.2,
+    self_loops: bool = True,
+    dropout: float = 0.0,
+) -> Tensor:
+    """GATv2: as :func:`gat_attention` with the logit ``<att[h], leaky(x_src[u, h] + x_dst[v, h])>``.
+
+    Args:
+        csc: the graph or block.
+        x_src: ``(num_src, heads * channels)``, head by head; also what is summed.
+        x_dst: ``(num_dst, heads * channels)`` of the same dtype.
+        att: ``(heads, channels)``.
+        negative_slope: slope of the leaky ReLU below 0.
+        self_loops: give each of the first ``min(num_src, num_dst)`` nodes one self-loop in place of stored
+            ones.
+        dropout: probability of dropping a coefficient; pass 0 when not training.
+
+    Returns:
+        ``(num_dst, heads * channels)``; 0 for a node without edges.
+
+    Raises:
+        DataError: shapes do not fit.
+    """
+    _check(csc, x_src, att.shape[0])
+    if x_dst.shape != (csc.num_dst, x_src.shape[1]) or att.numel() != x_src.shape[1]:
+        raise DataError(
+            f"x_dst must be ({csc.num_dst}, {x_src.shape[1]}) and att (heads, channels) with as "
+            f"many numbers as x_src has columns; got {tuple(x_dst.shape)} and {tuple(att.shape)}"
+        )
+    how = _how(csc, negative_slope, self_loops, dropout)
+    att = att.to(sum_dtype(x_src.dtype))
+    out: Tensor = _Gatv2.apply(x_src, x_dst, att, csc, how)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _how(csc: Csc, slope: float, self_loops: bool, dropout: float) -> tuple[float, int, float, int]:
+    """Slope, number of self-loops, dropout and its seed, as the kernels take them."""
+    num_loops = min(csc.num_src, csc.num_dst) if self_loops else 0
+    return slope, num_loops, dropout, draw_seed() if dropout > 0 else 0
+
+
+def _check(csc: Csc, x: Tensor, heads: int) -> None:
+    if x.ndim != 2 or x.shape[0] != csc.num_src or heads < 1 or x.shape[1] % heads:
+        raise DataError(
+            f"x must be ({csc.num_src}, heads * channels) for {heads} heads; got shape {tuple(x.shape)}"
+        )
+
+
+class _Gat(torch.autograd.Function):
+    @staticmethod
+    def forward(  # noqa: PLR0917 - autograd passes by position
+        ctx: Any,
+        x: Tensor,
+        src_logit: Tensor,
+        dst_logit: Tensor,
+        csc: Csc,
+        how: tuple[float, int, float, int],
+    ) -> Tensor:
+        inputs = [t.detach().contiguous() for t in (x, src_logit, dst_logit)]
+        out = x.new_empty(csc.num_dst, x.shape[1])
+        lse = torch.empty_like(inputs[2])
+        backend(x).gat_forward(csc.indptr, csc.indices, *inputs, *how, out, lse)
+        ctx.csc, ctx.how = csc, how
+        ctx.save_for_backward(*inputs, out, lse)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        *inputs, out, lse = ctx.saved_tensors
+        grads = [torch.empty_like(t) for t in inputs]
+        call = backend(grad).gat_backward
+        call(*_both_ways(ctx.csc), *inputs, *ctx.how, out.detach(), lse, grad.contiguous(), *grads)
+        return *grads, None, None
+
+
+class _Gatv2(torch.autograd.Function):
+    @staticmethod
+    def forward(  # noqa: PLR0917 - autograd passes by position
+        ctx: Any, x_src: Tensor, x_dst: Tensor, att: Tensor, csc: Csc, how: tuple[float, int, float, int]
+    ) -> Tensor:
+        inputs = [t.detach().contiguous() for t in (x_src, x_dst, att)]
+        out = torch.empty_like(inputs[1])
+        lse = att.new_empty(csc.num_dst, att.shape[0])
+        backend(x_src).gatv2_forward(csc.indptr, csc.indices, *inputs, *how, out, lse)
+        ctx.csc, ctx.how = csc, how
+        ctx.save_for_backward(*inputs, out, lse)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        *inputs, out, lse = ctx.saved_tensors
+        grads = [torch.empty_like(t) for t in inputs]
+        call = backend(grad).gatv2_backward
+        call(*_both_ways(ctx.csc), *inputs, *ctx.how, out.detach(), lse, grad.contiguous(), *grads)
+        return *grads, None, None
+
+
+def _both_ways(csc: Csc) -> tuple[Tensor, ...]:
+    transposed, perm = csc.transpose()
+    return csc.indptr, csc.indices, transposed.indptr, transposed.indices, perm

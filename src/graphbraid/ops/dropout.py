@@ -1,0 +1,46 @@
+"""Dropout by counter: the mask is a function of a seed and each element's place, so it is never stored."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_MASK32 = 0xFFFFFFFF
+_PHI = 0x9E3779B97F4A7C15 - (1 << 64)  # as a signed 64-bit number
+_PHI32 = 0x9E3779B9
+
+
+def draw_seed() -> int:
+    """A seed from torch's generator: ``torch.manual_seed`` and saved generator states repeat it."""
+    return int(torch.randint(0, 2**63 - 1, (), dtype=torch.int64))
+
+
+def keep_mask(rows: Tensor, columns: int, p: float, seed: int) -> Tensor:
+    """Which elements dropout keeps: twin of ``dropout.h``.
+
+    Args:
+        rows: ``(num_rows,)`` int64 row numbers.
+        columns: number of columns.
+        p: probability of dropping an element, to the precision of 32 bits.
+        seed: from :func:`draw_seed`.
+
+    Returns:
+        ``(num_rows, columns)`` bool, True where kept.
+    """
+    keys = _shift(_mix(rows * _PHI + seed), 32)
+    h = (keys[:, None] + torch.arange(columns, device=rows.device) * _PHI32) & _MASK32
+    h = ((h ^ (h >> 16)) * 0x85EBCA6B) & _MASK32
+    h = ((h ^ (h >> 13)) * 0xC2B2AE35) & _MASK32
+    return (h ^ (h >> 16)) >= int(p * 2**32)
+
+
+def _mix(z: Tensor) -> Tensor:
+    """The splitmix64 finaliser on int64, which wraps as uint64 does."""
+    z = (z ^ _shift(z, 30)) * (0xBF58476D1CE4E5B9 - (1 << 64))
+    z = (z ^ _shift(z, 27)) * (0x94D049BB133111EB - (1 << 64))
+    return z ^ _shift(z, 31)
+
+
+def _shift(z: Tensor, bits: int) -> Tensor:
+    """Logical shift to the right."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)
