@@ -13,7 +13,7 @@ hypothesis.settings.load_profile("graphbraid")
 
 
 def shared_data_folder() -> Path | None:
-    """Where the real graphs lie: ``$GRAPHBRAID_TEST_DATA``, else ``shared/data`` beside the repository or above."""
+    """Where the real graphs lie: ``$GRAPHBRAID_TEST_DATA``, else a ``shared/data`` above here."""
     if configured := os.environ.get("GRAPHBRAID_TEST_DATA"):
         return Path(configured)
     folders = (parent / "shared" / "data" for parent in Path(__file__).resolve().parents)

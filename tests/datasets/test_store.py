@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import assert_same_graph, small_graph, tensors
+from tests.datasets.helpers import assert_same_graph, small_graph, tensors
 
 from graphbraid.datasets import NodeIds, is_store, open_names, open_store, save_store
 from graphbraid.errors import DataError, ResourceError

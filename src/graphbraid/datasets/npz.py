@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.topology import check_ids
 
 _Array = npt.NDArray[Any]
 _CSR_KEYS = ("x_data", "x_indices", "x_indptr", "x_shape")
@@ -42,7 +43,7 @@ def load_npz(path: str | os.PathLike[str], *, split_index: int | None = None) ->
     if "edge_index" not in arrays:
         raise DataError(f"{file} has no edge_index; its keys are {', '.join(sorted(arrays)) or 'none'}")
     try:
-        return Graph.from_edge_index(
+        graph = Graph.from_edge_index(
             arrays["edge_index"],
             _num_nodes(file, arrays),
             x=_features(file, arrays),
@@ -51,6 +52,9 @@ def load_npz(path: str | os.PathLike[str], *, split_index: int | None = None) ->
             edge_weight=arrays.get("edge_weight"),
             name=file.stem,
         )
+        for split, ids in graph.splits.items():
+            check_ids(ids, graph.num_nodes, f"ids of split {split!r}")
+        return graph
     except DataError as error:
         raise DataError(f"{file}: {error}") from error
 
@@ -64,7 +68,8 @@ def read_arrays(file: Path) -> dict[str, _Array]:
     """
     name = "the file"
     try:
-        with np.load(file, allow_pickle=False) as archive:
+        with file.open("rb") as stream:
+            archive = np.load(stream, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise DataError(f"{file} is a single .npy array; a graph needs an .npz with edge_index")
             arrays = {}

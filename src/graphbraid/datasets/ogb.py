@@ -22,6 +22,7 @@ from graphbraid.datasets.npz import read_arrays
 from graphbraid.datasets.ogb_files import read_gzipped_csv, read_processed
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph
+from graphbraid.topology import check_ids
 
 _Array = npt.NDArray[Any]
 
@@ -118,7 +119,7 @@ def from_ogb(dataset: Any) -> Graph:
 
 def _graph(folder: Path, parts: Mapping[str, Any], splits: Mapping[str, _Array]) -> Graph:
     try:
-        return Graph.from_edge_index(
+        graph = Graph.from_edge_index(
             parts["edge_index"],
             int(parts["num_nodes"]),
             x=parts.get("node_feat"),
@@ -126,6 +127,9 @@ def _graph(folder: Path, parts: Mapping[str, Any], splits: Mapping[str, _Array])
             splits=splits,
             name=folder.name,
         )
+        for split, ids in graph.splits.items():
+            check_ids(ids, graph.num_nodes, f"ids of split {split!r}")
+        return graph
     except DataError as error:
         raise DataError(f"{folder}: {error}") from error
 

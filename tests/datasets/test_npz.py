@@ -1,0 +1,194 @@
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+
+from graphbraid import datasets
+from graphbraid.datasets import load_npz
+from graphbraid.errors import ConfigError, DataError, ResourceError
+from graphbraid.graph import SparseFeatures
+
+EDGES = np.array([[0, 1, 2, 2], [1, 2, 0, 1]], np.int32)
+
+
+def write(path, **arrays):
+    np.savez_compressed(path, **{"edge_index": EDGES, "num_nodes": np.int64(4), **arrays})
+    return path
+
+
+def csr(**change):
+    parts = {
+        "x_data": np.ones(2, np.float32),
+        "x_indices": np.array([0, 2], np.int32),
+        "x_indptr": np.array([0, 1, 1, 2, 2]),
+        "x_shape": np.array([4, 3]),
+    }
+    return {**parts, **change}
+
+
+def test_a_dense_file_becomes_the_graph_it_describes(tmp_path):
+    x, y = np.random.default_rng(0).random((4, 3), np.float32), np.array([0, 1, -1, 0])
+    path = write(tmp_path / "g.npz", x=x, y=y, train_idx=np.array([1, 0]), test_idx=np.array([3]))
+    graph = load_npz(path)
+    graph.validate()
+    assert graph.name == "g"
+    assert graph.num_nodes == 4
+    assert graph.to_edge_index(original_order=True).tolist() == EDGES.tolist()
+    assert torch.equal(graph.x, torch.from_numpy(x))
+    assert graph.y.tolist() == y.tolist()
+    assert {name: ids.tolist() for name, ids in graph.splits.items()} == {"train": [1, 0], "test": [3]}
+
+
+def test_sparse_features_multi_labels_masks_and_weights(tmp_path):
+    y = np.array([[1, 0], [0, 1], [1, 1], [0, 0]], np.float32)
+    mask = np.array([True, False, True, False])
+    graph = load_npz(write(tmp_path / "g.npz", **csr(), y=y, val_mask=mask, edge_weight=np.arange(4.0)))
+    assert isinstance(graph.x, SparseFeatures)
+    assert graph.x.to_dense().tolist() == [[1, 0, 0], [0, 0, 0], [0, 0, 1], [0, 0, 0]]
+    assert graph.task == "multi-label"
+    assert graph.splits["val"].tolist() == [0, 2]
+    assert graph.in_original_order(graph.csc.weight).tolist() == [0, 1, 2, 3]
+
+
+def test_one_of_several_splits_can_be_taken(tmp_path):
+    masks = np.array([[True, False, False, False], [False, False, False, True]])
+    path = write(tmp_path / "g.npz", train_masks=masks, train_idx=np.array([2]))
+    assert load_npz(path).splits["train"].tolist() == [2]
+    assert load_npz(path, split_index=1).splits["train"].tolist() == [3]
+    with pytest.raises(ConfigError, match=r"split_index must be in \[0, 2\) .* got 2"):
+        load_npz(path, split_index=2)
+
+
+class Pickled:
+    def __reduce__(self):
+        raise AssertionError("something was pickled")
+
+
+BROKEN = {
+    "no edges": ({"edge_index": None}, r"has no edge_index; its keys are num_nodes"),
+    "objects": ({"extra": np.array([{}], object)}, "extra: holds Python objects, which are never loaded"),
+    "one row": ({"edge_index": EDGES[0]}, r"edge_index must have shape \(2, num_edges\)"),
+    "floats": ({"edge_index": EDGES.astype(float)}, "must hold integer node ids"),
+    "out of range": ({"num_nodes": np.int64(2)}, r"g\.npz: .*2"),
+    "negative id": ({"edge_index": EDGES - 1}, r"g\.npz: .*-1"),
+    "num_nodes": (
+        {"num_nodes": np.array([1, 2])},
+        r"num_nodes must be one number, not negative; got int64 \[1, 2\]",
+    ),
+    "rows": ({"x": np.zeros((3, 2), np.float32)}, "3 rows.*4 nodes|4 nodes.*3 rows"),
+    "labels": ({"y": np.zeros(5, np.int64)}, "5"),
+    "incomplete csr": ({"x_data": np.ones(2, np.float32)}, "missing: x_indices, x_indptr, x_shape"),
+    "csr rows": (csr(x_indptr=np.array([0, 2])), "x_indptr has 2 entries; 4 rows need 5"),
+    "csr columns": (
+        csr(x_indices=np.array([0, 3], np.int32)),
+        r"x_indices\[1\] is 3; columns are in \[0, 3\)",
+    ),
+    "csr ends": (csr(x_indptr=np.array([0, 1, 1, 2, 9])), "do not fit together|indptr"),
+    "split": ({"train_idx": np.array([9])}, r"train.*9"),
+    "hetero": (
+        {"node_type": np.zeros(4, np.int8), "node_type_names": np.array(["paper", "author"])},
+        r"is heterogeneous \(node types: paper, author\); graphbraid trains homogeneous graphs",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_broken_files_name_themselves_and_the_fault(tmp_path, case):
+    change, message = BROKEN[case]
+    arrays = {"edge_index": EDGES, "num_nodes": np.int64(4), **change}
+    np.savez(tmp_path / "g.npz", **{key: value for key, value in arrays.items() if value is not None})
+    with pytest.raises(DataError, match=message) as caught:
+        load_npz(tmp_path / "g.npz")
+    assert "g.npz" in str(caught.value)
+
+
+def test_truncated_damaged_and_foreign_files_are_said(tmp_path):
+    whole = write(tmp_path / "g.npz", x=np.random.default_rng(0).random((4, 500))).read_bytes()
+    cases = {
+        "cut": (whole[: len(whole) // 2], "truncated or damaged"),
+        "flipped": (
+            whole[:600] + bytes([whole[600] ^ 255]) + whole[601:],
+            "truncated or damaged|not a usable",
+        ),
+        "text": (b"source,destination\n0,1\n", "not a usable"),
+        "empty": (b"", "truncated or damaged|not a usable"),
+    }
+    for name, (data, message) in cases.items():
+        (tmp_path / f"{name}.npz").write_bytes(data)
+        with pytest.raises(DataError, match=message):
+            load_npz(tmp_path / f"{name}.npz")
+
+
+def test_a_single_array_a_folder_and_a_missing_file_are_said(tmp_path):
+    with (tmp_path / "one.npz").open("wb") as file:
+        np.save(file, EDGES)
+    with pytest.raises(DataError, match=r"single \.npy array"):
+        load_npz(tmp_path / "one.npz")
+    with pytest.raises(ResourceError, match="cannot be read: Is a directory"):
+        load_npz(tmp_path)
+    with pytest.raises(DataError, match=r"there is no file .*nothing\.npz"):
+        load_npz(tmp_path / "nothing.npz")
+
+
+def test_nothing_pickled_is_ever_run(tmp_path):
+    path = write(tmp_path / "g.npz")
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(
+            "evil.npy",
+            b"\x93NUMPY\x01\x00\x76\x00"
+            + b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }".ljust(117)
+            + b"\n"
+            + b"cos\nabort\n(tR.",
+        )
+    with pytest.raises(DataError, match="Python objects, which are never loaded"):
+        load_npz(path)
+
+
+REAL = {
+    "cora": (2_708, 10_858, 1_433, "single-label", 7, (140, 500, 1_000)),
+    "citeseer": (3_327, 9_464, 3_703, "single-label", 6, (120, 500, 1_000)),
+    "amazon_computers": (13_752, 287_209, 767, "single-label", 10, None),
+    "blogcatalog_multilabel": (10_312, 667_966, 0, "multi-label", 39, None),
+    "tolokers": (11_758, 519_000, 10, "single-label", 2, (5_879, 2_939, 2_940)),
+    "pubmed_nofeat": (19_717, 88_676, 0, "single-label", 3, (60, 500, 1_000)),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_graphs_have_their_published_counts(shared_graph, name):
+    nodes, edges, features, task, classes, splits = REAL[name]
+    graph = datasets.load(shared_graph(name))
+    graph.validate()
+    assert (graph.num_nodes, graph.num_edges, graph.num_features) == (nodes, edges, features)
+    assert (graph.task, graph.num_classes) == (task, classes)
+    assert (tuple(len(graph.splits[s]) for s in ("train", "val", "test")) if splits else None) == splits
+
+
+@pytest.mark.parametrize(("name", "edges"), [("kg_fb15k237", 310_116), ("tmp_collegemsg", 59_835)])
+def test_typed_and_timed_edges_can_be_looked_up_by_edge_id(shared_graph, name, edges):
+    path = shared_graph(name)
+    graph = datasets.load(path)
+    assert graph.num_edges == edges
+    stored = np.load(path)["edge_index"]
+    np.testing.assert_array_equal(stored[:, graph.edge_id.numpy()], graph.to_edge_index().numpy())
+
+
+@pytest.mark.parametrize("name", ["het_acm", "het_movielens_small"])
+def test_heterogeneous_graphs_are_refused(shared_graph, name):
+    with pytest.raises(DataError, match="is heterogeneous"):
+        datasets.load(shared_graph(name))
+
+
+def test_symmetrised_counts_are_those_of_the_literature(shared_graph):
+    graph = datasets.load(shared_graph("citeseer"), symmetrize=True)
+    without_loops = graph.without_self_loops()
+    assert without_loops.num_edges == 2 * 4_552
+
+
+@pytest.mark.parametrize("index", [0, 9])
+def test_tolokers_has_ten_splits(shared_graph, index):
+    path = shared_graph("tolokers")
+    graph = datasets.load(path, split_index=index)
+    mask = np.load(path)["test_masks"][index]
+    assert graph.split("test").tolist() == np.flatnonzero(mask).tolist()
