@@ -60,10 +60,9 @@ def _by_arrow(file: Path, dtype: type[np.generic]) -> _Array:
 
 
 def _by_numpy(file: Path, dtype: type[np.generic]) -> _Array:
+    converter = _number if dtype == np.float32 else None
     try:
-        return np.loadtxt(
-            file, dtype, delimiter=",", ndmin=2, converters=_number if dtype == np.float32 else None
-        )
+        return np.loadtxt(file, dtype, delimiter=",", quotechar='"', ndmin=2, converters=converter)
     except (ValueError, EOFError, OSError, zlib.error) as error:
         raise _damaged(file, error) from error
 

@@ -89,7 +89,8 @@ def _find(name: str, root: Path | None) -> Path:
     given = Path(name).expanduser()
     candidates = [place / given]
     if not given.suffix:
-        candidates += [place / f"{name}.npz", place / name.replace("-", "_")]
+        path = place / given
+        candidates += [path.with_name(f"{path.name}.npz"), path.with_name(path.name.replace("-", "_"))]
     for candidate in candidates:
         if candidate.exists():
             return candidate

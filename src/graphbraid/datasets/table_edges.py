@@ -14,6 +14,8 @@ from graphbraid.errors import DataError
 
 _Array = npt.NDArray[Any]
 
+_PART = 1 << 20  # ids renumbered at a time
+
 
 @dataclass(slots=True)
 class EdgeList:
@@ -98,14 +100,14 @@ class _Ints:
             return self._known
         values = np.unique(_join(self._seen, np.int64))
         for ids in ends:
-            for first in range(0, len(ids), 1 << 20):
-                part = ids[first : first + (1 << 20)]
+            for first in range(0, len(ids), _PART):
+                part = ids[first : first + _PART]
                 part[:] = np.searchsorted(values, part)
         return NodeIds(values)
 
 
 class _Strings:
-    """String ids: numbered as they first appear, or looked up; each batch's different ones only once."""
+    """String ids: numbered in alphabetical order, or looked up; each batch's different ones only once."""
 
     def __init__(self, known: NodeIds | None) -> None:
         self._known = known
@@ -124,11 +126,18 @@ class _Strings:
             raise _unknown(file, row + int(missing[0]), column, names[codes[missing[0]]])
         return nodes
 
-    def finish(self, *_: _Array) -> NodeIds:
+    def finish(self, *ends: _Array) -> NodeIds:
+        """The ids in alphabetical order, so that numbers do not depend on rows; ``ends`` are renumbered."""
         if self._known is not None:
             return self._known
-        values = np.empty(len(self._number), object)
-        values[:] = list(self._number)
+        names = sorted(self._number)
+        rank = np.empty(len(names), np.int64)
+        rank[[self._number[name] for name in names]] = np.arange(len(names))
+        for nodes in ends:
+            for first in range(0, len(nodes), _PART):
+                nodes[first : first + _PART] = rank[nodes[first : first + _PART]]
+        values = np.empty(len(names), object)
+        values[:] = names
         return NodeIds(values)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,8 +59,10 @@ class TableFile:
             raise ConfigError(
                 f"a table is a path, a pyarrow.Table or a pandas.DataFrame; got {type(source).__name__}"
             )
-        with self._clear_errors():
+        try:
             self.types: dict[str, Any] = self._read_types()
+        except Exception as error:
+            raise self._clear(self._located(error, None, {})) from error
 
     @property
     def columns(self) -> list[str]:
@@ -97,10 +100,13 @@ class TableFile:
         Raises:
             DataError: A value does not have its column's type; the file is truncated.
         """
-        batches = self._batches(list(columns), {**{c: self.types[c] for c in columns}, **(as_types or {})})
+        types = {**{c: self.types[c] for c in columns}, **(as_types or {})}
+        batches = self._batches(list(columns), types)
         while True:
-            with self._clear_errors():
+            try:
                 batch = next(batches, None)
+            except Exception as error:
+                raise self._clear(self._located(error, list(columns), types)) from error
             if batch is None:
                 return
             yield batch
@@ -119,7 +125,7 @@ class TableFile:
             return
         yield from self._open_csv(columns, types)
 
-    def _open_csv(self, columns: list[str] | None, types: dict[str, Any]) -> Any:
+    def _open_csv(self, columns: list[str] | None, types: dict[str, Any], *, threads: bool = True) -> Any:
         from pyarrow import csv
 
         delimiter = self._csv.delimiter or ("\t" if ".tsv" in Path(self.name).suffixes else ",")
@@ -129,6 +135,7 @@ class TableFile:
                 column_names=None if self._csv.header else self._numbered(delimiter),
                 skip_rows=self._csv.skip_rows,
                 block_size=1 << 24,
+                use_threads=threads,
             ),
             parse_options=csv.ParseOptions(delimiter=delimiter),
             convert_options=csv.ConvertOptions(column_types=types, include_columns=columns or []),
@@ -168,31 +175,38 @@ class TableFile:
         known = ", ".join((*CSV_SUFFIXES, *PARQUET_SUFFIXES))
         raise DataError(f"{self._path} is neither CSV nor Parquet by its name; known endings: {known}")
 
-    def _clear_errors(self) -> _ClearErrors:
-        return _ClearErrors(self.name)
+    def _located(self, error: Exception, columns: list[str] | None, types: dict[str, Any]) -> Exception:
+        """The same error with the row in its message, which pyarrow's parser only knows on one thread."""
+        if self._path is None or not self._path.name.endswith(CSV_SUFFIXES) or "Row #" in str(error):
+            return error
+        try:
+            with self._open_csv(columns, types, threads=False) as reader:
+                for _ in reader:
+                    pass
+        except Exception as located:
+            return located
+        return error
 
-
-@dataclass(slots=True)
-class _ClearErrors:
-    """Names the file in pyarrow's errors, which say row and column themselves."""
-
-    name: str
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    def _clear(self, error: Exception) -> Exception:
+        """An error of pyarrow as one that names file, line and column; others as they are."""
         arrow = require_pyarrow()
-        if isinstance(error, arrow.ArrowInvalid) and "Empty CSV file" in str(error):
-            raise DataError(f"{self.name} is empty") from error
+        text = str(error)
+        if isinstance(error, arrow.ArrowInvalid) and "Empty CSV file" in text:
+            return DataError(f"{self.name} is empty")
         if isinstance(error, (arrow.ArrowInvalid, arrow.ArrowTypeError, arrow.ArrowNotImplementedError)):
-            raise DataError(f"{self.name} cannot be read: {error}") from error
+            text = re.sub(r"In CSV column #(\d+): ", self._column_of, text)
+            return DataError(f"{self.name} cannot be read: {re.sub('Row #', 'line ', text)}")
         if isinstance(error, UnicodeDecodeError):
-            raise DataError(f"{self.name} is not UTF-8 text: {error}") from error
+            return DataError(f"{self.name} is not UTF-8 text: {text}")
+        if isinstance(error, OSError) and error.errno is None:
+            return DataError(f"{self.name} is truncated or damaged: {text}")
         if isinstance(error, OSError):
-            what = "is truncated or damaged" if error.errno is None else "cannot be read"
-            message = f"{self.name} {what}: {error}"
-            raise (DataError(message) if error.errno is None else ResourceError(message)) from error
+            return ResourceError(f"{self.name} cannot be read: {text}")
+        return error
+
+    def _column_of(self, match: re.Match[str]) -> str:
+        at = int(match.group(1))
+        return f"column {self.columns[at]!r}: " if at < len(self.columns) else f"column {at}: "
 
 
 def require_pyarrow() -> Any:

@@ -52,8 +52,8 @@ def from_tables(
 ) -> TableGraph:
     """Make a graph of an edge list and, optionally, a table of nodes.
 
-    Nodes are numbered in the order of the node table; without one, integer ids in rising order, strings in
-    the order they first appear in.
+    Nodes are numbered in the order of the node table; without one, in the rising or alphabetical order of
+    the ids.
 
     Args:
         edges: Path of a CSV or Parquet file, a ``pyarrow.Table`` or a ``pandas.DataFrame`` with a row per

@@ -1,0 +1,302 @@
+import gzip
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+from pyarrow import parquet
+
+from graphbraid.datasets import CsvOptions, from_csv, from_parquet, from_tables, open_names, save_store
+from graphbraid.errors import ConfigError, DataError
+
+EDGES = "source,destination,weight\nann,bob,1.5\nbob,cid,2\nann,cid,0.5\nann,ann,1\n"
+NODES = (
+    "id,age,colour,height,member,class,part\n"
+    "cid,30,red,1.5,true,dog,test\n"
+    "ann,40,blue,1.25,false,cat,train\n"
+    "dan,50,red,2,true,,\n"
+    "bob,60,red,1,true,dog,valid\n"
+)
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "edges.csv").write_text(EDGES)
+    (tmp_path / "nodes.csv").write_text(NODES)
+    return tmp_path / "edges.csv", tmp_path / "nodes.csv"
+
+
+def write(folder, text, name="t.csv"):
+    (folder / name).write_text(text)
+    return folder / name
+
+
+def test_a_table_of_edges_and_one_of_nodes_make_a_graph(files):
+    made = from_tables(*files, weight="weight", label="class", split="part", name="people")
+    graph = made.graph
+    graph.validate()
+    assert made.ids.values.tolist() == ["cid", "ann", "dan", "bob"]  # the order of the node table
+    assert graph.to_edge_index(original_order=True).tolist() == [[1, 3, 1, 1], [3, 0, 0, 1]]
+    assert graph.in_original_order(graph.csc.weight).tolist() == [1.5, 2, 0.5, 1]
+    assert graph.x.tolist() == [[30, 1.5, 1], [40, 1.25, 0], [50, 2, 1], [60, 1, 1]]  # age, height, member
+    assert graph.y.tolist() == [1, 0, -1, 1]
+    assert made.class_names == ("cat", "dog")
+    assert {name: ids.tolist() for name, ids in graph.splits.items()} == {
+        "train": [1],
+        "val": [3],
+        "test": [0],
+    }
+    assert graph.name == "people"
+
+
+def test_ids_and_class_names_travel_with_the_store(files, tmp_path):
+    made = from_tables(*files, label="class")
+    path = save_store(made.graph, tmp_path / "s", ids=made.ids, class_names=made.class_names)
+    names = open_names(path)
+    assert names.ids.originals(torch.tensor([3])) == ["bob"]
+    assert names.class_names == ("cat", "dog")
+
+
+def as_csv(table, path):
+    table.to_pandas().to_csv(f"{path}.csv", index=False)
+    return path.with_name(path.name + ".csv")
+
+
+def as_gzip(table, path):
+    (path.parent / f"{path.name}.csv.gz").write_bytes(gzip.compress(as_csv(table, path).read_bytes()))
+    return path.parent / f"{path.name}.csv.gz"
+
+
+def as_parquet(table, path):
+    parquet.write_table(table, f"{path}.parquet", row_group_size=100)
+    return path.with_name(path.name + ".parquet")
+
+
+FORMS = {
+    "csv": as_csv,
+    "gzip": as_gzip,
+    "parquet": as_parquet,
+    "arrow": lambda table, path: table,
+    "pandas": lambda table, path: table.to_pandas(),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("id_kind", ["int", "str"])
+@pytest.mark.parametrize("with_nodes", [True, False])
+def test_every_form_gives_the_same_graph(tmp_path, form, id_kind, with_nodes):
+    rng = np.random.default_rng(0)
+    names = rng.permutation(10**12 + 7 * np.arange(300) ** 2) - 10**12 * 2
+    if id_kind == "str":
+        names = np.array([f"n{name}" for name in names])
+    src, dst = rng.integers(0, 300, (2, 2000))
+    edges = pa.table({"from": names[src], "to": names[dst], "note": ["x"] * 2000})
+    nodes = pa.table(
+        {"name": names, "f": rng.random(300), "g": rng.integers(0, 9, 300), "y": rng.integers(0, 4, 300)}
+    )
+    options = {"source": "from", "destination": "to"}
+    if with_nodes:
+        made = from_tables(
+            *(FORMS[form](t, tmp_path / n) for t, n in ((edges, "e"), (nodes, "n"))),
+            id_column="name",
+            label="y",
+            **options,
+        )
+        np.testing.assert_array_equal(made.ids.values, names)
+        np.testing.assert_allclose(made.graph.x[:, 0], nodes["f"].to_numpy(), rtol=1e-6)
+        assert made.graph.y.tolist() == nodes["y"].to_pylist()
+    else:
+        made = from_tables(FORMS[form](edges, tmp_path / "e"), **options)
+        assert made.ids.values.tolist() == sorted({*names[src].tolist(), *names[dst].tolist()})
+    back = made.graph.to_edge_index(original_order=True)
+    np.testing.assert_array_equal(made.ids.values[back[0]], names[src])
+    np.testing.assert_array_equal(made.ids.values[back[1]], names[dst])
+
+
+def test_files_larger_than_a_block_are_read_whole(tmp_path):
+    count = 1_500_000  # 20 MB: more than one block of 16 MiB
+    src = np.arange(count) % 1000
+    path = tmp_path / "e.csv"
+    lines = "\n".join(f"{u},{(u * 7) % 1000}" for u in src.tolist())
+    path.write_text(f"source,destination\n{lines}\n")
+    graph = from_csv(path).graph
+    assert graph.num_edges == count
+    assert graph.num_nodes == 1000
+    assert graph.to_edge_index(original_order=True)[0].tolist() == src.tolist()
+
+
+def test_a_list_without_header_and_with_other_delimiters(tmp_path):
+    path = write(tmp_path, "% a comment\n5\t9\n9\t7\n", "e.tsv")
+    made = from_tables(path, source="0", destination="1", csv=CsvOptions(header=False, skip_rows=1))
+    assert made.ids.values.tolist() == [5, 7, 9]
+    assert made.graph.to_edge_index(original_order=True).tolist() == [[0, 2], [2, 1]]
+    path = write(tmp_path, "a;source;destination\n1;2;3\n")
+    assert from_tables(path, csv=CsvOptions(delimiter=";")).ids.values.tolist() == [2, 3]
+
+
+def test_ids_that_look_like_numbers_can_be_strings(tmp_path):
+    path = write(tmp_path, "source,destination\n007,7\n")
+    assert from_tables(path).ids.values.tolist() == [7]
+    assert from_tables(path, id_type="string").ids.values.tolist() == ["007", "7"]
+
+
+def test_labels_of_every_kind(tmp_path):
+    edges = pa.table({"source": [1], "destination": [2]})
+    nodes = pa.table({"id": [1, 2, 3], "k": [4, None, -7], "t": [0.5, 1.5, 2.5], "b": [True, False, True]})
+
+    def labels(label):
+        made = from_tables(edges, nodes, label=label, fill_missing=0)
+        return made.graph.y.tolist(), made.graph.task, made.graph.num_features
+
+    assert labels("k") == ([4, -1, -1], "single-label", 2)
+    assert labels("t") == ([0.5, 1.5, 2.5], "regression", 2)
+    assert labels("b") == ([1, 0, 1], "single-label", 2)
+    assert labels(["b"]) == ([[1.0], [0.0], [1.0]], "multi-label", 2)
+
+
+def test_missing_features_are_filled_only_when_asked(tmp_path):
+    edges = pa.table({"source": [1], "destination": [2]})
+    nodes = write(tmp_path, "id,f\n1,0.5\n2,\n")
+    with pytest.raises(DataError, match=r"t\.csv, line 3: feature column 'f' is empty; fill it, or pass"):
+        from_tables(edges, nodes)
+    assert from_tables(edges, nodes, fill_missing=-1).graph.x.tolist() == [[0.5], [-1.0]]
+
+
+def test_pandas_categories_are_labels(tmp_path):
+    edges = pa.table({"source": ["a"], "destination": ["b"]})
+    nodes = pd.DataFrame({"id": ["a", "b"], "y": pd.Categorical(["z", "k"])})
+    made = from_tables(edges, nodes, label="y")
+    assert made.class_names == ("k", "z")
+    assert made.graph.y.tolist() == [1, 0]
+    assert made.graph.x is None
+
+
+BAD_EDGES = {
+    "unknown id": (
+        "source,destination\nann,bob\nann,eve\n",
+        r"t\.csv, line 3: column 'destination' names node 'eve'",
+    ),
+    "empty id": ("source,destination\nann,bob\n,bob\n", "names node ''"),
+    "no column": (
+        "sorce,destination\nann,bob\n",
+        r"no column 'source' \(source\); .* Did you mean 'sorce'\?",
+    ),
+    "ragged": (
+        "source,destination\nann,bob\nann\n",
+        r"t\.csv cannot be read: .*line 3: Expected 2 columns, got 1",
+    ),
+    "empty": ("", "is empty"),
+    "twice": ("source,source,destination\na,b,c\n", "several columns called 'source'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_EDGES)
+def test_bad_edge_tables_name_file_row_and_column(files, tmp_path, case):
+    text, message = BAD_EDGES[case]
+    with pytest.raises(DataError, match=message):
+        from_tables(write(tmp_path, text), files[1])
+
+
+BAD_NODES = {
+    "twice": (
+        "id\nann\nbob\nann\n",
+        {},
+        r"t\.csv, line 4: column 'id' has the id 'ann' again, first at .*line 2",
+    ),
+    "infinite": ("id,f\nann,1\nbob,inf\n", {}, r"line 3: feature column 'f' is inf, not finite"),
+    "split": (
+        "id,s\nann,train\nbob,dev\n",
+        {"split": "s"},
+        r"line 3: column 's' is 'dev'; train, val, test or nothing",
+    ),
+    "text": ("id,f\nann,red\n", {"features": ["f"]}, "feature column 'f' holds string, not numbers"),
+    "no label": ("id,f\nann,1\n", {"label": "y"}, r"has no column 'y' \(label\); its columns are id, f"),
+    "no rows": ("id,f\n", {}, "has no rows"),
+    "label text": (
+        "id,y\nann,red\n",
+        {"label": ["y"]},
+        "label column 'y' holds string; a matrix needs numbers",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_NODES)
+def test_bad_node_tables_name_file_row_and_column(files, tmp_path, case):
+    text, options, message = BAD_NODES[case]
+    with pytest.raises(DataError, match=message):
+        from_tables(files[0], write(tmp_path, text), **options)
+
+
+def test_integers_that_are_none_are_named_with_their_row(tmp_path):
+    path = write(tmp_path, "source,destination\n" + "1,2\n" * 5 + "x,1\n")
+    made = from_tables(path)  # the first block holds the x, so the column is read as text
+    assert made.ids.values.tolist() == ["1", "2", "x"]
+    with pytest.raises(
+        DataError, match=r"t\.csv cannot be read: column 'source': line 7: .* int64: invalid value 'x'"
+    ):
+        from_tables(path, id_type="int")
+    path = write(tmp_path, "source,destination\n1,2\n,2\n")
+    with pytest.raises(DataError, match=r"line 3: column 'source' is empty"):
+        from_tables(path)
+    path = write(tmp_path, "source,destination,w\n1,2,3\n1,2,\n")
+    with pytest.raises(DataError, match=r"line 3: column 'w' is empty"):
+        from_tables(path, weight="w")
+
+
+def test_rows_of_tables_in_memory_count_from_zero(files):
+    with pytest.raises(DataError, match=r"the table, row 1: column 'destination' names node 'eve'"):
+        from_tables(pa.table({"source": ["ann"] * 2, "destination": ["bob", "eve"]}), files[1])
+
+
+def test_files_that_are_no_tables_are_said(tmp_path, files):
+    with pytest.raises(DataError, match="there is no file"):
+        from_tables(tmp_path / "nothing.csv")
+    with pytest.raises(DataError, match="neither CSV nor Parquet by its name"):
+        from_tables(write(tmp_path, "a,b\n", "t.xlsx"))
+    with pytest.raises(DataError, match=r"t\.parquet cannot be read: .*Parquet magic bytes"):
+        from_tables(write(tmp_path, "source,destination\n1,2\n" * 9, "t.parquet"))
+    data = as_parquet(
+        pa.table({"source": range(5000), "destination": range(5000)}), tmp_path / "whole"
+    ).read_bytes()
+    (tmp_path / "cut.parquet").write_bytes(data[:-100])
+    with pytest.raises(DataError, match=r"cut\.parquet cannot be read|cut\.parquet is truncated"):
+        from_tables(tmp_path / "cut.parquet")
+    data = gzip.compress(b"source,destination\n" + b"1,2\n" * 100_000)
+    (tmp_path / "cut.csv.gz").write_bytes(data[: len(data) // 2])
+    with pytest.raises(DataError, match=r"cut\.csv\.gz"):
+        from_tables(tmp_path / "cut.csv.gz")
+    (tmp_path / "latin.csv").write_bytes("source,destination\nä,b\n".encode("latin1"))
+    with pytest.raises(DataError, match=r"latin\.csv"):
+        from_tables(tmp_path / "latin.csv", id_type="string")
+    with pytest.raises(DataError, match="does not end like a Parquet file"):
+        from_parquet(files[0])
+    with pytest.raises(DataError, match="does not end like a CSV file"):
+        from_csv(tmp_path / "cut.parquet")
+
+
+def test_options_that_cannot_be_meant_are_refused(files):
+    with pytest.raises(ConfigError, match="pass nodes="):
+        from_tables(files[0], label="class")
+    with pytest.raises(ConfigError, match="id_type must be"):
+        from_tables(files[0], id_type="uuid")
+    with pytest.raises(ConfigError, match=r"a table is a path, a pyarrow.Table .* got list"):
+        from_tables([(1, 2)])
+    with pytest.raises(ConfigError, match="'class' cannot be a feature and"):
+        from_tables(*files, label="class", features=["class"])
+
+
+def test_without_pyarrow_the_command_to_install_it_is_named(files):
+    code = (
+        "import sys; sys.modules['pyarrow'] = None\n"
+        "from graphbraid.datasets import from_csv\n"
+        "from graphbraid.errors import MissingPackageError\n"
+        "try: from_csv(sys.argv[1])\n"
+        "except MissingPackageError as error: print(error)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(files[0])], capture_output=True, text=True, check=True
+    )
+    assert "pip install 'graphbraid[tabular]'" in run.stdout
