@@ -1,0 +1,363 @@
+"""train, predict and convert from end to end, on small graphs."""
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from graphbraid import datasets
+
+QUICK = ("--hidden", 8, "--batch-size", 32, "--fanouts", "5,5", "--quiet")
+
+
+def numbers(outcome):
+    """What a run's result says of its training; not its times and places."""
+    history = outcome.json["result"]["history"]
+    return [{k: v for k, v in row.items() if not k.endswith("_seconds")} for row in history]
+
+
+@pytest.fixture
+def trained(graphbraid, store, tmp_path):
+    run_dir = tmp_path / "run"
+    done = graphbraid(
+        "train", "--data", store, "--out", run_dir, "--epochs", 5, "--lr", 0.05, *QUICK, "--json"
+    )
+    assert done.exit_code == 0, done.stderr
+    return run_dir, done
+
+
+def test_train_leaves_a_run_and_says_where(trained):
+    run_dir, done = trained
+    report = done.json
+    assert report["run_dir"] == str(run_dir)
+    assert {"checkpoints/best.pt", "checkpoints/last.pt", "config.json", "metrics.csv", "steps.jsonl"} <= set(
+        report["files"]
+    )
+    assert all((run_dir / name).is_file() for name in report["files"])
+    assert report["result"]["test"]["accuracy"] > 0.8  # two well-separated communities
+    assert report["stage_seconds"]["model"] > 0
+    assert done.stderr == ""
+
+
+def test_train_shows_plan_epochs_stages_and_test_accuracy(graphbraid, store, tmp_path):
+    arguments = [value for value in QUICK if value != "--quiet"]
+    done = graphbraid("train", "--data", store, "--out", tmp_path / "run", "--epochs", 2, *arguments)
+    assert done.exit_code == 0
+    assert done.stdout == ""
+    for text in (
+        "command line",
+        "default",
+        "200 nodes",
+        "GraphSAGE",
+        "kernels",
+        "val accuracy",
+        "sampling",
+        "gathering",
+    ):
+        assert text in done.stderr, text
+    assert "test loss" in done.stderr
+    assert str(tmp_path / "run") in done.stderr
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage", "gin", "gat", "gatv2", "mlp"])
+@pytest.mark.parametrize("mode", ["sampled", "full"])
+def test_every_model_trains_and_predicts(graphbraid, store, tmp_path, model, mode):
+    run_dir = tmp_path / "run"
+    arguments = ("--model", model, "--mode", mode, "--epochs", 1, *QUICK)
+    done = graphbraid("train", "--data", store, "--out", run_dir, *arguments)
+    assert done.exit_code == 0, done.stderr
+    out = tmp_path / "p.npz"
+    done = graphbraid("predict", "--run", run_dir, "--out", out)
+    assert done.exit_code == 0, done.stderr
+    assert np.load(out)["prediction"].shape == (200,)
+
+
+def test_options_come_from_file_and_command_line(graphbraid, store, tmp_path):
+    config = tmp_path / "run.yaml"
+    options = "model: gcn\nepochs: 3\nlr: 1e-2\nfanouts: [4, 4, 4]\nmodel_options: {norm: layer}\n"
+    config.write_text(f"data: {store}\n{options}")
+    done = graphbraid(
+        "train", "--config", config, "--epochs", 1, "--out", tmp_path / "run", "--quiet", "--json"
+    )
+    assert done.exit_code == 0, done.stdout
+    options = done.json["options"]
+    assert (options["epochs"], options["lr"], options["num_layers"], options["model"]) == (1, 0.01, 3, "gcn")
+
+
+def test_a_resumed_run_equals_one_that_was_never_stopped(graphbraid, store, tmp_path):
+    common = ("--data", store, "--lr", 0.05, *QUICK, "--json")
+    whole = graphbraid("train", *common, "--out", tmp_path / "whole", "--epochs", 4)
+    graphbraid("train", *common, "--out", tmp_path / "parts", "--epochs", 2)
+    resumed = graphbraid("train", "--resume", "--out", tmp_path / "parts", "--epochs", 4, "--quiet", "--json")
+    assert resumed.exit_code == 0, resumed.stdout
+    assert numbers(resumed) == numbers(whole)
+    assert resumed.json["result"]["test"] == whole.json["result"]["test"]
+
+
+def test_ctrl_c_saves_and_leaves_no_half_written_file(store, tmp_path, graphbraid):
+    run_dir = tmp_path / "run"
+    arguments = (
+        "train",
+        "--data",
+        store,
+        "--out",
+        run_dir,
+        "--epochs",
+        100_000,
+        "--hidden",
+        8,
+        "--batch-size",
+        8,
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "graphbraid", *map(str, arguments), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    metrics = run_dir / "metrics.csv"
+    deadline = time.monotonic() + 120
+    while not (metrics.exists() and len(metrics.read_text().splitlines()) > 2):
+        assert time.monotonic() < deadline, "no epoch was finished"
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert json.loads(out)["result"]["status"] == "interrupted"
+    assert f"graphbraid train --resume --out {run_dir}" in err
+    assert "Traceback" not in err
+    assert not list(tmp_path.rglob("*.tmp"))
+    epochs = len(metrics.read_text().splitlines())
+    done = graphbraid("train", "--resume", "--out", run_dir, "--epochs", epochs + 1, "--quiet", "--json")
+    assert done.json["result"]["status"] == "finished"
+
+
+def test_runs_without_a_folder_get_a_new_one_each(graphbraid, store, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for number in (1, 2):
+        done = graphbraid("train", "--data", store, "--epochs", 1, *QUICK, "--json")
+        assert done.json["run_dir"] == f"runs/communities-sage-{number}"
+
+
+def test_a_run_can_be_used_from_another_folder(graphbraid, store, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = graphbraid("train", "--data", store.name, "--out", "run", "--epochs", 1, *QUICK)
+    assert done.exit_code == 0, done.stderr
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert graphbraid("predict", "--run", "../run", "--out", "p.csv").exit_code == 0
+
+
+def test_predictions_are_those_of_the_trainer_in_every_format(graphbraid, trained, tmp_path):
+    import pyarrow.parquet
+
+    run_dir, _ = trained
+    for suffix in ("csv", "npz", "parquet"):
+        done = graphbraid(
+            "predict", "--run", run_dir, "--out", tmp_path / f"p.{suffix}", "--scores", "--json"
+        )
+        assert done.exit_code == 0, done.stdout
+        assert done.json["num_nodes"] == 200
+    saved = np.load(tmp_path / "p.npz")
+    assert saved["node"].tolist() == list(range(200))
+    np.testing.assert_allclose(saved["score_0"] + saved["score_1"], 1, rtol=1e-5)
+    np.testing.assert_array_equal(saved["prediction"], saved["score_1"] > saved["score_0"])
+    table = pyarrow.parquet.read_table(tmp_path / "p.parquet").to_pydict()
+    with (tmp_path / "p.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    for name in saved:
+        np.testing.assert_array_equal(np.asarray(table[name]), saved[name])
+        np.testing.assert_array_equal(
+            np.asarray([row[name] for row in rows]).astype(saved[name].dtype), saved[name]
+        )
+    accuracy = (saved["prediction"] == np.arange(200) % 2)[
+        datasets.open_store(tmp_path / "communities").split("test")
+    ]
+    assert accuracy.mean() > 0.8
+
+
+def test_predictions_for_chosen_nodes_come_in_their_order(graphbraid, trained, tmp_path):
+    run_dir, _ = trained
+    graphbraid("predict", "--run", run_dir, "--out", tmp_path / "all.npz")
+    everything = np.load(tmp_path / "all.npz")
+    (tmp_path / "ids.txt").write_text("7\n3\n\n7\n199\n")
+    np.save(tmp_path / "ids.npy", np.array([7, 3, 7, 199]))
+    for ids in ("ids.txt", "ids.npy"):
+        done = graphbraid(
+            "predict", "--run", run_dir, "--nodes", tmp_path / ids, "--out", tmp_path / "some.npz"
+        )
+        assert done.exit_code == 0, done.stderr
+        some = np.load(tmp_path / "some.npz")
+        assert some["node"].tolist() == [7, 3, 7, 199]
+        np.testing.assert_array_equal(some["prediction"], everything["prediction"][[7, 3, 7, 199]])
+    graphbraid("predict", "--run", run_dir, "--split", "test", "--out", tmp_path / "test.npz")
+    assert len(np.load(tmp_path / "test.npz")["node"]) == 50
+
+
+@pytest.fixture
+def tables(two_communities, tmp_path):
+    """The communities as CSV tables, their nodes named n0, n1, ... and their classes red and blue."""
+    source, destination = two_communities.to_edge_index()
+    role = dict.fromkeys(range(200), "")
+    for name, ids in two_communities.splits.items():
+        role |= dict.fromkeys(ids.tolist(), name)
+    with (tmp_path / "edges.csv").open("w") as file:
+        file.write("from,to\n")
+        file.writelines(f"n{u},n{v}\n" for u, v in zip(source.tolist(), destination.tolist(), strict=True))
+    with (tmp_path / "nodes.csv").open("w") as file:
+        file.write("id," + ",".join(f"f{i}" for i in range(8)) + ",colour,role\n")
+        for node, row in enumerate(two_communities.x.tolist()):
+            file.write(f"n{node}," + ",".join(map(str, row)) + f",{('red', 'blue')[node % 2]},{role[node]}\n")
+    return tmp_path / "edges.csv", tmp_path / "nodes.csv"
+
+
+def test_tables_become_a_store_that_trains_and_predicts_with_their_names(
+    graphbraid, tables, two_communities, tmp_path
+):
+    edges, nodes = tables
+    columns = (
+        "--source",
+        "from",
+        "--destination",
+        "to",
+        "--nodes",
+        nodes,
+        "--label",
+        "colour",
+        "--split",
+        "role",
+    )
+    done = graphbraid("convert", edges, tmp_path / "store", *columns, "--json")
+    assert done.exit_code == 0, done.stdout
+    assert (done.json["num_nodes"], done.json["num_features"], done.json["num_classes"]) == (200, 8, 2)
+    graph = datasets.open_store(tmp_path / "store")
+    torch.testing.assert_close(graph.x, two_communities.x)
+    assert torch.equal(
+        graph.to_edge_index().sort(dim=1).values, two_communities.to_edge_index().sort(dim=1).values
+    )
+    run_dir = tmp_path / "run"
+    graphbraid("train", "--data", tmp_path / "store", "--out", run_dir, "--epochs", 5, "--lr", 0.05, *QUICK)
+    (tmp_path / "ids.txt").write_text("n4\nn11\n")
+    out = tmp_path / "p.csv"
+    done = graphbraid("predict", "--run", run_dir, "--nodes", tmp_path / "ids.txt", "--out", out)
+    assert done.exit_code == 0, done.stderr
+    with out.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["node"] for row in rows] == ["n4", "n11"]
+    names = ("blue", "red")  # classes in alphabetical order
+    assert all(row["class"] == names[int(row["prediction"])] for row in rows)
+
+
+def test_an_npz_becomes_the_same_graph_as_a_store(graphbraid, tmp_path):
+    x = np.eye(4, dtype=np.float32)
+    edge_index = np.array([[0, 1, 1, 3], [1, 2, 2, 3]], np.int32)
+    arrays = {"edge_index": edge_index, "num_nodes": 4, "x": x, "y": np.array([0, 1, 0, 1])}
+    np.savez(tmp_path / "tiny.npz", **arrays, train_idx=[0], val_idx=[1], test_idx=[2, 3])
+    done = graphbraid("convert", tmp_path / "tiny.npz", tmp_path / "plain", "--json")
+    assert (done.exit_code, done.json["num_edges"]) == (0, 4)
+    done = graphbraid(
+        "convert", tmp_path / "tiny.npz", tmp_path / "edited", "--dedupe", "--symmetrize", "--json"
+    )
+    assert done.json["num_edges"] == 5  # 0-1 and 1-2 both ways, the loop once
+    assert done.json["splits"] == {"train": 1, "val": 1, "test": 2}
+    done = graphbraid("convert", tmp_path / "plain", tmp_path / "again", "--json")
+    assert torch.equal(
+        datasets.open_store(tmp_path / "again").to_edge_index(),
+        datasets.open_store(tmp_path / "plain").to_edge_index(),
+    )
+
+
+def test_an_existing_store_is_replaced_only_when_told(graphbraid, store, tmp_path):
+    assert graphbraid("convert", store, tmp_path / "copy").exit_code == 0
+    done = graphbraid("convert", store, tmp_path / "copy")
+    assert done.exit_code == 4
+    assert "exists already" in done.stderr
+    assert graphbraid("convert", store, tmp_path / "copy", "--overwrite").exit_code == 0
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    done = graphbraid("convert", store, tmp_path / "mine", "--overwrite")
+    assert done.exit_code == 4
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
+
+
+# /proc: a folder where not even root may write.
+BAD = [
+    (("train", "--data", "nowhere.npz"), 3, "there is no dataset, file or folder 'nowhere.npz'"),
+    (("train", "--data", "STORE", "--model", "gnc"), 2, "no model is called 'gnc'; choose one of gcn, sage"),
+    (("train", "--data", "STORE", "--epochs", "0"), 2, "--epochs: epochs must be"),
+    (("train", "--data", "STORE", "--fanouts", "5;5"), 2, "--fanouts needs whole numbers"),
+    (("train", "--data", "STORE", "--fanouts", "5,5", "--layers", "3"), 2, "fanouts"),
+    (("train", "--data", "STORE", "--dropout", "1"), 2, "--dropout: dropout must be less than 1"),
+    (("train", "--data", "STORE", "--optimizer", "adamm"), 2, "adamm"),
+    (("train", "--data", "STORE", "--model", "gcn", "--heads", "2"), 2, "has no option 'heads'"),
+    (("train", "--data", "STORE", "--set", "monitor=acuracy"), 2, "acuracy"),
+    (("train", "--data", "STORE", "--device", "cuda:99"), 2, "cuda:99"),
+    (("train", "--data", "STORE", "--set", "lrr=1"), 2, "did you mean 'lr'?"),
+    (("train", "--config", "nowhere.yaml"), 2, "nowhere.yaml cannot be read"),
+    (("train", "--resume"), 2, "--resume needs --out"),
+    (("train", "--resume", "--out", "TMP/none"), 2, "holds no run"),
+    (("train", "--data", "STORE", "--out", "/proc/run"), 4, "/proc/run"),
+    (("train", "--data", "BARE"), 3, "--split-seed 0"),
+    (("predict", "--run", "TMP", "--out", "p.csv"), 2, "holds no run"),
+    (("predict", "--run", "RUN", "--out", "p.txt"), 2, "--out must end in .csv, .npz, .parquet"),
+    (
+        ("predict", "--run", "RUN", "--out", "p.csv", "--nodes", "nowhere.txt"),
+        3,
+        "nowhere.txt cannot be read",
+    ),
+    (("predict", "--run", "RUN", "--out", "p.csv", "--nodes", "BADIDS"), 3, "entry 2 is 'seven'"),
+    (("predict", "--run", "RUN", "--out", "p.csv", "--nodes", "FARIDS"), 2, "nodes[1] is 200"),
+    (("predict", "--run", "RUN", "--out", "p.csv", "--split", "tset"), 3, "tset"),
+    (
+        ("predict", "--run", "RUN", "--out", "p.csv", "--split", "test", "--nodes", "FARIDS"),
+        2,
+        "give one of them",
+    ),
+    (("predict", "--run", "RUN", "--out", "p.csv", "--checkpoint", "nowhere.pt"), 2, "nowhere.pt"),
+    (("predict", "--run", "RUN", "--out", "/proc/p.csv"), 4, "/proc/p.csv"),
+    (("convert", "nowhere.csv", "TMP/s"), 3, "nowhere.csv"),
+    (("convert", "STORE", "TMP/s", "--label", "y"), 2, "--label is for tables"),
+    (("convert", "STORE", "/proc/s"), 4, "/proc/s"),
+    (("convert", "EDGES", "TMP/s", "--label", "y"), 2, "node table"),
+    (("convert", "EDGES", "TMP/s", "--source", "frm", "--destination", "to"), 3, "has no column 'frm'"),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    BAD,
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
+)
+def test_a_bad_input_ends_with_one_clear_error(
+    graphbraid, store, tables, request, tmp_path, arguments, code, message, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    run_dir = request.getfixturevalue("trained")[0] if "RUN" in arguments else None
+    (tmp_path / "bad.txt").write_text("1\nseven\n")
+    (tmp_path / "far.txt").write_text("1\n200\n")
+    if "BARE" in arguments:
+        datasets.save_store(datasets.open_store(store).replace(splits={}), tmp_path / "bare")
+    names = {
+        "STORE": store,
+        "RUN": run_dir,
+        "BADIDS": "bad.txt",
+        "FARIDS": "far.txt",
+        "EDGES": tables[0],
+        "BARE": "bare",
+    }
+    filled = [str(names.get(word, word)).replace("TMP", str(tmp_path)) for word in arguments]
+    done = graphbraid(*filled)
+    assert done.exit_code == code, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("error:") == 1
+    again = graphbraid(*filled, "--json")
+    assert again.exit_code == code
+    assert message in again.json["error"]["message"]
