@@ -1,0 +1,56 @@
+"""Every example runs, and does what it says."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+# What the output must match, and the least test accuracy; chance is 1 in 8, in the CSV example 1 in 3.
+EXPECTED = {
+    "pyg_by_one_import.py": (r"epoch 4: loss", 0.6),
+    "own_training_loop.py": (r"epoch 4: validation accuracy", 0.6),
+    "resume_after_kill.py": (
+        r"killed by signal 9 after \d+ of \d+ steps\nresumed: .* to the bit: True",
+        None,
+    ),
+    "predict_all_nodes.py": (r"\(5000, 8\) probabilities", 0.6),
+    "dataset_from_csv.py": (r"400 people, \d+ friendships, clubs: chess, rowing, theatre", 0.7),
+}
+
+
+def test_every_example_is_tested_and_listed():
+    files = {path.name for path in EXAMPLES.glob("*.py")}
+    assert files == set(EXPECTED)
+    listed = (EXAMPLES / "README.md").read_text()
+    assert all(f"`{name}`" in listed for name in files)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """One cache of generated graphs for all examples, and not the user's."""
+    return str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_example_runs(name, cache, tmp_path):
+    pattern, least_accuracy = EXPECTED[name]
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"GRAPHBRAID_CACHE": cache},
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert re.search(pattern, done.stdout), done.stdout
+    if least_accuracy is not None:
+        accuracy = re.search(r"test accuracy (\d\.\d+)", done.stdout)
+        assert accuracy, done.stdout
+        assert float(accuracy.group(1)) > least_accuracy, done.stdout
+    assert not list(tmp_path.iterdir()), "an example left files behind"

@@ -1,0 +1,63 @@
+"""The README's Python snippets run, in order, as one would paste them; its commands and files exist."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+SNIPPETS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def test_the_snippets_run(tmp_path):
+    assert len(SNIPPETS) >= 2
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(SNIPPETS)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"GRAPHBRAID_CACHE": str(tmp_path / "cache")},
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_commands_are_there():
+    consoles = "".join(re.findall(r"^```console\n(.*?)^```", README, re.MULTILINE | re.DOTALL))
+    commands = re.findall(r"^(make \w+|graphbraid \w+)", consoles, re.MULTILINE)
+    assert {"make demo", "make test", "graphbraid train", "graphbraid doctor"} <= set(commands)
+    makefile = (ROOT / "Makefile").read_text()
+    for command in commands:
+        tool, name = command.split()
+        if tool == "make":
+            assert re.search(rf"^{name}:", makefile, re.MULTILINE), command
+        else:
+            done = subprocess.run(
+                [sys.executable, "-m", "graphbraid", name, "--help"], capture_output=True, timeout=120
+            )
+            assert done.returncode == 0, command
+
+
+def test_the_links_lead_somewhere():
+    links = re.findall(r"\]\(([^)#]+)\)", README)
+    assert links
+    for link in links:
+        assert link.startswith("https://") or (ROOT / link).exists(), link
+
+
+def test_the_table_of_benchmarks_has_its_place():
+    begin, end = README.index("<!-- benchmarks:begin -->"), README.index("<!-- benchmarks:end -->")
+    assert begin < end
+
+
+def test_make_help_lists_every_target():
+    assert shutil.which("make"), "make is needed for the README's commands"
+    shown = subprocess.run(
+        ["make", "help"], capture_output=True, text=True, cwd=ROOT, check=True, timeout=60
+    ).stdout
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for target in phony.group(1).split():
+        assert f"make {target}" in shown
