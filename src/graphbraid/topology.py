@@ -31,6 +31,9 @@ class Csc:
     src_degree: Tensor | None = None
     """``(num_src,)`` float32 in-degrees (sums of weights) in the graph a block was drawn from, self-loops not
     counted; layers that normalise by degree use it, not the block's own. None on a whole graph."""
+    src_loop: Tensor | None = None
+    """``(num_src,)`` float32 weights of the sources' own self-loops there (1 without weights), NaN where a
+    source has none; goes with ``src_degree``. None where no source has one, or it is not known."""
     _transposed: tuple[Csc, Tensor] | None = field(default=None, repr=False)
 
     @property

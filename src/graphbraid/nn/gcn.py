@@ -118,7 +118,8 @@ def _gcn_factors(
     else:
         own = 0.0 if loop is None else loop
     if csc.src_degree is not None:
-        return _graph_factors(csc, degree, own, loop, loops is not None)
+        src_scale, dst_scale, weight = _graph_factors(csc, degree, fill if add_self_loops else None)
+        return src_scale, dst_scale, loop, weight, loops is not None
     dst_scale = _inverse_sqrt(degree + own)
     src_scale = dst_scale
     if csc.num_src != csc.num_dst:
@@ -127,21 +128,23 @@ def _gcn_factors(
     return src_scale, dst_scale, loop, None, loops is not None
 
 
-def _graph_factors(
-    csc: Csc, sampled: Tensor, own: Tensor | float, loop: Tensor | None, skip: bool
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, bool]:
-    """As :func:`_gcn_factors` for a block that knows the graph's degrees."""
+def _graph_factors(csc: Csc, sampled: Tensor, fill: float | None) -> tuple[Tensor, Tensor, Tensor]:
+    """``src_scale, dst_scale, weight`` of a block that knows degrees; ``fill`` is None without loops."""
     assert csc.src_degree is not None
-    degree = csc.src_degree.to(torch.float32)
-    fill = own if isinstance(own, float) else 1.0
-    src_scale = _inverse_sqrt(degree + fill)
+    degree, own = csc.src_degree.to(torch.float32), csc.src_loop
+    total = degree if fill is None else degree + fill
+    if own is not None and fill is None:
+        degree = total = degree + own.nan_to_num(0.0)
+    elif own is not None and fill is not None and csc.weight is not None:
+        total = degree + own.nan_to_num(fill)  # a weighted self-loop keeps its weight
+    src_scale = _inverse_sqrt(total)
     dst_scale = src_scale[: csc.num_dst]
     # Each edge stands for degree / sampled edges of the graph; the self-loop for itself.
     factor = degree[: csc.num_dst] / sampled.clamp(min=torch.finfo(torch.float32).tiny)
     weight = factor[csc.destinations().long()]
     if csc.weight is not None:
         weight = weight * csc.weight
-    return src_scale, dst_scale, loop, weight, skip
+    return src_scale, dst_scale, weight
 
 
 def _degrees(csc: Csc, loops: Tensor | None) -> Tensor:

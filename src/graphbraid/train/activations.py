@@ -14,6 +14,11 @@ from torch import Tensor
 from graphbraid.errors import ResourceError
 from graphbraid.files import format_bytes, resource_error
 
+_MAPPED_BYTES = 8 << 20
+"""Of the file that are mapped at a time, at most."""
+_FAULT_BYTES = 64 << 10
+"""What Linux maps around the page of a row that is read for the first time (``fault_around_bytes``)."""
+
 
 class Activations:
     """A ``(num_nodes, width)`` float32 matrix that is written and gathered by chunks of rows."""
@@ -42,13 +47,21 @@ class Activations:
 
     def write(self, start: int, rows: Tensor) -> None:
         """Set rows from ``start`` on."""
-        self._rows[start : start + rows.shape[0]] = rows
-        self._leave_to_disk()
+        for part in torch.split(rows, max(1, _MAPPED_BYTES // (self.shape[1] * 4))):
+            self._rows[start : start + part.shape[0]] = part
+            start += part.shape[0]
+            self._leave_to_disk()
 
     def gather(self, nodes: Tensor) -> Tensor:
         """Rows of ``nodes``, copied."""
-        rows = self._rows.index_select(0, nodes)
-        self._leave_to_disk()
+        if self._map is None:
+            return self._rows.index_select(0, nodes)
+        rows = torch.empty(nodes.numel(), self.shape[1])
+        step = _MAPPED_BYTES // _FAULT_BYTES
+        for start in range(0, nodes.numel(), step):
+            part = nodes[start : start + step]
+            torch.index_select(self._rows, 0, part, out=rows[start : start + part.numel()])
+            self._leave_to_disk()
         return rows
 
     def _leave_to_disk(self) -> None:

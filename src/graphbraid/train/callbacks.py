@@ -1,6 +1,5 @@
 """What a training run tells its listeners, and early stopping."""
 
-# ruff: noqa: ARG002 (a callback is handed more than each method needs)
 from __future__ import annotations
 
 from collections.abc import Iterable

@@ -67,6 +67,7 @@ def _sampled_chunks(
             layout=config.layout,
             seed=config.seed,
             return_edge_id=False,
+            src_degree=runner.uses_degrees,
             num_workers=config.workers,
         ) as loader:
             start = 0

@@ -56,6 +56,7 @@ class FitRun:
         self._schedule = Schedule(config, self._optimizer, total_steps=total, maximize=self._maximize)
         self._clock = Clock()
         self._source_seconds: dict[str, float] = {}
+        self._graph_identity = graph_identity(self._graph)
         self._best_weights: dict[str, Tensor] | None = None
         self._log: RunLog | None = None
 
@@ -320,13 +321,13 @@ class FitRun:
             "log_position": log.position(),
             "config": self._config.to_json(),
             "model_identity": model_identity(self._runner.model),
-            "graph_identity": graph_identity(self._graph),
+            "graph_identity": self._graph_identity,
             "info": dict(self._trainer.info),
         }
 
     def _load(self, folder: RunFolder) -> None:
         contents = checkpoint.read(folder.last, trust=self._config.trust_checkpoint)
-        check_same(contents, self._runner.model, self._graph, self._config, folder.last)
+        check_same(contents, self._runner.model, self._graph_identity, self._config, folder.last)
         self._runner.model.load_state_dict(contents["model"])
         self._optimizer.load_state_dict(contents["optimizer"])
         self._schedule.load_state_dict(contents["scheduler"])

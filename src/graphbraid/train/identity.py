@@ -64,24 +64,20 @@ def _some_bytes(array: Tensor) -> bytes:
 
 
 def check_same(
-    found: Mapping[str, Any], model: nn.Module, graph: Graph, config: TrainConfig, path: object
+    found: Mapping[str, Any], model: nn.Module, graph: Mapping[str, Any], config: TrainConfig, path: object
 ) -> None:
-    """Refuse a checkpoint, given its ``model_identity``, ``graph_identity`` and ``config``, of another run.
+    """Refuse a checkpoint, ``found``, of another model, graph (given by its identity) or config.
 
     Raises:
         ConfigError: the model or an option differs; names the first.
         DataError: the graph differs.
     """
     check_same_model(found["model_identity"], model, path)
-    now = graph_identity(graph)
     for key, value in found["graph_identity"].items():
-        if value != now[key]:
+        if value != graph[key]:
             raise DataError(
-                f"{path} was written while training on another graph: its {key} was {value}, "
-                "this graph's "
-                f"is {now[key]}. Load the same graph with the same splits, or start anew in "
-                "another "
-                "out_dir."
+                f"{path} was written while training on another graph: its {key} was {value}, this graph's is "
+                f"{graph[key]}. Load the same graph with the same splits, or start anew in another out_dir."
             )
     _check_same_config(found["config"], config, path)
 

@@ -102,7 +102,10 @@ class _LayerWise:
         self._graph = runner.graph
         self._widest = _widest(runner.model)
         self._local = torch.full((self._graph.num_nodes,), -1, dtype=torch.int32)  # of the chunk under way
-        self._degree = _degrees_without_loops(self._graph.csc)
+        self._degree: Tensor | None = None
+        self._loop: Tensor | None = None
+        if runner.uses_degrees:
+            self._degree, self._loop = _degrees_and_loops(self._graph.csc)
 
     def run(self, nodes: Tensor) -> Iterator[Chunk]:
         num_layers: int = self._runner.model.num_layers  # type: ignore[assignment]
@@ -135,7 +138,9 @@ class _LayerWise:
             x = _feature_rows(self._graph, src) if source is None else source.gather(src)
             with torch.no_grad(), self._runner.autocast():
                 device = self._runner.device
-                outputs = self._runner.model.forward_layer(layer, x.to(device), _to(block, device))  # type: ignore[operator]
+                if device.type != "cpu":
+                    x = (x.to_dense() if isinstance(x, SparseFeatures) else x).to(device)
+                outputs = self._runner.model.forward_layer(layer, x, _to(block, device))  # type: ignore[operator]
             yield start, outputs.cpu()
 
     def _cut(self, nodes: Tensor, in_width: int) -> list[tuple[int, int]]:
@@ -160,9 +165,9 @@ class _LayerWise:
     def _block(self, chunk: Tensor) -> tuple[Tensor, Csc]:
         """All in-edges of ``chunk`` as a block; returns its sources' ids, ``chunk`` first."""
         csc, local = self._graph.csc, self._local
-        first, degree = csc.indptr[chunk], csc.indptr[chunk + 1] - csc.indptr[chunk]
-        indptr = torch.cat([torch.zeros(1, dtype=torch.int64), degree.cumsum(0)])
-        edges = torch.arange(int(indptr[-1])) + (first - indptr[:-1]).repeat_interleave(degree)
+        first, counts = csc.indptr[chunk], csc.indptr[chunk + 1] - csc.indptr[chunk]
+        indptr = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+        edges = torch.arange(int(indptr[-1])) + (first - indptr[:-1]).repeat_interleave(counts)
         sources = csc.indices[edges].long()
         local[chunk] = torch.arange(chunk.numel(), dtype=torch.int32)
         others = torch.unique(sources[local[sources] < 0])
@@ -170,28 +175,33 @@ class _LayerWise:
         src, indices = torch.cat([chunk, others]), local[sources]
         local[src] = -1
         weight = None if csc.weight is None else csc.weight[edges]
-        return src, Csc(indptr, indices, src.numel(), weight, src_degree=self._degree[src])
+        degree = None if self._degree is None else self._degree[src]
+        loop = None if self._loop is None else self._loop[src]
+        return src, Csc(indptr, indices, src.numel(), weight, src_degree=degree, src_loop=loop)
 
 
-def _degrees_without_loops(csc: Csc) -> Tensor:
-    """``(num_nodes,)`` float32 in-degrees, as sums of weights, self-loops not counted, in chunks of nodes."""
-    degree = torch.empty(csc.num_dst)
+def _degrees_and_loops(csc: Csc) -> tuple[Tensor, Tensor | None]:
+    """What :attr:`Csc.src_degree` and :attr:`Csc.src_loop` say, for all nodes; by chunks of nodes."""
+    degree, loop = torch.empty(csc.num_dst), None
     step = 1 << 16
     for start in range(0, csc.num_dst, step):
         end = min(start + step, csc.num_dst)
         low, high = int(csc.indptr[start]), int(csc.indptr[end])
-        counts = csc.indptr[start : end + 1].diff()
-        owner = torch.arange(end - start).repeat_interleave(counts)
+        owner = torch.arange(end - start).repeat_interleave(csc.indptr[start : end + 1].diff())
         weight = torch.ones(high - low) if csc.weight is None else csc.weight[low:high].clone()
-        weight[csc.indices[low:high] == owner + start] = 0
+        at = (csc.indices[low:high] == owner + start).nonzero().squeeze(1)
+        if at.numel():
+            loop = torch.full((csc.num_dst,), torch.nan) if loop is None else loop
+            loop[owner[at] + start] = weight[at]
+        weight[at] = 0
         degree[start:end] = torch.zeros(end - start).index_add_(0, owner, weight)
-    return degree
+    return degree, loop
 
 
-def _feature_rows(graph: Graph, nodes: Tensor) -> Tensor:
-    """Dense float32 feature rows of ``nodes``."""
+def _feature_rows(graph: Graph, nodes: Tensor) -> Tensor | SparseFeatures:
+    """Float32 feature rows of ``nodes``, dense or sparse as the graph has them."""
     if isinstance(graph.x, SparseFeatures):
-        return graph.x.rows(nodes).to_dense().float()
+        return graph.x.rows(nodes).to(torch.float32)
     assert graph.x is not None
     return graph.x.index_select(0, nodes).float()
 
@@ -199,13 +209,12 @@ def _feature_rows(graph: Graph, nodes: Tensor) -> Tensor:
 def _to(csc: Csc, device: torch.device) -> Csc:
     if device.type == "cpu":
         return csc
-    moved = [
-        None if part is None else part.to(device)
-        for part in (csc.indptr, csc.indices, csc.weight, csc.src_degree)
-    ]
-    assert moved[0] is not None
-    assert moved[1] is not None
-    return Csc(moved[0], moved[1], csc.num_src, moved[2], src_degree=moved[3])
+    weight, degree, loop = (
+        None if part is None else part.to(device) for part in (csc.weight, csc.src_degree, csc.src_loop)
+    )
+    return Csc(
+        csc.indptr.to(device), csc.indices.to(device), csc.num_src, weight, src_degree=degree, src_loop=loop
+    )
 
 
 def depth(model: nn.Module, config: TrainConfig) -> int:

@@ -44,7 +44,7 @@ class SignalGuard:
         if self.signal is not None:
             raise StopRequested
 
-    def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+    def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None:
             raise KeyboardInterrupt
         self.signal = number

@@ -5,15 +5,15 @@ cuts them back to it (:meth:`RunLog.resume`), so no step is missing or there twi
 ended.
 """
 
-# ruff: noqa: ARG002 (a callback is handed more than each method needs)
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import io
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -93,14 +93,21 @@ class _LineFile:
 
     def write(self, text: str) -> None:
         """Append; handed to the system at once, so that a killed process loses no finished line."""
-        try:
+        with self._disk_errors():
             self._file.write(text.encode())
-        except OSError as error:
-            raise resource_error(error, self._path) or error from error
 
     def sync(self) -> int:
-        os.fsync(self._file.fileno())
-        return self._file.tell()
+        """Flush to the disk; returns the file's size."""
+        with self._disk_errors():
+            os.fsync(self._file.fileno())
+            return self._file.tell()
+
+    @contextlib.contextmanager
+    def _disk_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise resource_error(error, self._path) or error from error
 
     def close(self) -> None:
         self._file.close()

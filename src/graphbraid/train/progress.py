@@ -1,6 +1,5 @@
 """ProgressDisplay: a run on the terminal: a line per epoch, and on a TTY a bar with the time left."""
 
-# ruff: noqa: ARG002 (a callback is handed more than each method needs)
 from __future__ import annotations
 
 import time
@@ -68,7 +67,9 @@ class ProgressDisplay(Callback):
     def on_epoch_start(self, trainer: Trainer, epoch: int) -> None:
         """Name the epoch in the bar."""
         if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], what=f"epoch {epoch + 1}/{trainer.config.epochs}")
+            self._bar.update(
+                self._bar.task_ids[0], what=f"epoch {epoch + 1}/{trainer.config.epochs}", refresh=True
+            )
 
     def on_step_end(self, trainer: Trainer, record: StepRecord) -> None:
         """Move the bar, at most ten times a second."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from graphbraid.sampling import MiniBatch
+
+
+Features = TypeVar("Features", Tensor, SparseFeatures, Tensor | SparseFeatures)
 
 
 class ModelRunner:
@@ -39,6 +42,7 @@ class ModelRunner:
         self.graph = graph
         self.device: torch.device = fabric.device
         self.native = bool(getattr(model, "takes_blocks", False))
+        self.uses_degrees = self.native and _normalises_by_degree(model)
         self._fabric = fabric
         self._passes_weight = (
             graph.csc.weight is not None and not self.native and _takes(model, "edge_weight")
@@ -56,8 +60,7 @@ class ModelRunner:
     def on_batch(self, batch: MiniBatch) -> Tensor:
         """``(batch_size, width)`` outputs for a mini-batch's seeds."""
         batch = batch if self.device.type == "cpu" else batch.to(self.device)
-        assert batch.x is not None
-        x = self._in_float32(batch.x)
+        x = self._in_float32(self.features_of(batch))
         with self.autocast():
             if self.native:
                 outputs = self.model(x, batch.blocks)
@@ -67,6 +70,12 @@ class ModelRunner:
             else:
                 outputs = self.model(x, batch.edge_index)
         return self._checked(outputs)[: batch.batch_size]
+
+    def features_of(self, batch: MiniBatch) -> Tensor | SparseFeatures:
+        """A mini-batch's feature rows as the model takes them: graphbraid's also sparse ones."""
+        x = batch.features if self.native and self.device.type == "cpu" else batch.x
+        assert x is not None
+        return x
 
     def on_graph(self) -> Tensor:
         """``(num_nodes, width)`` outputs for every node, from one pass over the whole graph."""
@@ -95,16 +104,14 @@ class ModelRunner:
 
     def _whole_features(self) -> Tensor | SparseFeatures:
         x = self.graph.x
-        if isinstance(x, SparseFeatures):
-            if self.device.type == "cpu":
-                return x if x.dtype == torch.float32 else x.to(torch.float32)
+        if isinstance(x, SparseFeatures) and self.device.type != "cpu":
             x = x.to_dense()
         assert x is not None
-        return self._in_float32(x.to(self.device))
+        return self._in_float32(x if isinstance(x, SparseFeatures) else x.to(self.device))
 
-    def _in_float32(self, x: Tensor) -> Tensor:
+    def _in_float32(self, x: Features) -> Features:
         """Features stored in 16 bits meet float32 parameters as float32; autocast takes it from there."""
-        return x if x.dtype == torch.float32 else x.float()
+        return x if x.dtype == torch.float32 else x.to(torch.float32)
 
     def _checked(self, outputs: Any) -> Tensor:
         if not isinstance(outputs, Tensor) or outputs.ndim != 2:
@@ -115,6 +122,12 @@ class ModelRunner:
                 "module that returns the logits."
             )
         return outputs
+
+
+def _normalises_by_degree(model: nn.Module) -> bool:
+    from graphbraid.nn import GCNConv
+
+    return any(isinstance(module, GCNConv) for module in model.modules())
 
 
 def _takes(model: nn.Module, argument: str) -> bool:

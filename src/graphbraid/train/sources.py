@@ -57,6 +57,7 @@ class SampledSource:
             layout=config.layout,
             seed=config.seed,
             return_edge_id=False,
+            src_degree=runner.uses_degrees,
             num_workers=config.workers,
         )
         self.num_batches = len(self._loader)
@@ -66,7 +67,7 @@ class SampledSource:
         """The epoch's mini-batches from ``start`` on."""
         for batch in self._loader.batches(epoch, start):
             started = time.perf_counter()
-            _ = batch.x  # sparse rows are gathered and densified at this first use, here
+            self._runner.features_of(batch)  # sparse rows are gathered at this first use
             self._late_gather_seconds += time.perf_counter() - started
             yield batch.n_id[: batch.batch_size], partial(self._runner.on_batch, batch)
 
@@ -90,7 +91,7 @@ class FullSource:
         self._nodes = nodes
         self._on_device = nodes.to(runner.device)
 
-    def batches(self, epoch: int, start: int) -> Generator[Work]:  # noqa: ARG002
+    def batches(self, epoch: int, start: int) -> Generator[Work]:
         """The whole graph, unless ``start`` is past it."""
         if start == 0:
             yield self._nodes, lambda: self._runner.on_graph().index_select(0, self._on_device)

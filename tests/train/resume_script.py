@@ -1,0 +1,126 @@
+"""Training processes that a test can kill: ``python resume_script.py OUT_DIR [--kill-at STEP | ...]``.
+
+``--serve`` reads such argument lists from standard input, one JSON list a line, and runs each in a forked
+process, which saves every one of them the seconds of importing torch; it answers with the wait status.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+import zipfile
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.train.communities import community_graph, new_model
+
+from graphbraid.train import Callback, Trainer
+
+EPOCHS, BATCH_SIZE = 4, 32  # 200 training nodes: 7 steps an epoch, the last one short
+
+
+class KillAt(Callback):
+    """SIGKILL right after a step, with its line in the log and no checkpoint of it."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, trainer, record) -> None:
+        if record.global_step == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_in_write(number: int, fraction: float) -> None:
+    """Make the ``number``-th checkpoint write part of its bytes to the file it was given, and then die."""
+    save, count = torch.save, [0]
+
+    def save_and_die(contents, path, *args, **kwargs):
+        count[0] += 1
+        if count[0] < number:
+            save(contents, path, *args, **kwargs)
+            return
+        save(contents, path, *args, **kwargs)
+        os.truncate(path, int(Path(path).stat().st_size * fraction))
+        assert fraction == 1.0 or not zipfile.is_zipfile(path)
+        os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+
+    torch.save = save_and_die
+
+
+class SlowDown(Callback):
+    """Says that training runs, and leaves time for a signal from outside."""
+
+    def on_step_end(self, trainer, record) -> None:
+        if record.global_step == 8:
+            print("running", flush=True)
+        if record.global_step >= 8:
+            time.sleep(0.05)
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out_dir")
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--kill-at", type=int)
+    parser.add_argument("--kill-in-write", type=int)
+    parser.add_argument("--fraction", type=float, default=0.5)
+    parser.add_argument("--slow", action="store_true")
+    parser.add_argument("--every", type=int, default=3)
+    parser.add_argument("--native", action="store_true")
+    args = parser.parse_args(arguments)
+    if args.kill_in_write:
+        kill_in_write(args.kill_in_write, args.fraction)
+    graph = community_graph()
+    if args.native:
+        from graphbraid.nn import GAT
+
+        torch.manual_seed(0)
+        model = GAT(graph.num_features, 8, graph.num_classes, 2, dropout=0.5)
+    else:
+        model = new_model(graph)
+    threads = None if args.native else 1
+    callbacks = [KillAt(args.kill_at)] if args.kill_at is not None else []
+    trainer = Trainer(
+        model,
+        graph,
+        epochs=EPOCHS,
+        batch_size=BATCH_SIZE,
+        fanouts=(5, 3),
+        scheduler="cosine",
+        clip=1.0,
+        checkpoint_every_steps=args.every,
+        out_dir=args.out_dir,
+        resume=args.resume,
+        threads=threads,
+        callbacks=[*callbacks, *([SlowDown()] if args.slow else [])],
+    )
+    result = trainer.fit()
+    print(result.status, flush=True)
+
+
+def serve() -> None:
+    import lightning_fabric  # noqa: F401
+    import torch._dynamo  # noqa: F401 (what the first optimizer imports)
+
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            try:
+                main(json.loads(line))
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        print("status", os.waitpid(child, 0)[1], flush=True)
+
+
+if __name__ == "__main__":
+    serve() if sys.argv[1:] == ["--serve"] else main(sys.argv[1:])

@@ -1,0 +1,188 @@
+"""Checkpoints are refused where they do not belong, and run folders where they are in use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from tests.train.communities import Sage, community_graph, new_model
+
+from graphbraid.errors import ConfigError, DataError, ResourceError
+from graphbraid.train import Callback, Trainer, checkpoint
+from graphbraid.train.folder import RunFolder
+
+OPTIONS = {"epochs": 2, "batch_size": 100, "fanouts": (5, 5), "threads": 1, "test_at_end": False}
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    graph = community_graph()
+    Trainer(new_model(graph), graph, **OPTIONS, out_dir=tmp_path).fit()
+    return tmp_path
+
+
+def resume(run_dir: Path, graph=None, model=None, **options) -> None:
+    graph = graph or community_graph()
+    options = OPTIONS | {"epochs": 3, "out_dir": run_dir, "resume": True} | options
+    Trainer(model or new_model(graph), graph, **options).fit()
+
+
+def test_checkpoint_holds_tensors_and_plain_values_only(run_dir: Path) -> None:
+    contents = torch.load(run_dir / "checkpoints" / "last.pt", weights_only=True)
+    assert contents["progress"]["epoch"] == 2
+    assert contents["config"]["batch_size"] == 100
+
+
+def test_longer_run_continues(run_dir: Path) -> None:
+    resume(run_dir, epochs=4, patience=50, workers=2)
+    assert torch.load(run_dir / "checkpoints" / "last.pt")["progress"]["epoch"] == 4
+
+
+class Flat(torch.nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(12, 3)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"lr": 0.5}, ConfigError, "written with lr=0.003; this run has 0.5"),
+        ({"seed": 3}, ConfigError, "written with seed=0; this run has 3"),
+        (
+            {"model": Sage(12, 3, hidden=8)},
+            ConfigError,
+            r"its own.0.weight is \(16, 12\).* given model's is \(8, 12\)",
+        ),
+        ({"model": Flat()}, ConfigError, "holds a .*Sage; the model given is a .*Flat"),
+        ({"graph": community_graph(500)}, DataError, "its num_nodes was 600, this graph's is 500"),
+        ({"graph": community_graph(seed=1)}, DataError, "another graph"),
+    ],
+)
+def test_checkpoint_of_another_run_is_refused(run_dir: Path, change: dict, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        resume(run_dir, **change)
+
+
+def test_changed_labels_features_or_splits_are_noticed(run_dir: Path) -> None:
+    graph = community_graph()
+    assert graph.y is not None
+    assert isinstance(graph.x, torch.Tensor)
+    y = graph.y.clone()
+    y[5] = (y[5] + 1) % 3
+    x = graph.x.clone()
+    x[9, 0] += 1
+    splits = {**graph.splits, "val": graph.splits["val"].flip(0)}
+    for change in ({"y": y}, {"x": x}, {"splits": splits}):
+        with pytest.raises(DataError, match="fingerprint"):
+            resume(run_dir, graph=graph.replace(**change))
+
+
+def test_length_of_a_scheduled_run_cannot_change(tmp_path: Path) -> None:
+    graph, options = community_graph(), OPTIONS | {"out_dir": tmp_path, "scheduler": "cosine"}
+    Trainer(new_model(graph), graph, **options).fit()
+    with pytest.raises(ConfigError, match="written with epochs=2; this run has 3"):
+        Trainer(new_model(graph), graph, **options | {"epochs": 3, "resume": True}).fit()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "no whole zip file"),
+        (b"PK\x03\x04 broken", "no whole zip file"),
+        (None, "it lacks .*optimizer"),
+        (1, "not a checkpoint"),
+    ],
+)
+def test_damaged_checkpoint_is_refused(run_dir: Path, content: object, message: str) -> None:
+    path = run_dir / "checkpoints" / "last.pt"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        torch.save({"format": checkpoint.FORMAT} if content is None else {"other": 1}, path)
+    with pytest.raises(DataError, match=message):
+        resume(run_dir)
+
+
+def test_damage_in_the_middle_of_the_file_is_found(run_dir: Path) -> None:
+    path = run_dir / "checkpoints" / "last.pt"
+    data = bytearray(path.read_bytes())
+    at = data.index(b"data.pkl") + 200
+    data[at : at + 200] = bytes(200)
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"damaged|Python objects"):
+        resume(run_dir)
+
+
+def test_checkpoint_with_objects_is_loaded_only_if_trusted(tmp_path: Path) -> None:
+    class Keep(Callback):
+        def state_dict(self) -> dict[str, object]:
+            return {"path": Path("a")}
+
+    graph = community_graph()
+    options = OPTIONS | {"out_dir": tmp_path, "callbacks": [Keep()], "restore_best": False}
+    Trainer(new_model(graph), graph, **options).fit()
+    with pytest.raises(DataError, match="trust_checkpoint=True"):
+        Trainer(new_model(graph), graph, **options, resume=True).fit()
+    Trainer(new_model(graph), graph, **options, resume=True, trust_checkpoint=True).fit()
+
+
+def test_resume_needs_a_run_and_a_fresh_run_an_empty_folder(run_dir: Path, tmp_path: Path) -> None:
+    graph = community_graph()
+    empty = tmp_path / "empty"
+    with pytest.raises(ConfigError, match=r"last.pt does not exist; .*resume='auto'"):
+        resume(empty)
+    with pytest.raises(ConfigError, match=r"already holds a run; .*overwrite=True"):
+        Trainer(new_model(graph), graph, **OPTIONS, out_dir=run_dir).fit()
+    assert Trainer(new_model(graph), graph, **OPTIONS, out_dir=empty, resume="auto").fit().num_epochs == 2
+    short = Trainer(new_model(graph), graph, **OPTIONS | {"epochs": 1}, out_dir=run_dir, overwrite=True).fit()
+    assert short.num_epochs == 1
+    assert len((run_dir / "metrics.csv").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("damage", ["cut", "missing"])
+def test_log_that_was_changed_since_is_refused(run_dir: Path, damage: str) -> None:
+    steps = run_dir / "steps.jsonl"
+    steps.write_bytes(b"{}\n") if damage == "cut" else steps.unlink()
+    with pytest.raises(DataError, match=r"steps.jsonl (has 3 bytes|is missing)"):
+        resume(run_dir)
+
+
+def test_folder_in_use_is_refused(run_dir: Path) -> None:
+    with RunFolder(run_dir), pytest.raises(ResourceError, match="in use by another run"):
+        resume(run_dir)
+    resume(run_dir)
+
+
+def test_folder_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
+    graph = community_graph()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ResourceError, match="cannot write to out_dir"):
+        Trainer(new_model(graph), graph, **OPTIONS, out_dir=tmp_path / "file" / "run").fit()
+    if Path("/proc").exists():
+        with pytest.raises(ResourceError, match="cannot write to out_dir"):
+            Trainer(new_model(graph), graph, **OPTIONS, out_dir="/proc/graphbraid").fit()
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
+def test_read_only_folder_is_refused_at_once(tmp_path: Path) -> None:
+    graph = community_graph()
+    tmp_path.chmod(0o500)
+    with pytest.raises(ResourceError, match="cannot write"):
+        Trainer(new_model(graph), graph, **OPTIONS, out_dir=tmp_path / "run").fit()
+
+
+def test_weights_are_taken_from_a_checkpoint(run_dir: Path) -> None:
+    graph = community_graph()
+    trainer = Trainer(new_model(graph, seed=5), graph)
+    trainer.load_weights(run_dir / "checkpoints" / "best.pt")
+    best = torch.load(run_dir / "checkpoints" / "best.pt")["model"]
+    assert all(torch.equal(value, best[name]) for name, value in trainer.model.state_dict().items())
+    with pytest.raises(ConfigError, match="there is no checkpoint"):
+        trainer.load_weights(run_dir / "none.pt")
+    with pytest.raises(ConfigError, match="another model"):
+        Trainer(Sage(12, 3, hidden=4), graph).load_weights(run_dir / "checkpoints" / "best.pt")

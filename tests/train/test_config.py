@@ -1,0 +1,93 @@
+"""TrainConfig refuses what cannot be meant, and says what would be right."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+
+from graphbraid.errors import ConfigError
+from graphbraid.train import TrainConfig
+
+BAD = [
+    ({"epochs": 0}, r"epochs must be .*1; got 0"),
+    ({"epochs": "many"}, r"epochs must be a valid integer.*got 'many'"),
+    ({"epochs": 1.5}, "epochs must be a valid integer"),
+    ({"mode": "ful"}, "mode must be 'sampled' or 'full'; got 'ful'"),
+    ({"fanouts": ()}, r"fanouts must be a list of at least 1; got \(\)"),
+    ({"fanouts": (5, -2)}, "fanouts must be entry 1: .*-1; got"),
+    ({"fanouts": 5}, "fanouts must be"),
+    ({"batch_size": 0}, "batch_size must be"),
+    ({"lr": 0.0}, "lr must be greater than 0"),
+    ({"lr": float("nan")}, "lr must be a finite number"),
+    ({"weight_decay": -1}, "weight_decay must be"),
+    ({"clip": 0}, "clip must be greater than 0"),
+    ({"optimizer": 3}, "optimizer must be"),
+    ({"precision": "float16"}, "precision must be 'float32' or 'bfloat16'"),
+    ({"seed": -1}, "seed must be"),
+    ({"workers": 0}, "workers must be"),
+    ({"patience": 3, "eval_every": 0}, "patience=3 counts evaluations"),
+    ({"eval_fanouts": (3,)}, r"eval_fanouts must have one entry per hop.*\(2\)"),
+    ({"memory_budget_bytes": 10}, "memory_budget_bytes must be"),
+    ({"metrics": ()}, "metrics must be a list of at least 1"),
+    ({"class_weights": (1.0, 0.0)}, "class_weights must be 'balanced', or entry 1"),
+    ({"device": "tpu"}, "device must be"),
+    ({"device": "cuda:99"}, "needs a CUDA device that is not here"),
+    ({"resume": True}, "resume=True needs a folder.*out_dir"),
+    ({"tensorboard": True}, "tensorboard=True needs a folder"),
+    ({"checkpoint_every_steps": 5}, "checkpoint_every_steps=5 needs a folder"),
+    ({"resume": True, "overwrite": True, "out_dir": "x"}, "choose one"),
+    ({"out_dir": 3}, "out_dir must be"),
+    ({"layout": "rows"}, "layout must be 'subgraph' or 'blocks'"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), BAD, ids=[str(options) for options, _ in BAD])
+def test_option_that_cannot_be_meant_is_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TrainConfig(**options)
+
+
+def test_mistyped_option_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"'fanout' is not an option.*Did you mean 'fanouts'"):
+        TrainConfig.from_dict({"fanout": [5]})
+    with pytest.raises(ConfigError, match=r"'zzz'.*Known are: mode, epochs"):
+        TrainConfig.from_dict({"zzz": 1})
+
+
+def test_values_as_yaml_reads_them_are_taken() -> None:
+    config = TrainConfig.from_dict({"fanouts": [15, 10], "lr": "1e-3", "out_dir": "runs/a", "seed": 7})
+    assert config.fanouts == (15, 10)
+    assert config.lr == 0.001
+    assert str(config.out_dir) == "runs/a"
+    assert TrainConfig.from_dict(config.to_json()) == config
+
+
+def test_updated_checks_again_and_leaves_the_original() -> None:
+    config = TrainConfig()
+    assert config.updated(epochs=3).epochs == 3
+    assert config.epochs == TrainConfig().epochs
+    with pytest.raises(ConfigError, match="epochs"):
+        config.updated(epochs=-1)
+
+
+def test_ready_optimizer_is_kept_not_copied() -> None:
+    optimizer = torch.optim.SGD([torch.zeros(2, requires_grad=True)], lr=0.1)
+    config = TrainConfig(optimizer=optimizer).updated(epochs=2)
+    assert config.optimizer is optimizer
+    assert config.to_json()["optimizer"] == "torch.optim.sgd.SGD"
+
+
+def test_every_field_is_frozen_and_documented() -> None:
+    import ast
+    import inspect
+
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        TrainConfig().epochs = 3  # type: ignore[misc]
+    body = ast.parse(inspect.getsource(TrainConfig)).body[0].body  # type: ignore[attr-defined]
+    for field, text in itertools.pairwise(body):
+        if isinstance(field, ast.AnnAssign):
+            assert isinstance(text, ast.Expr), ast.unparse(field)
+            assert isinstance(text.value, ast.Constant), ast.unparse(field)

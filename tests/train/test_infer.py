@@ -1,0 +1,226 @@
+"""Exact inference gives the whole graph's numbers under any budget, and stays within it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tests.train.communities import Sage, community_graph
+
+from graphbraid import nn as gnn
+from graphbraid.errors import ResourceError
+from graphbraid.graph import Graph
+from graphbraid.sparse_features import SparseFeatures
+from graphbraid.train import Trainer, infer
+from graphbraid.train.activations import Activations
+
+SMALL = 1 << 16  # the least a budget may be: forces many chunks on these graphs
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Thousands of small chunks: threads only get in each other's way."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def uneven_graph(**fields: object) -> Graph:
+    """Has a hub with in-edges from everyone, self-loops and repeated edges beside communities."""
+    graph = community_graph(400)
+    edge_index = graph.to_edge_index().unique(dim=1)
+    hub = torch.stack([torch.arange(400), torch.full((400,), 17)])
+    loops = torch.arange(0, 400, 7).expand(2, -1)
+    edge_index = edge_index[:, edge_index[0] != edge_index[1]]  # of repeated self-loops a GCN keeps one
+    edges = torch.cat([edge_index, edge_index[:, ::5], hub[:, hub[0] != 17], loops], dim=1)
+    made = Graph.from_edge_index(edges, 400, x=graph.x, y=graph.y, splits=graph.splits)
+    return made.replace(**fields) if fields else made
+
+
+def native_model(name: str, graph: Graph) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return gnn.MODELS[name](graph.num_features, 24, graph.num_classes, 3, dropout=0.5)
+
+
+def spied(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Records for each layer's activations whether they were kept in memory."""
+    kept: list[bool] = []
+
+    class Spy(Activations):
+        def __init__(self, *args: object, in_memory: bool, **kwargs: object) -> None:
+            kept.append(in_memory)
+            super().__init__(*args, in_memory=in_memory, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(infer, "Activations", Spy)
+    return kept
+
+
+@pytest.mark.parametrize("name", list(gnn.MODELS))
+@pytest.mark.parametrize("weighted", [False, True])
+def test_layer_wise_inference_equals_one_pass(
+    name: str, weighted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = uneven_graph()
+    if weighted:
+        graph.csc.weight = torch.rand(graph.num_edges) + 0.1
+    model = native_model(name, graph)
+    whole = Trainer(model, graph, fanouts=(3, 3, 3)).predict()
+    kept = spied(monkeypatch)
+    small = Trainer(model, graph, fanouts=(3, 3, 3), memory_budget_bytes=SMALL).predict()
+    assert kept == [False, False]  # both hidden layers went to a file
+    torch.testing.assert_close(small, whole, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("options", [{"add_self_loops": False}, {"improved": True}])
+def test_gcn_normalisation_is_the_whole_graphs(options: dict[str, bool], weighted: bool) -> None:
+    """Self-loops of sources outside the chunk count in their degrees, with their weights."""
+    graph = uneven_graph()
+    if weighted:
+        graph.csc.weight = torch.rand(graph.num_edges) + 0.1
+    model = gnn.GCN(12, 24, 3, 2, **options)
+    whole = Trainer(model, graph).predict()
+    small = Trainer(model, graph, memory_budget_bytes=SMALL).predict()
+    torch.testing.assert_close(small, whole, rtol=1e-4, atol=1e-5)
+
+
+def test_layer_wise_inference_keeps_in_memory_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = uneven_graph()
+    model = native_model("sage", graph)
+    kept = spied(monkeypatch)
+    budget = 2 * 400 * 24 * 4 + 1000
+    assert infer.whole_bytes(Trainer(model, graph).runner) > budget
+    Trainer(model, graph, memory_budget_bytes=budget).predict()
+    assert kept == [True, False]
+
+
+def test_layer_wise_inference_takes_sparse_features_and_any_nodes() -> None:
+    graph = uneven_graph()
+    assert isinstance(graph.x, torch.Tensor)
+    model = native_model("gcn", graph)
+    whole = Trainer(model, graph).predict()
+    sparse = graph.replace(x=SparseFeatures.from_dense(graph.x))
+    nodes = [17, 399, 3, 17]
+    small = Trainer(model, sparse, memory_budget_bytes=SMALL).predict(nodes)
+    torch.testing.assert_close(small, whole[nodes], rtol=1e-4, atol=1e-5)
+
+
+def test_evaluation_does_not_depend_on_the_budget() -> None:
+    graph = uneven_graph()
+    model = native_model("gat" if "gat" in gnn.MODELS else "gin", graph)
+    large = Trainer(model, graph).evaluate("val")
+    assert Trainer(model, graph, memory_budget_bytes=SMALL).evaluate("val") == pytest.approx(large, rel=1e-4)
+
+
+def test_evaluation_mode_is_set_and_given_back() -> None:
+    graph = uneven_graph()
+    model = native_model("sage", graph).train()
+    trainer = Trainer(model, graph, memory_budget_bytes=SMALL)
+    assert torch.equal(trainer.predict([1, 2]), trainer.predict([1, 2]))  # dropout would differ
+    assert model.training
+
+
+class Gcn(torch.nn.Module):
+    """As PyG's GCN: a source's own in-degree, which the last hop does not see, weighs its messages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linears = torch.nn.ModuleList([torch.nn.Linear(12, 8), torch.nn.Linear(8, 3)])
+        self.num_layers = 2
+        for linear in self.linears:
+            linear.propagate = lambda: None  # as a message-passing layer says it is one
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        source, destination = edge_index
+        degree = torch.ones(x.shape[0]).index_add_(0, destination, torch.ones(source.numel()))
+        scale = (degree[source] * degree[destination]).rsqrt()[:, None]
+        for linear in self.linears:
+            h = linear(x)
+            x = (h / degree[:, None]).index_add_(0, destination, h[source] * scale).tanh()
+        return x
+
+
+def test_expansion_equals_one_pass_also_where_degrees_of_sources_count() -> None:
+    graph = community_graph(5000, degree=3)
+    model = Gcn()
+    budget = 400_000
+    trainer = Trainer(model, graph, memory_budget_bytes=budget)
+    assert infer.whole_bytes(trainer.runner) > budget
+    nodes = torch.arange(0, 5000, 37)
+    torch.testing.assert_close(
+        trainer.predict(nodes), Trainer(model, graph).predict(nodes), rtol=1e-4, atol=1e-6
+    )
+
+
+def test_expansion_that_cannot_fit_says_what_it_needs() -> None:
+    graph = uneven_graph()
+    trainer = Trainer(Sage(12, 3, hidden=64), graph, memory_budget_bytes=SMALL)
+    with pytest.raises(
+        ResourceError, match=r"for node 17 needs .* within 3 hops; memory_budget_bytes allows 64.0 KiB"
+    ):
+        trainer.predict([17])
+
+
+def test_depth_counts_layers_and_their_k() -> None:
+    conv = torch.nn.Linear(2, 2)
+    conv.propagate = lambda: None
+    conv.K = 10
+    config = Trainer(Gcn(), community_graph()).config
+    assert infer.depth(Gcn(), config) == 2
+    assert infer.depth(torch.nn.Sequential(conv), config) == 10
+    assert infer.depth(Sage(12, 3), config.updated(fanouts=(1, 2, 3))) == 3
+    assert infer.depth(Gcn(), config.updated(hops=5)) == 5
+
+
+def test_full_disk_for_activations_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_space(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", no_space)
+    with pytest.raises(ResourceError, match=r"temporary file of 1.0 MiB in .*disk is full.*TMPDIR"):
+        Activations(1024, 256, in_memory=False, folder=tmp_path)
+
+
+MEASURE = """
+import resource, sys, torch
+from graphbraid import nn as gnn
+from graphbraid.graph import Graph
+from graphbraid.train import Trainer
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+torch.set_num_threads(1)
+n = 60_000
+edges = torch.randint(n, (2, 4 * n))
+graph = Graph.from_edge_index(edges, n, x=torch.randn(n, 16), y=torch.randint(4, (n,)))
+small = torch.randint(50, (2, 100))
+warm = Graph.from_edge_index(small, 50, x=torch.randn(50, 16), y=torch.randint(4, (50,)))
+model = gnn.GraphSAGE(16, 256, 4, 3)
+budget = int(sys.argv[1])
+Trainer(model, warm, memory_budget_bytes=1 << 16).predict()
+before = peak()
+Trainer(model, graph, memory_budget_bytes=budget).predict()
+print(peak() - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux's peak of resident memory")
+def test_peak_memory_stays_within_the_budget() -> None:
+    """One pass holds 3 x 61 MB of activations; with a budget of 32 MB it must do with about that."""
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+
+    def growth(budget: int) -> int:
+        command = [sys.executable, "-c", MEASURE, str(budget)]
+        return int(subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout)
+
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > 0
+    budget = 32 << 20
+    assert growth(1 << 34) > 100 << 20
+    assert growth(budget) < budget + (16 << 20)

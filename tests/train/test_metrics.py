@@ -1,0 +1,125 @@
+"""Losses and metrics, against scikit-learn and by hand, over chunks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from sklearn import metrics as sk
+from tests.train.communities import community_graph
+
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.train.metrics import METRICS, Scores, metric_names, monitored
+from graphbraid.train.tasks import Task, labelled, task_of, with_class_weights
+
+CPU = torch.device("cpu")
+
+
+def in_chunks(
+    task: Task, names: tuple[str, ...], outputs: torch.Tensor, labels: torch.Tensor
+) -> dict[str, float]:
+    scores = Scores(task, names, CPU)
+    for part, rows in zip(outputs.split(17), labels.split(17), strict=True):  # 17 leaves a short last chunk
+        scores.update(part, rows)
+    return scores.compute()
+
+
+def test_single_label_metrics_equal_scikit_learns() -> None:
+    torch.manual_seed(0)
+    outputs, labels = torch.randn(100, 4), torch.randint(4, (100,))
+    task = Task(name="single-label", width=4)
+    found = in_chunks(task, tuple(METRICS["single-label"]), outputs, labels)
+    predicted = outputs.argmax(dim=1)
+    assert found["loss"] == pytest.approx(float(torch.nn.functional.cross_entropy(outputs, labels)), rel=1e-5)
+    assert found["accuracy"] == pytest.approx(sk.accuracy_score(labels, predicted))
+    assert found["f1_macro"] == pytest.approx(sk.f1_score(labels, predicted, average="macro"))
+    assert found["f1_micro"] == pytest.approx(sk.f1_score(labels, predicted, average="micro"))
+    assert found["accuracy_macro"] == pytest.approx(sk.balanced_accuracy_score(labels, predicted))
+    auroc = sk.roc_auc_score(labels, outputs.softmax(1), multi_class="ovr")
+    assert found["auroc"] == pytest.approx(auroc, abs=1e-5)
+
+
+def test_multi_label_metrics_equal_scikit_learns() -> None:
+    torch.manual_seed(1)
+    outputs, labels = torch.randn(100, 3), (torch.rand(100, 3) < 0.4).float()
+    task = Task(name="multi-label", width=3)
+    found = in_chunks(task, tuple(METRICS["multi-label"]), outputs, labels)
+    predicted = (outputs > 0).int()
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(outputs, labels)
+    assert found["loss"] == pytest.approx(float(expected), rel=1e-5)
+    assert found["f1_micro"] == pytest.approx(sk.f1_score(labels, predicted, average="micro"))
+    assert found["f1_macro"] == pytest.approx(sk.f1_score(labels, predicted, average="macro"))
+    assert found["auroc"] == pytest.approx(sk.roc_auc_score(labels, outputs, average="macro"), abs=1e-5)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_regression_metrics_equal_scikit_learns(width: int) -> None:
+    torch.manual_seed(2)
+    labels = torch.randn(100, width) if width > 1 else torch.randn(100)
+    outputs = labels.reshape(100, width) + 0.3 * torch.randn(100, width)
+    found = in_chunks(Task(name="regression", width=width), tuple(METRICS["regression"]), outputs, labels)
+    flat, predicted = labels.reshape(-1), outputs.reshape(-1)
+    assert found["loss"] == pytest.approx(sk.mean_squared_error(flat, predicted), rel=1e-5)
+    assert found["mae"] == pytest.approx(sk.mean_absolute_error(flat, predicted), rel=1e-5)
+    assert found["rmse"] == pytest.approx(sk.mean_squared_error(flat, predicted) ** 0.5, rel=1e-5)
+    assert found["r2"] == pytest.approx(sk.r2_score(flat, predicted), rel=1e-4)
+
+
+def test_weighted_loss_over_chunks_is_the_loss_at_once() -> None:
+    torch.manual_seed(3)
+    outputs, labels = torch.randn(100, 3), torch.randint(3, (100,))
+    task = with_class_weights(Task(name="single-label", width=3), (1.0, 5.0, 0.1), labels)
+    assert in_chunks(task, ("accuracy",), outputs, labels)["loss"] == pytest.approx(
+        float(task.loss(outputs, labels))
+    )
+
+
+def test_balanced_weights_make_classes_count_alike() -> None:
+    labels = torch.tensor([0, 0, 0, 1])
+    single = with_class_weights(Task(name="single-label", width=3), "balanced", labels).class_weights
+    assert single is not None
+    assert single.tolist() == pytest.approx([4 / 9, 4 / 3, 4 / 3])  # class 2 does not occur: as if once
+    hot = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
+    multi = with_class_weights(Task(name="multi-label", width=2), "balanced", hot).class_weights
+    assert multi is not None
+    assert multi.tolist() == pytest.approx([1 / 3, 3.0])
+
+
+@pytest.mark.parametrize(
+    ("task", "weights", "message"),
+    [
+        ("single-label", (1.0, 2.0), r"one weight per class \(3\); got 2"),
+        ("regression", "balanced", "needs classes"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(task: str, weights: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        with_class_weights(Task(name=task, width=3), weights, torch.zeros(4))  # type: ignore[arg-type]
+
+
+def test_unlabelled_nodes_have_no_part_in_the_loss() -> None:
+    outputs, labels = torch.randn(6, 3), torch.tensor([0, -1, 2, 1, -1, 0])
+    task = Task(name="single-label", width=3)
+    assert torch.equal(task.loss(outputs, labels), task.loss(outputs[labels >= 0], labels[labels >= 0]))
+
+
+def test_target_that_is_not_finite_is_named() -> None:
+    graph = community_graph(60)
+    y = torch.randn(60, 2)
+    y[7, 1] = float("nan")
+    with pytest.raises(DataError, match=r"y\[7\] is \[.*nan\]"):
+        labelled(graph.replace(y=y), torch.arange(60))
+
+
+def test_metric_that_a_task_lacks_is_refused() -> None:
+    task = task_of(community_graph(60))
+    with pytest.raises(ConfigError, match=r"a single-label task has accuracy.*got 'mae'"):
+        metric_names(task, ["mae"])
+    with pytest.raises(ConfigError, match="monitor must be one of accuracy, f1_macro, loss; got 'auroc'"):
+        monitored(task, ("accuracy", "f1_macro"), "auroc")
+    assert monitored(task, ("accuracy",), "val_accuracy") == ("accuracy", True)
+    assert monitored(task, ("accuracy",), "loss") == ("loss", False)
+
+
+def test_graph_without_labels_cannot_be_trained_on() -> None:
+    with pytest.raises(DataError, match="labels"):
+        task_of(community_graph(60).replace(y=None))

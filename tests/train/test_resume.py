@@ -1,0 +1,259 @@
+"""A run that is killed, interrupted or out of disk goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tests.train.communities import community_graph, new_model
+
+from graphbraid.errors import ResourceError
+from graphbraid.train import Callback, Trainer
+
+SCRIPT = Path(__file__).parent / "resume_script.py"
+STEPS_PER_EPOCH, EPOCHS = 7, 4
+
+
+def start(*options: str) -> subprocess.Popen[str]:
+    source = str(Path(__file__).parents[2] / "src")
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))}
+    command = [sys.executable, str(SCRIPT), *options]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=env, text=True, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT)
+
+
+class Server:
+    """Runs the script's commands in processes forked from one that has imported everything."""
+
+    def __init__(self) -> None:
+        self.process = start("--serve")
+
+    def __call__(self, out_dir: Path, *options: str) -> int:
+        """Train; 0, or minus the signal that ended the process."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps([str(out_dir), *options]) + "\n")
+        self.process.stdin.flush()
+        said = []
+        while line := self.process.stdout.readline():
+            if line.startswith("status "):
+                code = os.waitstatus_to_exitcode(int(line.split()[1]))
+                assert code in (0, -signal.SIGKILL), "".join(said)
+                return code
+            said.append(line)
+        raise AssertionError("".join(said))
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(run: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out_dir = tmp_path_factory.mktemp("uninterrupted")
+    assert run(out_dir) == 0
+    assert len(steps_of(out_dir).splitlines()) == STEPS_PER_EPOCH * EPOCHS
+    return out_dir
+
+
+def steps_of(out_dir: Path) -> bytes:
+    return (out_dir / "steps.jsonl").read_bytes()
+
+
+def epochs_of(out_dir: Path) -> list[list[str]]:
+    columns = ("epoch", "global_step", "train_loss", "val_loss", "val_accuracy", "is_best")
+    with (out_dir / "metrics.csv").open() as file:
+        return [[row[name] for name in columns] for row in csv.DictReader(file)]
+
+
+def assert_same_run(out_dir: Path, other: Path) -> None:
+    """Every step's line has the same bytes (losses to the last bit), and the weights are equal."""
+    assert steps_of(out_dir) == steps_of(other)
+    assert epochs_of(out_dir) == epochs_of(other)
+    for name in ("last.pt", "best.pt"):
+        left, right = (torch.load(folder / "checkpoints" / name) for folder in (out_dir, other))
+        for key, value in left["model"].items():
+            assert torch.equal(value, right["model"][key]), (name, key)
+
+
+# 10: in the middle of an epoch, past a checkpoint; 2: before the first; 13: an epoch's last step
+@pytest.mark.parametrize("step", [10, 2, 13])
+def test_killed_run_resumes_to_the_bit(step: int, run: Server, uninterrupted: Path, tmp_path: Path) -> None:
+    assert run(tmp_path, "--kill-at", str(step)) == -signal.SIGKILL
+    assert len((tmp_path / "steps.jsonl").read_text().splitlines()) == step + 1
+    assert run(tmp_path, "--resume") == 0
+    assert_same_run(tmp_path, uninterrupted)
+
+
+# The 1st write is the run's start, the 4th an epoch's best.pt, the 5th its last.pt, the 6th in mid-epoch.
+@pytest.mark.parametrize(("write", "fraction"), [(4, 0.5), (5, 0.5), (6, 0.0), (6, 0.9), (6, 1.0)])
+def test_run_killed_while_writing_a_checkpoint_resumes_to_the_bit(
+    write: int, fraction: float, run: Server, uninterrupted: Path, tmp_path: Path
+) -> None:
+    options = ("--kill-in-write", str(write), "--fraction", str(fraction))
+    assert run(tmp_path, *options) == -signal.SIGKILL
+    remains = list((tmp_path / "checkpoints").glob(".*.tmp"))
+    assert len(remains) == 1  # the kill did come in the middle
+    torch.load(tmp_path / "checkpoints" / "last.pt")
+    assert run(tmp_path, "--resume") == 0
+    assert_same_run(tmp_path, uninterrupted)
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["best.pt", "last.pt"]
+
+
+def test_run_killed_twice_and_then_finished_resumes_to_the_bit(
+    run: Server, uninterrupted: Path, tmp_path: Path
+) -> None:
+    assert run(tmp_path, "--kill-at", "4") == -signal.SIGKILL
+    assert run(tmp_path, "--resume", "--kill-at", "17") == -signal.SIGKILL
+    assert run(tmp_path, "--resume") == 0
+    assert_same_run(tmp_path, uninterrupted)
+    assert run(tmp_path, "--resume") == 0  # a finished run has nothing left to do
+    assert_same_run(tmp_path, uninterrupted)
+
+
+def test_ctrl_c_stops_cleanly_and_the_run_goes_on(run: Server, uninterrupted: Path, tmp_path: Path) -> None:
+    process = start(str(tmp_path), "--slow")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "running\n"
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    assert (process.returncode, output) == (0, "interrupted\n")
+    assert json.loads((tmp_path / "result.json").read_text())["status"] == "interrupted"
+    done = len((tmp_path / "steps.jsonl").read_text().splitlines())
+    assert torch.load(tmp_path / "checkpoints" / "last.pt")["progress"]["global_step"] == done
+    assert not list(tmp_path.rglob("*.tmp"))
+    assert run(tmp_path, "--resume") == 0
+    assert_same_run(tmp_path, uninterrupted)
+
+
+def test_native_attention_model_resumes_to_the_bit(run: Server, tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert run(whole, "--native") == 0
+    assert run(killed, "--native", "--kill-at", "11") == -signal.SIGKILL
+    assert run(killed, "--native", "--resume") == 0
+    assert_same_run(killed, whole)
+
+
+class SignalAt(Callback):
+    def __init__(self, step: int, times: int = 1) -> None:
+        self.step, self.times = step, times
+
+    def on_step_end(self, trainer: Trainer, record: object) -> None:
+        if record.global_step == self.step:  # type: ignore[attr-defined]
+            for _ in range(self.times):
+                os.kill(os.getpid(), signal.SIGINT)
+
+
+class SignalInEvaluation(Callback):
+    def on_evaluate_start(self, trainer: Trainer, split: str) -> None:
+        if trainer.progress.epoch == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+OPTIONS = {"epochs": EPOCHS, "batch_size": 32, "fanouts": (5, 3), "threads": 1}
+
+
+def test_interrupt_leaves_no_thread_and_gives_the_handler_back(tmp_path: Path) -> None:
+    graph, before = community_graph(), threading.active_count()
+    handler = signal.getsignal(signal.SIGINT)
+    trainer = Trainer(new_model(graph), graph, **OPTIONS, out_dir=tmp_path, callbacks=[SignalAt(9)])
+    assert trainer.fit().status == "interrupted"
+    assert trainer.progress.global_step == 10
+    assert threading.active_count() == before
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
+    graph = community_graph()
+    trainer = Trainer(new_model(graph), graph, **OPTIONS, out_dir=tmp_path, callbacks=[SignalAt(9, times=2)])
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit()
+    assert torch.load(tmp_path / "checkpoints" / "last.pt")["progress"]["global_step"] == STEPS_PER_EPOCH
+    assert not list(tmp_path.rglob("*.tmp"))
+    resumed = Trainer(new_model(graph), graph, **OPTIONS, out_dir=tmp_path, resume=True)
+    assert resumed.fit().status == "finished"
+
+
+def test_interrupt_during_an_evaluation_repeats_it_after_the_resume(tmp_path: Path) -> None:
+    graph = community_graph()
+    whole = Trainer(new_model(graph), graph, **OPTIONS, out_dir=tmp_path / "whole").fit()
+    options = OPTIONS | {"out_dir": tmp_path / "cut"}
+    cut = Trainer(new_model(graph), graph, **options, callbacks=[SignalInEvaluation()])
+    assert cut.fit().status == "interrupted"
+    assert (cut.progress.epoch, cut.progress.step, len(cut.progress.history)) == (1, STEPS_PER_EPOCH, 1)
+    result = Trainer(new_model(graph), graph, **options, resume=True).fit()
+    assert steps_of(tmp_path / "cut") == steps_of(tmp_path / "whole")
+    assert [row["val_loss"] for row in result.history] == [row["val_loss"] for row in whole.history]
+    assert result.test == whole.test
+
+
+@pytest.mark.parametrize("error", ["during the write", "at the sync"])
+def test_full_disk_leaves_the_former_checkpoint_whole(
+    error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, options = community_graph(), OPTIONS | {"out_dir": tmp_path}
+    whole = Trainer(new_model(graph), graph, **OPTIONS).fit()
+
+    class FillDiskLater(Callback):
+        def on_step_end(self, trainer: Trainer, record: object) -> None:
+            if record.global_step == 10:  # type: ignore[attr-defined]
+                monkeypatch.setattr(*target)
+
+    def no_space(*args: object, **kwargs: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    target = (torch, "save", no_space) if error == "during the write" else (os, "fsync", no_space)
+    with pytest.raises(ResourceError, match="disk is full"):
+        Trainer(new_model(graph), graph, **options, callbacks=[FillDiskLater()]).fit()
+    monkeypatch.undo()
+    assert torch.load(tmp_path / "checkpoints" / "last.pt")["progress"]["global_step"] == STEPS_PER_EPOCH
+    assert not list(tmp_path.rglob("*.tmp"))
+    result = Trainer(new_model(graph), graph, **options, resume=True).fit()
+    assert result.test == whole.test
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux") or os.geteuid() != 0, reason="mounts a file system")
+def test_really_full_disk_leaves_the_former_checkpoint_whole(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if mount.returncode:
+        pytest.skip(f"may not mount: {mount.stderr.strip()}")
+    try:
+        graph = community_graph()
+
+        class FillDisk(Callback):
+            def on_step_end(self, trainer: Trainer, record: object) -> None:
+                if record.global_step == 10:  # type: ignore[attr-defined]
+                    filler = (disk / "filler").open("wb", buffering=0)
+                    with filler, pytest.raises(OSError, match="No space"):
+                        while True:
+                            filler.write(bytes(4096))
+
+        options = OPTIONS | {"out_dir": disk / "run"}
+        with pytest.raises(ResourceError):
+            Trainer(new_model(graph), graph, **options, callbacks=[FillDisk()]).fit()
+        (disk / "filler").unlink()
+        assert (
+            torch.load(disk / "run" / "checkpoints" / "last.pt")["progress"]["global_step"] == STEPS_PER_EPOCH
+        )
+        assert Trainer(new_model(graph), graph, **options, resume=True).fit().status == "finished"
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
