@@ -1,0 +1,151 @@
+"""Mini-batch preparation side by side with GraphBolt and DGL, in one run.
+
+    python -m benchmarks.sampling --graphs GRAPHS --peer-python DGL_ENV/bin/python
+
+For each graph: sampling alone, and sampling with gathering of float32 rows, with 1 and 2 workers; 1,024 seeds,
+fanouts 15,10,5, layout ``blocks`` (that of both peers). Every contender is a process of its own, all take turns, and
+the median of the repeats counts. The contenders must agree on the nodes and edges of a batch within 1 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.common import Contender, add_common_arguments, ours, run_in_turn, write_results
+
+GRAPHS = ["rmat-1m", "products-lite", "web_cnr2000"]
+PEERS = ["graphbolt", "dgl"]
+
+
+def contenders(graph: str, workers: int, features: bool, options: argparse.Namespace) -> list[Contender]:
+    """Ours and the peers on one graph with one setting."""
+    folder = str(options.graphs / graph)
+    flags = ["--workers", str(workers), *([] if features else ["--no-feat"])]
+    script = str(options.peer_scripts / "peer_sample.py")
+    peers = [Contender(lib, [options.peer_python, script, lib, folder, *flags]) for lib in PEERS]
+    group = [Contender("graphbraid", ours("sampling_ours", folder, *flags)), *peers]
+    if features:
+        group.append(Contender("limit", ours("sampling_ours", folder, *flags, "--limit")))
+    return group
+
+
+def check_same_work(group: list[Contender]) -> None:
+    """A contender that samples less must not win by it."""
+    for key in ("nodes_per_batch", "edges_per_batch"):
+        sizes = {c.name: c.median(key) for c in group}
+        if max(sizes.values()) > 1.01 * min(sizes.values()):
+            sys.exit(f"the contenders do not do the same work: {key} {sizes}")
+
+
+def summary(group: list[Contender]) -> dict[str, Any]:
+    """One row of the table."""
+    mine, *peers = [c for c in group if c.name != "limit"]
+    check_same_work([mine, *peers])
+    row: dict[str, Any] = {
+        c.name: {"ms_per_batch": c.median("ms_per_batch"), "runs": c.runs} for c in [mine, *peers]
+    }
+    row["ratio"] = {c.name: c.median("ms_per_batch") / mine.median("ms_per_batch") for c in peers}
+    return row
+
+
+def gather_beside_limit(group: list[Contender]) -> dict[str, Any]:
+    """Our gather stage beside the machine's rate of copying random rows."""
+    mine, limit = group[0], group[-1]
+    ways = limit.runs[0]["gb_per_s"]
+    rates = {way: statistics.median(run["gb_per_s"][way] for run in limit.runs) for way in ways}
+    best = max(rate for way, rate in rates.items() if way != "sequential copy")
+    # A worker gathers whole batches alone: the stage's rate is that of one thread.
+    rate = mine.median("gather_gb_per_s") * mine.runs[0]["workers"]
+    return {"gb_per_s": rate, "ways_gb_per_s": rates, "limit_gb_per_s": best, "share_of_limit": rate / best}
+
+
+def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """All rows."""
+    rows = []
+    for graph in options.names:
+        for features in (False, True):
+            for workers in (1, 2):
+                print(
+                    f"{graph}, {'with' if features else 'without'} features, {workers} workers",
+                    file=sys.stderr,
+                )
+                group = contenders(graph, workers, features, options)
+                run_in_turn(group, options.repeats)
+                row = {"graph": graph, "features": features, "workers": workers, **summary(group)}
+                if features:
+                    row["gather"] = gather_beside_limit(group)
+                rows.append(row)
+    return rows
+
+
+def scaling(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """How much faster two workers are than one, beside what the machine's memory allows for copying rows."""
+    by_key = {(r["graph"], r["features"], r["workers"]): r for r in rows}
+    out = []
+    for (graph, features, workers), one in by_key.items():
+        if workers == 1:
+            two = by_key[graph, features, 2]
+            speedup = one["graphbraid"]["ms_per_batch"] / two["graphbraid"]["ms_per_batch"]
+            limit = two["gather"]["limit_gb_per_s"] / one["gather"]["limit_gb_per_s"] if features else None
+            out.append(
+                {"graph": graph, "features": features, "speedup": speedup, "copy_limit_speedup": limit}
+            )
+    return out
+
+
+def show(rows: list[dict[str, Any]], scales: list[dict[str, Any]]) -> None:
+    """Print the tables."""
+    heads = [
+        "graph",
+        "work",
+        "workers",
+        "graphbraid ms",
+        *[f"{p} ms" for p in PEERS],
+        *[f"x {p}" for p in PEERS],
+    ]
+    table = Table(*heads, "gather GB/s (of limit)")
+    for row in rows:
+        gather = row.get("gather")
+        table.add_row(
+            row["graph"],
+            "sample + gather" if row["features"] else "sample",
+            str(row["workers"]),
+            f"{row['graphbraid']['ms_per_batch']:.2f}",
+            *[f"{row[p]['ms_per_batch']:.1f}" for p in PEERS],
+            *[f"{row['ratio'][p]:.1f}" for p in PEERS],
+            f"{gather['gb_per_s']:.1f} ({gather['share_of_limit']:.0%})" if gather else "",
+        )
+    console = Console(width=140)
+    console.print(table)
+    for scale in scales:
+        work = "sample + gather" if scale["features"] else "sample"
+        limit = f" (copying rows: {scale['copy_limit_speedup']:.2f}x)" if scale["copy_limit_speedup"] else ""
+        console.print(f"{scale['graph']}, {work}: two workers are {scale['speedup']:.2f}x one{limit}")
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_common_arguments(parser)
+    parser.add_argument("--names", nargs="+", default=GRAPHS)
+    options = parser.parse_args()
+    if not options.peer_python:
+        parser.error(
+            "--peer-python must name the Python of an environment with dgl 2.1; see benchmarks/README.md"
+        )
+    rows = measure(options)
+    scales = scaling(rows)
+    show(rows, scales)
+    print("wrote", write_results("sampling", {"rows": rows, "scaling": scales}, options.out))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Our side of ``benchmarks.sampling``: mini-batches from NeighborLoader; one JSON line, like the peers' scripts.
+
+With ``--limit`` it measures the machine instead: the best rate of copying the rows that one batch reads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.graphs import load
+from graphbraid import kernels
+from graphbraid.graph import Graph
+from graphbraid.loader import NeighborLoader
+
+FANOUTS = [15, 10, 5]
+
+
+def make_loader(graph: Graph, options: argparse.Namespace) -> NeighborLoader:
+    """The loader under test: the peers' fanouts and seeds, in their order."""
+    seeds = graph.split("train")
+    steps = min(options.batches, len(seeds) // options.batch_size)
+    return NeighborLoader(
+        graph,
+        FANOUTS,
+        input_nodes=seeds[: steps * options.batch_size],
+        batch_size=options.batch_size,
+        num_workers=options.workers,
+        layout=options.layout,
+        return_edge_id=False,
+    )
+
+
+def measure(graph: Graph, options: argparse.Namespace) -> dict[str, object]:
+    """An epoch to warm up, then one that counts."""
+    loader = make_loader(graph, options)
+    for _ in loader:
+        pass
+    loader.reset_stage_seconds()
+    nodes = edges = 0
+    started = time.perf_counter()
+    for batch in loader:
+        nodes, edges = nodes + batch.num_nodes, edges + batch.num_edges
+    seconds = time.perf_counter() - started
+    stages, steps = loader.stage_seconds, len(loader)
+    row_bytes = graph.x.shape[1] * graph.x.element_size() if isinstance(graph.x, torch.Tensor) else 0
+    return {
+        "lib": "graphbraid",
+        "feat": not options.no_feat,
+        "graph": graph.name,
+        "workers": options.workers,
+        "batches": steps,
+        "ms_per_batch": 1e3 * seconds / steps,
+        "nodes_per_batch": nodes // steps,
+        "edges_per_batch": edges // steps,
+        "sample_ms": 1e3 * stages["sample"] / steps,
+        "gather_ms": 1e3 * stages["gather"] / steps,
+        "gather_gb_per_s": nodes * row_bytes / stages["gather"] / 1e9 if row_bytes else 0.0,
+    }
+
+
+def measure_limit(graph: Graph, options: argparse.Namespace) -> dict[str, object]:
+    """Rates of ways to copy a batch's rows, in their order, into memory that is already mapped."""
+    x = graph.x
+    assert isinstance(x, torch.Tensor)
+    loader = make_loader(graph.replace(x=None), options)
+    ids = [batch.n_id.clone() for _, batch in zip(range(8), loader, strict=False)]
+    outs = [torch.ones(len(i), x.shape[1]) for i in ids]
+    native = kernels.native()
+    assert native is not None
+    ways = {
+        "index_select": lambda i, out: torch.index_select(x, 0, i, out=out),
+        "numpy.take": lambda i, out: np.take(x.numpy(), i.numpy(), axis=0, out=out.numpy(), mode="clip"),
+        "gather_rows": lambda i, out: native.gather_rows(x.view(torch.uint8), i, out.view(torch.uint8)),
+        "sequential copy": lambda i, out: out.copy_(x[: len(i)]),
+    }
+    rates = {}
+    for name, way in ways.items():
+        seconds = []
+        for _ in range(5):
+            started = time.perf_counter()
+            for i, out in zip(ids, outs, strict=True):
+                way(i, out)
+            seconds.append(time.perf_counter() - started)
+        rates[name] = sum(out.nbytes for out in outs) / sorted(seconds)[2] / 1e9
+    return {"graph": graph.name, "workers": options.workers, "gb_per_s": rates}
+
+
+def main() -> None:
+    """Measure one setting."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("graph", type=Path)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--batches", type=int, default=40)
+    parser.add_argument("--batch-size", type=int, default=1024)
+    parser.add_argument("--layout", default="blocks")
+    parser.add_argument("--no-feat", action="store_true")
+    parser.add_argument("--limit", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(options.workers)
+    graph = load(options.graph, features=not options.no_feat)
+    print(json.dumps((measure_limit if options.limit else measure)(graph, options)))
+
+
+if __name__ == "__main__":
+    main()
