@@ -1,1 +1,1 @@
-"""Measurements against peers: ``python -m benchmarks.NAME`` prints a table and writes JSON under ``results/``."""
+"""Measurements against peers: ``python -m benchmarks.NAME`` prints a table and writes ``results/*.json``."""

@@ -1,4 +1,7 @@
-"""Peers' side of ``benchmarks.epoch``: epochs of GraphSAGE by DGL or GraphBolt; one JSON line. Runs in their environment."""
+"""Peers' side of ``benchmarks.epoch``: epochs of GraphSAGE by DGL or GraphBolt.
+
+Runs in their environment and prints one JSON line.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ class GraphSAGE(torch.nn.Module):
         super().__init__()
         self.convs = torch.nn.ModuleList()
         for i in range(num_layers):
-            own, neighbours, bias = (torch.from_numpy(weights[f"{part}{i}"]) for part in ("own", "neighbours", "bias"))
+            names = (f"{part}{i}" for part in ("own", "neighbours", "bias"))
+            own, neighbours, bias = (torch.from_numpy(weights[name]) for name in names)
             conv = dgl.nn.SAGEConv(own.shape[1], own.shape[0], "mean")
             conv.fc_self.weight.data.copy_(own)
             conv.fc_neigh.weight.data.copy_(neighbours)
@@ -42,7 +46,12 @@ def dgl_batches(part, options):
     graph = dgl.graph(csc, num_nodes=len(part["indptr"]) - 1)
     sampler = dgl.dataloading.NeighborSampler(options.fanouts[::-1])
     loader = dgl.dataloading.DataLoader(
-        graph, part["train_idx"], sampler, batch_size=options.batch_size, shuffle=True, num_workers=options.loaders
+        graph,
+        part["train_idx"],
+        sampler,
+        batch_size=options.batch_size,
+        shuffle=True,
+        num_workers=options.loaders,
     )
 
     def epoch():
@@ -58,7 +67,9 @@ def graphbolt_batches(part, options):
     features = gb.BasicFeatureStore({("node", None, "feat"): gb.TorchBasedFeature(part["x"])})
     items = gb.ItemSet((part["train_idx"], part["y"][part["train_idx"]]), names=("seed_nodes", "labels"))
     pipe = gb.ItemSampler(items, batch_size=options.batch_size, shuffle=True)
-    pipe = pipe.sample_neighbor(graph, options.fanouts[::-1]).fetch_feature(features, node_feature_keys=["feat"])
+    pipe = pipe.sample_neighbor(graph, options.fanouts[::-1]).fetch_feature(
+        features, node_feature_keys=["feat"]
+    )
     loader = gb.DataLoader(pipe, num_workers=options.loaders)
 
     def epoch():
@@ -100,7 +111,11 @@ def main() -> None:
             total += loss.item() * len(y)
         seconds.append(time.perf_counter() - started)
         losses.append(total / len(part["train_idx"]))
-    print(json.dumps({"lib": options.lib, "epoch_s": sorted(seconds[1:])[len(seconds) // 2 - 1], "losses": losses}))
+    print(
+        json.dumps(
+            {"lib": options.lib, "epoch_s": sorted(seconds[1:])[len(seconds) // 2 - 1], "losses": losses}
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
     python -m benchmarks.sampling --graphs GRAPHS --peer-python DGL_ENV/bin/python
 
-For each graph: sampling alone, and sampling with gathering of float32 rows, with 1 and 2 workers; 1,024 seeds,
-fanouts 15,10,5, layout ``blocks`` (that of both peers). Every contender is a process of its own, all take turns, and
-the median of the repeats counts. The contenders must agree on the nodes and edges of a batch within 1 %.
+For each graph: sampling alone, and sampling with gathering of float32 rows, with 1 and 2 workers; 1,024
+seeds, fanouts 15,10,5, layout ``blocks`` (that of both peers). Every contender is a process of its own, all
+take turns, and the median of the repeats counts. The contenders must agree on the nodes and edges of a batch
+within 1 %.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Our side of ``benchmarks.sampling``: mini-batches from NeighborLoader; one JSON line, like the peers' scripts.
+"""Our side of ``benchmarks.sampling``: mini-batches from NeighborLoader.
+
+Prints one JSON line, like the peers' scripts.
 
 With ``--limit`` it measures the machine instead: the best rate of copying the rows that one batch reads.
 """

@@ -352,7 +352,7 @@ except KeyboardInterrupt:
 
 @pytest.mark.slow
 def test_a_workers_memory_does_not_grow_with_the_graph():
-    """Table and buffers are of the batch's size: a graph 16 times as large costs no more beyond its arrays."""
+    """Table and buffers are of the batch's size: 16 times the graph costs no more beyond its arrays."""
     code = """
 import sys, resource, torch
 from graphbraid.topology import Csc

@@ -149,8 +149,8 @@ def counts_of(csc, fanout, *, trials, **options):
 def test_neighbours_are_drawn_with_probability_fanout_over_degree():
     """For every degree and fanout from 1 to 40, on all rows of one graph at once.
 
-    Each step gives every row fresh draws. Floyd's algorithm with an exclusive bound, or a shuffle that stops one
-    short, fails this for almost every pair.
+    Each step gives every row fresh draws. Floyd's algorithm with an exclusive bound, or a shuffle that stops
+    one short, fails this for almost every pair.
     """
     copies = 250  # rows per degree
     degrees = np.repeat(np.arange(1, 41), copies)
@@ -175,7 +175,8 @@ def test_neighbours_are_drawn_with_probability_fanout_over_degree():
                 assert (per_neighbour == trials).all()
                 continue
             p = fanout / degree
-            # Without replacement the counts are correlated: (d - 1) / d / (p (1 - p)) is the chi-square's scale.
+            # Without replacement the counts are correlated: (d - 1) / d / (p (1 - p)) is the chi-square's
+            # scale.
             chi2 = ((per_neighbour - trials * p) ** 2).sum() / (trials * p * (1 - p)) * (degree - 1) / degree
             assert abs(per_neighbour.sum() - trials * fanout) == 0
             z = (chi2 - (degree - 1)) / np.sqrt(2 * (degree - 1))

@@ -1,0 +1,106 @@
+"""Epochs of a 3-layer GraphSAGE by sampled mini-batches, side by side with DGL and GraphBolt, in one run.
+
+    python -m benchmarks.epoch --graphs GRAPHS --peer-python DGL_ENV/bin/python
+
+CPU only, hidden width 256, fanouts 15,10,5, 1,024 seeds, Adam; every contender starts from the same weights,
+so the losses per epoch must lie on one curve. A peer runs with and without a loader process and counts with
+its better time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.common import Contender, add_common_arguments, ours, run_in_turn, write_results
+
+HIDDEN, LAYERS = 256, 3
+
+
+def write_weights(graph: Path, path: Path) -> None:
+    """Glorot-uniform weights for every contender."""
+    rng = np.random.default_rng(0)
+    width, classes = np.load(graph / "x.npy", mmap_mode="r").shape[1], int(np.load(graph / "y.npy").max()) + 1
+    widths = [width] + [HIDDEN] * (LAYERS - 1) + [classes]
+    weights = {}
+    for i in range(LAYERS):
+        bound = np.sqrt(6 / (widths[i] + widths[i + 1]))
+        for part in ("own", "neighbours"):
+            weights[f"{part}{i}"] = rng.uniform(-bound, bound, (widths[i + 1], widths[i])).astype(np.float32)
+        weights[f"bias{i}"] = np.zeros(widths[i + 1], np.float32)
+    np.savez(path, **weights)
+
+
+def contenders(graph: Path, weights: Path, options: argparse.Namespace) -> list[Contender]:
+    """Ours, ours in bfloat16, and the peers with 0 and 1 loader processes."""
+    common = [str(graph), str(weights), "--epochs", str(options.epochs)]
+    script = str(Path(__file__).with_name("epoch_peer.py"))
+    peers = [
+        Contender(f"{lib}, {n} loader processes", [options.peer_python, script, lib, *common, "--loaders", n])
+        for lib in ("dgl", "graphbolt")
+        for n in ("0", "1")
+    ]
+    mine = [
+        Contender("graphbraid", ours("epoch_ours", *common)),
+        Contender("graphbraid, bfloat16", ours("epoch_ours", *common, "--bfloat16")),
+    ]
+    return mine + peers
+
+
+def check_same_curve(group: list[Contender]) -> float:
+    """The largest relative distance of a contender's loss from ours, over the epochs."""
+    mine = np.array(group[0].runs[0]["losses"])
+    worst = max(float(np.abs(np.array(c.runs[0]["losses"]) / mine - 1).max()) for c in group)
+    if worst > 0.01:
+        sys.exit(f"the loss curves differ by {worst:.2%}: {[(c.name, c.runs[0]['losses']) for c in group]}")
+    return worst
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """All contenders on one graph."""
+    graph = options.graphs / options.name
+    with tempfile.TemporaryDirectory() as folder:
+        weights = Path(folder) / "weights.npz"
+        write_weights(graph, weights)
+        group = contenders(graph, weights, options)
+        run_in_turn(group, options.repeats)
+    mine = group[0].median("epoch_s")
+    rows = [
+        {"name": c.name, "epoch_s": c.median("epoch_s"), "ratio": c.median("epoch_s") / mine, "runs": c.runs}
+        for c in group
+    ]
+    best = {lib: min(r["ratio"] for r in rows if r["name"].startswith(lib)) for lib in ("dgl", "graphbolt")}
+    return {"graph": options.name, "rows": rows, "ratio": best, "loss_distance": check_same_curve(group)}
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_common_arguments(parser)
+    parser.add_argument("--name", default="products-lite")
+    parser.add_argument("--epochs", type=int, default=4, help="the first is not timed")
+    options = parser.parse_args()
+    if not options.peer_python:
+        parser.error(
+            "--peer-python must name the Python of an environment with dgl 2.1; see benchmarks/README.md"
+        )
+    results = measure(options)
+    table = Table("contender", "s per epoch", "x graphbraid", "loss per epoch")
+    for row in results["rows"]:
+        losses = " ".join(f"{loss:.4f}" for loss in row["runs"][0]["losses"])
+        table.add_row(row["name"], f"{row['epoch_s']:.2f}", f"{row['ratio']:.2f}", losses)
+    Console(width=130).print(table)
+    print("wrote", write_results("epoch", results, options.out))
+
+
+if __name__ == "__main__":
+    main()
