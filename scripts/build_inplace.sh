@@ -4,6 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
-cmake -S . -B build/inplace -G Ninja -DPython_EXECUTABLE="$(realpath -s "$python")" -DCMAKE_BUILD_TYPE=Release >/dev/null
+launcher=$(command -v ccache || true) # where it is installed, an unchanged kernel is not compiled again
+cmake -S . -B build/inplace -G Ninja -DPython_EXECUTABLE="$(realpath -s "$python")" -DCMAKE_BUILD_TYPE=Release \
+  -DCMAKE_CXX_COMPILER_LAUNCHER="$launcher" >/dev/null
 cmake --build build/inplace
 cp build/inplace/_native*.so src/graphbraid/
