@@ -19,7 +19,6 @@ from graphbraid.topology import Csc, coo_to_csc, transpose_of
 
 Combine = Literal["sum", "mean", "max", "first"]
 _COMBINE = ("sum", "mean", "max", "first")  # positions are the kernel's Reduce
-_PART = 1 << 20  # edges renamed at a time, so that no edge-sized temporary is made
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -73,8 +72,8 @@ def remove_self_loops(csc: Csc, edge_id: Tensor | None = None, *, keep_edge_id: 
     """Drop the edges from a node to itself; the others keep their order."""
     native = _native_for(csc)
     if native is not None:
-        arrays = (csc.indptr, csc.indices, csc.weight)
-        return _rewritten(csc, edge_id, keep_edge_id, lambda *out: native.drop_loops(*arrays, *out))
+        arrays = (csc.indptr, csc.indices, csc.weight, edge_id)
+        return _rewritten(csc, keep_edge_id, lambda *out: native.drop_loops(*arrays, *out))
     destinations = csc.destinations()
     origin = (csc.indices != destinations).nonzero().flatten()
     weight = None if csc.weight is None else csc.weight[origin]
@@ -89,16 +88,16 @@ def add_self_loops(
     csc, edge_id = _sorted(csc, edge_id)
     native = _native_for(csc)
     if native is not None:
-        arrays = (csc.indptr, csc.indices, csc.weight, weight)
-        return _rewritten(csc, edge_id, keep_edge_id, lambda *out: native.add_loops(*arrays, *out))
+        arrays = (csc.indptr, csc.indices, csc.weight, edge_id, weight)
+        return _rewritten(csc, keep_edge_id, lambda *out: native.add_loops(*arrays, *out))
     destinations = csc.destinations()
-    has_loop = torch.zeros(csc.num_dst, dtype=torch.bool)
+    has_loop = csc.indptr.new_zeros(csc.num_dst, dtype=torch.bool)
     has_loop[destinations[csc.indices == destinations]] = True
     new = (~has_loop).nonzero().flatten()
     src = torch.cat([csc.indices.long(), new])
     dst = torch.cat([destinations.long(), new])
     edited, perm = coo_to_csc(src, dst, csc.num_src, csc.num_dst)
-    perm = torch.arange(src.numel()) if perm is None else perm
+    perm = torch.arange(src.numel(), device=src.device) if perm is None else perm
     origin = torch.where(perm < csc.num_edges, perm, -1)
     if csc.weight is not None:
         edited.weight = torch.cat([csc.weight, csc.weight.new_full((new.numel(),), weight)])[perm]
@@ -113,31 +112,27 @@ def _merge(csc: Csc, edge_id: Tensor | None, weights: str, keep_edge_id: bool, *
     back: tuple[Tensor | None, ...] = (None, None, None)
     if both_ways:
         back = transpose_of(csc, keep_perm=keep_edge_id or csc.weight is not None, narrow_perm=True)
-    arrays = (csc.indptr, csc.indices, csc.weight, *back, _COMBINE.index(weights))
-    return _rewritten(csc, edge_id, keep_edge_id, lambda *out: native.merge_rows(*arrays, *out))
+    arrays = (csc.indptr, csc.indices, csc.weight, edge_id, *back, _COMBINE.index(weights))
+    return _rewritten(csc, keep_edge_id, lambda *out: native.merge_rows(*arrays, *out))
 
 
-def _rewritten(csc: Csc, edge_id: Tensor | None, keep_edge_id: bool, rewrite: Any) -> Edited:
+def _rewritten(csc: Csc, keep_edge_id: bool, rewrite: Any) -> Edited:
     """Run a kernel that rewrites rows twice: to count, and into arrays of that size."""
     indptr = torch.empty_like(csc.indptr)
     rewrite(indptr, None, None, None)
     num_edges = int(indptr[-1])
     indices = csc.indices.new_empty(num_edges)
     weight = None if csc.weight is None else csc.weight.new_empty(num_edges)
-    origin = torch.empty(num_edges, dtype=torch.int64) if keep_edge_id else None
-    rewrite(indptr, indices, weight, origin)
-    ids = None if origin is None else _ids_of(origin, edge_id)
+    ids = torch.empty(num_edges, dtype=torch.int64) if keep_edge_id else None
+    rewrite(indptr, indices, weight, ids)
     return Edited(csc=Csc(indptr, indices, csc.num_src, weight), edge_id=ids)
 
 
 def _ids_of(origin: Tensor, edge_id: Tensor | None) -> Tensor:
-    """The ids of the edges at ``origin``, in its memory; -1 stays."""
+    """The ids of the edges at ``origin``; -1 stays."""
     if edge_id is None or not edge_id.numel():
         return origin
-    for i in range(0, origin.numel(), _PART):
-        part = origin[i : i + _PART]
-        part.copy_(torch.where(part < 0, -1, edge_id[part.clamp(min=0)]))
-    return origin
+    return torch.where(origin < 0, -1, edge_id[origin.clamp(min=0)])
 
 
 def _sorted(csc: Csc, edge_id: Tensor | None) -> tuple[Csc, Tensor | None]:
@@ -152,7 +147,7 @@ def _reference_merge(
     csc: Csc, edge_id: Tensor | None, weights: str, keep_edge_id: bool, *, both_ways: bool
 ) -> Edited:
     src, dst = csc.indices.long(), csc.destinations().long()
-    origin = torch.arange(csc.num_edges)
+    origin = torch.arange(csc.num_edges, device=src.device)
     if both_ways:
         crossing = (src != dst).nonzero().flatten()
         src, dst = torch.cat([src, dst[crossing]]), torch.cat([dst, src[crossing]])
@@ -160,7 +155,7 @@ def _reference_merge(
     _, perm = coo_to_csc(src, dst, csc.num_src, csc.num_dst)
     if perm is not None:
         src, dst, origin = src[perm], dst[perm], origin[perm]
-    first = torch.ones(src.numel(), dtype=torch.bool)
+    first = torch.ones_like(src, dtype=torch.bool)
     first[1:] = (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])
     weight = None
     if csc.weight is not None:
@@ -173,16 +168,16 @@ def _reference_merge(
 def _reference_combine(weight: Tensor, group: Tensor, num_groups: int, how: str) -> Tensor:
     """Combine the weights of each group; groups are runs of consecutive edges."""
     if how == "first":
-        starts = torch.ones(group.numel(), dtype=torch.bool)
+        starts = torch.ones_like(group, dtype=torch.bool)
         starts[1:] = group[1:] != group[:-1]
         return weight[starts]
     reduce = {"sum": "sum", "mean": "mean", "max": "amax"}[how]
-    out = torch.zeros(num_groups, dtype=torch.float64)
+    out = weight.new_zeros(num_groups, dtype=torch.float64)
     return out.scatter_reduce(0, group, weight.double(), reduce, include_self=False).float()
 
 
 def _from_sorted_list(csc: Csc, src: Tensor, dst: Tensor, weight: Tensor | None) -> Csc:
-    indptr = torch.zeros(csc.num_dst + 1, dtype=torch.int64)
+    indptr = csc.indptr.new_zeros(csc.num_dst + 1)
     torch.cumsum(torch.bincount(dst, minlength=csc.num_dst), 0, out=indptr[1:])
     return Csc(indptr, src.to(csc.indices.dtype), csc.num_src, weight)
 

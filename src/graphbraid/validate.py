@@ -134,7 +134,7 @@ def validate_splits(graph: Graph) -> None:
     Raises:
         DataError: names the split and the first id that is wrong.
     """
-    owner = torch.zeros(graph.num_nodes, dtype=torch.uint8)
+    owner = torch.zeros(graph.num_nodes, dtype=torch.uint8, device=graph.csc.indptr.device)
     names = list(graph.splits)
     for number, (name, ids) in enumerate(graph.splits.items(), start=1):
         if not ids.numel():

@@ -77,7 +77,7 @@ def test_coo_to_csc_takes_each_order_of_the_list(order):
 
 @pytest.mark.parametrize("num_threads", [2, 3, 7])
 def test_results_do_not_depend_on_threads(num_threads):
-    src, dst = random_edges(3000, 400_000)  # enough edges for seven chunks
+    src, dst = random_edges(3000, 2_000_000)  # enough edges for seven chunks
     results = []
     for count in (1, num_threads):
         with threads(count):

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "arrays.h"
+#include "hugepages.h"
 #include "parallel.h"
 
 namespace gb {
@@ -35,12 +36,14 @@ class CountingSink {
   int64_t count_ = 0;
 };
 
-// The arrays a rewrite gives; weight and origin (the edge it came from, -1: none) may be null.
+// The arrays a rewrite gives. weight may be null, and id, which gets edge_id of the edge each one came from
+// (its position where edge_id is null), -1 for a new one.
 template <typename Node>
 struct Edges {
   Node* indices;
   float* weight;
-  int64_t* origin;
+  int64_t* id;
+  const int64_t* edge_id;
 };
 
 template <typename Node>
@@ -50,7 +53,8 @@ class WritingSink {
   void emit(int64_t source, int64_t origin, float weight) {
     out_.indices[place_] = static_cast<Node>(source);
     if (out_.weight != nullptr) out_.weight[place_] = weight;
-    if (out_.origin != nullptr) out_.origin[place_] = origin;
+    if (out_.id != nullptr)
+      out_.id[place_] = origin < 0 || out_.edge_id == nullptr ? origin : out_.edge_id[origin];
     ++place_;
   }
 
@@ -64,6 +68,9 @@ class WritingSink {
 template <typename Node, typename Row>
 void rewrite_rows(int64_t num_rows, int64_t* indptr, const Edges<Node>& out, const Row& row) {
   if (out.indices != nullptr) {
+    use_huge_pages(out.indices, indptr[num_rows]);
+    use_huge_pages(out.weight, out.weight != nullptr ? indptr[num_rows] : 0);
+    use_huge_pages(out.id, out.id != nullptr ? indptr[num_rows] : 0);
     parallel_dynamic(num_rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
       WritingSink<Node> sink(out, indptr[begin]);
       for (int64_t v = begin; v < end; ++v) row(v, sink);
@@ -122,15 +129,17 @@ class Weights {
 // A self-loop is its own transpose, so those of the transpose are left out: it counts once.
 template <typename Node, typename Perm>
 void merge_rows(Array1<const int64_t> indptr, Array1<const Node> indices,
-                std::optional<Array1<const float>> weight, std::optional<Array1<const int64_t>> back_indptr,
+                std::optional<Array1<const float>> weight, std::optional<Array1<const int64_t>> edge_id,
+                std::optional<Array1<const int64_t>> back_indptr,
                 std::optional<Array1<const Node>> back_indices, std::optional<Array1<const Perm>> back_perm,
                 int reduce, Array1<int64_t> out_indptr, std::optional<Array1<Node>> out_indices,
-                std::optional<Array1<float>> out_weight, std::optional<Array1<int64_t>> out_origin) {
+                std::optional<Array1<float>> out_weight, std::optional<Array1<int64_t>> out_id) {
   const int64_t *ptr = indptr.data(), *back_ptr = data_or_null(back_indptr);
   const Node *source = indices.data(), *back = data_or_null(back_indices);
   const Perm* perm = data_or_null(back_perm);
   const float* w = data_or_null(weight);
-  const Edges<Node> out{data_or_null(out_indices), data_or_null(out_weight), data_or_null(out_origin)};
+  const Edges<Node> out{data_or_null(out_indices), data_or_null(out_weight), data_or_null(out_id),
+                        data_or_null(edge_id)};
   const int64_t num_rows = static_cast<int64_t>(indptr.size()) - 1;
   const auto row = [=](int64_t v, auto& sink) {
     int64_t i = ptr[v], j = back_ptr != nullptr ? back_ptr[v] : 0;
@@ -154,13 +163,14 @@ void merge_rows(Array1<const int64_t> indptr, Array1<const Node> indices,
 // Rows without their self-loops.
 template <typename Node>
 void drop_loops(Array1<const int64_t> indptr, Array1<const Node> indices,
-                std::optional<Array1<const float>> weight, Array1<int64_t> out_indptr,
-                std::optional<Array1<Node>> out_indices, std::optional<Array1<float>> out_weight,
-                std::optional<Array1<int64_t>> out_origin) {
+                std::optional<Array1<const float>> weight, std::optional<Array1<const int64_t>> edge_id,
+                Array1<int64_t> out_indptr, std::optional<Array1<Node>> out_indices,
+                std::optional<Array1<float>> out_weight, std::optional<Array1<int64_t>> out_id) {
   const int64_t* ptr = indptr.data();
   const Node* source = indices.data();
   const float* w = data_or_null(weight);
-  const Edges<Node> out{data_or_null(out_indices), data_or_null(out_weight), data_or_null(out_origin)};
+  const Edges<Node> out{data_or_null(out_indices), data_or_null(out_weight), data_or_null(out_id),
+                        data_or_null(edge_id)};
   const int64_t num_rows = static_cast<int64_t>(indptr.size()) - 1;
   const auto row = [=](int64_t v, auto& sink) {
     for (int64_t e = ptr[v]; e < ptr[v + 1]; ++e)
@@ -174,13 +184,14 @@ void drop_loops(Array1<const int64_t> indptr, Array1<const Node> indices,
 // is none.
 template <typename Node>
 void add_loops(Array1<const int64_t> indptr, Array1<const Node> indices,
-               std::optional<Array1<const float>> weight, float loop_weight, Array1<int64_t> out_indptr,
-               std::optional<Array1<Node>> out_indices, std::optional<Array1<float>> out_weight,
-               std::optional<Array1<int64_t>> out_origin) {
+               std::optional<Array1<const float>> weight, std::optional<Array1<const int64_t>> edge_id,
+               float loop_weight, Array1<int64_t> out_indptr, std::optional<Array1<Node>> out_indices,
+               std::optional<Array1<float>> out_weight, std::optional<Array1<int64_t>> out_id) {
   const int64_t* ptr = indptr.data();
   const Node* source = indices.data();
   const float* w = data_or_null(weight);
-  const Edges<Node> out{data_or_null(out_indices), data_or_null(out_weight), data_or_null(out_origin)};
+  const Edges<Node> out{data_or_null(out_indices), data_or_null(out_weight), data_or_null(out_id),
+                        data_or_null(edge_id)};
   const int64_t num_rows = static_cast<int64_t>(indptr.size()) - 1;
   const auto row = [=](int64_t v, auto& sink) {
     int64_t e = ptr[v];
@@ -198,19 +209,19 @@ void add_loops(Array1<const int64_t> indptr, Array1<const Node> indices,
 template <typename Node, typename Perm>
 void bind_merge_rows(nb::module_& m) {
   m.def("merge_rows", &merge_rows<Node, Perm>, nb::arg("indptr"), nb::arg("indices"),
-        nb::arg("weight").none(), nb::arg("back_indptr").none(), nb::arg("back_indices").none(),
-        nb::arg("back_perm").none(), nb::arg("reduce"), nb::arg("out_indptr"), nb::arg("out_indices").none(),
-        nb::arg("out_weight").none(), nb::arg("out_origin").none());
+        nb::arg("weight").none(), nb::arg("edge_id").none(), nb::arg("back_indptr").none(),
+        nb::arg("back_indices").none(), nb::arg("back_perm").none(), nb::arg("reduce"), nb::arg("out_indptr"),
+        nb::arg("out_indices").none(), nb::arg("out_weight").none(), nb::arg("out_id").none());
 }
 
 template <typename Node>
 void bind_loops(nb::module_& m) {
   m.def("drop_loops", &drop_loops<Node>, nb::arg("indptr"), nb::arg("indices"), nb::arg("weight").none(),
-        nb::arg("out_indptr"), nb::arg("out_indices").none(), nb::arg("out_weight").none(),
-        nb::arg("out_origin").none());
+        nb::arg("edge_id").none(), nb::arg("out_indptr"), nb::arg("out_indices").none(),
+        nb::arg("out_weight").none(), nb::arg("out_id").none());
   m.def("add_loops", &add_loops<Node>, nb::arg("indptr"), nb::arg("indices"), nb::arg("weight").none(),
-        nb::arg("loop_weight"), nb::arg("out_indptr"), nb::arg("out_indices").none(),
-        nb::arg("out_weight").none(), nb::arg("out_origin").none());
+        nb::arg("edge_id").none(), nb::arg("loop_weight"), nb::arg("out_indptr"),
+        nb::arg("out_indices").none(), nb::arg("out_weight").none(), nb::arg("out_id").none());
 }
 
 }  // namespace

@@ -49,6 +49,7 @@ void csc_from_any(const In* src, const In* dst, int64_t num_edges, int64_t num_s
   const auto source = [=](int64_t e) { return src[e]; };
   if (perm == nullptr) {
     std::unique_ptr<Node[]> half(new Node[num_edges]);
+    use_huge_pages(half.get(), num_edges);
     counting_scatter<Count>(num_edges, num_src, by_source.get(), source, kNoCursor,
                             [&](int64_t e, int64_t place, int) { half[place] = static_cast<Node>(dst[e]); });
     counting_scatter<Count>(
@@ -57,6 +58,7 @@ void csc_from_any(const In* src, const In* dst, int64_t num_edges, int64_t num_s
     return;
   }
   std::unique_ptr<Halfway<Node, Count>[]> half(new Halfway<Node, Count>[num_edges]);
+  use_huge_pages(half.get(), num_edges);
   counting_scatter<Count>(num_edges, num_src, by_source.get(), source, kNoCursor,
                           [&](int64_t e, int64_t place, int) {
                             half[place] = {static_cast<Node>(dst[e]), static_cast<Count>(e)};
@@ -81,6 +83,8 @@ void coo_to_csc(Array1<const In> src, Array1<const In> dst, int64_t num_src, Arr
   const In *s = src.data(), *d = dst.data();
   int64_t* p = perm ? perm->data() : nullptr;
   nb::gil_scoped_release release;
+  use_huge_pages(indices.data(), num_edges);
+  use_huge_pages(p, num_edges);
   const bool sorted = first_unsorted(s, num_edges) < 0;
   if (sorted && wide) {
     csc_from_sorted_sources<In, Node, int64_t>(s, d, num_edges, num_dst, indptr.data(), indices.data(), p);
@@ -111,6 +115,8 @@ void transpose_csc(Array1<const int64_t> indptr, Array1<const Node> indices, Arr
     if (p != nullptr) p[place] = static_cast<Perm>(e);
   };
   nb::gil_scoped_release release;
+  use_huge_pages(destinations, num_edges);
+  use_huge_pages(p, num_edges);
   if (wide) {
     counting_scatter<int64_t>(num_edges, num_src, out_indptr.data(), key, row_cursor, emit);
   } else {
@@ -158,7 +164,7 @@ void fill_rows(Array1<const int64_t> indptr, Array1<T> out) {
   const int64_t* ptr = indptr.data();
   T* rows = out.data();
   nb::gil_scoped_release release;
-  parallel_static(num_edges, 1 << 16, [=](int64_t begin, int64_t end) {
+  parallel_static(num_edges, 1 << 18, [=](int64_t begin, int64_t end) {
     RowCursor row(ptr, num_rows, begin);
     for (int64_t e = begin; e < end; ++e) rows[e] = static_cast<T>(row.row_of(e));
   });
@@ -172,7 +178,7 @@ void rows_to_indptr(Array1<const T> rows, Array1<int64_t> indptr) {
   int64_t* ptr = indptr.data();
   nb::gil_scoped_release release;
   // Edge e opens the rows after that of edge e - 1, up to its own; "edge" num_edges opens all the rest.
-  parallel_static(num_edges + 1, 1 << 16, [=](int64_t begin, int64_t end) {
+  parallel_static(num_edges + 1, 1 << 18, [=](int64_t begin, int64_t end) {
     for (int64_t e = begin; e < end; ++e) {
       const int64_t first = e == 0 ? 0 : static_cast<int64_t>(row[e - 1]) + 1;
       const int64_t last = e == num_edges ? num_rows : static_cast<int64_t>(row[e]);

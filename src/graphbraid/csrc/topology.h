@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "hugepages.h"
 #include "parallel.h"
 
 namespace gb {
@@ -17,7 +18,9 @@ namespace gb {
 // How many chunks of `num_items` to count separately. Each costs `num_keys` counters, so that together they
 // stay below one counter per item: graphs with more nodes than edges are done by one thread.
 inline int64_t scatter_chunks(int64_t num_items, int64_t num_keys) {
-  constexpr int64_t kItemsPerChunk = 1 << 15;  // below this a thread costs more than it saves
+  // A mini-batch block stays on one thread (5 ms): beside busy sampling threads a second one that waits for
+  // its turn has cost up to 50 ms.
+  constexpr int64_t kItemsPerChunk = 1 << 18;
   const int64_t by_memory = num_items / std::max<int64_t>(num_keys, 1);
   return std::clamp<int64_t>(std::min(by_memory, num_items / kItemsPerChunk), 1, max_threads());
 }
@@ -63,6 +66,7 @@ void counting_scatter(int64_t num_items, int64_t num_keys, int64_t* indptr, cons
                       const MakeCursor& make_cursor, const Emit& emit) {
   const int64_t num_chunks = scatter_chunks(num_items, num_keys);
   std::unique_ptr<Count[]> counts(new Count[num_chunks * num_keys]);
+  use_huge_pages(counts.get(), num_chunks * num_keys);
   const auto chunk_begin = [&](int64_t chunk) { return num_items * chunk / num_chunks; };
   parallel_dynamic(num_chunks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t c = begin; c < end; ++c) {
@@ -100,7 +104,7 @@ class RowCursor {
 template <typename Wrong>
 int64_t first_where(int64_t n, const Wrong& wrong) {
   std::atomic<int64_t> first{n};
-  parallel_dynamic(n, 1 << 14, [&](int64_t begin, int64_t end) {
+  parallel_dynamic(n, 1 << 16, [&](int64_t begin, int64_t end) {
     if (begin >= first.load(std::memory_order_relaxed)) return;
     for (int64_t i = begin; i < end; ++i) {
       if (!wrong(i)) continue;

@@ -1,0 +1,81 @@
+"""Peak memory of building and editing a graph, measured in a process of its own."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from graphbraid import kernels
+
+NUM_EDGES = 8_000_000
+
+# Prints the peak of resident memory over what the process held before it made the input, as a multiple of the
+# bytes of the larger of input and result as an int64 edge list, and the seconds.
+MEASURE = """
+import json, sys, time
+from pathlib import Path
+import torch
+from graphbraid.graph import Graph
+
+def status(field):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+operation, num_edges = sys.argv[1], int(sys.argv[2])
+num_nodes = num_edges // 20
+Graph.from_edge_index(torch.randint(100, (2, 10_000)), 100).symmetrized()  # loads the kernels
+
+def edges():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(num_nodes, (2, num_edges), generator=generator)
+
+OPERATIONS = {
+    "from_edge_index": lambda source: Graph.from_edge_index(source, num_nodes),
+    "from_edge_index, no ids": lambda source: Graph.from_edge_index(source, num_nodes, keep_edge_id=False),
+    "symmetrized": lambda source: source.symmetrized(),
+    "symmetrized again": lambda source: source.symmetrized(),
+    "without_duplicates": lambda source: source.without_duplicates(),
+    "with_self_loops": lambda source: source.with_self_loops(),
+    "without_self_loops": lambda source: source.without_self_loops(),
+    "validate": lambda source: source.validate(),
+}
+before = status("VmRSS")
+source = edges()
+if not operation.startswith("from_edge_index"):
+    source = Graph.from_edge_index(source, num_nodes)
+if operation == "symmetrized again":
+    source = source.symmetrized()
+Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
+start = time.perf_counter()
+result = OPERATIONS[operation](source)
+seconds = time.perf_counter() - start
+largest = max(result.num_edges, num_edges if isinstance(source, torch.Tensor) else source.num_edges)
+print(json.dumps({"ratio": (status("VmHWM") - before) / (16 * largest), "seconds": seconds}))
+"""
+
+
+def measure(operation: str, num_edges: int = NUM_EDGES) -> dict[str, float]:
+    command = [sys.executable, "-c", MEASURE, operation, str(num_edges)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(
+    ("operation", "bound"),
+    [
+        ("from_edge_index", 2.5),  # 1 (input) + 0.75 (result with ids) + 0.5 (between the passes)
+        ("from_edge_index, no ids", 1.75),  # 1 + 0.25 + 0.25
+        ("symmetrized", 2.5),  # 0.75 + 1.5 (result) + 0.5 (transpose) over twice the edges
+        ("symmetrized again", 2.5),  # 0.75 + 0.75 + 0.5
+        ("without_duplicates", 2),
+        ("with_self_loops", 2),
+        ("without_self_loops", 2),
+        ("validate", 1),
+    ],
+)
+def test_peak_memory_stays_below_a_multiple_of_the_edges(operation, bound):
+    if kernels.native() is None:
+        pytest.skip("the reference twins promise no bound")
+    assert measure(operation)["ratio"] < bound
