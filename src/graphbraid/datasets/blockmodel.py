@@ -26,6 +26,7 @@ from torch import Tensor
 
 from graphbraid import kernels
 from graphbraid.datasets.draws import draws, stream_key
+from graphbraid.datasets.ids import sorted_unique
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
 from graphbraid.topology import Csc
@@ -34,6 +35,7 @@ _Array = npt.NDArray[Any]
 
 _BLOCK, _WEIGHT, _EDGE, _CENTRE, _NOISE, _LABEL, _SPLIT = range(7)  # what a key draws
 _TWIN_CHUNK = 1 << 20  # draws the twins make at a time, which bounds their temporaries
+_LOW_HALVES = np.uint64(0x0000FFFF0000FFFF)  # of both 32-bit halves
 FEATURE_UNIT = 1 << 15  # features are whole multiples of 1 / FEATURE_UNIT
 
 
@@ -159,7 +161,7 @@ def reference_csc(stubs: _Stubs) -> tuple[Tensor, Tensor]:
     num_stubs = len(stubs.owner)
     pairs = [_edges(stubs, at, min(at + _TWIN_CHUNK, num_stubs)) for at in range(0, num_stubs, _TWIN_CHUNK)]
     u, v = (np.concatenate(ends) for ends in zip(*pairs, strict=True))
-    codes = np.unique(np.concatenate([u * stubs.num_nodes + v, v * stubs.num_nodes + u]))
+    codes = sorted_unique(np.concatenate([u * stubs.num_nodes + v, v * stubs.num_nodes + u]))
     indptr = np.zeros(stubs.num_nodes + 1, np.int64)
     np.cumsum(np.bincount(codes // stubs.num_nodes, minlength=stubs.num_nodes), out=indptr[1:])
     return torch.from_numpy(indptr), torch.from_numpy((codes % stubs.num_nodes).astype(np.int32))
@@ -189,8 +191,10 @@ def reference_features(class_of: _Array, centre: _Array, key: int) -> Tensor:
     rows = max(1, _TWIN_CHUNK // width)
     for first in range(0, len(class_of), rows):
         chunk = out[first : first + rows]
-        bits = draws(key, chunk.size, first * width).view(np.uint16).reshape(*chunk.shape, 4)
-        noise = bits.sum(axis=2, dtype=np.int32) - 2 * 65535
+        bits = draws(key, chunk.size, first * width)
+        pairs = (bits & _LOW_HALVES) + ((bits >> np.uint64(16)) & _LOW_HALVES)
+        parts = pairs.view(np.uint32).reshape(*chunk.shape, 2)  # each the sum of two 16-bit parts
+        noise = (parts[..., 0] + parts[..., 1]).astype(np.int32) - 2 * 65535
         chunk[:] = (noise + centre[class_of[first : first + rows]]).astype(np.float32) / FEATURE_UNIT
     return torch.from_numpy(out)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphbraid.datasets.ids import NodeIds
+from graphbraid.datasets.ids import NodeIds, sorted_unique
 from graphbraid.datasets.table_file import TableFile, require_pyarrow
 from graphbraid.errors import DataError
 
@@ -87,7 +87,7 @@ class _Ints:
     def encode(self, values: Any, file: TableFile, row: int, column: str) -> _Array:
         found: _Array = values.to_numpy(zero_copy_only=False)
         if self._known is None:
-            self._seen.append(np.unique(found))
+            self._seen.append(sorted_unique(found))
             return found
         nodes = self._known.search(found)
         if (missing := np.flatnonzero(nodes < 0)).size:
@@ -98,7 +98,7 @@ class _Ints:
         """The ids; without a node table, replaces the ids in ``ends`` by their numbers, a part at a time."""
         if self._known is not None:
             return self._known
-        values = np.unique(_join(self._seen, np.int64))
+        values = sorted_unique(_join(self._seen, np.int64))
         for ids in ends:
             for first in range(0, len(ids), _PART):
                 part = ids[first : first + _PART]
