@@ -16,6 +16,7 @@ from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.cpu import Pipeline, make_pipeline
 from graphbraid.sampling.minibatch import BatchSource, MiniBatch
 from graphbraid.sampling.schedule import SeedSchedule
+from graphbraid.topology import degrees_and_loops
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -127,9 +128,9 @@ class NeighborLoader:
         self.num_workers = max(num_workers, 1)
         self._depth = self.num_workers * (prefetch_factor or 2)
         self._gather = gather
-        degree = _degrees(graph) if src_degree else None
+        degree, loop = degrees_and_loops(graph.csc) if src_degree else (None, None)
         self._source = BatchSource(
-            graph=graph, node_attrs=node_attrs, edge_attrs=edge_attrs, src_degree=degree
+            graph=graph, node_attrs=node_attrs, edge_attrs=edge_attrs, src_degree=degree, src_loop=loop
         )
         self._pipeline: Pipeline | None = None
         self._before: dict[str, float] = {}
@@ -304,12 +305,3 @@ def _as_seeds(input_nodes: Tensor | str | None, graph: Graph) -> Tensor:
             f"input_nodes must be ids in [0, {graph.num_nodes}); input_nodes[{i}] is {int(seeds[i])}"
         )
     return seeds.to(torch.int64).contiguous()
-
-
-def _degrees(graph: Graph) -> Tensor:
-    """``(num_nodes,)`` float32 in-degrees, or sums of in-weights; self-loops are not counted."""
-    csc = graph.csc
-    dst = csc.destinations()
-    weight = csc.weight if csc.weight is not None else torch.ones(csc.num_edges)
-    weight = torch.where(csc.indices == dst, torch.zeros(()), weight)
-    return torch.zeros(graph.num_nodes).index_add_(0, dst.long(), weight)

@@ -250,6 +250,24 @@ def _first_true(flags: Tensor, shift: int = 0) -> int:
     return int(flags.int().argmax()) + shift if bool(flags.any()) else -1
 
 
+def degrees_and_loops(csc: Csc) -> tuple[Tensor, Tensor | None]:
+    """What :attr:`Csc.src_degree` and :attr:`Csc.src_loop` say, for all nodes; by chunks of nodes."""
+    degree, loop = torch.empty(csc.num_dst), None
+    step = 1 << 16  # nodes at a time: nothing the size of the edges is made
+    for start in range(0, csc.num_dst, step):
+        end = min(start + step, csc.num_dst)
+        low, high = int(csc.indptr[start]), int(csc.indptr[end])
+        owner = torch.arange(end - start).repeat_interleave(csc.indptr[start : end + 1].diff())
+        weight = torch.ones(high - low) if csc.weight is None else csc.weight[low:high].clone()
+        at = (csc.indices[low:high] == owner + start).nonzero().squeeze(1)
+        if at.numel():
+            loop = torch.full((csc.num_dst,), torch.nan) if loop is None else loop
+            loop[owner[at] + start] = weight[at]
+        weight[at] = 0
+        degree[start:end] = torch.zeros(end - start).index_add_(0, owner, weight)
+    return degree, loop
+
+
 def index_dtype(num_nodes: int) -> torch.dtype:
     """The dtype node ids are stored in: int32 where every id fits, which halves the bytes a kernel reads."""
     return torch.int32 if num_nodes <= torch.iinfo(torch.int32).max else torch.int64

@@ -32,6 +32,8 @@ class BatchSource:
     """Further tensors with a row per edge, in the order the graph was made from, such as ``edge_attr``."""
     src_degree: Tensor | None = None
     """``(num_nodes,)`` float32 degrees that blocks carry for layers that normalise by them."""
+    src_loop: Tensor | None = None
+    """``(num_nodes,)`` float32 weights of self-loops, for the same layers; see :class:`graphbraid.Csc`."""
 
 
 class MiniBatch:
@@ -243,11 +245,16 @@ class MiniBatch:
         if weight is not None:
             assert adjacency.edges is not None
             weight = weight[adjacency.edges[:num_edges]].to(self._device)
-        degree = self._source.src_degree
+        sources = self._sampled.n_id[:num_src]
+        degree, loop = (
+            None if values is None else values[sources].to(self._device)
+            for values in (self._source.src_degree, self._source.src_loop)
+        )
         return Csc(
             adjacency.indptr[: num_dst + 1].to(self._device),
             adjacency.indices[:num_edges].to(self._device),
             num_src,
             weight,
-            None if degree is None else degree[self._sampled.n_id[:num_src]].to(self._device),
+            src_degree=degree,
+            src_loop=loop,
         )

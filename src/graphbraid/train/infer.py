@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from graphbraid.errors import ResourceError
 from graphbraid.files import format_bytes
 from graphbraid.graph import Graph, SparseFeatures
-from graphbraid.topology import Csc
+from graphbraid.topology import Csc, degrees_and_loops
 from graphbraid.train.activations import Activations
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.runner import ModelRunner
@@ -105,7 +105,7 @@ class _LayerWise:
         self._degree: Tensor | None = None
         self._loop: Tensor | None = None
         if runner.uses_degrees:
-            self._degree, self._loop = _degrees_and_loops(self._graph.csc)
+            self._degree, self._loop = degrees_and_loops(self._graph.csc)
 
     def run(self, nodes: Tensor) -> Iterator[Chunk]:
         num_layers: int = self._runner.model.num_layers  # type: ignore[assignment]
@@ -178,24 +178,6 @@ class _LayerWise:
         degree = None if self._degree is None else self._degree[src]
         loop = None if self._loop is None else self._loop[src]
         return src, Csc(indptr, indices, src.numel(), weight, src_degree=degree, src_loop=loop)
-
-
-def _degrees_and_loops(csc: Csc) -> tuple[Tensor, Tensor | None]:
-    """What :attr:`Csc.src_degree` and :attr:`Csc.src_loop` say, for all nodes; by chunks of nodes."""
-    degree, loop = torch.empty(csc.num_dst), None
-    step = 1 << 16
-    for start in range(0, csc.num_dst, step):
-        end = min(start + step, csc.num_dst)
-        low, high = int(csc.indptr[start]), int(csc.indptr[end])
-        owner = torch.arange(end - start).repeat_interleave(csc.indptr[start : end + 1].diff())
-        weight = torch.ones(high - low) if csc.weight is None else csc.weight[low:high].clone()
-        at = (csc.indices[low:high] == owner + start).nonzero().squeeze(1)
-        if at.numel():
-            loop = torch.full((csc.num_dst,), torch.nan) if loop is None else loop
-            loop[owner[at] + start] = weight[at]
-        weight[at] = 0
-        degree[start:end] = torch.zeros(end - start).index_add_(0, owner, weight)
-    return degree, loop
 
 
 def _feature_rows(graph: Graph, nodes: Tensor) -> Tensor | SparseFeatures:

@@ -17,16 +17,19 @@ from graphbraid.train.config import TrainConfig
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-_FABRIC_PRECISION = {"float32": "32-true", "bfloat16": "bf16-mixed"}
-
 
 def make_fabric(config: TrainConfig) -> Fabric:
     """Fabric on the one device the config names. Models stay unwrapped: see decision 0004."""
     from lightning_fabric import Fabric
+    from lightning_fabric.plugins.precision import MixedPrecision
 
     kind, _, index = config.device.partition(":")
     devices: Any = [int(index)] if index else 1
-    return Fabric(accelerator=kind, devices=devices, precision=_FABRIC_PRECISION[config.precision])  # type: ignore[arg-type]
+    if config.precision == "float32":
+        return Fabric(accelerator=kind, devices=devices)
+    # Given as a plugin, since for its name Fabric writes a line to the terminal.
+    place = "cuda" if kind == "cuda" or (kind == "auto" and torch.cuda.is_available()) else "cpu"
+    return Fabric(accelerator=kind, devices=devices, plugins=MixedPrecision("bf16-mixed", place))
 
 
 def seed_everything(seed: int) -> None:
