@@ -1,4 +1,4 @@
-"""What graphbraid raises. Each class also is the built-in error a caller would expect, so both can be caught."""
+"""What graphbraid raises. Each class also is the built-in error a caller expects; both can be caught."""
 
 
 class GraphbraidError(Exception):

@@ -1,8 +1,8 @@
 """Loads the compiled kernels and chooses their variant once; without them the reference twins run.
 
-Variants, fastest first: ``avx512``, ``avx2``, ``portable``, and last ``reference`` (plain PyTorch, always works).
-``GRAPHBRAID_KERNELS`` forces one by name and fails loudly where it cannot run. Nothing is loaded on import: the first
-call of :func:`native` or :func:`active` decides.
+Variants, fastest first: ``avx512``, ``avx2``, ``portable``, and last ``reference`` (plain PyTorch, always
+works). ``GRAPHBRAID_KERNELS`` forces one by name and fails loudly where it cannot run. Nothing is loaded on
+import: the first call of :func:`native` or :func:`active` decides.
 """
 
 from __future__ import annotations
