@@ -21,6 +21,7 @@ build() {
   local name=$1 flags=$2 folder=build/sanitize-$1
   [ -n "$short" ] && flags+=" -DGB_ONLY_PORTABLE"
   cmake -S . -B "$folder" -G Ninja -DPython_EXECUTABLE="$python" -DCMAKE_CXX_COMPILER="$compiler" \
+    -DCMAKE_CXX_COMPILER_LAUNCHER="$(command -v ccache || true)" \
     -DCMAKE_BUILD_TYPE=None -DGB_OPTIMIZE=-O1 -DCMAKE_CXX_FLAGS="-g -fno-omit-frame-pointer $flags" >/dev/null
   cmake --build "$folder" | tail -n 1
   rm -rf "$folder/python"
