@@ -117,6 +117,10 @@ def coo_to_csc(
     Raises:
         DataError: names the first id that is out of range, or the array that does not fit.
     """
+    if min(num_src, num_dst) < 0:
+        raise DataError(
+            f"numbers of nodes must not be negative; got {num_src} sources, {num_dst} destinations"
+        )
     check_ids(src, num_src, "sources")
     check_ids(dst, num_dst, "destinations")
     if src.dtype != dst.dtype or src.shape != dst.shape:

@@ -207,6 +207,17 @@ def test_replace_checks_again():
         ),
         (TRIANGLE, {"splits": {"val": [True, False]}}, "mask of 2 nodes, but the graph has 3"),
         (TRIANGLE, {"splits": {"val": [[0]]}}, "1-d node ids or a mask; got shape (1, 1)"),
+        (
+            TRIANGLE,
+            {"splits": [[0], [1]]},
+            "splits must map names such as 'train' to node ids or masks; got list",
+        ),
+        (TRIANGLE, {"num_nodes": -1}, "num_nodes must not be negative; got -1"),
+        (TRIANGLE, {"num_nodes": 3.5}, "num_nodes must be an integer; got 3.5"),
+        ([[0, 1], [1]], {}, "got shapes (2,) and (1,)"),
+        (None, {}, "edge_index must hold numbers; got dtype object of type NoneType"),
+        (TRIANGLE, {"x": [[1.0], [1.0, 2.0], [3.0]]}, "x must be an array of numbers"),
+        (TRIANGLE, {"x": torch.ones(3, 2, 2).to_sparse()}, "x must have shape (num_nodes, num_features)"),
     ],
 )
 def test_from_edge_index_names_what_does_not_fit(edge_index, kwargs, message):

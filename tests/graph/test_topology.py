@@ -251,6 +251,12 @@ def test_check_csc_names_what_is_wrong(indptr, indices, num_src, message):
     assert message in str(error.value)
 
 
+def test_a_negative_number_of_nodes_is_refused():
+    none = torch.empty(0, dtype=torch.int64)
+    with pytest.raises(DataError, match="must not be negative; got 3 sources, -1 destinations"):
+        coo_to_csc(none, none, 3, -1)
+
+
 def test_ids_are_int32_while_every_id_fits():
     assert index_dtype(2**31 - 1) == torch.int32
     assert index_dtype(2**31) == torch.int64

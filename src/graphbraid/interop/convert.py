@@ -5,6 +5,7 @@ Each function gives its input back where it fits already, and copies only to cha
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -27,7 +28,10 @@ def as_tensor(values: Any, what: str) -> Tensor:
     """
     if isinstance(values, Tensor):
         return values
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError as error:  # rows of unequal length
+        raise DataError(f"{what} must be an array of numbers; {error}") from error
     if array.dtype.kind not in "biuf":
         raise DataError(f"{what} must hold numbers; got dtype {array.dtype} of type {type(values).__name__}")
     if array.dtype in (np.uint16, np.uint32, np.uint64):
@@ -66,6 +70,21 @@ def as_edge_index(edge_index: Any) -> tuple[Tensor, Tensor]:
     if src.dtype == dst.dtype and src.dtype in ID_DTYPES:
         return src, dst
     return src.long(), dst.long()
+
+
+def as_num_nodes(num_nodes: Any) -> int:
+    """A number of nodes.
+
+    Raises:
+        DataError: not an integer, or negative.
+    """
+    try:
+        count = operator.index(num_nodes)
+    except TypeError:
+        raise DataError(f"num_nodes must be an integer; got {num_nodes!r}") from None
+    if count < 0:
+        raise DataError(f"num_nodes must not be negative; got {count}")
+    return count
 
 
 def as_features(x: Any) -> Tensor | SparseFeatures | None:
@@ -122,7 +141,15 @@ def as_labels(y: Any) -> Tensor | None:
 
 
 def as_splits(splits: Mapping[str, Any] | None, num_nodes: int) -> dict[str, Tensor]:
-    """Each split as int64 node ids; bool masks of ``num_nodes`` become the ids they mark, in rising order."""
+    """Each split as int64 node ids; bool masks of ``num_nodes`` become the ids they mark, in rising order.
+
+    Raises:
+        DataError: not a mapping from names to ids or masks, or one does not fit.
+    """
+    if splits is not None and not isinstance(splits, Mapping):
+        raise DataError(
+            f"splits must map names such as 'train' to node ids or masks; got {type(splits).__name__}"
+        )
     return {name: as_node_ids(ids, num_nodes, f"splits[{name!r}]") for name, ids in (splits or {}).items()}
 
 

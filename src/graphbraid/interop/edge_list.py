@@ -10,7 +10,14 @@ from torch import Tensor
 
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph
-from graphbraid.interop.convert import as_edge_index, as_features, as_labels, as_splits, as_tensor
+from graphbraid.interop.convert import (
+    as_edge_index,
+    as_features,
+    as_labels,
+    as_num_nodes,
+    as_splits,
+    as_tensor,
+)
 from graphbraid.topology import coo_to_csc
 
 
@@ -30,6 +37,7 @@ def graph_from_edge_index(
     features, labels = as_features(x), as_labels(y)
     if num_nodes is None:
         num_nodes = _count_nodes(src, dst, features, labels)
+    num_nodes = as_num_nodes(num_nodes)
     weight = _as_weight(edge_weight, src.numel())
     csc, perm = coo_to_csc(src, dst, num_nodes, num_nodes, keep_perm=keep_edge_id or weight is not None)
     if weight is not None:
