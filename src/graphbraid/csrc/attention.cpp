@@ -30,8 +30,9 @@ static void* checked(const Matrix& matrix, int64_t rows, int64_t columns, DType 
   return matrix.data();
 }
 
-static AttentionArgs common_args(const Indptr& indptr, const VectorArray& indices, const Matrix& src, double slope,
-                                 int64_t num_loops, double p, uint64_t seed, const Matrix& out, const Matrix& lse) {
+static AttentionArgs common_args(const Indptr& indptr, const VectorArray& indices, const Matrix& src,
+                                 double slope, int64_t num_loops, double p, uint64_t seed, const Matrix& out,
+                                 const Matrix& lse) {
   const Topology topology = topology_of(indptr, indices);
   AttentionArgs a;
   a.dtype = dtype_of(src, "src");
@@ -72,8 +73,8 @@ static void add_backward(AttentionBackwardArgs& b, const Indptr& t_indptr, const
                          const Indptr& perm, const Matrix& grad, const Matrix& grad_src) {
   const AttentionArgs& a = b.forward;
   const Topology transposed = topology_of(t_indptr, t_indices);
-  need(transposed.num_dst == a.num_src && transposed.num_edges == a.num_edges && transposed.wide == a.wide_indices &&
-           static_cast<int64_t>(perm.shape(0)) == a.num_edges,
+  need(transposed.num_dst == a.num_src && transposed.num_edges == a.num_edges &&
+           transposed.wide == a.wide_indices && static_cast<int64_t>(perm.shape(0)) == a.num_edges,
        "the transpose does not fit the graph");
   b.t_indptr = transposed.indptr;
   b.t_indices = transposed.indices;
@@ -82,9 +83,9 @@ static void add_backward(AttentionBackwardArgs& b, const Indptr& t_indptr, const
   b.grad_src = checked(grad_src, a.num_src, a.heads * a.channels, a.dtype, "grad_src");
 }
 
-static void gat_forward(const Indptr& indptr, const VectorArray& indices, const Matrix& src, const Matrix& src_logit,
-                        const Matrix& dst_logit, double slope, int64_t num_loops, double p, uint64_t seed,
-                        const Matrix& out, const Matrix& lse) {
+static void gat_forward(const Indptr& indptr, const VectorArray& indices, const Matrix& src,
+                        const Matrix& src_logit, const Matrix& dst_logit, double slope, int64_t num_loops,
+                        double p, uint64_t seed, const Matrix& out, const Matrix& lse) {
   AttentionArgs a = common_args(indptr, indices, src, slope, num_loops, p, seed, out, lse);
   add_gat(a, src_logit, dst_logit);
   nb::gil_scoped_release release;
@@ -92,10 +93,10 @@ static void gat_forward(const Indptr& indptr, const VectorArray& indices, const 
 }
 
 static void gat_backward(const Indptr& indptr, const VectorArray& indices, const Indptr& t_indptr,
-                         const VectorArray& t_indices, const Indptr& perm, const Matrix& src, const Matrix& src_logit,
-                         const Matrix& dst_logit, double slope, int64_t num_loops, double p, uint64_t seed,
-                         const Matrix& out, const Matrix& lse, const Matrix& grad, const Matrix& grad_src,
-                         const Matrix& grad_src_logit, const Matrix& grad_dst_logit) {
+                         const VectorArray& t_indices, const Indptr& perm, const Matrix& src,
+                         const Matrix& src_logit, const Matrix& dst_logit, double slope, int64_t num_loops,
+                         double p, uint64_t seed, const Matrix& out, const Matrix& lse, const Matrix& grad,
+                         const Matrix& grad_src, const Matrix& grad_src_logit, const Matrix& grad_dst_logit) {
   AttentionBackwardArgs b;
   b.forward = common_args(indptr, indices, src, slope, num_loops, p, seed, out, lse);
   const AttentionArgs& a = b.forward;
@@ -107,9 +108,9 @@ static void gat_backward(const Indptr& indptr, const VectorArray& indices, const
   GB_PICK(gat_backward)(b);
 }
 
-static void gatv2_forward(const Indptr& indptr, const VectorArray& indices, const Matrix& src, const Matrix& dst,
-                          const Matrix& att, double slope, int64_t num_loops, double p, uint64_t seed,
-                          const Matrix& out, const Matrix& lse) {
+static void gatv2_forward(const Indptr& indptr, const VectorArray& indices, const Matrix& src,
+                          const Matrix& dst, const Matrix& att, double slope, int64_t num_loops, double p,
+                          uint64_t seed, const Matrix& out, const Matrix& lse) {
   AttentionArgs a = common_args(indptr, indices, src, slope, num_loops, p, seed, out, lse);
   add_gatv2(a, dst, att);
   nb::gil_scoped_release release;
@@ -117,10 +118,10 @@ static void gatv2_forward(const Indptr& indptr, const VectorArray& indices, cons
 }
 
 static void gatv2_backward(const Indptr& indptr, const VectorArray& indices, const Indptr& t_indptr,
-                           const VectorArray& t_indices, const Indptr& perm, const Matrix& src, const Matrix& dst,
-                           const Matrix& att, double slope, int64_t num_loops, double p, uint64_t seed,
-                           const Matrix& out, const Matrix& lse, const Matrix& grad, const Matrix& grad_src,
-                           const Matrix& grad_dst, const Matrix& grad_att) {
+                           const VectorArray& t_indices, const Indptr& perm, const Matrix& src,
+                           const Matrix& dst, const Matrix& att, double slope, int64_t num_loops, double p,
+                           uint64_t seed, const Matrix& out, const Matrix& lse, const Matrix& grad,
+                           const Matrix& grad_src, const Matrix& grad_dst, const Matrix& grad_att) {
   AttentionBackwardArgs b;
   b.forward = common_args(indptr, indices, src, slope, num_loops, p, seed, out, lse);
   const AttentionArgs& a = b.forward;
@@ -151,7 +152,8 @@ static void edge_softmax(const Indptr& indptr, const Matrix& logits, const Matri
   GB_PICK(edge_softmax)(a);
 }
 
-static void edge_softmax_backward(const Indptr& indptr, const Matrix& alpha, const Matrix& grad, const Matrix& out) {
+static void edge_softmax_backward(const Indptr& indptr, const Matrix& alpha, const Matrix& grad,
+                                  const Matrix& out) {
   EdgeSoftmaxArgs a = softmax_args(indptr, alpha, out);
   a.grad = checked(grad, static_cast<int64_t>(alpha.shape(0)), a.heads, dtype_of(alpha, "alpha"), "grad");
   nb::gil_scoped_release release;
@@ -163,19 +165,22 @@ void bind_attention(nb::module_& m) {
   const auto array = [](const char* name) { return nb::arg(name).noconvert(); };
   const auto value = [](const char* name) { return nb::arg(name); };
   m.def("gat_forward", &gat_forward, array("indptr"), array("indices"), array("src"), array("src_logit"),
-        array("dst_logit"), value("slope"), value("num_loops"), value("p"), value("seed"), array("out"), array("lse"));
-  m.def("gat_backward", &gat_backward, array("indptr"), array("indices"), array("t_indptr"), array("t_indices"),
-        array("perm"), array("src"), array("src_logit"), array("dst_logit"), value("slope"), value("num_loops"),
-        value("p"), value("seed"), array("out"), array("lse"), array("grad"), array("grad_src"),
-        array("grad_src_logit"), array("grad_dst_logit"));
-  m.def("gatv2_forward", &gatv2_forward, array("indptr"), array("indices"), array("src"), array("dst"), array("att"),
-        value("slope"), value("num_loops"), value("p"), value("seed"), array("out"), array("lse"));
-  m.def("gatv2_backward", &gatv2_backward, array("indptr"), array("indices"), array("t_indptr"), array("t_indices"),
-        array("perm"), array("src"), array("dst"), array("att"), value("slope"), value("num_loops"), value("p"),
-        value("seed"), array("out"), array("lse"), array("grad"), array("grad_src"), array("grad_dst"),
-        array("grad_att"));
+        array("dst_logit"), value("slope"), value("num_loops"), value("p"), value("seed"), array("out"),
+        array("lse"));
+  m.def("gat_backward", &gat_backward, array("indptr"), array("indices"), array("t_indptr"),
+        array("t_indices"), array("perm"), array("src"), array("src_logit"), array("dst_logit"),
+        value("slope"), value("num_loops"), value("p"), value("seed"), array("out"), array("lse"),
+        array("grad"), array("grad_src"), array("grad_src_logit"), array("grad_dst_logit"));
+  m.def("gatv2_forward", &gatv2_forward, array("indptr"), array("indices"), array("src"), array("dst"),
+        array("att"), value("slope"), value("num_loops"), value("p"), value("seed"), array("out"),
+        array("lse"));
+  m.def("gatv2_backward", &gatv2_backward, array("indptr"), array("indices"), array("t_indptr"),
+        array("t_indices"), array("perm"), array("src"), array("dst"), array("att"), value("slope"),
+        value("num_loops"), value("p"), value("seed"), array("out"), array("lse"), array("grad"),
+        array("grad_src"), array("grad_dst"), array("grad_att"));
   m.def("edge_softmax", &edge_softmax, array("indptr"), array("logits"), array("out"));
-  m.def("edge_softmax_backward", &edge_softmax_backward, array("indptr"), array("alpha"), array("grad"), array("out"));
+  m.def("edge_softmax_backward", &edge_softmax_backward, array("indptr"), array("alpha"), array("grad"),
+        array("out"));
 }
 
 }  // namespace gb

@@ -4,8 +4,9 @@
 //   GATv2  logit[e, h] = sum over c of att[h, c] * leaky(src[u, h, c] + dst[v, h, c])
 //   out[v, h, :] = sum of mask[e, h] * softmax over v's edges(logit)[e, h] * src[u, h, :]
 //
-// Forward walks each row once (GATv2 with a running maximum) and keeps only the log-sum-exp of each row and head. Backward
-// computes the coefficients again from it. With D[v, h] = <grad[v, h, :], out[v, h, :]> the softmax's gradient is
+// Forward walks each row once (GATv2 with a running maximum) and keeps only the log-sum-exp of each row and
+// head. Backward computes the coefficients again from it. With D[v, h] = <grad[v, h, :], out[v, h, :]> the
+// softmax's gradient is
 //
 //   g[e, h] = alpha * (mask * <grad[v, h, :], src[u, h, :]> - D[v, h])
 //
@@ -15,8 +16,8 @@
 
 namespace gb::GB_VARIANT {
 
-#include "simd.inl"
 #include "exp.inl"
+#include "simd.inl"
 
 template <typename T, typename I>
 struct Attention {
@@ -34,7 +35,8 @@ struct Attention {
   const A slope = static_cast<A>(a.slope);
   const A keep_scale = static_cast<A>(a.keep_scale);
 
-  // Calls f(u, edge) for each in-edge of v, in order, the implicit self-loop last. Its edge id is num_edges + v.
+  // Calls f(u, edge) for each in-edge of v, in order, the implicit self-loop last. Its edge id is num_edges +
+  // v.
   template <typename F>
   GB_INLINE void in_edges(int64_t v, int64_t prefetch_end, F&& f) const {
     const I* indices = static_cast<const I*>(a.indices);
@@ -61,7 +63,8 @@ struct Attention {
   }
 
   GB_INLINE void gat_logits(int64_t u, int64_t v, A* logit) const {
-    for (int64_t h = 0; h < a.heads; ++h) logit[h] = leaky(src_logit[u * a.heads + h] + dst_logit[v * a.heads + h]);
+    for (int64_t h = 0; h < a.heads; ++h)
+      logit[h] = leaky(src_logit[u * a.heads + h] + dst_logit[v * a.heads + h]);
   }
 
   GB_INLINE void gatv2_logits(int64_t u, int64_t v, A* logit) const {
@@ -108,7 +111,8 @@ struct Attention {
         }
       });
       for (int64_t h = 0; h < a.heads; ++h) {
-        const A inverse = total[h] > 0 ? A{1} / total[h] : total[h];  // a row without edges stays 0; NaN stays NaN
+        const A inverse =
+            total[h] > 0 ? A{1} / total[h] : total[h];  // a row without edges stays 0; NaN stays NaN
         lse[v * a.heads + h] = total[h] == 0 ? A{0} : top[h] + std::log(total[h]);
         for (int64_t c = h * a.channels; c < (h + 1) * a.channels; ++c) sum[c] *= inverse;
       }
@@ -157,12 +161,14 @@ std::vector<Acc<T>> grad_dot_out(const AttentionBackwardArgs& b) {
   parallel_static(a.num_dst * a.heads, 1024, [&](int64_t first, int64_t last) {
     const T* grad = static_cast<const T*>(b.grad);
     const T* out = static_cast<const T*>(a.out);
-    for (int64_t i = first; i < last; ++i) d[i] = dot(grad + i * a.channels, out + i * a.channels, a.channels);
+    for (int64_t i = first; i < last; ++i)
+      d[i] = dot(grad + i * a.channels, out + i * a.channels, a.channels);
   });
   return d;
 }
 
-// GAT: one walk by source gives the gradient of rows and source logits and each edge's part of the destinations' logits.
+// GAT: one walk by source gives the gradient of rows and source logits and each edge's part of the
+// destinations' logits.
 template <typename T, typename I>
 void gat_backward_typed(const AttentionBackwardArgs& b) {
   using A = Acc<T>;
@@ -175,7 +181,8 @@ void gat_backward_typed(const AttentionBackwardArgs& b) {
   const A* lse = static_cast<const A*>(a.lse);
   parallel_rows(b.t_indptr, a.num_src, 2 * k.lines + a.heads, [&](int64_t first, int64_t last) {
     std::vector<A> scratch(static_cast<size_t>(3 * a.heads + k.width));
-    A *alpha = scratch.data(), *mask = alpha + a.heads, *logit_sum = mask + a.heads, *sum = logit_sum + a.heads;
+    A *alpha = scratch.data(), *mask = alpha + a.heads, *logit_sum = mask + a.heads,
+      *sum = logit_sum + a.heads;
     const int64_t prefetch_end = b.t_indptr[last];
     for (int64_t u = first; u < last; ++u) {
       std::fill(logit_sum, logit_sum + a.heads, A{0});
@@ -196,7 +203,8 @@ void gat_backward_typed(const AttentionBackwardArgs& b) {
         }
       };
       for (int64_t t = b.t_indptr[u]; t < b.t_indptr[u + 1]; ++t) {
-        if (t + k.distance < prefetch_end) prefetch_row(grad + targets[t + k.distance] * k.width, k.row_bytes);
+        if (t + k.distance < prefetch_end)
+          prefetch_row(grad + targets[t + k.distance] * k.width, k.row_bytes);
         const int64_t v = targets[t];
         if (!(a.num_loops && u == v)) edge(v, b.perm[t]);
       }
@@ -218,8 +226,8 @@ void gat_backward_typed(const AttentionBackwardArgs& b) {
 
 // to[i] += c * att[i] * leaky'(left[i] + right[i]) over n elements.
 template <typename T>
-GB_INLINE void add_leaky_grad(Acc<T>* to, Acc<T> c, const Acc<T>* att, const T* left, const T* right, Acc<T> slope,
-                              int64_t n) {
+GB_INLINE void add_leaky_grad(Acc<T>* to, Acc<T> c, const Acc<T>* att, const T* left, const T* right,
+                              Acc<T> slope, int64_t n) {
   constexpr int L = kLanes<T>;
   for (int64_t i = 0; i < n; i += L) {
     const int m = static_cast<int>(std::min<int64_t>(L, n - i));
@@ -240,13 +248,14 @@ GB_INLINE void add_leaky(Acc<T>* to, Acc<T> c, const T* left, const T* right, Ac
   }
 }
 
-// Shares of rows for sums over all rows: fixed, so that adding them up in order gives the same bits with any threads.
+// Shares of rows for sums over all rows: fixed, so that adding them up in order gives the same bits with any
+// threads.
 constexpr int64_t kShares = 64;
 
 // GATv2 by destination: each edge's coefficient and logit gradient, the gradients of dst rows and of att.
 template <typename T, typename I>
-void gatv2_backward_by_destination(const AttentionBackwardArgs& b, const Attention<T, I>& k, Acc<T>* edge_grad,
-                                   Acc<T>* edge_alpha) {
+void gatv2_backward_by_destination(const AttentionBackwardArgs& b, const Attention<T, I>& k,
+                                   Acc<T>* edge_grad, Acc<T>* edge_alpha) {
   using A = Acc<T>;
   const AttentionArgs& a = b.forward;
   const std::vector<A> d = grad_dot_out<T>(b);
@@ -259,8 +268,9 @@ void gatv2_backward_by_destination(const AttentionBackwardArgs& b, const Attenti
     for (int64_t share = first_share; share < last_share; ++share) {
       const int64_t work = a.num_edges + a.num_dst * 4;
       const int64_t first = row_at_work(a.indptr, a.num_dst, 4, work * share / kShares);
-      const int64_t last =
-          share + 1 == kShares ? a.num_dst : row_at_work(a.indptr, a.num_dst, 4, work * (share + 1) / kShares);
+      const int64_t last = share + 1 == kShares
+                               ? a.num_dst
+                               : row_at_work(a.indptr, a.num_dst, 4, work * (share + 1) / kShares);
       A* att_sum = att_parts.data() + share * k.width;
       for (int64_t v = first; v < last; ++v) {
         std::fill(sum, sum + k.width, A{0});
@@ -296,7 +306,8 @@ void gatv2_backward_typed(const AttentionBackwardArgs& b) {
   using A = Acc<T>;
   const AttentionArgs& a = b.forward;
   const Attention<T, I> k{a};
-  std::vector<A> edge_grad(static_cast<size_t>((a.num_edges + a.num_loops) * a.heads)), edge_alpha(edge_grad.size());
+  std::vector<A> edge_grad(static_cast<size_t>((a.num_edges + a.num_loops) * a.heads)),
+      edge_alpha(edge_grad.size());
   gatv2_backward_by_destination(b, k, edge_grad.data(), edge_alpha.data());
   const I* targets = static_cast<const I*>(b.t_indices);
   const T* grad = static_cast<const T*>(b.grad);
@@ -342,26 +353,38 @@ void gatv2_backward_indexed(const AttentionBackwardArgs& b) {
 
 void attention_forward(const AttentionArgs& a) {
   switch (a.dtype) {
-    case DType::kFloat32: return attention_forward_indexed<float>(a);
-    case DType::kFloat64: return attention_forward_indexed<double>(a);
-    case DType::kBfloat16: return attention_forward_indexed<Bf16>(a);
-    case DType::kFloat16: return attention_forward_indexed<F16>(a);
+    case DType::kFloat32:
+      return attention_forward_indexed<float>(a);
+    case DType::kFloat64:
+      return attention_forward_indexed<double>(a);
+    case DType::kBfloat16:
+      return attention_forward_indexed<Bf16>(a);
+    case DType::kFloat16:
+      return attention_forward_indexed<F16>(a);
   }
 }
 void gat_backward(const AttentionBackwardArgs& b) {
   switch (b.forward.dtype) {
-    case DType::kFloat32: return gat_backward_indexed<float>(b);
-    case DType::kFloat64: return gat_backward_indexed<double>(b);
-    case DType::kBfloat16: return gat_backward_indexed<Bf16>(b);
-    case DType::kFloat16: return gat_backward_indexed<F16>(b);
+    case DType::kFloat32:
+      return gat_backward_indexed<float>(b);
+    case DType::kFloat64:
+      return gat_backward_indexed<double>(b);
+    case DType::kBfloat16:
+      return gat_backward_indexed<Bf16>(b);
+    case DType::kFloat16:
+      return gat_backward_indexed<F16>(b);
   }
 }
 void gatv2_backward(const AttentionBackwardArgs& b) {
   switch (b.forward.dtype) {
-    case DType::kFloat32: return gatv2_backward_indexed<float>(b);
-    case DType::kFloat64: return gatv2_backward_indexed<double>(b);
-    case DType::kBfloat16: return gatv2_backward_indexed<Bf16>(b);
-    case DType::kFloat16: return gatv2_backward_indexed<F16>(b);
+    case DType::kFloat32:
+      return gatv2_backward_indexed<float>(b);
+    case DType::kFloat64:
+      return gatv2_backward_indexed<double>(b);
+    case DType::kBfloat16:
+      return gatv2_backward_indexed<Bf16>(b);
+    case DType::kFloat16:
+      return gatv2_backward_indexed<F16>(b);
   }
 }
 

@@ -9,9 +9,10 @@
 
 namespace gb {
 
-// Rows of more edges than this are summed in segments of this many, added in order. Fixed, so that the bits do not
-// depend on the number of threads; several threads may sum one hub.
-inline constexpr int64_t kHubEdges = 16384;
+// Rows of more edges than this are summed in segments of this many, added in order. Fixed, so that the bits
+// do not depend on the number of threads. Several threads may sum one hub, and its rounding error grows with
+// the segment's length instead of the row's.
+inline constexpr int64_t kHubEdges = 2048;
 
 // First row whose work (edges before it plus row_cost per row) reaches `target`.
 inline int64_t row_at_work(const int64_t* indptr, int64_t num_rows, int64_t row_cost, int64_t target) {
@@ -26,8 +27,8 @@ inline int64_t row_at_work(const int64_t* indptr, int64_t num_rows, int64_t row_
   return low;
 }
 
-// Calls body(first_row, last_row) over all rows in chunks of about equal work, handed out as threads become free.
-// `edge_work`: cost of an edge in some unit such that a chunk should hold about 2^15 of it.
+// Calls body(first_row, last_row) over all rows in chunks of about equal work, handed out as threads become
+// free. `edge_work`: cost of an edge in some unit such that a chunk should hold about 2^15 of it.
 template <typename Body>
 void parallel_rows(const int64_t* indptr, int64_t num_rows, int64_t edge_work, const Body& body) {
   constexpr int64_t kRowCost = 4;  // a row's own cost in edges: its output, loop start and epilogue
@@ -41,7 +42,8 @@ void parallel_rows(const int64_t* indptr, int64_t num_rows, int64_t edge_work, c
   }
   parallel_dynamic(chunks, 1, [&](int64_t first, int64_t last) {
     const int64_t begin = row_at_work(indptr, num_rows, kRowCost, work * first / chunks);
-    const int64_t end = last == chunks ? num_rows : row_at_work(indptr, num_rows, kRowCost, work * last / chunks);
+    const int64_t end =
+        last == chunks ? num_rows : row_at_work(indptr, num_rows, kRowCost, work * last / chunks);
     if (begin < end) body(begin, end);
   });
 }

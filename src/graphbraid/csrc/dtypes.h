@@ -74,7 +74,8 @@ inline void from_acc(float x, F16& out) {
     out.bits = sign | 0x7E00u;
   } else if (bits >= 0x477FF000u) {  // 65520 and more round to infinity
     out.bits = sign | 0x7C00u;
-  } else if (bits < 0x38800000u) {  // below 2^-14: adding 0.5 leaves the rounded multiple of 2^-24 in the mantissa
+  } else if (bits <
+             0x38800000u) {  // below 2^-14: adding 0.5 leaves the rounded multiple of 2^-24 in the mantissa
     float magnitude;
     std::memcpy(&magnitude, &bits, 4);
     magnitude += 0.5f;

@@ -39,7 +39,8 @@ namespace gb {
 
 using Matrix = nb::ndarray<nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-static EpilogueArgs common_args(const Matrix& x, int act, double slope, double p, uint64_t seed, const Matrix& out) {
+static EpilogueArgs common_args(const Matrix& x, int act, double slope, double p, uint64_t seed,
+                                const Matrix& out) {
   EpilogueArgs a;
   a.dtype = dtype_of(x, "x");
   need(act >= 0 && act <= 3, "unknown activation");
@@ -58,16 +59,16 @@ static EpilogueArgs common_args(const Matrix& x, int act, double slope, double p
   return a;
 }
 
-static void epilogue(const Matrix& x, const OptionalVector& bias, int act, double slope, double p, uint64_t seed,
-                     const Matrix& out) {
+static void epilogue(const Matrix& x, const OptionalVector& bias, int act, double slope, double p,
+                     uint64_t seed, const Matrix& out) {
   EpilogueArgs a = common_args(x, act, slope, p, seed, out);
   a.bias = coefficients(bias, a.dtype, a.width, "bias");
   nb::gil_scoped_release release;
   if (a.width > 0) GB_PICK(epilogue)(a);
 }
 
-static void epilogue_backward(const Matrix& grad, const Matrix& out, int act, double slope, double p, uint64_t seed,
-                              const Matrix& grad_x, const OptionalVector& grad_bias) {
+static void epilogue_backward(const Matrix& grad, const Matrix& out, int act, double slope, double p,
+                              uint64_t seed, const Matrix& grad_x, const OptionalVector& grad_bias) {
   EpilogueArgs a = common_args(out, act, slope, p, seed, grad_x);
   need(dtype_of(grad, "grad") == a.dtype && grad.shape(0) == out.shape(0) && grad.shape(1) == out.shape(1),
        "grad must have the shape and dtype of out");
@@ -79,10 +80,10 @@ static void epilogue_backward(const Matrix& grad, const Matrix& out, int act, do
 
 void bind_epilogue(nb::module_& m) {
   using namespace nb::literals;
-  m.def("epilogue", &epilogue, "x"_a.noconvert(), "bias"_a.noconvert().none(), "act"_a, "slope"_a, "p"_a, "seed"_a,
-        "out"_a.noconvert());
-  m.def("epilogue_backward", &epilogue_backward, "grad"_a.noconvert(), "out"_a.noconvert(), "act"_a, "slope"_a, "p"_a,
-        "seed"_a, "grad_x"_a.noconvert(), "grad_bias"_a.noconvert().none());
+  m.def("epilogue", &epilogue, "x"_a.noconvert(), "bias"_a.noconvert().none(), "act"_a, "slope"_a, "p"_a,
+        "seed"_a, "out"_a.noconvert());
+  m.def("epilogue_backward", &epilogue_backward, "grad"_a.noconvert(), "out"_a.noconvert(), "act"_a,
+        "slope"_a, "p"_a, "seed"_a, "grad_x"_a.noconvert(), "grad_bias"_a.noconvert().none());
 }
 
 }  // namespace gb

@@ -2,13 +2,13 @@
 //
 //   grad_x = grad * mask * act'(x + bias),  grad_bias = column sums of grad_x
 //
-// act' is found from the output, the mask from the output (ReLU) or drawn again, so nothing more is kept. May run in place.
-// Bound by reading and writing each row once.
+// act' is found from the output, the mask from the output (ReLU) or drawn again, so nothing more is kept. May
+// run in place. Bound by reading and writing each row once.
 
 namespace gb::GB_VARIANT {
 
-#include "simd.inl"
 #include "exp.inl"
+#include "simd.inl"
 
 typedef uint32_t VecU32 __attribute__((vector_size(kVectorBytes)));
 
@@ -70,7 +70,8 @@ void epilogue_typed(const EpilogueArgs& a) {
   });
 }
 
-// Rows are shared out in fixed parts, so that the bias's gradient has the same bits with any number of threads.
+// Rows are shared out in fixed parts, so that the bias's gradient has the same bits with any number of
+// threads.
 constexpr int64_t kParts = 64;
 
 template <typename T>
@@ -112,19 +113,27 @@ void epilogue_backward_typed(const EpilogueArgs& a) {
 
 void epilogue(const EpilogueArgs& a) {
   switch (a.dtype) {
-    case DType::kFloat32: return epilogue_typed<float>(a);
-    case DType::kFloat64: return epilogue_typed<double>(a);
-    case DType::kBfloat16: return epilogue_typed<Bf16>(a);
-    case DType::kFloat16: return epilogue_typed<F16>(a);
+    case DType::kFloat32:
+      return epilogue_typed<float>(a);
+    case DType::kFloat64:
+      return epilogue_typed<double>(a);
+    case DType::kBfloat16:
+      return epilogue_typed<Bf16>(a);
+    case DType::kFloat16:
+      return epilogue_typed<F16>(a);
   }
 }
 
 void epilogue_backward(const EpilogueArgs& a) {
   switch (a.dtype) {
-    case DType::kFloat32: return epilogue_backward_typed<float>(a);
-    case DType::kFloat64: return epilogue_backward_typed<double>(a);
-    case DType::kBfloat16: return epilogue_backward_typed<Bf16>(a);
-    case DType::kFloat16: return epilogue_backward_typed<F16>(a);
+    case DType::kFloat32:
+      return epilogue_backward_typed<float>(a);
+    case DType::kFloat64:
+      return epilogue_backward_typed<double>(a);
+    case DType::kBfloat16:
+      return epilogue_backward_typed<Bf16>(a);
+    case DType::kFloat16:
+      return epilogue_backward_typed<F16>(a);
   }
 }
 

@@ -24,7 +24,8 @@ DType dtype_of(const Array& array, const char* name) {
       if (type.bits == 64) return DType::kFloat64;
       if (type.bits == 16) return DType::kFloat16;
     }
-    if (type.code == static_cast<uint8_t>(nb::dlpack::dtype_code::Bfloat) && type.bits == 16) return DType::kBfloat16;
+    if (type.code == static_cast<uint8_t>(nb::dlpack::dtype_code::Bfloat) && type.bits == 16)
+      return DType::kBfloat16;
   }
   throw nb::type_error((std::string(name) + " must be float32, float64, float16 or bfloat16").c_str());
 }

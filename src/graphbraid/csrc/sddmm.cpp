@@ -31,7 +31,8 @@ static void sddmm(const Array1<const int64_t>& indptr, const VectorArray& indice
   a.heads = static_cast<int64_t>(out.shape(1));
   a.dst = rows_of(dst);
   a.src = rows_of(src);
-  need(static_cast<int64_t>(dst.shape(0)) == a.num_dst && src.shape(1) == dst.shape(1), "rows have the wrong shape");
+  need(static_cast<int64_t>(dst.shape(0)) == a.num_dst && src.shape(1) == dst.shape(1),
+       "rows have the wrong shape");
   need(a.heads > 0 && a.width % a.heads == 0, "the width must be a multiple of the heads");
   need(dtype_of(out, "out") == sum_dtype(a.dtype), "out must have the dtype of the sums");
   need(static_cast<int64_t>(out.shape(0)) == a.num_edges, "out must have one row per edge");
@@ -44,8 +45,9 @@ static void sddmm(const Array1<const int64_t>& indptr, const VectorArray& indice
 
 void bind_sddmm(nb::module_& m) {
   using namespace nb::literals;
-  m.def("sddmm", &sddmm, "indptr"_a.noconvert(), "indices"_a.noconvert(), "dst"_a.noconvert(), "src"_a.noconvert(),
-        "dst_scale"_a.noconvert().none(), "src_scale"_a.noconvert().none(), "out"_a.noconvert());
+  m.def("sddmm", &sddmm, "indptr"_a.noconvert(), "indices"_a.noconvert(), "dst"_a.noconvert(),
+        "src"_a.noconvert(), "dst_scale"_a.noconvert().none(), "src_scale"_a.noconvert().none(),
+        "out"_a.noconvert());
 }
 
 }  // namespace gb

@@ -49,10 +49,14 @@ void sddmm_indexed(const SddmmArgs& a) {
 
 void sddmm(const SddmmArgs& a) {
   switch (a.dtype) {
-    case DType::kFloat32: return sddmm_indexed<float>(a);
-    case DType::kFloat64: return sddmm_indexed<double>(a);
-    case DType::kBfloat16: return sddmm_indexed<Bf16>(a);
-    case DType::kFloat16: return sddmm_indexed<F16>(a);
+    case DType::kFloat32:
+      return sddmm_indexed<float>(a);
+    case DType::kFloat64:
+      return sddmm_indexed<double>(a);
+    case DType::kBfloat16:
+      return sddmm_indexed<Bf16>(a);
+    case DType::kFloat16:
+      return sddmm_indexed<F16>(a);
   }
 }
 

@@ -1,5 +1,6 @@
-// Vectors of the variant's width over rows of any storage type. Included inside each kernel's text, so it stands in
-// namespace gb::GB_VARIANT already; functions must be inlined (a vector in a signature has no portable ABI).
+// Vectors of the variant's width over rows of any storage type. Included inside each kernel's text, so it
+// stands in namespace gb::GB_VARIANT already; functions must be inlined (a vector in a signature has no
+// portable ABI).
 
 #ifndef GB_INLINE
 #define GB_INLINE inline __attribute__((always_inline))
@@ -36,8 +37,8 @@ using Mask = typename VecOf<Acc<T>>::mask;
 template <typename T>
 constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(Acc<T>));
 
-// Calls f(std::integral_constant<int, 0>) ... f(<N - 1>): indices known when compiling, so that arrays of vectors
-// stay in registers.
+// Calls f(std::integral_constant<int, 0>) ... f(<N - 1>): indices known when compiling, so that arrays of
+// vectors stay in registers.
 template <int... I, typename F>
 GB_INLINE void unroll_(std::integer_sequence<int, I...>, F&& f) {
   (f(std::integral_constant<int, I>{}), ...);

@@ -1,4 +1,5 @@
-// Binds the aggregation kernels (spmm.inl, spmm_max.inl, sddmm.inl); ops/spmm.py and ops/sddmm.py describe them.
+// Binds the aggregation kernels (spmm.inl, spmm_max.inl, sddmm.inl); ops/spmm.py and ops/sddmm.py describe
+// them.
 #include "spmm.h"
 
 #include <algorithm>
@@ -17,9 +18,10 @@
 namespace gb {
 
 static void spmm(const Array1<const int64_t>& indptr, const VectorArray& indices, const RowArray& x,
-                 const OptionalVector& weight, const OptionalVector& src_scale, const OptionalVector& dst_scale,
-                 const OptionalVector& loop, double loop_scale, int64_t num_loops, bool skip_loops, bool mean,
-                 const std::optional<RowArray>& addend, const RowArray& out) {
+                 const OptionalVector& weight, const OptionalVector& src_scale,
+                 const OptionalVector& dst_scale, const OptionalVector& loop, double loop_scale,
+                 int64_t num_loops, bool skip_loops, bool mean, const std::optional<RowArray>& addend,
+                 const RowArray& out) {
   const Topology topology = topology_of(indptr, indices);
   SpmmArgs a;
   a.dtype = dtype_of(x, "x");
@@ -41,8 +43,10 @@ static void spmm(const Array1<const int64_t>& indptr, const VectorArray& indices
   a.mean = mean;
   const DType out_dtype = dtype_of(out, "out");
   a.out_wide = out_dtype != a.dtype;
-  need(out_dtype == a.dtype || out_dtype == sum_dtype(a.dtype), "out must have the dtype of x or of its sums");
-  need(static_cast<int64_t>(out.shape(0)) == a.num_dst && out.shape(1) == x.shape(1), "out has the wrong shape");
+  need(out_dtype == a.dtype || out_dtype == sum_dtype(a.dtype),
+       "out must have the dtype of x or of its sums");
+  need(static_cast<int64_t>(out.shape(0)) == a.num_dst && out.shape(1) == x.shape(1),
+       "out has the wrong shape");
   const Rows out_rows = rows_of(out);
   a.out = const_cast<void*>(out_rows.data);
   a.out_stride = out_rows.stride;

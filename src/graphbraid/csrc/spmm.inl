@@ -2,17 +2,19 @@
 //
 //   out[v, :] = dst_scale[v] * sum of weight[e] * src_scale[u] * x[u, :] over the edges e = u -> v
 //
-// each factor optional, `mean` divides by the row's edges; with implicit self-loops, loop_scale * loop[v] * src_scale[v]
+// each factor optional, `mean` divides by the row's edges; with implicit self-loops, loop_scale * loop[v] *
+// src_scale[v]
 // * x[v, :] joins the sum; addend[v, :] is added last. Arguments: spmm.h; ops/spmm.py has checked them.
 //
-// Bound by reading num_edges rows of x. A row's sum is held in registers, up to kMaxTile vectors at once, and the rows
-// of coming neighbours are prefetched, also across the ends of rows (blocks of mini-batches have short ones).
+// Bound by reading num_edges rows of x. A row's sum is held in registers, up to kMaxTile vectors at once, and
+// the rows of coming neighbours are prefetched, also across the ends of rows (blocks of mini-batches have
+// short ones).
 
 namespace gb::GB_VARIANT {
 
 #include "simd.inl"
 
-// Accumulators that fit in the registers, beside one loaded vector and one coefficient.
+// Accumulators that fit in the registers, beside a loaded vector and a coefficient.
 constexpr int kMaxTile = GB_LANES_F32 == 16 ? 16 : 8;
 // Cache lines kept under way per thread.
 constexpr int kLinesAhead = 48;
@@ -22,11 +24,11 @@ constexpr int prefetch_distance(int lines) {
   return lines >= kLinesAhead / 2 ? 2 : kLinesAhead / lines > 24 ? 24 : kLinesAhead / lines;
 }
 
-// What a tile of NV vectors does with the edges [begin, end) of row v: acc[i] += coefficient * x[u, column + i * L ...].
-// The last vector holds `last` elements.
+// What a tile of NV vectors does with the edges [begin, end) of row v: acc[i] += coefficient * x[u, column +
+// i * L ...]. The last vector holds `last` elements.
 template <typename T, typename I, int NV, bool Plain>
-GB_INLINE void sum_edges(const SpmmArgs& a, int64_t v, int64_t begin, int64_t end, int64_t prefetch_end, int64_t column,
-                         int last, Vec<T> (&acc)[NV]) {
+GB_INLINE void sum_edges(const SpmmArgs& a, int64_t v, int64_t begin, int64_t end, int64_t prefetch_end,
+                         int64_t column, int last, Vec<T> (&acc)[NV]) {
   constexpr int L = kLanes<T>;
   constexpr int lines = (NV * L * static_cast<int>(sizeof(T)) + 63) / 64;
   constexpr int distance = prefetch_distance<T>(lines);
@@ -125,13 +127,11 @@ void sum_segment(const SpmmArgs& a, const Segment& segment, int64_t column, int 
   store_n(out + column + (NV - 1) * L, acc[NV - 1], last);
 }
 
-// Vectors of the next tile when `rest` are left: one of the compiled sizes, the last two tiles about equally wide.
-inline int tile_vectors(int64_t rest) {
-  if (rest > 2 * kMaxTile) return kMaxTile;
-  if (rest > kMaxTile) rest = (rest + 1) / 2;
-  if (rest > 12) return 16 <= kMaxTile && rest > 14 ? 16 : 8;
-  if (rest > 8) return rest == 12 ? 12 : 8;
-  return rest == 5 ? 4 : rest == 7 ? 6 : static_cast<int>(rest);
+// Vectors of the next tile when `rest` are left: the largest compiled size.
+inline int tile_vectors(int64_t rest, int max_tile) {
+  for (const int size : {16, 12, 8, 7, 6, 5, 4, 3, 2})
+    if (size <= max_tile && size <= rest) return size;
+  return 1;
 }
 
 template <typename T>
@@ -142,11 +142,11 @@ struct Tile {
 };
 
 template <typename T>
-std::vector<Tile<T>> tiles_of(int64_t width) {
+std::vector<Tile<T>> tiles_of(int64_t width, int max_tile) {
   constexpr int L = kLanes<T>;
   std::vector<Tile<T>> tiles;
   for (int64_t column = 0; column < width;) {
-    const int nv = tile_vectors((width - column + L - 1) / L);
+    const int nv = tile_vectors((width - column + L - 1) / L, max_tile);
     const int64_t taken = std::min<int64_t>(width - column, nv * L);
     tiles.push_back({column, nv, static_cast<int>(taken - (nv - 1) * L)});
     column += taken;
@@ -154,46 +154,67 @@ std::vector<Tile<T>> tiles_of(int64_t width) {
   return tiles;
 }
 
-// Calls f with std::integral_constant of the number of vectors.
-template <typename F>
+// Calls f with the number of vectors as a constant, up to MaxTile.
+template <int MaxTile, typename F>
 GB_INLINE void with_vectors(int vectors, F&& f) {
   switch (vectors) {
-    case 1: return f(std::integral_constant<int, 1>{});
-    case 2: return f(std::integral_constant<int, 2>{});
-    case 3: return f(std::integral_constant<int, 3>{});
-    case 4: return f(std::integral_constant<int, 4>{});
-    case 6: return f(std::integral_constant<int, 6>{});
-    case 8: return f(std::integral_constant<int, 8>{});
-#if GB_LANES_F32 == 16
-    case 12: return f(std::integral_constant<int, 12>{});
-    default: return f(std::integral_constant<int, 16>{});
-#else
-    default: return f(std::integral_constant<int, 8>{});
-#endif
+    case 1:
+      return f(std::integral_constant<int, 1>{});
+    case 2:
+      return f(std::integral_constant<int, 2>{});
+    case 3:
+      return f(std::integral_constant<int, 3>{});
+    case 4:
+      return f(std::integral_constant<int, 4>{});
+  }
+  if constexpr (MaxTile >= 8) {
+    switch (vectors) {
+      case 5:
+        return f(std::integral_constant<int, 5>{});
+      case 6:
+        return f(std::integral_constant<int, 6>{});
+      case 7:
+        return f(std::integral_constant<int, 7>{});
+      case 8:
+        return f(std::integral_constant<int, 8>{});
+    }
+  }
+  if constexpr (MaxTile >= 16) {
+    switch (vectors) {
+      case 12:
+        return f(std::integral_constant<int, 12>{});
+      case 16:
+        return f(std::integral_constant<int, 16>{});
+    }
   }
 }
 
 template <typename T, typename I, bool Plain>
 void spmm_typed(const SpmmArgs& a) {
-  const std::vector<Tile<T>> tiles = tiles_of<T>(a.width);
+  // Code size: ids of 64 bits and doubles (for checking gradients) are rare, and half rows have half the
+  // lines.
+  constexpr int max_tile = sizeof(I) == 8 || sizeof(T) == 8 ? 4 : sizeof(T) == 2 ? 8 : kMaxTile;
+  const std::vector<Tile<T>> tiles = tiles_of<T>(a.width, max_tile);
   const std::vector<Segment> hubs = hub_segments(a.indptr, a.num_dst);
   std::vector<Acc<T>> partial(hubs.size() * static_cast<size_t>(a.width));
   parallel_dynamic(static_cast<int64_t>(hubs.size()), 1, [&](int64_t first, int64_t last) {
     for (int64_t s = first; s < last; ++s)
       for (const Tile<T>& tile : tiles)
-        with_vectors(tile.vectors, [&](auto nv) {
+        with_vectors<max_tile>(tile.vectors, [&](auto nv) {
           sum_segment<T, I, nv, Plain>(a, hubs[s], tile.column, tile.last, partial.data() + s * a.width);
         });
   });
   const int64_t lines = (a.width * static_cast<int64_t>(sizeof(T)) + 63) / 64;
   parallel_rows(a.indptr, a.num_dst, lines, [&](int64_t first, int64_t last_row) {
     const int64_t prefetch_end = a.indptr[last_row];
-    // Wide rows take several tiles; each row finishes all of them while its neighbours' ids and pages are at hand.
+    // Wide rows take several tiles; each row finishes all of them while its neighbours' ids and pages are at
+    // hand.
     const int64_t step = tiles.size() == 1 ? last_row - first : 1;
     for (int64_t v = first; v < last_row; v += step)
       for (const Tile<T>& tile : tiles)
-        with_vectors(tile.vectors, [&](auto nv) {
-          sum_rows<T, I, nv, Plain>(a, hubs, partial.data(), v, v + step, prefetch_end, tile.column, tile.last);
+        with_vectors<max_tile>(tile.vectors, [&](auto nv) {
+          sum_rows<T, I, nv, Plain>(a, hubs, partial.data(), v, v + step, prefetch_end, tile.column,
+                                    tile.last);
         });
   });
 }
@@ -202,7 +223,7 @@ template <typename T>
 void spmm_indexed(const SpmmArgs& a) {
   const bool plain = !a.weight && !a.src_scale && !a.skip_loops;
   if (a.wide_indices) return spmm_typed<T, int64_t, false>(a);  // rare: no code of its own for plain sums
-  if constexpr (sizeof(T) <= 4) {
+  if constexpr (sizeof(T) == 4) {
     if (plain) return spmm_typed<T, int32_t, true>(a);
   }
   spmm_typed<T, int32_t, false>(a);
@@ -210,10 +231,14 @@ void spmm_indexed(const SpmmArgs& a) {
 
 void spmm(const SpmmArgs& a) {
   switch (a.dtype) {
-    case DType::kFloat32: return spmm_indexed<float>(a);
-    case DType::kFloat64: return spmm_indexed<double>(a);
-    case DType::kBfloat16: return spmm_indexed<Bf16>(a);
-    case DType::kFloat16: return spmm_indexed<F16>(a);
+    case DType::kFloat32:
+      return spmm_indexed<float>(a);
+    case DType::kFloat64:
+      return spmm_indexed<double>(a);
+    case DType::kBfloat16:
+      return spmm_indexed<Bf16>(a);
+    case DType::kFloat16:
+      return spmm_indexed<F16>(a);
   }
 }
 

@@ -57,10 +57,13 @@ static void spmm_max_backward(const Array1<const int64_t>& indptr, const VectorA
   a.grad = rows_of(grad);
   a.weight = coefficients(weight, a.dtype, topology.num_edges, "weight");
   need(static_cast<int64_t>(perm.shape(0)) == topology.num_edges, "perm must have one entry per edge");
-  need(forward_indptr.shape(0) == grad.shape(0) + 1, "forward_indptr must have one entry per row of grad, and one");
-  need(winner.shape(0) == grad.shape(0) && winner.shape(1) == grad.shape(1), "winner must have the shape of grad");
+  need(forward_indptr.shape(0) == grad.shape(0) + 1,
+       "forward_indptr must have one entry per row of grad, and one");
+  need(winner.shape(0) == grad.shape(0) && winner.shape(1) == grad.shape(1),
+       "winner must have the shape of grad");
   need(dtype_of(out, "out") == a.dtype, "out must have the dtype of grad");
-  need(static_cast<int64_t>(out.shape(0)) == a.num_src && out.shape(1) == grad.shape(1), "out has the wrong shape");
+  need(static_cast<int64_t>(out.shape(0)) == a.num_src && out.shape(1) == grad.shape(1),
+       "out has the wrong shape");
   a.winner = winner.data();
   a.out = out.data();
   nb::gil_scoped_release release;
@@ -72,8 +75,8 @@ void bind_spmm_max(nb::module_& m) {
   m.def("spmm_max", &spmm_max, "indptr"_a.noconvert(), "indices"_a.noconvert(), "x"_a.noconvert(),
         "weight"_a.noconvert().none(), "out"_a.noconvert(), "winner"_a.noconvert());
   m.def("spmm_max_backward", &spmm_max_backward, "indptr"_a.noconvert(), "indices"_a.noconvert(),
-        "perm"_a.noconvert(), "forward_indptr"_a.noconvert(), "grad"_a.noconvert(), "weight"_a.noconvert().none(),
-        "winner"_a.noconvert(), "out"_a.noconvert());
+        "perm"_a.noconvert(), "forward_indptr"_a.noconvert(), "grad"_a.noconvert(),
+        "weight"_a.noconvert().none(), "winner"_a.noconvert(), "out"_a.noconvert());
 }
 
 }  // namespace gb

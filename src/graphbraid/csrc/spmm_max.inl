@@ -1,9 +1,10 @@
 // Largest message per destination and feature, and where it came from:
 //
-//   out[v, f] = max of weight[e] * x[u, f] over the edges e = u -> v;  winner[v, f] = first such edge, counted in the row
+//   out[v, f] = max of weight[e] * x[u, f] over the edges e = u -> v;  winner[v, f] = first such edge,
+//   counted in the row
 //
-// 0 and -1 in an empty row; a NaN wins. The gradient goes to winners only; spmm_max_backward collects it by source over
-// the transposed graph, in order, so that no two threads write one row. Arguments: spmm.h.
+// 0 and -1 in an empty row; a NaN wins. The gradient goes to winners only; spmm_max_backward collects it by
+// source over the transposed graph, in order, so that no two threads write one row. Arguments: spmm.h.
 
 namespace gb::GB_VARIANT {
 
@@ -22,7 +23,8 @@ GB_INLINE void max_tile(const SpmmMaxArgs& a, int64_t v, int64_t column, int las
   Mask<T> winner[NV];
   unroll<NV>([&](auto i) GB_LAMBDA { winner[i] = Mask<T>{} - 1; });
   for (int64_t e = begin; e < end; ++e) {
-    if (e + 8 < total) prefetch_row(x + indices[e + 8] * a.x.stride, NV * L * static_cast<int64_t>(sizeof(T)));
+    if (e + 8 < total)
+      prefetch_row(x + indices[e + 8] * a.x.stride, NV * L * static_cast<int64_t>(sizeof(T)));
     const T* row = x + indices[e] * a.x.stride;
     const Acc<T> c = weight ? weight[e] : Acc<T>{1};
     unroll<NV>([&](auto i) GB_LAMBDA {
@@ -87,7 +89,8 @@ void max_backward_typed(const SpmmMaxBackwardArgs& a) {
         const int32_t* winner = a.winner + v * a.width;
         const T* row = grad + v * a.grad.stride;
         const Acc<T> c = weight ? weight[e] : Acc<T>{1};
-        for (int64_t f = 0; f < a.width; ++f) sum[f] += winner[f] == position ? c * to_acc(row[f]) : Acc<T>{0};
+        for (int64_t f = 0; f < a.width; ++f)
+          sum[f] += winner[f] == position ? c * to_acc(row[f]) : Acc<T>{0};
       }
       for (int64_t f = 0; f < a.width; f += L) {
         const int n = static_cast<int>(std::min<int64_t>(L, a.width - f));
@@ -109,19 +112,27 @@ void max_backward_indexed(const SpmmMaxBackwardArgs& a) {
 
 void spmm_max(const SpmmMaxArgs& a) {
   switch (a.dtype) {
-    case DType::kFloat32: return max_indexed<float>(a);
-    case DType::kFloat64: return max_indexed<double>(a);
-    case DType::kBfloat16: return max_indexed<Bf16>(a);
-    case DType::kFloat16: return max_indexed<F16>(a);
+    case DType::kFloat32:
+      return max_indexed<float>(a);
+    case DType::kFloat64:
+      return max_indexed<double>(a);
+    case DType::kBfloat16:
+      return max_indexed<Bf16>(a);
+    case DType::kFloat16:
+      return max_indexed<F16>(a);
   }
 }
 
 void spmm_max_backward(const SpmmMaxBackwardArgs& a) {
   switch (a.dtype) {
-    case DType::kFloat32: return max_backward_indexed<float>(a);
-    case DType::kFloat64: return max_backward_indexed<double>(a);
-    case DType::kBfloat16: return max_backward_indexed<Bf16>(a);
-    case DType::kFloat16: return max_backward_indexed<F16>(a);
+    case DType::kFloat32:
+      return max_backward_indexed<float>(a);
+    case DType::kFloat64:
+      return max_backward_indexed<double>(a);
+    case DType::kBfloat16:
+      return max_backward_indexed<Bf16>(a);
+    case DType::kFloat16:
+      return max_backward_indexed<F16>(a);
   }
 }
 

@@ -1,0 +1,202 @@
+"""Fused attention: compiled variants against twins, and against a composition of plain operators."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.ops.graphs import (
+    CORNERS,
+    DTYPES,
+    assert_same_bits_with_any_threads,
+    close,
+    compiled,  # noqa: F401 - a fixture
+    skewed,
+    square,
+    values,
+)
+
+from graphbraid.errors import DataError
+from graphbraid.ops import edge_softmax, gat_attention, gatv2_attention, reference
+from graphbraid.ops.attention import _both_ways
+from graphbraid.ops.dropout import keep_mask
+from graphbraid.topology import Csc
+
+SHAPES = [(1, 1), (1, 7), (8, 8), (3, 16), (2, 33), (4, 64), (17, 3), (1, 257)]  # heads, channels
+
+
+def gat_inputs(csc, heads, channels, dtype):
+    sums = reference.sum_dtype(dtype)
+    return [
+        values(csc.num_src, heads * channels, dtype=dtype),
+        values(csc.num_src, heads, dtype=sums, seed=2),
+        values(csc.num_dst, heads, dtype=sums, seed=3),
+    ]
+
+
+def gatv2_inputs(csc, heads, channels, dtype):
+    width = heads * channels
+    return [
+        values(csc.num_src, width, dtype=dtype),
+        values(csc.num_dst, width, dtype=dtype, seed=2),
+        values(heads, channels, dtype=reference.sum_dtype(dtype), seed=3) / channels**0.5,
+    ]
+
+
+def assert_kernels_equal_twins(native, name, csc, inputs, heads, *, loops, p):
+    x = inputs[0]
+    how = (0.2, min(csc.num_src, csc.num_dst) if loops else 0, p, 12345)
+    results = []
+    for module in (native, reference):
+        out = x.new_full((csc.num_dst, x.shape[1]), torch.nan)
+        lse = inputs[2].new_full((csc.num_dst, heads), torch.nan)
+        getattr(module, f"{name}_forward")(csc.indptr, csc.indices, *inputs, *how, out, lse)
+        results.append((out, lse))
+    close(results[0][0], results[1][0])
+    close(results[0][1], results[1][1])
+    out, lse = results[1]
+    grad = values(csc.num_dst, x.shape[1], dtype=x.dtype, seed=4)
+    grads = []
+    for module in (native, reference):
+        to = [torch.full_like(t, torch.nan) for t in inputs]
+        getattr(module, f"{name}_backward")(*_both_ways(csc), *inputs, *how, out, lse, grad, *to)
+        grads.append(to)
+    for actual, expected in zip(*grads, strict=True):
+        close(actual, expected, terms=400 * (1 + x.shape[1] // heads))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("heads", "channels"), SHAPES)
+def test_kernels_equal_twins_at_every_shape(compiled, heads, channels, dtype):  # noqa: F811
+    csc = skewed()
+    for loops, p in ((False, 0.0), (True, 0.4)):
+        inputs = gat_inputs(csc, heads, channels, dtype)
+        assert_kernels_equal_twins(compiled, "gat", csc, inputs, heads, loops=loops, p=p)
+        inputs = gatv2_inputs(csc, heads, channels, dtype)
+        assert_kernels_equal_twins(compiled, "gatv2", csc, inputs, heads, loops=loops, p=p)
+
+
+@pytest.mark.parametrize("corner", CORNERS)
+@pytest.mark.parametrize("loops", [False, True])
+def test_kernels_equal_twins_on_corner_graphs(compiled, corner, loops):  # noqa: F811
+    csc = CORNERS[corner]()
+    assert_kernels_equal_twins(
+        compiled, "gat", csc, gat_inputs(csc, 2, 5, torch.float32), 2, loops=loops, p=0.0
+    )
+    assert_kernels_equal_twins(
+        compiled, "gatv2", csc, gatv2_inputs(csc, 2, 5, torch.float32), 2, loops=loops, p=0.0
+    )
+
+
+def with_loops(csc):
+    """The graph with one self-loop per destination in place of those stored, at the end of its row."""
+    src, dst = csc.indices.long(), csc.destinations().long()
+    kept = src != dst
+    loops = torch.arange(min(csc.num_src, csc.num_dst))
+    src, dst = torch.cat((src[kept], loops)), torch.cat((dst[kept], loops))
+    order = torch.argsort(dst, stable=True)
+    indptr = torch.zeros(csc.num_dst + 1, dtype=torch.int64)
+    indptr[1:] = torch.bincount(dst, minlength=csc.num_dst).cumsum(0)
+    return Csc(indptr, src[order].to(torch.int32), csc.num_src)
+
+
+def attend(csc, x, logits):
+    """Softmax and weighted sum by plain operators."""
+    alpha = edge_softmax(csc, logits)
+    messages = x.unflatten(1, (logits.shape[1], -1))[csc.indices.long()] * alpha[:, :, None]
+    return x.new_zeros(csc.num_dst, x.shape[1]).index_add(0, csc.destinations().long(), messages.flatten(1))
+
+
+@pytest.mark.parametrize("loops", [False, True])
+def test_attention_equals_a_composition_of_plain_operators(loops):
+    csc = skewed()
+    walked = with_loops(csc) if loops else csc
+    src, dst = walked.indices.long(), walked.destinations().long()
+    x, left, right = (t.requires_grad_() for t in gat_inputs(csc, 3, 5, torch.float64))
+    fused = gat_attention(csc, x, left, right, negative_slope=0.1, self_loops=loops)
+    plain = attend(walked, x, F.leaky_relu(left[src] + right[dst], 0.1))
+    x_src, x_dst, att = (t.requires_grad_() for t in gatv2_inputs(csc, 3, 5, torch.float64))
+    fused_v2 = gatv2_attention(csc, x_src, x_dst, att, negative_slope=0.1, self_loops=loops)
+    z = F.leaky_relu((x_src[src] + x_dst[dst]).unflatten(1, (3, 5)), 0.1)
+    plain_v2 = attend(walked, x_src, (z * att).sum(-1))
+    grad = values(csc.num_dst, 15, dtype=torch.float64, seed=9)
+    for a, b, inputs in ((fused, plain, (x, left, right)), (fused_v2, plain_v2, (x_src, x_dst, att))):
+        torch.testing.assert_close(a, b)
+        for ga, gb in zip(
+            torch.autograd.grad(a, inputs, grad), torch.autograd.grad(b, inputs, grad), strict=True
+        ):
+            torch.testing.assert_close(ga, gb)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_gradcheck(dropout):
+    csc = square(8)
+
+    def gat(x, left, right):
+        torch.manual_seed(0)  # the same mask at every evaluation
+        return gat_attention(csc, x, left, right, dropout=dropout)
+
+    def gatv2(x_src, x_dst, att):
+        torch.manual_seed(0)
+        return gatv2_attention(csc, x_src, x_dst, att, dropout=dropout)
+
+    inputs = [t.requires_grad_() for t in gat_inputs(csc, 2, 3, torch.float64)]
+    assert torch.autograd.gradcheck(gat, inputs)
+    assert torch.autograd.gradcheck(
+        gatv2, [t.requires_grad_() for t in gatv2_inputs(csc, 2, 3, torch.float64)]
+    )
+
+
+def test_dropout_keeps_the_mean_and_the_share_asked_for():
+    csc = Csc(torch.arange(0, 200_001, 2), torch.zeros(200_000, dtype=torch.int32), 100_000)
+    torch.manual_seed(0)
+    out = gat_attention(
+        csc, torch.ones(100_000, 1), *torch.zeros(2, 100_000, 1), self_loops=False, dropout=0.3
+    )
+    # Two equal edges, each kept with 0.7 and then counted 1/0.7: 0, 0.714 or 1.429.
+    share = torch.stack([((out - k / 1.4).abs() < 1e-6).double().mean() for k in range(3)])
+    torch.testing.assert_close(share, torch.tensor([0.09, 0.42, 0.49]).double(), rtol=0, atol=0.006)
+
+
+def test_mask_is_independent_of_row_and_column_order():
+    rows = torch.arange(1000)
+    mask = keep_mask(rows, 33, 0.25, 99)
+    torch.testing.assert_close(mask.double().mean(), torch.tensor(0.75).double(), rtol=0, atol=0.01)
+    assert torch.equal(keep_mask(rows.flip(0), 33, 0.25, 99), mask.flip(0))
+    assert torch.equal(keep_mask(rows, 7, 0.25, 99), mask[:, :7])
+    assert not torch.equal(keep_mask(rows, 33, 0.25, 100), mask)
+    assert abs(torch.corrcoef(mask.double().T).fill_diagonal_(0)).max() < 0.15  # 5 deviations of 1000 draws
+
+
+def test_huge_logits_stay_finite():
+    csc = skewed()
+    x, left, right = gat_inputs(csc, 2, 3, torch.float32)
+    out = gat_attention(csc, x, left * 1e4, right * 1e4)
+    assert out.isfinite().all()
+
+
+def test_bits_do_not_depend_on_the_number_of_threads():
+    csc = skewed(3000, 2000, seed=3)
+    gat = [t.requires_grad_() for t in gat_inputs(csc, 4, 9, torch.float32)]
+    gatv2 = [t.requires_grad_() for t in gatv2_inputs(csc, 4, 9, torch.float32)]
+
+    def run():
+        torch.manual_seed(1)
+        first, second = gat_attention(csc, *gat, dropout=0.2), gatv2_attention(csc, *gatv2, dropout=0.2)
+        return [
+            first.detach(),
+            second.detach(),
+            *torch.autograd.grad(first.square().sum(), gat),
+            *torch.autograd.grad(second.square().sum(), gatv2),
+        ]
+
+    assert_same_bits_with_any_threads(run)
+
+
+def test_wrong_shapes_are_named():
+    csc = skewed()
+    x, left, right = gat_inputs(csc, 2, 3, torch.float32)
+    with pytest.raises(DataError, match=r"heads \* channels\) for 2 heads; got shape \(60, 5\)"):
+        gat_attention(csc, x[:, :5], left, right)
+    with pytest.raises(DataError, match=r"\(40, heads\) by destination"):
+        gat_attention(csc, x, left, left)
+    with pytest.raises(DataError, match=r"x_dst must be \(40, 6\)"):
+        gatv2_attention(csc, x, x, torch.zeros(2, 3))

@@ -1,0 +1,114 @@
+"""bias_act_dropout: compiled variants against twins, and against PyTorch's own operators."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.ops.graphs import (
+    DTYPES,
+    WIDTHS,
+    assert_same_bits_with_any_threads,
+    close,
+    compiled,  # noqa: F401 - a fixture
+    values,
+)
+
+from graphbraid.errors import ConfigError
+from graphbraid.ops import bias_act_dropout, reference
+from graphbraid.ops.epilogue import ACTIVATIONS, LEAKY_SLOPE
+
+PLAIN = {"none": lambda x: x, "relu": F.relu, "leaky_relu": F.leaky_relu, "elu": F.elu, "gelu": F.gelu}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_kernels_equal_twins(compiled, width, dtype):  # noqa: F811
+    x, grad = values(90, width, dtype=dtype), values(90, width, dtype=dtype, seed=2)
+    for act in range(4):
+        for p, with_bias in ((0.0, True), (0.3, True), (0.6, False)):
+            bias = values(width, dtype=reference.sum_dtype(dtype)) if with_bias else None
+            how = (act, LEAKY_SLOPE, p, 77)
+            results = []
+            for module in (compiled, reference):
+                out = torch.full_like(x, torch.nan)
+                module.epilogue(x, bias, *how, out)
+                results.append(out)
+            close(results[0], results[1])
+            sums = []
+            for module in (compiled, reference):
+                grad_x, grad_bias = (
+                    torch.full_like(x, torch.nan),
+                    None if bias is None else torch.empty_like(bias),
+                )
+                module.epilogue_backward(grad, results[1], *how, grad_x, grad_bias)
+                sums.append((grad_x, grad_bias))
+            close(sums[0][0], sums[1][0])
+            if bias is not None:
+                close(sums[0][1], sums[1][1], terms=400)
+
+
+@pytest.mark.parametrize("act", ACTIVATIONS)
+@pytest.mark.parametrize("inplace", [False, True])
+def test_value_and_gradients_equal_pytorch(act, inplace):
+    x, bias = values(50, 9, dtype=torch.float64, grad=True), values(9, dtype=torch.float64, grad=True)
+    out = bias_act_dropout(x.clone(), bias, act, inplace=inplace)
+    expected = PLAIN[act](x + bias)
+    torch.testing.assert_close(out, expected)
+    grad = values(50, 9, dtype=torch.float64, seed=3)
+    for a, b in zip(
+        torch.autograd.grad(out, (x, bias), grad), torch.autograd.grad(expected, (x, bias), grad), strict=True
+    ):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("act", ACTIVATIONS)
+def test_gradcheck_with_dropout(act):
+    x, bias = values(6, 5, dtype=torch.float64, grad=True), values(5, dtype=torch.float64, grad=True)
+
+    def run(x, bias):
+        torch.manual_seed(3)  # the same mask at every evaluation
+        return bias_act_dropout(x, bias, act, 0.4)
+
+    assert torch.autograd.gradcheck(run, (x, bias))
+
+
+def test_dropout_keeps_the_share_asked_for_and_scales_it():
+    torch.manual_seed(0)
+    out = bias_act_dropout(torch.ones(1000, 100), None, "relu", 0.3)
+    kept = out != 0
+    torch.testing.assert_close(out[kept], torch.full((int(kept.sum()),), 1 / 0.7))
+    assert abs(kept.double().mean() - 0.7) < 0.007
+    assert abs(kept.double().mean(0) - 0.7).max() < 0.08
+    assert abs(kept.double().mean(1) - 0.7).max() < 0.2
+
+
+def test_seed_decides_the_mask():
+    x = torch.ones(50, 7)
+    torch.manual_seed(5)
+    first, second = bias_act_dropout(x, p=0.5), bias_act_dropout(x, p=0.5)
+    torch.manual_seed(5)
+    assert torch.equal(bias_act_dropout(x, p=0.5), first)
+    assert not torch.equal(first, second)
+
+
+def test_inplace_writes_over_its_input_and_nothing_to_do_copies_nothing():
+    x = values(20, 5)
+    assert bias_act_dropout(x, torch.zeros(5), inplace=True).data_ptr() == x.data_ptr()
+    assert bias_act_dropout(x, None, "none") is x
+
+
+def test_bits_do_not_depend_on_the_number_of_threads():
+    x, bias = values(5000, 65, grad=True), values(65, grad=True)
+
+    def run():
+        torch.manual_seed(0)
+        out = bias_act_dropout(x, bias, "elu", 0.3)
+        return [out.detach(), *torch.autograd.grad(out.square().sum(), (x, bias))]
+
+    assert_same_bits_with_any_threads(run)
+
+
+def test_wrong_options_are_named():
+    with pytest.raises(ConfigError, match="got 'swish'"):
+        bias_act_dropout(torch.zeros(1, 1), act="swish")
+    with pytest.raises(ConfigError, match=r"\[0, 1\); got 1.0"):
+        bias_act_dropout(torch.zeros(1, 1), p=1.0)

@@ -1,0 +1,272 @@
+"""Aggregation: every compiled variant against its twin, gradients against plain autograd."""
+
+import pytest
+import torch
+from tests.ops.graphs import (
+    CORNERS,
+    DTYPES,
+    WIDTHS,
+    assert_same_bits_with_any_threads,
+    close,
+    compiled,  # noqa: F401 - a fixture
+    skewed,
+    square,
+    values,
+)
+
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.ops import Aggregation, aggregate, reference, spmm
+from graphbraid.topology import Csc
+
+COEFFICIENTS = {
+    "plain": {},
+    "mean": {"mean": True},
+    "weight": {"weight": True},
+    "scales": {"src_scale": True, "dst_scale": True},
+    "loops": {"loop_scale": 1.5, "skip_loops": True, "src_scale": True, "loop": True},
+    "all": {
+        "weight": True,
+        "src_scale": True,
+        "dst_scale": True,
+        "loop_scale": -0.5,
+        "mean": True,
+        "addend": True,
+    },
+}
+
+
+def arguments(csc, x, wanted):
+    """Arguments of the kernel before ``out``."""
+    dtype = reference.sum_dtype(x.dtype)
+    sizes = {"weight": csc.num_edges, "src_scale": csc.num_src, "dst_scale": csc.num_dst}
+    num_loops = min(csc.num_src, csc.num_dst) if wanted.get("loop_scale") else 0
+    sizes["loop"] = num_loops
+    factors = [
+        values(n, dtype=dtype, seed=i) if wanted.get(name) else None
+        for i, (name, n) in enumerate(sizes.items())
+    ]
+    addend = values(csc.num_dst // 2, x.shape[1], dtype=x.dtype) if wanted.get("addend") else None
+    return [
+        csc.indptr,
+        csc.indices,
+        x,
+        *factors,
+        wanted.get("loop_scale", 0.0),
+        num_loops,
+        wanted.get("skip_loops", False),
+        wanted.get("mean", False),
+        addend,
+    ]
+
+
+def assert_kernel_equals_twin(native, csc, x, wanted):
+    args = arguments(csc, x, wanted)
+    out, expected = (x.new_full((csc.num_dst, x.shape[1]), torch.nan) for _ in range(2))
+    native.spmm(*args, out)
+    reference.spmm(*args, expected)
+    close(out, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("num_feat", WIDTHS)  # one to several register tiles, with and without a tail
+def test_kernel_equals_twin_at_every_width(compiled, num_feat, dtype):  # noqa: F811
+    csc = skewed()
+    for wanted in (COEFFICIENTS["plain"], COEFFICIENTS["all"]):
+        assert_kernel_equals_twin(compiled, csc, values(csc.num_src, num_feat, dtype=dtype), wanted)
+
+
+@pytest.mark.parametrize("width", range(1, 300, 13))
+def test_kernel_equals_twin_at_every_split_into_tiles(compiled, width):  # noqa: F811
+    csc = skewed()
+    assert_kernel_equals_twin(compiled, csc, values(csc.num_src, width), {})
+
+
+@pytest.mark.parametrize("corner", CORNERS)
+@pytest.mark.parametrize("wanted", COEFFICIENTS)
+def test_kernel_equals_twin_on_corner_graphs(compiled, corner, wanted):  # noqa: F811
+    csc = CORNERS[corner]()
+    assert_kernel_equals_twin(compiled, csc, values(csc.num_src, 19), COEFFICIENTS[wanted])
+
+
+def hub_graph(num_edges=50_000):
+    """A row long enough to be summed in several segments, between short ones."""
+    indptr = torch.tensor([0, 3, 3 + num_edges, 5 + num_edges])
+    indices = torch.randint(0, 5, (int(indptr[-1]),), generator=torch.Generator().manual_seed(0)).to(
+        torch.int32
+    )
+    return Csc(indptr, indices, 5)
+
+
+@pytest.mark.parametrize("width", [1, 40, 300])
+def test_hub_summed_in_segments_equals_the_exact_sum(compiled, width):  # noqa: F811
+    csc, x = hub_graph(), values(5, width)
+    out, exact = x.new_empty(3, width), torch.empty(3, width, dtype=torch.float64)
+    compiled.spmm(*arguments(csc, x, {}), out)
+    reference.spmm(*arguments(csc, x.double(), {}), exact)
+    torch.testing.assert_close(out.double(), exact, rtol=1e-5, atol=1e-2)
+
+
+def test_rows_of_input_and_output_may_be_strided(compiled):  # noqa: F811
+    csc = skewed()
+    wide, out = values(csc.num_src, 50), torch.zeros(csc.num_dst, 60)
+    args = arguments(csc, wide[:, 10:43], {})
+    compiled.spmm(*args, out[:, 5:38])
+    expected = torch.zeros(csc.num_dst, 60)
+    reference.spmm(*args, expected[:, 5:38])
+    close(out, expected)  # also that nothing beside the columns was touched
+
+
+def test_half_precision_rows_may_be_summed_into_float32(compiled):  # noqa: F811
+    csc = skewed()
+    x = values(csc.num_src, 33, dtype=torch.bfloat16)
+    out, expected = torch.empty(2, csc.num_dst, 33)
+    compiled.spmm(*arguments(csc, x, {}), out)
+    reference.spmm(*arguments(csc, x, {}), expected)
+    close(out, expected)
+
+
+def naive(csc, x, reduce, weight=None):
+    """The definition, one destination at a time; differentiable."""
+    rows = []
+    for v in range(csc.num_dst):
+        edges = slice(int(csc.indptr[v]), int(csc.indptr[v + 1]))
+        messages = x[csc.indices[edges].long()]
+        if weight is not None:
+            messages = messages * weight[edges, None]
+        if messages.shape[0] == 0:
+            rows.append(x.new_zeros(x.shape[1]))
+        else:
+            rows.append(messages.amax(0) if reduce == "max" else getattr(messages, reduce)(0))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_value_and_gradients_equal_the_definition(reduce, weighted):
+    csc = skewed()
+    x = values(60, 21, dtype=torch.float64, grad=True)
+    weight = values(csc.num_edges, dtype=torch.float64, grad=True) if weighted else None
+    inputs = [t for t in (x, weight) if t is not None]
+    grad = values(csc.num_dst, 21, dtype=torch.float64, seed=5)
+    out, expected = spmm(csc, x, reduce, weight=weight), naive(csc, x, reduce, weight)
+    torch.testing.assert_close(out, expected)
+    for a, b in zip(
+        torch.autograd.grad(out, inputs, grad), torch.autograd.grad(expected, inputs, grad), strict=True
+    ):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+def test_gradcheck(reduce):
+    csc = skewed(8, 11)
+    x = values(11, 3, dtype=torch.float64, grad=True)
+    weight = values(csc.num_edges, dtype=torch.float64, grad=True)
+    assert torch.autograd.gradcheck(lambda x, w: spmm(csc, x, reduce, weight=w), (x, weight))
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_gradcheck_of_a_full_aggregation(wide):
+    csc = square(9)
+    how = Aggregation(
+        csc=csc,
+        mean=True,
+        src_scale=values(9, dtype=torch.float64),
+        dst_scale=values(9, dtype=torch.float64, seed=2),
+        loop=values(9, dtype=torch.float64, seed=3),
+        loop_scale=0.7,
+        skip_loops=True,
+    )
+    x = values(9, 4, dtype=torch.float64, grad=True)
+    weight = values(csc.num_edges, dtype=torch.float64, grad=True)
+    addend = values(5, 4, dtype=torch.float64, grad=True)
+
+    def run(x, weight, addend):
+        return aggregate(how, x, weight=weight, addend=addend, wide=wide)
+
+    assert torch.autograd.gradcheck(run, (x, weight, addend))
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+def test_bits_do_not_depend_on_the_number_of_threads(reduce):
+    csc = skewed(3000, 2000, seed=3)
+    x = values(2000, 37, grad=True)
+    weight = values(csc.num_edges, grad=True)
+
+    def run():
+        out = spmm(csc, x, reduce, weight=weight)
+        return [out.detach(), *torch.autograd.grad(out.square().sum(), (x, weight))]
+
+    assert_same_bits_with_any_threads(run)
+
+
+def test_bits_of_a_hub_do_not_depend_on_the_number_of_threads():
+    csc, x = hub_graph(), values(5, 33, grad=True)
+
+    def run():
+        out = spmm(csc, x)
+        return [out.detach(), *torch.autograd.grad(out.square().sum(), x)]
+
+    assert_same_bits_with_any_threads(run)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_max_kernels_equal_their_twins(compiled, width, dtype):  # noqa: F811
+    csc = skewed()
+    x = values(60, width, dtype=dtype).round(decimals=1 if dtype.itemsize > 2 else 0)  # many ties
+    for weight in (None, values(csc.num_edges, dtype=reference.sum_dtype(dtype))):
+        out, expected = x.new_empty(2, csc.num_dst, width)
+        winner, first = torch.empty(2, csc.num_dst, width, dtype=torch.int32)
+        compiled.spmm_max(csc.indptr, csc.indices, x, weight, out, winner)
+        reference.spmm_max(csc.indptr, csc.indices, x, weight, expected, first)
+        close(out, expected)
+        assert torch.equal(winner, first)
+        transposed, perm = csc.transpose()
+        grad = values(csc.num_dst, width, dtype=dtype, seed=4)
+        ordered = None if weight is None else weight[perm]
+        back, wanted = x.new_empty(2, csc.num_src, width)
+        for module, to in ((compiled, back), (reference, wanted)):
+            module.spmm_max_backward(
+                transposed.indptr, transposed.indices, perm, csc.indptr, grad, ordered, winner, to
+            )
+        close(back, wanted)
+
+
+def test_the_first_of_equal_messages_takes_the_gradient():
+    csc = Csc(torch.tensor([0, 3]), torch.tensor([2, 0, 1], dtype=torch.int32), 3)
+    x = torch.tensor([[5.0], [5.0], [5.0]], requires_grad=True)
+    spmm(csc, x, "max").sum().backward()
+    assert x.grad.flatten().tolist() == [0.0, 0.0, 1.0]
+
+
+def test_a_nan_wins_the_maximum_and_infinities_count():
+    csc = Csc(torch.tensor([0, 3, 4]), torch.tensor([0, 1, 2, 3], dtype=torch.int32), 4)
+    x = torch.tensor([[1.0, 1.0], [torch.nan, 2.0], [3.0, torch.inf], [-torch.inf, -torch.inf]])
+    out = spmm(csc, x, "max")
+    assert out[0, 0].isnan()
+    assert out[0, 1] == torch.inf
+    assert (out[1] == -torch.inf).all()
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+def test_rows_without_edges_are_zero(reduce):
+    csc = skewed()
+    out = spmm(csc, values(60, 5), reduce)
+    assert (out[0] == 0).all()
+    assert (out[-1] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"x": torch.zeros(59, 3)}, DataError, r"one row per source node \(60\); got shape \(59, 3\)"),
+        ({"x": torch.zeros(60)}, DataError, "one row per source node"),
+        ({"x": torch.zeros(60, 3, dtype=torch.int64)}, DataError, "floating point; got torch.int64"),
+        ({"reduce": "min"}, ConfigError, "'sum', 'mean' or 'max'; got 'min'"),
+        ({"weight": torch.zeros(3)}, DataError, "one value per edge"),
+    ],
+)
+def test_wrong_arguments_are_named(change, error, message):
+    arguments = {"x": torch.zeros(60, 3), "reduce": "sum", "weight": None} | change
+    with pytest.raises(error, match=message):
+        spmm(skewed(), arguments["x"], arguments["reduce"], weight=arguments["weight"])
