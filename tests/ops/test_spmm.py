@@ -103,7 +103,8 @@ def test_hub_summed_in_segments_equals_the_exact_sum(compiled, width):  # noqa: 
     out, exact = x.new_empty(3, width), torch.empty(3, width, dtype=torch.float64)
     compiled.spmm(*arguments(csc, x, {}), out)
     reference.spmm(*arguments(csc, x.double(), {}), exact)
-    torch.testing.assert_close(out.double(), exact, rtol=1e-5, atol=1e-2)
+    # One chain of 50,000 additions would be off by 1e-4.
+    torch.testing.assert_close(out.double(), exact, rtol=3e-5, atol=1e-2)
 
 
 def test_rows_of_input_and_output_may_be_strided(compiled):  # noqa: F811

@@ -17,7 +17,6 @@
 namespace gb::GB_VARIANT {
 
 #include "exp.inl"
-#include "simd.inl"
 
 template <typename T, typename I>
 struct Attention {

@@ -8,7 +8,6 @@
 namespace gb::GB_VARIANT {
 
 #include "exp.inl"
-#include "simd.inl"
 
 typedef uint32_t VecU32 __attribute__((vector_size(kVectorBytes)));
 

@@ -1,4 +1,6 @@
-// Exponential of vectors; for floats within 2 ulp of the correctly rounded value. Included after simd.inl.
+// Exponential of vectors; for floats within 2 ulp of the correctly rounded value. Brings simd.inl.
+
+#include "simd.inl"
 
 GB_INLINE VecF32 exp_lanes(VecF32 x) {
   const VecF32 clamped = x < -87.0f ? splat<VecF32>(-87.0f) : x > 88.0f ? splat<VecF32>(88.0f) : x;

@@ -9,6 +9,7 @@ from graphbraid.errors import ConfigError
 from graphbraid.nn.conv import Conv, Features, zero_bias
 from graphbraid.nn.linear import Linear
 from graphbraid.ops import Aggregation, aggregate_linear
+from graphbraid.ops.aggregation import sum_dtype
 from graphbraid.ops.derived import derived, stored_loops
 from graphbraid.topology import Csc
 
@@ -71,13 +72,16 @@ class GCNConv(Conv):
         """The layer without its bias."""
         self.check(x, csc)
         if self.normalize:
-            how = gcn_norm(csc, add_self_loops=self.add_self_loops, improved=self.improved)
+            dtype = sum_dtype(self.lin.weight.dtype)
+            how = gcn_norm(csc, add_self_loops=self.add_self_loops, improved=self.improved, dtype=dtype)
         else:
             how = Aggregation(csc=csc, weight=csc.weight)
         return aggregate_linear(how, x, self.lin.weight)
 
 
-def gcn_norm(csc: Csc, *, add_self_loops: bool = True, improved: bool = False) -> Aggregation:
+def gcn_norm(
+    csc: Csc, *, add_self_loops: bool = True, improved: bool = False, dtype: torch.dtype = torch.float32
+) -> Aggregation:
     """The symmetrically normalised adjacency of :class:`GCNConv`, with each node's self-loop implied.
 
     Follows PyG's ``gcn_norm``: stored self-loops give way to one of weight 1 (2 where ``improved``), or, on a
@@ -89,8 +93,8 @@ def gcn_norm(csc: Csc, *, add_self_loops: bool = True, improved: bool = False) -
     scaled up by degree over sampled degree: an unbiased estimate of the layer on the whole graph, and equal
     to it where all neighbours are taken.
     """
-    key = ("gcn_norm", add_self_loops, improved)
-    factors = derived(csc, key, lambda: _gcn_factors(csc, add_self_loops, 2.0 if improved else 1.0))
+    key = ("gcn_norm", add_self_loops, improved, dtype)
+    factors = derived(csc, key, lambda: _gcn_factors(csc, add_self_loops, 2.0 if improved else 1.0, dtype))
     src_scale, dst_scale, loop, weight, skip = factors
     return Aggregation(
         csc=csc,
@@ -104,19 +108,16 @@ def gcn_norm(csc: Csc, *, add_self_loops: bool = True, improved: bool = False) -
 
 
 def _gcn_factors(
-    csc: Csc, add_self_loops: bool, fill: float
+    csc: Csc, add_self_loops: bool, fill: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, bool]:
     """``src_scale, dst_scale, loop, weight, skip_loops``; loop and weight are None where plain."""
     loops = stored_loops(csc) if add_self_loops else None
-    degree = _degrees(csc, loops)
+    degree = _degrees(csc, loops, dtype)
     loop = None
     if loops is not None and csc.weight is not None:
         loop = degree.new_full((min(csc.num_src, csc.num_dst),), fill)
-        loop[csc.indices[loops].long()] = csc.weight[loops]
-    if add_self_loops and loop is None:
-        own: Tensor | float = fill
-    else:
-        own = 0.0 if loop is None else loop
+        loop[csc.indices[loops].long()] = csc.weight[loops].to(dtype)
+    own: Tensor | float = loop if loop is not None else fill if add_self_loops else 0.0
     if csc.src_degree is not None:
         src_scale, dst_scale, weight = _graph_factors(csc, degree, fill if add_self_loops else None)
         return src_scale, dst_scale, loop, weight, loops is not None
@@ -131,7 +132,7 @@ def _gcn_factors(
 def _graph_factors(csc: Csc, sampled: Tensor, fill: float | None) -> tuple[Tensor, Tensor, Tensor]:
     """``src_scale, dst_scale, weight`` of a block that knows degrees; ``fill`` is None without loops."""
     assert csc.src_degree is not None
-    degree, own = csc.src_degree.to(torch.float32), csc.src_loop
+    degree, own = csc.src_degree.to(sampled.dtype), csc.src_loop
     total = degree if fill is None else degree + fill
     if own is not None and fill is None:
         degree = total = degree + own.nan_to_num(0.0)
@@ -147,14 +148,14 @@ def _graph_factors(csc: Csc, sampled: Tensor, fill: float | None) -> tuple[Tenso
     return src_scale, dst_scale, weight
 
 
-def _degrees(csc: Csc, loops: Tensor | None) -> Tensor:
-    """``(num_dst,)`` float32: sums of the weights of in-edges, without those at positions ``loops``."""
+def _degrees(csc: Csc, loops: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """``(num_dst,)``: sums of the weights of in-edges, without those at positions ``loops``."""
     if csc.weight is None:
-        degree = csc.degrees().to(torch.float32)
+        degree = csc.degrees().to(dtype)
         if loops is not None:
             degree -= torch.bincount(csc.indices[loops].long(), minlength=csc.num_dst)
         return degree
-    weight = csc.weight
+    weight = csc.weight.to(dtype)
     if loops is not None:
         weight = weight.clone()
         weight[loops] = 0

@@ -26,9 +26,9 @@ def gat_attention(
 ) -> Tensor:
     """GAT: the sum of in-neighbours' rows, weighted by a softmax of logits that the two ends add up to.
 
-    Per head ``out[v] = sum of alpha[e] * x[u]`` over the edges ``e = u -> v``, ``alpha`` being the softmax over
-    ``v``'s edges of ``leaky_relu(src_logit[u] + dst_logit[v])``. Coefficients are computed again in the backward
-    pass; the largest temporary has one number per edge and head.
+    Per head ``out[v] = sum of alpha[e] * x[u]`` over the edges ``e = u -> v``, ``alpha`` being the softmax
+    over ``v``'s edges of ``leaky_relu(src_logit[u] + dst_logit[v])``. Coefficients are computed again in the
+    backward pass; the largest temporary has one number per edge and head.
 
     Args:
         csc: the graph or block.

@@ -184,7 +184,7 @@ def _edges(indptr: Tensor, indices: Tensor, num_loops: int) -> tuple[Tensor, Ten
 
 
 def _heads(rows: Tensor, heads: int) -> Tensor:
-    return rows.to(sum_dtype(rows.dtype)).unflatten(1, (heads, -1))
+    return rows.to(sum_dtype(rows.dtype)).reshape(rows.shape[0], heads, rows.shape[1] // heads)
 
 
 def _softmax(logits: Tensor, dst: Tensor, num_dst: int) -> tuple[Tensor, Tensor]:

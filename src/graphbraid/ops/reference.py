@@ -134,4 +134,4 @@ def sddmm(
     left = left if dst_scale is None else left * dst_scale[:, None]
     right = right if src_scale is None else right * src_scale[:, None]
     products = left[destinations(indptr)] * right[indices.long()]
-    out.copy_(products.unflatten(1, (out.shape[1], -1)).sum(-1))
+    out.copy_(products.reshape(*out.shape, products.shape[1] // out.shape[1]).sum(-1))

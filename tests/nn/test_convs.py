@@ -1,0 +1,240 @@
+"""Each layer against PyTorch Geometric's of the same name and parameters: values and all gradients."""
+
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("torch_geometric")
+import torch_geometric.nn as pyg
+from tests.nn.cases import edge_index, graph_with_weights, without_stored_loops
+from tests.ops.graphs import assert_same_bits_with_any_threads, skewed, square, values, without_edges
+
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.nn import GATConv, GATv2Conv, GCNConv, GINConv, SAGEConv
+from graphbraid.sparse_features import SparseFeatures
+from graphbraid.topology import Csc
+
+LAYERS = {
+    "gcn": (GCNConv, pyg.GCNConv, {}),
+    "gcn without bias": (GCNConv, pyg.GCNConv, {"bias": False}),
+    "gcn without loops": (GCNConv, pyg.GCNConv, {"add_self_loops": False}),
+    "gcn plain sum": (GCNConv, pyg.GCNConv, {"normalize": False}),
+    "sage": (SAGEConv, pyg.SAGEConv, {}),
+    "sage sum": (SAGEConv, pyg.SAGEConv, {"aggr": "sum", "bias": False}),
+    "sage max": (SAGEConv, pyg.SAGEConv, {"aggr": "max"}),
+    "sage without root": (SAGEConv, pyg.SAGEConv, {"root_weight": False}),
+    "sage normalised": (SAGEConv, pyg.SAGEConv, {"normalize": True}),
+    "sage projected": (SAGEConv, pyg.SAGEConv, {"project": True}),
+    "sage projected max": (SAGEConv, pyg.SAGEConv, {"project": True, "aggr": "max"}),
+    "gat": (GATConv, pyg.GATConv, {}),
+    "gat heads": (GATConv, pyg.GATConv, {"heads": 3, "negative_slope": 0.1}),
+    "gat mean": (GATConv, pyg.GATConv, {"heads": 3, "concat": False, "residual": True}),
+    "gat without loops": (GATConv, pyg.GATConv, {"add_self_loops": False, "bias": False}),
+    "gatv2": (GATv2Conv, pyg.GATv2Conv, {}),
+    "gatv2 heads": (GATv2Conv, pyg.GATv2Conv, {"heads": 3, "negative_slope": 0.1}),
+    "gatv2 mean": (GATv2Conv, pyg.GATv2Conv, {"heads": 3, "concat": False, "residual": True}),
+    "gatv2 shared": (GATv2Conv, pyg.GATv2Conv, {"heads": 2, "share_weights": True, "bias": False}),
+    "gatv2 without loops": (GATv2Conv, pyg.GATv2Conv, {"add_self_loops": False}),
+}
+
+
+def pair(name, in_channels, out_channels):
+    """Our layer and PyG's with the same parameters, in float64 so that only real differences show."""
+    ours, theirs, options = LAYERS[name]
+    torch.manual_seed(0)
+    layer = ours(in_channels, out_channels, **options).double()
+    twin = theirs(in_channels, out_channels, **options).double()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))  # biases start at 0
+    twin.load_state_dict(layer.state_dict())
+    return layer, twin
+
+
+def assert_equal_with_gradients(layer, out, x, twin, expected, x_twin):
+    torch.testing.assert_close(out, expected)
+    grad = values(*out.shape, dtype=torch.float64, seed=11)
+    out.backward(grad)
+    expected.backward(grad)
+    torch.testing.assert_close(x.grad, x_twin.grad)
+    theirs = dict(twin.named_parameters())
+    for name, parameter in layer.named_parameters():
+        torch.testing.assert_close(parameter.grad, theirs[name].grad, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def two_inputs(*shape):
+    return values(*shape, dtype=torch.float64, grad=True), values(*shape, dtype=torch.float64, grad=True)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("widths", [(4, 9), (9, 4)])
+def test_layer_equals_pyg_on_a_graph_with_self_loops(name, widths):
+    csc = square()
+    layer, twin = pair(name, *widths)
+    x, x_twin = two_inputs(50, widths[0])
+    assert_equal_with_gradients(layer, layer(x, csc), x, twin, twin(x_twin, edge_index(csc)), x_twin)
+
+
+@pytest.mark.parametrize("name", [name for name in LAYERS if "gcn" not in name])
+def test_layer_equals_pyg_on_a_block(name):
+    csc = skewed()
+    layer, twin = pair(name, 5, 7)
+    x, x_twin = two_inputs(60, 5)
+    expected = twin((x_twin, x_twin[:40]), edge_index(csc))
+    assert_equal_with_gradients(layer, layer(x, csc), x, twin, expected, x_twin)
+
+
+@pytest.mark.parametrize("name", ["gcn", "gcn without loops"])
+def test_gcn_on_a_block_equals_pyg_on_its_edges_among_all_sources(name):
+    csc = skewed()
+    layer, twin = pair(name, 5, 7)
+    x, x_twin = two_inputs(60, 5)
+    assert_equal_with_gradients(layer, layer(x, csc), x, twin, twin(x_twin, edge_index(csc))[:40], x_twin)
+
+
+@pytest.mark.parametrize("name", ["gcn", "gcn without loops", "gcn plain sum"])
+def test_gcn_with_edge_weights_equals_pyg(name):
+    csc = graph_with_weights()
+    layer, twin = pair(name, 5, 7)
+    x, x_twin = two_inputs(50, 5)
+    out = layer(x, csc)
+    expected = twin(x_twin, edge_index(csc), csc.weight.double())
+    torch.testing.assert_close(out, expected)
+    grad = values(*out.shape, dtype=torch.float64, seed=11)
+    a, b = torch.autograd.grad(out, x, grad)[0], torch.autograd.grad(expected, x_twin, grad)[0]
+    torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_gcn_improved_equals_pyg_given_explicit_weights(weighted):
+    csc = graph_with_weights()
+    weight = csc.weight
+    if not weighted:  # PyG ignores `improved` without weights, against its documentation
+        csc.weight = None
+        csc = without_stored_loops(csc)
+        weight = torch.ones(csc.num_edges)
+    layer, twin = GCNConv(5, 7, improved=True), pyg.GCNConv(5, 7, improved=True)
+    twin.load_state_dict(layer.state_dict())
+    x = values(50, 5)
+    torch.testing.assert_close(layer(x, csc), twin(x, edge_index(csc), weight), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_gcn_on_a_block_of_all_neighbours_with_the_graphs_degrees_equals_the_graphs_rows(weighted):
+    csc = graph_with_weights()
+    if weighted:
+        csc = without_stored_loops(csc)
+        degree = torch.zeros(50).index_add(0, csc.destinations().long(), csc.weight)
+    else:
+        csc.weight = None
+        degree = without_stored_loops(csc).degrees().float()
+    layer, x = GCNConv(5, 7), values(50, 5)
+    first = slice(0, int(csc.indptr[20]))
+    block = Csc(csc.indptr[:21], csc.indices[first], 50, csc.weight[first] if weighted else None, degree)
+    torch.testing.assert_close(layer(x, block), layer(x, csc)[:20], rtol=1e-5, atol=1e-5)
+
+
+def test_gcn_with_the_graphs_degrees_is_unbiased_over_sampled_neighbours():
+    degree, fanout, draws = 6, 2, 1500
+    full = Csc(
+        torch.tensor([0, degree, *[degree] * degree]), torch.arange(1, degree + 1, dtype=torch.int32), 7
+    )
+    layer, x = GCNConv(3, 2, bias=False), values(7, 3)
+    expected = layer(x, full)[0]
+    generator = torch.Generator().manual_seed(0)
+    total = torch.zeros(2)
+    with torch.no_grad():
+        for _ in range(draws):
+            drawn = torch.randperm(degree, generator=generator)[:fanout].sort().values + 1
+            block = Csc(torch.tensor([0, fanout]), drawn.to(torch.int32), 7)
+            block.src_degree = full.degrees().float()
+            total += layer(x, block)[0]
+    torch.testing.assert_close(total / draws, expected, rtol=0, atol=0.08)
+
+
+@pytest.mark.parametrize("train_eps", [False, True])
+def test_gin_equals_pyg(train_eps):
+    csc = square()
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 7)).double()
+    layer = GINConv(network, eps=0.3, train_eps=train_eps).double()
+    twin = pyg.GINConv(
+        nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 7)), eps=0.3, train_eps=train_eps
+    ).double()
+    twin.load_state_dict(layer.state_dict())
+    x, x_twin = two_inputs(50, 5)
+    assert_equal_with_gradients(layer, layer(x, csc), x, twin, twin(x_twin, edge_index(csc)), x_twin)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_start_as_pyg_starts_them(name):
+    ours, theirs, options = LAYERS[name]
+    layer, twin = ours(400, 300, **options), theirs(400, 300, **options)
+    starts = dict(twin.named_parameters())
+    assert {n: p.shape for n, p in layer.named_parameters()} == {n: p.shape for n, p in starts.items()}
+    for parameter_name, parameter in layer.named_parameters():
+        bound, wanted = parameter.abs().max(), starts[parameter_name].abs().max()
+        torch.testing.assert_close(bound, wanted, rtol=0.02, atol=0.0)
+    torch.manual_seed(1)
+    layer.reset_parameters()
+    weight = next(p for p in layer.parameters() if p.ndim > 1).clone()
+    torch.manual_seed(1)
+    layer.reset_parameters()
+    assert torch.equal(next(p for p in layer.parameters() if p.ndim > 1), weight)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_sparse_and_dense_features_give_the_same_layer(name):
+    csc = square()
+    ours, _, options = LAYERS[name]
+    layer = ours(30, 7, **options)
+    dense = values(50, 30) * (values(50, 30, seed=3) > 0.8)
+    x = SparseFeatures.from_dense(dense)
+    torch.testing.assert_close(layer(x, csc), layer(dense, csc), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize(("num_dst", "num_src"), [(0, 0), (0, 4), (3, 4)])
+def test_layers_take_graphs_without_edges(name, num_dst, num_src):
+    ours, _, options = LAYERS[name]
+    layer = ours(5, 7, **options)
+    x = values(num_src, 5, grad=True)
+    out = layer(x, without_edges(num_dst, num_src))
+    assert out.shape[0] == num_dst
+    assert out.isfinite().all()
+    out.sum().backward()
+    assert x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["gcn", "sage", "sage max", "gat heads", "gatv2 heads"])
+def test_bits_do_not_depend_on_the_number_of_threads(name):
+    csc = skewed(800, 1000, seed=2)
+    ours, _, options = LAYERS[name]
+    layer = ours(16, 8, **options)
+    x = values(1000, 16, grad=True)
+
+    def run():
+        out = layer(x, csc)
+        # Matrix products are torch's; what is ours is the aggregation on the way back to x.
+        return [out.detach(), *torch.autograd.grad(out.square().sum(), x)]
+
+    assert_same_bits_with_any_threads(run)
+
+
+def test_attention_dropout_acts_in_training_only():
+    csc, x = square(), values(50, 5)
+    layer = GATConv(5, 7, heads=2, dropout=0.5)
+    torch.manual_seed(0)
+    first, second = layer(x, csc), layer(x, csc)
+    assert not torch.equal(first, second)
+    layer.eval()
+    assert torch.equal(layer(x, csc), layer(x, csc))
+
+
+def test_wrong_input_and_options_are_named():
+    with pytest.raises(DataError, match=r"GCNConv needs x of shape \(50, 5\).*got \(50, 6\)"):
+        GCNConv(5, 7)(torch.zeros(50, 6), square())
+    with pytest.raises(ConfigError, match="only when it normalises"):
+        GCNConv(5, 7, normalize=False, add_self_loops=True)
+    with pytest.raises(ConfigError, match="'mean', 'max', 'sum', 'add'; got 'median'"):
+        SAGEConv(5, 7, aggr="median")
