@@ -81,6 +81,6 @@ def _map_new_file(num_bytes: int, folder: Path | None) -> mmap.mmap:
         clear = resource_error(error, place / "activations")
         raise ResourceError(
             f"exact inference needs a temporary file of {format_bytes(num_bytes)} in {place}: "
-            f"{clear or error}. Set "
-            "TMPDIR to a folder on a larger disk, or raise memory_budget_bytes so that no file is needed."
+            f"{clear or error}. Set TMPDIR to a folder on a larger disk, or raise memory_budget_bytes so "
+            "that no file is needed."
         ) from error

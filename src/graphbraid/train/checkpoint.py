@@ -76,8 +76,7 @@ def _load(path: Path, trust: bool) -> Any:
     except pickle.UnpicklingError as error:
         raise DataError(
             f"{path} holds Python objects beside tensors and plain values (from the optimizer, scheduler or "
-            "a "
-            f"callback): {str(error).splitlines()[0]} If you wrote the file, load it with "
+            f"a callback): {str(error).splitlines()[0]} If you wrote the file, load it with "
             "trust_checkpoint=True."
         ) from error
     except (RuntimeError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:

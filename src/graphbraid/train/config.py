@@ -225,13 +225,13 @@ def _check_together(config: TrainConfig) -> None:
         )
     if config.patience is not None and config.eval_every == 0:
         raise ConfigError(
-            f"patience={config.patience} counts evaluations, but eval_every=0 never evaluates; "
-            "set eval_every to 1 or more."
+            f"patience={config.patience} counts evaluations, but eval_every=0 never evaluates; set "
+            "eval_every to 1 or more."
         )
     if config.eval_fanouts is not None and len(config.eval_fanouts) != len(config.fanouts):
         raise ConfigError(
-            f"eval_fanouts must have one entry per hop as fanouts has ({len(config.fanouts)}); "
-            f"got {list(config.eval_fanouts)}."
+            f"eval_fanouts must have one entry per hop as fanouts has ({len(config.fanouts)}); got "
+            f"{list(config.eval_fanouts)}."
         )
     _check_device(config.device)
 

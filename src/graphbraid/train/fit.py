@@ -228,8 +228,7 @@ class FitRun:
         if not math.isfinite(loss):
             raise TrainingError(
                 f"the loss is {loss} at {self._here()}; no step was made with it. Lower lr "
-                f"({self._schedule.learning_rate:g}), set clip, or look for extreme "
-                "features."
+                f"({self._schedule.learning_rate:g}), set clip, or look for extreme features."
             )
 
     def _check_gradients(self) -> float:
@@ -238,11 +237,9 @@ class FitRun:
         norm = float(nn.utils.clip_grad_norm_(params, self._config.clip or math.inf))
         if not math.isfinite(norm):
             raise TrainingError(
-                f"the gradients' norm is {norm} at {self._here()} though the loss is "
-                "finite; no step was "
-                f"made with them. Lower lr ({self._schedule.learning_rate:g}) or look for "
-                "square roots "
-                "and divisions at zero in the model."
+                f"the gradients' norm is {norm} at {self._here()} though the loss is finite; no step was "
+                f"made with them. Lower lr ({self._schedule.learning_rate:g}) or look for square roots and "
+                "divisions at zero in the model."
             )
         return norm
 

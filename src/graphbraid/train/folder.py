@@ -69,16 +69,14 @@ class RunFolder:
         """
         if resume is True and not self.holds_run():
             raise ConfigError(
-                f"resume=True, but {self.last} does not exist; give the out_dir of a started "
-                "run, or "
+                f"resume=True, but {self.last} does not exist; give the out_dir of a started run, or "
                 "resume='auto' to start one if there is none."
             )
         if resume and self.holds_run():
             return True
         if self.holds_run() and not overwrite:
             raise ConfigError(
-                f"out_dir {self.path} already holds a run; continue it with resume=True, "
-                "replace it with "
+                f"out_dir {self.path} already holds a run; continue it with resume=True, replace it with "
                 "overwrite=True, or choose another folder."
             )
         return False

@@ -76,8 +76,9 @@ def check_same(
     for key, value in found["graph_identity"].items():
         if value != graph[key]:
             raise DataError(
-                f"{path} was written while training on another graph: its {key} was {value}, this graph's is "
-                f"{graph[key]}. Load the same graph with the same splits, or start anew in another out_dir."
+                f"{path} was written while training on another graph: its {key} was {value}, this graph's "
+                f"is {graph[key]}. Load the same graph with the same splits, or start anew in another "
+                "out_dir."
             )
     _check_same_config(found["config"], config, path)
 
@@ -95,9 +96,8 @@ def check_same_model(found: Mapping[str, Any], model: nn.Module, path: object) -
         was, here = found["shapes"].get(name, "absent"), now["shapes"].get(name, "absent")
         if was != here:
             raise ConfigError(
-                f"{path} holds another model: its {name} is {was}, the given model's is "
-                f"{here}. "
-                "Build the model with the options of that run."
+                f"{path} holds another model: its {name} is {was}, the given model's is {here}. Build the "
+                "model with the options of that run."
             )
 
 
@@ -109,8 +109,6 @@ def _check_same_config(found: Mapping[str, Any], config: TrainConfig, path: obje
     for name in now:
         if name not in free and found.get(name) != now[name]:
             raise ConfigError(
-                f"{path} was written with {name}={found.get(name)!r}; this run has "
-                f"{now[name]!r}, which "
-                f"would not continue it. Give {name} as it was, or start anew in another "
-                "out_dir."
+                f"{path} was written with {name}={found.get(name)!r}; this run has {now[name]!r}, which "
+                f"would not continue it. Give {name} as it was, or start anew in another out_dir."
             )

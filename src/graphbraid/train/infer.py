@@ -224,11 +224,9 @@ def _expansion(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> Itera
             if part.numel() == 1:
                 raise ResourceError(
                     f"exact inference for node {int(part[0])} needs {format_bytes(needed)} for the "
-                    f"{batch.num_nodes} nodes "
-                    f"within {hops} hops; memory_budget_bytes allows "
-                    f"{format_bytes(config.memory_budget_bytes)}. Raise "
-                    "it, use mode='sampled', or use a model of graphbraid.nn, which is computed layer by "
-                    "layer."
+                    f"{batch.num_nodes} nodes within {hops} hops; memory_budget_bytes allows "
+                    f"{format_bytes(config.memory_budget_bytes)}. Raise it, use mode='sampled', or use a "
+                    "model of graphbraid.nn, which is computed layer by layer."
                 )
             size = max(1, part.numel() // 2)
             continue

@@ -71,8 +71,8 @@ class _LineFile:
             self._file: BinaryIO = path.open("wb" if size is None else "r+b", buffering=0)
         except FileNotFoundError:
             raise DataError(
-                f"{path} is missing, but the checkpoint to resume from counts on it; "
-                "restore it, or start anew with overwrite=True."
+                f"{path} is missing, but the checkpoint to resume from counts on it; restore it, or start "
+                "anew with overwrite=True."
             ) from None
         except OSError as error:
             raise ResourceError(f"cannot write {path}: {error.strerror}; choose another out_dir.") from error
@@ -84,9 +84,8 @@ class _LineFile:
         if there < size:
             self._file.close()
             raise DataError(
-                f"{self._path} has {there} bytes, but when the checkpoint was written it had "
-                f"{size}; "
-                "it was changed since. Restore it, or start anew with overwrite=True."
+                f"{self._path} has {there} bytes, but when the checkpoint was written it had {size}; it was "
+                "changed since. Restore it, or start anew with overwrite=True."
             )
         self._file.truncate(size)
         self._file.seek(size)

@@ -92,8 +92,8 @@ def monitored(task: Task, names: Sequence[str], monitor: str | None) -> tuple[st
         return name, False
     if name not in names:
         raise ConfigError(
-            f"monitor must be one of {', '.join((*names, LOSS))}; got {monitor!r}. "
-            "Add it to metrics if it is to be computed."
+            f"monitor must be one of {', '.join((*names, LOSS))}; got {monitor!r}. Add it to metrics if it "
+            "is to be computed."
         )
     return name, METRICS[task.name][name].maximize
 

@@ -64,9 +64,8 @@ def _checked_ready(optimizer: Optimizer, params: Iterable[nn.Parameter]) -> Opti
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     if not any(id(p) in held for p in params):
         raise ConfigError(
-            "the optimizer holds none of the model's parameters; make it from "
-            "model.parameters() of "
-            "the model given to the Trainer, after moving it to its device."
+            "the optimizer holds none of the model's parameters; make it from model.parameters() of the "
+            "model given to the Trainer, after moving it to its device."
         )
     return optimizer
 

@@ -41,8 +41,8 @@ def check_fanouts(model: nn.Module, config: TrainConfig) -> None:
     layers = getattr(model, "num_layers", None)
     if config.mode == "sampled" and isinstance(layers, int) and layers != len(config.fanouts):
         raise ConfigError(
-            f"fanouts must have one entry per layer of the model ({layers}); "
-            f"got {len(config.fanouts)}: {list(config.fanouts)}."
+            f"fanouts must have one entry per layer of the model ({layers}); got {len(config.fanouts)}: "
+            f"{list(config.fanouts)}."
         )
 
 
@@ -63,8 +63,7 @@ def dry_run(runner: ModelRunner, task: Task, forward: Callable[[], Tensor], what
         raise
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
         raise ConfigError(
-            f"the model failed on {what}, with {runner.graph.num_features} features per node: "
-            f"{error}. "
+            f"the model failed on {what}, with {runner.graph.num_features} features per node: {error}. "
             "Check its number of input channels and what its forward takes."
         ) from error
     finally:
@@ -74,7 +73,6 @@ def dry_run(runner: ModelRunner, task: Task, forward: Callable[[], Tensor], what
             task.name
         ]
         raise ConfigError(
-            f"the model must have one output per {needed} ({task.width}); it has "
-            f"{outputs.shape[1]}. "
-            f"Build it with out_channels={task.width}."
+            f"the model must have one output per {needed} ({task.width}); it has {outputs.shape[1]}. Build "
+            f"it with out_channels={task.width}."
         )

@@ -34,8 +34,7 @@ class ModelRunner:
     def __init__(self, model: nn.Module, graph: Graph, fabric: Fabric) -> None:
         if graph.x is None:
             raise DataError(
-                "the model needs node features, but graph.x is None; give some with "
-                "graph.replace(x=...), "
+                "the model needs node features, but graph.x is None; give some with graph.replace(x=...), "
                 "for example one-hot degrees or random vectors."
             )
         self.model = model.to(fabric.device)
@@ -117,8 +116,7 @@ class ModelRunner:
         if not isinstance(outputs, Tensor) or outputs.ndim != 2:
             got = f"shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else type(outputs).__name__
             raise DataError(
-                f"the model must return a tensor of shape (num_nodes, width); got {got}. Wrap "
-                "it in a "
+                f"the model must return a tensor of shape (num_nodes, width); got {got}. Wrap it in a "
                 "module that returns the logits."
             )
         return outputs

@@ -73,8 +73,8 @@ def set_random_state(state: dict[str, Any]) -> None:
     if "cuda" in state:
         if len(state["cuda"]) != torch.cuda.device_count():
             raise DataError(
-                f"the checkpoint holds the random state of {len(state['cuda'])} CUDA devices; "
-                f"here are {torch.cuda.device_count()}. Resume on a machine like the first."
+                f"the checkpoint holds the random state of {len(state['cuda'])} CUDA devices; here are "
+                f"{torch.cuda.device_count()}. Resume on a machine like the first."
             )
         torch.cuda.set_rng_state_all([part.cpu() for part in state["cuda"]])
 

@@ -83,8 +83,8 @@ def labelled(graph: Graph, nodes: Tensor) -> Tensor:
     if not bool(finite.all()):
         node = int(nodes[~finite][0])
         raise DataError(
-            f"labels of nodes in a split must be finite; y[{node}] is {graph.y[node].tolist()}. "
-            "Take the node out of the split."
+            f"labels of nodes in a split must be finite; y[{node}] is {graph.y[node].tolist()}. Take the "
+            "node out of the split."
         )
     return nodes
 

@@ -66,8 +66,7 @@ class Trainer:
             raise ConfigError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
         if not isinstance(graph, Graph):
             raise ConfigError(
-                f"graph must be a graphbraid.Graph; got {type(graph).__name__}. Convert it "
-                "first, for "
+                f"graph must be a graphbraid.Graph; got {type(graph).__name__}. Convert it first, for "
                 "example with Graph.from_pyg(data)."
             )
         given = config if isinstance(config, TrainConfig) else TrainConfig.from_dict(config or {})
