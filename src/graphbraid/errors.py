@@ -1,5 +1,8 @@
 """What graphbraid raises. Each class also is the built-in error a caller expects; both can be caught."""
 
+import difflib
+from collections.abc import Iterable
+
 
 class GraphbraidError(Exception):
     """Base of every error graphbraid raises on purpose; ``exit_code`` is what the command line ends with."""
@@ -41,3 +44,9 @@ class TrainingError(GraphbraidError, RuntimeError):
     """Training cannot go on, as with a loss that is not finite: says epoch and step."""
 
     exit_code = 7
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """A sentence to end a message with that names the nearest known name, or nothing."""
+    near = difflib.get_close_matches(str(name).lower(), list(known), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""

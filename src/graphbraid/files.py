@@ -225,7 +225,7 @@ def _rename_folder(temp: Path, target: Path, if_exists: IfExists) -> None:
 
 def _exists(target: Path) -> ResourceError:
     return ResourceError(
-        f"cannot write {target}: it exists already; choose another name or allow replacing it"
+        f"cannot write {target}: it exists already; choose another name, or replace it (--overwrite)"
     )
 
 

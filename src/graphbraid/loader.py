@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from graphbraid.errors import ConfigError
+from graphbraid.errors import ConfigError, did_you_mean
 from graphbraid.graph import Graph
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.cpu import Pipeline, make_pipeline
@@ -241,7 +242,8 @@ def _check_pyg_options(options: dict[str, Any]) -> None:
                 f"subgraph_type must be 'directional'; got {value!r}. Other types need PyG's loader"
             )
         if name not in _UNSUPPORTED and name not in _MEANINGLESS:
-            raise ConfigError(f"NeighborLoader takes no argument {name!r}")
+            known = (*inspect.signature(NeighborLoader).parameters, *_MEANINGLESS)
+            raise ConfigError(f"NeighborLoader takes no argument {name!r}.{did_you_mean(name, known)}")
 
 
 def _as_fanouts(num_neighbors: Sequence[int]) -> tuple[int, ...]:

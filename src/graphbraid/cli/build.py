@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from graphbraid.cli.settings import RunSettings
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph
 from graphbraid.nn import make_model
+from graphbraid.validate import validate_features, validate_topology
+
+_ALWAYS_FINE = 1000  # classes, however few nodes there are
 
 
 def load_graph(settings: RunSettings) -> Graph:
@@ -33,16 +37,57 @@ def load_graph(settings: RunSettings) -> Graph:
     )
 
 
-def check_trainable(graph: Graph, data: str) -> None:
-    """Say how to get a split where data comes without one.
+def check_trainable(graph: Graph, settings: RunSettings) -> None:
+    """Check what training needs of a graph and, unless ``check_data`` is off, every value of it.
 
     Raises:
-        DataError: there is no training split.
+        DataError: features, labels or the training split are missing, or a value is wrong; says which.
     """
-    if graph.y is not None and "train" not in graph.splits:
+    data = settings.data
+    if graph.x is None:
+        raise DataError(f"{data} has no features, and training needs some: an array x, or feature columns")
+    if graph.y is None:
+        raise DataError(f"{data} has no labels, and training needs some: an array y, or a label column")
+    if "train" not in graph.splits:
         raise DataError(
             f"{data} comes without a split into train, val and test; draw one with --split-seed 0"
         )
+    if graph.task == "single-label":
+        _check_classes(graph, data)
+    if settings.check_data:
+        _naming(data, graph.validate)
+
+
+def check_predictable(graph: Graph, settings: RunSettings) -> None:
+    """Check what predicting reads, unless ``check_data`` is off: edges and features, not labels or splits.
+
+    Raises:
+        DataError: there are no features, or a value is wrong.
+    """
+    x = graph.x
+    if x is None:
+        raise DataError(f"{settings.data} has no features, and the model needs some")
+    if settings.check_data:
+        _naming(settings.data, lambda: validate_topology(graph.csc))
+        _naming(settings.data, lambda: validate_features(x))
+
+
+def _check_classes(graph: Graph, data: str) -> None:
+    """A model has an output per class: labels such as years or codes would make a huge one."""
+    if graph.num_classes == 0:
+        raise DataError(f"{data}: no node has a label (all are -1); training needs some")
+    if graph.num_classes > max(_ALWAYS_FINE, graph.num_nodes):
+        raise DataError(
+            f"{data}: labels go up to {graph.num_classes - 1}, with {graph.num_nodes} nodes; classes must be "
+            "numbered from 0 without gaps"
+        )
+
+
+def _naming(data: str, check: Callable[[], Graph | None]) -> None:
+    try:
+        check()
+    except DataError as error:
+        raise DataError(f"{data}: {error}") from error
 
 
 def build_model(settings: RunSettings, graph: Graph, seed: int) -> nn.Module:

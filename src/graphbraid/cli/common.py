@@ -6,6 +6,7 @@ import errno
 import functools
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -16,8 +17,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from graphbraid.errors import GraphbraidError, ResourceError
+from graphbraid.files import format_bytes
 
 DEBUG_VARIABLE = "GRAPHBRAID_DEBUG"
+_NO_MEMORY = "can't allocate memory"
 INTERRUPTED = 130  # 128 + SIGINT, what shells expect
 _WIDE = 200
 
@@ -70,13 +73,18 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
         except OSError as error:
             _report(error, _os_message(error), ResourceError.exit_code, options)
         except Exception as error:  # the last stop of anything we did not foresee
+            if _NO_MEMORY in str(error):  # torch raises a plain RuntimeError
+                _report(error, _memory_message(error), ResourceError.exit_code, options)
             message = f"{type(error).__name__}: {error} (not foreseen: run again with --debug and report it)"
             _report(error, message, GraphbraidError.exit_code, options)
 
     return run
 
 
-def _memory_message(error: MemoryError) -> str:
+def _memory_message(error: Exception) -> str:
+    if asked := re.search(r"you tried to allocate (\d+) bytes", str(error)):
+        size = format_bytes(int(asked[1]))
+        return f"out of memory: {size} at once are more than there is; is a size or an id far too large?"
     detail = f" ({error})" if str(error) else ""
     return f"out of memory{detail}; try a smaller batch, smaller fanouts or fewer workers"
 

@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from graphbraid import __version__
 from graphbraid.cli import convert, doctor, predict, train
+from graphbraid.cli.common import print_json
+from graphbraid.errors import ConfigError
 
 EPILOG = (
     "Exit codes: 0 done, 1 not foreseen, 2 option, 3 data, 4 memory or disk, 5 missing package, 6 kernels, "
     "7 training, 130 stopped by Ctrl-C."
 )
 
+
+class _Commands(TyperGroup):
+    """The commands; with ``--json`` a mistyped command or option is told as JSON too."""
+
+    def main(self, args: Sequence[str] | None = None, **options: Any) -> Any:  # type: ignore[override]
+        given = list(sys.argv[1:] if args is None else args)
+        if "--json" not in given:
+            return super().main(given, **options)
+        try:
+            code = super().main(given, **options | {"standalone_mode": False})
+        except Exception as error:
+            if not hasattr(error, "format_message"):  # not one of the parser's
+                raise
+            code = int(getattr(error, "exit_code", ConfigError.exit_code))
+            message = str(error.format_message())
+            print_json({"error": {"type": "ConfigError", "message": message, "exit_code": code}})
+        sys.exit(code if isinstance(code, int) else 0)
+
+
 app = typer.Typer(
     name="graphbraid",
+    cls=_Commands,
     help="Train graph neural networks faster on the hardware you have.",
     epilog=EPILOG,
     no_args_is_help=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import operator
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
+    from graphbraid.cli.settings import RunSettings
     from graphbraid.datasets import NodeIds, StoreNames
     from graphbraid.graph import Graph
 
@@ -98,13 +100,14 @@ def _predict(
     mode: Any,
     scores: bool,
 ) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
-    from graphbraid.cli.build import build_model, load_graph
+    from graphbraid.cli.build import build_model, check_predictable
     from graphbraid.cli.settings import read_saved, resolve
     from graphbraid.train import Trainer
 
     kept = {name: value for name, value in read_saved(run_dir).items() if name not in _ABOUT_FILES}
     run = resolve({"data": data}, saved=kept)
-    graph = load_graph(run.settings)
+    graph = _load_graph(run.settings, moved=data is None)
+    check_predictable(graph, run.settings)
     weights = _checkpoint_path(run_dir, checkpoint)
     model = build_model(run.settings, graph, run.train.seed)
     trainer = Trainer(model, graph, config=run.train)
@@ -119,6 +122,19 @@ def _predict(
         "task": graph.task,
     }
     return _table(graph, outputs, ids, names, scores), summary
+
+
+def _load_graph(settings: RunSettings, *, moved: bool) -> Graph:
+    from graphbraid.cli.build import load_graph
+
+    try:
+        return load_graph(settings)
+    except DataError as error:
+        if moved and "/" in settings.data and not Path(settings.data).exists():
+            raise DataError(
+                f"the run's data {settings.data} is not there any more; say where it is with --data"
+            ) from error
+        raise
 
 
 def _checkpoint_path(run_dir: Path, checkpoint: str) -> Path:
@@ -145,6 +161,8 @@ def _chosen_nodes(graph: Graph, nodes: Path | None, split: str | None, ids: Node
     if nodes is None:
         return None
     wanted = _read_ids(nodes)
+    if not len(wanted):
+        raise DataError(f"{nodes} holds no node id; leave --nodes out to predict all nodes")
     if ids is not None and isinstance(ids[0], str):
         return ids.nodes_of([str(value) for value in wanted])
     numbers = _as_numbers(wanted, nodes)
@@ -168,8 +186,8 @@ def _as_numbers(wanted: Any, path: Path) -> list[int]:
     numbers = []
     for position, value in enumerate(wanted):
         try:
-            numbers.append(int(value))
-        except ValueError as error:
+            numbers.append(int(value) if isinstance(value, str) else operator.index(value))
+        except (TypeError, ValueError) as error:
             raise DataError(
                 f"{path}: entry {position + 1} is {str(value)!r}, not a node id (a whole number)"
             ) from error

@@ -44,6 +44,9 @@ class RunSettings(BaseModel):
     """Draw a new split with this seed: 20 and 30 nodes of each class; without classes, 60 and 20 %."""
     data_options: dict[str, Any] = {}
     """Further options of ``graphbraid.datasets.load`` for this kind of source."""
+    check_data: bool = True
+    """Read the whole graph once and check every value before it is used; false leaves that out, for a store
+    larger than memory that was checked when it was made."""
     model: str = "sage"
     """Name of a model of ``graphbraid.nn.MODELS``."""
     hidden_channels: Positive = 128

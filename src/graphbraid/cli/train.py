@@ -202,7 +202,7 @@ def _make_trainer(run: ResolvedRun, show: Callable[[dict[str, str]], None], call
     from graphbraid.train import Trainer
 
     graph = load_graph(run.settings)
-    check_trainable(graph, run.settings.data)
+    check_trainable(graph, run.settings)
     model = build_model(run.settings, graph, run.train.seed)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     selection = kernels.active()

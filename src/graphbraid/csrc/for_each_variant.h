@@ -1,5 +1,4 @@
-// Includes GB_KERNEL_FILE once per variant; see variants.h. No include guard: each kernel file includes it
-// once.
+// Includes GB_KERNEL_FILE once per variant; see variants.h. No include guard: each kernel file includes it once.
 //
 // GB_LANES_F32: float lanes of the variant's vector registers.
 
@@ -12,8 +11,7 @@
 #ifdef GB_X86
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,bmi,bmi2,f16c,lzcnt,popcnt"))), \
-                             apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx2,fma,bmi,bmi2,f16c,lzcnt,popcnt"))), apply_to = function)
 #else
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,bmi,bmi2,f16c,lzcnt,popcnt")
@@ -30,9 +28,8 @@
 #endif
 
 #if defined(__clang__)
-#pragma clang attribute push(                                                                        \
-    __attribute__((                                                                                  \
-        target("avx512f,avx512vl,avx512dq,avx512bw,avx512cd,avx2,fma,bmi,bmi2,f16c,lzcnt,popcnt"))), \
+#pragma clang attribute push( \
+    __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,avx512cd,avx2,fma,bmi,bmi2,f16c,lzcnt,popcnt"))), \
     apply_to = function)
 #else
 #pragma GCC push_options

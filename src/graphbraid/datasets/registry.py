@@ -147,7 +147,8 @@ def _kind_of(path: Path) -> _Kind:
             "`graphbraid convert` turns it into a store"
         )
     raise DataError(
-        f"{path} is no kind of file that can be loaded; these are: .npz files, on-disk stores and OGB folders"
+        f"{path} is no kind of file that can be loaded; these are: .npz files, on-disk stores, OGB folders, "
+        f"and tables ({', '.join(_TABLES)}) through `graphbraid convert`"
     )
 
 

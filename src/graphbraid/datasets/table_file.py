@@ -69,6 +69,11 @@ class TableFile:
         """Names of the columns."""
         return list(self.types)
 
+    @property
+    def is_text(self) -> bool:
+        """Whether this is a CSV file, whose columns can be read as other types than they look like."""
+        return self._path is not None and self._path.name.endswith(CSV_SUFFIXES)
+
     def require(self, column: str, role: str) -> str:
         """The column itself, once it is known to exist.
 
@@ -86,7 +91,7 @@ class TableFile:
 
     def row(self, index: int) -> str:
         """Where row ``index`` (from 0, without the header) stands, for messages."""
-        if self._path is not None and self._path.name.endswith(CSV_SUFFIXES):
+        if self.is_text:
             return f"{self.name}, line {index + 1 + self._csv.header + self._csv.skip_rows}"
         return f"{self.name}, row {index}"
 
@@ -177,7 +182,7 @@ class TableFile:
 
     def _located(self, error: Exception, columns: list[str] | None, types: dict[str, Any]) -> Exception:
         """The same error with the row in its message, which pyarrow's parser only knows on one thread."""
-        if self._path is None or not self._path.name.endswith(CSV_SUFFIXES) or "Row #" in str(error):
+        if not self.is_text or "Row #" in str(error):
             return error
         try:
             with self._open_csv(columns, types, threads=False) as reader:

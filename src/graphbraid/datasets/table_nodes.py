@@ -56,7 +56,7 @@ class NodeColumns:
                 raise ConfigError(
                     f"column {column!r} cannot be a feature and the id, a label or the split at once"
                 )
-            if not _is_number(file, column):
+            if not _is_number(file, column) and not file.is_text:  # reading text as numbers names the line
                 raise DataError(
                     f"{file.name}: feature column {column!r} holds {file.types[column]}, not numbers"
                 )
@@ -138,8 +138,9 @@ def _refuse_repeats(file: TableFile, ids: _Array, column: str) -> None:
     if (counts > 1).any():
         at = int(np.argmax(counts > 1))
         again = int(np.flatnonzero(ids == values[at])[1])
+        value = values[at : at + 1].tolist()[0]  # 7, not np.int64(7)
         raise DataError(
-            f"{file.row(again)}: column {column!r} has the id {values[at]!r} again, first at "
+            f"{file.row(again)}: column {column!r} has the id {value!r} again, first at "
             f"{file.row(int(first[at]))}"
         )
 
@@ -151,8 +152,8 @@ def _features(file: TableFile, batch: Any, columns: Sequence[str], row: int, fil
         if values.null_count:
             if fill is None:
                 raise DataError(
-                    f"{file.row(row + first_null(values))}: feature column {column!r} is empty; "
-                    "fill it, or pass fill_missing="
+                    f"{file.row(row + first_null(values))}: feature column {column!r} holds no number "
+                    "(empty or NaN); fill it in, or take one for all with fill_missing= (--fill-missing)"
                 )
             values = values.fill_null(fill)
         out[:, at] = values.to_numpy(zero_copy_only=False)

@@ -82,7 +82,9 @@ def from_tables(
     if id_type not in ("auto", "int", "string"):
         raise ConfigError(f"id_type must be 'auto', 'int' or 'string'; got {id_type!r}")
     if nodes is None and (features is not None or label is not None or split is not None):
-        raise ConfigError("features, label and split are columns of the node table; pass nodes=")
+        raise ConfigError(
+            "features, label and split are columns of the node table; name it with nodes= (--nodes)"
+        )
     edge_file = TableFile(edges, csv)
     ends = (edge_file.require(source, "source"), edge_file.require(destination, "destination"))
     if weight is not None:

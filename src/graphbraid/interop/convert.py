@@ -27,6 +27,8 @@ def as_tensor(values: Any, what: str) -> Tensor:
         DataError: ``values`` holds no numbers.
     """
     if isinstance(values, Tensor):
+        if values.is_complex():
+            raise DataError(f"{what} must hold real numbers; got {values.dtype}")
         return values
     try:
         array = np.asarray(values)

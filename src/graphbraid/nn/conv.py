@@ -50,7 +50,8 @@ class Conv(nn.Module):
         if tuple(x.shape) != (csc.num_src, self.in_channels):
             raise DataError(
                 f"{type(self).__name__} needs x of shape ({csc.num_src}, {self.in_channels}): a row "
-                f"per source node, a column per input channel; got {tuple(x.shape)}"
+                f"per source node, a column per input channel (in_channels={self.in_channels}); got "
+                f"{tuple(x.shape)}"
             )
 
     def extra_repr(self) -> str:

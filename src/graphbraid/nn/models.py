@@ -284,8 +284,8 @@ def _check_sizes(**sizes: int) -> None:
 
 def _check_probabilities(**values: float) -> None:
     for name, value in values.items():
-        if not 0.0 <= value < 1.0:
-            raise ConfigError(f"{name} must lie in [0, 1); got {value!r}")
+        if not isinstance(value, int | float) or not 0.0 <= value < 1.0:
+            raise ConfigError(f"{name} must be a number in [0, 1); got {value!r}")
 
 
 def _check_choice(name: str, value: object, choices: Any) -> None:

@@ -23,7 +23,7 @@ from graphbraid.train.interrupt import SignalGuard, StopRequested
 from graphbraid.train.loggers import RunLog, TensorBoard
 from graphbraid.train.metrics import LOSS
 from graphbraid.train.optimizers import Schedule, make_optimizer
-from graphbraid.train.preflight import check_fanouts, dry_run, has_split, split_nodes
+from graphbraid.train.preflight import check_fanouts, check_needs_no_val, dry_run, has_split, split_nodes
 from graphbraid.train.sources import Work, make_source
 from graphbraid.train.state import EpochRecord, Progress, RunResult, StepRecord
 from graphbraid.train.tasks import with_class_weights
@@ -43,6 +43,8 @@ class FitRun:
         self._metrics, (self._monitor, self._maximize) = trainer.metrics, trainer.monitored
         self._train_nodes = split_nodes(self._graph, "train")
         self._val_nodes = split_nodes(self._graph, "val") if self._evaluates() else None
+        if self._val_nodes is None and config.eval_every:
+            check_needs_no_val(config)
         assert self._graph.y is not None
         task = with_class_weights(trainer.task, config.class_weights, self._graph.y[self._train_nodes])
         self._task, self._task_on_cpu = task.to(self._runner.device), task
@@ -74,8 +76,8 @@ class FitRun:
         """Train until all epochs are done or something asks to stop."""
         started = time.perf_counter()
         with contextlib.closing(self._source):
-            self._start()
             try:
+                self._start()
                 self._callbacks.on_fit_start(self._trainer)
                 self._train()
                 result = self._end(started)

@@ -76,8 +76,8 @@ class RunFolder:
             return True
         if self.holds_run() and not overwrite:
             raise ConfigError(
-                f"out_dir {self.path} already holds a run; continue it with resume=True, replace it with "
-                "overwrite=True, or choose another folder."
+                f"out_dir {self.path} already holds a run; continue it with resume=True (--resume), "
+                "replace it with overwrite=True (--overwrite), or choose another folder."
             )
         return False
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric, classification, regression
 
-from graphbraid.errors import ConfigError
+from graphbraid.errors import ConfigError, did_you_mean
 from graphbraid.train.tasks import Task, TaskName
 
 LOSS = "loss"
@@ -77,7 +77,10 @@ def metric_names(task: Task, wanted: Sequence[str] | None) -> tuple[str, ...]:
     known = METRICS[task.name]
     for name in wanted:
         if name not in known:
-            raise ConfigError(f"metrics: a {task.name} task has {', '.join(known)}; got {name!r}.")
+            raise ConfigError(
+                f"metrics: a {task.name} task has {', '.join(known)}; got {name!r}."
+                + did_you_mean(name, known)
+            )
     return tuple(dict.fromkeys(wanted))
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 
-from graphbraid.errors import ConfigError
+from graphbraid.errors import ConfigError, did_you_mean
 from graphbraid.train.config import TrainConfig
 
 # Those need a closure, sparse gradients or other care that a trainer of dense models does not take.
@@ -51,6 +51,7 @@ def _named_optimizer(name: str, params: list[nn.Parameter], config: TrainConfig)
     if name.lower() not in known:
         raise ConfigError(
             f"optimizer must be one of {', '.join(sorted(known))}, a function or an optimizer; got {name!r}."
+            + did_you_mean(name, known)
         )
     kind = known[name.lower()]
     takes = inspect.signature(kind).parameters
@@ -136,6 +137,7 @@ def _make_scheduler(config: TrainConfig, optimizer: Optimizer, total_steps: int,
         return lr_scheduler.LambdaLR(optimizer, _ramp(choice, config.warmup_steps, total_steps))
     raise ConfigError(
         f"scheduler must be one of {', '.join(SCHEDULERS)}, a function or None; got {choice!r}."
+        + did_you_mean(choice, SCHEDULERS)
     )
 
 

@@ -32,6 +32,22 @@ def has_split(graph: Graph, split: str) -> bool:
     return split in graph.splits and graph.splits[split].numel() > 0
 
 
+def check_needs_no_val(config: TrainConfig) -> None:
+    """Refuse options that follow a validation metric where there is none.
+
+    Raises:
+        ConfigError: names the option.
+    """
+    follows = f"patience={config.patience}" if config.patience is not None else None
+    if config.scheduler == "plateau":
+        follows = "scheduler='plateau'"
+    if follows is not None:
+        raise ConfigError(
+            f"{follows} follows a validation metric, but the graph has no split 'val'; give it one, or leave "
+            "the option out."
+        )
+
+
 def check_fanouts(model: nn.Module, config: TrainConfig) -> None:
     """One fanout per layer, where the model tells how many it has.
 

@@ -78,6 +78,12 @@ def labelled(graph: Graph, nodes: Tensor) -> Tensor:
     assert graph.y is not None
     labels = graph.y.index_select(0, nodes)
     if not labels.is_floating_point():
+        below = labels < UNLABELLED
+        if bool(below.any()):
+            node = int(nodes[below][0])
+            raise DataError(
+                f"labels must be classes from 0, or -1 for none; y[{node}] is {int(graph.y[node])}."
+            )
         return nodes[labels != UNLABELLED]
     finite = torch.isfinite(labels).reshape(nodes.numel(), -1).all(dim=1)
     if not bool(finite.all()):
