@@ -1,0 +1,387 @@
+"""Files: missing, empty, cut off, of another format, not readable, newer than this version."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import torch
+from tests.robustness.cases import command
+from tests.robustness.workplace import Workplace, arrays, cut, graph
+
+from graphbraid.datasets import save_store
+
+FILES = "Files"
+STORES = "On-disk stores"
+TABLES = "Tables (`graphbraid convert`)"
+
+
+@command(
+    FILES,
+    "a dataset or file that does not exist, its name mistyped",
+    3,
+    "no dataset",
+    "did you mean 'small.npz'",
+)
+def missing_file(w: Workplace):
+    return w.train(w.npz().with_name("smal.npz"))
+
+
+@command(FILES, "an embedded dataset's name mistyped", 3, "'braid-10kk'", "did you mean 'braid-10k'?")
+def mistyped_dataset(w: Workplace):
+    return w.train("braid-10kk")
+
+
+@command(FILES, "a file of no bytes", 3, "empty.npz", "truncated or damaged")
+def empty_npz(w: Workplace):
+    return w.train(w.file("empty.npz", b""))
+
+
+@command(
+    FILES, "an `.npz` that was cut off", 3, "small.npz is truncated or damaged", "copy or download it again"
+)
+def truncated_npz(w: Workplace):
+    return w.train(cut(w.npz()))
+
+
+@command(
+    FILES,
+    "an `.npz` with a bit flipped inside",
+    3,
+    "small.npz is truncated or damaged (x: Bad CRC",
+    "download it again",
+)
+def flipped_npz(w: Workplace):
+    path = w.npz()
+    data = bytearray(path.read_bytes())
+    at = data.index(arrays()["x"].tobytes()) + 8
+    data[at] ^= 1
+    path.write_bytes(data)
+    return w.train(path)
+
+
+@command(FILES, "text in a file called `.npz`", 3, "text.npz is not a usable .npz", "numpy.savez")
+def text_as_npz(w: Workplace):
+    return w.train(w.file("text.npz", "0 1\n1 2\n"))
+
+
+@command(
+    FILES, "Python objects in an `.npz`", 3, "holds Python objects, which are never loaded", "plain arrays"
+)
+def pickled_npz(w: Workplace):
+    return w.train(w.npz(y=np.array([{"a": 1}] * 90, dtype=object)))
+
+
+@command(FILES, "a single array instead of an `.npz`", 3, "is a single .npy array", "an .npz with edge_index")
+def single_array(w: Workplace):
+    np.save(w.path("one.npy"), arrays()["edge_index"])
+    return w.train(w.path("one.npy").rename(w.path("one.npz")))
+
+
+@command(FILES, "an `.npz` without `edge_index`", 3, "small.npz has no edge_index; its keys are", "num_nodes")
+def npz_without_edges(w: Workplace):
+    return w.train(w.npz(edge_index=None))
+
+
+@command(FILES, "a heterogeneous graph", 3, "is heterogeneous (node types: 0, 1)", "Keep one node type")
+def heterogeneous(w: Workplace):
+    return w.train(w.npz(node_type=np.arange(90) % 2))
+
+
+@command(
+    FILES,
+    "a file of an unknown kind",
+    3,
+    "graph.pickle is no kind of file that can be loaded",
+    "these are: .npz",
+)
+def unknown_kind(w: Workplace):
+    return w.train(w.file("graph.pickle", b"\x80\x04."))
+
+
+@command(FILES, "a table where a graph is needed", 3, "edges.csv is a table", "`graphbraid convert`")
+def table_as_graph(w: Workplace):
+    return w.train(w.edges())
+
+
+@command(
+    FILES,
+    "a folder that holds no graph",
+    3,
+    "neither a store (no graph.json) nor an OGB",
+    "In it there is: small.npz",
+)
+def folder_without_graph(w: Workplace):
+    w.npz()
+    return w.train(w.folder)
+
+
+@command(FILES, "a folder called `.npz`", 3, "graph.npz is neither a store")
+def folder_called_npz(w: Workplace):
+    w.path("graph.npz").mkdir()
+    return w.train(w.path("graph.npz"))
+
+
+@command(FILES, "a file that may not be read", 4, "small.npz cannot be read: Permission denied")
+def unreadable_file(w: Workplace):
+    arguments = w.train(w.npz())
+    w.lock(w.path("small.npz"))
+    return arguments
+
+
+@command(FILES, "an OGB folder with a part missing", 3, "raw")
+def broken_ogb(w: Workplace):
+    (w.path("ogbn_mine") / "raw").mkdir(parents=True)
+    return w.train(w.path("ogbn_mine"))
+
+
+# ---- on-disk stores
+
+
+@command(STORES, "an array that was cut off", 3, "indices.npy is truncated", "store again")
+def truncated_store(w: Workplace):
+    folder = w.store()
+    cut(folder / "indices.npy")
+    return w.train(folder)
+
+
+@command(
+    STORES,
+    "an array that is missing",
+    3,
+    "x.npy of the store cannot be read (No such file",
+    "store the graph again",
+)
+def store_without_array(w: Workplace):
+    folder = w.store()
+    (folder / "x.npy").unlink()
+    return w.train(folder)
+
+
+@command(STORES, "`graph.json` cut off", 3, "graph.json is not valid JSON", "store the graph again")
+def truncated_manifest(w: Workplace):
+    folder = w.store()
+    cut(folder / "graph.json")
+    return w.train(folder)
+
+
+@command(
+    STORES,
+    "written by a newer graphbraid",
+    3,
+    "has store version 99",
+    "reads versions up to 1",
+    "Upgrade graphbraid",
+)
+def newer_store(w: Workplace):
+    return w.train(_described(w, version=99))
+
+
+@command(STORES, "a `graph.json` of something else", 3, "is not a graphbraid store")
+def foreign_manifest(w: Workplace):
+    return w.train(_described(w, format="other"))
+
+
+@command(
+    STORES,
+    "changed since it was written, found with `verify`",
+    3,
+    "x.npy has changed since it was written",
+    "CRC-32",
+)
+def changed_store(w: Workplace):
+    folder = w.store()
+    path = folder / "x.npy"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    return w.train(folder, "--set", "data_options={verify: true}")
+
+
+@command(
+    STORES,
+    "edges damaged in a way that keeps the files' sizes",
+    3,
+    "indices must be source nodes in [0, 90)",
+    "indices[7]",
+)
+def store_with_wild_edges(w: Workplace):
+    broken = graph()
+    broken.csc.indices[7] = 1_000_000
+    return w.train(save_store(broken, w.path("store")))
+
+
+@command(STORES, "an `indptr` that falls", 3, "indptr must never fall; it goes from")
+def store_with_falling_indptr(w: Workplace):
+    broken = graph()
+    broken.csc.indptr[5] = 500
+    return w.train(save_store(broken, w.path("store")))
+
+
+@command(STORES, "a name that is taken", 4, "it exists already", "--overwrite")
+def store_exists(w: Workplace):
+    w.path("made").mkdir()
+    return w.convert(w.npz())
+
+
+@command(
+    STORES,
+    "replacing a folder that is no store",
+    4,
+    "made exists and is not a graphbraid store, so it is not replaced",
+)
+def store_over_other_folder(w: Workplace):
+    w.path("made").mkdir()
+    w.file("made/thesis.txt", "years of work")
+    return w.convert(w.npz(), "--overwrite")
+
+
+def _described(w: Workplace, **changes: object):
+    folder = w.store()
+    manifest = json.loads((folder / "graph.json").read_text())
+    (folder / "graph.json").write_text(json.dumps(manifest | changes))
+    return folder
+
+
+# ---- tables
+
+
+@command(TABLES, "a table that does not exist", 3, "there is no file", "nowhere.csv")
+def missing_table(w: Workplace):
+    return w.convert(w.path("nowhere.csv"))
+
+
+@command(TABLES, "an empty file", 3, "edges.csv is empty")
+def empty_table(w: Workplace):
+    return w.convert(w.file("edges.csv", ""))
+
+
+@command(
+    TABLES,
+    "an id that is no number, in a later row",
+    3,
+    "edges.csv",
+    "line 4",
+    "column 'destination'",
+    "'two'",
+)
+def bad_id(w: Workplace):
+    return w.convert(w.edges("0,1", "1,2", "2,two"), "--nodes", w.nodes())
+
+
+@command(TABLES, "a row with too few fields", 3, "edges.csv", "line 3", "Expected 2 columns, got 1")
+def short_row(w: Workplace):
+    return w.convert(w.edges("0,1", "1", "2,0"))
+
+
+@command(TABLES, "an empty id", 3, "edges.csv, line 3: column 'destination' is empty")
+def empty_id(w: Workplace):
+    return w.convert(w.edges("0,1", "1,", "2,0"))
+
+
+@command(
+    TABLES,
+    "a column that is not there",
+    3,
+    "has no column 'src' (source)",
+    "its columns are source, destination",
+)
+def missing_column(w: Workplace):
+    return w.convert(w.edges(), "--source", "src")
+
+
+@command(
+    TABLES,
+    "an edge to a node that the node table lacks",
+    3,
+    "edges.csv, line 3: column 'destination' names node 7",
+    "add it there",
+)
+def unknown_node(w: Workplace):
+    return w.convert(w.edges("0,1", "1,7"), "--nodes", w.nodes())
+
+
+@command(TABLES, "a node twice", 3, "nodes.csv, line 4: column 'id' has the id 0 again, first at", "line 2")
+def node_twice(w: Workplace):
+    return w.convert(w.edges("0,1"), "--nodes", w.nodes("0,1,1,red,train", "1,1,1,red,val", "0,1,1,red,test"))
+
+
+@command(
+    TABLES, "an empty feature", 3, "nodes.csv, line 3: feature column 'a' holds no number", "--fill-missing"
+)
+def empty_feature(w: Workplace):
+    return w.convert(w.edges("0,1"), "--nodes", w.nodes("0,1,1,red,train", "1,,1,red,val"))
+
+
+@command(
+    TABLES, "a feature that is not finite", 3, "nodes.csv, line 3: feature column 'b' is inf, not finite"
+)
+def inf_in_table(w: Workplace):
+    return w.convert(w.edges("0,1"), "--nodes", w.nodes("0,1,1,red,train", "1,1,inf,red,val"))
+
+
+@command(TABLES, "text where a feature should be", 3, "nodes.csv", "line 4", "column 'a'", "'high'")
+def text_feature(w: Workplace):
+    rows = ("0,1,1,red,train", "1,2,1,red,val", "2,high,1,red,test")
+    return w.convert(w.edges("0,1"), "--nodes", w.nodes(*rows), "--features", "a,b")
+
+
+@command(
+    TABLES,
+    "an unknown split",
+    3,
+    "nodes.csv, line 3: column 'split' is 'trian'",
+    "train, val, test or nothing",
+)
+def mistyped_split(w: Workplace):
+    nodes = w.nodes("0,1,1,red,train", "1,1,1,red,trian")
+    return w.convert(w.edges("0,1"), "--nodes", nodes, "--label", "class", "--split", "split")
+
+
+@command(
+    TABLES, "a label without a node table", 2, "label and split are columns of the node table", "--nodes"
+)
+def label_without_nodes(w: Workplace):
+    return w.convert(w.edges(), "--label", "class")
+
+
+@command(TABLES, "a weight that is negative", 3, "edge weights must not be negative")
+def negative_weight(w: Workplace):
+    return w.convert(w.edges("0,1,0.5", "1,2,-1", header="source,destination,w"), "--weight", "w")
+
+
+@command(
+    TABLES,
+    "a Parquet file that was cut off",
+    3,
+    "edges.parquet cannot be read",
+    "the file is corrupted or this is not a parquet file",
+)
+def truncated_parquet(w: Workplace):
+    import pyarrow
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"source": [0, 1], "destination": [1, 0]}), w.path("edges.parquet"))
+    return w.convert(cut(w.path("edges.parquet")))
+
+
+@command(TABLES, "a table that is not UTF-8", 3, "edges.csv", "UTF")
+def not_utf8(w: Workplace):
+    return w.convert(w.file("edges.csv", b"source,destination\na,\xff\xfe\nb,a\n"))
+
+
+@command(TABLES, "a file of another kind", 3, "graph.graphml is no kind of file that can be loaded", ".csv")
+def unknown_table(w: Workplace):
+    return w.convert(w.file("graph.graphml", "<graphml/>"))
+
+
+@command(TABLES, "a table's option for a source that is none", 2, "--label is for tables")
+def label_for_npz(w: Workplace):
+    return w.convert(w.npz(), "--label", "class")
+
+
+@command(TABLES, "features that are not finite", 3, "features must be finite; x[4, 2] is inf", "nan_to_num")
+def infinite_feature(w: Workplace):
+    x = arrays()["x"]
+    x[4, 2] = torch.inf
+    return w.convert(w.npz(x=x))

@@ -1,0 +1,391 @@
+"""Runs and the machine: folders, checkpoints, disk, memory, packages, kernels, losses."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from tests.robustness.cases import call, command
+from tests.robustness.workplace import NUM_NODES, Workplace, arrays, cut, graph
+
+import graphbraid
+from graphbraid import kernels, nn
+from graphbraid.datasets import from_tables, save_store
+from graphbraid.errors import KernelError, MissingPackageError, ResourceError, TrainingError
+
+RUNS = "Runs and checkpoints"
+PLACES = "Folders, disk and memory"
+PACKAGES = "Missing packages"
+KERNELS = "Kernels"
+TRAINING = "Training"
+
+
+# ---- runs and checkpoints
+
+
+@command(RUNS, "resume without a folder", 2, "--resume needs --out")
+def resume_without_folder(w: Workplace):
+    return "train", "--resume"
+
+
+@command(RUNS, "resume in a folder that holds no run", 2, "holds no run", "name the folder a run left")
+def resume_nothing(w: Workplace):
+    return "train", "--resume", "--out", w.folder
+
+
+@command(
+    RUNS,
+    "resume after the checkpoint was deleted",
+    2,
+    "last.pt does not exist",
+    "the out_dir of a started run",
+)
+def resume_without_checkpoint(w: Workplace):
+    run = w.run()
+    (run / "checkpoints" / "last.pt").unlink()
+    return "train", "--resume", "--out", run, "--epochs", 3
+
+
+@command(
+    RUNS,
+    "a checkpoint that was cut off",
+    3,
+    "last.pt is damaged or not a checkpoint",
+    "Take another checkpoint",
+)
+def truncated_checkpoint(w: Workplace):
+    run = w.run()
+    cut(run / "checkpoints" / "last.pt")
+    return "train", "--resume", "--out", run, "--epochs", 3
+
+
+@command(
+    RUNS, "a checkpoint of another program", 3, "last.pt is not a checkpoint of this version of graphbraid"
+)
+def foreign_checkpoint(w: Workplace):
+    run = w.run()
+    torch.save({"weights": torch.zeros(3)}, run / "checkpoints" / "last.pt")
+    return "train", "--resume", "--out", run, "--epochs", 3
+
+
+@command(
+    RUNS, "a checkpoint that would run code", 3, "holds Python objects beside tensors", "trust_checkpoint"
+)
+def checkpoint_with_code(w: Workplace):
+    run = w.run()
+    torch.save({"format": "graphbraid-checkpoint-1", "x": Path("a")}, run / "checkpoints" / "last.pt")
+    return "train", "--resume", "--out", run, "--epochs", 3
+
+
+@command(
+    RUNS,
+    "resume with another model",
+    2,
+    "last.pt holds another model",
+    "its convs.0",
+    "Build the model with the options",
+)
+def resume_other_model(w: Workplace):
+    return "train", "--resume", "--out", w.run(), "--epochs", 3, "--hidden", 16
+
+
+@command(
+    RUNS,
+    "resume with another learning rate",
+    2,
+    "was written with lr=0.003; this run has 0.5",
+    "Give lr as it was",
+)
+def resume_other_options(w: Workplace):
+    return "train", "--resume", "--out", w.run(), "--epochs", 3, "--lr", 0.5
+
+
+@command(
+    RUNS, "resume on changed data", 3, "was written while training on another graph: its fingerprint was"
+)
+def resume_other_data(w: Workplace):
+    run = w.run()
+    edges = arrays()["edge_index"]
+    edges[0, 0] = (edges[0, 0] + 1) % NUM_NODES
+    save_store(graph(edge_index=edges), w.path("store"), if_exists="replace")
+    return "train", "--resume", "--out", run, "--epochs", 3
+
+
+@command(RUNS, "`config.json` cut off", 3, "config.json cannot be read")
+def truncated_config(w: Workplace):
+    run = w.run()
+    cut(run / "config.json")
+    return "train", "--resume", "--out", run
+
+
+@command(RUNS, "a folder that already holds a run", 2, "already holds a run", "--resume", "--overwrite")
+def folder_holds_run(w: Workplace):
+    return "train", "--data", w.npz(), "--out", w.run(), "--quiet"
+
+
+@command(RUNS, "a folder in which another process trains", 4, "is in use by another run")
+def folder_in_use(w: Workplace):
+    import fcntl
+
+    run = w.run()
+    lock = os.open(run / ".lock", os.O_RDWR | os.O_CREAT)
+    w.finally_(lambda: os.close(lock))
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return "train", "--resume", "--out", run, "--epochs", 3
+
+
+@command(RUNS, "predict from a folder that holds no run", 2, "holds no run: there is no", "config.json")
+def predict_without_run(w: Workplace):
+    return "predict", "--run", w.folder, "--out", w.path("p.csv")
+
+
+@command(RUNS, "predict on data of another width", 2, "holds another model", "Build the model", "(8, 6)")
+def predict_other_width(w: Workplace):
+    run = w.run()
+    return "predict", "--run", run, "--out", w.path("p.csv"), "--data", w.npz(x=arrays()["x"][:, :5])
+
+
+@command(
+    RUNS,
+    "predict after the run's data went away",
+    3,
+    "the run's data",
+    "store is not there any more",
+    "--data",
+)
+def predict_without_data(w: Workplace):
+    arguments = w.predict()
+    w.path("store").rename(w.path("elsewhere"))
+    return arguments
+
+
+@command(RUNS, "predict from a checkpoint that does not exist", 2, "there is no checkpoint", "third.pt")
+def predict_missing_checkpoint(w: Workplace):
+    return w.predict("--checkpoint", w.path("third.pt"))
+
+
+# ---- places
+
+
+@command(
+    PLACES,
+    "an output folder inside a file",
+    4,
+    "cannot write to out_dir",
+    "Not a directory",
+    "choose a folder",
+)
+def out_in_file(w: Workplace):
+    return "train", "--data", w.npz(), "--out", w.file("file", "") / "run", "--quiet"
+
+
+@command(PLACES, "an output folder without the right to write", 4, "locked", "Permission denied")
+def locked_out(w: Workplace):
+    data = w.npz()
+    w.path("locked").mkdir()
+    w.lock(w.path("locked"))
+    return "train", "--data", data, "--out", w.path("locked") / "run", "--quiet"
+
+
+@command(PLACES, "predictions where nothing can be written", 4, "cannot write /proc/predictions.csv")
+def predict_to_proc(w: Workplace):
+    return "predict", "--run", w.run(), "--out", "/proc/predictions.csv"
+
+
+@command(PLACES, "predictions over a folder", 4, "p.csv", "a folder has that name")
+def predict_over_folder(w: Workplace):
+    w.path("p.csv").mkdir()
+    return "predict", "--run", w.run(), "--out", w.path("p.csv")
+
+
+@command(PLACES, "a disk that fills up while training", 4, "the disk is full", "free some space")
+def disk_full_training(w: Workplace):
+    arguments = w.train(w.npz())
+    _no_space_at_sync(w)
+    return arguments
+
+
+@command(PLACES, "a disk that fills up while predictions are written", 4, "predictions.csv: the disk is full")
+def disk_full_predicting(w: Workplace):
+    arguments = w.predict()
+    _no_space_at_sync(w)
+    return arguments
+
+
+@command(PLACES, "a disk that is too small for a store", 4, "storing the graph in", "needs", "are free")
+def disk_too_small(w: Workplace):
+    disk = w.small_disk(100 << 10)
+    return "convert", w.npz(), disk / "store"
+
+
+@command(PLACES, "a disk that is really full", 4, "checkpoints/last.pt", "is the disk full? (0 B free)")
+def disk_really_full(w: Workplace):
+    disk = w.small_disk(16 << 10)
+    return "train", "--data", w.npz(), "--out", disk / "run", "--quiet", "--fanouts", "3,3"
+
+
+@command(PLACES, "too little memory for the graph", 4, "out of memory: 727.6 TiB at once")
+def too_many_nodes(w: Workplace):
+    return w.train(w.npz(num_nodes=np.int64(10**14), x=None, y=None))
+
+
+@call(
+    PLACES, "a memory budget that exact inference cannot keep", ResourceError, "memory_budget_bytes", "needs"
+)
+def budget_too_small(w: Workplace):
+    import torch_geometric.nn as pyg
+
+    edges = torch.stack([torch.arange(20_000) % 500, torch.arange(20_000) // 40])
+    large = graphbraid.Graph.from_edge_index(edges, 500, x=torch.randn(500, 400), y=torch.zeros(500).long())
+    model = pyg.GraphSAGE(400, 64, 2, out_channels=1)
+    graphbraid.Trainer(model, large, memory_budget_bytes=1 << 16, fanouts=(3, 3)).predict()
+
+
+def _no_space_at_sync(w: Workplace) -> None:
+    def no_space(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    w.monkeypatch.setattr(os, "fsync", no_space)
+
+
+# ---- packages
+
+
+@command(PACKAGES, "CSV and Parquet without pyarrow", 5, "needs pyarrow", "pip install 'graphbraid[tabular]'")
+def tables_without_pyarrow(w: Workplace):
+    w.block("pyarrow")
+    return w.convert(w.edges())
+
+
+@command(
+    PACKAGES, "Parquet predictions without pyarrow", 5, "needs the package pyarrow", "or choose .csv or .npz"
+)
+def parquet_without_pyarrow(w: Workplace):
+    w.block("pyarrow")
+    return "predict", "--run", w.run(), "--out", w.path("p.parquet")
+
+
+@command(PACKAGES, "TensorBoard that is not installed", 5, "pip install 'graphbraid[tensorboard]'")
+def tensorboard_missing(w: Workplace):
+    arguments = w.train(None, "--tensorboard")
+    w.block("tensorboard")
+    w.monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    return arguments
+
+
+@call(
+    PACKAGES,
+    "PyTorch Geometric that is not installed",
+    MissingPackageError,
+    "needs PyTorch Geometric",
+    "pip install torch-geometric",
+)
+def pyg_missing(w: Workplace):
+    w.block("torch_geometric")
+    graph().to_pyg()
+
+
+@call(PACKAGES, "DGL that is not installed", MissingPackageError, "dgl")
+def dgl_missing(w: Workplace):
+    w.block("dgl")
+    graph().to_dgl()
+
+
+@call(PACKAGES, "data frames without pyarrow", MissingPackageError, "pip install 'graphbraid[tabular]'")
+def frame_without_pyarrow(w: Workplace):
+    w.block("pyarrow")
+    from_tables(w.edges())
+
+
+# ---- kernels
+
+
+@command(
+    KERNELS,
+    "an unknown variant",
+    6,
+    "GRAPHBRAID_KERNELS='avx1024' names no kernel variant; choose one of avx512",
+)
+def unknown_variant(w: Workplace):
+    w.monkeypatch.setenv("GRAPHBRAID_KERNELS", "avx1024")
+    _choose_anew(w)
+    return w.train(w.npz())
+
+
+@call(
+    KERNELS,
+    "a variant that this processor does not have",
+    KernelError,
+    "GRAPHBRAID_KERNELS=avx512 cannot run here: this processor does not have avx512",
+)
+def unsupported_variant(w: Workplace):
+    class OldProcessor:
+        @staticmethod
+        def is_supported(variant: str) -> bool:
+            return variant == "portable"
+
+    w.monkeypatch.setattr(kernels, "_load", lambda: (OldProcessor, ""))
+    w.monkeypatch.setenv("GRAPHBRAID_KERNELS", "avx512")
+    _choose_anew(w)
+    kernels.active()
+
+
+@call(
+    KERNELS,
+    "a variant that was not compiled",
+    KernelError,
+    "GRAPHBRAID_KERNELS=avx2 cannot run here: the compiled kernels could not be loaded",
+)
+def uncompiled_variant(w: Workplace):
+    w.monkeypatch.setattr(kernels, "_load", lambda: (None, "the compiled kernels could not be loaded"))
+    w.monkeypatch.setenv("GRAPHBRAID_KERNELS", "avx2")
+    _choose_anew(w)
+    kernels.active()
+
+
+def _choose_anew(w: Workplace) -> None:
+    kernels.active.cache_clear()
+    w.finally_(kernels.active.cache_clear)
+
+
+# ---- training
+
+
+@command(TRAINING, "a loss that is not finite", 7, "the loss is", "at epoch 0, step", "Lower lr", "clip")
+def loss_not_finite(w: Workplace):
+    return w.train(w.npz(x=np.full((90, 6), 3e38, np.float32)), "--epochs", 3)
+
+
+@call(
+    TRAINING,
+    "gradients that are not finite",
+    TrainingError,
+    "the gradients' norm is nan at epoch 0, step 0",
+    "Lower lr",
+)
+def gradients_not_finite(w: Workplace):
+    class Root(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(6, 3)
+
+        def forward(self, x, edge_index):
+            return self.linear(x) + (self.linear.weight.sum() * 0).sqrt()
+
+    graphbraid.Trainer(Root(), graph(), fanouts=(3, 3)).fit()
+
+
+@call(
+    TRAINING,
+    "a model with nothing to train",
+    graphbraid.errors.ConfigError,
+    "no parameter that requires gradients",
+)
+def nothing_to_train(w: Workplace):
+    model = nn.GraphSAGE(6, 8, 3)
+    model.requires_grad_(False)
+    graphbraid.Trainer(model, graph(), fanouts=(3, 3)).fit()

@@ -1,0 +1,68 @@
+"""The table of bad inputs: what each case is, how it is provoked, and the error that must come.
+
+The cases stand in ``bad_*.py``; ``python -m tests.robustness.errors_page`` makes ``docs/errors.md`` of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from graphbraid.errors import GraphbraidError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One bad input."""
+
+    kind: str
+    """Section of the table."""
+    what: str
+    """The mistake, as the documentation says it."""
+    code: int
+    """Exit code of the command."""
+    error: type[GraphbraidError] | None
+    """What the Python call raises; None for a command."""
+    says: tuple[str, ...]
+    """Texts that must all be in the message: what was wrong, where, what would be right."""
+    provoke: Callable[..., Any]
+    """Takes a Workplace. A command's returns its arguments, a Python case makes the call that raises."""
+    process: bool
+    """Run the command as its own process instead of in this one."""
+
+    @property
+    def id(self) -> str:
+        return self.provoke.__name__
+
+
+CASES: list[Case] = []
+
+
+def command(kind: str, what: str, code: int, *says: str, process: bool = False) -> Callable[..., Any]:
+    """Register a function that returns the arguments of a ``graphbraid`` command that must fail."""
+    return _register(kind, what, code, None, says, process)
+
+
+def call(kind: str, what: str, error: type[GraphbraidError], *says: str) -> Callable[..., Any]:
+    """Register a function whose body must raise ``error``."""
+    return _register(kind, what, error.exit_code, error, says, False)
+
+
+def _register(
+    kind: str,
+    what: str,
+    code: int,
+    error: type[GraphbraidError] | None,
+    says: tuple[str, ...],
+    process: bool,
+) -> Callable[..., Any]:
+    def register(provoke: Callable[..., Any]) -> Callable[..., Any]:
+        assert says, f"{provoke.__name__}: a case must say what its message holds"
+        assert all(case.id != provoke.__name__ for case in CASES), f"{provoke.__name__} is there twice"
+        CASES.append(
+            Case(kind=kind, what=what, code=code, error=error, says=says, provoke=provoke, process=process)
+        )
+        return provoke
+
+    return register

@@ -1,0 +1,46 @@
+"""Writes ``docs/errors.md`` from the table of bad inputs: ``python -m tests.robustness.errors_page``."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+from tests.robustness import bad_files, bad_graphs, bad_options, bad_runs  # noqa: F401  (they fill CASES)
+from tests.robustness.cases import CASES
+
+PATH = Path(__file__).parents[2] / "docs" / "errors.md"
+COMMAND = "python -m tests.robustness.errors_page"
+
+_HEAD = """# Errors
+
+Every message says what was wrong and where, and what would be right. Below are the mistakes that the tests
+make on purpose, each with the words its message holds, and what it ends with: the
+[exit code](cli.md#exit-codes) of the command, or the class that the Python call raises. All classes are in
+`graphbraid.errors`; each is also the built-in error one would expect (`ConfigError` and `DataError` are
+`ValueError`s, `MissingPackageError` is an `ImportError`, the others are `RuntimeError`s).
+
+"""
+
+
+def render() -> str:
+    """The page."""
+    parts = [_HEAD]
+    by_kind = sorted(CASES, key=lambda case: list(dict.fromkeys(c.kind for c in CASES)).index(case.kind))
+    for kind, cases in itertools.groupby(by_kind, key=lambda case: case.kind):
+        parts += [f"## {kind}\n\n", "| mistake | the message says | ends with |\n| --- | --- | --- |\n"]
+        for case in cases:
+            says = " … ".join(
+                f"`{_cell(text)}`" if "`" not in text else f"`` {_cell(text)} ``" for text in case.says
+            )
+            ends = str(case.code) if case.error is None else f"`{case.error.__name__}`"
+            parts.append(f"| {_cell(case.what)} | {says} | {ends} |\n")
+        parts.append("\n")
+    return "".join(parts).rstrip() + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    PATH.write_text(render(), encoding="utf-8")

@@ -1,0 +1,97 @@
+"""Every bad input of the table ends with one clear error; the documentation shows the same table."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.robustness import errors_page
+from tests.robustness.cases import CASES, Case
+from tests.robustness.workplace import QUICK, Workplace, graph
+from typer.testing import CliRunner
+
+from graphbraid.cli.main import app
+from graphbraid.datasets import save_store
+
+COMMANDS = [case for case in CASES if case.error is None]
+CALLS = [case for case in CASES if case.error is not None]
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ``store`` and, trained on it, ``run``."""
+    folder = tmp_path_factory.mktemp("trained")
+    save_store(graph(), folder / "store")
+    arguments = ("train", "--data", folder / "store", "--out", folder / "run", *QUICK)
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert done.exit_code == 0, done.stderr
+    return folder
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch, request) -> Iterator[Workplace]:
+    place = Workplace(tmp_path / "place", monkeypatch, lambda: request.getfixturevalue("trained"))
+    yield place
+    place.close()
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["", "json"])
+@pytest.mark.parametrize("case", COMMANDS, ids=lambda case: case.id)
+def test_command_ends_with_one_clear_error(case: Case, as_json: bool, workplace: Workplace) -> None:
+    arguments = [str(argument) for argument in case.provoke(workplace)] + ["--json"] * as_json
+    code, out, err = _in_process(arguments) if not case.process else _as_process(arguments, workplace)
+    workplace.close()
+    assert code == case.code, out + err
+    if as_json and out:  # a mistyped flag is found before --json is known
+        error = json.loads(out)["error"]
+        assert error["exit_code"] == code
+        message = error["message"]
+    else:
+        assert out == ""
+        message = err
+        assert err.lower().count("error") >= 1
+    flat = " ".join(message.split())
+    for text in case.says:
+        assert text in flat, flat
+    for text in ("Traceback", "not foreseen", 'File "'):
+        assert text not in out + err, out + err
+    assert not list(workplace.folder.rglob("*.tmp")), "a half-written file was left"
+
+
+@pytest.mark.parametrize("case", CALLS, ids=lambda case: case.id)
+def test_call_raises_one_clear_error(case: Case, workplace: Workplace) -> None:
+    assert case.error is not None
+    with pytest.raises(case.error) as caught:
+        case.provoke(workplace)
+    assert type(caught.value) is case.error
+    for text in case.says:
+        assert text in str(caught.value)
+
+
+def test_the_table_is_long_enough_and_covers_every_exit_code() -> None:
+    assert len(CASES) >= 45
+    assert {case.code for case in CASES} == set(range(2, 8))
+
+
+def test_the_documentation_shows_this_table() -> None:
+    written = errors_page.PATH.read_text(encoding="utf-8")
+    assert written == errors_page.render(), f"run: {errors_page.COMMAND}"
+
+
+def _in_process(arguments: list[str]) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, arguments)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code, done.stdout, done.stderr
+
+
+def _as_process(arguments: list[str], workplace: Workplace) -> tuple[int, str, str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | workplace.variables
+    command = [sys.executable, "-m", "graphbraid", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    return done.returncode, done.stdout, done.stderr
