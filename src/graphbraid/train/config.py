@@ -103,7 +103,7 @@ class TrainConfig:
     eval_mode: Literal["sampled", "exact"] = "sampled"
     """Validation during :meth:`Trainer.fit`: sampled neighbourhoods, or exact layer-wise inference (see
     ``docs/training.md``). Mode ``full`` is always exact."""
-    eval_batch_size: Positive = 4096
+    eval_batch_size: Positive = 1024
     """Seed nodes per mini-batch of a sampled evaluation."""
     eval_fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1)] | None = None
     """Fanouts of a sampled evaluation; None takes ``fanouts``."""

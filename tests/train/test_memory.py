@@ -1,0 +1,58 @@
+"""A training run holds the graph and its features once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TRAIN = """
+import json, resource, sys, torch
+from graphbraid import nn as gnn
+from graphbraid.graph import Graph
+from graphbraid.train import Trainer
+
+torch.set_num_threads(1)
+
+def graph(n):
+    edges = torch.randint(n, (2, 8 * n))
+    ids = torch.arange(n)
+    splits = {"train": ids[: n // 10], "val": ids[n // 10 : n // 5], "test": ids[-n // 10 :]}
+    return Graph.from_edge_index(edges, n, x=torch.rand(n, 64), y=ids % 5, splits=splits, keep_edge_id=False)
+
+def train(g):
+    model = getattr(gnn, sys.argv[2])(64, 32, 5, 2)
+    Trainer(model, g, epochs=1, fanouts=(5, 5), batch_size=512, eval_batch_size=512, memory_budget_bytes=16 << 20).fit()
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+train(graph(2000))
+g = graph(int(sys.argv[1]))
+with open("/proc/self/clear_refs", "w") as file:
+    file.write("5")  # the peak counts from here
+before = resident()
+train(g)
+with open("/proc/self/status") as file:
+    peak = next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
+print(json.dumps([g.nbytes, peak - before]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux's peak of resident memory")
+@pytest.mark.parametrize("model", ["GraphSAGE", "GCN"])
+def test_training_adds_a_fifth_of_the_graph_and_a_constant_at_most(model: str, tmp_path: Path) -> None:
+    """The constant: 96 MiB for batches under way, the model, and exact inference under its budget of 16 MiB."""
+
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src"), "TMPDIR": str(tmp_path)}
+    for num_nodes in (50_000, 200_000, 400_000):
+        command = [sys.executable, "-c", TRAIN, str(num_nodes), model]
+        out = subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
+        graph_bytes, grown = json.loads(out)
+        assert grown < 0.2 * graph_bytes + (96 << 20), (num_nodes, graph_bytes, grown)
