@@ -26,7 +26,8 @@ def graph(n):
 
 def train(g):
     model = getattr(gnn, sys.argv[2])(64, 32, 5, 2)
-    Trainer(model, g, epochs=1, fanouts=(5, 5), batch_size=512, eval_batch_size=512, memory_budget_bytes=16 << 20).fit()
+    batches = {"fanouts": (5, 5), "batch_size": 512, "eval_batch_size": 512}
+    Trainer(model, g, epochs=1, memory_budget_bytes=16 << 20, **batches).fit()
 
 def resident():
     with open("/proc/self/statm") as file:
@@ -48,8 +49,7 @@ print(json.dumps([g.nbytes, peak - before]))
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux's peak of resident memory")
 @pytest.mark.parametrize("model", ["GraphSAGE", "GCN"])
 def test_training_adds_a_fifth_of_the_graph_and_a_constant_at_most(model: str, tmp_path: Path) -> None:
-    """The constant: 96 MiB for batches under way, the model, and exact inference under its budget of 16 MiB."""
-
+    """The constant: 96 MiB for batches under way, the model, and exact inference under its 16 MiB."""
     env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src"), "TMPDIR": str(tmp_path)}
     for num_nodes in (50_000, 200_000, 400_000):
         command = [sys.executable, "-c", TRAIN, str(num_nodes), model]
