@@ -97,6 +97,8 @@ def run_spmm(
     csc: Csc, x: Tensor, how: Aggregation, *, mean: bool, addend: Tensor | None, out: Tensor
 ) -> None:
     """Call the kernel over ``csc`` with ``how``'s coefficients, in the dtype it sums in."""
+    if out.numel() == 0:
+        return
     dtype = sum_dtype(x.dtype)
     weight, src, dst, loop = (
         None if factor is None else factor.detach().to(dtype).contiguous()
@@ -121,4 +123,6 @@ def run_spmm(
 
 def row_contiguous(x: Tensor) -> Tensor:
     """``x`` itself if its rows are contiguous and in order, else a copy."""
+    if x.numel() == 0:
+        return x.new_empty(x.shape)  # the strides of an empty tensor may be anything
     return x if x.stride(1) == 1 and x.stride(0) >= x.shape[1] else x.contiguous()
