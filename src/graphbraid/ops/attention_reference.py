@@ -133,7 +133,7 @@ def gatv2_backward(
     through = (part[:, :, None] * torch.where(z > 0, att, att * slope)).flatten(1)
     grad_src.copy_(torch.zeros_like(grad_src, dtype=rows.dtype).index_add_(0, edges[0], rows + through))
     grad_dst.copy_(torch.zeros_like(grad_dst, dtype=rows.dtype).index_add_(0, edges[1], through))
-    grad_att.copy_((part[:, :, None] * leaky).sum(0))
+    grad_att.copy_(_column_sums((part[:, :, None] * leaky).flatten(1)).view_as(grad_att))
 
 
 def epilogue(
@@ -164,7 +164,13 @@ def epilogue_backward(
     g = torch.where(y > 0, g, g * below)
     grad_x.copy_(g)
     if grad_bias is not None:
-        grad_bias.copy_(g.sum(0))
+        grad_bias.copy_(_column_sums(g))
+
+
+def _column_sums(rows: Tensor) -> Tensor:
+    """Sums over rows, in order: ``sum(0)`` splits them by the number of threads, which changes the bits."""
+    only = torch.zeros(rows.shape[0], dtype=torch.int64, device=rows.device)
+    return rows.new_zeros(1, rows.shape[1]).index_add_(0, only, rows)[0]
 
 
 def _mask(shape: torch.Size, p: float, seed: int, like: Tensor) -> Tensor:
