@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import tempfile
 from pathlib import Path
 
@@ -50,8 +49,9 @@ def sizes(graph: Graph) -> dict[str, int]:
 
 
 def peak_rss() -> int:
-    """Bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """Bytes. Not from getrusage, whose peak is inherited from the process that started this one."""
+    with Path("/proc/self/status").open() as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) * 1024
 
 
 if __name__ == "__main__":
