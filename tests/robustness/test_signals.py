@@ -1,0 +1,114 @@
+"""Stopping ``graphbraid train`` from outside: an exit code, whole files, nothing left, a run that goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from graphbraid.cli.main import app
+
+NUM_STEPS = 750  # of an epoch: the signal comes in the middle of the first
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Enough training nodes for an epoch of many small steps."""
+    random = np.random.default_rng(0)
+    np.savez(
+        tmp_path / "data.npz",
+        edge_index=random.integers(0, 6000, (2, 30_000)),
+        num_nodes=np.int64(6000),
+        x=random.normal(size=(6000, 8)).astype(np.float32),
+        y=random.integers(0, 3, 6000),
+        train_idx=np.arange(6000),
+    )
+    return tmp_path / "data.npz"
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "graphbraid", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+    )
+
+
+def processes_of_session(leader: int) -> list[int]:
+    """Living processes of the session that ``leader`` started."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            pid, _, rest = stat.read_text().partition(" (")
+        except OSError:  # it ended meanwhile
+            continue
+        if int(rest.rpartition(") ")[2].split()[3]) == leader:
+            found.append(int(pid))
+    return found
+
+
+def steps_of(run: Path) -> list[int]:
+    return [json.loads(line)["global_step"] for line in (run / "steps.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_signal_in_the_middle_of_an_epoch_leaves_a_whole_run_that_goes_on(
+    number: signal.Signals, data: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    options = ("--fanouts", "5,5", "--hidden", 8, "--batch-size", 8, "--workers", 2)
+    process = start("train", "--data", data, "--out", run, "--epochs", 50, *options)
+    steps, deadline = run / "steps.jsonl", time.monotonic() + 120
+    while not (steps.exists() and steps.read_text().count("\n") >= 5):
+        assert time.monotonic() < deadline, "training did not start"
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "Traceback" not in out + err
+    assert f"go on with: graphbraid train --resume --out {run}" in err
+    if Path("/proc").is_dir():
+        assert processes_of_session(process.pid) == []
+    done = steps_of(run)
+    assert 5 <= len(done) < NUM_STEPS, "the signal did not come in the middle of the first epoch"
+    assert {path.name for path in run.rglob("*") if path.is_file()} == {
+        ".lock",
+        "config.json",
+        "environment.json",
+        "last.pt",
+        "metrics.csv",
+        "result.json",
+        "steps.jsonl",
+    }
+    resumed = CliRunner().invoke(
+        app, ["train", "--resume", "--out", str(run), "--epochs", "1", "--quiet", "--json"]
+    )
+    assert resumed.exit_code == 0, resumed.stdout + resumed.stderr
+    assert json.loads(resumed.stdout)["result"]["status"] == "finished"
+    assert steps_of(run) == list(range(NUM_STEPS))  # each step once, none left out
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_ctrl_c_before_the_training_starts_leaves_nothing(tmp_path: Path) -> None:
+    config, run = tmp_path / "run.yaml", tmp_path / "run"
+    os.mkfifo(config)  # the command waits in it for its options
+    process = start("train", "--config", config, "--out", run, "--json")
+    with config.open("w"):  # opens when the command has it open too
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert json.loads(out)["error"]["message"] == "interrupted"
+    assert err == ""
+    assert not run.exists()
