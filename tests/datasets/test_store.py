@@ -1,6 +1,7 @@
 import json
 import multiprocessing
 import resource
+import subprocess
 import sys
 from pathlib import Path
 
@@ -149,6 +150,47 @@ def test_too_little_space_is_said_before_writing(tmp_path, monkeypatch):
     with pytest.raises(ResourceError, match=r"storing the graph in .* needs 1.0 MiB .*; 1 B are free"):
         save_store(small_graph(), tmp_path / "s")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_fills_while_writing_is_said_and_leaves_nothing(tmp_path):
+    """The limit on file sizes stands in for the disk: the write fails in the middle of an array."""
+    code = (
+        "import resource, sys, torch; sys.path.insert(0, sys.argv[2])\n"
+        "from tests.datasets.helpers import small_graph\n"
+        "from graphbraid.datasets import save_store\n"
+        "from graphbraid.errors import ResourceError\n"
+        "graph = small_graph().replace(x=torch.zeros(5, 100_000))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "try: save_store(graph, sys.argv[1])\n"
+        "except ResourceError as error: print(error)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "s"), str(Path(__file__).parents[2])]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "grew past the size this system allows" in run.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_writer_leaves_no_store(tmp_path):
+    code = (
+        "import sys, torch; sys.path.insert(0, sys.argv[2])\n"
+        "from tests.datasets.helpers import small_graph\n"
+        "from graphbraid.datasets import save_store, store\n"
+        "write = store._write_array\n"
+        "def slow(path, tensor):\n"
+        "    entry = write(path, tensor); print(path.name, flush=True)\n"
+        "    if path.name == 'x.npy': sys.stdin.read()\n"
+        "    return entry\n"
+        "store._write_array = slow\n"
+        "save_store(small_graph(), sys.argv[1])\n"
+    )
+    path = tmp_path / "s"
+    command = [sys.executable, "-c", code, str(path), str(Path(__file__).parents[2])]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        while child.stdout.readline() != "x.npy\n":
+            assert child.poll() is None
+        child.kill()
+    assert not path.exists()
+    assert_same_graph(open_store(save_store(small_graph(), path)), small_graph())
 
 
 def edit_manifest(path, change):

@@ -1,4 +1,5 @@
-// Array arguments as they cross from Python: nanobind views over CPU tensors, and helpers to check and return them.
+// Array arguments as they cross from Python: nanobind views over CPU tensors, and helpers to check and return
+// them.
 #pragma once
 
 #include <nanobind/nanobind.h>

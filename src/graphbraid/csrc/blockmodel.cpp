@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "arrays.h"
+#include "hugepages.h"
 #include "parallel.h"
 #include "rng.h"
 #include "variants.h"
@@ -63,7 +64,10 @@ T add_one(T& counter) {
 // and rows.
 std::pair<std::vector<int64_t>, std::vector<int32_t>> draw_csc(const Stubs& s, int64_t num_nodes) {
   constexpr int64_t kStubsPerChunk = 1 << 15, kNodesPerChunk = 1 << 9;
-  std::vector<int64_t> cursor(static_cast<size_t>(num_nodes) + 1, 0);
+  std::vector<int64_t> cursor;
+  cursor.reserve(static_cast<size_t>(num_nodes) + 1);
+  use_huge_pages(cursor.data(), num_nodes + 1);
+  cursor.resize(static_cast<size_t>(num_nodes) + 1, 0);
   parallel_dynamic(s.num_stubs, kStubsPerChunk, [&](int64_t first, int64_t last) {
     for_each_edge(s, first, last, [&](int32_t u, int32_t v) { add_one(cursor[u]), add_one(cursor[v]); });
   });
@@ -74,7 +78,10 @@ std::pair<std::vector<int64_t>, std::vector<int32_t>> draw_csc(const Stubs& s, i
     total += cursor[v];
     cursor[v] = indptr[v];
   }
-  std::vector<int32_t> indices(static_cast<size_t>(total));
+  std::vector<int32_t> indices;
+  indices.reserve(static_cast<size_t>(total));
+  use_huge_pages(indices.data(), total);
+  indices.resize(static_cast<size_t>(total));
   parallel_dynamic(s.num_stubs, kStubsPerChunk, [&](int64_t first, int64_t last) {
     for_each_edge(s, first, last, [&](int32_t u, int32_t v) {
       indices[add_one(cursor[u])] = v;
@@ -141,6 +148,7 @@ void bind_blockmodel(nb::module_& m) {
         check(static_cast<int64_t>(centre.shape(1)) == num_features,
               "centre and out must have the same width");
         nb::gil_scoped_release release;
+        use_huge_pages(out.data(), num_nodes * num_features);
         const auto fill = GB_PICK(block_model_features);
         parallel_dynamic(num_nodes, 1 << 10, [&](int64_t first, int64_t last) {
           fill(class_of.data(), centre.data(), key, out.data(), first, last, num_features);

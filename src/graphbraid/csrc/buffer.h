@@ -36,6 +36,13 @@ class Buffer {
   // Makes room for `count` elements and keeps the first `used`.
   void reserve(int64_t count, int64_t used = 0) {
     if (count <= capacity_) return;
+#ifdef __SANITIZE_ADDRESS__
+    // No slack: the first access past the end must hit the sanitizer's red zone.
+    const int64_t capacity = count;
+    const size_t bytes = static_cast<size_t>(capacity) * sizeof(T);
+    void* data = nullptr;
+    if (posix_memalign(&data, kAlign, bytes) != 0) throw std::bad_alloc();
+#else
     const int64_t capacity = std::max<int64_t>(count + count / 4, 64);
     const size_t bytes = (static_cast<size_t>(capacity) * sizeof(T) + kAlign - 1) / kAlign * kAlign;
     const size_t align = bytes >= kHugePage ? kHugePage : kAlign;
@@ -43,6 +50,7 @@ class Buffer {
     if (data == nullptr) throw std::bad_alloc();
     // A batch touches its table at random: with 4 KiB pages most of the time goes into page walks.
     if (align == kHugePage) madvise(data, (bytes + align - 1) / align * align, MADV_HUGEPAGE);
+#endif
     if (used > 0) std::memcpy(data, data_, static_cast<size_t>(used) * sizeof(T));
     std::free(data_);
     data_ = static_cast<T*>(data);

@@ -1,4 +1,5 @@
-// Includes GB_KERNEL_FILE once per variant; see variants.h. No include guard: each kernel file includes it once.
+// Includes GB_KERNEL_FILE once per variant; see variants.h. No include guard: each kernel file includes it
+// once.
 //
 // GB_LANES_F32: float lanes of the variant's vector registers.
 
@@ -11,7 +12,8 @@
 #ifdef GB_X86
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,bmi,bmi2,f16c,lzcnt,popcnt"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx2,fma,bmi,bmi2,f16c,lzcnt,popcnt"))), \
+                             apply_to = function)
 #else
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,bmi,bmi2,f16c,lzcnt,popcnt")
@@ -28,8 +30,9 @@
 #endif
 
 #if defined(__clang__)
-#pragma clang attribute push( \
-    __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,avx512cd,avx2,fma,bmi,bmi2,f16c,lzcnt,popcnt"))), \
+#pragma clang attribute push(                                                                        \
+    __attribute__((                                                                                  \
+        target("avx512f,avx512vl,avx512dq,avx512bw,avx512cd,avx2,fma,bmi,bmi2,f16c,lzcnt,popcnt"))), \
     apply_to = function)
 #else
 #pragma GCC push_options

@@ -1,5 +1,6 @@
-// Parallel loops over index ranges. Every OpenMP region of the core is in this file, so that a thread-sanitizer
-// build (GB_STD_THREADS) can replace the runtime, which the sanitizer cannot see into, by plain threads.
+// Parallel loops over index ranges. Every OpenMP region of the core is in this file, so that a
+// thread-sanitizer build (GB_STD_THREADS) can replace the runtime, which the sanitizer cannot see into, by
+// plain threads.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +33,8 @@ void parallel_team(int num_threads, const Body& body) {
   }
 #ifdef GB_STD_THREADS
   std::vector<std::thread> threads;
-  for (int t = 1; t < num_threads; ++t) threads.emplace_back([&body, t, num_threads] { body(t, num_threads); });
+  for (int t = 1; t < num_threads; ++t)
+    threads.emplace_back([&body, t, num_threads] { body(t, num_threads); });
   body(0, num_threads);
   for (auto& thread : threads) thread.join();
 #else
@@ -41,8 +43,8 @@ void parallel_team(int num_threads, const Body& body) {
 #endif
 }
 
-// Calls body(begin, end) over [0, n) in chunks of `grain`, handed out as threads become free. For work whose cost
-// per index varies, as with power-law degrees.
+// Calls body(begin, end) over [0, n) in chunks of `grain`, handed out as threads become free. For work whose
+// cost per index varies, as with power-law degrees.
 template <typename Body>
 void parallel_dynamic(int64_t n, int64_t grain, const Body& body) {
   const int64_t chunks = (n + grain - 1) / grain;
@@ -58,10 +60,12 @@ void parallel_dynamic(int64_t n, int64_t grain, const Body& body) {
   });
 }
 
-// Calls body(begin, end) with one contiguous share of [0, n) per thread; runs alone when a share would be < grain.
+// Calls body(begin, end) with one contiguous share of [0, n) per thread; runs alone when a share would be <
+// grain.
 template <typename Body>
 void parallel_static(int64_t n, int64_t grain, const Body& body) {
-  const int threads = static_cast<int>(std::clamp<int64_t>(n / std::max<int64_t>(grain, 1), 1, max_threads()));
+  const int threads =
+      static_cast<int>(std::clamp<int64_t>(n / std::max<int64_t>(grain, 1), 1, max_threads()));
   if (threads <= 1) {
     if (n > 0) body(int64_t{0}, n);
     return;

@@ -1,5 +1,6 @@
-// The counter RNG (docs/architecture.md, "Random numbers"): a draw is a function of its coordinates, never of a
-// stream's state. The same few lines stand in sampling/rng.py; tests/sampling/test_rng.py holds them together.
+// The counter RNG (docs/architecture.md, "Random numbers"): a draw is a function of its coordinates, never of
+// a stream's state. The same few lines stand in sampling/rng.py; tests/sampling/test_rng.py holds them
+// together.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,9 @@ inline uint64_t row_key(uint64_t batch_key, uint64_t hop, uint64_t node) {
 }
 
 // The i-th draw of a row: 32 random bits.
-inline uint32_t draw(uint64_t row_key, uint64_t i) { return static_cast<uint32_t>(mix(row_key + i * kPhi) >> 32); }
+inline uint32_t draw(uint64_t row_key, uint64_t i) {
+  return static_cast<uint32_t>(mix(row_key + i * kPhi) >> 32);
+}
 
 // Maps a draw to [0, n), n < 2^32.
 inline uint64_t bounded(uint32_t bits, uint64_t n) { return (static_cast<uint64_t>(bits) * n) >> 32; }

@@ -9,11 +9,14 @@ std::atomic<int> active{static_cast<int>(Variant::kPortable)};
 
 Variant active_variant() { return static_cast<Variant>(active.load(std::memory_order_relaxed)); }
 
-void set_active_variant(Variant variant) { active.store(static_cast<int>(variant), std::memory_order_relaxed); }
+void set_active_variant(Variant variant) {
+  active.store(static_cast<int>(variant), std::memory_order_relaxed);
+}
 
 bool is_supported(Variant variant) {
 #ifdef GB_X86
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+  const bool avx2 =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
   if (variant == Variant::kAvx2) return avx2;
   if (variant == Variant::kAvx512)
     return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&

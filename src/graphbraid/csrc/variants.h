@@ -1,12 +1,12 @@
 // Kernel variants: one source text compiled for several instruction sets, one of them chosen at run time.
 //
-// A kernel's text stands in `name.inl` inside `namespace gb::GB_VARIANT`. Its `name.cpp` includes standard headers,
-// then
+// A kernel's text stands in `name.inl` inside `namespace gb::GB_VARIANT`. Its `name.cpp` includes standard
+// headers, then
 //     #define GB_KERNEL_FILE "name.inl"
 //     #include "for_each_variant.h"
-// which includes the text once per variant, each time under that variant's target options. The options stand on
-// the functions, not on the build (decision 0001): nothing else is compiled for a newer machine by accident.
-// GB_PICK(f) is a pointer to the active variant's f.
+// which includes the text once per variant, each time under that variant's target options. The options stand
+// on the functions, not on the build (decision 0001): nothing else is compiled for a newer machine by
+// accident. GB_PICK(f) is a pointer to the active variant's f.
 #pragma once
 
 #if defined(__x86_64__) && !defined(GB_ONLY_PORTABLE)
@@ -26,9 +26,9 @@ bool is_supported(Variant variant);
 }  // namespace gb
 
 #ifdef GB_X86
-#define GB_PICK(f)                                                        \
-  (::gb::active_variant() == ::gb::Variant::kAvx512 ? &::gb::avx512::f    \
-   : ::gb::active_variant() == ::gb::Variant::kAvx2 ? &::gb::avx2::f      \
+#define GB_PICK(f)                                                     \
+  (::gb::active_variant() == ::gb::Variant::kAvx512 ? &::gb::avx512::f \
+   : ::gb::active_variant() == ::gb::Variant::kAvx2 ? &::gb::avx2::f   \
                                                     : &::gb::portable::f)
 #else
 #define GB_PICK(f) (&::gb::portable::f)

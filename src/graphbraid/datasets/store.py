@@ -189,11 +189,7 @@ class _Array:
 
     def load(self, *, mapped: bool, verify: bool) -> Tensor:
         offset = self._checked_offset()
-        if verify:
-            self._verify()
         count = int(np.prod(self.shape, dtype=np.int64))
-        if count == 0:
-            return torch.empty(self.shape, dtype=self.dtype)
         buffer: mmap.mmap | bytearray
         with self.path.open("rb") as file:
             if mapped:
@@ -201,6 +197,10 @@ class _Array:
             else:
                 buffer = bytearray(self.file_bytes)
                 file.readinto(buffer)
+        if verify:
+            self._verify(buffer)
+        if count == 0:
+            return torch.empty(self.shape, dtype=self.dtype)
         return torch.frombuffer(buffer, dtype=self.dtype, count=count, offset=offset).view(self.shape)
 
     def _checked_offset(self) -> int:
@@ -235,11 +235,11 @@ class _Array:
             raise DataError(f"{self.path} has {self.file_bytes} bytes; its shape {self.shape} needs {needed}")
         return offset
 
-    def _verify(self) -> None:
+    def _verify(self, buffer: mmap.mmap | bytearray) -> None:
         crc = 0
-        with self.path.open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                crc = zlib.crc32(chunk, crc)
+        with memoryview(buffer) as view:
+            for start in range(0, len(view), _CHUNK):
+                crc = zlib.crc32(view[start : start + _CHUNK], crc)
         if crc != self.crc32:
             raise DataError(
                 f"{self.path} has changed since it was written (CRC-32 {crc:08x}, was "
