@@ -4,6 +4,7 @@ from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.attention import gat_attention, gatv2_attention
 from graphbraid.ops.edge_softmax import edge_softmax
 from graphbraid.ops.epilogue import bias_act_dropout
+from graphbraid.ops.gather import gather_rows
 from graphbraid.ops.linear import aggregate_linear
 from graphbraid.ops.sddmm import sddmm
 from graphbraid.ops.sparse_linear import sparse_dropout, sparse_linear
@@ -15,6 +16,7 @@ __all__ = [
     "aggregate_linear",
     "bias_act_dropout",
     "edge_softmax",
+    "gather_rows",
     "gat_attention",
     "gatv2_attention",
     "sddmm",

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from graphbraid.errors import ConfigError, MissingPackageError
 from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.ops.gather import gather_rows
 from graphbraid.sampling.reference import Sampled
 from graphbraid.topology import Csc
 
@@ -211,7 +212,7 @@ class MiniBatch:
         features = self._source.graph.x
         if isinstance(features, SparseFeatures):
             return features.rows(self._sampled.n_id).to_dense()
-        return None if features is None else torch.index_select(features, 0, self._sampled.n_id)
+        return None if features is None else gather_rows(features, self._sampled.n_id)
 
     def _edge_index(self) -> Tensor:
         adjacency = self._sampled.adjacencies[0]

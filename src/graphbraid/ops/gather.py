@@ -1,0 +1,41 @@
+"""gather_rows: copy rows by id, the stage that brings features into a mini-batch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from graphbraid import kernels
+from graphbraid.errors import DataError
+
+
+def gather_rows(x: Tensor, ids: Tensor) -> Tensor:
+    """``out[i] = x[ids[i]]``, at the rate the machine copies scattered rows.
+
+    Has no gradient: it is for features, not for activations.
+
+    Args:
+        x: ``(num_rows, width)`` of any dtype.
+        ids: ``(num_ids,)`` int64 in ``[0, num_rows)``, in any order, repeated or not.
+
+    Returns:
+        ``(num_ids, width)`` of ``x``'s dtype.
+
+    Raises:
+        DataError: shapes or dtypes do not fit, or an id is out of range.
+    """
+    if x.ndim != 2 or ids.ndim != 1 or ids.dtype != torch.int64:
+        raise DataError(
+            f"gather_rows takes a 2-d x and 1-d int64 ids; got x of shape {tuple(x.shape)} and ids of "
+            f"{ids.dtype} and shape {tuple(ids.shape)}"
+        )
+    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < x.shape[0]:
+        at = int(((ids < 0) | (ids >= x.shape[0])).nonzero()[0])
+        raise DataError(f"ids must be rows of x, in [0, {x.shape[0]}); ids[{at}] is {int(ids[at])}")
+    x = x.detach()
+    native = kernels.native() if x.device.type == "cpu" and x.is_contiguous() else None
+    if native is None or x.numel() == 0 or ids.numel() == 0:
+        return torch.index_select(x, 0, ids)
+    out = torch.empty(ids.numel(), x.shape[1], dtype=x.dtype)
+    native.gather_rows(x.view(torch.uint8), ids.contiguous(), out.view(torch.uint8))
+    return out

@@ -1,0 +1,47 @@
+"""gather_rows against indexing."""
+
+import pytest
+import torch
+
+from graphbraid.errors import DataError
+from graphbraid.ops import gather_rows
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.uint8]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "width", [1, 3, 16, 31, 32, 100, 128, 257]
+)  # 32 and 128 floats take streaming stores
+def test_rows_are_those_of_indexing(dtype, width):
+    x = torch.randint(0, 200, (500, width)).to(dtype)
+    ids = torch.randint(0, 500, (1300,))
+    assert torch.equal(gather_rows(x, ids), x[ids])
+
+
+@pytest.mark.parametrize(("rows", "count"), [(0, 0), (5, 0), (1, 1), (1, 900), (3, 2)])
+def test_few_rows_and_few_ids(rows, count):
+    x = torch.randn(rows, 40)
+    ids = torch.randint(0, max(rows, 1), (count,))
+    assert torch.equal(gather_rows(x, ids), x[ids])
+
+
+def test_a_view_and_a_parameter_are_read_as_they_are():
+    x = torch.randn(50, 20)
+    ids = torch.arange(49, -1, -2)
+    assert torch.equal(gather_rows(x[:, 5:9], ids), x[ids, 5:9])
+    assert torch.equal(gather_rows(torch.nn.Parameter(x), ids), x[ids])
+
+
+@pytest.mark.parametrize(
+    ("x", "ids", "message"),
+    [
+        (torch.ones(3), torch.tensor([0]), "2-d x"),
+        (torch.ones(3, 2), torch.tensor([0], dtype=torch.int32), "int64 ids"),
+        (torch.ones(3, 2), torch.tensor([0, 3]), r"in \[0, 3\); ids\[1\] is 3"),
+        (torch.ones(3, 2), torch.tensor([0, 1, -1]), r"ids\[2\] is -1"),
+    ],
+)
+def test_what_does_not_fit_is_named(x, ids, message):
+    with pytest.raises(DataError, match=message):
+        gather_rows(x, ids)
