@@ -214,7 +214,7 @@ BAD_NODES = {
         {"split": "s"},
         r"line 3: column 's' is 'dev'; train, val, test or nothing",
     ),
-    "text": ("id,f\nann,red\n", {"features": ["f"]}, "feature column 'f' holds string, not numbers"),
+    "text": ("id,f\nann,red\n", {"features": ["f"]}, "column 'f': line 2: .*invalid value 'red'"),
     "no label": ("id,f\nann,1\n", {"label": "y"}, r"has no column 'y' \(label\); its columns are id, f"),
     "no rows": ("id,f\n", {}, "has no rows"),
     "label text": (
