@@ -255,6 +255,25 @@ def test_tables_become_a_store_that_trains_and_predicts_with_their_names(
     assert all(row["class"] == names[int(row["prediction"])] for row in rows)
 
 
+def test_other_data_is_predicted_without_labels_and_named_as_in_training(graphbraid, tables, tmp_path):
+    edges, nodes = tables
+    columns = ("--source", "from", "--destination", "to", "--features", ",".join(f"f{i}" for i in range(8)))
+    labels = ("--label", "colour", "--split", "role")
+    graphbraid("convert", edges, tmp_path / "store", *columns, "--nodes", nodes, *labels)
+    run_dir = tmp_path / "run"
+    done = graphbraid("train", "--data", tmp_path / "store", "--out", run_dir, "--epochs", 2, *QUICK)
+    assert done.exit_code == 0, done.stderr
+    graphbraid("convert", edges, tmp_path / "bare", *columns, "--nodes", nodes)
+    tables_of = {}
+    for name in ("store", "bare"):
+        out = tmp_path / f"{name}.csv"
+        done = graphbraid("predict", "--run", run_dir, "--data", tmp_path / name, "--out", out)
+        assert done.exit_code == 0, done.stderr
+        tables_of[name] = out.read_text()
+    assert "blue" in tables_of["store"]
+    assert tables_of["bare"] == tables_of["store"]
+
+
 def test_an_npz_becomes_the_same_graph_as_a_store(graphbraid, tmp_path):
     x = np.eye(4, dtype=np.float32)
     edge_index = np.array([[0, 1, 1, 3], [1, 2, 2, 3]], np.int32)

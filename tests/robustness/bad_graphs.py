@@ -304,6 +304,11 @@ def class_above_range(w: Workplace):
     graph().validate(num_classes=2)
 
 
+@command(SPLITS, "labels that are all the same", 3, "all labels are class 0", "at least two classes")
+def single_class(w: Workplace):
+    return w.train(w.npz(y=np.zeros(90, np.int64)))
+
+
 @command(
     SPLITS,
     "classes that are codes or years",

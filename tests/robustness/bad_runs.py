@@ -379,6 +379,18 @@ def gradients_not_finite(w: Workplace):
     graphbraid.Trainer(Root(), graph(), fanouts=(3, 3)).fit()
 
 
+@command(
+    TRAINING,
+    "a lone node for batch normalisation",
+    7,
+    "batch normalisation met a single node at epoch 0, step 2",
+    "batch_size",
+)
+def lone_node(w: Workplace):
+    data = w.npz(train_idx=np.arange(65), val_idx=np.arange(65, 75), test_idx=np.arange(75, 90))
+    return w.train(data, "--model", "gin")
+
+
 @call(
     TRAINING,
     "a model with nothing to train",

@@ -44,13 +44,14 @@ def check_trainable(graph: Graph, settings: RunSettings) -> None:
         DataError: features, labels or the training split are missing, or a value is wrong; says which.
     """
     data = settings.data
-    if graph.x is None:
+    if graph.num_features == 0:
         raise DataError(f"{data} has no features, and training needs some: an array x, or feature columns")
     if graph.y is None:
         raise DataError(f"{data} has no labels, and training needs some: an array y, or a label column")
     if "train" not in graph.splits:
         raise DataError(
-            f"{data} comes without a split into train, val and test; draw one with --split-seed 0"
+            f"{data} comes without a split into train, val and test; draw one with --split-seed 0, or "
+            "name the tables' split column in `graphbraid convert --split`"
         )
     if graph.task == "single-label":
         _check_classes(graph, data)
@@ -76,6 +77,8 @@ def _check_classes(graph: Graph, data: str) -> None:
     """A model has an output per class: labels such as years or codes would make a huge one."""
     if graph.num_classes == 0:
         raise DataError(f"{data}: no node has a label (all are -1); training needs some")
+    if graph.num_classes == 1:
+        raise DataError(f"{data}: all labels are class 0; training needs at least two classes")
     if graph.num_classes > max(_ALWAYS_FINE, graph.num_nodes):
         raise DataError(
             f"{data}: labels go up to {graph.num_classes - 1}, with {graph.num_nodes} nodes; classes must be "
@@ -90,7 +93,7 @@ def _naming(data: str, check: Callable[[], Graph | None]) -> None:
         raise DataError(f"{data}: {error}") from error
 
 
-def build_model(settings: RunSettings, graph: Graph, seed: int) -> nn.Module:
+def build_model(settings: RunSettings, num_features: int, num_outputs: int, seed: int) -> nn.Module:
     """A model with fresh weights drawn from ``seed``.
 
     Raises:
@@ -101,7 +104,12 @@ def build_model(settings: RunSettings, graph: Graph, seed: int) -> nn.Module:
     if settings.heads is not None:
         options["heads"] = settings.heads
     torch.manual_seed(seed)
-    return make_model(settings.model, graph.num_features, graph.num_classes, **options)
+    return make_model(settings.model, num_features, num_outputs, **options)
+
+
+def names_of(data: str) -> datasets.StoreNames:
+    """The ids the nodes had before a store renumbered them, and the classes' names; None where unknown."""
+    return datasets.open_names(data) if datasets.is_store(data) else datasets.StoreNames()
 
 
 def data_as_path(data: str) -> str:

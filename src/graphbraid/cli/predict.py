@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from graphbraid.cli.settings import RunSettings
-    from graphbraid.datasets import NodeIds, StoreNames
+    from graphbraid.cli.settings import Outputs, RunSettings
+    from graphbraid.datasets import NodeIds
     from graphbraid.graph import Graph
 
 _ROWS_AT_ONCE = 65_536
@@ -100,28 +100,35 @@ def _predict(
     mode: Any,
     scores: bool,
 ) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
-    from graphbraid.cli.build import build_model, check_predictable
+    import torch
+
+    from graphbraid.cli.build import build_model, check_predictable, names_of
     from graphbraid.cli.settings import read_saved, resolve
     from graphbraid.train import Trainer
+    from graphbraid.train.tasks import Task
 
-    kept = {name: value for name, value in read_saved(run_dir).items() if name not in _ABOUT_FILES}
+    saved, outputs = read_saved(run_dir)
+    if split is None:  # other data may have no labels to split by
+        saved |= {"split_seed": None}
+    kept = {name: value for name, value in saved.items() if name not in _ABOUT_FILES}
     run = resolve({"data": data}, saved=kept)
     graph = _load_graph(run.settings, moved=data is None)
     check_predictable(graph, run.settings)
     weights = _checkpoint_path(run_dir, checkpoint)
-    model = build_model(run.settings, graph, run.train.seed)
+    model = build_model(run.settings, graph.num_features, outputs.width, run.train.seed)
     trainer = Trainer(model, graph, config=run.train)
     trainer.load_weights(weights)
-    names = _names(run.settings.data)
-    ids = _chosen_nodes(graph, nodes, split, names.ids)
-    outputs = trainer.predict(ids, probabilities=True, mode=mode)
+    original_ids = names_of(run.settings.data).ids
+    ids = _chosen_nodes(graph, nodes, split, original_ids)
+    values = Task(name=outputs.task, width=outputs.width).probabilities(trainer.predict(ids, mode=mode))
     summary = {
         "run_dir": str(run_dir),
         "checkpoint": str(weights),
-        "num_nodes": len(outputs),
-        "task": graph.task,
+        "num_nodes": len(values),
+        "task": outputs.task,
     }
-    return _table(graph, outputs, ids, names, scores), summary
+    nodes_of_rows = torch.arange(graph.num_nodes) if ids is None else ids
+    return _table(values.numpy(), outputs, nodes_of_rows, original_ids, scores), summary
 
 
 def _load_graph(settings: RunSettings, *, moved: bool) -> Graph:
@@ -144,13 +151,6 @@ def _checkpoint_path(run_dir: Path, checkpoint: str) -> Path:
     if checkpoint == "best" and not path.exists():  # a run without validation has no best one
         path = path.with_name("last.pt")
     return path
-
-
-def _names(data: str) -> StoreNames:
-    """The ids the nodes had before a store renumbered them, and the classes' names; None where unknown."""
-    from graphbraid import datasets
-
-    return datasets.open_names(data) if datasets.is_store(data) else datasets.StoreNames()
 
 
 def _chosen_nodes(graph: Graph, nodes: Path | None, split: str | None, ids: NodeIds | None) -> Tensor | None:
@@ -195,28 +195,25 @@ def _as_numbers(wanted: Any, path: Path) -> list[int]:
 
 
 def _table(
-    graph: Graph, outputs: Tensor, ids: Tensor | None, names: StoreNames, scores: bool
+    values: np.ndarray[Any, Any], outputs: Outputs, nodes: Tensor, ids: NodeIds | None, scores: bool
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Columns to write, each with a row per node."""
     import numpy as np
-    import torch
 
-    values = outputs.numpy()
-    nodes = torch.arange(graph.num_nodes) if ids is None else ids
-    originals = nodes.numpy() if names.ids is None else np.asarray(names.ids.originals(nodes))
+    originals = nodes.numpy() if ids is None else np.asarray(ids.originals(nodes))
     table: dict[str, np.ndarray[Any, Any]] = {"node": originals}
-    if graph.task == "single-label":
+    if outputs.task == "single-label":
         table["prediction"] = values.argmax(axis=1)
         table["probability"] = values.max(axis=1)
-        if names.class_names is not None:
-            table["class"] = np.asarray(names.class_names)[table["prediction"]]
-    elif graph.task == "multi-label":
+        if outputs.class_names is not None:
+            table["class"] = np.asarray(outputs.class_names)[table["prediction"]]
+    elif outputs.task == "multi-label":
         for label in range(values.shape[1]):
             table[f"prediction_{label}"] = (values[:, label] > 0.5).astype(np.int64)
     else:
         for target in range(values.shape[1]):
             table[f"prediction_{target}" if values.shape[1] > 1 else "prediction"] = values[:, target]
-    if scores and graph.task != "regression":
+    if scores and outputs.task != "regression":
         table |= {f"score_{column}": values[:, column] for column in range(values.shape[1])}
     return table
 

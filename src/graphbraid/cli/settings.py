@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from graphbraid.cli.yaml_file import Entry
 from graphbraid.datasets import DEFAULT
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph import Graph, Task
 from graphbraid.train import TrainConfig
 
 COMMAND_LINE = "command line"
@@ -161,8 +162,22 @@ def resolve(
     return ResolvedRun(settings, train, sources)
 
 
-def read_saved(run_dir: Path) -> dict[str, Any]:
-    """The options a run kept in its folder.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outputs:
+    """What the columns of a run's outputs mean; other data that is predicted for need not have labels."""
+
+    task: Task
+    width: int
+    class_names: tuple[str, ...] | None
+
+    @classmethod
+    def of(cls, graph: Graph, class_names: tuple[str, ...] | None) -> Outputs:
+        """Those of a model trained on ``graph``."""
+        return cls(graph.task, graph.num_classes, class_names)
+
+
+def read_saved(run_dir: Path) -> tuple[dict[str, Any], Outputs]:
+    """The options a run kept in its folder, and what its outputs mean.
 
     Raises:
         ConfigError: the folder holds no run of the command line.
@@ -177,13 +192,15 @@ def read_saved(run_dir: Path) -> dict[str, Any]:
         ) from error
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
-    settings = content.get("info", {}).get("settings") if isinstance(content, dict) else None
-    if not isinstance(settings, dict):
+    info = content.get("info", {}) if isinstance(content, dict) else {}
+    settings, outputs = info.get("settings"), info.get("outputs")
+    if not isinstance(settings, dict) or not isinstance(outputs, dict):
         raise ConfigError(
             f"{path} names no model and data: the run was not made by `graphbraid train`. In Python, "
             "build the model and use Trainer.load_weights"
         )
-    return settings
+    names = outputs["class_names"]
+    return settings, Outputs(outputs["task"], outputs["width"], None if names is None else tuple(names))
 
 
 def parse_assignments(assignments: list[str]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -188,7 +189,7 @@ def _plan(given: dict[str, Any]) -> tuple[ResolvedRun, Path]:
     if command_line.get("resume"):
         if command_line.get("out_dir") is None and "out_dir" not in (file or {}):
             raise ConfigError("--resume needs --out with the folder of the run to go on with")
-        saved = read_saved(Path(command_line["out_dir"] or file["out_dir"].value))  # type: ignore[index]
+        saved, _ = read_saved(Path(command_line["out_dir"] or file["out_dir"].value))  # type: ignore[index]
     run = resolve(command_line, file, saved, flags, runs=Path("runs"))
     assert run.train.out_dir is not None
     return run, run.train.out_dir
@@ -196,14 +197,15 @@ def _plan(given: dict[str, Any]) -> tuple[ResolvedRun, Path]:
 
 def _make_trainer(run: ResolvedRun, show: Callable[[dict[str, str]], None], callbacks: list[Any]) -> Any:
     from graphbraid import kernels
-    from graphbraid.cli.build import build_model, check_trainable, data_as_path, load_graph
+    from graphbraid.cli.build import build_model, check_trainable, data_as_path, load_graph, names_of
     from graphbraid.cli.display import graph_facts
+    from graphbraid.cli.settings import Outputs
     from graphbraid.hardware import Hardware
     from graphbraid.train import Trainer
 
     graph = load_graph(run.settings)
     check_trainable(graph, run.settings)
-    model = build_model(run.settings, graph, run.train.seed)
+    model = build_model(run.settings, graph.num_features, graph.num_classes, run.train.seed)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     selection = kernels.active()
     show(
@@ -215,5 +217,8 @@ def _make_trainer(run: ResolvedRun, show: Callable[[dict[str, str]], None], call
             "files in": str(run.train.out_dir),
         }
     )
-    saved = run.saved() | {"data": data_as_path(run.settings.data)}
-    return Trainer(model, graph, config=run.train, callbacks=callbacks, info={"settings": saved})
+    info = {
+        "settings": run.saved() | {"data": data_as_path(run.settings.data)},
+        "outputs": dataclasses.asdict(Outputs.of(graph, names_of(run.settings.data).class_names)),
+    }
+    return Trainer(model, graph, config=run.train, callbacks=callbacks, info=info)

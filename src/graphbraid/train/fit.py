@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -216,7 +216,7 @@ class FitRun:
         assert self._graph.y is not None
         with self._clock.measure("forward"):
             labels = self._graph.y.index_select(0, seeds).to(self._runner.device)
-            outputs = forward()
+            outputs = self._forward(forward)
             with self._runner.autocast():
                 loss = self._task.loss(outputs, labels)
             mean = float(loss.detach())
@@ -225,6 +225,18 @@ class FitRun:
             share = seeds.numel() / seeds_of_step
             self._runner.backward(loss if share == 1.0 else loss * share)
         return mean, seeds.numel()
+
+    def _forward(self, forward: Callable[[], Tensor]) -> Tensor:
+        try:
+            return forward()
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise TrainingError(
+                f"batch normalisation met a single node at {self._here()}, which has no variance; choose a "
+                f"batch_size that leaves no lone seed of {self._train_nodes.numel()} training nodes, or a "
+                "model without it."
+            ) from error
 
     def _check_loss(self, loss: float) -> None:
         if not math.isfinite(loss):
