@@ -105,6 +105,8 @@ class NeighborLoader:
     ) -> None:
         _check_pyg_options(pyg_options)
         graph, node_attrs, edge_attrs = _as_graph(data, weight_attr)
+        if not hasattr(num_workers, "__index__"):
+            raise ConfigError(f"num_workers must be a whole number; got {num_workers!r}")
         if num_workers < 0:
             raise ConfigError(f"num_workers must not be negative; got {num_workers}")
         if prefetch_factor is not None and prefetch_factor < 1:
@@ -288,7 +290,13 @@ def _as_seeds(input_nodes: Tensor | str | None, graph: Graph) -> Tensor:
         return torch.arange(graph.num_nodes)
     if isinstance(input_nodes, str):
         return graph.split(input_nodes)
-    seeds = torch.as_tensor(input_nodes)
+    try:
+        seeds = torch.as_tensor(input_nodes)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"input_nodes must be node ids, a mask or a split's name; got {type(input_nodes).__name__} "
+            f"({error}). Pairs of a node type and ids are for heterogeneous graphs"
+        ) from error
     if seeds.dtype == torch.bool:
         if seeds.shape != (graph.num_nodes,):
             raise ConfigError(

@@ -255,6 +255,14 @@ def test_tables_become_a_store_that_trains_and_predicts_with_their_names(
     assert all(row["class"] == names[int(row["prediction"])] for row in rows)
 
 
+def test_columns_without_numbers_are_named_when_left_out(graphbraid, tables, tmp_path):
+    edges, nodes = tables
+    columns = ("--source", "from", "--destination", "to", "--nodes", nodes)
+    done = graphbraid("convert", edges, tmp_path / "store", *columns, "--json")
+    assert done.json["num_features"] == 8
+    assert done.stderr == "columns left out, as they hold no numbers: colour, role\n"
+
+
 def test_other_data_is_predicted_without_labels_and_named_as_in_training(graphbraid, tables, tmp_path):
     edges, nodes = tables
     columns = ("--source", "from", "--destination", "to", "--features", ",".join(f"f{i}" for i in range(8)))

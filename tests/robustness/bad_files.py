@@ -350,6 +350,21 @@ def negative_weight(w: Workplace):
     return w.convert(w.edges("0,1,0.5", "1,2,-1", header="source,destination,w"), "--weight", "w")
 
 
+@command(TABLES, "a delimiter of two characters", 2, "delimiter must be one ASCII character", "'::'")
+def long_delimiter(w: Workplace):
+    return w.convert(w.file("edges.csv", "0::1\n"), "--delimiter", "::", "--no-header")
+
+
+@command(TABLES, "a table of no rows", 3, "edges.csv has no rows", "no node table names the nodes")
+def table_without_rows(w: Workplace):
+    return w.convert(w.file("edges.csv", "source,destination\n"))
+
+
+@command(TABLES, "a feature beyond float32", 3, "nodes.csv, line 2: feature column 'a' is inf, not finite")
+def huge_feature(w: Workplace):
+    return w.convert(w.edges("0,1"), "--nodes", w.nodes("0,1e39,1,red,train", "1,1,1,red,val"))
+
+
 @command(
     TABLES,
     "a Parquet file that was cut off",

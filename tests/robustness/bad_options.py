@@ -382,6 +382,16 @@ def zero_batch(w: Workplace):
     NeighborLoader(graph(), [5, 5], batch_size=0)
 
 
+@call(LOADER, "a batch size that is text", ConfigError, "batch_size must be a whole number", "'32'")
+def text_batch(w: Workplace):
+    NeighborLoader(graph(), [5, 5], batch_size="32")
+
+
+@call(LOADER, "seeds of a node type", ConfigError, "input_nodes must be node ids", "heterogeneous")
+def typed_seeds(w: Workplace):
+    NeighborLoader(graph(), [5, 5], ("paper", [1, 2]))
+
+
 @call(LOADER, "an unknown layout", ConfigError, "layout must be", "'bloks'")
 def unknown_layout(w: Workplace):
     NeighborLoader(graph(), [5, 5], layout="bloks")

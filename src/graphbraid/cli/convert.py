@@ -116,7 +116,7 @@ def convert(
     columns = {
         name: value for name, value in locals().items() if name in _TABLE_OPTIONS and value is not None
     }
-    text = {"delimiter": delimiter, "header": header, "skip_rows": skip_rows}
+    text = {"delimiter": "\t" if delimiter == r"\t" else delimiter, "header": header, "skip_rows": skip_rows}
     preparation = {
         "symmetrize": symmetrize,
         "add_self_loops": add_self_loops,
@@ -150,6 +150,11 @@ def _read(
         csv = datasets.CsvOptions(**text)
         name = Path(source).name.split(".")[0]
         table = datasets.from_tables(source, columns.pop("nodes", None), **columns, csv=csv, name=name)
+        if table.unused_columns:
+            unused = ", ".join(table.unused_columns)
+            err_console().print(
+                f"columns left out, as they hold no numbers: {unused}", highlight=False, markup=False
+            )
         return datasets.prepare(table.graph, **preparation), table.ids, table.class_names
     if columns:
         flag = "--" + next(iter(columns)).removesuffix("_column").replace("_", "-")

@@ -53,7 +53,11 @@ def graph_facts(graph: Graph) -> str:
     """One line about a graph."""
     parts = [f"{graph.num_nodes:,} nodes", f"{graph.num_edges:,} edges"]
     parts.append("no features" if graph.x is None else f"{graph.num_features} features")
-    parts.append("no labels" if graph.y is None else f"{graph.num_classes} classes ({graph.task})")
+    if graph.y is None:
+        parts.append("no labels")
+    else:
+        columns = {"single-label": "classes", "multi-label": "labels", "regression": "targets"}[graph.task]
+        parts.append(f"{graph.num_classes} {columns} ({graph.task})")
     parts.append(format_bytes(graph.nbytes))
     if graph.splits:
         parts.append(" / ".join(f"{ids.numel():,} {name}" for name, ids in graph.splits.items()))

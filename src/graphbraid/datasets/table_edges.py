@@ -65,8 +65,11 @@ def read_edges(
             values = batch.column(weight)
             if values.null_count:
                 raise DataError(f"{file.row(row + first_null(values))}: column {weight!r} is empty")
-            columns["weight"].append(values.to_numpy(zero_copy_only=False).astype(np.float32))
+            with np.errstate(over="ignore"):  # beyond float32: infinite, which Graph.validate refuses
+                columns["weight"].append(values.to_numpy(zero_copy_only=False).astype(np.float32))
         row += batch.num_rows
+    if row == 0 and known is None:
+        raise DataError(f"{file.name} has no rows, and no node table names the nodes")
     src, dst = (_join(columns[key], np.int64) for key in ("src", "dst"))
     ids = numbering.finish(src, dst)
     return EdgeList(src, dst, None if weight is None else _join(columns["weight"], np.float32), ids)

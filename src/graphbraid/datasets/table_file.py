@@ -27,6 +27,12 @@ class CsvOptions:
     skip_rows: int = 0
     """Lines to skip before the header or the first row."""
 
+    def __post_init__(self) -> None:
+        if self.delimiter is not None and (len(self.delimiter) != 1 or not self.delimiter.isascii()):
+            raise ConfigError(f"delimiter must be one ASCII character, such as ';'; got {self.delimiter!r}")
+        if self.skip_rows < 0:
+            raise ConfigError(f"skip_rows must not be negative; got {self.skip_rows}")
+
 
 class TableFile:
     """One table: its name for messages, its columns, and its rows in batches."""

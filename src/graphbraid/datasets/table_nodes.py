@@ -27,6 +27,8 @@ class NodeColumns:
     features: tuple[str, ...]
     labels: tuple[str, ...]
     split: str | None
+    unused: tuple[str, ...]
+    """Columns left out because they hold no numbers."""
     matrix: bool
     """Whether the labels were asked for as a list, which makes a matrix even of one column."""
 
@@ -48,8 +50,11 @@ class NodeColumns:
         if split is not None:
             file.require(split, "split")
         taken = {id_column, *labels, split}
+        unused: tuple[str, ...] = ()
         if features is None:
-            features = [c for c in file.columns if c not in taken and _is_number(file, c)]
+            others = [c for c in file.columns if c not in taken]
+            features = [c for c in others if _is_number(file, c)]
+            unused = tuple(c for c in others if c not in features)
         for column in features:
             file.require(column, "feature")
             if column in taken:
@@ -60,7 +65,7 @@ class NodeColumns:
                 raise DataError(
                     f"{file.name}: feature column {column!r} holds {file.types[column]}, not numbers"
                 )
-        return cls(id_column, tuple(features), labels, split, matrix)
+        return cls(id_column, tuple(features), labels, split, unused, matrix)
 
 
 @dataclass(slots=True)
@@ -156,7 +161,8 @@ def _features(file: TableFile, batch: Any, columns: Sequence[str], row: int, fil
                     "(empty or NaN); fill it in, or take one for all with fill_missing= (--fill-missing)"
                 )
             values = values.fill_null(fill)
-        out[:, at] = values.to_numpy(zero_copy_only=False)
+        with np.errstate(over="ignore"):  # beyond float32: infinite, which is refused below
+            out[:, at] = values.to_numpy(zero_copy_only=False)
     if not np.isfinite(out).all():
         bad, at = np.argwhere(~np.isfinite(out))[0]
         raise DataError(
@@ -209,7 +215,8 @@ def _targets(file: TableFile, column: str, values: Any) -> _Array:
         )
     if values.null_count:
         raise DataError(f"{file.row(first_null(values.combine_chunks()))}: label column {column!r} is empty")
-    found: _Array = values.to_numpy().astype(np.float32)
+    with np.errstate(over="ignore"):
+        found: _Array = values.to_numpy().astype(np.float32)
     return found
 
 

@@ -32,6 +32,8 @@ class TableGraph:
     """The original id of each node."""
     class_names: tuple[str, ...] | None
     """The name of each class, if the label column held strings."""
+    unused_columns: tuple[str, ...] = ()
+    """Columns of the node table that were not named and hold no numbers: no features."""
 
 
 def from_tables(
@@ -106,7 +108,9 @@ def from_tables(
         edge_weight=read.weight,
         name=name,
     )
-    return TableGraph(graph=graph, ids=table.ids, class_names=table.class_names)
+    return TableGraph(
+        graph=graph, ids=table.ids, class_names=table.class_names, unused_columns=columns.unused
+    )
 
 
 def from_csv(edges: _Source, nodes: _Source | None = None, **options: Any) -> TableGraph:

@@ -34,6 +34,8 @@ class SeedSchedule:
     """Of the shuffle and of every draw."""
 
     def __post_init__(self) -> None:
+        if not hasattr(self.batch_size, "__index__"):
+            raise ConfigError(f"batch_size must be a whole number; got {self.batch_size!r}")
         if self.batch_size < 1:
             raise ConfigError(f"batch_size must be at least 1; got {self.batch_size}")
         if not 0 <= self.seed < 1 << 63:
