@@ -1,0 +1,125 @@
+"""Test accuracy over several seeds: full-batch GCN and GAT beside the literature, sampled beside full batch.
+
+    python -m benchmarks.accuracy [--seeds 10] [--data ../shared/data] [--only cora/gat] [--jobs 2]
+    python -m benchmarks.accuracy --docs      # only writes the tables of docs/results.md anew
+
+Trains through ``graphbraid.Trainer`` alone. The epoch is chosen by the validation split; the test split is
+evaluated once per run, exactly, at its end. Results are written whenever a row has all its seeds, so that a
+stopped benchmark keeps what it has; rows that a run does not cover (``--only``) stay in the file as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from benchmarks.accuracy_setups import SETUPS, SPLIT_SEED, Setup
+from benchmarks.accuracy_table import line_of, summary, write_docs
+from benchmarks.common import RESULTS, ROOT, machine, write_results
+
+DATA = ROOT.parent / "shared" / "data"
+
+
+@lru_cache(maxsize=2)
+def _graph(folder: Path, dataset: str, prepare: tuple[tuple[str, Any], ...]) -> Any:
+    from graphbraid import datasets
+
+    return datasets.load(folder / f"{dataset}.npz", **dict(prepare))
+
+
+def run(setup: Setup, seed: int, folder: Path, threads: int | None = None) -> dict[str, Any]:
+    """Train and test once.
+
+    Args:
+        setup: what to train.
+        seed: draws the weights, dropout and the mini-batches; the split is always the same.
+        folder: holds the datasets' ``.npz``.
+        threads: of the model's operators; None leaves torch's setting.
+    """
+    import torch
+
+    from graphbraid import Trainer, nn
+
+    graph = _graph(folder, setup.dataset, tuple(setup.prepare.items()))
+    torch.manual_seed(seed)
+    model = nn.MODELS[setup.model](graph.num_features, out_channels=graph.num_classes, **setup.options)
+    options = setup.train | {"optimizer": setup.optimizer(model), "seed": seed, "threads": threads}
+    result = Trainer(model, graph, metrics=("accuracy",), **options).fit()
+    assert result.best_value is not None
+    return {
+        "seed": seed,
+        "test": 100 * result.test["accuracy"],
+        "val": 100 * result.history[result.best_epoch or 0]["val_accuracy"],
+        "best_epoch": result.best_epoch,
+        "epochs": result.num_epochs,
+        "seconds": round(result.seconds, 2),
+    }
+
+
+def run_all(setups: list[Setup], seeds: int, folder: Path, *, jobs: int, out: Path) -> None:
+    """All runs, ``jobs`` at a time in processes of their own; writes a row into ``out`` when it is done."""
+    rows = {s.name: _description(s) | {"runs": []} for s in setups}
+    started = time.perf_counter()
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        waiting = {
+            pool.submit(run, setup, seed, folder, 1): setup for setup in setups for seed in range(seeds)
+        }
+        for done in as_completed(waiting):
+            row = rows[waiting[done].name]
+            row["runs"].append(done.result())
+            row["runs"].sort(key=lambda one: one["seed"])
+            if len(row["runs"]) == seeds:
+                row |= summary(row["runs"]) | {"machine": machine()}
+                _write(row, out)
+                print(line_of(row), flush=True)
+    print(f"{time.perf_counter() - started:.0f} s, written to {out}")
+
+
+def _description(setup: Setup) -> dict[str, Any]:
+    """Everything that says what is trained, as plain values."""
+    return {"name": setup.name, **asdict(setup), "metrics": ["accuracy"], "optimizer": "adam"}
+
+
+def _write(row: dict[str, Any], out: Path) -> None:
+    """Put one row among those already in ``out``, in the order of ``SETUPS``."""
+    kept = json.loads(out.read_text())["rows"] if out.exists() else []
+    order = {s.name: i for i, s in enumerate(SETUPS)}
+    rows = [*(one for one in kept if one["name"] != row["name"]), row]
+    rows.sort(key=lambda one: order.get(one["name"], len(order)))
+    write_results("accuracy", {"split_seed": SPLIT_SEED, "rows": rows}, out)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seeds", type=int, default=10, help="runs per row, with seeds 0, 1, ...")
+    parser.add_argument("--data", type=Path, default=DATA, help="folder of the datasets' .npz files")
+    parser.add_argument("--only", nargs="+", default=[], help="parts of names of rows, such as cora/gcn")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each with one thread")
+    parser.add_argument("--out", type=Path, default=RESULTS / "accuracy.json")
+    parser.add_argument("--docs", action="store_true", help="only write docs/results.md's tables from --out")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    options = parse()
+    if options.docs:
+        write_docs(options.out)
+        return
+    setups = [s for s in SETUPS if not options.only or any(part in s.name for part in options.only)]
+    if not setups:
+        sys.exit(f"--only matches none of {', '.join(s.name for s in SETUPS)}; got {' '.join(options.only)}")
+    run_all(setups, options.seeds, options.data, jobs=options.jobs, out=options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""The accuracy benchmark: what it trains, what it writes, and that it learns."""
+
+import argparse
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from benchmarks import accuracy, accuracy_table
+from benchmarks.accuracy_setups import SETUPS
+
+from graphbraid import nn
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two classes that features tell apart weakly and neighbours well, under the name cora.npz."""
+    rng = np.random.default_rng(0)
+    num_nodes = 300
+    y = np.arange(num_nodes) % 2
+    same = rng.integers(0, num_nodes // 2, (2, 1500)) * 2
+    source, destination = same + rng.integers(0, 2, 1500)
+    x = (rng.random((num_nodes, 8)) < 0.3 + 0.15 * y[:, None]).astype(np.float32)
+    ids = rng.permutation(num_nodes)
+    path = tmp_path_factory.mktemp("data")
+    np.savez(
+        path / "cora.npz",
+        edge_index=np.stack([np.r_[source, destination], np.r_[destination, source]]).astype(np.int32),
+        num_nodes=np.int64(num_nodes),
+        x=x,
+        y=y,
+        train_idx=ids[:40],
+        val_idx=ids[40:120],
+        test_idx=ids[120:],
+    )
+    return path
+
+
+def short(model, mode):
+    setup = next(s for s in SETUPS if s.model == model and s.train["mode"] == mode)
+    prepare = {k: v for k, v in setup.prepare.items() if k != "split_seed"}
+    train = setup.train | {"epochs": 30, "patience": None}
+    return replace(setup, dataset="cora", prepare=prepare, train=train)
+
+
+@pytest.mark.parametrize(("model", "mode"), [("gcn", "full"), ("gat", "full"), ("sage", "sampled")])
+def test_a_run_learns_and_repeats_by_seed(folder, model, mode):
+    setup = short(model, mode)
+    first, again = (accuracy.run(setup, 3, folder, 1) for _ in range(2))
+    assert first["test"] > 80
+    assert first | {"seconds": 0} == again | {"seconds": 0}
+
+
+def test_only_the_first_layer_of_gcn_decays():
+    setup = next(s for s in SETUPS if s.model == "gcn")
+    model = nn.GCN(5, out_channels=2, **setup.options)
+    optimizer = setup.optimizer(model)(list(model.parameters()))
+    decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert {decay[id(p)] for p in model.convs[0].parameters()} == {5e-4}
+    assert {decay[id(p)] for p in model.convs[1].parameters()} == {0.0}
+    assert len(decay) == len(list(model.parameters()))
+
+
+def test_the_two_arms_of_a_dataset_differ_only_in_how_batches_are_made():
+    arms = {}
+    for setup in SETUPS:
+        if setup.model == "sage":
+            arms.setdefault(setup.dataset, {})[setup.train["mode"]] = setup
+    assert set(arms) == {"amazon_computers", "coauthor_physics", "dblp_citation"}
+    of_batches = {"mode", "epochs", "patience", "fanouts", "batch_size", "layout", "eval_mode"}
+    for pair in arms.values():
+        assert pair["sampled"].options == pair["full"].options
+        assert pair["sampled"].prepare == pair["full"].prepare
+        kept = [{k: v for k, v in s.train.items() if k not in of_batches} for s in pair.values()]
+        assert kept[0] == kept[1]
+
+
+def test_results_hold_every_seed_and_fill_the_docs_tables(folder, tmp_path):
+    setups = [short("gcn", "full"), short("sage", "sampled"), short("sage", "full")]
+    setups = [replace(s, train=s.train | {"epochs": 3}) for s in setups]
+    out = tmp_path / "accuracy.json"
+    accuracy.run_all(setups[:1], 2, folder, jobs=1, out=out)
+    accuracy.run_all(setups[1:], 2, folder, jobs=1, out=out)
+    results = json.loads(out.read_text())
+    assert [row["name"] for row in results["rows"]] == [s.name for s in setups]
+    for row in results["rows"]:
+        assert row["machine"]["torch"] == torch.__version__
+        assert [one["seed"] for one in row["runs"]] == [0, 1]
+        assert row["mean"] == pytest.approx(np.mean([one["test"] for one in row["runs"]]))
+        assert row["deviation"] == pytest.approx(np.std([one["test"] for one in row["runs"]], ddof=1))
+    docs = tmp_path / "results.md"
+    docs.write_text(f"before\n{accuracy_table.BEGIN}\nold\n{accuracy_table.END}\nafter\n")
+    accuracy_table.write_docs(out, docs)
+    text = docs.read_text()
+    assert "old" not in text and text.startswith("before") and text.endswith("after\n")
+    assert f"| cora | GCN | {results['rows'][0]['mean']:.2f} ± " in text
+    assert text.count("| cora |") == 2
+
+
+def test_options_that_match_nothing_are_refused(monkeypatch):
+    monkeypatch.setattr(
+        accuracy, "parse", lambda: argparse.Namespace(docs=False, only=["nothing"], seeds=1, jobs=1)
+    )
+    with pytest.raises(SystemExit, match="--only matches none of cora/gcn/full"):
+        accuracy.main()
