@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -87,17 +88,11 @@ GAT_TRAIN = {
 KIPF, VELICKOVIC = "Kipf and Welling 2017, table 2", "Veličković et al. 2018, table 2"
 
 SAGE_OPTIONS = {"hidden_channels": 64, "num_layers": 2, "dropout": 0.5}
-SAGE_TRAIN = {"lr": 0.01, "weight_decay": 5e-4, "monitor": "accuracy"}
-SAMPLED = {
-    "mode": "sampled",
-    "epochs": 50,
-    "fanouts": (15, 10),
-    "batch_size": 50,
-    "layout": "blocks",
-    "eval_mode": "sampled",
-    "patience": 20,
-}
-FULL = {"mode": "full", "epochs": 200, "patience": 80}
+SAGE_TRAIN = {"lr": 0.01, "weight_decay": 5e-4, "monitor": "loss"}
+STEPS = 200
+"""Optimizer steps of either arm."""
+SAMPLED: dict[str, Any] = {"mode": "sampled", "fanouts": (15, 10), "batch_size": 50, "layout": "blocks"}
+FULL = {"mode": "full", "epochs": STEPS, "eval_every": 2}
 
 
 def _gcn(dataset: str, literature: float) -> Setup:
@@ -125,13 +120,14 @@ def _gat(dataset: str, literature: float) -> Setup:
     )
 
 
-def _sage(dataset: str, **prepare: Any) -> list[Setup]:
-    """The same model and optimizer by mini-batches and by full batch."""
+def _sage(dataset: str, num_train: int, **prepare: Any) -> list[Setup]:
+    """The same model, optimizer and number of steps by mini-batches and by full batch."""
+    epochs = STEPS // math.ceil(num_train / SAMPLED["batch_size"])
     sampled = Setup(
         dataset=dataset,
         model="sage",
         options=SAGE_OPTIONS,
-        train=SAGE_TRAIN | SAMPLED,
+        train=SAGE_TRAIN | SAMPLED | {"epochs": epochs},
         prepare={"normalize_features": True, "split_seed": SPLIT_SEED} | prepare,
     )
     return [sampled, replace(sampled, train=SAGE_TRAIN | FULL)]
@@ -142,7 +138,7 @@ SETUPS = [
     _gcn("citeseer", 70.3),
     _gat("cora", 83.0),
     _gat("citeseer", 72.5),
-    *_sage("amazon_computers", symmetrize=True),  # its file holds most edges in one direction only
-    *_sage("coauthor_physics"),
-    *_sage("dblp_citation"),
+    *_sage("amazon_computers", 200, symmetrize=True),  # its file holds most edges in one direction only
+    *_sage("coauthor_physics", 100),
+    *_sage("dblp_citation", 80),
 ]

@@ -36,8 +36,7 @@ def tables(results: dict[str, Any]) -> str:
     rows = results["rows"]
     parts = [_published([r for r in rows if r["literature"] is not None])]
     parts.append(_sampled_beside_full([r for r in rows if r["literature"] is None]))
-    for where in dict.fromkeys(_where(row) for row in rows):
-        parts.append(f"<sub>{where}</sub>")
+    parts += [f"<sub>{where}</sub>" for where in dict.fromkeys(_where(row) for row in rows)]
     return "\n\n".join(part for part in parts if part)
 
 

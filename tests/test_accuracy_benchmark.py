@@ -68,7 +68,7 @@ def test_the_two_arms_of_a_dataset_differ_only_in_how_batches_are_made():
         if setup.model == "sage":
             arms.setdefault(setup.dataset, {})[setup.train["mode"]] = setup
     assert set(arms) == {"amazon_computers", "coauthor_physics", "dblp_citation"}
-    of_batches = {"mode", "epochs", "patience", "fanouts", "batch_size", "layout", "eval_mode"}
+    of_batches = {"mode", "epochs", "eval_every", "fanouts", "batch_size", "layout"}
     for pair in arms.values():
         assert pair["sampled"].options == pair["full"].options
         assert pair["sampled"].prepare == pair["full"].prepare
