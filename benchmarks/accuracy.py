@@ -53,7 +53,8 @@ def run(setup: Setup, seed: int, folder: Path, threads: int | None = None) -> di
     model = nn.MODELS[setup.model](graph.num_features, out_channels=graph.num_classes, **setup.options)
     options = setup.train | {"optimizer": setup.optimizer(model), "seed": seed, "threads": threads}
     result = Trainer(model, graph, metrics=("accuracy",), **options).fit()
-    assert result.best_value is not None
+    if result.status == "interrupted":
+        raise KeyboardInterrupt(f"{setup.name}, seed {seed}, was stopped after {result.num_epochs} epochs")
     return {
         "seed": seed,
         "test": 100 * result.test["accuracy"],

@@ -79,11 +79,10 @@ GAT_OPTIONS = {
 }
 GAT_TRAIN = {
     "mode": "full",
-    "epochs": 1000,
+    "epochs": 300,
     "lr": 0.005,
     "weight_decay": 5e-4,
-    "monitor": "accuracy",
-    "patience": 100,
+    "monitor": "loss",
 }
 KIPF, VELICKOVIC = "Kipf and Welling 2017, table 2", "Veličković et al. 2018, table 2"
 
