@@ -15,6 +15,7 @@ import json
 import multiprocessing
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from functools import lru_cache
@@ -66,23 +67,31 @@ def run(setup: Setup, seed: int, folder: Path, threads: int | None = None) -> di
 
 
 def run_all(setups: list[Setup], seeds: int, folder: Path, *, jobs: int, out: Path) -> None:
-    """All runs, ``jobs`` at a time in processes of their own; writes a row into ``out`` when it is done."""
+    """All runs, ``jobs`` at a time; a row goes into ``out`` when all its seeds are done."""
     rows = {s.name: _description(s) | {"runs": []} for s in setups}
     started = time.perf_counter()
+    for setup, one in _runs(setups, seeds, folder, jobs):
+        row = rows[setup.name]
+        row["runs"] = sorted([*row["runs"], one], key=lambda run: run["seed"])
+        if len(row["runs"]) == seeds:
+            row |= summary(row["runs"]) | {"machine": machine()}
+            _write(row, out)
+            print(line_of(row), flush=True)
+    print(f"{time.perf_counter() - started:.0f} s, written to {out}")
+
+
+def _runs(setups: list[Setup], seeds: int, folder: Path, jobs: int) -> Iterator[tuple[Setup, dict[str, Any]]]:
+    """Each run as it ends."""
+    work = [(setup, seed) for setup in setups for seed in range(seeds)]
+    if jobs == 1:
+        for setup, seed in work:
+            yield setup, run(setup, seed, folder, 1)
+        return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        waiting = {
-            pool.submit(run, setup, seed, folder, 1): setup for setup in setups for seed in range(seeds)
-        }
+        waiting = {pool.submit(run, setup, seed, folder, 1): setup for setup, seed in work}
         for done in as_completed(waiting):
-            row = rows[waiting[done].name]
-            row["runs"].append(done.result())
-            row["runs"].sort(key=lambda one: one["seed"])
-            if len(row["runs"]) == seeds:
-                row |= summary(row["runs"]) | {"machine": machine()}
-                _write(row, out)
-                print(line_of(row), flush=True)
-    print(f"{time.perf_counter() - started:.0f} s, written to {out}")
+            yield waiting[done], done.result()
 
 
 def _description(setup: Setup) -> dict[str, Any]:

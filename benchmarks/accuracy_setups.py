@@ -76,6 +76,7 @@ GAT_OPTIONS = {
     "dropout": 0.6,
     "input_dropout": 0.6,
     "attention_dropout": 0.6,
+    "row_dropout": 0.6,
 }
 GAT_TRAIN = {
     "mode": "full",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphbraid.nn.conv import Conv, Features, zero_bias
@@ -80,7 +81,12 @@ class GATConv(AttentionConv):
 
     Equal to PyTorch Geometric's layer of the same name on one kind of nodes and without edge features, with
     the same parameters (``lin.weight``, ``att_src``, ``att_dst``, ``res.weight``, ``bias``). Self-loops are
-    added inside the kernel. Arguments: :class:`AttentionConv`.
+    added inside the kernel. Arguments: :class:`AttentionConv` and
+
+    Args:
+        row_dropout: probability of dropping an element of the transformed rows ``W x`` that are summed, but
+            not of those that the coefficients come from: what the paper's own code does beside dropping
+            coefficients, and PyG does not.
     """
 
     def __init__(
@@ -95,6 +101,7 @@ class GATConv(AttentionConv):
         add_self_loops: bool = True,
         bias: bool = True,
         residual: bool = False,
+        row_dropout: float = 0.0,
     ):
         super().__init__(
             in_channels,
@@ -107,6 +114,7 @@ class GATConv(AttentionConv):
             bias=bias,
             residual=residual,
         )
+        self.row_dropout = row_dropout
         self.lin = Linear(in_channels, heads * out_channels, bias=False, init="glorot")
         self.att_src = nn.Parameter(torch.empty(1, heads, out_channels))
         self.att_dst = nn.Parameter(torch.empty(1, heads, out_channels))
@@ -127,7 +135,7 @@ class GATConv(AttentionConv):
         rows = transform(self.lin, x)
         return gat_attention(
             csc,
-            rows,
+            F.dropout(rows, self.row_dropout) if self.training and self.row_dropout > 0 else rows,
             head_dot(rows, self.att_src),
             head_dot(rows[: csc.num_dst], self.att_dst),
             negative_slope=self.negative_slope,

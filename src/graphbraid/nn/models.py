@@ -235,7 +235,7 @@ class AttentionModel(GraphModel):
 
 
 class GAT(AttentionModel):
-    """Stack of :class:`GATConv`; options as in :class:`AttentionModel`."""
+    """Stack of :class:`GATConv`; options as in :class:`AttentionModel`, and ``row_dropout``."""
 
     layer = GATConv
 
