@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from graphbraid.errors import ConfigError
 from graphbraid.nn.conv import Conv, Features, zero_bias
 from graphbraid.nn.linear import Linear, glorot
 from graphbraid.ops import gat_attention, gatv2_attention, sparse_linear
@@ -87,6 +88,9 @@ class GATConv(AttentionConv):
         row_dropout: probability of dropping an element of the transformed rows ``W x`` that are summed, but
             not of those that the coefficients come from: what the paper's own code does beside dropping
             coefficients, and PyG does not.
+
+    Raises:
+        ConfigError: ``row_dropout`` is not a probability below 1.
     """
 
     def __init__(
@@ -114,6 +118,8 @@ class GATConv(AttentionConv):
             bias=bias,
             residual=residual,
         )
+        if not 0.0 <= row_dropout < 1.0:
+            raise ConfigError(f"row_dropout must lie in [0, 1); got {row_dropout!r}")
         self.row_dropout = row_dropout
         self.lin = Linear(in_channels, heads * out_channels, bias=False, init="glorot")
         self.att_src = nn.Parameter(torch.empty(1, heads, out_channels))
