@@ -69,12 +69,12 @@ def run(setup: Setup, seed: int, folder: Path, threads: int | None = None) -> di
 def run_all(setups: list[Setup], seeds: int, folder: Path, *, jobs: int, out: Path) -> None:
     """All runs, ``jobs`` at a time; a row goes into ``out`` when all its seeds are done."""
     rows = {s.name: _description(s) | {"runs": []} for s in setups}
-    started = time.perf_counter()
+    started, where = time.perf_counter(), machine()  # before training: the commit may move on meanwhile
     for setup, one in _runs(setups, seeds, folder, jobs):
         row = rows[setup.name]
         row["runs"] = sorted([*row["runs"], one], key=lambda run: run["seed"])
         if len(row["runs"]) == seeds:
-            row |= summary(row["runs"]) | {"machine": machine()}
+            row |= summary(row["runs"]) | {"machine": where}
             _write(row, out)
             print(line_of(row), flush=True)
     print(f"{time.perf_counter() - started:.0f} s, written to {out}")

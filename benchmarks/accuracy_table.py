@@ -80,5 +80,5 @@ def _where(row: dict[str, Any]) -> str:
     return (
         f"Mean ± standard deviation over {seeds} seeds (0 to {seeds - 1}), percent of the test nodes; "
         f"{machine['cpu']}, {machine['cores']} cores, {machine['date']}, torch {machine['torch']}, "
-        f"kernels {machine['kernels']}, commit {machine['commit']}"
+        f"kernels {machine['kernels']}"
     )
