@@ -154,7 +154,7 @@ def test_every_option_of_a_model_is_taken(name):
         "aggr": "max", "heads": 4, "out_heads": 2, "attention_dropout": 0.1, "negative_slope": 0.1,
         "eps": 0.5, "train_eps": True, "improved": True, "add_self_loops": False, "normalize": True,
         "root_weight": False, "project": True, "bias": False, "residual": True,
-        "share_weights": True,
+        "share_weights": True, "row_dropout": 0.1,
     }  # fmt: skip
     options = {option: (rows | layer)[option] for option in model_options(name)}
     assert make_model(name, 5, 3, **options)(values(50, 5), square()).shape == (50, 3)

@@ -162,8 +162,7 @@ class Workplace:
             for parent in path.resolve().parents:  # another user must come as far as the locked path
                 mode = parent.stat().st_mode
                 if mode & 0o011 != 0o011:
-                    parent.chmod(mode | 0o011)
-                    self.finally_(lambda parent=parent, mode=mode: parent.chmod(mode))
+                    parent.chmod(mode | 0o011)  # and stays so: another test process may be on its way through
             os.seteuid(65534)
             self.finally_(lambda: os.seteuid(0))
 
