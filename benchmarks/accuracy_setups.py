@@ -89,10 +89,8 @@ KIPF, VELICKOVIC = "Kipf and Welling 2017, table 2", "Veličković et al. 2018, 
 
 SAGE_OPTIONS = {"hidden_channels": 64, "num_layers": 2, "dropout": 0.5}
 SAGE_TRAIN = {"lr": 0.01, "weight_decay": 5e-4, "monitor": "loss"}
-STEPS = 200
-"""Optimizer steps of either arm."""
 SAMPLED: dict[str, Any] = {"mode": "sampled", "fanouts": (15, 10), "batch_size": 50, "layout": "blocks"}
-FULL = {"mode": "full", "epochs": STEPS, "eval_every": 2}
+FULL: dict[str, Any] = {"mode": "full", "eval_every": 2}
 
 
 def _gcn(dataset: str, literature: float) -> Setup:
@@ -120,9 +118,9 @@ def _gat(dataset: str, literature: float) -> Setup:
     )
 
 
-def _sage(dataset: str, num_train: int, **prepare: Any) -> list[Setup]:
+def _sage(dataset: str, num_train: int, steps: int, **prepare: Any) -> list[Setup]:
     """The same model, optimizer and number of steps by mini-batches and by full batch."""
-    epochs = STEPS // math.ceil(num_train / SAMPLED["batch_size"])
+    epochs = steps // math.ceil(num_train / SAMPLED["batch_size"])
     sampled = Setup(
         dataset=dataset,
         model="sage",
@@ -130,7 +128,7 @@ def _sage(dataset: str, num_train: int, **prepare: Any) -> list[Setup]:
         train=SAGE_TRAIN | SAMPLED | {"epochs": epochs},
         prepare={"normalize_features": True, "split_seed": SPLIT_SEED} | prepare,
     )
-    return [sampled, replace(sampled, train=SAGE_TRAIN | FULL)]
+    return [sampled, replace(sampled, train=SAGE_TRAIN | FULL | {"epochs": steps})]
 
 
 SETUPS = [
@@ -138,7 +136,8 @@ SETUPS = [
     _gcn("citeseer", 70.3),
     _gat("cora", 83.0),
     _gat("citeseer", 72.5),
-    *_sage("amazon_computers", 200, symmetrize=True),  # its file holds most edges in one direction only
-    *_sage("coauthor_physics", 100),
-    *_sage("dblp_citation", 80),
+    # Its file holds most edges in one direction only; 200 steps leave both arms far from their best epoch.
+    *_sage("amazon_computers", 200, 600, symmetrize=True),
+    *_sage("coauthor_physics", 100, 200),
+    *_sage("dblp_citation", 80, 200),
 ]
