@@ -1,11 +1,16 @@
 """Settings and fixtures that every test shares."""
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import hypothesis
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A suite started in the background has Ctrl-C ignored, and would hand that on to the processes it interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The machines are shared and slow at times: a deadline per example would fail by chance.
 hypothesis.settings.register_profile("graphbraid", deadline=None, max_examples=60, derandomize=True)

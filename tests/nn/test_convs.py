@@ -135,7 +135,8 @@ def test_gcn_on_a_block_of_all_neighbours_with_the_graphs_degrees_equals_the_gra
 
 
 def test_gcn_with_the_graphs_degrees_is_unbiased_over_sampled_neighbours():
-    degree, fanout, draws = 6, 2, 1500
+    degree, fanout, draws = 6, 2, 6000
+    torch.manual_seed(0)  # the weights: the tolerance is about four standard errors of this case
     full = Csc(
         torch.tensor([0, degree, *[degree] * degree]), torch.arange(1, degree + 1, dtype=torch.int32), 7
     )
