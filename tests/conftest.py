@@ -9,7 +9,7 @@ import hypothesis
 import pytest
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A suite started in the background has Ctrl-C ignored, and would hand that on to the processes it interrupts.
+    # Started in the background, a suite has Ctrl-C ignored and would hand that on to those it interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The machines are shared and slow at times: a deadline per example would fail by chance.
