@@ -137,7 +137,7 @@ def test_gcn_on_a_block_of_all_neighbours_with_the_graphs_degrees_equals_the_gra
 
 
 def test_gcn_with_the_graphs_degrees_is_unbiased_over_sampled_neighbours():
-    """Each set of neighbours is drawn equally often, so the mean over all of them is the expectation, exactly."""
+    """Each set of neighbours is drawn equally often: the mean over all is the expectation, exactly."""
     degree, fanout = 6, 2
     full = Csc(
         torch.tensor([0, degree, *[degree] * degree]), torch.arange(1, degree + 1, dtype=torch.int32), 7
