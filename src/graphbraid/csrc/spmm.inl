@@ -3,8 +3,8 @@
 //   out[v, :] = dst_scale[v] * sum of weight[e] * src_scale[u] * x[u, :] over the edges e = u -> v
 //
 // each factor optional, `mean` divides by the row's edges; with implicit self-loops, loop_scale * loop[v] *
-// src_scale[v]
-// * x[v, :] joins the sum; addend[v, :] is added last. Arguments: spmm.h; ops/spmm.py has checked them.
+// src_scale[v] * x[v, :] joins the sum; addend[v, :] is added last. Arguments: spmm.h; ops/spmm.py has
+// checked them.
 //
 // Bound by reading num_edges rows of x. A row's sum is held in registers, up to kMaxTile vectors at once, and
 // the rows of coming neighbours are prefetched, also across the ends of rows (blocks of mini-batches have
@@ -16,8 +16,10 @@ namespace gb::GB_VARIANT {
 
 // Accumulators that fit in the registers, beside a loaded vector and a coefficient.
 constexpr int kMaxTile = GB_LANES_F32 == 16 ? 16 : 8;
-// Cache lines kept under way per thread.
-constexpr int kLinesAhead = 48;
+// Cache lines kept under way per thread, on their way to the second-level cache, which can wait for more of
+// them than the first.
+constexpr int kLinesAhead = 96;
+constexpr int kSecondLevel = 2;
 
 template <typename T>
 constexpr int prefetch_distance(int lines) {
@@ -40,7 +42,7 @@ GB_INLINE void sum_edges(const SpmmArgs& a, int64_t v, int64_t begin, int64_t en
     const int64_t u = indices[e];
     if (e + distance < prefetch_end) {
       const char* next = reinterpret_cast<const char*>(x + indices[e + distance] * a.x.stride);
-      unroll<lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(next + 64 * i, 0, 3); });
+      unroll<lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(next + 64 * i, 0, kSecondLevel); });
     }
     const T* row = x + u * a.x.stride;
     if constexpr (Plain) {
