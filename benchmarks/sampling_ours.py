@@ -2,7 +2,8 @@
 
 Prints one JSON line, like the peers' scripts.
 
-With ``--limit`` it measures the machine instead: the best rate of copying the rows that one batch reads.
+With ``--limit`` it measures the machine instead: the best rate of copying the rows that the batches read, or,
+without features, a cache line of each node's adjacency list.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +23,7 @@ from graphbraid.graph import Graph
 from graphbraid.loader import NeighborLoader
 
 FANOUTS = [15, 10, 5]
+Way = Callable[[torch.Tensor, torch.Tensor], object]
 
 
 def make_loader(graph: Graph, options: argparse.Namespace) -> NeighborLoader:
@@ -38,17 +41,21 @@ def make_loader(graph: Graph, options: argparse.Namespace) -> NeighborLoader:
     )
 
 
-def measure(graph: Graph, options: argparse.Namespace) -> dict[str, object]:
-    """An epoch to warm up, then one that counts."""
-    loader = make_loader(graph, options)
-    for _ in loader:
-        pass
-    loader.reset_stage_seconds()
+def epoch(loader: NeighborLoader) -> tuple[float, int, int]:
+    """Seconds, nodes and edges of an epoch."""
     nodes = edges = 0
     started = time.perf_counter()
     for batch in loader:
         nodes, edges = nodes + batch.num_nodes, edges + batch.num_edges
-    seconds = time.perf_counter() - started
+    return time.perf_counter() - started, nodes, edges
+
+
+def measure(graph: Graph, options: argparse.Namespace) -> dict[str, object]:
+    """An epoch to warm up, then one that counts."""
+    loader = make_loader(graph, options)
+    epoch(loader)
+    loader.reset_stage_seconds()
+    seconds, nodes, edges = epoch(loader)
     stages, steps = loader.stage_seconds, len(loader)
     row_bytes = graph.x.shape[1] * graph.x.element_size() if isinstance(graph.x, torch.Tensor) else 0
     return {
@@ -67,30 +74,49 @@ def measure(graph: Graph, options: argparse.Namespace) -> dict[str, object]:
 
 
 def measure_limit(graph: Graph, options: argparse.Namespace) -> dict[str, object]:
-    """Rates of ways to copy a batch's rows, in their order, into memory that is already mapped."""
-    x = graph.x
-    assert isinstance(x, torch.Tensor)
+    """What the machine's memory allows for the same batches: gathering rows, or reading adjacency lists."""
     loader = make_loader(graph.replace(x=None), options)
     ids = [batch.n_id.clone() for _, batch in zip(range(8), loader, strict=False)]
-    outs = [torch.ones(len(i), x.shape[1]) for i in ids]
-    native = kernels.native()
+    rates = line_rate(graph, ids) if options.no_feat else copy_rates(graph, ids)
+    return {"graph": graph.name, "workers": options.workers, "gb_per_s": rates}
+
+
+def copy_rates(graph: Graph, ids: list[torch.Tensor]) -> dict[str, float]:
+    """Rates of ways to copy the batches' rows, in their order, into memory that is already mapped."""
+    x, native = graph.x, kernels.native()
+    assert isinstance(x, torch.Tensor)
     assert native is not None
+    outs = [torch.ones(len(i), x.shape[1]) for i in ids]
     ways = {
         "index_select": lambda i, out: torch.index_select(x, 0, i, out=out),
         "numpy.take": lambda i, out: np.take(x.numpy(), i.numpy(), axis=0, out=out.numpy(), mode="clip"),
         "gather_rows": lambda i, out: native.gather_rows(x.view(torch.uint8), i, out.view(torch.uint8)),
         "sequential copy": lambda i, out: out.copy_(x[: len(i)]),
     }
-    rates = {}
-    for name, way in ways.items():
-        seconds = []
-        for _ in range(5):
-            started = time.perf_counter()
-            for i, out in zip(ids, outs, strict=True):
-                way(i, out)
-            seconds.append(time.perf_counter() - started)
-        rates[name] = sum(out.nbytes for out in outs) / sorted(seconds)[2] / 1e9
-    return {"graph": graph.name, "workers": options.workers, "gb_per_s": rates}
+    return {name: rate_of(way, ids, outs) for name, way in ways.items()}
+
+
+def line_rate(graph: Graph, ids: list[torch.Tensor]) -> dict[str, float]:
+    """Rate of copying one cache line of each sampled node's adjacency list."""
+    native = kernels.native()
+    assert native is not None
+    whole = graph.csc.indices.numel() // 16 * 16
+    lines = graph.csc.indices[:whole].view(-1, 16).view(torch.uint8)
+    of_node = graph.csc.indptr[:-1].div(16, rounding_mode="floor").clamp_(max=len(lines) - 1)
+    ids = [of_node[i] for i in ids]
+    outs = [torch.ones(len(i), 64, dtype=torch.uint8) for i in ids]
+    return {"adjacency lines": rate_of(lambda i, out: native.gather_rows(lines, i, out), ids, outs)}
+
+
+def rate_of(way: Way, ids: list[torch.Tensor], outs: list[torch.Tensor]) -> float:
+    """Bytes written a second, in GB: the median of five passes."""
+    seconds = []
+    for _ in range(5):
+        started = time.perf_counter()
+        for i, out in zip(ids, outs, strict=True):
+            way(i, out)
+        seconds.append(time.perf_counter() - started)
+    return sum(out.nbytes for out in outs) / sorted(seconds)[2] / 1e9
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ namespace nb = nanobind;
 namespace gb {
 void bind_attention(nb::module_& m);
 void bind_blockmodel(nb::module_& m);
+void bind_dense(nb::module_& m);
 void bind_epilogue(nb::module_& m);
 void bind_edges(nb::module_& m);
 void bind_sampling(nb::module_& m);
@@ -36,6 +37,7 @@ NB_MODULE(_native, m) {
   m.def("select", [](const std::string& name) { gb::set_active_variant(by_name(name)); });
   gb::bind_attention(m);
   gb::bind_blockmodel(m);
+  gb::bind_dense(m);
   gb::bind_epilogue(m);
   gb::bind_edges(m);
   gb::bind_sampling(m);

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from graphbraid.ops.dense import dense_linear
+
 
 def glorot(weight: Tensor | None) -> None:
     """Uniform in ±sqrt(6 / (rows + columns)) of the last two dimensions."""
@@ -25,7 +27,7 @@ def kaiming(weight: Tensor | None) -> None:
 
 
 class Linear(nn.Linear):
-    """``torch.nn.Linear`` with a choice of initialisation.
+    """``torch.nn.Linear`` with a choice of initialisation, by graphbraid's kernels where they can run.
 
     Args:
         in_channels: width of the input.
@@ -44,3 +46,7 @@ class Linear(nn.Linear):
         if self.bias is not None:
             bound = 1.0 / math.sqrt(self.in_features)
             nn.init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the map to ``(num_rows, in_channels)`` or any other shape PyTorch takes."""
+        return dense_linear(x, self.weight, self.bias) if x.dim() == 2 else super().forward(x)

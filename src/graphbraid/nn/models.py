@@ -15,7 +15,7 @@ from graphbraid.nn.gcn import GCNConv
 from graphbraid.nn.gin import GINConv
 from graphbraid.nn.linear import Linear
 from graphbraid.nn.sage import SAGEConv
-from graphbraid.ops import bias_act_dropout, sparse_dropout, sparse_linear
+from graphbraid.ops import bias_act_dropout, dense_linear, sparse_dropout, sparse_linear
 from graphbraid.ops.epilogue import ACTIVATIONS
 from graphbraid.sparse_features import SparseFeatures
 from graphbraid.topology import Csc
@@ -268,12 +268,12 @@ class MLP(GraphModel):
 
     def forward_layer(self, i: int, x: Features, csc: Csc | None) -> Tensor:
         """Layer ``i`` with what follows it, on each row of ``x``."""
-        linear = self.convs[i]
-        assert isinstance(linear, Linear)
+        conv = self.convs[i]
+        assert isinstance(conv, Linear)
         if isinstance(x, SparseFeatures):
-            return self.finish_layer(i, sparse_linear(x, linear.weight), linear.bias)
+            return self.finish_layer(i, sparse_linear(x, conv.weight), conv.bias)
         rows = x if csc is None else x[: csc.num_dst]
-        return self.finish_layer(i, F.linear(rows.to(linear.weight.dtype), linear.weight), linear.bias)
+        return self.finish_layer(i, dense_linear(rows.to(conv.weight.dtype), conv.weight), conv.bias)
 
 
 def _check_sizes(**sizes: int) -> None:

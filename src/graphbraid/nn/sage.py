@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from graphbraid.errors import ConfigError
 from graphbraid.nn.conv import Conv, Features, dense
 from graphbraid.nn.linear import Linear
-from graphbraid.ops import Aggregation, aggregate_linear, spmm
+from graphbraid.ops import Aggregation, aggregate_linear, dense_linear, spmm
 from graphbraid.topology import Csc
 
 REDUCTIONS = {"mean": "mean", "max": "max", "sum": "sum", "add": "sum"}
@@ -66,9 +66,9 @@ class SAGEConv(Conv):
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew."""
-        for linear in (self.lin, self.lin_l, self.lin_r):
-            if linear is not None:
-                linear.reset_parameters()
+        for part in (self.lin, self.lin_l, self.lin_r):
+            if part is not None:
+                part.reset_parameters()
 
     def combine(self, x: Features, csc: Csc) -> Tensor:
         """The layer without its bias; complete where ``normalize`` is set."""
@@ -87,9 +87,9 @@ class SAGEConv(Conv):
         rows = dense(x)
         neighbours = rows if self.lin is None else self.lin(rows).relu()
         if self.aggr == "max":
-            out = F.linear(spmm(csc, neighbours, "max").to(self.lin_l.weight.dtype), self.lin_l.weight)
+            out = dense_linear(spmm(csc, neighbours, "max").to(self.lin_l.weight.dtype), self.lin_l.weight)
         else:
             out = aggregate_linear(
                 Aggregation(csc=csc, mean=self.aggr == "mean"), neighbours, self.lin_l.weight
             )
-        return out if root is None else out + F.linear(rows[: csc.num_dst].to(root.dtype), root)
+        return out if root is None else out + dense_linear(rows[: csc.num_dst].to(root.dtype), root)

@@ -2,6 +2,7 @@
 
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.attention import gat_attention, gatv2_attention
+from graphbraid.ops.dense import dense_linear
 from graphbraid.ops.edge_softmax import edge_softmax
 from graphbraid.ops.epilogue import bias_act_dropout
 from graphbraid.ops.gather import gather_rows
@@ -15,6 +16,7 @@ __all__ = [
     "aggregate",
     "aggregate_linear",
     "bias_act_dropout",
+    "dense_linear",
     "edge_softmax",
     "gat_attention",
     "gather_rows",

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from graphbraid.ops.aggregation import Aggregation, row_contiguous
+from graphbraid.ops.dense import tall_gram, tall_product
 from graphbraid.ops.sparse_linear import sparse_linear
 from graphbraid.ops.spmm import aggregate
 from graphbraid.sparse_features import SparseFeatures
@@ -118,7 +119,7 @@ def _aggregate_first(ctx: Any, x: Tensor, weight: Tensor, root_weight: Tensor | 
         rows[:, width:] = x[:num_dst]
     ctx.width = width
     ctx.save_for_backward(rows, weight)
-    return rows @ weight.t()
+    return tall_product(rows, weight.t())
 
 
 def _aggregate_first_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -126,19 +127,19 @@ def _aggregate_first_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ..
     width: int = ctx.width
     grad_weight = grad_root = grad_x = None
     if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
-        both = grad.t() @ rows
+        both = tall_gram(grad, rows)
         grad_weight, grad_root = both[:, :width], both[:, width:] if ctx.has_root else None
     if ctx.needs_input_grad[0]:
-        grad_rows = grad @ weight
+        grad_rows = tall_product(grad, weight)
         grad_x = ctx.how.backward(grad_rows[:, :width], addend=grad_rows[:, width:] if ctx.has_root else None)
     return grad_x, grad_weight, grad_root
 
 
 def _transform_first(ctx: Any, x: Tensor, weight: Tensor, root_weight: Tensor | None) -> Tensor:
     how: Aggregation = ctx.how
-    root = None if root_weight is None else x[: how.csc.num_dst] @ root_weight.t()
+    root = None if root_weight is None else tall_product(x[: how.csc.num_dst], root_weight.t())
     ctx.save_for_backward(x, weight, root_weight)
-    return how.forward(x @ weight.t(), addend=root, out=root)
+    return how.forward(tall_product(x, weight.t()), addend=root, out=root)
 
 
 def _transform_first_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -147,13 +148,13 @@ def _transform_first_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ..
     grad = row_contiguous(grad)
     grad_weight = grad_root = grad_x = None
     if ctx.needs_input_grad[2] and root_weight is not None:
-        grad_root = grad.t() @ x[:num_dst]
+        grad_root = tall_gram(grad, x[:num_dst])
     if ctx.needs_input_grad[0] or ctx.needs_input_grad[1]:
         grad_rows = ctx.how.backward(grad)
         if ctx.needs_input_grad[1]:
-            grad_weight = grad_rows.t() @ x
+            grad_weight = tall_gram(grad_rows, x)
         if ctx.needs_input_grad[0]:
-            grad_x = grad_rows @ weight
+            grad_x = tall_product(grad_rows, weight)
             if root_weight is not None:
-                grad_x[:num_dst].addmm_(grad, root_weight)
+                tall_product(grad, root_weight, out=grad_x[:num_dst], add=True)
     return grad_x, grad_weight, grad_root

@@ -135,3 +135,16 @@ def sddmm(
     right = right if src_scale is None else right * src_scale[:, None]
     products = left[destinations(indptr)] * right[indices.long()]
     out.copy_(products.reshape(*out.shape, products.shape[1] // out.shape[1]).sum(-1))
+
+
+def tall_product(a: Tensor, b: Tensor, out: Tensor, add: bool) -> None:
+    """``out = a @ b``, or ``out += a @ b``."""
+    if add:
+        out.addmm_(a, b)
+    else:
+        torch.mm(a, b, out=out)
+
+
+def tall_gram(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """``out = a.t() @ b``."""
+    torch.mm(a.t(), b, out=out)

@@ -1,0 +1,66 @@
+// Binds dense.inl; ops/dense.py describes the operators.
+#include "dense.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "buffer.h"
+#include "parallel.h"
+#include "rows.h"
+#include "variants.h"
+#include "x86.h"
+
+#define GB_KERNEL_FILE "dense.inl"
+#include "for_each_variant.h"
+
+namespace gb {
+
+using Floats = nb::ndarray<float, nb::ndim<2>, nb::device::cpu>;
+
+static float* rows_apart(const Floats& matrix, int64_t& stride) {
+  need(matrix.shape(1) <= 1 || matrix.stride(1) == 1, "each row must be contiguous");
+  stride = matrix.stride(0);
+  return matrix.data();
+}
+
+static void tall_product(const Floats& a, const Floats& b, const Floats& out, bool add) {
+  TallProductArgs p;
+  p.num_rows = static_cast<int64_t>(a.shape(0));
+  p.depth = static_cast<int64_t>(a.shape(1));
+  p.width = static_cast<int64_t>(b.shape(1));
+  need(b.shape(0) == a.shape(1), "b must have a row for each column of a");
+  need(out.shape(0) == a.shape(0) && out.shape(1) == b.shape(1), "out has the wrong shape");
+  p.a = rows_apart(a, p.a_stride);
+  p.b = {b.data(), b.stride(0), b.stride(1)};
+  p.out = rows_apart(out, p.out_stride);
+  p.add = add;
+  nb::gil_scoped_release release;
+  if (p.num_rows > 0 && p.width > 0) GB_PICK(tall_product)(p);
+}
+
+static void tall_gram(const Floats& a, const Floats& b, const Floats& out) {
+  TallGramArgs g;
+  g.num_rows = static_cast<int64_t>(a.shape(0));
+  g.height = static_cast<int64_t>(a.shape(1));
+  g.width = static_cast<int64_t>(b.shape(1));
+  need(b.shape(0) == a.shape(0), "a and b must have as many rows");
+  need(out.shape(0) == a.shape(1) && out.shape(1) == b.shape(1), "out has the wrong shape");
+  int64_t out_stride = 0;
+  g.a = rows_apart(a, g.a_stride);
+  g.b = rows_apart(b, g.b_stride);
+  g.out = rows_apart(out, out_stride);
+  need(out.size() == 0 || out.shape(0) <= 1 || out_stride == g.width, "out must be contiguous");
+  nb::gil_scoped_release release;
+  if (g.height > 0 && g.width > 0) GB_PICK(tall_gram)(g);
+}
+
+void bind_dense(nb::module_& m) {
+  using namespace nb::literals;
+  m.def("tall_product", &tall_product, "a"_a.noconvert(), "b"_a.noconvert(), "out"_a.noconvert(),
+        "add"_a = false);
+  m.def("tall_gram", &tall_gram, "a"_a.noconvert(), "b"_a.noconvert(), "out"_a.noconvert());
+}
+
+}  // namespace gb

@@ -1,0 +1,36 @@
+// Arguments of the dense products, checked by dense.cpp and filled alike for every variant.
+#pragma once
+
+#include <cstdint>
+
+namespace gb {
+
+// A float32 matrix in memory: element (i, j) stands at data[i * row_stride + j * column_stride].
+struct Strided {
+  const float* data = nullptr;
+  int64_t row_stride = 0, column_stride = 1;
+};
+
+// out = a * b, or out += a * b:  a (num_rows, depth), rows contiguous;  b (depth, width);  out (num_rows,
+// width).
+struct TallProductArgs {
+  int64_t num_rows = 0, depth = 0, width = 0;
+  const float* a = nullptr;
+  int64_t a_stride = 0;
+  Strided b;
+  float* out = nullptr;
+  int64_t out_stride = 0;
+  bool add = false;
+};
+
+// out = aᵀ * b:  a (num_rows, height), b (num_rows, width), rows contiguous;  out (height, width).
+struct TallGramArgs {
+  int64_t num_rows = 0, height = 0, width = 0;
+  const float* a = nullptr;
+  int64_t a_stride = 0;
+  const float* b = nullptr;
+  int64_t b_stride = 0;
+  float* out = nullptr;  // contiguous
+};
+
+}  // namespace gb

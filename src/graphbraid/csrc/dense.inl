@@ -1,0 +1,247 @@
+// Products of tall matrices, the shape of every layer: millions of rows, a weight that fits in the cache.
+//
+//   product  out = a * b        a (num_rows, depth) rows, b (depth, width) a weight
+//   gram     out = aᵀ * b       a (num_rows, height), b (num_rows, width): a weight's gradient
+//
+// Bound by multiplications. A tile of kTileRows rows by kTileVectors vectors of `out` stands in registers
+// while the depth runs; `b` is packed into panels of one tile's width, which the first-level cache holds or
+// the second streams. No sum is split by the number of threads: the bits do not depend on it.
+
+namespace gb::GB_VARIANT {
+
+#include "simd.inl"
+
+#if GB_LANES_F32 == 16
+constexpr int kTileRows = 14;  // 28 sums, 2 vectors of the panel, 1 broadcast: 31 of 32 registers
+#else
+constexpr int kTileRows = 6;  // 12 sums, 2 vectors of the panel, 1 broadcast: 15 of 16 registers
+#endif
+constexpr int kTileStride = (kTileRows + 7) / 8 * 8;
+constexpr int kTileVectors = 2;
+constexpr int kTileColumns = kTileVectors * GB_LANES_F32;
+constexpr int kTilesPerChunk = 8;        // row tiles that meet a panel while it is in the cache
+constexpr int64_t kDepthBlock = 1024;    // of the product: a block of a panel is 128 KiB at most
+constexpr int64_t kGramBytes = 1 << 19;  // of the gram's rows that are packed before the next are read
+constexpr int64_t kGramPanels = 8;       // panels packed at a time
+constexpr int64_t kPackAhead = 64;       // elements: a few tiles
+constexpr int kSecondLevel = 2;          // of the caches: where prefetched lines go
+constexpr int64_t kGramParts = 8;        // fixed shares of the rows, summed in order
+
+// Vectors a tile needs for the columns that are left.
+inline int vectors_for(int64_t columns) { return columns > GB_LANES_F32 ? kTileVectors : 1; }
+
+// acc[r][i] += a[r * row_stride + k * step] * panel[k][i] for k below depth. On the way, the lines `ahead`
+// elements behind those read are prefetched (0: none): rows are short streams, which the hardware does not
+// follow.
+template <int NV>
+GB_INLINE void multiply_tile(const float* a, int64_t row_stride, int64_t step, const float* panel,
+                             int64_t depth, int64_t ahead, VecF32 (&acc)[kTileRows][NV]) {
+  constexpr int64_t line = 16;  // elements
+  for (int64_t begin = 0; begin < depth; begin += line) {
+    if (ahead != 0)
+      unroll<kTileRows>([&](auto r)
+                            GB_LAMBDA { __builtin_prefetch(a + r * row_stride + ahead, 0, kSecondLevel); });
+    for (int64_t k = begin; k < std::min(depth, begin + line); ++k, panel += kTileColumns, a += step) {
+      VecF32 b[NV];
+      unroll<NV>([&](auto i) GB_LAMBDA { b[i] = load(panel + i * GB_LANES_F32); });
+      unroll<kTileRows>([&](auto r) GB_LAMBDA {
+        const VecF32 factor = splat<VecF32>(a[r * row_stride]);
+        unroll<NV>([&](auto i) GB_LAMBDA { acc[r][i] += factor * b[i]; });
+      });
+    }
+  }
+}
+
+GB_INLINE void copy_floats(const float* from, int count, float* to) {
+  for (int j = 0; j < count; j += GB_LANES_F32) {
+    const int n = std::min(count - j, GB_LANES_F32);
+    store_n(to + j, load_n(from + j, n), n);
+  }
+}
+
+// Panel p of b's rows [first, first + depth): columns [p * kTileColumns, ...), zeros behind the last.
+inline void pack_panel(const Strided& b, int64_t first, int64_t depth, int64_t column, int64_t columns,
+                       float* panel) {
+  const int count = static_cast<int>(std::min<int64_t>(columns, kTileColumns));
+  if (count < kTileColumns) std::fill_n(panel, depth * kTileColumns, 0.0f);
+  for (int64_t k = 0; k < depth; ++k, panel += kTileColumns) {
+    const float* from = b.data + (first + k) * b.row_stride + column * b.column_stride;
+    if (b.column_stride == 1)
+      copy_floats(from, count, panel);
+    else
+      for (int j = 0; j < count; ++j) panel[j] = from[j * b.column_stride];
+  }
+}
+
+// Rows of `a` that one tile reads.
+struct TileRows {
+  const float* data;
+  int64_t stride;
+  int count;      // of kTileRows; the others are not stored
+  int64_t ahead;  // elements to the rows of the next tile, or 0 if they are in the cache
+};
+
+// One tile of the product.
+template <int NV>
+void product_tile(const TallProductArgs& p, const TileRows& rows, int64_t row, int64_t depth,
+                  const float* panel, int64_t column, bool add) {
+  VecF32 acc[kTileRows][NV] = {};
+  multiply_tile<NV>(rows.data, rows.stride, 1, panel, depth, rows.ahead, acc);
+  const int last =
+      static_cast<int>(std::min<int64_t>(p.width - column - (NV - 1) * GB_LANES_F32, GB_LANES_F32));
+  unroll<kTileRows>([&](auto r) GB_LAMBDA {
+    if (r >= rows.count) return;
+    float* out = p.out + (row + r) * p.out_stride + column;
+    unroll<NV>([&](auto i) GB_LAMBDA {
+      const int n = i == NV - 1 ? last : GB_LANES_F32;
+      VecF32 sum = acc[r][i];
+      if (add) sum += load_n(out + i * GB_LANES_F32, n);
+      store_n(out + i * GB_LANES_F32, sum, n);
+    });
+  });
+}
+
+inline std::vector<float> filled_tile(const TileRows& rows, int64_t depth) {
+  std::vector<float> tile(static_cast<size_t>(kTileRows * depth));
+  for (int r = 0; r < rows.count; ++r)
+    std::copy_n(rows.data + r * rows.stride, depth, tile.data() + r * depth);
+  return tile;
+}
+
+// All columns of the rows [begin, end), a chunk that the second-level cache holds.
+inline void product_chunk(const TallProductArgs& p, int64_t begin, int64_t end, int64_t first_k,
+                          int64_t depth, const float* packed, int64_t panel_size, bool add) {
+  std::vector<float> rest;  // the last rows, when they do not fill a tile: it must not read past them
+  for (int64_t column = 0; column < p.width; column += kTileColumns, packed += panel_size) {
+    for (int64_t row = begin; row < end; row += kTileRows) {
+      TileRows rows{p.a + row * p.a_stride + first_k, p.a_stride,
+                    static_cast<int>(std::min<int64_t>(kTileRows, end - row)),
+                    column == 0 ? kTileRows * p.a_stride : 0};
+      if (rows.count < kTileRows) {
+        if (rest.empty()) rest = filled_tile(rows, depth);
+        rows = {rest.data(), depth, rows.count, 0};
+      }
+      vectors_for(p.width - column) == 1
+          ? product_tile<1>(p, rows, row, depth, packed, column, add)
+          : product_tile<kTileVectors>(p, rows, row, depth, packed, column, add);
+    }
+  }
+}
+
+void tall_product(const TallProductArgs& p) {
+  const int64_t panels = (p.width + kTileColumns - 1) / kTileColumns;
+  const int64_t block = std::clamp<int64_t>(p.depth, 1, kDepthBlock);
+  const int64_t panel_size = block * kTileColumns;
+  constexpr int64_t chunk = kTileRows * kTilesPerChunk;
+  Buffer<float> packed(panels * panel_size);  // aligned: a vector across two lines is loaded twice
+  for (int64_t first_k = 0; first_k < std::max<int64_t>(p.depth, 1); first_k += block) {
+    const int64_t depth = std::min(block, p.depth - first_k);
+    const bool add = p.add || first_k > 0;
+    parallel_static(panels, 4, [&](int64_t first, int64_t last) {
+      for (int64_t j = first; j < last; ++j)
+        pack_panel(p.b, first_k, depth, j * kTileColumns, p.width - j * kTileColumns,
+                   packed.data() + j * panel_size);
+    });
+    parallel_dynamic(p.num_rows, chunk, [&](int64_t begin, int64_t end) {
+      for (; begin < end; begin += chunk)
+        product_chunk(p, begin, std::min(end, begin + chunk), first_k, depth, packed.data(), panel_size, add);
+    });
+  }
+}
+
+// One tile of the gram over the rows of one panel, added into `sums`; `tile` is packed, `count` of its
+// columns belong to the gram.
+template <int NV>
+void gram_tile(const float* tile, int count, const float* panel, int64_t depth, float* sums) {
+  VecF32 acc[kTileRows][NV] = {};
+  multiply_tile<NV>(tile, 1, kTileStride, panel, depth, 0, acc);
+  unroll<kTileRows>([&](auto r) GB_LAMBDA {
+    if (r >= count) return;
+    unroll<NV>([&](auto i) GB_LAMBDA {
+      float* sum = sums + r * kTileColumns + i * GB_LANES_F32;
+      store(sum, load(sum) + acc[r][i]);
+    });
+  });
+}
+
+// Columns [column, column + count) of depth rows, side by side at kTileStride.
+inline void pack_tile(const float* a, int64_t stride, int count, int64_t depth, float* tile) {
+  for (int64_t k = 0; k < depth; ++k) {
+    __builtin_prefetch(a + k * stride + kPackAhead, 0, kSecondLevel);
+    copy_floats(a + k * stride, count, tile + k * kTileStride);
+  }
+}
+
+// Rows packed at a time: few enough that they stay in the second-level cache, many enough that adding to the
+// sums costs little. Depends on the shape alone.
+inline int64_t gram_rows(const TallGramArgs& g) {
+  const int64_t row_bytes = (g.height + g.width) * static_cast<int64_t>(sizeof(float));
+  return std::clamp<int64_t>(kGramBytes / row_bytes / 64 * 64, 64, 256);
+}
+
+// The share of rows [first_row, last_row) of a group of panels: sums (panels, height, kTileColumns).
+inline void gram_group(const TallGramArgs& g, int64_t first_row, int64_t last_row, int64_t column,
+                       int64_t panels, float* sums) {
+  std::fill_n(sums, panels * g.height * kTileColumns, 0.0f);
+  const int64_t rows = gram_rows(g);
+  Buffer<float> packed(panels * rows * kTileColumns), tile(rows * kTileStride);
+  const Strided b{g.b, g.b_stride, 1};
+  for (int64_t begin = first_row; begin < last_row; begin += rows) {
+    const int64_t depth = std::min(rows, last_row - begin);
+    for (int64_t j = 0; j < panels; ++j)
+      pack_panel(b, begin, depth, column + j * kTileColumns, g.width - column - j * kTileColumns,
+                 packed.data() + j * rows * kTileColumns);
+    for (int64_t row = 0; row < g.height; row += kTileRows) {
+      const int count = static_cast<int>(std::min<int64_t>(kTileRows, g.height - row));
+      pack_tile(g.a + begin * g.a_stride + row, g.a_stride, count, depth, tile.data());
+      for (int64_t j = 0; j < panels; ++j) {
+        const float* panel = packed.data() + j * rows * kTileColumns;
+        float* sum = sums + (j * g.height + row) * kTileColumns;
+        vectors_for(g.width - column - j * kTileColumns) == 1
+            ? gram_tile<1>(tile.data(), count, panel, depth, sum)
+            : gram_tile<kTileVectors>(tile.data(), count, panel, depth, sum);
+      }
+    }
+  }
+}
+
+// Multiplications a gram of this shape takes, those of padding among them.
+inline int64_t gram_work(int64_t height, int64_t width) {
+  return (height + kTileRows - 1) / kTileRows * kTileRows *
+         ((width + GB_LANES_F32 - 1) / GB_LANES_F32 * GB_LANES_F32);
+}
+
+void tall_gram(const TallGramArgs& asked) {
+  TallGramArgs g = asked;
+  // The transposed product may fill the tiles better.
+  const bool swap = gram_work(g.width, g.height) < gram_work(g.height, g.width);
+  if (swap) {
+    std::swap(g.a, g.b);
+    std::swap(g.a_stride, g.b_stride);
+    std::swap(g.height, g.width);
+  }
+  const int64_t panels = (g.width + kTileColumns - 1) / kTileColumns;
+  const int64_t groups = (panels + kGramPanels - 1) / kGramPanels;
+  const int64_t parts = std::clamp<int64_t>(g.num_rows / 1024, 1, kGramParts);
+  const int64_t panel_size = g.height * kTileColumns, part_size = panels * panel_size;
+  Buffer<float> sums(parts * part_size);
+  parallel_dynamic(parts * groups, 1, [&](int64_t first, int64_t last) {
+    for (int64_t task = first; task < last; ++task) {
+      const int64_t part = task / groups, panel = task % groups * kGramPanels;
+      gram_group(g, g.num_rows * part / parts, g.num_rows * (part + 1) / parts, panel * kTileColumns,
+                 std::min(kGramPanels, panels - panel), sums.data() + part * part_size + panel * panel_size);
+    }
+  });
+  parallel_static(g.height, std::max<int64_t>(1, 16384 / g.width), [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row)
+      for (int64_t j = 0; j < g.width; ++j) {
+        const float* sum =
+            sums.data() + j / kTileColumns * panel_size + row * kTileColumns + j % kTileColumns;
+        float total = *sum;
+        for (int64_t part = 1; part < parts; ++part) total += sum[part * part_size];
+        g.out[swap ? j * g.height + row : row * g.width + j] = total;
+      }
+  });
+}
+
+}  // namespace gb::GB_VARIANT

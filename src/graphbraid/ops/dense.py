@@ -1,0 +1,80 @@
+"""Products of a tall matrix with a small one: a layer's linear map, and its weight's gradient.
+
+float32 on the CPU runs in graphbraid's own kernels, whose bits do not depend on the number of threads; every
+other dtype and device in PyTorch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from graphbraid.ops import reference
+from graphbraid.ops.aggregation import backend, row_contiguous
+
+
+def tall_product(a: Tensor, b: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
+    """``a @ b`` for many rows and a weight ``b``. Not seen by autograd.
+
+    Args:
+        a: ``(num_rows, depth)``.
+        b: ``(depth, width)`` of the same dtype; any strides, so that ``weight.t()`` is not copied.
+        out: ``(num_rows, width)``, written; its rows may stand apart. Made if None.
+        add: add to what ``out`` holds.
+    """
+    if out is None:
+        out = a.new_empty(a.shape[0], b.shape[1])
+    _backend(a, b, out).tall_product(row_contiguous(a.detach()), b.detach(), out.detach(), add)
+    return out
+
+
+def tall_gram(a: Tensor, b: Tensor) -> Tensor:
+    """``a.t() @ b``: ``(height, width)`` sums over the rows of both. Not seen by autograd.
+
+    Args:
+        a: ``(num_rows, height)``.
+        b: ``(num_rows, width)`` of the same dtype.
+    """
+    out = a.new_empty(a.shape[1], b.shape[1])
+    _backend(a, b).tall_gram(row_contiguous(a.detach()), row_contiguous(b.detach()), out)
+    return out
+
+
+def dense_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``x @ weight.t() + bias`` as ``torch.nn.functional.linear``, by these kernels where they can run.
+
+    Args:
+        x: ``(num_rows, in_channels)``.
+        weight: ``(out_channels, in_channels)``.
+        bias: ``(out_channels,)`` or None.
+    """
+    if _backend(x, weight) is reference or torch.is_autocast_enabled(x.device.type):
+        return F.linear(x, weight, bias)
+    out: Tensor = _Linear.apply(x, weight)  # type: ignore[no-untyped-call]
+    return out if bias is None else out + bias
+
+
+def _backend(*matrices: Tensor) -> Any:
+    """The compiled kernels if they can run on these matrices, else their twins."""
+    fits = all(m.dtype == torch.float32 and m.device.type == "cpu" and m.dim() == 2 for m in matrices)
+    return backend(matrices[0]) if fits else reference
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return tall_product(x, weight.t())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        return (
+            tall_product(grad, weight) if ctx.needs_input_grad[0] else None,
+            tall_gram(grad, x) if ctx.needs_input_grad[1] else None,
+        )
