@@ -19,11 +19,11 @@ FLOORS = (
     ("errors",),
     ("files", "kernels"),
     ("hardware", "topology"),
-    ("sparse_features", "edges", "interop", "validate", "graph"),
+    ("sparse_features", "edges", "interop", "validate", "graph", "tasks"),
     ("ops",),
     ("sampling", "nn"),
     ("datasets",),
-    ("loader",),
+    ("loader", "fullgraph"),
     ("train",),
     ("cli",),
 )

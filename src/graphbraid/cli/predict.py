@@ -104,8 +104,8 @@ def _predict(
 
     from graphbraid.cli.build import build_model, check_predictable, names_of
     from graphbraid.cli.settings import read_saved, resolve
+    from graphbraid.tasks import Task
     from graphbraid.train import Trainer
-    from graphbraid.train.tasks import Task
 
     saved, outputs = read_saved(run_dir)
     if split is None:  # other data may have no labels to split by

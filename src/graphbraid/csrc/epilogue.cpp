@@ -28,6 +28,8 @@ struct EpilogueArgs {
   uint32_t threshold = 0;  // drop where the 32 random bits are below
   double keep_scale = 1;
   uint64_t seed = 0;
+  const int64_t* ids =
+      nullptr;  // (num_rows,): the row that each row's dropout mask is drawn for; null: itself
 };
 
 }  // namespace gb
@@ -38,9 +40,10 @@ struct EpilogueArgs {
 namespace gb {
 
 using Matrix = nb::ndarray<nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using OptionalIds = std::optional<Array1<const int64_t>>;
 
 static EpilogueArgs common_args(const Matrix& x, int act, double slope, double p, uint64_t seed,
-                                const Matrix& out) {
+                                const OptionalIds& ids, const Matrix& out) {
   EpilogueArgs a;
   a.dtype = dtype_of(x, "x");
   need(act >= 0 && act <= 3, "unknown activation");
@@ -54,22 +57,27 @@ static EpilogueArgs common_args(const Matrix& x, int act, double slope, double p
   a.threshold = static_cast<uint32_t>(p * 4294967296.0);
   a.keep_scale = 1.0 / (1.0 - p);
   a.seed = seed;
+  if (ids) {
+    need(static_cast<int64_t>(ids->shape(0)) == a.num_rows, "ids must have one id per row");
+    a.ids = ids->data();
+  }
   a.x = x.data();
   a.out = out.data();
   return a;
 }
 
 static void epilogue(const Matrix& x, const OptionalVector& bias, int act, double slope, double p,
-                     uint64_t seed, const Matrix& out) {
-  EpilogueArgs a = common_args(x, act, slope, p, seed, out);
+                     uint64_t seed, const Matrix& out, const OptionalIds& ids) {
+  EpilogueArgs a = common_args(x, act, slope, p, seed, ids, out);
   a.bias = coefficients(bias, a.dtype, a.width, "bias");
   nb::gil_scoped_release release;
   if (a.width > 0) GB_PICK(epilogue)(a);
 }
 
 static void epilogue_backward(const Matrix& grad, const Matrix& out, int act, double slope, double p,
-                              uint64_t seed, const Matrix& grad_x, const OptionalVector& grad_bias) {
-  EpilogueArgs a = common_args(out, act, slope, p, seed, grad_x);
+                              uint64_t seed, const Matrix& grad_x, const OptionalVector& grad_bias,
+                              const OptionalIds& ids) {
+  EpilogueArgs a = common_args(out, act, slope, p, seed, ids, grad_x);
   need(dtype_of(grad, "grad") == a.dtype && grad.shape(0) == out.shape(0) && grad.shape(1) == out.shape(1),
        "grad must have the shape and dtype of out");
   a.grad = grad.data();
@@ -81,9 +89,10 @@ static void epilogue_backward(const Matrix& grad, const Matrix& out, int act, do
 void bind_epilogue(nb::module_& m) {
   using namespace nb::literals;
   m.def("epilogue", &epilogue, "x"_a.noconvert(), "bias"_a.noconvert().none(), "act"_a, "slope"_a, "p"_a,
-        "seed"_a, "out"_a.noconvert());
+        "seed"_a, "out"_a.noconvert(), "ids"_a.noconvert().none() = nb::none());
   m.def("epilogue_backward", &epilogue_backward, "grad"_a.noconvert(), "out"_a.noconvert(), "act"_a,
-        "slope"_a, "p"_a, "seed"_a, "grad_x"_a.noconvert(), "grad_bias"_a.noconvert().none());
+        "slope"_a, "p"_a, "seed"_a, "grad_x"_a.noconvert(), "grad_bias"_a.noconvert().none(),
+        "ids"_a.noconvert().none() = nb::none());
 }
 
 }  // namespace gb

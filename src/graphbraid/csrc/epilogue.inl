@@ -56,7 +56,7 @@ void epilogue_typed(const EpilogueArgs& a) {
     for (int64_t v = first; v < last; ++v) {
       const T* x = static_cast<const T*>(a.x) + v * a.width;
       T* out = static_cast<T*>(a.out) + v * a.width;
-      const uint32_t key = dropout_row_key(a.seed, static_cast<uint64_t>(v));
+      const uint32_t key = dropout_row_key(a.seed, static_cast<uint64_t>(a.ids ? a.ids[v] : v));
       for (int64_t c = 0; c < a.width; c += L) {
         const int n = static_cast<int>(std::min<int64_t>(L, a.width - c));
         Vec<T> y = load_n(x + c, n);
@@ -87,7 +87,7 @@ void epilogue_backward_typed(const EpilogueArgs& a) {
         const T* grad = static_cast<const T*>(a.grad) + v * a.width;
         const T* out = static_cast<const T*>(a.x) + v * a.width;
         T* grad_x = static_cast<T*>(a.out) + v * a.width;
-        const uint32_t key = dropout_row_key(a.seed, static_cast<uint64_t>(v));
+        const uint32_t key = dropout_row_key(a.seed, static_cast<uint64_t>(a.ids ? a.ids[v] : v));
         for (int64_t c = 0; c < a.width; c += L) {
           const int n = static_cast<int>(std::min<int64_t>(L, a.width - c));
           Vec<T> g = load_n(grad + c, n), y = load_n(out + c, n);

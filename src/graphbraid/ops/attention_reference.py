@@ -137,13 +137,20 @@ def gatv2_backward(
 
 
 def epilogue(
-    x: Tensor, bias: Tensor | None, act: int, slope: float, p: float, seed: int, out: Tensor
+    x: Tensor,
+    bias: Tensor | None,
+    act: int,
+    slope: float,
+    p: float,
+    seed: int,
+    out: Tensor,
+    ids: Tensor | None = None,
 ) -> None:
     """Twin of ``epilogue.inl``; ``act`` numbers as there."""
     y = x.to(sum_dtype(x.dtype))
     y = y if bias is None else y + bias
     y = (y, y.relu(), F.leaky_relu(y, slope), F.elu(y))[act]
-    out.copy_(y if p == 0 else y * _mask(y.shape, p, seed, y))
+    out.copy_(y if p == 0 else y * _mask(y.shape, p, seed, y, ids))
 
 
 def epilogue_backward(
@@ -155,11 +162,12 @@ def epilogue_backward(
     seed: int,
     grad_x: Tensor,
     grad_bias: Tensor | None,
+    ids: Tensor | None = None,
 ) -> None:
     """Twin of the kernel of that name: the activation's slope from its output."""
     y, g = out.to(sum_dtype(out.dtype)), grad.to(sum_dtype(out.dtype))
     if p > 0:
-        g, y = g * _mask(y.shape, p, seed, y), y * (1 - p)
+        g, y = g * _mask(y.shape, p, seed, y, ids), y * (1 - p)
     below = (torch.ones_like(y), torch.zeros_like(y), torch.full_like(y, slope), y + 1)[act]
     g = torch.where(y > 0, g, g * below)
     grad_x.copy_(g)
@@ -173,8 +181,9 @@ def _column_sums(rows: Tensor) -> Tensor:
     return rows.new_zeros(1, rows.shape[1]).index_add_(0, only, rows)[0]
 
 
-def _mask(shape: torch.Size, p: float, seed: int, like: Tensor) -> Tensor:
-    return keep_mask(torch.arange(shape[0], device=like.device), shape[1], p, seed).to(like.dtype) / (1 - p)
+def _mask(shape: torch.Size, p: float, seed: int, like: Tensor, ids: Tensor | None) -> Tensor:
+    rows = torch.arange(shape[0], device=like.device) if ids is None else ids
+    return keep_mask(rows, shape[1], p, seed).to(like.dtype) / (1 - p)
 
 
 def _edges(indptr: Tensor, indices: Tensor, num_loops: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -13,9 +13,9 @@ from graphbraid.errors import ConfigError
 from graphbraid.ops.aggregation import backend, sum_dtype
 from graphbraid.ops.dropout import draw_seed
 
-# As in epilogue.cpp. GELU's slope cannot be found from its output; it runs in PyTorch.
-_FUSED = {"none": 0, "relu": 1, "leaky_relu": 2, "elu": 3}
-ACTIVATIONS = (*_FUSED, "gelu")
+# Numbers as in epilogue.cpp. GELU's slope cannot be found from its output; it runs in PyTorch.
+ACTIVATION_CODES = {"none": 0, "relu": 1, "leaky_relu": 2, "elu": 3}
+ACTIVATIONS = (*ACTIVATION_CODES, "gelu")
 LEAKY_SLOPE = 0.01
 
 
@@ -49,7 +49,7 @@ def bias_act_dropout(
     if bias is None and act == "none" and p == 0:
         return x
     seed = draw_seed() if p > 0 else 0
-    out: Tensor = _Epilogue.apply(x, bias, _FUSED[act], p, seed, inplace)  # type: ignore[no-untyped-call]
+    out: Tensor = _Epilogue.apply(x, bias, ACTIVATION_CODES[act], p, seed, inplace)  # type: ignore[no-untyped-call]
     return out
 
 

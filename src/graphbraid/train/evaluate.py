@@ -8,11 +8,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from graphbraid.tasks import Task
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.infer import Chunk, exact_chunks
 from graphbraid.train.metrics import Scores
 from graphbraid.train.runner import ModelRunner
-from graphbraid.train.tasks import Task
 
 EvalMode = Literal["sampled", "exact"]
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import TrainingError
+from graphbraid.tasks import with_class_weights
 from graphbraid.train import checkpoint, runtime
 from graphbraid.train.callbacks import Callback, CallbackList, EarlyStopping
 from graphbraid.train.clock import STAGES, Clock
@@ -26,7 +27,6 @@ from graphbraid.train.optimizers import Schedule, make_optimizer
 from graphbraid.train.preflight import check_fanouts, check_needs_no_val, dry_run, has_split, split_nodes
 from graphbraid.train.sources import Work, make_source
 from graphbraid.train.state import EpochRecord, Progress, RunResult, StepRecord
-from graphbraid.train.tasks import with_class_weights
 
 if TYPE_CHECKING:
     from graphbraid.train.trainer import Trainer

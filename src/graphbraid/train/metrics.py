@@ -11,7 +11,7 @@ from torch import Tensor
 from torchmetrics import Metric, classification, regression
 
 from graphbraid.errors import ConfigError, did_you_mean
-from graphbraid.train.tasks import Task, TaskName
+from graphbraid.tasks import Task, TaskName
 
 LOSS = "loss"
 

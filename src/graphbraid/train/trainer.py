@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
+from graphbraid.tasks import Task, task_of
 from graphbraid.train import checkpoint, runtime
 from graphbraid.train.callbacks import Callback
 from graphbraid.train.config import TrainConfig
@@ -25,7 +26,6 @@ from graphbraid.train.metrics import metric_names, monitored
 from graphbraid.train.preflight import check_fanouts, split_nodes
 from graphbraid.train.runner import ModelRunner
 from graphbraid.train.state import Progress, RunResult, Status
-from graphbraid.train.tasks import Task, task_of
 
 
 class Trainer:

@@ -1,0 +1,128 @@
+"""Full-graph training side by side with PyG and DGL, in one run, and each lowering pass switched off in turn.
+
+    python -m benchmarks.fullgraph --graphs GRAPHS --peer-python DGL_ENV/bin/python
+
+Three layers, hidden width 32, Adam, two threads; every contender is a process of its own, all take turns, the
+median of the repeats counts. The model is a plain PyG stack, ours compiled from it: both start from the same
+weights and must have the same loss after five epochs. DGL draws its weights in another order; its loss is
+shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from math import prod
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.common import Contender, add_common_arguments, ours, run_in_turn, write_results
+
+GRAPHS = ["corafull-like", "physics-like", "flickr-like", "arxiv-like", "products-lite", "reddit-lite"]
+PASSES = ["prune", "symmetry", "input_path", "hoist", "order", "fuse"]
+PEERS = ["pyg", "dgl"]
+
+
+def contenders(graph: str, options: argparse.Namespace) -> list[Contender]:
+    """Ours, PyG and DGL on one graph."""
+    folder, script = str(options.graphs / graph), str(options.peer_scripts / "peer_fullbatch.py")
+    model = ["--model", options.model]
+    peers = {"pyg": sys.executable, "dgl": options.peer_python}
+    return [
+        Contender("graphbraid", ours("fullgraph_ours", folder, *model)),
+        *[Contender(lib, [peers[lib], script, lib, folder, *model]) for lib in PEERS],
+    ]
+
+
+def check_same_loss(group: list[Contender]) -> None:
+    """Ours and PyG's start from the same weights and do the same."""
+    mine, theirs = group[0].runs[0]["loss"], group[1].runs[0]["loss"]
+    if abs(mine - theirs) > 2e-4 * max(1.0, abs(theirs)):
+        sys.exit(f"the losses differ: {mine} and {theirs}")
+
+
+def measure_graph(graph: str, options: argparse.Namespace) -> dict[str, Any]:
+    """One row of the table."""
+    print(graph, file=sys.stderr)
+    group = contenders(graph, options)
+    run_in_turn(group, options.repeats)
+    check_same_loss(group)
+    mine = group[0]
+    row: dict[str, Any] = {"graph": graph, "model": options.model}
+    for c in group:
+        above = c.median("peak_rss_gb") - c.median("data_rss_gb")
+        row[c.name] = {"epoch_s": c.median("epoch_s"), "above_data_gb": above, "runs": c.runs}
+    row["ratio"] = {c.name: c.median("epoch_s") / mine.median("epoch_s") for c in group[1:]}
+    if not options.no_ablation:
+        row["ablation"] = ablation(graph, options)
+    return row
+
+
+def ablation(graph: str, options: argparse.Namespace) -> dict[str, float]:
+    """Seconds an epoch with all passes, with each switched off, and with none."""
+    folder, model = str(options.graphs / graph), ["--model", options.model]
+    without = {"": [], **{f"without {p}": [p] for p in PASSES}, "none": PASSES}
+    group = [
+        Contender(name, ours("fullgraph_ours", folder, *model, "--without", *off))
+        for name, off in without.items()
+    ]
+    run_in_turn(group, max(1, options.repeats // 2))
+    return {c.name or "all": c.median("epoch_s") for c in group}
+
+
+def geometric_mean(values: list[float]) -> float:
+    """Of positive numbers."""
+    return float(prod(values) ** (1 / len(values)))
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """Print the tables."""
+    console = Console(width=150)
+    table = Table(
+        "graph", "graphbraid ms", *[f"{p} ms (x)" for p in PEERS], "MB above the data: ours", *PEERS, "loss"
+    )
+    for row in rows:
+        table.add_row(
+            row["graph"],
+            f"{1e3 * row['graphbraid']['epoch_s']:.1f}",
+            *[f"{1e3 * row[p]['epoch_s']:.0f} ({row['ratio'][p]:.1f})" for p in PEERS],
+            *[f"{1e3 * row[p]['above_data_gb']:.0f}" for p in ("graphbraid", *PEERS)],
+            " ".join(str(row[p]["runs"][0]["loss"]) for p in ("graphbraid", *PEERS)),
+        )
+    console.print(table)
+    for peer in PEERS:
+        mean = geometric_mean([row["ratio"][peer] for row in rows])
+        console.print(f"geometric mean over {peer}: {mean:.1f}x")
+    if "ablation" in rows[0]:
+        names = list(rows[0]["ablation"])
+        ablations = Table("ms an epoch", *names)
+        for row in rows:
+            ablations.add_row(row["graph"], *[f"{1e3 * row['ablation'][n]:.1f}" for n in names])
+        console.print(ablations)
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_common_arguments(parser)
+    parser.add_argument("--names", nargs="+", default=GRAPHS)
+    parser.add_argument("--model", default="gcn", choices=["gcn", "sage", "gin", "gat"])
+    parser.add_argument("--no-ablation", action="store_true")
+    options = parser.parse_args()
+    if not options.peer_python:
+        parser.error(
+            "--peer-python must name the Python of an environment with dgl 2.1; see benchmarks/README.md"
+        )
+    rows = [measure_graph(graph, options) for graph in options.names]
+    show(rows)
+    name = "fullgraph" if options.model == "gcn" else f"fullgraph_{options.model}"
+    means = {peer: geometric_mean([row["ratio"][peer] for row in rows]) for peer in PEERS}
+    print("wrote", write_results(name, {"rows": rows, "geometric_mean": means}, options.out))
+
+
+if __name__ == "__main__":
+    main()

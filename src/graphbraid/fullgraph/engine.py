@@ -1,0 +1,205 @@
+"""Engine: a model and a graph, lowered and ready to train over all nodes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from graphbraid.errors import ConfigError, DataError, ResourceError
+from graphbraid.fullgraph import lower
+from graphbraid.fullgraph.executor import Executor
+from graphbraid.fullgraph.facts import Facts, Rates, facts_of
+from graphbraid.fullgraph.levels import Step, towards, whole_graph
+from graphbraid.fullgraph.program import Decision, Program
+from graphbraid.fullgraph.recognise import read_model
+from graphbraid.fullgraph.symmetry import with_shared_transpose
+from graphbraid.graph import Graph
+from graphbraid.hardware import Hardware
+from graphbraid.topology import check_ids
+
+ALL = frozenset({*lower.PASSES, "prune", "symmetry"})
+"""Names of all lowering decisions; each can be switched off."""
+PRUNE_BELOW = 0.95
+"""Share of the edges below which leaving out the others pays."""
+_MEGA = 1e6
+
+
+class Engine:
+    """Trains one model on one whole graph.
+
+    ``engine()`` gives the outputs of the training nodes, through which ``loss.backward()`` flows into the
+    model's parameters; they stay the user's own, and any torch optimizer works. Made by
+    :func:`graphbraid.compile`.
+
+    Args:
+        model: see :func:`graphbraid.fullgraph.recognise.read_model`.
+        graph: features and edges; used in place.
+        nodes: ``(num_nodes,)`` int64, each once: whose outputs are trained on.
+        passes: names of the lowering passes that may run.
+        rates: this machine's rates; None: typical ones.
+
+    Raises:
+        NotLoweredError: names the part of the model that has no lowered form.
+        ConfigError: no pass has such a name, or a node is out of range or named twice.
+        DataError: the graph has no features.
+        ResourceError: there is too little memory; says how much is needed and what would fit.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        graph: Graph,
+        nodes: Tensor,
+        *,
+        passes: Iterable[str] = ALL,
+        rates: Rates | None = None,
+    ) -> None:
+        if graph.x is None:
+            raise DataError(
+                "the model needs node features, but graph.x is None; give some with replace(x=...)"
+            )
+        self.model = model
+        self._passes, self._rates = _checked_passes(passes), rates or Rates()
+        self._nodes = _checked_nodes(nodes, graph.num_nodes)
+        read = read_model(model, int(graph.x.shape[1]))
+        self._csc, shared = with_shared_transpose(graph.csc, wanted="symmetry" in self._passes)
+        self._graph = graph if self._csc is graph.csc else graph.replace(csc=self._csc)
+        self._steps, pruned = self._levels(read)
+        self.program = self._lower(read.rewritten(read.ops, shared, pruned), self._steps)
+        self._rows = None if pruned.taken else self._nodes
+        self._train = Executor(self.program, self._graph, self._steps, training=True)
+        self._evaluate: Executor | None = None
+        self._is_allocated = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that training takes beside the graph, its features and the parameters."""
+        return self._train.nbytes
+
+    def __call__(self) -> Tensor:
+        """``(len(nodes), width)`` outputs of the training nodes, in their order; differentiable.
+
+        One backward pass per call: a second call overwrites what the first would need.
+        """
+        self._allocate()
+        parameters = tuple(self.program.parameters())
+        out: Tensor = _Run.apply(self._train, self._rows, *parameters)  # type: ignore[no-untyped-call]
+        return out
+
+    def predict(self) -> Tensor:
+        """``(num_nodes, width)`` outputs of every node, as in evaluation."""
+        self._check_not_too_large()
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            if self._evaluate is None:
+                self._evaluate = self._make_evaluation()
+            return self._evaluate.forward().clone()
+        finally:
+            self.model.train(was_training)
+
+    def first_not_finite(self) -> str:
+        """After outputs that are not finite: the operation and the first node where forward went wrong."""
+        self._allocate()
+        return self._train.first_not_finite()
+
+    def explain(self) -> str:
+        """The lowered program and every decision: what it saves and what it was chosen over."""
+        from graphbraid.fullgraph.explain import explain
+
+        return explain(self.program, self._train)
+
+    # ---- making
+
+    def _allocate(self) -> None:
+        if not self._is_allocated:
+            self._check_not_too_large()
+            self._train.allocate()
+            self._is_allocated = True
+
+    def _check_not_too_large(self) -> None:
+        available = Hardware.detect().memory_available_bytes
+        if not self._is_allocated and available is not None and self.nbytes > available:
+            raise ResourceError(
+                f"training on the whole graph needs {self.nbytes / _MEGA:,.0f} MB beside the data, but "
+                f"{available / _MEGA:,.0f} MB are free. Narrower hidden layers need less; sampled "
+                "mini-batches (mode='sampled') need a few hundred MB whatever the graph's size."
+            )
+
+    def _levels(self, program: Program) -> tuple[list[Step], Decision]:
+        csc, num_steps = self._csc, program.num_levels - 1
+        whole = whole_graph(csc, num_steps)
+        left_alone = None
+        if "prune" not in self._passes:
+            left_alone = "switched off"
+        elif num_steps == 0 or csc.num_edges == 0:
+            left_alone = "there is nothing to aggregate"
+        elif lower.couples_rows(program):
+            left_alone = "batch normalisation needs every node's row"
+        if left_alone is not None:
+            return whole, Decision(name="prune", taken=False, what=left_alone)
+        steps = towards(csc, self._nodes, num_steps)
+        left = sum(step.csc.num_edges for step in steps) / (num_steps * csc.num_edges)
+        if left > PRUNE_BELOW:
+            what = f"{left:.0%} of the edges would be left"
+            return whole, Decision(name="prune", taken=False, what=what)
+        sizes = [*[step.csc.num_src for step in steps], self._nodes.numel()]
+        rows = " -> ".join(f"{size:,}" for size in sizes)
+        what = f"{left:.0%} of the edges reach the nodes of the loss; rows per level {rows}"
+        return steps, Decision(name="prune", taken=True, what=what)
+
+    def _lower(self, program: Program, steps: list[Step], *, skip: str = "") -> Program:
+        available = Hardware.detect().memory_available_bytes or 0
+        facts: Facts = facts_of(self._graph, steps, self._rates, hoist_bytes=available // 2)
+        for name, run in lower.PASSES.items():
+            if name in self._passes and name != skip:
+                program = run(program, facts)
+        return program
+
+    def _make_evaluation(self) -> Executor:
+        read = read_model(self.model, self.program.in_channels)
+        steps = whole_graph(self._csc, read.num_levels - 1)
+        program = self._lower(read, steps, skip="hoist")
+        executor = Executor(program, self._graph, steps, training=False)
+        executor.allocate()
+        return executor
+
+
+class _Run(torch.autograd.Function):
+    """The executor as one differentiable operation of the parameters."""
+
+    @staticmethod
+    def forward(ctx: Any, executor: Executor, rows: Tensor | None, *parameters: nn.Parameter) -> Tensor:
+        ctx.executor, ctx.rows, ctx.ids = executor, rows, [id(p) for p in parameters]
+        out = executor.forward()
+        return out.clone() if rows is None else out.index_select(0, rows)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        found = ctx.executor.backward(grad, ctx.rows)
+        return None, None, *[found.get(key) for key in ctx.ids]
+
+
+def _checked_passes(passes: Iterable[str]) -> frozenset[str]:
+    chosen = frozenset(passes)
+    if unknown := sorted(chosen - ALL):
+        raise ConfigError(f"no lowering pass is called {unknown[0]!r}; there are {', '.join(sorted(ALL))}")
+    return chosen
+
+
+def _checked_nodes(nodes: Tensor, num_nodes: int) -> Tensor:
+    nodes = torch.as_tensor(nodes)
+    if nodes.dtype == torch.bool and nodes.shape == (num_nodes,):
+        nodes = nodes.nonzero().squeeze(1)
+    check_ids(nodes, num_nodes, "training nodes")
+    if nodes.numel() == 0:
+        raise ConfigError("there are no training nodes; name at least one")
+    counts = torch.bincount(nodes, minlength=num_nodes)
+    if int(counts.max()) > 1:
+        raise ConfigError(f"training nodes must each be named once; {int(counts.argmax())} is named again")
+    return nodes.long()

@@ -1,0 +1,480 @@
+"""Executor: the tasks of a program's training step and their buffers, made once and run every epoch.
+
+Forward tasks run the operations in order; backward tasks run their adjoints in reverse. A value's gradient
+has a buffer of its own, made by the first consumer that is met and added to by the others. Where an operation
+passes a gradient on unchanged (an addition), both share one buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from graphbraid.fullgraph import kernels
+from graphbraid.fullgraph.arena import Arena, Buffer, Task
+from graphbraid.fullgraph.levels import Step, aggregation
+from graphbraid.fullgraph.program import (
+    INPUT,
+    Add,
+    Aggregate,
+    Attention,
+    Epilogue,
+    Hoisted,
+    Linear,
+    Module,
+    Op,
+    Own,
+    Program,
+)
+from graphbraid.fullgraph.torch_ops import TorchOp, attention_function
+from graphbraid.graph import Graph
+from graphbraid.ops.aggregation import Aggregation
+from graphbraid.ops.dense import tall_gram, tall_product
+from graphbraid.ops.dropout import draw_seed
+from graphbraid.sparse_features import SparseFeatures
+
+
+@dataclass(eq=False, slots=True)
+class Rows:
+    """The first rows of a buffer: what a value is kept in."""
+
+    buffer: Buffer
+    count: int
+
+    @property
+    def tensor(self) -> Tensor:
+        """``(count, width)``."""
+        return self.buffer.tensor[: self.count]
+
+
+@dataclass(eq=False, slots=True)
+class Constant:
+    """A matrix that no step changes, made when the executor is allocated."""
+
+    shape: tuple[int, int]
+    make: Callable[[], Tensor]
+    is_copy: bool
+    """Whether it takes memory of its own."""
+    _tensor: Tensor | None = None
+
+    @property
+    def tensor(self) -> Tensor:
+        """The matrix."""
+        if self._tensor is None:
+            self._tensor = self.make()
+        return self._tensor
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it adds to what is loaded."""
+        return 4 * self.shape[0] * self.shape[1] if self.is_copy else 0
+
+
+class Executor:
+    """Runs a program over a graph. Planned when made; :meth:`allocate` takes the memory.
+
+    Args:
+        program: lowered.
+        graph: its features, in place, and edges.
+        steps: the way from each level to the next.
+        training: whether there is a backward pass, and dropout and batch normalisation train.
+    """
+
+    def __init__(self, program: Program, graph: Graph, steps: Sequence[Step], *, training: bool) -> None:
+        self.program, self.graph, self.steps, self.training = program, graph, steps, training
+        self._values: dict[str, Rows] = {}
+        self._grads: dict[str, Rows] = {}
+        self._constants: dict[str, Constant] = {}
+        self._aggregations: dict[int, Aggregation] = {}
+        self._torch_ops: dict[str, TorchOp] = {}
+        self._masks: dict[str, kernels.Mask] = {}
+        self._dense: Tensor | None = None
+        self._input: kernels.DenseInput | kernels.SparseInput | None = None
+        self._gradients: dict[int, Tensor] = {}
+        self._tasks: list[Task] = []
+        for op in program.ops:
+            self._forward(op)
+        self._forward_tasks = len(self._tasks)
+        self.output = self._values[program.output]
+        if training:
+            self._grads[program.output] = Rows(
+                Buffer("gradient of the output", self.output.buffer.shape), self.output.count
+            )
+            self._do("loss", lambda: None, self.output, self._grads[program.output])
+            for op in reversed(program.ops):
+                if program.learns(op.out):
+                    self._backward(op)
+        self.arena = Arena(self._tasks, keep=[] if training else [self.output.buffer])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that :meth:`allocate` takes: the arena and the constants."""
+        return self.arena.nbytes + sum(constant.nbytes for constant in self._constants.values())
+
+    def allocate(self) -> None:
+        """Take the memory and compute what is computed once."""
+        if any(op.inputs[0] == INPUT and isinstance(op, Linear) for op in self.program.ops):
+            self._input = self._make_input()
+        for constant in self._constants.values():
+            _ = constant.tensor
+        if self._input is None or isinstance(self._input, kernels.SparseInput):
+            self._dense = None
+        self.arena.allocate()
+
+    @torch.no_grad()
+    def forward(self) -> Tensor:
+        """Run the operations; ``(num_rows, width)`` outputs, valid until the next call of either pass."""
+        for task in self._tasks[: self._forward_tasks]:
+            task.run()
+        return self.output.tensor
+
+    @torch.no_grad()
+    def backward(self, grad: Tensor, rows: Tensor | None = None) -> dict[int, Tensor]:
+        """Run the adjoints of the last :meth:`forward`.
+
+        Args:
+            grad: gradient of the outputs, or of those in ``rows``.
+            rows: int64 rows of the output that ``grad`` belongs to; the others' gradient is 0.
+
+        Returns:
+            The gradient of each parameter that learns, by its ``id``.
+        """
+        self._gradients = {}
+        target = self._grads[self.program.output].tensor
+        if rows is None:
+            target.copy_(grad)
+        else:
+            target.zero_().index_copy_(0, rows, grad)
+        for task in self._tasks[self._forward_tasks + 1 :]:
+            task.run()
+        return self._gradients
+
+    def first_not_finite(self) -> str:
+        """Where forward first goes wrong, in words; runs it once more, operation by operation."""
+        with torch.no_grad():
+            for task in self._tasks[: self._forward_tasks]:
+                task.run()
+                for value in [v for v in self._values if v == task.name]:
+                    rows = self._values[value].tensor
+                    bad = (~torch.isfinite(rows)).any(1).nonzero()
+                    if len(bad):
+                        op, nodes = self.program.producer(value), self.nodes(self.program.level(value))
+                        node = int(bad[0]) if nodes is None else int(nodes[bad[0]])
+                        return f"{value} ({op.symbol if op else ''}) is the first to go wrong, at node {node}"
+        return "every layer's rows are finite: the loss itself overflows"
+
+    # ---- rows, levels, buffers
+
+    def num_rows(self, level: int) -> int:
+        """Nodes of a level."""
+        if level < len(self.steps):
+            return self.steps[level].csc.num_src
+        return self.steps[-1].csc.num_dst if self.steps else self.graph.num_nodes
+
+    def nodes(self, level: int) -> Tensor | None:
+        """The node of each row of a level; None where row v is node v."""
+        if level < len(self.steps):
+            return self.steps[level].sources
+        return self.steps[-1].destinations if self.steps else None
+
+    def _make_input(self) -> kernels.DenseInput | kernels.SparseInput:
+        x, nodes = self.graph.x, self.nodes(0)
+        assert x is not None
+        if self.program.settings.get("input_path") == "sparse":
+            sparse = x if isinstance(x, SparseFeatures) else SparseFeatures.from_dense(x)
+            return kernels.SparseInput(sparse.to(torch.float32), nodes)
+        return kernels.DenseInput(self._dense_features(), nodes)
+
+    def _dense_features(self) -> Tensor:
+        """All nodes' features in float32: the graph's own where they are so already."""
+        if self._dense is None:
+            x = self.graph.x
+            assert x is not None
+            self._dense = (x.to_dense() if isinstance(x, SparseFeatures) else x).to(torch.float32)
+        return self._dense
+
+    def _features_of(self, level: int) -> Constant:
+        """``(num_rows, in_channels)`` features of a level's nodes."""
+        nodes = self.nodes(level)
+
+        def make() -> Tensor:
+            return self._dense_features() if nodes is None else self._dense_features().index_select(0, nodes)
+
+        x = self.graph.x
+        in_place = nodes is None and isinstance(x, Tensor) and x.dtype == torch.float32
+        return Constant((self.num_rows(level), self.program.in_channels), make, is_copy=not in_place)
+
+    def _read(self, value: str) -> tuple[Callable[[], Tensor], tuple[Rows, ...]]:
+        """How to get a value's rows, and the buffers that takes."""
+        if value == INPUT and INPUT not in self._constants:
+            self._constants[INPUT] = self._features_of(0)
+        if value in self._constants:
+            constant = self._constants[value]
+            return lambda: constant.tensor, ()
+        rows = self._values[value]
+        return lambda: rows.tensor, (rows,)
+
+    def _new(self, name: str, op: Op) -> Rows:
+        level = self.program.level(op.out)
+        rows = self.num_rows(level)
+        return Rows(Buffer(name, (rows, self.program.width(op.out))), rows)
+
+    def _do(self, name: str, run: Callable[[], object], *touches: Rows) -> None:
+        self._tasks.append(Task(name, run, tuple(t.buffer for t in touches)))
+
+    def _aggregation(self, op: Aggregate) -> Aggregation:
+        key = id(op)
+        if key not in self._aggregations:
+            step = self.steps[self.program.level(op.inputs[0])]
+            self._aggregations[key] = step.bind(aggregation(op.adjacency, self.graph.csc))
+        return self._aggregations[key]
+
+    # ---- forward
+
+    def _forward(self, op: Op) -> None:
+        plan = {
+            Linear: self._forward_linear,
+            Aggregate: self._forward_aggregate,
+            Own: self._forward_own,
+            Add: self._forward_add,
+            Epilogue: self._forward_epilogue,
+            Hoisted: self._forward_hoisted,
+            Attention: self._forward_torch,
+            Module: self._forward_torch,
+        }[type(op)]
+        plan(op)  # type: ignore[operator]
+
+    def _forward_hoisted(self, op: Hoisted) -> None:
+        def make() -> Tensor:
+            whole = aggregation(op.adjacency, self.graph.csc)
+            return kernels.hoisted(whole, self._dense_features(), self.nodes(1))
+
+        shape = (self.num_rows(1), self.program.in_channels)
+        self._constants[op.out] = Constant(shape, make, is_copy=True)
+
+    def _forward_linear(self, op: Linear) -> None:
+        out, weight, add = self._result(op), op.weight, len(op.inputs) == 2
+        if op.inputs[0] == INPUT:
+            self._do(op.out, lambda: self._the_input.multiply(weight.detach(), out.tensor, add=add), out)
+            return
+        x, touches = self._read(op.inputs[0])
+        self._do(
+            op.out, lambda: tall_product(x(), weight.detach().t(), out=out.tensor, add=add), out, *touches
+        )
+
+    @property
+    def _the_input(self) -> kernels.DenseInput | kernels.SparseInput:
+        assert self._input is not None
+        return self._input
+
+    def _result(self, op: Op) -> Rows:
+        """Where ``op`` writes: over its second input, which it adds to and nothing else reads, or anew."""
+        if len(op.inputs) < 2:
+            self._values[op.out] = self._new(op.out, op)
+        elif self._may_overwrite(op.inputs[1]):
+            self._values[op.out] = self._values[op.inputs[1]]
+        else:
+            out = self._values[op.out] = self._new(op.out, op)
+            addend, touches = self._read(op.inputs[1])
+            self._do(f"{op.out}: copy", lambda: _copy(addend(), out.tensor), out, *touches)
+        return self._values[op.out]
+
+    def _may_overwrite(self, value: str) -> bool:
+        """Whether nobody reads a value but the consumer that asks: no other, and not its maker's backward."""
+        alone = value in self._values and len(self.program.consumers(value)) == 1
+        return alone and not isinstance(self.program.producer(value), Own | Epilogue)
+
+    def _forward_aggregate(self, op: Aggregate) -> None:
+        how, add = self._aggregation(op), len(op.inputs) == 2
+        out = self._result(op)
+        x, touches = self._read(op.inputs[0])
+
+        def run() -> None:
+            kernels.aggregate(how, x(), out.tensor, out.tensor if add else None)
+
+        self._do(op.out, run, out, *touches)
+
+    def _forward_own(self, op: Own) -> None:
+        level = self.program.level(op.out)
+        if op.inputs[0] == INPUT:
+            self._constants[op.out] = self._features_of(level)
+        else:
+            self._values[op.out] = Rows(self._values[op.inputs[0]].buffer, self.num_rows(level))
+
+    def _forward_add(self, op: Add) -> None:
+        out = self._result(op)
+        first, touches = self._read(op.inputs[0])
+        self._do(op.out, lambda: _add(first(), out.tensor), out, *touches)
+
+    def _forward_epilogue(self, op: Epilogue) -> None:
+        source, p = op.inputs[0], op.p if self.training else 0.0
+        nodes = self.nodes(self.program.level(op.out))
+        x, touches = self._read(source)
+        out = self._values[source] if self._may_overwrite(source) else self._new(op.out, op)
+        self._values[op.out] = out
+
+        def run() -> None:
+            mask = self._masks[op.out] = kernels.Mask(p, draw_seed(), nodes) if p > 0 else kernels.Mask(0.0)
+            kernels.epilogue(x(), op.bias, op.act, mask, out.tensor)
+
+        self._do(op.out, run, out, *touches)
+
+    def _forward_torch(self, op: Attention | Module) -> None:
+        reads = [self._read(i) for i in op.inputs]
+        out = self._values[op.out] = self._new(op.out, op)
+        if isinstance(op, Attention):
+            csc = self.steps[self.program.level(op.inputs[0])].csc
+            function = attention_function(op, csc, self.training)
+        else:
+            function = op.module
+        torch_op = TorchOp(function, op.parameters(), keep_graph=self.training)
+        self._torch_ops[op.out] = torch_op
+
+        def run() -> None:
+            _copy(torch_op.forward([get() for get, _ in reads]), out.tensor)
+
+        self._do(op.out, run, out, *[rows for _, touches in reads for rows in touches])
+
+    # ---- backward
+
+    def _backward(self, op: Op) -> None:
+        plan = {
+            Linear: self._backward_linear,
+            Aggregate: self._backward_aggregate,
+            Own: self._backward_own,
+            Add: self._backward_add,
+            Epilogue: self._backward_epilogue,
+            Attention: self._backward_torch,
+            Module: self._backward_torch,
+        }[type(op)]
+        plan(op)  # type: ignore[operator]
+
+    def _grad_of(self, value: str) -> tuple[Rows, bool]:
+        """Where a gradient with respect to ``value`` goes, and whether it is added to what stands there."""
+        if value in self._grads:
+            return self._grads[value], True
+        op = self.program.producer(value)
+        assert op is not None
+        if isinstance(op, Own):  # the first rows of the gradient of what it is the start of
+            whole, is_there = self._grad_of(op.inputs[0])
+            if not is_there:
+                self._do(f"gradient of {op.inputs[0]}: zero", lambda: kernels.zero(whole.tensor), whole)
+            self._grads[value] = Rows(whole.buffer, self.num_rows(self.program.level(value)))
+            return self._grads[value], True
+        self._grads[value] = self._new(f"gradient of {value}", op)
+        return self._grads[value], False
+
+    def _pass_on(self, op: Op, value: str) -> None:
+        """``value``'s gradient is ``op``'s: share the buffer where ``value`` has no other consumer."""
+        grad = self._grads[op.out]
+        if not self.program.learns(value):
+            return
+        producer = self.program.producer(value)
+        alone = len(self.program.consumers(value)) == 1 and not isinstance(producer, Own | Epilogue)
+        if alone and value not in self._grads:
+            self._grads[value] = grad
+            return
+        target, add = self._grad_of(value)
+        run = _add if add else _copy
+        self._do(f"gradient of {value}", lambda: run(grad.tensor, target.tensor), grad, target)
+
+    def _backward_linear(self, op: Linear) -> None:
+        grad, source = self._grads[op.out], op.inputs[0]
+        if len(op.inputs) == 2:
+            self._pass_on(op, op.inputs[1])
+        self._weight_grad(op, grad)
+        if self.program.learns(source):
+            target, add = self._grad_of(source)
+            weight = op.weight
+
+            def run() -> None:
+                tall_product(grad.tensor, weight.detach(), out=target.tensor, add=add)
+
+            self._do(f"gradient of {source}", run, grad, target)
+
+    def _weight_grad(self, op: Linear, grad: Rows) -> None:
+        weight = op.weight
+        if not weight.requires_grad:
+            return
+        name = f"gradient of {op.out}'s weight"
+        if op.inputs[0] == INPUT:
+            self._do(name, lambda: self._give(weight, self._the_input.weight_grad(grad.tensor)), grad)
+        else:
+            x, touches = self._read(op.inputs[0])
+            self._do(name, lambda: self._give(weight, tall_gram(grad.tensor, x())), grad, *touches)
+
+    def _give(self, parameter: nn.Parameter, grad: Tensor) -> None:
+        """Keep a parameter's gradient, or add to it where the parameter is used more than once."""
+        before = self._gradients.get(id(parameter))
+        grad = grad.reshape(parameter.shape)
+        self._gradients[id(parameter)] = grad if before is None else before.add_(grad)
+
+    def _backward_aggregate(self, op: Aggregate) -> None:
+        grad, source, how = self._grads[op.out], op.inputs[0], self._aggregation(op)
+        if len(op.inputs) == 2:
+            self._pass_on(op, op.inputs[1])
+        if not self.program.learns(source):
+            return
+        target, add = self._grad_of(source)
+
+        def run() -> None:
+            kernels.aggregate_backward(how, grad.tensor, target.tensor, target.tensor if add else None)
+
+        self._do(f"gradient of {source}", run, grad, target)
+
+    def _backward_own(self, op: Own) -> None:
+        """Its gradient is the start of its source's, and was written there."""
+
+    def _backward_add(self, op: Add) -> None:
+        for value in op.inputs:
+            self._pass_on(op, value)
+
+    def _backward_epilogue(self, op: Epilogue) -> None:
+        grad, source, out = self._grads[op.out], op.inputs[0], self._values[op.out]
+        alone = len(self.program.consumers(source)) == 1 and source not in self._grads
+        if alone and not isinstance(self.program.producer(source), Own):
+            target = self._grads[source] = grad
+            add = False
+        else:
+            target, add = Rows(Buffer(f"gradient through {op.out}", grad.buffer.shape), grad.count), True
+
+        def run() -> None:
+            bias = op.bias
+            grad_bias = None if bias is None or not bias.requires_grad else torch.empty_like(bias)
+            kernels.epilogue_backward(
+                grad.tensor, out.tensor, op.act, self._masks[op.out], target.tensor, grad_bias
+            )
+            if bias is not None and grad_bias is not None:
+                self._give(bias, grad_bias)
+
+        self._do(f"gradient of {source}", run, grad, out, target)
+        if add and self.program.learns(source):
+            final, is_there = self._grad_of(source)
+            join = _add if is_there else _copy
+            self._do(f"gradient of {source}", lambda: join(target.tensor, final.tensor), target, final)
+
+    def _backward_torch(self, op: Attention | Module) -> None:
+        grad, torch_op = self._grads[op.out], self._torch_ops[op.out]
+        learning = [i for i in op.inputs if self.program.learns(i)]
+        targets = [(i, *self._grad_of(i)) for i in learning]
+        inputs = [rows for i in op.inputs for rows in self._read(i)[1]]
+
+        def run() -> None:
+            to_inputs, to_parameters = torch_op.backward(grad.tensor)
+            for value, target, add in targets:
+                (_add if add else _copy)(to_inputs[op.inputs.index(value)], target.tensor)
+            for parameter, gradient in zip(op.parameters(), to_parameters, strict=True):
+                self._give(parameter, gradient)
+
+        self._do(f"gradient of {op.inputs[0]}", run, grad, *inputs, *[t for _, t, _ in targets])
+
+
+def _copy(source: Tensor, target: Tensor) -> None:
+    target.copy_(source)
+
+
+def _add(source: Tensor, target: Tensor) -> None:
+    target.add_(source)

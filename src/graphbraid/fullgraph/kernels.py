@@ -1,0 +1,117 @@
+"""What each operation of a program runs: calls of the operators' kernels on buffers, forward and backward.
+
+No function here allocates more than a row of the weights' size; the engine decides where results go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from graphbraid.ops.aggregation import Aggregation, backend, run_spmm
+from graphbraid.ops.dense import tall_gram, tall_product
+from graphbraid.ops.epilogue import ACTIVATION_CODES, LEAKY_SLOPE
+from graphbraid.ops.sparse_linear import structure
+from graphbraid.sparse_features import SparseFeatures
+
+ROWS_AT_A_TIME = 8192
+"""Rows gathered at a time where a level reads only some of the features' rows."""
+COLUMNS_AT_A_TIME = 64
+"""Columns aggregated at a time where only some rows of a hoisted aggregation are kept."""
+
+
+def aggregate(how: Aggregation, x: Tensor, out: Tensor, addend: Tensor | None) -> None:
+    """``out = A x (+ addend)``; ``addend`` may be ``out`` or its first rows."""
+    run_spmm(how.csc, x, how, mean=how.mean, addend=addend, out=out)
+
+
+def aggregate_backward(how: Aggregation, grad: Tensor, out: Tensor, addend: Tensor | None) -> None:
+    """``out = Aᵀ grad (+ addend)``."""
+    how.backward(grad, addend=addend, out=out)
+
+
+def hoisted(whole: Aggregation, x: Tensor, nodes: Tensor | None) -> Tensor:
+    """``(A x)[nodes]``, a few columns at a time where ``nodes`` are not all."""
+    if nodes is None:
+        return whole.forward(x)
+    out = x.new_empty(nodes.numel(), x.shape[1])
+    for start in range(0, x.shape[1], COLUMNS_AT_A_TIME):
+        part = slice(start, start + COLUMNS_AT_A_TIME)
+        out[:, part] = whole.forward(x[:, part]).index_select(0, nodes)
+    return out
+
+
+class DenseInput:
+    """The features as a matrix: all rows in place, or some, gathered a few at a time."""
+
+    def __init__(self, x: Tensor, nodes: Tensor | None) -> None:
+        self.x, self.nodes = x, nodes
+
+    def multiply(self, weight: Tensor, out: Tensor, *, add: bool) -> None:
+        """``out (+)= x weightᵀ``."""
+        for begin, rows in self._chunks():
+            tall_product(rows, weight.t(), out=out[begin : begin + rows.shape[0]], add=add)
+
+    def weight_grad(self, grad: Tensor) -> Tensor:
+        """``gradᵀ x``, ``(out_channels, in_channels)``."""
+        total: Tensor | None = None
+        for begin, rows in self._chunks():
+            part = tall_gram(grad[begin : begin + rows.shape[0]], rows)
+            total = part if total is None else total.add_(part)
+        assert total is not None
+        return total
+
+    def _chunks(self) -> Iterator[tuple[int, Tensor]]:
+        if self.nodes is None:
+            yield 0, self.x
+            return
+        for begin in range(0, max(self.nodes.numel(), 1), ROWS_AT_A_TIME):
+            yield begin, self.x.index_select(0, self.nodes[begin : begin + ROWS_AT_A_TIME])
+
+
+class SparseInput:
+    """The features in CSR: forward by rows, backward by columns."""
+
+    def __init__(self, x: SparseFeatures, nodes: Tensor | None) -> None:
+        self.x = x if nodes is None else x.rows(nodes)
+        self.how = Aggregation(csc=structure(self.x), weight=self.x.values)
+
+    def multiply(self, weight: Tensor, out: Tensor, *, add: bool) -> None:
+        """``out (+)= x weightᵀ``."""
+        aggregate(self.how, weight.t().contiguous(), out, out if add else None)
+
+    def weight_grad(self, grad: Tensor) -> Tensor:
+        """``gradᵀ x``, ``(out_channels, in_channels)``."""
+        return self.how.backward(grad).t()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Mask:
+    """Which elements dropout keeps: a function of the seed and of each row's node, not of its place."""
+
+    p: float
+    seed: int = 0
+    nodes: Tensor | None = None
+    """``(num_rows,)`` int64; None: row v is node v."""
+
+
+def epilogue(x: Tensor, bias: Tensor | None, act: str, mask: Mask, out: Tensor) -> None:
+    """``out = dropout(act(x + bias))``; ``out`` may be ``x``."""
+    factors = None if bias is None else bias.detach()
+    how = (ACTIVATION_CODES[act], LEAKY_SLOPE, mask.p, mask.seed)
+    backend(x).epilogue(x, factors, *how, out, mask.nodes)
+
+
+def epilogue_backward(  # noqa: PLR0917 - in the order of the kernel's
+    grad: Tensor, out: Tensor, act: str, mask: Mask, grad_x: Tensor, grad_bias: Tensor | None
+) -> None:
+    """The gradients of :func:`epilogue`; ``grad_x`` may be ``grad``."""
+    how = (ACTIVATION_CODES[act], LEAKY_SLOPE, mask.p, mask.seed)
+    backend(grad).epilogue_backward(grad, out, *how, grad_x, grad_bias, mask.nodes)
+
+
+def zero(x: Tensor) -> None:
+    """Fill with zeros."""
+    x.zero_()

@@ -1,0 +1,270 @@
+"""Lowering: passes that turn a program into the cheapest equal one.
+
+Each pass is a pure function ``(program, facts) -> program`` and leaves a :class:`Decision`, also where it
+changes nothing. They can be switched off one by one, which the benchmark's ablation does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from graphbraid.fullgraph.facts import Facts
+from graphbraid.fullgraph.program import (
+    INPUT,
+    Add,
+    Aggregate,
+    Decision,
+    Epilogue,
+    Hoisted,
+    Linear,
+    Module,
+    Op,
+    Own,
+    Program,
+)
+
+Pass = Callable[[Program, Facts], Program]
+
+
+def choose_input_path(program: Program, facts: Facts) -> Program:
+    """Multiply the features as sparse or as dense, whichever takes less time."""
+    width = sum(program.width(op.out) for op in program.consumers(INPUT) if isinstance(op, Linear))
+    readers = [op for op in program.consumers(INPUT) if not isinstance(op, Own)]
+    if not width or not all(isinstance(op, Linear) for op in readers):
+        why = "the features are read by something else than a linear map"
+        return _decided(program, "input path", False, f"dense: {why}", input_path="dense")
+    rows = facts.rows[0]
+    sparse = 2 * facts.sparse_seconds(rows, width)
+    dense = 2 * facts.multiply_seconds(rows, facts.in_channels, width)
+    takes_sparse = sparse < dense
+    what = f"{'sparse' if takes_sparse else 'dense'}: {facts.density:.4g} of the features are not zero"
+    return _decided(
+        program,
+        "input path",
+        takes_sparse,
+        what,
+        saves=_seconds(abs(dense - sparse)),
+        instead_of=f"{'dense' if takes_sparse else 'sparse'}, {_seconds(max(sparse, dense))} an epoch",
+        input_path="sparse" if takes_sparse else "dense",
+    )
+
+
+def hoist(program: Program, facts: Facts) -> Program:
+    """Aggregate the features once instead of every epoch, where nothing that learns or draws comes before.
+
+    ``A (x Wᵀ)`` becomes ``(A x) Wᵀ`` with ``A x`` computed when the engine is made: no aggregation is left in
+    the first layer, forward or backward.
+    """
+    found = _first_aggregation(program)
+    if found is None:
+        return _decided(
+            program, "hoist", False, "the features are not aggregated before something that learns"
+        )
+    aggregate, linear = found
+    if program.settings.get("input_path") == "sparse":
+        return _decided(program, "hoist", False, "the features stay sparse, which aggregated they would not")
+    nbytes = 4 * facts.rows[1] * facts.in_channels
+    if nbytes > facts.hoist_bytes:
+        what = f"aggregated features would take {_bytes(nbytes)} of the {_bytes(facts.hoist_bytes)} allowed"
+        return _decided(program, "hoist", False, what)
+    width = program.width(linear.out) if linear is not None else facts.in_channels
+    runs = 2 * facts.aggregate_seconds(0, min(width, facts.in_channels))
+    product = 2 * facts.multiply_seconds(facts.rows[0], facts.in_channels, width)
+    hoisted = 2 * facts.multiply_seconds(facts.rows[1], facts.in_channels, width)
+    saves = runs + (product - hoisted if linear is not None else 0.0)
+    if saves <= 0:
+        return _decided(program, "hoist", False, "it would not save time")
+    once = f"{aggregate.out}_once" if linear is not None else aggregate.out
+    ops: list[Op] = []
+    for op in program.ops:
+        if op is aggregate:
+            ops.append(Hoisted(out=once, inputs=(INPUT,), adjacency=aggregate.adjacency))
+            if linear is not None:
+                ops.append(replace(linear, out=aggregate.out, inputs=(once, *aggregate.inputs[1:])))
+        elif op is not linear:
+            ops.append(op)
+    what = f"features aggregated once, {_bytes(nbytes)}"
+    return _decided(program, "hoist", True, what, saves=f"{_seconds(saves)} an epoch", ops=tuple(ops))
+
+
+def _first_aggregation(program: Program) -> tuple[Aggregate, Linear | None] | None:
+    """An aggregation of the features, or of a linear map of them that has no other reader."""
+    for op in program.ops:
+        if not isinstance(op, Aggregate):
+            continue
+        source = op.inputs[0]
+        if source == INPUT and len(op.inputs) == 1:
+            return op, None
+        maker = program.producer(source)
+        alone = len(program.consumers(source)) == 1
+        if isinstance(maker, Linear) and maker.inputs == (INPUT,) and alone:
+            return op, maker
+    return None
+
+
+def order(program: Program, facts: Facts) -> Program:
+    """Transform before aggregating where that narrows the rows, after it where it does not."""
+    moved = []
+    for aggregate in [op for op in program.ops if isinstance(op, Aggregate)]:
+        program, note = _order_one(program, aggregate, facts)
+        if note:
+            moved.append(note)
+    what = "; ".join(moved) if moved else "every aggregation runs at its narrower side already"
+    return _decided(program, "order", bool(moved), what)
+
+
+def _order_one(program: Program, aggregate: Aggregate, facts: Facts) -> tuple[Program, str]:
+    linear = program.producer(aggregate.inputs[0])
+    sparse = program.settings.get("input_path") == "sparse"
+    if isinstance(linear, Linear) and len(linear.inputs) == 1:
+        if len(program.consumers(linear.out)) > 1 or (linear.inputs[0] == INPUT and sparse):
+            return program, ""
+        first, last = _order_seconds(program, linear, aggregate, facts)
+        if first <= last:
+            return program, ""
+        # (A x) Wᵀ instead of A (x Wᵀ)
+        rows = f"{aggregate.out}_rows"
+        swapped = {
+            linear.out: replace(aggregate, out=rows, inputs=(linear.inputs[0],)),
+            aggregate.out: replace(linear, out=aggregate.out, inputs=(rows, *aggregate.inputs[1:])),
+        }
+        note = f"{aggregate.out}: aggregate first"
+        return _replaced(program, swapped), note
+    after = program.consumers(aggregate.out)
+    linear = after[0] if len(after) == 1 and isinstance(after[0], Linear) else None
+    if not isinstance(linear, Linear) or linear.inputs[0] != aggregate.out or len(aggregate.inputs) > 1:
+        return program, ""
+    first, last = _order_seconds(program, linear, aggregate, facts)
+    if last <= first and not (aggregate.inputs[0] == INPUT and sparse):
+        return program, ""
+    rows = f"{linear.out}_rows"
+    swapped = {
+        aggregate.out: replace(linear, out=rows, inputs=(aggregate.inputs[0],)),
+        linear.out: replace(aggregate, out=linear.out, inputs=(rows, *linear.inputs[1:])),
+    }
+    return _replaced(program, swapped), f"{linear.out}: transform first"
+
+
+def _order_seconds(
+    program: Program, linear: Linear, aggregate: Aggregate, facts: Facts
+) -> tuple[float, float]:
+    """Seconds of an epoch with the transformation first, and last."""
+    x = linear.inputs[0] if linear.out == aggregate.inputs[0] else aggregate.inputs[0]
+    step = program.level(aggregate.inputs[0])
+    narrow, wide = program.width(linear.out), program.width(x)
+    learns = program.learns(x)
+    products = 3 if learns else 2
+    first = products * facts.multiply_seconds(facts.rows[step], wide, narrow)
+    first += 2 * facts.aggregate_seconds(step, narrow)
+    last = products * facts.multiply_seconds(facts.rows[step + 1], wide, narrow)
+    last += (2 if learns else 1) * facts.aggregate_seconds(step, wide)
+    return first, last
+
+
+def fuse(program: Program, _: Facts) -> Program:
+    """Bias, activation and dropout in one pass; additions into the kernel that makes one of their sides."""
+    before = len(program.ops)
+    ops = program.ops
+    while (merged := _merge_epilogues(program.rewritten(ops))) is not None:
+        ops = merged
+    while (merged := _merge_additions(program.rewritten(ops))) is not None:
+        ops = merged
+    saved = before - len(ops)
+    what = f"{saved} passes over the rows less" if saved else "nothing to fuse"
+    return _decided(program, "fuse", saved > 0, what, ops=ops)
+
+
+def _merge_epilogues(program: Program) -> tuple[Op, ...] | None:
+    for op in program.ops:
+        before = program.producer(op.inputs[0])
+        if not isinstance(op, Epilogue) or not isinstance(before, Epilogue):
+            continue
+        if len(program.consumers(before.out)) > 1 or _stage(op) <= _stage(before, last=True):
+            continue
+        both = Epilogue(
+            out=op.out,
+            inputs=before.inputs,
+            bias=before.bias,
+            act=before.act if op.act == "none" else op.act,
+            p=max(before.p, op.p),
+        )
+        return _replaced(program, {op.out: both}, without=before.out).ops
+    return None
+
+
+def _stage(op: Epilogue, *, last: bool = False) -> int:
+    """Which part of an epilogue an operation begins (or ends) with: 0 bias, 1 activation, 2 dropout."""
+    parts = [op.bias is not None, op.act != "none", op.p > 0]
+    there = [i for i, part in enumerate(parts) if part] or [0]
+    return there[-1] if last else there[0]
+
+
+def _merge_additions(program: Program) -> tuple[Op, ...] | None:
+    for op in program.ops:
+        if not isinstance(op, Add):
+            continue
+        for target, other in (op.inputs[::-1], op.inputs):
+            maker = program.producer(target)
+            fits = isinstance(maker, Linear | Aggregate) and len(maker.inputs) == 1
+            if not fits or len(program.consumers(target)) > 1 or maker is None:
+                continue
+            joined = replace(maker, out=op.out, inputs=(*maker.inputs, other))
+            return _replaced(program, {op.out: joined}, without=target).ops
+    return None
+
+
+def couples_rows(program: Program) -> bool:
+    """Whether a row's result depends on rows that no edge leads from, so that none may be left out."""
+    return any(isinstance(op, Module) and op.couples_rows for op in program.ops)
+
+
+PASSES: dict[str, Pass] = {
+    "input_path": choose_input_path,
+    "hoist": hoist,
+    "order": order,
+    "fuse": fuse,
+}
+"""In the order they run."""
+
+
+def _replaced(program: Program, new: dict[str, Op], without: str | None = None) -> Program:
+    """The program with the operations that make the named values replaced, and one taken out."""
+    ops = tuple(new.get(op.out, op) for op in program.ops if op.out != without)
+    return program.rewritten(_sorted(ops))
+
+
+def _sorted(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+    """In an order where each value is made before it is read, else as they stand."""
+    made, rest, out = {INPUT}, list(ops), []
+    while rest:
+        op = next(op for op in rest if all(i in made for i in op.inputs))
+        rest.remove(op)
+        made.add(op.out)
+        out.append(op)
+    return tuple(out)
+
+
+def _decided(
+    program: Program,
+    name: str,
+    taken: bool,
+    what: str,
+    *,
+    saves: str = "",
+    instead_of: str = "",
+    ops: tuple[Op, ...] | None = None,
+    **settings: object,
+) -> Program:
+    decision = Decision(
+        name=name, taken=taken, what=what, saves=saves if taken else "", instead_of=instead_of
+    )
+    return program.rewritten(program.ops if ops is None else _sorted(ops), decision, **settings)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def _bytes(count: float) -> str:
+    return f"{count / 1e6:.3g} MB" if count < 1e9 else f"{count / 1e9:.3g} GB"
