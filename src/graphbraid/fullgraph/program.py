@@ -302,8 +302,8 @@ def check(program: Program) -> None:
     for op in program.ops:
         if isinstance(op, Linear) and op.weight.shape[1] != program.width(op.inputs[0]):
             raise ValueError(
-                f"{op.out} multiplies {program.width(op.inputs[0])} columns by a weight of
-                {op.weight.shape[1]}"
+                f"{op.out} multiplies {program.width(op.inputs[0])} columns by a weight of "
+                f"{op.weight.shape[1]}"
             )
         if isinstance(op, Add | Aggregate | Linear) and len(op.inputs) == 2:
             first, second = op.inputs
@@ -312,7 +312,6 @@ def check(program: Program) -> None:
                 raise ValueError(
                     f"{op.out} adds {second}, whose level or width is not that of {first}'s result"
                 )
-
 
 
 Pass = Callable[[Program], Program]

@@ -194,25 +194,32 @@ _ACTIVATIONS: dict[type[nn.Module], Callable[[Any], str | None]] = {
 
 
 def rowwise(writer: Writer, name: str, module: nn.Module, x: str) -> str:
-    """A module that maps rows to rows."""
+    """A module that maps rows to rows.
+
+    Raises:
+        NotLoweredError: no operation stands for it.
+    """
     if isinstance(module, nn.Sequential):
         for key, child in module.named_children():
             x = rowwise(writer, f"{name}.{key}", child, x)
         return x
     if isinstance(module, nn.Linear) or (type(module).__name__ == "Linear" and hasattr(module, "weight")):
         return writer.linear(x, module)
-    if isinstance(module, nn.Dropout):
-        return writer.epilogue(x, p=float(module.p))
     act = _ACTIVATIONS.get(type(module), lambda _: None)(module)
-    if act is not None:
-        return writer.epilogue(x, act=act)
+    if act is not None or isinstance(module, nn.Dropout):
+        p = float(module.p) if isinstance(module, nn.Dropout) else 0.0
+        return writer.epilogue(x, act=act or "none", p=p)
+    return writer.add(Module, x, **_module_fields(name, module))
+
+
+def _module_fields(name: str, module: nn.Module) -> dict[str, Any]:
     inner = getattr(module, "module", module)  # PyG's norms wrap PyTorch's
     if isinstance(inner, nn.BatchNorm1d):
-        return writer.add(Module, x, module=inner, width_out=inner.num_features, couples_rows=True)
+        return {"module": inner, "width_out": inner.num_features, "couples_rows": True}
     if isinstance(inner, nn.LayerNorm) and len(inner.normalized_shape) == 1:
-        return writer.add(Module, x, module=inner, width_out=inner.normalized_shape[0], couples_rows=False)
+        return {"module": inner, "width_out": inner.normalized_shape[0], "couples_rows": False}
     if isinstance(module, nn.ELU | nn.LeakyReLU | nn.GELU | nn.SiLU | nn.Tanh | nn.Sigmoid):
-        return writer.add(Module, x, module=module, width_out=None, couples_rows=False)
+        return {"module": module, "width_out": None, "couples_rows": False}
     raise NotLoweredError(name, f"no operation stands for {type(module).__name__}")
 
 

@@ -1,4 +1,4 @@
-"""Operations that run through PyTorch's autograd inside a program: attention, normalisation, other modules."""
+"""Operations of a program that run through PyTorch's autograd: attention, normalisation, other modules."""
 
 from __future__ import annotations
 
