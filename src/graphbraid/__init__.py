@@ -7,8 +7,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from graphbraid import datasets, errors, hardware, kernels, loader, nn, ops, sampling, train
+    from graphbraid import datasets, errors, fullgraph, hardware, kernels, loader, nn, ops, sampling, train
     from graphbraid.errors import GraphbraidError
+    from graphbraid.fullgraph import Engine, compile  # noqa: A004 - as torch.compile
     from graphbraid.graph import Graph, SparseFeatures
     from graphbraid.hardware import Hardware
     from graphbraid.loader import NeighborLoader
@@ -20,6 +21,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Csc",
+    "Engine",
     "Graph",
     "GraphbraidError",
     "Hardware",
@@ -31,8 +33,10 @@ __all__ = [
     "TrainConfig",
     "Trainer",
     "__version__",
+    "compile",
     "datasets",
     "errors",
+    "fullgraph",
     "hardware",
     "kernels",
     "loader",
@@ -44,6 +48,7 @@ __all__ = [
 
 _HOMES = {
     "Csc": "topology",
+    "Engine": "fullgraph",
     "Graph": "graph",
     "GraphbraidError": "errors",
     "Hardware": "hardware",
@@ -54,11 +59,12 @@ _HOMES = {
     "SparseFeatures": "graph",
     "TrainConfig": "train",
     "Trainer": "train",
+    "compile": "fullgraph",
 }
 """The submodule each lazily exported class lives in; a test holds it equal to the imports above."""
 
 _SUBMODULES = frozenset(
-    {"datasets", "errors", "hardware", "kernels", "loader", "nn", "ops", "sampling", "train"},
+    {"datasets", "errors", "fullgraph", "hardware", "kernels", "loader", "nn", "ops", "sampling", "train"},
 )
 
 

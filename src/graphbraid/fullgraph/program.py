@@ -65,8 +65,7 @@ class Op:
 
 @dataclass(frozen=True, kw_only=True)
 class Aggregate(Op):
-    """``out[v] = sum over in-neighbours u of a[v, u] x[u]``, plus ``addend[v]`` where a second input is
-    given."""
+    """``out[v] = sum over in-neighbours u of a[v, u] x[u]``, plus the second input where one is given."""
 
     adjacency: Adjacency
     symbol = "aggregate"

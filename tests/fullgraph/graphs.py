@@ -1,0 +1,30 @@
+"""Small graphs with hubs, isolated nodes, loops, repeated edges, weights, sparse rows."""
+
+import torch
+from tests.ops.graphs import square
+
+from graphbraid import Graph, SparseFeatures
+from graphbraid.topology import Csc, coo_to_csc
+
+NUM_NODES, CHANNELS, CLASSES = 80, 12, 5
+
+
+def make_graph(*, symmetric=False, weighted=False, sparse=False, density=1.0, seed=0, train=15):
+    """A graph with ``train`` training nodes that reach only part of it."""
+    draw = torch.Generator().manual_seed(seed)
+    csc = square(NUM_NODES, seed=seed)
+    if symmetric:
+        src, dst = csc.indices.long(), csc.destinations().long()
+        pairs = torch.unique(torch.cat((src * NUM_NODES + dst, dst * NUM_NODES + src)))
+        csc, _ = coo_to_csc(pairs % NUM_NODES, pairs // NUM_NODES, NUM_NODES, NUM_NODES)
+    if weighted:
+        csc = Csc(csc.indptr, csc.indices, csc.num_src, torch.rand(csc.num_edges, generator=draw) + 0.1)
+    x = torch.randn(NUM_NODES, CHANNELS, generator=draw)
+    x = x * (torch.rand(x.shape, generator=draw) < density)
+    order = torch.randperm(NUM_NODES, generator=draw)
+    return Graph(
+        csc=csc,
+        x=SparseFeatures.from_dense(x) if sparse else x,
+        y=torch.randint(0, CLASSES, (NUM_NODES,), generator=draw),
+        splits={"train": order[:train], "val": order[train : train + 20], "test": order[train + 20 :]},
+    )

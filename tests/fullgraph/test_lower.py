@@ -1,0 +1,132 @@
+"""Passes: each a pure function that leaves its decision; what they do to small programs, and why."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
+from torch import nn
+
+from graphbraid import nn as gnn
+from graphbraid.fullgraph import lower
+from graphbraid.fullgraph.facts import Rates, facts_of
+from graphbraid.fullgraph.levels import towards, whole_graph
+from graphbraid.fullgraph.program import INPUT, Add, Adjacency, Aggregate, Epilogue, Linear, Program
+from graphbraid.fullgraph.recognise import read_model
+
+
+def facts(graph, num_steps=2, **changes):
+    made = facts_of(graph, whole_graph(graph.csc, num_steps), Rates(), hoist_bytes=1 << 30)
+    return replace(made, **changes)
+
+
+def names(program):
+    return [op.symbol for op in program.ops]
+
+
+@pytest.mark.parametrize("name", lower.PASSES)
+def test_a_pass_returns_a_new_program_with_its_decision_and_leaves_the_old_alone(name):
+    program = read_model(gnn.GCN(CHANNELS, 8, CLASSES, 2), CHANNELS)
+    before = str(program)
+    after = lower.PASSES[name](program, facts(make_graph()))
+    assert str(program) == before
+    assert [d.name for d in after.decisions] == [name.replace("_", " ")]
+    assert lower.PASSES[name](program, facts(make_graph())) == after
+
+
+def test_hoisting_leaves_no_aggregation_in_the_first_layer():
+    program = read_model(gnn.GCN(CHANNELS, 8, CLASSES, 2), CHANNELS)
+    hoisted = lower.hoist(program, facts(make_graph()))
+    assert names(program).count("aggregate") == 2
+    assert names(hoisted).count("aggregate") == 1
+    assert hoisted.ops[0].symbol == "constant"
+
+
+@pytest.mark.parametrize("changes", [{"hoist_bytes": 10}])
+def test_hoisting_keeps_to_its_memory(changes):
+    program = read_model(gnn.GCN(CHANNELS, 8, CLASSES, 2), CHANNELS)
+    after = lower.hoist(program, facts(make_graph(), **changes))
+    assert after.ops == program.ops
+    assert "would take" in after.decisions[-1].what
+
+
+def test_input_dropout_is_never_hoisted_over():
+    program = read_model(gnn.GCN(CHANNELS, 8, CLASSES, 2, input_dropout=0.2), CHANNELS)
+    assert lower.hoist(program, facts(make_graph())).ops == program.ops
+
+
+@pytest.mark.parametrize(("density", "path"), [(0.001, "sparse"), (1.0, "dense")])
+def test_the_input_path_follows_the_density(density, path):
+    program = read_model(gnn.GCN(CHANNELS, 16, CLASSES, 2), CHANNELS)
+    after = lower.choose_input_path(program, facts(make_graph(), density=density, in_channels=2000))
+    assert after.settings["input_path"] == path
+
+
+@pytest.mark.parametrize(("width_in", "width_out", "first"), [(4, 64, "aggregate"), (64, 4, "linear")])
+def test_order_aggregates_at_the_narrower_side(width_in, width_out, first):
+    weight = nn.Parameter(torch.ones(width_in, CHANNELS)), nn.Parameter(torch.ones(width_out, width_in))
+    adjacency = Adjacency(kind="sum")
+    for start in ("linear", "aggregate"):
+        ops = [
+            Linear(out="h", inputs=(INPUT,), weight=weight[0]),
+            Linear(out="z", inputs=("h",), weight=weight[1]),
+            Aggregate(out="y", inputs=("z",), adjacency=adjacency),
+        ]
+        if start == "aggregate":
+            ops[1:] = [
+                Aggregate(out="z", inputs=("h",), adjacency=adjacency),
+                Linear(out="y", inputs=("z",), weight=weight[1]),
+            ]
+        program = Program(ops=tuple(ops), in_channels=CHANNELS)
+        after = lower.order(program, facts(make_graph(), num_steps=1))
+        assert names(after)[1] == first, (start, str(after))
+
+
+def test_fusing_merges_bias_activation_and_dropout_but_never_out_of_order():
+    bias = nn.Parameter(torch.zeros(4))
+    make = {
+        "bias": lambda o, i: Epilogue(out=o, inputs=(i,), bias=bias),
+        "act": lambda o, i: Epilogue(out=o, inputs=(i,), act="relu"),
+        "drop": lambda o, i: Epilogue(out=o, inputs=(i,), p=0.5),
+    }
+    weight = nn.Parameter(torch.ones(4, CHANNELS))
+
+    def fused(*order):
+        ops = [Linear(out="v0", inputs=(INPUT,), weight=weight)]
+        ops += [make[kind](f"v{i + 1}", f"v{i}") for i, kind in enumerate(order)]
+        return len(lower.fuse(Program(ops=tuple(ops), in_channels=CHANNELS), facts(make_graph())).ops) - 1
+
+    assert fused("bias", "act", "drop") == 1
+    assert fused("drop", "act") == 2
+    assert fused("act", "bias") == 2
+    assert fused("act", "act") == 2
+
+
+def test_an_addition_joins_the_kernel_that_makes_one_side():
+    program = read_model(gnn.GraphSAGE(CHANNELS, 8, CLASSES, 1), CHANNELS)
+    assert any(isinstance(op, Add) for op in program.ops)
+    assert not any(isinstance(op, Add) for op in lower.fuse(program, facts(make_graph(), 1)).ops)
+
+
+def test_a_program_that_reads_what_is_not_made_is_refused():
+    with pytest.raises(ValueError, match="reads z, which is not made"):
+        Program(ops=(Epilogue(out="y", inputs=("z",)),), in_channels=3)
+    with pytest.raises(ValueError, match="multiplies 3 columns by a weight of 4"):
+        Program(ops=(Linear(out="y", inputs=(INPUT,), weight=nn.Parameter(torch.ones(2, 4))),), in_channels=3)
+
+
+def test_levels_are_nested_and_hold_every_edge_of_the_nodes_that_count():
+    graph = make_graph()
+    seeds = graph.split("train")
+    steps = towards(graph.csc, seeds, 2)
+    assert torch.equal(steps[-1].destinations, seeds)
+    for earlier, later in pairwise(steps):
+        assert torch.equal(earlier.destinations, later.sources)
+    for step in steps:
+        assert torch.equal(step.sources[: step.csc.num_dst], step.destinations)
+        assert len(step.sources.unique()) == len(step.sources)
+        for row, node in enumerate(step.destinations.tolist()):
+            begin, end = graph.csc.indptr[node], graph.csc.indptr[node + 1]
+            ours = step.csc.indices[step.csc.indptr[row] : step.csc.indptr[row + 1]].long()
+            assert torch.equal(step.sources[ours], graph.csc.indices[begin:end].long())
