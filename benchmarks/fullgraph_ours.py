@@ -19,8 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GCNConv, GINConv, SAGEConv
 
+import graphbraid
 from graphbraid import Graph
-from graphbraid.fullgraph import ALL, compile_model
+from graphbraid.fullgraph import ALL
 from graphbraid.topology import Csc, index_dtype
 
 
@@ -76,7 +77,7 @@ def main() -> None:
     widths = [parts["x"].shape[1], *[options.hidden] * (options.layers - 1), num_classes]
     model = Net(options.model, widths, options.heads)
     started = time.perf_counter()
-    engine = compile_model(model, graph, passes=ALL - set(options.without))
+    engine = graphbraid.compile(model, graph, passes=ALL - set(options.without))
     engine()
     compile_seconds = time.perf_counter() - started
     optimizer = torch.optim.Adam(model.parameters(), 0.01, fused=True)

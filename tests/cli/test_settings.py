@@ -73,7 +73,7 @@ def test_full_mode_shows_no_sampling_options():
         ("# a comment\n\nepochs: many\n", r"run\.yaml:3: epochs must be .*integer.*; got 'many'"),
         ("dropout: 1.5\n", r"run\.yaml:1: dropout must be less than 1; got 1\.5"),
         ("hidden_channels: 0\n", r"run\.yaml:1: hidden_channels must be .*1; got 0"),
-        ("mode: ful\n", r"run\.yaml:1: mode must be 'sampled' or 'full'; got 'ful'"),
+        ("mode: ful\n", r"run\.yaml:1: mode must be 'sampled', 'full' or 'auto'; got 'ful'"),
         ("fanouts: []\n", r"run\.yaml:1: fanouts must be a list of at least 1"),
         ("fanouts: [5, -2]\n", r"run\.yaml:1: fanouts must be entry 1"),
         ("lr: .nan\n", r"run\.yaml:1: lr must be"),

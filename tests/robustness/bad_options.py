@@ -146,7 +146,7 @@ def set_unknown(w: Workplace):
     return w.train(None, "--set", "weight_decoy=1")
 
 
-@command(OPTIONS, "an unknown mode", 2, "--mode: mode must be 'sampled' or 'full'; got 'ful'")
+@command(OPTIONS, "an unknown mode", 2, "--mode: mode must be 'sampled', 'full' or 'auto'; got 'ful'")
 def unknown_mode(w: Workplace):
     return w.train(None, "--mode", "ful")
 

@@ -15,7 +15,7 @@ BAD = [
     ({"epochs": 0}, r"epochs must be .*1; got 0"),
     ({"epochs": "many"}, r"epochs must be a valid integer.*got 'many'"),
     ({"epochs": 1.5}, "epochs must be a valid integer"),
-    ({"mode": "ful"}, "mode must be 'sampled' or 'full'; got 'ful'"),
+    ({"mode": "ful"}, "mode must be 'sampled', 'full' or 'auto'; got 'ful'"),
     ({"fanouts": ()}, r"fanouts must be a list of at least 1; got \(\)"),
     ({"fanouts": (5, -2)}, "fanouts must be entry 1: .*-1; got"),
     ({"fanouts": 5}, "fanouts must be"),

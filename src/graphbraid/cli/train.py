@@ -61,7 +61,7 @@ def train(
     heads: Annotated[int | None, _option("--heads", _MODEL, "Attention heads (gat, gatv2).")] = None,
     mode: Annotated[
         str | None,
-        _option("--mode", _TRAIN, "sampled mini-batches, or full: the whole graph. (default: sampled)"),
+        _option("--mode", _TRAIN, "sampled mini-batches, full: the whole graph, or auto. (default: sampled)"),
     ] = None,
     epochs: Annotated[
         int | None, _option("--epochs", _TRAIN, "Passes over the training nodes. (default: 20)")

@@ -1,6 +1,6 @@
 """Training over the whole graph at once: a model is read, lowered to the cheapest equal program and run."""
 
-from graphbraid.fullgraph.compile import Uncompiled, compile, estimated_bytes  # noqa: A004
+from graphbraid.fullgraph.compiling import Uncompiled, compile, estimated_bytes  # noqa: A004
 from graphbraid.fullgraph.engine import ALL, Engine
 from graphbraid.fullgraph.recognise import NotLoweredError
 

@@ -161,10 +161,16 @@ class Executor:
                     rows = self._values[value].tensor
                     bad = (~torch.isfinite(rows)).any(1).nonzero()
                     if len(bad):
-                        op, nodes = self.program.producer(value), self.nodes(self.program.level(value))
+                        nodes = self.nodes(self.program.level(value))
                         node = int(bad[0]) if nodes is None else int(nodes[bad[0]])
-                        return f"{value} ({op.symbol if op else ''}) is the first to go wrong, at node {node}"
+                        return f"{self._place(value)} is the first to go wrong, at node {node}"
         return "every layer's rows are finite: the loss itself overflows"
+
+    def _place(self, value: str) -> str:
+        """A value's operation and layer: a linear map before an aggregation belongs to the layer after it."""
+        op = self.program.producer(value)
+        ahead = isinstance(op, Linear) and any(c.moves for c in self.program.consumers(value))
+        return f"layer {self.program.level(value) + ahead} ({op.symbol if op else 'input'})"
 
     # ---- rows, levels, buffers
 

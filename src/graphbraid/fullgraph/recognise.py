@@ -58,7 +58,10 @@ def read_model(model: nn.Module, in_channels: int) -> Program:
     out = _read_own(writer, model) if isinstance(model, GraphModel) else _read_traced(writer, model)
     if not writer.ops or writer.ops[-1].out != out:
         raise NotLoweredError(type(model).__name__, "its last operation is not what it returns")
-    return Program(ops=tuple(writer.ops), in_channels=in_channels)
+    try:
+        return Program(ops=tuple(writer.ops), in_channels=in_channels)
+    except ValueError as error:
+        raise NotLoweredError(type(model).__name__, str(error)) from None
 
 
 class Writer:

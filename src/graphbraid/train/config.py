@@ -50,8 +50,10 @@ FREE_ON_RESUME = frozenset(
 class TrainConfig:
     """How a model is trained, evaluated and saved. Every field is checked when the object is made."""
 
-    mode: Literal["sampled", "full"] = "sampled"
-    """``sampled``: mini-batches of sampled neighbourhoods; ``full``: the whole graph is one step."""
+    mode: Literal["sampled", "full", "auto"] = "sampled"
+    """``sampled``: mini-batches of sampled neighbourhoods; ``full``: the whole graph is one step, compiled
+    (:func:`graphbraid.compile`) where the model has a lowered form; ``auto``: ``full`` where that is
+    estimated to fit half of the free memory, else ``sampled``."""
     epochs: Positive = 20
     """Passes over the training nodes; in mode ``full`` an epoch is one step."""
 

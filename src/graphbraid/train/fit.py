@@ -27,6 +27,7 @@ from graphbraid.train.optimizers import Schedule, make_optimizer
 from graphbraid.train.preflight import check_fanouts, check_needs_no_val, dry_run, has_split, split_nodes
 from graphbraid.train.sources import Work, make_source
 from graphbraid.train.state import EpochRecord, Progress, RunResult, StepRecord
+from graphbraid.train.whole import compile_for
 
 if TYPE_CHECKING:
     from graphbraid.train.trainer import Trainer
@@ -103,7 +104,10 @@ class FitRun:
     def _dry_run(self) -> None:
         runtime.seed_everything(self._config.seed)  # a lazily built model draws its weights here
         if self._config.mode == "full":
+            self._compile()
             dry_run(self._runner, self._task, self._runner.on_graph, "the whole graph")
+            if self._runner.engine is None:
+                self._compile()  # the run has made what a lazily built model lacked
             return
         with contextlib.closing(make_source(self._runner, self._config, self._train_nodes[:2])) as source:
             _, forward = next(source.batches(0, 0))
@@ -113,6 +117,11 @@ class FitRun:
                 forward,
                 f"a mini-batch of {min(2, self._train_nodes.numel())} seed nodes",
             )
+
+    def _compile(self) -> None:
+        self._runner.engine, self._trainer.uncompiled_reason = compile_for(
+            self._runner, self._config, self._train_nodes
+        )
 
     def _start(self) -> None:
         """Load the checkpoint, or lay out a fresh run with a checkpoint of its very start."""
@@ -240,9 +249,11 @@ class FitRun:
 
     def _check_loss(self, loss: float) -> None:
         if not math.isfinite(loss):
+            engine = self._runner.engine
             raise TrainingError(
                 f"the loss is {loss} at {self._here()}; no step was made with it. Lower lr "
                 f"({self._schedule.learning_rate:g}), set clip, or look for extreme features."
+                + (f" In the model, {engine.first_not_finite()}." if engine is not None else "")
             )
 
     def _check_gradients(self) -> float:

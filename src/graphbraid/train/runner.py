@@ -16,6 +16,7 @@ from graphbraid.topology import Csc
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+    from graphbraid.fullgraph import Engine
     from graphbraid.sampling import MiniBatch
 
 
@@ -43,10 +44,10 @@ class ModelRunner:
         self.native = bool(getattr(model, "takes_blocks", False))
         self.uses_degrees = self.native and _normalises_by_degree(model)
         self._fabric = fabric
-        self._passes_weight = (
-            graph.csc.weight is not None and not self.native and _takes(model, "edge_weight")
-        )
+        self.passes_weight = graph.csc.weight is not None and not self.native and _takes(model, "edge_weight")
         self._whole_inputs: tuple[Any, ...] | None = None
+        self.engine: Engine | None = None
+        """Runs the whole graph instead of :attr:`model`, once there is one."""
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The precision's context for forward and loss."""
@@ -63,7 +64,7 @@ class ModelRunner:
         with self.autocast():
             if self.native:
                 outputs = self.model(x, batch.blocks)
-            elif self._passes_weight:
+            elif self.passes_weight:
                 # The outermost block of layout "subgraph" has all edges, in the order of edge_index.
                 outputs = self.model(x, batch.edge_index, edge_weight=batch.blocks[0].weight)
             else:
@@ -78,6 +79,8 @@ class ModelRunner:
 
     def on_graph(self) -> Tensor:
         """``(num_nodes, width)`` outputs for every node, from one pass over the whole graph."""
+        if self.engine is not None and not torch.is_grad_enabled() and not self.model.training:
+            return self._checked(self.engine.predict())
         if self._whole_inputs is None:
             self._whole_inputs = self._make_whole_inputs()
         x, adjacency, *weight = self._whole_inputs
@@ -96,9 +99,7 @@ class ModelRunner:
         edge_index = torch.stack([csc.indices.long(), csc.destinations().long()]).to(self.device)
         inputs = (self._in_float32(self.graph.dense_x().to(self.device)), edge_index)
         return (
-            (*inputs, csc.weight.to(self.device))
-            if self._passes_weight and csc.weight is not None
-            else inputs
+            (*inputs, csc.weight.to(self.device)) if self.passes_weight and csc.weight is not None else inputs
         )
 
     def _whole_features(self) -> Tensor | SparseFeatures:

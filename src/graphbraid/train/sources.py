@@ -94,7 +94,10 @@ class FullSource:
     def batches(self, epoch: int, start: int) -> Generator[Work]:
         """The whole graph, unless ``start`` is past it."""
         if start == 0:
-            yield self._nodes, lambda: self._runner.on_graph().index_select(0, self._on_device)
+            yield self._nodes, self._runner.engine or self._run_model
+
+    def _run_model(self) -> Tensor:
+        return self._runner.on_graph().index_select(0, self._on_device)
 
     def stage_seconds(self) -> dict[str, float]:
         """Nothing is prepared."""

@@ -26,6 +26,7 @@ from graphbraid.train.metrics import metric_names, monitored
 from graphbraid.train.preflight import check_fanouts, split_nodes
 from graphbraid.train.runner import ModelRunner
 from graphbraid.train.state import Progress, RunResult, Status
+from graphbraid.train.whole import choose_mode
 
 
 class Trainer:
@@ -73,6 +74,13 @@ class Trainer:
         self.model = model
         self.graph = graph
         self.config = given.updated(**overrides)
+        self.mode_reason = ""
+        """Why mode ``auto`` took the mode it took."""
+        self.uncompiled_reason = ""
+        """Why mode ``full`` runs the model as it is; empty where it is compiled."""
+        if self.config.mode == "auto" and graph.x is not None:
+            mode, self.mode_reason = choose_mode(model, graph, self.config)
+            self.config = self.config.updated(mode=mode)
         self.callbacks = list(callbacks)
         self.info: Mapping[str, Any] = dict(info or {})
         self.progress = Progress()

@@ -1,0 +1,56 @@
+"""The whole graph as one step: a compiled engine if the model has a lowered form, else the model itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+
+from graphbraid.files import format_bytes
+from graphbraid.fullgraph import Engine, NotLoweredError, Uncompiled, compile, estimated_bytes  # noqa: A004
+from graphbraid.graph import Graph
+from graphbraid.hardware import Hardware
+from graphbraid.train.config import TrainConfig
+
+if TYPE_CHECKING:
+    from graphbraid.train.runner import ModelRunner
+
+SHARE_OF_FREE_MEMORY = 0.5
+"""Mode ``auto`` trains on the whole graph where that takes at most this share of the free memory."""
+
+
+def choose_mode(model: nn.Module, graph: Graph, config: TrainConfig) -> tuple[str, str]:
+    """``full`` or ``sampled`` for mode ``auto``, and why, as a sentence."""
+    free = Hardware.detect().memory_available_bytes
+    if config.precision != "float32" or config.device != "cpu":
+        return "sampled", "the full-graph engine runs in float32 on the CPU"
+    try:
+        needed = estimated_bytes(model, graph)
+    except NotLoweredError as why:
+        return "sampled", f"the model has no lowered form ({why})"
+    if free is None:
+        return "sampled", "the free memory is not known"
+    allowed = SHARE_OF_FREE_MEMORY * free
+    fits = needed <= allowed
+    return (
+        "full" if fits else "sampled",
+        f"the whole graph needs up to {format_bytes(needed)} beside the data, "
+        f"{'within' if fits else 'more than'} half of the {format_bytes(free)} that are free",
+    )
+
+
+def compile_for(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> tuple[Engine | None, str]:
+    """The engine that trains ``runner``'s model on ``nodes``, or None with the reason, as a sentence."""
+    if config.precision != "float32":
+        return None, f"precision {config.precision} runs under autocast, uncompiled"
+    if runner.device.type != "cpu":
+        return None, f"device {runner.device} runs uncompiled"
+    if runner.passes_weight:
+        return None, "the model takes edge_weight, which no lowered form has"
+    if any(isinstance(p, UninitializedParameter) for p in runner.model.parameters()):
+        return None, "the model has parameters that its first run will make"
+    engine = compile(runner.model, runner.graph, nodes=nodes)
+    if isinstance(engine, Uncompiled):
+        return None, engine.explain()
+    return engine, ""

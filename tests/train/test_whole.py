@@ -1,0 +1,99 @@
+"""Mode ``full`` compiles what it can and says what it cannot; ``auto`` chooses by memory and says why."""
+
+import pytest
+import torch
+from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
+from torch import nn
+
+from graphbraid import Trainer
+from graphbraid import nn as gnn
+from graphbraid.errors import TrainingError
+from graphbraid.train import whole
+
+
+def losses(trainer):
+    trainer.fit()
+    return [row["train_loss"] for row in trainer.progress.history]
+
+
+def make(**options):
+    torch.manual_seed(0)
+    options = {"mode": "full", "epochs": 8, "lr": 0.01, "eval_every": 0} | options
+    return Trainer(gnn.GCN(CHANNELS, 16, CLASSES, 2, dropout=0.4), make_graph(), **options)
+
+
+def test_compiled_training_has_the_losses_of_the_model_itself(monkeypatch):
+    compiled = make()
+    first = losses(compiled)
+    assert compiled.runner.engine is not None
+    assert compiled.uncompiled_reason == ""
+    plain = make()
+    monkeypatch.setattr("graphbraid.train.fit.compile_for", lambda *_: (None, "switched off"))
+    assert losses(plain) == pytest.approx(first, rel=1e-5)
+    assert plain.uncompiled_reason == "switched off"
+    assert plain.evaluate("test") == pytest.approx(compiled.evaluate("test"), rel=1e-4)
+
+
+@pytest.mark.parametrize("options", [{"clip": 0.5}, {"class_weights": "balanced"}, {"accumulate": 2}])
+def test_what_the_trainer_adds_to_a_step_stays(monkeypatch, options):
+    first = losses(make(**options))
+    monkeypatch.setattr("graphbraid.train.fit.compile_for", lambda *_: (None, "switched off"))
+    assert losses(make(**options)) == pytest.approx(first, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "reason"),
+    [
+        (lambda: gnn.GraphSAGE(CHANNELS, 8, CLASSES, 2, aggr="max"), {}, "aggr='max'"),
+        (lambda: gnn.GCN(CHANNELS, 8, CLASSES, 2), {"precision": "bfloat16"}, "bfloat16"),
+    ],
+)
+def test_what_is_not_compiled_trains_and_says_why(model, options, reason):
+    trainer = Trainer(model(), make_graph(), mode="full", epochs=2, eval_every=0, **options)
+    trainer.fit()
+    assert trainer.runner.engine is None
+    assert reason in trainer.uncompiled_reason
+
+
+def test_a_lazily_built_model_is_compiled_after_its_first_run():
+    class Lazy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            from torch_geometric.nn import GCNConv
+
+            self.conv = GCNConv(-1, CLASSES)
+
+        def forward(self, x, edge_index):
+            return self.conv(x, edge_index)
+
+    pytest.importorskip("torch_geometric")
+    trainer = Trainer(Lazy(), make_graph(), mode="full", epochs=2, eval_every=0)
+    trainer.fit()
+    assert trainer.runner.engine is not None
+
+
+@pytest.mark.parametrize(
+    ("free", "mode", "words"), [(1 << 30, "full", "within"), (1000, "sampled", "more than")]
+)
+def test_auto_chooses_by_the_free_memory(monkeypatch, free, mode, words):
+    hardware = type("Free", (), {"memory_available_bytes": free})
+    monkeypatch.setattr(whole.Hardware, "detect", staticmethod(lambda: hardware))
+    trainer = make(mode="auto")
+    assert trainer.config.mode == mode
+    assert words in trainer.mode_reason
+
+
+def test_auto_samples_what_cannot_be_lowered():
+    model = gnn.GraphSAGE(CHANNELS, 8, CLASSES, 2, aggr="max")
+    trainer = Trainer(model, make_graph(), mode="auto")
+    assert trainer.config.mode == "sampled"
+    assert "no lowered form" in trainer.mode_reason
+
+
+def test_a_loss_that_is_not_finite_names_layer_and_node():
+    graph = make_graph(train=60)
+    graph.x[5] = torch.inf
+    torch.manual_seed(0)
+    trainer = Trainer(gnn.GCN(CHANNELS, 16, CLASSES, 2), graph, mode="full", epochs=2, eval_every=0)
+    with pytest.raises(TrainingError, match=r"epoch 0, step 0.*layer 1 .* at node \d+"):
+        trainer.fit()
