@@ -35,6 +35,7 @@ class Csc:
     """``(num_src,)`` float32 weights of the sources' own self-loops there (1 without weights), NaN where a
     source has none; goes with ``src_degree``. None where no source has one, or it is not known."""
     _transposed: tuple[Csc, Tensor] | None = field(default=None, repr=False)
+    _reversed: Csc | None = field(default=None, repr=False)
 
     @property
     def num_dst(self) -> int:
@@ -79,6 +80,15 @@ class Csc:
             weight = None if self.weight is None else self.weight[perm]
             self._transposed = Csc(indptr, destinations, self.num_dst, weight), perm
         return self._transposed
+
+    def reversed(self) -> Csc:
+        """The reversed edges by source, without weights; keeps 8 bytes an edge less than :meth:`transpose`."""
+        if self._transposed is not None:
+            return self._transposed[0]
+        if self._reversed is None:
+            indptr, destinations, _ = transpose_of(self, keep_perm=False)
+            self._reversed = Csc(indptr, destinations, self.num_dst)
+        return self._reversed
 
     def sort_rows(self) -> tuple[Csc, Tensor | None]:
         """This adjacency with each row in rising order of source, equal edges in the order they are stored.

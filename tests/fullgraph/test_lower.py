@@ -11,7 +11,7 @@ from torch import nn
 from graphbraid import nn as gnn
 from graphbraid.fullgraph import lower
 from graphbraid.fullgraph.facts import Rates, facts_of
-from graphbraid.fullgraph.levels import towards, whole_graph
+from graphbraid.fullgraph.levels import reach, towards, whole_graph
 from graphbraid.fullgraph.program import INPUT, Add, Adjacency, Aggregate, Epilogue, Linear, Program
 from graphbraid.fullgraph.recognise import read_model
 
@@ -119,7 +119,9 @@ def test_a_program_that_reads_what_is_not_made_is_refused():
 def test_levels_are_nested_and_hold_every_edge_of_the_nodes_that_count():
     graph = make_graph()
     seeds = graph.split("train")
-    steps = towards(graph.csc, seeds, 2)
+    reached = reach(graph.csc, seeds, 2)
+    steps = towards(graph.csc, reached)
+    assert reached.edges_left(graph.csc) == sum(step.csc.num_edges for step in steps)
     assert torch.equal(steps[-1].destinations, seeds)
     for earlier, later in pairwise(steps):
         assert torch.equal(earlier.destinations, later.sources)

@@ -13,7 +13,7 @@ from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.fullgraph import lower
 from graphbraid.fullgraph.executor import Executor
 from graphbraid.fullgraph.facts import Facts, Rates, facts_of
-from graphbraid.fullgraph.levels import Step, towards, whole_graph
+from graphbraid.fullgraph.levels import Step, reach, towards, whole_graph
 from graphbraid.fullgraph.program import Decision, Program
 from graphbraid.fullgraph.recognise import read_model
 from graphbraid.fullgraph.symmetry import with_shared_transpose
@@ -142,15 +142,14 @@ class Engine:
             left_alone = "batch normalisation needs every node's row"
         if left_alone is not None:
             return whole, Decision(name="prune", taken=False, what=left_alone)
-        steps = towards(csc, self._nodes, num_steps)
-        left = sum(step.csc.num_edges for step in steps) / (num_steps * csc.num_edges)
+        reached = reach(csc, self._nodes, num_steps)
+        left = reached.edges_left(csc) / (num_steps * csc.num_edges)
         if left > PRUNE_BELOW:
             what = f"{left:.0%} of the edges would be left"
             return whole, Decision(name="prune", taken=False, what=what)
-        sizes = [*[step.csc.num_src for step in steps], self._nodes.numel()]
-        rows = " -> ".join(f"{size:,}" for size in sizes)
+        rows = " -> ".join(f"{size:,}" for size in reversed(reached.sizes))
         what = f"{left:.0%} of the edges reach the nodes of the loss; rows per level {rows}"
-        return steps, Decision(name="prune", taken=True, what=what)
+        return towards(csc, reached), Decision(name="prune", taken=True, what=what)
 
     def _lower(self, program: Program, steps: list[Step], *, skip: str = "") -> Program:
         available = Hardware.detect().memory_available_bytes or 0

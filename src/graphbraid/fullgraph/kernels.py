@@ -18,7 +18,7 @@ from graphbraid.sparse_features import SparseFeatures
 
 ROWS_AT_A_TIME = 8192
 """Rows gathered at a time where a level reads only some of the features' rows."""
-COLUMNS_AT_A_TIME = 64
+COLUMNS_AT_A_TIME = 32
 """Columns aggregated at a time where only some rows of a hoisted aggregation are kept."""
 
 
@@ -75,16 +75,19 @@ class SparseInput:
     """The features in CSR: forward by rows, backward by columns."""
 
     def __init__(self, x: SparseFeatures, nodes: Tensor | None) -> None:
-        self.x = x if nodes is None else x.rows(nodes)
-        self.how = Aggregation(csc=structure(self.x), weight=self.x.values)
+        rows = x if nodes is None else x.rows(nodes)
+        pattern = structure(rows)
+        by_column, perm = pattern.transpose()
+        self._by_row = Aggregation(csc=pattern, weight=rows.values)
+        self._by_column = Aggregation(csc=by_column, weight=rows.values[perm])
 
     def multiply(self, weight: Tensor, out: Tensor, *, add: bool) -> None:
         """``out (+)= x weightᵀ``."""
-        aggregate(self.how, weight.t().contiguous(), out, out if add else None)
+        aggregate(self._by_row, weight.t().contiguous(), out, out if add else None)
 
     def weight_grad(self, grad: Tensor) -> Tensor:
         """``gradᵀ x``, ``(out_channels, in_channels)``."""
-        return self.how.backward(grad).t()
+        return self._by_column.forward(grad).t()
 
 
 @dataclass(frozen=True, eq=False, slots=True)

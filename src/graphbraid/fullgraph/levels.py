@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,6 +11,9 @@ from torch import Tensor
 from graphbraid.fullgraph.program import Adjacency
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.topology import Csc, index_dtype
+
+_EDGES_AT_A_TIME = 1 << 21
+"""Edges relabelled at a time: bounds what building the levels takes beside them."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -44,43 +48,81 @@ def whole_graph(csc: Csc, num_steps: int) -> list[Step]:
     return [Step(csc, None, None, None)] * num_steps
 
 
-def towards(csc: Csc, seeds: Tensor, num_steps: int) -> list[Step]:
-    """Only the nodes that the outputs of ``seeds`` depend on; each level is the start of the one before it.
+@dataclass(frozen=True, eq=False, slots=True)
+class Reach:
+    """The nodes that the outputs of some seeds depend on, nearest first."""
 
-    Args:
-        csc: the graph.
-        seeds: ``(num_seeds,)`` int64, each once: the last level, in this order.
-        num_steps: number of aggregations on the way.
+    nodes: Tensor
+    """``(num_reached,)`` int64: the seeds, in their order, then each further level's new nodes, rising."""
+    sizes: tuple[int, ...]
+    """How many of them each level holds, from the seeds' to level 0."""
+
+    def edges_left(self, csc: Csc) -> int:
+        """In-edges that the levels read, summed over the steps."""
+        degrees = csc.degrees()[self.nodes]
+        return sum(int(degrees[:size].sum()) for size in self.sizes[:-1])
+
+
+def reach(csc: Csc, seeds: Tensor, num_steps: int) -> Reach:
+    """All nodes within ``num_steps`` in-edges of ``seeds``, ``(num_seeds,)`` int64, each once."""
+    is_reached = torch.zeros(csc.num_src, dtype=torch.bool)
+    is_reached[seeds] = True
+    newest, found, sizes = seeds, [seeds], [seeds.numel()]
+    for _ in range(num_steps):
+        is_source = torch.zeros(csc.num_src, dtype=torch.bool)
+        for _, positions in _edges_of(csc, newest):
+            is_source[csc.indices[positions].long()] = True
+        newest = (is_source & ~is_reached).nonzero().squeeze(1)
+        is_reached[newest] = True
+        found.append(newest)
+        sizes.append(sizes[-1] + newest.numel())
+    return Reach(torch.cat(found), tuple(sizes))
+
+
+def towards(csc: Csc, reached: Reach) -> list[Step]:
+    """Only the edges that the outputs of the seeds depend on; each level is the start of the one before it.
+
+    Because levels are nested, the edges of every later step are the first edges of the first: one array
+    serves all.
 
     Returns:
         The steps, from level 0 to the last.
     """
-    steps: list[Step] = []
-    destinations = seeds
-    for _ in range(num_steps):
-        steps.append(_step_to(csc, destinations))
-        sources = steps[-1].sources
-        assert sources is not None
-        destinations = sources
-    return steps[::-1]
-
-
-def _step_to(csc: Csc, destinations: Tensor) -> Step:
-    """All in-edges of ``destinations``; sources are these first, then the others in rising order."""
-    degrees = csc.degrees()[destinations]
+    nodes, sizes = reached.nodes, reached.sizes
+    row_of = torch.full((csc.num_src,), -1, dtype=index_dtype(csc.num_src))
+    row_of[nodes] = torch.arange(nodes.numel(), dtype=row_of.dtype)
+    destinations = nodes[: sizes[-2]]
     indptr = torch.zeros(destinations.numel() + 1, dtype=torch.int64)
-    torch.cumsum(degrees, 0, out=indptr[1:])
-    edges = torch.repeat_interleave(csc.indptr[destinations] - indptr[:-1], degrees)
-    edges += torch.arange(edges.numel())
-    nodes = csc.indices[edges].long()
-    row_of = torch.full((csc.num_src,), -1, dtype=torch.int64)
-    row_of[nodes] = 0
-    row_of[destinations] = -1
-    sources = torch.cat((destinations, (row_of == 0).nonzero().squeeze(1)))
-    row_of[sources] = torch.arange(sources.numel())
-    indices = row_of[nodes].to(index_dtype(sources.numel()))
-    kept = edges if csc.weight is not None else None
-    return Step(Csc(indptr, indices, sources.numel()), sources, destinations, kept)
+    torch.cumsum(csc.degrees()[destinations], 0, out=indptr[1:])
+    indices = torch.empty(int(indptr[-1]), dtype=row_of.dtype)
+    edges = torch.empty(indices.numel(), dtype=torch.int64) if csc.weight is not None else None
+    for begin, positions in _edges_of(csc, destinations):
+        part = slice(begin, begin + positions.numel())
+        indices[part] = row_of[csc.indices[positions].long()]
+        if edges is not None:
+            edges[part] = positions
+    steps = []
+    for num_src, num_dst in zip(sizes[:0:-1], sizes[-2::-1], strict=True):
+        last = int(indptr[num_dst])
+        block = Csc(indptr[: num_dst + 1], indices[:last], num_src)
+        steps.append(Step(block, nodes[:num_src], nodes[:num_dst], None if edges is None else edges[:last]))
+    return steps
+
+
+def _edges_of(csc: Csc, nodes: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Positions of the in-edges of ``nodes``, in their order, some at a time, and where each part starts."""
+    degrees = csc.degrees()[nodes]
+    ends = degrees.cumsum(0)
+    row, begin = 0, 0
+    while row < nodes.numel():
+        next_row = max(row + 1, int(torch.searchsorted(ends, begin + _EDGES_AT_A_TIME)))
+        counts = degrees[row:next_row]
+        starts = csc.indptr[nodes[row:next_row]] - (ends[row:next_row] - counts) + begin
+        positions = torch.repeat_interleave(starts, counts)
+        positions += torch.arange(positions.numel())
+        yield begin, positions
+        begin += positions.numel()
+        row = next_row
 
 
 def aggregation(adjacency: Adjacency, csc: Csc) -> Aggregation:

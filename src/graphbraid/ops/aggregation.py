@@ -70,9 +70,8 @@ class Aggregation:
         """Apply the transposed map to ``grad``, ``(num_dst, width)``; otherwise as :meth:`forward`."""
         if out is None:
             out = grad.new_empty(self.csc.num_src, grad.shape[1])
-        run_spmm(
-            self.csc.transpose()[0], grad, self._transposed(grad.dtype), mean=False, addend=addend, out=out
-        )
+        reverse = self.csc.reversed() if self.weight is None else self.csc.transpose()[0]
+        run_spmm(reverse, grad, self._transposed(grad.dtype), mean=False, addend=addend, out=out)
         return out
 
     def scales(self, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
