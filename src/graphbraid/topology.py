@@ -82,7 +82,7 @@ class Csc:
         return self._transposed
 
     def reversed(self) -> Csc:
-        """The reversed edges by source, without weights; keeps 8 bytes an edge less than :meth:`transpose`."""
+        """The reversed edges by source, without weights; keeps 8 bytes an edge less than ``transpose``."""
         if self._transposed is not None:
             return self._transposed[0]
         if self._reversed is None:
