@@ -38,6 +38,7 @@ def main() -> None:
             out_dir=folder,
             eval_mode="sampled",
             workers=2,
+            memory_budget_bytes=BUDGET,
         )
         trainer.fit()
     print(json.dumps({**sizes(graph), "rss_loaded": at_start, "peak_rss": peak_rss()}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
@@ -14,7 +15,7 @@ from graphbraid.topology import Csc
 Features = Tensor | SparseFeatures
 
 
-class Conv(nn.Module):
+class Conv(nn.Module, ABC):
     """Base of the layers: ``conv(x, csc)`` maps ``num_src`` rows to ``num_dst`` rows.
 
     A block's destinations are a prefix of its sources, so a layer computes only the rows that the next one
@@ -41,9 +42,9 @@ class Conv(nn.Module):
         out = self.combine(x, csc)
         return out if self.bias is None else out + self.bias
 
+    @abstractmethod
     def combine(self, x: Features, csc: Csc) -> Tensor:
         """The layer without its final bias."""
-        raise NotImplementedError
 
     def check(self, x: Features, csc: Csc) -> None:
         """Raise DataError unless ``x`` is ``(num_src, in_channels)``."""

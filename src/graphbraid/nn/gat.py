@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -64,9 +66,9 @@ class AttentionConv(Conv):
             out = out + transform(self.res, x)[: csc.num_dst]
         return out
 
+    @abstractmethod
     def attend(self, x: Features, csc: Csc) -> Tensor:
         """``(num_dst, heads * out_channels)``: each head's weighted sum."""
-        raise NotImplementedError
 
     def extra_repr(self) -> str:
         """Channels and heads, as shown by ``print``."""

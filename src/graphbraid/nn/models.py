@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -23,7 +24,7 @@ from graphbraid.topology import Csc
 NORMS = {None: None, "none": None, "batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
 
 
-class GraphModel(nn.Module):
+class GraphModel(nn.Module, ABC):
     """Base of the models: ``num_layers`` layers; between two of them normalisation, activation and dropout.
 
     Args:
@@ -81,9 +82,9 @@ class GraphModel(nn.Module):
         make_norm = NORMS[norm]
         self.norms = None if make_norm is None else nn.ModuleList(make_norm(w) for w in widths[1:-1])
 
+    @abstractmethod
     def make_layer(self, in_channels: int, out_channels: int, **options: Any) -> nn.Module:
         """One layer of the stack."""
-        raise NotImplementedError
 
     def make_last_layer(self, in_channels: int, out_channels: int, **options: Any) -> nn.Module:
         """The layer that gives the model's output."""
