@@ -9,6 +9,7 @@ from tests.datasets.helpers import assert_same_graph
 from graphbraid import datasets, kernels
 from graphbraid.datasets import synthetic
 from graphbraid.errors import ConfigError
+from graphbraid.files import cache_folder
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def test_without_the_cache_nothing_is_written(cache):
 def test_the_cache_lies_in_the_home_folder_by_default(monkeypatch, tmp_path):
     monkeypatch.delenv("GRAPHBRAID_CACHE", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert synthetic.cache_folder() == tmp_path / ".cache" / "graphbraid" / "datasets"
+    assert cache_folder("datasets") == tmp_path / ".cache" / "graphbraid" / "datasets"
 
 
 def test_unknown_names_are_refused():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import platform
 import sys
@@ -80,6 +81,7 @@ def examine() -> dict[str, Any]:
         },
         "kernels": kernel_report,
         "openmp": {"runtimes": runtimes, "threads": _torch_threads()},
+        "rates": _rates(),
         "hardware": hardware.as_dict() | {"planned_cores": hardware.planned_cores},
         "problems": _problems(kernel_report, runtimes, hardware),
     }
@@ -98,6 +100,17 @@ def _kernels() -> dict[str, Any]:
     except KernelError as error:
         return {"active": None, "reason": str(error), "rejected": {}}
     return {"active": selection.variant, "reason": selection.reason, "rejected": dict(selection.rejected)}
+
+
+def _rates() -> dict[str, float]:
+    """What the cost model of full-graph training weighs on this machine; empty where no kernel can run."""
+    from graphbraid.fullgraph.measure import machine_rates
+
+    try:
+        rates = machine_rates()
+    except KernelError:
+        return {}
+    return dataclasses.asdict(rates) | {"gamma": rates.gamma}
 
 
 def _torch_threads() -> int:
@@ -145,6 +158,7 @@ def _show(report: dict[str, Any]) -> None:
     _print_rows("graphbraid", _software_rows(report))
     _print_rows("kernels", _kernel_rows(report))
     _print_rows("machine", Hardware.detect().rows())
+    _print_rows("rates", _rate_rows(report["rates"]))
     _print_rows("optional packages", _optional_rows(report))
     if not report["problems"]:
         console.print("[green]no problems found[/]")
@@ -177,6 +191,19 @@ def _kernel_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     rows += [(f"not {name}", why) for name, why in chosen["rejected"].items()]
     runtime = ", ".join(report["openmp"]["runtimes"]) or "not loaded"
     return [*rows, ("OpenMP", f"{runtime}; {report['openmp']['threads']} threads")]
+
+
+def _rate_rows(rates: dict[str, float]) -> list[tuple[str, str]]:
+    if not rates:
+        return []
+    giga = 1e9
+    return [
+        ("dense products", f"{rates['multiply_flops'] / giga:.0f} GFLOP/s"),
+        ("rows at random", f"{rates['row_bytes'] / giga:.1f} GB/s"),
+        ("in sequence", f"{rates['stream_bytes'] / giga:.1f} GB/s"),
+        ("sparse features", f"{rates['sparse_values'] / giga:.2f} G values/s, 16 columns at a time"),
+        ("sparse over dense", f"{rates['gamma']:.3f}: the density below which the sparse path is faster"),
+    ]
 
 
 def _optional_rows(report: dict[str, Any]) -> list[tuple[str, str]]:

@@ -6,16 +6,14 @@ import dataclasses
 import hashlib
 import json
 import logging
-import os
 import shutil
-from pathlib import Path
 
 from graphbraid.datasets.blockmodel import BlockModel, generate
 from graphbraid.datasets.store import open_store, save_store
 from graphbraid.errors import ConfigError, DataError, ResourceError
+from graphbraid.files import cache_folder
 from graphbraid.graph import Graph
 
-CACHE_VARIABLE = "GRAPHBRAID_CACHE"
 GENERATOR_VERSION = 1  # part of a cached graph's name: raise it when the same spec gives other bits
 
 EMBEDDED: dict[str, BlockModel] = {
@@ -63,7 +61,7 @@ def load_embedded(name: str, *, seed: int = 0, mmap: bool = True, cache: bool = 
     spec = dataclasses.replace(EMBEDDED[name], seed=seed)
     if not cache:
         return generate(spec, name)
-    folder = cache_folder() / f"{name}-{_digest(spec)}"
+    folder = cache_folder("datasets") / f"{name}-{_digest(spec)}"
     if folder.exists():
         try:
             return open_store(folder, mmap=mmap)
@@ -78,13 +76,6 @@ def load_embedded(name: str, *, seed: int = 0, mmap: bool = True, cache: bool = 
         return graph
     del graph  # before the stored copy is read
     return open_store(folder, mmap=mmap)
-
-
-def cache_folder() -> Path:
-    """Where generated datasets lie: ``$GRAPHBRAID_CACHE/datasets`` or ``~/.cache/graphbraid/datasets``."""
-    configured = os.environ.get(CACHE_VARIABLE, "").strip()
-    base = Path(configured).expanduser() if configured else Path.home() / ".cache" / "graphbraid"
-    return base / "datasets"
 
 
 def _digest(spec: BlockModel) -> str:

@@ -14,6 +14,7 @@ from graphbraid.fullgraph import lower
 from graphbraid.fullgraph.executor import Executor
 from graphbraid.fullgraph.facts import Facts, Rates, facts_of
 from graphbraid.fullgraph.levels import Step, reach, towards, whole_graph
+from graphbraid.fullgraph.measure import machine_rates
 from graphbraid.fullgraph.program import Decision, Program
 from graphbraid.fullgraph.recognise import read_model
 from graphbraid.fullgraph.symmetry import with_shared_transpose
@@ -40,7 +41,8 @@ class Engine:
         graph: features and edges; used in place.
         nodes: ``(num_nodes,)`` int64, each once: whose outputs are trained on.
         passes: names of the lowering passes that may run.
-        rates: this machine's rates; None: typical ones.
+        rates: what the cost model weighs; None: this machine's, measured once
+            (:func:`graphbraid.fullgraph.measure.machine_rates`).
 
     Raises:
         NotLoweredError: names the part of the model that has no lowered form.
@@ -63,7 +65,7 @@ class Engine:
                 "the model needs node features, but graph.x is None; give some with replace(x=...)"
             )
         self.model = model
-        self._passes, self._rates = _checked_passes(passes), rates or Rates()
+        self._passes, self._rates = _checked_passes(passes), rates or machine_rates()
         self._nodes = _checked_nodes(nodes, graph.num_nodes)
         read = read_model(model, int(graph.x.shape[1]))
         self._csc, shared = with_shared_transpose(graph.csc, wanted="symmetry" in self._passes)
