@@ -21,6 +21,7 @@ from rich.table import Table
 from benchmarks.common import Contender, add_common_arguments, ours, run_in_turn, write_results
 
 GRAPHS = ["corafull-like", "physics-like", "flickr-like", "arxiv-like", "products-lite", "reddit-lite"]
+REAL = ["coauthor_physics", "nell", "blogcatalog", "amazon_computers", "facebook_pages"]
 PASSES = ["prune", "symmetry", "input_path", "hoist", "order", "fuse"]
 PEERS = ["pyg", "dgl"]
 
@@ -109,7 +110,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_common_arguments(parser)
-    parser.add_argument("--names", nargs="+", default=GRAPHS)
+    parser.add_argument("--names", nargs="+", help="folders under --graphs; default: the six generated ones")
+    parser.add_argument("--real", action="store_true", help="the real graphs, made by benchmarks.graphs")
     parser.add_argument("--model", default="gcn", choices=["gcn", "sage", "gin", "gat"])
     parser.add_argument("--no-ablation", action="store_true")
     options = parser.parse_args()
@@ -117,9 +119,9 @@ def main() -> None:
         parser.error(
             "--peer-python must name the Python of an environment with dgl 2.1; see benchmarks/README.md"
         )
-    rows = [measure_graph(graph, options) for graph in options.names]
+    rows = [measure_graph(graph, options) for graph in options.names or (REAL if options.real else GRAPHS)]
     show(rows)
-    name = "fullgraph" if options.model == "gcn" else f"fullgraph_{options.model}"
+    name = "_".join(["fullgraph"] + [options.model] * (options.model != "gcn") + ["real"] * options.real)
     means = {peer: geometric_mean([row["ratio"][peer] for row in rows]) for peer in PEERS}
     print("wrote", write_results(name, {"rows": rows, "geometric_mean": means}, options.out))
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.graphs web_cnr2000.npz GRAPHS/web_cnr2000
 
-makes such a folder of an npz archive that has no features of its own.
+makes such a folder of an npz archive; one without features gets random ones.
 """
 
 from __future__ import annotations
@@ -32,28 +32,30 @@ def load(folder: Path, *, features: bool = True) -> Graph:
     )
 
 
-def from_npz(source: Path, folder: Path, *, num_features: int = 128, train_share: float = 0.25) -> None:
-    """Writes a topology-only npz graph as such a folder, with random features, labels and training nodes."""
-    topology = load_npz(source).csc
+def from_npz(source: Path, folder: Path, *, num_features: int = 128) -> None:
+    """Writes an npz graph as such a folder, both directions of its edges, with 60 % of the labels for training.
+
+    A graph without features gets random ones, random labels and a quarter of its nodes for training.
+    """
+    graph = load_npz(source)
     draw = np.random.default_rng(0)
-    parts = {
-        "indptr": topology.indptr.numpy(),
-        "indices": topology.indices.numpy().astype(np.int64),
-        "x": draw.standard_normal((topology.num_src, num_features), dtype=np.float32),
-        "y": draw.integers(0, 16, topology.num_src),
-        "train_idx": np.sort(
-            draw.choice(topology.num_src, int(train_share * topology.num_src), replace=False)
-        ),
-    }
+    if graph.x is None or graph.y is None:
+        csc, num_nodes = graph.csc, graph.num_nodes
+        x = draw.standard_normal((num_nodes, num_features), dtype=np.float32)
+        y, labelled, share = draw.integers(0, 16, num_nodes), np.arange(num_nodes), 0.25
+    else:
+        csc = graph.symmetrize().csc
+        x, y, share = graph.dense_x().numpy(), graph.y.numpy(), 0.6
+        labelled = (y >= 0).nonzero()[0]
+    train = np.sort(draw.choice(labelled, int(share * len(labelled)), replace=False))
+    parts = {"indptr": csc.indptr.numpy(), "indices": csc.indices.numpy().astype(np.int64), "x": x, "y": y}
     folder.mkdir(parents=True, exist_ok=True)
-    for name, values in parts.items():
+    for name, values in {**parts, "train_idx": train}.items():
         np.save(folder / f"{name}.npy", values)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description="Writes a graph folder from an npz archive without features."
-    )
+    parser = argparse.ArgumentParser(description="Writes a graph folder from an npz archive.")
     parser.add_argument("source", type=Path)
     parser.add_argument("folder", type=Path)
     from_npz(**vars(parser.parse_args()))

@@ -13,6 +13,7 @@ from graphbraid import nn as gnn
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.fullgraph import ALL, Engine, Uncompiled
 from graphbraid.fullgraph import engine as engine_module
+from graphbraid.fullgraph.facts import Rates
 
 MODELS = {
     "gcn": lambda **o: gnn.GCN(CHANNELS, 16, CLASSES, 3, **o),
@@ -187,6 +188,21 @@ def test_bits_do_not_depend_on_threads():
         return [out.detach(), *gradients(model, loss_of(out, graph)), engine.predict()]
 
     assert_same_bits_with_any_threads(run)
+
+
+@pytest.mark.parametrize("name", ["gcn", "sage", "gin", "gat", "gatv2", "mlp"])
+def test_sparse_features_are_never_made_dense(name, monkeypatch):
+    graph = make_graph(sparse=True, density=0.05)
+    rates = Rates(sparse_values=1e12)  # so that the sparse path is chosen for a graph as small as this
+    model = MODELS[name](dropout=0.0)
+    expected = model(graph.x, graph.csc)[graph.split("train")].detach()
+    monkeypatch.setattr(type(graph.x), "to_dense", lambda _: pytest.fail("made dense"))
+    engine = Engine(model, graph, graph.split("train"), rates=rates)
+    assert engine.program.settings["input_path"] == "sparse"
+    outputs = engine()
+    torch.testing.assert_close(outputs, expected, rtol=1e-4, atol=1e-5)
+    loss_of(outputs, graph).backward()
+    engine.predict()
 
 
 def test_explain_names_each_decision_and_the_arena():

@@ -30,14 +30,19 @@ Pass = Callable[[Program, Facts], Program]
 def choose_input_path(program: Program, facts: Facts) -> Program:
     """Multiply the features as sparse or as dense, whichever takes less time."""
     width = sum(program.width(op.out) for op in program.consumers(INPUT) if isinstance(op, Linear))
-    readers = [op for op in program.consumers(INPUT) if not isinstance(op, Own)]
-    if not width or not all(isinstance(op, Linear) for op in readers):
+    readers = [
+        op
+        for reader in program.consumers(INPUT)
+        for op in (program.consumers(reader.out) if isinstance(reader, Own) else [reader])
+    ]
+    if not width or not all(isinstance(op, Linear) and len(op.inputs) == 1 for op in readers):
         why = "the features are read by something else than a linear map"
         return _decided(program, "input path", False, f"dense: {why}", input_path="dense")
     rows = facts.rows[0]
     sparse = 2 * facts.sparse_seconds(rows, width)
     dense = 2 * facts.multiply_seconds(rows, facts.in_channels, width)
     takes_sparse = sparse < dense
+    ops = _own_after_linear(program) if takes_sparse else program.ops
     what = f"{'sparse' if takes_sparse else 'dense'}: {facts.density:.4g} of the features are not zero"
     return _decided(
         program,
@@ -46,8 +51,24 @@ def choose_input_path(program: Program, facts: Facts) -> Program:
         what,
         saves=_seconds(abs(dense - sparse)),
         instead_of=f"{'dense' if takes_sparse else 'sparse'}, {_seconds(max(sparse, dense))} an epoch",
+        ops=ops,
         input_path="sparse" if takes_sparse else "dense",
     )
+
+
+def _own_after_linear(program: Program) -> tuple[Op, ...]:
+    """Linear maps of the features' own rows become own rows of linear maps: sparse rows are never dense."""
+    ops: list[Op] = []
+    for op in program.ops:
+        maker = program.producer(op.inputs[0])
+        if isinstance(op, Own) and op.inputs == (INPUT,):
+            continue
+        if isinstance(op, Linear) and isinstance(maker, Own) and maker.inputs == (INPUT,):
+            ops.append(Linear(out=f"{op.out}_all", inputs=(INPUT,), weight=op.weight))
+            ops.append(Own(out=op.out, inputs=(f"{op.out}_all",)))
+        else:
+            ops.append(op)
+    return tuple(ops)
 
 
 def hoist(program: Program, facts: Facts) -> Program:

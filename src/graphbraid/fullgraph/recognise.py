@@ -139,8 +139,15 @@ class Convolutions:
     def _gin(self, conv: Any, x: str) -> tuple[str, Any]:
         _refuse(conv.eps.requires_grad, "with train_eps=True")
         adjacency = Adjacency(kind="sum", loop_scale=1.0 + float(conv.eps))
-        out = self.writer.add(Aggregate, x, adjacency=adjacency)
-        return rowwise(self.writer, "nn", conv.nn, out), None
+        layers = list(conv.nn) if isinstance(conv.nn, nn.Sequential) else [conv.nn]
+        bias = None
+        if layers and _is_linear(layers[0]):  # W (A x) = A (W x): lowering chooses
+            first = layers.pop(0)
+            x, bias = self.writer.add(Linear, x, weight=first.weight), first.bias
+        out = self.writer.epilogue(self.writer.add(Aggregate, x, adjacency=adjacency), bias=bias)
+        for layer in layers:
+            out = rowwise(self.writer, "nn", layer, out)
+        return out, None
 
     def _gat(self, conv: Any, x: str) -> tuple[str, Any]:
         _refuse(getattr(conv, "lin", None) is None, "with two input widths")
@@ -206,13 +213,17 @@ def rowwise(writer: Writer, name: str, module: nn.Module, x: str) -> str:
         for key, child in module.named_children():
             x = rowwise(writer, f"{name}.{key}", child, x)
         return x
-    if isinstance(module, nn.Linear) or (type(module).__name__ == "Linear" and hasattr(module, "weight")):
+    if _is_linear(module):
         return writer.linear(x, module)
     act = _ACTIVATIONS.get(type(module), lambda _: None)(module)
     if act is not None or isinstance(module, nn.Dropout):
         p = float(module.p) if isinstance(module, nn.Dropout) else 0.0
         return writer.epilogue(x, act=act or "none", p=p)
     return writer.add(Module, x, **_module_fields(name, module))
+
+
+def _is_linear(module: nn.Module) -> bool:
+    return isinstance(module, nn.Linear) or (type(module).__name__ == "Linear" and hasattr(module, "weight"))
 
 
 def _module_fields(name: str, module: nn.Module) -> dict[str, Any]:
