@@ -33,7 +33,7 @@ def load(folder: Path, *, features: bool = True) -> Graph:
 
 
 def from_npz(source: Path, folder: Path, *, num_features: int = 128) -> None:
-    """Writes an npz graph as such a folder, both directions of its edges, with 60 % of the labels for training.
+    """Writes an npz graph as such a folder: both directions of its edges, 60 % of its labels for training.
 
     A graph without features gets random ones, random labels and a quarter of its nodes for training.
     """
@@ -44,7 +44,7 @@ def from_npz(source: Path, folder: Path, *, num_features: int = 128) -> None:
         x = draw.standard_normal((num_nodes, num_features), dtype=np.float32)
         y, labelled, share = draw.integers(0, 16, num_nodes), np.arange(num_nodes), 0.25
     else:
-        csc = graph.symmetrize().csc
+        csc = graph.symmetrized().csc
         x, y, share = graph.dense_x().numpy(), graph.y.numpy(), 0.6
         labelled = (y >= 0).nonzero()[0]
     train = np.sort(draw.choice(labelled, int(share * len(labelled)), replace=False))
