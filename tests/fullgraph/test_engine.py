@@ -141,7 +141,7 @@ def pyg_losses(kind, graph, how, *, epochs=20):
         model, x = model.double(), x.double()
     engine = graphbraid.compile(model, graph) if how == "compiled" else None
     assert not isinstance(engine, Uncompiled), engine.explain()
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    optimizer = torch.optim.Adam(model.parameters(), 0.002)
     losses = []
     for _ in range(epochs):
         optimizer.zero_grad()
@@ -161,9 +161,10 @@ def test_a_pyg_stack_trains_as_it_does_uncompiled_for_twenty_epochs(kind):
     compiled, plain = (
         ((pyg_losses(kind, graph, how) - exact) / exact).abs() for how in ("compiled", "float32")
     )
-    # Adam turns the rounding of a gradient near zero into a step: where PyG's own float32 strays further than
-    # 1e-5 from float64 (GATv2 does), so may ours, as far.
-    assert compiled.max() <= max(1e-5, 2 * float(plain.max()))
+    # At a larger rate Adam turns the rounding of a gradient near zero into a step, and PyG's own float32
+    # strays further than 1e-5 from its float64 (GATv2, after ten epochs at 0.01).
+    assert plain.max() <= 1e-5
+    assert compiled.max() <= 1e-5
 
 
 def test_a_pyg_stack_s_dropout_is_seen_whatever_mode_the_model_is_in():
@@ -175,8 +176,9 @@ def test_a_pyg_stack_s_dropout_is_seen_whatever_mode_the_model_is_in():
 
 
 def test_bits_do_not_depend_on_threads():
-    from tests.ops.graphs import assert_same_bits_with_any_threads
+    from tests.ops.graphs import assert_same_bits_with_any_threads, skip_where_torch_multiplies
 
+    skip_where_torch_multiplies()
     graph = make_graph(symmetric=True)
     torch.manual_seed(0)
     model = MODELS["sage"](dropout=0.3)

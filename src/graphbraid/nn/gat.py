@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from graphbraid.errors import ConfigError
 from graphbraid.nn.conv import Conv, Features, zero_bias
 from graphbraid.nn.linear import Linear, glorot
-from graphbraid.ops import gat_attention, gatv2_attention, sparse_linear
+from graphbraid.ops import dense_linear, gat_attention, gatv2_attention, sparse_linear
 from graphbraid.sparse_features import SparseFeatures
 from graphbraid.topology import Csc
 
@@ -250,6 +250,6 @@ def head_dot(rows: Tensor, att: Tensor) -> Tensor:
     """
     heads = att.shape[1]
     if heads == 1:
-        return rows @ att[0].t().to(rows.dtype)
+        return dense_linear(rows, att[0].to(rows.dtype))
     spread = att[0][:, :, None] * torch.eye(heads, dtype=att.dtype, device=att.device)[:, None]
-    return rows @ spread.flatten(0, 1).to(rows.dtype)
+    return dense_linear(rows, spread.flatten(0, 1).t().to(rows.dtype))
