@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Rewrites constraints.txt: installs everything in a fresh environment, keeping torch's pin, and freezes it.
+# Rewrites constraints.txt: installs everything in a fresh environment, keeping the pins of torch and of triton, which
+# torch's CUDA builds ask for by version, and freezes it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-torch=$(grep -E '^torch==' constraints.txt)
+mapfile -t pins < <(grep -E '^(torch|triton)==' constraints.txt)
 "${PYTHON:-python3}" -m venv "$folder/venv"
 pip=("$folder/venv/bin/python" -m pip --disable-pip-version-check)
-"${pip[@]}" install --quiet "$torch" scikit-build-core nanobind cmake ninja
+"${pip[@]}" install --quiet "${pins[@]}" scikit-build-core nanobind cmake ninja
 "${pip[@]}" install --quiet --no-build-isolation '.[dev]'
 {
   sed -n '/^#/p' constraints.txt
