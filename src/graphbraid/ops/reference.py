@@ -31,6 +31,7 @@ __all__ = [
     "epilogue_backward",
     "gat_backward",
     "gat_forward",
+    "gather_rows",
     "gatv2_backward",
     "gatv2_forward",
     "sddmm",
@@ -135,6 +136,11 @@ def sddmm(
     right = right if src_scale is None else right * src_scale[:, None]
     products = left[destinations(indptr)] * right[indices.long()]
     out.copy_(products.reshape(*out.shape, products.shape[1] // out.shape[1]).sum(-1))
+
+
+def gather_rows(x: Tensor, ids: Tensor, out: Tensor) -> None:
+    """``out[i] = x[ids[i]]``."""
+    torch.index_select(x, 0, ids, out=out)
 
 
 def tall_product(a: Tensor, b: Tensor, out: Tensor, add: bool) -> None:

@@ -1,0 +1,31 @@
+"""Triton kernels for CUDA tensors: the functions of the compiled CPU kernels, with the same arguments.
+
+Importing this package imports triton; :func:`graphbraid.ops.aggregation.backend` does so for the first CUDA
+tensor it sees. The twins in :mod:`graphbraid.ops.reference` say what each function computes. Inputs are
+checked by the operators. Sums are in float32 and in a fixed order: results do not differ between runs.
+"""
+
+from graphbraid.ops.triton.attention import gat_forward, gatv2_forward
+from graphbraid.ops.triton.attention_backward import gat_backward, gatv2_backward
+from graphbraid.ops.triton.edge_softmax import edge_softmax, edge_softmax_backward
+from graphbraid.ops.triton.epilogue import epilogue, epilogue_backward
+from graphbraid.ops.triton.gather import gather_rows
+from graphbraid.ops.triton.sddmm import sddmm
+from graphbraid.ops.triton.spmm import spmm
+from graphbraid.ops.triton.spmm_max import spmm_max, spmm_max_backward
+
+__all__ = [
+    "edge_softmax",
+    "edge_softmax_backward",
+    "epilogue",
+    "epilogue_backward",
+    "gat_backward",
+    "gat_forward",
+    "gather_rows",
+    "gatv2_backward",
+    "gatv2_forward",
+    "sddmm",
+    "spmm",
+    "spmm_max",
+    "spmm_max_backward",
+]

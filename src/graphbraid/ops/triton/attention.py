@@ -1,0 +1,279 @@
+"""Fused attention over in-neighbours in Triton, GAT and GATv2; the formulas of ``csrc/attention.inl``.
+
+With e = u -> v, per head h:
+
+    GAT    logit[e, h] = leaky(src_logit[u, h] + dst_logit[v, h])
+    GATv2  logit[e, h] = sum over c of att[h, c] * leaky(src[u, h, c] + dst[v, h, c])
+    out[v, h, :] = sum of mask[e, h] * softmax over v's edges(logit)[e, h] * src[u, h, :]
+
+Forward walks each row once with running maxima and keeps the log-sum-exp of each row and head. Backward
+computes the coefficients again from it. With D[v, h] = <grad[v, h, :], out[v, h, :]> the gradient of a logit
+is
+
+    g[e, h] = alpha * (mask * <grad[v, h, :], src[u, h, :]> - D[v, h])
+
+Largest temporary: (num_edges, heads). An implicit self-loop is one more edge at the end of its row, with id
+num_edges + v; stored ones are left out then. A tile is (EDGES, HEADS, CHANNELS): each row of src is read once
+for as many heads as fit, all channels of a head at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from graphbraid.ops.triton.dropout import dropout_arguments, dropout_key, kept
+from graphbraid.ops.triton.partition import Segments, edges_of, on_device_of, segments_of
+
+_LOWEST = tl.constexpr(-1e38)  # finite, so that the difference of two empty maxima is 0 and not NaN
+COUNTS = ["num_loops", "num_edges", "seed", "threshold"]  # differ between batches: no kernel for each
+
+
+@triton.jit
+def edges_to_nodes(
+    first,  # of the tile's edges
+    end,  # of the row's stored edges
+    stop,  # one further where the row has an implicit self-loop
+    row,
+    ids,  # (num_edges,) int32 or int64: the other end of each edge
+    perm,  # (num_edges,) int64 edge numbers, or None where they are the positions
+    num_edges,
+    LOOPS: tl.constexpr,
+    EDGES: tl.constexpr,
+):
+    """Of EDGES edges: the node at the other end, the edge's number, and whether it counts."""
+    e = first + tl.arange(0, EDGES)
+    stored = e < end
+    live = e < stop
+    node = tl.load(ids + e, mask=stored, other=0).to(tl.int64)
+    number = e
+    if perm is not None:
+        number = tl.load(perm + e, mask=stored, other=0)
+    if LOOPS:
+        live = live & ((e >= end) | (node != row))
+        node = tl.where(stored, node, row)
+        number = tl.where(stored, number, num_edges + row)
+    return node, number, live
+
+
+@triton.jit
+def leaky(z, slope):
+    """Leaky ReLU."""
+    return tl.where(z > 0, z, z * slope)
+
+
+@triton.jit(do_not_specialize=COUNTS)
+def attend_kernel(
+    indptr,  # (num_dst + 1,) int64
+    indices,  # (num_edges,) int32 or int64, in [0, num_src)
+    src,  # (num_src, heads * channels) float32, float16 or bfloat16
+    src_logit,  # (num_src, heads) float32; None: GATv2
+    dst_logit,  # (num_dst, heads) float32; None: GATv2
+    dst,  # (num_dst, heads * channels) of src's dtype; None: GAT
+    att,  # (heads, channels) float32; None: GAT
+    out,  # (num_dst, heads * channels) of src's dtype
+    lse,  # (num_dst, heads) float32
+    partial,  # (num_segments, heads * channels) float32: written where PARTIAL, else read; None without hubs
+    partial_top,  # (num_segments, heads) float32, likewise
+    partial_total,  # likewise
+    segment_row,  # see partition.Segments
+    segment_first,
+    slope,
+    num_loops,
+    num_edges,
+    seed,
+    threshold,
+    keep_scale,
+    heads,
+    channels,
+    LOOPS: tl.constexpr,
+    DROPOUT: tl.constexpr,
+    PARTIAL: tl.constexpr,
+    SEGMENT: tl.constexpr,
+    EDGES: tl.constexpr,
+    HEADS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
+    """Forward of HEADS heads of one row, or of one segment of a hub.
+
+    Each of EDGES lanes keeps its own maximum and sums, scaled as the maximum rises; the lanes meet at the
+    end. Bound by reading num_edges rows of src.
+    """
+    item = tl.program_id(0).to(tl.int64)
+    h = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
+    c = tl.arange(0, CHANNELS)
+    head = h < heads
+    inside = head[:, None] & (c < channels)[None, :]
+    place = h[:, None] * channels + c[None, :]
+    width = heads * channels
+    v, begin, end = edges_of(item, indptr, segment_row, segment_first, SEGMENT, PARTIAL)
+    stop = end
+    if LOOPS and not PARTIAL:
+        stop = tl.where(v < num_loops, end + 1, end)
+    if att is None:
+        right = tl.load(dst_logit + v * heads + h, mask=head, other=0.0)
+    else:
+        right = tl.load(dst + v * width + place, mask=inside, other=0.0).to(tl.float32)
+        scale = tl.load(att + place, mask=inside, other=0.0)
+    top = tl.full((EDGES, HEADS), _LOWEST, tl.float32)
+    total = tl.zeros((EDGES, HEADS), tl.float32)
+    acc = tl.zeros((EDGES, HEADS, CHANNELS), tl.float32)
+    for first in range(begin, stop, EDGES):
+        u, number, live = edges_to_nodes(first, end, stop, v, indices, None, num_edges, LOOPS, EDGES)
+        at = u[:, None, None] * width + place[None, :, :]
+        rows = tl.load(src + at, mask=live[:, None, None] & inside[None, :, :], other=0.0).to(tl.float32)
+        if att is None:
+            at_logit = u[:, None] * heads + h[None, :]
+            left = tl.load(src_logit + at_logit, mask=live[:, None] & head[None, :], other=0.0)
+            logit = leaky(left + right[None, :], slope)
+        else:
+            logit = tl.sum(scale[None, :, :] * leaky(rows + right[None, :, :], slope), axis=2)
+        logit = tl.where(live[:, None], logit, -float("inf"))
+        raised = tl.maximum(top, logit)
+        shrink = tl.exp(top - raised)
+        power = tl.exp(logit - raised)
+        total = total * shrink + power
+        if DROPOUT:
+            stays = kept(dropout_key(seed, number)[:, None], h[None, :], threshold)
+            power = tl.where(stays, power * keep_scale, 0.0)
+        acc = acc * shrink[:, :, None] + power[:, :, None] * rows
+        top = raised
+    if not PARTIAL and segment_row is not None:
+        last = tl.load(segment_first + v + 1)
+        for first in range(tl.load(segment_first + v), last, EDGES):
+            s = first + tl.arange(0, EDGES)
+            live = s < last
+            at_head = s[:, None] * heads + h[None, :]
+            at = s[:, None, None] * width + place[None, :, :]
+            mask = live[:, None] & head[None, :]
+            logit = tl.load(partial_top + at_head, mask=mask, other=_LOWEST)
+            sums = tl.load(partial_total + at_head, mask=mask, other=0.0)
+            rows = tl.load(partial + at, mask=live[:, None, None] & inside[None, :, :], other=0.0)
+            raised = tl.maximum(top, logit)
+            shrink = tl.exp(top - raised)
+            power = tl.exp(logit - raised)
+            total = total * shrink + power * sums
+            acc = acc * shrink[:, :, None] + power[:, :, None] * rows
+            top = raised
+    best = tl.max(top, axis=0)
+    shrink = tl.exp(top - best[None, :])
+    row_total = tl.sum(total * shrink, axis=0)
+    row = tl.sum(acc * shrink[:, :, None], axis=0)
+    if PARTIAL:
+        tl.store(partial_top + item * heads + h, best, mask=head)
+        tl.store(partial_total + item * heads + h, row_total, mask=head)
+        tl.store(partial + item * width + place, row, mask=inside)
+    else:
+        is_empty = row_total == 0
+        divisor = tl.where(is_empty, 1.0, row_total)
+        tl.store(out + v * width + place, row / divisor[:, None], mask=inside)
+        tl.store(lse + v * heads + h, tl.where(is_empty, 0.0, best + tl.log(divisor)), mask=head)
+
+
+def gat_forward(
+    indptr: Tensor,
+    indices: Tensor,
+    src: Tensor,
+    src_logit: Tensor,
+    dst_logit: Tensor,
+    slope: float,
+    num_loops: int,
+    p: float,
+    seed: int,
+    out: Tensor,
+    lse: Tensor,
+) -> None:
+    """The arguments of the twin in ``ops/attention_reference.py``; rows contiguous."""
+    _attend(indptr, indices, src, (src_logit, dst_logit, None, None), slope, num_loops, p, seed, out, lse)
+
+
+def gatv2_forward(
+    indptr: Tensor,
+    indices: Tensor,
+    src: Tensor,
+    dst: Tensor,
+    att: Tensor,
+    slope: float,
+    num_loops: int,
+    p: float,
+    seed: int,
+    out: Tensor,
+    lse: Tensor,
+) -> None:
+    """The arguments of the twin in ``ops/attention_reference.py``; rows contiguous."""
+    _attend(indptr, indices, src, (None, None, dst, att), slope, num_loops, p, seed, out, lse)
+
+
+def _attend(
+    indptr: Tensor,
+    indices: Tensor,
+    src: Tensor,
+    ends: tuple[Tensor | None, ...],
+    slope: float,
+    num_loops: int,
+    p: float,
+    seed: int,
+    out: Tensor,
+    lse: Tensor,
+) -> None:
+    if out.numel() == 0:
+        return
+    num_edges, heads = indices.numel(), lse.shape[1]
+    segments = segments_of(indptr, num_edges)
+    partial = partial_rows(segments, lse, out.shape[1], heads, heads)
+
+    def launch(items: int, is_partial: bool, grid: int, tile: dict[str, int]) -> None:
+        attend_kernel[(items, grid)](
+            indptr,
+            indices,
+            src,
+            *ends,
+            out,
+            lse,
+            *partial,
+            *rows_and_firsts(segments),
+            float(slope),
+            num_loops,
+            num_edges,
+            heads=heads,
+            channels=out.shape[1] // heads,
+            LOOPS=num_loops > 0,
+            PARTIAL=is_partial,
+            SEGMENT=1 if segments is None else segments.length,
+            **dropout_arguments(p, seed),
+            **tile,
+        )
+
+    launch_over(segments, out, heads, launch)
+
+
+def launch_over(segments: Segments | None, rows: Tensor, heads: int, launch: Any) -> None:
+    """Launch over the segments of hubs, then over all of ``rows``, by heads that share a tile."""
+    if rows.numel() == 0:
+        return
+    channels = triton.next_power_of_2(rows.shape[1] // heads)
+    together = max(1, min(triton.next_power_of_2(heads), 256 // channels))
+    # About 1024 numbers in a tile: eight a lane of four warps, times two or three matrices.
+    edges = max(1, min(16, 1024 // (together * channels)))
+    warps = max(1, min(8, edges * together * channels // 256))
+    tile = {"EDGES": edges, "HEADS": together, "CHANNELS": channels, "num_warps": warps}
+    with on_device_of(rows):
+        if segments is not None:
+            launch(segments.count, True, triton.cdiv(heads, together), tile)
+        launch(rows.shape[0], False, triton.cdiv(heads, together), tile)
+
+
+def partial_rows(segments: Segments | None, like: Tensor, *widths: int) -> list[Tensor | None]:
+    """A float32 buffer of each width, one row per segment."""
+    if segments is None:
+        return [None] * len(widths)
+    return [like.new_empty((segments.count, width), dtype=torch.float32) for width in widths]
+
+
+def rows_and_firsts(segments: Segments | None) -> tuple[Tensor | None, Tensor | None]:
+    """What kernels take of ``segments``."""
+    return (None, None) if segments is None else (segments.row, segments.first)

@@ -1,0 +1,459 @@
+"""Gradients of fused attention in Triton; the formulas stand in ``attention.py`` beside this file."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from graphbraid.ops.triton.attention import (
+    COUNTS,
+    edges_to_nodes,
+    launch_over,
+    leaky,
+    partial_rows,
+    rows_and_firsts,
+)
+from graphbraid.ops.triton.dropout import dropout_arguments, dropout_key, kept
+from graphbraid.ops.triton.edge_softmax import row_sums
+from graphbraid.ops.triton.epilogue import column_sums
+from graphbraid.ops.triton.partition import edges_of, on_device_of, segments_of
+
+
+@triton.jit(do_not_specialize=["count"])
+def row_dots_kernel(
+    a,  # (count, channels) float32, float16 or bfloat16
+    b,  # (count, channels) of the same dtype
+    out,  # (count,) float32
+    count,
+    channels,
+    ROWS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
+    """out[i] = <a[i, :], b[i, :]>. Bound by reading both once."""
+    i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    c = tl.arange(0, CHANNELS)
+    mask = (i < count)[:, None] & (c < channels)[None, :]
+    place = i[:, None] * channels + c[None, :]
+    left = tl.load(a + place, mask=mask, other=0.0).to(tl.float32)
+    right = tl.load(b + place, mask=mask, other=0.0).to(tl.float32)
+    tl.store(out + i, tl.sum(left * right, axis=1), mask=i < count)
+
+
+@triton.jit(do_not_specialize=COUNTS)
+def gat_backward_kernel(
+    t_indptr,  # (num_src + 1,) int64, of the transpose
+    t_indices,  # (num_edges,) int32 or int64: destinations
+    perm,  # (num_edges,) int64: edge of the transpose -> edge
+    src,  # (num_src, heads * channels) float32, float16 or bfloat16
+    src_logit,  # (num_src, heads) float32
+    dst_logit,  # (num_dst, heads) float32
+    lse,  # (num_dst, heads) float32
+    grad,  # (num_dst, heads * channels) of src's dtype
+    d,  # (num_dst, heads) float32: D
+    edge_grad,  # (num_edges + num_loops, heads) float32, written: gradient of src_logit[u] + dst_logit[v]
+    grad_src,  # (num_src, heads * channels) of src's dtype
+    grad_src_logit,  # (num_src, heads) float32
+    partial,  # (num_segments, heads * channels) float32: written where PARTIAL, else read; None without hubs
+    partial_logit,  # (num_segments, heads) float32, likewise
+    segment_row,
+    segment_first,
+    slope,
+    num_loops,
+    num_edges,
+    seed,
+    threshold,
+    keep_scale,
+    heads,
+    channels,
+    LOOPS: tl.constexpr,
+    DROPOUT: tl.constexpr,
+    PARTIAL: tl.constexpr,
+    SEGMENT: tl.constexpr,
+    EDGES: tl.constexpr,
+    HEADS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
+    """GAT's gradients by source: of its row and logits, and each edge's part of the destinations' logits.
+
+    Bound by reading num_edges rows of grad.
+    """
+    item = tl.program_id(0).to(tl.int64)
+    h = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
+    c = tl.arange(0, CHANNELS)
+    head = h < heads
+    inside = head[:, None] & (c < channels)[None, :]
+    place = h[:, None] * channels + c[None, :]
+    width = heads * channels
+    u, begin, end = edges_of(item, t_indptr, segment_row, segment_first, SEGMENT, PARTIAL)
+    stop = end
+    if LOOPS and not PARTIAL:
+        stop = tl.where(u < num_loops, end + 1, end)
+    own = tl.load(src + u * width + place, mask=inside, other=0.0).to(tl.float32)
+    own_logit = tl.load(src_logit + u * heads + h, mask=head, other=0.0)
+    acc = tl.zeros((EDGES, HEADS, CHANNELS), tl.float32)
+    acc_logit = tl.zeros((EDGES, HEADS), tl.float32)
+    for first in range(begin, stop, EDGES):
+        v, number, live = edges_to_nodes(first, end, stop, u, t_indices, perm, num_edges, LOOPS, EDGES)
+        mask = live[:, None] & head[None, :]
+        at_head = v[:, None] * heads + h[None, :]
+        at = v[:, None, None] * width + place[None, :, :]
+        g = tl.load(grad + at, mask=live[:, None, None] & inside[None, :, :], other=0.0).to(tl.float32)
+        z = own_logit[None, :] + tl.load(dst_logit + at_head, mask=mask, other=0.0)
+        # exp(-inf) = 0: an edge that does not count has no coefficient.
+        alpha = tl.exp(leaky(z, slope) - tl.load(lse + at_head, mask=mask, other=float("inf")))
+        reached = tl.sum(g * own[None, :, :], axis=2)
+        coefficient = alpha
+        if DROPOUT:
+            stays = kept(dropout_key(seed, number)[:, None], h[None, :], threshold)
+            factor = tl.where(stays, keep_scale, 0.0)
+            reached *= factor
+            coefficient *= factor
+        part = alpha * (reached - tl.load(d + at_head, mask=mask, other=0.0))
+        part = tl.where(z > 0, part, part * slope)
+        tl.store(edge_grad + number[:, None] * heads + h[None, :], part, mask=mask)
+        acc_logit += part
+        acc += coefficient[:, :, None] * g
+    if PARTIAL:
+        tl.store(partial_logit + item * heads + h, tl.sum(acc_logit, axis=0), mask=head)
+        tl.store(partial + item * width + place, tl.sum(acc, axis=0), mask=inside)
+    else:
+        if segment_row is not None:
+            last = tl.load(segment_first + u + 1)
+            for first in range(tl.load(segment_first + u), last, EDGES):
+                s = first + tl.arange(0, EDGES)
+                live = s < last
+                at_head = s[:, None] * heads + h[None, :]
+                at = s[:, None, None] * width + place[None, :, :]
+                acc_logit += tl.load(partial_logit + at_head, mask=live[:, None] & head[None, :], other=0.0)
+                acc += tl.load(partial + at, mask=live[:, None, None] & inside[None, :, :], other=0.0)
+        tl.store(grad_src_logit + u * heads + h, tl.sum(acc_logit, axis=0), mask=head)
+        tl.store(grad_src + u * width + place, tl.sum(acc, axis=0), mask=inside)
+
+
+@triton.jit(do_not_specialize=COUNTS)
+def gatv2_backward_by_destination_kernel(
+    indptr,  # (num_dst + 1,) int64
+    indices,  # (num_edges,) int32 or int64, in [0, num_src)
+    src,  # (num_src, heads * channels) float32, float16 or bfloat16
+    dst,  # (num_dst, heads * channels) of src's dtype
+    att,  # (heads, channels) float32
+    lse,  # (num_dst, heads) float32
+    grad,  # (num_dst, heads * channels) of src's dtype
+    d,  # (num_dst, heads) float32: D
+    edge_grad,  # (num_edges + num_loops, heads) float32, written: gradient of each logit
+    edge_alpha,  # (num_edges + num_loops, heads) float32, written: alpha * mask
+    grad_dst,  # (num_dst, heads * channels) of src's dtype
+    row_att,  # (num_dst, heads * channels) float32, written: each row's part of att's gradient
+    partial,  # (num_segments, heads * channels) float32: written where PARTIAL, else read; None without hubs
+    partial_att,  # likewise
+    segment_row,
+    segment_first,
+    slope,
+    num_loops,
+    num_edges,
+    seed,
+    threshold,
+    keep_scale,
+    heads,
+    channels,
+    LOOPS: tl.constexpr,
+    DROPOUT: tl.constexpr,
+    PARTIAL: tl.constexpr,
+    SEGMENT: tl.constexpr,
+    EDGES: tl.constexpr,
+    HEADS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
+    """GATv2 by destination: each edge's numbers, the gradient of dst's row, and the row's part of att's.
+
+    Bound by reading num_edges rows of src.
+    """
+    item = tl.program_id(0).to(tl.int64)
+    h = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
+    c = tl.arange(0, CHANNELS)
+    head = h < heads
+    inside = head[:, None] & (c < channels)[None, :]
+    place = h[:, None] * channels + c[None, :]
+    width = heads * channels
+    v, begin, end = edges_of(item, indptr, segment_row, segment_first, SEGMENT, PARTIAL)
+    stop = end
+    if LOOPS and not PARTIAL:
+        stop = tl.where(v < num_loops, end + 1, end)
+    scale = tl.load(att + place, mask=inside, other=0.0)
+    right = tl.load(dst + v * width + place, mask=inside, other=0.0).to(tl.float32)
+    g = tl.load(grad + v * width + place, mask=inside, other=0.0).to(tl.float32)
+    row_lse = tl.load(lse + v * heads + h, mask=head, other=0.0)
+    row_d = tl.load(d + v * heads + h, mask=head, other=0.0)
+    acc = tl.zeros((EDGES, HEADS, CHANNELS), tl.float32)
+    acc_att = tl.zeros((EDGES, HEADS, CHANNELS), tl.float32)
+    for first in range(begin, stop, EDGES):
+        u, number, live = edges_to_nodes(first, end, stop, v, indices, None, num_edges, LOOPS, EDGES)
+        at = u[:, None, None] * width + place[None, :, :]
+        rows = tl.load(src + at, mask=live[:, None, None] & inside[None, :, :], other=0.0).to(tl.float32)
+        z = rows + right[None, :, :]
+        logit = tl.sum(scale[None, :, :] * leaky(z, slope), axis=2)
+        alpha = tl.exp(tl.where(live[:, None], logit - row_lse[None, :], -float("inf")))
+        reached = tl.sum(g[None, :, :] * rows, axis=2)
+        coefficient = alpha
+        if DROPOUT:
+            stays = kept(dropout_key(seed, number)[:, None], h[None, :], threshold)
+            factor = tl.where(stays, keep_scale, 0.0)
+            reached *= factor
+            coefficient *= factor
+        part = alpha * (reached - row_d[None, :])
+        to = number[:, None] * heads + h[None, :]
+        tl.store(edge_grad + to, part, mask=live[:, None] & head[None, :])
+        tl.store(edge_alpha + to, coefficient, mask=live[:, None] & head[None, :])
+        acc += part[:, :, None] * tl.where(z > 0, scale[None, :, :], scale[None, :, :] * slope)
+        acc_att += part[:, :, None] * leaky(z, slope)
+    if PARTIAL:
+        tl.store(partial + item * width + place, tl.sum(acc, axis=0), mask=inside)
+        tl.store(partial_att + item * width + place, tl.sum(acc_att, axis=0), mask=inside)
+    else:
+        if segment_row is not None:
+            last = tl.load(segment_first + v + 1)
+            for first in range(tl.load(segment_first + v), last, EDGES):
+                s = first + tl.arange(0, EDGES)
+                at = s[:, None, None] * width + place[None, :, :]
+                mask = (s < last)[:, None, None] & inside[None, :, :]
+                acc += tl.load(partial + at, mask=mask, other=0.0)
+                acc_att += tl.load(partial_att + at, mask=mask, other=0.0)
+        tl.store(grad_dst + v * width + place, tl.sum(acc, axis=0), mask=inside)
+        tl.store(row_att + v * width + place, tl.sum(acc_att, axis=0), mask=inside)
+
+
+@triton.jit(do_not_specialize=["num_loops", "num_edges"])
+def gatv2_backward_by_source_kernel(
+    t_indptr,  # (num_src + 1,) int64, of the transpose
+    t_indices,  # (num_edges,) int32 or int64: destinations
+    perm,  # (num_edges,) int64: edge of the transpose -> edge
+    src,  # (num_src, heads * channels) float32, float16 or bfloat16
+    dst,  # (num_dst, heads * channels) of src's dtype
+    att,  # (heads, channels) float32
+    grad,  # (num_dst, heads * channels) of src's dtype
+    edge_grad,  # (num_edges + num_loops, heads) float32
+    edge_alpha,  # (num_edges + num_loops, heads) float32
+    grad_src,  # (num_src, heads * channels) of src's dtype
+    partial,  # (num_segments, heads * channels) float32: written where PARTIAL, else read; None without hubs
+    segment_row,
+    segment_first,
+    slope,
+    num_loops,
+    num_edges,
+    heads,
+    channels,
+    LOOPS: tl.constexpr,
+    PARTIAL: tl.constexpr,
+    SEGMENT: tl.constexpr,
+    EDGES: tl.constexpr,
+    HEADS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
+    """GATv2 by source: the gradient of src's row, through the sum and through the logits.
+
+    Bound by reading num_edges rows of grad and of dst.
+    """
+    item = tl.program_id(0).to(tl.int64)
+    h = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
+    c = tl.arange(0, CHANNELS)
+    head = h < heads
+    inside = head[:, None] & (c < channels)[None, :]
+    place = h[:, None] * channels + c[None, :]
+    width = heads * channels
+    u, begin, end = edges_of(item, t_indptr, segment_row, segment_first, SEGMENT, PARTIAL)
+    stop = end
+    if LOOPS and not PARTIAL:
+        stop = tl.where(u < num_loops, end + 1, end)
+    scale = tl.load(att + place, mask=inside, other=0.0)
+    own = tl.load(src + u * width + place, mask=inside, other=0.0).to(tl.float32)
+    acc = tl.zeros((EDGES, HEADS, CHANNELS), tl.float32)
+    for first in range(begin, stop, EDGES):
+        v, number, live = edges_to_nodes(first, end, stop, u, t_indices, perm, num_edges, LOOPS, EDGES)
+        mask = live[:, None] & head[None, :]
+        tile = live[:, None, None] & inside[None, :, :]
+        at_head = number[:, None] * heads + h[None, :]
+        at = v[:, None, None] * width + place[None, :, :]
+        g = tl.load(grad + at, mask=tile, other=0.0).to(tl.float32)
+        z = own[None, :, :] + tl.load(dst + at, mask=tile, other=0.0).to(tl.float32)
+        coefficient = tl.load(edge_alpha + at_head, mask=mask, other=0.0)
+        part = tl.load(edge_grad + at_head, mask=mask, other=0.0)
+        acc += coefficient[:, :, None] * g
+        acc += part[:, :, None] * tl.where(z > 0, scale[None, :, :], scale[None, :, :] * slope)
+    if PARTIAL:
+        tl.store(partial + item * width + place, tl.sum(acc, axis=0), mask=inside)
+    else:
+        if segment_row is not None:
+            last = tl.load(segment_first + u + 1)
+            for first in range(tl.load(segment_first + u), last, EDGES):
+                s = first + tl.arange(0, EDGES)
+                at = s[:, None, None] * width + place[None, :, :]
+                mask = (s < last)[:, None, None] & inside[None, :, :]
+                acc += tl.load(partial + at, mask=mask, other=0.0)
+        tl.store(grad_src + u * width + place, tl.sum(acc, axis=0), mask=inside)
+
+
+def gat_backward(
+    indptr: Tensor,
+    indices: Tensor,
+    t_indptr: Tensor,
+    t_indices: Tensor,
+    perm: Tensor,
+    src: Tensor,
+    src_logit: Tensor,
+    dst_logit: Tensor,
+    slope: float,
+    num_loops: int,
+    p: float,
+    seed: int,
+    out: Tensor,
+    lse: Tensor,
+    grad: Tensor,
+    grad_src: Tensor,
+    grad_src_logit: Tensor,
+    grad_dst_logit: Tensor,
+) -> None:
+    """The arguments of the twin in ``ops/attention_reference.py``; rows contiguous."""
+    num_edges, heads = indices.numel(), lse.shape[1]
+    d = _row_dots(grad, out, heads)
+    # Zeros: stored self-loops that implicit ones replace are not written, and are summed below.
+    edge_grad = lse.new_zeros((num_edges + num_loops, heads))
+    segments = segments_of(t_indptr, num_edges)
+    partial = partial_rows(segments, lse, src.shape[1], heads)
+
+    def launch(items: int, is_partial: bool, grid: int, tile: dict[str, int]) -> None:
+        gat_backward_kernel[(items, grid)](
+            t_indptr,
+            t_indices,
+            perm,
+            src,
+            src_logit,
+            dst_logit,
+            lse,
+            grad,
+            d,
+            edge_grad,
+            grad_src,
+            grad_src_logit,
+            *partial,
+            *rows_and_firsts(segments),
+            float(slope),
+            num_loops,
+            num_edges,
+            heads=heads,
+            channels=src.shape[1] // heads,
+            LOOPS=num_loops > 0,
+            PARTIAL=is_partial,
+            SEGMENT=1 if segments is None else segments.length,
+            **dropout_arguments(p, seed),
+            **tile,
+        )
+
+    launch_over(segments, grad_src, heads, launch)
+    row_sums(indptr, num_edges, edge_grad, None, grad_dst_logit)
+    grad_dst_logit[:num_loops] += edge_grad[num_edges:]
+
+
+def gatv2_backward(
+    indptr: Tensor,
+    indices: Tensor,
+    t_indptr: Tensor,
+    t_indices: Tensor,
+    perm: Tensor,
+    src: Tensor,
+    dst: Tensor,
+    att: Tensor,
+    slope: float,
+    num_loops: int,
+    p: float,
+    seed: int,
+    out: Tensor,
+    lse: Tensor,
+    grad: Tensor,
+    grad_src: Tensor,
+    grad_dst: Tensor,
+    grad_att: Tensor,
+) -> None:
+    """The arguments of the twin in ``ops/attention_reference.py``; rows contiguous."""
+    num_edges, heads, width = indices.numel(), lse.shape[1], src.shape[1]
+    d = _row_dots(grad, out, heads)
+    edge_grad, edge_alpha = (lse.new_empty((num_edges + num_loops, heads)) for _ in range(2))
+    row_att = lse.new_empty((out.shape[0], width))
+    segments = segments_of(indptr, num_edges)
+    partial = partial_rows(segments, lse, width, width)
+
+    def by_destination(items: int, is_partial: bool, grid: int, tile: dict[str, int]) -> None:
+        gatv2_backward_by_destination_kernel[(items, grid)](
+            indptr,
+            indices,
+            src,
+            dst,
+            att,
+            lse,
+            grad,
+            d,
+            edge_grad,
+            edge_alpha,
+            grad_dst,
+            row_att,
+            *partial,
+            *rows_and_firsts(segments),
+            float(slope),
+            num_loops,
+            num_edges,
+            heads=heads,
+            channels=width // heads,
+            LOOPS=num_loops > 0,
+            PARTIAL=is_partial,
+            SEGMENT=1 if segments is None else segments.length,
+            **dropout_arguments(p, seed),
+            **tile,
+        )
+
+    launch_over(segments, grad_dst, heads, by_destination)
+    column_sums(row_att, grad_att.view(-1))
+    t_segments = segments_of(t_indptr, num_edges)
+    t_partial = partial_rows(t_segments, lse, width)
+
+    def by_source(items: int, is_partial: bool, grid: int, tile: dict[str, int]) -> None:
+        gatv2_backward_by_source_kernel[(items, grid)](
+            t_indptr,
+            t_indices,
+            perm,
+            src,
+            dst,
+            att,
+            grad,
+            edge_grad,
+            edge_alpha,
+            grad_src,
+            *t_partial,
+            *rows_and_firsts(t_segments),
+            float(slope),
+            num_loops,
+            num_edges,
+            heads=heads,
+            channels=width // heads,
+            LOOPS=num_loops > 0,
+            PARTIAL=is_partial,
+            SEGMENT=1 if t_segments is None else t_segments.length,
+            **tile,
+        )
+
+    launch_over(t_segments, grad_src, heads, by_source)
+
+
+def _row_dots(a: Tensor, b: Tensor, heads: int) -> Tensor:
+    """``(num_rows, heads)`` float32 inner products of the rows of ``a`` and ``b``, per head."""
+    out = a.new_empty((a.shape[0], heads), dtype=torch.float32)
+    if out.numel() == 0:
+        return out
+    count, channels = out.numel(), a.shape[1] // heads
+    block = triton.next_power_of_2(channels)
+    rows = max(1, min(64, 1024 // block))
+    with on_device_of(a):
+        row_dots_kernel[(triton.cdiv(count, rows),)](
+            a, b, out, count, channels, ROWS=rows, CHANNELS=block, num_warps=4
+        )
+    return out

@@ -1,0 +1,38 @@
+"""Dropout by counter in Triton: the bits of ``csrc/dropout.h`` and of ``keep_mask`` in ``ops/dropout.py``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+_PHI = tl.constexpr(0x9E3779B97F4A7C15)
+_MIX_1 = tl.constexpr(0xBF58476D1CE4E5B9)
+_MIX_2 = tl.constexpr(0x94D049BB133111EB)
+_PHI32 = tl.constexpr(0x9E3779B9)
+
+
+def dropout_arguments(p: float, seed: int) -> dict[str, Any]:
+    """What kernels take: seed, threshold (its 32 bits as a signed number), scale, and whether to drop."""
+    threshold = int(p * 2**32)
+    signed = threshold - 2**32 if threshold >= 2**31 else threshold
+    return {"seed": seed, "threshold": signed, "keep_scale": 1 / (1 - p), "DROPOUT": threshold != 0}
+
+
+@triton.jit
+def dropout_key(seed, row):
+    """32 bits for each of ``row``, int64: the high half of splitmix64's finaliser."""
+    z = tl.cast(seed, tl.int64).to(tl.uint64) + row.to(tl.uint64) * _PHI
+    z = (z ^ (z >> 30)) * _MIX_1
+    z = (z ^ (z >> 27)) * _MIX_2
+    return ((z ^ (z >> 31)) >> 32).to(tl.uint32)
+
+
+@triton.jit
+def kept(key, column, threshold):
+    """Which of the elements (row with this key, column) stay."""
+    h = key + column.to(tl.uint32) * _PHI32
+    h = (h ^ (h >> 16)) * 0x85EBCA6B
+    h = (h ^ (h >> 13)) * 0xC2B2AE35
+    return (h ^ (h >> 16)) >= tl.cast(threshold, tl.int32).to(tl.uint32)

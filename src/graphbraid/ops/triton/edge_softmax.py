@@ -1,0 +1,258 @@
+"""Softmax over each destination's in-edges in Triton, per head; ``csrc/attention.inl`` is the CPU's."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from graphbraid.ops.triton.partition import (
+    destination_of,
+    edges_of,
+    on_device_of,
+    row_tile,
+    search_steps,
+    segments_of,
+)
+
+_LOWEST = tl.constexpr(-1e38)  # finite, so that the difference of two empty maxima is 0 and not NaN
+
+
+@triton.jit
+def softmax_rows_kernel(
+    indptr,  # (num_dst + 1,) int64
+    logits,  # (num_edges, heads) float32
+    top,  # (num_dst, heads) float32
+    total,  # (num_dst, heads) float32
+    partial_top,  # (num_segments, heads) float32: written where PARTIAL, else read; None without hubs
+    partial_total,  # likewise
+    segment_row,  # see partition.Segments
+    segment_first,
+    heads,
+    PARTIAL: tl.constexpr,
+    SEGMENT: tl.constexpr,
+    EDGES: tl.constexpr,
+    FEAT: tl.constexpr,  # heads taken together
+):
+    """Per row and head: top = max of the logits, total = sum of exp(logit - top), in one walk.
+
+    Each lane keeps a running maximum of its own; the lanes meet at the end. Bound by reading logits once.
+    """
+    item = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
+    inside = columns < heads
+    v, begin, end = edges_of(item, indptr, segment_row, segment_first, SEGMENT, PARTIAL)
+    high = tl.full((EDGES, FEAT), _LOWEST, tl.float32)
+    acc = tl.zeros((EDGES, FEAT), tl.float32)
+    for first in range(begin, end, EDGES):
+        e = first + tl.arange(0, EDGES)
+        place = e[:, None] * heads + columns[None, :]
+        mask = (e < end)[:, None] & inside[None, :]
+        logit = tl.load(logits + place, mask=mask, other=-float("inf"))
+        raised = tl.maximum(high, logit)
+        acc = acc * tl.exp(high - raised) + tl.exp(logit - raised)
+        high = raised
+    if not PARTIAL and segment_row is not None:
+        last = tl.load(segment_first + v + 1)
+        for first in range(tl.load(segment_first + v), last, EDGES):
+            s = first + tl.arange(0, EDGES)
+            place = s[:, None] * heads + columns[None, :]
+            mask = (s < last)[:, None] & inside[None, :]
+            logit = tl.load(partial_top + place, mask=mask, other=_LOWEST)
+            raised = tl.maximum(high, logit)
+            powers = tl.load(partial_total + place, mask=mask, other=0.0) * tl.exp(logit - raised)
+            acc = acc * tl.exp(high - raised) + powers
+            high = raised
+    best = tl.max(high, axis=0)
+    acc *= tl.exp(high - best[None, :])
+    place = item * heads + columns
+    if PARTIAL:
+        tl.store(partial_top + place, best, mask=inside)
+        tl.store(partial_total + place, tl.sum(acc, axis=0), mask=inside)
+    else:
+        tl.store(top + place, best, mask=inside)
+        tl.store(total + place, tl.sum(acc, axis=0), mask=inside)
+
+
+@triton.jit
+def row_sums_kernel(
+    indptr,  # (num_dst + 1,) int64
+    values,  # (num_edges, heads) float32
+    factors,  # (num_edges, heads) float32 or None
+    out,  # (num_dst, heads) float32
+    partial,  # (num_segments, heads) float32: written where PARTIAL, else read; None without hubs
+    segment_row,
+    segment_first,
+    heads,
+    PARTIAL: tl.constexpr,
+    SEGMENT: tl.constexpr,
+    EDGES: tl.constexpr,
+    FEAT: tl.constexpr,
+):
+    """out[v, h] = sum of values[e, h] * factors[e, h] over v's edges. Bound by reading both once."""
+    item = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
+    inside = columns < heads
+    v, begin, end = edges_of(item, indptr, segment_row, segment_first, SEGMENT, PARTIAL)
+    acc = tl.zeros((EDGES, FEAT), tl.float32)
+    for first in range(begin, end, EDGES):
+        e = first + tl.arange(0, EDGES)
+        place = e[:, None] * heads + columns[None, :]
+        mask = (e < end)[:, None] & inside[None, :]
+        rows = tl.load(values + place, mask=mask, other=0.0)
+        if factors is not None:
+            rows *= tl.load(factors + place, mask=mask, other=0.0)
+        acc += rows
+    if PARTIAL:
+        tl.store(partial + item * heads + columns, tl.sum(acc, axis=0), mask=inside)
+    else:
+        if segment_row is not None:
+            last = tl.load(segment_first + v + 1)
+            for first in range(tl.load(segment_first + v), last, EDGES):
+                s = first + tl.arange(0, EDGES)
+                place = s[:, None] * heads + columns[None, :]
+                acc += tl.load(partial + place, mask=(s < last)[:, None] & inside[None, :], other=0.0)
+        tl.store(out + item * heads + columns, tl.sum(acc, axis=0), mask=inside)
+
+
+@triton.jit(do_not_specialize=["num_dst", "num_edges", "steps"])
+def softmax_edges_kernel(
+    indptr,  # (num_dst + 1,) int64
+    values,  # (num_edges, heads) float32: logits, or alpha where BACKWARD
+    grad,  # (num_edges, heads) float32 where BACKWARD
+    top,  # (num_dst, heads) float32 where not BACKWARD
+    total,  # (num_dst, heads) float32
+    out,  # (num_edges, heads) float32
+    num_dst,
+    num_edges,
+    steps,
+    heads,
+    BACKWARD: tl.constexpr,
+    EDGES: tl.constexpr,
+    FEAT: tl.constexpr,
+):
+    """What each edge makes of its row's numbers.
+
+    Forward: out = exp(logit - top) / total. Backward, with total = sum over the row's edges of alpha * grad:
+    out = alpha * (grad - total). Bound by reading the edges' numbers and writing out.
+    """
+    e = tl.program_id(0).to(tl.int64) * EDGES + tl.arange(0, EDGES)
+    columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
+    v = destination_of(e, indptr, num_dst, steps)
+    mask = (e < num_edges)[:, None] & (columns < heads)[None, :]
+    place = e[:, None] * heads + columns[None, :]
+    at_row = v[:, None] * heads + columns[None, :]
+    value = tl.load(values + place, mask=mask, other=0.0)
+    row_total = tl.load(total + at_row, mask=mask, other=1.0)
+    if BACKWARD:
+        result = value * (tl.load(grad + place, mask=mask, other=0.0) - row_total)
+    else:
+        result = tl.exp(value - tl.load(top + at_row, mask=mask, other=0.0)) / row_total
+    tl.store(out + place, result, mask=mask)
+
+
+def edge_softmax(indptr: Tensor, logits: Tensor, out: Tensor) -> None:
+    """The arguments of the twin in ``ops/reference.py``: ``(num_edges, heads)`` float32, contiguous."""
+    if logits.numel() == 0:
+        return
+    num_dst, heads = indptr.numel() - 1, logits.shape[1]
+    segments = segments_of(indptr, logits.shape[0])
+    top, total = (logits.new_empty((num_dst, heads)) for _ in range(2))
+    partial: list[Tensor | None] = [None, None]
+    if segments is not None:
+        partial = [logits.new_empty((segments.count, heads)) for _ in range(2)]
+    tile = row_tile(heads)
+
+    def launch(items: int, is_partial: bool) -> None:
+        softmax_rows_kernel[(items, triton.cdiv(heads, tile["FEAT"]))](
+            indptr,
+            logits,
+            top,
+            total,
+            *partial,
+            None if segments is None else segments.row,
+            None if segments is None else segments.first,
+            heads,
+            PARTIAL=is_partial,
+            SEGMENT=1 if segments is None else segments.length,
+            **tile,
+        )
+
+    with on_device_of(logits):
+        if segments is not None:
+            launch(segments.count, True)
+        launch(num_dst, False)
+    _over_edges(indptr, logits, None, top, total, out)
+
+
+def edge_softmax_backward(indptr: Tensor, alpha: Tensor, grad: Tensor, out: Tensor) -> None:
+    """The arguments of the twin in ``ops/reference.py``: ``(num_edges, heads)`` float32, contiguous."""
+    if alpha.numel() == 0:
+        return
+    total = alpha.new_empty((indptr.numel() - 1, alpha.shape[1]))
+    row_sums(indptr, alpha.shape[0], alpha, grad, total)
+    _over_edges(indptr, alpha, grad, None, total, out)
+
+
+def row_sums(indptr: Tensor, num_edges: int, values: Tensor, factors: Tensor | None, out: Tensor) -> None:
+    """``out[v, h] = sum of values[e, h] * factors[e, h]`` over the edges of each row.
+
+    Args:
+        indptr: ``(num_dst + 1,)`` int64.
+        num_edges: its last number.
+        values: ``(at least num_edges, heads)`` float32, contiguous.
+        factors: of the same kind, or None.
+        out: ``(num_dst, heads)`` float32, contiguous.
+    """
+    num_dst, heads = out.shape
+    if out.numel() == 0:
+        return
+    segments = segments_of(indptr, num_edges)
+    partial = None if segments is None else out.new_empty((segments.count, heads))
+    tile = row_tile(heads)
+
+    def launch(items: int, is_partial: bool) -> None:
+        row_sums_kernel[(items, triton.cdiv(heads, tile["FEAT"]))](
+            indptr,
+            values,
+            factors,
+            out,
+            partial,
+            None if segments is None else segments.row,
+            None if segments is None else segments.first,
+            heads,
+            PARTIAL=is_partial,
+            SEGMENT=1 if segments is None else segments.length,
+            **tile,
+        )
+
+    with on_device_of(out):
+        if segments is not None:
+            launch(segments.count, True)
+        launch(num_dst, False)
+
+
+def _over_edges(
+    indptr: Tensor, values: Tensor, grad: Tensor | None, top: Tensor | None, total: Tensor, out: Tensor
+) -> None:
+    num_edges, heads = values.shape
+    num_dst = indptr.numel() - 1
+    columns = min(64, triton.next_power_of_2(heads))
+    edges = 1024 // columns
+    with on_device_of(out):
+        softmax_edges_kernel[(triton.cdiv(num_edges, edges), triton.cdiv(heads, columns))](
+            indptr,
+            values,
+            grad,
+            top,
+            total,
+            out,
+            num_dst,
+            num_edges,
+            search_steps(num_dst),
+            heads,
+            BACKWARD=grad is not None,
+            EDGES=edges,
+            FEAT=columns,
+            num_warps=4,
+        )

@@ -1,0 +1,214 @@
+"""Bias, activation and dropout in one pass in Triton; ``csrc/epilogue.inl`` is the same for the CPU."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from graphbraid.ops.triton.dropout import dropout_arguments, dropout_key, kept
+from graphbraid.ops.triton.partition import on_device_of
+
+_RELU = tl.constexpr(1)
+_LEAKY_RELU = tl.constexpr(2)
+_ELU = tl.constexpr(3)
+
+_PARTS = 1024
+"""Shares of rows whose column sums are added up last: many times the multiprocessors, and a number of its
+own, so that the bits are the same on every device."""
+
+
+@triton.jit(do_not_specialize=["num_rows", "seed", "threshold"])
+def epilogue_kernel(
+    x,  # (num_rows, width) float32, float16 or bfloat16, contiguous
+    bias,  # (width,) float32 or None
+    out,  # (num_rows, width) of x's dtype; may be x
+    num_rows,
+    width,
+    slope,
+    seed,
+    threshold,
+    keep_scale,
+    ACT: tl.constexpr,
+    DROPOUT: tl.constexpr,
+    ROWS: tl.constexpr,
+    FEAT: tl.constexpr,
+):
+    """The forward, out = mask * act(x + bias), mask[v, c] = 0 or keep_scale.
+
+    Bound by reading x and writing out.
+    """
+    v = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
+    mask = (v < num_rows)[:, None] & (columns < width)[None, :]
+    place = v[:, None] * width + columns[None, :]
+    y = tl.load(x + place, mask=mask, other=0.0).to(tl.float32)
+    if bias is not None:
+        y += tl.load(bias + columns, mask=columns < width, other=0.0)[None, :]
+    if ACT == _RELU:
+        y = tl.where(y <= 0, 0.0, y)  # lets a NaN through
+    elif ACT == _LEAKY_RELU:
+        y = tl.where(y > 0, y, y * slope)
+    elif ACT == _ELU:
+        y = tl.where(y > 0, y, tl.exp(tl.minimum(y, 0.0)) - 1)
+    if DROPOUT:
+        stays = kept(dropout_key(seed, v)[:, None], columns[None, :], threshold)
+        y *= tl.where(stays, keep_scale, 0.0)
+    tl.store(out + place, y, mask=mask)
+
+
+@triton.jit(do_not_specialize=["num_rows", "rows_per_part", "seed", "threshold"])
+def epilogue_backward_kernel(
+    grad,  # (num_rows, width) float32, float16 or bfloat16, contiguous
+    out,  # (num_rows, width) of grad's dtype: what the forward gave
+    grad_x,  # (num_rows, width) of grad's dtype
+    sums,  # (num_parts, width) float32, or None where no bias wants a gradient
+    num_rows,
+    rows_per_part,
+    width,
+    slope,
+    seed,
+    threshold,
+    keep_scale,
+    ACT: tl.constexpr,
+    DROPOUT: tl.constexpr,
+    ROWS: tl.constexpr,
+    FEAT: tl.constexpr,
+):
+    """grad_x = grad * mask * act'(x + bias), and the column sums of each share of rows.
+
+    act' is found from the output, the mask is drawn again. Bound by reading grad and out, writing grad_x.
+    """
+    part = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
+    inside = columns < width
+    end = tl.minimum((part + 1) * rows_per_part, num_rows)
+    acc = tl.zeros((ROWS, FEAT), tl.float32)
+    for first in range(part * rows_per_part, end, ROWS):
+        v = first + tl.arange(0, ROWS)
+        mask = (v < end)[:, None] & inside[None, :]
+        place = v[:, None] * width + columns[None, :]
+        g = tl.load(grad + place, mask=mask, other=0.0).to(tl.float32)
+        y = tl.load(out + place, mask=mask, other=0.0).to(tl.float32)
+        if DROPOUT:
+            stays = kept(dropout_key(seed, v)[:, None], columns[None, :], threshold)
+            g *= tl.where(stays, keep_scale, 0.0)
+            y /= keep_scale
+        if ACT == _RELU:
+            g = tl.where(y > 0, g, 0.0)
+        elif ACT == _LEAKY_RELU:
+            g = tl.where(y > 0, g, g * slope)
+        elif ACT == _ELU:
+            g = tl.where(y > 0, g, g * (y + 1))
+        tl.store(grad_x + place, g, mask=mask)
+        acc += g
+    if sums is not None:
+        tl.store(sums + part * width + columns, tl.sum(acc, axis=0), mask=inside)
+
+
+@triton.jit(do_not_specialize=["num_rows", "rows_per_part"])
+def column_sums_kernel(
+    rows,  # (num_rows, width) float32
+    out,  # (num_parts, width) float32
+    num_rows,
+    rows_per_part,
+    width,
+    ROWS: tl.constexpr,
+    FEAT: tl.constexpr,
+):
+    """out[part, :] = sum of the part's rows, always in the same order. Bound by reading rows once."""
+    part = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
+    inside = columns < width
+    end = tl.minimum((part + 1) * rows_per_part, num_rows)
+    acc = tl.zeros((ROWS, FEAT), tl.float32)
+    for first in range(part * rows_per_part, end, ROWS):
+        v = first + tl.arange(0, ROWS)
+        mask = (v < end)[:, None] & inside[None, :]
+        acc += tl.load(rows + v[:, None] * width + columns[None, :], mask=mask, other=0.0)
+    tl.store(out + part * width + columns, tl.sum(acc, axis=0), mask=inside)
+
+
+def epilogue(
+    x: Tensor, bias: Tensor | None, act: int, slope: float, p: float, seed: int, out: Tensor
+) -> None:
+    """The arguments of the twin in ``ops/reference.py``; float32, float16 or bfloat16, contiguous."""
+    num_rows, width = out.shape
+    if out.numel() == 0:
+        return
+    tile = _tile(width)
+    with on_device_of(x):
+        epilogue_kernel[(triton.cdiv(num_rows, tile["ROWS"]), triton.cdiv(width, tile["FEAT"]))](
+            x, bias, out, num_rows, width, float(slope), **dropout_arguments(p, seed), ACT=act, **tile
+        )
+
+
+def epilogue_backward(
+    grad: Tensor,
+    out: Tensor,
+    act: int,
+    slope: float,
+    p: float,
+    seed: int,
+    grad_x: Tensor,
+    grad_bias: Tensor | None,
+) -> None:
+    """The arguments of the twin in ``ops/reference.py``; ``grad_bias`` is float32."""
+    num_rows, width = out.shape
+    if out.numel() == 0:
+        if grad_bias is not None:
+            grad_bias.zero_()
+        return
+    tile = _tile(width)
+    parts, rows_per_part = _parts(num_rows, tile["ROWS"])
+    sums = None if grad_bias is None else grad_bias.new_empty((parts, width))
+    with on_device_of(out):
+        epilogue_backward_kernel[(parts, triton.cdiv(width, tile["FEAT"]))](
+            grad,
+            out,
+            grad_x,
+            sums,
+            num_rows,
+            rows_per_part,
+            width,
+            float(slope),
+            **dropout_arguments(p, seed),
+            ACT=act,
+            **tile,
+        )
+    if grad_bias is not None:
+        assert sums is not None
+        column_sums(sums, grad_bias)
+
+
+def column_sums(rows: Tensor, out: Tensor) -> None:
+    """``out = rows.sum(0)`` in an order that only the shape decides.
+
+    Args:
+        rows: ``(num_rows, width)`` float32, contiguous.
+        out: ``(width,)`` float32, contiguous.
+    """
+    num_rows, width = rows.shape
+    if num_rows == 0 or width == 0:
+        out.zero_()
+        return
+    tile = _tile(width)
+    parts, rows_per_part = _parts(num_rows, tile["ROWS"])
+    sums = rows.new_empty((parts, width))
+    with on_device_of(rows):
+        for source, target, count, share in ((rows, sums, parts, rows_per_part), (sums, out, 1, parts)):
+            column_sums_kernel[(count, triton.cdiv(width, tile["FEAT"]))](
+                source, target, source.shape[0], share, width, **tile
+            )
+
+
+def _parts(num_rows: int, rows: int) -> tuple[int, int]:
+    """How many shares of rows there are, and the rows of each but the last ones."""
+    share = triton.cdiv(triton.cdiv(num_rows, rows), _PARTS) * rows
+    return triton.cdiv(num_rows, share), share
+
+
+def _tile(width: int) -> dict[str, int]:
+    """Constants of kernels that walk whole matrices: 1024 numbers a step, eight a lane of four warps."""
+    columns = min(128, triton.next_power_of_2(width))
+    return {"ROWS": min(64, 1024 // columns), "FEAT": columns, "num_warps": 4}

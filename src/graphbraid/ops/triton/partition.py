@@ -1,0 +1,124 @@
+"""Neighbour partitions: how rows of a CSC become the work of programs, and other parts that kernels share.
+
+Degrees follow a power law, so one program per row would leave the device waiting for a hub. A row of more
+than SEGMENT edges is cut into segments of that many; one launch reduces each segment into a buffer, the next
+handles all rows and reads a hub's segments there, in order. Sums have a fixed order and need no atomics.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+SEGMENT = 512
+"""Edges of a segment. At some 20 GB/s a program this is about 10 us of rows of 128 floats: short beside a
+kernel, long beside a launch."""
+
+_UNCOUNTED_SEGMENTS = 4096
+_KEPT: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Segments:
+    """The segments of all hubs of one ``indptr``, row by row."""
+
+    row: Tensor
+    """``(count,)`` int64 row of each; past the last segment stands some row, whose sum is not read."""
+    first: Tensor
+    """``(num_rows + 1,)`` int64: row ``v`` has ``[first[v], first[v + 1])``, none if it is no hub."""
+    count: int
+    """How many to reduce: their number, or a bound of it."""
+    length: int
+    """Edges in each but a row's last."""
+
+
+def segments_of(indptr: Tensor, num_edges: int) -> Segments | None:
+    """The segments of ``indptr``'s hubs, found once per tensor; None if there can be no hub.
+
+    Small graphs, as the blocks of mini-batches, take a bound for the number of segments: reading the number
+    itself would wait for the device.
+    """
+    if num_edges <= SEGMENT:
+        return None
+    kept = _KEPT.get(indptr)
+    if kept is None or kept[0] != SEGMENT:
+        _KEPT[indptr] = kept = (SEGMENT, _find_segments(indptr, num_edges))
+    found: Segments | None = kept[1]
+    return found
+
+
+def _find_segments(indptr: Tensor, num_edges: int) -> Segments | None:
+    degrees = indptr.diff()
+    parts = torch.where(degrees > SEGMENT, (degrees + SEGMENT - 1) // SEGMENT, 0)
+    first = torch.zeros_like(indptr)
+    torch.cumsum(parts, 0, out=first[1:])
+    count = 2 * num_edges // SEGMENT  # a hub's last segment may be short, its first is full
+    if count > _UNCOUNTED_SEGMENTS:
+        count = int(first[-1])
+    if count == 0:
+        return None
+    row = torch.searchsorted(first, torch.arange(count, device=indptr.device), right=True) - 1
+    return Segments(row=row.clamp_(max=parts.numel() - 1), first=first, count=count, length=SEGMENT)
+
+
+def on_device_of(tensor: Tensor) -> contextlib.AbstractContextManager[object]:
+    """Launch on ``tensor``'s device: Triton takes the current one, whatever its arguments say."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
+
+
+def row_tile(width: int) -> dict[str, int]:
+    """Constants of kernels that reduce rows of ``width`` numbers: neighbours at a time, columns, warps.
+
+    128 columns are what one warp loads as four floats a lane; narrower rows share a warp. A program has about
+    16 numbers a lane under way and two warps, so that 32 programs fill a multiprocessor.
+    """
+    columns = min(128, triton.next_power_of_2(width))
+    edges = max(8, min(32, 512 // columns))
+    return {"EDGES": edges, "FEAT": columns, "num_warps": 2 if edges * columns > 512 else 1}
+
+
+def search_steps(num_rows: int) -> int:
+    """Halvings after which :func:`destination_of` has found a row."""
+    return max(1, num_rows.bit_length())
+
+
+@triton.jit
+def edges_of(
+    item,  # a segment where PARTIAL, else a row
+    indptr,
+    segment_row,
+    segment_first,
+    SEGMENT: tl.constexpr,
+    PARTIAL: tl.constexpr,
+):
+    """Row of a work item, and the edges [begin, end) it reduces itself; none of a row that has segments."""
+    if PARTIAL:
+        v = tl.load(segment_row + item)
+        begin = tl.load(indptr + v) + (item - tl.load(segment_first + v)) * SEGMENT
+        end = tl.minimum(begin + SEGMENT, tl.load(indptr + v + 1))
+    else:
+        v = item
+        begin = tl.load(indptr + v)
+        end = tl.load(indptr + v + 1)
+        if segment_row is not None:
+            begin = tl.where(end - begin > SEGMENT, end, begin)
+    return v, begin, end
+
+
+@triton.jit
+def destination_of(e, indptr, num_dst, steps):
+    """Rows of the edges ``e``, by halving: cached reads of indptr, no array as long as the edges."""
+    low = tl.zeros_like(e)
+    high = tl.zeros_like(e) + num_dst
+    for _ in range(steps):
+        middle = (low + high) // 2
+        right = tl.load(indptr + middle) <= e
+        low = tl.where(right, middle, low)
+        high = tl.where(right, high, middle)
+    return low

@@ -1,0 +1,156 @@
+"""Aggregation over in-neighbours in Triton; ``csrc/spmm.inl`` has the same formula for the CPU."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from graphbraid.ops.triton.partition import edges_of, on_device_of, row_tile, segments_of
+
+
+@triton.jit(do_not_specialize=["num_loops", "num_addend"])
+def spmm_kernel(
+    indptr,  # (num_dst + 1,) int64
+    indices,  # (num_edges,) int32 or int64, in [0, num_src)
+    x,  # (num_src, width) float32, float16 or bfloat16; rows x_stride apart
+    weight,  # (num_edges,) float32 or None
+    src_scale,  # (num_src,) float32 or None
+    dst_scale,  # (num_dst,) float32 or None
+    loop,  # (num_loops,) float32 or None
+    addend,  # (num_addend, width) of out's dtype, or None
+    out,  # (num_dst, width) of x's dtype or float32; rows out_stride apart
+    partial,  # (num_segments, width) float32: written where PARTIAL, else read; None without hubs
+    segment_row,  # see partition.Segments
+    segment_first,
+    loop_scale,
+    num_loops,
+    num_addend,
+    width,
+    x_stride,
+    addend_stride,
+    out_stride,
+    LOOPS: tl.constexpr,  # num_loops > 0
+    SKIP_LOOPS: tl.constexpr,
+    MEAN: tl.constexpr,
+    PARTIAL: tl.constexpr,
+    SEGMENT: tl.constexpr,
+    EDGES: tl.constexpr,
+    FEAT: tl.constexpr,
+):
+    """Sum over in-neighbours, with the coefficients of ``csrc/spmm.h``.
+
+    out[v, :] = dst_scale[v] * sum of weight[e] * src_scale[u] * x[u, :] over the edges e = u -> v; `MEAN`
+    divides by the row's edges; loop_scale * loop[v] * src_scale[v] * x[v, :] joins the sum; addend[v, :] is
+    added last. A program takes FEAT columns of one row, or of one segment of a hub.
+
+    Bound by reading num_edges rows of x. Programs of one tile of columns run together: what of x they share
+    stays in the second-level cache.
+    """
+    item = tl.program_id(0).to(tl.int64)  # int64: item * width passes 2**31
+    columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
+    inside = columns < width
+    v, begin, end = edges_of(item, indptr, segment_row, segment_first, SEGMENT, PARTIAL)
+    # EDGES sums side by side keep as many rows on their way; they are added up once, at the end.
+    acc = tl.zeros((EDGES, FEAT), tl.float32)
+    for first in range(begin, end, EDGES):
+        e = first + tl.arange(0, EDGES)
+        live = e < end
+        u = tl.load(indices + e, mask=live, other=0).to(tl.int64)
+        if SKIP_LOOPS:
+            live = live & (u != v)
+        place = u[:, None] * x_stride + columns[None, :]
+        rows = tl.load(x + place, mask=live[:, None] & inside[None, :], other=0.0).to(tl.float32)
+        if weight is not None:
+            rows *= tl.load(weight + e, mask=live, other=0.0)[:, None]
+        if src_scale is not None:
+            rows *= tl.load(src_scale + u, mask=live, other=0.0)[:, None]
+        acc += rows
+    if PARTIAL:
+        tl.store(partial + item * width + columns, tl.sum(acc, axis=0), mask=inside)
+    else:
+        if segment_row is not None:
+            last = tl.load(segment_first + v + 1)
+            for first in range(tl.load(segment_first + v), last, EDGES):
+                s = first + tl.arange(0, EDGES)
+                place = s[:, None] * width + columns[None, :]
+                acc += tl.load(partial + place, mask=(s < last)[:, None] & inside[None, :], other=0.0)
+        total = tl.sum(acc, axis=0)
+        if LOOPS:
+            has_loop = v < num_loops
+            limit = tl.where(has_loop, width, 0)
+            own = tl.load(x + v * x_stride + columns, mask=columns < limit, other=0.0).to(tl.float32)
+            if loop is not None:
+                own *= tl.load(loop + v, mask=has_loop, other=0.0)
+            if src_scale is not None:
+                own *= tl.load(src_scale + v, mask=has_loop, other=0.0)
+            total += loop_scale * own
+        if MEAN:
+            degree = tl.load(indptr + v + 1) - tl.load(indptr + v)
+            total /= tl.maximum(degree, 1).to(tl.float32)
+        if dst_scale is not None:
+            total *= tl.load(dst_scale + v)
+        if addend is not None:
+            limit = tl.where(v < num_addend, width, 0)
+            place = v * addend_stride + columns
+            total += tl.load(addend + place, mask=columns < limit, other=0.0).to(tl.float32)
+        tl.store(out + v * out_stride + columns, total, mask=inside)
+
+
+def spmm(
+    indptr: Tensor,
+    indices: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    src_scale: Tensor | None,
+    dst_scale: Tensor | None,
+    loop: Tensor | None,
+    loop_scale: float,
+    num_loops: int,
+    skip_loops: bool,
+    mean: bool,
+    addend: Tensor | None,
+    out: Tensor,
+) -> None:
+    """The arguments of the twin in ``ops/reference.py``; ``x`` is float32, float16 or bfloat16."""
+    num_dst, width = out.shape
+    if out.numel() == 0:
+        return
+    segments = segments_of(indptr, indices.numel())
+    partial = None if segments is None else x.new_empty((segments.count, width), dtype=torch.float32)
+    tile = row_tile(width)
+
+    def launch(items: int, is_partial: bool) -> None:
+        spmm_kernel[(items, triton.cdiv(width, tile["FEAT"]))](
+            indptr,
+            indices,
+            x,
+            weight,
+            src_scale,
+            dst_scale,
+            loop,
+            addend,
+            out,
+            partial,
+            None if segments is None else segments.row,
+            None if segments is None else segments.first,
+            float(loop_scale),
+            num_loops,
+            0 if addend is None else addend.shape[0],
+            width,
+            x.stride(0),
+            0 if addend is None else addend.stride(0),
+            out.stride(0),
+            LOOPS=num_loops > 0,
+            SKIP_LOOPS=skip_loops,
+            MEAN=mean,
+            PARTIAL=is_partial,
+            SEGMENT=1 if segments is None else segments.length,
+            **tile,
+        )
+
+    with on_device_of(x):
+        if segments is not None:
+            launch(segments.count, True)
+        launch(num_dst, False)

@@ -1,0 +1,226 @@
+"""Largest message per destination and feature in Triton; ``csrc/spmm_max.inl`` is the same for the CPU."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from graphbraid.ops.triton.partition import edges_of, on_device_of, row_tile, segments_of
+
+_NAN_KEY = tl.constexpr(0x7FFFFFFF)  # above the key of +inf; as bits a NaN again
+_NO_KEY = tl.constexpr(-(2**31))  # below the key of -inf
+_NO_POSITION = tl.constexpr(0x7FFFFFFF)
+
+
+@triton.jit
+def ordered_key(x):
+    """int32 in the order of float32 ``x``: equal for both zeros, above all others for every NaN."""
+    bits = tl.where(x == 0, 0.0, x).to(tl.int32, bitcast=True)
+    return tl.where(x != x, _NAN_KEY, tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits))
+
+
+@triton.jit
+def spmm_max_kernel(
+    indptr,  # (num_dst + 1,) int64
+    indices,  # (num_edges,) int32 or int64, in [0, num_src)
+    x,  # (num_src, width) float32, float16 or bfloat16; rows x_stride apart
+    weight,  # (num_edges,) float32 or None
+    out,  # (num_dst, width) of x's dtype
+    winner,  # (num_dst, width) int32
+    partial_key,  # (num_segments, width) int32: written where PARTIAL, else read; None without hubs
+    partial_winner,  # likewise
+    segment_row,  # see partition.Segments
+    segment_first,
+    width,
+    x_stride,
+    PARTIAL: tl.constexpr,
+    SEGMENT: tl.constexpr,
+    EDGES: tl.constexpr,
+    FEAT: tl.constexpr,
+):
+    """Maximum over in-neighbours and where it was found.
+
+    out[v, f] = max of weight[e] * x[u, f] over the edges e = u -> v; winner[v, f] = first such edge, counted
+    in the row; 0 and -1 in an empty row; a NaN wins. Messages are compared as integers of the same order
+    (ordered_key), whose maximum is exact and has an order for NaNs.
+
+    Bound by reading num_edges rows of x.
+    """
+    item = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
+    inside = columns < width
+    v, begin, end = edges_of(item, indptr, segment_row, segment_first, SEGMENT, PARTIAL)
+    row_begin = tl.load(indptr + v)
+    best = tl.full((EDGES, FEAT), _NO_KEY, tl.int32)
+    where = tl.full((EDGES, FEAT), _NO_POSITION, tl.int32)
+    for first in range(begin, end, EDGES):
+        e = first + tl.arange(0, EDGES)
+        live = e < end
+        u = tl.load(indices + e, mask=live, other=0).to(tl.int64)
+        place = u[:, None] * x_stride + columns[None, :]
+        rows = tl.load(x + place, mask=live[:, None] & inside[None, :], other=0.0).to(tl.float32)
+        if weight is not None:
+            rows *= tl.load(weight + e, mask=live, other=0.0)[:, None]
+        key = tl.where(live[:, None], ordered_key(rows), _NO_KEY)
+        position = (e - row_begin).to(tl.int32)[:, None]
+        where = tl.where(key > best, position, where)  # positions rise: the first of equal keys stays
+        best = tl.maximum(best, key)
+    if not PARTIAL and segment_row is not None:
+        last = tl.load(segment_first + v + 1)
+        for first in range(tl.load(segment_first + v), last, EDGES):
+            s = first + tl.arange(0, EDGES)
+            live = (s < last)[:, None] & inside[None, :]
+            place = s[:, None] * width + columns[None, :]
+            key = tl.load(partial_key + place, mask=live, other=_NO_KEY)
+            position = tl.load(partial_winner + place, mask=live, other=_NO_POSITION)
+            where = tl.where(key > best, position, where)
+            best = tl.maximum(best, key)
+    top = tl.max(best, axis=0)
+    found = tl.min(tl.where(best == top[None, :], where, _NO_POSITION), axis=0)
+    place = item * width + columns
+    if PARTIAL:
+        tl.store(partial_key + place, top, mask=inside)
+        tl.store(partial_winner + place, found, mask=inside)
+    else:
+        value = tl.where(top < 0, top ^ 0x7FFFFFFF, top).to(tl.float32, bitcast=True)
+        is_empty = tl.load(indptr + v + 1) == row_begin
+        tl.store(out + place, tl.where(is_empty, 0.0, value), mask=inside)
+        tl.store(winner + place, tl.where(is_empty, -1, found), mask=inside)
+
+
+@triton.jit
+def spmm_max_backward_kernel(
+    indptr,  # (num_src + 1,) int64, of the transpose
+    indices,  # (num_edges,) int32 or int64, of the transpose: destinations
+    perm,  # (num_edges,) int64: edge of the transpose -> edge
+    forward_indptr,  # (num_dst + 1,) int64
+    grad,  # (num_dst, width) of out's dtype; rows grad_stride apart
+    weight,  # (num_edges,) float32 in the order of the transpose, or None
+    winner,  # (num_dst, width) int32
+    out,  # (num_src, width)
+    partial,  # (num_segments, width) float32; None without hubs
+    segment_row,
+    segment_first,
+    width,
+    grad_stride,
+    PARTIAL: tl.constexpr,
+    SEGMENT: tl.constexpr,
+    EDGES: tl.constexpr,
+    FEAT: tl.constexpr,
+):
+    """Gradient of the maximum: out[u, f] = sum of weight[e] * grad[v, f] over the edges that won (v, f).
+
+    Bound by reading num_edges rows of grad and of winner.
+    """
+    item = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
+    inside = columns < width
+    u, begin, end = edges_of(item, indptr, segment_row, segment_first, SEGMENT, PARTIAL)
+    acc = tl.zeros((EDGES, FEAT), tl.float32)
+    for first in range(begin, end, EDGES):
+        e = first + tl.arange(0, EDGES)
+        live = e < end
+        v = tl.load(indices + e, mask=live, other=0).to(tl.int64)
+        start = tl.load(forward_indptr + v, mask=live, other=0)
+        position = (tl.load(perm + e, mask=live, other=0) - start).to(tl.int32)
+        tile = live[:, None] & inside[None, :]
+        winners = tl.load(winner + v[:, None] * width + columns[None, :], mask=tile, other=-1)
+        won = winners == position[:, None]
+        place = v[:, None] * grad_stride + columns[None, :]
+        rows = tl.load(grad + place, mask=won & tile, other=0.0).to(tl.float32)
+        if weight is not None:
+            rows *= tl.load(weight + e, mask=live, other=0.0)[:, None]
+        acc += rows
+    if PARTIAL:
+        tl.store(partial + item * width + columns, tl.sum(acc, axis=0), mask=inside)
+    else:
+        if segment_row is not None:
+            last = tl.load(segment_first + u + 1)
+            for first in range(tl.load(segment_first + u), last, EDGES):
+                s = first + tl.arange(0, EDGES)
+                place = s[:, None] * width + columns[None, :]
+                acc += tl.load(partial + place, mask=(s < last)[:, None] & inside[None, :], other=0.0)
+        tl.store(out + item * width + columns, tl.sum(acc, axis=0), mask=inside)
+
+
+def spmm_max(
+    indptr: Tensor, indices: Tensor, x: Tensor, weight: Tensor | None, out: Tensor, winner: Tensor
+) -> None:
+    """The arguments of the twin in ``ops/reference.py``; ``out`` and ``winner`` are contiguous."""
+    num_dst, width = out.shape
+    if out.numel() == 0:
+        return
+    segments = segments_of(indptr, indices.numel())
+    partial: list[Tensor | None] = [None, None]
+    if segments is not None:
+        partial = [winner.new_empty((segments.count, width)) for _ in range(2)]
+    tile = row_tile(width)
+
+    def launch(items: int, is_partial: bool) -> None:
+        spmm_max_kernel[(items, triton.cdiv(width, tile["FEAT"]))](
+            indptr,
+            indices,
+            x,
+            weight,
+            out,
+            winner,
+            *partial,
+            None if segments is None else segments.row,
+            None if segments is None else segments.first,
+            width,
+            x.stride(0),
+            PARTIAL=is_partial,
+            SEGMENT=1 if segments is None else segments.length,
+            **tile,
+        )
+
+    with on_device_of(x):
+        if segments is not None:
+            launch(segments.count, True)
+        launch(num_dst, False)
+
+
+def spmm_max_backward(
+    indptr: Tensor,
+    indices: Tensor,
+    perm: Tensor,
+    forward_indptr: Tensor,
+    grad: Tensor,
+    weight: Tensor | None,
+    winner: Tensor,
+    out: Tensor,
+) -> None:
+    """The arguments of the twin in ``ops/reference.py``; ``weight`` in the order of the transpose."""
+    num_src, width = out.shape
+    if out.numel() == 0:
+        return
+    segments = segments_of(indptr, indices.numel())
+    partial = None if segments is None else grad.new_empty((segments.count, width), dtype=torch.float32)
+    tile = row_tile(width)
+
+    def launch(items: int, is_partial: bool) -> None:
+        spmm_max_backward_kernel[(items, triton.cdiv(width, tile["FEAT"]))](
+            indptr,
+            indices,
+            perm,
+            forward_indptr,
+            grad,
+            weight,
+            winner,
+            out,
+            partial,
+            None if segments is None else segments.row,
+            None if segments is None else segments.first,
+            width,
+            grad.stride(0),
+            PARTIAL=is_partial,
+            SEGMENT=1 if segments is None else segments.length,
+            **tile,
+        )
+
+    with on_device_of(grad):
+        if segments is not None:
+            launch(segments.count, True)
+        launch(num_src, False)

@@ -1,0 +1,70 @@
+"""Fused attention in Triton, forward and backward, against its twins."""
+
+import pytest
+import torch
+from tests.ops.graphs import CORNERS, close, skewed, values
+from tests.ops.test_attention import gat_inputs, gatv2_inputs
+
+from graphbraid.ops.attention import _both_ways
+from graphbraid.topology import Csc
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+SHAPES = [(1, 1), (1, 7), (8, 8), (3, 16), (2, 33), (4, 64), (17, 3), (1, 257)]  # heads, channels
+SMALL_CORNERS = {
+    **CORNERS,
+    "skewed": lambda: skewed(10, 13),
+    "int64 ids": lambda: skewed(10, 13, dtype=torch.int64),
+}
+INPUTS = {"gat": gat_inputs, "gatv2": gatv2_inputs}
+
+
+def assert_kernels_equal_twins(both, name, csc, heads, channels, dtype=torch.float32, *, loops, p):
+    inputs = INPUTS[name](csc, heads, channels, dtype)
+    x = inputs[0]
+    how = (0.2, min(csc.num_src, csc.num_dst) if loops else 0, p, 2**62 + 12345)
+    out = x.new_full((csc.num_dst, x.shape[1]), torch.nan)
+    lse = torch.full((csc.num_dst, heads), torch.nan)
+    pairs = both(f"{name}_forward", [csc.indptr, csc.indices, *inputs, *how], [out, lse])
+    for pair in pairs:
+        close(*pair)
+    forward = [*_both_ways(csc), *inputs, *how, pairs[0][1], pairs[1][1]]
+    grad = values(csc.num_dst, x.shape[1], dtype=dtype, seed=4)
+    outputs = [torch.full_like(t, torch.nan) for t in inputs]
+    for pair in both(f"{name}_backward", [*forward, grad], outputs):
+        close(*pair, terms=400 * (1 + channels))
+
+
+@pytest.mark.parametrize("name", INPUTS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("heads", "channels"), SHAPES)
+def test_kernels_equal_twins_at_every_shape(both, short_segments, name, heads, channels, dtype):
+    loops = (heads + DTYPES.index(dtype)) % 2 == 0
+    csc = skewed(6, 10)
+    assert_kernels_equal_twins(
+        both, name, csc, heads, channels, dtype, loops=loops, p=0.6 if channels % 2 else 0
+    )
+
+
+@pytest.mark.parametrize("name", INPUTS)
+@pytest.mark.parametrize("corner", SMALL_CORNERS)
+@pytest.mark.parametrize("loops", [False, True])
+def test_kernels_equal_twins_on_corner_graphs(both, short_segments, name, corner, loops):
+    csc = SMALL_CORNERS[corner]()
+    assert_kernels_equal_twins(both, name, csc, 2, 5, loops=loops, p=0.4)
+
+
+@pytest.mark.parametrize("name", INPUTS)
+@pytest.mark.parametrize("loops", [False, True])
+def test_kernels_equal_twins_on_hubs_of_both_sides(both, name, loops):
+    csc = Csc(torch.tensor([0, 2, 601, 603]), torch.zeros(603, dtype=torch.int32), 3)
+    assert_kernels_equal_twins(both, name, csc, 2, 3, loops=loops, p=0.0)
+
+
+def test_huge_logits_stay_finite(kernels):
+    csc = skewed(10, 13)
+    x, left, right = gat_inputs(csc, 2, 3, torch.float32)
+    out, lse = torch.empty(10, 6), torch.empty(10, 2)
+    how = (0.2, 10, 0.0, 0)
+    kernels.gat_forward(csc.indptr, csc.indices, x, left * 1e4, right * 1e4, *how, out, lse)
+    assert out.isfinite().all()
+    assert lse.isfinite().all()

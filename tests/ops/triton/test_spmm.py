@@ -1,0 +1,83 @@
+"""Aggregation in Triton against its twin."""
+
+import pytest
+import torch
+from tests.ops.graphs import CORNERS, close, skewed, values
+from tests.ops.test_spmm import COEFFICIENTS, arguments, hub_graph
+
+from graphbraid.ops import reference
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+WIDTHS = (1, 3, 7, 16, 33, 64, 100, 257)  # below, at and above a tile of columns
+
+
+def assert_kernel_equals_twin(both, csc, x, wanted):
+    out = x.new_full((csc.num_dst, x.shape[1]), torch.nan)
+    close(*both("spmm", arguments(csc, x, wanted), [out])[0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_kernel_equals_twin_at_every_width(both, short_segments, width, dtype):
+    csc = skewed(10, 13)
+    for wanted in ("plain", "all"):
+        x = values(csc.num_src, width, dtype=dtype)
+        assert_kernel_equals_twin(both, csc, x, COEFFICIENTS[wanted])
+
+
+@pytest.mark.parametrize("corner", CORNERS)
+@pytest.mark.parametrize("wanted", COEFFICIENTS)
+def test_kernel_equals_twin_on_corner_graphs(both, short_segments, corner, wanted):
+    csc = CORNERS[corner]()
+    assert_kernel_equals_twin(both, csc, values(csc.num_src, 5), COEFFICIENTS[wanted])
+
+
+@pytest.mark.parametrize("wanted", ["plain", "all"])
+def test_kernel_equals_twin_without_hubs(both, wanted):
+    csc = skewed(10, 13)
+    assert_kernel_equals_twin(both, csc, values(csc.num_src, 5), COEFFICIENTS[wanted])
+
+
+def test_hub_summed_in_segments_of_their_own_length_equals_the_exact_sum(kernels):
+    csc, x = hub_graph(1700), values(5, 3)
+    out, exact = x.new_empty(3, 3), torch.empty(3, 3, dtype=torch.float64)
+    kernels.spmm(*arguments(csc, x, {}), out)
+    reference.spmm(*arguments(csc, x.double(), {}), exact)
+    torch.testing.assert_close(out.double(), exact, rtol=1e-5, atol=1e-4)
+
+
+def test_rows_of_input_and_output_may_be_strided(kernels):
+    csc = skewed(10, 13)
+    wide, out, expected = values(csc.num_src, 50), torch.zeros(csc.num_dst, 60), torch.zeros(csc.num_dst, 60)
+    args = arguments(csc, wide[:, 10:43], {"addend": True})
+    args[-1] = values(csc.num_dst // 2, 70)[:, 20:53]
+    kernels.spmm(*args, out[:, 5:38])
+    reference.spmm(*args, expected[:, 5:38])
+    close(out, expected)  # also that nothing beside the columns was touched
+
+
+def test_half_precision_rows_may_be_summed_into_float32(both):
+    csc = skewed(10, 13)
+    x = values(csc.num_src, 33, dtype=torch.bfloat16)
+    close(*both("spmm", arguments(csc, x, {}), [torch.empty(csc.num_dst, 33)])[0])
+
+
+def test_a_skipped_self_loop_may_hold_anything(both):
+    csc = skewed(10, 13)
+    x, wanted = values(csc.num_src, 5), COEFFICIENTS["loops"]
+    args = arguments(csc, x, wanted)
+    args[3] = values(csc.num_edges)
+    args[3][csc.indices == csc.destinations()] = torch.nan
+    expected, out = (torch.empty(csc.num_dst, 5) for _ in range(2))
+    reference.spmm(*args, expected)
+    assert expected.isfinite().all()
+    close(*both("spmm", args, [out])[0])
+
+
+def test_two_runs_give_the_same_bits(kernels, short_segments):
+    csc = skewed(10, 13)
+    args = arguments(csc, values(csc.num_src, 33), COEFFICIENTS["all"])
+    first, second = torch.empty(2, csc.num_dst, 33)
+    kernels.spmm(*args, first)
+    kernels.spmm(*args, second)
+    assert torch.equal(first, second)

@@ -1,0 +1,75 @@
+"""Maximum over in-neighbours in Triton, and its gradient, against their twins."""
+
+import pytest
+import torch
+from tests.ops.graphs import CORNERS, close, skewed, values
+
+from graphbraid.topology import Csc
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+WIDTHS = (1, 3, 7, 16, 33, 64, 100, 257)
+
+
+def assert_kernels_equal_twins(both, csc, x, weight):
+    width = x.shape[1]
+    places = torch.full((csc.num_dst, width), -7, dtype=torch.int32)
+    out = x.new_full((csc.num_dst, width), torch.nan)
+    found, winners = both("spmm_max", [csc.indptr, csc.indices, x, weight], [out, places])
+    close(*found)
+    assert torch.equal(*winners)
+    transposed, perm = csc.transpose()
+    arguments = [
+        transposed.indptr,
+        transposed.indices,
+        perm,
+        csc.indptr,
+        values(csc.num_dst, width, dtype=x.dtype, seed=4),
+        None if weight is None else weight[perm],
+        winners[1],
+    ]
+    close(*both("spmm_max_backward", arguments, [x.new_full((csc.num_src, width), torch.nan)])[0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_kernels_equal_twins_at_every_width(both, short_segments, width, dtype):
+    csc = skewed(10, 13)
+    x = values(13, width, dtype=dtype).round(decimals=1 if dtype.itemsize > 2 else 0)  # many ties
+    assert_kernels_equal_twins(both, csc, x, values(csc.num_edges) if width % 2 else None)
+
+
+@pytest.mark.parametrize("corner", CORNERS)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_kernels_equal_twins_on_corner_graphs(both, short_segments, corner, weighted):
+    csc = CORNERS[corner]()
+    weight = values(csc.num_edges) if weighted else None
+    assert_kernels_equal_twins(both, csc, values(csc.num_src, 5).round(decimals=1), weight)
+
+
+def test_kernels_equal_twins_on_a_hub_and_its_transpose(both):
+    generator = torch.Generator().manual_seed(0)
+    sources = torch.randint(0, 3, (1203,), generator=generator).to(torch.int32)  # hubs both ways
+    csc = Csc(torch.tensor([0, 2, 1201, 1203]), sources, 3)
+    assert_kernels_equal_twins(both, csc, values(3, 4), values(1203).round(decimals=1))
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_a_nan_wins_the_maximum_and_infinities_and_zeros_count(both, request, short):
+    if short:
+        request.getfixturevalue("short_segments")
+    csc = Csc(torch.tensor([0, 20, 21, 23]), torch.arange(23, dtype=torch.int32), 23)
+    x = torch.zeros(23, 4)
+    x[11, 0] = x[15, 0] = torch.nan  # the first NaN
+    x[3, 1], x[17, 1] = torch.inf, torch.inf
+    x[:20, 2] = -torch.inf
+    x[0, 3] = -0.0  # equal to the zeros that follow
+    x[20] = -torch.inf
+    x[21:, 0] = torch.nan
+    found, winners = both(
+        "spmm_max",
+        [csc.indptr, csc.indices, x, None],
+        [torch.empty(3, 4), torch.empty(3, 4, dtype=torch.int32)],
+    )
+    torch.testing.assert_close(*found, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(*winners)
+    assert winners[0][0].tolist() == [11, 3, 0, 0]
