@@ -46,6 +46,20 @@ def native() -> Any | None:
     return None if active().variant == "reference" else _load()[0]
 
 
+def forced_variant() -> str:
+    """The variant that ``GRAPHBRAID_KERNELS`` names, or an empty string.
+
+    Raises:
+        KernelError: it names none.
+    """
+    forced = os.environ.get(ENV_VARIABLE, "").strip().lower()
+    if forced and forced not in VARIANTS:
+        raise KernelError(
+            f"{ENV_VARIABLE}={forced!r} names no kernel variant; choose one of {', '.join(VARIANTS)}"
+        )
+    return forced
+
+
 @functools.cache
 def active() -> Selection:
     """The variant in use, chosen at the first call.
@@ -53,11 +67,7 @@ def active() -> Selection:
     Raises:
         KernelError: ``GRAPHBRAID_KERNELS`` names a variant that is unknown or cannot run here.
     """
-    forced = os.environ.get(ENV_VARIABLE, "").strip().lower()
-    if forced and forced not in VARIANTS:
-        raise KernelError(
-            f"{ENV_VARIABLE}={forced!r} names no kernel variant; choose one of {', '.join(VARIANTS)}"
-        )
+    forced = forced_variant()
     if forced == "reference":
         return Selection(variant="reference", reason=f"{ENV_VARIABLE}=reference asks for it", rejected={})
     rejected = {name: why for name in COMPILED_VARIANTS if (why := unsupported_reason(name))}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,9 +19,24 @@ sum_dtype = reference.sum_dtype
 
 
 def backend(tensor: Tensor) -> Any:
-    """The compiled kernels where they can run on ``tensor``'s device, else their twins."""
-    native = kernels.native() if tensor.device.type == "cpu" else None
-    return reference if native is None else native
+    """The kernels of ``tensor``'s device, compiled on the CPU and Triton's on CUDA, else their twins.
+
+    The Triton kernels sum in float32; float64 on CUDA, which serves to check gradients, goes to the twins.
+    """
+    found = None
+    if tensor.device.type == "cpu":
+        found = kernels.native()
+    elif tensor.device.type == "cuda" and tensor.dtype != torch.float64:
+        found = triton_kernels()
+    return reference if found is None else found
+
+
+@functools.cache
+def triton_kernels() -> Any | None:
+    """The Triton kernels, imported by the first call; None without triton, or where the twins are forced."""
+    if kernels.forced_variant() == "reference" or importlib.util.find_spec("triton") is None:
+        return None
+    return importlib.import_module("graphbraid.ops.triton")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)

@@ -1,0 +1,72 @@
+"""Compiles every Triton kernel for the CUDA architecture given (80, 90, ...) without a device; prints JSON.
+
+The launchers run as always, but each launch ends once the kernel is machine code. The interpreter does not
+check what the compiler does: types, shapes, what is known at compile time.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+from tests.ops.graphs import skewed, values
+from tests.ops.test_attention import gat_inputs, gatv2_inputs
+from tests.ops.test_spmm import COEFFICIENTS, arguments
+from triton.backends.compiler import GPUTarget
+from triton.runtime.driver import driver
+from triton.runtime.jit import JITFunction
+
+from graphbraid.ops import triton as kernels
+from graphbraid.ops.attention import _both_ways
+from graphbraid.ops.triton import partition
+
+
+class DriverWithoutDevice:
+    def get_current_target(self):
+        return GPUTarget("cuda", int(sys.argv[1]), 32)
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device):
+        return 0
+
+
+def compile_only(self, *args, grid, warmup, **kwargs):
+    compiled = run(self, *args, grid=grid, warmup=True, **kwargs)
+    sizes.setdefault(self.fn.__name__, len(compiled.asm["cubin"]))
+
+
+sizes = {}
+driver.set_active(DriverWithoutDevice())
+run, JITFunction.run = JITFunction.run, compile_only
+
+csc = skewed(10, 13)
+transposed, perm = csc.transpose()
+weight = values(csc.num_edges)
+dtype = torch.bfloat16
+for partition.SEGMENT in (8, 512):  # with hubs, both launches of each kernel; without
+    x, out = values(13, 100, dtype=dtype), torch.empty(10, 100, dtype=dtype)
+    for wanted in ("plain", "loops", "all"):
+        kernels.spmm(*arguments(csc, x, COEFFICIENTS[wanted]), out)
+    winner = torch.empty(10, 100, dtype=torch.int32)
+    kernels.spmm_max(csc.indptr, csc.indices, x, weight, out, winner)
+    kernels.spmm_max_backward(
+        transposed.indptr, transposed.indices, perm, csc.indptr, out, weight, winner, x.clone()
+    )
+    edge_numbers = torch.empty(csc.num_edges, 4)
+    kernels.sddmm(csc.indptr, csc.indices, out, x, values(10), values(13), edge_numbers)
+    kernels.epilogue(x, values(100), 3, 0.01, 0.3, 77, x)
+    kernels.epilogue_backward(x, x, 3, 0.01, 0.3, 77, x, torch.empty(100))
+    for name, inputs in (("gat", gat_inputs(csc, 3, 9, dtype)), ("gatv2", gatv2_inputs(csc, 3, 9, dtype))):
+        how = (0.2, 10, 0.4, 12345)
+        rows, lse = torch.empty(10, 27, dtype=dtype), torch.empty(10, 3)
+        getattr(kernels, f"{name}_forward")(csc.indptr, csc.indices, *inputs, *how, rows, lse)
+        grads = [torch.empty_like(t) for t in inputs]
+        getattr(kernels, f"{name}_backward")(*_both_ways(csc), *inputs, *how, rows, lse, rows, *grads)
+    kernels.edge_softmax(csc.indptr, edge_numbers, edge_numbers)
+    kernels.edge_softmax_backward(csc.indptr, edge_numbers, edge_numbers, edge_numbers)
+    kernels.gather_rows(torch.empty(9, 16, dtype=torch.uint8), perm, torch.empty(9, 16, dtype=torch.uint8))
+print(json.dumps(sizes))
