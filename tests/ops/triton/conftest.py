@@ -1,15 +1,12 @@
 """The Triton kernels beside their twins: on a CUDA device, or on the CPU through Triton's interpreter.
 
-A process either compiles or interprets: that is decided as triton and the kernels are imported. Without a
-CUDA device they are imported here, before any test can do so, and to be interpreted; the variable that says
-so is set for that and during these tests only, since other tests start processes of their own.
-TRITON_INTERPRET=1 asks for the interpreter where there is a device.
+A process either compiles or interprets: TRITON_INTERPRET=1 must be set before triton is imported, which
+others do too. So tests/ops/test_triton.py runs these files interpreted, in processes of their own; in the
+suite's own process they need a CUDA device.
 """
 
 import importlib
-import importlib.util
 import os
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -18,28 +15,22 @@ from torch import Tensor
 
 from graphbraid.ops import reference
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" or not torch.cuda.is_available()
-MISSING = importlib.util.find_spec("triton") is None
-TOO_LATE = INTERPRETED and "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1"
-
-if INTERPRETED and not MISSING and not TOO_LATE:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-        importlib.import_module("graphbraid.ops.triton")
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
-@pytest.fixture(params=["interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request, monkeypatch):
-    """Where the kernels of this test run."""
-    if MISSING:
-        pytest.skip("needs triton: pip install 'graphbraid[triton]'")
-    if request.param == "cuda" and INTERPRETED:
-        pytest.skip("needs a CUDA device, and TRITON_INTERPRET not set")
-    if request.param == "interpreter" and not INTERPRETED:
-        pytest.skip("the kernels run on the CUDA device; TRITON_INTERPRET=1 interprets them instead")
-    assert not TOO_LATE, "triton was imported before tests/ops/triton, so it cannot be made to interpret"
-    if INTERPRETED:
-        monkeypatch.setenv("TRITON_INTERPRET", "1")
+def pytest_collection_modifyitems(items):
+    """Mark what needs a device."""
+    for item in items:
+        if not INTERPRETED and "device" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.gpu)
+
+
+@pytest.fixture
+def device():
+    """Where the kernels run."""
+    if not INTERPRETED and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device; tests/ops/test_triton.py runs this on the CPU, interpreted")
+    pytest.importorskip("triton")
     return torch.device("cpu" if INTERPRETED else "cuda")
 
 

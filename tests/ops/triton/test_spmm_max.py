@@ -57,14 +57,15 @@ def test_kernels_equal_twins_on_a_hub_and_its_transpose(both):
 def test_a_nan_wins_the_maximum_and_infinities_and_zeros_count(both, request, short):
     if short:
         request.getfixturevalue("short_segments")
-    csc = Csc(torch.tensor([0, 20, 21, 23]), torch.arange(23, dtype=torch.int32), 23)
-    x = torch.zeros(23, 4)
-    x[11, 0] = x[15, 0] = torch.nan  # the first NaN
-    x[3, 1], x[17, 1] = torch.inf, torch.inf
-    x[:20, 2] = -torch.inf
+    csc = Csc(torch.tensor([0, 300, 301, 303]), torch.arange(303, dtype=torch.int32), 303)
+    x = torch.zeros(303, 4)
+    # Each twice, 256 edges apart: in one lane of edges, and in one lane of segments.
+    x[[11, 267], 0] = torch.nan
+    x[[3, 259], 1] = torch.inf
+    x[:300, 2] = -torch.inf
     x[0, 3] = -0.0  # equal to the zeros that follow
-    x[20] = -torch.inf
-    x[21:, 0] = torch.nan
+    x[300] = -torch.inf
+    x[301:, 0] = torch.nan
     found, winners = both(
         "spmm_max",
         [csc.indptr, csc.indices, x, None],

@@ -1,0 +1,119 @@
+"""Which kernels CUDA tensors get; runs tests/ops/triton through the interpreter; compiles every kernel."""
+
+import ast
+import importlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import graphbraid
+from graphbraid.errors import KernelError
+from graphbraid.ops import aggregation, reference
+
+SOURCES = Path(graphbraid.__file__).parent / "ops/triton"
+TESTS = Path(__file__).parent / "triton"
+ON_CUDA = {
+    dtype: SimpleNamespace(device=torch.device("cuda"), dtype=dtype)
+    for dtype in (torch.float32, torch.float64)
+}
+
+
+def run(command, **variables):
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=TESTS.parents[2],
+        env=os.environ | variables,
+        timeout=500,
+    )
+
+
+@pytest.fixture
+def choose(monkeypatch):
+    """The backend of a CUDA tensor, chosen anew."""
+    monkeypatch.setenv("GRAPHBRAID_KERNELS", "")
+    aggregation.triton_kernels.cache_clear()
+    yield lambda dtype=torch.float32: aggregation.backend(ON_CUDA[dtype])
+    aggregation.triton_kernels.cache_clear()
+
+
+def test_cuda_tensors_get_the_triton_kernels_and_float64_the_twins(choose):
+    pytest.importorskip("triton")
+    assert choose() is importlib.import_module("graphbraid.ops.triton")
+    assert choose(torch.float64) is reference
+
+
+def test_without_triton_cuda_tensors_get_the_twins(choose, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert choose() is reference
+
+
+def test_the_environment_can_force_the_twins(choose, monkeypatch):
+    monkeypatch.setenv("GRAPHBRAID_KERNELS", "reference")
+    assert choose() is reference
+    aggregation.triton_kernels.cache_clear()
+    monkeypatch.setenv("GRAPHBRAID_KERNELS", "fastest")
+    with pytest.raises(KernelError, match="'fastest' names no kernel variant"):
+        choose()
+
+
+def test_operators_on_the_cpu_do_not_import_triton():
+    code = """
+import sys, torch
+from graphbraid import ops
+from graphbraid.topology import Csc
+csc = Csc(torch.tensor([0, 1]), torch.tensor([0], dtype=torch.int32), 1)
+ops.spmm(csc, torch.ones(1, 2, requires_grad=True)).sum().backward()
+print("triton" in sys.modules)
+"""
+    done = run([sys.executable, "-c", code])
+    assert done.stdout.strip() == "False", done.stderr
+
+
+def test_every_twin_of_a_kernel_has_the_same_arguments():
+    pytest.importorskip("triton")
+    kernels = importlib.import_module("graphbraid.ops.triton")
+    for name in kernels.__all__:
+        code, twin = getattr(kernels, name).__code__, getattr(reference, name).__code__
+        assert code.co_varnames[: code.co_argcount] == twin.co_varnames[: twin.co_argcount], name
+
+
+@pytest.mark.parametrize("part", ["attention", "all else"])  # about equal work, for two workers
+def test_kernels_equal_their_twins_through_the_interpreter(part):
+    pytest.importorskip("triton")
+    files = sorted(
+        path for path in TESTS.glob("test_*.py") if ("attention" in path.name) == (part == "attention")
+    )
+    # A process of its own: kernels are interpreted or compiled as triton is imported, and others import it.
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
+    done = run(command, TRITON_INTERPRET="1", PYTEST_ADDOPTS="")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
+    assert " skipped" not in done.stdout, done.stdout
+
+
+@pytest.mark.slow
+def test_every_kernel_compiles(tmp_path):
+    pytest.importorskip("triton")
+    oldest_with_bfloat16 = "80"
+    command = [sys.executable, TESTS / "compile_kernels.py", oldest_with_bfloat16]
+    done = run(command, TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    sizes = json.loads(done.stdout)
+    assert min(sizes.values()) > 0
+    assert set(sizes) == defined_kernels()
+
+
+def defined_kernels():
+    """Names of the functions that are launched: those called ``*_kernel``."""
+    trees = [ast.parse(path.read_text()) for path in SOURCES.glob("*.py")]
+    nodes = [node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return {node.name for node in nodes if node.name.endswith("_kernel")}
