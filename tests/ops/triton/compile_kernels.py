@@ -58,8 +58,9 @@ for partition.SEGMENT in (8, 512):  # with hubs, both launches of each kernel; w
     )
     edge_numbers = torch.empty(csc.num_edges, 4)
     kernels.sddmm(csc.indptr, csc.indices, out, x, values(10), values(13), edge_numbers)
-    kernels.epilogue(x, values(100), 3, 0.01, 0.3, 77, x)
-    kernels.epilogue_backward(x, x, 3, 0.01, 0.3, 77, x, torch.empty(100))
+    for ids in (None, torch.arange(13)):
+        kernels.epilogue(x, values(100), 3, 0.01, 0.3, 77, x, ids)
+        kernels.epilogue_backward(x, x, 3, 0.01, 0.3, 77, x, torch.empty(100), ids)
     for name, inputs in (("gat", gat_inputs(csc, 3, 9, dtype)), ("gatv2", gatv2_inputs(csc, 3, 9, dtype))):
         how = (0.2, 10, 0.4, 12345)
         rows, lse = torch.empty(10, 27, dtype=dtype), torch.empty(10, 3)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.ops.graphs import close, values
 
+from graphbraid.ops import reference
 from graphbraid.ops.dropout import keep_mask
 from graphbraid.ops.epilogue import LEAKY_SLOPE
 
@@ -42,6 +43,21 @@ def test_the_mask_has_the_bits_of_every_other_device(kernels, p, seed):
     mask = keep_mask(torch.arange(130), 33, p, seed)
     assert torch.equal(out != 0, mask)
     torch.testing.assert_close(out[mask], torch.full((int(mask.sum()),), 1 / (1 - p)))
+
+
+def test_masks_may_be_drawn_for_other_rows(kernels):
+    x, grad, bias = values(130, 33), values(130, 33, seed=2), values(33)
+    ids = torch.randint(0, 2**40, (130,), generator=torch.Generator().manual_seed(0))
+    how = (2, LEAKY_SLOPE, 0.4, 77)
+    results = []
+    for module in (kernels, reference):
+        out, grad_x, grad_bias = torch.empty(130, 33), torch.empty(130, 33), torch.empty(33)
+        module.epilogue(x, bias, *how, out, ids)
+        module.epilogue_backward(grad, out, *how, grad_x, grad_bias, ids)
+        results.append((out, grad_x, grad_bias))
+    assert torch.equal(results[0][0] != 0, keep_mask(ids, 33, 0.4, 77))
+    for actual, expected in zip(*results, strict=True):
+        close(actual, expected, terms=400)
 
 
 def test_many_rows_sum_in_a_fixed_order(kernels, monkeypatch):

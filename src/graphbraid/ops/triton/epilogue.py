@@ -23,6 +23,7 @@ def epilogue_kernel(
     x,  # (num_rows, width) float32, float16 or bfloat16, contiguous
     bias,  # (width,) float32 or None
     out,  # (num_rows, width) of x's dtype; may be x
+    ids,  # (num_rows,) int64, the row that each row's mask is drawn for, or None: itself
     num_rows,
     width,
     slope,
@@ -52,7 +53,10 @@ def epilogue_kernel(
     elif ACT == _ELU:
         y = tl.where(y > 0, y, tl.exp(tl.minimum(y, 0.0)) - 1)
     if DROPOUT:
-        stays = kept(dropout_key(seed, v)[:, None], columns[None, :], threshold)
+        row = v
+        if ids is not None:
+            row = tl.load(ids + v, mask=v < num_rows, other=0)
+        stays = kept(dropout_key(seed, row)[:, None], columns[None, :], threshold)
         y *= tl.where(stays, keep_scale, 0.0)
     tl.store(out + place, y, mask=mask)
 
@@ -63,6 +67,7 @@ def epilogue_backward_kernel(
     out,  # (num_rows, width) of grad's dtype: what the forward gave
     grad_x,  # (num_rows, width) of grad's dtype
     sums,  # (num_parts, width) float32, or None where no bias wants a gradient
+    ids,  # as in the forward
     num_rows,
     rows_per_part,
     width,
@@ -91,7 +96,10 @@ def epilogue_backward_kernel(
         g = tl.load(grad + place, mask=mask, other=0.0).to(tl.float32)
         y = tl.load(out + place, mask=mask, other=0.0).to(tl.float32)
         if DROPOUT:
-            stays = kept(dropout_key(seed, v)[:, None], columns[None, :], threshold)
+            row = v
+            if ids is not None:
+                row = tl.load(ids + v, mask=v < end, other=0)
+            stays = kept(dropout_key(seed, row)[:, None], columns[None, :], threshold)
             g *= tl.where(stays, keep_scale, 0.0)
             y /= keep_scale
         if ACT == _RELU:
@@ -130,7 +138,14 @@ def column_sums_kernel(
 
 
 def epilogue(
-    x: Tensor, bias: Tensor | None, act: int, slope: float, p: float, seed: int, out: Tensor
+    x: Tensor,
+    bias: Tensor | None,
+    act: int,
+    slope: float,
+    p: float,
+    seed: int,
+    out: Tensor,
+    ids: Tensor | None = None,
 ) -> None:
     """The arguments of the twin in ``ops/reference.py``; float32, float16 or bfloat16, contiguous."""
     num_rows, width = out.shape
@@ -139,7 +154,7 @@ def epilogue(
     tile = _tile(width)
     with on_device_of(x):
         epilogue_kernel[(triton.cdiv(num_rows, tile["ROWS"]), triton.cdiv(width, tile["FEAT"]))](
-            x, bias, out, num_rows, width, float(slope), **dropout_arguments(p, seed), ACT=act, **tile
+            x, bias, out, ids, num_rows, width, float(slope), **dropout_arguments(p, seed), ACT=act, **tile
         )
 
 
@@ -152,6 +167,7 @@ def epilogue_backward(
     seed: int,
     grad_x: Tensor,
     grad_bias: Tensor | None,
+    ids: Tensor | None = None,
 ) -> None:
     """The arguments of the twin in ``ops/reference.py``; ``grad_bias`` is float32."""
     num_rows, width = out.shape
@@ -168,6 +184,7 @@ def epilogue_backward(
             out,
             grad_x,
             sums,
+            ids,
             num_rows,
             rows_per_part,
             width,
