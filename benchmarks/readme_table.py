@@ -34,8 +34,8 @@ def sampling_lines(result: dict[str, Any]) -> list[str]:
     return [
         *lines,
         "",
-        "Milliseconds per mini-batch of 1,024 seeds, fanouts 15,10,5; in brackets, graphbraid's lead. The share of",
-        "the copy rate passes 100 % where one worker gathers while the other samples.",
+        "Milliseconds per mini-batch of 1,024 seeds, fanouts 15,10,5; in brackets, graphbraid's lead. The",
+        "share of the copy rate passes 100 % where one worker gathers while the other samples.",
     ]
 
 
