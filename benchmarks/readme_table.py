@@ -39,6 +39,16 @@ def sampling_lines(result: dict[str, Any]) -> list[str]:
     ]
 
 
+def scaling_lines(result: dict[str, Any]) -> list[str]:
+    """A line per graph and work."""
+    lines = ["| graph | work | two workers over one | the same reads alone, two threads over one |"]
+    lines.append("| --- | --- | --- | --- |")
+    for row in result["scaling"]:
+        work = "sample + gather" if row["features"] else "sample"
+        lines.append(f"| {row['graph']} | {work} | {row['speedup']:.2f}x | {row['limit_speedup']:.2f}x |")
+    return lines
+
+
 def epoch_lines(result: dict[str, Any]) -> list[str]:
     """A line per contender."""
     lines = [
@@ -83,6 +93,7 @@ def memory_lines(result: dict[str, Any]) -> list[str]:
 
 SECTIONS = (
     ("sampling", sampling_lines),
+    ("sampling", scaling_lines),
     ("epoch", epoch_lines),
     ("fullgraph", fullgraph_lines),
     ("memory", memory_lines),

@@ -208,17 +208,20 @@ def _make_trainer(run: ResolvedRun, show: Callable[[dict[str, str]], None], call
     model = build_model(run.settings, graph.num_features, graph.num_classes, run.train.seed)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     selection = kernels.active()
+    info = {
+        "settings": run.saved() | {"data": data_as_path(run.settings.data)},
+        "outputs": dataclasses.asdict(Outputs.of(graph, names_of(run.settings.data).class_names)),
+    }
+    trainer = Trainer(model, graph, config=run.train, callbacks=callbacks, info=info)
+    chosen = {"mode": f"{trainer.config.mode}: {trainer.mode_reason}"} if trainer.mode_reason else {}
     show(
         {
             "graph": graph_facts(graph),
             "model": f"{type(model).__name__}, {num_parameters:,} parameters",
             "kernels": f"{selection.variant}: {selection.reason}",
             "machine": f"{Hardware.detect().planned_cores} cores",
+            **chosen,
             "files in": str(run.train.out_dir),
         }
     )
-    info = {
-        "settings": run.saved() | {"data": data_as_path(run.settings.data)},
-        "outputs": dataclasses.asdict(Outputs.of(graph, names_of(run.settings.data).class_names)),
-    }
-    return Trainer(model, graph, config=run.train, callbacks=callbacks, info=info)
+    return trainer

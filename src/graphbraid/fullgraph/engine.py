@@ -75,7 +75,6 @@ class Engine:
         self._rows = None if pruned.taken else self._nodes
         self._train = Executor(self.program, self._graph, self._steps, training=True)
         self._evaluate: Executor | None = None
-        self._is_allocated = False
 
     @property
     def nbytes(self) -> int:
@@ -85,28 +84,29 @@ class Engine:
     def __call__(self) -> Tensor:
         """``(len(nodes), width)`` outputs of the training nodes, in their order; differentiable.
 
-        One backward pass per call: a second call overwrites what the first would need.
+        One backward pass per call, before the next call: that overwrites what it needs, and a backward pass
+        that comes too late raises RuntimeError.
         """
-        self._allocate()
+        self._allocate(self._train)
         parameters = tuple(self.program.parameters())
         out: Tensor = _Run.apply(self._train, self._rows, *parameters)  # type: ignore[no-untyped-call]
         return out
 
     def predict(self) -> Tensor:
         """``(num_nodes, width)`` outputs of every node, as in evaluation."""
-        self._check_not_too_large()
         was_training = self.model.training
         self.model.eval()
         try:
             if self._evaluate is None:
                 self._evaluate = self._make_evaluation()
+            self._allocate(self._evaluate)
             return self._evaluate.forward().clone()
         finally:
             self.model.train(was_training)
 
     def first_not_finite(self) -> str:
         """After outputs that are not finite: the operation and the first node where forward went wrong."""
-        self._allocate()
+        self._allocate(self._train)
         return self._train.first_not_finite()
 
     def explain(self) -> str:
@@ -117,20 +117,18 @@ class Engine:
 
     # ---- making
 
-    def _allocate(self) -> None:
-        if not self._is_allocated:
-            self._check_not_too_large()
-            self._train.allocate()
-            self._is_allocated = True
-
-    def _check_not_too_large(self) -> None:
+    def _allocate(self, executor: Executor) -> None:
+        """Take an executor's memory at its first use, if there is enough."""
+        if executor.is_allocated:
+            return
         available = Hardware.detect().memory_available_bytes
-        if not self._is_allocated and available is not None and self.nbytes > available:
+        if available is not None and executor.nbytes > available:
             raise ResourceError(
-                f"training on the whole graph needs {self.nbytes / _MEGA:,.0f} MB beside the data, but "
+                f"the whole graph needs {executor.nbytes / _MEGA:,.0f} MB beside the data, but "
                 f"{available / _MEGA:,.0f} MB are free. Narrower hidden layers need less; sampled "
                 "mini-batches (mode='sampled') need a few hundred MB whatever the graph's size."
             )
+        executor.allocate()
 
     def _levels(self, program: Program) -> tuple[list[Step], Decision]:
         csc, num_steps = self._csc, program.num_levels - 1
@@ -165,9 +163,7 @@ class Engine:
         read = read_model(self.model, self.program.in_channels)
         steps = whole_graph(self._csc, read.num_levels - 1)
         program = self._lower(read, steps, skip="hoist")
-        executor = Executor(program, self._graph, steps, training=False)
-        executor.allocate()
-        return executor
+        return Executor(program, self._graph, steps, training=False)
 
 
 class _Run(torch.autograd.Function):
@@ -177,11 +173,17 @@ class _Run(torch.autograd.Function):
     def forward(ctx: Any, executor: Executor, rows: Tensor | None, *parameters: nn.Parameter) -> Tensor:
         ctx.executor, ctx.rows, ctx.ids = executor, rows, [id(p) for p in parameters]
         out = executor.forward()
+        ctx.call = executor.num_forwards
         return out.clone() if rows is None else out.index_select(0, rows)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.call != ctx.executor.num_forwards:
+            raise RuntimeError(
+                "engine() was called again before this backward pass, and what it needs is overwritten; call "
+                "backward() before the next engine()"
+            )
         found = ctx.executor.backward(grad, ctx.rows)
         return None, None, *[found.get(key) for key in ctx.ids]
 

@@ -95,6 +95,9 @@ class Executor:
         self._input: kernels.DenseInput | kernels.SparseInput | None = None
         self._gradients: dict[int, Tensor] = {}
         self._tasks: list[Task] = []
+        self.num_forwards = 0
+        """Calls of :meth:`forward` so far: which of them the matrices in the arena belong to."""
+        self.is_allocated = False
         for op in program.ops:
             self._forward(op)
         self._forward_tasks = len(self._tasks)
@@ -123,10 +126,12 @@ class Executor:
         if self._input is None or isinstance(self._input, kernels.SparseInput):
             self._dense = None
         self.arena.allocate()
+        self.is_allocated = True
 
     @torch.no_grad()
     def forward(self) -> Tensor:
         """Run the operations; ``(num_rows, width)`` outputs, valid until the next call of either pass."""
+        self.num_forwards += 1
         for task in self._tasks[: self._forward_tasks]:
             task.run()
         return self.output.tensor
@@ -157,13 +162,13 @@ class Executor:
         with torch.no_grad():
             for task in self._tasks[: self._forward_tasks]:
                 task.run()
-                for value in [v for v in self._values if v == task.name]:
-                    rows = self._values[value].tensor
-                    bad = (~torch.isfinite(rows)).any(1).nonzero()
-                    if len(bad):
-                        nodes = self.nodes(self.program.level(value))
-                        node = int(bad[0]) if nodes is None else int(nodes[bad[0]])
-                        return f"{self._place(value)} is the first to go wrong, at node {node}"
+                if task.name not in self._values:  # it only copies
+                    continue
+                bad = (~torch.isfinite(self._values[task.name].tensor)).any(1).nonzero()
+                if len(bad):
+                    nodes = self.nodes(self.program.level(task.name))
+                    node = int(bad[0]) if nodes is None else int(nodes[bad[0]])
+                    return f"{self._place(task.name)} is the first to go wrong, at node {node}"
         return "every layer's rows are finite: the loss itself overflows"
 
     def _place(self, value: str) -> str:
@@ -367,7 +372,7 @@ class Executor:
         if isinstance(op, Own):  # the first rows of the gradient of what it is the start of
             whole, is_there = self._grad_of(op.inputs[0])
             if not is_there:
-                self._do(f"gradient of {op.inputs[0]}: zero", lambda: kernels.zero(whole.tensor), whole)
+                self._do(f"gradient of {op.inputs[0]}: zero", lambda: _zero(whole.tensor), whole)
             self._grads[value] = Rows(whole.buffer, self.num_rows(self.program.level(value)))
             return self._grads[value], True
         self._grads[value] = self._new(f"gradient of {value}", op)
@@ -476,6 +481,10 @@ class Executor:
                 self._give(parameter, gradient)
 
         self._do(f"gradient of {op.inputs[0]}", run, grad, *inputs, *[t for _, t, _ in targets])
+
+
+def _zero(target: Tensor) -> None:
+    target.zero_()
 
 
 def _copy(source: Tensor, target: Tensor) -> None:

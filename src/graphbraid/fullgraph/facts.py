@@ -39,15 +39,9 @@ class Facts:
     """Nodes of each level."""
     edges: tuple[int, ...]
     """Edges from each level to the next."""
-    num_nodes: int
-    num_edges: int
     in_channels: int
     density: float
     """Share of the features that is not zero."""
-    stored_sparse: bool
-    """Whether the graph holds its features in CSR."""
-    feature_bytes: int
-    """Bytes of the features as they are stored."""
     hoist_bytes: int
     """Bytes a hoisted aggregation may take."""
     rates: Rates
@@ -75,12 +69,8 @@ def facts_of(graph: Graph, steps: list[Step], rates: Rates, hoist_bytes: int) ->
     return Facts(
         rows=tuple(rows),
         edges=tuple(step.csc.num_edges for step in steps),
-        num_nodes=graph.num_nodes,
-        num_edges=graph.csc.num_edges,
         in_channels=int(x.shape[1]),
         density=density(x),
-        stored_sparse=isinstance(x, SparseFeatures),
-        feature_bytes=x.nbytes,
         hoist_bytes=hoist_bytes,
         rates=rates,
     )

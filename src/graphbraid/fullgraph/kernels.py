@@ -1,6 +1,7 @@
 """What each operation of a program runs: calls of the operators' kernels on buffers, forward and backward.
 
-No function here allocates more than a row of the weights' size; the engine decides where results go.
+Results go where the engine decides. Beside them a call takes memory of the size of a weight, or of the rows
+and columns it handles at a time.
 """
 
 from __future__ import annotations
@@ -113,8 +114,3 @@ def epilogue_backward(  # noqa: PLR0917 - in the order of the kernel's
     """The gradients of :func:`epilogue`; ``grad_x`` may be ``grad``."""
     how = (ACTIVATION_CODES[act], LEAKY_SLOPE, mask.p, mask.seed)
     backend(grad).epilogue_backward(grad, out, *how, grad_x, grad_bias, mask.nodes)
-
-
-def zero(x: Tensor) -> None:
-    """Fill with zeros."""
-    x.zero_()

@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 def machine_rates() -> Rates:
     """The rates of this machine with this number of threads and kernel variant.
 
-    Measured in about a second at the first call and then read from the cache, so that later runs decide
+    Measured at the first call and then read from the cache, so that later runs decide
     alike. Typical rates where there are no compiled kernels, or where the cache cannot be written.
     """
     if kernels.native() is None:

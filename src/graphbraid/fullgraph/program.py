@@ -12,7 +12,7 @@ nodes are the first of the level before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -217,7 +217,7 @@ class Program:
     in_channels: int
     decisions: tuple[Decision, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What passes decided that is no operation: ``pruned``, ``input_path``, ``storage``, ``symmetric``."""
+    """What passes decided that is no operation: ``input_path``."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -313,9 +313,6 @@ def check(program: Program) -> None:
                 )
 
 
-Pass = Callable[[Program], Program]
-"""A lowering pass: an equal program, with a :class:`Decision` for what it did or left."""
-
 __all__ = [
     "INPUT",
     "Add",
@@ -329,7 +326,6 @@ __all__ = [
     "Module",
     "Op",
     "Own",
-    "Pass",
     "Program",
     "check",
 ]

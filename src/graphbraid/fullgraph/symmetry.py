@@ -9,20 +9,18 @@ from graphbraid.topology import Csc
 
 
 def with_shared_transpose(csc: Csc, wanted: bool) -> tuple[Csc, Decision]:
-    """The adjacency, knowing itself as its transpose where each edge is stored both ways with one weight."""
-    if not wanted:
-        return csc, Decision(name="symmetry", taken=False, what="not looked for")
+    """The adjacency, knowing itself as its transpose where each edge is stored both ways.
+
+    Not with weights: their order in the transpose must be known anyway.
+    """
+    if not wanted or csc.weight is not None:
+        what = "edge weights need the transpose's order" if wanted else "switched off"
+        return csc, Decision(name="symmetry", taken=False, what=what)
     ordered, _ = csc.sort_rows()
-    reverse = Csc(ordered.indptr, ordered.indices, ordered.num_src, ordered.weight)
-    reverse = reverse.reversed() if csc.weight is None else reverse.transpose()[0]
-    same = torch.equal(reverse.indptr, ordered.indptr) and torch.equal(reverse.indices, ordered.indices)
-    if same and csc.weight is not None:
-        assert reverse.weight is not None
-        assert ordered.weight is not None
-        same = torch.equal(reverse.weight, ordered.weight)
-    if not same:
+    shared = Csc(ordered.indptr, ordered.indices, ordered.num_src)
+    reverse = shared.reversed()
+    if not (torch.equal(reverse.indptr, shared.indptr) and torch.equal(reverse.indices, shared.indices)):
         return csc, Decision(name="symmetry", taken=False, what="edges are not stored both ways")
-    shared = Csc(ordered.indptr, ordered.indices, ordered.num_src, ordered.weight)
     shared._reversed = shared
     saves = f"{csc.nbytes / 1e6:.3g} MB"
     return shared, Decision(

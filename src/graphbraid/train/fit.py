@@ -105,7 +105,8 @@ class FitRun:
         runtime.seed_everything(self._config.seed)  # a lazily built model draws its weights here
         if self._config.mode == "full":
             self._compile()
-            dry_run(self._runner, self._task, self._runner.on_graph, "the whole graph")
+            forward = self._runner.engine or self._runner.on_graph
+            dry_run(self._runner, self._task, forward, "the whole graph")
             if self._runner.engine is None:
                 self._compile()  # the run has made what a lazily built model lacked
             return
