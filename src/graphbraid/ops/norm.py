@@ -111,7 +111,8 @@ def batch_statistics(
         raise ConfigError("running_mean and running_var must be given together, or neither")
     dtype = sum_dtype(x.dtype)
     if not training and running_mean is not None and running_var is not None:
-        return running_mean.to(dtype).contiguous(), (running_var.to(dtype) + eps).rsqrt(), False
+        # A copy: backward must not see what later calls make of it.
+        return running_mean.to(dtype, copy=True), (running_var.to(dtype) + eps).rsqrt(), False
     if x.shape[0] == 1:
         raise DataError("batch normalisation in training needs more than one row, whose variance is 0; got 1")
     mean, var = (torch.empty(x.shape[1], dtype=dtype, device=x.device) for _ in range(2))
@@ -152,8 +153,9 @@ def _share_of_new(momentum: float | None, num_batches_tracked: Tensor | None) ->
 
 
 def _track(running: Tensor, new: Tensor, share: float) -> None:
-    with torch.no_grad():
-        running.mul_(1.0 - share).add_(new.to(running.dtype), alpha=share)
+    # .data: PyTorch's own batch normalisation keeps the running statistics for its backward, without reading
+    # them there, and does not let autograd see them change either.
+    running.data.mul_(1.0 - share).add_(new.to(running.dtype), alpha=share)
 
 
 def as_factors(vector: Tensor | None, dtype: torch.dtype) -> Tensor | None:
