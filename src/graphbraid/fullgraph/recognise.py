@@ -78,6 +78,19 @@ class Writer:
         self.ops.append(make(out=out, inputs=inputs, **fields))
         return out
 
+    def on_one_level(self, first: str, second: str) -> tuple[str, str]:
+        """Both values at the later one's level: of the other, the rows of that level's nodes."""
+        while (ahead := self._level(first) - self._level(second)) != 0:
+            if ahead < 0:
+                first = self.add(Own, first)
+            else:
+                second = self.add(Own, second)
+        return first, second
+
+    def _level(self, value: str) -> int:
+        op = next((op for op in self.ops if op.out == value), None)
+        return 0 if op is None else self._level(op.inputs[0]) + op.moves
+
     def epilogue(self, x: str, *, bias: Any = None, act: str = "none", p: float = 0.0) -> str:
         """Bias, activation and dropout, each as an operation of its own; nothing where there is none."""
         if bias is not None:
@@ -371,7 +384,7 @@ class _TraceReader:
         target, args, options = node.target, node.args, dict(node.kwargs)
         name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
         if target in (operator.add, torch.add, operator.iadd) or name in ("add", "add_"):
-            first, second = (self._value(node, a) for a in args[:2])
+            first, second = self._writer.on_one_level(*(self._value(node, a) for a in args[:2]))
             return self._writer.add(Add, first, second)
         x = self._value(node, args[0])
         rest = {k: v for k, v in options.items() if k != "inplace"}
