@@ -15,9 +15,22 @@ from torch.utils._pytree import tree_leaves
 
 import graphbraid
 from graphbraid import nn as gnn
+from graphbraid import ops
 from graphbraid.errors import DataError
 from graphbraid.fullgraph import ALL, Engine, Uncompiled, recognise
-from graphbraid.fullgraph.program import Module, Normalise
+from graphbraid.fullgraph.executor import Executor
+from graphbraid.fullgraph.levels import whole_graph
+from graphbraid.fullgraph.program import (
+    INPUT,
+    Add,
+    Adjacency,
+    Aggregate,
+    Linear,
+    Module,
+    Normalise,
+    Own,
+    Program,
+)
 from graphbraid.graph import Graph
 from graphbraid.topology import Csc
 
@@ -88,6 +101,10 @@ class Net(nn.Module):
         x = self.norms[0](conv(0, x))
         return conv(2, self.norms[1](x) + conv(1, x))
 
+    def two_added(self, x, conv):  # both before layers of their own
+        x = conv(0, x)
+        return conv(2, self.norms[0](conv(1, x)) + self.norms[1](conv(1, x)))
+
     def twice(self, x, conv):
         return conv(2, self.norms[1](self.norms[0](conv(1, F.relu(conv(0, x))))))
 
@@ -101,6 +118,7 @@ WAYS = (
     "added",
     "added to a layer",
     "layer added last",
+    "two added",
     "twice",
 )
 OWN = {
@@ -182,6 +200,33 @@ def test_trains_as_the_model_does(norm, how):
 @pytest.mark.parametrize("name", OWN)
 def test_graphbraid_s_models_train_as_they_do_uncompiled(name, norm):
     assert_trains_alike(seeded(OWN[name], norm), make_graph())
+
+
+def test_own_rows_are_normalised_without_touching_those_they_are_the_start_of():
+    graph = make_graph(train=60)
+    linear, norm = nn.Linear(CHANNELS, HIDDEN, bias=False), seeded(nn.LayerNorm, HIDDEN)
+    sum_of = Adjacency(kind="sum")
+    program = (
+        Linear(out="rows", inputs=(INPUT,), weight=linear.weight),
+        Own(out="own", inputs=("rows",)),
+        Normalise(out="normal", inputs=("own",), kind="layer", module=norm, channels=HIDDEN),
+        Aggregate(out="sums", inputs=("rows",), adjacency=sum_of),
+        Add(out="all", inputs=("normal", "sums")),
+    )
+    grad = torch.randn(graph.num_nodes, HIDDEN)
+    rows = linear(graph.x)
+    expected = norm(rows) + ops.spmm(graph.csc, rows, "sum")
+    for training in (True, False):
+        executor = Executor(
+            Program(ops=program, in_channels=CHANNELS), graph, whole_graph(graph.csc, 1), training=training
+        )
+        executor.allocate()
+        torch.testing.assert_close(executor.forward(), expected, rtol=1e-5, atol=1e-5)
+        if training:
+            found = executor.backward(grad)
+            for parameter in (linear.weight, *norm.parameters()):
+                (wanted,) = torch.autograd.grad(expected, parameter, grad, retain_graph=True)
+                close(found[id(parameter)], wanted, "gradient")
 
 
 @settings(max_examples=50, deadline=None)

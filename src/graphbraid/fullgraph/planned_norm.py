@@ -51,7 +51,8 @@ class PlannedNorm(ABC):
     def plan_forward(self) -> None:
         """Plan the task that makes the value: over the input where neither backward nor another reads it."""
         executor, op, source = self._executor, self._op, self._op.inputs[0]
-        in_place = not self._learns and self._may_reuse(source) and source in executor._values
+        alone = len(executor.program.consumers(source)) == 1 and not self._reads_own_rows
+        in_place = not self._learns and alone and source in executor._values
         out = executor._values[source] if in_place else executor._new(op.out, op)
         executor._values[op.out] = out
         executor._do(op.out, lambda: self._run(out.tensor), out, *self._touches)
@@ -82,7 +83,7 @@ class PlannedNorm(ABC):
         executor, op, source = self._executor, self._op, self._op.inputs[0]
         earlier = {before.out for before in executor.program.ops[: executor.program.ops.index(op)]}
         shared = any(executor._grads[v].buffer is grad.buffer for v in earlier & executor._grads.keys())
-        if not shared and self._may_reuse(source) and source not in executor._grads:
+        if not shared and not self._reads_own_rows and source not in executor._grads:
             executor._grads[source] = grad
             return grad, None
         total, is_there = executor._grad_of(source)
@@ -90,10 +91,10 @@ class PlannedNorm(ABC):
             return total, None
         return (executor._new(f"gradient through {op.out}", op) if shared else grad), total
 
-    def _may_reuse(self, value: str) -> bool:
-        """Whether this is a value's only reader, and its rows are not the start of another's."""
-        program = self._executor.program
-        return len(program.consumers(value)) == 1 and not isinstance(program.producer(value), Own)
+    @property
+    def _reads_own_rows(self) -> bool:
+        """Whether the input, and so its gradient, is the start of another value's."""
+        return isinstance(self._executor.program.producer(self._op.inputs[0]), Own)
 
 
 class PlannedLayerNorm(PlannedNorm):
