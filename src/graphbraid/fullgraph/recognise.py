@@ -29,7 +29,6 @@ from graphbraid.nn.models import MLP, GraphModel
 from graphbraid.ops.epilogue import LEAKY_SLOPE
 
 CONVOLUTIONS = ("GCNConv", "SAGEConv", "GINConv", "GATConv", "GATv2Conv")
-BATCH_NORMS, LAYER_NORMS = (nn.BatchNorm1d,), (nn.LayerNorm,)
 
 
 class NotLoweredError(Exception):
@@ -253,9 +252,9 @@ def _norm_fields(module: nn.Module) -> dict[str, Any] | None:
     ):
         inner = module.module
     # Not of a subclass: it may do anything, and one that computes its weight has no parameter of that name.
-    if type(inner) in BATCH_NORMS:
+    if type(inner) is nn.BatchNorm1d:
         return {"kind": "batch", "module": inner, "channels": inner.num_features}
-    if type(inner) in LAYER_NORMS and len(inner.normalized_shape) == 1:
+    if type(inner) is nn.LayerNorm and len(inner.normalized_shape) == 1:
         return {"kind": "layer", "module": inner, "channels": inner.normalized_shape[0]}
     if _is_pyg_norm(inner) and getattr(inner, "mode", None) == "node":
         return {"kind": "layer", "module": inner, "channels": inner.in_channels}
