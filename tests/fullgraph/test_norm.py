@@ -105,6 +105,11 @@ class Net(nn.Module):
         x = conv(0, x)
         return conv(2, self.norms[0](conv(1, x)) + self.norms[1](conv(1, x)))
 
+    def one_for_both(self, x, conv):  # its gradients add up, and its running statistics move twice
+        for i in range(2):
+            x = F.relu(self.norms[0](conv(i, x)))
+        return conv(2, x)
+
     def twice(self, x, conv):
         return conv(2, self.norms[1](self.norms[0](conv(1, F.relu(conv(0, x))))))
 
@@ -119,6 +124,7 @@ WAYS = (
     "added to a layer",
     "layer added last",
     "two added",
+    "one for both",
     "twice",
 )
 OWN = {
