@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from graphbraid.fullgraph import kernels
 from graphbraid.fullgraph.arena import Arena, Buffer, Task
 from graphbraid.fullgraph.levels import Step, aggregation
+from graphbraid.fullgraph.planned_norm import PlannedNorm, plan_norm
 from graphbraid.fullgraph.program import (
     INPUT,
     Add,
@@ -25,6 +26,7 @@ from graphbraid.fullgraph.program import (
     Hoisted,
     Linear,
     Module,
+    Normalise,
     Op,
     Own,
     Program,
@@ -90,6 +92,7 @@ class Executor:
         self._constants: dict[str, Constant] = {}
         self._aggregations: dict[int, Aggregation] = {}
         self._torch_ops: dict[str, TorchOp] = {}
+        self._norms: dict[str, PlannedNorm] = {}
         self._masks: dict[str, kernels.Mask] = {}
         self._dense: Tensor | None = None
         self._input: kernels.DenseInput | kernels.SparseInput | None = None
@@ -253,6 +256,7 @@ class Executor:
             Add: self._forward_add,
             Epilogue: self._forward_epilogue,
             Hoisted: self._forward_hoisted,
+            Normalise: lambda op: self._norms.update({op.out: plan_norm(self, op)}),
             Attention: self._forward_torch,
             Module: self._forward_torch,
         }[type(op)]
@@ -358,6 +362,7 @@ class Executor:
             Own: self._backward_own,
             Add: self._backward_add,
             Epilogue: self._backward_epilogue,
+            Normalise: lambda op: self._norms[op.out].plan_backward(),
             Attention: self._backward_torch,
             Module: self._backward_torch,
         }[type(op)]
