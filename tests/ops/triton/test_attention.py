@@ -60,6 +60,22 @@ def test_kernels_equal_twins_on_hubs_of_both_sides(both, name, loops):
     assert_kernels_equal_twins(both, name, csc, 2, 3, loops=loops, p=0.0)
 
 
+@pytest.mark.parametrize("name", INPUTS)
+def test_a_seed_in_memory_draws_the_masks_of_its_value(kernels, short_segments, name):
+    csc = skewed(10, 13)
+    inputs = INPUTS[name](csc, 2, 5, torch.float32)
+    results = []
+    for seed in (12345, torch.tensor([12345])):
+        how = (0.2, 10, 0.6, seed)
+        out, lse = torch.empty(10, 10), torch.empty(10, 2)
+        getattr(kernels, f"{name}_forward")(csc.indptr, csc.indices, *inputs, *how, out, lse)
+        grads = [torch.empty_like(t) for t in inputs]
+        getattr(kernels, f"{name}_backward")(*_both_ways(csc), *inputs, *how, out, lse, out, *grads)
+        results.append([out, lse, *grads])
+    for by_value, by_place in zip(*results, strict=True):
+        assert torch.equal(by_value, by_place)
+
+
 def test_huge_logits_stay_finite(kernels):
     csc = skewed(10, 13)
     x, left, right = gat_inputs(csc, 2, 3, torch.float32)
