@@ -84,7 +84,7 @@ def over_rows(
         arguments: by position, a tensor first.
         constants: the rest, by name.
     """
-    where = {"segment_row": None, "segment_first": None, "SEGMENT": 1}
+    where: dict[str, Any] = {"segment_row": None, "segment_first": None, "SEGMENT": 1}
     if segments is not None:
         where = {"segment_row": segments.row, "segment_first": segments.first, "SEGMENT": segments.length}
     num_rows, tiles = grid
