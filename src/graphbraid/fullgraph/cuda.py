@@ -21,6 +21,7 @@ class Cuda(Device):
 
     Args:
         place: ``cuda`` (the current one) or ``cuda:N``.
+        records: whether passes are recorded; off, to see what that gains.
 
     Raises:
         ConfigError: there is no such device.
@@ -28,12 +29,14 @@ class Cuda(Device):
 
     is_host = False
 
-    def __init__(self, place: torch.device) -> None:
+    def __init__(self, place: torch.device, *, records: bool = True) -> None:
         count = torch.cuda.device_count()
         if (place.index or 0) >= count:
             raise ConfigError(f"device {str(place)!r} is not here: PyTorch finds {count} CUDA devices")
         index = torch.cuda.current_device() if place.index is None else place.index
         self.place = torch.device("cuda", index)
+        self._records = records
+        self._stream: torch.cuda.Stream | None = None
 
     @property
     def name(self) -> str:
@@ -47,10 +50,19 @@ class Cuda(Device):
         return int(free + kept)
 
     def seconds(self, run: Run) -> float:
-        """Time on the device by events; of recordings, so that Python's part is not in it."""
+        """Time on the device by events; of a recording, so that Python's part is not in it.
+
+        Raises:
+            NotRecordedError: the run cannot be recorded, and so be no part of a step that is.
+        """
+
+        def several() -> None:
+            for _ in range(_RUNS):
+                run()
+
         with torch.cuda.device(self.place):
             run()
-            replay = self._recorded_or_plain(run)
+            replay = self._capture(several)
             begin, end = (
                 torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
                 for _ in range(2)
@@ -66,24 +78,21 @@ class Cuda(Device):
 
     def record(self, run: Run) -> Run:
         """Capture a CUDA graph; its memory is its own, so nothing else is written by a replay."""
+        if not self._records:
+            raise NotRecordedError("recording is switched off")
+        return self._capture(run)
+
+    def _capture(self, run: Run) -> Run:
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self.place)  # type: ignore[no-untyped-call]
         graph = torch.cuda.CUDAGraph()
         try:
             # Thread-local: the loader's threads may allocate pinned memory meanwhile.
             with (
                 torch.cuda.device(self.place),
-                torch.cuda.graph(graph, capture_error_mode="thread_local"),
+                torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"),
             ):
                 run()
         except RuntimeError as error:
             raise NotRecordedError(str(error).splitlines()[0]) from error
         return graph.replay
-
-    def _recorded_or_plain(self, run: Run) -> Run:
-        def several() -> None:
-            for _ in range(_RUNS):
-                run()
-
-        try:
-            return self.record(several)
-        except NotRecordedError:
-            return several

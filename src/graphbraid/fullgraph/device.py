@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -39,7 +38,11 @@ class Device(ABC):
 
     @abstractmethod
     def seconds(self, run: Run) -> float:
-        """The least time that ``run`` takes, over some repeats after it has warmed up."""
+        """The least time that ``run`` takes, over some repeats after it has warmed up.
+
+        Raises:
+            NotRecordedError: the device records what it times, and cannot record this.
+        """
 
     @abstractmethod
     def record(self, run: Run) -> Run:
@@ -104,7 +107,6 @@ def device_for(model: nn.Module, device: Device | torch.device | str | None = No
     return chosen
 
 
-@functools.cache
 def device_at(place: torch.device) -> Device:
     """The device at a place.
 
