@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "balance.h"
+#include "buffer.h"
 #include "dropout.h"
 #include "rows.h"
 #include "variants.h"
@@ -64,6 +65,15 @@ static void add_gat(AttentionArgs& a, const Matrix& src_logit, const Matrix& dst
   a.dst_logit = checked(dst_logit, a.num_dst, a.heads, sum_dtype(a.dtype), "dst_logit");
 }
 
+// What GAT's forward keeps for its backward; both or none.
+static void add_above(AttentionArgs& a, const std::optional<Matrix>& above,
+                      const std::optional<Matrix>& share) {
+  need(above.has_value() == share.has_value(), "above and share go together");
+  if (!above) return;
+  a.above = checked(*above, a.num_dst, a.heads * a.channels, sum_dtype(a.dtype), "above");
+  a.share = checked(*share, a.num_dst, a.heads, sum_dtype(a.dtype), "share");
+}
+
 static void add_gatv2(AttentionArgs& a, const Matrix& dst, const Matrix& att) {
   a.dst = checked(dst, a.num_dst, a.heads * a.channels, a.dtype, "dst");
   a.att = checked(att, a.heads, a.channels, sum_dtype(a.dtype), "att");
@@ -74,20 +84,25 @@ static void add_backward(AttentionBackwardArgs& b, const Indptr& t_indptr, const
   const AttentionArgs& a = b.forward;
   const Topology transposed = topology_of(t_indptr, t_indices);
   need(transposed.num_dst == a.num_src && transposed.num_edges == a.num_edges &&
-           transposed.wide == a.wide_indices && static_cast<int64_t>(perm.shape(0)) == a.num_edges,
+           transposed.wide == a.wide_indices,
        "the transpose does not fit the graph");
+  // Without dropout GAT asks for no edge's id.
+  const bool has_ids = static_cast<int64_t>(perm.shape(0)) == a.num_edges;
+  need(has_ids || (a.src_logit && a.threshold == 0), "perm must have one number per edge");
   b.t_indptr = transposed.indptr;
   b.t_indices = transposed.indices;
   b.perm = perm.data();
-  b.grad = checked(grad, a.num_dst, a.heads * a.channels, a.dtype, "grad");
+  b.grad = checked(grad, a.num_dst, b.narrow ? a.channels : a.heads * a.channels, a.dtype, "grad");
   b.grad_src = checked(grad_src, a.num_src, a.heads * a.channels, a.dtype, "grad_src");
 }
 
 static void gat_forward(const Indptr& indptr, const VectorArray& indices, const Matrix& src,
                         const Matrix& src_logit, const Matrix& dst_logit, double slope, int64_t num_loops,
-                        double p, uint64_t seed, const Matrix& out, const Matrix& lse) {
+                        double p, uint64_t seed, const Matrix& out, const Matrix& lse,
+                        const std::optional<Matrix>& above, const std::optional<Matrix>& share) {
   AttentionArgs a = common_args(indptr, indices, src, slope, num_loops, p, seed, out, lse);
   add_gat(a, src_logit, dst_logit);
+  add_above(a, above, share);
   nb::gil_scoped_release release;
   GB_PICK(attention_forward)(a);
 }
@@ -96,11 +111,15 @@ static void gat_backward(const Indptr& indptr, const VectorArray& indices, const
                          const VectorArray& t_indices, const Indptr& perm, const Matrix& src,
                          const Matrix& src_logit, const Matrix& dst_logit, double slope, int64_t num_loops,
                          double p, uint64_t seed, const Matrix& out, const Matrix& lse, const Matrix& grad,
-                         const Matrix& grad_src, const Matrix& grad_src_logit, const Matrix& grad_dst_logit) {
+                         const Matrix& grad_src, const Matrix& grad_src_logit, const Matrix& grad_dst_logit,
+                         const std::optional<Matrix>& above, const std::optional<Matrix>& share) {
   AttentionBackwardArgs b;
   b.forward = common_args(indptr, indices, src, slope, num_loops, p, seed, out, lse);
   const AttentionArgs& a = b.forward;
   add_gat(b.forward, src_logit, dst_logit);
+  need(above.has_value(), "the forward must have kept above and share");
+  add_above(b.forward, above, share);
+  b.narrow = a.heads > 1 && static_cast<int64_t>(grad.shape(1)) == a.channels;
   add_backward(b, t_indptr, t_indices, perm, grad, grad_src);
   b.grad_src_logit = checked(grad_src_logit, a.num_src, a.heads, sum_dtype(a.dtype), "grad_src_logit");
   b.grad_dst_logit = checked(grad_dst_logit, a.num_dst, a.heads, sum_dtype(a.dtype), "grad_dst_logit");
@@ -164,13 +183,15 @@ void bind_attention(nb::module_& m) {
   // Positional only, and never converted: an output that was copied on the way in would be lost.
   const auto array = [](const char* name) { return nb::arg(name).noconvert(); };
   const auto value = [](const char* name) { return nb::arg(name); };
+  const auto optional = [](const char* name) { return nb::arg(name).noconvert() = nb::none(); };
   m.def("gat_forward", &gat_forward, array("indptr"), array("indices"), array("src"), array("src_logit"),
         array("dst_logit"), value("slope"), value("num_loops"), value("p"), value("seed"), array("out"),
-        array("lse"));
+        array("lse"), optional("above"), optional("share"));
   m.def("gat_backward", &gat_backward, array("indptr"), array("indices"), array("t_indptr"),
         array("t_indices"), array("perm"), array("src"), array("src_logit"), array("dst_logit"),
         value("slope"), value("num_loops"), value("p"), value("seed"), array("out"), array("lse"),
-        array("grad"), array("grad_src"), array("grad_src_logit"), array("grad_dst_logit"));
+        array("grad"), array("grad_src"), array("grad_src_logit"), array("grad_dst_logit"), optional("above"),
+        optional("share"));
   m.def("gatv2_forward", &gatv2_forward, array("indptr"), array("indices"), array("src"), array("dst"),
         array("att"), value("slope"), value("num_loops"), value("p"), value("seed"), array("out"),
         array("lse"));

@@ -28,6 +28,9 @@ struct AttentionArgs {
 
   void* out = nullptr;  // (num_dst, heads * channels)
   void* lse = nullptr;  // (num_dst, heads): log of the sum of exponentials of the row's logits
+  // GAT, for backward, or null; of the edges with z > 0:
+  void* above = nullptr;  // (num_dst, heads * channels), dtype of the sums: what they added to out
+  void* share = nullptr;  // (num_dst, heads): the sum of their coefficients before dropout
 };
 
 struct AttentionBackwardArgs {
@@ -35,7 +38,8 @@ struct AttentionBackwardArgs {
   const int64_t* t_indptr = nullptr;
   const void* t_indices = nullptr;
   const int64_t* perm = nullptr;
-  const void* grad = nullptr;      // (num_dst, heads * channels)
+  const void* grad = nullptr;      // (num_dst, heads * channels), or (num_dst, channels)
+  bool narrow = false;             // GAT: each head's gradient is the same, given once
   void* grad_src = nullptr;        // (num_src, heads * channels)
   void* grad_src_logit = nullptr;  // GAT
   void* grad_dst_logit = nullptr;  // GAT

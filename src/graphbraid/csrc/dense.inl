@@ -16,32 +16,37 @@ constexpr int kTileRows = 14;  // 28 sums, 2 vectors of the panel, 1 broadcast: 
 #else
 constexpr int kTileRows = 6;  // 12 sums, 2 vectors of the panel, 1 broadcast: 15 of 16 registers
 #endif
-constexpr int kTileStride = (kTileRows + 7) / 8 * 8;
 constexpr int kTileVectors = 2;
 constexpr int kTileColumns = kTileVectors * GB_LANES_F32;
-constexpr int kTilesPerChunk = 8;        // row tiles that meet a panel while it is in the cache
-constexpr int64_t kDepthBlock = 1024;    // of the product: a block of a panel is 128 KiB at most
-constexpr int64_t kGramBytes = 1 << 19;  // of the gram's rows that are packed before the next are read
-constexpr int64_t kGramPanels = 8;       // panels packed at a time
-constexpr int64_t kPackAhead = 64;       // elements: a few tiles
-constexpr int kSecondLevel = 2;          // of the caches: where prefetched lines go
-constexpr int64_t kGramParts = 8;        // fixed shares of the rows, summed in order
+constexpr int kTilesPerChunk = 8;      // row tiles that meet a panel while it is in the cache
+constexpr int64_t kDepthBlock = 1024;  // of the product: a block of a panel is 128 KiB at most
+#if GB_LANES_F32 == 16
+constexpr int kGramRows = 8;  // of the gram: 24 sums, 3 vectors of a row, 1 broadcast
+#else
+constexpr int kGramRows = 4;  // 12 sums, 3 vectors of a row, 1 broadcast
+#endif
+constexpr int kGramVectors = 3;
+constexpr int64_t kGramColumns = kGramVectors * GB_LANES_F32;
+constexpr int64_t kGramGroup = 8 * kGramColumns;  // columns of b whose sums stay in the second-level cache
+constexpr int64_t kGramDepth = 64;                // rows of a panel that the first-level cache holds
+constexpr int kSecondLevel = 2;                   // of the caches: where prefetched lines go
+constexpr int64_t kGramParts = 8;                 // fixed shares of the rows, summed in order
 
 // Vectors a tile needs for the columns that are left.
 inline int vectors_for(int64_t columns) { return columns > GB_LANES_F32 ? kTileVectors : 1; }
 
-// acc[r][i] += a[r * row_stride + k * step] * panel[k][i] for k below depth. On the way, the lines `ahead`
+// acc[r][i] += a[r * row_stride + k] * panel[k][i] for k below depth. On the way, the lines `ahead`
 // elements behind those read are prefetched (0: none): rows are short streams, which the hardware does not
 // follow.
 template <int NV>
-GB_INLINE void multiply_tile(const float* a, int64_t row_stride, int64_t step, const float* panel,
-                             int64_t depth, int64_t ahead, VecF32 (&acc)[kTileRows][NV]) {
+GB_INLINE void multiply_tile(const float* a, int64_t row_stride, const float* panel, int64_t depth,
+                             int64_t ahead, VecF32 (&acc)[kTileRows][NV]) {
   constexpr int64_t line = 16;  // elements
   for (int64_t begin = 0; begin < depth; begin += line) {
     if (ahead != 0)
       unroll<kTileRows>([&](auto r)
                             GB_LAMBDA { __builtin_prefetch(a + r * row_stride + ahead, 0, kSecondLevel); });
-    for (int64_t k = begin; k < std::min(depth, begin + line); ++k, panel += kTileColumns, a += step) {
+    for (int64_t k = begin; k < std::min(depth, begin + line); ++k, panel += kTileColumns, ++a) {
       VecF32 b[NV];
       unroll<NV>([&](auto i) GB_LAMBDA { b[i] = load(panel + i * GB_LANES_F32); });
       unroll<kTileRows>([&](auto r) GB_LAMBDA {
@@ -86,7 +91,7 @@ template <int NV>
 void product_tile(const TallProductArgs& p, const TileRows& rows, int64_t row, int64_t depth,
                   const float* panel, int64_t column, bool add) {
   VecF32 acc[kTileRows][NV] = {};
-  multiply_tile<NV>(rows.data, rows.stride, 1, panel, depth, rows.ahead, acc);
+  multiply_tile<NV>(rows.data, rows.stride, panel, depth, rows.ahead, acc);
   const int last =
       static_cast<int>(std::min<int64_t>(p.width - column - (NV - 1) * GB_LANES_F32, GB_LANES_F32));
   unroll<kTileRows>([&](auto r) GB_LAMBDA {
@@ -149,94 +154,119 @@ void tall_product(const TallProductArgs& p) {
   }
 }
 
-// One tile of the gram over the rows of one panel, added into `sums`; `tile` is packed, `count` of its
-// columns belong to the gram.
-template <int NV>
-void gram_tile(const float* tile, int count, const float* panel, int64_t depth, float* sums) {
-  VecF32 acc[kTileRows][NV] = {};
-  multiply_tile<NV>(tile, 1, kTileStride, panel, depth, 0, acc);
-  unroll<kTileRows>([&](auto r) GB_LAMBDA {
-    if (r >= count) return;
-    unroll<NV>([&](auto i) GB_LAMBDA {
-      float* sum = sums + r * kTileColumns + i * GB_LANES_F32;
-      store(sum, load(sum) + acc[r][i]);
+// sums[r][...] += sum over k below depth of a[k][r] * panel[k][...]: R columns of a by NV vectors of b's.
+template <int R, int NV>
+void gram_tile(const float* a, int64_t a_stride, const float* panel, int64_t depth, float* sums,
+               int64_t sums_stride) {
+  VecF32 acc[R][NV];
+  unroll<R>([&](auto r) GB_LAMBDA {
+    unroll<NV>([&](auto i) GB_LAMBDA { acc[r][i] = load(sums + r * sums_stride + i * GB_LANES_F32); });
+  });
+  for (int64_t k = 0; k < depth; ++k, a += a_stride, panel += kGramColumns) {
+    VecF32 row[NV];
+    unroll<NV>([&](auto i) GB_LAMBDA { row[i] = load(panel + i * GB_LANES_F32); });
+    unroll<R>([&](auto r) GB_LAMBDA {
+      const VecF32 factor = splat<VecF32>(a[r]);
+      unroll<NV>([&](auto i) GB_LAMBDA { acc[r][i] += factor * row[i]; });
     });
+  }
+  unroll<R>([&](auto r) GB_LAMBDA {
+    unroll<NV>([&](auto i) GB_LAMBDA { store(sums + r * sums_stride + i * GB_LANES_F32, acc[r][i]); });
   });
 }
 
-// Columns [column, column + count) of depth rows, side by side at kTileStride.
-inline void pack_tile(const float* a, int64_t stride, int count, int64_t depth, float* tile) {
-  for (int64_t k = 0; k < depth; ++k) {
-    __builtin_prefetch(a + k * stride + kPackAhead, 0, kSecondLevel);
-    copy_floats(a + k * stride, count, tile + k * kTileStride);
+// Calls f with n, in [1, Max], as a constant.
+template <int Max, typename F>
+GB_INLINE void with_count(int n, F&& f) {
+  if constexpr (Max > 1) {
+    if (n < Max) return with_count<Max - 1>(n, f);
+  }
+  f(std::integral_constant<int, Max>{});
+}
+
+// All columns of a by one panel of b, `vectors` wide.
+inline void gram_panel(const TallGramArgs& g, const float* a, const float* panel, int vectors, int64_t depth,
+                       float* sums, int64_t sums_stride) {
+  for (int64_t row = 0; row < g.height; row += kGramRows) {
+    const int count = static_cast<int>(std::min<int64_t>(kGramRows, g.height - row));
+    with_count<kGramVectors>(vectors, [&](auto nv) {
+      with_count<kGramRows>(count, [&](auto r) {
+        gram_tile<r, nv>(a + row, g.a_stride, panel, depth, sums + row * sums_stride, sums_stride);
+      });
+    });
   }
 }
 
-// Rows packed at a time: few enough that they stay in the second-level cache, many enough that adding to the
-// sums costs little. Depends on the shape alone.
-inline int64_t gram_rows(const TallGramArgs& g) {
-  const int64_t row_bytes = (g.height + g.width) * static_cast<int64_t>(sizeof(float));
-  return std::clamp<int64_t>(kGramBytes / row_bytes / 64 * 64, 64, 256);
+// Columns of a block of b's rows, side by side: every tile reads them, whole lines at a time. The lines at
+// `next`, which are packed after these, are fetched on the way; they may begin inside a line.
+inline void pack_gram(const float* b, int64_t stride, int width, int64_t depth, const float* next,
+                      float* panel) {
+  constexpr int line = 16;  // elements
+  for (int64_t k = 0; k < depth; ++k, b += stride, next += stride, panel += kGramColumns) {
+    unroll<kGramColumns / line + 1>([&](auto i)
+                                        GB_LAMBDA { __builtin_prefetch(next + line * i, 0, kSecondLevel); });
+    if (width == kGramColumns)
+      unroll<kGramVectors>([&](auto i)
+                               GB_LAMBDA { store(panel + i * GB_LANES_F32, load(b + i * GB_LANES_F32)); });
+    else
+      copy_floats(b, width, panel);
+  }
 }
 
-// The share of rows [first_row, last_row) of a group of panels: sums (panels, height, kTileColumns).
-inline void gram_group(const TallGramArgs& g, int64_t first_row, int64_t last_row, int64_t column,
-                       int64_t panels, float* sums) {
-  std::fill_n(sums, panels * g.height * kTileColumns, 0.0f);
-  const int64_t rows = gram_rows(g);
-  Buffer<float> packed(panels * rows * kTileColumns), tile(rows * kTileStride);
-  const Strided b{g.b, g.b_stride, 1};
-  for (int64_t begin = first_row; begin < last_row; begin += rows) {
-    const int64_t depth = std::min(rows, last_row - begin);
-    for (int64_t j = 0; j < panels; ++j)
-      pack_panel(b, begin, depth, column + j * kTileColumns, g.width - column - j * kTileColumns,
-                 packed.data() + j * rows * kTileColumns);
-    for (int64_t row = 0; row < g.height; row += kTileRows) {
-      const int count = static_cast<int>(std::min<int64_t>(kTileRows, g.height - row));
-      pack_tile(g.a + begin * g.a_stride + row, g.a_stride, count, depth, tile.data());
-      for (int64_t j = 0; j < panels; ++j) {
-        const float* panel = packed.data() + j * rows * kTileColumns;
-        float* sum = sums + (j * g.height + row) * kTileColumns;
-        vectors_for(g.width - column - j * kTileColumns) == 1
-            ? gram_tile<1>(tile.data(), count, panel, depth, sum)
-            : gram_tile<kTileVectors>(tile.data(), count, panel, depth, sum);
-      }
+// The share of rows [first_row, last_row) of columns [column, column + columns) of b, added to sums, one row
+// per column of a.
+inline void gram_share(const TallGramArgs& g, int64_t first_row, int64_t last_row, int64_t column,
+                       int64_t columns, float* sums, int64_t sums_stride) {
+  Buffer<float> panel(kGramDepth * kGramColumns);
+  std::fill_n(panel.data(), kGramDepth * kGramColumns, 0.0f);  // behind the last column: it must be finite
+  for (int64_t begin = first_row; begin < last_row; begin += kGramDepth) {
+    const int64_t depth = std::min(kGramDepth, last_row - begin);
+    const float* a = g.a + begin * g.a_stride;
+    const float* b = g.b + begin * g.b_stride + column;
+    for (int64_t j = 0; j < columns; j += kGramColumns) {
+      const int width = static_cast<int>(std::min(kGramColumns, columns - j));
+      const float* next = j + kGramColumns < columns ? b + j + kGramColumns : b + kGramDepth * g.b_stride;
+      pack_gram(b + j, g.b_stride, width, depth, next, panel.data());
+      gram_panel(g, a, panel.data(), (width + GB_LANES_F32 - 1) / GB_LANES_F32, depth, sums + column + j,
+                 sums_stride);
     }
   }
 }
 
 // Multiplications a gram of this shape takes, those of padding among them.
 inline int64_t gram_work(int64_t height, int64_t width) {
-  return (height + kTileRows - 1) / kTileRows * kTileRows *
-         ((width + GB_LANES_F32 - 1) / GB_LANES_F32 * GB_LANES_F32);
+  return height * ((width + GB_LANES_F32 - 1) / GB_LANES_F32 * GB_LANES_F32);
 }
 
 void tall_gram(const TallGramArgs& asked) {
   TallGramArgs g = asked;
-  // The transposed product may fill the tiles better.
-  const bool swap = gram_work(g.width, g.height) < gram_work(g.height, g.width);
+  // The transposed product may fill the vectors better; the narrower side is the one to broadcast.
+  const int64_t straight = gram_work(g.height, g.width), turned = gram_work(g.width, g.height);
+  const bool swap = turned < straight || (turned == straight && g.width < g.height);
   if (swap) {
     std::swap(g.a, g.b);
     std::swap(g.a_stride, g.b_stride);
     std::swap(g.height, g.width);
   }
-  const int64_t panels = (g.width + kTileColumns - 1) / kTileColumns;
-  const int64_t groups = (panels + kGramPanels - 1) / kGramPanels;
+  const int64_t stride = (g.width + GB_LANES_F32 - 1) / GB_LANES_F32 * GB_LANES_F32;
+  const int64_t groups = (g.width + kGramGroup - 1) / kGramGroup;
   const int64_t parts = std::clamp<int64_t>(g.num_rows / 1024, 1, kGramParts);
-  const int64_t panel_size = g.height * kTileColumns, part_size = panels * panel_size;
+  const int64_t part_size = g.height * stride;
   Buffer<float> sums(parts * part_size);
   parallel_dynamic(parts * groups, 1, [&](int64_t first, int64_t last) {
     for (int64_t task = first; task < last; ++task) {
-      const int64_t part = task / groups, panel = task % groups * kGramPanels;
-      gram_group(g, g.num_rows * part / parts, g.num_rows * (part + 1) / parts, panel * kTileColumns,
-                 std::min(kGramPanels, panels - panel), sums.data() + part * part_size + panel * panel_size);
+      const int64_t part = task / groups, column = task % groups * kGramGroup;
+      const int64_t columns = std::min(kGramGroup, g.width - column);
+      float* sum = sums.data() + part * part_size;
+      for (int64_t row = 0; row < g.height; ++row)
+        std::fill_n(sum + row * stride + column, std::min(kGramGroup, stride - column), 0.0f);
+      gram_share(g, g.num_rows * part / parts, g.num_rows * (part + 1) / parts, column, columns, sum, stride);
     }
   });
   parallel_static(g.height, std::max<int64_t>(1, 16384 / g.width), [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row)
       for (int64_t j = 0; j < g.width; ++j) {
-        const float* sum =
-            sums.data() + j / kTileColumns * panel_size + row * kTileColumns + j % kTileColumns;
+        const float* sum = sums.data() + row * stride + j;
         float total = *sum;
         for (int64_t part = 1; part < parts; ++part) total += sum[part * part_size];
         g.out[swap ? j * g.height + row : row * g.width + j] = total;

@@ -124,19 +124,22 @@ class _Gat(torch.autograd.Function):
     ) -> Tensor:
         inputs = [t.detach().contiguous() for t in (x, src_logit, dst_logit)]
         out = x.new_empty(csc.num_dst, x.shape[1])
-        lse = torch.empty_like(inputs[2])
-        backend(x).gat_forward(csc.indptr, csc.indices, *inputs, *how, out, lse)
+        kept = [torch.empty_like(inputs[2])]
+        if any(ctx.needs_input_grad):
+            kept += [kept[0].new_empty(out.shape), torch.empty_like(kept[0])]
+        backend(x).gat_forward(csc.indptr, csc.indices, *inputs, *how, out, *kept)
         ctx.csc, ctx.how = csc, how
-        ctx.save_for_backward(*inputs, out, lse)
+        ctx.save_for_backward(*inputs, out, *kept)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, out, lse = ctx.saved_tensors
+        *inputs, out, lse, above, share = ctx.saved_tensors
         grads = [torch.empty_like(t) for t in inputs]
         call = backend(grad).gat_backward
-        call(*_both_ways(ctx.csc), *inputs, *ctx.how, out.detach(), lse, grad.contiguous(), *grads)
+        ways = both_ways(ctx.csc, with_ids=ctx.how[2] > 0)
+        call(*ways, *inputs, *ctx.how, out.detach(), lse, grad.contiguous(), *grads, above, share)
         return *grads, None, None
 
 
@@ -159,10 +162,19 @@ class _Gatv2(torch.autograd.Function):
         *inputs, out, lse = ctx.saved_tensors
         grads = [torch.empty_like(t) for t in inputs]
         call = backend(grad).gatv2_backward
-        call(*_both_ways(ctx.csc), *inputs, *ctx.how, out.detach(), lse, grad.contiguous(), *grads)
+        call(*both_ways(ctx.csc), *inputs, *ctx.how, out.detach(), lse, grad.contiguous(), *grads)
         return *grads, None, None
 
 
-def _both_ways(csc: Csc) -> tuple[Tensor, ...]:
-    transposed, perm = csc.transpose()
+def both_ways(csc: Csc, *, with_ids: bool = True) -> tuple[Tensor, ...]:
+    """Edges by destination and by source, as the backward kernels take them.
+
+    Args:
+        csc: by destination.
+        with_ids: whether the transpose's edges must know their ids; if not, the last tensor may be empty.
+    """
+    if with_ids:
+        transposed, perm = csc.transpose()
+    else:
+        transposed, perm = csc.reversed(), csc.indptr.new_empty(0)
     return csc.indptr, csc.indices, transposed.indptr, transposed.indices, perm

@@ -45,11 +45,17 @@ def gat_forward(
     seed: int,
     out: Tensor,
     lse: Tensor,
+    above: Tensor | None = None,
+    share: Tensor | None = None,
 ) -> None:
     """Twin of the kernel of that name."""
     edges = _edges(indptr, indices, num_loops)
-    logits = F.leaky_relu(src_logit[edges[0]] + dst_logit[edges[1]], slope)
-    _attend(src, logits, edges, p, seed, out, lse)
+    z = src_logit[edges[0]] + dst_logit[edges[1]]
+    alpha, rows = _attend(src, F.leaky_relu(z, slope), edges, p, seed, out, lse)
+    if above is not None and share is not None:
+        is_above = (z > 0).to(alpha.dtype)
+        share.zero_().index_add_(0, edges[1], alpha * is_above)
+        above.zero_().index_add_(0, edges[1], (rows * is_above[:, :, None]).flatten(1))
 
 
 def gatv2_forward(
@@ -90,10 +96,14 @@ def gat_backward(
     grad_src: Tensor,
     grad_src_logit: Tensor,
     grad_dst_logit: Tensor,
+    above: Tensor | None = None,
+    share: Tensor | None = None,
 ) -> None:
-    """Twin of the kernel of that name; needs no transpose."""
-    del t_indptr, t_indices, perm
+    """Twin of the kernel of that name; needs no transpose and nothing but the log-sum-exp of the forward's."""
+    del t_indptr, t_indices, perm, above, share
     edges = _edges(indptr, indices, num_loops)
+    if grad.shape[1] < src.shape[1]:
+        grad = grad.repeat(1, src_logit.shape[1])
     z = src_logit[edges[0]] + dst_logit[edges[1]]
     alpha = (F.leaky_relu(z, slope) - lse[edges[1]]).exp()
     rows, part = _softmax_grad(src, alpha, edges, p, seed, out, grad)
@@ -219,11 +229,13 @@ def _attend(
     seed: int,
     out: Tensor,
     lse: Tensor,
-) -> None:
+) -> tuple[Tensor, Tensor]:
+    """Each edge's coefficients before dropout, and the rows it adds to its destination by head."""
     alpha, sums = _softmax(logits, edges[1], out.shape[0])
     rows = _heads(src, logits.shape[1])[edges[0]] * (alpha * _edge_mask(edges, alpha, p, seed))[:, :, None]
     out.copy_(rows.new_zeros(out.shape).index_add_(0, edges[1], rows.flatten(1)))
     lse.copy_(sums)
+    return alpha, rows
 
 
 def _edge_mask(edges: tuple[Tensor, Tensor, Tensor], alpha: Tensor, p: float, seed: int) -> Tensor:

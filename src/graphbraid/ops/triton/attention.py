@@ -185,8 +185,14 @@ def gat_forward(
     seed: int | Tensor,
     out: Tensor,
     lse: Tensor,
+    above: Tensor | None = None,
+    share: Tensor | None = None,
 ) -> None:
-    """The arguments of the twin in ``ops/attention_reference.py``; rows contiguous."""
+    """The arguments of the twin in ``ops/attention_reference.py``; rows contiguous.
+
+    ``above`` and ``share`` are not written: the backward pass here adds up the edges instead.
+    """
+    del above, share
     _attend(indptr, indices, src, (src_logit, dst_logit, None, None), slope, num_loops, p, seed, out, lse)
 
 

@@ -311,9 +311,14 @@ def gat_backward(
     grad_src: Tensor,
     grad_src_logit: Tensor,
     grad_dst_logit: Tensor,
+    above: Tensor | None = None,
+    share: Tensor | None = None,
 ) -> None:
     """The arguments of the twin in ``ops/attention_reference.py``; rows contiguous."""
+    del above, share
     num_edges, heads = indices.numel(), lse.shape[1]
+    if grad.shape[1] < src.shape[1]:
+        grad = grad.repeat(1, heads)
     d = _row_dots(grad, out, heads)
     # Zeros: stored self-loops that implicit ones replace are not written, and are summed below.
     edge_grad = lse.new_zeros((num_edges + num_loops, heads))
