@@ -55,7 +55,11 @@ def cases(csc: Csc, width: int) -> list[Case]:
     x, out, grad, bias = values(rows, width), values(rows, width), values(rows, width), values(width)
     logits, alpha = values(edges, HEADS), torch.empty(edges, HEADS, device=place)
     ends = (values(rows, HEADS), values(rows, HEADS))
-    lse = torch.empty(rows, HEADS, device=place)
+    kept = [
+        torch.empty(rows, HEADS, device=place),
+        torch.empty_like(x),
+        torch.empty(rows, HEADS, device=place),
+    ]
     ids = torch.randperm(rows, generator=draw, device=place)
     how, table = Aggregation(csc=csc), x.view(torch.uint8).view(rows, -1)
     copied = torch.empty_like(table)
@@ -82,12 +86,12 @@ def cases(csc: Csc, width: int) -> list[Case]:
         ),
         Case(
             "gat forward",
-            lambda: kernels.gat_forward(csc.indptr, csc.indices, x, *ends, *attention, out, lse),
+            lambda: kernels.gat_forward(csc.indptr, csc.indices, x, *ends, *attention, out, *kept),
             gathered + 4 * HEADS * edges + matrix_bytes,
         ),
         Case(
             "gat backward",
-            lambda: kernels.gat_backward(*both, x, *ends, *attention, out, lse, grad, *grads),
+            lambda: kernels.gat_backward(*both, x, *ends, *attention, out, kept[0], grad, *grads, *kept[1:]),
             gathered + (8 + 5 * 4 * HEADS) * edges + 4 * matrix_bytes,
         ),
         Case("epilogue", lambda: kernels.epilogue(x, bias, 1, 0.01, 0.5, 7, out), 2 * matrix_bytes),

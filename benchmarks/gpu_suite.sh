@@ -69,6 +69,8 @@ else
   echo "prepared on the host and changes nothing on the GPU."
 fi
 
+left() { echo $((530 - (SECONDS - began))); }
+config=""
 if has pytest hypothesis; then
   # A configuration of its own: the project's names plugins that may not be here.
   config=$(mktemp --suffix=.ini)
@@ -81,20 +83,20 @@ markers =
   gpu: needs a CUDA device
   distributed: starts several processes
 END
-  tests=(tests/ops/triton tests/fullgraph/test_cuda.py)
-  [ -n "$smoke" ] && tests=(tests/fullgraph/test_cuda.py)
-  step "tests" 200 "$python" -m pytest -q -c "$config" --rootdir "$PWD" -m gpu "${tests[@]}"
+  step "engine tests" 110 "$python" -m pytest -q -c "$config" --rootdir "$PWD" -m gpu tests/fullgraph/test_cuda.py
 else
   say "tests left out"
   echo "The tests need pytest and hypothesis. Where nothing can be fetched, bring their wheels in $wheels:"
   echo "  python3 -m pip download --only-binary=:all: -d $wheels pytest hypothesis"
 fi
 
-left() { echo $((520 - (SECONDS - began))); }
-step "kernels" 100 "$python" -m benchmarks.gpu_kernels $smoke --budget 60 --out "$out/gpu_kernels.json"
-budget=$(left)
-step "fullgraph" "$budget" "$python" -m benchmarks.gpu_fullgraph $smoke --budget $((budget - 60)) \
-  --out "$out/gpu_fullgraph.json"
+step "fullgraph" 170 "$python" -m benchmarks.gpu_fullgraph $smoke --budget 130 --out "$out/gpu_fullgraph.json"
+step "kernels" 60 "$python" -m benchmarks.gpu_kernels $smoke --budget 40 --out "$out/gpu_kernels.json"
+if [ -n "$config" ] && [ -z "$smoke" ]; then # last: each of hundreds of variants is compiled first
+  workers=()
+  has xdist && workers=(-n 8)
+  step "kernel tests" "$(left)" "$python" -m pytest -q -c "$config" --rootdir "$PWD" -m gpu "${workers[@]}" tests/ops/triton
+fi
 
 say "done"
 if [ ${#failed[@]} -gt 0 ]; then

@@ -5,6 +5,7 @@ import json
 import math
 
 import pytest
+from tests.fullgraph.fake_device import FakeDevice
 
 from graphbraid import kernels
 from graphbraid.fullgraph import measure
@@ -56,3 +57,20 @@ def test_where_nothing_can_be_kept_typical_rates_are_taken(monkeypatch, tmp_path
     (tmp_path / "rates").write_text("a file where the folder should be")
     assert measure.machine_rates() == Rates()
     assert "could not be kept" in caplog.text
+
+
+def test_rates_of_a_device_without_room_are_typical_ones(caplog):
+    class Full(FakeDevice):
+        def seconds(self, run):
+            raise RuntimeError("out of memory")
+
+    assert measure.machine_rates(Full()) == Rates()
+    assert "could not be measured, typical ones are taken: out of memory" in caplog.text
+
+
+def test_a_device_has_rates_of_its_own(monkeypatch):
+    kept = {}
+    monkeypatch.setattr(measure, "measure", lambda device: kept.setdefault(device.name, QUICK))
+    assert measure.machine_rates(FakeDevice()) == QUICK
+    assert measure.rates_file(FakeDevice()).is_file()
+    assert not measure.rates_file().exists()

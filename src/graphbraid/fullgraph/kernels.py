@@ -24,7 +24,8 @@ from graphbraid.sparse_features import SparseFeatures
 ROWS_AT_A_TIME = 8192
 """Rows gathered at a time where a level reads only some of the features' rows."""
 COLUMNS_AT_A_TIME = 32
-"""Columns aggregated at a time where only some rows of a hoisted aggregation are kept."""
+"""Columns aggregated at a time where only some rows of a hoisted aggregation are kept, and by the twin, which
+takes memory for each edge and column."""
 
 
 Map = Aggregation | PickedAggregation
@@ -42,13 +43,14 @@ def aggregate_backward(how: Map, grad: Tensor, out: Tensor, addend: Tensor | Non
 
 
 def hoisted(whole: Aggregation, x: Tensor, nodes: Tensor | None) -> Tensor:
-    """``(A x)[nodes]``, a few columns at a time where ``nodes`` are not all."""
-    if nodes is None:
+    """``(A x)[nodes]``, a few columns at a time where ``nodes`` are not all, or where the twin runs."""
+    if nodes is None and backend(x) is not reference:
         return whole.forward(x)
-    out = x.new_empty(nodes.numel(), x.shape[1])
+    out = x.new_empty(whole.csc.num_dst if nodes is None else nodes.numel(), x.shape[1])
     for start in range(0, x.shape[1], COLUMNS_AT_A_TIME):
         part = slice(start, start + COLUMNS_AT_A_TIME)
-        out[:, part] = whole.forward(x[:, part]).index_select(0, nodes)
+        rows = whole.forward(x[:, part])
+        out[:, part] = rows if nodes is None else rows.index_select(0, nodes)
     return out
 
 

@@ -44,7 +44,11 @@ def machine_rates(device: Device = HOST) -> Rates:
         return Rates(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
         pass
-    measured = measure(device)
+    try:
+        measured = measure(device)
+    except RuntimeError as error:  # a device with little memory left
+        _log.warning("the rates of %s could not be measured, typical ones are taken: %s", device.name, error)
+        return Rates()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as aside:

@@ -19,7 +19,7 @@ from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
 from graphbraid.ops import triton as kernels
-from graphbraid.ops.attention import _both_ways
+from graphbraid.ops.attention import both_ways
 from graphbraid.ops.triton import partition
 
 
@@ -67,7 +67,7 @@ for partition.SEGMENT in (8, 512):  # with hubs, both launches of each kernel; w
             rows, lse = torch.empty(10, 27, dtype=dtype), torch.empty(10, 3)
             getattr(kernels, f"{name}_forward")(csc.indptr, csc.indices, *inputs, *how, rows, lse)
             grads = [torch.empty_like(t) for t in inputs]
-            getattr(kernels, f"{name}_backward")(*_both_ways(csc), *inputs, *how, rows, lse, rows, *grads)
+            getattr(kernels, f"{name}_backward")(*both_ways(csc), *inputs, *how, rows, lse, rows, *grads)
     kernels.edge_softmax(csc.indptr, edge_numbers, edge_numbers)
     kernels.edge_softmax_backward(csc.indptr, edge_numbers, edge_numbers, edge_numbers)
     kernels.gather_rows(torch.empty(9, 16, dtype=torch.uint8), perm, torch.empty(9, 16, dtype=torch.uint8))

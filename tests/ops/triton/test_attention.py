@@ -5,7 +5,7 @@ import torch
 from tests.ops.graphs import CORNERS, close, skewed, values
 from tests.ops.test_attention import gat_inputs, gatv2_inputs
 
-from graphbraid.ops.attention import _both_ways
+from graphbraid.ops.attention import both_ways
 from graphbraid.topology import Csc
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -27,7 +27,7 @@ def assert_kernels_equal_twins(both, name, csc, heads, channels, dtype=torch.flo
     pairs = both(f"{name}_forward", [csc.indptr, csc.indices, *inputs, *how], [out, lse])
     for pair in pairs:
         close(*pair)
-    forward = [*_both_ways(csc), *inputs, *how, pairs[0][1], pairs[1][1]]
+    forward = [*both_ways(csc), *inputs, *how, pairs[0][1], pairs[1][1]]
     grad = values(csc.num_dst, x.shape[1], dtype=dtype, seed=4)
     outputs = [torch.full_like(t, torch.nan) for t in inputs]
     for pair in both(f"{name}_backward", [*forward, grad], outputs):
@@ -70,7 +70,7 @@ def test_a_seed_in_memory_draws_the_masks_of_its_value(kernels, short_segments, 
         out, lse = torch.empty(10, 10), torch.empty(10, 2)
         getattr(kernels, f"{name}_forward")(csc.indptr, csc.indices, *inputs, *how, out, lse)
         grads = [torch.empty_like(t) for t in inputs]
-        getattr(kernels, f"{name}_backward")(*_both_ways(csc), *inputs, *how, out, lse, out, *grads)
+        getattr(kernels, f"{name}_backward")(*both_ways(csc), *inputs, *how, out, lse, out, *grads)
         results.append([out, lse, *grads])
     for by_value, by_place in zip(*results, strict=True):
         assert torch.equal(by_value, by_place)

@@ -22,7 +22,7 @@ class NotRecording(FakeDevice):
 
 
 def results(device, name, kind):
-    """Losses and gradients of three epochs, on the CPU."""
+    """Losses and gradients of two epochs, on the CPU."""
     graph = make_graph(**kind)
     torch.manual_seed(1)
     place = "cpu" if device is None else device.place
@@ -30,7 +30,7 @@ def results(device, name, kind):
     engine = Engine(model, graph, graph.split("train"), device=device, rates=Rates())
     torch.manual_seed(7)
     found = []
-    for _ in range(3):
+    for _ in range(2):
         loss = loss_of(engine().cpu(), graph)
         found += [loss.detach(), *(grad.cpu() for grad in gradients(model, loss))]
     return found
@@ -38,7 +38,7 @@ def results(device, name, kind):
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("gcn", {}), ("sage", {"symmetric": True}), ("gcn", {"sparse": True, "density": 0.1})],
+    [("sage", {"symmetric": True}), ("gcn", {"sparse": True, "density": 0.1})],
 )
 def test_the_engine_trains_as_on_the_compiled_kernels(device, short_segments, monkeypatch, name, kind):
     expected = results(None, name, kind)
