@@ -12,8 +12,8 @@ import graphbraid
 from graphbraid import nn as gnn
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.fullgraph import ALL, Engine, Uncompiled
-from graphbraid.fullgraph import engine as engine_module
 from graphbraid.fullgraph.facts import Rates
+from graphbraid.hardware import Hardware
 
 MODELS = {
     "gcn": lambda **o: gnn.GCN(CHANNELS, 16, CLASSES, 3, **o),
@@ -301,7 +301,7 @@ def test_too_little_memory_is_said_before_anything_is_allocated(monkeypatch):
     engine = graphbraid.compile(MODELS["gcn"](), make_graph())
     assert isinstance(engine, Engine)
     small = type("Small", (), {"memory_available_bytes": 1000})
-    monkeypatch.setattr(engine_module.Hardware, "detect", staticmethod(lambda: small))
+    monkeypatch.setattr(Hardware, "detect", staticmethod(lambda: small))
     with pytest.raises(ResourceError, match=r"needs .* MB beside the data.*sampled"):
         engine()
 

@@ -5,6 +5,7 @@ import json
 import math
 
 import pytest
+from tests.fullgraph.fake_device import FakeDevice
 
 from graphbraid import kernels
 from graphbraid.fullgraph import measure
@@ -33,7 +34,7 @@ def test_measured_rates_are_those_of_a_computer():
 
 def test_rates_are_measured_once_and_then_read(monkeypatch):
     calls = []
-    monkeypatch.setattr(measure, "measure", lambda: calls.append(1) or QUICK)
+    monkeypatch.setattr(measure, "measure", lambda _: calls.append(1) or QUICK)
     assert measure.machine_rates() == QUICK
     measure.machine_rates.cache_clear()
     assert measure.machine_rates() == QUICK
@@ -43,7 +44,7 @@ def test_rates_are_measured_once_and_then_read(monkeypatch):
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"multiply_flops": 1}x', '{"speed": 3}'])
 def test_a_broken_file_is_measured_anew(monkeypatch, text):
-    monkeypatch.setattr(measure, "measure", lambda: QUICK)
+    monkeypatch.setattr(measure, "measure", lambda _: QUICK)
     file = measure.rates_file()
     file.parent.mkdir(parents=True)
     file.write_text(text)
@@ -52,7 +53,24 @@ def test_a_broken_file_is_measured_anew(monkeypatch, text):
 
 
 def test_where_nothing_can_be_kept_typical_rates_are_taken(monkeypatch, tmp_path, caplog):
-    monkeypatch.setattr(measure, "measure", lambda: QUICK)
+    monkeypatch.setattr(measure, "measure", lambda _: QUICK)
     (tmp_path / "rates").write_text("a file where the folder should be")
     assert measure.machine_rates() == Rates()
     assert "could not be kept" in caplog.text
+
+
+def test_rates_of_a_device_without_room_are_typical_ones(caplog):
+    class Full(FakeDevice):
+        def seconds(self, run):
+            raise RuntimeError("out of memory")
+
+    assert measure.machine_rates(Full()) == Rates()
+    assert "could not be measured, typical ones are taken: out of memory" in caplog.text
+
+
+def test_a_device_has_rates_of_its_own(monkeypatch):
+    kept = {}
+    monkeypatch.setattr(measure, "measure", lambda device: kept.setdefault(device.name, QUICK))
+    assert measure.machine_rates(FakeDevice()) == QUICK
+    assert measure.rates_file(FakeDevice()).is_file()
+    assert not measure.rates_file().exists()

@@ -15,7 +15,8 @@ from tests.robustness.workplace import NUM_NODES, Workplace, arrays, cut, graph
 import graphbraid
 from graphbraid import kernels, nn
 from graphbraid.datasets import from_tables, save_store
-from graphbraid.errors import KernelError, MissingPackageError, ResourceError, TrainingError
+from graphbraid.errors import ConfigError, KernelError, MissingPackageError, ResourceError, TrainingError
+from graphbraid.fullgraph.spmm_choice import Picker
 
 RUNS = "Runs and checkpoints"
 PLACES = "Folders, disk and memory"
@@ -347,6 +348,17 @@ def uncompiled_variant(w: Workplace):
     kernels.active()
 
 
+@call(
+    KERNELS,
+    "an unknown kernel for aggregations on a device",
+    ConfigError,
+    "GRAPHBRAID_SPMM='cublas' names no kernel; choose 'graphbraid' or 'torch.sparse'",
+)
+def unknown_spmm(w: Workplace):
+    w.monkeypatch.setenv("GRAPHBRAID_SPMM", "cublas")
+    Picker(lambda run: 0.0)
+
+
 def _choose_anew(w: Workplace) -> None:
     kernels.active.cache_clear()
     w.finally_(kernels.active.cache_clear)
@@ -389,6 +401,16 @@ def gradients_not_finite(w: Workplace):
 def lone_node(w: Workplace):
     data = w.npz(train_idx=np.arange(65), val_idx=np.arange(65, 75), test_idx=np.arange(75, 90))
     return w.train(data, "--model", "gin")
+
+
+@call(
+    TRAINING,
+    "full-graph training where the model is not",
+    ConfigError,
+    "the model has parameters on meta, but is to run on cpu; move it there first",
+)
+def model_elsewhere(w: Workplace):
+    graphbraid.compile(nn.GCN(6, 8, 3).to("meta"), graph(), device="cpu")
 
 
 @call(

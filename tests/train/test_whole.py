@@ -8,7 +8,7 @@ from torch import nn
 from graphbraid import Trainer
 from graphbraid import nn as gnn
 from graphbraid.errors import TrainingError
-from graphbraid.train import whole
+from graphbraid.hardware import Hardware
 
 
 def losses(trainer):
@@ -77,7 +77,7 @@ def test_a_lazily_built_model_is_compiled_after_its_first_run():
 )
 def test_auto_chooses_by_the_free_memory(monkeypatch, free, mode, words):
     hardware = type("Free", (), {"memory_available_bytes": free})
-    monkeypatch.setattr(whole.Hardware, "detect", staticmethod(lambda: hardware))
+    monkeypatch.setattr(Hardware, "detect", staticmethod(lambda: hardware))
     trainer = make(mode="auto")
     assert trainer.config.mode == mode
     assert words in trainer.mode_reason

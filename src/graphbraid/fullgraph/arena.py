@@ -17,6 +17,7 @@ from torch import Tensor
 
 _ALIGN = 64  # bytes of a cache line
 _HUGE_PAGE = 1 << 21
+_HOST = torch.device("cpu")
 
 
 @dataclass(eq=False, slots=True)
@@ -72,14 +73,18 @@ class Arena:
         self.separate_bytes = sum(b.nbytes for b in self.buffers)
         """Bytes if each buffer were an allocation of its own."""
 
-    def allocate(self) -> None:
+    def allocate(self, place: torch.device = _HOST) -> None:
         """Make the allocation and give each buffer its tensor.
 
+        Args:
+            place: the device that the memory is of.
+
         Raises:
-            RuntimeError: the system has too little memory.
+            RuntimeError: there is too little memory.
         """
-        whole = torch.empty(self.nbytes + _HUGE_PAGE, dtype=torch.uint8)
-        start = -whole.data_ptr() % _HUGE_PAGE if self.nbytes >= _HUGE_PAGE else -whole.data_ptr() % _ALIGN
+        page = _HUGE_PAGE if place.type == "cpu" and self.nbytes >= _HUGE_PAGE else _ALIGN
+        whole = torch.empty(self.nbytes + page, dtype=torch.uint8, device=place)
+        start = -whole.data_ptr() % page
         for buffer in self.buffers:
             size = prod(buffer.shape) * buffer.dtype.itemsize
             begin = start + buffer.offset

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
+from graphbraid.fullgraph.device import Device, device_for
 from graphbraid.fullgraph.engine import ALL, Engine
 from graphbraid.fullgraph.executor import Executor
 from graphbraid.fullgraph.levels import whole_graph
+from graphbraid.fullgraph.placement import WORKSPACE_BYTES, Sizes, on_place
 from graphbraid.fullgraph.recognise import NotLoweredError, read_model
 from graphbraid.graph import Graph
 
@@ -22,10 +24,13 @@ class Uncompiled:
         graph: what it runs on.
         nodes: ``(num_nodes,)`` int64, whose outputs are trained on.
         why: what could not be lowered, and the reason.
+        place: where to run.
     """
 
-    def __init__(self, model: nn.Module, graph: Graph, nodes: Tensor, why: NotLoweredError) -> None:
-        self._model, self._nodes, self._run = model, nodes, _runner(model, graph)
+    def __init__(
+        self, model: nn.Module, graph: Graph, nodes: Tensor, why: NotLoweredError, place: torch.device
+    ) -> None:
+        self._model, self._nodes, self._run = model, nodes.to(place), _runner(model, graph, place)
         self.why = why
 
     def __call__(self) -> Tensor:
@@ -48,7 +53,12 @@ class Uncompiled:
 
 
 def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compile
-    model: nn.Module, graph: Graph, *, nodes: Tensor | str = "train", passes: Iterable[str] = ALL
+    model: nn.Module,
+    graph: Graph,
+    *,
+    nodes: Tensor | str = "train",
+    passes: Iterable[str] = ALL,
+    device: Device | torch.device | str | None = None,
 ) -> Engine | Uncompiled:
     """Lower a model over a whole graph to the cheapest equal program.
 
@@ -73,35 +83,45 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
         graph: features and edges, used in place.
         nodes: int64 ids, each once, or the name of a split: whose outputs ``engine()`` gives.
         passes: names of the lowering passes that may run (:data:`graphbraid.fullgraph.ALL`).
+        device: the CPU or a CUDA device, where the parameters must be; None: where they are. What a step
+            reads of the graph is copied there once; outputs are there.
 
     Raises:
-        ConfigError: a node is out of range or named twice, or no pass has such a name.
+        ConfigError: a node is out of range or named twice, no pass has such a name, or the parameters are not
+            on ``device``.
         DataError: the graph has no features or no such split.
         ResourceError: there is too little memory; says how much is needed and what would fit.
     """
     ids = graph.split(nodes) if isinstance(nodes, str) else nodes
     try:
-        return Engine(model, graph, ids, passes=passes)
+        return Engine(model, graph, ids, passes=passes, device=device)
     except NotLoweredError as why:
-        return Uncompiled(model, graph, ids, why)
+        return Uncompiled(model, graph, ids, why, device_for(model, device).place)
 
 
-def estimated_bytes(model: nn.Module, graph: Graph) -> int:
-    """Bytes that training a model on all of a graph takes at most, beside the data; nothing is allocated.
+def estimated_bytes(model: nn.Module, graph: Graph, device: Device | None = None) -> int:
+    """Bytes that training a model on all of a graph takes at most; nothing is allocated.
+
+    Beside the data on the host; on a device with what is copied there.
 
     Raises:
         NotLoweredError: the model has no lowered form.
     """
     assert graph.x is not None
     program = read_model(model, int(graph.x.shape[1]))
-    executor = Executor(program, graph, whole_graph(graph.csc, program.num_levels - 1), training=True)
+    steps = whole_graph(graph.csc, program.num_levels - 1)
+    if device is not None and not device.is_host:
+        planned = Executor(program, graph, steps, training=True, placement=Sizes(device))
+        return planned.nbytes + WORKSPACE_BYTES
+    executor = Executor(program, graph, steps, training=True)
     transpose = graph.csc.nbytes + 8 * graph.csc.num_edges
     return executor.nbytes + transpose
 
 
-def _runner(model: nn.Module, graph: Graph) -> Callable[[], Tensor]:
+def _runner(model: nn.Module, graph: Graph, place: torch.device) -> Callable[[], Tensor]:
     if getattr(model, "takes_blocks", False):
-        return lambda: model(graph.x, graph.csc)
-    edge_index = torch.stack([graph.csc.indices.long(), graph.csc.destinations().long()])
-    x = graph.dense_x().float()
+        there = on_place(graph, place)
+        return lambda: model(there.x, there.csc)
+    edge_index = torch.stack([graph.csc.indices.long(), graph.csc.destinations().long()]).to(place)
+    x = graph.dense_x().float().to(place)
     return lambda: model(x, edge_index)

@@ -11,15 +11,17 @@ from torch.autograd.function import once_differentiable
 
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.fullgraph import lower
+from graphbraid.fullgraph.device import Device, device_for
 from graphbraid.fullgraph.executor import Executor
 from graphbraid.fullgraph.facts import Facts, Rates, facts_of
 from graphbraid.fullgraph.levels import Step, reach, towards, whole_graph
 from graphbraid.fullgraph.measure import machine_rates
+from graphbraid.fullgraph.placement import WORKSPACE_BYTES, Placement, Sizes, on_place
 from graphbraid.fullgraph.program import Decision, Program
 from graphbraid.fullgraph.recognise import read_model
+from graphbraid.fullgraph.replay import ReplayingExecutor
 from graphbraid.fullgraph.symmetry import with_shared_transpose
 from graphbraid.graph import Graph
-from graphbraid.hardware import Hardware
 from graphbraid.topology import check_ids
 
 ALL = frozenset({*lower.PASSES, "prune", "symmetry"})
@@ -43,10 +45,12 @@ class Engine:
         passes: names of the lowering passes that may run.
         rates: what the cost model weighs; None: this machine's, measured once
             (:func:`graphbraid.fullgraph.measure.machine_rates`).
+        device: where to run; None: where the model's parameters are.
 
     Raises:
         NotLoweredError: names the part of the model that has no lowered form.
-        ConfigError: no pass has such a name, or a node is out of range or named twice.
+        ConfigError: no pass has such a name, a node is out of range or named twice, or the parameters are not
+            on ``device``.
         DataError: the graph has no features.
         ResourceError: there is too little memory; says how much is needed and what would fit.
     """
@@ -59,26 +63,34 @@ class Engine:
         *,
         passes: Iterable[str] = ALL,
         rates: Rates | None = None,
+        device: Device | torch.device | str | None = None,
     ) -> None:
         if graph.x is None:
             raise DataError(
                 "the model needs node features, but graph.x is None; give some with replace(x=...)"
             )
         self.model = model
-        self._passes, self._rates = _checked_passes(passes), rates or machine_rates()
-        self._nodes = _checked_nodes(nodes, graph.num_nodes)
+        self._passes, self._device = _checked_passes(passes), device_for(model, device)
+        self._nodes = _checked_nodes(nodes.cpu(), graph.num_nodes)
         read = read_model(model, int(graph.x.shape[1]))
+        self._rates = rates or machine_rates(self._device)
+        graph = on_place(graph)
         self._csc, shared = with_shared_transpose(graph.csc, wanted="symmetry" in self._passes)
         self._graph = graph if self._csc is graph.csc else graph.replace(csc=self._csc)
         self._steps, pruned = self._levels(read)
         self.program = self._lower(read.rewritten(read.ops, shared, pruned), self._steps)
-        self._rows = None if pruned.taken else self._nodes
-        self._train = Executor(self.program, self._graph, self._steps, training=True)
+        self._rows = None if pruned.taken else self._nodes.to(self._device.place)
+        self._placement = None if self._device.is_host else Placement(self._device)
+        self._sizes = None if self._device.is_host else Sizes(self._device)
+        self._train = self._planned(self.program, self._steps, training=True)
         self._evaluate: Executor | None = None
 
     @property
     def nbytes(self) -> int:
-        """Bytes that training takes beside the graph, its features and the parameters."""
+        """Bytes that training takes beside the graph, its features and the parameters.
+
+        On a device also what it gets of the graph and its features.
+        """
         return self._train.nbytes
 
     def __call__(self) -> Tensor:
@@ -87,7 +99,7 @@ class Engine:
         One backward pass per call, before the next call: that overwrites what it needs, and a backward pass
         that comes too late raises RuntimeError.
         """
-        self._allocate(self._train)
+        self._train = self._ready(self._train)
         parameters = tuple(self.program.parameters())
         out: Tensor = _Run.apply(self._train, self._rows, *parameters)  # type: ignore[no-untyped-call]
         return out
@@ -97,38 +109,53 @@ class Engine:
         was_training = self.model.training
         self.model.eval()
         try:
-            if self._evaluate is None:
-                self._evaluate = self._make_evaluation()
-            self._allocate(self._evaluate)
+            self._evaluate = self._ready(self._evaluate or self._make_evaluation())
             return self._evaluate.forward().clone()
         finally:
             self.model.train(was_training)
 
     def first_not_finite(self) -> str:
         """After outputs that are not finite: the operation and the first node where forward went wrong."""
-        self._allocate(self._train)
+        self._train = self._ready(self._train)
         return self._train.first_not_finite()
 
     def explain(self) -> str:
         """The lowered program and every decision: what it saves and what it was chosen over."""
         from graphbraid.fullgraph.explain import explain
 
-        return explain(self.program, self._train)
+        choices = [] if self._placement is None else self._placement.picker.choices
+        return explain(self.program, self._train, self._device, choices)
 
     # ---- making
 
-    def _allocate(self, executor: Executor) -> None:
-        """Take an executor's memory at its first use, if there is enough."""
-        if executor.is_allocated:
-            return
-        available = Hardware.detect().memory_available_bytes
-        if available is not None and executor.nbytes > available:
+    def _planned(self, program: Program, steps: list[Step], *, training: bool) -> Executor:
+        """An executor that knows its size; nothing is moved yet."""
+        return Executor(program, self._graph, steps, training=training, placement=self._sizes)
+
+    def _ready(self, planned: Executor) -> Executor:
+        """The executor as it runs: its memory is taken at its first use, if there is enough."""
+        if planned.is_allocated:
+            return planned
+        device = self._device
+        available, needed = device.free_bytes(), planned.nbytes + WORKSPACE_BYTES * (not device.is_host)
+        if available is not None and needed > available:
+            where = "beside the data" if device.is_host else f"on {device.place}"
             raise ResourceError(
-                f"the whole graph needs {executor.nbytes / _MEGA:,.0f} MB beside the data, but "
+                f"the whole graph needs {needed / _MEGA:,.0f} MB {where}, but "
                 f"{available / _MEGA:,.0f} MB are free. Narrower hidden layers need less; sampled "
                 "mini-batches (mode='sampled') need a few hundred MB whatever the graph's size."
             )
+        executor = planned if self._placement is None else self._placed(planned, self._placement)
         executor.allocate()
+        if self._placement is not None:
+            self._placement.forget_host()
+        return executor
+
+    def _placed(self, planned: Executor, placement: Placement) -> Executor:
+        """What was planned, with its edges on the device."""
+        make = ReplayingExecutor if planned.training else Executor
+        steps, training = planned.host_steps, planned.training
+        return make(planned.program, self._graph, steps, training=training, placement=placement)
 
     def _levels(self, program: Program) -> tuple[list[Step], Decision]:
         csc, num_steps = self._csc, program.num_levels - 1
@@ -152,7 +179,7 @@ class Engine:
         return towards(csc, reached), Decision(name="prune", taken=True, what=what)
 
     def _lower(self, program: Program, steps: list[Step], *, skip: str = "") -> Program:
-        available = Hardware.detect().memory_available_bytes or 0
+        available = self._device.free_bytes() or 0
         facts: Facts = facts_of(self._graph, steps, self._rates, hoist_bytes=available // 2)
         for name, run in lower.PASSES.items():
             if name in self._passes and name != skip:
@@ -163,7 +190,7 @@ class Engine:
         read = read_model(self.model, self.program.in_channels)
         steps = whole_graph(self._csc, read.num_levels - 1)
         program = self._lower(read, steps, skip="hoist")
-        return Executor(program, self._graph, steps, training=False)
+        return self._planned(program, steps, training=False)
 
 
 class _Run(torch.autograd.Function):
@@ -196,7 +223,7 @@ def _checked_passes(passes: Iterable[str]) -> frozenset[str]:
 
 
 def _checked_nodes(nodes: Tensor, num_nodes: int) -> Tensor:
-    nodes = torch.as_tensor(nodes)
+    nodes = torch.as_tensor(nodes).cpu()
     if nodes.dtype == torch.bool and nodes.shape == (num_nodes,):
         nodes = nodes.nonzero().squeeze(1)
     check_ids(nodes, num_nodes, "training nodes")

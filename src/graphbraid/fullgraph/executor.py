@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from graphbraid.fullgraph import kernels
 from graphbraid.fullgraph.arena import Arena, Buffer, Task
 from graphbraid.fullgraph.levels import Step, aggregation
+from graphbraid.fullgraph.placement import Placement, input_bytes
 from graphbraid.fullgraph.planned_norm import PlannedNorm, plan_norm
 from graphbraid.fullgraph.program import (
     INPUT,
@@ -31,11 +32,10 @@ from graphbraid.fullgraph.program import (
     Own,
     Program,
 )
+from graphbraid.fullgraph.seeds import Seeds
 from graphbraid.fullgraph.torch_ops import TorchOp, attention_function
 from graphbraid.graph import Graph
-from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.dense import tall_gram, tall_product
-from graphbraid.ops.dropout import draw_seed
 from graphbraid.sparse_features import SparseFeatures
 
 
@@ -83,14 +83,30 @@ class Executor:
         graph: its features, in place, and edges.
         steps: the way from each level to the next.
         training: whether there is a backward pass, and dropout and batch normalisation train.
+        placement: brings what a step reads to a device; None: it runs where the graph is. Constants are made
+            where the graph is, too, and then brought there.
     """
 
-    def __init__(self, program: Program, graph: Graph, steps: Sequence[Step], *, training: bool) -> None:
-        self.program, self.graph, self.steps, self.training = program, graph, steps, training
+    def __init__(
+        self,
+        program: Program,
+        graph: Graph,
+        steps: Sequence[Step],
+        *,
+        training: bool,
+        placement: Placement | None = None,
+    ) -> None:
+        self.program, self.graph, self.training, self.placement = program, graph, training, placement
+        self.steps, self.host_steps = steps, steps
+        self._placed_bytes = 0 if placement is None else -placement.nbytes
+        self.seeds = Seeds() if placement is None else placement.seeds()
+        if placement is not None:
+            attends = training and any(isinstance(op, Attention) for op in program.ops)
+            self.steps = placement.steps(steps, transpose=attends)
         self._values: dict[str, Rows] = {}
         self._grads: dict[str, Rows] = {}
         self._constants: dict[str, Constant] = {}
-        self._aggregations: dict[int, Aggregation] = {}
+        self._aggregations: dict[int, kernels.Map] = {}
         self._torch_ops: dict[str, TorchOp] = {}
         self._norms: dict[str, PlannedNorm] = {}
         self._masks: dict[str, kernels.Mask] = {}
@@ -114,29 +130,32 @@ class Executor:
                 if program.learns(op.out):
                     self._backward(op)
         self.arena = Arena(self._tasks, keep=[] if training else [self.output.buffer])
+        if placement is not None:
+            self._placed_bytes += placement.nbytes + self._input_bytes()
 
     @property
     def nbytes(self) -> int:
-        """Bytes that :meth:`allocate` takes: the arena and the constants."""
-        return self.arena.nbytes + sum(constant.nbytes for constant in self._constants.values())
+        """Bytes it takes beside the graph: the arena and the constants; on a device also what is copied."""
+        constants = sum(constant.nbytes for constant in self._constants.values())
+        return self.arena.nbytes + constants + self._placed_bytes
 
     def allocate(self) -> None:
         """Take the memory and compute what is computed once."""
-        if any(op.inputs[0] == INPUT and isinstance(op, Linear) for op in self.program.ops):
+        if self._multiplies_input():
             self._input = self._make_input()
         for constant in self._constants.values():
             _ = constant.tensor
-        if self._input is None or isinstance(self._input, kernels.SparseInput):
+        if self._input is None or isinstance(self._input, kernels.SparseInput) or self.placement is not None:
             self._dense = None
-        self.arena.allocate()
+        self.arena.allocate(torch.device("cpu") if self.placement is None else self.placement.place)
         self.is_allocated = True
 
     @torch.no_grad()
     def forward(self) -> Tensor:
         """Run the operations; ``(num_rows, width)`` outputs, valid until the next call of either pass."""
         self.num_forwards += 1
-        for task in self._tasks[: self._forward_tasks]:
-            task.run()
+        self.seeds.draw()
+        self._run_forward()
         return self.output.tensor
 
     @torch.no_grad()
@@ -150,15 +169,26 @@ class Executor:
         Returns:
             The gradient of each parameter that learns, by its ``id``.
         """
-        self._gradients = {}
         target = self._grads[self.program.output].tensor
         if rows is None:
             target.copy_(grad)
         else:
             target.zero_().index_copy_(0, rows, grad)
+        return self._run_backward()
+
+    def _run_forward(self) -> None:
+        for task in self._tasks[: self._forward_tasks]:
+            task.run()
+
+    def _run_backward(self) -> dict[int, Tensor]:
+        self._gradients = {}
         for task in self._tasks[self._forward_tasks + 1 :]:
             task.run()
         return self._gradients
+
+    def run_by_torch(self) -> list[str]:
+        """The operations that run through PyTorch's autograd."""
+        return [f"{op.symbol} {op.out}" for op in self.program.ops if op.out in self._torch_ops]
 
     def first_not_finite(self) -> str:
         """Where forward first goes wrong, in words; runs it once more, operation by operation."""
@@ -190,17 +220,35 @@ class Executor:
 
     def nodes(self, level: int) -> Tensor | None:
         """The node of each row of a level; None where row v is node v."""
-        if level < len(self.steps):
-            return self.steps[level].sources
-        return self.steps[-1].destinations if self.steps else None
+        return _nodes(self.steps, level)
+
+    def _host_nodes(self, level: int) -> Tensor | None:
+        """:meth:`nodes`, where the graph is."""
+        return _nodes(self.host_steps, level)
+
+    def _multiplies_input(self) -> bool:
+        return any(op.inputs[0] == INPUT and isinstance(op, Linear) for op in self.program.ops)
+
+    def _input_bytes(self) -> int:
+        """What :meth:`_make_input` takes on a device."""
+        assert self.graph.x is not None
+        path = str(self.program.settings.get("input_path"))
+        nodes = _nodes(self.host_steps, 0)
+        return input_bytes(self.graph.x, nodes, path) if self._multiplies_input() else 0
 
     def _make_input(self) -> kernels.DenseInput | kernels.SparseInput:
-        x, nodes = self.graph.x, self.nodes(0)
+        x, nodes = self.graph.x, self._host_nodes(0)
         assert x is not None
+        made: kernels.DenseInput | kernels.SparseInput
         if self.program.settings.get("input_path") == "sparse":
             sparse = x if isinstance(x, SparseFeatures) else SparseFeatures.from_dense(x)
-            return kernels.SparseInput(sparse.to(torch.float32), nodes)
-        return kernels.DenseInput(self._dense_features(), nodes)
+            made = kernels.SparseInput(sparse.to(torch.float32), nodes)
+        else:
+            made = kernels.DenseInput(self._dense_features(), nodes)
+        return made if self.placement is None else made.placed(self.placement)
+
+    def _there(self, constant: Tensor) -> Tensor:
+        return constant if self.placement is None else self.placement.matrix(constant)
 
     def _dense_features(self) -> Tensor:
         """All nodes' features in float32: the graph's own where they are so already."""
@@ -212,14 +260,16 @@ class Executor:
 
     def _features_of(self, level: int) -> Constant:
         """``(num_rows, in_channels)`` features of a level's nodes."""
-        nodes = self.nodes(level)
+        nodes = self._host_nodes(level)
 
         def make() -> Tensor:
-            return self._dense_features() if nodes is None else self._dense_features().index_select(0, nodes)
+            x = self._dense_features()
+            return self._there(x if nodes is None else x.index_select(0, nodes))
 
         x = self.graph.x
-        in_place = nodes is None and isinstance(x, Tensor) and x.dtype == torch.float32
-        return Constant((self.num_rows(level), self.program.in_channels), make, is_copy=not in_place)
+        as_it_is = nodes is None and isinstance(x, Tensor) and x.dtype == torch.float32
+        is_copy = not as_it_is or self.placement is not None
+        return Constant((self.num_rows(level), self.program.in_channels), make, is_copy)
 
     def _read(self, value: str) -> tuple[Callable[[], Tensor], tuple[Rows, ...]]:
         """How to get a value's rows, and the buffers that takes."""
@@ -239,11 +289,15 @@ class Executor:
     def _do(self, name: str, run: Callable[[], object], *touches: Rows) -> None:
         self._tasks.append(Task(name, run, tuple(t.buffer for t in touches)))
 
-    def _aggregation(self, op: Aggregate) -> Aggregation:
-        key = id(op)
+    def _aggregation(self, op: Aggregate) -> kernels.Map:
+        key, source = id(op), op.inputs[0]
         if key not in self._aggregations:
-            step = self.steps[self.program.level(op.inputs[0])]
-            self._aggregations[key] = step.bind(aggregation(op.adjacency, self.graph.csc))
+            step = self.host_steps[self.program.level(source)]
+            how = step.bind(aggregation(op.adjacency, self.graph.csc))
+            backward = self.training and self.program.learns(source)
+            self._aggregations[key] = (
+                how if self.placement is None else self.placement.aggregation(how, backward=backward)
+            )
         return self._aggregations[key]
 
     # ---- forward
@@ -265,7 +319,7 @@ class Executor:
     def _forward_hoisted(self, op: Hoisted) -> None:
         def make() -> Tensor:
             whole = aggregation(op.adjacency, self.graph.csc)
-            return kernels.hoisted(whole, self._dense_features(), self.nodes(1))
+            return self._there(kernels.hoisted(whole, self._dense_features(), self._host_nodes(1)))
 
         shape = (self.num_rows(1), self.program.in_channels)
         self._constants[op.out] = Constant(shape, make, is_copy=True)
@@ -330,9 +384,10 @@ class Executor:
         x, touches = self._read(source)
         out = self._values[source] if self._may_overwrite(source) else self._new(op.out, op)
         self._values[op.out] = out
+        seed = self.seeds.add() if p > 0 else lambda: 0
 
         def run() -> None:
-            mask = self._masks[op.out] = kernels.Mask(p, draw_seed(), nodes) if p > 0 else kernels.Mask(0.0)
+            mask = self._masks[op.out] = kernels.Mask(p, seed(), nodes if p > 0 else None)
             kernels.epilogue(x(), op.bias, op.act, mask, out.tensor)
 
         self._do(op.out, run, out, *touches)
@@ -486,6 +541,12 @@ class Executor:
                 self._give(parameter, gradient)
 
         self._do(f"gradient of {op.inputs[0]}", run, grad, *inputs, *[t for _, t, _ in targets])
+
+
+def _nodes(steps: Sequence[Step], level: int) -> Tensor | None:
+    if level < len(steps):
+        return steps[level].sources
+    return steps[-1].destinations if steps else None
 
 
 def _zero(target: Tensor) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from graphbraid.fullgraph.program import Program
+from graphbraid.fullgraph.replay import ReplayingExecutor
 
 if TYPE_CHECKING:
+    from graphbraid.fullgraph.device import Device
     from graphbraid.fullgraph.executor import Executor
+    from graphbraid.fullgraph.spmm_choice import Choice
 
 
-def explain(program: Program, executor: Executor) -> str:
+def explain(program: Program, executor: Executor, device: Device, choices: Sequence[Choice]) -> str:
     """Some lines to print."""
     lines = ["Decisions"]
     for decision in program.decisions:
@@ -30,8 +34,22 @@ def explain(program: Program, executor: Executor) -> str:
         f"  {_mega(arena.nbytes)} for {len(arena.buffers)} matrices that would take "
         f"{_mega(arena.separate_bytes)} apart; {_mega(arena.least_bytes)} are live at once"
     )
-    lines.append(f"  {_mega(executor.nbytes)} with what is computed once")
-    return "\n".join(lines)
+    what = "what is computed once" if device.is_host else "what is computed once and copied to the device"
+    lines.append(f"  {_mega(executor.nbytes)} with {what}")
+    return "\n".join(lines if device.is_host else lines + _on_device(executor, device, choices))
+
+
+def _on_device(executor: Executor, device: Device, choices: Sequence[Choice]) -> list[str]:
+    """How a device runs it: known once it has."""
+    lines = [f"Device {device.place}", *(f"  aggregation of {choice}" for choice in choices)]
+    if not isinstance(executor, ReplayingExecutor):
+        lines.append("  nothing has run yet: the first step chooses kernels, the second is recorded")
+    elif executor.why_not:
+        lines.append(f"  every kernel is started by a call of its own: {executor.why_not}")
+    else:
+        state = "recorded" if executor.is_recorded else "to be recorded in the next step"
+        lines.append(f"  forward and backward are {state}, each started by one call")
+    return lines
 
 
 def _mega(count: int) -> str:

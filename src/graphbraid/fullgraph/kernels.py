@@ -6,12 +6,16 @@ and columns it handles at a time.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from graphbraid.ops.aggregation import Aggregation, backend, run_spmm
+from graphbraid.fullgraph.placement import Placement
+from graphbraid.fullgraph.spmm_choice import PickedAggregation
+from graphbraid.ops import reference
+from graphbraid.ops.aggregation import Aggregation, backend
 from graphbraid.ops.dense import tall_gram, tall_product
 from graphbraid.ops.epilogue import ACTIVATION_CODES, LEAKY_SLOPE
 from graphbraid.ops.sparse_linear import structure
@@ -20,27 +24,33 @@ from graphbraid.sparse_features import SparseFeatures
 ROWS_AT_A_TIME = 8192
 """Rows gathered at a time where a level reads only some of the features' rows."""
 COLUMNS_AT_A_TIME = 32
-"""Columns aggregated at a time where only some rows of a hoisted aggregation are kept."""
+"""Columns aggregated at a time where only some rows of a hoisted aggregation are kept, and by the twin, which
+takes memory for each edge and column."""
 
 
-def aggregate(how: Aggregation, x: Tensor, out: Tensor, addend: Tensor | None) -> None:
+Map = Aggregation | PickedAggregation
+"""A linear map of rows, by one kernel or by the faster of two."""
+
+
+def aggregate(how: Map, x: Tensor, out: Tensor, addend: Tensor | None) -> None:
     """``out = A x (+ addend)``; ``addend`` may be ``out`` or its first rows."""
-    run_spmm(how.csc, x, how, mean=how.mean, addend=addend, out=out)
+    how.forward(x, addend=addend, out=out)
 
 
-def aggregate_backward(how: Aggregation, grad: Tensor, out: Tensor, addend: Tensor | None) -> None:
+def aggregate_backward(how: Map, grad: Tensor, out: Tensor, addend: Tensor | None) -> None:
     """``out = Aᵀ grad (+ addend)``."""
     how.backward(grad, addend=addend, out=out)
 
 
 def hoisted(whole: Aggregation, x: Tensor, nodes: Tensor | None) -> Tensor:
-    """``(A x)[nodes]``, a few columns at a time where ``nodes`` are not all."""
-    if nodes is None:
+    """``(A x)[nodes]``, a few columns at a time where ``nodes`` are not all, or where the twin runs."""
+    if nodes is None and backend(x) is not reference:
         return whole.forward(x)
-    out = x.new_empty(nodes.numel(), x.shape[1])
+    out = x.new_empty(whole.csc.num_dst if nodes is None else nodes.numel(), x.shape[1])
     for start in range(0, x.shape[1], COLUMNS_AT_A_TIME):
         part = slice(start, start + COLUMNS_AT_A_TIME)
-        out[:, part] = whole.forward(x[:, part]).index_select(0, nodes)
+        rows = whole.forward(x[:, part])
+        out[:, part] = rows if nodes is None else rows.index_select(0, nodes)
     return out
 
 
@@ -49,6 +59,10 @@ class DenseInput:
 
     def __init__(self, x: Tensor, nodes: Tensor | None) -> None:
         self.x, self.nodes = x, nodes
+
+    def placed(self, place: Placement) -> DenseInput:
+        """The same rows on a device, gathered once."""
+        return DenseInput(place.matrix(self.x if self.nodes is None else self.x[self.nodes]), None)
 
     def multiply(self, weight: Tensor, out: Tensor, *, add: bool) -> None:
         """``out (+)= x weightᵀ``."""
@@ -79,8 +93,17 @@ class SparseInput:
         rows = x if nodes is None else x.rows(nodes)
         pattern = structure(rows)
         by_column, perm = pattern.transpose()
-        self._by_row = Aggregation(csc=pattern, weight=rows.values)
-        self._by_column = Aggregation(csc=by_column, weight=rows.values[perm])
+        self._by_row: Map = Aggregation(csc=pattern, weight=rows.values)
+        self._by_column: Map = Aggregation(csc=by_column, weight=rows.values[perm])
+
+    def placed(self, place: Placement) -> SparseInput:
+        """The same values on a device."""
+        there = copy.copy(self)
+        assert isinstance(self._by_row, Aggregation)
+        assert isinstance(self._by_column, Aggregation)
+        there._by_row = place.aggregation(self._by_row, backward=False)
+        there._by_column = place.aggregation(self._by_column, backward=False)
+        return there
 
     def multiply(self, weight: Tensor, out: Tensor, *, add: bool) -> None:
         """``out (+)= x weightᵀ``."""
@@ -96,7 +119,8 @@ class Mask:
     """Which elements dropout keeps: a function of the seed and of each row's node, not of its place."""
 
     p: float
-    seed: int = 0
+    seed: int | Tensor = 0
+    """A number, or ``(1,)`` int64 in memory that kernels read as they run."""
     nodes: Tensor | None = None
     """``(num_rows,)`` int64; None: row v is node v."""
 
@@ -104,7 +128,7 @@ class Mask:
 def epilogue(x: Tensor, bias: Tensor | None, act: str, mask: Mask, out: Tensor) -> None:
     """``out = dropout(act(x + bias))``; ``out`` may be ``x``."""
     factors = None if bias is None else bias.detach()
-    how = (ACTIVATION_CODES[act], LEAKY_SLOPE, mask.p, mask.seed)
+    how = (ACTIVATION_CODES[act], LEAKY_SLOPE, mask.p, seed_for(x, mask.seed))
     backend(x).epilogue(x, factors, *how, out, mask.nodes)
 
 
@@ -112,5 +136,11 @@ def epilogue_backward(  # noqa: PLR0917 - in the order of the kernel's
     grad: Tensor, out: Tensor, act: str, mask: Mask, grad_x: Tensor, grad_bias: Tensor | None
 ) -> None:
     """The gradients of :func:`epilogue`; ``grad_x`` may be ``grad``."""
-    how = (ACTIVATION_CODES[act], LEAKY_SLOPE, mask.p, mask.seed)
+    how = (ACTIVATION_CODES[act], LEAKY_SLOPE, mask.p, seed_for(grad, mask.seed))
     backend(grad).epilogue_backward(grad, out, *how, grad_x, grad_bias, mask.nodes)
+
+
+def seed_for(rows: Tensor, seed: int | Tensor) -> int | Tensor:
+    """A mask's seed as the kernels of ``rows`` take it: the compiled ones of the CPU take numbers only."""
+    by_value = rows.device.type == "cpu" and backend(rows) is not reference
+    return int(seed) if by_value else seed

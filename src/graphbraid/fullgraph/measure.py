@@ -7,18 +7,18 @@ import functools
 import hashlib
 import json
 import logging
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from graphbraid import kernels
 from graphbraid.errors import ResourceError
 from graphbraid.files import atomic_write, cache_folder
+from graphbraid.fullgraph.device import HOST, Device
 from graphbraid.fullgraph.facts import Rates
 from graphbraid.fullgraph.kernels import SparseInput
-from graphbraid.hardware import Hardware
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.dense import tall_gram, tall_product
 from graphbraid.sparse_features import SparseFeatures
@@ -31,20 +31,24 @@ _log = logging.getLogger(__name__)
 
 
 @functools.cache
-def machine_rates() -> Rates:
-    """The rates of this machine with this number of threads and kernel variant.
+def machine_rates(device: Device = HOST) -> Rates:
+    """The rates of this machine with this number of threads and kernel variant, or of a device of it.
 
     Measured at the first call and then read from the cache, so that later runs decide
     alike. Typical rates where there are no compiled kernels, or where the cache cannot be written.
     """
-    if kernels.native() is None:
+    if device.is_host and kernels.native() is None:
         return Rates()
-    path = rates_file()
+    path = rates_file(device)
     try:
         return Rates(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
         pass
-    measured = measure()
+    try:
+        measured = measure(device)
+    except RuntimeError as error:  # a device with little memory left
+        _log.warning("the rates of %s could not be measured, typical ones are taken: %s", device.name, error)
+        return Rates()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as aside:
@@ -55,25 +59,28 @@ def machine_rates() -> Rates:
     return measured
 
 
-def rates_file() -> Path:
+def rates_file(device: Device = HOST) -> Path:
     """Where this machine's rates are kept."""
-    cpu = Hardware.detect().cpu_model or "unknown"
-    key = f"{VERSION} {cpu} {torch.get_num_threads()} {kernels.active().variant} {torch.__version__}"
+    key = f"{VERSION} {device.name} {torch.__version__}"
     return cache_folder("rates") / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
 
-def measure() -> Rates:
-    """Measure now."""
-    with torch.no_grad():
+def measure(device: Device = HOST) -> Rates:
+    """Measure now. A device other than the host gets more to do, that its caches do not hold."""
+    shift = 0 if device.is_host else 3
+    with torch.no_grad(), torch.device(device.place):
         return Rates(
-            multiply_flops=_multiply_flops(),
-            row_bytes=_row_bytes(),
-            stream_bytes=_stream_bytes(),
-            sparse_values=_sparse_values(),
+            multiply_flops=_multiply_flops(device.seconds, rows=1 << (15 + shift)),
+            row_bytes=_row_bytes(device.seconds, num_nodes=1 << (18 + shift)),
+            stream_bytes=_stream_bytes(device.seconds, count=1 << (24 + shift)),
+            sparse_values=_sparse_values(device.seconds, rows=1 << (14 + shift)),
         )
 
 
-def _multiply_flops(rows: int = 1 << 15, depth: int = 256, width: int = 32) -> float:
+Seconds = Callable[[Callable[[], object]], float]
+
+
+def _multiply_flops(seconds: Seconds, rows: int, depth: int = 256, width: int = 32) -> float:
     x, weight, grad = torch.ones(rows, depth), torch.ones(width, depth), torch.ones(rows, width)
     out = torch.empty(rows, width)
 
@@ -81,28 +88,28 @@ def _multiply_flops(rows: int = 1 << 15, depth: int = 256, width: int = 32) -> f
         tall_product(x, weight.t(), out=out)
         tall_gram(grad, x)
 
-    return 4.0 * rows * depth * width / _seconds(run)
+    return 4.0 * rows * depth * width / seconds(run)
 
 
-def _row_bytes(num_nodes: int = 1 << 18, degree: int = 8, width: int = 64) -> float:
-    draw = torch.Generator().manual_seed(0)
-    indices = torch.randint(0, num_nodes, (num_nodes * degree,), generator=draw, dtype=torch.int32)
+def _row_bytes(seconds: Seconds, num_nodes: int, degree: int = 8, width: int = 64) -> float:
+    indices = _drawn(num_nodes, num_nodes * degree)
     csc = Csc(torch.arange(0, num_nodes * degree + 1, degree), indices, num_nodes)
     x, out = torch.ones(num_nodes, width), torch.empty(num_nodes, width)
     how = Aggregation(csc=csc)
-    return 4.0 * csc.num_edges * width / _seconds(lambda: how.forward(x, out=out))
+    return 4.0 * csc.num_edges * width / seconds(lambda: how.forward(x, out=out))
 
 
-def _stream_bytes(count: int = 1 << 24) -> float:
+def _stream_bytes(seconds: Seconds, count: int) -> float:
     x, out = torch.ones(count), torch.empty(count)
-    return 8.0 * count / _seconds(lambda: out.copy_(x))
+    return 8.0 * count / seconds(lambda: out.copy_(x))
 
 
-def _sparse_values(rows: int = 1 << 14, columns: int = 2048, per_row: int = 32, width: int = 32) -> float:
-    draw = torch.Generator().manual_seed(0)
+def _sparse_values(
+    seconds: Seconds, rows: int, columns: int = 2048, per_row: int = 32, width: int = 32
+) -> float:
     features = SparseFeatures(
         indptr=torch.arange(0, rows * per_row + 1, per_row),
-        indices=torch.randint(0, columns, (rows * per_row,), generator=draw, dtype=torch.int32),
+        indices=_drawn(columns, rows * per_row),
         values=torch.ones(rows * per_row),
         num_cols=columns,
     )
@@ -113,15 +120,11 @@ def _sparse_values(rows: int = 1 << 14, columns: int = 2048, per_row: int = 32, 
         sparse.multiply(weight, out, add=False)
         sparse.weight_grad(out)
 
-    return 2.0 * rows * per_row * ((width + 15) // 16) / _seconds(run)
+    return 2.0 * rows * per_row * ((width + 15) // 16) / seconds(run)
 
 
-def _seconds(run: Callable[[], object], repeats: int = 7) -> float:
-    """The least of some runs after one to warm up: what the machine does when nothing else does."""
-    run()
-    seconds = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - started)
-    return min(seconds)
+def _drawn(bound: int, count: int) -> Tensor:
+    """``(count,)`` int32 below ``bound``, the same on every device."""
+    draw = torch.Generator("cpu").manual_seed(0)
+    ids = torch.randint(0, bound, (count,), generator=draw, dtype=torch.int32, device="cpu")
+    return ids.to(torch.get_default_device())

@@ -85,11 +85,17 @@ class Aggregation:
 
     def backward(self, grad: Tensor, *, addend: Tensor | None = None, out: Tensor | None = None) -> Tensor:
         """Apply the transposed map to ``grad``, ``(num_dst, width)``; otherwise as :meth:`forward`."""
-        if out is None:
-            out = grad.new_empty(self.csc.num_src, grad.shape[1])
+        return self.transposed(grad.dtype).forward(grad, addend=addend, out=out)
+
+    def transposed(self, dtype: torch.dtype) -> Aggregation:
+        """The transposed map of rows of ``dtype``, as an aggregation over the reversed edges."""
         reverse = self.csc.reversed() if self.weight is None else self.csc.transpose()[0]
-        run_spmm(reverse, grad, self._transposed(grad.dtype), mean=False, addend=addend, out=out)
-        return out
+        src, dst = self.scales(sum_dtype(dtype))
+        weight = self.weight
+        if weight is not None:
+            transposed, perm = self.csc.transpose()
+            weight = transposed.weight if weight is self.csc.weight else weight[perm]
+        return replace(self, csc=reverse, mean=False, src_scale=dst, dst_scale=src, weight=weight)
 
     def scales(self, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
         """Factors per source and per destination in ``dtype``, the mean's division among the latter."""
@@ -99,14 +105,6 @@ class Aggregation:
             inverse = inverse_degrees(self.csc, dtype)
             dst = inverse if dst is None else dst * inverse
         return src, dst
-
-    def _transposed(self, dtype: torch.dtype) -> Aggregation:
-        src, dst = self.scales(sum_dtype(dtype))
-        weight = self.weight
-        if weight is not None:
-            transposed, perm = self.csc.transpose()
-            weight = transposed.weight if weight is self.csc.weight else weight[perm]
-        return replace(self, mean=False, src_scale=dst, dst_scale=src, weight=weight)
 
 
 def run_spmm(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from graphbraid import kernels
 from graphbraid.errors import DataError
 from graphbraid.ops.aggregation import backend, sum_dtype
 from graphbraid.ops.dropout import draw_seed
@@ -138,7 +139,7 @@ class _Gat(torch.autograd.Function):
         *inputs, out, lse, above, share = ctx.saved_tensors
         grads = [torch.empty_like(t) for t in inputs]
         call = backend(grad).gat_backward
-        ways = both_ways(ctx.csc, with_ids=ctx.how[2] > 0)
+        ways = both_ways(ctx.csc, with_ids=needs_ids(grad, ctx.how[2]))
         call(*ways, *inputs, *ctx.how, out.detach(), lse, grad.contiguous(), *grads, above, share)
         return *grads, None, None
 
@@ -164,6 +165,11 @@ class _Gatv2(torch.autograd.Function):
         call = backend(grad).gatv2_backward
         call(*both_ways(ctx.csc), *inputs, *ctx.how, out.detach(), lse, grad.contiguous(), *grads)
         return *grads, None, None
+
+
+def needs_ids(rows: Tensor, p: float) -> bool:
+    """Whether GAT's backward kernel for ``rows`` asks for edges' ids: that of the CPU only under dropout."""
+    return p > 0 or backend(rows) is not kernels.native()
 
 
 def both_ways(csc: Csc, *, with_ids: bool = True) -> tuple[Tensor, ...]:

@@ -61,6 +61,7 @@ class FitRun:
         self._source_seconds: dict[str, float] = {}
         self._graph_identity = graph_identity(self._graph)
         self._best_weights: dict[str, Tensor] | None = None
+        self._labels: Tensor | None = None
         self._log: RunLog | None = None
 
     @property
@@ -223,9 +224,8 @@ class FitRun:
         """Add one mini-batch's share of the step's gradient; returns its mean loss and seed count."""
         with self._clock.measure("wait"):
             seeds, forward = next(batches)
-        assert self._graph.y is not None
         with self._clock.measure("forward"):
-            labels = self._graph.y.index_select(0, seeds).to(self._runner.device)
+            labels = self._labels_of(seeds)
             outputs = self._forward(forward)
             with self._runner.autocast():
                 loss = self._task.loss(outputs, labels)
@@ -235,6 +235,16 @@ class FitRun:
             share = seeds.numel() / seeds_of_step
             self._runner.backward(loss if share == 1.0 else loss * share)
         return mean, seeds.numel()
+
+    def _labels_of(self, seeds: Tensor) -> Tensor:
+        """The labels of a mini-batch's seeds on the model's device; of the whole graph's taken there once."""
+        assert self._graph.y is not None
+        if self._labels is not None:
+            return self._labels
+        labels = self._graph.y.index_select(0, seeds).to(self._runner.device)
+        if self._config.mode == "full":
+            self._labels = labels
+        return labels
 
     def _forward(self, forward: Callable[[], Tensor]) -> Tensor:
         try:

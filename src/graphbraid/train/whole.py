@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from graphbraid.files import format_bytes
 from graphbraid.fullgraph import Engine, NotLoweredError, Uncompiled, compile, estimated_bytes  # noqa: A004
+from graphbraid.fullgraph.device import Device, device_at
 from graphbraid.graph import Graph
-from graphbraid.hardware import Hardware
 from graphbraid.train.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -22,11 +23,12 @@ SHARE_OF_FREE_MEMORY = 0.5
 
 def choose_mode(model: nn.Module, graph: Graph, config: TrainConfig) -> tuple[str, str]:
     """``full`` or ``sampled`` for mode ``auto``, and why, as a sentence."""
-    free = Hardware.detect().memory_available_bytes
-    if config.precision != "float32" or config.device != "cpu":
-        return "sampled", "the full-graph engine runs in float32 on the CPU"
+    if config.precision != "float32":
+        return "sampled", "the full-graph engine runs in float32"
+    device = device_named(config.device)
+    free = device.free_bytes()
     try:
-        needed = estimated_bytes(model, graph)
+        needed = estimated_bytes(model, graph, device)
     except NotLoweredError as why:
         return "sampled", f"the model has no lowered form ({why})"
     if free is None:
@@ -35,17 +37,23 @@ def choose_mode(model: nn.Module, graph: Graph, config: TrainConfig) -> tuple[st
     fits = needed <= allowed
     return (
         "full" if fits else "sampled",
-        f"the whole graph needs up to {format_bytes(needed)} beside the data, "
+        f"the whole graph needs up to {format_bytes(needed)} "
+        f"{'beside the data' if device.is_host else f'on {device.place}'}, "
         f"{'within' if fits else 'more than'} half of the {format_bytes(free)} that are free",
     )
+
+
+def device_named(name: str) -> Device:
+    """The device of a configuration: ``cpu``, ``cuda``, ``cuda:N``, or ``auto``, as Fabric takes it."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return device_at(torch.device(name))
 
 
 def compile_for(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> tuple[Engine | None, str]:
     """The engine that trains ``runner``'s model on ``nodes``, or None with the reason, as a sentence."""
     if config.precision != "float32":
         return None, f"precision {config.precision} runs under autocast, uncompiled"
-    if runner.device.type != "cpu":
-        return None, f"device {runner.device} runs uncompiled"
     if runner.passes_weight:
         return None, "the model takes edge_weight, which no lowered form has"
     if any(isinstance(p, UninitializedParameter) for p in runner.model.parameters()):

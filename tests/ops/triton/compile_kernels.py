@@ -19,7 +19,7 @@ from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
 from graphbraid.ops import triton as kernels
-from graphbraid.ops.attention import _both_ways
+from graphbraid.ops.attention import both_ways
 from graphbraid.ops.triton import partition
 
 
@@ -58,9 +58,9 @@ for partition.SEGMENT in (8, 512):  # with hubs, both launches of each kernel; w
     )
     edge_numbers = torch.empty(csc.num_edges, 4)
     kernels.sddmm(csc.indptr, csc.indices, out, x, values(10), values(13), edge_numbers)
-    for ids in (None, torch.arange(13)):
-        kernels.epilogue(x, values(100), 3, 0.01, 0.3, 77, x, ids)
-        kernels.epilogue_backward(x, x, 3, 0.01, 0.3, 77, x, torch.empty(100), ids)
+    for ids, seed in ((None, 77), (torch.arange(13), torch.tensor([77]))):
+        kernels.epilogue(x, values(100), 3, 0.01, 0.3, seed, x, ids)
+        kernels.epilogue_backward(x, x, 3, 0.01, 0.3, seed, x, torch.empty(100), ids)
     mean, rstd, sums = values(13), values(13), (values(100), values(100))
     kernels.layer_norm(x, values(100), values(100), 1e-5, x, mean, rstd)
     kernels.layer_norm_backward(x, x, values(100), mean, rstd, x, *sums)
@@ -68,11 +68,12 @@ for partition.SEGMENT in (8, 512):  # with hubs, both launches of each kernel; w
     kernels.batch_norm(x, *sums, None, values(100), x)
     kernels.batch_norm_backward(x, x, *sums, values(100), True, x, *sums)
     for name, inputs in (("gat", gat_inputs(csc, 3, 9, dtype)), ("gatv2", gatv2_inputs(csc, 3, 9, dtype))):
-        how = (0.2, 10, 0.4, 12345)
-        rows, lse = torch.empty(10, 27, dtype=dtype), torch.empty(10, 3)
-        getattr(kernels, f"{name}_forward")(csc.indptr, csc.indices, *inputs, *how, rows, lse)
-        grads = [torch.empty_like(t) for t in inputs]
-        getattr(kernels, f"{name}_backward")(*_both_ways(csc), *inputs, *how, rows, lse, rows, *grads)
+        for seed in (12345, torch.tensor([12345])):
+            how = (0.2, 10, 0.4, seed)
+            rows, lse = torch.empty(10, 27, dtype=dtype), torch.empty(10, 3)
+            getattr(kernels, f"{name}_forward")(csc.indptr, csc.indices, *inputs, *how, rows, lse)
+            grads = [torch.empty_like(t) for t in inputs]
+            getattr(kernels, f"{name}_backward")(*both_ways(csc), *inputs, *how, rows, lse, rows, *grads)
     kernels.edge_softmax(csc.indptr, edge_numbers, edge_numbers)
     kernels.edge_softmax_backward(csc.indptr, edge_numbers, edge_numbers, edge_numbers)
     kernels.gather_rows(torch.empty(9, 16, dtype=torch.uint8), perm, torch.empty(9, 16, dtype=torch.uint8))

@@ -5,7 +5,7 @@ import torch
 from tests.ops.graphs import CORNERS, close, skewed, values
 from tests.ops.test_attention import gat_inputs, gatv2_inputs
 
-from graphbraid.ops.attention import _both_ways
+from graphbraid.ops.attention import both_ways
 from graphbraid.topology import Csc
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -27,7 +27,7 @@ def assert_kernels_equal_twins(both, name, csc, heads, channels, dtype=torch.flo
     pairs = both(f"{name}_forward", [csc.indptr, csc.indices, *inputs, *how], [out, lse])
     for pair in pairs:
         close(*pair)
-    forward = [*_both_ways(csc), *inputs, *how, pairs[0][1], pairs[1][1]]
+    forward = [*both_ways(csc), *inputs, *how, pairs[0][1], pairs[1][1]]
     grad = values(csc.num_dst, x.shape[1], dtype=dtype, seed=4)
     outputs = [torch.full_like(t, torch.nan) for t in inputs]
     for pair in both(f"{name}_backward", [*forward, grad], outputs):
@@ -58,6 +58,22 @@ def test_kernels_equal_twins_on_corner_graphs(both, short_segments, name, corner
 def test_kernels_equal_twins_on_hubs_of_both_sides(both, name, loops):
     csc = Csc(torch.tensor([0, 2, 601, 603]), torch.zeros(603, dtype=torch.int32), 3)
     assert_kernels_equal_twins(both, name, csc, 2, 3, loops=loops, p=0.0)
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_a_seed_in_memory_draws_the_masks_of_its_value(kernels, short_segments, name):
+    csc = skewed(10, 13)
+    inputs = INPUTS[name](csc, 2, 5, torch.float32)
+    results = []
+    for seed in (12345, torch.tensor([12345])):
+        how = (0.2, 10, 0.6, seed)
+        out, lse = torch.empty(10, 10), torch.empty(10, 2)
+        getattr(kernels, f"{name}_forward")(csc.indptr, csc.indices, *inputs, *how, out, lse)
+        grads = [torch.empty_like(t) for t in inputs]
+        getattr(kernels, f"{name}_backward")(*both_ways(csc), *inputs, *how, out, lse, out, *grads)
+        results.append([out, lse, *grads])
+    for by_value, by_place in zip(*results, strict=True):
+        assert torch.equal(by_value, by_place)
 
 
 def test_huge_logits_stay_finite(kernels):

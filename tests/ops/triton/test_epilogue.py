@@ -45,6 +45,20 @@ def test_the_mask_has_the_bits_of_every_other_device(kernels, p, seed):
     torch.testing.assert_close(out[mask], torch.full((int(mask.sum()),), 1 / (1 - p)))
 
 
+@pytest.mark.parametrize("seed", [0, 77, 2**31, 2**63 - 2])
+def test_a_seed_in_memory_draws_the_masks_of_its_value(kernels, seed):
+    x, grad = values(40, 33), values(40, 33, seed=2)
+    results = []
+    for given in (seed, torch.tensor([seed])):
+        how = (1, LEAKY_SLOPE, 0.4, given)
+        out, grad_x = torch.empty_like(x), torch.empty_like(x)
+        kernels.epilogue(x, None, *how, out)
+        kernels.epilogue_backward(grad, out, *how, grad_x, None)
+        results.append((out, grad_x))
+    for by_value, by_place in zip(*results, strict=True):
+        assert torch.equal(by_value, by_place)
+
+
 def test_masks_may_be_drawn_for_other_rows(kernels):
     x, grad, bias = values(130, 33), values(130, 33, seed=2), values(33)
     ids = torch.randint(0, 2**40, (130,), generator=torch.Generator().manual_seed(0))

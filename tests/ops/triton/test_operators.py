@@ -26,6 +26,7 @@ def run_operators(device):
         ops.sddmm(csc, x[:10], x),
         ops.edge_softmax(csc, weight),
         ops.gat_attention(csc, wide, x[:, :2], x[:10, 2:4], dropout=0.3),
+        ops.gat_attention(csc, wide, x[:, :2], x[:10, 2:4]),
         ops.gatv2_attention(csc, wide, wide[:10], x[:2], dropout=0.3),
         ops.bias_act_dropout(x, bias, "elu", 0.2),
         ops.layer_norm(x, bias, bias, 0.01),

@@ -21,13 +21,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphbraid.ops.triton.dropout import dropout_arguments, dropout_key, kept
-from graphbraid.ops.triton.partition import Segments, edges_of, on_device_of, segments_of
+from graphbraid.ops.triton.dropout import dropout_arguments, dropout_key, kept, seed_of
+from graphbraid.ops.triton.partition import Segments, edges_of, over_rows, partial_rows, segments_of
 
 _LOWEST = tl.constexpr(-1e38)  # finite, so that the difference of two empty maxima is 0 and not NaN
 COUNTS = ["num_loops", "num_edges", "seed", "threshold"]  # differ between batches: no kernel for each
@@ -80,8 +79,6 @@ def attend_kernel(
     partial,  # (num_segments, heads * channels) float32: written where PARTIAL, else read; None without hubs
     partial_top,  # (num_segments, heads) float32, likewise
     partial_total,  # likewise
-    segment_row,  # see partition.Segments
-    segment_first,
     slope,
     num_loops,
     num_edges,
@@ -90,6 +87,8 @@ def attend_kernel(
     keep_scale,
     heads,
     channels,
+    segment_row,  # see partition.Segments
+    segment_first,
     LOOPS: tl.constexpr,
     DROPOUT: tl.constexpr,
     PARTIAL: tl.constexpr,
@@ -138,7 +137,7 @@ def attend_kernel(
         power = tl.exp(logit - raised)
         total = total * shrink + power
         if DROPOUT:
-            stays = kept(dropout_key(seed, number)[:, None], h[None, :], threshold)
+            stays = kept(dropout_key(seed_of(seed), number)[:, None], h[None, :], threshold)
             power = tl.where(stays, power * keep_scale, 0.0)
         acc = acc * shrink[:, :, None] + power[:, :, None] * rows
         top = raised
@@ -183,7 +182,7 @@ def gat_forward(
     slope: float,
     num_loops: int,
     p: float,
-    seed: int,
+    seed: int | Tensor,
     out: Tensor,
     lse: Tensor,
     above: Tensor | None = None,
@@ -206,7 +205,7 @@ def gatv2_forward(
     slope: float,
     num_loops: int,
     p: float,
-    seed: int,
+    seed: int | Tensor,
     out: Tensor,
     lse: Tensor,
 ) -> None:
@@ -222,64 +221,54 @@ def _attend(
     slope: float,
     num_loops: int,
     p: float,
-    seed: int,
+    seed: int | Tensor,
     out: Tensor,
     lse: Tensor,
 ) -> None:
     if out.numel() == 0:
         return
     num_edges, heads = indices.numel(), lse.shape[1]
-    segments = segments_of(indptr, num_edges)
-    partial = partial_rows(segments, lse, out.shape[1], heads, heads)
-
-    def launch(items: int, is_partial: bool, grid: int, tile: dict[str, int]) -> None:
-        attend_kernel[(items, grid)](
-            indptr,
-            indices,
-            src,
-            *ends,
-            out,
-            lse,
-            *partial,
-            *rows_and_firsts(segments),
-            float(slope),
-            num_loops,
-            num_edges,
-            heads=heads,
-            channels=out.shape[1] // heads,
-            LOOPS=num_loops > 0,
-            PARTIAL=is_partial,
-            SEGMENT=1 if segments is None else segments.length,
-            **dropout_arguments(p, seed),
-            **tile,
-        )
-
-    launch_over(segments, out, heads, launch)
+    segments, channels = segments_of(indptr, num_edges), out.shape[1] // heads
+    arguments = (
+        indptr,
+        indices,
+        src,
+        *ends,
+        out,
+        lse,
+        *partial_rows(segments, lse, out.shape[1], heads, heads),
+        float(slope),
+        num_loops,
+        num_edges,
+    )
+    constants = {"LOOPS": num_loops > 0, **dropout_arguments(p, seed)}
+    over_heads(attend_kernel, segments, (out.shape[0], heads, channels), arguments, constants)
 
 
-def launch_over(segments: Segments | None, rows: Tensor, heads: int, launch: Any) -> None:
-    """Launch over the segments of hubs, then over all of ``rows``, by heads that share a tile."""
-    if rows.numel() == 0:
+def over_heads(
+    kernel: Any,
+    segments: Segments | None,
+    shape: tuple[int, int, int],
+    arguments: tuple[Any, ...],
+    constants: dict[str, Any],
+) -> None:
+    """Launch over the segments of hubs, then over all rows, by heads that share a tile.
+
+    Args:
+        kernel: as in :func:`graphbraid.ops.triton.partition.over_rows`.
+        segments: likewise.
+        shape: rows, heads, channels of a head; no launch where one is 0.
+        arguments: by position.
+        constants: the rest but heads, channels and the tile, by name.
+    """
+    num_rows, heads, channels = shape
+    if num_rows * heads * channels == 0:
         return
-    channels = triton.next_power_of_2(rows.shape[1] // heads)
-    together = max(1, min(triton.next_power_of_2(heads), 256 // channels))
+    block = triton.next_power_of_2(channels)
+    together = max(1, min(triton.next_power_of_2(heads), 256 // block))
     # About 1024 numbers in a tile: eight a lane of four warps, times two or three matrices.
-    edges = max(1, min(16, 1024 // (together * channels)))
-    warps = max(1, min(8, edges * together * channels // 256))
-    tile = {"EDGES": edges, "HEADS": together, "CHANNELS": channels, "num_warps": warps}
-    with on_device_of(rows):
-        if segments is not None:
-            launch(segments.count, True, triton.cdiv(heads, together), tile)
-        launch(rows.shape[0], False, triton.cdiv(heads, together), tile)
-
-
-def partial_rows(segments: Segments | None, like: Tensor, *widths: int) -> list[Tensor | None]:
-    """A float32 buffer of each width, one row per segment."""
-    if segments is None:
-        return [None] * len(widths)
-    return [like.new_empty((segments.count, width), dtype=torch.float32) for width in widths]
-
-
-def rows_and_firsts(segments: Segments | None) -> tuple[Tensor | None, Tensor | None]:
-    """What kernels take of ``segments``."""
-    return (None, None) if segments is None else (segments.row, segments.first)
+    edges = max(1, min(16, 1024 // (together * block)))
+    warps = max(1, min(8, edges * together * block // 256))
+    tile = {"EDGES": edges, "HEADS": together, "CHANNELS": block, "num_warps": warps}
+    grid = (num_rows, triton.cdiv(heads, together))
+    over_rows(kernel, segments, grid, arguments, {"heads": heads, "channels": channels, **constants, **tile})

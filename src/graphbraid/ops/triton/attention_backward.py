@@ -10,15 +10,13 @@ from torch import Tensor
 from graphbraid.ops.triton.attention import (
     COUNTS,
     edges_to_nodes,
-    launch_over,
     leaky,
-    partial_rows,
-    rows_and_firsts,
+    over_heads,
 )
-from graphbraid.ops.triton.dropout import dropout_arguments, dropout_key, kept
+from graphbraid.ops.triton.dropout import dropout_arguments, dropout_key, kept, seed_of
 from graphbraid.ops.triton.edge_softmax import row_sums
 from graphbraid.ops.triton.epilogue import column_sums
-from graphbraid.ops.triton.partition import edges_of, on_device_of, segments_of
+from graphbraid.ops.triton.partition import edges_of, on_device_of, partial_rows, segments_of
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -57,8 +55,6 @@ def gat_backward_kernel(
     grad_src_logit,  # (num_src, heads) float32
     partial,  # (num_segments, heads * channels) float32: written where PARTIAL, else read; None without hubs
     partial_logit,  # (num_segments, heads) float32, likewise
-    segment_row,
-    segment_first,
     slope,
     num_loops,
     num_edges,
@@ -67,6 +63,8 @@ def gat_backward_kernel(
     keep_scale,
     heads,
     channels,
+    segment_row,
+    segment_first,
     LOOPS: tl.constexpr,
     DROPOUT: tl.constexpr,
     PARTIAL: tl.constexpr,
@@ -106,7 +104,7 @@ def gat_backward_kernel(
         reached = tl.sum(g * own[None, :, :], axis=2)
         coefficient = alpha
         if DROPOUT:
-            stays = kept(dropout_key(seed, number)[:, None], h[None, :], threshold)
+            stays = kept(dropout_key(seed_of(seed), number)[:, None], h[None, :], threshold)
             factor = tl.where(stays, keep_scale, 0.0)
             reached *= factor
             coefficient *= factor
@@ -148,8 +146,6 @@ def gatv2_backward_by_destination_kernel(
     row_att,  # (num_dst, heads * channels) float32, written: each row's part of att's gradient
     partial,  # (num_segments, heads * channels) float32: written where PARTIAL, else read; None without hubs
     partial_att,  # likewise
-    segment_row,
-    segment_first,
     slope,
     num_loops,
     num_edges,
@@ -158,6 +154,8 @@ def gatv2_backward_by_destination_kernel(
     keep_scale,
     heads,
     channels,
+    segment_row,
+    segment_first,
     LOOPS: tl.constexpr,
     DROPOUT: tl.constexpr,
     PARTIAL: tl.constexpr,
@@ -198,7 +196,7 @@ def gatv2_backward_by_destination_kernel(
         reached = tl.sum(g[None, :, :] * rows, axis=2)
         coefficient = alpha
         if DROPOUT:
-            stays = kept(dropout_key(seed, number)[:, None], h[None, :], threshold)
+            stays = kept(dropout_key(seed_of(seed), number)[:, None], h[None, :], threshold)
             factor = tl.where(stays, keep_scale, 0.0)
             reached *= factor
             coefficient *= factor
@@ -237,13 +235,13 @@ def gatv2_backward_by_source_kernel(
     edge_alpha,  # (num_edges + num_loops, heads) float32
     grad_src,  # (num_src, heads * channels) of src's dtype
     partial,  # (num_segments, heads * channels) float32: written where PARTIAL, else read; None without hubs
-    segment_row,
-    segment_first,
     slope,
     num_loops,
     num_edges,
     heads,
     channels,
+    segment_row,
+    segment_first,
     LOOPS: tl.constexpr,
     PARTIAL: tl.constexpr,
     SEGMENT: tl.constexpr,
@@ -306,7 +304,7 @@ def gat_backward(
     slope: float,
     num_loops: int,
     p: float,
-    seed: int,
+    seed: int | Tensor,
     out: Tensor,
     lse: Tensor,
     grad: Tensor,
@@ -325,37 +323,27 @@ def gat_backward(
     # Zeros: stored self-loops that implicit ones replace are not written, and are summed below.
     edge_grad = lse.new_zeros((num_edges + num_loops, heads))
     segments = segments_of(t_indptr, num_edges)
-    partial = partial_rows(segments, lse, src.shape[1], heads)
-
-    def launch(items: int, is_partial: bool, grid: int, tile: dict[str, int]) -> None:
-        gat_backward_kernel[(items, grid)](
-            t_indptr,
-            t_indices,
-            perm,
-            src,
-            src_logit,
-            dst_logit,
-            lse,
-            grad,
-            d,
-            edge_grad,
-            grad_src,
-            grad_src_logit,
-            *partial,
-            *rows_and_firsts(segments),
-            float(slope),
-            num_loops,
-            num_edges,
-            heads=heads,
-            channels=src.shape[1] // heads,
-            LOOPS=num_loops > 0,
-            PARTIAL=is_partial,
-            SEGMENT=1 if segments is None else segments.length,
-            **dropout_arguments(p, seed),
-            **tile,
-        )
-
-    launch_over(segments, grad_src, heads, launch)
+    arguments = (
+        t_indptr,
+        t_indices,
+        perm,
+        src,
+        src_logit,
+        dst_logit,
+        lse,
+        grad,
+        d,
+        edge_grad,
+        grad_src,
+        grad_src_logit,
+        *partial_rows(segments, lse, src.shape[1], heads),
+        float(slope),
+        num_loops,
+        num_edges,
+    )
+    shape = (src.shape[0], heads, src.shape[1] // heads)
+    constants = {"LOOPS": num_loops > 0, **dropout_arguments(p, seed)}
+    over_heads(gat_backward_kernel, segments, shape, arguments, constants)
     row_sums(indptr, num_edges, edge_grad, None, grad_dst_logit)
     grad_dst_logit[:num_loops] += edge_grad[num_edges:]
 
@@ -372,7 +360,7 @@ def gatv2_backward(
     slope: float,
     num_loops: int,
     p: float,
-    seed: int,
+    seed: int | Tensor,
     out: Tensor,
     lse: Tensor,
     grad: Tensor,
@@ -386,67 +374,49 @@ def gatv2_backward(
     edge_grad, edge_alpha = (lse.new_empty((num_edges + num_loops, heads)) for _ in range(2))
     row_att = lse.new_empty((out.shape[0], width))
     segments = segments_of(indptr, num_edges)
-    partial = partial_rows(segments, lse, width, width)
-
-    def by_destination(items: int, is_partial: bool, grid: int, tile: dict[str, int]) -> None:
-        gatv2_backward_by_destination_kernel[(items, grid)](
-            indptr,
-            indices,
-            src,
-            dst,
-            att,
-            lse,
-            grad,
-            d,
-            edge_grad,
-            edge_alpha,
-            grad_dst,
-            row_att,
-            *partial,
-            *rows_and_firsts(segments),
-            float(slope),
-            num_loops,
-            num_edges,
-            heads=heads,
-            channels=width // heads,
-            LOOPS=num_loops > 0,
-            PARTIAL=is_partial,
-            SEGMENT=1 if segments is None else segments.length,
-            **dropout_arguments(p, seed),
-            **tile,
-        )
-
-    launch_over(segments, grad_dst, heads, by_destination)
+    arguments = (
+        indptr,
+        indices,
+        src,
+        dst,
+        att,
+        lse,
+        grad,
+        d,
+        edge_grad,
+        edge_alpha,
+        grad_dst,
+        row_att,
+        *partial_rows(segments, lse, width, width),
+        float(slope),
+        num_loops,
+        num_edges,
+    )
+    per_head = (heads, width // heads)
+    constants = {"LOOPS": num_loops > 0, **dropout_arguments(p, seed)}
+    over_heads(
+        gatv2_backward_by_destination_kernel, segments, (out.shape[0], *per_head), arguments, constants
+    )
     column_sums(row_att, grad_att.view(-1))
-    t_segments = segments_of(t_indptr, num_edges)
-    t_partial = partial_rows(t_segments, lse, width)
-
-    def by_source(items: int, is_partial: bool, grid: int, tile: dict[str, int]) -> None:
-        gatv2_backward_by_source_kernel[(items, grid)](
-            t_indptr,
-            t_indices,
-            perm,
-            src,
-            dst,
-            att,
-            grad,
-            edge_grad,
-            edge_alpha,
-            grad_src,
-            *t_partial,
-            *rows_and_firsts(t_segments),
-            float(slope),
-            num_loops,
-            num_edges,
-            heads=heads,
-            channels=width // heads,
-            LOOPS=num_loops > 0,
-            PARTIAL=is_partial,
-            SEGMENT=1 if t_segments is None else t_segments.length,
-            **tile,
-        )
-
-    launch_over(t_segments, grad_src, heads, by_source)
+    segments = segments_of(t_indptr, num_edges)
+    arguments = (
+        t_indptr,
+        t_indices,
+        perm,
+        src,
+        dst,
+        att,
+        grad,
+        edge_grad,
+        edge_alpha,
+        grad_src,
+        *partial_rows(segments, lse, width),
+        float(slope),
+        num_loops,
+        num_edges,
+    )
+    constants = {"LOOPS": num_loops > 0}
+    over_heads(gatv2_backward_by_source_kernel, segments, (src.shape[0], *per_head), arguments, constants)
 
 
 def _row_dots(a: Tensor, b: Tensor, heads: int) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Any
 
 import triton
 import triton.language as tl
+from torch import Tensor
 
 _PHI = tl.constexpr(0x9E3779B97F4A7C15)
 _MIX_1 = tl.constexpr(0xBF58476D1CE4E5B9)
@@ -13,11 +14,21 @@ _MIX_2 = tl.constexpr(0x94D049BB133111EB)
 _PHI32 = tl.constexpr(0x9E3779B9)
 
 
-def dropout_arguments(p: float, seed: int) -> dict[str, Any]:
-    """What kernels take: seed, threshold (its 32 bits as a signed number), scale, and whether to drop."""
+def dropout_arguments(p: float, seed: int | Tensor) -> dict[str, Any]:
+    """What kernels take: seed, threshold (its 32 bits as a signed number), scale, and whether to drop.
+
+    A seed that is a tensor of one int64 is read by the kernel as it runs: a recorded launch then draws the
+    masks of the seed that stands there when it is replayed.
+    """
     threshold = int(p * 2**32)
     signed = threshold - 2**32 if threshold >= 2**31 else threshold
     return {"seed": seed, "threshold": signed, "keep_scale": 1 / (1 - p), "DROPOUT": threshold != 0}
+
+
+@triton.jit
+def seed_of(seed):
+    """The seed itself, where it was given as a place in memory."""
+    return tl.load(seed) if seed.dtype.is_ptr() else seed
 
 
 @triton.jit

@@ -10,7 +10,10 @@ from graphbraid.ops.triton.partition import (
     destination_of,
     edges_of,
     on_device_of,
+    over_rows,
+    partial_rows,
     row_tile,
+    row_tiles,
     search_steps,
     segments_of,
 )
@@ -26,9 +29,9 @@ def softmax_rows_kernel(
     total,  # (num_dst, heads) float32
     partial_top,  # (num_segments, heads) float32: written where PARTIAL, else read; None without hubs
     partial_total,  # likewise
+    heads,
     segment_row,  # see partition.Segments
     segment_first,
-    heads,
     PARTIAL: tl.constexpr,
     SEGMENT: tl.constexpr,
     EDGES: tl.constexpr,
@@ -81,9 +84,9 @@ def row_sums_kernel(
     factors,  # (num_edges, heads) float32 or None
     out,  # (num_dst, heads) float32
     partial,  # (num_segments, heads) float32: written where PARTIAL, else read; None without hubs
+    heads,
     segment_row,
     segment_first,
-    heads,
     PARTIAL: tl.constexpr,
     SEGMENT: tl.constexpr,
     EDGES: tl.constexpr,
@@ -156,32 +159,10 @@ def edge_softmax(indptr: Tensor, logits: Tensor, out: Tensor) -> None:
     if logits.numel() == 0:
         return
     num_dst, heads = indptr.numel() - 1, logits.shape[1]
-    segments = segments_of(indptr, logits.shape[0])
+    segments, tile = segments_of(indptr, logits.shape[0]), row_tile(heads)
     top, total = (logits.new_empty((num_dst, heads)) for _ in range(2))
-    partial: list[Tensor | None] = [None, None]
-    if segments is not None:
-        partial = [logits.new_empty((segments.count, heads)) for _ in range(2)]
-    tile = row_tile(heads)
-
-    def launch(items: int, is_partial: bool) -> None:
-        softmax_rows_kernel[(items, triton.cdiv(heads, tile["FEAT"]))](
-            indptr,
-            logits,
-            top,
-            total,
-            *partial,
-            None if segments is None else segments.row,
-            None if segments is None else segments.first,
-            heads,
-            PARTIAL=is_partial,
-            SEGMENT=1 if segments is None else segments.length,
-            **tile,
-        )
-
-    with on_device_of(logits):
-        if segments is not None:
-            launch(segments.count, True)
-        launch(num_dst, False)
+    arguments = (indptr, logits, top, total, *partial_rows(segments, logits, heads, heads), heads)
+    over_rows(softmax_rows_kernel, segments, (num_dst, row_tiles(heads, tile)), arguments, tile)
     _over_edges(indptr, logits, None, top, total, out)
 
 
@@ -207,29 +188,9 @@ def row_sums(indptr: Tensor, num_edges: int, values: Tensor, factors: Tensor | N
     num_dst, heads = out.shape
     if out.numel() == 0:
         return
-    segments = segments_of(indptr, num_edges)
-    partial = None if segments is None else out.new_empty((segments.count, heads))
-    tile = row_tile(heads)
-
-    def launch(items: int, is_partial: bool) -> None:
-        row_sums_kernel[(items, triton.cdiv(heads, tile["FEAT"]))](
-            indptr,
-            values,
-            factors,
-            out,
-            partial,
-            None if segments is None else segments.row,
-            None if segments is None else segments.first,
-            heads,
-            PARTIAL=is_partial,
-            SEGMENT=1 if segments is None else segments.length,
-            **tile,
-        )
-
-    with on_device_of(out):
-        if segments is not None:
-            launch(segments.count, True)
-        launch(num_dst, False)
+    segments, tile = segments_of(indptr, num_edges), row_tile(heads)
+    arguments = (indptr, values, factors, out, *partial_rows(segments, out, heads), heads)
+    over_rows(row_sums_kernel, segments, (num_dst, row_tiles(heads, tile)), arguments, tile)
 
 
 def _over_edges(

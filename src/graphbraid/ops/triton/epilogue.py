@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphbraid.ops.triton.dropout import dropout_arguments, dropout_key, kept
+from graphbraid.ops.triton.dropout import dropout_arguments, dropout_key, kept, seed_of
 from graphbraid.ops.triton.partition import on_device_of
 
 _RELU = tl.constexpr(1)
@@ -56,7 +56,7 @@ def epilogue_kernel(
         row = v
         if ids is not None:
             row = tl.load(ids + v, mask=v < num_rows, other=0)
-        stays = kept(dropout_key(seed, row)[:, None], columns[None, :], threshold)
+        stays = kept(dropout_key(seed_of(seed), row)[:, None], columns[None, :], threshold)
         y *= tl.where(stays, keep_scale, 0.0)
     tl.store(out + place, y, mask=mask)
 
@@ -99,7 +99,7 @@ def epilogue_backward_kernel(
             row = v
             if ids is not None:
                 row = tl.load(ids + v, mask=v < end, other=0)
-            stays = kept(dropout_key(seed, row)[:, None], columns[None, :], threshold)
+            stays = kept(dropout_key(seed_of(seed), row)[:, None], columns[None, :], threshold)
             g *= tl.where(stays, keep_scale, 0.0)
             y /= keep_scale
         if ACT == _RELU:
@@ -143,7 +143,7 @@ def epilogue(
     act: int,
     slope: float,
     p: float,
-    seed: int,
+    seed: int | Tensor,
     out: Tensor,
     ids: Tensor | None = None,
 ) -> None:
@@ -164,7 +164,7 @@ def epilogue_backward(
     act: int,
     slope: float,
     p: float,
-    seed: int,
+    seed: int | Tensor,
     grad_x: Tensor,
     grad_bias: Tensor | None,
     ids: Tensor | None = None,

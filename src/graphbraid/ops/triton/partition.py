@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -67,6 +68,39 @@ def _find_segments(indptr: Tensor, num_edges: int) -> Segments | None:
     return Segments(row=row.clamp_(max=parts.numel() - 1), first=first, count=count, length=SEGMENT)
 
 
+def over_rows(
+    kernel: Any,
+    segments: Segments | None,
+    grid: tuple[int, int],
+    arguments: tuple[Any, ...],
+    constants: dict[str, Any],
+) -> None:
+    """Launch a kernel over the segments of hubs, where there are any, then over all rows.
+
+    Args:
+        kernel: takes ``segment_row``, ``segment_first``, ``SEGMENT`` and ``PARTIAL`` by name.
+        segments: of the kernel's ``indptr``.
+        grid: number of rows, and of tiles that share a row.
+        arguments: by position, a tensor first.
+        constants: the rest, by name.
+    """
+    where: dict[str, Any] = {"segment_row": None, "segment_first": None, "SEGMENT": 1}
+    if segments is not None:
+        where = {"segment_row": segments.row, "segment_first": segments.first, "SEGMENT": segments.length}
+    num_rows, tiles = grid
+    with on_device_of(arguments[0]):
+        if segments is not None:
+            kernel[(segments.count, tiles)](*arguments, **where, PARTIAL=True, **constants)
+        kernel[(num_rows, tiles)](*arguments, **where, PARTIAL=False, **constants)
+
+
+def partial_rows(segments: Segments | None, like: Tensor, *widths: int) -> list[Tensor | None]:
+    """A float32 buffer of each width, one row per segment; None where there are no segments."""
+    if segments is None:
+        return [None] * len(widths)
+    return [like.new_empty((segments.count, width), dtype=torch.float32) for width in widths]
+
+
 def on_device_of(tensor: Tensor) -> contextlib.AbstractContextManager[object]:
     """Launch on ``tensor``'s device: Triton takes the current one, whatever its arguments say."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
@@ -81,6 +115,11 @@ def row_tile(width: int) -> dict[str, int]:
     columns = min(128, triton.next_power_of_2(width))
     edges = max(8, min(32, 512 // columns))
     return {"EDGES": edges, "FEAT": columns, "num_warps": 2 if edges * columns > 512 else 1}
+
+
+def row_tiles(width: int, tile: dict[str, int]) -> int:
+    """How many tiles of :func:`row_tile` a row of ``width`` numbers takes."""
+    return int(triton.cdiv(width, tile["FEAT"]))
 
 
 def search_steps(num_rows: int) -> int:

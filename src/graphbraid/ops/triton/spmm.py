@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphbraid.ops.triton.partition import edges_of, on_device_of, row_tile, segments_of
+from graphbraid.ops.triton.partition import (
+    edges_of,
+    over_rows,
+    partial_rows,
+    row_tile,
+    row_tiles,
+    segments_of,
+)
 
 
 @triton.jit(do_not_specialize=["num_loops", "num_addend"])
@@ -22,8 +28,6 @@ def spmm_kernel(
     addend,  # (num_addend, width) of out's dtype, or None
     out,  # (num_dst, width) of x's dtype or float32; rows out_stride apart
     partial,  # (num_segments, width) float32: written where PARTIAL, else read; None without hubs
-    segment_row,  # see partition.Segments
-    segment_first,
     loop_scale,
     num_loops,
     num_addend,
@@ -31,6 +35,8 @@ def spmm_kernel(
     x_stride,
     addend_stride,
     out_stride,
+    segment_row,  # see partition.Segments
+    segment_first,
     LOOPS: tl.constexpr,  # num_loops > 0
     SKIP_LOOPS: tl.constexpr,
     MEAN: tl.constexpr,
@@ -117,40 +123,25 @@ def spmm(
     num_dst, width = out.shape
     if out.numel() == 0:
         return
-    segments = segments_of(indptr, indices.numel())
-    partial = None if segments is None else x.new_empty((segments.count, width), dtype=torch.float32)
-    tile = row_tile(width)
-
-    def launch(items: int, is_partial: bool) -> None:
-        spmm_kernel[(items, triton.cdiv(width, tile["FEAT"]))](
-            indptr,
-            indices,
-            x,
-            weight,
-            src_scale,
-            dst_scale,
-            loop,
-            addend,
-            out,
-            partial,
-            None if segments is None else segments.row,
-            None if segments is None else segments.first,
-            float(loop_scale),
-            num_loops,
-            0 if addend is None else addend.shape[0],
-            width,
-            x.stride(0),
-            0 if addend is None else addend.stride(0),
-            out.stride(0),
-            LOOPS=num_loops > 0,
-            SKIP_LOOPS=skip_loops,
-            MEAN=mean,
-            PARTIAL=is_partial,
-            SEGMENT=1 if segments is None else segments.length,
-            **tile,
-        )
-
-    with on_device_of(x):
-        if segments is not None:
-            launch(segments.count, True)
-        launch(num_dst, False)
+    segments, tile = segments_of(indptr, indices.numel()), row_tile(width)
+    arguments = (
+        indptr,
+        indices,
+        x,
+        weight,
+        src_scale,
+        dst_scale,
+        loop,
+        addend,
+        out,
+        *partial_rows(segments, x, width),
+        float(loop_scale),
+        num_loops,
+        0 if addend is None else addend.shape[0],
+        width,
+        x.stride(0),
+        0 if addend is None else addend.stride(0),
+        out.stride(0),
+    )
+    constants = {"LOOPS": num_loops > 0, "SKIP_LOOPS": skip_loops, "MEAN": mean, **tile}
+    over_rows(spmm_kernel, segments, (num_dst, row_tiles(width, tile)), arguments, constants)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphbraid.ops.triton.partition import edges_of, on_device_of, row_tile, segments_of
+from graphbraid.ops.triton.partition import (
+    edges_of,
+    over_rows,
+    partial_rows,
+    row_tile,
+    row_tiles,
+    segments_of,
+)
 
 _NAN_KEY = tl.constexpr(0x7FFFFFFF)  # above the key of +inf; as bits a NaN again
 _NO_KEY = tl.constexpr(-(2**31))  # below the key of -inf
@@ -31,10 +37,10 @@ def spmm_max_kernel(
     winner,  # (num_dst, width) int32
     partial_key,  # (num_segments, width) int32: written where PARTIAL, else read; None without hubs
     partial_winner,  # likewise
-    segment_row,  # see partition.Segments
-    segment_first,
     width,
     x_stride,
+    segment_row,  # see partition.Segments
+    segment_first,
     PARTIAL: tl.constexpr,
     SEGMENT: tl.constexpr,
     EDGES: tl.constexpr,
@@ -101,10 +107,10 @@ def spmm_max_backward_kernel(
     winner,  # (num_dst, width) int32
     out,  # (num_src, width)
     partial,  # (num_segments, width) float32; None without hubs
-    segment_row,
-    segment_first,
     width,
     grad_stride,
+    segment_row,
+    segment_first,
     PARTIAL: tl.constexpr,
     SEGMENT: tl.constexpr,
     EDGES: tl.constexpr,
@@ -152,34 +158,12 @@ def spmm_max(
     num_dst, width = out.shape
     if out.numel() == 0:
         return
-    segments = segments_of(indptr, indices.numel())
+    segments, tile = segments_of(indptr, indices.numel()), row_tile(width)
     partial: list[Tensor | None] = [None, None]
     if segments is not None:
         partial = [winner.new_empty((segments.count, width)) for _ in range(2)]
-    tile = row_tile(width)
-
-    def launch(items: int, is_partial: bool) -> None:
-        spmm_max_kernel[(items, triton.cdiv(width, tile["FEAT"]))](
-            indptr,
-            indices,
-            x,
-            weight,
-            out,
-            winner,
-            *partial,
-            None if segments is None else segments.row,
-            None if segments is None else segments.first,
-            width,
-            x.stride(0),
-            PARTIAL=is_partial,
-            SEGMENT=1 if segments is None else segments.length,
-            **tile,
-        )
-
-    with on_device_of(x):
-        if segments is not None:
-            launch(segments.count, True)
-        launch(num_dst, False)
+    arguments = (indptr, indices, x, weight, out, winner, *partial, width, x.stride(0))
+    over_rows(spmm_max_kernel, segments, (num_dst, row_tiles(width, tile)), arguments, tile)
 
 
 def spmm_max_backward(
@@ -196,31 +180,18 @@ def spmm_max_backward(
     num_src, width = out.shape
     if out.numel() == 0:
         return
-    segments = segments_of(indptr, indices.numel())
-    partial = None if segments is None else grad.new_empty((segments.count, width), dtype=torch.float32)
-    tile = row_tile(width)
-
-    def launch(items: int, is_partial: bool) -> None:
-        spmm_max_backward_kernel[(items, triton.cdiv(width, tile["FEAT"]))](
-            indptr,
-            indices,
-            perm,
-            forward_indptr,
-            grad,
-            weight,
-            winner,
-            out,
-            partial,
-            None if segments is None else segments.row,
-            None if segments is None else segments.first,
-            width,
-            grad.stride(0),
-            PARTIAL=is_partial,
-            SEGMENT=1 if segments is None else segments.length,
-            **tile,
-        )
-
-    with on_device_of(grad):
-        if segments is not None:
-            launch(segments.count, True)
-        launch(num_src, False)
+    segments, tile = segments_of(indptr, indices.numel()), row_tile(width)
+    arguments = (
+        indptr,
+        indices,
+        perm,
+        forward_indptr,
+        grad,
+        weight,
+        winner,
+        out,
+        *partial_rows(segments, grad, width),
+        width,
+        grad.stride(0),
+    )
+    over_rows(spmm_max_backward_kernel, segments, (num_src, row_tiles(width, tile)), arguments, tile)

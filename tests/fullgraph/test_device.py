@@ -1,0 +1,248 @@
+"""The engine on a device: what is copied there, what is recorded, what a replay must draw anew."""
+
+from itertools import product
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.fullgraph.fake_device import FakeDevice
+from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
+from tests.fullgraph.test_engine import MODELS, gradients, loss_of
+
+import graphbraid
+from graphbraid import kernels
+from graphbraid import nn as gnn
+from graphbraid.errors import ConfigError, ResourceError
+from graphbraid.fullgraph import ALL, Engine, Uncompiled, estimated_bytes
+from graphbraid.fullgraph.device import HOST, NotRecordedError
+from graphbraid.fullgraph.facts import Rates
+from graphbraid.fullgraph.levels import reach, towards
+from graphbraid.fullgraph.placement import Placement
+from graphbraid.graph import SparseFeatures
+
+RECORDED = ("gcn", "sage", "mlp")
+OTHERS = ("gin", "gat", "gatv2", "batch norm, gelu")  # some of their operations may run through autograd
+GRAPHS = {
+    "directed": {},
+    "undirected": {"symmetric": True},
+    "weighted": {"weighted": True},
+    "sparse": {"sparse": True, "density": 0.1},
+    "all nodes train": {"train": 60},
+}
+
+
+@pytest.fixture(autouse=True)
+def twins(monkeypatch):
+    """Only the twins can be recorded by the fake."""
+    monkeypatch.setattr(kernels, "native", lambda: None)
+
+
+def make_engine(graph, name, *, device, p=0.4, passes=ALL, rates=None):
+    torch.manual_seed(1)
+    model = MODELS[name](dropout=p)
+    torch.manual_seed(7)
+    return Engine(model, graph, graph.split("train"), passes=passes, device=device, rates=rates or Rates())
+
+
+def epochs(engine, graph, count=5):
+    """Loss and gradients of some epochs, with steps between."""
+    optimizer = torch.optim.SGD(engine.model.parameters(), 0.1)
+    results = []
+    for _ in range(count):
+        loss = loss_of(engine(), graph)
+        results += [loss.detach().clone(), *gradients(engine.model, loss)]
+        optimizer.step()
+    return [*results, engine.predict()]
+
+
+def assert_alike(actual, expected):
+    for a, b in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def poison(graph):
+    """Spoil what the host has: a step on a device must not read it."""
+    graph.csc.indices.zero_()
+    if graph.csc.weight is not None:
+        graph.csc.weight.fill_(torch.nan)
+    x = graph.x.values if isinstance(graph.x, SparseFeatures) else graph.x
+    x.fill_(torch.nan)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [*product(("gcn", "sage"), GRAPHS), *zip((*OTHERS, "mlp"), GRAPHS, strict=True)]
+)
+def test_trains_as_on_the_host_without_reading_the_host(name, kind):
+    graph, device = make_graph(**GRAPHS[kind]), FakeDevice()
+    results = []
+    for where in (None, device):
+        engine = make_engine(graph, name, device=where)
+        engine()
+        engine.predict()
+        torch.manual_seed(7)
+        if where is device:
+            poison(graph)
+        results.append(epochs(engine, graph))
+    assert_alike(*results)
+    assert device.num_replays > 0 or name not in RECORDED
+
+
+@pytest.mark.parametrize("passes", [set(), {"fuse"}, ALL - {"hoist"}, ALL - {"prune"}])
+@pytest.mark.parametrize("name", ["gcn", "sage"])
+def test_any_passes_train_as_on_the_host(name, passes):
+    graph = make_graph(sparse=True, density=0.2)
+    rates = Rates(sparse_values=1e12)  # the sparse path
+    engines = [make_engine(graph, name, device=d, passes=passes, rates=rates) for d in (None, FakeDevice())]
+    expected, actual = (torch.manual_seed(7) and epochs(engine, graph) for engine in engines)
+    assert_alike(actual, expected)
+
+
+def test_the_first_step_runs_and_the_others_are_replayed():
+    graph, device = make_graph(), FakeDevice()
+    engine = make_engine(graph, "gcn", device=device)
+    assert "nothing has run yet" in engine.explain()
+    epochs(engine, graph, 1)
+    assert "to be recorded in the next step" in engine.explain()
+    epochs(engine, graph, 3)
+    assert (device.num_records, device.num_replays) == (2, 6)
+    assert "forward and backward are recorded" in engine.explain()
+
+
+def test_replays_draw_new_masks():
+    graph = make_graph(train=60)
+    engine = make_engine(graph, "gcn", device=FakeDevice(), p=0.5)
+    outputs = []
+    for _ in range(5):
+        outputs.append(engine().detach())
+        loss_of(engine(), graph).backward()
+    distinct = {tuple(out.flatten().tolist()) for out in outputs}
+    assert len(distinct) == len(outputs)
+
+
+def test_what_runs_through_autograd_is_not_recorded_and_explain_says_so():
+    graph, device = make_graph(), FakeDevice()
+    engine = make_engine(graph, "batch norm, gelu", device=device)
+    epochs(engine, graph, 3)
+    assert device.num_records == 0
+    assert "call of its own: module v" in engine.explain()
+    assert "runs through PyTorch's autograd" in engine.explain()
+
+
+class Unable(FakeDevice):
+    def record(self, run):
+        raise NotRecordedError("operation not permitted")
+
+
+class Draws(FakeDevice):
+    """Its passes draw from the host's generator, which a recording would not do again."""
+
+    def record(self, run):
+        torch.rand(())
+        return run
+
+
+@pytest.mark.parametrize(
+    ("device", "reason"),
+    [
+        (Unable(), "could not record it: operation not permitted"),
+        (Draws(), "draws random numbers on the host"),
+    ],
+)
+def test_what_cannot_be_recorded_runs_as_it_is(device, reason):
+    graph = make_graph()
+    expected = epochs(make_engine(graph, "gcn", device=None), graph)
+    engine = make_engine(graph, "gcn", device=device)
+    assert_alike(epochs(engine, graph), expected)
+    assert reason in engine.explain()
+
+
+def test_a_parameter_with_other_memory_is_recorded_anew():
+    graph, device = make_graph(), FakeDevice()
+    engine = make_engine(graph, "gcn", device=device, p=0.0)
+    epochs(engine, graph, 3)
+    for parameter in engine.model.parameters():
+        parameter.data = parameter.data * 2
+    expected = loss_of(engine.model(graph.x, graph.csc)[graph.split("train")], graph)
+    torch.testing.assert_close(loss_of(engine(), graph), expected, rtol=1e-4, atol=1e-5)
+    assert device.num_records == 4
+
+
+def test_gradients_that_a_caller_keeps_are_not_written_over():
+    graph = make_graph()
+    engine = make_engine(graph, "gcn", device=FakeDevice())
+    epochs(engine, graph, 2)
+    parameters = list(engine.model.parameters())
+    first = torch.autograd.grad(loss_of(engine(), graph), parameters)
+    copies = [grad.clone() for grad in first]
+    torch.autograd.grad(loss_of(engine(), graph), parameters)
+    for grad, copy in zip(first, copies, strict=True):
+        assert torch.equal(grad, copy)
+
+
+def test_too_little_memory_on_a_device_is_said_before_anything_is_moved():
+    engine = make_engine(make_graph(), "gcn", device=FakeDevice(free=10_000))
+    with pytest.raises(ResourceError, match=r"needs [\d,]+ MB on cpu, but 0 MB are free"):
+        engine()
+    assert engine._placement.nbytes == 0
+
+
+@pytest.mark.parametrize("kind", GRAPHS)
+@pytest.mark.parametrize("name", ["gcn", "sage", "gin", "gat"])
+def test_the_plan_counts_what_is_moved(name, kind):
+    graph = make_graph(**GRAPHS[kind])
+    engine = make_engine(graph, name, device=FakeDevice())
+    engine()
+    moved = engine._placement.nbytes + engine._train.arena.nbytes
+    assert moved <= engine.nbytes <= 1.1 * moved
+
+
+def test_the_estimate_of_a_device_holds_the_graph_too():
+    graph, model = make_graph(), MODELS["gcn"]()
+    device = FakeDevice()
+    least = graph.csc.nbytes + graph.x.nbytes
+    assert estimated_bytes(model, graph, device) > estimated_bytes(model, graph, HOST) + least
+
+
+def test_levels_share_one_array_of_edges_on_a_device_too():
+    graph = make_graph()
+    steps = towards(graph.csc, reach(graph.csc, graph.split("train"), 3))
+    placement = Placement(FakeDevice())
+    moved = placement.steps(steps)
+    assert len({step.csc.indices.untyped_storage().data_ptr() for step in moved}) == 1
+    for here, there in zip(steps, moved, strict=True):
+        assert torch.equal(here.csc.indices, there.csc.indices)
+        assert torch.equal(here.sources, there.sources)
+        assert here.csc.indices.data_ptr() != there.csc.indices.data_ptr()
+
+
+def test_where_outputs_stop_being_finite_is_found_on_a_device():
+    graph = make_graph(train=60)
+    graph.x[33, 2] = torch.inf
+    engine = make_engine(graph, "gcn", device=FakeDevice(), p=0.0)
+    assert not torch.isfinite(engine()).all()
+    assert "is the first to go wrong, at node" in engine.first_not_finite()
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("meta", "on the CPU and on CUDA devices; got meta"),
+        ("cuda:99", "'cuda:99' is not here: PyTorch finds"),
+    ],
+)
+def test_a_device_that_is_not_there_is_named(device, message):
+    with pytest.raises(ConfigError, match=message):
+        graphbraid.compile(MODELS["gcn"](), make_graph(), device=device)
+
+
+def test_a_model_elsewhere_is_named():
+    model = MODELS["gcn"]().to("meta")
+    with pytest.raises(ConfigError, match="parameters on meta, but is to run on cpu"):
+        graphbraid.compile(model, make_graph(), device="cpu")
+
+
+def test_a_model_that_cannot_be_lowered_runs_on_a_device_too():
+    graph, model = make_graph(), gnn.GraphSAGE(CHANNELS, 8, CLASSES, 2, aggr="max")
+    engine = graphbraid.compile(model, graph, device=FakeDevice())
+    assert isinstance(engine, Uncompiled)
+    F.cross_entropy(engine(), graph.y[graph.split("train")]).backward()

@@ -1,0 +1,87 @@
+"""The GPU benchmarks' logic, on the CPU at tiny sizes: contenders agree, and what is missing is said."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from benchmarks import gpu_fullgraph, gpu_graphs, gpu_kernels, gpu_peers
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.filterwarnings("ignore")  # torch calls its CSR a beta, PyG has deprecations of its own
+@pytest.mark.parametrize("with_pyg", [True, False])
+def test_the_table_s_contenders_have_one_loss(tmp_path, monkeypatch, capsys, with_pyg):
+    if with_pyg:
+        pytest.importorskip("torch_geometric")
+    monkeypatch.setattr(gpu_peers, "has_pyg", lambda: with_pyg)
+    out = tmp_path / "table.json"
+    graphs = ["dense"] if with_pyg else ["dense", "sparse"]
+    arguments = ["--smoke", "--epochs", "1", "--repeats", "1", "--names", *graphs, "--out", str(out)]
+    results = gpu_fullgraph.main(arguments)
+    assert [row["problem"] for row in results["rows"]] == [""] * 3 * len(graphs)
+    row = next(row for row in json.loads(out.read_text())["rows"] if row["model"] == "gcn")
+    peers = ({"pyg", "pyg-csr"} if with_pyg else set()) | {"scatter", "torch.sparse"}
+    assert {name for name, cell in row.items() if isinstance(cell, dict)} == {"graphbraid", *peers}
+    assert ("PyG is not installed" in capsys.readouterr().err) != with_pyg
+
+
+def test_a_loss_that_differs_is_a_problem():
+    row = {"graphbraid": {"loss": 1.0}, "pyg": {"loss": 1.001}, "scatter": {"failed": "out of memory"}}
+    assert "1.0 and pyg's 1.001" in gpu_fullgraph.problem_of(row, ["scatter", "pyg"])
+    assert gpu_fullgraph.problem_of(row, ["scatter"]) == ""
+    nan = {"graphbraid": {"loss": float("nan")}, "pyg": {"loss": 1.0}}
+    assert "differ" in gpu_fullgraph.problem_of(nan, ["pyg"])
+
+
+def test_rows_beyond_the_budget_are_named(tmp_path, capsys):
+    results = gpu_fullgraph.main(["--smoke", "--budget", "0", "--out", str(tmp_path / "table.json")])
+    assert results["rows"] == []
+    assert len(results["left_out"]) == 6
+    assert "for want of time" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_kernel_has_its_bandwidth(tmp_path):
+    results = gpu_kernels.main(["--smoke", "--out", str(tmp_path / "kernels.json")])
+    assert {row["width"] for row in results["rows"]} == {16, 32}
+    assert all(row["gb_per_s"] > 0 for row in results["rows"]), results["rows"]
+    assert {"spmm", "spmm by torch.sparse", "gat backward"} <= {row["kernel"] for row in results["rows"]}
+
+
+def test_graphs_are_what_their_specs_say():
+    for name, spec in gpu_graphs.SMOKE.items():
+        graph = gpu_graphs.make(name, spec).validate()
+        assert graph.num_nodes == spec.num_nodes
+        assert graph.num_features == spec.num_features
+        assert abs(graph.num_edges / spec.num_edges - 1) < 0.3
+        assert abs(len(graph.split("train")) / spec.num_nodes - spec.train_share) < 0.1
+        assert torch.equal(gpu_graphs.make(name, spec).csc.indices, graph.csc.indices)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
+@pytest.mark.parametrize("module", ["gpu_fullgraph", "gpu_kernels"])
+def test_without_a_device_a_benchmark_says_what_to_do(module):
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{module}"], capture_output=True, text=True, cwd=ROOT, timeout=120
+    )
+    assert done.returncode == 1
+    assert "there is no CUDA device here; --smoke" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_suite_runs_its_steps(tmp_path):
+    done = subprocess.run(
+        [ROOT / "benchmarks/gpu_suite.sh", "--smoke"],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        env=os.environ | {"PYTHON": sys.executable, "OUT": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {path.name for path in tmp_path.glob("*.json")} == {"gpu_kernels.json", "gpu_fullgraph.json"}
+    assert "failed" not in done.stdout.split("== done")[1]
