@@ -45,6 +45,34 @@ def test_gram_equals_twin(compiled, rows):  # noqa: F811
         close(out, (a.double().t() @ b.double()).float(), terms=max(rows, 1) * 40)
 
 
+@pytest.mark.parametrize("count", [1, 13, 112, 113, 300, 2500])
+@pytest.mark.parametrize(("depth", "width"), [(1, 3), (7, 40), (100, 32), (1100, 9), (32, 64)])
+def test_rows_may_be_named(compiled, count, depth, width):  # noqa: F811
+    x, weight = values(211, depth + 3)[:, :depth], values(depth, width, seed=2)
+    ids = torch.randint(211, (count,), generator=torch.Generator().manual_seed(count))
+    out = torch.full((count, width), torch.nan)
+    compiled.tall_product(x, weight, out, False, ids)
+    expected = torch.empty(count, width)
+    compiled.tall_product(x[ids], weight, expected, False)
+    assert torch.equal(out, expected)
+    for rows, named, shape in ((out, x, (width, depth)), (x[ids].contiguous(), out, (depth, width))):
+        back = ids if named is x else torch.arange(count).flip(0)
+        found, straight = torch.empty(shape), torch.empty(shape)
+        compiled.tall_gram(rows, named, found, back)
+        compiled.tall_gram(rows, named[back], straight)
+        assert torch.equal(found, straight)
+        close(found, (rows.double().t() @ named[back].double()).float(), terms=count * depth * 40)
+
+
+def test_an_id_out_of_range_is_refused(compiled):  # noqa: F811
+    for bad in (-1, 5):
+        ids = torch.tensor([0, bad])
+        with pytest.raises(ValueError, match="an id is out of range"):
+            compiled.tall_product(torch.ones(5, 3), torch.ones(3, 2), torch.empty(2, 2), False, ids)
+        with pytest.raises(ValueError, match="an id is out of range"):
+            compiled.tall_gram(torch.ones(2, 4), torch.ones(5, 3), torch.empty(4, 3), ids)
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(shape=st.tuples(st.integers(0, 60), st.integers(0, 70), st.integers(0, 70)), pad=st.integers(0, 3))
 def test_rows_that_stand_apart_are_neither_misread_nor_overwritten(compiled, shape, pad):  # noqa: F811

@@ -25,13 +25,26 @@ static float* rows_apart(const Floats& matrix, int64_t& stride) {
   return matrix.data();
 }
 
-static void tall_product(const Floats& a, const Floats& b, const Floats& out, bool add) {
+using Ids = std::optional<Array1<const int64_t>>;
+
+// The ids' data, or null; how many rows they make of a matrix's.
+static const int64_t* rows_by_id(const Ids& ids, size_t rows, size_t& count) {
+  count = ids ? ids->shape(0) : rows;
+  if (!ids) return nullptr;
+  for (size_t i = 0; i < count; ++i)
+    need((*ids)(i) >= 0 && (*ids)(i) < static_cast<int64_t>(rows), "an id is out of range");
+  return ids->data();
+}
+
+static void tall_product(const Floats& a, const Floats& b, const Floats& out, bool add, const Ids& ids) {
   TallProductArgs p;
-  p.num_rows = static_cast<int64_t>(a.shape(0));
+  size_t num_rows = 0;
+  p.ids = rows_by_id(ids, a.shape(0), num_rows);
+  p.num_rows = static_cast<int64_t>(num_rows);
   p.depth = static_cast<int64_t>(a.shape(1));
   p.width = static_cast<int64_t>(b.shape(1));
   need(b.shape(0) == a.shape(1), "b must have a row for each column of a");
-  need(out.shape(0) == a.shape(0) && out.shape(1) == b.shape(1), "out has the wrong shape");
+  need(out.shape(0) == num_rows && out.shape(1) == b.shape(1), "out has the wrong shape");
   p.a = rows_apart(a, p.a_stride);
   p.b = {b.data(), b.stride(0), b.stride(1)};
   p.out = rows_apart(out, p.out_stride);
@@ -40,12 +53,14 @@ static void tall_product(const Floats& a, const Floats& b, const Floats& out, bo
   if (p.num_rows > 0 && p.width > 0) GB_PICK(tall_product)(p);
 }
 
-static void tall_gram(const Floats& a, const Floats& b, const Floats& out) {
+static void tall_gram(const Floats& a, const Floats& b, const Floats& out, const Ids& ids) {
   TallGramArgs g;
+  size_t num_rows = 0;
+  g.b_ids = rows_by_id(ids, b.shape(0), num_rows);
   g.num_rows = static_cast<int64_t>(a.shape(0));
   g.height = static_cast<int64_t>(a.shape(1));
   g.width = static_cast<int64_t>(b.shape(1));
-  need(b.shape(0) == a.shape(0), "a and b must have as many rows");
+  need(num_rows == a.shape(0), "a and b must have as many rows");
   need(out.shape(0) == a.shape(1) && out.shape(1) == b.shape(1), "out has the wrong shape");
   int64_t out_stride = 0;
   g.a = rows_apart(a, g.a_stride);
@@ -59,8 +74,9 @@ static void tall_gram(const Floats& a, const Floats& b, const Floats& out) {
 void bind_dense(nb::module_& m) {
   using namespace nb::literals;
   m.def("tall_product", &tall_product, "a"_a.noconvert(), "b"_a.noconvert(), "out"_a.noconvert(),
-        "add"_a = false);
-  m.def("tall_gram", &tall_gram, "a"_a.noconvert(), "b"_a.noconvert(), "out"_a.noconvert());
+        "add"_a = false, "ids"_a.noconvert() = nb::none());
+  m.def("tall_gram", &tall_gram, "a"_a.noconvert(), "b"_a.noconvert(), "out"_a.noconvert(),
+        "ids"_a.noconvert() = nb::none());
 }
 
 }  // namespace gb

@@ -113,18 +113,35 @@ inline std::vector<float> filled_tile(const TileRows& rows, int64_t depth) {
   return tile;
 }
 
-// All columns of the rows [begin, end), a chunk that the second-level cache holds.
+// Copies `width` elements of rows named by ids, side by side; rows further on are fetched on the way.
+inline void copy_rows_by_id(const float* from, int64_t stride, const int64_t* ids, int64_t count,
+                            int64_t width, float* to) {
+  constexpr int64_t line = 16, ahead = 2;
+  for (int64_t i = 0; i < count; ++i, to += width) {
+    const float* row = from + ids[i] * stride;
+    const float* later = from + ids[std::min(i + ahead, count - 1)] * stride;
+    for (int64_t j = 0; j < width; j += line) {
+      __builtin_prefetch(later + j, 0, kSecondLevel);
+      copy_floats(row + j, static_cast<int>(std::min(line, width - j)), to + j);
+    }
+  }
+}
+
+// All columns of the rows [begin, end), a chunk that the second-level cache holds; `gathered`: those rows,
+// side by side, or null where they stand in place.
 inline void product_chunk(const TallProductArgs& p, int64_t begin, int64_t end, int64_t first_k,
-                          int64_t depth, const float* packed, int64_t panel_size, bool add) {
+                          int64_t depth, const float* gathered, const float* packed, int64_t panel_size,
+                          bool add) {
   std::vector<float> rest;  // the last rows, when they do not fill a tile: it must not read past them
   for (int64_t column = 0; column < p.width; column += kTileColumns, packed += panel_size) {
     for (int64_t row = begin; row < end; row += kTileRows) {
-      TileRows rows{p.a + row * p.a_stride + first_k, p.a_stride,
-                    static_cast<int>(std::min<int64_t>(kTileRows, end - row)),
+      const int count = static_cast<int>(std::min<int64_t>(kTileRows, end - row));
+      TileRows rows{p.a + row * p.a_stride + first_k, p.a_stride, count,
                     column == 0 ? kTileRows * p.a_stride : 0};
-      if (rows.count < kTileRows) {
+      if (gathered) rows = {gathered + (row - begin) * depth, depth, count, 0};
+      if (count < kTileRows) {
         if (rest.empty()) rest = filled_tile(rows, depth);
-        rows = {rest.data(), depth, rows.count, 0};
+        rows = {rest.data(), depth, count, 0};
       }
       vectors_for(p.width - column) == 1
           ? product_tile<1>(p, rows, row, depth, packed, column, add)
@@ -148,8 +165,14 @@ void tall_product(const TallProductArgs& p) {
                    packed.data() + j * panel_size);
     });
     parallel_dynamic(p.num_rows, chunk, [&](int64_t begin, int64_t end) {
-      for (; begin < end; begin += chunk)
-        product_chunk(p, begin, std::min(end, begin + chunk), first_k, depth, packed.data(), panel_size, add);
+      Buffer<float> rows(p.ids ? chunk * depth : 0);
+      for (; begin < end; begin += chunk) {
+        const int64_t last = std::min(end, begin + chunk);
+        if (p.ids)
+          copy_rows_by_id(p.a + first_k, p.a_stride, p.ids + begin, last - begin, depth, rows.data());
+        product_chunk(p, begin, last, first_k, depth, p.ids ? rows.data() : nullptr, packed.data(),
+                      panel_size, add);
+      }
     });
   }
 }
@@ -185,49 +208,72 @@ GB_INLINE void with_count(int n, F&& f) {
 }
 
 // All columns of a by one panel of b, `vectors` wide.
-inline void gram_panel(const TallGramArgs& g, const float* a, const float* panel, int vectors, int64_t depth,
-                       float* sums, int64_t sums_stride) {
+inline void gram_panel(const TallGramArgs& g, const float* panel, int vectors, int64_t depth, float* sums,
+                       int64_t sums_stride) {
   for (int64_t row = 0; row < g.height; row += kGramRows) {
     const int count = static_cast<int>(std::min<int64_t>(kGramRows, g.height - row));
     with_count<kGramVectors>(vectors, [&](auto nv) {
       with_count<kGramRows>(count, [&](auto r) {
-        gram_tile<r, nv>(a + row, g.a_stride, panel, depth, sums + row * sums_stride, sums_stride);
+        gram_tile<r, nv>(g.a + row, g.a_stride, panel, depth, sums + row * sums_stride, sums_stride);
       });
     });
   }
 }
 
-// Columns of a block of b's rows, side by side: every tile reads them, whole lines at a time. The lines at
-// `next`, which are packed after these, are fetched on the way; they may begin inside a line.
-inline void pack_gram(const float* b, int64_t stride, int width, int64_t depth, const float* next,
-                      float* panel) {
+// Rows of a matrix, maybe by id.
+struct GramRows {
+  const float* data;
+  int64_t stride;
+  const int64_t* ids;
+  int64_t count;
+
+  GB_INLINE const float* row(int64_t i) const { return data + (ids ? ids[i] : i) * stride; }
+  // The same of a row that may lie behind the last: only fetched.
+  GB_INLINE const float* row_ahead(int64_t i) const {
+    return ids ? data + ids[std::min(i, count - 1)] * stride : data + i * stride;
+  }
+};
+
+// `width` columns of the rows [begin, begin + depth), side by side: every tile reads them, whole lines at a
+// time. What is packed after them, `ahead` rows and columns on, is fetched on the way.
+inline void pack_gram(const GramRows& b, int64_t begin, int64_t column, int width, int64_t depth,
+                      int64_t rows_ahead, int64_t next_column, float* panel) {
   constexpr int line = 16;  // elements
-  for (int64_t k = 0; k < depth; ++k, b += stride, next += stride, panel += kGramColumns) {
-    unroll<kGramColumns / line + 1>([&](auto i)
-                                        GB_LAMBDA { __builtin_prefetch(next + line * i, 0, kSecondLevel); });
+  for (int64_t k = 0; k < depth; ++k, panel += kGramColumns) {
+    const float* next = b.row_ahead(begin + rows_ahead + k) + next_column;
+    unroll<kGramColumns / line + 1>(  // rows may begin inside a line
+        [&](auto i) GB_LAMBDA { __builtin_prefetch(next + line * i, 0, kSecondLevel); });
+    const float* row = b.row(begin + k) + column;
     if (width == kGramColumns)
       unroll<kGramVectors>([&](auto i)
-                               GB_LAMBDA { store(panel + i * GB_LANES_F32, load(b + i * GB_LANES_F32)); });
+                               GB_LAMBDA { store(panel + i * GB_LANES_F32, load(row + i * GB_LANES_F32)); });
     else
-      copy_floats(b, width, panel);
+      copy_floats(row, width, panel);
   }
 }
 
-// The share of rows [first_row, last_row) of columns [column, column + columns) of b, added to sums, one row
-// per column of a.
+// The share of rows [first_row, last_row) of columns [column, last_column) of b, added to sums, one row per
+// column of a.
 inline void gram_share(const TallGramArgs& g, int64_t first_row, int64_t last_row, int64_t column,
-                       int64_t columns, float* sums, int64_t sums_stride) {
-  Buffer<float> panel(kGramDepth * kGramColumns);
+                       int64_t last_column, float* sums, int64_t sums_stride) {
+  const GramRows b{g.b, g.b_stride, g.b_ids, g.num_rows};
+  Buffer<float> panel(kGramDepth * kGramColumns), named(g.a_ids ? kGramDepth * g.height : 0);
   std::fill_n(panel.data(), kGramDepth * kGramColumns, 0.0f);  // behind the last column: it must be finite
   for (int64_t begin = first_row; begin < last_row; begin += kGramDepth) {
     const int64_t depth = std::min(kGramDepth, last_row - begin);
-    const float* a = g.a + begin * g.a_stride;
-    const float* b = g.b + begin * g.b_stride + column;
-    for (int64_t j = 0; j < columns; j += kGramColumns) {
-      const int width = static_cast<int>(std::min(kGramColumns, columns - j));
-      const float* next = j + kGramColumns < columns ? b + j + kGramColumns : b + kGramDepth * g.b_stride;
-      pack_gram(b + j, g.b_stride, width, depth, next, panel.data());
-      gram_panel(g, a, panel.data(), (width + GB_LANES_F32 - 1) / GB_LANES_F32, depth, sums + column + j,
+    TallGramArgs block = g;
+    block.a = g.a + begin * g.a_stride;
+    if (g.a_ids) {
+      copy_rows_by_id(g.a, g.a_stride, g.a_ids + begin, depth, g.height, named.data());
+      block.a = named.data();
+      block.a_stride = g.height;
+    }
+    for (int64_t j = column; j < last_column; j += kGramColumns) {
+      const int width = static_cast<int>(std::min(kGramColumns, last_column - j));
+      const bool is_last = j + kGramColumns >= last_column;
+      pack_gram(b, begin, j, width, depth, is_last ? kGramDepth : 0, is_last ? column : j + kGramColumns,
+                panel.data());
+      gram_panel(block, panel.data(), (width + GB_LANES_F32 - 1) / GB_LANES_F32, depth, sums + j,
                  sums_stride);
     }
   }
@@ -246,6 +292,7 @@ void tall_gram(const TallGramArgs& asked) {
   if (swap) {
     std::swap(g.a, g.b);
     std::swap(g.a_stride, g.b_stride);
+    std::swap(g.a_ids, g.b_ids);
     std::swap(g.height, g.width);
   }
   const int64_t stride = (g.width + GB_LANES_F32 - 1) / GB_LANES_F32 * GB_LANES_F32;
@@ -256,11 +303,11 @@ void tall_gram(const TallGramArgs& asked) {
   parallel_dynamic(parts * groups, 1, [&](int64_t first, int64_t last) {
     for (int64_t task = first; task < last; ++task) {
       const int64_t part = task / groups, column = task % groups * kGramGroup;
-      const int64_t columns = std::min(kGramGroup, g.width - column);
       float* sum = sums.data() + part * part_size;
       for (int64_t row = 0; row < g.height; ++row)
         std::fill_n(sum + row * stride + column, std::min(kGramGroup, stride - column), 0.0f);
-      gram_share(g, g.num_rows * part / parts, g.num_rows * (part + 1) / parts, column, columns, sum, stride);
+      gram_share(g, g.num_rows * part / parts, g.num_rows * (part + 1) / parts, column,
+                 std::min(column + kGramGroup, g.width), sum, stride);
     }
   });
   parallel_static(g.height, std::max<int64_t>(1, 16384 / g.width), [&](int64_t first, int64_t last) {

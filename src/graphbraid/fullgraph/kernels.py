@@ -7,7 +7,6 @@ and columns it handles at a time.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -21,8 +20,6 @@ from graphbraid.ops.epilogue import ACTIVATION_CODES, LEAKY_SLOPE
 from graphbraid.ops.sparse_linear import structure
 from graphbraid.sparse_features import SparseFeatures
 
-ROWS_AT_A_TIME = 8192
-"""Rows gathered at a time where a level reads only some of the features' rows."""
 COLUMNS_AT_A_TIME = 32
 """Columns aggregated at a time where only some rows of a hoisted aggregation are kept, and by the twin, which
 takes memory for each edge and column."""
@@ -55,7 +52,7 @@ def hoisted(whole: Aggregation, x: Tensor, nodes: Tensor | None) -> Tensor:
 
 
 class DenseInput:
-    """The features as a matrix: all rows in place, or some, gathered a few at a time."""
+    """The features as a matrix, in place: all rows, or some by id."""
 
     def __init__(self, x: Tensor, nodes: Tensor | None) -> None:
         self.x, self.nodes = x, nodes
@@ -66,24 +63,11 @@ class DenseInput:
 
     def multiply(self, weight: Tensor, out: Tensor, *, add: bool) -> None:
         """``out (+)= x weightᵀ``."""
-        for begin, rows in self._chunks():
-            tall_product(rows, weight.t(), out=out[begin : begin + rows.shape[0]], add=add)
+        tall_product(self.x, weight.t(), out=out, add=add, ids=self.nodes)
 
     def weight_grad(self, grad: Tensor) -> Tensor:
         """``gradᵀ x``, ``(out_channels, in_channels)``."""
-        total: Tensor | None = None
-        for begin, rows in self._chunks():
-            part = tall_gram(grad[begin : begin + rows.shape[0]], rows)
-            total = part if total is None else total.add_(part)
-        assert total is not None
-        return total
-
-    def _chunks(self) -> Iterator[tuple[int, Tensor]]:
-        if self.nodes is None:
-            yield 0, self.x
-            return
-        for begin in range(0, max(self.nodes.numel(), 1), ROWS_AT_A_TIME):
-            yield begin, self.x.index_select(0, self.nodes[begin : begin + ROWS_AT_A_TIME])
+        return tall_gram(grad, self.x, ids=self.nodes)
 
 
 class SparseInput:

@@ -17,30 +17,34 @@ from graphbraid.ops import reference
 from graphbraid.ops.aggregation import backend, row_contiguous
 
 
-def tall_product(a: Tensor, b: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
-    """``a @ b`` for many rows and a weight ``b``. Not seen by autograd.
+def tall_product(
+    a: Tensor, b: Tensor, *, out: Tensor | None = None, add: bool = False, ids: Tensor | None = None
+) -> Tensor:
+    """``a @ b``, or ``a[ids] @ b``, for many rows and a weight ``b``. Not seen by autograd.
 
     Args:
         a: ``(num_rows, depth)``.
         b: ``(depth, width)`` of the same dtype; any strides, so that ``weight.t()`` is not copied.
         out: ``(num_rows, width)``, written; its rows may stand apart. Made if None.
         add: add to what ``out`` holds.
+        ids: ``(num_rows,)`` int64, in any order: the rows of ``a`` to take; all if None.
     """
     if out is None:
-        out = a.new_empty(a.shape[0], b.shape[1])
-    _backend(a, b, out).tall_product(row_contiguous(a.detach()), b.detach(), out.detach(), add)
+        out = a.new_empty(a.shape[0] if ids is None else ids.numel(), b.shape[1])
+    _backend(a, b, out).tall_product(row_contiguous(a.detach()), b.detach(), out.detach(), add, ids)
     return out
 
 
-def tall_gram(a: Tensor, b: Tensor) -> Tensor:
-    """``a.t() @ b``: ``(height, width)`` sums over the rows of both. Not seen by autograd.
+def tall_gram(a: Tensor, b: Tensor, *, ids: Tensor | None = None) -> Tensor:
+    """``a.t() @ b``, or ``a.t() @ b[ids]``: ``(height, width)`` sums over rows. Not seen by autograd.
 
     Args:
         a: ``(num_rows, height)``.
         b: ``(num_rows, width)`` of the same dtype.
+        ids: ``(num_rows,)`` int64, in any order: the rows of ``b`` to take; all if None.
     """
     out = a.new_empty(a.shape[1], b.shape[1])
-    _backend(a, b).tall_gram(row_contiguous(a.detach()), row_contiguous(b.detach()), out)
+    _backend(a, b).tall_gram(row_contiguous(a.detach()), row_contiguous(b.detach()), out, ids)
     return out
 
 

@@ -155,14 +155,15 @@ def gather_rows(x: Tensor, ids: Tensor, out: Tensor) -> None:
     torch.index_select(x, 0, ids, out=out)
 
 
-def tall_product(a: Tensor, b: Tensor, out: Tensor, add: bool) -> None:
-    """``out = a @ b``, or ``out += a @ b``."""
+def tall_product(a: Tensor, b: Tensor, out: Tensor, add: bool, ids: Tensor | None = None) -> None:
+    """``out = a[ids] @ b``, or ``out += a[ids] @ b``; all rows without ids."""
+    rows = a if ids is None else a[ids]
     if add:
-        out.addmm_(a, b)
+        out.addmm_(rows, b)
     else:
-        torch.mm(a, b, out=out)
+        torch.mm(rows, b, out=out)
 
 
-def tall_gram(a: Tensor, b: Tensor, out: Tensor) -> None:
-    """``out = a.t() @ b``."""
-    torch.mm(a.t(), b, out=out)
+def tall_gram(a: Tensor, b: Tensor, out: Tensor, ids: Tensor | None = None) -> None:
+    """``out = a.t() @ b[ids]``; all rows without ids."""
+    torch.mm(a.t(), b if ids is None else b[ids], out=out)
