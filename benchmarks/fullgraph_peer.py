@@ -1,4 +1,4 @@
-"""Peers' side of ``benchmarks.fullgraph`` for models that ``peer_fullbatch.py`` does not train; one JSON line.
+"""Peers' side of ``benchmarks.fullgraph`` for what ``peer_fullbatch.py`` does not train; one JSON line.
 
     python fullgraph_peer.py pyg|dgl GRAPH_DIR --heads 4
 
@@ -79,7 +79,11 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         seconds.append(time.perf_counter() - started)
-    found = {"lib": options.lib, "graph": options.graph.name, "epoch_s": sorted(seconds[1:])[options.epochs // 2]}
+    found = {
+        "lib": options.lib,
+        "graph": options.graph.name,
+        "epoch_s": sorted(seconds[1:])[options.epochs // 2],
+    }
     memory = {"peak_rss_gb": peak_gb(), "data_rss_gb": data_gb}
     print(json.dumps({**found, **memory, "loss": round(loss.item(), 4)}))
 

@@ -120,6 +120,30 @@ class PygNet(nn.Module):
         return self.convs[-1](x, edge_index)
 
 
+class Residual(PygNet):
+    def forward(self, x, edge_index):
+        first = F.relu(self.convs[0](x, edge_index))
+        second = self.convs[1](first, edge_index) + first
+        return self.convs[2](first + F.relu(second), edge_index)
+
+
+@pytest.mark.parametrize("kind", ["gcn", "sage", "gat"])
+@pytest.mark.parametrize("passes", [ALL, set()], ids=["all passes", "no passes"])
+def test_an_addition_across_layers_takes_the_later_layer_s_nodes(kind, passes):
+    pytest.importorskip("torch_geometric")
+    graph = make_graph()
+    torch.manual_seed(1)
+    model = Residual(pyg_layers()[kind])
+    edge_index = torch.stack([graph.csc.indices.long(), graph.csc.destinations().long()])
+    engine = graphbraid.compile(model, graph, passes=passes)
+    assert isinstance(engine, Engine), engine.explain()
+    losses = [loss_of(out, graph) for out in (engine(), model(graph.x, edge_index)[graph.split("train")])]
+    torch.testing.assert_close(*losses, rtol=1e-5, atol=1e-6)
+    for ours, theirs in zip(*(gradients(model, loss) for loss in losses), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-5)
+    torch.testing.assert_close(engine.predict(), model(graph.x, edge_index).detach(), rtol=1e-4, atol=1e-5)
+
+
 def pyg_layers():
     from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GINConv, SAGEConv
 

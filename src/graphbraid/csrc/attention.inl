@@ -37,8 +37,8 @@ void attention_forward_typed(const AttentionArgs& a) {
         if (a.above) store_n(above + s.to, sum_above, s.count);
       };
       const int64_t distance = a.src_logit ? k.distance : 0;  // GATv2's logits have read the rows
-      a.above ? add_rows<T, true>(slots, k.rows, distance, row, finish)
-              : add_rows<T, false>(slots, k.rows, distance, row, finish);
+      a.above ? add_rows<T, true>(slots, a.channels, k.rows, distance, row, finish)
+              : add_rows<T, false>(slots, a.channels, k.rows, distance, row, finish);
     }
   });
 }

@@ -5,19 +5,30 @@
 
 constexpr int64_t kEdgesAhead = 24;  // at most: whose rows are fetched before they are read
 
-// The edges of one row: the node at the other end, the edge's id, and a number or two per edge and head.
+// The edges of one row: the node at the other end, the edge's id, and numbers per head and edge. Each head's
+// numbers are a plane of whole vectors: element (h, i) at h * stride + i.
 template <typename A>
 struct EdgeCoefficients {
   Buffer<int64_t> nodes, edges;  // behind `count` nodes, those of the next rows
-  Buffer<A> value, above;        // (count, heads); above: of edges with z > 0, else 0
+  Buffer<A> value, above;        // above: of edges with z > 0, else 0
+  Buffer<A> extra;
   int64_t count = 0, known = 0;  // nodes of this row, and with those of the next
+  int64_t stride = 0;
 
   void reserve(int64_t edges_at_most, int64_t heads) {
     nodes.reserve(edges_at_most + kEdgesAhead);
     edges.reserve(edges_at_most);
-    value.reserve(edges_at_most * heads);
-    above.reserve(edges_at_most * heads);
+    const int64_t plane = (edges_at_most + kLanes<A> - 1) / kLanes<A> * kLanes<A>;
+    value.reserve(plane * heads);
+    above.reserve(plane * heads);
+    extra.reserve(plane * heads);
   }
+  void set_count(int64_t edges_found) {
+    count = edges_found;
+    stride = (count + kLanes<A> - 1) / kLanes<A> * kLanes<A>;
+  }
+  // Fills a plane's lanes behind the last edge.
+  GB_INLINE void pad(A* plane, A with) const { std::fill(plane + count, plane + stride, with); }
 };
 
 // A vector's worth of one head's columns.
@@ -58,35 +69,37 @@ struct SummedRows {
 };
 
 // NV slots at once: finish(slot, sum of value * row, sum of above * row). Rows are fetched `distance` edges
-// ahead; 0: not at all.
-template <typename T, bool Both, int NV, typename Finish>
-GB_INLINE void add_slots(const HeadSlot* slots, const SummedRows<T>& x, int64_t heads, int64_t distance,
+// ahead; 0: not at all. Full: the slots hold whole vectors.
+template <typename T, bool Both, bool Full, int NV, typename Finish>
+GB_INLINE void add_slots(const HeadSlot* slots, const SummedRows<T>& x, int64_t distance,
                          const EdgeCoefficients<Acc<T>>& row, const Finish& finish) {
   Vec<T> sum[NV] = {}, above[NV] = {};
+  int64_t plane[NV];
+  unroll<NV>([&](auto s) GB_LAMBDA { plane[s] = slots[s].head * row.stride; });
   for (int64_t i = 0; i < row.count; ++i) {
     if (distance > 0 && i + distance < row.known) x.prefetch(row.nodes[i + distance]);
     const T* from = x.data + row.nodes[i] * x.width;
-    const Acc<T>* c = row.value.data() + i * heads;
-    const Acc<T>* c_above = row.above.data() + i * heads;
+    const Acc<T>* c = row.value.data() + i;
+    const Acc<T>* c_above = row.above.data() + i;
     unroll<NV>([&](auto s) GB_LAMBDA {
-      const Vec<T> part = load_n(from + slots[s].from, slots[s].count);
-      sum[s] += part * c[slots[s].head];
-      if constexpr (Both) above[s] += part * c_above[slots[s].head];
+      const Vec<T> part = Full ? load(from + slots[s].from) : load_n(from + slots[s].from, slots[s].count);
+      sum[s] += part * c[plane[s]];
+      if constexpr (Both) above[s] += part * c_above[plane[s]];
     });
   }
   unroll<NV>([&](auto s) GB_LAMBDA { finish(slots[s], sum[s], above[s]); });
 }
 
 // All slots of a row, as many at once as the registers hold.
-template <typename T, bool Both, typename Finish>
-GB_INLINE void add_rows(const std::vector<HeadSlot>& slots, const SummedRows<T>& x, int64_t distance,
-                        const EdgeCoefficients<Acc<T>>& row, const Finish& finish) {
+template <typename T, bool Both, bool Full, typename Finish>
+GB_INLINE void add_all_slots(const std::vector<HeadSlot>& slots, const SummedRows<T>& x, int64_t distance,
+                             const EdgeCoefficients<Acc<T>>& row, const Finish& finish) {
   // Code size: only float32 rows are summed in wide tiles.
   constexpr int wide = sizeof(T) != 4 ? 2 : GB_LANES_F32 == 16 ? 8 : 4;
-  const int64_t heads = slots.back().head + 1, total = static_cast<int64_t>(slots.size());
+  const int64_t total = static_cast<int64_t>(slots.size());
   for (int64_t s = 0; s < total; distance = 0) {
     const auto add = [&](auto nv) GB_LAMBDA {
-      add_slots<T, Both, nv>(slots.data() + s, x, heads, distance, row, finish);
+      add_slots<T, Both, Full, nv>(slots.data() + s, x, distance, row, finish);
       s += nv;
     };
     if (total - s >= wide)
@@ -96,6 +109,15 @@ GB_INLINE void add_rows(const std::vector<HeadSlot>& slots, const SummedRows<T>&
     else
       add(std::integral_constant<int, 1>{});
   }
+}
+
+template <typename T, bool Both, typename Finish>
+GB_INLINE void add_rows(const std::vector<HeadSlot>& slots, int64_t channels, const SummedRows<T>& x,
+                        int64_t distance, const EdgeCoefficients<Acc<T>>& row, const Finish& finish) {
+  if constexpr (sizeof(T) == 4) {
+    if (channels % kLanes<T> == 0) return add_all_slots<T, Both, true>(slots, x, distance, row, finish);
+  }
+  add_all_slots<T, Both, false>(slots, x, distance, row, finish);
 }
 
 template <typename T, typename I>
@@ -143,12 +165,10 @@ struct Attention {
       row.nodes[n] = v;
       row.edges[n++] = a.num_edges + v;
     }
-    row.count = n;
+    row.set_count(n);
     for (int64_t e = end; e < std::min(end + kEdgesAhead, prefetch_end); ++e) row.nodes[n++] = indices[e];
     row.known = n;
   }
-
-  GB_INLINE A leaky(A z) const { return z > 0 ? z : z * slope; }
 
   // Factor of a coefficient under dropout: 0 or 1 / (1 - p).
   GB_INLINE void masks(int64_t edge, A* mask) const {
@@ -161,27 +181,33 @@ struct Attention {
       mask[h] = dropout_bits(key, static_cast<uint32_t>(h)) >= a.threshold ? keep_scale : A{0};
   }
 
-  // value: logits; above: 1 where z > 0.
+  // value: logits; above: z.
   GB_INLINE void gat_row_logits(int64_t v, EdgeCoefficients<A>& row) const {
     const A* right = dst_logit + v * a.heads;
     for (int64_t i = 0; i < row.count; ++i) {
+      if (i + kEdgesAhead < row.known) __builtin_prefetch(src_logit + row.nodes[i + kEdgesAhead] * a.heads);
       const A* left = src_logit + row.nodes[i] * a.heads;
-      for (int64_t h = 0; h < a.heads; ++h) {
-        const A z = left[h] + right[h];
-        row.value[i * a.heads + h] = leaky(z);
-        row.above[i * a.heads + h] = z > 0 ? A{1} : A{0};
-      }
+      for (int64_t h = 0; h < a.heads; ++h) row.above[h * row.stride + i] = left[h] + right[h];
+    }
+    for (int64_t h = 0; h < a.heads; ++h) {
+      A* z = row.above.data() + h * row.stride;
+      A* logit = row.value.data() + h * row.stride;
+      row.pad(z, A{0});
+      for (int64_t i = 0; i < row.count; i += kLanes<A>) store(logit + i, leaky_lanes(load(z + i)));
     }
   }
+
+  GB_INLINE Vec<A> leaky_lanes(Vec<A> z) const { return z > 0 ? z : z * slope; }
 
   GB_INLINE void gatv2_row_logits(int64_t v, EdgeCoefficients<A>& row) const {
     for (int64_t i = 0; i < row.count; ++i) {
       if (i + distance < row.known) rows.prefetch(row.nodes[i + distance]);
-      gatv2_logits(row.nodes[i], v, row.value.data() + i * a.heads);
+      gatv2_logits(row.nodes[i], v, row.value.data() + i, row.stride);
     }
   }
 
-  GB_INLINE void gatv2_logits(int64_t u, int64_t v, A* logit) const {
+  // logit[h * step]
+  GB_INLINE void gatv2_logits(int64_t u, int64_t v, A* logit, int64_t step) const {
     constexpr int L = kLanes<T>;
     const T* left = src + u * width;
     const T* right = dst + v * width;
@@ -192,43 +218,50 @@ struct Attention {
         const Vec<T> z = load_n(left + c, n) + load_n(right + c, n);
         sum += load_n(att + c, n) * (z > 0 ? z : z * slope);
       }
-      logit[h] = sum_lanes(sum);
+      logit[h * step] = sum_lanes(sum);
     }
   }
 
   // From logits to coefficients under dropout; keeps the log-sum-exp and, of GAT, what `above` adds up to
   // before dropout.
   GB_INLINE void softmax(int64_t v, EdgeCoefficients<A>& row) const {
-    const int64_t heads = a.heads, size = row.count * heads;
-    A* value = row.value.data();
-    A* lse = static_cast<A*>(a.lse) + v * heads;
-    for (int64_t h = 0; h < heads; ++h) {
-      A top = row.count ? -std::numeric_limits<A>::infinity() : A{0};
-      for (int64_t i = h; i < size; i += heads) top = std::max(top, value[i]);
-      for (int64_t i = h; i < size; i += heads) value[i] -= top;
-      lse[h] = top;
-    }
-    exp_array(value, size);
-    for (int64_t h = 0; h < heads; ++h) {
-      A total = 0, total_above = 0;
-      for (int64_t i = h; i < size; i += heads) total += value[i];
-      const A inverse = total > 0 ? A{1} / total : total;  // NaN stays NaN
-      for (int64_t i = h; i < size; i += heads) value[i] *= inverse;
-      lse[h] = total == 0 ? A{0} : lse[h] + std::log(total);
-      if (!a.above) continue;
-      for (int64_t i = h; i < size; i += heads) total_above += row.above[i] *= value[i];
-      static_cast<A*>(a.share)[v * heads + h] = total_above;
-    }
+    for (int64_t h = 0; h < a.heads; ++h) softmax_head(v * a.heads + h, row, h * row.stride);
     if (a.threshold) drop(row);
+  }
+
+  GB_INLINE void softmax_head(int64_t at, EdgeCoefficients<A>& row, int64_t plane) const {
+    constexpr int L = kLanes<A>;
+    const A lowest = -std::numeric_limits<A>::infinity();
+    A *value = row.value.data() + plane, *above = row.above.data() + plane;
+    row.pad(value, lowest);
+    Vec<A> tops = splat<Vec<A>>(lowest), totals{}, totals_above{};
+    for (int64_t i = 0; i < row.count; i += L) tops = load(value + i) > tops ? load(value + i) : tops;
+    const A top = row.count ? max_lanes(tops) : A{0};
+    for (int64_t i = 0; i < row.count; i += L) {
+      const Vec<A> power = exp_lanes(load(value + i) - top);
+      store(value + i, power);
+      totals += power;
+    }
+    const A total = sum_lanes(totals), inverse = total > 0 ? A{1} / total : total;  // NaN stays NaN
+    static_cast<A*>(a.lse)[at] = total == 0 ? A{0} : top + std::log(total);
+    for (int64_t i = 0; i < row.count; i += L) {
+      const Vec<A> alpha = load(value + i) * inverse;
+      store(value + i, alpha);
+      if (!a.above) continue;
+      const Vec<A> part = load(above + i) > 0 ? alpha : Vec<A>{};
+      store(above + i, part);
+      totals_above += part;
+    }
+    if (a.above) static_cast<A*>(a.share)[at] = sum_lanes(totals_above);
   }
 
   void drop(EdgeCoefficients<A>& row) const {
     for (int64_t i = 0; i < row.count; ++i) {
       const uint32_t key = dropout_row_key(a.seed, static_cast<uint64_t>(row.edges[i]));
       for (int64_t h = 0; h < a.heads; ++h) {
-        const bool keep = dropout_bits(key, static_cast<uint32_t>(h)) >= a.threshold;
-        row.value[i * a.heads + h] *= keep ? keep_scale : A{0};
-        row.above[i * a.heads + h] *= keep ? keep_scale : A{0};
+        const A factor = dropout_bits(key, static_cast<uint32_t>(h)) >= a.threshold ? keep_scale : A{0};
+        row.value[h * row.stride + i] *= factor;
+        row.above[h * row.stride + i] *= factor;
       }
     }
   }

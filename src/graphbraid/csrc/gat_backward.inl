@@ -46,25 +46,36 @@ template <typename T, typename I>
 GB_INLINE void out_edge_coefficients(const Attention<T, I>& k, int64_t u, const Acc<T>* records,
                                      EdgeCoefficients<Acc<T>>& row, Acc<T>* logit_grad) {
   using A = Acc<T>;
+  constexpr int L = kLanes<A>;
   const int64_t heads = k.a.heads;
+  const int64_t record_bytes = 3 * heads * static_cast<int64_t>(sizeof(A));
   const A* left = k.src_logit + u * heads;
   for (int64_t i = 0; i < row.count; ++i) {
+    if (i + kEdgesAhead < row.known)
+      prefetch_row(records + row.nodes[i + kEdgesAhead] * 3 * heads, record_bytes);
     const A* record = records + row.nodes[i] * 3 * heads;
     for (int64_t h = 0; h < heads; ++h) {
-      const A z = left[h] + record[h];
-      row.value[i * heads + h] = k.leaky(z) - record[heads + h];
-      row.above[i * heads + h] = z > 0 ? A{1} : A{0};
+      row.above[h * row.stride + i] = left[h] + record[h];
+      row.value[h * row.stride + i] = record[heads + h];
+      row.extra[h * row.stride + i] = record[2 * heads + h];
     }
   }
-  exp_array(row.value.data(), row.count * heads);
-  std::fill_n(logit_grad, heads, A{0});
-  for (int64_t i = 0; i < row.count; ++i) {
-    const A* d = records + row.nodes[i] * 3 * heads + 2 * heads;
-    for (int64_t h = 0; h < heads; ++h) {
-      const A alpha = row.value[i * heads + h];
-      logit_grad[h] -= alpha * d[h] * (row.above[i * heads + h] > 0 ? A{1} : k.slope);
-      row.above[i * heads + h] *= alpha;
+  for (int64_t h = 0; h < heads; ++h) {
+    A *value = row.value.data() + h * row.stride, *above = row.above.data() + h * row.stride;
+    A* d = row.extra.data() + h * row.stride;
+    row.pad(above, A{0});
+    row.pad(value, std::numeric_limits<A>::infinity());  // a coefficient of 0
+    row.pad(d, A{0});
+    Vec<A> total{};
+    for (int64_t i = 0; i < row.count; i += L) {
+      const Vec<A> z = load(above + i);
+      const Vec<A> alpha = exp_lanes(k.leaky_lanes(z) - load(value + i));
+      const Vec<A> through = alpha * load(d + i);
+      total -= z > 0 ? through : through * k.slope;
+      store(value + i, alpha);
+      store(above + i, z > 0 ? alpha : Vec<A>{});
     }
+    logit_grad[h] = sum_lanes(total);
   }
   if (k.a.threshold) k.drop(row);
 }
@@ -84,9 +95,6 @@ void gat_backward_typed(const AttentionBackwardArgs& b) {
     for (int64_t u = first; u < last; ++u) {
       k.collect(u, b.t_indptr[u], b.t_indptr[u + 1], prefetch_end, static_cast<const I*>(b.t_indices),
                 a.threshold ? b.perm : nullptr, row);
-      for (int64_t i = row.count; i < row.known; ++i)
-        prefetch_row(records.data() + row.nodes[i] * 3 * a.heads,
-                     3 * a.heads * static_cast<int64_t>(sizeof(A)));
       A* logit_grad = static_cast<A*>(b.grad_src_logit) + u * a.heads;
       out_edge_coefficients(k, u, records.data(), row, logit_grad);
       const T* own = k.src + u * k.width;
@@ -96,7 +104,7 @@ void gat_backward_typed(const AttentionBackwardArgs& b) {
         logit_grad[s.head] += sum_lanes(through);
         store_n(grad_src + s.to, sum, s.count);
       };
-      add_rows<T, true>(slots, grads, grads.distance(), row, finish);
+      add_rows<T, true>(slots, a.channels, grads, grads.distance(), row, finish);
     }
   });
 }

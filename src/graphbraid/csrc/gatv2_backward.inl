@@ -52,7 +52,7 @@ void gatv2_backward_by_destination(const AttentionBackwardArgs& b, const Attenti
       for (int64_t v = first; v < last; ++v) {
         std::fill(sum, sum + k.width, A{0});
         k.in_edges(v, a.indptr[last], [&](int64_t u, int64_t e) GB_LAMBDA {
-          k.gatv2_logits(u, v, alpha);
+          k.gatv2_logits(u, v, alpha, 1);
           for (int64_t h = 0; h < a.heads; ++h) alpha[h] -= lse[v * a.heads + h];
           exp_array(alpha, a.heads);
           k.masks(e, mask);

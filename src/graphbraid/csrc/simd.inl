@@ -150,6 +150,16 @@ GB_INLINE auto sum_lanes(V v) {
   return total;
 }
 
+template <typename V>
+GB_INLINE auto max_lanes(V v) {
+#if GB_LANES_F32 == 16
+  if constexpr (sizeof(v[0]) == 4) return _mm512_reduce_max_ps(reinterpret_cast<__m512>(v));
+#endif
+  auto top = v[0];
+  for (int i = 1; i < static_cast<int>(sizeof(V) / sizeof(v[0])); ++i) top = v[i] > top ? v[i] : top;
+  return top;
+}
+
 // sum of a[i] * b[i] over n elements, n > 0.
 template <typename T, typename U>
 GB_INLINE Acc<T> dot(const T* a, const U* b, int64_t n) {

@@ -17,6 +17,7 @@ from graphbraid.fullgraph import kernels
 from graphbraid.fullgraph.arena import Arena, Buffer, Task
 from graphbraid.fullgraph.levels import Step, aggregation
 from graphbraid.fullgraph.placement import Placement, input_bytes
+from graphbraid.fullgraph.planned_norm import PlannedNorm, plan_norm
 from graphbraid.fullgraph.program import (
     INPUT,
     Add,
@@ -26,6 +27,7 @@ from graphbraid.fullgraph.program import (
     Hoisted,
     Linear,
     Module,
+    Normalise,
     Op,
     Own,
     Program,
@@ -106,6 +108,7 @@ class Executor:
         self._constants: dict[str, Constant] = {}
         self._aggregations: dict[int, kernels.Map] = {}
         self._torch_ops: dict[str, TorchOp] = {}
+        self._norms: dict[str, PlannedNorm] = {}
         self._masks: dict[str, kernels.Mask] = {}
         self._dense: Tensor | None = None
         self._input: kernels.DenseInput | kernels.SparseInput | None = None
@@ -307,6 +310,7 @@ class Executor:
             Add: self._forward_add,
             Epilogue: self._forward_epilogue,
             Hoisted: self._forward_hoisted,
+            Normalise: lambda op: self._norms.update({op.out: plan_norm(self, op)}),
             Attention: self._forward_torch,
             Module: self._forward_torch,
         }[type(op)]
@@ -413,6 +417,7 @@ class Executor:
             Own: self._backward_own,
             Add: self._backward_add,
             Epilogue: self._backward_epilogue,
+            Normalise: lambda op: self._norms[op.out].plan_backward(),
             Attention: self._backward_torch,
             Module: self._backward_torch,
         }[type(op)]

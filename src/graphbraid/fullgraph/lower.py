@@ -19,6 +19,7 @@ from graphbraid.fullgraph.program import (
     Hoisted,
     Linear,
     Module,
+    Normalise,
     Op,
     Own,
     Program,
@@ -237,7 +238,7 @@ def _merge_additions(program: Program) -> tuple[Op, ...] | None:
 
 def couples_rows(program: Program) -> bool:
     """Whether a row's result depends on rows that no edge leads from, so that none may be left out."""
-    return any(isinstance(op, Module) and op.couples_rows for op in program.ops)
+    return any(isinstance(op, Module | Normalise) and op.couples_rows for op in program.ops)
 
 
 PASSES: dict[str, Pass] = {

@@ -161,8 +161,34 @@ class Attention(Op):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Normalise(Op):
+    """``out = (x - mean) / sqrt(var + eps) * weight + bias`` of each row (layer) or column (batch)."""
+
+    kind: str
+    """``layer`` or ``batch``."""
+    module: nn.Module
+    """Holds ``eps``, ``weight`` and ``bias`` (or None), and the running statistics as
+    :class:`torch.nn.BatchNorm1d` does."""
+    channels: int
+    symbol = "normalise"
+
+    @property
+    def couples_rows(self) -> bool:
+        """Whether a row's result depends on other rows: then no row may be left out."""
+        return self.kind == "batch"
+
+    def parameters(self) -> tuple[nn.Parameter, ...]:
+        """What it learns."""
+        return tuple(self.module.parameters(recurse=False))
+
+    def details(self) -> str:
+        """What to print after the inputs."""
+        return f"{self.kind}, eps {self.module.eps:g}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Module(Op):
-    """A module that maps rows to rows, run by PyTorch: normalisation, or an activation without a kernel."""
+    """A module that maps rows to rows, run by PyTorch: an activation or normalisation without a kernel."""
 
     module: nn.Module
     width_out: int | None
@@ -304,6 +330,10 @@ def check(program: Program) -> None:
                 f"{op.out} multiplies {program.width(op.inputs[0])} columns by a weight of "
                 f"{op.weight.shape[1]}"
             )
+        if isinstance(op, Normalise) and op.channels != program.width(op.inputs[0]):
+            raise ValueError(
+                f"{op.out} normalises {program.width(op.inputs[0])} columns with a module for {op.channels}"
+            )
         if isinstance(op, Add | Aggregate | Linear) and len(op.inputs) == 2:
             first, second = op.inputs
             expected = (program.level(op.out), program.width(op.out))
@@ -324,6 +354,7 @@ __all__ = [
     "Hoisted",
     "Linear",
     "Module",
+    "Normalise",
     "Op",
     "Own",
     "Program",

@@ -20,6 +20,7 @@ from graphbraid.fullgraph.program import (
     Epilogue,
     Linear,
     Module,
+    Normalise,
     Op,
     Own,
     Program,
@@ -75,6 +76,19 @@ class Writer:
         out = f"v{len(self.ops)}"
         self.ops.append(make(out=out, inputs=inputs, **fields))
         return out
+
+    def on_one_level(self, first: str, second: str) -> tuple[str, str]:
+        """Both values at the later one's level: of the other, the rows of that level's nodes."""
+        while (ahead := self._level(first) - self._level(second)) != 0:
+            if ahead < 0:
+                first = self.add(Own, first)
+            else:
+                second = self.add(Own, second)
+        return first, second
+
+    def _level(self, value: str) -> int:
+        op = next((op for op in self.ops if op.out == value), None)
+        return 0 if op is None else self._level(op.inputs[0]) + op.moves
 
     def epilogue(self, x: str, *, bias: Any = None, act: str = "none", p: float = 0.0) -> str:
         """Bias, activation and dropout, each as an operation of its own; nothing where there is none."""
@@ -219,6 +233,8 @@ def rowwise(writer: Writer, name: str, module: nn.Module, x: str) -> str:
     if act is not None or isinstance(module, nn.Dropout):
         p = float(module.p) if isinstance(module, nn.Dropout) else 0.0
         return writer.epilogue(x, act=act or "none", p=p)
+    if (fields := _norm_fields(module)) is not None:
+        return writer.add(Normalise, x, **fields)
     return writer.add(Module, x, **_module_fields(name, module))
 
 
@@ -226,12 +242,39 @@ def _is_linear(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear) or (type(module).__name__ == "Linear" and hasattr(module, "weight"))
 
 
+def _norm_fields(module: nn.Module) -> dict[str, Any] | None:
+    """What :class:`Normalise` takes of a module; None where it has something of its own to it."""
+    inner: Any = module
+    if (
+        _is_pyg_norm(module)
+        and hasattr(module, "module")
+        and not getattr(module, "allow_single_element", False)
+    ):
+        inner = module.module
+    # Not of a subclass: it may do anything, and one that computes its weight has no parameter of that name.
+    if type(inner) is nn.BatchNorm1d:
+        return {"kind": "batch", "module": inner, "channels": inner.num_features}
+    if type(inner) is nn.LayerNorm and len(inner.normalized_shape) == 1:
+        return {"kind": "layer", "module": inner, "channels": inner.normalized_shape[0]}
+    if _is_pyg_norm(inner) and getattr(inner, "mode", None) == "node":
+        return {"kind": "layer", "module": inner, "channels": inner.in_channels}
+    return None
+
+
+def _is_pyg_norm(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("torch_geometric.nn.norm") and type(module).__name__ in (
+        "BatchNorm",
+        "LayerNorm",
+    )
+
+
 def _module_fields(name: str, module: nn.Module) -> dict[str, Any]:
-    inner = getattr(module, "module", module)  # PyG's norms wrap PyTorch's
-    if isinstance(inner, nn.BatchNorm1d):
-        return {"module": inner, "width_out": inner.num_features, "couples_rows": True}
-    if isinstance(inner, nn.LayerNorm) and len(inner.normalized_shape) == 1:
-        return {"module": inner, "width_out": inner.normalized_shape[0], "couples_rows": False}
+    if _is_pyg_norm(module):  # with an option that makes it more than Normalise
+        return {"module": module, "width_out": module.in_channels, "couples_rows": True}
+    if isinstance(module, nn.BatchNorm1d):
+        return {"module": module, "width_out": module.num_features, "couples_rows": True}
+    if isinstance(module, nn.LayerNorm) and len(module.normalized_shape) == 1:
+        return {"module": module, "width_out": module.normalized_shape[0], "couples_rows": False}
     if isinstance(module, nn.ELU | nn.LeakyReLU | nn.GELU | nn.SiLU | nn.Tanh | nn.Sigmoid):
         return {"module": module, "width_out": None, "couples_rows": False}
     raise NotLoweredError(name, f"no operation stands for {type(module).__name__}")
@@ -271,10 +314,12 @@ def _activation(writer: Writer, act: str, x: str) -> str:
 
 
 class _Tracer(fx.Tracer):
-    """Keeps graph convolutions whole."""
+    """Keeps graph convolutions and normalisation whole."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return type(m).__name__ in CONVOLUTIONS or super().is_leaf_module(m, module_qualified_name)
+        is_norm = isinstance(m, nn.BatchNorm1d | nn.LayerNorm) or _is_pyg_norm(m)
+        is_conv = type(m).__name__ in CONVOLUTIONS
+        return is_conv or is_norm or super().is_leaf_module(m, module_qualified_name)
 
 
 def _read_traced(writer: Writer, model: nn.Module) -> str:
@@ -325,9 +370,11 @@ class _TraceReader:
     def _module(self, node: fx.Node) -> str:
         name, module = str(node.target), self._modules[str(node.target)]
         x = self._value(node, node.args[0])
-        if type(module).__name__ not in CONVOLUTIONS:
-            return rowwise(self._writer, name, module, x)
         others = [*node.args[1:], *node.kwargs.values()]
+        if type(module).__name__ not in CONVOLUTIONS:
+            if others:
+                raise NotLoweredError(name, "it takes more than the rows")
+            return rowwise(self._writer, name, module, x)
         if len(others) != 1 or len(self._inputs) < 2 or others[0] is not self._inputs[1]:
             raise NotLoweredError(name, "it takes more than the rows and the model's own edge_index")
         return Convolutions(self._writer, weighted=False, with_bias=True).read(name, module, x)
@@ -336,7 +383,7 @@ class _TraceReader:
         target, args, options = node.target, node.args, dict(node.kwargs)
         name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
         if target in (operator.add, torch.add, operator.iadd) or name in ("add", "add_"):
-            first, second = (self._value(node, a) for a in args[:2])
+            first, second = self._writer.on_one_level(*(self._value(node, a) for a in args[:2]))
             return self._writer.add(Add, first, second)
         x = self._value(node, args[0])
         rest = {k: v for k, v in options.items() if k != "inplace"}

@@ -1,4 +1,4 @@
-"""Operations of a program that run through PyTorch's autograd: attention, normalisation, other modules."""
+"""Operations of a program that run through PyTorch's autograd: attention, modules without a kernel."""
 
 from __future__ import annotations
 

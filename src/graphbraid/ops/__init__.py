@@ -7,6 +7,7 @@ from graphbraid.ops.edge_softmax import edge_softmax
 from graphbraid.ops.epilogue import bias_act_dropout
 from graphbraid.ops.gather import gather_rows
 from graphbraid.ops.linear import aggregate_linear
+from graphbraid.ops.norm import batch_norm, layer_norm
 from graphbraid.ops.sddmm import sddmm
 from graphbraid.ops.sparse_linear import sparse_dropout, sparse_linear
 from graphbraid.ops.spmm import aggregate, spmm
@@ -15,12 +16,14 @@ __all__ = [
     "Aggregation",
     "aggregate",
     "aggregate_linear",
+    "batch_norm",
     "bias_act_dropout",
     "dense_linear",
     "edge_softmax",
     "gat_attention",
     "gather_rows",
     "gatv2_attention",
+    "layer_norm",
     "sddmm",
     "sparse_dropout",
     "sparse_linear",

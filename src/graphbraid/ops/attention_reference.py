@@ -99,7 +99,7 @@ def gat_backward(
     above: Tensor | None = None,
     share: Tensor | None = None,
 ) -> None:
-    """Twin of the kernel of that name; needs no transpose and nothing but the log-sum-exp of the forward's."""
+    """Twin of the kernel of that name; of what the forward kept it needs the log-sum-exp only."""
     del t_indptr, t_indices, perm, above, share
     edges = _edges(indptr, indices, num_loops)
     if grad.shape[1] < src.shape[1]:

@@ -23,8 +23,18 @@ from graphbraid.ops.attention_reference import (
     gatv2_forward,
     sum_dtype,
 )
+from graphbraid.ops.norm_reference import (
+    batch_norm,
+    batch_norm_backward,
+    column_moments,
+    layer_norm,
+    layer_norm_backward,
+)
 
 __all__ = [
+    "batch_norm",
+    "batch_norm_backward",
+    "column_moments",
     "edge_softmax",
     "edge_softmax_backward",
     "epilogue",
@@ -34,6 +44,8 @@ __all__ = [
     "gather_rows",
     "gatv2_backward",
     "gatv2_forward",
+    "layer_norm",
+    "layer_norm_backward",
     "sddmm",
     "spmm",
     "spmm_max",

@@ -61,6 +61,12 @@ for partition.SEGMENT in (8, 512):  # with hubs, both launches of each kernel; w
     for ids, seed in ((None, 77), (torch.arange(13), torch.tensor([77]))):
         kernels.epilogue(x, values(100), 3, 0.01, 0.3, seed, x, ids)
         kernels.epilogue_backward(x, x, 3, 0.01, 0.3, seed, x, torch.empty(100), ids)
+    mean, rstd, sums = values(13), values(13), (values(100), values(100))
+    kernels.layer_norm(x, values(100), values(100), 1e-5, x, mean, rstd)
+    kernels.layer_norm_backward(x, x, values(100), mean, rstd, x, *sums)
+    kernels.column_moments(x, *sums)
+    kernels.batch_norm(x, *sums, None, values(100), x)
+    kernels.batch_norm_backward(x, x, *sums, values(100), True, x, *sums)
     for name, inputs in (("gat", gat_inputs(csc, 3, 9, dtype)), ("gatv2", gatv2_inputs(csc, 3, 9, dtype))):
         for seed in (12345, torch.tensor([12345])):
             how = (0.2, 10, 0.4, seed)

@@ -8,7 +8,7 @@ from tests.ops.graphs import close, skewed, values
 from graphbraid import ops
 from graphbraid.topology import Csc
 
-OPERATORS = ("aggregation", "spmm", "sddmm", "edge_softmax", "attention", "epilogue", "gather")
+OPERATORS = ("aggregation", "spmm", "sddmm", "edge_softmax", "attention", "epilogue", "gather", "norm")
 
 
 def run_operators(device):
@@ -29,6 +29,8 @@ def run_operators(device):
         ops.gat_attention(csc, wide, x[:, :2], x[:10, 2:4]),
         ops.gatv2_attention(csc, wide, wide[:10], x[:2], dropout=0.3),
         ops.bias_act_dropout(x, bias, "elu", 0.2),
+        ops.layer_norm(x, bias, bias, 0.01),
+        ops.batch_norm(x, None, None, bias, bias, training=True, eps=0.01),
     ]
     loss = sum((out.float().cpu() * values(*out.shape, seed=5)).sum() for out in outputs)
     grads = torch.autograd.grad(loss, (x, weight, bias))

@@ -10,11 +10,21 @@ from graphbraid.ops.triton.attention_backward import gat_backward, gatv2_backwar
 from graphbraid.ops.triton.edge_softmax import edge_softmax, edge_softmax_backward
 from graphbraid.ops.triton.epilogue import epilogue, epilogue_backward
 from graphbraid.ops.triton.gather import gather_rows
+from graphbraid.ops.triton.norm import (
+    batch_norm,
+    batch_norm_backward,
+    column_moments,
+    layer_norm,
+    layer_norm_backward,
+)
 from graphbraid.ops.triton.sddmm import sddmm
 from graphbraid.ops.triton.spmm import spmm
 from graphbraid.ops.triton.spmm_max import spmm_max, spmm_max_backward
 
 __all__ = [
+    "batch_norm",
+    "batch_norm_backward",
+    "column_moments",
     "edge_softmax",
     "edge_softmax_backward",
     "epilogue",
@@ -24,6 +34,8 @@ __all__ = [
     "gather_rows",
     "gatv2_backward",
     "gatv2_forward",
+    "layer_norm",
+    "layer_norm_backward",
     "sddmm",
     "spmm",
     "spmm_max",

@@ -151,7 +151,7 @@ def epilogue(
     num_rows, width = out.shape
     if out.numel() == 0:
         return
-    tile = _tile(width)
+    tile = walk_tile(width)
     with on_device_of(x):
         epilogue_kernel[(triton.cdiv(num_rows, tile["ROWS"]), triton.cdiv(width, tile["FEAT"]))](
             x, bias, out, ids, num_rows, width, float(slope), **dropout_arguments(p, seed), ACT=act, **tile
@@ -175,8 +175,8 @@ def epilogue_backward(
         if grad_bias is not None:
             grad_bias.zero_()
         return
-    tile = _tile(width)
-    parts, rows_per_part = _parts(num_rows, tile["ROWS"])
+    tile = walk_tile(width)
+    parts, rows_per_part = row_parts(num_rows, tile["ROWS"])
     sums = None if grad_bias is None else grad_bias.new_empty((parts, width))
     with on_device_of(out):
         epilogue_backward_kernel[(parts, triton.cdiv(width, tile["FEAT"]))](
@@ -209,8 +209,8 @@ def column_sums(rows: Tensor, out: Tensor) -> None:
     if num_rows == 0 or width == 0:
         out.zero_()
         return
-    tile = _tile(width)
-    parts, rows_per_part = _parts(num_rows, tile["ROWS"])
+    tile = walk_tile(width)
+    parts, rows_per_part = row_parts(num_rows, tile["ROWS"])
     sums = rows.new_empty((parts, width))
     with on_device_of(rows):
         for source, target, count, share in ((rows, sums, parts, rows_per_part), (sums, out, 1, parts)):
@@ -219,13 +219,13 @@ def column_sums(rows: Tensor, out: Tensor) -> None:
             )
 
 
-def _parts(num_rows: int, rows: int) -> tuple[int, int]:
+def row_parts(num_rows: int, rows: int) -> tuple[int, int]:
     """How many shares of rows there are, and the rows of each but the last ones."""
-    share = triton.cdiv(triton.cdiv(num_rows, rows), _PARTS) * rows
+    share = max(1, triton.cdiv(triton.cdiv(num_rows, rows), _PARTS)) * rows
     return triton.cdiv(num_rows, share), share
 
 
-def _tile(width: int) -> dict[str, int]:
+def walk_tile(width: int) -> dict[str, int]:
     """Constants of kernels that walk whole matrices: 1024 numbers a step, eight a lane of four warps."""
     columns = min(128, triton.next_power_of_2(width))
     return {"ROWS": min(64, 1024 // columns), "FEAT": columns, "num_warps": 4}

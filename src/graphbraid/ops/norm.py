@@ -1,0 +1,249 @@
+"""layer_norm and batch_norm: rows or columns brought to mean 0 and variance 1, then scaled and shifted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.ops.aggregation import backend, sum_dtype
+
+
+def layer_norm(
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """``(x - mean) / sqrt(var + eps) * weight + bias`` with mean and biased variance of each row.
+
+    As :func:`torch.nn.functional.layer_norm` over the columns. Sums run in float32 (float64 for float64) and
+    results do not depend on the number of threads. Backward keeps ``x`` and two numbers per row.
+
+    Args:
+        x: ``(num_rows, channels)`` float32, float64, float16 or bfloat16.
+        weight: ``(channels,)`` or None for ones.
+        bias: ``(channels,)`` or None for zeros.
+        eps: added to the variance.
+
+    Returns:
+        ``(num_rows, channels)`` of ``x``'s dtype.
+
+    Raises:
+        ConfigError: ``eps`` is negative or no number.
+        DataError: ``x`` is no matrix of floating-point numbers, or ``weight`` or ``bias`` does not fit it.
+    """
+    check_norm(x, eps, weight=weight, bias=bias)
+    out: Tensor = _LayerNorm.apply(x, weight, bias, eps)  # type: ignore[no-untyped-call]
+    return out
+
+
+def batch_norm(
+    x: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    training: bool = False,
+    momentum: float | None = 0.1,
+    eps: float = 1e-5,
+    num_batches_tracked: Tensor | None = None,
+) -> Tensor:
+    """``(x - mean) / sqrt(var + eps) * weight + bias`` with mean and biased variance of each column.
+
+    As :class:`torch.nn.BatchNorm1d` on a matrix: while training, or without running statistics, the rows' own
+    mean and variance, which also move the running ones; else the running ones. Sums run in float32 (float64
+    for float64) and results do not depend on the number of threads.
+
+    Args:
+        x: ``(num_rows, channels)`` float32, float64, float16 or bfloat16.
+        running_mean: ``(channels,)``, moved in place while training; None: not tracked.
+        running_var: ``(channels,)`` of unbiased variances, like ``running_mean``.
+        weight: ``(channels,)`` or None for ones.
+        bias: ``(channels,)`` or None for zeros.
+        training: whether to take the rows' own statistics and track them.
+        momentum: share of the new statistics in the running ones; None: their plain average over all calls,
+            counted by ``num_batches_tracked``.
+        eps: added to the variance.
+        num_batches_tracked: integer scalar, counted up in place while training.
+
+    Returns:
+        ``(num_rows, channels)`` of ``x``'s dtype.
+
+    Raises:
+        ConfigError: ``eps`` is negative or no number; one running statistic is given without the other;
+            ``momentum`` is None and nothing counts.
+        DataError: ``x`` is no matrix of floating-point numbers, a vector does not fit it, or it has one row,
+            which has no variance, where its own statistics are wanted.
+    """
+    check_norm(x, eps, weight=weight, bias=bias, running_mean=running_mean, running_var=running_var)
+    mean, rstd, from_rows = batch_statistics(
+        x,
+        running_mean,
+        running_var,
+        training=training,
+        momentum=momentum,
+        eps=eps,
+        num_batches_tracked=num_batches_tracked,
+    )
+    out: Tensor = _BatchNorm.apply(x, weight, bias, mean, rstd, from_rows)  # type: ignore[no-untyped-call]
+    return out
+
+
+def batch_statistics(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    *,
+    training: bool,
+    momentum: float | None,
+    eps: float,
+    num_batches_tracked: Tensor | None,
+) -> tuple[Tensor, Tensor, bool]:
+    """What :func:`batch_norm` normalises with, after tracking it; not seen by autograd.
+
+    Returns:
+        ``(channels,)`` mean and ``1 / sqrt(var + eps)`` in the dtype of the sums, and whether they are those
+        of ``x``'s own rows.
+    """
+    if (running_mean is None) != (running_var is None):
+        raise ConfigError("running_mean and running_var must be given together, or neither")
+    dtype = sum_dtype(x.dtype)
+    if not training and running_mean is not None and running_var is not None:
+        # A copy: backward must not see what later calls make of it.
+        return running_mean.to(dtype, copy=True), (running_var.to(dtype) + eps).rsqrt(), False
+    if x.shape[0] == 1:
+        raise DataError("batch normalisation in training needs more than one row, whose variance is 0; got 1")
+    mean, var = (torch.empty(x.shape[1], dtype=dtype, device=x.device) for _ in range(2))
+    backend(x).column_moments(x.detach().contiguous(), mean, var)
+    if training and running_mean is not None and running_var is not None:
+        share = _share_of_new(momentum, num_batches_tracked)
+        if x.shape[0]:
+            _track(running_mean, mean, share)
+            _track(running_var, var * (x.shape[0] / (x.shape[0] - 1)), share)
+    return mean, (var + eps).rsqrt(), True
+
+
+def check_norm(x: Tensor, eps: float, **vectors: Tensor | None) -> None:
+    """Raise DataError or ConfigError unless ``x`` is a matrix that can be normalised with ``vectors``."""
+    if x.ndim != 2:
+        raise DataError(f"x must be a matrix (num_rows, channels); got shape {tuple(x.shape)}")
+    if not x.dtype.is_floating_point:
+        raise DataError(f"x must be floating point; got {x.dtype}. Convert it with x.float().")
+    for name, vector in vectors.items():
+        if vector is not None and vector.shape != (x.shape[1],):
+            raise DataError(
+                f"{name} must have one value per column of x ({x.shape[1]},); got shape {tuple(vector.shape)}"
+            )
+    if not isinstance(eps, int | float) or not eps >= 0:
+        raise ConfigError(f"eps must be a number of at least 0; got {eps!r}")
+
+
+def _share_of_new(momentum: float | None, num_batches_tracked: Tensor | None) -> float:
+    """Counts this call; returns the weight of its statistics in the running ones."""
+    if momentum is None and num_batches_tracked is None:
+        raise ConfigError("momentum=None averages over all calls and needs num_batches_tracked to count them")
+    if num_batches_tracked is not None:
+        num_batches_tracked.add_(1)
+    if momentum is not None:
+        return float(momentum)
+    assert num_batches_tracked is not None
+    return 1.0 / float(num_batches_tracked)
+
+
+def _track(running: Tensor, new: Tensor, share: float) -> None:
+    # .data: PyTorch's own batch normalisation keeps the running statistics for its backward, without reading
+    # them there, and does not let autograd see them change either.
+    running.data.mul_(1.0 - share).add_(new.to(running.dtype), alpha=share)
+
+
+def as_factors(vector: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """A weight or bias as the kernels take it for rows of ``dtype``."""
+    return None if vector is None else vector.detach().to(sum_dtype(dtype)).contiguous()
+
+
+class _LayerNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        mean, rstd = (torch.empty(x.shape[0], dtype=sum_dtype(x.dtype), device=x.device) for _ in range(2))
+        factors = as_factors(weight, x.dtype), as_factors(bias, x.dtype)
+        backend(x).layer_norm(x.detach(), *factors, eps, out, mean, rstd)
+        ctx.save_for_backward(x, weight, mean, rstd)
+        ctx.bias_dtype = None if bias is None else bias.dtype
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, mean, rstd = ctx.saved_tensors
+        grad_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
+        grad_weight, grad_bias = (
+            torch.zeros(x.shape[1], dtype=mean.dtype, device=x.device) if needed else None
+            for needed in ctx.needs_input_grad[1:3]
+        )
+        backend(x).layer_norm_backward(
+            grad.to(x.dtype).contiguous(),
+            x.detach(),
+            as_factors(weight, x.dtype),
+            mean,
+            rstd,
+            grad_x,
+            grad_weight,
+            grad_bias,
+        )
+        return (
+            grad_x,
+            None if grad_weight is None else grad_weight.to(weight.dtype),
+            None if grad_bias is None else grad_bias.to(ctx.bias_dtype),
+            None,
+        )
+
+
+class _BatchNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(  # noqa: PLR0917 - autograd passes by position
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        mean: Tensor,
+        rstd: Tensor,
+        from_rows: bool,
+    ) -> Tensor:
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        backend(x).batch_norm(
+            x.detach(), mean, rstd, as_factors(weight, x.dtype), as_factors(bias, x.dtype), out
+        )
+        ctx.save_for_backward(x, weight, mean, rstd)
+        ctx.from_rows, ctx.bias_dtype = from_rows, None if bias is None else bias.dtype
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, mean, rstd = ctx.saved_tensors
+        grad_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
+        grad_weight, grad_bias = torch.zeros_like(mean), torch.zeros_like(mean)
+        backend(x).batch_norm_backward(
+            grad.to(x.dtype).contiguous(),
+            x.detach(),
+            mean,
+            rstd,
+            as_factors(weight, x.dtype),
+            ctx.from_rows,
+            grad_x,
+            grad_weight,
+            grad_bias,
+        )
+        return (
+            grad_x,
+            grad_weight.to(weight.dtype) if ctx.needs_input_grad[1] else None,
+            grad_bias.to(ctx.bias_dtype) if ctx.needs_input_grad[2] else None,
+            None,
+            None,
+            None,
+        )
