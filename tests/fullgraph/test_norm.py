@@ -418,6 +418,13 @@ def test_batch_normalisation_keeps_every_node_and_layer_normalisation_does_not()
     assert "layer, eps 1e-05" in texts["layer"]
 
 
+@pytest.mark.parametrize("norm", ["layer", "batch"])
+def test_features_may_stand_column_by_column(norm):
+    graph = make_graph()
+    graph = graph.replace(x=graph.x.t().contiguous().t())
+    assert_trains_alike(seeded(Net, NORMS[norm], "norm first"), graph)
+
+
 def test_one_node_has_no_variance():
     csc = Csc(torch.tensor([0, 0]), torch.zeros(0, dtype=torch.int32), 1)
     graph = Graph(csc=csc, x=torch.ones(1, CHANNELS), y=torch.zeros(1, dtype=torch.int64))

@@ -17,6 +17,7 @@ from graphbraid.fullgraph import kernels
 from graphbraid.fullgraph.arena import Arena, Buffer, Task
 from graphbraid.fullgraph.levels import Step, aggregation
 from graphbraid.fullgraph.placement import Placement, input_bytes
+from graphbraid.fullgraph.planned_attention import PlannedAttention, plan_attention
 from graphbraid.fullgraph.planned_norm import PlannedNorm, plan_norm
 from graphbraid.fullgraph.program import (
     INPUT,
@@ -33,7 +34,7 @@ from graphbraid.fullgraph.program import (
     Program,
 )
 from graphbraid.fullgraph.seeds import Seeds
-from graphbraid.fullgraph.torch_ops import TorchOp, attention_function
+from graphbraid.fullgraph.torch_ops import TorchOp
 from graphbraid.graph import Graph
 from graphbraid.ops.dense import tall_gram, tall_product
 from graphbraid.sparse_features import SparseFeatures
@@ -108,6 +109,7 @@ class Executor:
         self._constants: dict[str, Constant] = {}
         self._aggregations: dict[int, kernels.Map] = {}
         self._torch_ops: dict[str, TorchOp] = {}
+        self._attentions: dict[str, PlannedAttention] = {}
         self._norms: dict[str, PlannedNorm] = {}
         self._masks: dict[str, kernels.Mask] = {}
         self._dense: Tensor | None = None
@@ -311,8 +313,8 @@ class Executor:
             Epilogue: self._forward_epilogue,
             Hoisted: self._forward_hoisted,
             Normalise: lambda op: self._norms.update({op.out: plan_norm(self, op)}),
-            Attention: self._forward_torch,
-            Module: self._forward_torch,
+            Attention: lambda op: self._attentions.update({op.out: plan_attention(self, op)}),
+            Module: self._forward_module,
         }[type(op)]
         plan(op)  # type: ignore[operator]
 
@@ -354,7 +356,9 @@ class Executor:
     def _may_overwrite(self, value: str) -> bool:
         """Whether nobody reads a value but the consumer that asks: no other, and not its maker's backward."""
         alone = value in self._values and len(self.program.consumers(value)) == 1
-        return alone and not isinstance(self.program.producer(value), Own | Epilogue)
+        maker = self.program.producer(value)
+        is_read = isinstance(maker, Own | Epilogue) or (isinstance(maker, Attention) and not maker.averages)
+        return alone and not is_read
 
     def _forward_aggregate(self, op: Aggregate) -> None:
         how, add = self._aggregation(op), len(op.inputs) == 2
@@ -392,21 +396,12 @@ class Executor:
 
         self._do(op.out, run, out, *touches)
 
-    def _forward_torch(self, op: Attention | Module) -> None:
-        reads = [self._read(i) for i in op.inputs]
+    def _forward_module(self, op: Module) -> None:
+        x, touches = self._read(op.inputs[0])
         out = self._values[op.out] = self._new(op.out, op)
-        if isinstance(op, Attention):
-            csc = self.steps[self.program.level(op.inputs[0])].csc
-            function = attention_function(op, csc, self.training)
-        else:
-            function = op.module
-        torch_op = TorchOp(function, op.parameters(), keep_graph=self.training)
+        torch_op = TorchOp(op.module, op.parameters(), keep_graph=self.training)
         self._torch_ops[op.out] = torch_op
-
-        def run() -> None:
-            _copy(torch_op.forward([get() for get, _ in reads]), out.tensor)
-
-        self._do(op.out, run, out, *[rows for _, touches in reads for rows in touches])
+        self._do(op.out, lambda: _copy(torch_op.forward(x()), out.tensor), out, *touches)
 
     # ---- backward
 
@@ -418,8 +413,8 @@ class Executor:
             Add: self._backward_add,
             Epilogue: self._backward_epilogue,
             Normalise: lambda op: self._norms[op.out].plan_backward(),
-            Attention: self._backward_torch,
-            Module: self._backward_torch,
+            Attention: lambda op: self._attentions[op.out].plan_backward(),
+            Module: self._backward_module,
         }[type(op)]
         plan(op)  # type: ignore[operator]
 
@@ -527,20 +522,19 @@ class Executor:
             join = _add if is_there else _copy
             self._do(f"gradient of {source}", lambda: join(target.tensor, final.tensor), target, final)
 
-    def _backward_torch(self, op: Attention | Module) -> None:
-        grad, torch_op = self._grads[op.out], self._torch_ops[op.out]
-        learning = [i for i in op.inputs if self.program.learns(i)]
-        targets = [(i, *self._grad_of(i)) for i in learning]
-        inputs = [rows for i in op.inputs for rows in self._read(i)[1]]
+    def _backward_module(self, op: Module) -> None:
+        grad, torch_op, source = self._grads[op.out], self._torch_ops[op.out], op.inputs[0]
+        target, add = self._grad_of(source) if self.program.learns(source) else (None, False)
 
         def run() -> None:
-            to_inputs, to_parameters = torch_op.backward(grad.tensor)
-            for value, target, add in targets:
-                (_add if add else _copy)(to_inputs[op.inputs.index(value)], target.tensor)
+            to_input, to_parameters = torch_op.backward(grad.tensor)
+            if target is not None:
+                (_add if add else _copy)(to_input, target.tensor)
             for parameter, gradient in zip(op.parameters(), to_parameters, strict=True):
                 self._give(parameter, gradient)
 
-        self._do(f"gradient of {op.inputs[0]}", run, grad, *inputs, *[t for _, t, _ in targets])
+        written = () if target is None else (target,)
+        self._do(f"gradient of {source}", run, grad, *self._read(source)[1], *written)
 
 
 def _nodes(steps: Sequence[Step], level: int) -> Tensor | None:

@@ -37,8 +37,12 @@ class PlannedNorm(ABC):
     def __init__(self, executor: Executor, op: Normalise) -> None:
         self._executor, self._op = executor, op
         self._module: Any = op.module
-        self._x, self._touches = executor._read(op.inputs[0])
+        self._get_x, self._touches = executor._read(op.inputs[0])
         self._learns = executor.training and executor.program.learns(op.out)
+
+    def _x(self) -> Tensor:
+        """The input's rows; the user's features may stand in another order, which the kernels do not take."""
+        return self._get_x().contiguous()
 
     @abstractmethod
     def _run(self, out: Tensor) -> None:

@@ -150,6 +150,11 @@ class Attention(Op):
     symbol = "attention"
     moves = True
 
+    @property
+    def averages(self) -> bool:
+        """Whether the result is a mean over several heads, and not their rows themselves."""
+        return not self.concat and self.heads > 1
+
     def parameters(self) -> tuple[nn.Parameter, ...]:
         """What it learns."""
         return self.vectors

@@ -1,0 +1,220 @@
+"""Attention in the arena: the tasks of GAT's and GATv2's attention, forward and backward.
+
+The kernels keep a number or two per row and head for backward and, of GAT, what came along edges with a
+positive logit. Nothing is kept per edge.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from graphbraid.fullgraph.arena import Buffer
+from graphbraid.fullgraph.program import Attention
+from graphbraid.ops.aggregation import backend
+from graphbraid.ops.attention import both_ways, needs_ids
+from graphbraid.ops.dense import tall_gram, tall_product
+
+if TYPE_CHECKING:
+    from graphbraid.fullgraph.executor import Executor, Rows
+
+
+def plan_attention(executor: Executor, op: Attention) -> PlannedAttention:
+    """Plan the forward of ``op``; its :meth:`PlannedAttention.plan_backward` comes later."""
+    planned = (PlannedGat if op.kind == "gat" else PlannedGatv2)(executor, op)
+    planned.plan_forward()
+    return planned
+
+
+class PlannedAttention(ABC):
+    """One attention of an executor, and what its forward leaves for its backward."""
+
+    def __init__(self, executor: Executor, op: Attention) -> None:
+        self._executor, self._op = executor, op
+        self._csc = executor.steps[executor.program.level(op.inputs[0])].csc
+        self._learns = executor.training and executor.program.learns(op.out)
+        self._p = op.dropout if executor.training else 0.0
+        self._seed = executor.seeds.add() if self._p > 0 else lambda: 0
+        self._how: tuple[Any, ...] = ()
+        self._rows, self._touches = executor._read(op.inputs[0])
+        width = op.heads * op.channels
+        self._by_head = self._scratch("rows by head", self._csc.num_dst, width)
+        self._lse = self._scratch("log-sum-exp", self._csc.num_dst, op.heads)
+        self._kept: tuple[Rows, ...] = (self._by_head, self._lse)
+
+    @abstractmethod
+    def _attend(self) -> None:
+        """Run the forward kernel into the rows by head."""
+
+    @abstractmethod
+    def plan_backward(self) -> None:
+        """Plan the tasks of the gradients."""
+
+    def plan_forward(self) -> None:
+        """Plan the tasks that make the value."""
+        executor, op = self._executor, self._op
+        out = executor._values[op.out] = executor._new(op.out, op) if op.averages else self._by_head
+
+        def run() -> None:
+            num_loops = min(self._csc.num_src, self._csc.num_dst) if op.self_loops else 0
+            self._how = (op.negative_slope, num_loops, self._p, self._seed())
+            self._attend()
+
+        name = f"{op.out}: by head" if op.averages else op.out
+        executor._do(name, run, *self._touches, *self._kept)
+        if op.averages:
+            executor._do(op.out, lambda: _mean_of_heads(self._by_head.tensor, out.tensor), self._by_head, out)
+
+    def _scratch(self, name: str, rows: int, width: int) -> Rows:
+        from graphbraid.fullgraph.executor import Rows
+
+        return Rows(Buffer(f"{self._op.out}: {name}", (rows, width)), rows)
+
+    def _plan_head_grad(self, *, is_wide: bool) -> Rows:
+        """The gradient of each head's rows: the result's, or of a mean its share, once unless ``is_wide``."""
+        executor, op = self._executor, self._op
+        grad = executor._grads[op.out]
+        if not op.averages:
+            return grad
+        copies = op.heads if is_wide else 1
+        part = self._scratch("gradient by head", grad.count, copies * op.channels)
+
+        def run() -> None:
+            heads = part.tensor.view(-1, copies, op.channels)
+            heads.copy_(grad.tensor[:, None].expand_as(heads)).mul_(1 / op.heads)
+
+        executor._do(f"{op.out}: gradient by head", run, grad, part)
+        return part
+
+    def _target(self, source: str, rows: int, width: int) -> tuple[Rows, Rows | None]:
+        """Where the kernel writes ``source``'s gradient, and the sum that is then added to."""
+        if not self._executor.program.learns(source):
+            return self._scratch(f"gradient of {source}", rows, width), None
+        total, is_there = self._executor._grad_of(source)
+        return (self._scratch(f"gradient of {source}", rows, width), total) if is_there else (total, None)
+
+    def _plan_sum(self, part: Rows, total: Rows | None) -> None:
+        if total is not None:
+            source = self._op.inputs[0]
+            self._executor._do(f"gradient of {source}", lambda: total.tensor.add_(part.tensor), part, total)
+
+
+class PlannedGat(PlannedAttention):
+    """GAT: a logit is the sum of a number of the source and one of the destination, per head."""
+
+    def __init__(self, executor: Executor, op: Attention) -> None:
+        super().__init__(executor, op)
+        csc, heads = self._csc, op.heads
+        self._logits = (
+            self._scratch("source logits", csc.num_src, heads),
+            self._scratch("destination logits", csc.num_dst, heads),
+        )
+        self._above: tuple[Rows, ...] = ()
+        if self._learns and executor.placement is None:  # the kernels of other devices need none
+            self._above = (
+                self._scratch("rows above", csc.num_dst, heads * op.channels),
+                self._scratch("share above", csc.num_dst, heads),
+            )
+        self._kept = (*self._kept, *self._logits, *self._above)
+
+    def _attend(self) -> None:
+        rows = self._rows()
+        for vector, logit in zip(self._op.vectors, self._logits, strict=True):
+            tall_product(rows[: logit.count], _spread(vector), out=logit.tensor)
+        logits = [logit.tensor for logit in self._logits]
+        kept = [rows.tensor for rows in (self._by_head, self._lse, *self._above)]
+        backend(rows).gat_forward(self._csc.indptr, self._csc.indices, rows, *logits, *self._how, *kept)
+
+    def plan_backward(self) -> None:
+        """One walk over the edges by source; then the logits' gradients go on to rows and vectors."""
+        executor, op, source = self._executor, self._op, self._op.inputs[0]
+        grad = self._plan_head_grad(is_wide=False)
+        target, total = self._target(source, self._csc.num_src, op.heads * op.channels)
+        to_logits = tuple(
+            self._scratch("gradient of logits", logit.count, op.heads) for logit in self._logits
+        )
+
+        def run() -> None:
+            rows = self._rows()
+            inputs = rows, *(logit.tensor for logit in self._logits)
+            out, lse = self._by_head.tensor, self._lse.tensor
+            grads = target.tensor, *(logit.tensor for logit in to_logits)
+            above = [kept.tensor for kept in self._above]
+            ways = both_ways(self._csc, with_ids=needs_ids(rows, self._p))
+            backend(rows).gat_backward(*ways, *inputs, *self._how, out, lse, grad.tensor, *grads, *above)
+            for vector, logit in zip(op.vectors, to_logits, strict=True):
+                into = target.tensor[: logit.count]
+                tall_product(logit.tensor, _spread(vector).t(), out=into, add=True)
+                if vector.requires_grad:
+                    executor._give(vector, _own_heads(tall_gram(logit.tensor, rows[: logit.count])))
+
+        written = (*self._touches, *self._kept, grad, target, *to_logits)
+        executor._do(f"gradient of {source}", run, *written)
+        self._plan_sum(target, total)
+
+
+class PlannedGatv2(PlannedAttention):
+    """GATv2: a logit needs the rows of both ends."""
+
+    def __init__(self, executor: Executor, op: Attention) -> None:
+        super().__init__(executor, op)
+        self._own, own_touches = executor._read(op.inputs[-1])
+        self._touches = (*self._touches, *own_touches)
+
+    def _inputs(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self._rows(), self._own()[: self._csc.num_dst], self._op.vectors[0].detach()[0]
+
+    def _attend(self) -> None:
+        inputs = self._inputs()
+        kept = self._by_head.tensor, self._lse.tensor
+        backend(inputs[0]).gatv2_forward(self._csc.indptr, self._csc.indices, *inputs, *self._how, *kept)
+
+    def plan_backward(self) -> None:
+        """By destination, then by source."""
+        executor, op, csc = self._executor, self._op, self._csc
+        width, (vector,) = op.heads * op.channels, op.vectors
+        grad = self._plan_head_grad(is_wide=True)
+        source, own = op.inputs[0], op.inputs[-1]
+        target, total = self._target(source, csc.num_src, width)
+        own_grad = self._scratch("gradient of own rows", csc.num_dst, width)
+
+        def run() -> None:
+            inputs = self._inputs()
+            to_vector = torch.empty_like(inputs[2])
+            grads = target.tensor, own_grad.tensor, to_vector
+            out, lse = self._by_head.tensor, self._lse.tensor
+            call = backend(inputs[0]).gatv2_backward
+            call(*both_ways(csc), *inputs, *self._how, out, lse, grad.tensor, *grads)
+            if vector.requires_grad:
+                executor._give(vector, to_vector)
+
+        executor._do(f"gradient of {source}", run, *self._touches, *self._kept, grad, target, own_grad)
+        self._plan_sum(target, total)
+        if executor.program.learns(own):
+            whole, is_there = executor._grad_of(own)
+
+            def join() -> None:
+                rows = whole.tensor[: csc.num_dst]
+                rows.add_(own_grad.tensor) if is_there else rows.copy_(own_grad.tensor)
+
+            executor._do(f"gradient of {own}", join, own_grad, whole)
+
+
+def _mean_of_heads(by_head: Tensor, out: Tensor) -> None:
+    torch.mean(by_head.view(out.shape[0], -1, out.shape[1]), 1, out=out)
+
+
+def _spread(vector: Tensor) -> Tensor:
+    """``(heads * channels, heads)``: each head's vector over its own rows, zeros elsewhere."""
+    heads = vector.shape[1]
+    own = torch.eye(heads, dtype=vector.dtype, device=vector.device)
+    return (vector.detach()[0][:, :, None] * own[:, None]).flatten(0, 1)
+
+
+def _own_heads(gram: Tensor) -> Tensor:
+    """``(heads, channels)``: of ``(heads, heads * channels)`` the part of each head with itself."""
+    heads = gram.shape[0]
+    return gram.view(heads, heads, -1).diagonal(dim1=0, dim2=1).t().contiguous()
