@@ -20,7 +20,7 @@ from graphbraid.fullgraph.levels import reach, towards
 from graphbraid.fullgraph.placement import Placement
 from graphbraid.graph import SparseFeatures
 
-RECORDED = ("gcn", "sage", "mlp", "gin")
+RECORDED = ("gcn", "sage", "mlp", "gin", "gat", "gatv2")
 OTHERS = ("gin", "gat", "gatv2", "batch norm, gelu")  # some of their operations may run through autograd
 GRAPHS = {
     "directed": {},
