@@ -62,6 +62,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--without", nargs="*", default=[], help="lowering passes to switch off")
+    parser.add_argument("--storage", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--explain", action="store_true", help="print the lowered program, too")
     options = parser.parse_args()
     torch.manual_seed(0)
@@ -77,7 +78,7 @@ def main() -> None:
     widths = [parts["x"].shape[1], *[options.hidden] * (options.layers - 1), num_classes]
     model = Net(options.model, widths, options.heads)
     started = time.perf_counter()
-    engine = graphbraid.compile(model, graph, passes=ALL - set(options.without))
+    engine = graphbraid.compile(model, graph, passes=ALL - set(options.without), storage=options.storage)
     engine()
     compile_seconds = time.perf_counter() - started
     optimizer = torch.optim.Adam(model.parameters(), 0.01, fused=True)

@@ -88,6 +88,35 @@ def test_any_choice_of_passes_gives_the_same_numbers(name, kind, passes, seed):
     assert_same(model, graph, graphbraid.compile(model, graph, passes=passes))
 
 
+@pytest.mark.parametrize("name", ["gcn", "sage", "gin", "gat", "mlp"])
+def test_rows_may_be_rounded_before_they_are_aggregated(name):
+    graph = make_graph(symmetric=True)
+    torch.manual_seed(1)
+    model = MODELS[name](dropout=0.0)
+    exact, rounded = (graphbraid.compile(model, graph, storage=s) for s in ("float32", "bfloat16"))
+    expected, actual = loss_of(exact(), graph), loss_of(rounded(), graph)
+    torch.testing.assert_close(actual, expected, rtol=2e-2, atol=0)
+    assert torch.equal(actual, expected) == (name in ("gat", "mlp"))  # those aggregate nothing
+    for a, b in zip(gradients(model, actual), gradients(model, expected), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=2e-2 * float(b.abs().max() + 1e-3))
+    assert "bfloat16" in rounded.explain() or name in ("gat", "mlp")
+
+
+def test_storage_has_two_names():
+    graph = make_graph()
+    with pytest.raises(ConfigError, match="storage must be one of float32, bfloat16; got 'float16'"):
+        graphbraid.compile(MODELS["gcn"](dropout=0.0), graph, storage="float16")
+
+
+def test_hoisting_takes_no_more_than_it_is_given():
+    graph = make_graph()
+    nodes, model = graph.split("train"), MODELS["gcn"](dropout=0.0)
+    assert "aggregated once" in Engine(model, graph, nodes, rates=Rates()).explain()
+    refused = Engine(model, graph, nodes, rates=Rates(), hoist_bytes=100).explain()
+    assert "of the 0.0001 MB allowed" in refused
+    assert "hoist_bytes allows more" in refused
+
+
 @pytest.mark.parametrize("name", ["gcn", "sage", "gin", "layer norm, elu"])
 def test_dropout_masks_belong_to_nodes_so_that_pruning_changes_nothing(name):
     graph = make_graph()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from graphbraid.fullgraph.device import Device, device_for
-from graphbraid.fullgraph.engine import ALL, Engine
+from graphbraid.fullgraph.engine import ALL, HOIST_BYTES, Engine
 from graphbraid.fullgraph.executor import Executor
 from graphbraid.fullgraph.levels import whole_graph
 from graphbraid.fullgraph.placement import WORKSPACE_BYTES, Sizes, on_place
@@ -59,6 +60,8 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
     nodes: Tensor | str = "train",
     passes: Iterable[str] = ALL,
     device: Device | torch.device | str | None = None,
+    storage: str = "float32",
+    hoist_bytes: int = HOIST_BYTES,
 ) -> Engine | Uncompiled:
     """Lower a model over a whole graph to the cheapest equal program.
 
@@ -85,16 +88,20 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
         passes: names of the lowering passes that may run (:data:`graphbraid.fullgraph.ALL`).
         device: the CPU or a CUDA device, where the parameters must be; None: where they are. What a step
             reads of the graph is copied there once; outputs are there.
+        storage: ``float32``, or ``bfloat16`` to round rows before they are aggregated: sums stay float32,
+            edges read half the bytes, and results differ by that rounding.
+        hoist_bytes: what an aggregation of the features that is computed once may take.
 
     Raises:
-        ConfigError: a node is out of range or named twice, no pass has such a name, or the parameters are not
-            on ``device``.
+        ConfigError: a node is out of range or named twice, no pass or storage has such a name, or the
+            parameters are not on ``device``.
         DataError: the graph has no features or no such split.
         ResourceError: there is too little memory; says how much is needed and what would fit.
     """
     ids = graph.split(nodes) if isinstance(nodes, str) else nodes
     try:
-        return Engine(model, graph, ids, passes=passes, device=device)
+        options: dict[str, Any] = {"device": device, "storage": storage, "hoist_bytes": hoist_bytes}
+        return Engine(model, graph, ids, passes=passes, **options)
     except NotLoweredError as why:
         return Uncompiled(model, graph, ids, why, device_for(model, device).place)
 

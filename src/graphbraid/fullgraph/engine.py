@@ -28,6 +28,9 @@ ALL = frozenset({*lower.PASSES, "prune", "symmetry"})
 """Names of all lowering decisions; each can be switched off."""
 PRUNE_BELOW = 0.95
 """Share of the edges below which leaving out the others pays."""
+HOIST_BYTES = 1 << 28
+"""What a hoisted aggregation may take unless told otherwise: time is not worth any amount of memory."""
+STORAGE = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _MEGA = 1e6
 
 
@@ -46,6 +49,8 @@ class Engine:
         rates: what the cost model weighs; None: this machine's, measured once
             (:func:`graphbraid.fullgraph.measure.machine_rates`).
         device: where to run; None: where the model's parameters are.
+        storage: see :func:`graphbraid.compile`.
+        hoist_bytes: see :func:`graphbraid.compile`.
 
     Raises:
         NotLoweredError: names the part of the model that has no lowered form.
@@ -64,6 +69,8 @@ class Engine:
         passes: Iterable[str] = ALL,
         rates: Rates | None = None,
         device: Device | torch.device | str | None = None,
+        storage: str = "float32",
+        hoist_bytes: int = HOIST_BYTES,
     ) -> None:
         if graph.x is None:
             raise DataError(
@@ -72,6 +79,7 @@ class Engine:
         self.model = model
         self._passes, self._device = _checked_passes(passes), device_for(model, device)
         self._nodes = _checked_nodes(nodes, graph.num_nodes)
+        self._storage, self._hoist_bytes = _checked_storage(storage, self._device), hoist_bytes
         read = read_model(model, int(graph.x.shape[1]))
         self._rates = rates or machine_rates(self._device)
         graph = on_place(graph, HOST.place)  # where levels and reverses are made, whatever the device
@@ -179,11 +187,12 @@ class Engine:
         return towards(csc, reached), Decision(name="prune", taken=True, what=what)
 
     def _lower(self, program: Program, steps: list[Step], *, skip: str = "") -> Program:
-        available = self._device.free_bytes() or 0
-        facts: Facts = facts_of(self._graph, steps, self._rates, hoist_bytes=available // 2)
-        for name, run in lower.PASSES.items():
-            if name in self._passes and name != skip:
-                program = run(program, facts)
+        names = [name for name in lower.PASSES if name in self._passes and name != skip]
+        available = (self._device.free_bytes() or 0) // 2
+        hoist_bytes = min(self._hoist_bytes, available) if "hoist" in names else 0
+        facts: Facts = facts_of(self._graph, steps, self._rates, hoist_bytes, self._storage)
+        for name in names:
+            program = lower.PASSES[name](program, facts)
         return program
 
     def _make_evaluation(self) -> Executor:
@@ -220,6 +229,14 @@ def _checked_passes(passes: Iterable[str]) -> frozenset[str]:
     if unknown := sorted(chosen - ALL):
         raise ConfigError(f"no lowering pass is called {unknown[0]!r}; there are {', '.join(sorted(ALL))}")
     return chosen
+
+
+def _checked_storage(storage: str, device: Device) -> torch.dtype:
+    if storage not in STORAGE:
+        raise ConfigError(f"storage must be one of {', '.join(STORAGE)}; got {storage!r}")
+    if storage != "float32" and not device.is_host:
+        raise ConfigError("on a device rows are stored in float32; storage='bfloat16' needs the CPU")
+    return STORAGE[storage]
 
 
 def _checked_nodes(nodes: Tensor, num_nodes: int) -> Tensor:

@@ -363,12 +363,24 @@ class Executor:
     def _forward_aggregate(self, op: Aggregate) -> None:
         how, add = self._aggregation(op), len(op.inputs) == 2
         out = self._result(op)
-        x, touches = self._read(op.inputs[0])
+        x, touches = self._rounded(op, *self._read(op.inputs[0]))
 
         def run() -> None:
             kernels.aggregate(how, x(), out.tensor, out.tensor if add else None)
 
         self._do(op.out, run, out, *touches)
+
+    def _rounded(
+        self, op: Aggregate, x: Callable[[], Tensor], touches: tuple[Rows, ...]
+    ) -> tuple[Callable[[], Tensor], tuple[Rows, ...]]:
+        """``x`` in the dtype that an aggregation reads its rows in."""
+        if op.rows == torch.float32 or not touches:
+            return x, touches
+        (rows,) = touches
+        width = rows.buffer.shape[1]
+        small = Rows(Buffer(f"{op.out}: rounded rows", (rows.count, width), op.rows), rows.count)
+        self._do(f"{op.out}: round", lambda: _copy(x(), small.tensor), *touches, small)
+        return lambda: small.tensor, (small,)
 
     def _forward_own(self, op: Own) -> None:
         level = self.program.level(op.out)
@@ -484,12 +496,13 @@ class Executor:
             self._pass_on(op, op.inputs[1])
         if not self.program.learns(source):
             return
+        given, touches = self._rounded(op, lambda: grad.tensor, (grad,))
         target, add = self._grad_of(source)
 
         def run() -> None:
-            kernels.aggregate_backward(how, grad.tensor, target.tensor, target.tensor if add else None)
+            kernels.aggregate_backward(how, given(), target.tensor, target.tensor if add else None)
 
-        self._do(f"gradient of {source}", run, grad, target)
+        self._do(f"gradient of {source}", run, target, *touches)
 
     def _backward_own(self, op: Own) -> None:
         """Its gradient is the start of its source's, and was written there."""

@@ -42,9 +42,13 @@ class Facts:
     in_channels: int
     density: float
     """Share of the features that is not zero."""
+    is_sparse: bool
+    """Whether the graph holds its features in CSR."""
     hoist_bytes: int
     """Bytes a hoisted aggregation may take."""
     rates: Rates
+    storage: torch.dtype = torch.float32
+    """What rows may be rounded to before they are aggregated: float32 or bfloat16."""
 
     def aggregate_seconds(self, step: int, width: int) -> float:
         """Time of an aggregation over the edges of a step."""
@@ -61,7 +65,13 @@ class Facts:
         return rows * self.in_channels * self.density * vectors / self.rates.sparse_values
 
 
-def facts_of(graph: Graph, steps: list[Step], rates: Rates, hoist_bytes: int) -> Facts:
+def facts_of(
+    graph: Graph,
+    steps: list[Step],
+    rates: Rates,
+    hoist_bytes: int,
+    storage: torch.dtype = torch.float32,
+) -> Facts:
     """The sizes of a graph and of the levels that ``steps`` lead through."""
     x = graph.x
     assert x is not None
@@ -71,8 +81,10 @@ def facts_of(graph: Graph, steps: list[Step], rates: Rates, hoist_bytes: int) ->
         edges=tuple(step.csc.num_edges for step in steps),
         in_channels=int(x.shape[1]),
         density=density(x),
+        is_sparse=isinstance(x, SparseFeatures),
         hoist_bytes=hoist_bytes,
         rates=rates,
+        storage=storage,
     )
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import torch
+
 from graphbraid.fullgraph.facts import Facts
 from graphbraid.fullgraph.program import (
     INPUT,
@@ -42,6 +44,8 @@ def choose_input_path(program: Program, facts: Facts) -> Program:
     rows = facts.rows[0]
     sparse = 2 * facts.sparse_seconds(rows, width)
     dense = 2 * facts.multiply_seconds(rows, facts.in_channels, width)
+    if not facts.is_sparse:  # then hoisting would make the features dense twice
+        dense -= _hoist_seconds(program, facts)
     takes_sparse = sparse < dense
     ops = _own_after_linear(program) if takes_sparse else program.ops
     what = f"{'sparse' if takes_sparse else 'dense'}: {facts.density:.4g} of the features are not zero"
@@ -86,17 +90,15 @@ def hoist(program: Program, facts: Facts) -> Program:
     aggregate, linear = found
     if program.settings.get("input_path") == "sparse":
         return _decided(program, "hoist", False, "the features stay sparse, which aggregated they would not")
-    nbytes = 4 * facts.rows[1] * facts.in_channels
-    if nbytes > facts.hoist_bytes:
-        what = f"aggregated features would take {_bytes(nbytes)} of the {_bytes(facts.hoist_bytes)} allowed"
-        return _decided(program, "hoist", False, what)
-    width = program.width(linear.out) if linear is not None else facts.in_channels
-    runs = 2 * facts.aggregate_seconds(0, min(width, facts.in_channels))
-    product = 2 * facts.multiply_seconds(facts.rows[0], facts.in_channels, width)
-    hoisted = 2 * facts.multiply_seconds(facts.rows[1], facts.in_channels, width)
-    saves = runs + (product - hoisted if linear is not None else 0.0)
+    nbytes, saves = _hoisted_bytes(facts), _hoist_seconds(program, facts, whatever_it_takes=True)
     if saves <= 0:
         return _decided(program, "hoist", False, "it would not save time")
+    if nbytes > facts.hoist_bytes:
+        what = (
+            f"aggregated features would take {_bytes(nbytes)} of the {_bytes(facts.hoist_bytes)} allowed, "
+            f"and save {_seconds(saves)} an epoch; hoist_bytes allows more"
+        )
+        return _decided(program, "hoist", False, what)
     once = f"{aggregate.out}_once" if linear is not None else aggregate.out
     ops: list[Op] = []
     for op in program.ops:
@@ -108,6 +110,23 @@ def hoist(program: Program, facts: Facts) -> Program:
             ops.append(op)
     what = f"features aggregated once, {_bytes(nbytes)}"
     return _decided(program, "hoist", True, what, saves=f"{_seconds(saves)} an epoch", ops=tuple(ops))
+
+
+def _hoisted_bytes(facts: Facts) -> int:
+    return 4 * facts.rows[1] * facts.in_channels
+
+
+def _hoist_seconds(program: Program, facts: Facts, *, whatever_it_takes: bool = False) -> float:
+    """What hoisting saves in an epoch; 0 where it cannot be done or takes too much memory."""
+    found = _first_aggregation(program)
+    if found is None or (_hoisted_bytes(facts) > facts.hoist_bytes and not whatever_it_takes):
+        return 0.0
+    _, linear = found
+    width = program.width(linear.out) if linear is not None else facts.in_channels
+    runs = 2 * facts.aggregate_seconds(0, min(width, facts.in_channels))
+    product = 2 * facts.multiply_seconds(facts.rows[0], facts.in_channels, width)
+    hoisted = 2 * facts.multiply_seconds(facts.rows[1], facts.in_channels, width)
+    return runs + (product - hoisted if linear is not None else 0.0)
 
 
 def _first_aggregation(program: Program) -> tuple[Aggregate, Linear | None] | None:
@@ -236,6 +255,32 @@ def _merge_additions(program: Program) -> tuple[Op, ...] | None:
     return None
 
 
+def store(program: Program, facts: Facts) -> Program:
+    """Round rows to bfloat16 before they are aggregated, where asked for: half the bytes read per edge."""
+    if facts.storage == torch.float32:
+        return _decided(program, "storage", False, "float32 rows; storage='bfloat16' halves what edges read")
+    saved, ops = 0.0, []
+    for op in program.ops:
+        if not isinstance(op, Aggregate):
+            ops.append(op)
+            continue
+        step, width = program.level(op.inputs[0]), program.width(op.out)
+        passes = 1 + program.learns(op.inputs[0])
+        rounding = 6.0 * facts.rows[step] * width / facts.rates.stream_bytes
+        saved += passes * (facts.aggregate_seconds(step, width) / 2 - rounding)
+        ops.append(replace(op, rows=facts.storage))
+    what = "rows are rounded to bfloat16 before they are aggregated, sums are float32"
+    taken = any(isinstance(op, Aggregate) for op in ops)
+    return _decided(
+        program,
+        "storage",
+        taken,
+        what if taken else "nothing is aggregated",
+        saves=_seconds(saved),
+        ops=tuple(ops),
+    )
+
+
 def couples_rows(program: Program) -> bool:
     """Whether a row's result depends on rows that no edge leads from, so that none may be left out."""
     return any(isinstance(op, Module | Normalise) and op.couples_rows for op in program.ops)
@@ -246,6 +291,7 @@ PASSES: dict[str, Pass] = {
     "hoist": hoist,
     "order": order,
     "fuse": fuse,
+    "storage": store,
 }
 """In the order they run."""
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+import torch
 from torch import nn
 
 INPUT = "x"
@@ -68,12 +69,15 @@ class Aggregate(Op):
     """``out[v] = sum over in-neighbours u of a[v, u] x[u]``, plus the second input where one is given."""
 
     adjacency: Adjacency
+    rows: torch.dtype = torch.float32
+    """What the rows are rounded to before they are read; sums are float32."""
     symbol = "aggregate"
     moves = True
 
     def details(self) -> str:
         """What to print after the inputs."""
-        return str(self.adjacency)
+        rounded = "" if self.rows == torch.float32 else f", {str(self.rows).removeprefix('torch.')} rows"
+        return f"{self.adjacency}{rounded}"
 
 
 @dataclass(frozen=True, kw_only=True)
