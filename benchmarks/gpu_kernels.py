@@ -61,6 +61,8 @@ def cases(csc: Csc, width: int) -> list[Case]:
         torch.empty(rows, HEADS, device=place),
     ]
     ids = torch.randperm(rows, generator=draw, device=place)
+    row_moments = (values(rows), values(rows))
+    column_grads = (torch.empty(width, device=place), torch.empty(width, device=place))
     how, table = Aggregation(csc=csc), x.view(torch.uint8).view(rows, -1)
     copied = torch.empty_like(table)
     weight = values(width, 32)
@@ -100,6 +102,17 @@ def cases(csc: Csc, width: int) -> list[Case]:
             lambda: kernels.epilogue_backward(grad, out, 1, 0.01, 0.5, 7, x, bias),
             3 * matrix_bytes,
         ),
+        Case(
+            "layer norm",
+            lambda: kernels.layer_norm(x, bias, bias, 1e-5, out, *row_moments),
+            2 * matrix_bytes + 8 * rows,
+        ),
+        Case(
+            "layer norm backward",
+            lambda: kernels.layer_norm_backward(grad, x, bias, *row_moments, out, *column_grads),
+            3 * matrix_bytes + 8 * rows,
+        ),
+        Case("column moments", lambda: kernels.column_moments(x, *column_grads), matrix_bytes),
         Case("gather rows", lambda: kernels.gather_rows(table, ids, copied), 2 * matrix_bytes + 8 * rows),
         Case(
             "product with a weight",

@@ -12,19 +12,34 @@ WAITS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::item", "aten::equa
 class Recorder(TorchDispatchMode):
     """The calls of torch's operators, with the very tensors they took and gave.
 
-    As under a CUDA graph, numbers stay as they were, tensors are read anew, and waiting for a value fails.
+    As under a CUDA graph, numbers stay as they were, tensors are read anew, and waiting for a value fails;
+    what the recorded calls wrote is undone.
     """
 
     def __init__(self):
         super().__init__()
-        self.calls = []
+        self.calls, self._before = [], {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func.name().split(".")[0] in WAITS:
             raise NotRecordedError(f"{func.name()} reads a value on the host")
+        self._keep(func, args, kwargs or {})
         out = func(*args, **(kwargs or {}))
         self.calls.append((func, args, kwargs or {}, out))
         return out
+
+    def _keep(self, func, args, kwargs):
+        """What a call will write over, as it was before the first to do so."""
+        for i, argument in enumerate(func._schema.arguments):
+            value = kwargs.get(argument.name, args[i] if i < len(args) else None)
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                for tensor in tree_leaves(value):
+                    storage = tensor.untyped_storage()
+                    self._before.setdefault(storage.data_ptr(), (storage, storage.clone()))
+
+    def undo(self):
+        for storage, before in self._before.values():
+            storage.copy_(before)
 
     def replay(self):
         for func, args, kwargs, out in self.calls:
@@ -62,6 +77,7 @@ class FakeDevice(Device):
         recorder = Recorder()
         with recorder:
             run()
+        recorder.undo()
         self.num_records += 1
 
         def replay():

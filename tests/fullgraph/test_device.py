@@ -20,7 +20,7 @@ from graphbraid.fullgraph.levels import reach, towards
 from graphbraid.fullgraph.placement import Placement
 from graphbraid.graph import SparseFeatures
 
-RECORDED = ("gcn", "sage", "mlp")
+RECORDED = ("gcn", "sage", "mlp", "gin", "gat", "gatv2")
 OTHERS = ("gin", "gat", "gatv2", "batch norm, gelu")  # some of their operations may run through autograd
 GRAPHS = {
     "directed": {},
@@ -165,6 +165,21 @@ def test_a_parameter_with_other_memory_is_recorded_anew():
     expected = loss_of(engine.model(graph.x, graph.csc)[graph.split("train")], graph)
     torch.testing.assert_close(loss_of(engine(), graph), expected, rtol=1e-4, atol=1e-5)
     assert device.num_records == 4
+
+
+def test_modules_in_another_mode_than_recorded_run_as_they_are():
+    graph, device = make_graph(), FakeDevice()
+    results = []
+    for where in (None, device):
+        engine = make_engine(graph, "gin", device=where, p=0.0)
+        found = epochs(engine, graph, 3)
+        engine.model.eval()
+        loss = loss_of(engine(), graph)  # by the running statistics
+        found += [loss.detach(), *gradients(engine.model, loss)]
+        engine.model.train()
+        results.append(found + epochs(engine, graph, 2))
+    assert_alike(*results)
+    assert (device.num_records, device.num_replays) == (2, 8)
 
 
 def test_gradients_that_a_caller_keeps_are_not_written_over():

@@ -7,8 +7,10 @@ from torch import nn
 
 from graphbraid import Trainer
 from graphbraid import nn as gnn
-from graphbraid.errors import TrainingError
+from graphbraid.errors import ConfigError, TrainingError
+from graphbraid.fullgraph.device import HOST
 from graphbraid.hardware import Hardware
+from graphbraid.train import whole
 
 
 def losses(trainer):
@@ -81,6 +83,13 @@ def test_auto_chooses_by_the_free_memory(monkeypatch, free, mode, words):
     trainer = make(mode="auto")
     assert trainer.config.mode == mode
     assert words in trainer.mode_reason
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="auto would be the CUDA device")
+def test_the_device_of_a_configuration_is_the_engine_s():
+    assert whole.device_named("auto") is whole.device_named("cpu") is HOST
+    with pytest.raises(ConfigError, match="'cuda:1' is not here"):
+        whole.device_named("cuda:1")
 
 
 def test_auto_samples_what_cannot_be_lowered():

@@ -6,6 +6,8 @@ each. Whatever a kernel was given by value stays as it was; what it reads from m
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 
 from graphbraid.errors import ConfigError
@@ -85,14 +87,19 @@ class Cuda(Device):
     def _capture(self, run: Run) -> Run:
         if self._stream is None:
             self._stream = torch.cuda.Stream(self.place)  # type: ignore[no-untyped-call]
-        graph = torch.cuda.CUDAGraph()
+        graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+        # Thread-local: the loader's threads may allocate pinned memory meanwhile.
+        capture = torch.cuda.graph(graph, pool, self._stream, capture_error_mode="thread_local")
         try:
-            # Thread-local: the loader's threads may allocate pinned memory meanwhile.
-            with (
-                torch.cuda.device(self.place),
-                torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"),
-            ):
+            with torch.cuda.device(self.place), capture:
                 run()
         except RuntimeError as error:
+            _leave(self.place, pool)
             raise NotRecordedError(str(error).splitlines()[0]) from error
         return graph.replay
+
+
+def _leave(place: torch.device, pool: tuple[int, int]) -> None:
+    """Tell the allocator that a capture that failed is over, or it would refuse the next one."""
+    with contextlib.suppress(AttributeError, RuntimeError):  # private to PyTorch, or done already
+        torch._C._cuda_endAllocateToPool(place.index, pool)

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.fullgraph import lower
-from graphbraid.fullgraph.device import Device, device_for
+from graphbraid.fullgraph.device import HOST, Device, device_for
 from graphbraid.fullgraph.executor import Executor
 from graphbraid.fullgraph.facts import Facts, Rates, facts_of
 from graphbraid.fullgraph.levels import Step, reach, towards, whole_graph
@@ -78,11 +78,11 @@ class Engine:
             )
         self.model = model
         self._passes, self._device = _checked_passes(passes), device_for(model, device)
-        self._nodes = _checked_nodes(nodes.cpu(), graph.num_nodes)
+        self._nodes = _checked_nodes(nodes, graph.num_nodes)
         self._storage, self._hoist_bytes = _checked_storage(storage, self._device), hoist_bytes
         read = read_model(model, int(graph.x.shape[1]))
         self._rates = rates or machine_rates(self._device)
-        graph = on_place(graph)
+        graph = on_place(graph, HOST.place)  # where levels and reverses are made, whatever the device
         self._csc, shared = with_shared_transpose(graph.csc, wanted="symmetry" in self._passes)
         self._graph = graph if self._csc is graph.csc else graph.replace(csc=self._csc)
         self._steps, pruned = self._levels(read)

@@ -52,7 +52,7 @@ class Placement:
         return host.to(self.place, copy=True)
 
     def array(self, host: Tensor | None) -> Tensor | None:
-        """The copy of a 1-d tensor that outlives this placement; the start of another's where it is that."""
+        """A 1-d tensor's copy, made once: where the tensor starts another, so does its copy."""
         if host is None:
             return None
         if host.numel() == 0 or not host.is_contiguous():
@@ -178,11 +178,8 @@ class Sizes(Placement):
             self.nbytes += csc.indices.nbytes + 2 * 8 * (csc.num_src + 1)
 
 
-def on_place(graph: Graph, place: torch.device = torch.device("cpu")) -> Graph:  # noqa: B008 - a constant
-    """The graph with its topology and features at a place; itself where they are there.
-
-    On the CPU levels and reverses are made, whatever the device.
-    """
+def on_place(graph: Graph, place: torch.device) -> Graph:
+    """The graph with its topology and features at a place; itself where they are there."""
     csc, x = graph.csc, graph.x
     if csc.indptr.device != place:
         weight = None if csc.weight is None else csc.weight.to(place)

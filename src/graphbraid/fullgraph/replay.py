@@ -12,7 +12,7 @@ from graphbraid.fullgraph.device import NotRecordedError, Run
 from graphbraid.fullgraph.executor import Executor
 from graphbraid.fullgraph.levels import Step
 from graphbraid.fullgraph.placement import Placement
-from graphbraid.fullgraph.program import Program
+from graphbraid.fullgraph.program import Module, Normalise, Program
 from graphbraid.graph import Graph
 
 
@@ -25,14 +25,17 @@ class Recording:
     gradients: dict[int, Tensor]
     """What a replay of ``backward`` writes, by parameter."""
     addresses: tuple[int, ...]
-    """Where the parameters were."""
+    """Where the parameters and the modules' own numbers were."""
+    modes: tuple[bool, ...]
+    """Which modules were training."""
 
 
 class ReplayingExecutor(Executor):
     """An :class:`Executor` on a device that records its passes after the first whole step.
 
     That step compiles kernels and chooses among them. A recording holds addresses: the arena's and the
-    graph's do not change; where a parameter was given other memory, the passes are recorded anew.
+    graph's do not change; where a parameter was given other memory, the passes are recorded anew. While
+    modules are in another mode than recorded, passes run call by call.
     """
 
     def __init__(
@@ -42,6 +45,9 @@ class ReplayingExecutor(Executor):
         self._device = placement.device
         self._recording: Recording | None = None
         self._num_steps = 0
+        self._modules = [op.module for op in program.ops if isinstance(op, Module | Normalise)]
+        self._replays: Recording | None = None
+        """What the last forward pass was a replay of."""
         by_torch = self.run_by_torch()
         self.why_not = f"{by_torch[0]} runs through PyTorch's autograd" if by_torch else ""
         """Why the passes are not recorded; empty where they are, or will be."""
@@ -56,18 +62,20 @@ class ReplayingExecutor(Executor):
             self._recording = None
         if self._recording is None and self._num_steps > 0 and not self.why_not:
             self._recording = self._record()
-        if self._recording is None:
+        recorded = self._recording
+        self._replays = recorded if recorded is not None and recorded.modes == self._modes() else None
+        if self._replays is None:
             super()._run_forward()
         else:
-            self._recording.forward()
+            self._replays.forward()
 
     def _run_backward(self) -> dict[int, Tensor]:
         self._num_steps += 1
-        if self._recording is None:
+        if self._replays is None:
             return super()._run_backward()
-        self._recording.backward()
+        self._replays.backward()
         # Copies: the next step writes over the recorded ones, which a caller may have kept.
-        return {key: grad.clone() for key, grad in self._recording.gradients.items()}
+        return {key: grad.clone() for key, grad in self._replays.gradients.items()}
 
     def _record(self) -> Recording | None:
         random_state = torch.get_rng_state()
@@ -81,7 +89,11 @@ class ReplayingExecutor(Executor):
             torch.set_rng_state(random_state)
             self.why_not = "an operation draws random numbers on the host"
             return None
-        return Recording(forward, backward, self._gradients, self._addresses())
+        return Recording(forward, backward, self._gradients, self._addresses(), self._modes())
 
     def _addresses(self) -> tuple[int, ...]:
-        return tuple(parameter.data_ptr() for parameter in self.program.parameters())
+        numbers = (number for module in self._modules for number in module.buffers())
+        return tuple(tensor.data_ptr() for tensor in (*self.program.parameters(), *numbers))
+
+    def _modes(self) -> tuple[bool, ...]:
+        return tuple(module.training for module in self._modules)

@@ -173,7 +173,7 @@ class PickedAggregation:
 def multiply(matrix: Tensor, x: Tensor, addend: Tensor | None, out: Tensor) -> None:
     """``out = matrix x (+ addend)`` by torch.sparse; ``addend`` may be ``out`` or its first rows."""
     if addend is None:
-        torch.mm(matrix, x, out=out)
+        torch.addmm(out, matrix, x, beta=0, out=out)  # torch.mm would make a matrix of zeros to add
         return
     count = addend.shape[0]
     if addend.data_ptr() != out.data_ptr():

@@ -38,14 +38,19 @@ def results(device, name, kind):
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("sage", {"symmetric": True}), ("gcn", {"sparse": True, "density": 0.1})],
+    [("sage", {"symmetric": True}), ("gcn", {"sparse": True, "density": 0.1}), ("gat residual", {})],
 )
 def test_the_engine_trains_as_on_the_compiled_kernels(device, short_segments, monkeypatch, name, kind):
     expected = results(None, name, kind)
     monkeypatch.setenv(VARIABLE, OURS)
     if device.type == "cpu":
         triton_kernels = importlib.import_module("graphbraid.ops.triton")
-        for module in ("ops.aggregation", "fullgraph.kernels"):
+        for module in (
+            "ops.aggregation",
+            "ops.attention",
+            "fullgraph.kernels",
+            "fullgraph.planned_attention",
+        ):
             loaded = importlib.import_module(f"graphbraid.{module}")
             monkeypatch.setattr(loaded, "backend", lambda tensor: triton_kernels)
         monkeypatch.setattr("graphbraid.fullgraph.kernels.seed_for", lambda rows, seed: seed)
