@@ -56,7 +56,7 @@ def assert_epoch_is_the_references(running, csc, config, schedule, *, x=None, ep
     assert steps == list(range(first, schedule.num_steps))
 
 
-def seeds_of(num_nodes, count=20):
+def seeds_of(num_nodes, count=14):
     return torch.from_numpy(np.random.default_rng(1).integers(0, num_nodes, count))  # some of them twice
 
 
@@ -66,10 +66,8 @@ def seeds_of(num_nodes, count=20):
 def test_batches_equal_the_references_bit_for_bit(pipeline, layout, replace, weighted):
     for (nodes, edges, wide), fanouts in [
         ((60, 500, False), (4, 3)),
-        ((60, 500, True), (2, 3, 2)),
-        ((60, 500, False), (-1, 2)),
-        ((200, 900, False), (2, -1)),
-        ((60, 500, False), (17, 0, 3)),
+        ((60, 500, True), (17, 0, 3)),
+        ((90, 500, False), (-1, 2, -1)),
         ((3, 2, False), (2, 2)),
         ((5, 0, False), (2, 1)),
     ]:
@@ -89,7 +87,7 @@ def test_batches_equal_the_references_bit_for_bit(pipeline, layout, replace, wei
         assert_epoch_is_the_references(running, csc, config, schedule, x=x)
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_graph_and_any_options_give_the_references_batches(pipeline, data):
     nodes = data.draw(st.integers(1, 40))

@@ -104,6 +104,8 @@ def floyd_kernel(
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
     begin, num_rows = rows_of_hop(node_bounds, hop, BLOCKS)
+    if tl.program_id(0) * ROWS >= num_rows:  # the grid has room for the most rows a batch can have
+        return
     live = row < num_rows
     node = tl.load(n_id + begin + row, mask=live, other=0)
     start, degree = edges_of_rows(indptr, node, live)
@@ -176,6 +178,8 @@ def repeat_kernel(
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     begin, num_rows = rows_of_hop(node_bounds, hop, BLOCKS)
+    if tl.program_id(0) * ROWS >= num_rows:  # the grid has room for the most rows a batch can have
+        return
     live = row < num_rows
     node = tl.load(n_id + begin + row, mask=live, other=0)
     start, degree = edges_of_rows(indptr, node, live)

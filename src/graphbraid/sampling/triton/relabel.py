@@ -55,7 +55,7 @@ def stamped(era, value):
     return (tl.cast(era, tl.int64) << 32) | value
 
 
-@triton.jit(do_not_specialize=["num_seeds", "hop", "era"])
+@triton.jit(do_not_specialize=["num_seeds", "hop", "era"], do_not_specialize_on_alignment=["num_edges_ptr"])
 def claim_kernel(
     positions,  # (num_edges,) int64 of the hop's edges, in the graph
     indices,  # (graph's edges,) int32 or int64 source nodes
@@ -78,7 +78,9 @@ def claim_kernel(
     tl.atomic_min(table + node, stamped(era, base + e), mask=live, sem="relaxed")
 
 
-@triton.jit(do_not_specialize=["num_seeds", "hop", "capacity"])
+@triton.jit(
+    do_not_specialize=["num_seeds", "hop", "capacity"], do_not_specialize_on_alignment=["num_edges_ptr"]
+)
 def first_kernel(
     ids,
     num_edges_ptr,
@@ -101,7 +103,10 @@ def first_kernel(
     tl.store(is_first + e, (live & (held == own)).to(tl.int32), mask=e < capacity)
 
 
-@triton.jit(do_not_specialize=["num_seeds", "hop", "capacity", "era"])
+@triton.jit(
+    do_not_specialize=["num_seeds", "hop", "capacity", "era"],
+    do_not_specialize_on_alignment=["num_edges_ptr"],
+)
 def number_kernel(
     ids,
     num_edges_ptr,

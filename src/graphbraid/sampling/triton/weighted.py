@@ -131,6 +131,8 @@ def invert_kernel(
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     begin, num_rows = rows_of_hop(node_bounds, hop, BLOCKS)
+    if tl.program_id(0) * ROWS >= num_rows:  # the grid has room for the most rows a batch can have
+        return
     live = row < num_rows
     node = tl.load(n_id + begin + row, mask=live, other=0)
     start, degree = edges_of_rows(indptr, node, live)
