@@ -46,13 +46,16 @@ driver.set_active(DriverWithoutDevice())
 run, JITFunction.run = JITFunction.run, compile_only
 
 schedule = SeedSchedule(seeds=torch.arange(40), batch_size=16, shuffle=True)
-for wide in (False, True):
+for layout, wide, weighted, replace in [
+    ("subgraph", False, False, False),
+    ("subgraph", False, False, True),
+    ("subgraph", False, True, False),
+    ("subgraph", False, True, True),
+    ("blocks", True, False, False),
+]:
     csc = power_law_csc(50, 400, wide=wide, weighted=True)
-    for layout in ("subgraph", "blocks"):
-        for weighted in (False, True):
-            for replace in (False, True):
-                fanouts = (15, 3, 200) if replace else (15, -1, 200)
-                config = SamplerConfig(fanouts=fanouts, layout=layout, weighted=weighted, replace=replace)
-                pipeline = TritonPipeline(csc, config, torch.randn(50, 8), device="cpu")
-                list(pipeline.run(schedule, 0, 0, schedule.num_steps))
+    fanouts = (15, 3, 200) if replace else (15, -1, 200)
+    config = SamplerConfig(fanouts=fanouts, layout=layout, weighted=weighted, replace=replace)
+    pipeline = TritonPipeline(csc, config, torch.randn(50, 8), device="cpu")
+    list(pipeline.run(schedule, 0, 0, schedule.num_steps))
 print(json.dumps({"sizes": sizes, "fused": sorted(fused)}))

@@ -19,8 +19,8 @@ class DrawnHop:
     """``(rows + 1,)`` int64, from 0."""
     local: Tensor
     """``(edges,)`` int32."""
-    positions: Tensor
-    """``(edges,)`` int64."""
+    positions: Tensor | None
+    """``(edges,)`` int64, where the batch keeps them."""
 
 
 def steps_of(bounds: list[int]) -> list[int]:
@@ -28,34 +28,30 @@ def steps_of(bounds: list[int]) -> list[int]:
     return [after - before for before, after in pairwise(bounds)]
 
 
-def cut_blocks(
-    hops: list[DrawnHop], nodes: list[int], edges: list[int], *, keep_edges: bool
-) -> list[Adjacency]:
+def cut_blocks(hops: list[DrawnHop], nodes: list[int], edges: list[int]) -> list[Adjacency]:
     """An adjacency per hop; its rows are all nodes known before it."""
-    parts = []
-    for h, hop in enumerate(hops):
-        count = edges[h + 1] - edges[h]
-        parts.append(
-            Adjacency(
-                indptr=hop.offsets[: nodes[h + 1] + 1],
-                indices=hop.local[:count],
-                edges=hop.positions[:count] if keep_edges else None,
-            )
+    return [
+        Adjacency(
+            indptr=hop.offsets[: num_rows + 1],
+            indices=hop.local[:count],
+            edges=None if hop.positions is None else hop.positions[:count],
         )
-    return parts
+        for hop, num_rows, count in zip(hops, nodes[1:-1], steps_of(edges), strict=True)
+    ]
 
 
-def cut_subgraph(
-    hops: list[DrawnHop], nodes: list[int], edges: list[int], *, keep_edges: bool
-) -> list[Adjacency]:
+def cut_subgraph(hops: list[DrawnHop], nodes: list[int], edges: list[int]) -> list[Adjacency]:
     """The hops' adjacencies, one below the other."""
     indptr = hops[0].offsets.new_zeros(nodes[-2] + 1)
     for h, hop in enumerate(hops):
         rows = hop.offsets[1 : nodes[h + 1] - nodes[h] + 1]
         torch.add(rows, edges[h], out=indptr[nodes[h] + 1 : nodes[h + 1] + 1])
-    counts = steps_of(edges)
-    local = torch.cat([hop.local[:count] for hop, count in zip(hops, counts, strict=True)])
-    positions = None
-    if keep_edges:
-        positions = torch.cat([hop.positions[:count] for hop, count in zip(hops, counts, strict=True)])
-    return [Adjacency(indptr=indptr, indices=local, edges=positions)]
+    cut = list(zip(hops, steps_of(edges), strict=True))
+    positions = [hop.positions[:count] for hop, count in cut if hop.positions is not None]
+    return [
+        Adjacency(
+            indptr=indptr,
+            indices=torch.cat([hop.local[:count] for hop, count in cut]),
+            edges=torch.cat(positions) if positions else None,
+        )
+    ]

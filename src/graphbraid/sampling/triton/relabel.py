@@ -61,7 +61,7 @@ def claim_kernel(
     indices,  # (graph's edges,) int32 or int64 source nodes
     num_edges_ptr,  # one int64
     edge_bounds,  # int64; see counts.Counts
-    ids,  # (num_edges,) int64, written: source nodes
+    ids,  # (num_edges,) int64, written: source nodes; may be positions
     table,
     num_seeds,
     hop,
@@ -155,6 +155,7 @@ def relabel(
     *,
     num_seeds: int,
     hop: int,
+    keep_positions: bool,
 ) -> Tensor:
     """Local ids of a hop's sources; writes the new nodes, and the bounds after the hop.
 
@@ -168,6 +169,7 @@ def relabel(
         n_id: int64 with room for all new nodes, written.
         num_seeds: of the batch.
         hop: 0 for the seeds' in-neighbours.
+        keep_positions: leave ``positions`` as they are; else they become the sources' ids.
 
     Returns:
         ``(capacity,)`` int32.
@@ -175,15 +177,15 @@ def relabel(
     capacity = positions.numel()
     grid = (triton.cdiv(capacity, _BLOCK),)
     launch = {"BLOCK": _BLOCK, "num_warps": 4}
-    ids = torch.empty_like(positions)
-    first, is_first, local = (torch.empty_like(ids, dtype=torch.int32) for _ in range(3))
+    ids = torch.empty_like(positions) if keep_positions else positions
+    first, ranks, local = (torch.empty_like(ids, dtype=torch.int32) for _ in range(3))
     claim_kernel[grid](
         positions, indices, num_edges, edge_bounds, ids, table.slots, num_seeds, hop, table.era, **launch
     )
     first_kernel[grid](
-        ids, num_edges, edge_bounds, table.slots, first, is_first, num_seeds, hop, capacity, **launch
+        ids, num_edges, edge_bounds, table.slots, first, ranks, num_seeds, hop, capacity, **launch
     )
-    ranks = torch.cumsum(is_first, 0, dtype=torch.int32)
+    ranks.cumsum_(0)
     number_kernel[grid](
         ids,
         num_edges,

@@ -35,7 +35,7 @@ from graphbraid.topology import Csc
 
 UNREAD_EDGES = 1 << 24
 """A hop that may have more edges is counted and its number read before its buffers are made: 2**24 edges take
-some 470 MB of buffers, and waiting for the number is short beside drawing so many."""
+some 600 MB of buffers, and waiting for the number is short beside drawing so many."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -202,7 +202,9 @@ class TritonPipeline:
             counts.nodes[hop + 2] = counts.nodes[hop + 1]
             counts.edges[hop + 1] = counts.edges[hop]
             none = n_id.new_empty(0)
-            return DrawnHop(offsets=n_id.new_zeros(rows.capacity + 1), local=none.int(), positions=none), n_id
+            kept = none if self._config.return_edge_id else None
+            offsets = n_id.new_zeros(rows.capacity + 1)
+            return DrawnHop(offsets=offsets, local=none.int(), positions=kept), n_id
         positions = n_id.new_empty(num_edges)
         if self._weights is None:
             draw.draw_edges(rows, self._indptr, offsets, positions)
@@ -219,8 +221,10 @@ class TritonPipeline:
             n_id,
             num_seeds=num_seeds,
             hop=hop,
+            keep_positions=self._config.return_edge_id,
         )
-        return DrawnHop(offsets=offsets, local=local, positions=positions), n_id
+        kept = positions if self._config.return_edge_id else None
+        return DrawnHop(offsets=offsets, local=local, positions=kept), n_id
 
     def _finish(self, launched: _Launched) -> Prepared:
         """Cut a batch to its sizes and gather its rows."""
@@ -240,7 +244,7 @@ class TritonPipeline:
         cut = cut_blocks if self._config.layout == "blocks" else cut_subgraph
         return Sampled(
             n_id=launched.n_id[: nodes[-1]],
-            adjacencies=cut(launched.hops, nodes, edges, keep_edges=self._config.return_edge_id),
+            adjacencies=cut(launched.hops, nodes, edges),
             nodes_per_hop=steps_of(nodes),
             edges_per_hop=steps_of(edges),
         )
