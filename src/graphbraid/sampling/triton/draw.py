@@ -39,6 +39,18 @@ class HopRows:
     """The batch's, signed."""
 
 
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class RowEdges:
+    """The in-edges of a hop's rows, read from the graph once: it may lie behind the link."""
+
+    starts: Tensor
+    """``(capacity,)`` int64 where the in-edges of each row's node begin in the graph."""
+    degrees: Tensor
+    """``(capacity,)`` int64."""
+    offsets: Tensor
+    """``(capacity + 1,)`` int64: row r draws the hop's edges [offsets[r], offsets[r + 1])."""
+
+
 @triton.jit
 def rows_of_hop(node_bounds, hop, BLOCKS: tl.constexpr):
     """First of the batch's nodes that draws at a hop, and how many do."""
@@ -47,10 +59,11 @@ def rows_of_hop(node_bounds, hop, BLOCKS: tl.constexpr):
 
 
 @triton.jit
-def edges_of_rows(indptr, node, live):
-    """Where the in-edges of nodes start, and how many they are; 0 where not live."""
-    start = tl.load(indptr + node, mask=live, other=0)
-    return start, tl.load(indptr + node + 1, mask=live, other=0) - start
+def row_edges(row, live, starts, degrees, offsets):
+    """Start and degree of rows in the graph, and where their edges go; 0 where not live."""
+    start = tl.load(starts + row, mask=live, other=0)
+    degree = tl.load(degrees + row, mask=live, other=0)
+    return start, degree, tl.load(offsets + row, mask=live, other=0)
 
 
 @triton.jit(do_not_specialize=["hop", "fanout", "capacity"])
@@ -59,6 +72,8 @@ def count_kernel(
     n_id,
     indptr,  # (num_nodes + 1,) int64
     available,  # (num_nodes,) int32: in-neighbours that can be drawn; None: all
+    starts,  # (capacity,) int64, written: see RowEdges
+    degrees,  # likewise
     counts,  # (capacity,) int64, written; 0 past the last row
     hop,
     fanout,
@@ -72,9 +87,12 @@ def count_kernel(
     begin, num_rows = rows_of_hop(node_bounds, hop, BLOCKS)
     live = row < num_rows
     node = tl.load(n_id + begin + row, mask=live, other=0)
-    if available is None:
-        _, most = edges_of_rows(indptr, node, live)
-    else:
+    start = tl.load(indptr + node, mask=live, other=0)
+    degree = tl.load(indptr + node + 1, mask=live, other=0) - start
+    tl.store(starts + row, start, mask=live)
+    tl.store(degrees + row, degree, mask=live)
+    most = degree
+    if available is not None:
         most = tl.load(available + node, mask=live, other=0).to(tl.int64)
     if REPLACE:
         count = tl.where(most > 0, fanout, 0).to(tl.int64)
@@ -87,8 +105,9 @@ def count_kernel(
 def floyd_kernel(
     node_bounds,
     n_id,
-    indptr,
-    offsets,  # (capacity + 1,) int64: row r has the edges [offsets[r], offsets[r + 1])
+    starts,  # see RowEdges
+    degrees,
+    offsets,
     positions,  # (num_edges,) int64, written
     hop,
     fanout,
@@ -108,7 +127,7 @@ def floyd_kernel(
         return
     live = row < num_rows
     node = tl.load(n_id + begin + row, mask=live, other=0)
-    start, degree = edges_of_rows(indptr, node, live)
+    start, degree, first = row_edges(row, live, starts, degrees, offsets)
     keys = row_key(key, hop, node)
     chosen = tl.full((ROWS, WIDTH), -1, tl.int64)
     for i in range(fanout):
@@ -118,7 +137,6 @@ def floyd_kernel(
         pick = tl.where(taken, bound, t)
         chosen = tl.where((column == i)[None, :], pick[:, None], chosen)
     place = tl.where((degree <= fanout)[:, None], column[None, :], chosen)
-    first = tl.load(offsets + row, mask=live, other=0)
     inside = live[:, None] & (column[None, :] < tl.minimum(degree, fanout)[:, None])
     tl.store(positions + first[:, None] + column[None, :], start[:, None] + place, mask=inside)
 
@@ -127,7 +145,8 @@ def floyd_kernel(
 def floyd_long_kernel(
     node_bounds,
     n_id,
-    indptr,
+    starts,
+    degrees,
     offsets,
     positions,  # written, and read again: the set of what is taken
     hop,
@@ -141,8 +160,8 @@ def floyd_long_kernel(
     begin, num_rows = rows_of_hop(node_bounds, hop, BLOCKS)
     live = row < num_rows
     node = tl.load(n_id + begin + row, mask=live, other=0)
-    start, degree = edges_of_rows(indptr, node, live)
-    out = positions + tl.load(offsets + row, mask=live, other=0)
+    start, degree, first = row_edges(row, live, starts, degrees, offsets)
+    out = positions + first
     column = tl.arange(0, CHUNK)
     row_keys = row_key(key, hop, node)
     if degree <= fanout:
@@ -164,7 +183,8 @@ def floyd_long_kernel(
 def repeat_kernel(
     node_bounds,
     n_id,
-    indptr,
+    starts,
+    degrees,
     offsets,
     positions,  # written
     hop,
@@ -182,55 +202,47 @@ def repeat_kernel(
         return
     live = row < num_rows
     node = tl.load(n_id + begin + row, mask=live, other=0)
-    start, degree = edges_of_rows(indptr, node, live)
-    first = tl.load(offsets + row, mask=live, other=0)
+    start, degree, first = row_edges(row, live, starts, degrees, offsets)
     bits = draw(row_key(key, hop, node)[:, None], column[None, :])
     inside = (live & (degree > 0))[:, None] & (column < fanout)[None, :]
     place = start[:, None] + bounded(bits, degree[:, None])
     tl.store(positions + first[:, None] + column[None, :], place, mask=inside)
 
 
-@triton.jit(do_not_specialize=["hop", "capacity", "steps"])
+@triton.jit(do_not_specialize=["capacity", "steps"])
 def take_all_kernel(
-    node_bounds,
-    n_id,
-    indptr,
+    starts,
     offsets,
     positions,  # written
-    hop,
     capacity,
     steps,  # see partition.destination_of
-    BLOCKS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """All in-neighbours, an edge a lane, so that a hub is not the work of one program."""
     e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     live = e < tl.load(offsets + capacity)
     row = destination_of(e, offsets, capacity, steps)
-    begin, _ = rows_of_hop(node_bounds, hop, BLOCKS)
-    node = tl.load(n_id + begin + row, mask=live, other=0)
-    place = tl.load(indptr + node, mask=live, other=0) + e - tl.load(offsets + row, mask=live, other=0)
+    place = tl.load(starts + row, mask=live, other=0) + e - tl.load(offsets + row, mask=live, other=0)
     tl.store(positions + e, place, mask=live)
 
 
-def count_edges(rows: HopRows, indptr: Tensor, available: Tensor | None) -> Tensor:
-    """Where each row's edges begin.
+def count_edges(rows: HopRows, indptr: Tensor, available: Tensor | None) -> RowEdges:
+    """Where the rows' edges are in the graph, and where the drawn ones go.
 
     Args:
         rows: of the hop, at least one.
         indptr: ``(num_nodes + 1,)`` int64.
         available: ``(num_nodes,)`` int32: in-neighbours of a node that can be drawn at all; None: every one.
-
-    Returns:
-        ``(rows.capacity + 1,)`` int64, starting with 0 and ending with the hop's edges.
     """
-    counts = rows.n_id.new_empty(rows.capacity)
+    starts, degrees, counts = (rows.n_id.new_empty(rows.capacity) for _ in range(3))
     block = 256
     count_kernel[(triton.cdiv(rows.capacity, block),)](
         rows.node_bounds,
         rows.n_id,
         indptr,
         available,
+        starts,
+        degrees,
         counts,
         rows.hop,
         rows.fanout,
@@ -242,41 +254,40 @@ def count_edges(rows: HopRows, indptr: Tensor, available: Tensor | None) -> Tens
     )
     offsets = counts.new_zeros(rows.capacity + 1)
     torch.cumsum(counts, 0, out=offsets[1:])
-    return offsets
+    return RowEdges(starts=starts, degrees=degrees, offsets=offsets)
 
 
-def draw_edges(rows: HopRows, indptr: Tensor, offsets: Tensor, positions: Tensor) -> None:
+def draw_edges(rows: HopRows, edges: RowEdges, positions: Tensor) -> None:
     """Write the position of every edge of a hop, row by row and draw by draw.
 
     Args:
         rows: of the hop, with a fanout that is not 0.
-        indptr: ``(num_nodes + 1,)`` int64.
-        offsets: what :func:`count_edges` gave.
+        edges: what :func:`count_edges` gave.
         positions: int64 with room for the hop's edges, written.
     """
-    shared = (rows.node_bounds, rows.n_id, indptr, offsets, positions, rows.hop)
     if rows.fanout < 0:
         block = 256
         take_all_kernel[(triton.cdiv(positions.numel(), block),)](
-            *shared,
+            edges.starts,
+            edges.offsets,
+            positions,
             rows.capacity,
             search_steps(rows.capacity),
-            BLOCKS=rows.blocks,
             BLOCK=block,
             num_warps=4,
         )
         return
+    shared = (rows.node_bounds, rows.n_id, edges.starts, edges.degrees, edges.offsets, positions)
+    draws = (rows.hop, rows.fanout, rows.key)
     tile = draw_tile(rows.fanout)
     grid = triton.cdiv(rows.capacity, tile["ROWS"])
     if rows.replace:
         grid_2d = (grid, triton.cdiv(rows.fanout, tile["WIDTH"]))
-        repeat_kernel[grid_2d](*shared, rows.fanout, rows.key, BLOCKS=rows.blocks, **tile)
+        repeat_kernel[grid_2d](*shared, *draws, BLOCKS=rows.blocks, **tile)
     elif rows.fanout <= tile["WIDTH"]:
-        floyd_kernel[(grid,)](*shared, rows.fanout, rows.key, BLOCKS=rows.blocks, **tile)
+        floyd_kernel[(grid,)](*shared, *draws, BLOCKS=rows.blocks, **tile)
     else:
-        floyd_long_kernel[(rows.capacity,)](
-            *shared, rows.fanout, rows.key, BLOCKS=rows.blocks, CHUNK=256, num_warps=4
-        )
+        floyd_long_kernel[(rows.capacity,)](*shared, *draws, BLOCKS=rows.blocks, CHUNK=256, num_warps=4)
 
 
 def draw_tile(fanout: int) -> dict[str, int]:

@@ -23,6 +23,13 @@ class DrawnHop:
     """``(edges,)`` int64, where the batch keeps them."""
 
 
+def no_edges(num_rows: int, n_id: Tensor, *, keep_positions: bool) -> DrawnHop:
+    """A hop of so many rows that draws nothing, on ``n_id``'s device."""
+    none = n_id.new_empty(0)
+    offsets = n_id.new_zeros(num_rows + 1)
+    return DrawnHop(offsets=offsets, local=none.int(), positions=none if keep_positions else None)
+
+
 def steps_of(bounds: list[int]) -> list[int]:
     """How far each of rising numbers is from the one before."""
     return [after - before for before, after in pairwise(bounds)]

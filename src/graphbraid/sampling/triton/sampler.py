@@ -25,8 +25,8 @@ from graphbraid.sampling.triton import draw, relabel, weighted
 from graphbraid.sampling.triton.bounds import BatchBounds, GraphBounds
 from graphbraid.sampling.triton.clock import StageClock
 from graphbraid.sampling.triton.counts import Counts
-from graphbraid.sampling.triton.draw import HopRows
-from graphbraid.sampling.triton.layouts import DrawnHop, cut_blocks, cut_subgraph, steps_of
+from graphbraid.sampling.triton.draw import HopRows, RowEdges
+from graphbraid.sampling.triton.layouts import DrawnHop, cut_blocks, cut_subgraph, no_edges, steps_of
 from graphbraid.sampling.triton.placement import check_placement, empty, place
 from graphbraid.sampling.triton.relabel import Table, check_positions
 from graphbraid.sampling.triton.rng import signed
@@ -89,7 +89,7 @@ class TritonPipeline:
         if config.weighted and csc.weight is None:
             raise DataError("weighted sampling needs edge weights; the graph has none")
         self._config = config
-        self._device = torch.device(device)
+        self._device = torch.empty(0, device=device).device  # "cuda" is the device current now
         self._degrees = csc.degrees() if -1 in config.fanouts else None
         self._bounds = GraphBounds.of(csc, config)
         self._indptr = place(csc.indptr, topology, self._device)
@@ -193,29 +193,26 @@ class TritonPipeline:
         num_edges = bounds.edges
         if num_edges:
             available = None if self._weights is None else self._weights.available
-            offsets = draw.count_edges(rows, self._indptr, available)
+            edges = draw.count_edges(rows, self._indptr, available)
             if num_edges > UNREAD_EDGES:
-                num_edges = int(offsets[-1])
+                num_edges = int(edges.offsets[-1])
         bounds.advance(num_edges)
         check_positions(bounds.positions)
         if not num_edges:
             counts.nodes[hop + 2] = counts.nodes[hop + 1]
             counts.edges[hop + 1] = counts.edges[hop]
-            none = n_id.new_empty(0)
-            kept = none if self._config.return_edge_id else None
-            offsets = n_id.new_zeros(rows.capacity + 1)
-            return DrawnHop(offsets=offsets, local=none.int(), positions=kept), n_id
+            return no_edges(rows.capacity, n_id, keep_positions=self._config.return_edge_id), n_id
         positions = n_id.new_empty(num_edges)
         if self._weights is None:
-            draw.draw_edges(rows, self._indptr, offsets, positions)
+            draw.draw_edges(rows, edges, positions)
         else:
-            self._weights.draw_edges(rows, offsets, positions)
+            self._weights.draw_edges(rows, edges, positions)
         n_id = _with_room(n_id, bounds.nodes)
         local = relabel.relabel(
             self._table,
             self._indices,
             positions,
-            offsets[-1:],
+            edges.offsets[-1:],
             counts.nodes,
             counts.edges,
             n_id,
@@ -224,7 +221,7 @@ class TritonPipeline:
             keep_positions=self._config.return_edge_id,
         )
         kept = positions if self._config.return_edge_id else None
-        return DrawnHop(offsets=offsets, local=local, positions=kept), n_id
+        return DrawnHop(offsets=edges.offsets, local=local, positions=kept), n_id
 
     def _finish(self, launched: _Launched) -> Prepared:
         """Cut a batch to its sizes and gather its rows."""
@@ -257,7 +254,6 @@ class _Weights:
         self, indptr: Tensor, csc: Csc, config: SamplerConfig, topology: str, device: torch.device
     ) -> None:
         assert csc.weight is not None
-        self._indptr = indptr
         self._weight = place(csc.weight, topology, device)
         self._max_degree = int(csc.degrees().max()) if csc.num_dst else 0
         self.available = torch.empty(csc.num_dst, dtype=torch.int32, device=device)
@@ -268,19 +264,13 @@ class _Weights:
         with on_device_of(self.available):
             weighted.weigh(indptr, self._weight, self.available, self._running)
 
-    def draw_edges(self, rows: HopRows, offsets: Tensor, positions: Tensor) -> None:
+    def draw_edges(self, rows: HopRows, edges: RowEdges, positions: Tensor) -> None:
         """Write the positions of a hop's edges."""
         if self._running is None:
-            weighted.draw_by_race(rows, self._indptr, self._weight, self.available, offsets, positions)
+            weighted.draw_by_race(rows, edges, self._weight, self.available, positions)
         else:
             weighted.draw_by_inversion(
-                rows,
-                self._indptr,
-                self._running,
-                self.available,
-                offsets,
-                positions,
-                max_degree=self._max_degree,
+                rows, edges, self._running, self.available, positions, max_degree=self._max_degree
             )
 
 

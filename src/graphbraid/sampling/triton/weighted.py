@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from graphbraid.ops.triton.partition import search_steps
-from graphbraid.sampling.triton.draw import HopRows, draw_tile, edges_of_rows, rows_of_hop
+from graphbraid.sampling.triton.draw import HopRows, RowEdges, draw_tile, row_edges, rows_of_hop
 from graphbraid.sampling.triton.rng import draw, log_of_draw, row_key
 
 _NO_EDGE = tl.constexpr(2**62)
@@ -28,7 +28,8 @@ def weigh_kernel(
 ):
     """What draws by weight need of each row, once per graph. A lane walks a row: sums have one order."""
     node = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    start, degree = edges_of_rows(indptr, node, node < num_nodes)
+    start = tl.load(indptr + node, mask=node < num_nodes, other=0)
+    degree = tl.load(indptr + node + 1, mask=node < num_nodes, other=0) - start
     count = tl.zeros((BLOCK,), tl.int32)
     total = tl.zeros((BLOCK,), tl.float64)
     for i in range(tl.max(degree, axis=0)):
@@ -62,8 +63,9 @@ def first_after(arrival, e, last, last_edge):
 def race_kernel(
     node_bounds,
     n_id,
-    indptr,
-    offsets,  # (capacity + 1,) int64
+    starts,  # see draw.RowEdges
+    degrees,
+    offsets,
     positions,  # written
     weight,  # (num_edges,) float32
     available,  # (num_nodes,) int32
@@ -82,9 +84,9 @@ def race_kernel(
     begin, num_rows = rows_of_hop(node_bounds, hop, BLOCKS)
     live = row < num_rows
     node = tl.load(n_id + begin + row, mask=live, other=0)
-    start, degree = edges_of_rows(indptr, node, live)
+    start, degree, first = row_edges(row, live, starts, degrees, offsets)
     runners = tl.load(available + node, mask=live, other=0)
-    out = positions + tl.load(offsets + row, mask=live, other=0)
+    out = positions + first
     lane = tl.arange(0, EDGES).to(tl.int64)
     if (fanout < 0) | (runners <= fanout):
         found = tl.zeros((), tl.int64)
@@ -114,7 +116,8 @@ def race_kernel(
 def invert_kernel(
     node_bounds,
     n_id,
-    indptr,
+    starts,
+    degrees,
     offsets,
     positions,  # written
     running,  # (num_edges,) float64: see weigh_kernel
@@ -135,7 +138,7 @@ def invert_kernel(
         return
     live = row < num_rows
     node = tl.load(n_id + begin + row, mask=live, other=0)
-    start, degree = edges_of_rows(indptr, node, live)
+    start, degree, first = row_edges(row, live, starts, degrees, offsets)
     live = live & (tl.load(available + node, mask=live, other=0) > 0)
     total = tl.load(running + start + degree - 1, mask=live, other=0.0)
     bits = draw(row_key(key, hop, node)[:, None], column[None, :])
@@ -149,7 +152,6 @@ def invert_kernel(
         passed = open_ & (tl.load(running + start[:, None] + middle, mask=open_, other=0.0) <= target)
         low = tl.where(passed, middle + 1, low)
         high = tl.where(open_ & (passed == 0), middle, high)
-    first = tl.load(offsets + row, mask=live, other=0)
     tl.store(positions + first[:, None] + column[None, :], start[:, None] + low, mask=inside)
 
 
@@ -176,14 +178,15 @@ def weigh(indptr: Tensor, weight: Tensor, available: Tensor, running: Tensor | N
 
 
 def draw_by_race(
-    rows: HopRows, indptr: Tensor, weight: Tensor, available: Tensor, offsets: Tensor, positions: Tensor
+    rows: HopRows, edges: RowEdges, weight: Tensor, available: Tensor, positions: Tensor
 ) -> None:
     """Weighted draws without replacement; takes what ``draw.draw_edges`` does and :func:`weigh` wrote."""
     race_kernel[(rows.capacity,)](
         rows.node_bounds,
         rows.n_id,
-        indptr,
-        offsets,
+        edges.starts,
+        edges.degrees,
+        edges.offsets,
         positions,
         weight,
         available,
@@ -198,14 +201,7 @@ def draw_by_race(
 
 
 def draw_by_inversion(
-    rows: HopRows,
-    indptr: Tensor,
-    running: Tensor,
-    available: Tensor,
-    offsets: Tensor,
-    positions: Tensor,
-    *,
-    max_degree: int,
+    rows: HopRows, edges: RowEdges, running: Tensor, available: Tensor, positions: Tensor, *, max_degree: int
 ) -> None:
     """Weighted draws with replacement; takes what ``draw.draw_edges`` does and :func:`weigh` wrote."""
     tile = draw_tile(rows.fanout)
@@ -213,8 +209,9 @@ def draw_by_inversion(
     invert_kernel[grid](
         rows.node_bounds,
         rows.n_id,
-        indptr,
-        offsets,
+        edges.starts,
+        edges.degrees,
+        edges.offsets,
         positions,
         running,
         available,
