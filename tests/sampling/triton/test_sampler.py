@@ -119,13 +119,35 @@ def test_long_rows_and_fanouts_beyond_a_tile_keep_their_bits(pipeline, monkeypat
         assert_same(on_cpu(pipeline(csc, config).sample(seeds, key)), sample_batch(csc, config, seeds, key))
 
 
+def test_a_draw_that_meets_a_running_sum_goes_to_the_next_neighbour(pipeline):
+    key = next(key for key in range(10_000) if first_draw(key) < 2**23)
+    met = 2 * first_draw(key) + 1  # what the draw aims at where the weights sum up to 2**33
+    rest = 2**33 - met
+    csc = star_csc(3)
+    csc.weight = torch.tensor([met, rest - rest % 2**20, rest % 2**20], dtype=torch.float32)
+    assert csc.weight.double().sum() == 2**33
+    config = SamplerConfig(fanouts=(1,), weighted=True, replace=True)
+    sampled = on_cpu(pipeline(csc, config).sample(torch.tensor([0]), key))
+    assert sampled.n_id.tolist() == [0, 2]
+    assert_same(sampled, sample_batch(csc, config, torch.tensor([0]), key))
+
+
+def first_draw(key):
+    return int(rng.draws(rng.row_keys(key, 0, np.array([0])), 1)[0, 0])
+
+
 @pytest.mark.parametrize("layout", ["subgraph", "blocks"])
 def test_hops_whose_size_is_read_on_the_way_keep_their_bits(pipeline, monkeypatch, layout):
     monkeypatch.setattr("graphbraid.sampling.triton.sampler.UNREAD_EDGES", 20)
     csc = power_law_csc(60, 500)
     config = SamplerConfig(fanouts=(3, -1, 2), layout=layout, return_edge_id=True)
     schedule = SeedSchedule(seeds=seeds_of(60), batch_size=7)
-    assert_epoch_is_the_references(pipeline(csc, config), csc, config, schedule)
+    running = pipeline(csc, config)
+    assert_epoch_is_the_references(running, csc, config, schedule)
+    if layout == "blocks":
+        hops = running.sample(seeds_of(60), 3).adjacencies
+        room = [hop.indices.untyped_storage().nbytes() for hop in hops]
+        assert room == [4 * hop.indices.numel() for hop in hops]  # a bound would be more
 
 
 def test_the_table_is_used_again_without_being_cleared(pipeline):

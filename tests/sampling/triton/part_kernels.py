@@ -1,10 +1,11 @@
-"""Kernels that write what the functions of ``sampling/triton/rng.py`` and ``seeds.py`` give."""
+"""Kernels that write what functions of ``sampling/triton`` give."""
 
 import triton
 import triton.language as tl
 
 from graphbraid.sampling.triton.rng import bounded, draw, log_of_draw, row_key, signed
 from graphbraid.sampling.triton.seeds import permuted
+from graphbraid.sampling.triton.weighted import first_after
 
 BLOCK = 1 << 15
 
@@ -38,6 +39,14 @@ def permute_kernel(out, begin, count, n, key, half_bits, BLOCK: tl.constexpr):
     tl.store(out + i, permuted(begin + i, i < count, n, key, half_bits), mask=i < count)
 
 
+@triton.jit(do_not_specialize=["last_edge"])
+def first_after_kernel(arrival, out, last, last_edge, BLOCK: tl.constexpr):
+    lane = tl.arange(0, BLOCK).to(tl.int64)
+    best, edge = first_after(tl.load(arrival + lane), lane, tl.load(last), last_edge)
+    tl.store(out, best)
+    tl.store(out + 1, edge.to(tl.float64))
+
+
 def draws(nodes, draws_per_node, key, hop, out):
     grid = (triton.cdiv(out.numel(), BLOCK),)
     draws_kernel[grid](nodes, out, draws_per_node, out.numel(), signed(key), hop, BLOCK=BLOCK)
@@ -55,3 +64,7 @@ def logarithms(bits, out):
 def permute(begin, n, key, out):
     half_bits = (max((n - 1).bit_length(), 1) + 1) // 2
     permute_kernel[(1,)](out, begin, out.numel(), n, signed(key), half_bits, BLOCK=64)
+
+
+def next_arrival(arrival, last, last_edge, out):
+    first_after_kernel[(1,)](arrival, out, last, last_edge, BLOCK=arrival.numel())

@@ -1,4 +1,4 @@
-"""The counter RNG has in Triton the meaning it has in Python."""
+"""The parts that draws are made of have in Triton the meaning they have in Python."""
 
 import importlib
 
@@ -13,7 +13,7 @@ from graphbraid.sampling.schedule import permuted
 @pytest.fixture(scope="module")
 def kernels(device):
     pytest.importorskip("triton")
-    return importlib.import_module("tests.sampling.triton.rng_kernels")
+    return importlib.import_module("tests.sampling.triton.part_kernels")
 
 
 @pytest.mark.parametrize("seed", [0, 2**62 + 5])
@@ -53,3 +53,16 @@ def test_seeds_are_permuted_as_on_the_cpu(device, kernels, n, key):
     out = torch.empty(count, dtype=torch.int64, device=device)
     kernels.permute(begin, n, key, out)
     assert out.tolist() == permuted(np.arange(begin, begin + count), n, key).tolist()
+
+
+def test_runners_arrive_in_order_and_ties_go_to_the_earlier_neighbour(device, kernels):
+    arrival = torch.tensor([3.0, 1.0, 2.0, 1.0, 3.0, 1.0, torch.inf, 2.0], dtype=torch.float64, device=device)
+    last, last_edge, order = -1.0, -1, []
+    for _ in range(7):
+        out = torch.empty(2, dtype=torch.float64, device=device)
+        kernels.next_arrival(
+            arrival, torch.tensor([last], dtype=torch.float64, device=device), last_edge, out
+        )
+        last, last_edge = out[0].item(), int(out[1])
+        order.append(last_edge)
+    assert order == [1, 3, 5, 2, 7, 0, 4]
