@@ -1,0 +1,296 @@
+"""Draws of in-neighbours in Triton: the positions of a hop's edges in the graph, all neighbours alike.
+
+``csrc/sample_row.inl`` does it on the CPU. Draws by weight stand in ``weighted.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from graphbraid.ops.triton.partition import destination_of, search_steps
+from graphbraid.sampling.triton.rng import bounded, draw, row_key
+
+_TILE = 1024
+_LONGEST_TILE = 128
+"""Draws of a row that are made in registers; Floyd's comparisons grow with their square."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class HopRows:
+    """The rows that draw at one hop; how many there are is known on the device alone."""
+
+    n_id: Tensor
+    """int64 global ids of the batch's nodes."""
+    node_bounds: Tensor
+    """``(hops + 2,)`` int64; see ``counts.Counts``."""
+    capacity: int
+    """Rows at most."""
+    hop: int
+    fanout: int
+    replace: bool
+    blocks: bool
+    """All known nodes draw, not only those the last hop found."""
+    key: int
+    """The batch's, signed."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class RowEdges:
+    """The in-edges of a hop's rows, read from the graph once: it may lie behind the link."""
+
+    starts: Tensor
+    """``(capacity,)`` int64 where the in-edges of each row's node begin in the graph."""
+    degrees: Tensor
+    """``(capacity,)`` int64."""
+    offsets: Tensor
+    """``(capacity + 1,)`` int64: row r draws the hop's edges [offsets[r], offsets[r + 1])."""
+
+
+@triton.jit
+def rows_of_hop(node_bounds, hop, BLOCKS: tl.constexpr):
+    """First of the batch's nodes that draws at a hop, and how many do."""
+    begin = tl.load(node_bounds + (0 if BLOCKS else hop))
+    return begin, tl.load(node_bounds + hop + 1) - begin
+
+
+@triton.jit
+def row_edges(row, live, starts, degrees, offsets):
+    """Start and degree of rows in the graph, and where their edges go; 0 where not live."""
+    start = tl.load(starts + row, mask=live, other=0)
+    degree = tl.load(degrees + row, mask=live, other=0)
+    return start, degree, tl.load(offsets + row, mask=live, other=0)
+
+
+@triton.jit(do_not_specialize=["hop", "fanout", "capacity"])
+def count_kernel(
+    node_bounds,
+    n_id,
+    indptr,  # (num_nodes + 1,) int64
+    available,  # (num_nodes,) int32: in-neighbours that can be drawn; None: all
+    starts,  # (capacity,) int64, written: see RowEdges
+    degrees,  # likewise
+    counts,  # (capacity,) int64, written; 0 past the last row
+    hop,
+    fanout,
+    capacity,
+    REPLACE: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Edges that each row will have. Bound by one scattered read of indptr a row."""
+    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    begin, num_rows = rows_of_hop(node_bounds, hop, BLOCKS)
+    live = row < num_rows
+    node = tl.load(n_id + begin + row, mask=live, other=0)
+    start = tl.load(indptr + node, mask=live, other=0)
+    degree = tl.load(indptr + node + 1, mask=live, other=0) - start
+    tl.store(starts + row, start, mask=live)
+    tl.store(degrees + row, degree, mask=live)
+    most = degree
+    if available is not None:
+        most = tl.load(available + node, mask=live, other=0).to(tl.int64)
+    if REPLACE:
+        count = tl.where(most > 0, fanout, 0).to(tl.int64)
+    else:
+        count = tl.where((most > fanout) & (fanout >= 0), fanout, most)
+    tl.store(counts + row, count, mask=row < capacity)
+
+
+@triton.jit(do_not_specialize=["hop", "fanout", "key"])
+def floyd_kernel(
+    node_bounds,
+    n_id,
+    starts,  # see RowEdges
+    degrees,
+    offsets,
+    positions,  # (num_edges,) int64, written
+    hop,
+    fanout,
+    key,
+    BLOCKS: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,  # power of two, at least fanout
+):
+    """Floyd's algorithm on ROWS rows at once; rows no longer than the fanout take all, in order.
+
+    Draw i is in [0, degree - fanout + i], bound included; where it is taken already, the bound is drawn.
+    """
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, WIDTH)
+    begin, num_rows = rows_of_hop(node_bounds, hop, BLOCKS)
+    if tl.program_id(0) * ROWS >= num_rows:  # the grid has room for the most rows a batch can have
+        return
+    live = row < num_rows
+    node = tl.load(n_id + begin + row, mask=live, other=0)
+    start, degree, first = row_edges(row, live, starts, degrees, offsets)
+    keys = row_key(key, hop, node)
+    chosen = tl.full((ROWS, WIDTH), -1, tl.int64)
+    for i in range(fanout):
+        bound = tl.maximum(degree - fanout + i, 0)
+        t = bounded(draw(keys, i), bound + 1)
+        taken = tl.max((chosen == t[:, None]).to(tl.int32), axis=1) > 0
+        pick = tl.where(taken, bound, t)
+        chosen = tl.where((column == i)[None, :], pick[:, None], chosen)
+    place = tl.where((degree <= fanout)[:, None], column[None, :], chosen)
+    inside = live[:, None] & (column[None, :] < tl.minimum(degree, fanout)[:, None])
+    tl.store(positions + first[:, None] + column[None, :], start[:, None] + place, mask=inside)
+
+
+@triton.jit(do_not_specialize=["hop", "fanout", "key"])
+def floyd_long_kernel(
+    node_bounds,
+    n_id,
+    starts,
+    degrees,
+    offsets,
+    positions,  # written, and read again: the set of what is taken
+    hop,
+    fanout,
+    key,
+    BLOCKS: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    """Floyd's algorithm, a row a program, for fanouts that no tile holds. fanout**2 / CHUNK steps."""
+    row = tl.program_id(0).to(tl.int64)
+    begin, num_rows = rows_of_hop(node_bounds, hop, BLOCKS)
+    live = row < num_rows
+    node = tl.load(n_id + begin + row, mask=live, other=0)
+    start, degree, first = row_edges(row, live, starts, degrees, offsets)
+    out = positions + first
+    column = tl.arange(0, CHUNK)
+    row_keys = row_key(key, hop, node)
+    if degree <= fanout:
+        for c in range(0, degree, CHUNK):
+            tl.store(out + c + column, start + c + column, mask=c + column < degree)
+    else:
+        for i in range(fanout):
+            bound = degree - fanout + i
+            t = start + bounded(draw(row_keys, i), bound + 1)
+            found = tl.zeros((CHUNK,), tl.int32)
+            for c in range(0, i, CHUNK):
+                before = tl.load(out + c + column, mask=c + column < i, other=-1)
+                found |= (before == t).to(tl.int32)
+            tl.store(out + i, tl.where(tl.max(found, axis=0) > 0, start + bound, t))
+            tl.debug_barrier()  # the next draw reads this one
+
+
+@triton.jit(do_not_specialize=["hop", "fanout", "key"])
+def repeat_kernel(
+    node_bounds,
+    n_id,
+    starts,
+    degrees,
+    offsets,
+    positions,  # written
+    hop,
+    fanout,
+    key,
+    BLOCKS: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Draws with replacement: ROWS rows, WIDTH of their draws."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    begin, num_rows = rows_of_hop(node_bounds, hop, BLOCKS)
+    if tl.program_id(0) * ROWS >= num_rows:  # the grid has room for the most rows a batch can have
+        return
+    live = row < num_rows
+    node = tl.load(n_id + begin + row, mask=live, other=0)
+    start, degree, first = row_edges(row, live, starts, degrees, offsets)
+    bits = draw(row_key(key, hop, node)[:, None], column[None, :])
+    inside = (live & (degree > 0))[:, None] & (column < fanout)[None, :]
+    place = start[:, None] + bounded(bits, degree[:, None])
+    tl.store(positions + first[:, None] + column[None, :], place, mask=inside)
+
+
+@triton.jit(do_not_specialize=["capacity", "steps"])
+def take_all_kernel(
+    starts,
+    offsets,
+    positions,  # written
+    capacity,
+    steps,  # see partition.destination_of
+    BLOCK: tl.constexpr,
+):
+    """All in-neighbours, an edge a lane, so that a hub is not the work of one program."""
+    e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    live = e < tl.load(offsets + capacity)
+    row = destination_of(e, offsets, capacity, steps)
+    place = tl.load(starts + row, mask=live, other=0) + e - tl.load(offsets + row, mask=live, other=0)
+    tl.store(positions + e, place, mask=live)
+
+
+def count_edges(rows: HopRows, indptr: Tensor, available: Tensor | None) -> RowEdges:
+    """Where the rows' edges are in the graph, and where the drawn ones go.
+
+    Args:
+        rows: of the hop, at least one.
+        indptr: ``(num_nodes + 1,)`` int64.
+        available: ``(num_nodes,)`` int32: in-neighbours of a node that can be drawn at all; None: every one.
+    """
+    starts, degrees, counts = (rows.n_id.new_empty(rows.capacity) for _ in range(3))
+    block = 256
+    count_kernel[(triton.cdiv(rows.capacity, block),)](
+        rows.node_bounds,
+        rows.n_id,
+        indptr,
+        available,
+        starts,
+        degrees,
+        counts,
+        rows.hop,
+        rows.fanout,
+        rows.capacity,
+        REPLACE=rows.replace,
+        BLOCKS=rows.blocks,
+        BLOCK=block,
+        num_warps=4,
+    )
+    offsets = counts.new_zeros(rows.capacity + 1)
+    torch.cumsum(counts, 0, out=offsets[1:])
+    return RowEdges(starts=starts, degrees=degrees, offsets=offsets)
+
+
+def draw_edges(rows: HopRows, edges: RowEdges, positions: Tensor) -> None:
+    """Write the position of every edge of a hop, row by row and draw by draw.
+
+    Args:
+        rows: of the hop, with a fanout that is not 0.
+        edges: what :func:`count_edges` gave.
+        positions: int64 with room for the hop's edges, written.
+    """
+    if rows.fanout < 0:
+        block = 256
+        take_all_kernel[(triton.cdiv(positions.numel(), block),)](
+            edges.starts,
+            edges.offsets,
+            positions,
+            rows.capacity,
+            search_steps(rows.capacity),
+            BLOCK=block,
+            num_warps=4,
+        )
+        return
+    shared = (rows.node_bounds, rows.n_id, edges.starts, edges.degrees, edges.offsets, positions)
+    draws = (rows.hop, rows.fanout, rows.key)
+    tile = draw_tile(rows.fanout)
+    grid = triton.cdiv(rows.capacity, tile["ROWS"])
+    if rows.replace:
+        grid_2d = (grid, triton.cdiv(rows.fanout, tile["WIDTH"]))
+        repeat_kernel[grid_2d](*shared, *draws, BLOCKS=rows.blocks, **tile)
+    elif rows.fanout <= tile["WIDTH"]:
+        floyd_kernel[(grid,)](*shared, *draws, BLOCKS=rows.blocks, **tile)
+    else:
+        floyd_long_kernel[(rows.capacity,)](*shared, *draws, BLOCKS=rows.blocks, CHUNK=256, num_warps=4)
+
+
+def draw_tile(fanout: int) -> dict[str, int]:
+    """Rows and draws that a program takes together."""
+    width = min(triton.next_power_of_2(fanout), _LONGEST_TILE)
+    return {"ROWS": max(_TILE // width, 1), "WIDTH": width, "num_warps": 4}

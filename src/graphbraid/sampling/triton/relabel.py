@@ -1,0 +1,218 @@
+"""Local ids in order of first appearance, in Triton: a table of first positions, and a prefix sum.
+
+Every edge of a batch has a position: the seeds come first, then the edges, hop by hop. All edges of a hop
+claim their source node's slot at once with an atomic minimum, so that the slot holds the node's first
+position whatever the order of the claims. An edge whose own position stands there found a new node; a prefix
+sum over these edges numbers the new nodes, and their slots get the local ids. Local ids are never above
+positions, so a node that is known keeps its slot.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from graphbraid.errors import ResourceError
+
+_BLOCK = 512
+_NUM_ERAS = 2**31 - 1
+_UNTOUCHED = 2**63 - 1
+_POSITION = tl.constexpr(0xFFFFFFFF)
+MAX_POSITIONS = 2**31 - 1
+"""Seeds and edges of one batch, at most: positions are int32."""
+
+
+class Table:
+    """Global id to local id, 8 bytes for every node of the graph.
+
+    A slot's high half says in which batch it was written, falling from batch to batch, so that an atomic
+    minimum takes any newer entry over an older one: between batches nothing is cleared, until 2**31 - 1 of
+    them have passed.
+    """
+
+    def __init__(self, num_nodes: int, device: torch.device) -> None:
+        self.slots = torch.full((num_nodes,), _UNTOUCHED, dtype=torch.int64, device=device)
+        self.era = _NUM_ERAS
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of device memory."""
+        return self.slots.nbytes
+
+    def begin_batch(self) -> None:
+        """Forget the last batch."""
+        if self.era == 0:
+            self.slots.fill_(_UNTOUCHED)
+            self.era = _NUM_ERAS
+        self.era -= 1
+
+
+@triton.jit
+def stamped(era, value):
+    """A slot's entry: the batch's era above the position or local id."""
+    return (tl.cast(era, tl.int64) << 32) | value
+
+
+@triton.jit(do_not_specialize=["num_seeds", "hop", "era"], do_not_specialize_on_alignment=["num_edges_ptr"])
+def claim_kernel(
+    positions,  # (num_edges,) int64 of the hop's edges, in the graph
+    indices,  # (graph's edges,) int32 or int64 source nodes
+    num_edges_ptr,  # one int64
+    edge_bounds,  # int64; see counts.Counts
+    ids,  # (num_edges,) int64, written: source nodes; may be positions
+    table,
+    num_seeds,
+    hop,
+    era,
+    BLOCK: tl.constexpr,
+):
+    """Read each edge's source, and give its slot the least position. Bound by both scattered accesses."""
+    e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    live = e < tl.load(num_edges_ptr)
+    node = tl.load(indices + tl.load(positions + e, mask=live, other=0), mask=live, other=0).to(tl.int64)
+    tl.store(ids + e, node, mask=live)
+    base = num_seeds + tl.load(edge_bounds + hop)
+    # Relaxed: no other memory hangs on a claim, and the next launch sees them all.
+    tl.atomic_min(table + node, stamped(era, base + e), mask=live, sem="relaxed")
+
+
+@triton.jit(
+    do_not_specialize=["num_seeds", "hop", "capacity"], do_not_specialize_on_alignment=["num_edges_ptr"]
+)
+def first_kernel(
+    ids,
+    num_edges_ptr,
+    edge_bounds,
+    table,
+    first,  # (capacity,) int32, written: what the source's slot holds, a local id or a first position
+    is_first,  # (capacity,) int32, written: 1 where an edge found a new node, 0 past the last edge
+    num_seeds,
+    hop,
+    capacity,
+    BLOCK: tl.constexpr,
+):
+    """Read the slots, all claims made. Bound by one scattered read an edge."""
+    e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    live = e < tl.load(num_edges_ptr)
+    node = tl.load(ids + e, mask=live, other=0)
+    held = tl.load(table + node, mask=live, other=0) & _POSITION
+    own = num_seeds + tl.load(edge_bounds + hop) + e
+    tl.store(first + e, held.to(tl.int32), mask=live)
+    tl.store(is_first + e, (live & (held == own)).to(tl.int32), mask=e < capacity)
+
+
+@triton.jit(
+    do_not_specialize=["num_seeds", "hop", "capacity", "era"],
+    do_not_specialize_on_alignment=["num_edges_ptr"],
+)
+def number_kernel(
+    ids,
+    num_edges_ptr,
+    first,
+    ranks,  # (capacity,) int32: running sum of is_first
+    node_bounds,  # int64; see counts.Counts: [hop + 2] is written
+    edge_bounds,  # likewise: [hop + 1] is written
+    local,  # (capacity,) int32, written: local ids of the sources
+    n_id,  # int64, written from the first new node on
+    table,
+    num_seeds,
+    hop,
+    capacity,
+    era,
+    BLOCK: tl.constexpr,
+):
+    """Turn first positions into local ids, list the new nodes, and count. Reads the table nowhere."""
+    e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    num_edges = tl.load(num_edges_ptr)
+    live = e < num_edges
+    edges_before = tl.load(edge_bounds + hop)
+    known = tl.load(node_bounds + hop + 1)
+    base = num_seeds + edges_before
+    held = tl.load(first + e, mask=live, other=0).to(tl.int64)
+    is_new = live & (held >= base)
+    rank = tl.load(ranks + held - base, mask=is_new, other=1).to(tl.int64) - 1
+    number = tl.where(is_new, known + rank, held)
+    tl.store(local + e, number.to(tl.int32), mask=live)
+    finder = live & (held == base + e)
+    node = tl.load(ids + e, mask=finder, other=0)
+    tl.store(n_id + number, node, mask=finder)
+    tl.store(table + node, stamped(era, number), mask=finder)
+    if tl.program_id(0) == 0:
+        tl.store(node_bounds + hop + 2, known + tl.load(ranks + capacity - 1))
+        tl.store(edge_bounds + hop + 1, edges_before + num_edges)
+
+
+def relabel(
+    table: Table,
+    indices: Tensor,
+    positions: Tensor,
+    num_edges: Tensor,
+    node_bounds: Tensor,
+    edge_bounds: Tensor,
+    n_id: Tensor,
+    *,
+    num_seeds: int,
+    hop: int,
+    keep_positions: bool,
+) -> Tensor:
+    """Local ids of a hop's sources; writes the new nodes, and the bounds after the hop.
+
+    Args:
+        table: the batch's, holding every node found before.
+        indices: ``(graph's edges,)`` int32 or int64 source nodes.
+        positions: ``(capacity,)`` int64: of the hop's edges in ``indices``, at least one.
+        num_edges: ``(1,)`` int64: how many of them there are.
+        node_bounds: ``(hops + 2,)`` int64; entry ``hop + 2`` is written.
+        edge_bounds: ``(hops + 1,)`` int64; entry ``hop + 1`` is written.
+        n_id: int64 with room for all new nodes, written.
+        num_seeds: of the batch.
+        hop: 0 for the seeds' in-neighbours.
+        keep_positions: leave ``positions`` as they are; else they become the sources' ids.
+
+    Returns:
+        ``(capacity,)`` int32.
+    """
+    capacity = positions.numel()
+    grid = (triton.cdiv(capacity, _BLOCK),)
+    launch = {"BLOCK": _BLOCK, "num_warps": 4}
+    ids = torch.empty_like(positions) if keep_positions else positions
+    first, ranks, local = (torch.empty_like(ids, dtype=torch.int32) for _ in range(3))
+    claim_kernel[grid](
+        positions, indices, num_edges, edge_bounds, ids, table.slots, num_seeds, hop, table.era, **launch
+    )
+    first_kernel[grid](
+        ids, num_edges, edge_bounds, table.slots, first, ranks, num_seeds, hop, capacity, **launch
+    )
+    ranks.cumsum_(0)
+    number_kernel[grid](
+        ids,
+        num_edges,
+        first,
+        ranks,
+        node_bounds,
+        edge_bounds,
+        local,
+        n_id,
+        table.slots,
+        num_seeds,
+        hop,
+        capacity,
+        table.era,
+        **launch,
+    )
+    return local
+
+
+def check_positions(count: int) -> None:
+    """Refuse a batch whose edges cannot be numbered.
+
+    Raises:
+        ResourceError: more than ``MAX_POSITIONS`` seeds and edges.
+    """
+    if count > MAX_POSITIONS:
+        raise ResourceError(
+            f"a mini-batch on a device may hold {MAX_POSITIONS:,} seeds and edges at the most; this one has "
+            f"up to {count:,}. Lower the fanouts or the batch size"
+        )

@@ -1,0 +1,280 @@
+"""TritonPipeline: the sampler on a CUDA device, behind the interface of the compiled one and to its bits.
+
+A hop counts the edges of its rows, draws their positions, reads the sources and gives them local ids. How
+many rows and edges there are stays on the device: buffers and grids have the sizes that ``bounds`` gives. One
+copy of the counts comes back per batch, and is waited for only when the next batch has been launched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graphbraid.errors import DataError
+from graphbraid.ops.triton.gather import gather_rows
+from graphbraid.ops.triton.partition import on_device_of
+from graphbraid.sampling import rng
+from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.cpu import Prepared
+from graphbraid.sampling.reference import Sampled
+from graphbraid.sampling.schedule import SeedSchedule
+from graphbraid.sampling.triton import draw, relabel, weighted
+from graphbraid.sampling.triton.bounds import BatchBounds, GraphBounds
+from graphbraid.sampling.triton.clock import StageClock
+from graphbraid.sampling.triton.counts import Counts
+from graphbraid.sampling.triton.draw import HopRows, RowEdges
+from graphbraid.sampling.triton.layouts import DrawnHop, cut_blocks, cut_subgraph, no_edges, steps_of
+from graphbraid.sampling.triton.placement import check_placement, empty, place
+from graphbraid.sampling.triton.relabel import Table, check_positions
+from graphbraid.sampling.triton.rng import signed
+from graphbraid.sampling.triton.seeds import place_seeds
+from graphbraid.topology import Csc
+
+UNREAD_EDGES = 1 << 24
+"""A hop that may have more edges is counted and its number read before its buffers are made: 2**24 edges take
+some 600 MB of buffers, and waiting for the number is short beside drawing so many."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class _Launched:
+    """A batch that the device is preparing."""
+
+    step: int
+    input_id: Tensor
+    n_id: Tensor
+    hops: list[DrawnHop]
+    counts: Counts
+
+
+class TritonPipeline:
+    """Prepares mini-batches on a CUDA device; :class:`graphbraid.sampling.cpu.Pipeline` says how it is used.
+
+    Batches have the bits of the CPU's, for every option of :class:`SamplerConfig`; their tensors lie on the
+    device. Kernels go to the stream that is current while :meth:`run` is iterated; a pipeline is for one
+    stream, and one run at a time.
+
+    Args:
+        csc: the graph, on the CPU.
+        config: how to sample.
+        x: ``(num_nodes, F)`` contiguous rows to gather, or None.
+        device: a CUDA device. The CPU, where Triton interprets, is for tests.
+        topology: ``device`` copies the graph there; ``host`` leaves it in page-locked memory that the kernels
+            read over the link, an adjacency list at a time.
+        features: the same for ``x``.
+
+    Raises:
+        ConfigError: an unknown placement.
+        DataError: ``config.weighted`` without weights, or ``x`` of another form.
+    """
+
+    def __init__(
+        self,
+        csc: Csc,
+        config: SamplerConfig,
+        x: Tensor | None,
+        *,
+        device: torch.device | str = "cuda",
+        topology: str = "device",
+        features: str = "device",
+    ) -> None:
+        check_placement("topology", topology)
+        check_placement("features", features)
+        if x is not None and (x.ndim != 2 or not x.is_contiguous() or x.shape[0] != csc.num_dst):
+            raise DataError(
+                f"x must be contiguous rows, one for each of {csc.num_dst} nodes; got shape {tuple(x.shape)}"
+            )
+        if config.weighted and csc.weight is None:
+            raise DataError("weighted sampling needs edge weights; the graph has none")
+        self._config = config
+        self._device = torch.empty(0, device=device).device  # "cuda" is the device current now
+        self._degrees = csc.degrees() if -1 in config.fanouts else None
+        self._bounds = GraphBounds.of(csc, config)
+        self._indptr = place(csc.indptr, topology, self._device)
+        self._indices = place(csc.indices, topology, self._device)
+        self._x = None if x is None else place(x.detach(), features, self._device)
+        self._weights = (
+            _Weights(self._indptr, csc, config, topology, self._device) if config.weighted else None
+        )
+        self._table = Table(csc.num_dst, self._device)
+        self._clock = StageClock(self._device)
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of the table of local ids: 8 for each node of the graph."""
+        return self._table.nbytes
+
+    def run(self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int) -> Iterator[Prepared]:
+        """The batches of ``[first_step, last_step)``, in order, each prepared while the last one is used."""
+        seeds = schedule.seeds.to(self._device)
+        shuffle_key = rng.shuffle_key(schedule.seed, epoch) if schedule.shuffle else None
+        seed_edges = self._most_edges_into(schedule)
+        waiting: _Launched | None = None
+        for step in range(first_step, last_step):
+            begin = step * schedule.batch_size
+            launched = self._launch(
+                seeds,
+                begin,
+                min(schedule.batch_size, seeds.numel() - begin),
+                key=rng.batch_key(schedule.seed, epoch, step),
+                shuffle_key=shuffle_key,
+                seed_edges=seed_edges,
+                step=step,
+            )
+            if waiting is not None:
+                yield self._finish(waiting)
+            waiting = launched
+        if waiting is not None:
+            yield self._finish(waiting)
+
+    def sample(self, seeds: Tensor, key: int) -> Sampled:
+        """One batch for some seeds; :func:`graphbraid.sampling.sample_batch` is the twin. Waits for it."""
+        edges = 0 if self._degrees is None else int(self._degrees[seeds.cpu()].sum())
+        seeds = seeds.to(self._device)
+        launched = self._launch(seeds, 0, seeds.numel(), key=key, shuffle_key=None, seed_edges=edges, step=0)
+        return self._sampled(launched)
+
+    def stage_seconds(self) -> dict[str, float]:
+        """Seconds per stage since the start, on the device's own clock; waits for the device."""
+        return self._clock.seconds()
+
+    def _most_edges_into(self, schedule: SeedSchedule) -> int:
+        """In-edges of the seeds of a step, at most."""
+        if self._degrees is None:
+            return 0
+        count = min(schedule.batch_size, schedule.seeds.numel())
+        return int(self._degrees[schedule.seeds].topk(count).values.sum())
+
+    def _launch(
+        self,
+        seeds: Tensor,
+        first: int,
+        count: int,
+        *,
+        key: int,
+        shuffle_key: int | None,
+        seed_edges: int,
+        step: int,
+    ) -> _Launched:
+        """Have the device prepare a batch; nothing here waits for it, but for hops over ``UNREAD_EDGES``."""
+        config = self._config
+        with on_device_of(seeds), self._clock.stage("sample"):
+            counts = Counts(len(config.fanouts), self._device)
+            input_id, n_id = seeds.new_empty(count), seeds.new_empty(count)
+            self._table.begin_batch()
+            if count:
+                place_seeds(
+                    seeds, self._table, counts.nodes, input_id, n_id, first=first, shuffle_key=shuffle_key
+                )
+            bounds = BatchBounds(self._bounds, config, num_seeds=count, seed_edges=seed_edges)
+            hops = []
+            for hop in range(len(config.fanouts)):
+                drawn, n_id = self._launch_hop(hop, n_id, counts, bounds, count, signed(key))
+                hops.append(drawn)
+            counts.send()
+        return _Launched(step=step, input_id=input_id, n_id=n_id, hops=hops, counts=counts)
+
+    def _launch_hop(
+        self, hop: int, n_id: Tensor, counts: Counts, bounds: BatchBounds, num_seeds: int, key: int
+    ) -> tuple[DrawnHop, Tensor]:
+        """One hop, and the batch's nodes with room for those it finds."""
+        rows = HopRows(
+            n_id=n_id,
+            node_bounds=counts.nodes,
+            capacity=bounds.rows,
+            hop=hop,
+            fanout=self._config.fanouts[hop],
+            replace=self._config.replace,
+            blocks=self._config.layout == "blocks",
+            key=key,
+        )
+        num_edges = bounds.edges
+        if num_edges:
+            available = None if self._weights is None else self._weights.available
+            edges = draw.count_edges(rows, self._indptr, available)
+            if num_edges > UNREAD_EDGES:
+                num_edges = int(edges.offsets[-1])
+        bounds.advance(num_edges)
+        check_positions(bounds.positions)
+        if not num_edges:
+            counts.nodes[hop + 2] = counts.nodes[hop + 1]
+            counts.edges[hop + 1] = counts.edges[hop]
+            return no_edges(rows.capacity, n_id, keep_positions=self._config.return_edge_id), n_id
+        positions = n_id.new_empty(num_edges)
+        if self._weights is None:
+            draw.draw_edges(rows, edges, positions)
+        else:
+            self._weights.draw_edges(rows, edges, positions)
+        n_id = _with_room(n_id, bounds.nodes)
+        local = relabel.relabel(
+            self._table,
+            self._indices,
+            positions,
+            edges.offsets[-1:],
+            counts.nodes,
+            counts.edges,
+            n_id,
+            num_seeds=num_seeds,
+            hop=hop,
+            keep_positions=self._config.return_edge_id,
+        )
+        kept = positions if self._config.return_edge_id else None
+        return DrawnHop(offsets=edges.offsets, local=local, positions=kept), n_id
+
+    def _finish(self, launched: _Launched) -> Prepared:
+        """Cut a batch to its sizes and gather its rows."""
+        sampled = self._sampled(launched)
+        rows = None
+        if self._x is not None:
+            with on_device_of(sampled.n_id), self._clock.stage("gather"):
+                rows = torch.empty(
+                    (sampled.n_id.numel(), self._x.shape[1]), dtype=self._x.dtype, device=self._device
+                )
+                gather_rows(self._x.view(torch.uint8), sampled.n_id, rows.view(torch.uint8))
+        self._clock.count_batch()
+        return launched.step, launched.input_id, sampled, rows
+
+    def _sampled(self, launched: _Launched) -> Sampled:
+        nodes, edges = launched.counts.read()
+        cut = cut_blocks if self._config.layout == "blocks" else cut_subgraph
+        return Sampled(
+            n_id=launched.n_id[: nodes[-1]],
+            adjacencies=cut(launched.hops, nodes, edges),
+            nodes_per_hop=steps_of(nodes),
+            edges_per_hop=steps_of(edges),
+        )
+
+
+class _Weights:
+    """What draws by weight read beside the topology."""
+
+    def __init__(
+        self, indptr: Tensor, csc: Csc, config: SamplerConfig, topology: str, device: torch.device
+    ) -> None:
+        assert csc.weight is not None
+        self._weight = place(csc.weight, topology, device)
+        self._max_degree = int(csc.degrees().max()) if csc.num_dst else 0
+        self.available = torch.empty(csc.num_dst, dtype=torch.int32, device=device)
+        """``(num_nodes,)`` int32 in-neighbours that can be drawn."""
+        self._running: Tensor | None = None
+        if config.replace:
+            self._running = empty(csc.num_edges, torch.float64, topology, device)
+        with on_device_of(self.available):
+            weighted.weigh(indptr, self._weight, self.available, self._running)
+
+    def draw_edges(self, rows: HopRows, edges: RowEdges, positions: Tensor) -> None:
+        """Write the positions of a hop's edges."""
+        if self._running is None:
+            weighted.draw_by_race(rows, edges, self._weight, self.available, positions)
+        else:
+            weighted.draw_by_inversion(
+                rows, edges, self._running, self.available, positions, max_degree=self._max_degree
+            )
+
+
+def _with_room(n_id: Tensor, capacity: int) -> Tensor:
+    grown = n_id.new_empty(capacity)
+    grown[: n_id.numel()].copy_(n_id)
+    return grown

@@ -1,0 +1,225 @@
+"""Draws by edge weight in Triton, to the bits of ``csrc/sample_row.inl``.
+
+Arrivals and running sums are float64 in a fixed order of exactly rounded operations, so these kernels are
+compiled without fused multiply-adds.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from graphbraid.ops.triton.partition import search_steps
+from graphbraid.sampling.triton.draw import HopRows, RowEdges, draw_tile, row_edges, rows_of_hop
+from graphbraid.sampling.triton.rng import draw, log_of_draw, row_key
+
+_NO_EDGE = tl.constexpr(2**62)
+
+
+@triton.jit(do_not_specialize=["num_nodes"])
+def weigh_kernel(
+    indptr,  # (num_nodes + 1,) int64
+    weight,  # (num_edges,) float32
+    available,  # (num_nodes,) int32, written: in-edges of a weight above 0
+    running,  # (num_edges,) float64, written: the row's weights summed up to each edge; None: not kept
+    num_nodes,
+    BLOCK: tl.constexpr,
+):
+    """What draws by weight need of each row, once per graph. A lane walks a row: sums have one order."""
+    node = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    start = tl.load(indptr + node, mask=node < num_nodes, other=0)
+    degree = tl.load(indptr + node + 1, mask=node < num_nodes, other=0) - start
+    count = tl.zeros((BLOCK,), tl.int32)
+    total = tl.zeros((BLOCK,), tl.float64)
+    for i in range(tl.max(degree, axis=0)):
+        inside = i < degree
+        w = tl.load(weight + start + i, mask=inside, other=0.0)
+        count += (w > 0).to(tl.int32)
+        if running is not None:
+            total += tl.where(w > 0, w, 0.0).to(tl.float64)
+            tl.store(running + start + i, total, mask=inside)
+    tl.store(available + node, count, mask=node < num_nodes)
+
+
+@triton.jit
+def arrivals(weight, keys, start, e, degree):
+    """When the neighbours ``e`` of a row arrive in the race; never (infinity) for weight 0."""
+    w = tl.load(weight + start + e, mask=e < degree, other=0.0)
+    arrival = -log_of_draw(draw(keys, e)) / tl.where(w > 0, w, 1.0).to(tl.float64)
+    return tl.where(w > 0, arrival, float("inf"))
+
+
+@triton.jit
+def first_after(arrival, e, last, last_edge):
+    """The least (arrival, edge) above (last, last_edge); an infinite arrival if there is none."""
+    later = (arrival > last) | ((arrival == last) & (e > last_edge))
+    arrival = tl.where(later, arrival, float("inf"))
+    best = tl.min(arrival, axis=0)
+    return best, tl.min(tl.where(arrival == best, e, _NO_EDGE), axis=0)
+
+
+@triton.jit(do_not_specialize=["hop", "fanout", "key"])
+def race_kernel(
+    node_bounds,
+    n_id,
+    starts,  # see draw.RowEdges
+    degrees,
+    offsets,
+    positions,  # written
+    weight,  # (num_edges,) float32
+    available,  # (num_nodes,) int32
+    hop,
+    fanout,
+    key,
+    BLOCKS: tl.constexpr,
+    EDGES: tl.constexpr,
+):
+    """The fanout first of a row's exponential race, in order of arrival; all runners where they are no more.
+
+    A row a program. Arrivals of the first EDGES neighbours stay in registers; those of longer rows are
+    computed again for every draw.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    begin, num_rows = rows_of_hop(node_bounds, hop, BLOCKS)
+    live = row < num_rows
+    node = tl.load(n_id + begin + row, mask=live, other=0)
+    start, degree, first = row_edges(row, live, starts, degrees, offsets)
+    runners = tl.load(available + node, mask=live, other=0)
+    out = positions + first
+    lane = tl.arange(0, EDGES).to(tl.int64)
+    if (fanout < 0) | (runners <= fanout):
+        found = tl.zeros((), tl.int64)
+        for c in range(0, degree, EDGES):
+            runs = tl.load(weight + start + c + lane, mask=c + lane < degree, other=0.0) > 0
+            rank = tl.cumsum(runs.to(tl.int32), axis=0)
+            tl.store(out + found + rank - 1, start + c + lane, mask=runs)
+            found += tl.max(rank, axis=0)
+    else:
+        keys = row_key(key, hop, node)
+        head = arrivals(weight, keys, start, lane, degree)
+        last = tl.full((), -1.0, tl.float64)
+        last_edge = tl.full((), -1, tl.int64)
+        for i in range(fanout):
+            best, edge = first_after(head, lane, last, last_edge)
+            for c in range(EDGES, degree, EDGES):
+                e = c + lane
+                arrival, at = first_after(arrivals(weight, keys, start, e, degree), e, last, last_edge)
+                edge = tl.where(arrival < best, at, edge)
+                best = tl.minimum(arrival, best)
+            tl.store(out + i, start + edge)
+            last = best
+            last_edge = edge
+
+
+@triton.jit(do_not_specialize=["hop", "fanout", "key", "steps"])
+def invert_kernel(
+    node_bounds,
+    n_id,
+    starts,
+    degrees,
+    offsets,
+    positions,  # written
+    running,  # (num_edges,) float64: see weigh_kernel
+    available,
+    hop,
+    fanout,
+    key,
+    steps,  # halvings that end a search in the longest row
+    BLOCKS: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Draws with replacement: the first neighbour whose running sum passes the draw, by halving."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    begin, num_rows = rows_of_hop(node_bounds, hop, BLOCKS)
+    if tl.program_id(0) * ROWS >= num_rows:  # the grid has room for the most rows a batch can have
+        return
+    live = row < num_rows
+    node = tl.load(n_id + begin + row, mask=live, other=0)
+    start, degree, first = row_edges(row, live, starts, degrees, offsets)
+    live = live & (tl.load(available + node, mask=live, other=0) > 0)
+    total = tl.load(running + start + degree - 1, mask=live, other=0.0)
+    bits = draw(row_key(key, hop, node)[:, None], column[None, :])
+    target = (bits.to(tl.float64) + 0.5) * (1.0 / 4294967296.0) * total[:, None]
+    inside = live[:, None] & (column < fanout)[None, :]
+    low = tl.zeros((ROWS, WIDTH), tl.int64)
+    high = low + degree[:, None]
+    for _ in range(steps):
+        middle = (low + high) // 2
+        open_ = inside & (low < high)
+        passed = open_ & (tl.load(running + start[:, None] + middle, mask=open_, other=0.0) <= target)
+        low = tl.where(passed, middle + 1, low)
+        high = tl.where(open_ & (passed == 0), middle, high)
+    tl.store(positions + first[:, None] + column[None, :], start[:, None] + low, mask=inside)
+
+
+def weigh(indptr: Tensor, weight: Tensor, available: Tensor, running: Tensor | None) -> None:
+    """Write how many neighbours of each node can be drawn, and the running sums of the rows' weights.
+
+    Args:
+        indptr: ``(num_nodes + 1,)`` int64.
+        weight: ``(num_edges,)`` float32.
+        available: ``(num_nodes,)`` int32, written.
+        running: ``(num_edges,)`` float64, written; None where draws are without replacement.
+    """
+    if available.numel():
+        weigh_kernel[(triton.cdiv(available.numel(), 128),)](
+            indptr,
+            weight,
+            available,
+            running,
+            available.numel(),
+            BLOCK=128,
+            num_warps=4,
+            enable_fp_fusion=False,
+        )
+
+
+def draw_by_race(
+    rows: HopRows, edges: RowEdges, weight: Tensor, available: Tensor, positions: Tensor
+) -> None:
+    """Weighted draws without replacement; takes what ``draw.draw_edges`` does and :func:`weigh` wrote."""
+    race_kernel[(rows.capacity,)](
+        rows.node_bounds,
+        rows.n_id,
+        edges.starts,
+        edges.degrees,
+        edges.offsets,
+        positions,
+        weight,
+        available,
+        rows.hop,
+        rows.fanout,
+        rows.key,
+        BLOCKS=rows.blocks,
+        EDGES=128,
+        num_warps=2,
+        enable_fp_fusion=False,
+    )
+
+
+def draw_by_inversion(
+    rows: HopRows, edges: RowEdges, running: Tensor, available: Tensor, positions: Tensor, *, max_degree: int
+) -> None:
+    """Weighted draws with replacement; takes what ``draw.draw_edges`` does and :func:`weigh` wrote."""
+    tile = draw_tile(rows.fanout)
+    grid = (triton.cdiv(rows.capacity, tile["ROWS"]), triton.cdiv(rows.fanout, tile["WIDTH"]))
+    invert_kernel[grid](
+        rows.node_bounds,
+        rows.n_id,
+        edges.starts,
+        edges.degrees,
+        edges.offsets,
+        positions,
+        running,
+        available,
+        rows.hop,
+        rows.fanout,
+        rows.key,
+        search_steps(max_degree),
+        BLOCKS=rows.blocks,
+        enable_fp_fusion=False,
+        **tile,
+    )
