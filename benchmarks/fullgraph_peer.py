@@ -41,7 +41,8 @@ def dgl_layers(graph, widths, heads):
     import dgl
 
     csc = ("csc", (graph["indptr"], graph["indices"], torch.tensor([], dtype=torch.int64)))
-    edges = dgl.add_self_loop(dgl.graph(csc, num_nodes=len(graph["indptr"]) - 1)).formats(["coo", "csr", "csc"])
+    edges = dgl.add_self_loop(dgl.graph(csc, num_nodes=len(graph["indptr"]) - 1))
+    edges = edges.formats(["coo", "csr", "csc"])  # its attention reads by edge, too
     edges.create_formats_()
     layers = [dgl.nn.GATConv(a, b, heads) for a, b in zip(widths, widths[1:])]  # noqa: B905, RUF007
     return layers, lambda layer, x: layer(edges, x).mean(1)
