@@ -10,7 +10,7 @@ from tests.collective.checker import check_schedule
 
 from graphbraid.collective.braid import braid
 from graphbraid.collective.dispatcher import bound_with
-from graphbraid.collective.routes import CPU, GPU, drawn_routes, next_overlap, spread_routes
+from graphbraid.collective.routes import CPU, GPU, drawn_routes, spread_routes
 from graphbraid.collective.simulator import Durations, Setting, simulate
 from graphbraid.collective.strategies import (
     braided,
@@ -114,11 +114,9 @@ def test_drawn_durations_have_the_spread_asked_for_and_repeat():
     assert min(Durations.drawn(stage_times(1, 1, 1, cv=5.0), 4000, seed=1).cpu) == pytest.approx(0.1)
 
 
-def test_routes_are_spread_evenly_and_overlaps_are_found():
+def test_routes_are_spread_evenly():
     assert spread_routes(6, 3) == bytes([GPU, CPU] * 3)
     assert [spread_routes(7, m).count(CPU) for m in range(8)] == list(range(8))
-    routes = bytes([GPU, GPU, CPU, CPU, GPU, CPU])
-    assert [next_overlap(routes, step) for step in range(7)] == [4, 4, 4, 4, 4, 6, 6]
 
 
 def test_an_empty_epoch_and_a_buffer_of_nothing_are_refused():

@@ -21,12 +21,3 @@ def drawn_routes(num_batches: int, share: float, seed: int) -> Routes:
     """Each step takes route 0 with probability ``share``, whatever the others take."""
     draw = np.random.default_rng(seed).random(num_batches)
     return bytes(np.where(draw < share, CPU, GPU).astype(np.uint8))
-
-
-def next_overlap(routes: Routes, step: int) -> int:
-    """The first step at or after ``step`` that begins an overlap: a GPU batch after a CPU batch.
-
-    The number of steps if there is none.
-    """
-    found = routes.find(bytes([CPU, GPU]), max(step - 1, 0))
-    return len(routes) if found < 0 else found + 1
