@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from dataclasses import dataclass
-from statistics import fmean, median, pstdev
 from typing import ClassVar
 
 from graphbraid.collective.simulator import Stage
@@ -77,15 +76,7 @@ class Drift:
     def _measured(self) -> dict[Stage, Duration]:
         """Stages with enough samples; one that stuck out does not count."""
         return {
-            stage: _typical(list(latest))
+            stage: Duration.typical(list(latest))
             for stage, latest in self._latest.items()
             if len(latest) == latest.maxlen
         }
-
-
-def _typical(seconds: list[float]) -> Duration:
-    """Mean and spread without what is more than twice the median."""
-    middle = median(seconds)
-    kept = [s for s in seconds if s <= 2.0 * middle] or [middle]
-    mean = fmean(kept)
-    return Duration(seconds=mean, cv=pstdev(kept) / mean if mean else 0.0)

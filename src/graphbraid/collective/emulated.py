@@ -119,6 +119,10 @@ class EmulatedCpuBatching:
             self._accelerator.check("cpu", step)
             return self._prepare(epoch, step)
 
+    def stage_seconds(self) -> dict[str, float]:
+        """Those of the real sampler."""
+        return self._prepare.stage_seconds()
+
 
 @register("batching", "emulated")
 class EmulatedBatching:

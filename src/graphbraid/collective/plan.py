@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import ConfigDict
-from rich.console import Console
-from rich.table import Table
-
 from graphbraid.collective.braid import braid_routes
 from graphbraid.collective.dispatcher import Resource
 from graphbraid.collective.records import load_record, save_record
@@ -17,6 +14,9 @@ from graphbraid.collective.routes import Routes
 from graphbraid.collective.simulator import Setting
 from graphbraid.collective.times import STRICT, StageTimes, format_seconds
 from graphbraid.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 PlanName = Literal["cpu", "gpu", "braided"]
 """Who prepares the batches: the CPU, the device itself, or both."""
@@ -141,12 +141,16 @@ class Plan:
 
     def table(self) -> Table:
         """The plan for a terminal."""
+        from rich.table import Table
+
         table = Table(show_header=False, box=None, pad_edge=False)
         for label, value in self.rows():
             table.add_row(label, value)
         return table
 
     def __str__(self) -> str:
+        from rich.console import Console
+
         console = Console(width=100, force_terminal=False, color_system=None)
         with console.capture() as capture:
             console.print(self.table())

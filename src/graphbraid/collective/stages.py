@@ -175,6 +175,11 @@ class Operators:
     transfer: Transfer
     model: Model
 
+    def stage_seconds(self) -> dict[str, float]:
+        """Seconds in sampling and gathering on the CPU, where its operator counts them."""
+        count = getattr(self.cpu_batching, "stage_seconds", None)
+        return count() if count is not None else {"sample": 0.0, "gather": 0.0, "batches": 0.0}
+
     @classmethod
     def of(cls, context: Context) -> Operators:
         """Those registered for the context's device.
@@ -210,7 +215,7 @@ class CpuBatching:
 
     def __call__(self, epoch: int, step: int) -> MiniBatch:
         """The mini-batch of a step, on the CPU."""
-        context = self._context
+        context = self._context  # the pipeline's threads do the work; this one waits for them
         found = list(self._pipeline.run(context.schedule, epoch, step, step + 1))
         [(_, input_id, sampled, x)] = found
         return MiniBatch(
@@ -222,6 +227,10 @@ class CpuBatching:
             step=step,
             x=x,
         )
+
+    def stage_seconds(self) -> dict[str, float]:
+        """Seconds per stage, summed over threads, and the number of batches."""
+        return self._pipeline.stage_seconds()
 
 
 @register("transfer", "cpu")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean, median, pstdev
 from typing import ClassVar
 
 from pydantic import ConfigDict
@@ -33,6 +35,14 @@ class Duration:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ConfigError(f"a duration's {name} must be finite and not negative; got {value!r}")
+
+    @classmethod
+    def typical(cls, seconds: Sequence[float]) -> Duration:
+        """Mean and spread of measurements, without those that took more than twice the median."""
+        middle = median(seconds)
+        kept = [s for s in seconds if s <= 2.0 * middle] or [middle]
+        mean = fmean(kept)
+        return cls(seconds=mean, cv=pstdev(kept) / mean if mean else 0.0)
 
     def __str__(self) -> str:
         return f"{format_seconds(self.seconds)} ± {100 * self.cv:.0f} %"
