@@ -218,7 +218,7 @@ class NeighborLoader:
     def _iterate_planned(self, epoch: int, start_step: int, last: int) -> Iterator[Any]:
         plan = self.plan = self.plan or self._make_plan()
         if self._operators is None:
-            self._operators = Operators.of(self._context(plan.workers))
+            self._operators = Operators.of(self.context(plan.workers))
         keeps = self._plan_kind in ("cpu", "gpu")  # asked for by name: kept whatever it takes
         executor = self.executor = Executor(
             self._operators,
@@ -236,7 +236,7 @@ class NeighborLoader:
 
     def _make_plan(self) -> Plan:
         """Measure what can be measured without the model, whose time the first steps then show."""
-        profile = measure(self._context(self.num_workers), [self.num_workers])
+        profile = measure(self.context(self.num_workers), [self.num_workers])
         limits = Limits(most_cbs=max(64, 2 * self.num_workers))
         if self._plan_kind == "auto":
             return make_plan(profile, len(self), limits)
@@ -244,7 +244,8 @@ class NeighborLoader:
             raise ConfigError(f"plan='gpu' needs a device that prepares batches; {self.device} does not")
         return fixed_plan(profile, len(self), 1.0 if self._plan_kind == "cpu" else 0.0, limits)
 
-    def _context(self, workers: int) -> Context:
+    def context(self, workers: int) -> Context:
+        """What :mod:`graphbraid.collective` makes this loader's operators from."""
         return Context(
             source=self._source,
             sampler=self.sampler,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import ConfigDict
+
 from graphbraid.collective.braid import braid_routes
 from graphbraid.collective.dispatcher import Resource
 from graphbraid.collective.records import load_record, save_record

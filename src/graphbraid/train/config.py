@@ -99,6 +99,11 @@ class TrainConfig:
     workers: Positive = 1
     """Sampling threads. They prepare later batches while the model trains; batches do not depend on their
     number."""
+    plan: str | None = None
+    """``auto`` measures the run's stages and chooses who prepares which mini-batch; without a GPU, how many
+    cores sample (in place of ``workers``) and how many train (unless ``threads`` says so). ``cpu`` and
+    ``gpu`` let one side prepare all; any other value is the path of a saved plan. Batches do not depend on
+    it. None does not plan."""
 
     eval_every: Natural = 1
     """Epochs between evaluations of the validation split; 0 never evaluates."""
@@ -224,6 +229,10 @@ def _check_together(config: TrainConfig) -> None:
     if config.resume is True and config.overwrite:
         raise ConfigError(
             "resume=True continues the run in out_dir and overwrite=True replaces it; choose one."
+        )
+    if config.plan is not None and config.mode == "full":
+        raise ConfigError(
+            f"plan={config.plan!r} says who prepares mini-batches, and mode='full' has none; leave one out."
         )
     if config.patience is not None and config.eval_every == 0:
         raise ConfigError(
