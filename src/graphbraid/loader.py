@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import weakref
@@ -229,10 +230,12 @@ class NeighborLoader:
             stop=last,
             replanning=None if keeps else Replanning(),
         )
-        with executor:
-            for batch in executor:
-                yield batch if self.transform is None else self.transform(batch.to_data())
-        self.plan = executor.plan
+        try:
+            with contextlib.closing(iter(executor)) as batches:
+                for batch in batches:
+                    yield batch if self.transform is None else self.transform(batch.to_data())
+        finally:
+            self.plan = executor.plan
 
     def _make_plan(self) -> Plan:
         """Measure what can be measured without the model, whose time the first steps then show."""

@@ -279,3 +279,12 @@ def test_a_third_partys_accelerator_needs_only_registered_operators():
     assert moved == list(range(NUM_STEPS))
     with pytest.raises(ConfigError, match="Did you mean 'transfer'"):
         register("transfers", "npu")
+
+
+def test_the_documented_accelerator_runs():
+    text = (Path(__file__).parents[2] / "docs" / "collective.md").read_text()
+    [example] = [part.split("```")[0] for part in text.split("```python")[1:] if "class Npu" in part]
+    found = {}
+    exec(compile(example, "collective.md", "exec"), found)
+    assert found["steps"] == list(range(len(found["loader"])))
+    found["loader"].close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 
 import pytest
 import torch
@@ -86,6 +87,19 @@ def test_numbers_of_workers_leave_a_core_to_training():
     assert worker_counts(2, training_needs_one=True) == [1]
     assert worker_counts(8, training_needs_one=True) == [1, 2, 4, 7]
     assert worker_counts(8, training_needs_one=False) == [1, 2, 4, 8]
+
+
+def test_a_trace_shows_the_first_epoch_and_changes_no_loss(tmp_path):
+    _, plain = train(None)
+    _, losses = train("cpu", trace=tmp_path / "trace.json")
+    assert losses == plain
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    trained = [e for e in events if e.get("cat") == "model" and e["pid"] == 1]
+    predicted = [e for e in events if e.get("cat") == "model" and e["pid"] == 2]
+    assert len(trained) == len(predicted) > 3
+    assert "<svg" in (tmp_path / "trace.html").read_text()
+    with pytest.raises(ConfigError, match="give a plan as well"):
+        train(None, trace=tmp_path / "trace.json")
 
 
 @pytest.mark.parametrize(

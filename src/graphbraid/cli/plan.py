@@ -22,7 +22,9 @@ def _option(flags: str, text: str, metavar: str | None = None) -> Any:
 @guarded
 def plan(
     *,
-    config: Annotated[Path | None, _option("--config -c", "Read options from this YAML file.", "FILE")] = None,
+    config: Annotated[
+        Path | None, _option("--config -c", "Read options from this YAML file.", "FILE")
+    ] = None,
     data: Annotated[
         str | None, _option("--data -d", "An embedded dataset's name, an .npz file, a store's or OGB folder.")
     ] = None,
@@ -53,7 +55,7 @@ def plan(
         Path | None, _option("--save-profile", "Write the measured times.", "FILE")
     ] = None,
     json_output: JsonOption = False,
-    debug: DebugOption = False,  # noqa: ARG001
+    debug: DebugOption = False,
 ) -> None:
     """Measure a run's stages, plan who prepares its mini-batches, and show what limits it.
 
@@ -89,9 +91,9 @@ def _profile(given: dict[str, Any]) -> tuple[Profile, int]:
     from graphbraid.collective import Profile
     from graphbraid.errors import ConfigError
 
+    if given["batches"] is not None and given["batches"] < 1:
+        raise ConfigError(f"--batches must be at least 1; got {given['batches']}")
     if given["profile"] is not None:
-        if (given["batches"] or 1) < 1:
-            raise ConfigError(f"--batches must be at least 1; got {given['batches']}")
         return Profile.load(given["profile"]), given["batches"] or 500
     trainer = _trainer(given)
     batch_size = trainer.config.batch_size

@@ -134,6 +134,10 @@ def train(
     tensorboard: Annotated[
         bool | None, _option("--tensorboard", _RUN, "Also write TensorBoard events.")
     ] = None,
+    trace: Annotated[
+        Path | None,
+        _option("--trace", _RUN, "Write the first epoch's timeline for Perfetto, and a page.", "FILE"),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but errors.")] = False,
     json_output: JsonOption = False,
     debug: DebugOption = False,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from types import TracebackType
 
 import torch
@@ -99,7 +99,7 @@ class Executor:
         self._planner: threading.Thread | None = None
         self._new_plan: Plan | None = None
 
-    def __iter__(self) -> Iterator[MiniBatch]:
+    def __iter__(self) -> Generator[MiniBatch]:
         """The batches.
 
         Raises:
@@ -138,20 +138,21 @@ class Executor:
 
     # ---- the caller's thread: the device's own batching, and training
 
-    def _train(self, position: int, batch: MiniBatch) -> Iterator[MiniBatch]:
+    def _train(self, position: int, batch: MiniBatch) -> Generator[MiniBatch]:
         """Hand a batch to the caller; when it asks for the next one, its step is over."""
         model, started = self._operators.model, self._now()
         ready = model.begin(batch)
         try:
             yield ready
-        finally:
+        finally:  # also where the caller leaves after this step
             model.end(batch)
             self._operators.transfer.free(batch)
+            with self._changed:
+                self._note("model", position, started)
+                self._trained += 1
+                self._changed.notify_all()
         with self._changed:
-            self._note("model", position, started)
-            self._trained += 1
             self._replan_if_due()
-            self._changed.notify_all()
 
     def _next(self, position: int) -> MiniBatch:
         """The batch of a position; the device fills its buffer first."""

@@ -204,7 +204,7 @@ class CpuBatching:
     def __init__(self, context: Context) -> None:
         x = context.source.graph.x
         gathers = context.gather and not isinstance(x, SparseFeatures | None) and x.ndim == 2
-        self._context = context
+        self.context = context
         self._pipeline = make_pipeline(
             context.source.graph.csc,
             context.sampler,
@@ -215,7 +215,7 @@ class CpuBatching:
 
     def __call__(self, epoch: int, step: int) -> MiniBatch:
         """The mini-batch of a step, on the CPU."""
-        context = self._context  # the pipeline's threads do the work; this one waits for them
+        context = self.context  # the pipeline's threads do the work; this one waits for them
         found = list(self._pipeline.run(context.schedule, epoch, step, step + 1))
         [(_, input_id, sampled, x)] = found
         return MiniBatch(

@@ -72,7 +72,9 @@ class Machine:
         counts = {times.workers for times in measured}
         if self.cores is not None:
             most = self.cores
-            counts = {w for w in counts if w <= most} | {most} | {1 << i for i in range(most.bit_length() - 1)}
+            counts = (
+                {w for w in counts if w <= most} | {most} | {1 << i for i in range(most.bit_length() - 1)}
+            )
         scaled = [self._scaled(_nearest(measured, w)).with_workers(w) for w in sorted(counts)]
         return dataclasses.replace(profile, times=tuple(scaled))
 

@@ -39,6 +39,7 @@ FREE_ON_RESUME = frozenset(
         "overwrite",
         "checkpoint_every_steps",
         "tensorboard",
+        "trace",
         "restore_best",
         "test_at_end",
         "trust_checkpoint",
@@ -94,6 +95,9 @@ class TrainConfig:
     """Seeds the batches, dropout, and the generators of torch, NumPy and Python."""
     deterministic: bool = False
     """Let torch use only deterministic algorithms; on the CPU runs repeat to the bit without it."""
+    trace: Path | None = None
+    """File for the timeline of the first epoch trained, as Perfetto reads it, with an HTML page beside it;
+    needs a ``plan``. None writes none."""
     threads: Positive | None = None
     """Threads of the model's operators while the trainer works; None leaves torch's setting."""
     workers: Positive = 1
@@ -230,6 +234,8 @@ def _check_together(config: TrainConfig) -> None:
         raise ConfigError(
             "resume=True continues the run in out_dir and overwrite=True replaces it; choose one."
         )
+    if config.trace is not None and config.plan is None:
+        raise ConfigError(f"trace={str(config.trace)!r} shows a plan beside what ran; give a plan as well.")
     if config.plan is not None and config.mode == "full":
         raise ConfigError(
             f"plan={config.plan!r} says who prepares mini-batches, and mode='full' has none; leave one out."

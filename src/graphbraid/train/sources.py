@@ -49,11 +49,12 @@ def make_loader(
 ) -> NeighborLoader:
     """The loader of a run's shuffled mini-batches.
 
-    A plan without a device only says how many threads sample, which the loader's own pipeline does best.
+    A plan without a device only says how many threads sample, which the loader's own pipeline does best;
+    where a trace is wanted, the executor runs it.
     """
     from graphbraid.loader import NeighborLoader
 
-    planned_device = plan is not None and runner.device.type != "cpu"
+    follows_plan = plan is not None and (runner.device.type != "cpu" or config.trace is not None)
     return NeighborLoader(
         runner.graph,
         list(config.fanouts),
@@ -66,8 +67,8 @@ def make_loader(
         return_edge_id=False,
         src_degree=runner.uses_degrees,
         num_workers=config.workers if plan is None else plan.workers,
-        device=runner.device if planned_device else "cpu",
-        plan=plan if planned_device else None,
+        device=runner.device if follows_plan else "cpu",
+        plan=plan if follows_plan else None,
     )
 
 
@@ -79,17 +80,31 @@ class SampledSource:
     ) -> None:
         self._runner = runner
         self._loader = make_loader(runner, config, nodes, plan)
+        self._trace = config.trace if plan is not None else None
         self.num_batches = len(self._loader)
         self._late_gather_seconds = 0.0
 
     def batches(self, epoch: int, start: int) -> Generator[Work]:
         """The epoch's mini-batches from ``start`` on."""
-        for batch in self._loader.batches(epoch, start):
-            started = time.perf_counter()
-            self._runner.features_of(batch)  # sparse rows are gathered at this first use
-            self._late_gather_seconds += time.perf_counter() - started
-            seeds = batch.n_id[: batch.batch_size]
-            yield seeds.cpu(), partial(self._runner.on_batch, batch)
+        try:
+            for batch in self._loader.batches(epoch, start):
+                started = time.perf_counter()
+                self._runner.features_of(batch)  # sparse rows are gathered at this first use
+                self._late_gather_seconds += time.perf_counter() - started
+                seeds = batch.n_id[: batch.batch_size]
+                yield seeds.cpu(), partial(self._runner.on_batch, batch)
+        finally:
+            self._write_trace()
+
+    def _write_trace(self) -> None:
+        """Of the first epoch that was trained, or what was trained of it."""
+        executor = self._loader.executor
+        if self._trace is None or executor is None:
+            return
+        from graphbraid.collective.trace import write_trace
+
+        write_trace(self._trace, executor.ops, executor.plan, num_batches=self.num_batches)
+        self._trace = None
 
     def stage_seconds(self) -> dict[str, float]:
         """Seconds that sampling and gathering took, summed over threads."""
