@@ -68,7 +68,9 @@ class Runner:
             source=BatchSource(graph=self._graph),
             sampler=SamplerConfig(fanouts=(3, 2)),
             schedule=SeedSchedule(
-                seeds=torch.arange(self._num_steps * BATCH_SIZE), batch_size=BATCH_SIZE, shuffle=True
+                seeds=torch.arange(self._num_steps * BATCH_SIZE) % self._graph.num_nodes,
+                batch_size=BATCH_SIZE,
+                shuffle=True,
             ),
             device=device,
             workers=plan.workers,
@@ -174,7 +176,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    graph = load("braid-10k")
+    graph = load("braid-100k")
     runner = Runner(graph, options.steps)
     rows = prediction(runner, options.steps, options.repeats)
     results = {
