@@ -78,7 +78,7 @@ class Executor:
         self._routes = bytearray(plan.routes(num_steps)[start:last]) if num_steps else bytearray()
         self._num_steps = len(self._routes)
         self._cbs, self._gbs = plan.cbs, plan.gbs
-        self._most_gbs = plan.gbs  # less after device memory ran out
+        self._most_cbs, self._most_gbs = plan.most_cbs or plan.cbs, plan.most_gbs or plan.gbs
         self._full_at = -1  # the position it last ran out at
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
@@ -219,10 +219,11 @@ class Executor:
                 ) from error
             self._full_at = position
             before, self._gbs = self._gbs, max(1, min(self._gbs // 2, others))
-            self._most_gbs = self._gbs
+            self._most_gbs = self._gbs  # of later plans, too
             self._say(
                 f"device memory ran out at step {self._first + position}: {self._gbs} batches are held "
-                f"there instead of {before}; no step is lost ({error})"
+                f"there instead of {before}; no step is lost ({error})",
+                logging.WARNING,
             )
             self._changed.notify_all()
 
@@ -309,7 +310,7 @@ class Executor:
     def _plan_anew(self, left: int, changed: dict[Stage, float]) -> None:
         assert self._drift is not None
         times = self._drift.current()
-        limits = Limits(most_cbs=max(self._cbs, 2 * times.workers), most_gbs=self._most_gbs, most_tries=30)
+        limits = Limits(most_cbs=self._most_cbs, most_gbs=self._most_gbs, most_tries=30)
         ratios = ", ".join(f"{stage} x{ratio:.2f}" for stage, ratio in changed.items())
         self._say(f"durations drifted at step {self._first + self._trained} ({ratios}): planning anew")
 
@@ -326,7 +327,7 @@ class Executor:
         if left > 0:
             self._routes[horizon:] = plan.routes(left)
             self._next_cpu = self._claimed
-        self._cbs, self._gbs = max(plan.cbs, plan.workers + 1), min(plan.gbs, self._most_gbs)
+        self._cbs, self._gbs = plan.cbs, min(plan.gbs, self._most_gbs)
         self.plan = plan
         self._drift.reset(plan.times)
         self._planned_at, self._planner, self._new_plan = self._trained, None, None
@@ -338,6 +339,6 @@ class Executor:
         """The first position from which on no thread has begun to prepare any."""
         return max(self._claimed, self._next_transfer)
 
-    def _say(self, text: str) -> None:
+    def _say(self, text: str, level: int = logging.INFO) -> None:
         self.events.append(text)
-        _log.warning(text)
+        _log.log(level, text)

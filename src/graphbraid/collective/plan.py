@@ -54,6 +54,10 @@ class Plan:
     """Host buffers, each for one batch."""
     gbs: int
     """Device buffers, each for one batch."""
+    most_cbs: int | None = None
+    """Host buffers it might have taken: what a new plan may take when durations drift; None: ``cbs``."""
+    most_gbs: int | None = None
+    """The same of device buffers."""
     times: StageTimes
     """What it was made from; ``times.workers`` threads prepare on the CPU."""
     predicted_seconds: float
@@ -71,7 +75,7 @@ class Plan:
                 f"num_cpu must be in [0, num_batches] and num_batches at least 1; "
                 f"got num_cpu={self.num_cpu}, num_batches={self.num_batches}"
             )
-        for name, least in (("stock", 0), ("cbs", 1), ("gbs", 1)):
+        for name, least in (("stock", 0), ("cbs", 1), ("gbs", 1), ("most_cbs", 1), ("most_gbs", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"{name} must be at least {least}; got {value}")

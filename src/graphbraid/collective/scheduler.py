@@ -199,6 +199,8 @@ class _Search:
             stock=best.stock,
             cbs=best.cbs,
             gbs=best.gbs,
+            most_cbs=self._cbs,
+            most_gbs=self._gbs,
             times=best.times,
             predicted_seconds=best.seconds,
             bound_seconds=0.0,
@@ -218,7 +220,10 @@ class _Search:
         dispatcher.tune(run, most_tries=8)
 
     def _spared(self, best: _Candidate) -> _Candidate:
-        """The fewest buffers with which the epoch does not grow, first on the device, then on the host."""
+        """The fewest buffers with which the epoch does not grow, first on the device, then on the host.
+
+        And then a few in hand where they do no harm, since real durations vary.
+        """
         best = dataclasses.replace(best, seconds=self._fixed(best).seconds)
         most = EQUAL * best.seconds
         for name in ("gbs", "cbs"):
@@ -231,7 +236,11 @@ class _Search:
                     enough, best = middle, dataclasses.replace(fewer, seconds=seconds)
                 else:
                     too_few = middle
-        return best
+        roomy = dataclasses.replace(
+            best, cbs=min(best.cbs + best.times.workers, self._cbs), gbs=min(best.gbs + 1, self._gbs)
+        )
+        roomy = dataclasses.replace(roomy, seconds=self._fixed(roomy).seconds)
+        return roomy if roomy.seconds <= most else best
 
     def _schedule(self, candidate: _Candidate) -> Schedule:
         """As the greedy rule lays it."""
