@@ -44,11 +44,11 @@ def machine_times(cores: int, link: str) -> StageTimes:
     slower = 1.0 if link == "fast" else 2.5
     return StageTimes(
         workers=cores,
-        cpu=Duration(seconds=0.120),
-        dma=Duration(seconds=0.004 * slower),
-        gpu=Duration(seconds=0.006),
-        uva=Duration(seconds=0.006 + 0.006 * slower),
-        model=Duration(seconds=0.008),
+        cpu=Duration(seconds=0.240),
+        dma=Duration(seconds=0.008 * slower),
+        gpu=Duration(seconds=0.012),
+        uva=Duration(seconds=0.012 + 0.012 * slower),
+        model=Duration(seconds=0.016),
     )
 
 
@@ -172,7 +172,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--long-steps", type=int, default=300, help="of the epoch whose CPU slows down")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -180,9 +181,9 @@ def main() -> None:
     runner = Runner(graph, options.steps)
     rows = prediction(runner, options.steps, options.repeats)
     results = {
-        "config": {"steps": options.steps, "repeats": options.repeats},
+        "config": {"steps": options.steps, "long_steps": options.long_steps, "repeats": options.repeats},
         "prediction": rows,
-        "adaptation": adaptation(runner, options.steps),
+        "adaptation": adaptation(Runner(graph, options.long_steps), options.long_steps),
     }
     print("wrote", write_results("collective", results, options.out))
 

@@ -60,6 +60,9 @@ def _checked(record: type[Record], kind: str, values: dict[str, Any], path: str 
         return TypeAdapter(record).validate_python(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the record"
+        place = ".".join(str(part) for part in first["loc"])
+        where = f"{place}: " if place else ""
         message = first["msg"].removeprefix("Value error, ")
-        raise DataError(f"{path} is no sound {kind}: {where}: {message}; got {first['input']!r}") from None
+        if first["type"] != "value_error":  # a record's own check says what it got
+            message += f"; got {first['input']!r}"
+        raise DataError(f"{path} is no sound {kind}: {where}{message}") from None
