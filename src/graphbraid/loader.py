@@ -155,7 +155,7 @@ class NeighborLoader:
         self._source = BatchSource(
             graph=graph, node_attrs=node_attrs, edge_attrs=edge_attrs, src_degree=degree, src_loop=loop
         )
-        self.device: Device = torch.device(device) if isinstance(device, str) else device
+        self.device: Device = _as_device(device) if isinstance(device, str) else device
         if plan is None and not isinstance(self.device, torch.device):
             plan = "auto"
         self.plan: Plan | None = read_plan(plan)
@@ -340,6 +340,20 @@ def _check_pyg_options(options: dict[str, Any]) -> None:
         if name not in _UNSUPPORTED and name not in _MEANINGLESS:
             known = (*inspect.signature(NeighborLoader).parameters, *_MEANINGLESS)
             raise ConfigError(f"NeighborLoader takes no argument {name!r}.{did_you_mean(name, known)}")
+
+
+def _as_device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(
+            f"device must be a torch device such as 'cpu' or 'cuda:0', or an accelerator; got {name!r}"
+        ) from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device={name!r} needs a CUDA device that is not here ({torch.cuda.device_count()} found)"
+        )
+    return device
 
 
 def _as_fanouts(num_neighbors: Sequence[int]) -> tuple[int, ...]:

@@ -80,6 +80,22 @@ def loader_plan(w: Workplace):
     NeighborLoader(graph(), [3, 3], plan="gpus")
 
 
+@call(
+    PLANS,
+    "a loader's device that torch does not know",
+    ConfigError,
+    "device must be a torch device",
+    "'gpu9'",
+)
+def loader_device(w: Workplace):
+    NeighborLoader(graph(), [3, 3], device="gpu9")
+
+
+@call(PLANS, "a loader's CUDA device that is not there", ConfigError, "device='cuda:99' needs a CUDA device")
+def loader_without_cuda(w: Workplace):
+    NeighborLoader(graph(), [3, 3], device="cuda:99")
+
+
 @call(PLANS, "an epoch of no batches", ConfigError, "num_batches must be at least 1; got 0")
 def no_batches(w: Workplace):
     make_plan(profile(), 0)
