@@ -27,6 +27,7 @@ from graphbraid.collective.executor import Executor
 from graphbraid.collective.plan import Plan
 from graphbraid.collective.routes import drawn_routes
 from graphbraid.collective.scheduler import fixed_plan, make_plan
+from graphbraid.collective.simulator import Durations, simulate
 from graphbraid.collective.stages import Context, Operators
 from graphbraid.collective.times import Duration, Profile, StageTimes
 from graphbraid.datasets import load
@@ -104,6 +105,19 @@ def naive(plan: Plan) -> Plan:
     return _Naive(**{f.name: getattr(plan, f.name) for f in dataclasses.fields(plan)})
 
 
+def undisturbed(runner: Runner, times: StageTimes, plan: Plan, most: int = 3) -> list[float]:
+    """Seconds of a contender's runs: one more while each took over 1.1 times its simulation.
+
+    What holds a run up that much is other work on the machine; the contender gets its best run.
+    """
+    durations = Durations.constant(times, plan.num_batches)
+    expected = simulate(plan.routes(), durations, plan.setting).seconds
+    found: list[float] = []
+    while len(found) < most and (not found or min(found) > 1.1 * expected):
+        found.append(runner.run(times, plan)["seconds"])
+    return found
+
+
 def prediction(runner: Runner, num_steps: int, repeats: int) -> list[dict[str, Any]]:
     """Every machine: prediction and alternatives."""
     rows = []
@@ -115,7 +129,8 @@ def prediction(runner: Runner, num_steps: int, repeats: int) -> list[dict[str, A
         others |= {f"naive {share}": naive(fixed_plan(profile, num_steps, share)) for share in GRID}
         runs = [runner.run(times, plan)["seconds"] for _ in range(repeats)]
         measured = statistics.median(runs)
-        against = {name: runner.run(times, other)["seconds"] for name, other in others.items()}
+        other_runs = {name: undisturbed(runner, times, other) for name, other in others.items()}
+        against = {name: min(seconds) for name, seconds in other_runs.items()}
         row = {
             "cores": cores,
             "link": link,
@@ -124,7 +139,7 @@ def prediction(runner: Runner, num_steps: int, repeats: int) -> list[dict[str, A
             "predicted_seconds": plan.predicted_seconds,
             "runs": runs,
             "measured_over_predicted": measured / plan.predicted_seconds,
-            "others_seconds": against,
+            "others_runs": other_runs,
             "speedup_over_best": min(against.values()) / measured,
             "speedup_over_cpu": against["cpu"] / measured,
             "speedup_over_gpu": against["gpu"] / measured,
