@@ -249,6 +249,15 @@ def test_drift_compares_only_full_windows_and_drops_what_sticks_out():
     assert drift.changed() == {}
 
 
+def test_drift_takes_the_new_speed_and_no_mean_of_old_and_new():
+    drift = Drift(FAST, Replanning(samples=5))
+    for seconds in (0.004, 0.004, 0.008, 0.008):
+        drift.note("cpu", seconds)
+    drift.note("cpu", 0.008)
+    assert drift.changed() == {"cpu": pytest.approx(2.0)}
+    assert drift.current().cpu.seconds == pytest.approx(0.008)
+
+
 def test_a_plan_that_the_device_cannot_follow_is_refused():
     context = make_context(torch.device("cpu"))
     plan = fixed_plan(Profile(times=(FAST,)), NUM_STEPS, 0.5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from dataclasses import dataclass
+from statistics import median
 from typing import ClassVar
 
 from graphbraid.collective.simulator import Stage
@@ -19,9 +20,9 @@ class Replanning:
     """When a running epoch is planned anew."""
 
     threshold: float = 0.25
-    """Change of a stage's mean, as a share of the planned one, from which on a new plan is made."""
-    samples: int = 6
-    """Latest durations of a stage that its mean is taken over."""
+    """Change of a stage's duration, as a share of the planned one, from which on a new plan is made."""
+    samples: int = 7
+    """Latest durations of a stage that its median is taken over."""
     patience: int = 8
     """Steps between two plans, at least."""
 
@@ -74,9 +75,9 @@ class Drift:
             latest.clear()
 
     def _measured(self) -> dict[Stage, Duration]:
-        """Stages with enough samples; one that stuck out does not count."""
+        """Stages with enough samples. The median, since a mean of old and new speeds is neither."""
         return {
-            stage: Duration.typical(list(latest))
+            stage: dataclasses.replace(Duration.typical(latest), seconds=median(latest))
             for stage, latest in self._latest.items()
             if len(latest) == latest.maxlen
         }
