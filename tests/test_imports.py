@@ -23,7 +23,7 @@ FLOORS = (
     ("sparse_features", "edges", "interop", "validate", "graph", "tasks"),
     ("ops",),
     ("sampling", "nn"),
-    ("datasets",),
+    ("datasets", "collective"),
     ("loader", "fullgraph"),
     ("train",),
     ("cli",),

@@ -7,7 +7,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from graphbraid import datasets, errors, fullgraph, hardware, kernels, loader, nn, ops, sampling, train
+    from graphbraid import (
+        collective,
+        datasets,
+        errors,
+        fullgraph,
+        hardware,
+        kernels,
+        loader,
+        nn,
+        ops,
+        sampling,
+        train,
+    )
     from graphbraid.errors import GraphbraidError
     from graphbraid.fullgraph import Engine, compile  # noqa: A004 - as torch.compile
     from graphbraid.graph import Graph, SparseFeatures
@@ -33,6 +45,7 @@ __all__ = [
     "TrainConfig",
     "Trainer",
     "__version__",
+    "collective",
     "compile",
     "datasets",
     "errors",
@@ -64,7 +77,19 @@ _HOMES = {
 """The submodule each lazily exported class lives in; a test holds it equal to the imports above."""
 
 _SUBMODULES = frozenset(
-    {"datasets", "errors", "fullgraph", "hardware", "kernels", "loader", "nn", "ops", "sampling", "train"},
+    {
+        "collective",
+        "datasets",
+        "errors",
+        "fullgraph",
+        "hardware",
+        "kernels",
+        "loader",
+        "nn",
+        "ops",
+        "sampling",
+        "train",
+    },
 )
 
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from graphbraid.collective.drift import Replanning
+from graphbraid.collective.executor import Executor
+from graphbraid.collective.plan import Plan
+from graphbraid.collective.profiler import measure
+from graphbraid.collective.scheduler import Limits, fixed_plan, make_plan
+from graphbraid.collective.stages import Context, Device, Operators
 from graphbraid.errors import ConfigError, did_you_mean
 from graphbraid.graph import Graph
 from graphbraid.sampling.config import SamplerConfig
@@ -30,6 +39,9 @@ _UNSUPPORTED = {
     "transform_sampler_output": "a hook on PyG's SamplerOutput",
     "custom_cls": "a batch class of the caller's",
 }
+PLANS = ("auto", "cpu", "gpu")
+"""Plans by name."""
+
 _MEANINGLESS = frozenset(
     [
         "directed",
@@ -74,6 +86,12 @@ class NeighborLoader:
         src_degree: give blocks the graph's in-degrees, for layers that normalise by them.
         gather: gather dense features while sampling; False leaves it to the first use of ``batch.x``.
         transform: called with each batch as PyG ``Data``; what it returns is yielded instead.
+        device: where batches are yielded: a torch device, or an accelerator whose operators are registered
+            (:mod:`graphbraid.collective`).
+        plan: who prepares which batch: ``"auto"`` measures the stages at the first iteration, finds a plan
+            and changes it when durations drift; ``"cpu"`` and ``"gpu"`` let one side prepare all; also a
+            :class:`graphbraid.collective.Plan` or the path of a saved one. None: the CPU prepares, without
+            planning. Batches do not depend on it.
         **pyg_options: PyG's further options. Those about its worker processes have no meaning here and are
             taken silently; those that would change the batches are refused.
 
@@ -101,6 +119,8 @@ class NeighborLoader:
         src_degree: bool = False,
         gather: bool = True,
         transform: Callable[[Data], Any] | None = None,
+        device: Device | str = "cpu",
+        plan: Plan | str | os.PathLike[str] | None = None,
         **pyg_options: Any,
     ) -> None:
         _check_pyg_options(pyg_options)
@@ -135,6 +155,15 @@ class NeighborLoader:
         self._source = BatchSource(
             graph=graph, node_attrs=node_attrs, edge_attrs=edge_attrs, src_degree=degree, src_loop=loop
         )
+        self.device: Device = _as_device(device) if isinstance(device, str) else device
+        if plan is None and not isinstance(self.device, torch.device):
+            plan = "auto"
+        self.plan: Plan | None = read_plan(plan)
+        """The plan in force, once there is one."""
+        self.executor: Executor | None = None
+        """What ran the latest planned iteration: its timeline in ``ops``, its messages in ``events``."""
+        self._plan_kind = plan if isinstance(plan, str) and plan in PLANS else None
+        self._operators: Operators | None = None
         self._pipeline: Pipeline | None = None
         self._before: dict[str, float] = {}
         self._open: weakref.WeakSet[Iterator[Any]] = weakref.WeakSet()
@@ -167,6 +196,9 @@ class NeighborLoader:
         return iterator
 
     def _iterate(self, epoch: int, start_step: int, last: int) -> Iterator[Any]:
+        if self.plan is not None or self._plan_kind is not None:
+            yield from self._iterate_planned(epoch, start_step, last)
+            return
         prepared = self._running().run(self.schedule, epoch, start_step, last)
         for step, input_id, sampled, x in prepared:
             batch = MiniBatch(
@@ -179,8 +211,52 @@ class NeighborLoader:
                 x=x,
             )
             del sampled, x  # a reused buffer must not wait for the next batch to be freed
+            if isinstance(self.device, torch.device):
+                batch = batch.to(self.device)
             yield batch if self.transform is None else self.transform(batch.to_data())
             del batch
+
+    def _iterate_planned(self, epoch: int, start_step: int, last: int) -> Iterator[Any]:
+        plan = self.plan = self.plan or self._make_plan()
+        if self._operators is None:
+            self._operators = Operators.of(self.context(plan.workers))
+        keeps = self._plan_kind in ("cpu", "gpu")  # asked for by name: kept whatever it takes
+        executor = self.executor = Executor(
+            self._operators,
+            plan,
+            num_steps=len(self),
+            epoch=epoch,
+            start=start_step,
+            stop=last,
+            replanning=None if keeps else Replanning(),
+        )
+        try:
+            with contextlib.closing(iter(executor)) as batches:
+                for batch in batches:
+                    yield batch if self.transform is None else self.transform(batch.to_data())
+        finally:
+            self.plan = executor.plan
+
+    def _make_plan(self) -> Plan:
+        """Measure what can be measured without the model, whose time the first steps then show."""
+        profile = measure(self.context(self.num_workers), [self.num_workers])
+        limits = Limits(most_cbs=max(64, 2 * self.num_workers))
+        if self._plan_kind == "auto":
+            return make_plan(profile, len(self), limits)
+        if self._plan_kind == "gpu" and profile.times[0].uva is None:
+            raise ConfigError(f"plan='gpu' needs a device that prepares batches; {self.device} does not")
+        return fixed_plan(profile, len(self), 1.0 if self._plan_kind == "cpu" else 0.0, limits)
+
+    def context(self, workers: int) -> Context:
+        """What :mod:`graphbraid.collective` makes this loader's operators from."""
+        return Context(
+            source=self._source,
+            sampler=self.sampler,
+            schedule=self.schedule,
+            device=self.device,
+            workers=workers,
+            gather=self._gather,
+        )
 
     @property
     def stage_seconds(self) -> dict[str, float]:
@@ -188,16 +264,17 @@ class NeighborLoader:
 
         Counted from the last :meth:`reset_stage_seconds`.
         """
-        now = (
-            self._pipeline.stage_seconds()
-            if self._pipeline
-            else {"sample": 0.0, "gather": 0.0, "batches": 0.0}
-        )
+        now = self._counted_seconds()
         return {stage: seconds - self._before.get(stage, 0.0) for stage, seconds in now.items()}
 
     def reset_stage_seconds(self) -> None:
         """Start :attr:`stage_seconds` anew."""
-        self._before = self._pipeline.stage_seconds() if self._pipeline else {}
+        self._before = self._counted_seconds()
+
+    def _counted_seconds(self) -> dict[str, float]:
+        counts = [self._pipeline, self._operators]
+        found = [count.stage_seconds() for count in counts if count is not None]
+        return {name: sum(part[name] for part in found) for name in ("sample", "gather", "batches")}
 
     def close(self) -> None:
         """Stop the threads and end open iterators; batches stay valid.
@@ -206,7 +283,7 @@ class NeighborLoader:
         """
         for iterator in list(self._open):
             iterator.close()  # type: ignore[attr-defined]
-        self._pipeline, self._before = None, {}
+        self._pipeline, self._operators, self._before = None, None, {}
 
     def __enter__(self) -> NeighborLoader:
         return self
@@ -233,6 +310,23 @@ class NeighborLoader:
         return self._pipeline
 
 
+def read_plan(plan: Plan | str | os.PathLike[str] | None) -> Plan | None:
+    """A plan given as it is or by its file; None for a plan by name, which is made later, or for none.
+
+    Raises:
+        ConfigError: it is neither a name nor a file.
+        DataError: the file holds no sound plan.
+    """
+    if plan is None or isinstance(plan, Plan) or (isinstance(plan, str) and plan in PLANS):
+        return plan if isinstance(plan, Plan) else None
+    if isinstance(plan, str | os.PathLike) and Path(plan).is_file():
+        return Plan.load(plan)
+    raise ConfigError(
+        f"plan must be one of {', '.join(map(repr, PLANS))}, a Plan, or the path of a plan's file; got "
+        f"{plan!r}, and there is no such file.{did_you_mean(plan, PLANS)}"
+    )
+
+
 def _check_pyg_options(options: dict[str, Any]) -> None:
     for name, value in options.items():
         if name in _UNSUPPORTED and value not in (None, False):
@@ -246,6 +340,20 @@ def _check_pyg_options(options: dict[str, Any]) -> None:
         if name not in _UNSUPPORTED and name not in _MEANINGLESS:
             known = (*inspect.signature(NeighborLoader).parameters, *_MEANINGLESS)
             raise ConfigError(f"NeighborLoader takes no argument {name!r}.{did_you_mean(name, known)}")
+
+
+def _as_device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(
+            f"device must be a torch device such as 'cpu' or 'cuda:0', or an accelerator; got {name!r}"
+        ) from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device={name!r} needs a CUDA device that is not here ({torch.cuda.device_count()} found)"
+        )
+    return device
 
 
 def _as_fanouts(num_neighbors: Sequence[int]) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from tests.robustness import bad_files, bad_graphs, bad_options, bad_runs  # noqa: F401  (they fill CASES)
+from tests.robustness import bad_files, bad_graphs, bad_options, bad_plans, bad_runs  # noqa: F401  (they fill CASES)
 from tests.robustness.cases import CASES
 
 PATH = Path(__file__).parents[2] / "docs" / "errors.md"

@@ -107,6 +107,9 @@ def train(
         str | None, _option("--device", _TRAIN, "cpu, cuda, cuda:N or auto. (default: cpu)")
     ] = None,
     workers: Annotated[int | None, _option("--workers", _TRAIN, "Sampling threads. (default: 1)")] = None,
+    plan: Annotated[
+        str | None, _option("--plan", _TRAIN, "Who prepares batches: auto, cpu, gpu or a plan's file.")
+    ] = None,
     threads: Annotated[int | None, _option("--threads", _TRAIN, "Threads of the model's operators.")] = None,
     seed: Annotated[int | None, _option("--seed", _TRAIN, "Seed of everything random. (default: 0)")] = None,
     deterministic: Annotated[
@@ -130,6 +133,10 @@ def train(
     ] = None,
     tensorboard: Annotated[
         bool | None, _option("--tensorboard", _RUN, "Also write TensorBoard events.")
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        _option("--trace", _RUN, "Write the first epoch's timeline for Perfetto, and a page.", "FILE"),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but errors.")] = False,
     json_output: JsonOption = False,

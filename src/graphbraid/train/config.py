@@ -39,6 +39,7 @@ FREE_ON_RESUME = frozenset(
         "overwrite",
         "checkpoint_every_steps",
         "tensorboard",
+        "trace",
         "restore_best",
         "test_at_end",
         "trust_checkpoint",
@@ -94,11 +95,19 @@ class TrainConfig:
     """Seeds the batches, dropout, and the generators of torch, NumPy and Python."""
     deterministic: bool = False
     """Let torch use only deterministic algorithms; on the CPU runs repeat to the bit without it."""
+    trace: Path | None = None
+    """File for the timeline of the first epoch trained, as Perfetto reads it, with an HTML page beside it;
+    needs a ``plan``. None writes none."""
     threads: Positive | None = None
     """Threads of the model's operators while the trainer works; None leaves torch's setting."""
     workers: Positive = 1
     """Sampling threads. They prepare later batches while the model trains; batches do not depend on their
     number."""
+    plan: str | None = None
+    """``auto`` measures the run's stages and chooses who prepares which mini-batch; without a GPU, how many
+    cores sample (in place of ``workers``) and how many train (unless ``threads`` says so). ``cpu`` and
+    ``gpu`` let one side prepare all; any other value is the path of a saved plan. Batches do not depend on
+    it. None does not plan."""
 
     eval_every: Natural = 1
     """Epochs between evaluations of the validation split; 0 never evaluates."""
@@ -224,6 +233,12 @@ def _check_together(config: TrainConfig) -> None:
     if config.resume is True and config.overwrite:
         raise ConfigError(
             "resume=True continues the run in out_dir and overwrite=True replaces it; choose one."
+        )
+    if config.trace is not None and config.plan is None:
+        raise ConfigError(f"trace={str(config.trace)!r} shows a plan beside what ran; give a plan as well.")
+    if config.plan is not None and config.mode == "full":
+        raise ConfigError(
+            f"plan={config.plan!r} says who prepares mini-batches, and mode='full' has none; leave one out."
         )
     if config.patience is not None and config.eval_every == 0:
         raise ConfigError(

@@ -24,6 +24,7 @@ from graphbraid.train.interrupt import SignalGuard, StopRequested
 from graphbraid.train.loggers import RunLog, TensorBoard
 from graphbraid.train.metrics import LOSS
 from graphbraid.train.optimizers import Schedule, make_optimizer
+from graphbraid.train.planning import plan_run, set_training_threads
 from graphbraid.train.preflight import check_fanouts, check_needs_no_val, dry_run, has_split, split_nodes
 from graphbraid.train.sources import Work, make_source
 from graphbraid.train.state import EpochRecord, Progress, RunResult, StepRecord
@@ -52,7 +53,10 @@ class FitRun:
         self._callbacks = self._make_callbacks()
         check_fanouts(self._runner.model, config)
         self._dry_run()
-        self._source = make_source(self._runner, config, self._train_nodes)
+        plan = trainer.plan = plan_run(self._runner, self._task, config, self._train_nodes)
+        if plan is not None and self._runner.device.type == "cpu":
+            set_training_threads(config, plan.workers)
+        self._source = make_source(self._runner, config, self._train_nodes, plan)
         self._steps_per_epoch = math.ceil(self._source.num_batches / config.accumulate)
         self._optimizer = make_optimizer(config, self._runner.model)
         total = self._steps_per_epoch * config.epochs

@@ -5,12 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.runner import ModelRunner
+
+if TYPE_CHECKING:
+    from graphbraid.collective import Plan
+    from graphbraid.loader import NeighborLoader
 
 Work = tuple[Tensor, Callable[[], Tensor]]
 """Global ids of a mini-batch's seeds, and the call that runs the model on it."""
@@ -35,41 +39,72 @@ class Source(Protocol):
         ...
 
 
-def make_source(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> Source:
+def make_source(runner: ModelRunner, config: TrainConfig, nodes: Tensor, plan: Plan | None = None) -> Source:
     """The source that ``config.mode`` asks for, over the training nodes."""
-    return FullSource(runner, nodes) if config.mode == "full" else SampledSource(runner, config, nodes)
+    return FullSource(runner, nodes) if config.mode == "full" else SampledSource(runner, config, nodes, plan)
+
+
+def make_loader(
+    runner: ModelRunner, config: TrainConfig, nodes: Tensor, plan: Plan | None = None
+) -> NeighborLoader:
+    """The loader of a run's shuffled mini-batches.
+
+    A plan without a device only says how many threads sample, which the loader's own pipeline does best;
+    where a trace is wanted, the executor runs it.
+    """
+    from graphbraid.loader import NeighborLoader
+
+    follows_plan = plan is not None and (runner.device.type != "cpu" or config.trace is not None)
+    return NeighborLoader(
+        runner.graph,
+        list(config.fanouts),
+        batch_size=config.batch_size,
+        input_nodes=nodes,
+        shuffle=True,
+        replace=config.replace,
+        layout=config.layout,
+        seed=config.seed,
+        return_edge_id=False,
+        src_degree=runner.uses_degrees,
+        num_workers=config.workers if plan is None else plan.workers,
+        device=runner.device if follows_plan else "cpu",
+        plan=plan if follows_plan else None,
+    )
 
 
 class SampledSource:
     """Shuffled mini-batches of sampled neighbourhoods, prepared ahead by the loader's threads."""
 
-    def __init__(self, runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> None:
-        from graphbraid.loader import NeighborLoader
-
+    def __init__(
+        self, runner: ModelRunner, config: TrainConfig, nodes: Tensor, plan: Plan | None = None
+    ) -> None:
         self._runner = runner
-        self._loader = NeighborLoader(
-            runner.graph,
-            list(config.fanouts),
-            batch_size=config.batch_size,
-            input_nodes=nodes,
-            shuffle=True,
-            replace=config.replace,
-            layout=config.layout,
-            seed=config.seed,
-            return_edge_id=False,
-            src_degree=runner.uses_degrees,
-            num_workers=config.workers,
-        )
+        self._loader = make_loader(runner, config, nodes, plan)
+        self._trace = config.trace if plan is not None else None
         self.num_batches = len(self._loader)
         self._late_gather_seconds = 0.0
 
     def batches(self, epoch: int, start: int) -> Generator[Work]:
         """The epoch's mini-batches from ``start`` on."""
-        for batch in self._loader.batches(epoch, start):
-            started = time.perf_counter()
-            self._runner.features_of(batch)  # sparse rows are gathered at this first use
-            self._late_gather_seconds += time.perf_counter() - started
-            yield batch.n_id[: batch.batch_size], partial(self._runner.on_batch, batch)
+        try:
+            for batch in self._loader.batches(epoch, start):
+                started = time.perf_counter()
+                self._runner.features_of(batch)  # sparse rows are gathered at this first use
+                self._late_gather_seconds += time.perf_counter() - started
+                seeds = batch.n_id[: batch.batch_size]
+                yield seeds.cpu(), partial(self._runner.on_batch, batch)
+        finally:
+            self._write_trace()
+
+    def _write_trace(self) -> None:
+        """Of the first epoch that was trained, or what was trained of it."""
+        executor = self._loader.executor
+        if self._trace is None or executor is None:
+            return
+        from graphbraid.collective.trace import write_trace
+
+        write_trace(self._trace, executor.ops, executor.plan, num_batches=self.num_batches)
+        self._trace = None
 
     def stage_seconds(self) -> dict[str, float]:
         """Seconds that sampling and gathering took, summed over threads."""

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from graphbraid.collective import Plan, Profile
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
 from graphbraid.tasks import Task, task_of
@@ -23,6 +24,7 @@ from graphbraid.train.folder import RunFolder
 from graphbraid.train.identity import check_same_model
 from graphbraid.train.interrupt import SignalGuard
 from graphbraid.train.metrics import metric_names, monitored
+from graphbraid.train.planning import profile_run
 from graphbraid.train.preflight import check_fanouts, split_nodes
 from graphbraid.train.runner import ModelRunner
 from graphbraid.train.state import Progress, RunResult, Status
@@ -87,6 +89,8 @@ class Trainer:
         self.stop_status: Status | None = None
         self.runner = ModelRunner(model, graph, runtime.make_fabric(self.config))
         self.steps_per_epoch: int | None = None
+        self.plan: Plan | None = None
+        """Who prepares the mini-batches, once :meth:`fit` has planned them."""
 
     @cached_property
     def task(self) -> Task:
@@ -128,6 +132,19 @@ class Trainer:
             except BaseException as error:
                 run.callbacks.on_exception(self, error)
                 raise
+
+    def profile(self) -> Profile:
+        """How long each stage of a training step takes here, measured on copies of model and optimizer.
+
+        Takes some seconds at the first call; the result is kept under the cache folder.
+        """
+        with runtime.torch_settings(self.config):
+            return profile_run(
+                self.runner,
+                self.task.to(self.runner.device),
+                self.config,
+                split_nodes(self.graph, "train"),
+            )
 
     def evaluate(self, split: str = "test", *, mode: EvalMode = "exact") -> dict[str, float]:
         """Loss and metrics of a split's labelled nodes.

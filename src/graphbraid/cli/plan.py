@@ -1,0 +1,157 @@
+"""``graphbraid plan``: measures a run's stages and shows who should prepare its mini-batches, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from graphbraid.cli.common import DebugOption, JsonOption, guarded, out_console, print_json
+
+if TYPE_CHECKING:
+    from graphbraid.collective import Plan, Profile
+    from graphbraid.collective.whatif import Machine
+
+
+def _option(flags: str, text: str, metavar: str | None = None) -> Any:
+    return typer.Option(*flags.split(), help=text, metavar=metavar, show_default=False)
+
+
+@guarded
+def plan(
+    *,
+    config: Annotated[
+        Path | None, _option("--config -c", "Read options from this YAML file.", "FILE")
+    ] = None,
+    data: Annotated[
+        str | None, _option("--data -d", "An embedded dataset's name, an .npz file, a store's or OGB folder.")
+    ] = None,
+    model: Annotated[
+        str | None, _option("--model -m", "gcn, sage, gin, gat, gatv2 or mlp. (default: sage)")
+    ] = None,
+    hidden_channels: Annotated[int | None, _option("--hidden", "Width of hidden layers.")] = None,
+    num_layers: Annotated[int | None, _option("--layers", "Layers.")] = None,
+    fanouts: Annotated[str | None, _option("--fanouts", "Neighbours drawn per hop, as 15,10.")] = None,
+    batch_size: Annotated[int | None, _option("--batch-size", "Seed nodes per batch.")] = None,
+    layout: Annotated[str | None, _option("--layout", "subgraph or blocks.")] = None,
+    device: Annotated[str | None, _option("--device", "cpu, cuda, cuda:N or auto. (default: cpu)")] = None,
+    assignments: Annotated[
+        list[str] | None, _option("--set", "Any other option of run.yaml.", "OPTION=VALUE")
+    ] = None,
+    profile: Annotated[
+        Path | None,
+        _option("--profile", "Plan from this profile, as --save-profile wrote it; measures nothing.", "FILE"),
+    ] = None,
+    batches: Annotated[
+        int | None, _option("--batches", "Mini-batches of an epoch, with --profile. (default: 500)")
+    ] = None,
+    hardware: Annotated[
+        Path | None, _option("--hardware", "Plan for the machine this file describes.", "FILE")
+    ] = None,
+    out: Annotated[Path | None, _option("--out -o", "Write the plan, for train --plan.", "FILE")] = None,
+    save_profile: Annotated[
+        Path | None, _option("--save-profile", "Write the measured times.", "FILE")
+    ] = None,
+    json_output: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Measure a run's stages, plan who prepares its mini-batches, and show what limits it.
+
+    Shows the epoch's predicted time beside a bound that no schedule beats, the runners-up, and plans for
+    other cores, links and devices.
+
+    Examples:
+
+        graphbraid plan --data cora.npz --model gcn --out plan.json
+
+        graphbraid plan --profile measured.json --hardware machine.json
+    """  # noqa: D412  (typer shows the blank line between examples)
+    given = dict(locals())
+    from graphbraid.collective import make_plan
+    from graphbraid.collective.whatif import Machine, alternatives
+
+    measured, num_batches = _profile(given)
+    machine = Machine.load(hardware) if hardware else Machine()
+    found = make_plan(machine.apply(measured), num_batches, machine.limits)
+    others = alternatives(measured, num_batches, machine)
+    if out:
+        found.save(out)
+    if save_profile:
+        measured.save(save_profile)
+    if json_output:
+        print_json(_as_json(found, others, machine))
+    else:
+        _show(found, others, out)
+
+
+def _profile(given: dict[str, Any]) -> tuple[Profile, int]:
+    """The profile to plan from, and the mini-batches of an epoch."""
+    from graphbraid.collective import Profile
+    from graphbraid.errors import ConfigError
+
+    if given["batches"] is not None and given["batches"] < 1:
+        raise ConfigError(f"--batches must be at least 1; got {given['batches']}")
+    if given["profile"] is not None:
+        return Profile.load(given["profile"]), given["batches"] or 500
+    trainer = _trainer(given)
+    batch_size = trainer.config.batch_size
+    num_nodes = int(trainer.graph.split("train").numel())
+    return trainer.profile(), given["batches"] or -(-num_nodes // batch_size)
+
+
+def _trainer(given: dict[str, Any]) -> Any:
+    from graphbraid.cli.build import build_model, check_trainable, load_graph
+    from graphbraid.cli.settings import parse_assignments, parse_fanouts, resolve
+    from graphbraid.cli.yaml_file import read_yaml
+    from graphbraid.train import Trainer
+
+    options = ("data", "model", "hidden_channels", "num_layers", "batch_size", "layout", "device")
+    command_line = {name: given[name] for name in options}
+    command_line["fanouts"] = parse_fanouts(given["fanouts"])
+    command_line |= parse_assignments(given["assignments"] or [])
+    file = read_yaml(given["config"]) if given["config"] else None
+    flags = {name: "--" + name.replace("_", "-") for name in given}
+    run = resolve(command_line, file, None, flags, runs=None)
+    graph = load_graph(run.settings)
+    check_trainable(graph, run.settings)
+    model = build_model(run.settings, graph.num_features, graph.num_classes, run.train.seed)
+    return Trainer(model, graph, config=run.train.updated(out_dir=None, mode="sampled"))
+
+
+def _show(found: Plan, others: list[tuple[str, Plan]], out: Path | None) -> None:
+    from rich.table import Table
+
+    from graphbraid.collective.times import format_seconds
+
+    console = out_console()
+    console.print(found.table())
+    table = Table(title="what if", title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+    for column in ("hardware", "plan", "split", "predicted", "speedup", "limited by"):
+        table.add_column(column)
+    for name, other in others:
+        speedup = found.predicted_seconds / other.predicted_seconds
+        predicted = format_seconds(other.predicted_seconds)
+        split = f"{100 * other.split:.0f} %"
+        table.add_row(name, other.name, split, predicted, f"{speedup:.2f}", f"the {other.limit}")
+    console.print()
+    console.print(table)
+    if out:
+        console.print(f"\nuse it with: graphbraid train --plan {out}", highlight=False, soft_wrap=True)
+
+
+def _as_json(found: Plan, others: list[tuple[str, Plan]], machine: Machine) -> dict[str, Any]:
+    return {
+        "machine": dataclasses.asdict(machine),
+        "plan": dataclasses.asdict(found) | {"name": found.name, "split": found.split},
+        "what_if": {
+            name: {
+                "plan": other.name,
+                "split": other.split,
+                "predicted_seconds": other.predicted_seconds,
+                "limit": other.limit,
+            }
+            for name, other in others
+        },
+    }

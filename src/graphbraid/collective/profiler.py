@@ -1,0 +1,227 @@
+"""Profiler: measures each stage on this machine, with this graph and model, and keeps what it found.
+
+Nothing of the caller's changes: batches are pure functions, and the training step it is handed works on
+copies. Durations are wall-clock times after a warm-up; those that stick out are dropped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from graphbraid import kernels
+from graphbraid.collective.stages import Context, Operators
+from graphbraid.collective.times import ZERO, Duration, Profile, StageTimes
+from graphbraid.errors import DataError, ResourceError
+from graphbraid.files import cache_folder
+from graphbraid.hardware import Hardware
+from graphbraid.sampling.minibatch import MiniBatch
+
+VERSION = 1
+"""Part of the cache's key: another way of measuring measures anew."""
+
+_log = logging.getLogger(__name__)
+
+TrainStep = Callable[[MiniBatch], object]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Effort:
+    """How much is measured."""
+
+    warm_up: int = 2
+    """Batches before the clock counts, per stage."""
+    samples: int = 10
+    """Batches per stage."""
+    seconds: float = 5.0
+    """For everything together; a stage stops after its part of it, with what it then has."""
+
+
+def measure(
+    context: Context,
+    workers: Sequence[int],
+    *,
+    train: TrainStep | None = None,
+    before_training: Callable[[int], None] = lambda _: None,
+    effort: Effort | None = None,
+) -> Profile:
+    """Measure every stage.
+
+    Args:
+        context: the loader's; its ``workers`` do not matter here.
+        workers: numbers of CPU workers to measure with, rising.
+        train: a training step on copies of model and optimizer; None: ``T_model`` is 0, to be learned while
+            training.
+        before_training: called with the number of workers before ``train`` is measured for it; on a machine
+            without a device it sets the threads that are left.
+        effort: batches and time.
+    """
+    effort = effort or Effort()
+    clock = _Clock(effort, context.schedule.num_steps, effort.seconds / (2 * len(workers) + 2))
+    found = []
+    batch_bytes = 0
+    transfer = uva = None
+    for count in workers:
+        operators = Operators.of(dataclasses.replace(context, workers=count))
+        cpu = clock.concurrently(count, lambda step, ops=operators: ops.cpu_batching(0, step))  # type: ignore[misc]
+        if transfer is None:
+            transfer, batch_bytes = _transfer(operators, clock, context)
+            uva = _uva(operators, clock, context)
+        before_training(count)
+        model = ZERO if train is None else _model(operators, clock, train, context)
+        found.append(StageTimes(workers=count, cpu=cpu, dma=transfer, uva=uva, model=model))
+    return Profile(
+        times=tuple(found),
+        host_batch_bytes=batch_bytes,
+        device_batch_bytes=batch_bytes,
+        source=f"{Hardware.detect().cpu_model}, {context.hardware}",
+    )
+
+
+def cached(key: Mapping[str, object], make: Callable[[], Profile]) -> Profile:
+    """The profile kept for a key, or a new one, which is then kept.
+
+    Args:
+        key: plain values that say what was measured: graph, model, config. Machine and versions are added.
+        make: measures.
+    """
+    path = profile_file(key)
+    if path.is_file():
+        try:
+            return Profile.load(path)
+        except DataError as error:
+            _log.warning("measuring anew: %s", error)
+    profile = make()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        profile.save(path)
+    except (OSError, ResourceError) as error:
+        _log.warning("the profile could not be kept: %s", error)
+    return profile
+
+
+def profile_file(key: Mapping[str, object]) -> Path:
+    """Where the profile of a key is kept."""
+    hardware = Hardware.detect()
+    machine = [hardware.cpu_model, hardware.planned_cores, [gpu.name for gpu in hardware.gpus]]
+    software = [VERSION, torch.__version__, kernels.active().variant]
+    text = json.dumps([machine, software, sorted(key.items())], default=str)
+    return cache_folder("profiles") / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+
+
+def batch_bytes_of(batch: MiniBatch) -> int:
+    """Bytes of a batch's arrays, features included."""
+    x = batch.x
+    tensors: list[Tensor | None] = [batch.n_id, batch.input_id, x]
+    for block in batch.blocks:
+        tensors += [block.indptr, block.indices, block.weight]
+    storages = {
+        t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t is not None
+    }
+    return sum(storages.values())
+
+
+class _Clock:
+    """Runs a stage on successive steps and keeps its durations."""
+
+    def __init__(self, effort: Effort, num_steps: int, seconds: float) -> None:
+        self._effort, self._num_steps, self._seconds = effort, num_steps, seconds
+
+    def durations(self, run: Callable[[int], object], first: int = 0) -> list[float]:
+        """Seconds of ``run(step)`` after the warm-up; at least one."""
+        effort, found = self._effort, list[float]()
+        until = time.perf_counter() + self._seconds
+        for i in range(effort.warm_up + effort.samples):
+            started = time.perf_counter()
+            run((first + i) % self._num_steps)
+            ended = time.perf_counter()
+            if i >= effort.warm_up or ended > until:
+                found.append(ended - started)
+            if ended > until:
+                break
+        return found
+
+    def concurrently(self, workers: int, run: Callable[[int], object]) -> Duration:
+        """Of one worker while ``workers`` run at the same time."""
+        found: list[float] = []
+        errors: list[BaseException] = []
+
+        def work(index: int) -> None:
+            try:
+                found.extend(self.durations(run, first=index * self._effort.samples))
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(workers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+        return Duration.typical(found)
+
+
+def _transfer(operators: Operators, clock: _Clock, context: Context) -> tuple[Duration, int]:
+    """T_dma, and the bytes of the largest batch seen."""
+    largest, seconds = 0, list[float]()
+
+    def run(step: int) -> None:
+        nonlocal largest
+        batch = operators.cpu_batching(0, step)
+        largest = max(largest, batch_bytes_of(batch))
+        started = time.perf_counter()
+        moved = operators.transfer(batch)
+        _wait_for(context)
+        seconds.append(time.perf_counter() - started)
+        operators.transfer.free(moved)
+
+    timed = len(clock.durations(run))
+    return Duration.typical(seconds[-timed:]), largest
+
+
+def _uva(operators: Operators, clock: _Clock, context: Context) -> Duration | None:
+    prepare = operators.device_batching
+    if prepare is None:
+        return None
+
+    def run(step: int) -> None:
+        batch = prepare(0, step)
+        _wait_for(context)
+        operators.transfer.free(batch)
+
+    return Duration.typical(clock.durations(run))
+
+
+def _model(operators: Operators, clock: _Clock, train: TrainStep, context: Context) -> Duration:
+    seconds: list[float] = []
+
+    def run(step: int) -> None:
+        batch = operators.transfer(operators.cpu_batching(0, step))
+        _wait_for(context)
+        started = time.perf_counter()
+        ready = operators.model.begin(batch)
+        train(ready)
+        operators.model.end(batch)
+        _wait_for(context)
+        seconds.append(time.perf_counter() - started)
+        operators.transfer.free(batch)
+
+    timed = len(clock.durations(run))
+    return Duration.typical(seconds[-timed:])
+
+
+def _wait_for(context: Context) -> None:
+    """Until the device has done what it was given; others than CUDA's return when they are done."""
+    if isinstance(context.device, torch.device) and context.device.type == "cuda":
+        torch.cuda.synchronize(context.device)

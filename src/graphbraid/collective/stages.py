@@ -1,0 +1,263 @@
+"""Stages: ``(stage, hardware) -> operator``. A new accelerator is a few registered operators, nothing else.
+
+A mini-batch goes through three stages. *Batching* samples and gathers it, on the CPU's threads (route 0) or
+on the device itself (route 1). *Transfer* moves what the CPU prepared to the device. *Model* is the caller's
+training step; its operator only marks where it begins and ends. An operator is made for one loader by the
+factory registered for its stage and hardware; ``docs/collective.md`` registers one step by step.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
+
+import torch
+
+from graphbraid.errors import ConfigError, ResourceError, did_you_mean
+from graphbraid.graph import SparseFeatures
+from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.cpu import make_pipeline
+from graphbraid.sampling.minibatch import BatchSource, MiniBatch
+from graphbraid.sampling.schedule import SeedSchedule
+
+StageName = Literal["batching", "transfer", "model"]
+STAGE_NAMES: tuple[StageName, ...] = ("batching", "transfer", "model")
+
+
+class DeviceMemoryError(ResourceError):
+    """A device has no memory left for a batch: the executor goes on with fewer buffers."""
+
+
+class Accelerator(Protocol):
+    """A device that is not torch's, such as the emulated one: names the hardware its operators are under."""
+
+    hardware: str
+    """Of transfer, model and the device's own batching."""
+    host: str
+    """Of the CPU's batching: ``"cpu"`` but for emulations."""
+
+
+Device = torch.device | Accelerator
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Context:
+    """What operators are made from: one loader's batches and the device they go to."""
+
+    source: BatchSource
+    sampler: SamplerConfig
+    schedule: SeedSchedule
+    device: Device
+    workers: int = 1
+    """Threads that prepare batches on the CPU at the same time."""
+    gather: bool = True
+    """Gather dense features while sampling."""
+
+    @property
+    def hardware(self) -> str:
+        """The name operators of the device are registered under."""
+        return self.device.type if isinstance(self.device, torch.device) else self.device.hardware
+
+    @property
+    def host(self) -> str:
+        """The name the CPU's batching is registered under."""
+        return "cpu" if isinstance(self.device, torch.device) else self.device.host
+
+
+class Batching(Protocol):
+    """Prepares batches; called by several threads at once on the CPU, by one on a device."""
+
+    def __call__(self, epoch: int, step: int) -> MiniBatch:
+        """The mini-batch of a step, on the CPU or on the device: a pure function of its arguments.
+
+        Raises:
+            DeviceMemoryError: the device has no memory for it.
+        """
+        ...
+
+
+class Transfer(Protocol):
+    """Moves prepared batches to the device, one at a time, in a thread of its own."""
+
+    def __call__(self, batch: MiniBatch) -> MiniBatch:
+        """The batch on the device.
+
+        Raises:
+            DeviceMemoryError: the device has no memory for it.
+        """
+        ...
+
+    def free(self, batch: MiniBatch) -> None:
+        """The batch was trained or dropped: its device memory may go to another."""
+        ...
+
+
+class Model(Protocol):
+    """Marks where the caller's training step begins and ends, in the caller's thread."""
+
+    def begin(self, batch: MiniBatch) -> MiniBatch:
+        """The batch, when the training step may read it."""
+        ...
+
+    def end(self, batch: MiniBatch) -> None:
+        """The training step of the batch was given to the device."""
+        ...
+
+
+Factory = Callable[[Context], Any]
+F = TypeVar("F", bound=Factory)
+
+_factories: dict[tuple[StageName, str], Factory] = {}
+_MODULES = {
+    "cuda": "graphbraid.collective.cuda",
+    "emulated": "graphbraid.collective.emulated",
+    "emulated-cpu": "graphbraid.collective.emulated",
+}
+"""Modules that register a hardware's operators, imported when it is asked for."""
+
+
+def register(stage: StageName, hardware: str) -> Callable[[F], F]:
+    """Register the factory of an operator: ``@register("transfer", "npu")``.
+
+    A later registration replaces an earlier one, so a better operator needs no other name.
+
+    Args:
+        stage: ``batching``, ``transfer`` or ``model``.
+        hardware: ``cpu``, ``cuda``, or a name of the caller's, as :attr:`Accelerator.hardware` gives it.
+
+    Raises:
+        ConfigError: there is no such stage.
+    """
+    if stage not in STAGE_NAMES:
+        raise ConfigError(
+            f"stage must be one of {', '.join(STAGE_NAMES)}; got {stage!r}.{did_you_mean(stage, STAGE_NAMES)}"
+        )
+
+    def keep(factory: F) -> F:
+        _factories[stage, hardware] = factory
+        return factory
+
+    return keep
+
+
+def find(stage: StageName, hardware: str) -> Factory | None:
+    """The factory registered for a stage on a hardware; None where there is none."""
+    if (stage, hardware) not in _factories and hardware in _MODULES:
+        importlib.import_module(_MODULES[hardware])
+    return _factories.get((stage, hardware))
+
+
+def make_operator(stage: StageName, hardware: str, context: Context) -> Any:
+    """Make an operator for one loader.
+
+    Raises:
+        ConfigError: none is registered; says which hardware has one.
+    """
+    factory = find(stage, hardware)
+    if factory is None:
+        known = sorted(name for of_stage, name in _factories if of_stage == stage)
+        raise ConfigError(
+            f"no operator is registered for stage {stage!r} on {hardware!r}; there are some on "
+            f"{', '.join(known)}. Add one with graphbraid.collective.register({stage!r}, {hardware!r})."
+        )
+    return factory(context)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Operators:
+    """The operators of one loader."""
+
+    cpu_batching: Batching
+    device_batching: Batching | None
+    """None where the device cannot prepare batches."""
+    transfer: Transfer
+    model: Model
+
+    def stage_seconds(self) -> dict[str, float]:
+        """Seconds in sampling and gathering on the CPU, where its operator counts them."""
+        count = getattr(self.cpu_batching, "stage_seconds", None)
+        return count() if count is not None else {"sample": 0.0, "gather": 0.0, "batches": 0.0}
+
+    @classmethod
+    def of(cls, context: Context) -> Operators:
+        """Those registered for the context's device.
+
+        Raises:
+            ConfigError: one is missing that every device must have.
+        """
+        hardware = context.hardware
+        own = None if hardware == "cpu" else find("batching", hardware)
+        return cls(
+            cpu_batching=make_operator("batching", context.host, context),
+            device_batching=None if own is None else own(context),
+            transfer=make_operator("transfer", hardware, context),
+            model=make_operator("model", hardware, context),
+        )
+
+
+@register("batching", "cpu")
+class CpuBatching:
+    """The compiled sampler's threads (or the reference), asked for one step at a time."""
+
+    def __init__(self, context: Context) -> None:
+        x = context.source.graph.x
+        gathers = context.gather and not isinstance(x, SparseFeatures | None) and x.ndim == 2
+        self.context = context
+        self._pipeline = make_pipeline(
+            context.source.graph.csc,
+            context.sampler,
+            x if gathers and isinstance(x, torch.Tensor) and x.is_contiguous() else None,
+            num_threads=context.workers,
+            depth=1,
+        )
+
+    def __call__(self, epoch: int, step: int) -> MiniBatch:
+        """The mini-batch of a step, on the CPU."""
+        context = self.context  # the pipeline's threads do the work; this one waits for them
+        found = list(self._pipeline.run(context.schedule, epoch, step, step + 1))
+        [(_, input_id, sampled, x)] = found
+        return MiniBatch(
+            context.source,
+            sampled,
+            input_id=input_id,
+            layout=context.sampler.layout,
+            epoch=epoch,
+            step=step,
+            x=x,
+        )
+
+    def stage_seconds(self) -> dict[str, float]:
+        """Seconds per stage, summed over threads, and the number of batches."""
+        return self._pipeline.stage_seconds()
+
+
+@register("transfer", "cpu")
+class NoTransfer:
+    """Where the device is the CPU a prepared batch is where it must be."""
+
+    def __init__(self, _: Context) -> None:
+        pass
+
+    def __call__(self, batch: MiniBatch) -> MiniBatch:
+        """The batch itself."""
+        return batch
+
+    def free(self, batch: MiniBatch) -> None:
+        """Nothing to do: memory goes with the last reference."""
+
+
+@register("model", "cpu")
+class NoMarks:
+    """On the CPU the caller's step is over when it returns."""
+
+    def __init__(self, _: Context) -> None:
+        pass
+
+    def begin(self, batch: MiniBatch) -> MiniBatch:
+        """The batch itself."""
+        return batch
+
+    def end(self, batch: MiniBatch) -> None:
+        """Nothing to do."""

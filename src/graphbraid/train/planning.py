@@ -1,0 +1,129 @@
+"""Planning a run: the profile of graph, model and machine, and the plan that mini-batches are prepared by."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from graphbraid.collective import Limits, Plan, Profile, fixed_plan, make_plan
+from graphbraid.collective.profiler import Effort, cached, measure
+from graphbraid.errors import ConfigError
+from graphbraid.hardware import Hardware
+from graphbraid.loader import read_plan
+from graphbraid.tasks import Task
+from graphbraid.train import runtime
+from graphbraid.train.config import TrainConfig
+from graphbraid.train.identity import graph_identity, model_identity
+from graphbraid.train.optimizers import make_optimizer
+from graphbraid.train.runner import ModelRunner
+from graphbraid.train.sources import make_loader
+
+if TYPE_CHECKING:
+    from graphbraid.sampling import MiniBatch
+
+_KEY = ("fanouts", "batch_size", "layout", "replace", "precision", "threads", "optimizer")
+"""Options that change how long a stage takes."""
+
+
+def plan_run(runner: ModelRunner, task: Task, config: TrainConfig, nodes: Tensor) -> Plan | None:
+    """The plan that ``config.plan`` asks for; None where it asks for none.
+
+    Raises:
+        ConfigError: the plan does not fit the device.
+        DataError: the plan's file holds no sound plan.
+    """
+    if config.plan is None or config.mode == "full":
+        return None
+    plan = read_plan(config.plan)
+    if plan is None:
+        plan = _plan_by_name(profile_run(runner, task, config, nodes), config, _num_batches(config, nodes))
+    if runner.device.type == "cpu" and plan.num_cpu < plan.num_batches:
+        raise ConfigError(
+            f"plan={config.plan!r} lets a device prepare batches, but device is {config.device!r}"
+        )
+    return plan
+
+
+def profile_run(
+    runner: ModelRunner,
+    task: Task,
+    config: TrainConfig,
+    nodes: Tensor,
+    *,
+    effort: Effort | None = None,
+) -> Profile:
+    """Measure the run's stages on copies of model and optimizer, or read what was measured before."""
+    cores = Hardware.detect().planned_cores
+    on_cpu = runner.device.type == "cpu"
+    workers = worker_counts(cores, training_needs_one=on_cpu)
+
+    def make() -> Profile:
+        threads, random_state = torch.get_num_threads(), runtime.random_state()
+        try:
+            with make_loader(runner, config, nodes) as loader:
+                return measure(
+                    dataclasses.replace(loader.context(1), device=runner.device),
+                    workers,
+                    train=training_step(runner, task, config),
+                    before_training=lambda count: set_training_threads(config, count) if on_cpu else None,
+                    effort=effort,
+                )
+        finally:
+            torch.set_num_threads(threads)
+            runtime.set_random_state(random_state)
+
+    key: dict[str, Any] = {name: getattr(config, name) for name in _KEY}
+    key |= {"device": str(runner.device), "workers": workers, "nodes": nodes.numel()}
+    return cached(key | {"graph": graph_identity(runner.graph), "model": model_identity(runner.model)}, make)
+
+
+def training_step(runner: ModelRunner, task: Task, config: TrainConfig) -> Callable[[MiniBatch], None]:
+    """A whole training step on copies: nothing of the caller's model or optimizer changes."""
+    shadow = copy.copy(runner)
+    shadow.model = copy.deepcopy(runner.model).train()
+    ready = isinstance(config.optimizer, Optimizer)  # holds the real parameters; any other takes as long
+    optimizer = make_optimizer(config.updated(optimizer="adamw") if ready else config, shadow.model)
+
+    def step(batch: MiniBatch) -> None:
+        outputs = shadow.on_batch(batch)
+        labels = batch.seed_y
+        assert labels is not None
+        with shadow.autocast():
+            loss = task.loss(outputs, labels.to(outputs.device))
+        optimizer.zero_grad(set_to_none=True)
+        shadow.backward(loss)
+        optimizer.step()
+
+    return step
+
+
+def set_training_threads(config: TrainConfig, workers: int) -> None:
+    """Leave the cores that ``workers`` sampling threads do not take to the model's operators."""
+    if config.threads is None:
+        torch.set_num_threads(max(1, Hardware.detect().planned_cores - workers))
+
+
+def worker_counts(cores: int, *, training_needs_one: bool) -> Sequence[int]:
+    """Numbers of workers worth measuring: powers of two, and all cores that may sample."""
+    most = max(1, cores - 1 if training_needs_one else cores)
+    return sorted({1 << i for i in range(most.bit_length()) if 1 << i <= most} | {most})
+
+
+def _plan_by_name(profile: Profile, config: TrainConfig, num_batches: int) -> Plan:
+    if config.plan == "auto":
+        return make_plan(profile, num_batches)
+    if config.plan == "gpu" and profile.times[0].uva is None:
+        raise ConfigError(
+            f"plan='gpu' needs a device that prepares batches itself; device={config.device!r} does not"
+        )
+    return fixed_plan(profile, num_batches, 1.0 if config.plan == "cpu" else 0.0, Limits())
+
+
+def _num_batches(config: TrainConfig, nodes: Tensor) -> int:
+    return -(-nodes.numel() // config.batch_size)

@@ -1,0 +1,115 @@
+"""graphbraid plan: measures or reads times, shows and writes a plan that train follows."""
+
+import json
+
+import pytest
+
+from graphbraid.collective import Duration, Plan, Profile, StageTimes
+from graphbraid.collective.whatif import Machine, alternatives
+
+
+def duration(seconds):
+    return Duration(seconds=seconds, cv=0.05)
+
+
+TIMES = StageTimes(
+    workers=4,
+    cpu=duration(0.08),
+    dma=duration(0.006),
+    model=duration(0.008),
+    uva=duration(0.014),
+    gpu=duration(0.004),
+)
+PROFILE = Profile(times=(TIMES,), host_batch_bytes=1 << 20, device_batch_bytes=1 << 20)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("GRAPHBRAID_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def profile(tmp_path):
+    PROFILE.save(tmp_path / "profile.json")
+    return tmp_path / "profile.json"
+
+
+def test_a_run_is_measured_planned_and_trained_by_the_plan(graphbraid, store, tmp_path):
+    options = ("--data", store, "--hidden", 8, "--batch-size", 32, "--fanouts", "5,5")
+    done = graphbraid(
+        "plan", *options, "--out", tmp_path / "plan.json", "--save-profile", tmp_path / "p.json"
+    )
+    assert done.exit_code == 0, done.stderr
+    for part in ("T_cpu", "T_model", "split", "predicted", "limited by the", "what if", "speedup"):
+        assert part in done.stdout
+    plan = Plan.load(tmp_path / "plan.json")
+    assert (plan.name, plan.num_batches) == ("cpu", 4)
+    assert Profile.load(tmp_path / "p.json").times[0].model.seconds > 0
+    trained = graphbraid(
+        "train",
+        *options,
+        "--plan",
+        tmp_path / "plan.json",
+        "--out",
+        tmp_path / "run",
+        "--epochs",
+        1,
+        "--json",
+    )
+    assert trained.exit_code == 0, trained.stderr
+    assert trained.json["options"]["plan"] == str(tmp_path / "plan.json")
+
+
+def test_a_saved_profile_is_planned_without_measuring_and_for_other_hardware(graphbraid, profile, tmp_path):
+    here = graphbraid("plan", "--profile", profile, "--batches", 200, "--json").json
+    assert here["plan"]["name"] == "braided"
+    assert here["plan"]["predicted_seconds"] <= 1.02 * here["plan"]["bound_seconds"]
+    assert set(here["what_if"]) == {"8 cores", "2 cores", "link twice as fast", "device twice as fast"}
+    (tmp_path / "machine.json").write_text(json.dumps({"graphbraid": "machine", "link_speed": 4.0}))
+    options = ("plan", "--profile", profile, "--batches", 200, "--hardware", tmp_path / "machine.json")
+    there = graphbraid(*options, "--json").json
+    assert there["plan"]["predicted_seconds"] < here["plan"]["predicted_seconds"]
+    assert there["machine"]["link_speed"] == 4.0
+
+
+@pytest.mark.parametrize(
+    ("machine", "code", "says"),
+    [
+        ({"graphbraid": "machine", "cores": 0}, 3, "cores must be at least 1"),
+        ({"graphbraid": "machine", "speed": 2}, 3, "speed: Unexpected"),
+        ({"graphbraid": "machine", "device_bytes": 1000}, 4, "of device memory"),
+    ],
+)
+def test_a_broken_machine_is_refused(graphbraid, profile, tmp_path, machine, code, says):
+    (tmp_path / "machine.json").write_text(json.dumps(machine))
+    done = graphbraid("plan", "--profile", profile, "--hardware", tmp_path / "machine.json", "--json")
+    assert (done.exit_code, says in done.json["error"]["message"]) == (code, True)
+
+
+def test_a_number_of_batches_that_is_none_is_refused(graphbraid, profile):
+    assert graphbraid("plan", "--profile", profile, "--batches", 0).exit_code == 2
+
+
+def test_more_cores_keep_the_speed_of_the_nearest_measured_number():
+    two = Profile(times=(TIMES.with_workers(1), TIMES))
+    more = Machine(cores=9).apply(two)
+    assert [times.workers for times in more.times] == [1, 2, 4, 9]
+    assert {times.cpu.seconds for times in more.times} == {0.08}
+    assert [times.workers for times in Machine(cores=2).apply(two).times] == [1, 2]
+    assert Machine(core_speed=2.0).apply(two).times[0].cpu.seconds == pytest.approx(0.04)
+
+
+def test_faster_hardware_is_never_predicted_slower():
+    plans = dict(alternatives(PROFILE, 200, Machine()))
+    from graphbraid.collective import make_plan
+
+    here = make_plan(PROFILE, 200).predicted_seconds
+    for name in ("8 cores", "link twice as fast", "device twice as fast"):
+        assert plans[name].predicted_seconds <= here * 1.001, name
+    assert plans["2 cores"].predicted_seconds >= here * 0.999
+
+
+def test_a_machine_comes_back_from_its_file(tmp_path):
+    machine = Machine(cores=16, link_speed=2.0, device_bytes=1 << 30)
+    machine.save(tmp_path / "machine.json")
+    assert Machine.load(tmp_path / "machine.json") == machine

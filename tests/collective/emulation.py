@@ -1,0 +1,60 @@
+"""A small graph on an emulated accelerator, for tests of the executor."""
+
+import torch
+from tests.collective.cases import stage_times
+from tests.sampling.graphs import power_law_csc
+
+from graphbraid import Graph
+from graphbraid.collective.emulated import EmulatedAccelerator
+from graphbraid.collective.executor import Executor
+from graphbraid.collective.scheduler import fixed_plan
+from graphbraid.collective.stages import Context, Operators
+from graphbraid.collective.times import Profile
+from graphbraid.sampling import SamplerConfig, SeedSchedule
+from graphbraid.sampling.minibatch import BatchSource
+
+NUM_STEPS = 40
+BATCH_SIZE = 16
+FAST = stage_times(0.004, 0.001, 0.001, 0.002, workers=2)
+
+
+def make_graph():
+    csc = power_law_csc(800, 6000)
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(800, 9, generator=draw)
+    y = torch.randint(0, 5, (800,), generator=draw)
+    return Graph(csc=csc, x=x, y=y, splits={"train": torch.arange(NUM_STEPS * BATCH_SIZE)})
+
+
+GRAPH = make_graph()
+
+
+def make_context(device, workers=2):
+    return Context(
+        source=BatchSource(graph=GRAPH),
+        sampler=SamplerConfig(fanouts=(4, 3)),
+        schedule=SeedSchedule(seeds=GRAPH.split("train"), batch_size=BATCH_SIZE, shuffle=True, seed=5),
+        device=device,
+        workers=workers,
+    )
+
+
+def make_executor(times=FAST, share=0.5, *, plan=None, device=None, **options):
+    """An executor over all steps; its accelerator is ``executor.device``."""
+    device = device or EmulatedAccelerator(times)
+    plan = plan or fixed_plan(Profile(times=(times,)), NUM_STEPS, share)
+    context = make_context(device, plan.workers)
+    executor = Executor(Operators.of(context), plan, num_steps=NUM_STEPS, **options)
+    executor.device = device
+    return executor
+
+
+def contents(batch):
+    """What learning sees of a batch."""
+    return (
+        batch.step,
+        batch.n_id.tolist(),
+        batch.edge_index.tolist(),
+        batch.x.numpy().tobytes(),
+        batch.seed_y.tolist(),
+    )

@@ -1,0 +1,130 @@
+"""NeighborLoader with a plan: the same batches as without, whoever prepares them."""
+
+import threading
+
+import pytest
+import torch
+from tests.collective.cases import stage_times
+from tests.collective.emulation import BATCH_SIZE, FAST, GRAPH, NUM_STEPS, contents
+
+from graphbraid import loader as loader_module
+from graphbraid.collective import Plan, Profile, fixed_plan
+from graphbraid.collective.drift import Replanning
+from graphbraid.collective.emulated import EmulatedAccelerator
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.loader import NeighborLoader
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left():
+    yield
+    assert not [t for t in threading.enumerate() if t.name.startswith("graphbraid-")]
+
+
+def make_loader(**options):
+    return NeighborLoader(
+        GRAPH, [4, 3], "train", batch_size=BATCH_SIZE, shuffle=True, seed=5, num_workers=2, **options
+    )
+
+
+def plain():
+    return [contents(batch) for batch in make_loader()]
+
+
+@pytest.mark.parametrize("plan", ["auto", "cpu", "gpu", None])
+def test_an_accelerators_batches_are_those_of_the_plain_loader(plan):
+    loader = make_loader(device=EmulatedAccelerator(FAST), plan=plan)
+    assert [contents(batch) for batch in loader] == plain()
+    assert loader.plan.name == {"cpu": "cpu", "gpu": "gpu"}.get(plan, loader.plan.name)
+    assert loader.stage_seconds["batches"] >= NUM_STEPS if plan == "cpu" else True
+    again = [contents(batch) for batch in loader.batches(0, 10, 20)]
+    assert again == plain()[10:20]
+    loader.close()
+
+
+def test_a_saved_plan_and_a_plan_itself_are_followed(tmp_path, monkeypatch):
+    # On a busy machine durations drift; here the plan shall stay.
+    monkeypatch.setattr(loader_module, "Replanning", lambda: Replanning(threshold=1e9))
+    plan = fixed_plan(Profile(times=(FAST,)), NUM_STEPS, 0.25)
+    plan.save(tmp_path / "plan.json")
+    for given in (plan, tmp_path / "plan.json", str(tmp_path / "plan.json")):
+        loader = make_loader(device=EmulatedAccelerator(FAST), plan=given)
+        iterator = iter(loader)
+        for _ in range(12):
+            next(iterator)
+        assert loader.executor.plan == plan
+        assert {op.stage for op in loader.executor.ops} == {"cpu", "dma", "uva", "model"}
+        loader.close()
+
+
+def test_on_the_cpu_a_plan_prepares_on_its_threads():
+    loader = make_loader(plan="auto")
+    assert [contents(batch) for batch in loader] == plain()
+    assert loader.plan.name == "cpu"
+    assert loader.stage_seconds["batches"] >= NUM_STEPS
+
+
+def test_closing_a_loader_in_the_middle_ends_its_executor():
+    loader = make_loader(device=EmulatedAccelerator(FAST), plan="auto")
+    iterator = iter(loader)
+    next(iterator)
+    loader.close()
+    assert loader.executor._threads == []
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+def test_a_transform_sees_planned_batches():
+    loader = make_loader(plan="cpu", transform=lambda data: data.num_nodes)
+    assert list(loader) == [len(ids) for _, ids, *_ in plain()]
+
+
+def test_drift_found_in_one_epoch_plans_the_next():
+    device = EmulatedAccelerator(stage_times(0.004, 0.001, 0.001, 0.003, workers=2))
+    loader = make_loader(device=device, plan=fixed_plan(Profile(times=(device.times,)), NUM_STEPS, 0.8))
+    device.slow_down("cpu", 6.0)
+    for _ in loader:
+        pass
+    assert any("new plan" in event for event in loader.executor.events)
+    assert loader.plan.split < 0.8
+    assert [contents(b) for b in loader.batches(0)] == plain()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"plan": "atuo"}, ConfigError, "Did you mean 'auto'"),
+        ({"plan": 3}, ConfigError, "plan must be one of"),
+        ({"plan": "gpu"}, ConfigError, "needs a device that prepares batches"),
+        (
+            {
+                "plan": Plan(
+                    num_batches=2,
+                    num_cpu=1,
+                    cbs=1,
+                    gbs=1,
+                    times=FAST,
+                    predicted_seconds=1,
+                    bound_seconds=1,
+                    limit="cpu",
+                )
+            },
+            ConfigError,
+            "no operator for that",
+        ),
+    ],
+)
+def test_what_cannot_be_followed_is_refused(options, error, says):
+    with pytest.raises(error, match=says):
+        next(iter(make_loader(**options)))
+
+
+def test_a_file_that_holds_no_plan_is_a_data_error(tmp_path):
+    (tmp_path / "plan.json").write_text("{}")
+    with pytest.raises(DataError, match="is no plan"):
+        make_loader(plan=tmp_path / "plan.json")
+
+
+def test_batches_can_be_moved_without_a_plan():
+    batch = next(iter(make_loader(device="cpu")))
+    assert batch.x.device == torch.device("cpu")

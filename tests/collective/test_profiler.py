@@ -1,0 +1,100 @@
+"""The profiler finds the durations an accelerator was given, in the time it may take, and keeps them."""
+
+import time
+
+import pytest
+import torch
+from tests.collective.cases import stage_times
+from tests.collective.emulation import FAST, make_context
+
+from graphbraid.collective import profiler
+from graphbraid.collective.emulated import EmulatedAccelerator
+from graphbraid.collective.profiler import Effort, batch_bytes_of, cached, measure, profile_file
+from graphbraid.collective.stages import make_operator
+from graphbraid.collective.times import Duration, Profile
+
+GIVEN = stage_times(0.008, 0.003, 0.004, 0.006)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("GRAPHBRAID_CACHE", str(tmp_path))
+
+
+def test_the_given_durations_are_found_for_each_number_of_workers():
+    device = EmulatedAccelerator(GIVEN)
+    profile = measure(make_context(device), [1, 3], train=lambda batch: None)
+    assert [times.workers for times in profile.times] == [1, 3]
+    for times in profile.times:
+        for stage in ("cpu", "dma", "uva", "model"):
+            found, given = getattr(times, stage).seconds, getattr(GIVEN, stage).seconds
+            assert given <= found <= 2.0 * given, stage
+    assert device.held_batches == 0
+    assert profile.host_batch_bytes > 1000
+
+
+def test_without_a_device_there_is_no_second_route_and_threads_are_set_before_training():
+    asked = []
+    profile = measure(
+        make_context(torch.device("cpu")),
+        [1, 2],
+        train=lambda batch: time.sleep(0.002),
+        before_training=asked.append,
+        effort=Effort(samples=4),
+    )
+    assert asked == [1, 2]
+    assert all(times.uva is None and times.model.seconds >= 0.002 for times in profile.times)
+    assert all(times.dma.seconds < 0.002 for times in profile.times)
+
+
+def test_a_slow_stage_is_cut_off_with_what_was_measured():
+    slow = stage_times(0.3, 0.001, 0.001, 0.001)
+    started = time.perf_counter()
+    profile = measure(make_context(EmulatedAccelerator(slow)), [1], effort=Effort(seconds=0.5))
+    assert time.perf_counter() - started < 3.0
+    assert profile.times[0].cpu.seconds == pytest.approx(0.3, rel=0.2)
+
+
+def test_an_error_while_measuring_is_raised():
+    device = EmulatedAccelerator(FAST)
+    device.fail("cpu", 0, lambda: RuntimeError("no sampler"))
+    with pytest.raises(RuntimeError, match="no sampler"):
+        measure(make_context(device), [2])
+
+
+def test_a_measurement_that_sticks_out_does_not_count():
+    assert Duration.typical([1.0, 1.0, 1.0, 9.0]) == Duration(seconds=1.0)
+    assert Duration.typical([0.9, 1.1]).cv == pytest.approx(0.1)
+    assert Duration.typical([0.0]) == Duration(seconds=0.0)
+
+
+def test_a_profile_is_kept_by_machine_and_key_and_made_anew_where_broken(caplog):
+    made = []
+
+    def make():
+        made.append(1)
+        return Profile(times=(FAST,))
+
+    key = {"graph": "small", "batch_size": 16}
+    assert cached(key, make) == cached(dict(reversed(key.items())), make)
+    assert len(made) == 1
+    cached(key | {"batch_size": 32}, make)
+    assert len(made) == 2
+    profile_file(key).write_text("{}")
+    assert cached(key, make) == Profile(times=(FAST,))
+    assert len(made) == 3
+    assert "measuring anew" in caplog.text
+    assert cached(key, make) == Profile(times=(FAST,))
+    assert len(made) == 3
+
+
+def test_another_machine_or_version_measures_anew(monkeypatch):
+    before = profile_file({"graph": "small"})
+    monkeypatch.setattr(profiler, "VERSION", -1)
+    assert profile_file({"graph": "small"}) != before
+
+
+def test_the_bytes_of_a_batch_are_those_of_its_arrays():
+    batch = make_operator("batching", "cpu", make_context(torch.device("cpu")))(0, 0)
+    least = 8 * batch.num_nodes + 4 * 9 * batch.num_nodes + 4 * batch.num_edges
+    assert least <= batch_bytes_of(batch) <= 3 * least + 10_000

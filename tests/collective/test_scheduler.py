@@ -1,0 +1,126 @@
+"""Plans are near the bound, never lose to simpler ones, fit the memory and are the same each time."""
+
+import random
+import time
+
+import pytest
+from benchmarks.optimum import optimal_seconds
+from benchmarks.schedule import GRID, against_bound, drawn_times
+from tests.collective.cases import stage_times
+from tests.collective.checker import check_schedule
+
+from graphbraid.collective.scheduler import Limits, fixed_plan, make_plan, simulated
+from graphbraid.collective.simulator import Durations
+from graphbraid.collective.strategies import cpu_pipeline, gpu_only, static_split
+from graphbraid.collective.times import Profile
+from graphbraid.errors import ConfigError, ResourceError
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_plan_is_near_the_bound_and_loses_to_no_simpler_one(seed):
+    times = drawn_times(random.Random(seed), 1 + seed)
+    case = against_bound(times, 300)
+    assert 1 - 1e-9 <= case["over_bound"] <= 1.10
+    assert max(case["over"].values()) <= 1 + 1e-9
+
+
+def test_small_epochs_are_near_the_true_optimum():
+    draw = random.Random(7)
+    over = []
+    for _ in range(20):
+        times, n = drawn_times(draw, 1), draw.randint(1, 6)
+        over.append(make_plan(Profile(times=(times,)), n).predicted_seconds / optimal_seconds(times, n))
+    assert min(over) >= 1 - 1e-9
+    assert sum(over) / len(over) <= 1.03
+
+
+def test_the_optimum_is_right_where_it_is_known():
+    assert optimal_seconds(stage_times(4.0, 1.0, 2.0), 5) == 5 * 4 + 1 + 2
+    assert optimal_seconds(stage_times(99.0, 1.0, 2.0, 3.0), 4) == 4 * (3 + 2)
+    # One batch from the device while the CPU prepares the other, whose copy hides behind the training.
+    assert optimal_seconds(stage_times(3.0, 1.0, 2.0, 3.0), 2) == 3 + 2 + 2
+
+
+@pytest.mark.parametrize(
+    ("times", "name"),
+    [
+        (stage_times(1.0, 0.1, 9.0, 5.0), "cpu"),
+        (stage_times(1.0, 0.1, 0.3), "cpu"),
+        (stage_times(900.0, 0.1, 0.3, 0.5), "gpu"),
+        (stage_times(1.0, 0.1, 0.3, 0.9), "braided"),
+    ],
+)
+def test_extremes_fall_out_as_plans(times, name):
+    plan = make_plan(Profile(times=(times,)), 100)
+    assert plan.name == name
+    others = [cpu_pipeline(times, 100)] + ([gpu_only(times, 100)] if times.uva else [])
+    others += [static_split(share)(times, 100) for share in GRID] if times.uva else []
+    assert plan.predicted_seconds <= min(s.seconds for s in others) * (1 + 1e-9)
+
+
+def test_the_number_of_workers_is_chosen_with_what_they_cost_the_model():
+    """Without a device that samples, cores are split between workers and training."""
+    profile = Profile(times=tuple(stage_times(0.4, 0.0, 0.6 / (8 - w), workers=w) for w in (1, 2, 4, 6)))
+    plan = make_plan(profile, 200)
+    assert plan.workers == 4  # 0.4/4 against 0.6/4; with 2: 0.2, with 6: 0.3
+    assert plan.predicted_seconds == pytest.approx(plan.bound_seconds)
+    assert [other.name for other in plan.runner_ups] == [
+        "cpu, 2 workers",
+        "cpu, 6 workers",
+        "cpu, 1 worker",
+    ]
+
+
+def test_a_plan_keeps_within_memory_and_takes_no_buffer_that_does_not_pay():
+    times = stage_times(0.06, 0.01, 0.009, 0.006, workers=4)
+    profile = Profile(times=(times,), host_batch_bytes=100, device_batch_bytes=200)
+    free = make_plan(profile, 200)
+    tight = make_plan(profile, 200, Limits(host_bytes=350, device_bytes=450))
+    assert tight.cbs <= 3
+    assert tight.gbs <= 2
+    assert tight.predicted_seconds > free.predicted_seconds
+    assert make_plan(Profile(times=(stage_times(1.0, 0.1, 5.0),)), 50).gbs <= 3
+    with pytest.raises(ResourceError, match="needs 200 B of device memory and 199 B are allowed"):
+        make_plan(profile, 200, Limits(device_bytes=199))
+
+
+def test_a_plans_prediction_is_its_simulation_at_any_length_and_keeps_the_rules():
+    times = stage_times(0.05, 0.007, 0.009, 0.012, workers=2)
+    for n in (1, 2, 17, 700):
+        plan = make_plan(Profile(times=(times,)), n)
+        schedule = simulated(plan)
+        assert schedule.seconds == plan.predicted_seconds
+        check_schedule(
+            schedule.ops,
+            schedule.routes,
+            Durations.constant(times, n),
+            cbs=plan.cbs,
+            gbs=plan.gbs,
+            workers=plan.workers,
+        )
+    assert plan.predicted_seconds <= 1.02 * plan.bound_seconds
+    assert len(plan.routes(50)) == 50
+
+
+def test_the_same_profile_gives_the_same_plan_in_under_a_second():
+    times = stage_times(
+        0.0328, 0.0203, 0.009, 0.0015, workers=2
+    )  # link and device both full: the longest search
+    profile = Profile(times=tuple(times.with_workers(w) for w in (1, 2, 4, 8)))
+    started = time.process_time()
+    plan = make_plan(profile, 500)
+    assert time.process_time() - started < 1.0
+    assert make_plan(profile, 500) == plan
+
+
+def test_a_share_by_hand_gives_a_plan_or_says_why_not():
+    profile = Profile(times=(stage_times(0.02, 0.003, 0.004, 0.006),))
+    assert fixed_plan(profile, 40, 0.25).num_cpu == 10
+    assert fixed_plan(profile, 40, 1.0).name == "cpu"
+    assert fixed_plan(profile, 40, 0.0).name == "gpu"
+    with pytest.raises(ConfigError, match="share must be in"):
+        fixed_plan(profile, 40, 1.5)
+    with pytest.raises(ConfigError, match="needs a device that prepares"):
+        fixed_plan(Profile(times=(stage_times(1, 1, 1),)), 40, 0.5)
+    with pytest.raises(ConfigError, match="num_batches must be at least 1"):
+        make_plan(profile, 0)

@@ -1,0 +1,50 @@
+"""Traces: every operation once per lane it occupies, in the format Perfetto reads, and as a page."""
+
+import json
+from xml.etree import ElementTree
+
+import pytest
+from tests.collective.cases import stage_times
+from tests.collective.emulation import NUM_STEPS, make_executor
+
+from graphbraid.collective.scheduler import fixed_plan, simulated
+from graphbraid.collective.times import Profile
+from graphbraid.collective.trace import lanes, trace_events, use, write_trace
+
+TIMES = stage_times(0.004, 0.001, 0.001, 0.002, workers=2)
+
+
+def test_a_trace_holds_measured_and_predicted_lanes(tmp_path):
+    executor = make_executor(TIMES, share=0.5)
+    for _ in executor:
+        pass
+    path, page = write_trace(tmp_path / "out.json", executor.ops, executor.plan)
+    events = json.loads(path.read_text())["traceEvents"]
+    names = {e["args"]["name"] for e in events if e["ph"] == "M"}
+    assert names == {"measured", "predicted", "worker 0", "worker 1", "link", "device"}
+    for process in (1, 2):
+        boxes = [e for e in events if e["ph"] == "X" and e["pid"] == process]
+        # 20 copied steps have three stages; 20 of the device have two, of which one is on two lanes.
+        assert len(boxes) == 20 * 3 + 20 * 3
+        assert all(e["dur"] >= 0 and e["ts"] >= 0 for e in boxes)
+        assert {e["args"]["step"] for e in boxes} == set(range(NUM_STEPS))
+    text = page.read_text()
+    svgs = [f"<svg{part.split('</svg>')[0]}</svg>" for part in text.split("<svg")[1:]]
+    assert [ElementTree.fromstring(svg).tag for svg in svgs] == ["svg", "svg"]
+    assert text.count("<rect") == 2 * 120
+    assert "T_uva" in text
+
+
+def test_use_is_the_simulators():
+    schedule = simulated(fixed_plan(Profile(times=(TIMES,)), 40, 0.5))
+    assert use(schedule.ops) == pytest.approx(schedule.busy())
+    assert use([]) == {"cpu": 0.0, "link": 0.0, "device": 0.0}
+
+
+def test_no_lane_is_drawn_for_what_did_not_run():
+    schedule = simulated(fixed_plan(Profile(times=(TIMES,)), 10, 0.0))
+    assert list(lanes(schedule.ops)) == ["link", "device"]
+    assert trace_events([], [])["traceEvents"] == [
+        {"name": "process_name", "ph": "M", "pid": 1, "tid": 0, "args": {"name": "measured"}},
+        {"name": "process_name", "ph": "M", "pid": 2, "tid": 0, "args": {"name": "predicted"}},
+    ]

@@ -1,0 +1,101 @@
+"""Plans: names and files that cannot be followed, and machines that cannot be planned for."""
+
+from __future__ import annotations
+
+import json
+
+from tests.robustness.cases import call, command
+from tests.robustness.workplace import Workplace, graph
+
+from graphbraid.collective import Duration, Plan, Profile, StageTimes, make_plan
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.loader import NeighborLoader
+
+PLANS = "Plans"
+
+
+def profile() -> Profile:
+    second = Duration(seconds=1.0)
+    return Profile(times=(StageTimes(workers=1, cpu=second, dma=second, model=second),))
+
+
+@command(
+    PLANS, "a plan's name mistyped", 2, "plan must be one of 'auto', 'cpu', 'gpu'", "Did you mean 'auto'?"
+)
+def mistyped_plan(w: Workplace):
+    return w.train(None, "--plan", "atuo")
+
+
+@command(
+    PLANS, "`--plan gpu` without a GPU", 2, "needs a device that prepares batches itself", "device='cpu'"
+)
+def gpu_plan_on_cpu(w: Workplace):
+    return w.train(None, "--plan", "gpu")
+
+
+@command(PLANS, "a plan for training on the whole graph", 2, "plan='auto'", "mode='full' has none")
+def plan_of_full(w: Workplace):
+    return w.train(None, "--plan", "auto", "--mode", "full")
+
+
+@command(PLANS, "`--trace` without a plan", 2, "trace=", "give a plan as well")
+def trace_without_plan(w: Workplace):
+    return w.train(None, "--trace", w.path("out.json"))
+
+
+@command(PLANS, "a plan's file that is no JSON", 3, "plan.json is no plan: it is not JSON")
+def plan_not_json(w: Workplace):
+    return w.train(None, "--plan", w.file("plan.json", "split: 0.5"))
+
+
+@command(PLANS, "another file than a plan", 3, "plan.json is no plan: it has no field 'graphbraid'")
+def not_a_plan(w: Workplace):
+    return w.train(None, "--plan", w.file("plan.json", "{}"))
+
+
+@command(PLANS, "a profile that is not there", 3, "cannot read the profile", "No such file")
+def missing_profile(w: Workplace):
+    return "plan", "--profile", w.path("nowhere.json")
+
+
+@command(PLANS, "a machine without cores", 3, "machine.json is no sound machine: cores must be at least 1")
+def machine_without_cores(w: Workplace):
+    profile().save(w.path("profile.json"))
+    machine = w.file("machine.json", json.dumps({"graphbraid": "machine", "cores": 0}))
+    return "plan", "--profile", w.path("profile.json"), "--hardware", machine
+
+
+@call(PLANS, "a field of a plan missing", DataError, "is no sound plan: cbs: Field required")
+def plan_without_buffers(w: Workplace):
+    path = w.path("plan.json")
+    make_plan(profile(), 10).save(path)
+    values = json.loads(path.read_text())
+    del values["cbs"]
+    path.write_text(json.dumps(values))
+    Plan.load(path)
+
+
+@call(PLANS, "a loader's plan mistyped", ConfigError, "plan must be one of", "Did you mean 'gpu'?")
+def loader_plan(w: Workplace):
+    NeighborLoader(graph(), [3, 3], plan="gpus")
+
+
+@call(
+    PLANS,
+    "a loader's device that torch does not know",
+    ConfigError,
+    "device must be a torch device",
+    "'gpu9'",
+)
+def loader_device(w: Workplace):
+    NeighborLoader(graph(), [3, 3], device="gpu9")
+
+
+@call(PLANS, "a loader's CUDA device that is not there", ConfigError, "device='cuda:99' needs a CUDA device")
+def loader_without_cuda(w: Workplace):
+    NeighborLoader(graph(), [3, 3], device="cuda:99")
+
+
+@call(PLANS, "an epoch of no batches", ConfigError, "num_batches must be at least 1; got 0")
+def no_batches(w: Workplace):
+    make_plan(profile(), 0)
