@@ -27,10 +27,10 @@ constexpr int kGramRows = 4;  // 12 sums, 3 vectors of a row, 1 broadcast
 #endif
 constexpr int kGramVectors = 3;
 constexpr int64_t kGramColumns = kGramVectors * GB_LANES_F32;
-constexpr int64_t kGramGroup = 8 * kGramColumns;  // columns of b whose sums stay in the second-level cache
-constexpr int64_t kGramDepth = 64;                // rows of a panel that the first-level cache holds
-constexpr int kSecondLevel = 2;                   // of the caches: where prefetched lines go
-constexpr int64_t kGramParts = 8;                 // fixed shares of the rows, summed in order
+constexpr int64_t kGramGroup = 16 * kGramColumns;  // columns of b whose sums stay in the second-level cache
+constexpr int64_t kGramDepth = 24;                 // rows of a panel that the first-level cache holds
+constexpr int kSecondLevel = 2;                    // of the caches: where prefetched lines go
+constexpr int64_t kGramParts = 8;                  // fixed shares of the rows, summed in order
 
 // Vectors a tile needs for the columns that are left.
 inline int vectors_for(int64_t columns) { return columns > GB_LANES_F32 ? kTileVectors : 1; }
@@ -177,15 +177,42 @@ void tall_product(const TallProductArgs& p) {
   }
 }
 
+// Rows of a matrix, maybe by id.
+struct GramRows {
+  const float* data;
+  int64_t stride;
+  const int64_t* ids;
+  int64_t count;
+
+  GB_INLINE const float* row(int64_t i) const { return data + (ids ? ids[i] : i) * stride; }
+  // The same of a row that may lie behind the last: only fetched.
+  GB_INLINE const float* row_ahead(int64_t i) const {
+    return ids ? data + ids[std::min(i, count - 1)] * stride : data + i * stride;
+  }
+};
+
+// What is packed after a block, whose lines are fetched while the block is multiplied: the same rows' next
+// columns, or the next rows.
+struct GramAhead {
+  const GramRows* rows;
+  int64_t begin, column;
+};
+
 // sums[r][...] += sum over k below depth of a[k][r] * panel[k][...]: R columns of a by NV vectors of b's.
-template <int R, int NV>
-void gram_tile(const float* a, int64_t a_stride, const float* panel, int64_t depth, float* sums,
-               int64_t sums_stride) {
+template <int R, int NV, bool Fetch>
+void gram_tile(const float* a, int64_t a_stride, const float* panel, int64_t depth, const GramAhead& ahead,
+               float* sums, int64_t sums_stride) {
   VecF32 acc[R][NV];
   unroll<R>([&](auto r) GB_LAMBDA {
     unroll<NV>([&](auto i) GB_LAMBDA { acc[r][i] = load(sums + r * sums_stride + i * GB_LANES_F32); });
   });
   for (int64_t k = 0; k < depth; ++k, a += a_stride, panel += kGramColumns) {
+    if constexpr (Fetch) {
+      const float* next = ahead.rows->row_ahead(ahead.begin + k) + ahead.column;
+      constexpr int line = 16;  // elements; rows may begin inside a line
+      unroll<kGramColumns / line + 1>(
+          [&](auto i) GB_LAMBDA { __builtin_prefetch(next + line * i, 0, kSecondLevel); });
+    }
     VecF32 row[NV];
     unroll<NV>([&](auto i) GB_LAMBDA { row[i] = load(panel + i * GB_LANES_F32); });
     unroll<R>([&](auto r) GB_LAMBDA {
@@ -208,41 +235,26 @@ GB_INLINE void with_count(int n, F&& f) {
 }
 
 // All columns of a by one panel of b, `vectors` wide.
-inline void gram_panel(const TallGramArgs& g, const float* panel, int vectors, int64_t depth, float* sums,
-                       int64_t sums_stride) {
+inline void gram_panel(const TallGramArgs& g, const float* panel, int vectors, int64_t depth,
+                       const GramAhead& ahead, float* sums, int64_t sums_stride) {
   for (int64_t row = 0; row < g.height; row += kGramRows) {
     const int count = static_cast<int>(std::min<int64_t>(kGramRows, g.height - row));
     with_count<kGramVectors>(vectors, [&](auto nv) {
       with_count<kGramRows>(count, [&](auto r) {
-        gram_tile<r, nv>(g.a + row, g.a_stride, panel, depth, sums + row * sums_stride, sums_stride);
+        row == 0 ? gram_tile<r, nv, true>(g.a + row, g.a_stride, panel, depth, ahead,
+                                          sums + row * sums_stride, sums_stride)
+                 : gram_tile<r, nv, false>(g.a + row, g.a_stride, panel, depth, ahead,
+                                           sums + row * sums_stride, sums_stride);
       });
     });
   }
 }
 
-// Rows of a matrix, maybe by id.
-struct GramRows {
-  const float* data;
-  int64_t stride;
-  const int64_t* ids;
-  int64_t count;
-
-  GB_INLINE const float* row(int64_t i) const { return data + (ids ? ids[i] : i) * stride; }
-  // The same of a row that may lie behind the last: only fetched.
-  GB_INLINE const float* row_ahead(int64_t i) const {
-    return ids ? data + ids[std::min(i, count - 1)] * stride : data + i * stride;
-  }
-};
-
 // `width` columns of the rows [begin, begin + depth), side by side: every tile reads them, whole lines at a
-// time. What is packed after them, `ahead` rows and columns on, is fetched on the way.
+// time.
 inline void pack_gram(const GramRows& b, int64_t begin, int64_t column, int width, int64_t depth,
-                      int64_t rows_ahead, int64_t next_column, float* panel) {
-  constexpr int line = 16;  // elements
+                      float* panel) {
   for (int64_t k = 0; k < depth; ++k, panel += kGramColumns) {
-    const float* next = b.row_ahead(begin + rows_ahead + k) + next_column;
-    unroll<kGramColumns / line + 1>(  // rows may begin inside a line
-        [&](auto i) GB_LAMBDA { __builtin_prefetch(next + line * i, 0, kSecondLevel); });
     const float* row = b.row(begin + k) + column;
     if (width == kGramColumns)
       unroll<kGramVectors>([&](auto i)
@@ -271,9 +283,9 @@ inline void gram_share(const TallGramArgs& g, int64_t first_row, int64_t last_ro
     for (int64_t j = column; j < last_column; j += kGramColumns) {
       const int width = static_cast<int>(std::min(kGramColumns, last_column - j));
       const bool is_last = j + kGramColumns >= last_column;
-      pack_gram(b, begin, j, width, depth, is_last ? kGramDepth : 0, is_last ? column : j + kGramColumns,
-                panel.data());
-      gram_panel(block, panel.data(), (width + GB_LANES_F32 - 1) / GB_LANES_F32, depth, sums + j,
+      const GramAhead ahead{&b, is_last ? begin + kGramDepth : begin, is_last ? column : j + kGramColumns};
+      pack_gram(b, begin, j, width, depth, panel.data());
+      gram_panel(block, panel.data(), (width + GB_LANES_F32 - 1) / GB_LANES_F32, depth, ahead, sums + j,
                  sums_stride);
     }
   }

@@ -8,6 +8,8 @@ size.
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -82,13 +84,35 @@ class Arena:
         Raises:
             RuntimeError: there is too little memory.
         """
-        page = _HUGE_PAGE if place.type == "cpu" and self.nbytes >= _HUGE_PAGE else _ALIGN
-        whole = torch.empty(self.nbytes + page, dtype=torch.uint8, device=place)
+        has_pages = place.type == "cpu" and self.nbytes >= _HUGE_PAGE
+        page = _HUGE_PAGE if has_pages else _ALIGN
+        size = self.nbytes + page
+        whole = _in_huge_pages(size) if has_pages else torch.empty(size, dtype=torch.uint8, device=place)
         start = -whole.data_ptr() % page
         for buffer in self.buffers:
             size = prod(buffer.shape) * buffer.dtype.itemsize
             begin = start + buffer.offset
             buffer._tensor = whole[begin : begin + size].view(buffer.dtype).view(buffer.shape)
+
+
+def _in_huge_pages(nbytes: int) -> Tensor:
+    """Memory for which the system is asked for 2 MiB pages.
+
+    Aggregation reads rows at random, and with 4 KiB pages most of these reads also miss the TLB.
+
+    Raises:
+        RuntimeError: there is too little memory.
+    """
+    advice = getattr(mmap, "MADV_HUGEPAGE", None)
+    if advice is None:
+        return torch.empty(nbytes, dtype=torch.uint8)
+    try:
+        pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise RuntimeError(f"the system has no {nbytes:,} bytes to give") from error
+    with contextlib.suppress(OSError):  # built without such pages: the plain ones serve
+        pages.madvise(advice)
+    return torch.frombuffer(pages, dtype=torch.uint8)
 
 
 def place(buffers: Sequence[Buffer]) -> int:
