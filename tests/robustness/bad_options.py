@@ -76,11 +76,9 @@ def yaml_object(w: Workplace):
     return w.config("lr: !!python/object:os.system {}\n")
 
 
-@command(
-    YAML, "a section instead of flat options", 2, "run.yaml:1: there is no option 'section'", "known are"
-)
+@command(YAML, "a section instead of flat options", 2, "run.yaml:1: there is no option 'zebra'", "known are")
 def yaml_nested(w: Workplace):
-    return w.config("section:\n  epochs: 3\n")
+    return w.config("zebra:\n  epochs: 3\n")
 
 
 # ---- options
