@@ -1,10 +1,14 @@
-"""Writes the README's table from the committed results: ``python -m benchmarks.readme_table [--check]``."""
+"""Writes the tables of the README and the docs from the committed results.
+
+python -m benchmarks.readme_table [--check]
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +66,16 @@ def epoch_lines(result: dict[str, Any]) -> list[str]:
     return [*lines, "", note]
 
 
+def ablation_lines(result: dict[str, Any]) -> list[str]:
+    """Milliseconds an epoch with all passes, without each, and with none."""
+    names = list(result["rows"][0]["ablation"])
+    lines = ["| ms an epoch | " + " | ".join(names) + " |", "| --- " * (len(names) + 1) + "|"]
+    for row in result["rows"]:
+        times = " | ".join(f"{1e3 * row['ablation'][name]:.1f}" for name in names)
+        lines.append(f"| {row['graph']} | {times} |")
+    return lines
+
+
 PEERS = {"pyg": "PyG", "dgl": "DGL"}
 
 
@@ -107,7 +121,8 @@ def memory_lines(result: dict[str, Any]) -> list[str]:
 MODELS = {"gcn": "GCN", "sage": "GraphSAGE", "gin": "GIN", "gat": "GAT with 4 heads"}
 ROUNDED = "bfloat16 rows"
 
-SECTIONS = (
+Sections = tuple[tuple[str, Callable[[dict[str, Any]], list[str]]], ...]
+SECTIONS: Sections = (
     ("sampling", sampling_lines),
     ("sampling", scaling_lines),
     ("epoch", epoch_lines),
@@ -120,10 +135,13 @@ SECTIONS = (
 )
 
 
-def table() -> str:
+ABLATION: Sections = (("fullgraph", ablation_lines),)
+
+
+def table(sections: Sections) -> str:
     """All there is, with the machine of each part."""
     parts = []
-    for name, lines in SECTIONS:
+    for name, lines in sections:
         if (result := read(name)) is not None:
             machine = result["machine"]
             where = f"{machine['cpu']}, {machine['cores']} cores, {machine['date']}, `benchmarks.{name}`"
@@ -131,23 +149,25 @@ def table() -> str:
     return "\n".join(parts)
 
 
+def made(text: str, sections: Sections) -> str:
+    """A page with the tables between its marks."""
+    before, rest = text.split(BEGIN)
+    after = rest.split(END)[1]
+    return f"{before}{BEGIN}\n{table(sections)}{END}{after}"
+
+
 def main() -> None:
     """Write or check."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="fail if the README differs from the results")
+    parser.add_argument("--check", action="store_true", help="fail if a page differs from the results")
     parser.add_argument("--readme", type=Path, default=ROOT / "README.md")
+    parser.add_argument("--docs", type=Path, default=ROOT / "docs" / "fullgraph.md")
     options = parser.parse_args()
-    text = options.readme.read_text()
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    made = f"{before}{BEGIN}\n{table()}{END}{after}"
-    if options.check:
-        sys.exit(
-            0
-            if made == text
-            else "README.md is out of step with benchmarks/results; run this without --check"
-        )
-    options.readme.write_text(made)
+    for page, sections in ((options.readme, SECTIONS), (options.docs, ABLATION)):
+        text = page.read_text()
+        if options.check and made(text, sections) != text:
+            sys.exit(f"{page} is out of step with benchmarks/results; run this without --check")
+        page.write_text(made(text, sections))
 
 
 if __name__ == "__main__":

@@ -9,11 +9,13 @@ from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
 from torch import nn
 
 import graphbraid
+from graphbraid import Graph
 from graphbraid import nn as gnn
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.fullgraph import ALL, Engine, Uncompiled
 from graphbraid.fullgraph.facts import Rates
 from graphbraid.hardware import Hardware
+from graphbraid.topology import Csc
 
 MODELS = {
     "gcn": lambda **o: gnn.GCN(CHANNELS, 16, CLASSES, 3, **o),
@@ -100,6 +102,25 @@ def test_rows_may_be_rounded_before_they_are_aggregated(name):
     for a, b in zip(gradients(model, actual), gradients(model, expected), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=2e-2 * float(b.abs().max() + 1e-3))
     assert "bfloat16" in rounded.explain() or name in ("gat", "mlp")
+
+
+@pytest.mark.parametrize("name", [n for n in MODELS if n != "mlp"])
+def test_memory_grows_with_nodes_and_not_with_edges(name):
+    sizes = []
+    for degree in (4, 8):
+        graph = regular_graph(degree)
+        model = MODELS[name](dropout=0.0)
+        sizes.append(graphbraid.compile(model, graph, passes=ALL - {"prune"}).nbytes)
+    assert sizes[0] == sizes[1]
+
+
+def regular_graph(degree, nodes=50):
+    """Each node has as many in-edges."""
+    draw = torch.Generator().manual_seed(degree)
+    indices = torch.randint(nodes, (nodes * degree,), generator=draw, dtype=torch.int32)
+    csc = Csc(torch.arange(0, nodes * degree + 1, degree), indices, nodes)
+    x, y = torch.rand(nodes, CHANNELS, generator=draw), torch.zeros(nodes, dtype=torch.int64)
+    return Graph(csc=csc, x=x, y=y, splits={"train": torch.arange(nodes)})
 
 
 def test_storage_has_two_names():

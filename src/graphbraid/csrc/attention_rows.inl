@@ -261,7 +261,7 @@ struct Attention {
       for (int64_t h = 0; h < a.heads; ++h) {
         const A factor = dropout_bits(key, static_cast<uint32_t>(h)) >= a.threshold ? keep_scale : A{0};
         row.value[h * row.stride + i] *= factor;
-        row.above[h * row.stride + i] *= factor;
+        if (a.above) row.above[h * row.stride + i] *= factor;
       }
     }
   }
