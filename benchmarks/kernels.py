@@ -24,7 +24,7 @@ from benchmarks.gpu_kernels import Case, cases, copy_rate
 from graphbraid import SparseFeatures
 from graphbraid.fullgraph.device import HOST
 from graphbraid.fullgraph.kernels import SparseInput
-from graphbraid.ops import spmm_max
+from graphbraid.ops import spmm
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.topology import Csc, index_dtype
 
@@ -61,7 +61,7 @@ def further_cases(csc: Csc, width: int, density: float = 0.02, columns: int = 10
     nnz, weight = int(density * columns) * rows, torch.randn(width, columns, generator=draw)
     return [
         Case("spmm weighted mean", lambda: weighted.forward(x, out=out), gathered + 4 * edges),
-        Case("spmm max", lambda: spmm_max(csc, x), gathered + 4 * rows * width),
+        Case("spmm max", lambda: spmm(csc, x, "max"), gathered + 4 * rows * width),
         Case(
             "sparse features x weight",
             lambda: features.multiply(weight, out, add=False),
