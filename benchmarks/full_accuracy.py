@@ -79,7 +79,7 @@ def train(graph: Graph, seed: int, epochs: int, *, compiled: bool) -> dict[str, 
     model.eval()
     with torch.no_grad():
         predicted = engine.predict() if engine is not None else model(x, edge_index)
-    return {"seed": seed, "test": accuracy(predicted, graph), "loss": float(loss), "seconds": seconds}
+    return {"seed": seed, "test": accuracy(predicted, graph), "loss": loss.item(), "seconds": seconds}
 
 
 def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
