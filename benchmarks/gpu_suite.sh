@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that wants a GPU, within nine minutes: builds the kernels, runs the GPU tests, the full-graph table
 # and the kernels' bandwidths. JSON and logs go to $OUT (default: benchmarks/results).
-#   PYTHON=python3 OUT=/tmp/out benchmarks/gpu_suite.sh
+#   PYTHON=python3 OUT=results benchmarks/gpu_suite.sh
 #   benchmarks/gpu_suite.sh --smoke      the same steps on the CPU with tiny sizes
 # What is missing is said and left out: without nanobind or a compiler the CPU's kernels, without pytest and
 # hypothesis the tests, without PyG its rows of the table (plain PyTorch stands in). Wheels in $WHEELS (default:
