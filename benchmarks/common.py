@@ -79,12 +79,13 @@ def machine() -> dict[str, Any]:
         "graphbraid": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "commit": _commit(),
+        "commit": commit(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
     }
 
 
-def _commit() -> str:
+def commit() -> str:
+    """The commit that is checked out."""
     command = ["git", "rev-parse", "--short", "HEAD"]
     out = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     return out.stdout.strip() or "unknown"
