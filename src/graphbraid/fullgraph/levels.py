@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -41,6 +41,20 @@ class Step:
             dst_scale=_take(whole.dst_scale, self.destinations),
             loop=_take(whole.loop, self.destinations),
         )
+
+
+def num_rows_of(steps: Sequence[Step], level: int, num_nodes: int) -> int:
+    """Nodes of a level; ``num_nodes`` where no step leads anywhere."""
+    if level < len(steps):
+        return steps[level].csc.num_src
+    return steps[-1].csc.num_dst if steps else num_nodes
+
+
+def nodes_of(steps: Sequence[Step], level: int) -> Tensor | None:
+    """``(num_rows,)`` int64 node of each row of a level; None where row v is node v."""
+    if level < len(steps):
+        return steps[level].sources
+    return steps[-1].destinations if steps else None
 
 
 def whole_graph(csc: Csc, num_steps: int) -> list[Step]:

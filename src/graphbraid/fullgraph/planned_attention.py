@@ -7,24 +7,22 @@ positive logit. Nothing is kept per edge.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.arena import Buffer
+from graphbraid.fullgraph.plan import Plan
 from graphbraid.fullgraph.program import Attention
+from graphbraid.fullgraph.rows import Rows
 from graphbraid.ops.aggregation import backend
 from graphbraid.ops.attention import both_ways, needs_ids
 from graphbraid.ops.dense import tall_gram, tall_product
 
-if TYPE_CHECKING:
-    from graphbraid.fullgraph.executor import Executor, Rows
 
-
-def plan_attention(executor: Executor, op: Attention) -> PlannedAttention:
+def plan_attention(plan: Plan, op: Attention) -> PlannedAttention:
     """Plan the forward of ``op``; its :meth:`PlannedAttention.plan_backward` comes later."""
-    planned = (PlannedGat if op.kind == "gat" else PlannedGatv2)(executor, op)
+    planned = (PlannedGat if op.kind == "gat" else PlannedGatv2)(plan, op)
     planned.plan_forward()
     return planned
 
@@ -32,14 +30,15 @@ def plan_attention(executor: Executor, op: Attention) -> PlannedAttention:
 class PlannedAttention(ABC):
     """One attention of an executor, and what its forward leaves for its backward."""
 
-    def __init__(self, executor: Executor, op: Attention) -> None:
-        self._executor, self._op = executor, op
-        self._csc = executor.steps[executor.program.level(op.inputs[0])].csc
-        self._learns = executor.training and executor.program.learns(op.out)
-        self._p = op.dropout if executor.training else 0.0
-        self._seed = executor.seeds.add() if self._p > 0 else lambda: 0
+    def __init__(self, plan: Plan, op: Attention) -> None:
+        self._plan, self._op = plan, op
+        self._csc = plan.steps[plan.program.level(op.inputs[0])].csc
+        self._learns = plan.training and plan.program.learns(op.out)
+        self._p = op.dropout if plan.training else 0.0
+        self._seed = plan.seeds.add() if self._p > 0 else lambda: 0
         self._how: tuple[Any, ...] = ()
-        self._rows, self._touches = executor._read(op.inputs[0])
+        rows = plan.read(op.inputs[0])
+        self._rows, self._touches = rows.get, rows.touches
         width = op.heads * op.channels
         self._by_head = self._scratch("rows by head", self._csc.num_dst, width)
         self._lse = self._scratch("log-sum-exp", self._csc.num_dst, op.heads)
@@ -55,8 +54,8 @@ class PlannedAttention(ABC):
 
     def plan_forward(self) -> None:
         """Plan the tasks that make the value."""
-        executor, op = self._executor, self._op
-        out = executor._values[op.out] = executor._new(op.out, op) if op.averages else self._by_head
+        plan, op = self._plan, self._op
+        out = plan.values[op.out] = plan.new(op.out, op) if op.averages else self._by_head
 
         def run() -> None:
             num_loops = min(self._csc.num_src, self._csc.num_dst) if op.self_loops else 0
@@ -64,19 +63,17 @@ class PlannedAttention(ABC):
             self._attend()
 
         name = f"{op.out}: by head" if op.averages else op.out
-        executor._do(name, run, *self._touches, *self._kept)
+        plan.do(name, run, *self._touches, *self._kept)
         if op.averages:
-            executor._do(op.out, lambda: _mean_of_heads(self._by_head.tensor, out.tensor), self._by_head, out)
+            plan.do(op.out, lambda: _mean_of_heads(self._by_head.tensor, out.tensor), self._by_head, out)
 
     def _scratch(self, name: str, rows: int, width: int) -> Rows:
-        from graphbraid.fullgraph.executor import Rows
-
-        return Rows(Buffer(f"{self._op.out}: {name}", (rows, width)), rows)
+        return self._plan.scratch(f"{self._op.out}: {name}", rows, width)
 
     def _plan_head_grad(self, *, is_wide: bool) -> Rows:
         """The gradient of each head's rows: the result's, or of a mean its share, once unless ``is_wide``."""
-        executor, op = self._executor, self._op
-        grad = executor._grads[op.out]
+        plan, op = self._plan, self._op
+        grad = plan.grads[op.out]
         if not op.averages:
             return grad
         copies = op.heads if is_wide else 1
@@ -86,34 +83,34 @@ class PlannedAttention(ABC):
             heads = part.tensor.view(-1, copies, op.channels)
             heads.copy_(grad.tensor[:, None].expand_as(heads)).mul_(1 / op.heads)
 
-        executor._do(f"{op.out}: gradient by head", run, grad, part)
+        plan.do(f"{op.out}: gradient by head", run, grad, part)
         return part
 
     def _target(self, source: str, rows: int, width: int) -> tuple[Rows, Rows | None]:
         """Where the kernel writes ``source``'s gradient, and the sum that is then added to."""
-        if not self._executor.program.learns(source):
+        if not self._plan.program.learns(source):
             return self._scratch(f"gradient of {source}", rows, width), None
-        total, is_there = self._executor._grad_of(source)
+        total, is_there = self._plan.grad_of(source)
         return (self._scratch(f"gradient of {source}", rows, width), total) if is_there else (total, None)
 
     def _plan_sum(self, part: Rows, total: Rows | None) -> None:
         if total is not None:
             source = self._op.inputs[0]
-            self._executor._do(f"gradient of {source}", lambda: total.tensor.add_(part.tensor), part, total)
+            self._plan.do(f"gradient of {source}", lambda: total.tensor.add_(part.tensor), part, total)
 
 
 class PlannedGat(PlannedAttention):
     """GAT: a logit is the sum of a number of the source and one of the destination, per head."""
 
-    def __init__(self, executor: Executor, op: Attention) -> None:
-        super().__init__(executor, op)
+    def __init__(self, plan: Plan, op: Attention) -> None:
+        super().__init__(plan, op)
         csc, heads = self._csc, op.heads
         self._logits = (
             self._scratch("source logits", csc.num_src, heads),
             self._scratch("destination logits", csc.num_dst, heads),
         )
         self._above: tuple[Rows, ...] = ()
-        if self._learns and executor.placement is None:  # the kernels of other devices need none
+        if self._learns and plan.placement is None:  # the kernels of other devices need none
             self._above = (
                 self._scratch("rows above", csc.num_dst, heads * op.channels),
                 self._scratch("share above", csc.num_dst, heads),
@@ -130,7 +127,7 @@ class PlannedGat(PlannedAttention):
 
     def plan_backward(self) -> None:
         """One walk over the edges by source; then the logits' gradients go on to rows and vectors."""
-        executor, op, source = self._executor, self._op, self._op.inputs[0]
+        plan, op, source = self._plan, self._op, self._op.inputs[0]
         grad = self._plan_head_grad(is_wide=False)
         target, total = self._target(source, self._csc.num_src, op.heads * op.channels)
         to_logits = tuple(
@@ -149,20 +146,20 @@ class PlannedGat(PlannedAttention):
                 into = target.tensor[: logit.count]
                 tall_product(logit.tensor, _spread(vector).t(), out=into, add=True)
                 if vector.requires_grad:
-                    executor._give(vector, _own_heads(tall_gram(logit.tensor, rows[: logit.count])))
+                    plan.give(vector, _own_heads(tall_gram(logit.tensor, rows[: logit.count])))
 
         written = (*self._touches, *self._kept, grad, target, *to_logits)
-        executor._do(f"gradient of {source}", run, *written)
+        plan.do(f"gradient of {source}", run, *written)
         self._plan_sum(target, total)
 
 
 class PlannedGatv2(PlannedAttention):
     """GATv2: a logit needs the rows of both ends."""
 
-    def __init__(self, executor: Executor, op: Attention) -> None:
-        super().__init__(executor, op)
-        self._own, own_touches = executor._read(op.inputs[-1])
-        self._touches = (*self._touches, *own_touches)
+    def __init__(self, plan: Plan, op: Attention) -> None:
+        super().__init__(plan, op)
+        own = plan.read(op.inputs[-1])
+        self._own, self._touches = own.get, (*self._touches, *own.touches)
 
     def _inputs(self) -> tuple[Tensor, Tensor, Tensor]:
         return self._rows(), self._own()[: self._csc.num_dst], self._op.vectors[0].detach()[0]
@@ -174,7 +171,7 @@ class PlannedGatv2(PlannedAttention):
 
     def plan_backward(self) -> None:
         """By destination, then by source."""
-        executor, op, csc = self._executor, self._op, self._csc
+        plan, op, csc = self._plan, self._op, self._csc
         width, (vector,) = op.heads * op.channels, op.vectors
         grad = self._plan_head_grad(is_wide=True)
         source, own = op.inputs[0], op.inputs[-1]
@@ -189,18 +186,18 @@ class PlannedGatv2(PlannedAttention):
             call = backend(inputs[0]).gatv2_backward
             call(*both_ways(csc), *inputs, *self._how, out, lse, grad.tensor, *grads)
             if vector.requires_grad:
-                executor._give(vector, to_vector)
+                plan.give(vector, to_vector)
 
-        executor._do(f"gradient of {source}", run, *self._touches, *self._kept, grad, target, own_grad)
+        plan.do(f"gradient of {source}", run, *self._touches, *self._kept, grad, target, own_grad)
         self._plan_sum(target, total)
-        if executor.program.learns(own):
-            whole, is_there = executor._grad_of(own)
+        if plan.program.learns(own):
+            whole, is_there = plan.grad_of(own)
 
             def join() -> None:
                 rows = whole.tensor[: csc.num_dst]
                 rows.add_(own_grad.tensor) if is_there else rows.copy_(own_grad.tensor)
 
-            executor._do(f"gradient of {own}", join, own_grad, whole)
+            plan.do(f"gradient of {own}", join, own_grad, whole)
 
 
 def _mean_of_heads(by_head: Tensor, out: Tensor) -> None:

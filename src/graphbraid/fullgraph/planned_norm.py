@@ -10,23 +10,21 @@ that may be 0. Only an output that a linear map reads directly would come out on
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.arena import Buffer
+from graphbraid.fullgraph.plan import Plan
 from graphbraid.fullgraph.program import Normalise, Own
+from graphbraid.fullgraph.rows import Rows
 from graphbraid.ops.aggregation import backend
 from graphbraid.ops.norm import as_factors, batch_statistics
 
-if TYPE_CHECKING:
-    from graphbraid.fullgraph.executor import Executor, Rows
 
-
-def plan_norm(executor: Executor, op: Normalise) -> PlannedNorm:
+def plan_norm(plan: Plan, op: Normalise) -> PlannedNorm:
     """Plan the forward of ``op``; its :meth:`PlannedNorm.plan_backward` comes later."""
-    planned = (PlannedLayerNorm if op.kind == "layer" else PlannedBatchNorm)(executor, op)
+    planned = (PlannedLayerNorm if op.kind == "layer" else PlannedBatchNorm)(plan, op)
     planned.plan_forward()
     return planned
 
@@ -34,11 +32,12 @@ def plan_norm(executor: Executor, op: Normalise) -> PlannedNorm:
 class PlannedNorm(ABC):
     """One normalisation of an executor, and what its forward leaves for its backward."""
 
-    def __init__(self, executor: Executor, op: Normalise) -> None:
-        self._executor, self._op = executor, op
+    def __init__(self, plan: Plan, op: Normalise) -> None:
+        self._plan, self._op = plan, op
         self._module: Any = op.module
-        self._get_x, self._touches = executor._read(op.inputs[0])
-        self._learns = executor.training and executor.program.learns(op.out)
+        x = plan.read(op.inputs[0])
+        self._get_x, self._touches = x.get, x.touches
+        self._learns = plan.training and plan.program.learns(op.out)
 
     def _x(self) -> Tensor:
         """The input's rows; the user's features may stand in another order, which the kernels do not take."""
@@ -54,17 +53,17 @@ class PlannedNorm(ABC):
 
     def plan_forward(self) -> None:
         """Plan the task that makes the value: over the input where neither backward nor another reads it."""
-        executor, op, source = self._executor, self._op, self._op.inputs[0]
-        alone = len(executor.program.consumers(source)) == 1 and not self._reads_own_rows
-        in_place = not self._learns and alone and source in executor._values
-        out = executor._values[source] if in_place else executor._new(op.out, op)
-        executor._values[op.out] = out
-        executor._do(op.out, lambda: self._run(out.tensor), out, *self._touches)
+        plan, op, source = self._plan, self._op, self._op.inputs[0]
+        alone = len(plan.program.consumers(source)) == 1 and not self._reads_own_rows
+        in_place = not self._learns and alone and source in plan.values
+        out = plan.values[source] if in_place else plan.new(op.out, op)
+        plan.values[op.out] = out
+        plan.do(op.out, lambda: self._run(out.tensor), out, *self._touches)
 
     def plan_backward(self) -> None:
         """Plan the task of the gradients."""
-        executor, op, source = self._executor, self._op, self._op.inputs[0]
-        grad, learns = executor._grads[op.out], executor.program.learns(source)
+        plan, op, source = self._plan, self._op, self._op.inputs[0]
+        grad, learns = plan.grads[op.out], plan.program.learns(source)
         target, total = self._target(grad) if learns else (None, None)
 
         def run() -> None:
@@ -72,43 +71,43 @@ class PlannedNorm(ABC):
             for parameter, found in zip((self._module.weight, self._module.bias), grads, strict=True):
                 if isinstance(parameter, nn.Parameter) and parameter.requires_grad:
                     assert found is not None
-                    executor._give(parameter, found)
+                    plan.give(parameter, found)
 
         written = () if target is None else (target,)
-        executor._do(f"gradient of {source}", run, grad, *self._touches, *written)
+        plan.do(f"gradient of {source}", run, grad, *self._touches, *written)
         if target is not None and total is not None:
-            executor._do(f"gradient of {source}", lambda: total.tensor.add_(target.tensor), target, total)
+            plan.do(f"gradient of {source}", lambda: total.tensor.add_(target.tensor), target, total)
 
     def _target(self, grad: Rows) -> tuple[Rows, Rows | None]:
         """Where the input's gradient is written, and the sum it is then added to where others are in it.
 
         Over the result's gradient, unless an addition shares that with a value whose turn comes later.
         """
-        executor, op, source = self._executor, self._op, self._op.inputs[0]
-        earlier = {before.out for before in executor.program.ops[: executor.program.ops.index(op)]}
-        shared = any(executor._grads[v].buffer is grad.buffer for v in earlier & executor._grads.keys())
-        if not shared and not self._reads_own_rows and source not in executor._grads:
-            executor._grads[source] = grad
+        plan, op, source = self._plan, self._op, self._op.inputs[0]
+        earlier = {before.out for before in plan.program.ops[: plan.program.ops.index(op)]}
+        shared = any(plan.grads[v].buffer is grad.buffer for v in earlier & plan.grads.keys())
+        if not shared and not self._reads_own_rows and source not in plan.grads:
+            plan.grads[source] = grad
             return grad, None
-        total, is_there = executor._grad_of(source)
+        total, is_there = plan.grad_of(source)
         if not is_there:
             return total, None
-        return (executor._new(f"gradient through {op.out}", op) if shared else grad), total
+        return (plan.new(f"gradient through {op.out}", op) if shared else grad), total
 
     @property
     def _reads_own_rows(self) -> bool:
         """Whether the input, and so its gradient, is the start of another value's."""
-        return isinstance(self._executor.program.producer(self._op.inputs[0]), Own)
+        return isinstance(self._plan.program.producer(self._op.inputs[0]), Own)
 
 
 class PlannedLayerNorm(PlannedNorm):
     """Rows by their own mean and variance, which backward needs again: two vectors in the arena."""
 
-    def __init__(self, executor: Executor, op: Normalise) -> None:
-        super().__init__(executor, op)
+    def __init__(self, plan: Plan, op: Normalise) -> None:
+        super().__init__(plan, op)
         self._statistics: tuple[Rows, ...] = ()
         if self._learns:
-            self._statistics = tuple(_row_numbers(executor, op, name) for name in ("mean", "rstd"))
+            self._statistics = tuple(_row_numbers(plan, op, name) for name in ("mean", "rstd"))
         self._touches = (*self._touches, *self._statistics)
 
     def _run(self, out: Tensor) -> None:
@@ -128,19 +127,16 @@ class PlannedLayerNorm(PlannedNorm):
         return grads[0], grads[1]
 
 
-def _row_numbers(executor: Executor, op: Normalise, name: str) -> Rows:
+def _row_numbers(plan: Plan, op: Normalise, name: str) -> Rows:
     """A number for each row of ``op``'s value."""
-    from graphbraid.fullgraph.executor import Rows
-
-    count = executor.num_rows(executor.program.level(op.out))
-    return Rows(Buffer(f"{op.out}: {name}", (count,)), count)
+    return plan.scratch(f"{op.out}: {name}", plan.num_rows(plan.program.level(op.out)))
 
 
 class PlannedBatchNorm(PlannedNorm):
     """Columns by the mean and variance of all rows, or by the running ones: as the module's mode says."""
 
-    def __init__(self, executor: Executor, op: Normalise) -> None:
-        super().__init__(executor, op)
+    def __init__(self, plan: Plan, op: Normalise) -> None:
+        super().__init__(plan, op)
         self._last: tuple[Tensor, Tensor, bool] | None = None
         self._tracked_at = 0
 
@@ -152,7 +148,7 @@ class PlannedBatchNorm(PlannedNorm):
 
     def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor, bool]:
         """Those of the rows, tracked, or the running ones: what :class:`torch.nn.BatchNorm1d` takes."""
-        module, call = self._module, self._executor.num_forwards
+        module, call = self._module, self._plan.num_forwards
         # Looking for what is not finite runs the last forward again, which moves nothing a second time.
         tracks = module.track_running_stats and call > self._tracked_at
         running = (module.running_mean, module.running_var) if not module.training or tracks else (None, None)

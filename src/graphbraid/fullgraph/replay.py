@@ -89,7 +89,7 @@ class ReplayingExecutor(Executor):
             torch.set_rng_state(random_state)
             self.why_not = "an operation draws random numbers on the host"
             return None
-        return Recording(forward, backward, self._gradients, self._addresses(), self._modes())
+        return Recording(forward, backward, self._plan.gradients, self._addresses(), self._modes())
 
     def _addresses(self) -> tuple[int, ...]:
         numbers = (number for module in self._modules for number in module.buffers())

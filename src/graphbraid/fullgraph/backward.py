@@ -1,0 +1,145 @@
+"""Backward planning: the tasks of each operation's adjoint, in the program's reverse order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from graphbraid.fullgraph import kernels
+from graphbraid.fullgraph.plan import Plan
+from graphbraid.fullgraph.program import (
+    INPUT,
+    Add,
+    Aggregate,
+    Attention,
+    Epilogue,
+    Linear,
+    Module,
+    Normalise,
+    Op,
+    Own,
+)
+from graphbraid.fullgraph.rows import Read, Rows, add, copy
+from graphbraid.ops.dense import tall_gram, tall_product
+
+
+def plan_backward(plan: Plan) -> None:
+    """Plan the adjoints of all operations that learn; the output's gradient is there before they run."""
+    for op in reversed(plan.program.ops):
+        if plan.program.learns(op.out):
+            _PLANS[type(op)](plan, op)
+
+
+def _linear(plan: Plan, op: Linear) -> None:
+    grad, source = plan.grads[op.out], op.inputs[0]
+    if len(op.inputs) == 2:
+        plan.pass_on(op, op.inputs[1])
+    _weight(plan, op, grad)
+    if plan.program.learns(source):
+        target, is_there = plan.grad_of(source)
+        weight = op.weight
+
+        def run() -> None:
+            tall_product(grad.tensor, weight.detach(), out=target.tensor, add=is_there)
+
+        plan.do(f"gradient of {source}", run, grad, target)
+
+
+def _weight(plan: Plan, op: Linear, grad: Rows) -> None:
+    weight = op.weight
+    if not weight.requires_grad:
+        return
+    name = f"gradient of {op.out}'s weight"
+    if op.inputs[0] == INPUT:
+        features = plan.features
+        plan.do(name, lambda: plan.give(weight, features.factor.weight_grad(grad.tensor)), grad)
+    else:
+        x = plan.read(op.inputs[0])
+        plan.do(name, lambda: plan.give(weight, tall_gram(grad.tensor, x.get())), grad, *x.touches)
+
+
+def _aggregate(plan: Plan, op: Aggregate) -> None:
+    grad, source, how = plan.grads[op.out], op.inputs[0], plan.aggregation(op)
+    if len(op.inputs) == 2:
+        plan.pass_on(op, op.inputs[1])
+    if not plan.program.learns(source):
+        return
+    given = plan.rounded(op, Read(lambda: grad.tensor, (grad,)))
+    target, is_there = plan.grad_of(source)
+
+    def run() -> None:
+        kernels.aggregate_backward(how, given.get(), target.tensor, target.tensor if is_there else None)
+
+    plan.do(f"gradient of {source}", run, target, *given.touches)
+
+
+def _own(plan: Plan, op: Own) -> None:
+    """Its gradient is the start of its source's, and was written there."""
+
+
+def _add(plan: Plan, op: Add) -> None:
+    for value in op.inputs:
+        plan.pass_on(op, value)
+
+
+def _epilogue(plan: Plan, op: Epilogue) -> None:
+    grad, source, out = plan.grads[op.out], op.inputs[0], plan.values[op.out]
+    alone = len(plan.program.consumers(source)) == 1 and source not in plan.grads
+    in_place = alone and not isinstance(plan.program.producer(source), Own)
+    if in_place:
+        target = plan.grads[source] = grad
+    else:
+        target = plan.scratch(f"gradient through {op.out}", grad.count, grad.buffer.shape[1])
+
+    def run() -> None:
+        bias = op.bias
+        grad_bias = None if bias is None or not bias.requires_grad else torch.empty_like(bias)
+        kernels.epilogue_backward(
+            grad.tensor, out.tensor, op.act, plan.masks[op.out], target.tensor, grad_bias
+        )
+        if bias is not None and grad_bias is not None:
+            plan.give(bias, grad_bias)
+
+    plan.do(f"gradient of {source}", run, grad, out, target)
+    if not in_place and plan.program.learns(source):
+        total, is_there = plan.grad_of(source)
+        join = add if is_there else copy
+        plan.do(f"gradient of {source}", lambda: join(target.tensor, total.tensor), target, total)
+
+
+def _normalise(plan: Plan, op: Normalise) -> None:
+    plan.norms[op.out].plan_backward()
+
+
+def _attention(plan: Plan, op: Attention) -> None:
+    plan.attentions[op.out].plan_backward()
+
+
+def _module(plan: Plan, op: Module) -> None:
+    grad, torch_op, source = plan.grads[op.out], plan.torch_ops[op.out], op.inputs[0]
+    target, is_there = plan.grad_of(source) if plan.program.learns(source) else (None, False)
+    join = add if is_there else copy
+
+    def run() -> None:
+        to_input, to_parameters = torch_op.backward(grad.tensor)
+        if target is not None:
+            join(to_input, target.tensor)
+        for parameter, gradient in zip(op.parameters(), to_parameters, strict=True):
+            plan.give(parameter, gradient)
+
+    written = () if target is None else (target,)
+    plan.do(f"gradient of {source}", run, grad, *plan.read(source).touches, *written)
+
+
+_PLANS: dict[type[Op], Callable[[Plan, Any], None]] = {
+    Linear: _linear,
+    Aggregate: _aggregate,
+    Own: _own,
+    Add: _add,
+    Epilogue: _epilogue,
+    Normalise: _normalise,
+    Attention: _attention,
+    Module: _module,
+}

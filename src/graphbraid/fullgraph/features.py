@@ -1,0 +1,112 @@
+"""The graph's features as a program reads them: constants of some level, and what the first weights multiply.
+
+Made once, where the graph is; with a placement they are brought to its device then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from graphbraid.fullgraph import kernels
+from graphbraid.fullgraph.levels import Step, aggregation, nodes_of, num_rows_of
+from graphbraid.fullgraph.placement import Placement, input_bytes
+from graphbraid.fullgraph.program import INPUT, Adjacency, Linear, Program
+from graphbraid.fullgraph.rows import Constant
+from graphbraid.graph import Graph
+from graphbraid.sparse_features import SparseFeatures
+
+
+class Features:
+    """What the tasks of one program read of the features.
+
+    Args:
+        program: lowered; its ``input_path`` says how its weights multiply the features.
+        graph: its features stay in place wherever that serves.
+        steps: from each level to the next, where the graph is.
+        placement: brings what is made to a device; None: it stays where the graph is.
+    """
+
+    def __init__(
+        self, program: Program, graph: Graph, steps: Sequence[Step], placement: Placement | None
+    ) -> None:
+        self._program, self._graph, self._steps, self._placement = program, graph, steps, placement
+        self._is_factor = any(op.inputs[0] == INPUT and isinstance(op, Linear) for op in program.ops)
+        self._is_sparse = program.settings.get("input_path") == "sparse"
+        self._dense: Tensor | None = None
+        self._factor: kernels.DenseInput | kernels.SparseInput | None = None
+
+    @property
+    def factor(self) -> kernels.DenseInput | kernels.SparseInput:
+        """What the first weights multiply; there once :meth:`allocate` was called."""
+        assert self._factor is not None
+        return self._factor
+
+    @property
+    def factor_bytes(self) -> int:
+        """Bytes that :attr:`factor` takes on a device."""
+        assert self._graph.x is not None
+        path = "sparse" if self._is_sparse else "dense"
+        return input_bytes(self._graph.x, self._nodes(0), path) if self._is_factor else 0
+
+    def allocate(self, constants: Sequence[Constant]) -> None:
+        """Make the factor and the constants; what was only needed for that is freed."""
+        if self._is_factor:
+            self._factor = self._make_factor()
+        for constant in constants:
+            _ = constant.tensor
+        is_read = isinstance(self._factor, kernels.DenseInput) and self._placement is None
+        if not is_read:
+            self._dense = None
+
+    def rows_of(self, level: int) -> Constant:
+        """``(num_rows, in_channels)`` features of a level's nodes."""
+        nodes = self._nodes(level)
+
+        def make() -> Tensor:
+            x = self._all_rows()
+            return self._there(x if nodes is None else x.index_select(0, nodes))
+
+        x = self._graph.x
+        as_it_is = nodes is None and isinstance(x, Tensor) and x.dtype == torch.float32
+        is_copy = not as_it_is or self._placement is not None
+        return Constant(self._shape(level), make, is_copy)
+
+    def aggregated(self, adjacency: Adjacency) -> Constant:
+        """``(num_rows, in_channels)`` sums of the features over the edges to level 1."""
+
+        def make() -> Tensor:
+            whole = aggregation(adjacency, self._graph.csc)
+            return self._there(kernels.hoisted(whole, self._all_rows(), self._nodes(1)))
+
+        return Constant(self._shape(1), make, is_copy=True)
+
+    def _make_factor(self) -> kernels.DenseInput | kernels.SparseInput:
+        x, nodes = self._graph.x, self._nodes(0)
+        assert x is not None
+        made: kernels.DenseInput | kernels.SparseInput
+        if self._is_sparse:
+            sparse = x if isinstance(x, SparseFeatures) else SparseFeatures.from_dense(x)
+            made = kernels.SparseInput(sparse.to(torch.float32), nodes)
+        else:
+            made = kernels.DenseInput(self._all_rows(), nodes)
+        return made if self._placement is None else made.placed(self._placement)
+
+    def _all_rows(self) -> Tensor:
+        """All nodes' features in float32: the graph's own where they are so already."""
+        if self._dense is None:
+            x = self._graph.x
+            assert x is not None
+            self._dense = (x.to_dense() if isinstance(x, SparseFeatures) else x).to(torch.float32)
+        return self._dense
+
+    def _there(self, constant: Tensor) -> Tensor:
+        return constant if self._placement is None else self._placement.matrix(constant)
+
+    def _nodes(self, level: int) -> Tensor | None:
+        return nodes_of(self._steps, level)
+
+    def _shape(self, level: int) -> tuple[int, int]:
+        return num_rows_of(self._steps, level, self._graph.num_nodes), self._program.in_channels

@@ -1,0 +1,132 @@
+"""Forward planning: the tasks that make each operation's value, in the order of the program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from graphbraid.fullgraph import kernels
+from graphbraid.fullgraph.plan import Plan
+from graphbraid.fullgraph.planned_attention import plan_attention
+from graphbraid.fullgraph.planned_norm import plan_norm
+from graphbraid.fullgraph.program import (
+    INPUT,
+    Add,
+    Aggregate,
+    Attention,
+    Epilogue,
+    Hoisted,
+    Linear,
+    Module,
+    Normalise,
+    Op,
+    Own,
+)
+from graphbraid.fullgraph.rows import Rows, add, copy
+from graphbraid.fullgraph.torch_ops import TorchOp
+from graphbraid.ops.dense import tall_product
+
+
+def plan_forward(plan: Plan) -> None:
+    """Plan the forward tasks of every operation."""
+    for op in plan.program.ops:
+        _PLANS[type(op)](plan, op)
+
+
+def _linear(plan: Plan, op: Linear) -> None:
+    out, weight, adds = _result(plan, op), op.weight, len(op.inputs) == 2
+    if op.inputs[0] == INPUT:
+        features = plan.features
+        plan.do(op.out, lambda: features.factor.multiply(weight.detach(), out.tensor, add=adds), out)
+        return
+    x = plan.read(op.inputs[0])
+
+    def run() -> None:
+        tall_product(x.get(), weight.detach().t(), out=out.tensor, add=adds)
+
+    plan.do(op.out, run, out, *x.touches)
+
+
+def _aggregate(plan: Plan, op: Aggregate) -> None:
+    how, adds = plan.aggregation(op), len(op.inputs) == 2
+    out = _result(plan, op)
+    x = plan.rounded(op, plan.read(op.inputs[0]))
+
+    def run() -> None:
+        kernels.aggregate(how, x.get(), out.tensor, out.tensor if adds else None)
+
+    plan.do(op.out, run, out, *x.touches)
+
+
+def _add(plan: Plan, op: Add) -> None:
+    out = _result(plan, op)
+    first = plan.read(op.inputs[0])
+    plan.do(op.out, lambda: add(first.get(), out.tensor), out, *first.touches)
+
+
+def _result(plan: Plan, op: Op) -> Rows:
+    """Where ``op`` writes: over its second input, which it adds to and nothing else reads, or anew."""
+    if len(op.inputs) < 2:
+        plan.values[op.out] = plan.new(op.out, op)
+    elif plan.may_overwrite(op.inputs[1]):
+        plan.values[op.out] = plan.values[op.inputs[1]]
+    else:
+        out = plan.values[op.out] = plan.new(op.out, op)
+        addend = plan.read(op.inputs[1])
+        plan.do(f"{op.out}: copy", lambda: copy(addend.get(), out.tensor), out, *addend.touches)
+    return plan.values[op.out]
+
+
+def _own(plan: Plan, op: Own) -> None:
+    level = plan.program.level(op.out)
+    if op.inputs[0] == INPUT:
+        plan.constants[op.out] = plan.features.rows_of(level)
+    else:
+        plan.values[op.out] = Rows(plan.values[op.inputs[0]].buffer, plan.num_rows(level))
+
+
+def _hoisted(plan: Plan, op: Hoisted) -> None:
+    plan.constants[op.out] = plan.features.aggregated(op.adjacency)
+
+
+def _epilogue(plan: Plan, op: Epilogue) -> None:
+    source, p = op.inputs[0], op.p if plan.training else 0.0
+    nodes = plan.nodes(plan.program.level(op.out))
+    x = plan.read(source)
+    out = plan.values[source] if plan.may_overwrite(source) else plan.new(op.out, op)
+    plan.values[op.out] = out
+    seed = plan.seeds.add() if p > 0 else lambda: 0
+
+    def run() -> None:
+        mask = plan.masks[op.out] = kernels.Mask(p, seed(), nodes if p > 0 else None)
+        kernels.epilogue(x.get(), op.bias, op.act, mask, out.tensor)
+
+    plan.do(op.out, run, out, *x.touches)
+
+
+def _normalise(plan: Plan, op: Normalise) -> None:
+    plan.norms[op.out] = plan_norm(plan, op)
+
+
+def _attention(plan: Plan, op: Attention) -> None:
+    plan.attentions[op.out] = plan_attention(plan, op)
+
+
+def _module(plan: Plan, op: Module) -> None:
+    x = plan.read(op.inputs[0])
+    out = plan.values[op.out] = plan.new(op.out, op)
+    torch_op = plan.torch_ops[op.out] = TorchOp(op.module, op.parameters(), keep_graph=plan.training)
+    plan.do(op.out, lambda: copy(torch_op.forward(x.get()), out.tensor), out, *x.touches)
+
+
+_PLANS: dict[type[Op], Callable[[Plan, Any], None]] = {
+    Linear: _linear,
+    Aggregate: _aggregate,
+    Own: _own,
+    Add: _add,
+    Epilogue: _epilogue,
+    Hoisted: _hoisted,
+    Normalise: _normalise,
+    Attention: _attention,
+    Module: _module,
+}

@@ -1,0 +1,189 @@
+"""Plan: what planning a training step collects, and what its tasks hand each other as they run.
+
+A value's gradient has a buffer of its own, made by the first consumer that is met and added to by the others.
+Where an operation passes a gradient on unchanged (an addition), both share one buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from graphbraid.fullgraph import kernels
+from graphbraid.fullgraph.arena import Buffer, Task
+from graphbraid.fullgraph.features import Features
+from graphbraid.fullgraph.levels import Step, aggregation, nodes_of, num_rows_of
+from graphbraid.fullgraph.placement import Placement
+from graphbraid.fullgraph.program import (
+    INPUT,
+    Aggregate,
+    Attention,
+    Epilogue,
+    Op,
+    Own,
+    Program,
+)
+from graphbraid.fullgraph.rows import Constant, Read, Rows, add, copy, zero
+from graphbraid.fullgraph.seeds import Seeds
+from graphbraid.graph import Graph
+
+if TYPE_CHECKING:
+    from graphbraid.fullgraph.planned_attention import PlannedAttention
+    from graphbraid.fullgraph.planned_norm import PlannedNorm
+    from graphbraid.fullgraph.torch_ops import TorchOp
+
+
+class Plan:
+    """The tasks of a program's step so far, and where its values and gradients are.
+
+    Args:
+        program: lowered.
+        graph: its features, in place, and edges.
+        steps: the way from each level to the next.
+        training: whether there is a backward pass, and dropout and batch normalisation train.
+        placement: brings what a step reads to a device; None: it runs where the graph is.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        graph: Graph,
+        steps: Sequence[Step],
+        *,
+        training: bool,
+        placement: Placement | None,
+    ) -> None:
+        self.program, self.graph, self.training, self.placement = program, graph, training, placement
+        self.seeds = Seeds() if placement is None else placement.seeds()
+        self.host_steps: Sequence[Step] = steps
+        """The way from each level to the next, where the graph is."""
+        self.steps: Sequence[Step] = steps
+        """The same, where the kernels run."""
+        if placement is not None:
+            attends = training and any(isinstance(op, Attention) for op in program.ops)
+            self.steps = placement.steps(steps, transpose=attends)
+        self.features = Features(program, graph, steps, placement)
+        self.tasks: list[Task] = []
+        self.values: dict[str, Rows] = {}
+        self.constants: dict[str, Constant] = {}
+        self.grads: dict[str, Rows] = {}
+        """The gradient of each value, by its name."""
+        self._aggregations: dict[int, kernels.Map] = {}
+        # Of each operation, by its value's name: what its forward leaves for its backward.
+        self.torch_ops: dict[str, TorchOp] = {}
+        self.attentions: dict[str, PlannedAttention] = {}
+        self.norms: dict[str, PlannedNorm] = {}
+        self.masks: dict[str, kernels.Mask] = {}
+        self.num_forwards = 0
+        """Forward passes so far: which of them the matrices in the arena belong to."""
+        self.gradients: dict[int, Tensor] = {}
+        """What the running backward pass has found, by the parameter's ``id``."""
+
+    # ---- rows
+
+    def num_rows(self, level: int) -> int:
+        """Nodes of a level."""
+        return num_rows_of(self.host_steps, level, self.graph.num_nodes)
+
+    def nodes(self, level: int) -> Tensor | None:
+        """The node of each row of a level, where the kernels run; None where row v is node v."""
+        return nodes_of(self.steps, level)
+
+    def new(self, name: str, op: Op) -> Rows:
+        """Rows as ``op``'s value has them."""
+        return self.scratch(name, self.num_rows(self.program.level(op.out)), self.program.width(op.out))
+
+    @staticmethod
+    def scratch(name: str, count: int, *width: int, dtype: torch.dtype = torch.float32) -> Rows:
+        """A buffer of ``count`` rows; vectors have no width."""
+        return Rows(Buffer(name, (count, *width), dtype), count)
+
+    def do(self, name: str, run: Callable[[], object], *touches: Rows) -> None:
+        """Add a task.
+
+        Args:
+            name: the value that it makes; anything else where it makes none.
+            run: the call.
+            touches: all rows in the arena that it reads or writes.
+        """
+        self.tasks.append(Task(name, run, tuple(rows.buffer for rows in touches)))
+
+    # ---- values
+
+    def read(self, value: str) -> Read:
+        """How to get a value's rows."""
+        if value == INPUT and INPUT not in self.constants:
+            self.constants[INPUT] = self.features.rows_of(0)
+        if value in self.constants:
+            constant = self.constants[value]
+            return Read(lambda: constant.tensor, ())
+        rows = self.values[value]
+        return Read(lambda: rows.tensor, (rows,))
+
+    def may_overwrite(self, value: str) -> bool:
+        """Whether nobody reads a value but the consumer that asks: no other, and not its maker's backward."""
+        alone = value in self.values and len(self.program.consumers(value)) == 1
+        maker = self.program.producer(value)
+        is_read = isinstance(maker, Own | Epilogue) or (isinstance(maker, Attention) and not maker.averages)
+        return alone and not is_read
+
+    def rounded(self, op: Aggregate, x: Read) -> Read:
+        """``x`` in the dtype that an aggregation reads its rows in."""
+        if op.rows == torch.float32 or not x.touches:
+            return x
+        (rows,) = x.touches
+        small = self.scratch(f"{op.out}: rounded rows", rows.count, rows.buffer.shape[1], dtype=op.rows)
+        self.do(f"{op.out}: round", lambda: copy(x.get(), small.tensor), rows, small)
+        return Read(lambda: small.tensor, (small,))
+
+    def aggregation(self, op: Aggregate) -> kernels.Map:
+        """The kernels of an aggregation, the same for both passes."""
+        key, source = id(op), op.inputs[0]
+        if key not in self._aggregations:
+            step = self.host_steps[self.program.level(source)]
+            how = step.bind(aggregation(op.adjacency, self.graph.csc))
+            backward = self.training and self.program.learns(source)
+            self._aggregations[key] = (
+                how if self.placement is None else self.placement.aggregation(how, backward=backward)
+            )
+        return self._aggregations[key]
+
+    # ---- gradients
+
+    def grad_of(self, value: str) -> tuple[Rows, bool]:
+        """Where a gradient with respect to ``value`` goes, and whether it is added to what stands there."""
+        if value in self.grads:
+            return self.grads[value], True
+        op = self.program.producer(value)
+        assert op is not None
+        if isinstance(op, Own):  # the first rows of the gradient of what it is the start of
+            whole, is_there = self.grad_of(op.inputs[0])
+            if not is_there:
+                self.do(f"gradient of {op.inputs[0]}: zero", lambda: zero(whole.tensor), whole)
+            self.grads[value] = Rows(whole.buffer, self.num_rows(self.program.level(value)))
+            return self.grads[value], True
+        self.grads[value] = self.new(f"gradient of {value}", op)
+        return self.grads[value], False
+
+    def pass_on(self, op: Op, value: str) -> None:
+        """``value``'s gradient is ``op``'s: share the buffer where ``value`` has no other consumer."""
+        grad = self.grads[op.out]
+        if not self.program.learns(value):
+            return
+        producer = self.program.producer(value)
+        alone = len(self.program.consumers(value)) == 1 and not isinstance(producer, Own | Epilogue)
+        if alone and value not in self.grads:
+            self.grads[value] = grad
+            return
+        target, is_there = self.grad_of(value)
+        join = add if is_there else copy
+        self.do(f"gradient of {value}", lambda: join(grad.tensor, target.tensor), grad, target)
+
+    def give(self, parameter: nn.Parameter, grad: Tensor) -> None:
+        """Keep a parameter's gradient, or add to it where the parameter is used more than once."""
+        before = self.gradients.get(id(parameter))
+        grad = grad.reshape(parameter.shape)
+        self.gradients[id(parameter)] = grad if before is None else before.add_(grad)
