@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 import os
 import weakref
@@ -92,6 +93,8 @@ class NeighborLoader:
             and changes it when durations drift; ``"cpu"`` and ``"gpu"`` let one side prepare all; also a
             :class:`graphbraid.collective.Plan` or the path of a saved one. None: the CPU prepares, without
             planning. Batches do not depend on it.
+        hot_bytes: device memory that may hold graph, labels and features where the device prepares batches;
+            what does not fit stays on the host and is read over the link. None: half of what is free.
         **pyg_options: PyG's further options. Those about its worker processes have no meaning here and are
             taken silently; those that would change the batches are refused.
 
@@ -121,6 +124,7 @@ class NeighborLoader:
         transform: Callable[[Data], Any] | None = None,
         device: Device | str = "cpu",
         plan: Plan | str | os.PathLike[str] | None = None,
+        hot_bytes: int | None = None,
         **pyg_options: Any,
     ) -> None:
         _check_pyg_options(pyg_options)
@@ -131,6 +135,8 @@ class NeighborLoader:
             raise ConfigError(f"num_workers must not be negative; got {num_workers}")
         if prefetch_factor is not None and prefetch_factor < 1:
             raise ConfigError(f"prefetch_factor must be at least 1; got {prefetch_factor}")
+        if hot_bytes is not None and hot_bytes < 0:
+            raise ConfigError(f"hot_bytes must not be negative; got {hot_bytes}")
         self.sampler = SamplerConfig(
             fanouts=_as_fanouts(num_neighbors),
             replace=replace,
@@ -150,7 +156,7 @@ class NeighborLoader:
         """The epoch the next ``iter()`` runs."""
         self.num_workers = max(num_workers, 1)
         self._depth = self.num_workers * (prefetch_factor or 2)
-        self._gather = gather
+        self._gather, self._hot_bytes = gather, hot_bytes
         degree, loop = degrees_and_loops(graph.csc) if src_degree else (None, None)
         self._source = BatchSource(
             graph=graph, node_attrs=node_attrs, edge_attrs=edge_attrs, src_degree=degree, src_loop=loop
@@ -219,7 +225,8 @@ class NeighborLoader:
     def _iterate_planned(self, epoch: int, start_step: int, last: int) -> Iterator[Any]:
         plan = self.plan = self.plan or self._make_plan()
         if self._operators is None:
-            self._operators = Operators.of(self.context(plan.workers))
+            context = dataclasses.replace(self.context(plan.workers), lookahead=plan.times.lookahead)
+            self._operators = Operators.of(context)
         keeps = self._plan_kind in ("cpu", "gpu")  # asked for by name: kept whatever it takes
         executor = self.executor = Executor(
             self._operators,
@@ -244,7 +251,10 @@ class NeighborLoader:
         if self._plan_kind == "auto":
             return make_plan(profile, len(self), limits)
         if self._plan_kind == "gpu" and profile.times[0].uva is None:
-            raise ConfigError(f"plan='gpu' needs a device that prepares batches; {self.device} does not")
+            raise ConfigError(
+                f"plan='gpu' needs a device that prepares batches; {self.device} does not. "
+                "A CUDA device does where triton is installed"
+            )
         return fixed_plan(profile, len(self), 1.0 if self._plan_kind == "cpu" else 0.0, limits)
 
     def context(self, workers: int) -> Context:
@@ -256,6 +266,7 @@ class NeighborLoader:
             device=self.device,
             workers=workers,
             gather=self._gather,
+            hot_bytes=self._hot_bytes,
         )
 
     @property

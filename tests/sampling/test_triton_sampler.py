@@ -29,7 +29,8 @@ def run(command, **variables):
 def test_batches_equal_the_references_through_the_interpreter():
     pytest.importorskip("triton")
     # A process of its own: kernels are interpreted or compiled as triton is imported, and others import it.
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", TESTS]
+    options = ["-q", "-m", "not gpu", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    command = [sys.executable, "-m", "pytest", *options, TESTS]
     done = run(command, TRITON_INTERPRET="1", PYTEST_ADDOPTS="")
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout

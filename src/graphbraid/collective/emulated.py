@@ -28,14 +28,20 @@ class EmulatedAccelerator:
         memory_batches: batches that fit its memory; None: any number.
         emulate_cpu: let batches from the CPU take ``times.cpu``, as on a machine with other cores; False
             leaves the real cores.
+        link_bytes_per_second: a copy then takes its bytes' time instead of ``times.dma``; None: that.
     """
 
     hardware = "emulated"
 
     def __init__(
-        self, times: StageTimes, *, memory_batches: int | None = None, emulate_cpu: bool = True
+        self,
+        times: StageTimes,
+        *,
+        memory_batches: int | None = None,
+        emulate_cpu: bool = True,
+        link_bytes_per_second: float | None = None,
     ) -> None:
-        self.times = times
+        self.times, self.link_bytes_per_second = times, link_bytes_per_second
         self.host = "emulated-cpu" if emulate_cpu else "cpu"
         self.memory_batches = memory_batches
         self.link, self.compute = threading.Lock(), threading.Lock()
@@ -53,6 +59,12 @@ class EmulatedAccelerator:
             "model": self.times.model,
         }[stage]
         return 0.0 if duration is None else duration.seconds * self._slower.get(stage, 1.0)
+
+    def copy_seconds(self, batch: MiniBatch) -> float:
+        """How long a batch's copy takes now."""
+        if self.link_bytes_per_second is None:
+            return self.seconds("dma")
+        return batch.travelling_bytes / self.link_bytes_per_second * self._slower.get("dma", 1.0)
 
     def slow_down(self, stage: Stage, factor: float) -> None:
         """From now on the stage takes ``factor`` times its given duration."""
@@ -92,9 +104,9 @@ class EmulatedAccelerator:
         return len(self._held)
 
     @contextmanager
-    def taking(self, stage: Stage) -> Iterator[None]:
-        """A body that lasts as long as the stage takes; longer if its own work does."""
-        until = time.perf_counter() + self.seconds(stage)
+    def taking(self, stage: Stage, seconds: float | None = None) -> Iterator[None]:
+        """A body that lasts as long as the stage takes, or so many seconds; longer if its own work does."""
+        until = time.perf_counter() + (self.seconds(stage) if seconds is None else seconds)
         yield
         sleep_until(until)
 
@@ -144,17 +156,25 @@ class EmulatedBatching:
 
 @register("transfer", "emulated")
 class EmulatedTransfer:
-    """The link is held for ``T_dma``."""
+    """The link is held for ``T_dma``, or for the time of what travels."""
+
+    completes_rows = True
 
     def __init__(self, context: Context) -> None:
-        self._accelerator = _accelerator(context)
+        self._accelerator, self._rows = _accelerator(context), context.row_buffer
 
     def __call__(self, batch: MiniBatch) -> MiniBatch:
         """The batch, now in device memory."""
         accelerator = self._accelerator
-        with accelerator.link, accelerator.taking("dma"):
+        if self._rows is not None:
+            self._rows.admit(batch)
+            if batch.row_part is None:
+                _ = batch.x
+        with accelerator.link, accelerator.taking("dma", accelerator.copy_seconds(batch)):
             accelerator.check("dma", batch.step)
             accelerator.take_memory(batch)
+            if self._rows is not None:
+                self._rows.complete(batch)
         return batch
 
     def free(self, batch: MiniBatch) -> None:

@@ -260,8 +260,9 @@ class Executor:
                 position = self._next_cpu
                 self._next_cpu = self._claimed = position + 1
                 self._held += 1
+                self._operators.claim(self._epoch, self._first + position)
             started = self._now()
-            batch = self._operators.cpu_batching(self._epoch, self._first + position)
+            batch = self._operators.prepare(self._epoch, self._first + position)
             with self._changed:
                 self._note("cpu", position, started, worker)
                 self._prepared[position] = batch

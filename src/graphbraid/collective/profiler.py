@@ -20,17 +20,21 @@ import torch
 from torch import Tensor
 
 from graphbraid import kernels
-from graphbraid.collective.stages import Context, Operators
+from graphbraid.collective.dispatcher import epoch_bound
+from graphbraid.collective.stages import Context, Operators, can_look_ahead
 from graphbraid.collective.times import ZERO, Duration, Profile, StageTimes
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.files import cache_folder
 from graphbraid.hardware import Hardware
 from graphbraid.sampling.minibatch import MiniBatch
 
-VERSION = 1
+VERSION = 2
 """Part of the cache's key: another way of measuring measures anew."""
 
 _log = logging.getLogger(__name__)
+
+PAYS = 0.97
+"""Look-ahead is taken where the epoch's bound is below this part of that without: it costs device memory."""
 
 TrainStep = Callable[[MiniBatch], object]
 
@@ -67,23 +71,36 @@ def measure(
         effort: batches and time.
     """
     effort = effort or Effort()
-    clock = _Clock(effort, context.schedule.num_steps, effort.seconds / (2 * len(workers) + 2))
+    context = dataclasses.replace(context, lookahead=False)
+    ahead = dataclasses.replace(context, lookahead=True) if can_look_ahead(context) else None
+    clock = _Clock(effort, context.schedule.num_steps, effort.seconds / (3 * len(workers) + 3))
     found = []
-    batch_bytes = 0
-    transfer = uva = None
+    batch_bytes = kept_bytes = 0
+    transfer = transfer_ahead = uva = None
     for count in workers:
         operators = Operators.of(dataclasses.replace(context, workers=count))
-        cpu = clock.concurrently(count, lambda step, ops=operators: ops.cpu_batching(0, step))  # type: ignore[misc]
+        cpu = _cpu(operators, clock, count)
         if transfer is None:
             transfer, batch_bytes = _transfer(operators, clock, context)
             uva = _uva(operators, clock, context)
         before_training(count)
         model = ZERO if train is None else _model(operators, clock, train, context)
-        found.append(StageTimes(workers=count, cpu=cpu, dma=transfer, uva=uva, model=model))
+        times = StageTimes(workers=count, cpu=cpu, dma=transfer, uva=uva, model=model)
+        if ahead is not None:
+            operators = Operators.of(dataclasses.replace(ahead, workers=count))
+            cpu = _cpu(operators, clock, count)
+            if transfer_ahead is None:
+                transfer_ahead, _ = _transfer(operators, clock, context)
+                assert operators.row_buffer is not None
+                kept_bytes = operators.row_buffer.ring_bytes
+            other = dataclasses.replace(times, cpu=cpu, dma=transfer_ahead, lookahead=True)
+            times = _better(times, other, context.schedule.num_steps)
+        found.append(times)
     return Profile(
         times=tuple(found),
         host_batch_bytes=batch_bytes,
         device_batch_bytes=batch_bytes,
+        lookahead_bytes=kept_bytes,
         source=f"{Hardware.detect().cpu_model}, {context.hardware}",
     )
 
@@ -121,14 +138,14 @@ def profile_file(key: Mapping[str, object]) -> Path:
 
 def batch_bytes_of(batch: MiniBatch) -> int:
     """Bytes of a batch's arrays, features included."""
-    x = batch.x
-    tensors: list[Tensor | None] = [batch.n_id, batch.input_id, x]
+    part = batch.row_part  # then x is made on the device
+    tensors: list[Tensor | None] = [batch.n_id, batch.input_id, None if part else batch.x]
     for block in batch.blocks:
         tensors += [block.indptr, block.indices, block.weight]
     storages = {
         t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t is not None
     }
-    return sum(storages.values())
+    return sum(storages.values()) + (0 if part is None else part.slots.numel() * part.rows[:1].nbytes)
 
 
 class _Clock:
@@ -172,13 +189,28 @@ class _Clock:
         return Duration.typical(found)
 
 
+def _cpu(operators: Operators, clock: _Clock, workers: int) -> Duration:
+    return clock.concurrently(workers, lambda step: _prepared(operators, step))
+
+
+def _prepared(operators: Operators, step: int) -> MiniBatch:
+    operators.claim(0, step)
+    return operators.prepare(0, step)
+
+
+def _better(times: StageTimes, ahead: StageTimes, num_steps: int) -> StageTimes:
+    """The times with look-ahead where it pays."""
+    seconds = [epoch_bound(t, num_steps).seconds for t in (times, ahead)]
+    return ahead if seconds[1] < PAYS * seconds[0] else times
+
+
 def _transfer(operators: Operators, clock: _Clock, context: Context) -> tuple[Duration, int]:
     """T_dma, and the bytes of the largest batch seen."""
     largest, seconds = 0, list[float]()
 
     def run(step: int) -> None:
         nonlocal largest
-        batch = operators.cpu_batching(0, step)
+        batch = _prepared(operators, step)
         largest = max(largest, batch_bytes_of(batch))
         started = time.perf_counter()
         moved = operators.transfer(batch)
@@ -207,7 +239,7 @@ def _model(operators: Operators, clock: _Clock, train: TrainStep, context: Conte
     seconds: list[float] = []
 
     def run(step: int) -> None:
-        batch = operators.transfer(operators.cpu_batching(0, step))
+        batch = operators.transfer(_prepared(operators, step))
         _wait_for(context)
         started = time.perf_counter()
         ready = operators.model.begin(batch)

@@ -40,9 +40,11 @@ class Limits:
         Raises:
             ResourceError: not even one batch fits.
         """
+        kept = profile.lookahead_bytes if any(times.lookahead for times in profile.times) else 0
+        device_bytes = None if self.device_bytes is None else self.device_bytes - kept
         return (
             _fitting("host", self.host_bytes, profile.host_batch_bytes, self.most_cbs),
-            _fitting("device", self.device_bytes, profile.device_batch_bytes, self.most_gbs),
+            _fitting("device", device_bytes, profile.device_batch_bytes, self.most_gbs),
         )
 
 

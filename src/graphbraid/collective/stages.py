@@ -8,13 +8,17 @@ factory registered for its stage and hardware; ``docs/collective.md`` registers 
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 
+from graphbraid.collective.lookahead import RowBuffer
 from graphbraid.errors import ConfigError, ResourceError, did_you_mean
 from graphbraid.graph import SparseFeatures
 from graphbraid.sampling.config import SamplerConfig
@@ -54,6 +58,12 @@ class Context:
     """Threads that prepare batches on the CPU at the same time."""
     gather: bool = True
     """Gather dense features while sampling."""
+    hot_bytes: int | None = None
+    """Device memory for graph and features where the device prepares batches; None: half of what is free."""
+    lookahead: bool = False
+    """Leave out of copies what earlier ones brought, where the operators can (:mod:`.lookahead`)."""
+    row_buffer: RowBuffer | None = None
+    """What operators share for that; given by :meth:`Operators.of`."""
 
     @property
     def hardware(self) -> str:
@@ -92,6 +102,9 @@ class Transfer(Protocol):
     def free(self, batch: MiniBatch) -> None:
         """The batch was trained or dropped: its device memory may go to another."""
         ...
+
+    # A factory whose ``completes_rows`` is true calls its context's ``row_buffer``: ``admit`` before a
+    # batch's copy and ``complete`` after it.
 
 
 class Model(Protocol):
@@ -174,6 +187,20 @@ class Operators:
     """None where the device cannot prepare batches."""
     transfer: Transfer
     model: Model
+    row_buffer: RowBuffer | None = None
+    """What look-ahead keeps; None without."""
+
+    def claim(self, epoch: int, step: int) -> None:
+        """Say that the CPU is about to prepare a step, in the order of the copies."""
+        if self.row_buffer is not None:
+            self.row_buffer.claim(epoch, step)
+
+    def prepare(self, epoch: int, step: int) -> MiniBatch:
+        """The mini-batch of a step that was claimed, by the CPU."""
+        if self.row_buffer is None:
+            return self.cpu_batching(epoch, step)
+        with self.row_buffer.preparing(epoch, step):
+            return self.cpu_batching(epoch, step)
 
     def stage_seconds(self) -> dict[str, float]:
         """Seconds in sampling and gathering on the CPU, where its operator counts them."""
@@ -188,13 +215,33 @@ class Operators:
             ConfigError: one is missing that every device must have.
         """
         hardware = context.hardware
+        if context.lookahead and can_look_ahead(context):
+            x = context.source.graph.x
+            assert isinstance(x, torch.Tensor)
+            context = dataclasses.replace(context, row_buffer=RowBuffer(x))
         own = None if hardware == "cpu" else find("batching", hardware)
         return cls(
             cpu_batching=make_operator("batching", context.host, context),
             device_batching=None if own is None else own(context),
             transfer=make_operator("transfer", hardware, context),
             model=make_operator("model", hardware, context),
+            row_buffer=context.row_buffer,
         )
+
+
+def can_look_ahead(context: Context) -> bool:
+    """Whether copies may leave rows out: dense features are gathered, and the device's operator can."""
+    return _dense_rows(context) is not None and getattr(
+        find("transfer", context.hardware), "completes_rows", False
+    )
+
+
+def _dense_rows(context: Context) -> torch.Tensor | None:
+    """The features where they are gathered while sampling; else None."""
+    x = context.source.graph.x
+    if not context.gather or isinstance(x, SparseFeatures | None):
+        return None
+    return x if x.ndim == 2 and x.is_contiguous() else None
 
 
 @register("batching", "cpu")
@@ -202,19 +249,33 @@ class CpuBatching:
     """The compiled sampler's threads (or the reference), asked for one step at a time."""
 
     def __init__(self, context: Context) -> None:
-        x = context.source.graph.x
-        gathers = context.gather and not isinstance(x, SparseFeatures | None) and x.ndim == 2
         self.context = context
+        self._late_gather_seconds, self._counting = 0.0, threading.Lock()
         self._pipeline = make_pipeline(
             context.source.graph.csc,
             context.sampler,
-            x if gathers and isinstance(x, torch.Tensor) and x.is_contiguous() else None,
+            _dense_rows(context) if context.row_buffer is None else None,
             num_threads=context.workers,
             depth=1,
         )
 
     def __call__(self, epoch: int, step: int) -> MiniBatch:
         """The mini-batch of a step, on the CPU."""
+        buffer = self.context.row_buffer
+        if buffer is None:
+            return self._prepared(epoch, step)
+        batch = self._prepared(epoch, step)
+        found = buffer.look_up(epoch, step, batch.n_id)
+        started = time.perf_counter()
+        if found is None:
+            _ = batch.x
+        else:
+            batch.row_part = buffer.part_of(found, batch.n_id)
+        with self._counting:
+            self._late_gather_seconds += time.perf_counter() - started
+        return batch
+
+    def _prepared(self, epoch: int, step: int) -> MiniBatch:
         context = self.context  # the pipeline's threads do the work; this one waits for them
         found = list(self._pipeline.run(context.schedule, epoch, step, step + 1))
         [(_, input_id, sampled, x)] = found
@@ -230,7 +291,8 @@ class CpuBatching:
 
     def stage_seconds(self) -> dict[str, float]:
         """Seconds per stage, summed over threads, and the number of batches."""
-        return self._pipeline.stage_seconds()
+        seconds = self._pipeline.stage_seconds()
+        return seconds | {"gather": seconds["gather"] + self._late_gather_seconds}
 
 
 @register("transfer", "cpu")

@@ -77,6 +77,8 @@ class StageTimes:
     """T_uva: the device prepares a batch itself and reads what it needs over the link; None: it cannot."""
     gpu: Duration | None = None
     """T_gpu: that without the link, as if graph and features lay in device memory; None: not measured."""
+    lookahead: bool = False
+    """``cpu`` and ``dma`` are those with look-ahead (see ``lookahead.py``), which runs then have."""
 
     def __post_init__(self) -> None:
         if self.workers < 1:
@@ -124,7 +126,8 @@ class StageTimes:
         """Label and value of each stage."""
         rows = [("T_cpu", self.cpu), ("T_dma", self.dma), ("T_gpu", self.gpu), ("T_uva", self.uva)]
         rows.append(("T_model", self.model))
-        return [(label, "none" if value is None else str(value)) for label, value in rows]
+        shown = [(label, "none" if value is None else str(value)) for label, value in rows]
+        return shown + [("look-ahead", "on: T_cpu and T_dma are with it")] * self.lookahead
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,6 +142,8 @@ class Profile:
     """Pinned host memory of the largest batch seen; 0: unknown."""
     device_batch_bytes: int = 0
     """Device memory of the largest batch seen; 0: unknown."""
+    lookahead_bytes: int = 0
+    """Device memory that look-ahead keeps for itself where it is on."""
     source: str = ""
     """Where it was measured, for readers."""
 
@@ -146,8 +151,8 @@ class Profile:
         workers = [times.workers for times in self.times]
         if not workers or workers != sorted(set(workers)):
             raise ConfigError(f"times must be given for rising, distinct numbers of workers; got {workers}")
-        if self.host_batch_bytes < 0 or self.device_batch_bytes < 0:
-            raise ConfigError("host_batch_bytes and device_batch_bytes must not be negative")
+        if min(self.host_batch_bytes, self.device_batch_bytes, self.lookahead_bytes) < 0:
+            raise ConfigError("host_batch_bytes, device_batch_bytes and lookahead_bytes must not be negative")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write as JSON."""

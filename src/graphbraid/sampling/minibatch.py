@@ -13,7 +13,8 @@ from torch import Tensor
 from graphbraid.errors import ConfigError, MissingPackageError
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.ops.gather import gather_rows
-from graphbraid.sampling.reference import Sampled
+from graphbraid.sampling.reference import Adjacency, Sampled
+from graphbraid.sampling.rows import RowPart, take_rows
 from graphbraid.topology import Csc
 
 if TYPE_CHECKING:
@@ -22,9 +23,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True, weakref_slot=True)
 class BatchSource:
-    """What every batch of a loader is cut from."""
+    """What every batch of a loader is cut from.
+
+    Its arrays lie where a batch's ids do, or in page-locked memory that the ids' device reads.
+    """
 
     graph: Graph
     node_attrs: Mapping[str, Tensor] = field(default_factory=dict)
@@ -65,8 +69,10 @@ class MiniBatch:
         x: Tensor | None = None,
     ) -> None:
         self._source, self._sampled, self._layout = source, sampled, layout
-        self._device = torch.device("cpu")
+        self._adjacencies = sampled.adjacencies
+        self._device = sampled.n_id.device
         self._cache: dict[str, Any] = {} if x is None else {"x": x}
+        self._row_part: RowPart | None = None
         self.n_id, self.input_id = sampled.n_id, input_id
         self.batch_size, self.epoch, self.step = input_id.numel(), epoch, step
         self.num_sampled_nodes, self.num_sampled_edges = sampled.nodes_per_hop, sampled.edges_per_hop
@@ -92,25 +98,48 @@ class MiniBatch:
         """``(num_nodes, F)`` feature rows, dense (sparse features are densified; see :attr:`features`)."""
         return self._once("x", self._gather_dense)
 
+    def set_x(self, x: Tensor) -> None:
+        """Give the feature rows, made elsewhere; nothing is left to travel."""
+        self._cache["x"] = x
+        self._row_part = None
+
+    @property
+    def row_part(self) -> RowPart | None:
+        """What travels to the device in place of ``x``, where it has the other rows."""
+        return self._row_part
+
+    @row_part.setter
+    def row_part(self, part: RowPart | None) -> None:
+        self._row_part = part
+
+    @property
+    def travelling_bytes(self) -> int:
+        """Bytes that a copy to another device takes now: ids, edges, features and labels made so far."""
+        part = self._row_part
+        held = [t for t in (*vars(self).values(), *self._cache.values()) if isinstance(t, Tensor)]
+        held += [t for a in self._adjacencies for t in (a.indptr, a.indices)]
+        return sum(t.nbytes for t in held) + (0 if part is None else part.nbytes)
+
     @property
     def features(self) -> Tensor | SparseFeatures | None:
         """``(num_nodes, F)`` feature rows in the graph's own form, dense or CSR."""
         stored = self._source.graph.x
         if not isinstance(stored, SparseFeatures):
             return self.x
-        return self._once("features", lambda: stored.rows(self._sampled.n_id), move=False)
+        return self._once("features", lambda: stored.rows(self._sampled.n_id.cpu()), move=False)
 
     @property
     def y(self) -> Tensor | None:
         """The nodes' labels, a row per node; a batch is trained on its first ``batch_size`` rows."""
         y = self._source.graph.y
-        return None if y is None else self._once("y", lambda: y[self._sampled.n_id])
+        return None if y is None else self._once("y", lambda: take_rows(y, self._sampled.n_id))
 
     @property
     def seed_y(self) -> Tensor | None:
         """The seeds' labels: ``y[:batch_size]`` without gathering the rest."""
         y = self._source.graph.y
-        return None if y is None else self._once("seed_y", lambda: y[self._sampled.n_id[: self.batch_size]])
+        seeds = self._sampled.n_id[: self.batch_size]
+        return None if y is None else self._once("seed_y", lambda: take_rows(y, seeds))
 
     @property
     def edge_index(self) -> Tensor:
@@ -153,6 +182,9 @@ class MiniBatch:
         moved._device = target
         kept = {k: v for k, v in self._cache.items() if isinstance(v, Tensor)}
         moved._cache = {k: v.to(target, non_blocking=non_blocking) for k, v in kept.items()}
+        moved._adjacencies = [_moved(a, target, non_blocking=non_blocking) for a in self._adjacencies]
+        if self._row_part is not None:
+            moved._row_part = self._row_part.to(target, non_blocking=non_blocking)
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
                 setattr(moved, name, value.to(target, non_blocking=non_blocking))
@@ -189,9 +221,9 @@ class MiniBatch:
     def __getattr__(self, name: str) -> Any:
         source = self.__dict__.get("_source")
         if source is not None and name in source.node_attrs:
-            return self._once(name, lambda: source.node_attrs[name][self._sampled.n_id])
+            return self._once(name, lambda: take_rows(source.node_attrs[name], self._sampled.n_id))
         if source is not None and name in source.edge_attrs:
-            return self._once(name, lambda: source.edge_attrs[name][self._need_edge_ids(name)])
+            return self._once(name, lambda: take_rows(source.edge_attrs[name], self._need_edge_ids(name)))
         raise AttributeError(
             f"this mini-batch has no attribute {name!r}; it has {', '.join(self.keys()) if source else ''}"
         )
@@ -211,13 +243,15 @@ class MiniBatch:
     def _gather_dense(self) -> Tensor | None:
         features = self._source.graph.x
         if isinstance(features, SparseFeatures):
-            return features.rows(self._sampled.n_id).to_dense()
-        return None if features is None else gather_rows(features, self._sampled.n_id)
+            return features.rows(self._sampled.n_id.cpu()).to_dense()
+        if features is None or self._sampled.n_id.device.type == "cpu":
+            return None if features is None else gather_rows(features, self._sampled.n_id)
+        return take_rows(features, self._sampled.n_id)
 
     def _edge_index(self) -> Tensor:
-        adjacency = self._sampled.adjacencies[0]
-        rows = torch.arange(adjacency.indptr.numel() - 1)
-        out = torch.empty((2, adjacency.indices.numel()), dtype=torch.int64)
+        adjacency = self._adjacencies[0]
+        rows = torch.arange(adjacency.indptr.numel() - 1, device=adjacency.indptr.device)
+        out = torch.empty((2, adjacency.indices.numel()), dtype=torch.int64, device=rows.device)
         out[0] = adjacency.indices
         out[1] = torch.repeat_interleave(rows, adjacency.indptr.diff(), output_size=out.shape[1])
         return out
@@ -225,7 +259,7 @@ class MiniBatch:
     def _edge_ids(self) -> Tensor:
         positions = torch.cat([a.edges for a in self._sampled.adjacencies if a.edges is not None])
         original = self._source.graph.edge_id
-        return positions if original is None else original[positions]
+        return positions if original is None else take_rows(original, positions)
 
     def _need_edge_ids(self, name: str) -> Tensor:
         if self._sampled.adjacencies[0].edges is None:
@@ -240,22 +274,32 @@ class MiniBatch:
         """The block whose destinations are the nodes known before ``hop``."""
         num_dst = sum(self._sampled.nodes_per_hop[: hop + 1])
         num_src = num_dst + self._sampled.nodes_per_hop[hop + 1]
-        adjacency = self._sampled.adjacencies[hop if self._layout == "blocks" else 0]
+        adjacency = self._adjacencies[hop if self._layout == "blocks" else 0]
         num_edges = sum(self._sampled.edges_per_hop[: hop + 1]) if self._layout == "subgraph" else None
         weight = self._source.graph.csc.weight
         if weight is not None:
-            assert adjacency.edges is not None
-            weight = weight[adjacency.edges[:num_edges]].to(self._device)
+            edges = self._sampled.adjacencies[hop if self._layout == "blocks" else 0].edges
+            assert edges is not None
+            weight = take_rows(weight, edges[:num_edges]).to(self._device)
         sources = self._sampled.n_id[:num_src]
         degree, loop = (
-            None if values is None else values[sources].to(self._device)
+            None if values is None else take_rows(values, sources).to(self._device)
             for values in (self._source.src_degree, self._source.src_loop)
         )
         return Csc(
-            adjacency.indptr[: num_dst + 1].to(self._device),
-            adjacency.indices[:num_edges].to(self._device),
+            adjacency.indptr[: num_dst + 1],
+            adjacency.indices[:num_edges],
             num_src,
             weight,
             src_degree=degree,
             src_loop=loop,
         )
+
+
+def _moved(adjacency: Adjacency, device: torch.device, *, non_blocking: bool) -> Adjacency:
+    """With its edges' local ids on a device; positions in the graph stay with what they are looked up in."""
+    return Adjacency(
+        indptr=adjacency.indptr.to(device, non_blocking=non_blocking),
+        indices=adjacency.indices.to(device, non_blocking=non_blocking),
+        edges=adjacency.edges,
+    )

@@ -91,8 +91,9 @@ class SampledSource:
                 started = time.perf_counter()
                 self._runner.features_of(batch)  # sparse rows are gathered at this first use
                 self._late_gather_seconds += time.perf_counter() - started
-                seeds = batch.n_id[: batch.batch_size]
-                yield seeds.cpu(), partial(self._runner.on_batch, batch)
+                # From the schedule, not from the batch: reading ids back would wait for the device.
+                seeds = self._loader.schedule.seeds_of(batch.epoch, batch.step)
+                yield seeds, partial(self._runner.on_batch, batch)
         finally:
             self._write_trace()
 

@@ -27,10 +27,10 @@ def place(array: Tensor, placement: str, device: torch.device) -> Tensor:
     """``array`` where kernels of ``device`` can read it.
 
     ``device`` copies it there. ``host`` gives page-locked memory, which the device maps (unified virtual
-    addressing) and Triton's launcher takes as it is; an array that is not page-locked is copied once. On the
-    CPU, where kernels are interpreted, it is the array itself.
+    addressing) and Triton's launcher takes as it is; an array that is not page-locked is copied once. What is
+    on the device already stays there: on the CPU, where kernels are interpreted, it is the array itself.
     """
-    if device.type == "cpu":
+    if array.device == device:
         return array.contiguous()
     return array.to(device) if placement == "device" else array.contiguous().pin_memory()
 

@@ -100,6 +100,7 @@ class TritonPipeline:
         )
         self._table = Table(csc.num_dst, self._device)
         self._clock = StageClock(self._device)
+        self._scheduled: tuple[SeedSchedule, Tensor, int] | None = None
 
     @property
     def table_bytes(self) -> int:
@@ -108,9 +109,8 @@ class TritonPipeline:
 
     def run(self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int) -> Iterator[Prepared]:
         """The batches of ``[first_step, last_step)``, in order, each prepared while the last one is used."""
-        seeds = schedule.seeds.to(self._device)
+        seeds, seed_edges = self._seeds_of(schedule)
         shuffle_key = rng.shuffle_key(schedule.seed, epoch) if schedule.shuffle else None
-        seed_edges = self._most_edges_into(schedule)
         waiting: _Launched | None = None
         for step in range(first_step, last_step):
             begin = step * schedule.batch_size
@@ -139,6 +139,12 @@ class TritonPipeline:
     def stage_seconds(self) -> dict[str, float]:
         """Seconds per stage since the start, on the device's own clock; waits for the device."""
         return self._clock.seconds()
+
+    def _seeds_of(self, schedule: SeedSchedule) -> tuple[Tensor, int]:
+        """All seeds, on the device, and the in-edges of a step's at most; kept, as a run may be one batch."""
+        if self._scheduled is None or self._scheduled[0] is not schedule:
+            self._scheduled = (schedule, schedule.seeds.to(self._device), self._most_edges_into(schedule))
+        return self._scheduled[1:]
 
     def _most_edges_into(self, schedule: SeedSchedule) -> int:
         """In-edges of the seeds of a step, at most."""

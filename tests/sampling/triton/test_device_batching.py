@@ -1,0 +1,280 @@
+"""Route 1 by the Triton sampler inside the real executor: the same batches and losses as the CPU's route."""
+
+import dataclasses
+import importlib
+
+import pytest
+import torch
+from tests.collective.cases import stage_times
+from tests.sampling.graphs import power_law_csc
+
+from graphbraid import Graph
+from graphbraid.collective import Profile, fixed_plan, stages
+from graphbraid.collective.device_batching import PARTS, DeviceBatching, choose_placement, part_bytes_of
+from graphbraid.collective.executor import Executor
+from graphbraid.collective.profiler import Effort, measure
+from graphbraid.collective.stages import Context, DeviceMemoryError, NoMarks, NoTransfer, Operators, register
+from graphbraid.nn import SAGEConv
+from graphbraid.sampling import SamplerConfig, SeedSchedule
+from graphbraid.sampling.minibatch import BatchSource
+from graphbraid.topology import degrees_and_loops
+
+NUM_STEPS, BATCH_SIZE = 4, 8
+PLAN = fixed_plan(Profile(times=(stage_times(0.02, 0.001, 0.001, 0.02, workers=2),)), NUM_STEPS, 0.5)
+
+
+class Interpreted:
+    """An accelerator whose kernels Triton's interpreter runs, with so many bytes for graph and features."""
+
+    hardware, host = "interpreted", "cpu"
+
+    def __init__(self, room=1 << 40):
+        self.room, self.on_host, self.placements, self.fault = room, set(), [], None
+
+    def place(self, table, placement):
+        copy = table.clone()  # batches are to read what was placed, not the caller's
+        if placement == "host":
+            self.on_host.add(copy.untyped_storage().data_ptr())
+        return copy
+
+    def make_pipeline(self, csc, config, x, *, device, topology, features):
+        if self.fault is not None:
+            self.fault()
+        self.placements.append((topology, features))
+        module = importlib.import_module("graphbraid.sampling.triton")
+        return module.TritonPipeline(csc, config, x, device=device, topology=topology, features=features)
+
+
+register("transfer", "interpreted")(NoTransfer)
+register("model", "interpreted")(NoMarks)
+
+
+@register("batching", "interpreted")
+class InterpretedBatching(DeviceBatching):
+    def __init__(self, context):
+        npu = context.device
+        super().__init__(
+            context,
+            torch.device("cpu"),
+            room=lambda: npu.room,
+            place=npu.place,
+            make_pipeline=npu.make_pipeline,
+        )
+
+
+@pytest.fixture
+def make_device(device, monkeypatch):
+    """``make_device(room)``; what lies on the host is read by the kernel that reads over the link."""
+    if device.type == "cuda":
+        return lambda room=1 << 40: device
+
+    def make(room=1 << 40):
+        npu = Interpreted(room)
+        monkeypatch.setattr(
+            "graphbraid.sampling.rows.is_beside",
+            lambda table, ids: table.untyped_storage().data_ptr() not in npu.on_host,
+        )
+        return npu
+
+    return make
+
+
+def make_context(device, *, layout="subgraph", replace=False, weighted=False, edges=True, **options):
+    csc = power_law_csc(90, 700, weighted=weighted)
+    draw = torch.Generator().manual_seed(0)
+    # Drawn by weight, edges must have ids, as the loader sees to; blocks look their weights up by them.
+    keep = edges or weighted
+    degree, loop = degrees_and_loops(csc)
+    graph = Graph(
+        csc=csc,
+        x=torch.randn(90, 5, generator=draw),
+        y=torch.randint(0, 4, (90,), generator=draw),
+        edge_id=torch.randperm(700, generator=draw),
+        splits={"train": torch.randperm(90, generator=draw)[: NUM_STEPS * BATCH_SIZE - 3]},
+    )
+    return Context(
+        source=BatchSource(
+            graph=graph,
+            node_attrs={
+                "train_mask": torch.rand(90, generator=draw) < 0.5,
+                "pos": torch.randn(90, 2, 3, generator=draw),
+            },
+            edge_attrs={"edge_attr": torch.randn(700, 2, generator=draw)},
+            src_degree=degree,
+            src_loop=loop,
+        ),
+        sampler=SamplerConfig(
+            fanouts=(4, 3), layout=layout, replace=replace, weighted=weighted, return_edge_id=keep
+        ),
+        schedule=SeedSchedule(seeds=graph.split("train"), batch_size=BATCH_SIZE, shuffle=True, seed=3),
+        device=device,
+        **options,
+    )
+
+
+def contents(batch):
+    """Everything that can be read of a batch, as bytes."""
+    found = {name: getattr(batch, name) for name in batch.keys()}  # noqa: SIM118
+    found |= {"seed_y": batch.seed_y, "blocks": batch.blocks}
+    return {name: as_bytes(value) for name, value in found.items()}
+
+
+def as_bytes(value):
+    if isinstance(value, torch.Tensor):
+        return value.dtype, tuple(value.shape), value.cpu().numpy().tobytes()
+    if isinstance(value, list):
+        return [as_bytes(part) for part in value]
+    if dataclasses.is_dataclass(value):  # a block
+        names = ("indptr", "indices", "weight", "src_degree", "src_loop")
+        return [as_bytes(getattr(value, name)) for name in names]
+    return value
+
+
+def batches(context, plan=PLAN):
+    with Executor(Operators.of(context), plan, num_steps=NUM_STEPS) as executor:
+        found = [contents(batch) for batch in executor]
+    return found, {op.step for op in executor.ops if op.stage == "uva"}
+
+
+@pytest.mark.parametrize("room", [1 << 40, 0])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("layout", ["subgraph", "blocks"])
+def test_a_braided_epoch_has_the_batches_of_the_cpu(make_device, layout, replace, weighted, room):
+    options = {"layout": layout, "replace": replace, "weighted": weighted, "edges": not replace}
+    found, by_device = batches(make_context(make_device(room), hot_bytes=room, **options))
+    prepare = stages.CpuBatching(make_context(torch.device("cpu"), **options))
+    assert found == [contents(prepare(0, step)) for step in range(NUM_STEPS)]
+    assert len(by_device) == NUM_STEPS // 2
+    # edges without ids have no attributes of the caller's
+    assert ("edge_attr" in found[0]) == (weighted or not replace)
+
+
+def test_losses_are_equal_to_the_bit_for_all_plans(make_device):
+    def losses(share):
+        torch.manual_seed(0)
+        context = make_context(make_device(), layout="blocks")
+        plan = fixed_plan(Profile(times=(PLAN.times,)), NUM_STEPS, share)
+        conv = SAGEConv(5, 4).to("cpu" if isinstance(context.device, Interpreted) else context.device)
+        optimizer = torch.optim.SGD(conv.parameters(), lr=0.5)
+        found = []
+        for batch in Executor(Operators.of(context), plan, num_steps=NUM_STEPS):
+            outputs = conv(batch.x, batch.blocks[0])[: batch.batch_size]
+            loss = torch.nn.functional.cross_entropy(outputs, batch.seed_y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            found.append(float(loss.detach()))
+        return found
+
+    cpu, gpu, braided = losses(1.0), losses(0.0), losses(0.5)
+    assert len(set(cpu)) == NUM_STEPS
+    assert cpu == gpu == braided
+
+
+def test_features_that_are_gathered_late_or_sparse_have_the_same_rows(make_device):
+    late, _ = batches(make_context(make_device(0), hot_bytes=0, gather=False))
+    gathered, _ = batches(make_context(make_device()))
+    assert late == gathered
+    context = make_context(make_device())
+    graph = context.source.graph
+    csr = importlib.import_module("graphbraid").SparseFeatures.from_dense(graph.x)
+    sparse = dataclasses.replace(context.source, graph=graph.replace(x=csr))
+    assert batches(dataclasses.replace(context, source=sparse))[0] == gathered
+
+
+def test_the_profiler_times_both_routes(make_device):
+    context = make_context(make_device())
+    profile = measure(context, [1], effort=Effort(warm_up=1, samples=2))
+    assert profile.times[0].uva.seconds > 0
+    assert profile.times[0].cpu.seconds > 0
+
+
+def test_parts_are_resident_as_far_as_they_fit():
+    sizes = {"topology": 50, "labels": 10, "features": 400}
+    assert [choose_placement(sizes, room)[part] for room in (460, 459) for part in PARTS] == [
+        *("device", "device", "device"),
+        *("device", "device", "host"),
+    ]
+    assert list(choose_placement(sizes, 49).values()) == ["host", "device", "host"]
+    assert set(choose_placement(sizes, -1).values()) == {"host"}
+    context = make_context(torch.device("cpu"), weighted=True, replace=True)
+    csc = context.source.graph.csc
+    assert part_bytes_of(context)["topology"] == csc.nbytes - csc.weight.nbytes + 8 * 700  # running sums
+    assert part_bytes_of(context)["features"] == 90 * 5 * 4
+
+
+def make_batching(npu, **options):
+    return InterpretedBatching(make_context(npu, **options))
+
+
+def test_nothing_is_placed_before_it_is_used_and_what_was_placed_is_shared(device):
+    if device.type == "cuda":
+        pytest.skip("looks into the interpreted accelerator")
+    npu = Interpreted(8 * 90 + 8 * 91 + 4 * 700)  # the table of local ids and the topology
+    first = make_batching(npu)
+    assert npu.placements == []
+    first(0, 0)
+    assert npu.placements == [("device", "host")]
+    assert first.placement == {"topology": "device", "labels": "host", "features": "host"}
+    InterpretedBatching(first.context)(0, 1)
+    assert len(npu.placements) == 1
+    assert first.stage_seconds()["batches"] == 2
+
+
+def test_a_device_that_is_fuller_than_it_said_leaves_all_on_the_host(device, caplog):
+    if device.type == "cuda":
+        pytest.skip("looks into the interpreted accelerator")
+    npu = Interpreted()
+    faults = [torch.OutOfMemoryError("full")]
+
+    def fault():
+        if faults:
+            raise faults.pop()
+
+    npu.fault = fault
+    make_batching(npu)(0, 0)
+    assert npu.placements == [("host", "host")]
+    assert "no memory for topology (3.4 KiB), labels" in caplog.text
+
+
+def test_no_memory_for_a_batch_is_a_device_memory_error_and_costs_no_step(make_device, monkeypatch, device):
+    if device.type == "cuda":
+        pytest.skip("looks into the interpreted accelerator")
+    context = make_context(make_device())
+    expected, _ = batches(context)
+    sampler = importlib.import_module("graphbraid.sampling.triton.sampler")
+    launch, seen = sampler.TritonPipeline._launch, []
+
+    def full_once(self, *arguments, **options):
+        seen.append(options["step"])
+        if seen == [seen[0]]:
+            raise torch.OutOfMemoryError("full")
+        return launch(self, *arguments, **options)
+
+    monkeypatch.setattr(sampler.TritonPipeline, "_launch", full_once)
+    prepare = InterpretedBatching(context)
+    with pytest.raises(DeviceMemoryError, match="step 3: full"):
+        prepare(0, 3)
+    seen.clear()
+    plan = dataclasses.replace(PLAN, gbs=4)
+    with Executor(Operators.of(context), plan, num_steps=NUM_STEPS) as executor:
+        assert [contents(batch) for batch in executor] == expected
+    assert seen[0] == seen[1]  # tried again
+    assert "device memory ran out" in executor.events[0]
+
+
+@pytest.mark.gpu
+def test_after_the_first_batch_nothing_but_the_sizes_is_waited_for(device):
+    prepare = DeviceBatching(make_context(device), device, room=lambda: 0, place=placing_on(device))
+    prepare(0, 0)
+    torch.cuda.set_sync_debug_mode("error")  # an event's wait, as for the sizes, is not what this finds
+    try:
+        prepare(0, 1)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def placing_on(device):
+    place = importlib.import_module("graphbraid.sampling.triton.placement").place
+    return lambda table, placement: place(table, placement, device)
