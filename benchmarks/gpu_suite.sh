@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Everything that wants a GPU, within nine minutes: builds the kernels, runs the GPU tests, the full-graph table
-# and the kernels' bandwidths. JSON and logs go to $OUT (default: benchmarks/results).
+# Everything that wants a GPU, within nine minutes: builds the kernels, runs the GPU tests, the full-graph table,
+# sampled training by who prepares the batches, and the kernels' bandwidths. JSON and logs go to $OUT (default: benchmarks/results).
 #   PYTHON=python3 OUT=results benchmarks/gpu_suite.sh
 #   benchmarks/gpu_suite.sh --smoke      the same steps on the CPU with tiny sizes
 # What is missing is said and left out: without nanobind or a compiler the CPU's kernels, without pytest and
@@ -84,13 +84,17 @@ markers =
   distributed: starts several processes
 END
   step "engine tests" 110 "$python" -m pytest -q -c "$config" --rootdir "$PWD" -m gpu tests/fullgraph/test_cuda.py
+  step "batching tests" 60 "$python" -m pytest -q -c "$config" --rootdir "$PWD" -m gpu \
+    tests/sampling/triton/test_device_batching.py
 else
   say "tests left out"
   echo "The tests need pytest and hypothesis. Where nothing can be fetched, bring their wheels in $wheels:"
   echo "  python3 -m pip download --only-binary=:all: -d $wheels pytest hypothesis"
 fi
 
-step "fullgraph" 170 "$python" -m benchmarks.gpu_fullgraph $smoke --budget 130 --out "$out/gpu_fullgraph.json"
+step "fullgraph" 140 "$python" -m benchmarks.gpu_fullgraph $smoke --budget 100 --out "$out/gpu_fullgraph.json"
+step "collective" 150 "$python" -m benchmarks.gpu_collective $smoke --budget 100 --repeats 1 --steps 50 \
+  --out "$out/gpu_collective.json"
 step "kernels" 60 "$python" -m benchmarks.gpu_kernels $smoke --budget 40 --out "$out/gpu_kernels.json"
 if [ -n "$config" ] && [ -z "$smoke" ]; then # last: each of hundreds of variants is compiled first
   workers=()

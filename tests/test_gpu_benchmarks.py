@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks import gpu_fullgraph, gpu_graphs, gpu_kernels, gpu_peers
+from benchmarks import gpu_collective, gpu_fullgraph, gpu_graphs, gpu_kernels, gpu_peers
 
 ROOT = Path(__file__).parents[1]
 
@@ -53,6 +53,29 @@ def test_every_kernel_has_its_bandwidth(tmp_path):
     assert {"spmm", "spmm by torch.sparse", "gat backward"} <= {row["kernel"] for row in results["rows"]}
 
 
+def test_the_contenders_of_collective_batching_have_one_loss(tmp_path):
+    out = tmp_path / "collective.json"
+    before = os.sched_getaffinity(0), torch.get_num_threads()
+    results = gpu_collective.main(["--smoke", "--cores", "1", "9999", "--out", str(out)])
+    assert (os.sched_getaffinity(0), torch.get_num_threads()) == before
+    assert results["left_out"] == [9999]
+    [row] = json.loads(out.read_text())["rows"]
+    assert row["problem"] == ""
+    assert {"cpu", "gpu", "naive 0.5", "braided"} <= set(row["plans"])
+    for plan in row["plans"].values():
+        assert all(0 <= share <= 1 for share in plan["busy"].values()), plan
+    assert row["plans"]["gpu"]["busy"]["cpu"] == 0 < row["plans"]["cpu"]["busy"]["cpu"]
+
+
+def test_losses_that_differ_are_a_problem_of_collective_batching():
+    losses = {"cpu": [1.0, 0.5], "gpu": [1.0, 0.5 + 1e-4]}
+    assert gpu_collective.problem_of(losses, exactly=False) == ""
+    assert "at step 1 the loss of gpu is 0.5001 and that of cpu 0.5" in gpu_collective.problem_of(
+        losses, exactly=True
+    )
+    assert "nan" in gpu_collective.problem_of(losses | {"gpu": [1.0, float("nan")]}, exactly=False)
+
+
 def test_graphs_are_what_their_specs_say():
     for name, spec in gpu_graphs.SMOKE.items():
         graph = gpu_graphs.make(name, spec).validate()
@@ -64,7 +87,7 @@ def test_graphs_are_what_their_specs_say():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
-@pytest.mark.parametrize("module", ["gpu_fullgraph", "gpu_kernels"])
+@pytest.mark.parametrize("module", ["gpu_collective", "gpu_fullgraph", "gpu_kernels"])
 def test_without_a_device_a_benchmark_says_what_to_do(module):
     done = subprocess.run(
         [sys.executable, "-m", f"benchmarks.{module}"], capture_output=True, text=True, cwd=ROOT, timeout=120
@@ -83,5 +106,6 @@ def test_the_suite_runs_its_steps(tmp_path):
         env=os.environ | {"PYTHON": sys.executable, "OUT": str(tmp_path)},
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {path.name for path in tmp_path.glob("*.json")} == {"gpu_kernels.json", "gpu_fullgraph.json"}
+    names = {f"gpu_{name}.json" for name in ("kernels", "fullgraph", "collective")}
+    assert {path.name for path in tmp_path.glob("*.json")} == names
     assert "failed" not in done.stdout.split("== done")[1]
