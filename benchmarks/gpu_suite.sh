@@ -69,7 +69,7 @@ else
   echo "prepared on the host and changes nothing on the GPU."
 fi
 
-left() { echo $((530 - (SECONDS - began))); }
+left() { local s=$((530 - (SECONDS - began))) && echo $((s > 20 ? s : 20)); }
 config=""
 if has pytest hypothesis; then
   # A configuration of its own: the project's names plugins that may not be here.
@@ -84,7 +84,7 @@ markers =
   distributed: starts several processes
 END
   step "engine tests" 110 "$python" -m pytest -q -c "$config" --rootdir "$PWD" -m gpu tests/fullgraph/test_cuda.py
-  step "batching tests" 60 "$python" -m pytest -q -c "$config" --rootdir "$PWD" -m gpu \
+  step "batching tests" 45 "$python" -m pytest -q -c "$config" --rootdir "$PWD" -m gpu \
     tests/sampling/triton/test_device_batching.py
 else
   say "tests left out"
@@ -93,7 +93,7 @@ else
 fi
 
 step "fullgraph" 140 "$python" -m benchmarks.gpu_fullgraph $smoke --budget 100 --out "$out/gpu_fullgraph.json"
-step "collective" 150 "$python" -m benchmarks.gpu_collective $smoke --budget 100 --repeats 1 --steps 50 \
+step "collective" 110 "$python" -m benchmarks.gpu_collective $smoke --budget 60 --repeats 1 --steps 50 --cores 2 4 16 \
   --out "$out/gpu_collective.json"
 step "kernels" 60 "$python" -m benchmarks.gpu_kernels $smoke --budget 40 --out "$out/gpu_kernels.json"
 if [ -n "$config" ] && [ -z "$smoke" ]; then # last: each of hundreds of variants is compiled first
