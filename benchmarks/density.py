@@ -24,7 +24,6 @@ from graphbraid import Graph, SparseFeatures
 from graphbraid.fullgraph import lower
 from graphbraid.fullgraph.facts import facts_of
 from graphbraid.fullgraph.kernels import DenseInput, SparseInput
-from graphbraid.fullgraph.levels import whole_graph
 from graphbraid.fullgraph.measure import machine_rates
 from graphbraid.fullgraph.recognise import read_model
 from graphbraid.nn import GCN
@@ -55,7 +54,7 @@ def seconds(run: Callable[[], object], repeats: int) -> float:
 def choice(x: torch.Tensor) -> str:
     """The path that lowering takes for these features."""
     csc = Csc(torch.zeros(NODES + 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), NODES)
-    facts = facts_of(Graph(csc=csc, x=x), whole_graph(csc, 2), machine_rates(), hoist_bytes=0)
+    facts = facts_of(Graph(csc=csc, x=x), (NODES,) * 3, (0, 0), machine_rates(), hoist_bytes=0)
     program = lower.choose_input_path(read_model(GCN(COLUMNS, HIDDEN, 10, 2), COLUMNS), facts)
     return str(program.settings["input_path"])
 

@@ -11,13 +11,19 @@ from torch import nn
 from graphbraid import nn as gnn
 from graphbraid.fullgraph import lower
 from graphbraid.fullgraph.facts import Rates, facts_of
-from graphbraid.fullgraph.levels import reach, towards, whole_graph
+from graphbraid.fullgraph.levels import reach, towards
 from graphbraid.fullgraph.program import INPUT, Add, Adjacency, Aggregate, Epilogue, Linear, Program
 from graphbraid.fullgraph.recognise import read_model
 
 
 def facts(graph, num_steps=2, **changes):
-    made = facts_of(graph, whole_graph(graph.csc, num_steps), Rates(), hoist_bytes=1 << 30)
+    made = facts_of(
+        graph,
+        (graph.num_nodes,) * (num_steps + 1),
+        (graph.csc.num_edges,) * num_steps,
+        Rates(),
+        hoist_bytes=1 << 30,
+    )
     return replace(made, **changes)
 
 
@@ -121,7 +127,7 @@ def test_levels_are_nested_and_hold_every_edge_of_the_nodes_that_count():
     seeds = graph.split("train")
     reached = reach(graph.csc, seeds, 2)
     steps = towards(graph.csc, reached)
-    assert reached.edges_left(graph.csc) == sum(step.csc.num_edges for step in steps)
+    assert reached.edges(graph.csc) == tuple(step.csc.num_edges for step in steps)
     assert torch.equal(steps[-1].destinations, seeds)
     for earlier, later in pairwise(steps):
         assert torch.equal(earlier.destinations, later.sources)

@@ -200,6 +200,7 @@ def _rate_rows(rates: dict[str, float]) -> list[tuple[str, str]]:
     return [
         ("dense products", f"{rates['multiply_flops'] / giga:.0f} GFLOP/s"),
         ("rows at random", f"{rates['row_bytes'] / giga:.1f} GB/s"),
+        ("rows in the cache", f"{rates['cached_row_bytes'] / giga:.1f} GB/s"),
         ("in sequence", f"{rates['stream_bytes'] / giga:.1f} GB/s"),
         ("sparse features", f"{rates['sparse_values'] / giga:.2f} G values/s, 16 columns at a time"),
         ("sparse over dense", f"{rates['gamma']:.3f}: the density below which the sparse path is faster"),

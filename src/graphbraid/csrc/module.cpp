@@ -13,6 +13,7 @@ void bind_blockmodel(nb::module_& m);
 void bind_dense(nb::module_& m);
 void bind_epilogue(nb::module_& m);
 void bind_edges(nb::module_& m);
+void bind_locality(nb::module_& m);
 void bind_norm(nb::module_& m);
 void bind_sampling(nb::module_& m);
 void bind_sddmm(nb::module_& m);
@@ -41,6 +42,7 @@ NB_MODULE(_native, m) {
   gb::bind_dense(m);
   gb::bind_epilogue(m);
   gb::bind_edges(m);
+  gb::bind_locality(m);
   gb::bind_norm(m);
   gb::bind_sampling(m);
   gb::bind_sddmm(m);

@@ -12,6 +12,7 @@ from graphbraid.fullgraph.device import Device, device_for
 from graphbraid.fullgraph.engine import ALL, HOIST_BYTES, Engine
 from graphbraid.fullgraph.executor import Executor
 from graphbraid.fullgraph.levels import whole_graph
+from graphbraid.fullgraph.locality import LOCALITY_BYTES
 from graphbraid.fullgraph.placement import WORKSPACE_BYTES, Sizes, on_place
 from graphbraid.fullgraph.recognise import NotLoweredError, read_model
 from graphbraid.graph import Graph
@@ -62,6 +63,7 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
     device: Device | torch.device | str | None = None,
     storage: str = "float32",
     hoist_bytes: int = HOIST_BYTES,
+    locality_bytes: int = LOCALITY_BYTES,
 ) -> Engine | Uncompiled:
     """Lower a model over a whole graph to the cheapest equal program.
 
@@ -91,6 +93,7 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
         storage: ``float32``, or ``bfloat16`` to round rows before they are aggregated: sums stay float32,
             edges read half the bytes, and results differ by that rounding.
         hoist_bytes: what an aggregation of the features that is computed once may take.
+        locality_bytes: what edges that are renumbered to share the cache may take beside the graph's own.
 
     Raises:
         ConfigError: a node is out of range or named twice, no pass or storage has such a name, or the
@@ -100,7 +103,8 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
     """
     ids = graph.split(nodes) if isinstance(nodes, str) else nodes
     try:
-        options: dict[str, Any] = {"device": device, "storage": storage, "hoist_bytes": hoist_bytes}
+        options: dict[str, Any] = {"device": device, "storage": storage}
+        options |= {"hoist_bytes": hoist_bytes, "locality_bytes": locality_bytes}
         return Engine(model, graph, ids, passes=passes, **options)
     except NotLoweredError as why:
         return Uncompiled(model, graph, ids, why, device_for(model, device).place)
@@ -122,7 +126,8 @@ def estimated_bytes(model: nn.Module, graph: Graph, device: Device | None = None
         return planned.nbytes + WORKSPACE_BYTES
     executor = Executor(program, graph, steps, training=True)
     transpose = graph.csc.nbytes + 8 * graph.csc.num_edges
-    return executor.nbytes + transpose
+    renumbered = min(LOCALITY_BYTES, graph.csc.nbytes + 8 * graph.num_nodes)
+    return executor.nbytes + transpose + renumbered
 
 
 def _runner(model: nn.Module, graph: Graph, place: torch.device) -> Callable[[], Tensor]:

@@ -14,7 +14,8 @@ from graphbraid.fullgraph import lower
 from graphbraid.fullgraph.device import HOST, Device, device_for
 from graphbraid.fullgraph.executor import Executor
 from graphbraid.fullgraph.facts import Facts, Rates, facts_of
-from graphbraid.fullgraph.levels import Step, reach, towards, whole_graph
+from graphbraid.fullgraph.levels import Reach, Step, copied_bytes, everything, reach, towards, whole_graph
+from graphbraid.fullgraph.locality import LOCALITY_BYTES, cache_for_rows, choose_order, feature_copies
 from graphbraid.fullgraph.measure import machine_rates
 from graphbraid.fullgraph.placement import WORKSPACE_BYTES, Placement, Sizes, on_place
 from graphbraid.fullgraph.program import Decision, Program
@@ -24,7 +25,7 @@ from graphbraid.fullgraph.symmetry import with_shared_transpose
 from graphbraid.graph import Graph
 from graphbraid.topology import check_ids
 
-ALL = frozenset({*lower.PASSES, "prune", "symmetry"})
+ALL = frozenset({*lower.PASSES, "prune", "symmetry", "locality"})
 """Names of all lowering decisions; each can be switched off."""
 PRUNE_BELOW = 0.95
 """Share of the edges below which leaving out the others pays."""
@@ -51,6 +52,8 @@ class Engine:
         device: where to run; None: where the model's parameters are.
         storage: see :func:`graphbraid.compile`.
         hoist_bytes: see :func:`graphbraid.compile`.
+        locality_bytes: see :func:`graphbraid.compile`.
+        cache_bytes: of the processor's cache, what rows find room in; None: this machine's.
 
     Raises:
         NotLoweredError: names the part of the model that has no lowered form.
@@ -71,6 +74,8 @@ class Engine:
         device: Device | torch.device | str | None = None,
         storage: str = "float32",
         hoist_bytes: int = HOIST_BYTES,
+        locality_bytes: int = LOCALITY_BYTES,
+        cache_bytes: int | None = None,
     ) -> None:
         if graph.x is None:
             raise DataError(
@@ -80,14 +85,20 @@ class Engine:
         self._passes, self._device = _checked_passes(passes), device_for(model, device)
         self._nodes = _checked_nodes(nodes, graph.num_nodes)
         self._storage, self._hoist_bytes = _checked_storage(storage, self._device), hoist_bytes
+        self._locality_bytes, self._cache_bytes = locality_bytes, cache_bytes
         read = read_model(model, int(graph.x.shape[1]))
         self._rates = rates or machine_rates(self._device)
         graph = on_place(graph, HOST.place)  # where levels and reverses are made, whatever the device
         self._csc, shared = with_shared_transpose(graph.csc, wanted="symmetry" in self._passes)
         self._graph = graph if self._csc is graph.csc else graph.replace(csc=self._csc)
-        self._steps, pruned = self._levels(read)
-        self.program = self._lower(read.rewritten(read.ops, shared, pruned), self._steps)
-        self._rows = None if pruned.taken else self._nodes.to(self._device.place)
+        reached, pruned = self._levels(read)
+        program, facts = self._lower(read.rewritten(read.ops, shared, pruned), reached)
+        self.program, reached = self._renumbered(program, reached, facts)
+        num_steps = read.num_levels - 1
+        self._steps = whole_graph(self._csc, num_steps) if reached is None else towards(self._csc, reached)
+        row_of = None if reached is None else _rows_of(reached, graph.num_nodes)
+        self._rows = self._rows_of_nodes(row_of)
+        self._row_of = None if pruned.taken else row_of
         self._placement = None if self._device.is_host else Placement(self._device)
         self._sizes = None if self._device.is_host else Sizes(self._device)
         self._train = self._planned(self.program, self._steps, training=True)
@@ -99,7 +110,14 @@ class Engine:
 
         On a device also what it gets of the graph and its features.
         """
-        return self._train.nbytes
+        return self._train.nbytes + self._level_bytes
+
+    @property
+    def _level_bytes(self) -> int:
+        """Of edges and ids in the levels' own order; what a device gets of them is counted there."""
+        if not self._device.is_host:
+            return 0
+        return copied_bytes(self._steps) + (0 if self._row_of is None else self._row_of.nbytes)
 
     def __call__(self) -> Tensor:
         """``(len(nodes), width)`` outputs of the training nodes, in their order; differentiable.
@@ -118,7 +136,9 @@ class Engine:
         self.model.eval()
         try:
             self._evaluate = self._ready(self._evaluate or self._make_evaluation())
-            return self._evaluate.forward().clone()
+            out = self._evaluate.forward()
+            rows = self._row_of if self._evaluate.host_steps is self._steps else None
+            return out.clone() if rows is None else out.index_select(0, rows)
         finally:
             self.model.train(was_training)
 
@@ -132,7 +152,7 @@ class Engine:
         from graphbraid.fullgraph.explain import explain
 
         choices = [] if self._placement is None else self._placement.picker.choices
-        return explain(self.program, self._train, self._device, choices)
+        return explain(self.program, self._train, self._device, choices, self._level_bytes)
 
     # ---- making
 
@@ -165,9 +185,9 @@ class Engine:
         steps, training = planned.host_steps, planned.training
         return make(planned.program, self._graph, steps, training=training, placement=placement)
 
-    def _levels(self, program: Program) -> tuple[list[Step], Decision]:
+    def _levels(self, program: Program) -> tuple[Reach | None, Decision]:
+        """The nodes that matter, level by level; None: all of them everywhere."""
         csc, num_steps = self._csc, program.num_levels - 1
-        whole = whole_graph(csc, num_steps)
         left_alone = None
         if "prune" not in self._passes:
             left_alone = "switched off"
@@ -176,30 +196,76 @@ class Engine:
         elif lower.couples_rows(program):
             left_alone = "batch normalisation needs every node's row"
         if left_alone is not None:
-            return whole, Decision(name="prune", taken=False, what=left_alone)
+            return None, Decision(name="prune", taken=False, what=left_alone)
         reached = reach(csc, self._nodes, num_steps)
-        left = reached.edges_left(csc) / (num_steps * csc.num_edges)
+        left = sum(reached.edges(csc)) / (num_steps * csc.num_edges)
         if left > PRUNE_BELOW:
             what = f"{left:.0%} of the edges would be left"
-            return whole, Decision(name="prune", taken=False, what=what)
+            return None, Decision(name="prune", taken=False, what=what)
         rows = " -> ".join(f"{size:,}" for size in reversed(reached.sizes))
         what = f"{left:.0%} of the edges reach the nodes of the loss; rows per level {rows}"
-        return towards(csc, reached), Decision(name="prune", taken=True, what=what)
+        return reached, Decision(name="prune", taken=True, what=what)
 
-    def _lower(self, program: Program, steps: list[Step], *, skip: str = "") -> Program:
+    def _lower(self, program: Program, reached: Reach | None, *, skip: str = "") -> tuple[Program, Facts]:
         names = [name for name in lower.PASSES if name in self._passes and name != skip]
         available = (self._device.free_bytes() or 0) // 2
         hoist_bytes = min(self._hoist_bytes, available) if "hoist" in names else 0
-        facts: Facts = facts_of(self._graph, steps, self._rates, hoist_bytes, self._storage)
+        csc, num_steps = self._csc, program.num_levels - 1
+        rows, edges = (csc.num_dst,) * (num_steps + 1), (csc.num_edges,) * num_steps
+        if reached is not None:
+            rows, edges = reached.sizes[::-1], reached.edges(csc)
+        limits: dict[str, Any] = {"hoist_bytes": hoist_bytes, "storage": self._storage}
+        facts = facts_of(self._graph, rows, edges, self._rates, **limits)
         for name in names:
             program = lower.PASSES[name](program, facts)
-        return program
+        return program, facts
+
+    def _renumbered(
+        self, program: Program, reached: Reach | None, facts: Facts
+    ) -> tuple[Program, Reach | None]:
+        """The levels' nodes in the order that serves the cache best; None: all of them as they stand."""
+        left_alone = None
+        if "locality" not in self._passes:
+            left_alone = "switched off"
+        elif not self._device.is_host:
+            left_alone = f"the caches of {self._device.place} are not modelled"
+        elif program.num_levels == 1 or self._csc.num_edges == 0:
+            left_alone = "there is nothing to aggregate"
+        if left_alone is not None:
+            decision = Decision(name="locality", taken=False, what=left_alone)
+            return program.rewritten(program.ops, decision), reached
+        better, decision = choose_order(
+            program,
+            self._csc,
+            reached or everything(self._csc.num_dst, program.num_levels - 1),
+            facts,
+            allowed_bytes=min(self._locality_bytes, (self._device.free_bytes() or 0) // 2),
+            cache_bytes=cache_for_rows() if self._cache_bytes is None else self._cache_bytes,
+        )
+        return program.rewritten(program.ops, decision), better or reached
+
+    def _rows_of_nodes(self, row_of: Tensor | None) -> Tensor | None:
+        """The output's rows of the training nodes; None where they are all of its rows, in order."""
+        if row_of is None:
+            return self._nodes.to(self._device.place)
+        rows = row_of[self._nodes]
+        is_in_order = self._steps[-1].csc.num_dst == rows.numel() and bool((rows.diff() == 1).all())
+        return None if is_in_order else rows.to(self._device.place)
 
     def _make_evaluation(self) -> Executor:
         read = read_model(self.model, self.program.in_channels)
+        program, _ = self._lower(read, None, skip="hoist")
         steps = whole_graph(self._csc, read.num_levels - 1)
-        program = self._lower(read, steps, skip="hoist")
+        if self._row_of is not None and not feature_copies(program):
+            steps = self._steps  # of all nodes, renumbered
         return self._planned(program, steps, training=False)
+
+
+def _rows_of(reached: Reach, num_nodes: int) -> Tensor:
+    """``(num_nodes,)`` int64 row of each node, of those that the levels hold."""
+    row_of = torch.full((num_nodes,), -1, dtype=torch.int64)
+    row_of[reached.nodes] = torch.arange(reached.nodes.numel())
+    return row_of
 
 
 class _Run(torch.autograd.Function):

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from graphbraid.fullgraph.spmm_choice import Choice
 
 
-def explain(program: Program, executor: Executor, device: Device, choices: Sequence[Choice]) -> str:
-    """Some lines to print."""
+def explain(
+    program: Program, executor: Executor, device: Device, choices: Sequence[Choice], level_bytes: int = 0
+) -> str:
+    """Some lines to print; ``level_bytes`` is what edges in the levels' own order take."""
     lines = ["Decisions"]
     for decision in program.decisions:
         line = f"  {'+' if decision.taken else '-'} {decision.name}: {decision.what}"
@@ -36,6 +38,8 @@ def explain(program: Program, executor: Executor, device: Device, choices: Seque
     )
     what = "what is computed once" if device.is_host else "what is computed once and copied to the device"
     lines.append(f"  {_mega(executor.nbytes)} with {what}")
+    if level_bytes:
+        lines.append(f"  {_mega(executor.nbytes + level_bytes)} with the levels' own edges and node ids")
     return "\n".join(lines if device.is_host else lines + _on_device(executor, device, choices))
 
 

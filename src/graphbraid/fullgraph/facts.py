@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.levels import Step
 from graphbraid.graph import Graph
 from graphbraid.sparse_features import SparseFeatures
 
@@ -20,6 +20,8 @@ class Rates:
     """Of a float32 matrix product with a weight."""
     row_bytes: float = 1.2e10
     """Reading rows at random, as an aggregation does."""
+    cached_row_bytes: float = 6e10
+    """Reading rows at random out of the processor's cache."""
     stream_bytes: float = 1.5e10
     """Reading or writing in sequence."""
     sparse_values: float = 4e8
@@ -67,18 +69,19 @@ class Facts:
 
 def facts_of(
     graph: Graph,
-    steps: list[Step],
+    rows: Sequence[int],
+    edges: Sequence[int],
     rates: Rates,
+    *,
     hoist_bytes: int,
     storage: torch.dtype = torch.float32,
 ) -> Facts:
-    """The sizes of a graph and of the levels that ``steps`` lead through."""
+    """The sizes of a graph and of its levels: ``rows`` of each, ``edges`` from each to the next."""
     x = graph.x
     assert x is not None
-    rows = [step.csc.num_src for step in steps] + [steps[-1].csc.num_dst if steps else graph.num_nodes]
     return Facts(
         rows=tuple(rows),
-        edges=tuple(step.csc.num_edges for step in steps),
+        edges=tuple(edges),
         in_channels=int(x.shape[1]),
         density=density(x),
         is_sparse=isinstance(x, SparseFeatures),

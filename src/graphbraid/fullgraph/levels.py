@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -67,14 +68,28 @@ class Reach:
     """The nodes that the outputs of some seeds depend on, nearest first."""
 
     nodes: Tensor
-    """``(num_reached,)`` int64: the seeds, in their order, then each further level's new nodes, rising."""
+    """``(num_reached,)`` int64: the seeds, in their order, then each further level's new nodes, rising,
+    unless :meth:`ordered` otherwise."""
     sizes: tuple[int, ...]
     """How many of them each level holds, from the seeds' to level 0."""
 
-    def edges_left(self, csc: Csc) -> int:
-        """In-edges that the levels read, summed over the steps."""
+    def edges(self, csc: Csc) -> tuple[int, ...]:
+        """In-edges that each step reads, from level 0."""
         degrees = csc.degrees()[self.nodes]
-        return sum(int(degrees[:size].sum()) for size in self.sizes[:-1])
+        return tuple(int(degrees[:size].sum()) for size in reversed(self.sizes[:-1]))
+
+    def ordered(self, rank: Tensor | None) -> Reach:
+        """The same levels with each one's new nodes by rising ``rank[node]``; None: by rising node."""
+        parts = []
+        for begin, end in pairwise((0, *self.sizes)):
+            part = self.nodes[begin:end]
+            parts.append(part.sort().values if rank is None else part[rank[part].argsort()])
+        return Reach(torch.cat(parts), self.sizes)
+
+
+def everything(num_nodes: int, num_steps: int) -> Reach:
+    """Every level holds all nodes, as they stand."""
+    return Reach(torch.arange(num_nodes), (num_nodes,) * (num_steps + 1))
 
 
 def reach(csc: Csc, seeds: Tensor, num_steps: int) -> Reach:
@@ -97,7 +112,7 @@ def towards(csc: Csc, reached: Reach) -> list[Step]:
     """Only the edges that the outputs of the seeds depend on; each level is the start of the one before it.
 
     Because levels are nested, the edges of every later step are the first edges of the first: one array
-    serves all.
+    serves all. Edges of a row keep their order.
 
     Returns:
         The steps, from level 0 to the last.
@@ -115,12 +130,30 @@ def towards(csc: Csc, reached: Reach) -> list[Step]:
         indices[part] = row_of[csc.indices[positions].long()]
         if edges is not None:
             edges[part] = positions
-    steps = []
+    steps: list[Step] = []
     for num_src, num_dst in zip(sizes[:0:-1], sizes[-2::-1], strict=True):
+        if steps and (steps[-1].csc.num_src, steps[-1].csc.num_dst) == (num_src, num_dst):
+            steps.append(steps[-1])
+            continue
         last = int(indptr[num_dst])
         block = Csc(indptr[: num_dst + 1], indices[:last], num_src)
+        if csc._reversed is csc and num_src == num_dst:  # no edge leads out of or into these nodes
+            block._reversed = block
         steps.append(Step(block, nodes[:num_src], nodes[:num_dst], None if edges is None else edges[:last]))
     return steps
+
+
+def copied_bytes(steps: Sequence[Step]) -> int:
+    """Bytes of what ``steps`` hold beside the graph; what they share counts once."""
+    shared: dict[int, int] = {}
+    for step in steps:
+        if step.destinations is None:
+            continue
+        for tensor in (step.csc.indptr, step.csc.indices, step.sources, step.edges):
+            if tensor is not None:
+                storage = tensor.untyped_storage()
+                shared[storage.data_ptr()] = storage.nbytes()
+    return sum(shared.values())
 
 
 def _edges_of(csc: Csc, nodes: Tensor) -> Iterator[tuple[int, Tensor]]:

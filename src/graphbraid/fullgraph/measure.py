@@ -24,7 +24,7 @@ from graphbraid.ops.dense import tall_gram, tall_product
 from graphbraid.sparse_features import SparseFeatures
 from graphbraid.topology import Csc
 
-VERSION = 1
+VERSION = 2
 """Part of the key: another way of measuring measures anew."""
 
 _log = logging.getLogger(__name__)
@@ -72,6 +72,7 @@ def measure(device: Device = HOST) -> Rates:
         return Rates(
             multiply_flops=_multiply_flops(device.seconds, rows=1 << (15 + shift)),
             row_bytes=_row_bytes(device.seconds, num_nodes=1 << (18 + shift)),
+            cached_row_bytes=_row_bytes(device.seconds, num_nodes=1 << (13 + shift), degree=64),
             stream_bytes=_stream_bytes(device.seconds, count=1 << (24 + shift)),
             sparse_values=_sparse_values(device.seconds, rows=1 << (14 + shift)),
         )
