@@ -5,7 +5,7 @@
 Three layers, hidden width 32, Adam, two threads; every contender is a process of its own, all take turns, the
 median of the repeats counts. The model is a plain PyG stack, ours compiled from it: both start from the same
 weights and must have the same loss after five epochs. DGL draws its weights in another order; its loss is
-shown.
+shown. The variants of the ablation share a process and take turns by the epoch.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ FOR_SUMS = ["corafull-like", "flickr-like", "arxiv-like", "products-lite", *REAL
 NAMES = {"gcn": GRAPHS, "gat": FOR_GAT, "sage": FOR_SUMS, "gin": FOR_SUMS}
 HEADS = 4
 ROUNDED = "bfloat16 rows"
-PASSES = ["prune", "symmetry", "input_path", "hoist", "order", "fuse"]
 PEERS = ["pyg", "dgl"]
 
 
@@ -83,21 +82,19 @@ def measure_graph(graph: str, options: argparse.Namespace) -> dict[str, Any]:
         row[c.name] = {"epoch_s": c.median("epoch_s"), "above_data_gb": above, "runs": c.runs}
     row["ratio"] = {c.name: c.median("epoch_s") / mine.median("epoch_s") for c in group[1:]}
     if not options.no_ablation:
-        row["ablation"] = ablation(graph, options)
+        row["ablation"], row["ablation_spread"] = ablation(graph, options)
     return row
 
 
-def ablation(graph: str, options: argparse.Namespace) -> dict[str, float]:
-    """Seconds an epoch with all passes, with each switched off, and with none."""
+def ablation(graph: str, options: argparse.Namespace) -> tuple[dict[str, float], dict[str, Any]]:
+    """Median seconds of an epoch with all passes, with each off, and with none; and how they spread."""
     folder, model = str(options.graphs / graph), ["--model", options.model]
     model += ["--heads", str(HEADS)] * (options.model == "gat")
-    without = {"": [], **{f"without {p}": [p] for p in PASSES}, "none": PASSES}
-    group = [
-        Contender(name, ours("fullgraph_ours", folder, *model, "--without", *off))
-        for name, off in without.items()
-    ]
-    run_in_turn(group, max(1, options.repeats // 2))
-    return {c.name or "all": c.median("epoch_s") for c in group}
+    rounds = ["--rounds", str(options.ablation_rounds)]
+    contender = Contender("ablation", ours("fullgraph_ablation", folder, *model, *rounds))
+    run_in_turn([contender], 1)
+    variants: dict[str, Any] = contender.runs[0]["variants"]
+    return {name: found["median_s"] for name, found in variants.items()}, variants
 
 
 def geometric_mean(values: list[float]) -> float:
@@ -152,6 +149,9 @@ def main() -> None:
     )
     parser.add_argument("--no-ablation", action="store_true")
     parser.add_argument("--update", action="store_true", help="keep the results' rows of other graphs")
+    parser.add_argument(
+        "--ablation-rounds", type=int, default=15, help="epochs of each variant, all taking turns"
+    )
     options = parser.parse_args()
     if not options.peer_python:
         parser.error(
