@@ -9,6 +9,7 @@ many buffers there are and how long anything takes changes no batch.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 import time
@@ -20,9 +21,9 @@ import torch
 from graphbraid.collective.drift import Drift, Replanning
 from graphbraid.collective.plan import Plan
 from graphbraid.collective.routes import CPU, GPU
-from graphbraid.collective.scheduler import Limits, make_plan
+from graphbraid.collective.scheduler import Limits, make_plan, simulated
 from graphbraid.collective.simulator import Op, Stage
-from graphbraid.collective.stages import DeviceMemoryError, Operators
+from graphbraid.collective.stages import DeviceMemoryError, Operators, WorkerDiedError
 from graphbraid.collective.times import Profile
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.sampling.minibatch import MiniBatch
@@ -70,7 +71,7 @@ class Executor:
         self.plan = plan
         """The plan in force; drift may replace it."""
         self.events: list[str] = []
-        """What happened beside the plan: fewer buffers, new plans."""
+        """What happened beside the plan: fewer buffers, new plans, a route that was lost."""
         self.ops: list[Op] = []
         """What ran when, as the simulator gives it; seconds from the first batch being asked for."""
         self._operators, self._epoch, self._first = operators, epoch, start
@@ -89,12 +90,14 @@ class Executor:
         self._next_cpu = 0  # no step of route 0 before it is unclaimed
         self._claimed = 0  # no worker has begun a step from here on
         self._held = 0  # host buffers
+        self._under_way: set[int] = set()  # workers prepare them
         self._prepared: dict[int, MiniBatch] = {}
         self._on_device: dict[int, MiniBatch] = {}
         self._next_transfer = self._trained = 0
         self._link_free = True
         self._drift = None if replanning is None else Drift(plan.times, replanning)
         self._replanning = replanning
+        self._lost: int | None = None  # the route whose operator died
         self._planned_at = 0
         self._planner: threading.Thread | None = None
         self._new_plan: Plan | None = None
@@ -191,6 +194,11 @@ class Executor:
         except (DeviceMemoryError, torch.OutOfMemoryError) as error:
             self._give_back(position, error)
             return
+        except WorkerDiedError as error:
+            if stage == "dma":
+                raise
+            self._lose_route(GPU, position, error)
+            return
         with self._changed:
             self._note(stage, position, started)
             self._link_free = True
@@ -227,6 +235,53 @@ class Executor:
             )
             self._changed.notify_all()
 
+    def _lose_route(self, route: int, position: int, error: WorkerDiedError) -> None:
+        """The operator of a route died: the step and those nobody has begun take the other one.
+
+        Raises:
+            WorkerDiedError: there is no other.
+        """
+        other = CPU + GPU - route
+        with self._changed:
+            if self._lost == other or (other == GPU and self._operators.device_batching is None):
+                raise error
+            if route == GPU:  # in step order, so none after it has been begun
+                self._link_free, self._next_transfer = True, position
+            else:
+                self._under_way.discard(position)
+                self._held -= 1
+            begun = self._under_way.union(self._prepared)
+            moved = [p for p in range(self._next_transfer, self._num_steps) if self._routes[p] == route]
+            moved = [p for p in moved if p not in begun]
+            for p in moved:
+                self._routes[p] = other
+            self._next_cpu = self._next_transfer
+            if self._lost is None:
+                self._follow_only(other)
+                whose = "the device's" if route == GPU else "the CPU's"
+                self._say(
+                    f"{whose} batching was lost at step {self._first + position}: {len(moved)} steps take "
+                    f"the other route; no step is lost ({error})",
+                    logging.WARNING,
+                )
+            self._changed.notify_all()
+
+    def _follow_only(self, route: int) -> None:
+        """From now on, and in later epochs, every batch takes this route."""
+        plan = self.plan
+        one_sided = dataclasses.replace(
+            plan,
+            times=dataclasses.replace(plan.times, uva=plan.times.uva or plan.times.cpu),
+            num_cpu=plan.num_batches if route == CPU else 0,
+            stock=None,
+            cbs=self._most_cbs,
+            gbs=self._most_gbs,
+            runner_ups=(),
+        )
+        self._lost, self._replanning = CPU + GPU - route, None
+        self._cbs, self._gbs = self._most_cbs, self._most_gbs
+        self.plan = dataclasses.replace(one_sided, predicted_seconds=simulated(one_sided).seconds)
+
     # ---- other threads
 
     def _start_threads(self) -> None:
@@ -258,23 +313,35 @@ class Executor:
                 if self._stopped:
                     return
                 position = self._next_cpu
-                self._next_cpu = self._claimed = position + 1
+                self._next_cpu = position + 1
+                self._claimed = max(self._claimed, position + 1)
                 self._held += 1
+                self._under_way.add(position)
                 self._operators.claim(self._epoch, self._first + position)
             started = self._now()
-            batch = self._operators.prepare(self._epoch, self._first + position)
+            try:
+                batch = self._operators.prepare(self._epoch, self._first + position)
+            except WorkerDiedError as error:
+                self._lose_route(CPU, position, error)
+                continue
             with self._changed:
                 self._note("cpu", position, started, worker)
+                self._under_way.discard(position)
                 self._prepared[position] = batch
                 self._changed.notify_all()
 
     def _can_prepare(self) -> bool:
-        """Whether a step of route 0 is left and a host buffer free; ``_next_cpu`` is then that step."""
-        if self._held >= self._cbs:
-            return False
-        found = self._routes.find(bytes([CPU]), self._next_cpu)
+        """Whether a step of route 0 is left and a host buffer free; ``_next_cpu`` is then that step.
+
+        Of steps that a lost route left behind, the one that is transferred next may find all buffers held by
+        later ones, which wait for it; it gets one more.
+        """
+        found = self._routes.find(CPU, self._next_cpu)
+        while found in self._under_way or found in self._prepared:
+            found = self._routes.find(CPU, found + 1)
         self._next_cpu = self._num_steps if found < 0 else found
-        return found >= 0
+        is_waited_for = self._lost is not None and found == self._next_transfer
+        return found >= 0 and (self._held < self._cbs or is_waited_for)
 
     def _copy(self) -> None:
         while True:

@@ -34,6 +34,10 @@ class DeviceMemoryError(ResourceError):
     """A device has no memory left for a batch: the executor goes on with fewer buffers."""
 
 
+class WorkerDiedError(ResourceError):
+    """Who prepares batches is gone for good, such as a killed process: the executor takes the other route."""
+
+
 class Accelerator(Protocol):
     """A device that is not torch's, such as the emulated one: names the hardware its operators are under."""
 
@@ -84,6 +88,7 @@ class Batching(Protocol):
 
         Raises:
             DeviceMemoryError: the device has no memory for it.
+            WorkerDiedError: no batch will come from here any more.
         """
         ...
 

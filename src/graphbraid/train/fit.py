@@ -53,10 +53,11 @@ class FitRun:
         self._callbacks = self._make_callbacks()
         check_fanouts(self._runner.model, config)
         self._dry_run()
-        plan = trainer.plan = plan_run(self._runner, self._task, config, self._train_nodes)
-        if plan is not None and self._runner.device.type == "cpu":
+        accelerator = trainer.accelerator
+        plan = trainer.plan = plan_run(self._runner, self._task, config, self._train_nodes, accelerator)
+        if plan is not None and accelerator is None and self._runner.device.type == "cpu":
             set_training_threads(config, plan.workers)
-        self._source = make_source(self._runner, config, self._train_nodes, plan)
+        self._source = make_source(self._runner, config, self._train_nodes, plan, accelerator)
         self._steps_per_epoch = math.ceil(self._source.num_batches / config.accumulate)
         self._optimizer = make_optimizer(config, self._runner.model)
         total = self._steps_per_epoch * config.epochs

@@ -25,13 +25,20 @@ from graphbraid.train.runner import ModelRunner
 from graphbraid.train.sources import make_loader
 
 if TYPE_CHECKING:
+    from graphbraid.collective.stages import Accelerator
     from graphbraid.sampling import MiniBatch
 
 _KEY = ("fanouts", "batch_size", "layout", "replace", "precision", "threads", "optimizer")
 """Options that change how long a stage takes."""
 
 
-def plan_run(runner: ModelRunner, task: Task, config: TrainConfig, nodes: Tensor) -> Plan | None:
+def plan_run(
+    runner: ModelRunner,
+    task: Task,
+    config: TrainConfig,
+    nodes: Tensor,
+    accelerator: Accelerator | None = None,
+) -> Plan | None:
     """The plan that ``config.plan`` asks for; None where it asks for none.
 
     Raises:
@@ -42,8 +49,9 @@ def plan_run(runner: ModelRunner, task: Task, config: TrainConfig, nodes: Tensor
         return None
     plan = read_plan(config.plan)
     if plan is None:
-        plan = _plan_by_name(profile_run(runner, task, config, nodes), config, _num_batches(config, nodes))
-    if runner.device.type == "cpu" and plan.num_cpu < plan.num_batches:
+        profile = profile_run(runner, task, config, nodes, accelerator)
+        plan = _plan_by_name(profile, config, _num_batches(config, nodes))
+    if accelerator is None and runner.device.type == "cpu" and plan.num_cpu < plan.num_batches:
         raise ConfigError(
             f"plan={config.plan!r} lets a device prepare batches, but device is {config.device!r}"
         )
@@ -55,12 +63,14 @@ def profile_run(
     task: Task,
     config: TrainConfig,
     nodes: Tensor,
+    accelerator: Accelerator | None = None,
     *,
     effort: Effort | None = None,
 ) -> Profile:
     """Measure the run's stages on copies of model and optimizer, or read what was measured before."""
     cores = Hardware.detect().planned_cores
-    on_cpu = runner.device.type == "cpu"
+    device = accelerator or runner.device
+    on_cpu = accelerator is None and runner.device.type == "cpu"
     workers = worker_counts(cores, training_needs_one=on_cpu)
 
     def make() -> Profile:
@@ -68,7 +78,7 @@ def profile_run(
         try:
             with make_loader(runner, config, nodes) as loader:
                 return measure(
-                    dataclasses.replace(loader.context(1), device=runner.device),
+                    dataclasses.replace(loader.context(1), device=device),
                     workers,
                     train=training_step(runner, task, config),
                     before_training=lambda count: set_training_threads(config, count) if on_cpu else None,
@@ -80,6 +90,8 @@ def profile_run(
 
     key: dict[str, Any] = {name: getattr(config, name) for name in _KEY}
     key |= {"device": str(runner.device), "workers": workers, "nodes": nodes.numel()}
+    if accelerator is not None:
+        return make()  # what it is made of is not ours to know, so nothing is kept for it
     return cached(key | {"graph": graph_identity(runner.graph), "model": model_identity(runner.model)}, make)
 
 

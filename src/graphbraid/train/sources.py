@@ -14,6 +14,7 @@ from graphbraid.train.runner import ModelRunner
 
 if TYPE_CHECKING:
     from graphbraid.collective import Plan
+    from graphbraid.collective.stages import Accelerator
     from graphbraid.loader import NeighborLoader
 
 Work = tuple[Tensor, Callable[[], Tensor]]
@@ -39,13 +40,25 @@ class Source(Protocol):
         ...
 
 
-def make_source(runner: ModelRunner, config: TrainConfig, nodes: Tensor, plan: Plan | None = None) -> Source:
+def make_source(
+    runner: ModelRunner,
+    config: TrainConfig,
+    nodes: Tensor,
+    plan: Plan | None = None,
+    accelerator: Accelerator | None = None,
+) -> Source:
     """The source that ``config.mode`` asks for, over the training nodes."""
-    return FullSource(runner, nodes) if config.mode == "full" else SampledSource(runner, config, nodes, plan)
+    if config.mode == "full":
+        return FullSource(runner, nodes)
+    return SampledSource(runner, config, make_loader(runner, config, nodes, plan, accelerator))
 
 
 def make_loader(
-    runner: ModelRunner, config: TrainConfig, nodes: Tensor, plan: Plan | None = None
+    runner: ModelRunner,
+    config: TrainConfig,
+    nodes: Tensor,
+    plan: Plan | None = None,
+    accelerator: Accelerator | None = None,
 ) -> NeighborLoader:
     """The loader of a run's shuffled mini-batches.
 
@@ -54,7 +67,9 @@ def make_loader(
     """
     from graphbraid.loader import NeighborLoader
 
-    follows_plan = plan is not None and (runner.device.type != "cpu" or config.trace is not None)
+    device = accelerator or runner.device
+    has_device = accelerator is not None or runner.device.type != "cpu"
+    follows_plan = plan is not None and (has_device or config.trace is not None)
     return NeighborLoader(
         runner.graph,
         list(config.fanouts),
@@ -67,7 +82,7 @@ def make_loader(
         return_edge_id=False,
         src_degree=runner.uses_degrees,
         num_workers=config.workers if plan is None else plan.workers,
-        device=runner.device if follows_plan else "cpu",
+        device=device if follows_plan else "cpu",
         plan=plan if follows_plan else None,
     )
 
@@ -75,12 +90,9 @@ def make_loader(
 class SampledSource:
     """Shuffled mini-batches of sampled neighbourhoods, prepared ahead by the loader's threads."""
 
-    def __init__(
-        self, runner: ModelRunner, config: TrainConfig, nodes: Tensor, plan: Plan | None = None
-    ) -> None:
-        self._runner = runner
-        self._loader = make_loader(runner, config, nodes, plan)
-        self._trace = config.trace if plan is not None else None
+    def __init__(self, runner: ModelRunner, config: TrainConfig, loader: NeighborLoader) -> None:
+        self._runner, self._loader = runner, loader
+        self._trace = config.trace if loader.plan is not None else None
         self.num_batches = len(self._loader)
         self._late_gather_seconds = 0.0
 

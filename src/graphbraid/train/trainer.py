@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.collective import Plan, Profile
+from graphbraid.collective.stages import Accelerator
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
 from graphbraid.tasks import Task, task_of
@@ -42,6 +43,8 @@ class Trainer:
         callbacks: told of steps, epochs and the end, in this order.
         info: plain values to keep with the run, such as how the model was built; they come back in
             ``config.json`` and in checkpoints.
+        accelerator: prepares and transfers mini-batches as ``plan`` says, by the operators registered for it
+            (see ``docs/collective.md``); the model runs on ``device``. None: ``device`` does.
         overrides: fields of :class:`TrainConfig` that replace those of ``config``.
 
     Example::
@@ -63,6 +66,7 @@ class Trainer:
         config: TrainConfig | Mapping[str, Any] | None = None,
         callbacks: Iterable[Callback] = (),
         info: Mapping[str, Any] | None = None,
+        accelerator: Accelerator | None = None,
         **overrides: Any,
     ) -> None:
         if not isinstance(model, nn.Module):
@@ -87,6 +91,9 @@ class Trainer:
         self.info: Mapping[str, Any] = dict(info or {})
         self.progress = Progress()
         self.stop_status: Status | None = None
+        if accelerator is not None and self.config.plan is None:
+            raise ConfigError("an accelerator prepares mini-batches as a plan says; give plan='auto' as well.")
+        self.accelerator = accelerator
         self.runner = ModelRunner(model, graph, runtime.make_fabric(self.config))
         self.steps_per_epoch: int | None = None
         self.plan: Plan | None = None
@@ -144,6 +151,7 @@ class Trainer:
                 self.task.to(self.runner.device),
                 self.config,
                 split_nodes(self.graph, "train"),
+                self.accelerator,
             )
 
     def evaluate(self, split: str = "test", *, mode: EvalMode = "exact") -> dict[str, float]:
