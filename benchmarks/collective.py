@@ -5,8 +5,9 @@
 Ten machines, from 2 to 16 cores per device and with fast and slow links: the measured epoch beside the
 simulated one, and beside the CPU alone, the device alone and the best naive hybrid of a grid, all run by the
 same executor. Then the CPU is slowed to half in the middle of an epoch, with and without planning anew,
-beside plans that knew. Every run's batches are compared to the bit. Durations are slept, so the machine's own
-speed hardly matters; it should be idle.
+beside plans that knew; once emulated, and once really sampling while other processes take the cores
+(``benchmarks/collective_load.py``). Every run's batches are compared to the bit. Durations are slept, so the
+machine's own speed hardly matters; it should be idle.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import argparse
 import dataclasses
 import hashlib
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.collective_load import real_load
 from benchmarks.common import write_results
 from graphbraid.collective.drift import Replanning
 from graphbraid.collective.emulated import EmulatedAccelerator
@@ -190,16 +193,19 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--long-steps", type=int, default=300, help="of the epoch whose CPU slows down")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--only", choices=("prediction", "adaptation", "real_load"))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     graph = load("braid-100k")
-    runner = Runner(graph, options.steps)
-    rows = prediction(runner, options.steps, options.repeats)
-    results = {
-        "config": {"steps": options.steps, "long_steps": options.long_steps, "repeats": options.repeats},
-        "prediction": rows,
-        "adaptation": adaptation(Runner(graph, options.long_steps), options.long_steps),
+    parts: dict[str, Callable[[], Any]] = {
+        "prediction": lambda: prediction(Runner(graph, options.steps), options.steps, options.repeats),
+        "adaptation": lambda: adaptation(Runner(graph, options.long_steps), options.long_steps),
+        "real_load": lambda: real_load(graph, options.long_steps, options.repeats),
     }
+    results = {
+        "config": {"steps": options.steps, "long_steps": options.long_steps, "repeats": options.repeats}
+    }
+    results |= {name: run() for name, run in parts.items() if options.only in (None, name)}
     print("wrote", write_results("collective", results, options.out))
 
 

@@ -156,6 +156,7 @@ class NeighborLoader:
         """The epoch the next ``iter()`` runs."""
         self.num_workers = max(num_workers, 1)
         self._depth = self.num_workers * (prefetch_factor or 2)
+        self._refill: int | None = None
         self._gather, self._hot_bytes = gather, hot_bytes
         degree, loop = degrees_and_loops(graph.csc) if src_degree else (None, None)
         self._source = BatchSource(
@@ -269,6 +270,24 @@ class NeighborLoader:
             hot_bytes=self._hot_bytes,
         )
 
+    def work_in_turns(self, workers: int, depth: int, refill: int | None) -> None:
+        """Let ``workers`` threads prepare up to ``depth`` batches ahead from the next iteration on.
+
+        With ``refill`` they then rest until so many of them are left; see :attr:`busy_threads`.
+        """
+        self.close()
+        self.num_workers, self._depth, self._refill = workers, depth, refill
+
+    @property
+    def ahead(self) -> int:
+        """Batches that the threads prepare ahead, at most."""
+        return self._depth
+
+    @property
+    def busy_threads(self) -> int:
+        """Threads that prepare batches now, or are about to; the others' cores are free."""
+        return 0 if self._pipeline is None else self._pipeline.busy_threads()
+
     @property
     def stage_seconds(self) -> dict[str, float]:
         """Seconds in ``sample`` and ``gather``, summed over threads, and the number of ``batches``.
@@ -317,6 +336,7 @@ class NeighborLoader:
                 x if can_gather and isinstance(x, Tensor) else None,
                 num_threads=self.num_workers,
                 depth=self._depth,
+                refill=self._refill,
             )
         return self._pipeline
 

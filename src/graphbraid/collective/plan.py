@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import ConfigDict
 
+from graphbraid.collective.arrangement import Arrangement
 from graphbraid.collective.braid import braid_routes
 from graphbraid.collective.dispatcher import Resource
-from graphbraid.collective.records import load_record, save_record
+from graphbraid.collective.records import STRICT, load_record, save_record
 from graphbraid.collective.routes import Routes
 from graphbraid.collective.simulator import Setting
-from graphbraid.collective.times import STRICT, StageTimes, format_seconds
+from graphbraid.collective.times import StageTimes, format_seconds
 from graphbraid.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -68,6 +69,9 @@ class Plan:
     """The resource that the bound is due to."""
     runner_ups: tuple[RunnerUp, ...] = ()
     """By predicted time."""
+    cores: Arrangement | None = None
+    """Without a device, where arrangements were tried: who has the cores. None: training has those that
+    ``workers`` leave."""
 
     def __post_init__(self) -> None:
         if self.num_batches < 1 or not 0 <= self.num_cpu <= self.num_batches:
@@ -134,7 +138,7 @@ class Plan:
             *self.times.rows(),
             ("split", f"{100 * self.split:.1f} % of {self.num_batches} batches on the CPU"),
             ("buffers", f"cbs {self.cbs}, gbs {self.gbs}"),
-            ("workers", str(self.workers)),
+            ("workers", str(self.workers)) if self.cores is None else ("cores", self.cores.name),
             ("predicted", f"{format_seconds(self.predicted_seconds)} per epoch"),
             ("bound", f"{format_seconds(self.bound_seconds)}, limited by the {self.limit} (+{over:.1f} %)"),
         ]

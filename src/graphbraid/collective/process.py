@@ -30,6 +30,7 @@ from graphbraid.sampling.reference import Adjacency, Sampled
 LOOK_SECONDS = 1.0
 """How often an idle process looks whether the one that started it is still there."""
 
+
 class _Worker(NamedTuple):
     process: BaseProcess
     connection: Connection

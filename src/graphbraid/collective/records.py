@@ -8,13 +8,16 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from graphbraid.errors import DataError
 from graphbraid.files import atomic_write
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+STRICT = ConfigDict(extra="forbid")
+"""Of every record read from a file: an unknown field is a mistake."""
 
 Record = TypeVar("Record", bound="DataclassInstance")
 

@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from graphbraid.collective.braid import braid, braid_routes
+from graphbraid.collective.cores import plan_of_trials
 from graphbraid.collective.dispatcher import Dispatcher, EpochBound, bound_with, epoch_bound
 from graphbraid.collective.plan import Plan, RunnerUp
 from graphbraid.collective.simulator import Durations, Schedule, Setting, simulate
@@ -66,7 +67,8 @@ class _Candidate:
 def make_plan(profile: Profile, num_batches: int, limits: Limits | None = None) -> Plan:
     """Search for the plan with the fastest simulated epoch: a pure function of its arguments.
 
-    All-CPU and all-GPU are candidates like any other. Numbers of workers are tried in the order of their
+    Where arrangements of the cores were tried, the fastest of them is the plan. Otherwise all-CPU and all-GPU
+    are candidates like any other. Numbers of workers are tried in the order of their
     bounds, and those whose bound is no better than what was found are left out.
 
     Args:
@@ -81,6 +83,8 @@ def make_plan(profile: Profile, num_batches: int, limits: Limits | None = None) 
     if num_batches < 1:
         raise ConfigError(f"num_batches must be at least 1; got {num_batches}")
     limits = limits or Limits()
+    if profile.trials:
+        return plan_of_trials(profile, num_batches, limits)
     search = _Search(min(num_batches, SEARCHED_BATCHES), *limits.caps(profile), limits.most_tries)
     bounds = [(epoch_bound(times, search.num_batches), times) for times in profile.times]
     for bound, times in sorted(bounds, key=lambda pair: pair[0].seconds):

@@ -12,11 +12,9 @@ from typing import ClassVar
 
 from pydantic import ConfigDict
 
-from graphbraid.collective.records import load_record, save_record
+from graphbraid.collective.arrangement import Trial
+from graphbraid.collective.records import STRICT, load_record, save_record
 from graphbraid.errors import ConfigError
-
-STRICT = ConfigDict(extra="forbid")
-"""Of every record read from a file: an unknown field is a mistake."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,6 +144,8 @@ class Profile:
     """Device memory that look-ahead keeps for itself where it is on."""
     source: str = ""
     """Where it was measured, for readers."""
+    trials: tuple[Trial, ...] = ()
+    """Without a device: arrangements of the cores that were tried."""
 
     def __post_init__(self) -> None:
         workers = [times.workers for times in self.times]

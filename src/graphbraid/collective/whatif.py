@@ -11,9 +11,9 @@ from typing import ClassVar
 from pydantic import ConfigDict
 
 from graphbraid.collective.plan import Plan
-from graphbraid.collective.records import load_record, save_record
+from graphbraid.collective.records import STRICT, load_record, save_record
 from graphbraid.collective.scheduler import Limits, make_plan
-from graphbraid.collective.times import STRICT, Profile, StageTimes
+from graphbraid.collective.times import Profile, StageTimes
 from graphbraid.errors import ConfigError
 
 
@@ -68,6 +68,8 @@ class Machine:
         Numbers of workers beyond those measured keep the per-worker time of the nearest measured one, as if
         more workers did not slow each other.
         """
+        if self == Machine():
+            return profile
         measured = profile.times
         counts = {times.workers for times in measured}
         if self.cores is not None:
@@ -76,7 +78,7 @@ class Machine:
                 {w for w in counts if w <= most} | {most} | {1 << i for i in range(most.bit_length() - 1)}
             )
         scaled = [self._scaled(_nearest(measured, w)).with_workers(w) for w in sorted(counts)]
-        return dataclasses.replace(profile, times=tuple(scaled))
+        return dataclasses.replace(profile, times=tuple(scaled), trials=())
 
     def _scaled(self, times: StageTimes) -> StageTimes:
         return times.what_if(core=self.core_speed, link=self.link_speed, device=self.device_speed)

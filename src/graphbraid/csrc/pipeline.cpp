@@ -40,17 +40,26 @@ struct Run::State {
   int64_t next_to_give;
   int64_t last;
   bool cancelled = false;
+  bool resting = false;
   int under_way = 0;  // batches a thread is building
   struct Outcome {
     std::shared_ptr<Batch> batch;
     std::exception_ptr error;
   };
   std::map<int64_t, Outcome> done;
+
+  // Steps that threads may begin: up to `depth` ahead, and, once so many were, none until `refill` are left.
+  int64_t open_steps(int depth, int refill) {
+    const int64_t ahead = next_to_build - next_to_give;
+    resting = ahead >= depth || (resting && ahead > refill);
+    return resting ? 0 : std::min(last, next_to_give + depth) - next_to_build;
+  }
 };
 
 Run::Run(Pipeline& pipeline, Schedule schedule, int64_t first_step, int64_t last_step)
     : pipeline_(pipeline),
-      state_(std::make_shared<State>(State{schedule, first_step, first_step, last_step, false, 0, {}})) {
+      state_(
+          std::make_shared<State>(State{schedule, first_step, first_step, last_step, false, false, 0, {}})) {
   {
     std::lock_guard<std::mutex> lock(pipeline_.mutex_);
     pipeline_.runs_.push_back(state_);
@@ -72,6 +81,7 @@ Run::~Run() {
 
 std::optional<std::shared_ptr<Batch>> Run::next(double seconds) {
   State::Outcome outcome;
+  int64_t open;
   {
     std::unique_lock<std::mutex> lock(pipeline_.mutex_);
     if (state_->next_to_give >= state_->last) return std::shared_ptr<Batch>();
@@ -80,8 +90,9 @@ std::optional<std::shared_ptr<Batch>> Run::next(double seconds) {
     auto entry = state_->done.extract(state_->next_to_give++);
     outcome = std::move(entry.mapped());
     if (outcome.error) state_->last = state_->next_to_give;  // nothing follows an error
+    open = state_->open_steps(pipeline_.depth_, pipeline_.refill_);
   }
-  pipeline_.work_.notify_one();
+  open > 1 ? pipeline_.work_.notify_all() : pipeline_.work_.notify_one();
   if (outcome.error) std::rethrow_exception(outcome.error);
   return outcome.batch;
 }
@@ -108,11 +119,13 @@ struct Pipeline::Region {
   }
 };
 
-Pipeline::Pipeline(SampleGraph graph, SampleConfig config, FeatureRows features, int num_threads, int depth)
+Pipeline::Pipeline(SampleGraph graph, SampleConfig config, FeatureRows features, int num_threads, int depth,
+                   int refill)
     : graph_(graph),
       config_(std::move(config)),
       features_(features),
       depth_(depth),
+      refill_(refill),
       pool_(std::make_shared<BatchPool>(static_cast<size_t>(depth) + 2)) {
   for (int t = 0; t < num_threads; ++t) threads_.emplace_back([this] { work(); });
 }
@@ -131,6 +144,13 @@ StageSeconds Pipeline::stage_seconds() const {
           batches_.load()};
 }
 
+int Pipeline::busy_threads() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  int64_t busy = num_threads() - idle_;
+  for (const auto& run : runs_) busy += std::max<int64_t>(run->open_steps(depth_, refill_), 0);
+  return static_cast<int>(std::min<int64_t>(busy, num_threads()));
+}
+
 void Pipeline::work() {
   SampleScratch scratch;
   std::unique_lock<std::mutex> lock(mutex_);
@@ -146,7 +166,7 @@ void Pipeline::work() {
 bool Pipeline::take_step(std::unique_lock<std::mutex>& lock, SampleScratch& scratch) {
   std::shared_ptr<Run::State> run;
   for (const auto& candidate : runs_)
-    if (candidate->next_to_build < std::min(candidate->last, candidate->next_to_give + depth_)) {
+    if (candidate->open_steps(depth_, refill_) > 0) {
       run = candidate;
       break;
     }

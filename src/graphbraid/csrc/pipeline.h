@@ -2,7 +2,8 @@
 // order.
 //
 // A Pipeline owns the threads; a Run is one pass over some steps. Threads take steps in rising order; at most
-// `depth` batches of a run are under way or waiting, so a slow consumer holds the threads back. A batch's
+// `depth` batches of a run are under way or waiting, so a slow consumer holds the threads back; `refill` lets
+// them work and rest in turns, so that the consumer has all cores for a while. A batch's
 // memory goes back to a pool when its last user lets go of it. When there are fewer steps left than threads,
 // the idle ones join in the work of a single batch. A batch's bits depend on none of this.
 #pragma once
@@ -80,13 +81,17 @@ class Run {
 
 class Pipeline {
  public:
-  Pipeline(SampleGraph graph, SampleConfig config, FeatureRows features, int num_threads, int depth);
+  // Threads that have worked `depth` batches ahead rest until only `refill` of them are left.
+  Pipeline(SampleGraph graph, SampleConfig config, FeatureRows features, int num_threads, int depth,
+           int refill);
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;
 
   StageSeconds stage_seconds() const;
   const SampleConfig& config() const { return config_; }
   int num_threads() const { return static_cast<int>(threads_.size()); }
+  // Threads that work now or are about to, because there is a step for them.
+  int busy_threads();
 
  private:
   friend class Run;
@@ -102,7 +107,7 @@ class Pipeline {
   const SampleGraph graph_;
   const SampleConfig config_;
   const FeatureRows features_;
-  const int depth_;
+  const int depth_, refill_;
   std::shared_ptr<BatchPool> pool_;
 
   std::mutex mutex_;

@@ -24,8 +24,9 @@ struct Inputs {
 
 class PyPipeline {
  public:
-  PyPipeline(Inputs inputs, SampleConfig config, int num_threads, int depth)
-      : inputs_(std::move(inputs)), pipeline_(graph(), std::move(config), features(), num_threads, depth) {}
+  PyPipeline(Inputs inputs, SampleConfig config, int num_threads, int depth, int refill)
+      : inputs_(std::move(inputs)),
+        pipeline_(graph(), std::move(config), features(), num_threads, depth, refill) {}
   Pipeline& pipeline() { return pipeline_; }
   const Inputs& inputs() const { return inputs_; }
   const Pipeline& pipeline() const { return pipeline_; }
@@ -158,14 +159,15 @@ void bind_sampling(nb::module_& m) {
           [](PyPipeline* self, Array1<const int64_t> indptr, AnyArray indices,
              std::optional<Array1<const float>> weight, std::optional<AnyArray> x,
              std::vector<int64_t> fanouts, bool replace, bool blocks, bool keep_edges, int num_threads,
-             int depth) {
-            new (self)
-                PyPipeline(Inputs{indptr, indices, weight, x},
-                           SampleConfig{std::move(fanouts), replace, blocks, keep_edges}, num_threads, depth);
+             int depth, int refill) {
+            new (self) PyPipeline(Inputs{indptr, indices, weight, x},
+                                  SampleConfig{std::move(fanouts), replace, blocks, keep_edges}, num_threads,
+                                  depth, refill);
           },
           nb::arg("indptr"), nb::arg("indices"), nb::arg("weight").none(), nb::arg("x").none(),
           nb::arg("fanouts"), nb::arg("replace"), nb::arg("blocks"), nb::arg("keep_edges"),
-          nb::arg("num_threads"), nb::arg("depth"))
+          nb::arg("num_threads"), nb::arg("depth"), nb::arg("refill"))
+      .def("busy_threads", [](PyPipeline& self) { return self.pipeline().busy_threads(); })
       .def("stage_seconds", [](PyPipeline& self) {
         const StageSeconds seconds = self.pipeline().stage_seconds();
         return nb::make_tuple(seconds.sample, seconds.gather, seconds.batches);

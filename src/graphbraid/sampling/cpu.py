@@ -31,9 +31,19 @@ class Pipeline(Protocol):
         """Seconds spent per stage since the start, summed over threads."""
         ...
 
+    def busy_threads(self) -> int:
+        """Threads that prepare batches now, or are about to."""
+        ...
+
 
 def make_pipeline(
-    csc: Csc, config: SamplerConfig, x: Tensor | None, *, num_threads: int, depth: int
+    csc: Csc,
+    config: SamplerConfig,
+    x: Tensor | None,
+    *,
+    num_threads: int,
+    depth: int,
+    refill: int | None = None,
 ) -> Pipeline:
     """The compiled pipeline, or the reference one where kernels are missing or switched off.
 
@@ -43,16 +53,27 @@ def make_pipeline(
         x: ``(num_nodes, F)`` contiguous rows to gather, or None.
         num_threads: threads that prepare batches.
         depth: batches under way or waiting, at most.
+        refill: the threads, once ``depth`` ahead, rest until so many of these batches are left; None: they
+            begin the next as soon as there is room for one.
     """
     native = kernels.native()
     if native is None:
         return _ReferencePipeline(csc, config, x)
-    return _NativePipeline(native, csc, config, x, num_threads=num_threads, depth=depth)
+    refill = depth - 1 if refill is None else refill
+    return _NativePipeline(native, csc, config, x, num_threads=num_threads, depth=depth, refill=refill)
 
 
 class _NativePipeline:
     def __init__(
-        self, native: Any, csc: Csc, config: SamplerConfig, x: Tensor | None, *, num_threads: int, depth: int
+        self,
+        native: Any,
+        csc: Csc,
+        config: SamplerConfig,
+        x: Tensor | None,
+        *,
+        num_threads: int,
+        depth: int,
+        refill: int,
     ) -> None:
         self._native = native
         self._arrays = (csc, x)  # the threads read them
@@ -67,6 +88,7 @@ class _NativePipeline:
             keep_edges=config.return_edge_id,
             num_threads=num_threads,
             depth=depth,
+            refill=refill,
         )
 
     def run(self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int) -> Iterator[Prepared]:
@@ -93,6 +115,9 @@ class _NativePipeline:
         sample, gather, batches = self._pipeline.stage_seconds()
         return {"sample": sample, "gather": gather, "batches": float(batches)}
 
+    def busy_threads(self) -> int:
+        return int(self._pipeline.busy_threads())
+
 
 class _ReferencePipeline:
     def __init__(self, csc: Csc, config: SamplerConfig, x: Tensor | None) -> None:
@@ -114,3 +139,6 @@ class _ReferencePipeline:
 
     def stage_seconds(self) -> dict[str, float]:
         return dict(self._seconds)
+
+    def busy_threads(self) -> int:
+        return 0  # the caller's thread prepares

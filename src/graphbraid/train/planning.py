@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from graphbraid.collective import Limits, Plan, Profile, fixed_plan, make_plan
 from graphbraid.collective.profiler import Effort, cached, measure
@@ -19,17 +17,19 @@ from graphbraid.loader import read_plan
 from graphbraid.tasks import Task
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
+from graphbraid.train.cores import try_arrangements
 from graphbraid.train.identity import graph_identity, model_identity
-from graphbraid.train.optimizers import make_optimizer
 from graphbraid.train.runner import ModelRunner
+from graphbraid.train.shadow import Shadow
 from graphbraid.train.sources import make_loader
 
 if TYPE_CHECKING:
     from graphbraid.collective.stages import Accelerator
-    from graphbraid.sampling import MiniBatch
 
-_KEY = ("fanouts", "batch_size", "layout", "replace", "precision", "threads", "optimizer")
+_KEY = ("fanouts", "batch_size", "layout", "replace", "precision", "threads", "optimizer", "clip")
 """Options that change how long a stage takes."""
+AHEAD_SHARE = 0.125
+"""Part of the free memory that batches prepared ahead may take."""
 
 
 def plan_run(
@@ -77,13 +77,19 @@ def profile_run(
         threads, random_state = torch.get_num_threads(), runtime.random_state()
         try:
             with make_loader(runner, config, nodes) as loader:
-                return measure(
+                profile = measure(
                     dataclasses.replace(loader.context(1), device=device),
                     workers,
-                    train=training_step(runner, task, config),
+                    train=Shadow(runner, task, config),
                     before_training=lambda count: set_training_threads(config, count) if on_cpu else None,
                     effort=effort,
                 )
+                if not on_cpu:
+                    return profile
+                trials = try_arrangements(
+                    runner, task, config, loader, profile=profile, limits=memory_limits()
+                )
+                return dataclasses.replace(profile, trials=trials)
         finally:
             torch.set_num_threads(threads)
             runtime.set_random_state(random_state)
@@ -95,24 +101,10 @@ def profile_run(
     return cached(key | {"graph": graph_identity(runner.graph), "model": model_identity(runner.model)}, make)
 
 
-def training_step(runner: ModelRunner, task: Task, config: TrainConfig) -> Callable[[MiniBatch], None]:
-    """A whole training step on copies: nothing of the caller's model or optimizer changes."""
-    shadow = copy.copy(runner)
-    shadow.model = copy.deepcopy(runner.model).train()
-    ready = isinstance(config.optimizer, Optimizer)  # holds the real parameters; any other takes as long
-    optimizer = make_optimizer(config.updated(optimizer="adamw") if ready else config, shadow.model)
-
-    def step(batch: MiniBatch) -> None:
-        outputs = shadow.on_batch(batch)
-        labels = batch.seed_y
-        assert labels is not None
-        with shadow.autocast():
-            loss = task.loss(outputs, labels.to(outputs.device))
-        optimizer.zero_grad(set_to_none=True)
-        shadow.backward(loss)
-        optimizer.step()
-
-    return step
+def memory_limits() -> Limits:
+    """What batches prepared ahead may take of the memory that is free now."""
+    free = Hardware.detect().memory_available_bytes
+    return Limits(host_bytes=None if free is None else int(AHEAD_SHARE * free))
 
 
 def set_training_threads(config: TrainConfig, workers: int) -> None:
@@ -128,8 +120,8 @@ def worker_counts(cores: int, *, training_needs_one: bool) -> Sequence[int]:
 
 
 def _plan_by_name(profile: Profile, config: TrainConfig, num_batches: int) -> Plan:
-    if config.plan == "auto":
-        return make_plan(profile, num_batches)
+    if config.plan == "auto" or (config.plan == "cpu" and profile.trials):
+        return make_plan(profile, num_batches, memory_limits() if profile.trials else None)
     if config.plan == "gpu" and profile.times[0].uva is None:
         raise ConfigError(
             f"plan='gpu' needs a device that prepares batches itself; device={config.device!r} does not"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from torch import Tensor
 
 from graphbraid.train.config import TrainConfig
+from graphbraid.train.cores import CoreSharing, follow
 from graphbraid.train.runner import ModelRunner
 
 if TYPE_CHECKING:
@@ -50,7 +51,10 @@ def make_source(
     """The source that ``config.mode`` asks for, over the training nodes."""
     if config.mode == "full":
         return FullSource(runner, nodes)
-    return SampledSource(runner, config, make_loader(runner, config, nodes, plan, accelerator))
+    loader, sharing = make_loader(runner, config, nodes, plan, accelerator), None
+    if plan is not None and plan.cores is not None and loader.plan is None and config.threads is None:
+        sharing = follow(loader, plan.cores, plan.cbs)
+    return SampledSource(runner, config, loader, sharing)
 
 
 def make_loader(
@@ -90,8 +94,14 @@ def make_loader(
 class SampledSource:
     """Shuffled mini-batches of sampled neighbourhoods, prepared ahead by the loader's threads."""
 
-    def __init__(self, runner: ModelRunner, config: TrainConfig, loader: NeighborLoader) -> None:
-        self._runner, self._loader = runner, loader
+    def __init__(
+        self,
+        runner: ModelRunner,
+        config: TrainConfig,
+        loader: NeighborLoader,
+        sharing: CoreSharing | None = None,
+    ) -> None:
+        self._runner, self._loader, self._sharing = runner, loader, sharing
         self._trace = config.trace if loader.plan is not None else None
         self.num_batches = len(self._loader)
         self._late_gather_seconds = 0.0
@@ -105,8 +115,12 @@ class SampledSource:
                 self._late_gather_seconds += time.perf_counter() - started
                 # From the schedule, not from the batch: reading ids back would wait for the device.
                 seeds = self._loader.schedule.seeds_of(batch.epoch, batch.step)
+                if self._sharing is not None:
+                    self._sharing.before_batch()
                 yield seeds, partial(self._runner.on_batch, batch)
         finally:
+            if self._sharing is not None:
+                self._sharing.after_epoch()
             self._write_trace()
 
     def _write_trace(self) -> None:

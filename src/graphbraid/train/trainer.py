@@ -92,7 +92,9 @@ class Trainer:
         self.progress = Progress()
         self.stop_status: Status | None = None
         if accelerator is not None and self.config.plan is None:
-            raise ConfigError("an accelerator prepares mini-batches as a plan says; give plan='auto' as well.")
+            raise ConfigError(
+                "an accelerator prepares mini-batches as a plan says; give plan='auto' as well."
+            )
         self.accelerator = accelerator
         self.runner = ModelRunner(model, graph, runtime.make_fabric(self.config))
         self.steps_per_epoch: int | None = None
