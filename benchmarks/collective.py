@@ -192,6 +192,7 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--long-steps", type=int, default=300, help="of the epoch whose CPU slows down")
+    parser.add_argument("--load-steps", type=int, default=200, help="of the epoch that is really sampled")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", choices=("prediction", "adaptation", "real_load"))
     parser.add_argument("--out", type=Path)
@@ -200,7 +201,7 @@ def main() -> None:
     parts: dict[str, Callable[[], Any]] = {
         "prediction": lambda: prediction(Runner(graph, options.steps), options.steps, options.repeats),
         "adaptation": lambda: adaptation(Runner(graph, options.long_steps), options.long_steps),
-        "real_load": lambda: real_load(graph, options.long_steps, options.repeats),
+        "real_load": lambda: real_load(graph, options.load_steps, options.repeats),
     }
     results = {
         "config": {"steps": options.steps, "long_steps": options.long_steps, "repeats": options.repeats}

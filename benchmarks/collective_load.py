@@ -15,7 +15,7 @@ import os
 import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -29,7 +29,7 @@ from graphbraid.collective.stages import Context, CpuBatching, Operators, find, 
 from graphbraid.collective.times import Duration, Profile, StageTimes
 from graphbraid.graph import Graph
 from graphbraid.sampling import SamplerConfig, SeedSchedule
-from graphbraid.sampling.minibatch import BatchSource, MiniBatch
+from graphbraid.sampling.minibatch import BatchSource
 
 HARDWARE = "emulated-apart"
 EFFORT = Effort(warm_up=4, samples=30, seconds=12.0)
@@ -40,10 +40,12 @@ class Hogs:
 
     def __init__(self, count: int) -> None:
         how = multiprocessing.get_context("spawn")
-        self._loose = how.Event()
-        self._processes = [how.Process(target=_burn, args=(self._loose,), daemon=True) for _ in range(count)]
+        self._loose, ready = how.Event(), how.Barrier(count + 1)
+        arguments = (self._loose, ready)
+        self._processes = [how.Process(target=_burn, args=arguments, daemon=True) for _ in range(count)]
         for process in self._processes:
             process.start()
+        ready.wait(60.0)
 
     def let_loose(self) -> None:
         """Begin to take time."""
@@ -60,7 +62,8 @@ class Hogs:
             process.join()
 
 
-def _burn(loose: Any) -> None:
+def _burn(loose: Any, ready: Any) -> None:
+    ready.wait()
     while loose.wait():
         for _ in range(200_000):
             pass
@@ -76,6 +79,13 @@ def hogs(count: int) -> Iterator[Hogs]:
         found.close()
 
 
+class Made(NamedTuple):
+    """As much of a batch as is looked at."""
+
+    step: int
+    n_id: torch.Tensor
+
+
 @register("batching", HARDWARE)
 class PreparedBatching:
     """The device's own batches, made beforehand: they cost ``T_uva`` and none of the CPU's time."""
@@ -85,14 +95,14 @@ class PreparedBatching:
         assert isinstance(device, Apart)
         self._device = device
         if not device.made:
-            make = CpuBatching(dataclasses.replace(context, workers=1))
-            device.made.extend(make(0, step) for step in range(context.schedule.num_steps))
+            make = CpuBatching(dataclasses.replace(context, workers=2))
+            device.made.extend(Made(step, make(0, step).n_id) for step in range(context.schedule.num_steps))
 
-    def __call__(self, epoch: int, step: int) -> MiniBatch:
+    def __call__(self, epoch: int, step: int) -> Made:
         device = self._device
         with device.link, device.compute, device.taking("uva"):
             batch = device.made[step]
-            device.take_memory(batch)
+            device.take_memory(batch)  # type: ignore[arg-type]
         return batch
 
 
@@ -107,7 +117,7 @@ class Apart(EmulatedAccelerator):
 
     def __init__(self, times: StageTimes) -> None:
         super().__init__(times, emulate_cpu=False)
-        self.made: list[MiniBatch] = []
+        self.made: list[Made] = []
 
 
 class LoadRunner:
@@ -115,10 +125,10 @@ class LoadRunner:
 
     def __init__(self, graph: Graph, num_steps: int, workers: int) -> None:
         self._num_steps, self._workers = num_steps, workers
-        batch_size = 2048
+        batch_size = 4096
         self._context = Context(
             source=BatchSource(graph=graph),
-            sampler=SamplerConfig(fanouts=(20, 15)),
+            sampler=SamplerConfig(fanouts=(25, 25)),
             schedule=SeedSchedule(
                 seeds=torch.arange(num_steps * batch_size) % graph.num_nodes,
                 batch_size=batch_size,
