@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import hashlib
+import json
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Any
 import torch
 
 from benchmarks.collective_load import real_load
-from benchmarks.common import write_results
+from benchmarks.common import RESULTS, machine, write_results
 from graphbraid.collective.drift import Replanning
 from graphbraid.collective.emulated import EmulatedAccelerator
 from graphbraid.collective.executor import Executor
@@ -194,20 +195,29 @@ def main() -> None:
     parser.add_argument("--long-steps", type=int, default=300, help="of the epoch whose CPU slows down")
     parser.add_argument("--load-steps", type=int, default=200, help="of the epoch that is really sampled")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", choices=("prediction", "adaptation", "real_load"))
+    parser.add_argument(
+        "--only", choices=("prediction", "adaptation", "real_load"), help="and keep the other results"
+    )
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     graph = load("braid-100k")
     parts: dict[str, Callable[[], Any]] = {
         "prediction": lambda: prediction(Runner(graph, options.steps), options.steps, options.repeats),
         "adaptation": lambda: adaptation(Runner(graph, options.long_steps), options.long_steps),
-        "real_load": lambda: real_load(graph, options.load_steps, options.repeats),
+        "real_load": lambda: real_load(load("braid-2m"), options.load_steps, options.repeats),
     }
-    results = {
+    results: dict[str, Any] = {
         "config": {"steps": options.steps, "long_steps": options.long_steps, "repeats": options.repeats}
     }
-    results |= {name: run() for name, run in parts.items() if options.only in (None, name)}
-    print("wrote", write_results("collective", results, options.out))
+    if options.only is None:
+        results |= {name: run() for name, run in parts.items()}
+        print("wrote", write_results("collective", results, options.out))
+        return
+    path = options.out or RESULTS / "collective.json"
+    kept = json.loads(path.read_text()) if path.is_file() else {}
+    kept[options.only] = {**parts[options.only](), "machine": machine()}
+    path.write_text(json.dumps(kept, indent=1) + "\n")
+    print("wrote", path)
 
 
 if __name__ == "__main__":
