@@ -65,6 +65,19 @@ class SlowDown(Callback):
             time.sleep(0.05)
 
 
+def braided(out_dir: str) -> dict:
+    """A plan for the emulated accelerator: half of the batches on each route."""
+    from tests.collective.cases import stage_times
+
+    from graphbraid.collective import Profile, fixed_plan
+    from graphbraid.collective.emulated import EmulatedAccelerator
+
+    times = stage_times(0.008, 0.002, 0.003, 0.004, workers=2)
+    path = Path(out_dir).with_suffix(".plan")
+    fixed_plan(Profile(times=(times,)), 7, 0.5).save(path)
+    return {"plan": str(path), "accelerator": EmulatedAccelerator(times)}
+
+
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out_dir")
@@ -75,6 +88,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--slow", action="store_true")
     parser.add_argument("--every", type=int, default=3)
     parser.add_argument("--native", action="store_true")
+    parser.add_argument("--braided", action="store_true")
     args = parser.parse_args(arguments)
     if args.kill_in_write:
         kill_in_write(args.kill_in_write, args.fraction)
@@ -87,6 +101,7 @@ def main(arguments: list[str]) -> None:
     else:
         model = new_model(graph)
     threads = None if args.native else 1
+    planned = braided(args.out_dir) if args.braided else {}
     callbacks = [KillAt(args.kill_at)] if args.kill_at is not None else []
     trainer = Trainer(
         model,
@@ -100,9 +115,12 @@ def main(arguments: list[str]) -> None:
         out_dir=args.out_dir,
         resume=args.resume,
         threads=threads,
+        **planned,
         callbacks=[*callbacks, *([SlowDown()] if args.slow else [])],
     )
     result = trainer.fit()
+    if args.braided:
+        assert trainer.plan.name == "braided"
     print(result.status, flush=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from tests.train.communities import community_graph, new_model
 
 from graphbraid.collective import Profile, fixed_plan
+from graphbraid.collective.emulated import EmulatedAccelerator
 from graphbraid.collective.times import Duration, StageTimes
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.train import Trainer, planning
@@ -80,6 +82,19 @@ def test_cores_are_split_between_workers_and_training(monkeypatch):
     trainer, _ = train("auto", threads=None, epochs=1)
     assert trainer.plan.workers == 2
     assert seen[0] == 6
+
+
+def test_an_accelerator_is_measured_planned_and_followed():
+    times = StageTimes(
+        workers=2, **{k: Duration(seconds=s) for k, s in (("cpu", 0.006), ("dma", 0.001), ("model", 0.002))}
+    )
+    times = dataclasses.replace(times, uva=Duration(seconds=0.003))
+    trainer, losses = train("auto", accelerator=EmulatedAccelerator(times))
+    assert losses == train(None)[1]
+    assert trainer.plan.times.uva.seconds >= 0.003
+    assert trainer.plan.cores is None
+    with pytest.raises(ConfigError, match="give plan='auto' as well"):
+        train(None, accelerator=EmulatedAccelerator(times))
 
 
 def test_numbers_of_workers_leave_a_core_to_training():

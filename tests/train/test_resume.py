@@ -97,6 +97,18 @@ def test_killed_run_resumes_to_the_bit(step: int, run: Server, uninterrupted: Pa
     assert_same_run(tmp_path, uninterrupted)
 
 
+@pytest.mark.parametrize("step", [10, 15])
+def test_a_run_with_a_plan_killed_on_the_emulated_device_resumes_to_the_bit(
+    step: int, run: Server, uninterrupted: Path, tmp_path: Path
+) -> None:
+    out_dir = tmp_path / "run"
+    assert run(out_dir, "--braided", "--kill-at", str(step)) == -signal.SIGKILL
+    assert len((out_dir / "steps.jsonl").read_text().splitlines()) == step + 1
+    assert torch.load(out_dir / "checkpoints" / "last.pt")["progress"]["global_step"] < step + 1
+    assert run(out_dir, "--braided", "--resume") == 0
+    assert_same_run(out_dir, uninterrupted)
+
+
 # The 1st write is the run's start, the 4th an epoch's best.pt, the 5th its last.pt, the 6th in mid-epoch.
 @pytest.mark.parametrize(("write", "fraction"), [(4, 0.5), (5, 0.5), (6, 0.0), (6, 0.9), (6, 1.0)])
 def test_run_killed_while_writing_a_checkpoint_resumes_to_the_bit(

@@ -140,6 +140,10 @@ class TritonPipeline:
         """Seconds per stage since the start, on the device's own clock; waits for the device."""
         return self._clock.seconds()
 
+    def busy_threads(self) -> int:
+        """None: the device prepares."""
+        return 0
+
     def _seeds_of(self, schedule: SeedSchedule) -> tuple[Tensor, int]:
         """All seeds, on the device, and the in-edges of a step's at most; kept, as a run may be one batch."""
         if self._scheduled is None or self._scheduled[0] is not schedule:
