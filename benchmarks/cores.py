@@ -150,7 +150,8 @@ def measure(setup: Setup, graph: Graph, options: argparse.Namespace, seconds: fl
     contenders = ways(trainer, nodes, plan, cores)
     epoch = 0
     while epoch < 1 + options.repeats or time.perf_counter() < started + seconds:
-        for way in contenders:
+        turn = epoch % len(contenders)  # each way comes first as often as last
+        for way in contenders[turn:] + contenders[:turn]:
             torch.manual_seed(epoch)  # of dropout
             way.run(epoch, min(options.steps, -(-len(nodes) // trainer.config.batch_size)))
         epoch += 1

@@ -258,6 +258,16 @@ def test_drift_takes_the_new_speed_and_no_mean_of_old_and_new():
     assert drift.current().cpu.seconds == pytest.approx(0.008)
 
 
+def test_drift_within_a_stages_spread_is_noise():
+    drift = Drift(FAST, Replanning(samples=5))
+    for seconds in (0.002, 0.002, 0.0055, 0.007, 0.007):
+        drift.note("cpu", seconds)
+    assert drift.changed() == {}
+    for _ in range(5):
+        drift.note("cpu", 0.0055)
+    assert drift.changed() == {"cpu": pytest.approx(1.375)}
+
+
 def test_a_plan_that_the_device_cannot_follow_is_refused():
     context = make_context(torch.device("cpu"))
     plan = fixed_plan(Profile(times=(FAST,)), NUM_STEPS, 0.5)

@@ -48,7 +48,8 @@ class Drift:
             if planned is None or max(planned.seconds, seconds.seconds) < LEAST_SECONDS:
                 continue
             ratio = seconds.seconds / max(planned.seconds, LEAST_SECONDS)
-            if abs(ratio - 1.0) > self._how.threshold:
+            noise = ratio * seconds.cv  # a median that moves within its stage's spread says nothing
+            if abs(ratio - 1.0) > max(self._how.threshold, noise):
                 found[stage] = ratio
         return found
 

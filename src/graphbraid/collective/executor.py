@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -32,6 +33,9 @@ _log = logging.getLogger(__name__)
 
 JOIN_SECONDS = 30.0
 """Longest wait for a thread's current batch when the executor stops."""
+PLANNING_SWITCH_SECONDS = 2e-4
+"""How long the planning thread may keep Python's lock from the others; usually they would wait for 5 ms."""
+_planning = threading.Lock()  # the interval is the whole process's
 
 
 class Executor:
@@ -383,7 +387,13 @@ class Executor:
         self._say(f"durations drifted at step {self._first + self._trained} ({ratios}): planning anew")
 
         def plan() -> None:
-            self._new_plan = make_plan(Profile(times=(times,)), left, limits)
+            with _planning:
+                interval = sys.getswitchinterval()
+                sys.setswitchinterval(PLANNING_SWITCH_SECONDS)
+                try:
+                    self._new_plan = make_plan(Profile(times=(times,)), left, limits)
+                finally:
+                    sys.setswitchinterval(interval)
 
         self._planner = self._start("planner", plan)
 
