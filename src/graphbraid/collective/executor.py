@@ -19,13 +19,14 @@ from types import TracebackType
 
 import torch
 
+from graphbraid.collective.dispatcher import epoch_bound
 from graphbraid.collective.drift import Drift, Replanning
 from graphbraid.collective.plan import Plan
 from graphbraid.collective.routes import CPU, GPU
 from graphbraid.collective.scheduler import Limits, make_plan, simulated
 from graphbraid.collective.simulator import Op, Stage
 from graphbraid.collective.stages import DeviceMemoryError, Operators, WorkerDiedError
-from graphbraid.collective.times import Profile
+from graphbraid.collective.times import Profile, StageTimes
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.sampling.minibatch import MiniBatch
 
@@ -33,6 +34,8 @@ _log = logging.getLogger(__name__)
 
 JOIN_SECONDS = 30.0
 """Longest wait for a thread's current batch when the executor stops."""
+LEAST_GAIN = 1.05
+"""The rest of an epoch is planned anew where it would else take this much longer than its bound."""
 PLANNING_SWITCH_SECONDS = 2e-4
 """How long the planning thread may keep Python's lock from the others; usually they would wait for 5 ms."""
 _planning = threading.Lock()  # the interval is the whole process's
@@ -105,6 +108,7 @@ class Executor:
         self._planned_at = 0
         self._planner: threading.Thread | None = None
         self._new_plan: Plan | None = None
+        self._kept_with: StageTimes | None = None
 
     def __iter__(self) -> Generator[MiniBatch]:
         """The batches.
@@ -374,6 +378,9 @@ class Executor:
             return  # without a second route there is nothing to decide
         if self._new_plan is not None:
             self._adopt(self._new_plan)
+        elif self._kept_with is not None:  # it serves the new durations as well as another would
+            self._drift.reset(self._kept_with)
+            self._planned_at, self._planner, self._kept_with = self._trained, None, None
         elif self._planner is None and self._trained - self._planned_at >= self._replanning.patience:
             left = self._num_steps - self._horizon()
             if left > 1 and (changed := self._drift.changed()):
@@ -384,9 +391,13 @@ class Executor:
         times = self._drift.current()
         limits = Limits(most_cbs=self._most_cbs, most_gbs=self._most_gbs, most_tries=30)
         ratios = ", ".join(f"{stage} x{ratio:.2f}" for stage, ratio in changed.items())
-        self._say(f"durations drifted at step {self._first + self._trained} ({ratios}): planning anew")
+        drifted, old = f"durations drifted at step {self._first + self._trained} ({ratios})", self.plan
 
         def plan() -> None:
+            if simulated(old, times, left).seconds <= LEAST_GAIN * epoch_bound(times, left).seconds:
+                self._kept_with = times
+                return
+            self._say(f"{drifted}: planning anew")
             with _planning:
                 interval = sys.getswitchinterval()
                 sys.setswitchinterval(PLANNING_SWITCH_SECONDS)
