@@ -225,15 +225,15 @@ def test_drift_plans_anew_without_touching_the_batches():
 
 
 def test_a_drift_that_no_other_plan_would_make_up_for_keeps_the_plan():
-    times = stage_times(0.002, 0.001, 0.004, 0.006, workers=2)  # bound by training
-    executor = make_executor(times, share=1.0, replanning=Replanning(threshold=0.4, samples=4, patience=4))
+    times = stage_times(0.006, 0.003, 0.008, 0.01, workers=2)  # bound by training
+    executor = make_executor(times, share=1.0, replanning=Replanning(threshold=1.5, samples=5, patience=4))
     plan = executor.plan
     for batch in executor:
         if batch.step == 6:
             executor.device.slow_down("model", 3.0)
     assert executor.plan is plan
     assert executor.events == []
-    assert executor._drift.times.model.seconds == pytest.approx(0.012, rel=0.3)  # compared with that since
+    assert executor._drift.times.model.seconds >= 0.023  # later durations are compared with this one
 
 
 def test_steady_durations_keep_the_plan():
