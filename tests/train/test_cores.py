@@ -65,9 +65,11 @@ def test_threads_that_take_turns_rest_between_the_marks():
         done.append(int(loader.stage_seconds["batches"]))
         del batch
     assert found == plain
-    # Four ahead; when one is left, three more: nothing in between.
+    # Four ahead; when one is left, three more: nothing in between. The first may be taken before the fourth.
     ahead = [count - taken for taken, count in enumerate(done, start=1)]
-    assert ahead[:7] == [3, 2, 4, 3, 2, 4, 3]
+    full = ahead.index(4)
+    assert full <= 2
+    assert ahead[full : full + 6] == [4, 3, 2, 4, 3, 2]
     loader.close()
 
 
