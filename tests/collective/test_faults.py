@@ -1,5 +1,6 @@
 """A batching process that is killed in the middle of an epoch: said clearly, survived where it can be."""
 
+import dataclasses
 import logging
 import os
 import signal
@@ -145,12 +146,14 @@ def test_the_other_route_takes_the_steps_of_a_killed_process(lost, share, machin
     assert executor._held == 0
 
 
-def test_buffers_full_of_later_batches_do_not_hold_up_the_steps_of_a_lost_route():
+@pytest.mark.parametrize("lookahead", [False, True])
+def test_buffers_full_of_later_batches_do_not_hold_up_the_steps_of_a_lost_route(lookahead):
     """All host buffers wait behind a step of the device's when its process dies."""
     times = stage_times(0.002, 0.001, 0.001, 0.002, workers=2)
     device = EmulatedAccelerator(times)
     plan = fixed_plan(Profile(times=(times,)), NUM_STEPS, 0.5)
-    executor = Executor(Operators.of(make_context(device, 2)), plan, num_steps=NUM_STEPS)
+    context = dataclasses.replace(make_context(device, 2), lookahead=lookahead)
+    executor = Executor(Operators.of(context), plan, num_steps=NUM_STEPS)
     executor._cbs = executor._most_cbs = 2
     executor._routes[:] = bytes([GPU] * 8 + [CPU] * 32)
 

@@ -28,7 +28,7 @@ from graphbraid.files import cache_folder
 from graphbraid.hardware import Hardware
 from graphbraid.sampling.minibatch import MiniBatch
 
-VERSION = 2
+VERSION = 3
 """Part of the cache's key: another way of measuring measures anew."""
 
 _log = logging.getLogger(__name__)
