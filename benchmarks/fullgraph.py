@@ -37,7 +37,9 @@ LARGE_MESSAGES = [GRAPHS[0], *LARGE]
 FOR_GAT = GRAPHS[:4]  # PyG's messages of four heads on the larger two do not fit in 24 GiB
 # PyG's SAGE and GIN send messages of the features' width: physics-like's and reddit-lite's do not fit either
 FOR_SUMS = ["corafull-like", "flickr-like", "arxiv-like", "products-lite", *REAL[3:]]
-NAMES = {"gcn": GRAPHS, "gat": FOR_GAT, "sage": FOR_SUMS, "gin": FOR_SUMS}
+# After five steps GIN's loss on corafull-like is 10^4, and float32 decides it: PyG's 9,871, ours and a run in
+# float64 9,893
+NAMES = {"gcn": GRAPHS, "gat": FOR_GAT, "sage": FOR_SUMS, "gin": FOR_SUMS[1:]}
 HEADS = 4
 ROUNDED = "bfloat16 rows"
 PEERS = ["pyg", "dgl"]
@@ -163,6 +165,7 @@ def main() -> None:
     rows = json.loads(out.read_text())["rows"] if options.update and out.exists() else []
     for graph in names:
         rows = [row for row in rows if row["graph"] != graph] + [measure_graph(graph, options)]
+        rows.sort(key=lambda row: [*GRAPHS, *REAL, *names].index(row["graph"]))
         means = {peer: geometric_mean([row["ratio"][peer] for row in rows]) for peer in PEERS}
         write_results(name, {"rows": rows, "geometric_mean": means}, out)
     show(rows)
