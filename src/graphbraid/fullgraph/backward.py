@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from graphbraid.fullgraph import kernels
 from graphbraid.fullgraph.plan import Plan
 from graphbraid.fullgraph.program import (
@@ -21,7 +19,7 @@ from graphbraid.fullgraph.program import (
     Op,
     Own,
 )
-from graphbraid.fullgraph.rows import Read, Rows, add, copy
+from graphbraid.fullgraph.rows import Read, Rows, add, copy, tensor_of
 from graphbraid.ops.dense import tall_gram, tall_product
 
 
@@ -53,11 +51,22 @@ def _weight(plan: Plan, op: Linear, grad: Rows) -> None:
         return
     name = f"gradient of {op.out}'s weight"
     if op.inputs[0] == INPUT:
-        features = plan.features
-        plan.do(name, lambda: plan.give(weight, features.factor.weight_grad(grad.tensor)), grad)
-    else:
-        x = plan.read(op.inputs[0])
-        plan.do(name, lambda: plan.give(weight, tall_gram(grad.tensor, x.get())), grad, *x.touches)
+        features, turned = plan.features, plan.turned_weight(op)
+
+        def multiply() -> None:
+            out = plan.lend(weight)
+            features.factor.weight_grad(grad.tensor, out, turned=tensor_of(turned))
+            plan.give(weight, out)
+
+        plan.do(name, multiply, grad, *turned)
+        return
+    x = plan.read(op.inputs[0])
+    plan.do(
+        name,
+        lambda: plan.give(weight, tall_gram(grad.tensor, x.get(), out=plan.lend(weight))),
+        grad,
+        *x.touches,
+    )
 
 
 def _aggregate(plan: Plan, op: Aggregate) -> None:
@@ -95,7 +104,7 @@ def _epilogue(plan: Plan, op: Epilogue) -> None:
 
     def run() -> None:
         bias = op.bias
-        grad_bias = None if bias is None or not bias.requires_grad else torch.empty_like(bias)
+        grad_bias = None if bias is None or not bias.requires_grad else plan.lend(bias)
         kernels.epilogue_backward(
             grad.tensor, out.tensor, op.act, plan.masks[op.out], target.tensor, grad_bias
         )

@@ -14,6 +14,7 @@ from graphbraid.fullgraph import lower
 from graphbraid.fullgraph.device import HOST, Device, device_for
 from graphbraid.fullgraph.executor import Executor
 from graphbraid.fullgraph.facts import Facts, Rates, facts_of
+from graphbraid.fullgraph.lending import Lender, copied
 from graphbraid.fullgraph.levels import Reach, Step, copied_bytes, everything, reach, towards, whole_graph
 from graphbraid.fullgraph.locality import LOCALITY_BYTES, cache_for_rows, choose_order, feature_copies
 from graphbraid.fullgraph.measure import machine_rates
@@ -103,6 +104,8 @@ class Engine:
         self._sizes = None if self._device.is_host else Sizes(self._device)
         self._train = self._planned(self.program, self._steps, training=True)
         self._evaluate: Executor | None = None
+        self._outputs = self._lender(self._nodes.numel())
+        self._predictions = self._lender(graph.num_nodes)
 
     @property
     def nbytes(self) -> int:
@@ -127,7 +130,7 @@ class Engine:
         """
         self._train = self._ready(self._train)
         parameters = tuple(self.program.parameters())
-        out: Tensor = _Run.apply(self._train, self._rows, *parameters)  # type: ignore[no-untyped-call]
+        out: Tensor = _Run.apply(self._train, self._outputs, self._rows, *parameters)  # type: ignore[no-untyped-call]
         return out
 
     def predict(self) -> Tensor:
@@ -138,7 +141,7 @@ class Engine:
             self._evaluate = self._ready(self._evaluate or self._make_evaluation())
             out = self._evaluate.forward()
             rows = self._row_of if self._evaluate.host_steps is self._steps else None
-            return out.clone() if rows is None else out.index_select(0, rows)
+            return copied(out, self._predictions, rows)
         finally:
             self.model.train(was_training)
 
@@ -155,6 +158,11 @@ class Engine:
         return explain(self.program, self._train, self._device, choices, self._level_bytes)
 
     # ---- making
+
+    def _lender(self, num_rows: int) -> Lender | None:
+        """Lends outputs on the host; a device's allocator has its own ways to use memory again."""
+        width = self.program.width(self.program.output)
+        return Lender((num_rows, width)) if self._device.is_host else None
 
     def _planned(self, program: Program, steps: list[Step], *, training: bool) -> Executor:
         """An executor that knows its size; nothing is moved yet."""
@@ -272,11 +280,17 @@ class _Run(torch.autograd.Function):
     """The executor as one differentiable operation of the parameters."""
 
     @staticmethod
-    def forward(ctx: Any, executor: Executor, rows: Tensor | None, *parameters: nn.Parameter) -> Tensor:
+    def forward(
+        ctx: Any,
+        executor: Executor,
+        lender: Lender | None,
+        rows: Tensor | None,
+        *parameters: nn.Parameter,
+    ) -> Tensor:
         ctx.executor, ctx.rows, ctx.ids = executor, rows, [id(p) for p in parameters]
         out = executor.forward()
         ctx.call = executor.num_forwards
-        return out.clone() if rows is None else out.index_select(0, rows)
+        return copied(out, lender, rows)
 
     @staticmethod
     @once_differentiable
@@ -286,8 +300,9 @@ class _Run(torch.autograd.Function):
                 "engine() was called again before this backward pass, and what it needs is overwritten; call "
                 "backward() before the next engine()"
             )
+        # Out of the dict: autograd stores what nothing else refers to without a copy.
         found = ctx.executor.backward(grad, ctx.rows)
-        return None, None, *[found.get(key) for key in ctx.ids]
+        return None, None, None, *[found.pop(key, None) for key in ctx.ids]
 
 
 def _checked_passes(passes: Iterable[str]) -> frozenset[str]:

@@ -107,10 +107,9 @@ class Executor:
             task.run()
 
     def _run_backward(self) -> dict[int, Tensor]:
-        self._plan.gradients = {}
         for task in self._plan.tasks[self._backward_tasks :]:
             task.run()
-        return self._plan.gradients
+        return self._plan.take_gradients()
 
     # ---- what it says of itself
 

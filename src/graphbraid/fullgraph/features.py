@@ -16,6 +16,7 @@ from graphbraid.fullgraph.placement import Placement, input_bytes
 from graphbraid.fullgraph.program import INPUT, Adjacency, Linear, Program
 from graphbraid.fullgraph.rows import Constant
 from graphbraid.graph import Graph
+from graphbraid.ops.aggregation import row_contiguous
 from graphbraid.sparse_features import SparseFeatures
 
 
@@ -34,7 +35,8 @@ class Features:
     ) -> None:
         self._program, self._graph, self._steps, self._placement = program, graph, steps, placement
         self._is_factor = any(op.inputs[0] == INPUT and isinstance(op, Linear) for op in program.ops)
-        self._is_sparse = program.settings.get("input_path") == "sparse"
+        self.is_sparse = program.settings.get("input_path") == "sparse"
+        """Whether the first weights multiply them as sparse."""
         self._dense: Tensor | None = None
         self._factor: kernels.DenseInput | kernels.SparseInput | None = None
 
@@ -48,7 +50,7 @@ class Features:
     def factor_bytes(self) -> int:
         """Bytes that :attr:`factor` takes on a device."""
         assert self._graph.x is not None
-        path = "sparse" if self._is_sparse else "dense"
+        path = "sparse" if self.is_sparse else "dense"
         return input_bytes(self._graph.x, self._nodes(0), path) if self._is_factor else 0
 
     def allocate(self, constants: Sequence[Constant]) -> None:
@@ -67,11 +69,11 @@ class Features:
 
         def make() -> Tensor:
             x = self._all_rows()
-            return self._there(x if nodes is None else x.index_select(0, nodes))
+            return self._there(x.contiguous() if nodes is None else x.index_select(0, nodes))
 
         x = self._graph.x
-        as_it_is = nodes is None and isinstance(x, Tensor) and x.dtype == torch.float32
-        is_copy = not as_it_is or self._placement is not None
+        as_it_is = isinstance(x, Tensor) and x.dtype == torch.float32 and x.is_contiguous()
+        is_copy = nodes is not None or not as_it_is or self._placement is not None
         return Constant(self._shape(level), make, is_copy)
 
     def aggregated(self, adjacency: Adjacency) -> Constant:
@@ -87,7 +89,7 @@ class Features:
         x, nodes = self._graph.x, self._nodes(0)
         assert x is not None
         made: kernels.DenseInput | kernels.SparseInput
-        if self._is_sparse:
+        if self.is_sparse:
             sparse = x if isinstance(x, SparseFeatures) else SparseFeatures.from_dense(x)
             made = kernels.SparseInput(sparse.to(torch.float32), nodes)
         else:
@@ -99,7 +101,8 @@ class Features:
         if self._dense is None:
             x = self._graph.x
             assert x is not None
-            self._dense = (x.to_dense() if isinstance(x, SparseFeatures) else x).to(torch.float32)
+            dense = x.to_dense() if isinstance(x, SparseFeatures) else x
+            self._dense = row_contiguous(dense.to(torch.float32))  # else kernels would copy it in every step
         return self._dense
 
     def _there(self, constant: Tensor) -> Tensor:

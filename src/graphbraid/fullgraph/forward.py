@@ -22,7 +22,7 @@ from graphbraid.fullgraph.program import (
     Op,
     Own,
 )
-from graphbraid.fullgraph.rows import Rows, add, copy
+from graphbraid.fullgraph.rows import Rows, add, copy, tensor_of
 from graphbraid.fullgraph.torch_ops import TorchOp
 from graphbraid.ops.dense import tall_product
 
@@ -36,8 +36,12 @@ def plan_forward(plan: Plan) -> None:
 def _linear(plan: Plan, op: Linear) -> None:
     out, weight, adds = _result(plan, op), op.weight, len(op.inputs) == 2
     if op.inputs[0] == INPUT:
-        features = plan.features
-        plan.do(op.out, lambda: features.factor.multiply(weight.detach(), out.tensor, add=adds), out)
+        features, turned = plan.features, plan.turned_weight(op)
+
+        def multiply() -> None:
+            features.factor.multiply(weight.detach(), out.tensor, add=adds, turned=tensor_of(turned))
+
+        plan.do(op.out, multiply, out, *turned)
         return
     x = plan.read(op.inputs[0])
 

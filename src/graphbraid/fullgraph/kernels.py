@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.placement import Placement
@@ -25,7 +26,25 @@ COLUMNS_AT_A_TIME = 32
 takes memory for each edge and column."""
 
 
-Map = Aggregation | PickedAggregation
+class BothWays:
+    """A linear map of rows and its transpose, which is made at its first use and kept."""
+
+    def __init__(self, how: Aggregation) -> None:
+        self._how = how
+        self._reverse: Aggregation | None = None
+
+    def forward(self, x: Tensor, *, addend: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+        """``A x (+ addend)``, as :meth:`Aggregation.forward`."""
+        return self._how.forward(x, addend=addend, out=out)
+
+    def backward(self, grad: Tensor, *, addend: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+        """``Aᵀ grad (+ addend)``."""
+        if self._reverse is None:  # float32: what rows of any storage are summed in
+            self._reverse = self._how.transposed(torch.float32)
+        return self._reverse.forward(grad, addend=addend, out=out)
+
+
+Map = Aggregation | BothWays | PickedAggregation
 """A linear map of rows, by one kernel or by the faster of two."""
 
 
@@ -61,13 +80,13 @@ class DenseInput:
         """The same rows on a device, gathered once."""
         return DenseInput(place.matrix(self.x if self.nodes is None else self.x[self.nodes]), None)
 
-    def multiply(self, weight: Tensor, out: Tensor, *, add: bool) -> None:
+    def multiply(self, weight: Tensor, out: Tensor, *, add: bool, turned: Tensor | None = None) -> None:
         """``out (+)= x weightᵀ``."""
         tall_product(self.x, weight.t(), out=out, add=add, ids=self.nodes)
 
-    def weight_grad(self, grad: Tensor) -> Tensor:
-        """``gradᵀ x``, ``(out_channels, in_channels)``."""
-        return tall_gram(grad, self.x, ids=self.nodes)
+    def weight_grad(self, grad: Tensor, out: Tensor | None = None, *, turned: Tensor | None = None) -> Tensor:
+        """``gradᵀ x``, ``(out_channels, in_channels)``, into ``out`` if given."""
+        return tall_gram(grad, self.x, out=out, ids=self.nodes)
 
 
 class SparseInput:
@@ -89,13 +108,15 @@ class SparseInput:
         there._by_column = place.aggregation(self._by_column, backward=False)
         return there
 
-    def multiply(self, weight: Tensor, out: Tensor, *, add: bool) -> None:
-        """``out (+)= x weightᵀ``."""
-        aggregate(self._by_row, weight.t().contiguous(), out, out if add else None)
+    def multiply(self, weight: Tensor, out: Tensor, *, add: bool, turned: Tensor | None = None) -> None:
+        """``out (+)= x weightᵀ``; ``turned``, ``(in_channels, out_channels)``, is written on the way."""
+        rows = weight.t().contiguous() if turned is None else turned.copy_(weight.t())
+        aggregate(self._by_row, rows, out, out if add else None)
 
-    def weight_grad(self, grad: Tensor) -> Tensor:
-        """``gradᵀ x``, ``(out_channels, in_channels)``."""
-        return self._by_column.forward(grad).t()
+    def weight_grad(self, grad: Tensor, out: Tensor | None = None, *, turned: Tensor | None = None) -> Tensor:
+        """``gradᵀ x``, ``(out_channels, in_channels)``, into ``out`` if given; ``turned`` as above."""
+        found = self._by_column.forward(grad, out=turned).t()
+        return found if out is None else out.copy_(found)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

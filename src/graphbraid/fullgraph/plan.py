@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from graphbraid.fullgraph import kernels
 from graphbraid.fullgraph.arena import Buffer, Task
 from graphbraid.fullgraph.features import Features
+from graphbraid.fullgraph.lending import Lender
 from graphbraid.fullgraph.levels import Step, aggregation, nodes_of, num_rows_of
 from graphbraid.fullgraph.placement import Placement
 from graphbraid.fullgraph.program import (
@@ -22,6 +23,7 @@ from graphbraid.fullgraph.program import (
     Aggregate,
     Attention,
     Epilogue,
+    Linear,
     Op,
     Own,
     Program,
@@ -79,8 +81,8 @@ class Plan:
         self.masks: dict[str, kernels.Mask] = {}
         self.num_forwards = 0
         """Forward passes so far: which of them the matrices in the arena belong to."""
-        self.gradients: dict[int, Tensor] = {}
-        """What the running backward pass has found, by the parameter's ``id``."""
+        self._found: dict[int, Tensor] = {}
+        self._lenders: dict[int, Lender] = {}
 
     # ---- rows
 
@@ -100,6 +102,13 @@ class Plan:
     def scratch(name: str, count: int, *width: int, dtype: torch.dtype = torch.float32) -> Rows:
         """A buffer of ``count`` rows; vectors have no width."""
         return Rows(Buffer(name, (count, *width), dtype), count)
+
+    def turned_weight(self, op: Linear) -> tuple[Rows, ...]:
+        """Rows to turn ``op``'s weight in; none where no kernel needs that: only sparse features' do."""
+        if not self.features.is_sparse:
+            return ()
+        out_channels, in_channels = op.weight.shape
+        return (self.scratch(f"{op.out}: weight by column", in_channels, out_channels),)
 
     def do(self, name: str, run: Callable[[], object], *touches: Rows) -> None:
         """Add a task.
@@ -147,7 +156,9 @@ class Plan:
             how = step.bind(aggregation(op.adjacency, self.graph.csc))
             backward = self.training and self.program.learns(source)
             self._aggregations[key] = (
-                how if self.placement is None else self.placement.aggregation(how, backward=backward)
+                kernels.BothWays(how)
+                if self.placement is None
+                else self.placement.aggregation(how, backward=backward)
             )
         return self._aggregations[key]
 
@@ -182,8 +193,21 @@ class Plan:
         join = add if is_there else copy
         self.do(f"gradient of {value}", lambda: join(grad.tensor, target.tensor), grad, target)
 
+    def lend(self, parameter: nn.Parameter) -> Tensor:
+        """Memory for a parameter's gradient, to be written and then given to :meth:`give`."""
+        if self.placement is not None:
+            return torch.empty_like(parameter, memory_format=torch.contiguous_format)
+        if id(parameter) not in self._lenders:
+            self._lenders[id(parameter)] = Lender(parameter.shape, parameter.dtype)
+        return self._lenders[id(parameter)].lend()
+
     def give(self, parameter: nn.Parameter, grad: Tensor) -> None:
         """Keep a parameter's gradient, or add to it where the parameter is used more than once."""
-        before = self.gradients.get(id(parameter))
+        before = self._found.get(id(parameter))
         grad = grad.reshape(parameter.shape)
-        self.gradients[id(parameter)] = grad if before is None else before.add_(grad)
+        self._found[id(parameter)] = grad if before is None else before.add_(grad)
+
+    def take_gradients(self) -> dict[int, Tensor]:
+        """What was given in this backward pass, by the parameter's ``id``; kept here no longer."""
+        found, self._found = self._found, {}
+        return found

@@ -120,7 +120,7 @@ class PlannedLayerNorm(PlannedNorm):
         x, weight = self._x(), as_factors(self._module.weight, grad.dtype)
         mean, rstd = (rows.tensor for rows in self._statistics)
         grads = tuple(
-            None if parameter is None or not parameter.requires_grad else grad.new_empty(grad.shape[1])
+            None if parameter is None or not parameter.requires_grad else self._plan.lend(parameter)
             for parameter in (self._module.weight, self._module.bias)
         )
         backend(x).layer_norm_backward(grad, x, weight, mean, rstd, grad_x, *grads)
@@ -166,9 +166,14 @@ class PlannedBatchNorm(PlannedNorm):
         assert self._last is not None
         mean, rstd, from_rows = self._last
         x, weight = self._x(), as_factors(self._module.weight, grad.dtype)
-        grads = torch.empty_like(mean), torch.empty_like(mean)
+        grads = self._grad_of(self._module.weight, mean), self._grad_of(self._module.bias, mean)
         backend(x).batch_norm_backward(grad, x, mean, rstd, weight, from_rows, grad_x, *grads)
         return grads
+
+    def _grad_of(self, parameter: nn.Parameter | None, like: Tensor) -> Tensor:
+        """Memory for a gradient, which the kernel writes whether or not anything learns it."""
+        learns = parameter is not None and parameter.requires_grad
+        return self._plan.lend(parameter) if parameter is not None and learns else torch.empty_like(like)
 
 
 __all__ = ["PlannedNorm", "plan_norm"]

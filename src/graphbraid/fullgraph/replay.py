@@ -78,10 +78,11 @@ class ReplayingExecutor(Executor):
         return {key: grad.clone() for key, grad in self._replays.gradients.items()}
 
     def _record(self) -> Recording | None:
-        random_state = torch.get_rng_state()
+        random_state, run_backward = torch.get_rng_state(), super()._run_backward
         try:
             forward = self._device.record(super()._run_forward)
-            backward = self._device.record(super()._run_backward)
+            gradients: dict[int, Tensor] = {}
+            backward = self._device.record(lambda: gradients.update(run_backward()))
         except NotRecordedError as error:
             self.why_not = f"the device could not record it: {error}"
             return None
@@ -89,7 +90,7 @@ class ReplayingExecutor(Executor):
             torch.set_rng_state(random_state)
             self.why_not = "an operation draws random numbers on the host"
             return None
-        return Recording(forward, backward, self._plan.gradients, self._addresses(), self._modes())
+        return Recording(forward, backward, gradients, self._addresses(), self._modes())
 
     def _addresses(self) -> tuple[int, ...]:
         numbers = (number for module in self._modules for number in module.buffers())

@@ -56,6 +56,11 @@ class Read:
     """The rows in the arena that this reads; none where the value is a constant."""
 
 
+def tensor_of(rows: tuple[Rows, ...]) -> Tensor | None:
+    """The tensor of the only rows; None where there are none."""
+    return rows[0].tensor if rows else None
+
+
 def zero(target: Tensor) -> None:
     """``target = 0``."""
     target.zero_()

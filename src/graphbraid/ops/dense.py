@@ -35,16 +35,18 @@ def tall_product(
     return out
 
 
-def tall_gram(a: Tensor, b: Tensor, *, ids: Tensor | None = None) -> Tensor:
+def tall_gram(a: Tensor, b: Tensor, *, out: Tensor | None = None, ids: Tensor | None = None) -> Tensor:
     """``a.t() @ b``, or ``a.t() @ b[ids]``: ``(height, width)`` sums over rows. Not seen by autograd.
 
     Args:
         a: ``(num_rows, height)``.
         b: ``(num_rows, width)`` of the same dtype.
+        out: ``(height, width)``, written; made if None.
         ids: ``(num_rows,)`` int64, in any order: the rows of ``b`` to take; all if None.
     """
-    out = a.new_empty(a.shape[1], b.shape[1])
-    _backend(a, b).tall_gram(row_contiguous(a.detach()), row_contiguous(b.detach()), out, ids)
+    if out is None:
+        out = a.new_empty(a.shape[1], b.shape[1])
+    _backend(a, b, out).tall_gram(row_contiguous(a.detach()), row_contiguous(b.detach()), out, ids)
     return out
 
 

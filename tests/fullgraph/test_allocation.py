@@ -1,0 +1,107 @@
+"""The steady state: what a training step still takes of the allocator, counted by torch's profiler."""
+
+import pytest
+import torch
+from tests.fullgraph.graphs import CHANNELS, CLASSES
+from torch.profiler import ProfilerActivity, profile
+
+import graphbraid
+from graphbraid import Graph
+from graphbraid import nn as gnn
+from graphbraid.sparse_features import SparseFeatures
+from graphbraid.topology import Csc, coo_to_csc
+
+SEED_BYTES = 8  # a dropout mask's seed is drawn as a tensor of one number
+OPTIONS = {"norm": "layer", "dropout": 0.3}
+STACKS = {  # no kernel of these leaves anything behind
+    "gcn": lambda: gnn.GCN(CHANNELS, 16, CLASSES, 3, dropout=0.3),
+    "gcn, layer norm, elu": lambda: gnn.GCN(CHANNELS, 16, CLASSES, 3, act="elu", **OPTIONS),
+    "sage": lambda: gnn.GraphSAGE(CHANNELS, 16, CLASSES, 2, dropout=0.3),
+    "sage sum": lambda: gnn.GraphSAGE(CHANNELS, 16, CLASSES, 2, aggr="sum"),
+    "mlp": lambda: gnn.MLP(CHANNELS, 16, CLASSES, 2),
+}
+OTHERS = {  # these take vectors of a layer's width
+    "gin": lambda: gnn.GIN(CHANNELS, 16, CLASSES, 2),
+    "gat": lambda: gnn.GAT(CHANNELS, 16, CLASSES, 2, heads=2),
+    "gatv2": lambda: gnn.GATv2(CHANNELS, 16, CLASSES, 2, heads=2),
+}
+GRAPHS = ("plain", "weighted", "sparse", "columns first")
+
+
+def make_graph(num_nodes, kind):
+    draw = torch.Generator().manual_seed(0)
+    ends = torch.randint(num_nodes, (2, 6 * num_nodes), generator=draw)
+    csc, _ = coo_to_csc(*ends, num_nodes, num_nodes)
+    if kind == "weighted":
+        csc = Csc(csc.indptr, csc.indices, num_nodes, torch.rand(csc.num_edges, generator=draw))
+    x = torch.randn(num_nodes, CHANNELS, generator=draw)
+    if kind == "sparse":
+        x = SparseFeatures.from_dense(x * (x > 1.5))
+    elif kind == "columns first":
+        x = x.t().contiguous().t()
+    return Graph(csc=csc, x=x, splits={"train": torch.arange(0, num_nodes, 3)})
+
+
+def allocations(run):
+    """Bytes of each allocation that ``run`` makes on the CPU."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        run()
+    events = recorded.profiler.kineto_results.events()
+    return [e.nbytes() for e in events if e.name() == "[memory]" and e.nbytes() > 0]
+
+
+def steady(model, num_nodes, kind):
+    """Allocations of forward and backward once they have run a few times, and of a prediction."""
+    graph = make_graph(num_nodes, kind)
+    engine, grad = graphbraid.compile(model, graph), torch.ones(len(graph.split("train")), CLASSES)
+
+    def step():
+        model.zero_grad()
+        engine().backward(grad)
+
+    for _ in range(3):
+        step()
+        engine.predict()
+    return allocations(step), allocations(engine.predict)
+
+
+def test_what_is_allocated_is_counted():
+    assert allocations(lambda: torch.zeros(1000)) == [4000]
+
+
+@pytest.mark.parametrize("kind", GRAPHS)
+@pytest.mark.parametrize("name", STACKS)
+def test_a_step_allocates_nothing_but_its_seeds(name, kind):
+    torch.manual_seed(0)
+    model = STACKS[name]()
+    training, predicting = steady(model, 90, kind)
+    assert set(training) <= {SEED_BYTES}
+    assert len(training) <= model.num_layers - 1
+    assert predicting == []
+
+
+@pytest.mark.parametrize("kind", GRAPHS)
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_a_step_allocates_does_not_grow_with_the_graph(name, kind):
+    torch.manual_seed(0)
+    model = OTHERS[name]()
+    small, large = (steady(model, count, kind) for count in (90, 360))
+    assert small == large
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_an_optimizer_s_steps_take_no_gradients_anew(set_to_none):
+    torch.manual_seed(0)
+    model, graph = STACKS["gcn"](), make_graph(90, "plain")
+    engine, optimizer = graphbraid.compile(model, graph), torch.optim.Adam(model.parameters(), fused=True)
+    grad = torch.ones(len(graph.split("train")), CLASSES)
+
+    def step():
+        optimizer.zero_grad(set_to_none=set_to_none)
+        engine().backward(grad)
+        optimizer.step()
+
+    for _ in range(4):
+        step()
+    largest = max(4 * p.numel() for p in model.parameters())
+    assert max(allocations(step)) < largest
