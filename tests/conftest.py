@@ -1,8 +1,10 @@
 """Settings and fixtures that every test shares."""
 
 import os
+import shutil
 import signal
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -15,6 +17,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # The machines are shared and slow at times: a deadline per example would fail by chance.
 hypothesis.settings.register_profile("graphbraid", deadline=None, max_examples=60, derandomize=True)
 hypothesis.settings.load_profile("graphbraid")
+
+
+NOBODY = 65534
+"""The user that owns nothing."""
 
 
 def shared_data_folder() -> Path | None:
@@ -35,7 +41,7 @@ def shared_graph() -> Callable[[str], Path]:
             pytest.skip("no shared/data folder above the repository; set GRAPHBRAID_TEST_DATA")
         path = folder / f"{name}.npz"
         if not path.is_file():
-            pytest.skip(f"{path} is not there")
+            pytest.skip(f"{path} is not there; put the graph {name} into the folder of GRAPHBRAID_TEST_DATA")
         return path
 
     return find
@@ -46,3 +52,23 @@ def own_dataset_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep generated datasets of a test run out of the user's cache."""
     if "GRAPHBRAID_CACHE" not in os.environ:
         os.environ["GRAPHBRAID_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def read_only_folder() -> Iterator[Path]:
+    """A folder that this process may not write to. Root, who may write anywhere, is nobody meanwhile."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o555)
+    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    try:
+        if is_root:
+            os.seteuid(NOBODY)
+    except PermissionError:
+        pytest.skip("root may write anywhere, and may not become another user here: run as one")
+    try:
+        yield folder
+    finally:
+        if is_root:
+            os.seteuid(0)
+        folder.chmod(0o700)
+        shutil.rmtree(folder)

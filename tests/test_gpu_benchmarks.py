@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from benchmarks import gpu_collective, gpu_fullgraph, gpu_graphs, gpu_kernels, gpu_peers
+from tests.extras import NO_PYG
 
 ROOT = Path(__file__).parents[1]
 
@@ -17,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.mark.parametrize("with_pyg", [True, False])
 def test_the_table_s_contenders_have_one_loss(tmp_path, monkeypatch, capsys, with_pyg):
     if with_pyg:
-        pytest.importorskip("torch_geometric")
+        pytest.importorskip("torch_geometric", reason=NO_PYG)
     monkeypatch.setattr(gpu_peers, "has_pyg", lambda: with_pyg)
     out = tmp_path / "table.json"
     graphs = ["dense"] if with_pyg else ["dense", "sparse"]
@@ -86,7 +87,7 @@ def test_graphs_are_what_their_specs_say():
         assert torch.equal(gpu_graphs.make(name, spec).csc.indices, graph.csc.indices)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
 @pytest.mark.parametrize("module", ["gpu_collective", "gpu_fullgraph", "gpu_kernels"])
 def test_without_a_device_a_benchmark_says_what_to_do(module):
     done = subprocess.run(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from tests.datasets.helpers import assert_same_graph
+from tests.extras import NO_KERNELS
 
 from graphbraid import kernels
 from graphbraid.datasets import blockmodel
@@ -15,7 +16,7 @@ from graphbraid.errors import ConfigError
 
 SPEC = BlockModel(num_nodes=3_001, num_edges=40_000, num_classes=5, blocks_per_class=3, num_features=7)
 
-needs_kernels = pytest.mark.skipif(kernels.native() is None, reason="the compiled kernels are not in use")
+needs_kernels = pytest.mark.skipif(kernels.native() is None, reason=NO_KERNELS)
 
 
 def twin(spec, monkeypatch):

@@ -75,7 +75,9 @@ def resident_bytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="maps without a reservation on Linux only")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="needs Linux, which reserves no memory for a file"
+)
 def test_a_file_larger_than_memory_can_be_mapped(tmp_path):
     graph = small_graph()
     path = save_store(graph, tmp_path / "s")
@@ -88,14 +90,14 @@ def test_a_file_larger_than_memory_can_be_mapped(tmp_path):
         try:
             file.truncate(file.tell() + rows * width * 4)
         except OSError:
-            pytest.skip("this disk has no sparse files of this size")
+            pytest.skip("needs a file system with sparse files of 4 TiB, such as xfs; set TMPDIR")
     edit_manifest(
         path, lambda m: m["arrays"]["x"].update(shape=[rows, width], bytes=(path / "x.npy").stat().st_size)
     )
     try:
         mapped = open_store(path)
     except OSError as error:
-        pytest.skip(f"the address space is limited ({error})")
+        pytest.skip(f"needs 4 TiB of address space; see ulimit -v ({error})")
     assert float(mapped.x[4, -1]) == 0
 
 

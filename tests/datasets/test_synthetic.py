@@ -5,6 +5,7 @@ import time
 import pytest
 import torch
 from tests.datasets.helpers import assert_same_graph
+from tests.extras import NO_KERNELS
 
 from graphbraid import datasets, kernels
 from graphbraid.datasets import synthetic
@@ -47,7 +48,7 @@ def test_every_embedded_spec_aims_at_the_size_in_its_name():
     assert datasets.DEFAULT in datasets.EMBEDDED
 
 
-@pytest.mark.skipif(kernels.native() is None, reason="the time is promised for the compiled kernels")
+@pytest.mark.skipif(kernels.native() is None, reason=NO_KERNELS)
 def test_the_default_is_made_in_under_ten_seconds(cache):
     start = time.perf_counter()
     graph = datasets.load(datasets.DEFAULT)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.extras import NO_KERNELS
 
 from graphbraid import kernels
 
@@ -61,7 +62,7 @@ def measure(operation: str, num_edges: int = NUM_EDGES) -> dict[str, float]:
     return json.loads(done.stdout)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, whose /proc it reads")
 @pytest.mark.parametrize(
     ("operation", "bound"),
     [
@@ -77,5 +78,5 @@ def measure(operation: str, num_edges: int = NUM_EDGES) -> dict[str, float]:
 )
 def test_peak_memory_stays_below_a_multiple_of_the_edges(operation, bound):
     if kernels.native() is None:
-        pytest.skip("the reference twins promise no bound")
+        pytest.skip(NO_KERNELS)
     assert measure(operation)["ratio"] < bound

@@ -4,9 +4,10 @@ import itertools
 
 import pytest
 import torch
+from tests.extras import NO_PYG
 from torch import nn
 
-pytest.importorskip("torch_geometric")
+pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch_geometric.nn as pyg
 from tests.nn.cases import edge_index, graph_with_weights, without_stored_loops
 from tests.ops.graphs import (

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from tests.extras import NO_KERNELS
 from torch import Tensor
 
 from graphbraid import kernels
@@ -55,7 +56,7 @@ def compiled(request: pytest.FixtureRequest) -> Iterator[object]:
     """Each compiled variant this processor has, active while the test runs."""
     native = kernels.native()
     if native is None:
-        pytest.skip("GRAPHBRAID_KERNELS=reference, or no compiled kernels")
+        pytest.skip(NO_KERNELS)
     if reason := kernels.unsupported_reason(request.param):
         pytest.skip(reason)
     native.select(request.param)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tests.extras import NO_TRITON
 
 import graphbraid
 from graphbraid.errors import KernelError
@@ -46,7 +47,7 @@ def choose(monkeypatch):
 
 
 def test_cuda_tensors_get_the_triton_kernels_and_float64_the_twins(choose):
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", reason=NO_TRITON)
     assert choose() is importlib.import_module("graphbraid.ops.triton")
     assert choose(torch.float64) is reference
 
@@ -79,7 +80,7 @@ print("triton" in sys.modules)
 
 
 def test_every_twin_of_a_kernel_has_the_same_arguments():
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", reason=NO_TRITON)
     kernels = importlib.import_module("graphbraid.ops.triton")
     for name in kernels.__all__:
         code, twin = getattr(kernels, name).__code__, getattr(reference, name).__code__
@@ -88,7 +89,7 @@ def test_every_twin_of_a_kernel_has_the_same_arguments():
 
 @pytest.mark.parametrize("part", ["attention", "all else"])  # about equal work, for two workers
 def test_kernels_equal_their_twins_through_the_interpreter(part):
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", reason=NO_TRITON)
     files = sorted(
         path for path in TESTS.glob("test_*.py") if ("attention" in path.name) == (part == "attention")
     )
@@ -102,7 +103,7 @@ def test_kernels_equal_their_twins_through_the_interpreter(part):
 
 @pytest.mark.slow
 def test_every_kernel_compiles(tmp_path):
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", reason=NO_TRITON)
     oldest_with_bfloat16 = "80"
     command = [sys.executable, TESTS / "compile_kernels.py", oldest_with_bfloat16]
     done = run(command, TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))

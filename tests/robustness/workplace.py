@@ -149,7 +149,7 @@ class Workplace:
             text=True,
         )
         if done.returncode:
-            pytest.skip(f"may not mount: {done.stderr.strip()}")
+            pytest.skip(f"needs the right to mount (CAP_SYS_ADMIN): {done.stderr.strip()}")
         # Lazily: after a failed write torch keeps its file open as long as the error is referred to.
         self.finally_(lambda: subprocess.run(["umount", "--lazy", str(disk)], check=True))
         return disk

@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.extras import NO_KERNELS
 
 from graphbraid import kernels
 from graphbraid.sampling import rng
@@ -15,7 +16,7 @@ u64 = st.integers(0, 2**64 - 1)
 def native_or_skip():
     native = kernels.native()
     if native is None:
-        pytest.skip("compares with the compiled kernels, which are switched off")
+        pytest.skip(NO_KERNELS)
     return native
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.extras import NO_KERNELS
 from tests.sampling.graphs import power_law_csc, star_csc
 
 from graphbraid import kernels
@@ -31,7 +32,7 @@ def assert_same(got, expected):
 
 def epoch_of(csc, config, schedule, *, x=None, num_threads=1, depth=2, epoch=2, first=0, last=None):
     if kernels.native() is None:
-        pytest.skip("compares the compiled sampler with the reference; kernels are switched off")
+        pytest.skip(NO_KERNELS)
     pipeline = make_pipeline(csc, config, x, num_threads=num_threads, depth=depth)
     return list(pipeline.run(schedule, epoch, first, schedule.num_steps if last is None else last))
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.extras import NO_KERNELS
 
 from graphbraid import kernels
 from graphbraid.errors import ConfigError
@@ -28,7 +29,7 @@ def test_any_part_can_be_asked_for_alone(n, key, data):
 def test_python_and_cpp_permute_alike(n, key):
     native = kernels.native()
     if native is None:
-        pytest.skip("compares with the compiled kernels, which are switched off")
+        pytest.skip(NO_KERNELS)
     begin = max(0, n // 2 - 20)
     end = min(n, begin + 40)
     assert native.permuted(n, key, begin, end).tolist() == permuted(np.arange(begin, end), n, key).tolist()

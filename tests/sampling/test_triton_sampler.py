@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.extras import NO_TRITON
 
 import graphbraid
 
@@ -27,7 +28,7 @@ def run(command, **variables):
 
 
 def test_batches_equal_the_references_through_the_interpreter():
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", reason=NO_TRITON)
     # A process of its own: kernels are interpreted or compiled as triton is imported, and others import it.
     options = ["-q", "-m", "not gpu", "-p", "no:cacheprovider", "-p", "no:xdist"]
     command = [sys.executable, "-m", "pytest", *options, TESTS]
@@ -39,7 +40,7 @@ def test_batches_equal_the_references_through_the_interpreter():
 
 @pytest.mark.slow
 def test_every_kernel_compiles_and_none_fuses_multiply_and_add_in_float64(tmp_path):
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", reason=NO_TRITON)
     command = [sys.executable, TESTS / "compile_kernels.py", "90"]
     done = run(command, TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr

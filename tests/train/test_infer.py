@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.extras import NO_PEAK
 from tests.train.communities import Sage, community_graph
 
 from graphbraid import nn as gnn
@@ -211,7 +212,7 @@ print(peak() - before)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux's peak of resident memory")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason=NO_PEAK)
 def test_peak_memory_stays_within_the_budget() -> None:
     """One pass holds 3 x 61 MB of activations; with a budget of 32 MB it must do with about that."""
     env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}

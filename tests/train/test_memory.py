@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.extras import NO_PEAK
 
 TRAIN = """
 import json, resource, sys, torch
@@ -46,7 +47,7 @@ print(json.dumps([g.nbytes, peak - before]))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux's peak of resident memory")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason=NO_PEAK)
 @pytest.mark.parametrize("model", ["GraphSAGE", "GCN"])
 def test_training_adds_a_fifth_of_the_graph_and_a_constant_at_most(model: str, tmp_path: Path) -> None:
     """The constant: 96 MiB for batches under way, the model, and exact inference under its 16 MiB."""

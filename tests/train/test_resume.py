@@ -236,7 +236,10 @@ def test_full_disk_leaves_the_former_checkpoint_whole(
     assert result.test == whole.test
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux") or os.geteuid() != 0, reason="mounts a file system")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux") or os.geteuid() != 0,
+    reason="needs root on Linux, to mount a small disk",
+)
 def test_really_full_disk_leaves_the_former_checkpoint_whole(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -247,7 +250,7 @@ def test_really_full_disk_leaves_the_former_checkpoint_whole(tmp_path: Path) -> 
         text=True,
     )
     if mount.returncode:
-        pytest.skip(f"may not mount: {mount.stderr.strip()}")
+        pytest.skip(f"needs the right to mount (CAP_SYS_ADMIN): {mount.stderr.strip()}")
     try:
         graph = community_graph()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.extras import NO_TENSORBOARD
 from tests.train.communities import Sage, community_graph, new_model
 from torch import nn
 
@@ -340,7 +341,7 @@ def test_torch_settings_are_given_back() -> None:
 
 
 def test_tensorboard_events_are_written(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
+    pytest.importorskip("tensorboard", reason=NO_TENSORBOARD)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     graph = community_graph()

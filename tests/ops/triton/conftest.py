@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tests.extras import NO_TRITON
 from torch import Tensor
 
 from graphbraid.ops import reference
@@ -30,7 +31,7 @@ def device():
     """Where the kernels run."""
     if not INTERPRETED and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device; tests/ops/test_triton.py runs this on the CPU, interpreted")
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", reason=NO_TRITON)
     return torch.device("cpu" if INTERPRETED else "cuda")
 
 

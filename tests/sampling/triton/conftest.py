@@ -8,6 +8,7 @@ import os
 
 import pytest
 import torch
+from tests.extras import NO_TRITON
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -24,5 +25,5 @@ def device():
     """Where the kernels run."""
     if not INTERPRETED and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device; tests/sampling/test_triton_sampler.py runs this on the CPU")
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", reason=NO_TRITON)
     return torch.device("cpu" if INTERPRETED else "cuda")

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.extras import NO_TRITON
 from tests.sampling.graphs import power_law_csc
 
 from graphbraid.sampling import SamplerConfig, sample_batch
@@ -13,7 +14,7 @@ from graphbraid.sampling import SamplerConfig, sample_batch
 
 @pytest.fixture(scope="module")
 def bounds():
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", reason=NO_TRITON)
     return importlib.import_module("graphbraid.sampling.triton.bounds")
 
 

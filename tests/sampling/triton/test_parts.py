@@ -5,6 +5,7 @@ import importlib
 import numpy as np
 import pytest
 import torch
+from tests.extras import NO_TRITON
 
 from graphbraid.sampling import rng
 from graphbraid.sampling.schedule import permuted
@@ -12,7 +13,7 @@ from graphbraid.sampling.schedule import permuted
 
 @pytest.fixture(scope="module")
 def kernels(device):
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", reason=NO_TRITON)
     return importlib.import_module("tests.sampling.triton.part_kernels")
 
 
