@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 from tests.train.communities import Sage, community_graph, new_model
 
 from graphbraid.errors import ConfigError, DataError, ResourceError
-from graphbraid.train import Callback, Trainer, checkpoint
+from graphbraid.train import Callback, Trainer, checkpoint, optimizers
 from graphbraid.train.folder import RunFolder
 
 OPTIONS = {"epochs": 2, "batch_size": 100, "fanouts": (5, 5), "threads": 1, "test_at_end": False}
@@ -38,6 +37,25 @@ def test_checkpoint_holds_tensors_and_plain_values_only(run_dir: Path) -> None:
 def test_longer_run_continues(run_dir: Path) -> None:
     resume(run_dir, epochs=4, patience=50, workers=2)
     assert torch.load(run_dir / "checkpoints" / "last.pt")["progress"]["epoch"] == 4
+
+
+def test_a_run_goes_on_with_the_update_it_began_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint from before updates were one kernel, resumed, equals a run that never stopped."""
+    graph = community_graph()
+
+    def losses(folder: str, epochs: int, *, resume: bool = False) -> list[float]:
+        options = OPTIONS | {"epochs": epochs, "out_dir": tmp_path / folder, "resume": resume}
+        trainer = Trainer(new_model(graph), graph, **options)
+        trainer.fit()
+        return [row["train_loss"] for row in trainer.progress.history]
+
+    with monkeypatch.context() as older:
+        older.setattr(optimizers, "_can_fuse", lambda *_: False)
+        whole = losses("whole", 4)
+        losses("parts", 2)
+    saved = torch.load(tmp_path / "parts" / "checkpoints" / "last.pt")["optimizer"]
+    assert not saved["param_groups"][0]["fused"]
+    assert losses("parts", 4, resume=True) == whole
 
 
 class Flat(torch.nn.Linear):
@@ -168,12 +186,10 @@ def test_folder_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> Non
             Trainer(new_model(graph), graph, **OPTIONS, out_dir="/proc/graphbraid").fit()
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
-def test_read_only_folder_is_refused_at_once(tmp_path: Path) -> None:
+def test_read_only_folder_is_refused_at_once(read_only_folder: Path) -> None:
     graph = community_graph()
-    tmp_path.chmod(0o500)
     with pytest.raises(ResourceError, match="cannot write"):
-        Trainer(new_model(graph), graph, **OPTIONS, out_dir=tmp_path / "run").fit()
+        Trainer(new_model(graph), graph, **OPTIONS, out_dir=read_only_folder / "run").fit()
 
 
 def test_weights_are_taken_from_a_checkpoint(run_dir: Path) -> None:

@@ -23,6 +23,35 @@ def test_optimizer_by_name_gets_rate_and_decay(name: str) -> None:
     assert optimizer.param_groups[0].get("weight_decay", 0.0) == decay
 
 
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "adagrad", "nadam", "rprop"])
+def test_updates_are_one_kernel_where_pytorch_has_one(name: str) -> None:
+    optimizer = make_optimizer(TrainConfig(optimizer=name), model())
+    assert bool(optimizer.param_groups[0].get("fused")) == (name not in ("nadam", "rprop"))
+
+
+def test_parameters_that_are_no_floats_are_updated_one_by_one() -> None:
+    net = torch.nn.ParameterList([torch.nn.Parameter(torch.ones(3, dtype=torch.complex64))])
+    assert not make_optimizer(TrainConfig(optimizer="adam"), net).param_groups[0]["fused"]
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "adagrad"])
+def test_the_one_kernel_gives_the_numbers_of_the_many(name: str) -> None:
+    nets = [torch.nn.Sequential(torch.nn.Linear(3, 40), torch.nn.Linear(40, 2)) for _ in range(2)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    config = TrainConfig(optimizer=name, lr=0.05, weight_decay=0.01)
+    fused = make_optimizer(config, nets[0])
+    kind = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "adagrad": "Adagrad"}[name]
+    plain = getattr(torch.optim, kind)(nets[1].parameters(), lr=0.05, weight_decay=0.01)
+    for seed in range(20):
+        x = torch.randn(50, 3, generator=torch.Generator().manual_seed(seed))
+        for net, optimizer in zip(nets, (fused, plain), strict=True):
+            optimizer.zero_grad()
+            net(x).square().mean().backward()
+            optimizer.step()
+    for ours, theirs in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
 def test_optimizer_by_function_and_instance() -> None:
     net = model()
     made = make_optimizer(TrainConfig(optimizer=lambda p: torch.optim.SGD(p, lr=0.2, momentum=0.9)), net)

@@ -16,6 +16,8 @@ from graphbraid.train.config import TrainConfig
 # Those need a closure, sparse gradients or other care that a trainer of dense models does not take.
 _UNFIT = frozenset({"optimizer", "lbfgs", "sparseadam"})
 PER_STEP = frozenset({"cosine", "linear", "onecycle"})
+# What PyTorch has one kernel for, and where.
+_FUSED = {"adam": ("cpu", "cuda"), "adamw": ("cpu", "cuda"), "sgd": ("cpu", "cuda"), "adagrad": ("cpu",)}
 SCHEDULERS = (*sorted(PER_STEP), "plateau")
 
 
@@ -58,7 +60,15 @@ def _named_optimizer(name: str, params: list[nn.Parameter], config: TrainConfig)
     options: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay}
     if config.weight_decay and "weight_decay" not in takes:
         raise ConfigError(f"optimizer={name!r} has no weight_decay; got weight_decay={config.weight_decay}.")
+    if "fused" in takes and _can_fuse(name.lower(), params):
+        options["fused"] = True
     return kind(params, **{key: value for key, value in options.items() if key in takes})
+
+
+def _can_fuse(name: str, params: Iterable[nn.Parameter]) -> bool:
+    """Whether PyTorch has the whole update as one kernel for these parameters; all must be of one kind."""
+    devices = _FUSED.get(name, ())
+    return all(p.is_floating_point() and p.device.type in devices for p in params)
 
 
 def _checked_ready(optimizer: Optimizer, params: Iterable[nn.Parameter]) -> Optimizer:
