@@ -13,10 +13,10 @@ from tests.ops.graphs import square
 import graphbraid
 from graphbraid import Graph, SparseFeatures, kernels
 from graphbraid.fullgraph import ALL, Engine, locality_reference
-from graphbraid.fullgraph.facts import Rates
 from graphbraid.fullgraph.levels import everything, reach, towards
 from graphbraid.fullgraph.locality import cached_share, community_order
 from graphbraid.fullgraph.symmetry import with_shared_transpose
+from graphbraid.ops.rates import Rates
 from graphbraid.topology import Csc, coo_to_csc
 
 GROUPS, SIZE, CHANNELS, CLASSES = 12, 10, 12, 5

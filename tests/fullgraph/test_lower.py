@@ -10,10 +10,11 @@ from torch import nn
 
 from graphbraid import nn as gnn
 from graphbraid.fullgraph import lower
-from graphbraid.fullgraph.facts import Rates, facts_of
+from graphbraid.fullgraph.facts import facts_of
 from graphbraid.fullgraph.levels import reach, towards
 from graphbraid.fullgraph.program import INPUT, Add, Adjacency, Aggregate, Epilogue, Linear, Program
 from graphbraid.fullgraph.recognise import read_model
+from graphbraid.ops.rates import Rates
 
 
 def facts(graph, num_steps=2, **changes):

@@ -5,11 +5,12 @@ import json
 import math
 
 import pytest
+from tests.extras import NO_KERNELS
 from tests.fullgraph.fake_device import FakeDevice
 
 from graphbraid import kernels
 from graphbraid.fullgraph import measure
-from graphbraid.fullgraph.facts import Rates
+from graphbraid.ops.rates import Rates
 
 QUICK = Rates(multiply_flops=1e11, row_bytes=1e10, stream_bytes=2e10, sparse_values=5e8)
 
@@ -17,7 +18,7 @@ QUICK = Rates(multiply_flops=1e11, row_bytes=1e10, stream_bytes=2e10, sparse_val
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch, tmp_path):
     if kernels.native() is None:
-        pytest.skip("without compiled kernels typical rates are taken")
+        pytest.skip(NO_KERNELS)
     monkeypatch.setenv("GRAPHBRAID_CACHE", str(tmp_path))
     measure.machine_rates.cache_clear()
     yield

@@ -10,9 +10,9 @@ from tests.ops.test_spmm import COEFFICIENTS, arguments
 
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import Engine
-from graphbraid.fullgraph.facts import Rates
 from graphbraid.fullgraph.spmm_choice import OURS, SPARSE, VARIABLE, PickedMap, Picker, csr_of, multiply
 from graphbraid.ops.aggregation import Aggregation
+from graphbraid.ops.rates import Rates
 
 
 def aggregation_of(csc, wanted):

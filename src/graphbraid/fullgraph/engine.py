@@ -13,7 +13,7 @@ from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.fullgraph import lower
 from graphbraid.fullgraph.device import HOST, Device, device_for
 from graphbraid.fullgraph.executor import Executor
-from graphbraid.fullgraph.facts import Facts, Rates, facts_of
+from graphbraid.fullgraph.facts import Facts, facts_of
 from graphbraid.fullgraph.lending import Lender, copied
 from graphbraid.fullgraph.levels import Reach, Step, copied_bytes, everything, reach, towards, whole_graph
 from graphbraid.fullgraph.locality import LOCALITY_BYTES, cache_for_rows, choose_order, feature_copies
@@ -24,6 +24,7 @@ from graphbraid.fullgraph.recognise import read_model
 from graphbraid.fullgraph.replay import ReplayingExecutor
 from graphbraid.fullgraph.symmetry import with_shared_transpose
 from graphbraid.graph import Graph
+from graphbraid.ops.rates import Rates
 from graphbraid.topology import check_ids
 
 ALL = frozenset({*lower.PASSES, "prune", "symmetry", "locality"})

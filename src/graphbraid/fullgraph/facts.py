@@ -1,4 +1,4 @@
-"""What lowering weighs: the sizes of the graph and its levels, and this machine's rates."""
+"""What lowering weighs: the sizes of the graph and its levels, and a machine's rates."""
 
 from __future__ import annotations
 
@@ -9,28 +9,8 @@ import torch
 from torch import Tensor
 
 from graphbraid.graph import Graph
+from graphbraid.ops.rates import Rates
 from graphbraid.sparse_features import SparseFeatures
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rates:
-    """What a machine does in a second; only the ratios decide."""
-
-    multiply_flops: float = 1.5e11
-    """Of a float32 matrix product with a weight."""
-    row_bytes: float = 1.2e10
-    """Reading rows at random, as an aggregation does."""
-    cached_row_bytes: float = 6e10
-    """Reading rows at random out of the processor's cache."""
-    stream_bytes: float = 1.5e10
-    """Reading or writing in sequence."""
-    sparse_values: float = 4e8
-    """Stored values a second times one vector of columns (16): sparse features times a weight."""
-
-    @property
-    def gamma(self) -> float:
-        """Multiplications a second along the sparse input path over those along the dense (Morphling)."""
-        return self.sparse_values * 16 * 2 / self.multiply_flops
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,17 +34,15 @@ class Facts:
 
     def aggregate_seconds(self, step: int, width: int) -> float:
         """Time of an aggregation over the edges of a step."""
-        return 4.0 * self.edges[step] * width / self.rates.row_bytes
+        return self.rates.aggregate_seconds(self.edges[step], width)
 
     def multiply_seconds(self, rows: int, depth: int, width: int) -> float:
-        """Time of a dense product: its arithmetic or its rows, whichever takes longer."""
-        arithmetic = 2.0 * rows * depth * width / self.rates.multiply_flops
-        return max(arithmetic, 4.0 * rows * (depth + width) / self.rates.stream_bytes)
+        """Time of a dense product."""
+        return self.rates.multiply_seconds(rows, depth, width)
 
     def sparse_seconds(self, rows: int, width: int) -> float:
         """Time of the features' product with a weight along the sparse path."""
-        vectors = (width + 15) // 16
-        return rows * self.in_channels * self.density * vectors / self.rates.sparse_values
+        return self.rates.sparse_seconds(rows * self.in_channels * self.density, width)
 
 
 def facts_of(

@@ -17,10 +17,10 @@ from graphbraid import kernels
 from graphbraid.errors import ResourceError
 from graphbraid.files import atomic_write, cache_folder
 from graphbraid.fullgraph.device import HOST, Device
-from graphbraid.fullgraph.facts import Rates
 from graphbraid.fullgraph.kernels import SparseInput
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.dense import tall_gram, tall_product
+from graphbraid.ops.rates import Rates
 from graphbraid.sparse_features import SparseFeatures
 from graphbraid.topology import Csc
 

@@ -10,14 +10,12 @@ from torch.autograd.function import once_differentiable
 
 from graphbraid.ops.aggregation import Aggregation, row_contiguous
 from graphbraid.ops.dense import tall_gram, tall_product
+from graphbraid.ops.rates import Rates
 from graphbraid.ops.sparse_linear import sparse_linear
 from graphbraid.ops.spmm import aggregate
 from graphbraid.sparse_features import SparseFeatures
 
-# What the cost model in `narrows` weighs against each other. Only the ratio matters; it is that of the two
-# machines in docs/results.md within a factor of two, and a wrong choice near the tie costs little.
-_FLOPS_PER_SECOND = 1.2e11
-_BYTES_PER_SECOND = 1.2e10
+_RATES = Rates()
 
 
 def aggregate_linear(
@@ -66,8 +64,8 @@ def narrows(how: Aggregation, in_channels: int, out_channels: int, *, grad_x: bo
     """
 
     def seconds(width: int, rows: int, aggregations: int, products: int) -> float:
-        gemm = 2.0 * rows * in_channels * out_channels * products / _FLOPS_PER_SECOND
-        return gemm + 4.0 * how.csc.num_edges * width * aggregations / _BYTES_PER_SECOND
+        multiplying = products * _RATES.multiply_seconds(rows, in_channels, out_channels)
+        return multiplying + aggregations * _RATES.aggregate_seconds(how.csc.num_edges, width)
 
     training = torch.is_grad_enabled()
     products = 1 + training + (training and grad_x)

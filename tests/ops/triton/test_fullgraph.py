@@ -10,8 +10,8 @@ from tests.fullgraph.test_engine import MODELS, gradients, loss_of
 
 from graphbraid.fullgraph import Engine
 from graphbraid.fullgraph.device import NotRecordedError
-from graphbraid.fullgraph.facts import Rates
 from graphbraid.fullgraph.spmm_choice import OURS, VARIABLE
+from graphbraid.ops.rates import Rates
 
 
 class NotRecording(FakeDevice):
