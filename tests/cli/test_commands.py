@@ -65,6 +65,17 @@ def test_train_shows_plan_epochs_stages_and_test_accuracy(graphbraid, store, tmp
     assert str(tmp_path / "run") in done.stderr
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_train_says_once_why_a_model_is_not_compiled(graphbraid, store, tmp_path, precision):
+    arguments = ("--hidden", 8, "--mode", "full", "--epochs", 2, "--precision", precision)
+    done = graphbraid("train", "--data", store, "--out", tmp_path / "run", *arguments)
+    assert done.exit_code == 0, done.stderr
+    said = done.stderr.count("uncompiled  precision bfloat16 runs under autocast")
+    assert said == done.stderr.count("uncompiled") == (precision == "bfloat16")
+    if said:
+        assert done.stderr.index("uncompiled") < done.stderr.index("val accuracy")
+
+
 @pytest.mark.parametrize("model", ["gcn", "sage", "gin", "gat", "gatv2", "mlp"])
 @pytest.mark.parametrize("mode", ["sampled", "full"])
 def test_every_model_trains_and_predicts(graphbraid, store, tmp_path, model, mode):

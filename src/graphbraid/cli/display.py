@@ -83,7 +83,9 @@ class EpochLines(Callback):
         self._task: TaskID | None = None
 
     def on_fit_start(self, trainer: Trainer) -> None:
-        """Show the bar."""
+        """Say what a reader would not expect, then show the bar."""
+        if trainer.uncompiled_reason:
+            self._print(f"[yellow]uncompiled[/]  {escape(trainer.uncompiled_reason)}")
         if trainer.progress.global_step:
             self._console.print(
                 f"[green]resumed[/] at epoch {trainer.progress.epoch}, step {trainer.progress.step}"
