@@ -18,10 +18,13 @@ STACKS = {  # no kernel of these leaves anything behind
     "gcn, layer norm, elu": lambda: gnn.GCN(CHANNELS, 16, CLASSES, 3, act="elu", **OPTIONS),
     "sage": lambda: gnn.GraphSAGE(CHANNELS, 16, CLASSES, 2, dropout=0.3),
     "sage sum": lambda: gnn.GraphSAGE(CHANNELS, 16, CLASSES, 2, aggr="sum"),
+    "sage max": lambda: gnn.GraphSAGE(CHANNELS, 16, CLASSES, 2, aggr="max", project=True),
     "mlp": lambda: gnn.MLP(CHANNELS, 16, CLASSES, 2),
 }
 OTHERS = {  # these take vectors of a layer's width
     "gin": lambda: gnn.GIN(CHANNELS, 16, CLASSES, 2),
+    "gin, learned eps": lambda: gnn.GIN(CHANNELS, 16, CLASSES, 2, train_eps=True),
+    "sage, rows of length 1": lambda: gnn.GraphSAGE(CHANNELS, 16, CLASSES, 2, normalize=True),
     "gat": lambda: gnn.GAT(CHANNELS, 16, CLASSES, 2, heads=2),
     "gatv2": lambda: gnn.GATv2(CHANNELS, 16, CLASSES, 2, heads=2),
 }

@@ -15,12 +15,21 @@ from graphbraid import nn as gnn
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.fullgraph import ALL, Engine, Uncompiled, estimated_bytes
 from graphbraid.fullgraph.device import HOST, NotRecordedError
-from graphbraid.fullgraph.facts import Rates
 from graphbraid.fullgraph.levels import reach, towards
 from graphbraid.fullgraph.placement import Placement
 from graphbraid.graph import SparseFeatures
+from graphbraid.ops.rates import Rates
 
-RECORDED = ("gcn", "sage", "mlp", "gin", "gat", "gatv2")
+RECORDED = (
+    "gcn",
+    "sage",
+    "sage projected max, rows of length 1",
+    "mlp",
+    "gin",
+    "gin, learned eps",
+    "gat",
+    "gatv2",
+)
 OTHERS = ("gin", "gat", "gatv2", "batch norm, gelu")  # some of their operations may run through autograd
 GRAPHS = {
     "directed": {},
@@ -70,7 +79,13 @@ def poison(graph):
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [*product(("gcn", "sage"), GRAPHS), *zip((*OTHERS, "mlp"), GRAPHS, strict=True)]
+    ("name", "kind"),
+    [
+        *product(("gcn", "sage"), GRAPHS),
+        *zip((*OTHERS, "mlp"), GRAPHS, strict=True),
+        ("sage projected max, rows of length 1", "directed"),
+        ("gin, learned eps", "undirected"),
+    ],
 )
 def test_trains_as_on_the_host_without_reading_the_host(name, kind):
     graph, device = make_graph(**GRAPHS[kind]), FakeDevice()
@@ -257,7 +272,7 @@ def test_a_model_elsewhere_is_named():
 
 
 def test_a_model_that_cannot_be_lowered_runs_on_a_device_too():
-    graph, model = make_graph(), gnn.GraphSAGE(CHANNELS, 8, CLASSES, 2, aggr="max")
+    graph, model = make_graph(), gnn.GAT(CHANNELS, 8, CLASSES, 2, row_dropout=0.1)
     engine = graphbraid.compile(model, graph, device=FakeDevice())
     assert isinstance(engine, Uncompiled)
     F.cross_entropy(engine(), graph.y[graph.split("train")]).backward()

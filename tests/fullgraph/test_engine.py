@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.extras import NO_PYG
 from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
 from torch import nn
 
@@ -13,8 +14,8 @@ from graphbraid import Graph
 from graphbraid import nn as gnn
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.fullgraph import ALL, Engine, Uncompiled
-from graphbraid.fullgraph.facts import Rates
 from graphbraid.hardware import Hardware
+from graphbraid.ops.rates import Rates
 from graphbraid.topology import Csc
 
 MODELS = {
@@ -26,7 +27,14 @@ MODELS = {
     "sage sum without root": lambda **o: gnn.GraphSAGE(
         CHANNELS, 16, CLASSES, 2, aggr="sum", root_weight=False, **o
     ),
+    "sage max": lambda **o: gnn.GraphSAGE(CHANNELS, 16, CLASSES, 3, aggr="max", **o),
+    "sage projected": lambda **o: gnn.GraphSAGE(CHANNELS, 16, CLASSES, 2, project=True, **o),
+    "sage projected max, rows of length 1": lambda **o: gnn.GraphSAGE(
+        CHANNELS, 16, CLASSES, 2, project=True, aggr="max", normalize=True, **o
+    ),
+    "sage, rows of length 1": lambda **o: gnn.GraphSAGE(CHANNELS, 16, CLASSES, 3, normalize=True, **o),
     "gin": lambda **o: gnn.GIN(CHANNELS, 16, CLASSES, 2, eps=0.3, **o),
+    "gin, learned eps": lambda **o: gnn.GIN(CHANNELS, 16, CLASSES, 3, eps=0.3, train_eps=True, **o),
     "gat": lambda **o: gnn.GAT(CHANNELS, 16, CLASSES, 2, heads=4, **o),
     "gat residual": lambda **o: gnn.GAT(CHANNELS, 16, CLASSES, 2, heads=2, out_heads=3, residual=True, **o),
     "gatv2": lambda **o: gnn.GATv2(CHANNELS, 16, CLASSES, 3, heads=2, **o),
@@ -170,6 +178,13 @@ class PygNet(nn.Module):
         return self.convs[-1](x, edge_index)
 
 
+class WeightedNet(PygNet):
+    def forward(self, x, edge_index, edge_weight=None):
+        for conv in self.convs[:-1]:
+            x = F.relu(conv(x, edge_index, edge_weight))
+        return self.convs[-1](x, edge_index, edge_weight=edge_weight)
+
+
 class Residual(PygNet):
     def forward(self, x, edge_index):
         first = F.relu(self.convs[0](x, edge_index))
@@ -180,7 +195,7 @@ class Residual(PygNet):
 @pytest.mark.parametrize("kind", ["gcn", "sage", "gat"])
 @pytest.mark.parametrize("passes", [ALL, set()], ids=["all passes", "no passes"])
 def test_an_addition_across_layers_takes_the_later_layer_s_nodes(kind, passes):
-    pytest.importorskip("torch_geometric")
+    pytest.importorskip("torch_geometric", reason=NO_PYG)
     graph = make_graph()
     torch.manual_seed(1)
     model = Residual(pyg_layers()[kind])
@@ -200,7 +215,16 @@ def pyg_layers():
     return {
         "gcn": lambda i, o: GCNConv(i, o, cached=True),
         "sage": SAGEConv,
+        "gcn, edge weights": GCNConv,
+        "gcn, edge weights, plain sum": lambda i, o: GCNConv(i, o, normalize=False),
+        "sage max": lambda i, o: SAGEConv(i, o, aggr="max"),
+        "sage projected": lambda i, o: SAGEConv(i, o, project=True),
+        "sage projected max": lambda i, o: SAGEConv(i, o, project=True, aggr="max", root_weight=False),
+        "sage, rows of length 1": lambda i, o: SAGEConv(i, o, normalize=True),
         "gin": lambda i, o: GINConv(nn.Sequential(nn.Linear(i, o), nn.ReLU(), nn.Linear(o, o))),
+        "gin, learned eps": lambda i, o: GINConv(
+            nn.Sequential(nn.Linear(i, o), nn.ReLU(), nn.Linear(o, o)), eps=0.2, train_eps=True
+        ),
         "gat": lambda i, o: GATConv(i, o, heads=4, concat=False),
         "gatv2": lambda i, o: GATv2Conv(i, o, heads=2, concat=False),
     }
@@ -208,18 +232,21 @@ def pyg_layers():
 
 def pyg_losses(kind, graph, how, *, epochs=20):
     """Losses of a PyG stack trained with Adam: compiled, by PyG in float32, or by PyG in float64."""
-    edge_index = torch.stack([graph.csc.indices.long(), graph.csc.destinations().long()])
+    edges = [torch.stack([graph.csc.indices.long(), graph.csc.destinations().long()])]
     torch.manual_seed(3)
-    model, x = PygNet(pyg_layers()[kind]), graph.x
+    model, x = (WeightedNet if "edge weights" in kind else PygNet)(pyg_layers()[kind]), graph.x
+    if "edge weights" in kind:
+        edges.append(graph.csc.weight)
     if how == "float64":
         model, x = model.double(), x.double()
+        edges[1:] = [weight.double() for weight in edges[1:]]
     engine = graphbraid.compile(model, graph) if how == "compiled" else None
     assert not isinstance(engine, Uncompiled), engine.explain()
     optimizer = torch.optim.Adam(model.parameters(), 0.002)
     losses = []
     for _ in range(epochs):
         optimizer.zero_grad()
-        outputs = engine() if engine else model(x, edge_index)[graph.split("train")]
+        outputs = engine() if engine else model(x, *edges)[graph.split("train")]
         loss = loss_of(outputs, graph)
         loss.backward()
         optimizer.step()
@@ -227,10 +254,26 @@ def pyg_losses(kind, graph, how, *, epochs=20):
     return torch.tensor(losses, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("kind", ["gcn", "sage", "gin", "gat", "gatv2"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "gcn",
+        "gcn, edge weights",
+        "gcn, edge weights, plain sum",
+        "sage",
+        "sage max",
+        "sage projected",
+        "sage projected max",
+        "sage, rows of length 1",
+        "gin",
+        "gin, learned eps",
+        "gat",
+        "gatv2",
+    ],
+)
 def test_a_pyg_stack_trains_as_it_does_uncompiled_for_twenty_epochs(kind):
-    pytest.importorskip("torch_geometric")
-    graph = make_graph(symmetric=True)
+    pytest.importorskip("torch_geometric", reason=NO_PYG)
+    graph = make_graph(symmetric=True, weighted="edge weights" in kind)
     exact = pyg_losses(kind, graph, "float64")
     compiled, plain = (
         ((pyg_losses(kind, graph, how) - exact) / exact).abs() for how in ("compiled", "float32")
@@ -242,7 +285,7 @@ def test_a_pyg_stack_trains_as_it_does_uncompiled_for_twenty_epochs(kind):
 
 
 def test_a_pyg_stack_s_dropout_is_seen_whatever_mode_the_model_is_in():
-    pytest.importorskip("torch_geometric")
+    pytest.importorskip("torch_geometric", reason=NO_PYG)
     graph, model = make_graph(), PygNet(pyg_layers()["gcn"], dropout=0.5)
     model.eval()
     assert "dropout 0.5" in graphbraid.compile(model, graph).explain()
@@ -287,27 +330,49 @@ def test_explain_names_each_decision_and_the_arena():
         assert name.replace("_", " ") in text, text
 
 
-@pytest.mark.parametrize(
-    ("model", "part", "reason"),
-    [
-        (lambda: gnn.GraphSAGE(CHANNELS, 8, CLASSES, 2, aggr="max"), "convs.0", "aggr='max'"),
-        (lambda: gnn.GIN(CHANNELS, 8, CLASSES, 2, train_eps=True), "convs.0", "train_eps"),
-        (lambda: gnn.GraphSAGE(CHANNELS, 8, CLASSES, 2, normalize=True), "convs.0", "normalize"),
-        (lambda: gnn.GAT(CHANNELS, 8, CLASSES, 2, row_dropout=0.1), "convs.0", "row_dropout"),
-    ],
-)
-def test_what_cannot_be_lowered_runs_uncompiled_and_says_why(model, part, reason):
+def test_what_cannot_be_lowered_runs_uncompiled_and_says_why():
     graph = make_graph()
     torch.manual_seed(0)
-    model = model()
+    model = gnn.GAT(CHANNELS, 8, CLASSES, 2, row_dropout=0.1)
     engine = graphbraid.compile(model, graph)
     assert isinstance(engine, Uncompiled)
-    assert part in engine.explain()
-    assert reason in engine.explain()
+    assert "convs.0: GATConv with row_dropout has no lowered form" in engine.explain()
     model.eval()
     expected = model(graph.x, graph.csc)
     torch.testing.assert_close(engine(), expected[graph.split("train")])
     torch.testing.assert_close(engine.predict(), expected)
+
+
+def test_a_model_without_lowered_form_gets_the_graph_s_weights_too():
+    pytest.importorskip("torch_geometric", reason=NO_PYG)
+    graph, net = make_graph(weighted=True), type("Odd", (WeightedNet,), {})
+    net.forward = lambda self, x, e, edge_weight=None: WeightedNet.forward(self, x, e, edge_weight).sin()
+    model = net(pyg_layers()["gcn, edge weights"])
+    engine = graphbraid.compile(model, graph)
+    assert isinstance(engine, Uncompiled)
+    edge_index = torch.stack([graph.csc.indices.long(), graph.csc.destinations().long()])
+    expected = model(graph.x, edge_index, graph.csc.weight)
+    torch.testing.assert_close(engine.predict(), expected.detach())
+    assert not torch.allclose(expected, model(graph.x, edge_index), atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("layer", "options", "reason"),
+    [
+        ("SAGEConv", {"aggr": "median"}, "SAGEConv with aggr='median'"),
+        ("SAGEConv", {"aggr": ["mean", "max"]}, "SAGEConv with aggr="),
+        ("GATConv", {"edge_dim": 3}, "GATConv with edge features"),
+        ("GATv2Conv", {"edge_dim": 3}, "GATv2Conv with edge features"),
+        ("GraphConv", {}, "no operation stands for GraphConv"),
+    ],
+)
+def test_an_option_without_lowered_form_is_named_with_its_layer(layer, options, reason):
+    layers = pytest.importorskip("torch_geometric.nn", reason=NO_PYG)
+    model = PygNet(lambda i, o: getattr(layers, layer)(i, o, **options))
+    engine = graphbraid.compile(model, make_graph())
+    assert isinstance(engine, Uncompiled)
+    assert "convs.0" in engine.explain()
+    assert reason in engine.explain()
 
 
 @pytest.mark.parametrize(
@@ -317,10 +382,12 @@ def test_what_cannot_be_lowered_runs_uncompiled_and_says_why(model, part, reason
         (lambda self, x, e: self.convs[0](x, e.flip(0)), "flip"),
         (lambda self, x, e: x if x.sum() > 0 else -x, "cannot be traced"),
         (lambda self, x, e: F.leaky_relu(self.convs[0](x, e), 0.3), "leaky_relu"),
+        (lambda self, x, e, edge_attr=None: self.convs[0](x, e, edge_attr), "convs.0: it takes more than"),
+        (lambda self, x, e, edge_weight=None: self.convs[0](x, e, edge_weight.relu()), "relu"),
     ],
 )
 def test_a_forward_that_cannot_be_read_is_named(forward, reason):
-    pytest.importorskip("torch_geometric")
+    pytest.importorskip("torch_geometric", reason=NO_PYG)
     model = type("Odd", (PygNet,), {"forward": forward})(pyg_layers()["gcn"])
     engine = graphbraid.compile(model, make_graph())
     assert isinstance(engine, Uncompiled)

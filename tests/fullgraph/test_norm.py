@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.extras import NO_KERNELS, NO_PYG
 from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
 from torch import nn
 from torch.nn.utils import parametrize
@@ -34,7 +35,7 @@ from graphbraid.fullgraph.program import (
 from graphbraid.graph import Graph
 from graphbraid.topology import Csc
 
-pyg = pytest.importorskip("torch_geometric.nn")
+pyg = pytest.importorskip("torch_geometric.nn", reason=NO_PYG)
 HIDDEN = 16
 
 NORMS = {
@@ -314,7 +315,7 @@ def new_matrices_of_a_step(model, graph):
 
 @pytest.mark.parametrize("how", ["stack", "residual", "added"])
 @pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.skipif(kernels.active().variant == "reference", reason="the twins make matrices")
+@pytest.mark.skipif(kernels.active().variant == "reference", reason=NO_KERNELS)
 def test_a_step_makes_no_matrix_with_a_row_per_node(norm, how):
     assert new_matrices_of_a_step(seeded(Net, NORMS[norm], how), make_graph()) == []
 

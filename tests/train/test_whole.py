@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.extras import NO_PYG
 from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
 from torch import nn
 
@@ -46,7 +47,7 @@ def test_what_the_trainer_adds_to_a_step_stays(monkeypatch, options):
 @pytest.mark.parametrize(
     ("model", "options", "reason"),
     [
-        (lambda: gnn.GraphSAGE(CHANNELS, 8, CLASSES, 2, aggr="max"), {}, "aggr='max'"),
+        (lambda: gnn.GAT(CHANNELS, 8, CLASSES, 2, row_dropout=0.2), {}, "convs.0: GATConv with row_dropout"),
         (lambda: gnn.GCN(CHANNELS, 8, CLASSES, 2), {"precision": "bfloat16"}, "bfloat16"),
     ],
 )
@@ -55,6 +56,30 @@ def test_what_is_not_compiled_trains_and_says_why(model, options, reason):
     trainer.fit()
     assert trainer.runner.engine is None
     assert reason in trainer.uncompiled_reason
+
+
+def test_a_model_that_takes_edge_weights_is_compiled(monkeypatch):
+    pyg = pytest.importorskip("torch_geometric.nn", reason=NO_PYG)
+
+    class Weighted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = pyg.GCNConv(CHANNELS, 16), pyg.GCNConv(16, CLASSES)
+
+        def forward(self, x, edge_index, edge_weight=None):
+            return self.second(self.first(x, edge_index, edge_weight).relu(), edge_index, edge_weight)
+
+    def trained():
+        torch.manual_seed(0)
+        trainer = Trainer(Weighted(), make_graph(weighted=True), mode="full", epochs=8, eval_every=0)
+        return trainer, losses(trainer)
+
+    compiled, first = trained()
+    assert compiled.runner.engine is not None, compiled.uncompiled_reason
+    monkeypatch.setattr("graphbraid.train.fit.compile_for", lambda *_: (None, "switched off"))
+    plain, second = trained()
+    assert second == pytest.approx(first, rel=1e-5)
+    assert plain.evaluate("test") == pytest.approx(compiled.evaluate("test"), rel=1e-4)
 
 
 def test_a_lazily_built_model_is_compiled_after_its_first_run():
@@ -68,7 +93,7 @@ def test_a_lazily_built_model_is_compiled_after_its_first_run():
         def forward(self, x, edge_index):
             return self.conv(x, edge_index)
 
-    pytest.importorskip("torch_geometric")
+    pytest.importorskip("torch_geometric", reason=NO_PYG)
     trainer = Trainer(Lazy(), make_graph(), mode="full", epochs=2, eval_every=0)
     trainer.fit()
     assert trainer.runner.engine is not None
@@ -85,7 +110,7 @@ def test_auto_chooses_by_the_free_memory(monkeypatch, free, mode, words):
     assert words in trainer.mode_reason
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="auto would be the CUDA device")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
 def test_the_device_of_a_configuration_is_the_engine_s():
     assert whole.device_named("auto") is whole.device_named("cpu") is HOST
     with pytest.raises(ConfigError, match="'cuda:1' is not here"):
@@ -93,7 +118,7 @@ def test_the_device_of_a_configuration_is_the_engine_s():
 
 
 def test_auto_samples_what_cannot_be_lowered():
-    model = gnn.GraphSAGE(CHANNELS, 8, CLASSES, 2, aggr="max")
+    model = gnn.GAT(CHANNELS, 8, CLASSES, 2, row_dropout=0.1)
     trainer = Trainer(model, make_graph(), mode="auto")
     assert trainer.config.mode == "sampled"
     assert "no lowered form" in trainer.mode_reason

@@ -7,6 +7,8 @@ from typing import Any
 
 from graphbraid.fullgraph import kernels
 from graphbraid.fullgraph.plan import Plan
+from graphbraid.fullgraph.planned_max import backward_maximum
+from graphbraid.fullgraph.planned_rows import backward_scale, backward_unit_rows
 from graphbraid.fullgraph.program import (
     INPUT,
     Add,
@@ -14,10 +16,13 @@ from graphbraid.fullgraph.program import (
     Attention,
     Epilogue,
     Linear,
+    Maximum,
     Module,
     Normalise,
     Op,
     Own,
+    Scale,
+    UnitRows,
 )
 from graphbraid.fullgraph.rows import Read, Rows, add, copy, tensor_of
 from graphbraid.ops.dense import tall_gram, tall_product
@@ -151,4 +156,7 @@ _PLANS: dict[type[Op], Callable[[Plan, Any], None]] = {
     Normalise: _normalise,
     Attention: _attention,
     Module: _module,
+    Maximum: backward_maximum,
+    Scale: backward_scale,
+    UnitRows: backward_unit_rows,
 }

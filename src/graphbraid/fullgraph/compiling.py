@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -14,7 +15,7 @@ from graphbraid.fullgraph.executor import Executor
 from graphbraid.fullgraph.levels import whole_graph
 from graphbraid.fullgraph.locality import LOCALITY_BYTES
 from graphbraid.fullgraph.placement import WORKSPACE_BYTES, Sizes, on_place
-from graphbraid.fullgraph.recognise import NotLoweredError, read_model
+from graphbraid.fullgraph.recognise import EDGE_WEIGHT, NotLoweredError, read_model
 from graphbraid.graph import Graph
 
 
@@ -82,9 +83,8 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
 
     Args:
         model: of :mod:`graphbraid.nn`, or a stack of PyG's GCN, SAGE, GIN, GAT or GATv2 layers called as
-            ``model(x,
-            edge_index)``. Its parameters stay its own. Any other model runs uncompiled; ``explain()`` says
-            why.
+            ``model(x, edge_index)``, or with the graph's weights if ``forward`` takes ``edge_weight``. Its
+            parameters stay its own. Any other model runs uncompiled; ``explain()`` says why.
         graph: features and edges, used in place.
         nodes: int64 ids, each once, or the name of a split: whose outputs ``engine()`` gives.
         passes: names of the lowering passes that may run (:data:`graphbraid.fullgraph.ALL`).
@@ -135,5 +135,8 @@ def _runner(model: nn.Module, graph: Graph, place: torch.device) -> Callable[[],
         there = on_place(graph, place)
         return lambda: model(there.x, there.csc)
     edge_index = torch.stack([graph.csc.indices.long(), graph.csc.destinations().long()]).to(place)
-    x = graph.dense_x().float().to(place)
-    return lambda: model(x, edge_index)
+    x, weight = graph.dense_x().float().to(place), graph.csc.weight
+    if weight is None or EDGE_WEIGHT not in inspect.signature(model.forward).parameters:
+        return lambda: model(x, edge_index)
+    edge_weight = weight.to(place)
+    return lambda: model(x, edge_index, **{EDGE_WEIGHT: edge_weight})

@@ -8,7 +8,9 @@ from typing import Any
 from graphbraid.fullgraph import kernels
 from graphbraid.fullgraph.plan import Plan
 from graphbraid.fullgraph.planned_attention import plan_attention
+from graphbraid.fullgraph.planned_max import forward_maximum
 from graphbraid.fullgraph.planned_norm import plan_norm
+from graphbraid.fullgraph.planned_rows import forward_scale, forward_unit_rows
 from graphbraid.fullgraph.program import (
     INPUT,
     Add,
@@ -17,10 +19,13 @@ from graphbraid.fullgraph.program import (
     Epilogue,
     Hoisted,
     Linear,
+    Maximum,
     Module,
     Normalise,
     Op,
     Own,
+    Scale,
+    UnitRows,
 )
 from graphbraid.fullgraph.rows import Rows, add, copy, tensor_of
 from graphbraid.fullgraph.torch_ops import TorchOp
@@ -133,4 +138,7 @@ _PLANS: dict[type[Op], Callable[[Plan, Any], None]] = {
     Normalise: _normalise,
     Attention: _attention,
     Module: _module,
+    Maximum: forward_maximum,
+    Scale: forward_scale,
+    UnitRows: forward_unit_rows,
 }

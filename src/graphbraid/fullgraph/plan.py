@@ -24,9 +24,11 @@ from graphbraid.fullgraph.program import (
     Attention,
     Epilogue,
     Linear,
+    Maximum,
     Op,
     Own,
     Program,
+    UnitRows,
 )
 from graphbraid.fullgraph.rows import Constant, Read, Rows, add, copy, zero
 from graphbraid.fullgraph.seeds import Seeds
@@ -65,8 +67,8 @@ class Plan:
         self.steps: Sequence[Step] = steps
         """The same, where the kernels run."""
         if placement is not None:
-            attends = training and any(isinstance(op, Attention) for op in program.ops)
-            self.steps = placement.steps(steps, transpose=attends)
+            goes_back = training and any(isinstance(op, Attention | Maximum) for op in program.ops)
+            self.steps = placement.steps(steps, transpose=goes_back)
         self.features = Features(program, graph, steps, placement)
         self.tasks: list[Task] = []
         self.values: dict[str, Rows] = {}
@@ -79,6 +81,7 @@ class Plan:
         self.attentions: dict[str, PlannedAttention] = {}
         self.norms: dict[str, PlannedNorm] = {}
         self.masks: dict[str, kernels.Mask] = {}
+        self.kept: dict[str, Rows] = {}
         self.num_forwards = 0
         """Forward passes so far: which of them the matrices in the arena belong to."""
         self._found: dict[int, Tensor] = {}
@@ -136,7 +139,9 @@ class Plan:
         """Whether nobody reads a value but the consumer that asks: no other, and not its maker's backward."""
         alone = value in self.values and len(self.program.consumers(value)) == 1
         maker = self.program.producer(value)
-        is_read = isinstance(maker, Own | Epilogue) or (isinstance(maker, Attention) and not maker.averages)
+        is_read = isinstance(maker, Own | Epilogue | UnitRows) or (
+            isinstance(maker, Attention) and not maker.averages
+        )
         return alone and not is_read
 
     def rounded(self, op: Aggregate, x: Read) -> Read:
@@ -178,6 +183,21 @@ class Plan:
             return self.grads[value], True
         self.grads[value] = self.new(f"gradient of {value}", op)
         return self.grads[value], False
+
+    def part_of_grad(self, value: str) -> tuple[Rows, Rows | None]:
+        """Where a kernel that overwrites puts its part of a gradient, and the sum it then belongs to.
+
+        Followed by the kernel's task and :meth:`add_part`.
+        """
+        total, is_there = self.grad_of(value)
+        if not is_there:
+            return total, None
+        return self.scratch(f"part of the gradient of {value}", total.count, total.buffer.shape[1]), total
+
+    def add_part(self, value: str, part: Rows, total: Rows | None) -> None:
+        """Add what a kernel wrote to the sum, if there is one."""
+        if total is not None:
+            self.do(f"gradient of {value}", lambda: add(part.tensor, total.tensor), part, total)
 
     def pass_on(self, op: Op, value: str) -> None:
         """``value``'s gradient is ``op``'s: share the buffer where ``value`` has no other consumer."""

@@ -81,6 +81,14 @@ class Aggregate(Op):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Maximum(Op):
+    """``out[v] = max over in-neighbours u of x[u]``, column by column; 0 where there are none."""
+
+    symbol = "maximum"
+    moves = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class Linear(Op):
     """``out = x weightᵀ``, plus the second input where one is given."""
 
@@ -109,6 +117,31 @@ class Add(Op):
     """``out = a + b`` of one level and width."""
 
     symbol = "add"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale(Op):
+    """``out = (1 + factor) x``."""
+
+    factor: nn.Parameter
+    """``(1,)``: GIN's learned epsilon."""
+    symbol = "scale"
+
+    def parameters(self) -> tuple[nn.Parameter, ...]:
+        """What it learns."""
+        return (self.factor,)
+
+    def details(self) -> str:
+        """What to print after the inputs."""
+        return "1 + a learned number"
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitRows(Op):
+    """``out = x / max(|x|, eps)`` with each row's Euclidean length: :func:`torch.nn.functional.normalize`."""
+
+    eps: float = 1e-12
+    symbol = "rows of length 1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -362,10 +395,13 @@ __all__ = [
     "Epilogue",
     "Hoisted",
     "Linear",
+    "Maximum",
     "Module",
     "Normalise",
     "Op",
     "Own",
     "Program",
+    "Scale",
+    "UnitRows",
     "check",
 ]

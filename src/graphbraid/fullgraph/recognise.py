@@ -19,15 +19,20 @@ from graphbraid.fullgraph.program import (
     Attention,
     Epilogue,
     Linear,
+    Maximum,
     Module,
     Normalise,
     Op,
     Own,
     Program,
+    Scale,
+    UnitRows,
 )
 from graphbraid.nn.models import MLP, GraphModel
 from graphbraid.ops.epilogue import LEAKY_SLOPE
 
+EDGE_WEIGHT = "edge_weight"
+"""Name of the argument in which a model takes the graph's edge weights."""
 CONVOLUTIONS = ("GCNConv", "SAGEConv", "GINConv", "GATConv", "GATv2Conv")
 
 
@@ -48,8 +53,9 @@ def read_model(model: nn.Module, in_channels: int) -> Program:
     """The program of a model.
 
     Args:
-        model: of :mod:`graphbraid.nn`, or called as ``model(x, edge_index)`` with PyG's GCN, SAGE, GIN, GAT
-            or GATv2 layers and row-wise modules and functions between them.
+        model: of :mod:`graphbraid.nn`, or called as ``model(x, edge_index)`` or ``model(x, edge_index,
+            edge_weight)`` with PyG's GCN, SAGE, GIN, GAT or GATv2 layers and row-wise modules and functions
+            between them.
         in_channels: columns of the features.
 
     Raises:
@@ -141,24 +147,34 @@ class Convolutions:
 
     def _sage(self, conv: Any, x: str) -> tuple[str, Any]:
         aggr = {"add": "sum"}.get(str(conv.aggr), str(conv.aggr))
-        _refuse(aggr not in ("mean", "sum"), f"with aggr={conv.aggr!r}")
-        _refuse(bool(conv.normalize), "with normalize=True")
-        _refuse(getattr(conv, "lin", None) is not None, "with project=True")
-        neighbours = self.writer.add(Linear, x, weight=conv.lin_l.weight)
-        out = self.writer.add(Aggregate, neighbours, adjacency=Adjacency(kind=aggr))
+        _refuse(aggr not in ("mean", "sum", "max"), f"with aggr={conv.aggr!r}")
+        rows = x
+        if getattr(conv, "lin", None) is not None:  # project
+            rows = self.writer.epilogue(self.writer.linear(x, conv.lin), act="relu")
+        if aggr == "max":
+            out = self.writer.add(Linear, self.writer.add(Maximum, rows), weight=conv.lin_l.weight)
+        else:
+            rows = self.writer.add(Linear, rows, weight=conv.lin_l.weight)
+            out = self.writer.add(Aggregate, rows, adjacency=Adjacency(kind=aggr))
         if getattr(conv, "lin_r", None) is not None:
             out = self._plus_own(out, x, conv.lin_r)
-        return out, conv.lin_l.bias
+        if not conv.normalize:
+            return out, conv.lin_l.bias
+        return self.writer.add(UnitRows, self.writer.epilogue(out, bias=conv.lin_l.bias)), None
 
     def _gin(self, conv: Any, x: str) -> tuple[str, Any]:
-        _refuse(conv.eps.requires_grad, "with train_eps=True")
-        adjacency = Adjacency(kind="sum", loop_scale=1.0 + float(conv.eps))
+        learns_eps = isinstance(conv.eps, nn.Parameter)
+        adjacency = Adjacency(kind="sum", loop_scale=0.0 if learns_eps else 1.0 + float(conv.eps))
         layers = list(conv.nn) if isinstance(conv.nn, nn.Sequential) else [conv.nn]
         bias = None
         if layers and _is_linear(layers[0]):  # W (A x) = A (W x): lowering chooses
             first = layers.pop(0)
             x, bias = self.writer.add(Linear, x, weight=first.weight), first.bias
-        out = self.writer.epilogue(self.writer.add(Aggregate, x, adjacency=adjacency), bias=bias)
+        out = self.writer.add(Aggregate, x, adjacency=adjacency)
+        if learns_eps:
+            own = self.writer.add(Scale, self.writer.add(Own, x), factor=conv.eps)
+            out = self.writer.add(Add, own, out)
+        out = self.writer.epilogue(out, bias=bias)
         for layer in layers:
             out = rowwise(self.writer, "nn", layer, out)
         return out, None
@@ -318,8 +334,12 @@ class _Tracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         is_norm = isinstance(m, nn.BatchNorm1d | nn.LayerNorm) or _is_pyg_norm(m)
-        is_conv = type(m).__name__ in CONVOLUTIONS
+        is_conv = type(m).__name__ in CONVOLUTIONS or _is_pyg_conv(m)
         return is_conv or is_norm or super().is_leaf_module(m, module_qualified_name)
+
+
+def _is_pyg_conv(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("torch_geometric.nn.conv")
 
 
 def _read_traced(writer: Writer, model: nn.Module) -> str:
@@ -345,6 +365,7 @@ class _TraceReader:
         self._writer, self._modules = writer, dict(model.named_modules())
         self._values: dict[fx.Node, str] = {}
         self._inputs: list[fx.Node] = []
+        self._edge_weight: fx.Node | None = None
         self.out: str | None = None
 
     def read(self, node: fx.Node) -> None:
@@ -353,6 +374,8 @@ class _TraceReader:
             if not self._inputs:
                 self._values[node] = INPUT
             self._inputs.append(node)
+            if node.target == EDGE_WEIGHT:
+                self._edge_weight = node
         elif node.op == "output":
             self.out = self._value(node, node.args[0])
         elif node.op == "call_module":
@@ -370,14 +393,21 @@ class _TraceReader:
     def _module(self, node: fx.Node) -> str:
         name, module = str(node.target), self._modules[str(node.target)]
         x = self._value(node, node.args[0])
-        others = [*node.args[1:], *node.kwargs.values()]
+        others = [given for given in (*node.args[1:], *node.kwargs.values()) if given is not None]
         if type(module).__name__ not in CONVOLUTIONS:
+            if _is_pyg_conv(module):
+                raise NotLoweredError(name, f"no operation stands for {type(module).__name__}")
             if others:
                 raise NotLoweredError(name, "it takes more than the rows")
             return rowwise(self._writer, name, module, x)
-        if len(others) != 1 or len(self._inputs) < 2 or others[0] is not self._inputs[1]:
-            raise NotLoweredError(name, "it takes more than the rows and the model's own edge_index")
-        return Convolutions(self._writer, weighted=False, with_bias=True).read(name, module, x)
+        if not others or len(self._inputs) < 2 or others[0] is not self._inputs[1]:
+            raise NotLoweredError(name, "it takes other edges than the model's own edge_index")
+        weighted = self._edge_weight is not None and others[1:] == [self._edge_weight]
+        if len(others) > 1 and not (weighted and type(module).__name__ == "GCNConv"):
+            raise NotLoweredError(
+                name, f"it takes more than the rows, edge_index and, of a GCNConv, the model's {EDGE_WEIGHT}"
+            )
+        return Convolutions(self._writer, weighted=weighted, with_bias=True).read(name, module, x)
 
     def _call(self, node: fx.Node) -> str:
         target, args, options = node.target, node.args, dict(node.kwargs)

@@ -53,12 +53,10 @@ def device_named(name: str) -> Device:
 def compile_for(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> tuple[Engine | None, str]:
     """The engine that trains ``runner``'s model on ``nodes``, or None with the reason, as a sentence."""
     if config.precision != "float32":
-        return None, f"precision {config.precision} runs under autocast, uncompiled"
-    if runner.passes_weight:
-        return None, "the model takes edge_weight, which no lowered form has"
+        return None, f"precision {config.precision} runs under autocast, which the engine does not"
     if any(isinstance(p, UninitializedParameter) for p in runner.model.parameters()):
         return None, "the model has parameters that its first run will make"
     engine = compile(runner.model, runner.graph, nodes=nodes)
     if isinstance(engine, Uncompiled):
-        return None, engine.explain()
+        return None, f"{engine.why.part}: {engine.why.reason}"
     return engine, ""
