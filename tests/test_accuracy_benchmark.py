@@ -105,3 +105,19 @@ def test_options_that_match_nothing_are_refused(monkeypatch):
     )
     with pytest.raises(SystemExit, match="--only matches none of cora/gcn/full"):
         accuracy.main()
+
+
+def test_with_its_masks_pyg_has_the_engine_s_losses_and_rows_are_merged(folder, tmp_path, monkeypatch):
+    full_accuracy = pytest.importorskip("benchmarks.full_accuracy")
+    monkeypatch.setattr(full_accuracy, "SETUPS", {"citeseer": {}, "cora": {}})
+    out = tmp_path / "full.json"
+    out.write_text(json.dumps({"rows": [{"dataset": d, "mark": d} for d in ("cora", "citeseer")]}))
+    arguments = f"x --data {folder} --names cora --seeds 2 --epochs 20 --out {out}".split()
+    monkeypatch.setattr("sys.argv", arguments)
+    full_accuracy.main()
+    kept, row = json.loads(out.read_text())["rows"]
+    assert kept == {"dataset": "citeseer", "mark": "citeseer"}
+    assert (row["dataset"], row["epochs"]) == ("cora", 20)
+    assert row["pyg_same_masks"]["largest_relative_loss_difference"] <= 1e-5
+    ours, theirs = (row["runs"][c][0]["first_losses"] for c in ("graphbraid", "pyg"))
+    assert max(abs(a / b - 1) for a, b in zip(ours, theirs, strict=True)) > 1e-3  # other masks
