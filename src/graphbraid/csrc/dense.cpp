@@ -2,11 +2,14 @@
 #include "dense.h"
 
 #include <algorithm>
+#include <cmath>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "buffer.h"
+#include "dropout.h"
+#include "epilogue_arguments.h"
 #include "parallel.h"
 #include "rows.h"
 #include "variants.h"
@@ -25,10 +28,8 @@ static float* rows_apart(const Floats& matrix, int64_t& stride) {
   return matrix.data();
 }
 
-using Ids = std::optional<Array1<const int64_t>>;
-
 // The ids' data, or null; how many rows they make of a matrix's.
-static const int64_t* rows_by_id(const Ids& ids, size_t rows, size_t& count) {
+static const int64_t* rows_by_id(const OptionalIds& ids, size_t rows, size_t& count) {
   count = ids ? ids->shape(0) : rows;
   if (!ids) return nullptr;
   for (size_t i = 0; i < count; ++i)
@@ -36,7 +37,8 @@ static const int64_t* rows_by_id(const Ids& ids, size_t rows, size_t& count) {
   return ids->data();
 }
 
-static void tall_product(const Floats& a, const Floats& b, const Floats& out, bool add, const Ids& ids) {
+static void tall_product(const Floats& a, const Floats& b, const Floats& out, bool add,
+                         const OptionalIds& ids, const std::optional<EpilogueTuple>& after) {
   TallProductArgs p;
   size_t num_rows = 0;
   p.ids = rows_by_id(ids, a.shape(0), num_rows);
@@ -49,11 +51,13 @@ static void tall_product(const Floats& a, const Floats& b, const Floats& out, bo
   p.b = {b.data(), b.stride(0), b.stride(1)};
   p.out = rows_apart(out, p.out_stride);
   p.add = add;
+  const std::optional<Epilogue> follows = epilogue_of(after, DType::kFloat32, p.num_rows, p.width);
+  p.epilogue = follows ? &*follows : nullptr;
   nb::gil_scoped_release release;
   if (p.num_rows > 0 && p.width > 0) GB_PICK(tall_product)(p);
 }
 
-static void tall_gram(const Floats& a, const Floats& b, const Floats& out, const Ids& ids) {
+static void tall_gram(const Floats& a, const Floats& b, const Floats& out, const OptionalIds& ids) {
   TallGramArgs g;
   size_t num_rows = 0;
   g.b_ids = rows_by_id(ids, b.shape(0), num_rows);
@@ -74,7 +78,7 @@ static void tall_gram(const Floats& a, const Floats& b, const Floats& out, const
 void bind_dense(nb::module_& m) {
   using namespace nb::literals;
   m.def("tall_product", &tall_product, "a"_a.noconvert(), "b"_a.noconvert(), "out"_a.noconvert(),
-        "add"_a = false, "ids"_a.noconvert() = nb::none());
+        "add"_a = false, "ids"_a.noconvert() = nb::none(), "after"_a.none() = nb::none());
   m.def("tall_gram", &tall_gram, "a"_a.noconvert(), "b"_a.noconvert(), "out"_a.noconvert(),
         "ids"_a.noconvert() = nb::none());
 }

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "epilogue.h"
+
 namespace gb {
 
 // A float32 matrix in memory: element (i, j) stands at data[i * row_stride + j * column_stride].
@@ -22,6 +24,7 @@ struct TallProductArgs {
   float* out = nullptr;
   int64_t out_stride = 0;
   bool add = false;
+  const Epilogue* epilogue = nullptr;  // of each row of out once it is complete; may be null
 };
 
 // out = aᵀ * b:  a (num_rows, height), b (num_rows, width), rows contiguous;  out (height, width). Ids as

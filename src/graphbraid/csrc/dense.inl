@@ -9,7 +9,7 @@
 
 namespace gb::GB_VARIANT {
 
-#include "simd.inl"
+#include "epilogue_rows.inl"
 
 #if GB_LANES_F32 == 16
 constexpr int kTileRows = 14;  // 28 sums, 2 vectors of the panel, 1 broadcast: 31 of 32 registers
@@ -172,6 +172,9 @@ void tall_product(const TallProductArgs& p) {
           copy_rows_by_id(p.a + first_k, p.a_stride, p.ids + begin, last - begin, depth, rows.data());
         product_chunk(p, begin, last, first_k, depth, p.ids ? rows.data() : nullptr, packed.data(),
                       panel_size, add);
+        // The chunk's rows are in the second-level cache still.
+        if (p.epilogue && first_k + depth >= p.depth)
+          epilogue_rows<float>(*p.epilogue, p.width, begin, last, p.out, p.out_stride, p.out, p.out_stride);
       }
     });
   }

@@ -65,4 +65,21 @@ inline Topology topology_of(const Array1<const int64_t>& indptr, const VectorArr
           static_cast<int64_t>(indices.shape(0))};
 }
 
+// The graph, the rows and the weights of an aggregation, checked; `name` is what the caller calls the rows.
+inline EdgeRows edge_rows_of(const Array1<const int64_t>& indptr, const VectorArray& indices,
+                             const RowArray& x, const OptionalVector& weight, const char* name) {
+  const Topology topology = topology_of(indptr, indices);
+  EdgeRows a;
+  a.dtype = dtype_of(x, name);
+  a.wide_indices = topology.wide;
+  a.indptr = topology.indptr;
+  a.indices = topology.indices;
+  a.num_dst = topology.num_dst;
+  a.num_edges = topology.num_edges;
+  a.width = static_cast<int64_t>(x.shape(1));
+  a.x = rows_of(x);
+  a.weight = coefficients(weight, a.dtype, topology.num_edges, "weight");
+  return a;
+}
+
 }  // namespace gb

@@ -3,11 +3,15 @@
 #include "spmm.h"
 
 #include <algorithm>
+#include <cmath>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "balance.h"
+#include "dropout.h"
+#include "epilogue_arguments.h"
+#include "prefetch.h"
 #include "rows.h"
 #include "variants.h"
 #include "x86.h"
@@ -21,18 +25,9 @@ static void spmm(const Array1<const int64_t>& indptr, const VectorArray& indices
                  const OptionalVector& weight, const OptionalVector& src_scale,
                  const OptionalVector& dst_scale, const OptionalVector& loop, double loop_scale,
                  int64_t num_loops, bool skip_loops, bool mean, const std::optional<RowArray>& addend,
-                 const RowArray& out) {
-  const Topology topology = topology_of(indptr, indices);
-  SpmmArgs a;
-  a.dtype = dtype_of(x, "x");
-  a.wide_indices = topology.wide;
-  a.indptr = topology.indptr;
-  a.indices = topology.indices;
-  a.num_dst = topology.num_dst;
-  a.width = static_cast<int64_t>(x.shape(1));
-  a.x = rows_of(x);
+                 const RowArray& out, const std::optional<EpilogueTuple>& after) {
+  SpmmArgs a{edge_rows_of(indptr, indices, x, weight, "x")};
   const int64_t num_src = static_cast<int64_t>(x.shape(0));
-  a.weight = coefficients(weight, a.dtype, topology.num_edges, "weight");
   a.src_scale = coefficients(src_scale, a.dtype, num_src, "src_scale");
   a.dst_scale = coefficients(dst_scale, a.dtype, a.num_dst, "dst_scale");
   a.loop = coefficients(loop, a.dtype, num_loops, "loop");
@@ -57,6 +52,8 @@ static void spmm(const Array1<const int64_t>& indptr, const VectorArray& indices
     a.addend = rows_of(*addend);
     a.num_addend = static_cast<int64_t>(addend->shape(0));
   }
+  const std::optional<Epilogue> follows = epilogue_of(after, out_dtype, a.num_dst, a.width);
+  a.epilogue = follows ? &*follows : nullptr;
   nb::gil_scoped_release release;
   GB_PICK(spmm)(a);
 }
@@ -66,7 +63,7 @@ void bind_spmm(nb::module_& m) {
   m.def("spmm", &spmm, "indptr"_a.noconvert(), "indices"_a.noconvert(), "x"_a.noconvert(),
         "weight"_a.noconvert().none(), "src_scale"_a.noconvert().none(), "dst_scale"_a.noconvert().none(),
         "loop"_a.noconvert().none(), "loop_scale"_a, "num_loops"_a, "skip_loops"_a, "mean"_a,
-        "addend"_a.noconvert().none(), "out"_a.noconvert());
+        "addend"_a.noconvert().none(), "out"_a.noconvert(), "after"_a.none() = nb::none());
 }
 
 }  // namespace gb

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "dtypes.h"
+#include "epilogue.h"
 
 namespace gb {
 
@@ -13,16 +14,21 @@ struct Rows {
   int64_t stride = 0;
 };
 
-struct SpmmArgs {
+// What every aggregation reads: rows of a matrix by the ids of edges.
+struct EdgeRows {
   DType dtype = DType::kFloat32;  // of x
   bool wide_indices = false;      // int64 instead of int32
   const int64_t* indptr = nullptr;
   const void* indices = nullptr;
   int64_t num_dst = 0;
+  int64_t num_edges = 0;
   int64_t width = 0;
   Rows x;
-  // Coefficients, in the dtype of the sums; each may be null.
-  const void* weight = nullptr;     // (num_edges,)
+  const void* weight = nullptr;  // (num_edges,), in the dtype of the sums; may be null
+};
+
+struct SpmmArgs : EdgeRows {
+  // Further coefficients, in the dtype of the sums; each may be null.
   const void* src_scale = nullptr;  // (num_src,)
   const void* dst_scale = nullptr;  // (num_dst,)
   const void* loop = nullptr;       // (num_loops,)
@@ -30,39 +36,25 @@ struct SpmmArgs {
   int64_t num_loops = 0;            // the first rows have an implicit self-loop
   bool skip_loops = false;          // leave out the edges u == v that are stored
   bool mean = false;
-  Rows addend;  // dtype of out
+  Rows addend = {};  // dtype of out
   int64_t num_addend = 0;
   void* out = nullptr;  // dtype of x, or of the sums where out_wide
   int64_t out_stride = 0;
   bool out_wide = false;
+  const Epilogue* epilogue = nullptr;  // of each row once it is summed; may be null
 };
 
-struct SpmmMaxArgs {
-  DType dtype = DType::kFloat32;
-  bool wide_indices = false;
-  const int64_t* indptr = nullptr;
-  const void* indices = nullptr;
-  int64_t num_dst = 0;
-  int64_t width = 0;
-  Rows x;
-  const void* weight = nullptr;
+struct SpmmMaxArgs : EdgeRows {
   void* out = nullptr;        // (num_dst, width), contiguous, dtype of x
   int32_t* winner = nullptr;  // (num_dst, width), contiguous
 };
 
-struct SpmmMaxBackwardArgs {
-  DType dtype = DType::kFloat32;  // of grad and out
-  bool wide_indices = false;
-  const int64_t* indptr = nullptr;          // of the transpose
-  const void* indices = nullptr;            // of the transpose: destinations
+// The edges and weights are those of the transpose, x is the gradient of the maxima.
+struct SpmmMaxBackwardArgs : EdgeRows {
   const int64_t* perm = nullptr;            // edge of the transpose -> edge
   const int64_t* forward_indptr = nullptr;  // by destination
-  int64_t num_src = 0;
-  int64_t width = 0;
-  Rows grad;
-  const void* weight = nullptr;  // in the order of the transpose
   const int32_t* winner = nullptr;
-  void* out = nullptr;  // (num_src, width), contiguous
+  void* out = nullptr;  // (num_dst, width), contiguous: the transpose's rows
 };
 
 struct SddmmArgs {

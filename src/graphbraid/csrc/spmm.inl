@@ -3,8 +3,8 @@
 //   out[v, :] = dst_scale[v] * sum of weight[e] * src_scale[u] * x[u, :] over the edges e = u -> v
 //
 // each factor optional, `mean` divides by the row's edges; with implicit self-loops, loop_scale * loop[v] *
-// src_scale[v] * x[v, :] joins the sum; addend[v, :] is added last. Arguments: spmm.h; ops/spmm.py has
-// checked them.
+// src_scale[v] * x[v, :] joins the sum; addend[v, :] is added last. An epilogue then runs over the rows just
+// written, while the first-level cache holds them. Arguments: spmm.h; ops/spmm.py has checked them.
 //
 // Bound by reading num_edges rows of x. A row's sum is held in registers, up to kMaxTile vectors at once, and
 // the rows of coming neighbours are prefetched, also across the ends of rows (blocks of mini-batches have
@@ -12,19 +12,12 @@
 
 namespace gb::GB_VARIANT {
 
-#include "simd.inl"
+#include "epilogue_rows.inl"
 
 // Accumulators that fit in the registers, beside a loaded vector and a coefficient.
 constexpr int kMaxTile = GB_LANES_F32 == 16 ? 16 : 8;
-// Cache lines kept under way per thread, on their way to the second-level cache, which can wait for more of
-// them than the first.
-constexpr int kLinesAhead = 96;
-constexpr int kSecondLevel = 2;
-
-template <typename T>
-constexpr int prefetch_distance(int lines) {
-  return lines >= kLinesAhead / 2 ? 2 : kLinesAhead / lines > 24 ? 24 : kLinesAhead / lines;
-}
+// Rows that are summed before their epilogue: few enough to stay in the first-level cache.
+constexpr int64_t kRowsPerEpilogue = 32;
 
 // What a tile of NV vectors does with the edges [begin, end) of row v: acc[i] += coefficient * x[u, column +
 // i * L ...]. The last vector holds `last` elements.
@@ -33,7 +26,7 @@ GB_INLINE void sum_edges(const SpmmArgs& a, int64_t v, int64_t begin, int64_t en
                          int64_t column, int last, Vec<T> (&acc)[NV]) {
   constexpr int L = kLanes<T>;
   constexpr int lines = (NV * L * static_cast<int>(sizeof(T)) + 63) / 64;
-  constexpr int distance = prefetch_distance<T>(lines);
+  constexpr int distance = prefetch_distance(lines);
   const I* indices = static_cast<const I*>(a.indices);
   const T* x = static_cast<const T*>(a.x.data) + column;
   const Acc<T>* weight = static_cast<const Acc<T>*>(a.weight);
@@ -117,6 +110,13 @@ void sum_rows(const SpmmArgs& a, const std::vector<Segment>& hubs, const Acc<T>*
     else
       finish_row<T, NV, T>(a, v, column, last, acc);
   }
+}
+
+// The epilogue of the rows [first, last).
+template <typename Out>
+void follow_up(const SpmmArgs& a, int64_t first, int64_t last) {
+  Out* out = static_cast<Out*>(a.out);
+  epilogue_rows<Out>(*a.epilogue, a.width, first, last, out, a.out_stride, out, a.out_stride);
 }
 
 // One tile of columns of one hub's segment, summed into `out`.
@@ -211,13 +211,15 @@ void spmm_typed(const SpmmArgs& a) {
     const int64_t prefetch_end = a.indptr[last_row];
     // Wide rows take several tiles; each row finishes all of them while its neighbours' ids and pages are at
     // hand.
-    const int64_t step = tiles.size() == 1 ? last_row - first : 1;
-    for (int64_t v = first; v < last_row; v += step)
+    const int64_t step = tiles.size() > 1 ? 1 : a.epilogue ? kRowsPerEpilogue : last_row - first;
+    for (int64_t v = first; v < last_row; v += step) {
+      const int64_t end = std::min(v + step, last_row);
       for (const Tile<T>& tile : tiles)
         with_vectors<max_tile>(tile.vectors, [&](auto nv) {
-          sum_rows<T, I, nv, Plain>(a, hubs, partial.data(), v, v + step, prefetch_end, tile.column,
-                                    tile.last);
+          sum_rows<T, I, nv, Plain>(a, hubs, partial.data(), v, end, prefetch_end, tile.column, tile.last);
         });
+      if (a.epilogue) a.out_wide ? follow_up<Acc<T>>(a, v, end) : follow_up<T>(a, v, end);
+    }
   });
 }
 

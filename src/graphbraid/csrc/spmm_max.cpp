@@ -1,10 +1,12 @@
 // Binds spmm_max.inl; ops/spmm.py describes the operators and checks the graph.
 #include <algorithm>
+#include <limits>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "balance.h"
+#include "prefetch.h"
 #include "rows.h"
 #include "spmm.h"
 #include "variants.h"
@@ -20,16 +22,7 @@ using DenseArray = nb::ndarray<nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 static void spmm_max(const Array1<const int64_t>& indptr, const VectorArray& indices, const RowArray& x,
                      const OptionalVector& weight, const DenseArray& out, const WinnerArray& winner) {
-  const Topology topology = topology_of(indptr, indices);
-  SpmmMaxArgs a;
-  a.dtype = dtype_of(x, "x");
-  a.wide_indices = topology.wide;
-  a.indptr = topology.indptr;
-  a.indices = topology.indices;
-  a.num_dst = topology.num_dst;
-  a.width = static_cast<int64_t>(x.shape(1));
-  a.x = rows_of(x);
-  a.weight = coefficients(weight, a.dtype, topology.num_edges, "weight");
+  SpmmMaxArgs a{edge_rows_of(indptr, indices, x, weight, "x")};
   need(dtype_of(out, "out") == a.dtype, "out must have the dtype of x");
   need(static_cast<int64_t>(out.shape(0)) == a.num_dst && out.shape(1) == x.shape(1) &&
            winner.shape(0) == out.shape(0) && winner.shape(1) == out.shape(1),
@@ -44,25 +37,16 @@ static void spmm_max_backward(const Array1<const int64_t>& indptr, const VectorA
                               const Array1<const int64_t>& perm, const Array1<const int64_t>& forward_indptr,
                               const RowArray& grad, const OptionalVector& weight, const WinnerArray& winner,
                               const DenseArray& out) {
-  const Topology topology = topology_of(indptr, indices);
-  SpmmMaxBackwardArgs a;
-  a.dtype = dtype_of(grad, "grad");
-  a.wide_indices = topology.wide;
-  a.indptr = topology.indptr;
-  a.indices = topology.indices;
+  SpmmMaxBackwardArgs a{edge_rows_of(indptr, indices, grad, weight, "grad")};
   a.perm = perm.data();
   a.forward_indptr = forward_indptr.data();
-  a.num_src = topology.num_dst;  // the transpose's rows
-  a.width = static_cast<int64_t>(grad.shape(1));
-  a.grad = rows_of(grad);
-  a.weight = coefficients(weight, a.dtype, topology.num_edges, "weight");
-  need(static_cast<int64_t>(perm.shape(0)) == topology.num_edges, "perm must have one entry per edge");
+  need(static_cast<int64_t>(perm.shape(0)) == a.num_edges, "perm must have one entry per edge");
   need(forward_indptr.shape(0) == grad.shape(0) + 1,
        "forward_indptr must have one entry per row of grad, and one");
   need(winner.shape(0) == grad.shape(0) && winner.shape(1) == grad.shape(1),
        "winner must have the shape of grad");
   need(dtype_of(out, "out") == a.dtype, "out must have the dtype of grad");
-  need(static_cast<int64_t>(out.shape(0)) == a.num_src && out.shape(1) == grad.shape(1),
+  need(static_cast<int64_t>(out.shape(0)) == a.num_dst && out.shape(1) == grad.shape(1),
        "out has the wrong shape");
   a.winner = winner.data();
   a.out = out.data();

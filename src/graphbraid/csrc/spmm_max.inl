@@ -10,93 +10,180 @@ namespace gb::GB_VARIANT {
 
 #include "simd.inl"
 
-constexpr int kMaxTileVectors = 4;
+// Two vectors stand in registers for each of a tile's: the maxima and where they were found.
+constexpr int kMaxTileVectors = GB_LANES_F32 == 16 ? 8 : 4;
+
+// Takes messages that are larger than the best so far, or the first NaN.
+#if GB_LANES_F32 == 16
+GB_INLINE void keep_larger(VecF32 message, VecI32 position, VecF32& best, VecI32& winner) {
+  const __m512 m = reinterpret_cast<__m512>(message), b = reinterpret_cast<__m512>(best);
+  const __mmask16 wins = _mm512_mask_cmp_ps_mask(_mm512_cmp_ps_mask(m, b, _CMP_NLE_UQ), b, b, _CMP_ORD_Q);
+  best = reinterpret_cast<VecF32>(_mm512_mask_mov_ps(b, wins, m));
+  winner = reinterpret_cast<VecI32>(
+      _mm512_mask_mov_epi32(reinterpret_cast<__m512i>(winner), wins, reinterpret_cast<__m512i>(position)));
+}
+GB_INLINE void keep_larger(VecF64 message, VecI64 position, VecF64& best, VecI64& winner) {
+  const __m512d m = reinterpret_cast<__m512d>(message), b = reinterpret_cast<__m512d>(best);
+  const __mmask8 wins = _mm512_mask_cmp_pd_mask(_mm512_cmp_pd_mask(m, b, _CMP_NLE_UQ), b, b, _CMP_ORD_Q);
+  best = reinterpret_cast<VecF64>(_mm512_mask_mov_pd(b, wins, m));
+  winner = reinterpret_cast<VecI64>(
+      _mm512_mask_mov_epi64(reinterpret_cast<__m512i>(winner), wins, reinterpret_cast<__m512i>(position)));
+}
+#else
+template <typename V, typename M>
+GB_INLINE void keep_larger(V message, M position, V& best, M& winner) {
+  const M wins = ~(message <= best) & (best == best);
+  best = wins ? message : best;
+  winner = wins ? position : winner;
+}
+#endif
+
+// Positions of 32 bits in memory, in lanes of the sums' width; the first n, 0 < n <= lanes.
+template <typename M>
+GB_INLINE M load_positions(const int32_t* p, int n) {
+#if GB_LANES_F32 == 16
+  if constexpr (sizeof(M{}[0]) == 4)
+    return reinterpret_cast<M>(_mm512_maskz_loadu_epi32(first_lanes(n), p));
+  else
+    return reinterpret_cast<M>(
+        _mm512_cvtepi32_epi64(_mm256_maskz_loadu_epi32(static_cast<__mmask8>(first_lanes(n)), p)));
+#else
+  M out{};
+  constexpr int lanes = sizeof(M) / sizeof(M{}[0]);
+  if constexpr (sizeof(M{}[0]) == 4)
+    if (n == lanes) return *reinterpret_cast<const LooseI32*>(p);
+  for (int i = 0; i < lanes; ++i) out[i] = i < n ? p[i] : 0;
+  return out;
+#endif
+}
+template <typename M>
+GB_INLINE void store_positions(int32_t* p, M v, int n) {
+#if GB_LANES_F32 == 16
+  if constexpr (sizeof(M{}[0]) == 4) {
+    _mm512_mask_storeu_epi32(p, first_lanes(n), reinterpret_cast<__m512i>(v));
+    return;
+  }
+#endif
+  for (int i = 0; i < n; ++i) p[i] = static_cast<int32_t>(v[i]);
+}
 
 template <typename T, typename I, int NV>
-GB_INLINE void max_tile(const SpmmMaxArgs& a, int64_t v, int64_t column, int last) {
+GB_INLINE void max_tile(const SpmmMaxArgs& a, int64_t v, int64_t prefetch_end, int64_t column, int last) {
   constexpr int L = kLanes<T>;
+  constexpr int lines = (NV * L * static_cast<int>(sizeof(T)) + 63) / 64;
+  constexpr int distance = prefetch_distance(lines);
   const I* indices = static_cast<const I*>(a.indices);
   const T* x = static_cast<const T*>(a.x.data) + column;
   const Acc<T>* weight = static_cast<const Acc<T>*>(a.weight);
-  const int64_t begin = a.indptr[v], end = a.indptr[v + 1], total = a.indptr[a.num_dst];
-  Vec<T> best[NV] = {};
+  const int64_t begin = a.indptr[v], end = a.indptr[v + 1];
+  // The first message of a row is never below: it wins, or ties with the place where the count starts.
+  const bool empty = begin == end;
+  Vec<T> best[NV];
   Mask<T> winner[NV];
-  unroll<NV>([&](auto i) GB_LAMBDA { winner[i] = Mask<T>{} - 1; });
+  unroll<NV>([&](auto i) GB_LAMBDA {
+    best[i] = splat<Vec<T>>(empty ? Acc<T>{0} : -std::numeric_limits<Acc<T>>::infinity());
+    winner[i] = empty ? Mask<T>{} - 1 : Mask<T>{};
+  });
   for (int64_t e = begin; e < end; ++e) {
-    if (e + 8 < total)
-      prefetch_row(x + indices[e + 8] * a.x.stride, NV * L * static_cast<int64_t>(sizeof(T)));
+    if (e + distance < prefetch_end) {
+      const char* next = reinterpret_cast<const char*>(x + indices[e + distance] * a.x.stride);
+      unroll<lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(next + 64 * i, 0, kSecondLevel); });
+    }
     const T* row = x + indices[e] * a.x.stride;
     const Acc<T> c = weight ? weight[e] : Acc<T>{1};
+    const Mask<T> position = splat<Mask<T>>(static_cast<std::decay_t<decltype(winner[0][0])>>(e - begin));
     unroll<NV>([&](auto i) GB_LAMBDA {
       const Vec<T> message = c * (i < NV - 1 ? load(row + i * L) : load_n(row + (NV - 1) * L, last));
-      const Mask<T> position = splat<Mask<T>>(static_cast<std::decay_t<decltype(winner[0][0])>>(e - begin));
-      const Mask<T> wins = (message > best[i]) | (message != message);
-      best[i] = e == begin ? message : wins ? message : best[i];
-      winner[i] = e == begin ? position : wins ? position : winner[i];
+      keep_larger(message, position, best[i], winner[i]);
     });
   }
   T* out = static_cast<T*>(a.out) + v * a.width + column;
   int32_t* won = a.winner + v * a.width + column;
-  for (int i = 0; i < NV; ++i) {
+  unroll<NV>([&](auto i) GB_LAMBDA {
     const int n = i < NV - 1 ? L : last;
     store_n(out + i * L, best[i], n);
-    for (int j = 0; j < n; ++j) won[i * L + j] = static_cast<int32_t>(winner[i][j]);
+    store_positions(won + i * L, winner[i], n);
+  });
+}
+
+// Calls f(number of vectors as a constant, first column, elements in the last vector) for each tile of a row.
+template <typename T, typename F>
+GB_INLINE void over_tiles(int64_t width, F&& f) {
+  constexpr int L = kLanes<T>;
+  for (int64_t column = 0; column < width;) {
+    const int64_t vectors = (width - column + L - 1) / L;
+    const int nv = vectors >= kMaxTileVectors ? kMaxTileVectors : vectors >= 4 ? 4 : vectors >= 2 ? 2 : 1;
+    const int64_t taken = std::min<int64_t>(nv * L, width - column);
+    const int last = static_cast<int>(taken - (nv - 1) * L);
+    if (nv == kMaxTileVectors)
+      f(std::integral_constant<int, kMaxTileVectors>{}, column, last);
+    else if (nv == 4)
+      f(std::integral_constant<int, 4>{}, column, last);
+    else if (nv == 2)
+      f(std::integral_constant<int, 2>{}, column, last);
+    else
+      f(std::integral_constant<int, 1>{}, column, last);
+    column += taken;
   }
 }
 
 template <typename T, typename I>
 void max_typed(const SpmmMaxArgs& a) {
-  constexpr int L = kLanes<T>;
   const int64_t lines = (a.width * static_cast<int64_t>(sizeof(T)) + 63) / 64;
   parallel_rows(a.indptr, a.num_dst, 2 * lines, [&](int64_t first, int64_t last_row) {
-    for (int64_t v = first; v < last_row; ++v) {
-      for (int64_t column = 0; column < a.width;) {
-        const int64_t vectors = (a.width - column + L - 1) / L;
-        const int nv = vectors >= kMaxTileVectors ? kMaxTileVectors : vectors >= 2 ? 2 : 1;
-        const int64_t taken = std::min<int64_t>(nv * L, a.width - column);
-        const int last = static_cast<int>(taken - (nv - 1) * L);
-        if (nv == kMaxTileVectors)
-          max_tile<T, I, kMaxTileVectors>(a, v, column, last);
-        else if (nv == 2)
-          max_tile<T, I, 2>(a, v, column, last);
-        else
-          max_tile<T, I, 1>(a, v, column, last);
-        column += taken;
-      }
-    }
+    const int64_t prefetch_end = a.indptr[last_row];
+    for (int64_t v = first; v < last_row; ++v)
+      over_tiles<T>(a.width, [&](auto nv, int64_t column, int last)
+                                 GB_LAMBDA { max_tile<T, I, nv>(a, v, prefetch_end, column, last); });
   });
+}
+
+// One tile of columns of a source's gradient: what its winning messages are given.
+template <typename T, typename I, int NV>
+GB_INLINE void won_tile(const SpmmMaxBackwardArgs& a, int64_t u, int64_t prefetch_end, int64_t column,
+                        int last) {
+  constexpr int L = kLanes<T>;
+  constexpr int lines = (NV * L * static_cast<int>(sizeof(T)) + 63) / 64;
+  constexpr int winner_lines = (NV * L * 4 + 63) / 64;
+  constexpr int distance = prefetch_distance(lines + winner_lines);
+  const I* indices = static_cast<const I*>(a.indices);
+  const T* grad = static_cast<const T*>(a.x.data) + column;
+  const int32_t* winners = a.winner + column;
+  const Acc<T>* weight = static_cast<const Acc<T>*>(a.weight);
+  Vec<T> acc[NV] = {};
+  for (int64_t e = a.indptr[u]; e < a.indptr[u + 1]; ++e) {
+    if (e + distance < prefetch_end) {
+      const int64_t next = indices[e + distance];
+      const char* row = reinterpret_cast<const char*>(grad + next * a.x.stride);
+      const char* won = reinterpret_cast<const char*>(winners + next * a.width);
+      unroll<lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(row + 64 * i, 0, kSecondLevel); });
+      unroll<winner_lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(won + 64 * i, 0, kSecondLevel); });
+      __builtin_prefetch(a.forward_indptr + next, 0, kSecondLevel);
+    }
+    const int64_t v = indices[e];
+    const Mask<T> position =
+        splat<Mask<T>>(static_cast<std::decay_t<decltype(Mask<T>{}[0])>>(a.perm[e] - a.forward_indptr[v]));
+    const T* row = grad + v * a.x.stride;
+    const int32_t* won = winners + v * a.width;
+    const Acc<T> c = weight ? weight[e] : Acc<T>{1};
+    unroll<NV>([&](auto i) GB_LAMBDA {
+      const int n = i < NV - 1 ? L : last;
+      const Vec<T> given = c * load_n(row + i * L, n);
+      acc[i] += load_positions<Mask<T>>(won + i * L, n) == position ? given : Vec<T>{};
+    });
+  }
+  T* out = static_cast<T*>(a.out) + u * a.width + column;
+  unroll<NV>([&](auto i) GB_LAMBDA { store_n(out + i * L, acc[i], i < NV - 1 ? L : last); });
 }
 
 template <typename T, typename I>
 void max_backward_typed(const SpmmMaxBackwardArgs& a) {
-  constexpr int L = kLanes<T>;
-  const I* indices = static_cast<const I*>(a.indices);
-  const T* grad = static_cast<const T*>(a.grad.data);
-  const Acc<T>* weight = static_cast<const Acc<T>*>(a.weight);
-  T* out = static_cast<T*>(a.out);
   const int64_t lines = (a.width * static_cast<int64_t>(sizeof(T) + sizeof(int32_t)) + 63) / 64;
-  parallel_rows(a.indptr, a.num_src, lines, [&](int64_t first, int64_t last_row) {
-    std::vector<Acc<T>> sum(static_cast<size_t>(a.width));
-    for (int64_t u = first; u < last_row; ++u) {
-      std::fill(sum.begin(), sum.end(), Acc<T>{0});
-      for (int64_t e = a.indptr[u]; e < a.indptr[u + 1]; ++e) {
-        const int64_t v = indices[e];
-        if (e + 4 < a.indptr[last_row]) {
-          prefetch_row(grad + indices[e + 4] * a.grad.stride, a.width * static_cast<int64_t>(sizeof(T)));
-          prefetch_row(a.winner + indices[e + 4] * a.width, a.width * static_cast<int64_t>(sizeof(int32_t)));
-        }
-        const int32_t position = static_cast<int32_t>(a.perm[e] - a.forward_indptr[v]);
-        const int32_t* winner = a.winner + v * a.width;
-        const T* row = grad + v * a.grad.stride;
-        const Acc<T> c = weight ? weight[e] : Acc<T>{1};
-        for (int64_t f = 0; f < a.width; ++f)
-          sum[f] += winner[f] == position ? c * to_acc(row[f]) : Acc<T>{0};
-      }
-      for (int64_t f = 0; f < a.width; f += L) {
-        const int n = static_cast<int>(std::min<int64_t>(L, a.width - f));
-        store_n(out + u * a.width + f, load_n(sum.data() + f, n), n);
-      }
-    }
+  parallel_rows(a.indptr, a.num_dst, lines, [&](int64_t first, int64_t last_row) {
+    const int64_t prefetch_end = a.indptr[last_row];
+    for (int64_t u = first; u < last_row; ++u)
+      over_tiles<T>(a.width, [&](auto nv, int64_t column, int last)
+                                 GB_LAMBDA { won_tile<T, I, nv>(a, u, prefetch_end, column, last); });
   });
 }
 

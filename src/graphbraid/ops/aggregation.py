@@ -13,6 +13,7 @@ from torch import Tensor
 from graphbraid import kernels
 from graphbraid.ops import reference
 from graphbraid.ops.derived import inverse_degrees
+from graphbraid.ops.row_epilogue import RowEpilogue
 from graphbraid.topology import Csc
 
 sum_dtype = reference.sum_dtype
@@ -70,17 +71,25 @@ class Aggregation:
         """How many rows have an implicit self-loop."""
         return min(self.csc.num_src, self.csc.num_dst) if self.loop_scale != 0 else 0
 
-    def forward(self, x: Tensor, *, addend: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        addend: Tensor | None = None,
+        out: Tensor | None = None,
+        after: RowEpilogue | None = None,
+    ) -> Tensor:
         """Aggregate ``x``, ``(num_src, width)``; rows of either matrix may be strided. Not seen by autograd.
 
         Args:
             x: float32, float64, float16 or bfloat16.
             addend: ``(at most num_dst, width)`` of the result's dtype, added to its first rows.
             out: ``(num_dst, width)`` of ``x``'s dtype or the one it is summed in; made like ``x`` if None.
+            after: what the kernel does to each row before it leaves the cache.
         """
         if out is None:
             out = x.new_empty(self.csc.num_dst, x.shape[1])
-        run_spmm(self.csc, x, self, mean=self.mean, addend=addend, out=out)
+        run_spmm(self.csc, x, self, mean=self.mean, addend=addend, out=out, after=after)
         return out
 
     def backward(self, grad: Tensor, *, addend: Tensor | None = None, out: Tensor | None = None) -> Tensor:
@@ -108,7 +117,14 @@ class Aggregation:
 
 
 def run_spmm(
-    csc: Csc, x: Tensor, how: Aggregation, *, mean: bool, addend: Tensor | None, out: Tensor
+    csc: Csc,
+    x: Tensor,
+    how: Aggregation,
+    *,
+    mean: bool,
+    addend: Tensor | None,
+    out: Tensor,
+    after: RowEpilogue | None = None,
 ) -> None:
     """Call the kernel over ``csc`` with ``how``'s coefficients, in the dtype it sums in."""
     if out.numel() == 0:
@@ -132,7 +148,15 @@ def run_spmm(
         mean,
         None if addend is None else row_contiguous(addend.detach()),
         out.detach(),
+        after,
     )
+
+
+def follow_up(out: Tensor, after: RowEpilogue | None) -> None:
+    """Apply an epilogue to rows in a pass of its own, where the kernel that wrote them takes none."""
+    if after is not None and out.numel() > 0:
+        bias, *how, ids = after
+        backend(out).epilogue(out, bias, *how, out, ids)
 
 
 def row_contiguous(x: Tensor) -> Tensor:

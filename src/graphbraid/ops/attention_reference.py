@@ -152,7 +152,7 @@ def epilogue(
     act: int,
     slope: float,
     p: float,
-    seed: int,
+    seed: int | Tensor,
     out: Tensor,
     ids: Tensor | None = None,
 ) -> None:
@@ -169,7 +169,7 @@ def epilogue_backward(
     act: int,
     slope: float,
     p: float,
-    seed: int,
+    seed: int | Tensor,
     grad_x: Tensor,
     grad_bias: Tensor | None,
     ids: Tensor | None = None,
@@ -191,7 +191,7 @@ def _column_sums(rows: Tensor) -> Tensor:
     return rows.new_zeros(1, rows.shape[1]).index_add_(0, only, rows)[0]
 
 
-def _mask(shape: torch.Size, p: float, seed: int, like: Tensor, ids: Tensor | None) -> Tensor:
+def _mask(shape: torch.Size, p: float, seed: int | Tensor, like: Tensor, ids: Tensor | None) -> Tensor:
     rows = torch.arange(shape[0], device=like.device) if ids is None else ids
     return keep_mask(rows, shape[1], p, seed).to(like.dtype) / (1 - p)
 

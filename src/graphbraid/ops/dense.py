@@ -14,11 +14,18 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from graphbraid.ops import reference
-from graphbraid.ops.aggregation import backend, row_contiguous
+from graphbraid.ops.aggregation import backend, follow_up, row_contiguous
+from graphbraid.ops.row_epilogue import RowEpilogue
 
 
 def tall_product(
-    a: Tensor, b: Tensor, *, out: Tensor | None = None, add: bool = False, ids: Tensor | None = None
+    a: Tensor,
+    b: Tensor,
+    *,
+    out: Tensor | None = None,
+    add: bool = False,
+    ids: Tensor | None = None,
+    after: RowEpilogue | None = None,
 ) -> Tensor:
     """``a @ b``, or ``a[ids] @ b``, for many rows and a weight ``b``. Not seen by autograd.
 
@@ -28,10 +35,16 @@ def tall_product(
         out: ``(num_rows, width)``, written; its rows may stand apart. Made if None.
         add: add to what ``out`` holds.
         ids: ``(num_rows,)`` int64, in any order: the rows of ``a`` to take; all if None.
+        after: what follows the product, done to the rows while the cache holds them.
     """
     if out is None:
         out = a.new_empty(a.shape[0] if ids is None else ids.numel(), b.shape[1])
-    _backend(a, b, out).tall_product(row_contiguous(a.detach()), b.detach(), out.detach(), add, ids)
+    kernels, rows = _backend(a, b, out), row_contiguous(a.detach())
+    if kernels is reference:
+        reference.tall_product(rows, b.detach(), out.detach(), add, ids)
+        follow_up(out.detach(), after)
+    else:
+        kernels.tall_product(rows, b.detach(), out.detach(), add, ids, after)
     return out
 
 

@@ -15,14 +15,14 @@ def draw_seed() -> int:
     return int(torch.randint(0, 2**63 - 1, (), dtype=torch.int64))
 
 
-def keep_mask(rows: Tensor, columns: int, p: float, seed: int) -> Tensor:
+def keep_mask(rows: Tensor, columns: int, p: float, seed: int | Tensor) -> Tensor:
     """Which elements dropout keeps: twin of ``dropout.h``.
 
     Args:
         rows: ``(num_rows,)`` int64 row numbers.
         columns: number of columns.
         p: probability of dropping an element, to the precision of 32 bits.
-        seed: from :func:`draw_seed`.
+        seed: from :func:`draw_seed`, or ``(1,)`` int64 that holds it.
 
     Returns:
         ``(num_rows, columns)`` bool, True where kept.

@@ -30,6 +30,7 @@ from graphbraid.ops.norm_reference import (
     layer_norm,
     layer_norm_backward,
 )
+from graphbraid.ops.row_epilogue import RowEpilogue
 
 __all__ = [
     "batch_norm",
@@ -68,6 +69,7 @@ def spmm(
     mean: bool,
     addend: Tensor | None,
     out: Tensor,
+    after: RowEpilogue | None = None,
 ) -> None:
     """Twin of ``spmm.inl``; its head gives the formula."""
     x = x.to(sum_dtype(x.dtype))
@@ -89,6 +91,7 @@ def spmm(
     if addend is not None:
         total[: addend.shape[0]] += addend
     out.copy_(total)
+    _follow_up(out, after)
 
 
 def spmm_max(
@@ -155,13 +158,27 @@ def gather_rows(x: Tensor, ids: Tensor, out: Tensor) -> None:
     torch.index_select(x, 0, ids, out=out)
 
 
-def tall_product(a: Tensor, b: Tensor, out: Tensor, add: bool, ids: Tensor | None = None) -> None:
-    """``out = a[ids] @ b``, or ``out += a[ids] @ b``; all rows without ids."""
+def tall_product(
+    a: Tensor,
+    b: Tensor,
+    out: Tensor,
+    add: bool,
+    ids: Tensor | None = None,
+    after: RowEpilogue | None = None,
+) -> None:
+    """``out = a[ids] @ b``, or ``out += a[ids] @ b``, all rows without ids; then the epilogue."""
     rows = a if ids is None else a[ids]
     if add:
         out.addmm_(rows, b)
     else:
         torch.mm(rows, b, out=out)
+    _follow_up(out, after)
+
+
+def _follow_up(out: Tensor, after: RowEpilogue | None) -> None:
+    """Apply an epilogue to the rows that a kernel wrote."""
+    if after is not None:
+        epilogue(out, after.bias, after.act, after.slope, after.p, after.seed, out, after.ids)
 
 
 def tall_gram(a: Tensor, b: Tensor, out: Tensor, ids: Tensor | None = None) -> None:

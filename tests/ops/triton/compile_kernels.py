@@ -20,6 +20,7 @@ from triton.runtime.jit import JITFunction
 
 from graphbraid.ops import triton as kernels
 from graphbraid.ops.attention import both_ways
+from graphbraid.ops.row_epilogue import RowEpilogue
 from graphbraid.ops.triton import partition
 
 
@@ -51,6 +52,9 @@ for partition.SEGMENT in (8, 512):  # with hubs, both launches of each kernel; w
     x, out = values(13, 100, dtype=dtype), torch.empty(10, 100, dtype=dtype)
     for wanted in ("plain", "loops", "all"):
         kernels.spmm(*arguments(csc, x, COEFFICIENTS[wanted]), out)
+    for ids, seed in ((None, 77), (torch.arange(10), torch.tensor([77]))):
+        after = RowEpilogue(values(100), 3, 0.01, 0.3, seed, ids)
+        kernels.spmm(*arguments(csc, x, COEFFICIENTS["all"]), out, after)
     winner = torch.empty(10, 100, dtype=torch.int32)
     kernels.spmm_max(csc.indptr, csc.indices, x, weight, out, winner)
     kernels.spmm_max_backward(

@@ -15,6 +15,7 @@ from tests.extras import NO_TRITON
 from torch import Tensor
 
 from graphbraid.ops import reference
+from graphbraid.ops.row_epilogue import RowEpilogue
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -65,13 +66,19 @@ def short_segments(device, monkeypatch):
 
 def _from_cpu(function, device):
     def run(*arguments):
-        moved = [_on(device, a) if isinstance(a, Tensor) else a for a in arguments]
+        moved = [_moved(device, a) for a in arguments]
         function(*moved)
         for before, after in zip(arguments, moved, strict=True):
             if isinstance(before, Tensor) and after is not before:
                 before.copy_(after)
 
     return run
+
+
+def _moved(device, argument):
+    if isinstance(argument, RowEpilogue):
+        return RowEpilogue(*(_moved(device, field) for field in argument))
+    return _on(device, argument) if isinstance(argument, Tensor) else argument
 
 
 def _on(device, tensor):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from tests.ops.graphs import CORNERS, close, skewed, values
+from tests.ops.test_row_epilogue import epilogue_for
 from tests.ops.test_spmm import COEFFICIENTS, arguments, hub_graph
 
 from graphbraid.ops import reference
@@ -81,3 +82,21 @@ def test_two_runs_give_the_same_bits(kernels, short_segments):
     kernels.spmm(*args, first)
     kernels.spmm(*args, second)
     assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("act", range(4))
+def test_an_epilogue_ends_as_its_own_kernel_after_it_would(kernels, short_segments, act, dtype):
+    csc = skewed(10, 13)
+    x = values(csc.num_src, 33, dtype=dtype)
+    args = arguments(csc, x, COEFFICIENTS["all"])
+    for p, with_bias, with_ids in ((0.0, True, False), (0.3, False, False), (0.6, True, True)):
+        after = epilogue_for(10, 33, dtype, act=act, p=p, bias=with_bias, ids=with_ids)
+        bias, *how, ids = after
+        joined, apart, expected = (x.new_full((10, 40), torch.nan)[:, 3:36] for _ in range(3))
+        kernels.spmm(*args, joined, after)
+        kernels.spmm(*args, apart)
+        kernels.epilogue(apart, bias, *how, apart, ids)
+        close(joined, apart)
+        reference.spmm(*args, expected, after)
+        close(joined, expected)

@@ -18,14 +18,28 @@ _PARTS = 1024
 own, so that the bits are the same on every device."""
 
 
+@triton.jit
+def activated(y, slope, ACT: tl.constexpr):
+    """The activation of float32 ``y``."""
+    if ACT == _RELU:
+        y = tl.where(y <= 0, 0.0, y)  # lets a NaN through
+    elif ACT == _LEAKY_RELU:
+        y = tl.where(y > 0, y, y * slope)
+    elif ACT == _ELU:
+        y = tl.where(y > 0, y, tl.exp(tl.minimum(y, 0.0)) - 1)
+    return y
+
+
 @triton.jit(do_not_specialize=["num_rows", "seed", "threshold"])
 def epilogue_kernel(
-    x,  # (num_rows, width) float32, float16 or bfloat16, contiguous
+    x,  # (num_rows, width) float32, float16 or bfloat16; rows x_stride apart
     bias,  # (width,) float32 or None
-    out,  # (num_rows, width) of x's dtype; may be x
+    out,  # (num_rows, width) of x's dtype; may be x; rows out_stride apart
     ids,  # (num_rows,) int64, the row that each row's mask is drawn for, or None: itself
     num_rows,
     width,
+    x_stride,
+    out_stride,
     slope,
     seed,
     threshold,
@@ -42,23 +56,17 @@ def epilogue_kernel(
     v = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
     mask = (v < num_rows)[:, None] & (columns < width)[None, :]
-    place = v[:, None] * width + columns[None, :]
-    y = tl.load(x + place, mask=mask, other=0.0).to(tl.float32)
+    y = tl.load(x + v[:, None] * x_stride + columns[None, :], mask=mask, other=0.0).to(tl.float32)
     if bias is not None:
         y += tl.load(bias + columns, mask=columns < width, other=0.0)[None, :]
-    if ACT == _RELU:
-        y = tl.where(y <= 0, 0.0, y)  # lets a NaN through
-    elif ACT == _LEAKY_RELU:
-        y = tl.where(y > 0, y, y * slope)
-    elif ACT == _ELU:
-        y = tl.where(y > 0, y, tl.exp(tl.minimum(y, 0.0)) - 1)
+    y = activated(y, slope, ACT)
     if DROPOUT:
         row = v
         if ids is not None:
             row = tl.load(ids + v, mask=v < num_rows, other=0)
         stays = kept(dropout_key(seed_of(seed), row)[:, None], columns[None, :], threshold)
         y *= tl.where(stays, keep_scale, 0.0)
-    tl.store(out + place, y, mask=mask)
+    tl.store(out + v[:, None] * out_stride + columns[None, :], y, mask=mask)
 
 
 @triton.jit(do_not_specialize=["num_rows", "rows_per_part", "seed", "threshold"])
@@ -147,14 +155,25 @@ def epilogue(
     out: Tensor,
     ids: Tensor | None = None,
 ) -> None:
-    """The arguments of the twin in ``ops/reference.py``; float32, float16 or bfloat16, contiguous."""
+    """The arguments of the twin in ``ops/reference.py``; float32, float16 or bfloat16, rows contiguous."""
     num_rows, width = out.shape
     if out.numel() == 0:
         return
     tile = walk_tile(width)
     with on_device_of(x):
         epilogue_kernel[(triton.cdiv(num_rows, tile["ROWS"]), triton.cdiv(width, tile["FEAT"]))](
-            x, bias, out, ids, num_rows, width, float(slope), **dropout_arguments(p, seed), ACT=act, **tile
+            x,
+            bias,
+            out,
+            ids,
+            num_rows,
+            width,
+            x.stride(0),
+            out.stride(0),
+            float(slope),
+            **dropout_arguments(p, seed),
+            ACT=act,
+            **tile,
         )
 
 

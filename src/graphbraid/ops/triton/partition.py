@@ -94,6 +94,32 @@ def over_rows(
         kernel[(num_rows, tiles)](*arguments, **where, PARTIAL=False, **constants)
 
 
+@dataclass(frozen=True, slots=True)
+class RowReduction:
+    """How a kernel reduces rows of one width over the edges of a graph: hubs by segments, columns by tiles.
+
+    Args:
+        indptr: of the graph.
+        num_edges: of the graph.
+        num_columns: of a row.
+    """
+
+    indptr: Tensor
+    num_edges: int
+    num_columns: int
+
+    @property
+    def segments(self) -> Segments | None:
+        """Of the graph's hubs."""
+        return segments_of(self.indptr, self.num_edges)
+
+    def __call__(self, kernel: Any, arguments: tuple[Any, ...], **constants: Any) -> None:
+        """Launch; a kernel takes ``EDGES`` and ``FEAT`` beside what :func:`over_rows` passes."""
+        tile = row_tile(self.num_columns)
+        grid = (self.indptr.numel() - 1, row_tiles(self.num_columns, tile))
+        over_rows(kernel, self.segments, grid, arguments, {**constants, **tile})
+
+
 def partial_rows(segments: Segments | None, like: Tensor, *widths: int) -> list[Tensor | None]:
     """A float32 buffer of each width, one row per segment; None where there are no segments."""
     if segments is None:
@@ -148,6 +174,17 @@ def edges_of(
         if segment_row is not None:
             begin = tl.where(end - begin > SEGMENT, end, begin)
     return v, begin, end
+
+
+@triton.jit
+def add_segments(acc, partial, segment_first, v, columns, inside, width, EDGES: tl.constexpr):
+    """``acc``, (EDGES, FEAT), with the sums of a hub's segments added: what ``partial`` holds of row v."""
+    last = tl.load(segment_first + v + 1)
+    for first in range(tl.load(segment_first + v), last, EDGES):
+        s = first + tl.arange(0, EDGES)
+        place = s[:, None] * width + columns[None, :]
+        acc += tl.load(partial + place, mask=(s < last)[:, None] & inside[None, :], other=0.0)
+    return acc
 
 
 @triton.jit

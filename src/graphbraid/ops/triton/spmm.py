@@ -6,17 +6,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphbraid.ops.triton.partition import (
-    edges_of,
-    over_rows,
-    partial_rows,
-    row_tile,
-    row_tiles,
-    segments_of,
-)
+from graphbraid.ops.row_epilogue import RowEpilogue
+from graphbraid.ops.triton.dropout import dropout_arguments, dropout_key, kept, seed_of
+from graphbraid.ops.triton.epilogue import activated
+from graphbraid.ops.triton.partition import RowReduction, add_segments, edges_of, partial_rows
 
 
-@triton.jit(do_not_specialize=["num_loops", "num_addend"])
+@triton.jit(do_not_specialize=["num_loops", "num_addend", "seed", "threshold"])
 def spmm_kernel(
     indptr,  # (num_dst + 1,) int64
     indices,  # (num_edges,) int32 or int64, in [0, num_src)
@@ -28,6 +24,8 @@ def spmm_kernel(
     addend,  # (num_addend, width) of out's dtype, or None
     out,  # (num_dst, width) of x's dtype or float32; rows out_stride apart
     partial,  # (num_segments, width) float32: written where PARTIAL, else read; None without hubs
+    bias,  # of the epilogue: (width,) float32 or None
+    ids,  # of the epilogue: (num_dst,) int64, the row that each row's mask is drawn for, or None: itself
     loop_scale,
     num_loops,
     num_addend,
@@ -35,11 +33,18 @@ def spmm_kernel(
     x_stride,
     addend_stride,
     out_stride,
+    slope,
     segment_row,  # see partition.Segments
     segment_first,
+    seed,
+    threshold,
+    keep_scale,
     LOOPS: tl.constexpr,  # num_loops > 0
     SKIP_LOOPS: tl.constexpr,
     MEAN: tl.constexpr,
+    AFTER: tl.constexpr,  # an epilogue follows
+    ACT: tl.constexpr,
+    DROPOUT: tl.constexpr,
     PARTIAL: tl.constexpr,
     SEGMENT: tl.constexpr,
     EDGES: tl.constexpr,
@@ -49,7 +54,8 @@ def spmm_kernel(
 
     out[v, :] = dst_scale[v] * sum of weight[e] * src_scale[u] * x[u, :] over the edges e = u -> v; `MEAN`
     divides by the row's edges; loop_scale * loop[v] * src_scale[v] * x[v, :] joins the sum; addend[v, :] is
-    added last. A program takes FEAT columns of one row, or of one segment of a hub.
+    added last. With AFTER, the row then becomes mask * act(row + bias). A program takes FEAT columns of one
+    row, or of one segment of a hub.
 
     Bound by reading num_edges rows of x. Programs of one tile of columns run together: what of x they share
     stays in the second-level cache.
@@ -77,11 +83,7 @@ def spmm_kernel(
         tl.store(partial + item * width + columns, tl.sum(acc, axis=0), mask=inside)
     else:
         if segment_row is not None:
-            last = tl.load(segment_first + v + 1)
-            for first in range(tl.load(segment_first + v), last, EDGES):
-                s = first + tl.arange(0, EDGES)
-                place = s[:, None] * width + columns[None, :]
-                acc += tl.load(partial + place, mask=(s < last)[:, None] & inside[None, :], other=0.0)
+            acc = add_segments(acc, partial, segment_first, v, columns, inside, width, EDGES)
         total = tl.sum(acc, axis=0)
         if LOOPS:
             has_loop = v < num_loops
@@ -101,6 +103,17 @@ def spmm_kernel(
             limit = tl.where(v < num_addend, width, 0)
             place = v * addend_stride + columns
             total += tl.load(addend + place, mask=columns < limit, other=0.0).to(tl.float32)
+        if AFTER:
+            total = total.to(out.dtype.element_ty).to(tl.float32)  # as the row would be read again
+            if bias is not None:
+                total += tl.load(bias + columns, mask=inside, other=0.0)
+            total = activated(total, slope, ACT)
+            if DROPOUT:
+                row = v
+                if ids is not None:
+                    row = tl.load(ids + v)
+                stays = kept(dropout_key(seed_of(seed), row), columns, threshold)
+                total *= tl.where(stays, keep_scale, 0.0)
         tl.store(out + v * out_stride + columns, total, mask=inside)
 
 
@@ -118,12 +131,14 @@ def spmm(
     mean: bool,
     addend: Tensor | None,
     out: Tensor,
+    after: RowEpilogue | None = None,
 ) -> None:
     """The arguments of the twin in ``ops/reference.py``; ``x`` is float32, float16 or bfloat16."""
-    num_dst, width = out.shape
     if out.numel() == 0:
         return
-    segments, tile = segments_of(indptr, indices.numel()), row_tile(width)
+    width = out.shape[1]
+    reduce = RowReduction(indptr, indices.numel(), width)
+    how = after or RowEpilogue(bias=None, act=0, slope=0.0, p=0.0, seed=0, ids=None)
     arguments = (
         indptr,
         indices,
@@ -134,7 +149,9 @@ def spmm(
         loop,
         addend,
         out,
-        *partial_rows(segments, x, width),
+        *partial_rows(reduce.segments, x, width),
+        how.bias,
+        how.ids,
         float(loop_scale),
         num_loops,
         0 if addend is None else addend.shape[0],
@@ -142,6 +159,15 @@ def spmm(
         x.stride(0),
         0 if addend is None else addend.stride(0),
         out.stride(0),
+        float(how.slope),
     )
-    constants = {"LOOPS": num_loops > 0, "SKIP_LOOPS": skip_loops, "MEAN": mean, **tile}
-    over_rows(spmm_kernel, segments, (num_dst, row_tiles(width, tile)), arguments, constants)
+    reduce(
+        spmm_kernel,
+        arguments,
+        LOOPS=num_loops > 0,
+        SKIP_LOOPS=skip_loops,
+        MEAN=mean,
+        AFTER=after is not None,
+        ACT=how.act,
+        **dropout_arguments(how.p, how.seed),
+    )

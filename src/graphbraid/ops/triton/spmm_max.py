@@ -6,14 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphbraid.ops.triton.partition import (
-    edges_of,
-    over_rows,
-    partial_rows,
-    row_tile,
-    row_tiles,
-    segments_of,
-)
+from graphbraid.ops.triton.partition import RowReduction, add_segments, edges_of, partial_rows
 
 _NAN_KEY = tl.constexpr(0x7FFFFFFF)  # above the key of +inf; as bits a NaN again
 _NO_KEY = tl.constexpr(-(2**31))  # below the key of -inf
@@ -143,11 +136,7 @@ def spmm_max_backward_kernel(
         tl.store(partial + item * width + columns, tl.sum(acc, axis=0), mask=inside)
     else:
         if segment_row is not None:
-            last = tl.load(segment_first + u + 1)
-            for first in range(tl.load(segment_first + u), last, EDGES):
-                s = first + tl.arange(0, EDGES)
-                place = s[:, None] * width + columns[None, :]
-                acc += tl.load(partial + place, mask=(s < last)[:, None] & inside[None, :], other=0.0)
+            acc = add_segments(acc, partial, segment_first, u, columns, inside, width, EDGES)
         tl.store(out + item * width + columns, tl.sum(acc, axis=0), mask=inside)
 
 
@@ -155,15 +144,15 @@ def spmm_max(
     indptr: Tensor, indices: Tensor, x: Tensor, weight: Tensor | None, out: Tensor, winner: Tensor
 ) -> None:
     """The arguments of the twin in ``ops/reference.py``; ``out`` and ``winner`` are contiguous."""
-    num_dst, width = out.shape
     if out.numel() == 0:
         return
-    segments, tile = segments_of(indptr, indices.numel()), row_tile(width)
+    width = out.shape[1]
+    reduce = RowReduction(indptr, indices.numel(), width)
     partial: list[Tensor | None] = [None, None]
-    if segments is not None:
-        partial = [winner.new_empty((segments.count, width)) for _ in range(2)]
+    if reduce.segments is not None:
+        partial = [winner.new_empty((reduce.segments.count, width)) for _ in range(2)]
     arguments = (indptr, indices, x, weight, out, winner, *partial, width, x.stride(0))
-    over_rows(spmm_max_kernel, segments, (num_dst, row_tiles(width, tile)), arguments, tile)
+    reduce(spmm_max_kernel, arguments)
 
 
 def spmm_max_backward(
@@ -177,10 +166,10 @@ def spmm_max_backward(
     out: Tensor,
 ) -> None:
     """The arguments of the twin in ``ops/reference.py``; ``weight`` in the order of the transpose."""
-    num_src, width = out.shape
     if out.numel() == 0:
         return
-    segments, tile = segments_of(indptr, indices.numel()), row_tile(width)
+    width = out.shape[1]
+    reduce = RowReduction(indptr, indices.numel(), width)
     arguments = (
         indptr,
         indices,
@@ -190,8 +179,8 @@ def spmm_max_backward(
         weight,
         winner,
         out,
-        *partial_rows(segments, grad, width),
+        *partial_rows(reduce.segments, grad, width),
         width,
         grad.stride(0),
     )
-    over_rows(spmm_max_backward_kernel, segments, (num_src, row_tiles(width, tile)), arguments, tile)
+    reduce(spmm_max_backward_kernel, arguments)

@@ -1,0 +1,17 @@
+// How far ahead kernels fetch rows that are read by id.
+#pragma once
+
+#include <algorithm>
+
+namespace gb {
+
+// Of a prefetch: into the second-level cache, which can wait for more lines at a time than the first.
+inline constexpr int kSecondLevel = 2;
+// Cache lines kept under way per thread, and most rows: more than these are slower again where two threads
+// share the third-level cache.
+inline constexpr int kLinesAhead = 96, kRowsAhead = 32;
+
+// Edges between a row that is read and the one that is fetched, for rows of so many lines.
+constexpr int prefetch_distance(int lines) { return std::clamp(kLinesAhead / lines, 2, kRowsAhead); }
+
+}  // namespace gb
