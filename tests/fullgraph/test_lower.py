@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
+from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
 from torch import nn
 
 from graphbraid import nn as gnn
@@ -102,12 +102,37 @@ def test_fusing_merges_bias_activation_and_dropout_but_never_out_of_order():
     def fused(*order):
         ops = [Linear(out="v0", inputs=(INPUT,), weight=weight)]
         ops += [make[kind](f"v{i + 1}", f"v{i}") for i, kind in enumerate(order)]
-        return len(lower.fuse(Program(ops=tuple(ops), in_channels=CHANNELS), facts(make_graph())).ops) - 1
+        after = lower.fuse(Program(ops=tuple(ops), in_channels=CHANNELS), facts(make_graph())).ops
+        return [after[0].after.details(), *(op.details() for op in after[1:])]
 
-    assert fused("bias", "act", "drop") == 1
-    assert fused("drop", "act") == 2
-    assert fused("act", "bias") == 2
-    assert fused("act", "act") == 2
+    assert fused("bias", "act", "drop") == ["bias, relu, dropout 0.5"]
+    assert fused("drop", "act") == ["dropout 0.5", "relu"]
+    assert fused("act", "bias") == ["relu", "bias"]
+    assert fused("act", "act") == ["relu", "relu"]
+
+
+@pytest.mark.parametrize("layer", ["linear", "aggregate"])
+@pytest.mark.parametrize("read_twice", [False, True])
+def test_an_epilogue_joins_the_kernel_before_it_unless_others_read_its_rows(layer, read_twice):
+    weight, bias = nn.Parameter(torch.ones(4, CHANNELS)), nn.Parameter(torch.zeros(4))
+    ops = [
+        Linear(out="h", inputs=(INPUT,), weight=weight),
+        Aggregate(out="s", inputs=("h",), adjacency=Adjacency(kind="sum")),
+    ][: 1 + (layer == "aggregate")]
+    rows = ops[-1].out
+    ops.append(Epilogue(out="y", inputs=(rows,), bias=bias, act="relu"))
+    if read_twice:
+        ops.append(Add(out="z", inputs=("y", rows)))
+    program = Program(ops=tuple(ops), in_channels=CHANNELS)
+    after = lower.fuse(program, facts(make_graph(), num_steps=1))
+    joined = [op for op in after.ops if getattr(op, "after", None)]
+    assert len(joined) == (not read_twice)
+    if joined:
+        assert after.output == "y"
+        assert "made in the cache by the kernel before" in after.decisions[-1].what
+        assert after.decisions[-1].saves.startswith(f"{8 * 4 * NUM_NODES / 1e6:.3g} MB an epoch")
+        assert set(map(id, after.parameters())) == {id(weight), id(bias)}
+        assert "then bias, relu" in str(after)
 
 
 def test_an_addition_joins_the_kernel_that_makes_one_side():

@@ -6,12 +6,13 @@ from tests.fullgraph.fake_device import FakeDevice
 from tests.fullgraph.graphs import make_graph
 from tests.fullgraph.test_engine import MODELS, loss_of
 from tests.ops.graphs import CORNERS, skewed, values
+from tests.ops.test_row_epilogue import epilogue_for
 from tests.ops.test_spmm import COEFFICIENTS, arguments
 
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import Engine
 from graphbraid.fullgraph.spmm_choice import OURS, SPARSE, VARIABLE, PickedMap, Picker, csr_of, multiply
-from graphbraid.ops.aggregation import Aggregation
+from graphbraid.ops.aggregation import Aggregation, follow_up
 from graphbraid.ops.rates import Rates
 
 
@@ -71,6 +72,15 @@ def test_measuring_writes_nothing_that_counts():
     expected = how.forward(x, addend=out.clone())
     PickedMap(how, Picker(FakeDevice().seconds))(x, out, out)
     torch.testing.assert_close(out, expected)
+
+
+@pytest.mark.parametrize("name", [OURS, SPARSE])
+def test_an_epilogue_follows_whichever_kernel_runs(name):
+    how, after = aggregation_of(skewed(10, 13), COEFFICIENTS["all"]), epilogue_for(10, 5, torch.float32)
+    x, out, expected = values(13, 5), torch.full((10, 5), torch.nan), torch.empty(10, 5)
+    PickedMap(how, Picker(FakeDevice().seconds, forced=name))(x, None, out, after)
+    follow_up(how.forward(x, out=expected), after)
+    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", [OURS, SPARSE])

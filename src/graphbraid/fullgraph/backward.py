@@ -15,6 +15,7 @@ from graphbraid.fullgraph.program import (
     Aggregate,
     Attention,
     Epilogue,
+    Following,
     Linear,
     Maximum,
     Module,
@@ -37,6 +38,7 @@ def plan_backward(plan: Plan) -> None:
 
 def _linear(plan: Plan, op: Linear) -> None:
     grad, source = plan.grads[op.out], op.inputs[0]
+    _before(plan, op)
     if len(op.inputs) == 2:
         plan.pass_on(op, op.inputs[1])
     _weight(plan, op, grad)
@@ -76,6 +78,7 @@ def _weight(plan: Plan, op: Linear, grad: Rows) -> None:
 
 def _aggregate(plan: Plan, op: Aggregate) -> None:
     grad, source, how = plan.grads[op.out], op.inputs[0], plan.aggregation(op)
+    _before(plan, op)
     if len(op.inputs) == 2:
         plan.pass_on(op, op.inputs[1])
     if not plan.program.learns(source):
@@ -99,13 +102,30 @@ def _add(plan: Plan, op: Add) -> None:
 
 
 def _epilogue(plan: Plan, op: Epilogue) -> None:
-    grad, source, out = plan.grads[op.out], op.inputs[0], plan.values[op.out]
+    grad, source = plan.grads[op.out], op.inputs[0]
     alone = len(plan.program.consumers(source)) == 1 and source not in plan.grads
     in_place = alone and not isinstance(plan.program.producer(source), Own)
     if in_place:
         target = plan.grads[source] = grad
     else:
         target = plan.scratch(f"gradient through {op.out}", grad.count, grad.buffer.shape[1])
+    _through(plan, op, grad, target)
+    if not in_place and plan.program.learns(source):
+        total, is_there = plan.grad_of(source)
+        join = add if is_there else copy
+        plan.do(f"gradient of {source}", lambda: join(target.tensor, total.tensor), target, total)
+
+
+def _before(plan: Plan, op: Following) -> None:
+    """Turn the gradient of what follows ``op`` into that of its own rows, in place."""
+    if op.after is not None:
+        grad = plan.grads[op.out]
+        _through(plan, op.after, grad, grad)
+
+
+def _through(plan: Plan, op: Epilogue, grad: Rows, target: Rows) -> None:
+    """The gradient of an epilogue's input from that of its result; its bias's on the way."""
+    out = plan.values[op.out]
 
     def run() -> None:
         bias = op.bias
@@ -116,11 +136,7 @@ def _epilogue(plan: Plan, op: Epilogue) -> None:
         if bias is not None and grad_bias is not None:
             plan.give(bias, grad_bias)
 
-    plan.do(f"gradient of {source}", run, grad, out, target)
-    if not in_place and plan.program.learns(source):
-        total, is_there = plan.grad_of(source)
-        join = add if is_there else copy
-        plan.do(f"gradient of {source}", lambda: join(target.tensor, total.tensor), target, total)
+    plan.do(f"gradient of {op.inputs[0]}", run, grad, out, target)
 
 
 def _normalise(plan: Plan, op: Normalise) -> None:

@@ -17,6 +17,7 @@ from graphbraid.fullgraph.program import (
     Aggregate,
     Attention,
     Epilogue,
+    Following,
     Hoisted,
     Linear,
     Maximum,
@@ -30,6 +31,7 @@ from graphbraid.fullgraph.program import (
 from graphbraid.fullgraph.rows import Rows, add, copy, tensor_of
 from graphbraid.fullgraph.torch_ops import TorchOp
 from graphbraid.ops.dense import tall_product
+from graphbraid.ops.row_epilogue import RowEpilogue
 
 
 def plan_forward(plan: Plan) -> None:
@@ -39,30 +41,32 @@ def plan_forward(plan: Plan) -> None:
 
 
 def _linear(plan: Plan, op: Linear) -> None:
-    out, weight, adds = _result(plan, op), op.weight, len(op.inputs) == 2
+    out, weight, adds, after = _result(plan, op), op.weight, len(op.inputs) == 2, _after(plan, op)
     if op.inputs[0] == INPUT:
         features, turned = plan.features, plan.turned_weight(op)
 
         def multiply() -> None:
-            features.factor.multiply(weight.detach(), out.tensor, add=adds, turned=tensor_of(turned))
+            features.factor.multiply(
+                weight.detach(), out.tensor, add=adds, turned=tensor_of(turned), after=after(out)
+            )
 
         plan.do(op.out, multiply, out, *turned)
         return
     x = plan.read(op.inputs[0])
 
     def run() -> None:
-        tall_product(x.get(), weight.detach().t(), out=out.tensor, add=adds)
+        tall_product(x.get(), weight.detach().t(), out=out.tensor, add=adds, after=after(out))
 
     plan.do(op.out, run, out, *x.touches)
 
 
 def _aggregate(plan: Plan, op: Aggregate) -> None:
     how, adds = plan.aggregation(op), len(op.inputs) == 2
-    out = _result(plan, op)
+    out, after = _result(plan, op), _after(plan, op)
     x = plan.rounded(op, plan.read(op.inputs[0]))
 
     def run() -> None:
-        kernels.aggregate(how, x.get(), out.tensor, out.tensor if adds else None)
+        kernels.aggregate(how, x.get(), out.tensor, out.tensor if adds else None, after(out))
 
     plan.do(op.out, run, out, *x.touches)
 
@@ -99,18 +103,33 @@ def _hoisted(plan: Plan, op: Hoisted) -> None:
 
 
 def _epilogue(plan: Plan, op: Epilogue) -> None:
-    source, p = op.inputs[0], op.p if plan.training else 0.0
-    nodes = plan.nodes(plan.program.level(op.out))
+    source, mask = op.inputs[0], _mask(plan, op)
     x = plan.read(source)
     out = plan.values[source] if plan.may_overwrite(source) else plan.new(op.out, op)
     plan.values[op.out] = out
+    plan.do(op.out, lambda: kernels.epilogue(x.get(), op.bias, op.act, mask(), out.tensor), out, *x.touches)
+
+
+def _after(plan: Plan, op: Following) -> Callable[[Rows], RowEpilogue | None]:
+    """Gives what follows ``op`` as its task runs, for the rows that it writes."""
+    after = op.after
+    if after is None:
+        return lambda _: None
+    mask = _mask(plan, after)
+    return lambda out: kernels.row_epilogue(after.bias, after.act, mask(), out.tensor)
+
+
+def _mask(plan: Plan, op: Epilogue) -> Callable[[], kernels.Mask]:
+    """Draws an epilogue's mask and leaves it for the backward pass."""
+    p = op.p if plan.training else 0.0
+    nodes = plan.nodes(plan.program.level(op.out))
     seed = plan.seeds.add() if p > 0 else lambda: 0
 
-    def run() -> None:
+    def draw() -> kernels.Mask:
         mask = plan.masks[op.out] = kernels.Mask(p, seed(), nodes if p > 0 else None)
-        kernels.epilogue(x.get(), op.bias, op.act, mask, out.tensor)
+        return mask
 
-    plan.do(op.out, run, out, *x.touches)
+    return draw
 
 
 def _normalise(plan: Plan, op: Normalise) -> None:

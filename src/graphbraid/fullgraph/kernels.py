@@ -18,6 +18,7 @@ from graphbraid.ops import reference
 from graphbraid.ops.aggregation import Aggregation, backend
 from graphbraid.ops.dense import tall_gram, tall_product
 from graphbraid.ops.epilogue import ACTIVATION_CODES, LEAKY_SLOPE
+from graphbraid.ops.row_epilogue import RowEpilogue
 from graphbraid.ops.sparse_linear import structure
 from graphbraid.sparse_features import SparseFeatures
 
@@ -33,9 +34,16 @@ class BothWays:
         self._how = how
         self._reverse: Aggregation | None = None
 
-    def forward(self, x: Tensor, *, addend: Tensor | None = None, out: Tensor | None = None) -> Tensor:
-        """``A x (+ addend)``, as :meth:`Aggregation.forward`."""
-        return self._how.forward(x, addend=addend, out=out)
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        addend: Tensor | None = None,
+        out: Tensor | None = None,
+        after: RowEpilogue | None = None,
+    ) -> Tensor:
+        """``A x (+ addend)``, then the epilogue, as :meth:`Aggregation.forward`."""
+        return self._how.forward(x, addend=addend, out=out, after=after)
 
     def backward(self, grad: Tensor, *, addend: Tensor | None = None, out: Tensor | None = None) -> Tensor:
         """``Aᵀ grad (+ addend)``."""
@@ -48,9 +56,11 @@ Map = Aggregation | BothWays | PickedAggregation
 """A linear map of rows, by one kernel or by the faster of two."""
 
 
-def aggregate(how: Map, x: Tensor, out: Tensor, addend: Tensor | None) -> None:
-    """``out = A x (+ addend)``; ``addend`` may be ``out`` or its first rows."""
-    how.forward(x, addend=addend, out=out)
+def aggregate(
+    how: Map, x: Tensor, out: Tensor, addend: Tensor | None, after: RowEpilogue | None = None
+) -> None:
+    """``out = A x (+ addend)``, then the epilogue; ``addend`` may be ``out`` or its first rows."""
+    how.forward(x, addend=addend, out=out, after=after)
 
 
 def aggregate_backward(how: Map, grad: Tensor, out: Tensor, addend: Tensor | None) -> None:
@@ -80,9 +90,17 @@ class DenseInput:
         """The same rows on a device, gathered once."""
         return DenseInput(place.matrix(self.x if self.nodes is None else self.x[self.nodes]), None)
 
-    def multiply(self, weight: Tensor, out: Tensor, *, add: bool, turned: Tensor | None = None) -> None:
-        """``out (+)= x weightᵀ``."""
-        tall_product(self.x, weight.t(), out=out, add=add, ids=self.nodes)
+    def multiply(
+        self,
+        weight: Tensor,
+        out: Tensor,
+        *,
+        add: bool,
+        turned: Tensor | None = None,
+        after: RowEpilogue | None = None,
+    ) -> None:
+        """``out (+)= x weightᵀ``, then the epilogue."""
+        tall_product(self.x, weight.t(), out=out, add=add, ids=self.nodes, after=after)
 
     def weight_grad(self, grad: Tensor, out: Tensor | None = None, *, turned: Tensor | None = None) -> Tensor:
         """``gradᵀ x``, ``(out_channels, in_channels)``, into ``out`` if given."""
@@ -108,10 +126,21 @@ class SparseInput:
         there._by_column = place.aggregation(self._by_column, backward=False)
         return there
 
-    def multiply(self, weight: Tensor, out: Tensor, *, add: bool, turned: Tensor | None = None) -> None:
-        """``out (+)= x weightᵀ``; ``turned``, ``(in_channels, out_channels)``, is written on the way."""
+    def multiply(
+        self,
+        weight: Tensor,
+        out: Tensor,
+        *,
+        add: bool,
+        turned: Tensor | None = None,
+        after: RowEpilogue | None = None,
+    ) -> None:
+        """``out (+)= x weightᵀ``, then the epilogue.
+
+        ``turned``, ``(in_channels, out_channels)``, is written on the way.
+        """
         rows = weight.t().contiguous() if turned is None else turned.copy_(weight.t())
-        aggregate(self._by_row, rows, out, out if add else None)
+        aggregate(self._by_row, rows, out, out if add else None, after)
 
     def weight_grad(self, grad: Tensor, out: Tensor | None = None, *, turned: Tensor | None = None) -> Tensor:
         """``gradᵀ x``, ``(out_channels, in_channels)``, into ``out`` if given; ``turned`` as above."""
@@ -132,9 +161,20 @@ class Mask:
 
 def epilogue(x: Tensor, bias: Tensor | None, act: str, mask: Mask, out: Tensor) -> None:
     """``out = dropout(act(x + bias))``; ``out`` may be ``x``."""
-    factors = None if bias is None else bias.detach()
-    how = (ACTIVATION_CODES[act], LEAKY_SLOPE, mask.p, seed_for(x, mask.seed))
-    backend(x).epilogue(x, factors, *how, out, mask.nodes)
+    factors, *how, ids = row_epilogue(bias, act, mask, x)
+    backend(x).epilogue(x, factors, *how, out, ids)
+
+
+def row_epilogue(bias: Tensor | None, act: str, mask: Mask, like: Tensor) -> RowEpilogue:
+    """The same as what follows another kernel, whose rows are on the device of ``like``."""
+    return RowEpilogue(
+        bias=None if bias is None else bias.detach(),
+        act=ACTIVATION_CODES[act],
+        slope=LEAKY_SLOPE,
+        p=mask.p,
+        seed=seed_for(like, mask.seed),
+        ids=mask.nodes,
+    )
 
 
 def epilogue_backward(  # noqa: PLR0917 - in the order of the kernel's

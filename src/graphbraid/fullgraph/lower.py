@@ -6,7 +6,7 @@ changes nothing. They can be switched off one by one, which the benchmark's abla
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
@@ -18,6 +18,7 @@ from graphbraid.fullgraph.program import (
     Aggregate,
     Decision,
     Epilogue,
+    Following,
     Hoisted,
     Linear,
     Module,
@@ -203,17 +204,24 @@ def _order_seconds(
     return first, last
 
 
-def fuse(program: Program, _: Facts) -> Program:
-    """Bias, activation and dropout in one pass; additions into the kernel that makes one of their sides."""
-    before = len(program.ops)
-    ops = program.ops
-    while (merged := _merge_epilogues(program.rewritten(ops))) is not None:
-        ops = merged
-    while (merged := _merge_additions(program.rewritten(ops))) is not None:
-        ops = merged
-    saved = before - len(ops)
+def fuse(program: Program, facts: Facts) -> Program:
+    """Fewer passes over the rows.
+
+    Bias, activation and dropout become one pass, additions join the kernel that makes one of their sides, and
+    a pass that follows an aggregation or a linear map is applied to its rows while the cache holds them.
+    """
+    before, ops = len(program.ops), program.ops
+    for merge in (_merge_epilogues, _merge_additions, _join_epilogues):
+        while (merged := merge(program.rewritten(ops))) is not None:
+            ops = merged
+    saved, joined = before - len(ops), [op for op in ops if isinstance(op, Following) and op.after]
     what = f"{saved} passes over the rows less" if saved else "nothing to fuse"
-    return _decided(program, "fuse", saved > 0, what, ops=ops)
+    if joined:
+        what += f", {len(joined)} of them made in the cache by the kernel before"
+    after = program.rewritten(ops)
+    nbytes = sum(8 * facts.rows[after.level(op.out)] * after.width(op.out) for op in joined)
+    saves = f"{_bytes(nbytes)} an epoch that need not leave the cache and come back" if joined else ""
+    return _decided(program, "fuse", saved > 0, what, saves=saves, ops=ops)
 
 
 def _merge_epilogues(program: Program) -> tuple[Op, ...] | None:
@@ -252,6 +260,19 @@ def _merge_additions(program: Program) -> tuple[Op, ...] | None:
                 continue
             joined = replace(maker, out=op.out, inputs=(*maker.inputs, other))
             return _replaced(program, {op.out: joined}, without=target).ops
+    return None
+
+
+def _join_epilogues(program: Program) -> tuple[Op, ...] | None:
+    for op in program.ops:
+        maker = program.producer(op.inputs[0])
+        fits = isinstance(op, Epilogue) and isinstance(maker, Following) and maker.after is None
+        if not fits or len(program.consumers(op.inputs[0])) > 1:
+            continue
+        assert isinstance(op, Epilogue)
+        assert isinstance(maker, Following)
+        joined = replace(maker, out=op.out, after=op)
+        return _replaced(program, {op.out: joined}, without=maker.out).ops
     return None
 
 
@@ -296,7 +317,7 @@ PASSES: dict[str, Pass] = {
 """In the order they run."""
 
 
-def _replaced(program: Program, new: dict[str, Op], without: str | None = None) -> Program:
+def _replaced(program: Program, new: Mapping[str, Op], without: str | None = None) -> Program:
     """The program with the operations that make the named values replaced, and one taken out."""
     ops = tuple(new.get(op.out, op) for op in program.ops if op.out != without)
     return program.rewritten(_sorted(ops))

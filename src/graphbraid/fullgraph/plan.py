@@ -22,7 +22,6 @@ from graphbraid.fullgraph.program import (
     INPUT,
     Aggregate,
     Attention,
-    Epilogue,
     Linear,
     Maximum,
     Op,
@@ -139,10 +138,8 @@ class Plan:
         """Whether nobody reads a value but the consumer that asks: no other, and not its maker's backward."""
         alone = value in self.values and len(self.program.consumers(value)) == 1
         maker = self.program.producer(value)
-        is_read = isinstance(maker, Own | Epilogue | UnitRows) or (
-            isinstance(maker, Attention) and not maker.averages
-        )
-        return alone and not is_read
+        is_read = isinstance(maker, Own | UnitRows) or (isinstance(maker, Attention) and not maker.averages)
+        return alone and not is_read and not self.program.ends_in_epilogue(value)
 
     def rounded(self, op: Aggregate, x: Read) -> Read:
         """``x`` in the dtype that an aggregation reads its rows in."""
@@ -204,9 +201,9 @@ class Plan:
         grad = self.grads[op.out]
         if not self.program.learns(value):
             return
-        producer = self.program.producer(value)
-        alone = len(self.program.consumers(value)) == 1 and not isinstance(producer, Own | Epilogue)
-        if alone and value not in self.grads:
+        alone = len(self.program.consumers(value)) == 1
+        is_changed = isinstance(self.program.producer(value), Own) or self.program.ends_in_epilogue(value)
+        if alone and not is_changed and value not in self.grads:
             self.grads[value] = grad
             return
         target, is_there = self.grad_of(value)

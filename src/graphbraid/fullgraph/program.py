@@ -65,7 +65,46 @@ class Op:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Aggregate(Op):
+class Epilogue(Op):
+    """``out = dropout(act(x + bias), p)``, each part optional; in place where nothing else reads x.
+
+    An operation of its own, or what follows another one (:class:`Following`): then its ``out`` is that one's.
+    """
+
+    bias: nn.Parameter | None = None
+    act: str = "none"
+    """As in :func:`graphbraid.ops.bias_act_dropout`."""
+    p: float = 0.0
+    """Probability of dropping an element while training."""
+    symbol = "epilogue"
+
+    def parameters(self) -> tuple[nn.Parameter, ...]:
+        """What it learns."""
+        return () if self.bias is None else (self.bias,)
+
+    def details(self) -> str:
+        """What to print after the inputs."""
+        parts = ["bias"] * (self.bias is not None) + [self.act] * (self.act != "none")
+        return ", ".join(parts + [f"dropout {self.p:g}"] * (self.p > 0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Following(Op):
+    """An operation whose kernel can apply an epilogue to each row before the row leaves the cache."""
+
+    after: Epilogue | None = None
+
+    def parameters(self) -> tuple[nn.Parameter, ...]:
+        """What it learns."""
+        return () if self.after is None else self.after.parameters()
+
+    def details(self) -> str:
+        """What to print after the inputs."""
+        return "" if self.after is None else f", then {self.after.details()}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aggregate(Following):
     """``out[v] = sum over in-neighbours u of a[v, u] x[u]``, plus the second input where one is given."""
 
     adjacency: Adjacency
@@ -77,7 +116,7 @@ class Aggregate(Op):
     def details(self) -> str:
         """What to print after the inputs."""
         rounded = "" if self.rows == torch.float32 else f", {str(self.rows).removeprefix('torch.')} rows"
-        return f"{self.adjacency}{rounded}"
+        return f"{self.adjacency}{rounded}{super().details()}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +128,7 @@ class Maximum(Op):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Linear(Op):
+class Linear(Following):
     """``out = x weightᵀ``, plus the second input where one is given."""
 
     weight: nn.Parameter
@@ -97,11 +136,11 @@ class Linear(Op):
 
     def parameters(self) -> tuple[nn.Parameter, ...]:
         """What it learns."""
-        return (self.weight,)
+        return (self.weight, *super().parameters())
 
     def details(self) -> str:
         """What to print after the inputs."""
-        return f"{self.weight.shape[1]} -> {self.weight.shape[0]}"
+        return f"{self.weight.shape[1]} -> {self.weight.shape[0]}{super().details()}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,27 +181,6 @@ class UnitRows(Op):
 
     eps: float = 1e-12
     symbol = "rows of length 1"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Epilogue(Op):
-    """``out = dropout(act(x + bias), p)``, each part optional; in place where nothing else reads x."""
-
-    bias: nn.Parameter | None = None
-    act: str = "none"
-    """As in :func:`graphbraid.ops.bias_act_dropout`."""
-    p: float = 0.0
-    """Probability of dropping an element while training."""
-    symbol = "epilogue"
-
-    def parameters(self) -> tuple[nn.Parameter, ...]:
-        """What it learns."""
-        return () if self.bias is None else (self.bias,)
-
-    def details(self) -> str:
-        """What to print after the inputs."""
-        parts = ["bias"] * (self.bias is not None) + [self.act] * (self.act != "none")
-        return ", ".join(parts + [f"dropout {self.p:g}"] * (self.p > 0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,6 +326,11 @@ class Program:
         op = self.producer(value)
         return 0 if op is None else self.level(op.inputs[0]) + op.moves
 
+    def ends_in_epilogue(self, value: str) -> bool:
+        """Whether an epilogue makes a value, alone or after another operation: its backward reads it."""
+        op = self.producer(value)
+        return isinstance(op, Epilogue) or (isinstance(op, Following) and op.after is not None)
+
     @property
     def num_levels(self) -> int:
         """Levels of the program, the input's included."""
@@ -393,6 +416,7 @@ __all__ = [
     "Attention",
     "Decision",
     "Epilogue",
+    "Following",
     "Hoisted",
     "Linear",
     "Maximum",

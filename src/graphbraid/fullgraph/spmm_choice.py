@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from graphbraid.errors import ConfigError
-from graphbraid.ops.aggregation import Aggregation
+from graphbraid.ops.aggregation import Aggregation, follow_up
+from graphbraid.ops.row_epilogue import RowEpilogue
 
 OURS, SPARSE = "graphbraid", "torch.sparse"
 VARIABLE = "GRAPHBRAID_SPMM"
@@ -127,8 +128,10 @@ class PickedMap:
         self._picked: dict[tuple[int, torch.dtype], str] = {}
         self._matrix: Tensor | None = None
 
-    def __call__(self, x: Tensor, addend: Tensor | None, out: Tensor) -> None:
-        """``out = A x (+ addend)``; ``addend`` may be ``out`` or its first rows."""
+    def __call__(
+        self, x: Tensor, addend: Tensor | None, out: Tensor, after: RowEpilogue | None = None
+    ) -> None:
+        """``out = A x (+ addend)``, then the epilogue; ``addend`` may be ``out`` or its first rows."""
         if out.numel() == 0:
             return
         key = (x.shape[1], x.dtype)
@@ -136,10 +139,11 @@ class PickedMap:
             self._picked[key], matrix = self._picker.pick(self._how, x, out)
             self._matrix = self._matrix if matrix is None else matrix
         if self._picked[key] == OURS:
-            self._how.forward(x, addend=addend, out=out)
+            self._how.forward(x, addend=addend, out=out, after=after)
         else:
             assert self._matrix is not None
             multiply(self._matrix, x, addend, out)
+            follow_up(out, after)
 
 
 class PickedAggregation:
@@ -156,10 +160,17 @@ class PickedAggregation:
         self._forward = PickedMap(forward, picker)
         self._backward = None if backward is None else PickedMap(backward, picker)
 
-    def forward(self, x: Tensor, *, addend: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        addend: Tensor | None = None,
+        out: Tensor | None = None,
+        after: RowEpilogue | None = None,
+    ) -> Tensor:
         """As :meth:`Aggregation.forward`."""
         out = x.new_empty(self._num_rows[0], x.shape[1]) if out is None else out
-        self._forward(x, addend, out)
+        self._forward(x, addend, out, after)
         return out
 
     def backward(self, grad: Tensor, *, addend: Tensor | None = None, out: Tensor | None = None) -> Tensor:
