@@ -35,7 +35,7 @@ GB_INLINE void sum_edges(const SpmmArgs& a, int64_t v, int64_t begin, int64_t en
     const int64_t u = indices[e];
     if (e + distance < prefetch_end) {
       const char* next = reinterpret_cast<const char*>(x + indices[e + distance] * a.x.stride);
-      unroll<lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(next + 64 * i, 0, kSecondLevel); });
+      unroll<lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(next + 64 * i, 0, prefetch_level(lines)); });
     }
     const T* row = x + u * a.x.stride;
     if constexpr (Plain) {

@@ -87,7 +87,7 @@ GB_INLINE void max_tile(const SpmmMaxArgs& a, int64_t v, int64_t prefetch_end, i
   for (int64_t e = begin; e < end; ++e) {
     if (e + distance < prefetch_end) {
       const char* next = reinterpret_cast<const char*>(x + indices[e + distance] * a.x.stride);
-      unroll<lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(next + 64 * i, 0, kSecondLevel); });
+      unroll<lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(next + 64 * i, 0, prefetch_level(lines)); });
     }
     const T* row = x + indices[e] * a.x.stride;
     const Acc<T> c = weight ? weight[e] : Acc<T>{1};
