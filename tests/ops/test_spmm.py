@@ -85,7 +85,22 @@ def test_kernel_equals_twin_at_every_split_into_tiles(compiled, width):  # noqa:
 @pytest.mark.parametrize("wanted", COEFFICIENTS)
 def test_kernel_equals_twin_on_corner_graphs(compiled, corner, wanted):  # noqa: F811
     csc = CORNERS[corner]()
-    assert_kernel_equals_twin(compiled, csc, values(csc.num_src, 19), COEFFICIENTS[wanted])
+    for width in (5, 19):  # one vector of AVX-512, and several
+        assert_kernel_equals_twin(compiled, csc, values(csc.num_src, width), COEFFICIENTS[wanted])
+
+
+@pytest.mark.parametrize("width", [1, 7, 16, 17])
+def test_a_nan_reaches_the_rows_it_has_an_edge_to_and_no_others(compiled, width):  # noqa: F811
+    csc = skewed()
+    x, out = values(csc.num_src, width), torch.empty(csc.num_dst, width)
+    x[csc.indices[csc.indptr[2:-1:9]].long()] = torch.nan  # where rows begin, behind other rows
+    compiled.spmm(*arguments(csc, x, {}), out)
+    reached = [
+        bool(x[csc.indices[csc.indptr[v] : csc.indptr[v + 1]].long()].isnan().any())
+        for v in range(csc.num_dst)
+    ]
+    assert out.isnan().any(1).tolist() == reached
+    assert 0 < sum(reached) < int((csc.degrees() > 0).sum())
 
 
 def hub_graph(num_edges=50_000):
