@@ -146,11 +146,12 @@ def test_hoisting_takes_no_more_than_it_is_given():
     assert "hoist_bytes allows more" in refused
 
 
-@pytest.mark.parametrize("name", ["gcn", "sage", "gin", "layer norm, elu"])
-def test_dropout_masks_belong_to_nodes_so_that_pruning_changes_nothing(name):
+@pytest.mark.parametrize("name", ["gcn", "sage", "gin", "layer norm, elu", "gat", "gatv2"])
+def test_dropout_masks_belong_to_nodes_and_edges_so_that_pruning_changes_nothing(name):
     graph = make_graph()
     torch.manual_seed(1)
-    model = MODELS[name](dropout=0.5)
+    options = {"attention_dropout": 0.5} if name.startswith("gat") else {}
+    model = MODELS[name](dropout=0.5, **options)
     losses = []
     for passes in (ALL, ALL - {"prune"}, set()):
         torch.manual_seed(7)

@@ -31,6 +31,18 @@ def test_kernel_equals_twin(compiled, width, dtype):  # noqa: F811
         close(out, expected, terms=16 * width)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("heads", [1, 2, 4, 8])
+def test_kernel_equals_twin_where_vectors_hold_several_heads_or_heads_several_vectors(compiled, heads, dtype):  # noqa: F811
+    csc = skewed(num_src=600)
+    for width in (8, 16, 32, 64, 128):
+        left, right = values(40, width, dtype=dtype), values(600, width, dtype=dtype)
+        out, expected = torch.full((2, csc.num_edges, heads), torch.nan, dtype=reference.sum_dtype(dtype))
+        compiled.sddmm(csc.indptr, csc.indices, left, right, None, None, out)
+        reference.sddmm(csc.indptr, csc.indices, left, right, None, None, expected)
+        close(out, expected, terms=16 * width)
+
+
 @pytest.mark.parametrize("corner", CORNERS)
 def test_kernels_equal_twins_on_corner_graphs(compiled, corner):  # noqa: F811
     csc = CORNERS[corner]()
@@ -51,7 +63,7 @@ def test_gradcheck():
     assert torch.autograd.gradcheck(lambda a, b: sddmm(csc, a, b), (left, right))
 
 
-@pytest.mark.parametrize("heads", [1, 3, 17])
+@pytest.mark.parametrize("heads", [1, 2, 3, 4, 5, 8, 16, 17, 33])
 def test_edge_softmax_kernels_equal_twins(compiled, heads):  # noqa: F811
     csc = skewed()
     for dtype in (torch.float32, torch.float64):

@@ -19,6 +19,7 @@ struct AttentionArgs {
   uint32_t threshold = 0;  // drop a coefficient where its 32 random bits are below; 0: no dropout
   double keep_scale = 1;   // 1 / (1 - p)
   uint64_t seed = 0;
+  const int64_t* first_keys = nullptr;  // (num_dst,) or null: the mask's key of each row's first edge
 
   const void* src = nullptr;        // (num_src, heads * channels): what is summed
   const void* src_logit = nullptr;  // GAT: (num_src, heads)

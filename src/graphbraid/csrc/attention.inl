@@ -17,85 +17,98 @@ namespace gb::GB_VARIANT {
 
 #include "attention_rows.inl"
 
-template <typename T, typename I>
-void attention_forward_typed(const AttentionArgs& a) {
+// GAT: z of each edge into `above`.
+template <typename T>
+void gat_sums(const Attention<T>& k, int64_t v, EdgeRow<Acc<T>>& row) {
   using A = Acc<T>;
-  const Attention<T, I> k{a};
-  const std::vector<HeadSlot> slots = head_slots<T>(a.heads, a.channels, false);
-  parallel_rows(a.indptr, a.num_dst, 2 * k.lines + a.heads, [&](int64_t first, int64_t last) {
-    EdgeCoefficients<A> row;
-    const int64_t prefetch_end = a.indptr[last];
-    for (int64_t v = first; v < last; ++v) {
-      const I* indices = static_cast<const I*>(a.indices);
-      k.collect(v, a.indptr[v], a.indptr[v + 1], prefetch_end, indices, nullptr, row);
-      a.src_logit ? k.gat_row_logits(v, row) : k.gatv2_row_logits(v, row);
-      k.softmax(v, row);
-      T* out = static_cast<T*>(a.out) + v * k.width;
-      A* above = static_cast<A*>(a.above) + (a.above ? v * k.width : 0);
-      const auto finish = [&](const HeadSlot& s, const Vec<T>& sum, const Vec<T>& sum_above) GB_LAMBDA {
-        store_n(out + s.to, sum, s.count);
-        if (a.above) store_n(above + s.to, sum_above, s.count);
-      };
-      const int64_t distance = a.src_logit ? k.distance : 0;  // GATv2's logits have read the rows
-      a.above ? add_rows<T, true>(slots, a.channels, k.rows, distance, row, finish)
-              : add_rows<T, false>(slots, a.channels, k.rows, distance, row, finish);
+  const A* right = k.dst_logit + v * k.a.heads;
+  A* z = row.above.data();
+  fixed_heads(k.a.heads, [&](auto heads) GB_LAMBDA {
+    for (int64_t i = 0; i < row.count; ++i) {
+      if (i + kEdgesAhead < row.known) __builtin_prefetch(k.src_logit + row.nodes[i + kEdgesAhead] * heads);
+      const A* left = k.src_logit + row.nodes[i] * heads;
+      each_head<A>(heads, [&](int64_t h, auto n)
+                              GB_LAMBDA { put(z + i * heads + h, get(left + h, n) + get(right + h, n), n); });
     }
   });
 }
 
-#include "gat_backward.inl"
-#include "gatv2_backward.inl"
+// The row's coefficients into `value`, of GAT those with z > 0 into `above` too; keeps the log-sum-exp and
+// what `above` adds up to before dropout.
+template <bool IsGat, typename T>
+void attention_softmax(const Attention<T>& k, int64_t v, EdgeRow<Acc<T>>& row, RowsOnTheWay<T>& on_the_way) {
+  using A = Acc<T>;
+  A *value = row.value.data(), *above = row.above.data();
+  A* lse = static_cast<A*>(k.a.lse) + v * k.a.heads;
+  A* share = static_cast<A*>(k.a.share) + (k.a.share ? v * k.a.heads : 0);
+  const bool keeps_above = k.a.above;
+  k.lanes.groups([&](int64_t first) GB_LAMBDA {
+    Vec<A> total_above{};
+    softmax_row(
+        k.lanes, first, row.count * k.a.heads, value,
+        [&](int64_t at, auto n)
+            GB_LAMBDA { return IsGat ? k.leaky(get(above + at, n)) : get(value + at, n); },
+        [&](int64_t at) GB_LAMBDA {
+          if (IsGat) on_the_way.fetch((at + kLanes<A>) / k.a.heads + 1);
+        },
+        [&](const Vec<A>& top, const Vec<A>& total)
+            GB_LAMBDA { k.lanes.keep(lse, total == 0 ? Vec<A>{} : top + log_lanes(total), first); },
+        [&](int64_t at, auto n, const Vec<A>& alpha) GB_LAMBDA {
+          put(value + at, alpha, n);
+          if (!IsGat || !keeps_above) return;
+          const Vec<A> part = get(above + at, n) > 0 ? alpha : Vec<A>{};
+          put(above + at, part, n);
+          total_above += part;
+        });
+    if (keeps_above) k.lanes.keep(share, k.lanes.over_edges(total_above, Sum{}), first);
+  });
+  k.drop(row, keeps_above);
+}
 
 template <typename T>
-void attention_forward_indexed(const AttentionArgs& a) {
-  a.wide_indices ? attention_forward_typed<T, int64_t>(a) : attention_forward_typed<T, int32_t>(a);
-}
-template <typename T>
-void gat_backward_indexed(const AttentionBackwardArgs& b) {
-  b.forward.wide_indices ? gat_backward_typed<T, int64_t>(b) : gat_backward_typed<T, int32_t>(b);
-}
-template <typename T>
-void gatv2_backward_indexed(const AttentionBackwardArgs& b) {
-  b.forward.wide_indices ? gatv2_backward_typed<T, int64_t>(b) : gatv2_backward_typed<T, int32_t>(b);
+void attention_forward_typed(const AttentionArgs& a) {
+  using A = Acc<T>;
+  const Attention<T> k{a};
+  const HeadSlots<T> slots(a.heads, a.channels, false);
+  constexpr int64_t second_level_bytes = int64_t{1} << 18;  // of rows that stay there
+  parallel_rows(a.indptr, a.num_dst, 2 * k.lines + a.heads, [&](int64_t first, int64_t last) {
+    EdgeRow<A> row;
+    const int64_t prefetch_end = a.indptr[last];
+    for (int64_t v = first; v < last; ++v) {
+      k.collect(v, a.indptr[v], a.indptr[v + 1], true, prefetch_end, a.indices, nullptr, row);
+      int64_t distance = k.rows.distance();
+      RowsOnTheWay<T> on_the_way(k.rows, row, a.heads);
+      if (a.src_logit) {
+        gat_sums(k, v, row);
+        attention_softmax<true>(k, v, row, on_the_way);
+      } else {
+        gatv2_logits(k, k.rows, k.own[v], row);
+        attention_softmax<false>(k, v, row, on_the_way);
+        if (row.count * k.rows.bytes() < second_level_bytes) distance = 0;  // read for the logits
+      }
+      T* out = static_cast<T*>(a.out) + v * k.width;
+      A* above = static_cast<A*>(a.above) + (a.above ? v * k.width : 0);
+      const auto finish = [&](const HeadSlot<T>& s, const Vec<T>& sum, const Vec<T>& sum_above) GB_LAMBDA {
+        store_n(out + s.to, sum, s.count);
+        if (a.above) store_n(above + s.to, sum_above, s.count);
+      };
+      a.above ? add_rows<true>(slots, k.rows, distance, on_the_way.next, row, finish)
+              : add_rows<false>(slots, k.rows, distance, on_the_way.next, row, finish);
+    }
+  });
 }
 
 void attention_forward(const AttentionArgs& a) {
   switch (a.dtype) {
     case DType::kFloat32:
-      return attention_forward_indexed<float>(a);
+      return attention_forward_typed<float>(a);
     case DType::kFloat64:
-      return attention_forward_indexed<double>(a);
+      return attention_forward_typed<double>(a);
     case DType::kBfloat16:
-      return attention_forward_indexed<Bf16>(a);
+      return attention_forward_typed<Bf16>(a);
     case DType::kFloat16:
-      return attention_forward_indexed<F16>(a);
+      return attention_forward_typed<F16>(a);
   }
 }
-void gat_backward(const AttentionBackwardArgs& b) {
-  switch (b.forward.dtype) {
-    case DType::kFloat32:
-      return gat_backward_indexed<float>(b);
-    case DType::kFloat64:
-      return gat_backward_indexed<double>(b);
-    case DType::kBfloat16:
-      return gat_backward_indexed<Bf16>(b);
-    case DType::kFloat16:
-      return gat_backward_indexed<F16>(b);
-  }
-}
-void gatv2_backward(const AttentionBackwardArgs& b) {
-  switch (b.forward.dtype) {
-    case DType::kFloat32:
-      return gatv2_backward_indexed<float>(b);
-    case DType::kFloat64:
-      return gatv2_backward_indexed<double>(b);
-    case DType::kBfloat16:
-      return gatv2_backward_indexed<Bf16>(b);
-    case DType::kFloat16:
-      return gatv2_backward_indexed<F16>(b);
-  }
-}
-
-#include "edge_softmax.inl"
 
 }  // namespace gb::GB_VARIANT

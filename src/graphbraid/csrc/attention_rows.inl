@@ -1,52 +1,116 @@
 // What the attention kernels share: the coefficients of a row's edges, and sums of rows weighted by them.
-// Stands inside attention.inl.
+// Stands inside their texts.
 
-#include "exp.inl"
+#include "heads.inl"
 
-constexpr int64_t kEdgesAhead = 24;  // at most: whose rows are fetched before they are read
+constexpr int64_t kEdgesAhead = 48;  // whose numbers are fetched before they are read
+constexpr int64_t kRowsAhead = 24;   // at most: whose rows are
 
-// The edges of one row: the node at the other end, the edge's id, and numbers per head and edge. Each head's
-// numbers are a plane of whole vectors: element (h, i) at h * stride + i.
+// Some edges of one row: the node at the other end, the mask's key, and numbers per edge and head, element
+// (i, h) at i * heads + h.
 template <typename A>
-struct EdgeCoefficients {
-  Buffer<int64_t> nodes, edges;  // behind `count` nodes, those of the next rows
-  Buffer<A> value, above;        // above: of edges with z > 0, else 0
-  Buffer<A> extra;
-  int64_t count = 0, known = 0;  // nodes of this row, and with those of the next
-  int64_t stride = 0;
+struct EdgeRow {
+  Buffer<int64_t> nodes;  // behind `count` nodes, those of the next edges
+  Buffer<uint64_t> keys;
+  Buffer<uint32_t> bits;
+  Buffer<A> value, extra, other, mask;
+  Buffer<A> above;               // of edges with z > 0, else 0
+  int64_t count = 0, known = 0;  // edges, and nodes with those of the next
 
-  void reserve(int64_t edges_at_most, int64_t heads) {
-    nodes.reserve(edges_at_most + kEdgesAhead);
-    edges.reserve(edges_at_most);
-    const int64_t plane = (edges_at_most + kLanes<A> - 1) / kLanes<A> * kLanes<A>;
-    value.reserve(plane * heads);
-    above.reserve(plane * heads);
-    extra.reserve(plane * heads);
+  void reserve(int64_t edges, int64_t heads, bool drops) {
+    nodes.reserve(edges + kEdgesAhead);
+    const int64_t size = edges * heads + kLanes<A>;  // vectors of them are read from any edge and head
+    value.reserve(size);
+    extra.reserve(size);
+    other.reserve(size);
+    above.reserve(size);
+    if (!drops) return;
+    keys.reserve(edges);
+    bits.reserve(edges);
+    mask.reserve(size);
   }
-  void set_count(int64_t edges_found) {
-    count = edges_found;
-    stride = (count + kLanes<A> - 1) / kLanes<A> * kLanes<A>;
-  }
-  // Fills a plane's lanes behind the last edge.
-  GB_INLINE void pad(A* plane, A with) const { std::fill(plane + count, plane + stride, with); }
 };
 
-// A vector's worth of one head's columns.
+// A vector's worth of columns.
+template <typename T>
 struct HeadSlot {
   int64_t from, to;  // first column in the rows that are summed, and in the result
-  int64_t head;
+  int64_t head;      // of the first column
   int count;
+  Mask<T> lane_head;  // of each lane, counted from `head`
 };
 
 // `narrow`: the rows that are summed hold one head's columns, which serve all heads.
 template <typename T>
-std::vector<HeadSlot> head_slots(int64_t heads, int64_t channels, bool narrow) {
-  std::vector<HeadSlot> slots;
-  for (int64_t h = 0; h < heads; ++h)
-    for (int64_t c = 0; c < channels; c += kLanes<T>)
-      slots.push_back({narrow ? c : h * channels + c, h * channels + c, h,
-                       static_cast<int>(std::min<int64_t>(kLanes<T>, channels - c))});
-  return slots;
+struct HeadSlots {
+  static constexpr int L = kLanes<T>;
+  Buffer<HeadSlot<T>> slots;
+  int64_t heads, count = 0;
+  bool mixed;  // vectors hold columns of several heads
+  bool full;   // all vectors are full
+
+  HeadSlots(int64_t number, int64_t channels, bool narrow)
+      : heads(number), mixed(!narrow && channels % L != 0) {
+    const int64_t part = mixed ? heads * channels : channels;  // what is cut into vectors
+    full = part % L == 0;
+    slots.reserve((part + L - 1) / L * (heads * channels / part));
+    for (int64_t start = 0; start < heads * channels; start += part)
+      for (int64_t c = 0; c < part; c += L) {
+        const int64_t to = start + c, head = to / channels;
+        HeadSlot<T> slot{narrow ? c : to, to, head, static_cast<int>(std::min<int64_t>(L, part - c)), {}};
+        for (int l = 0; l < slot.count; ++l) slot.lane_head[l] = (to + l) / channels - head;
+        slots[count++] = slot;
+      }
+  }
+
+  // tile(mixed, full, nv, slots, is_first) for nv slots at a time, as many as the registers hold; the first
+  // three are constants.
+  template <typename Tile>
+  GB_INLINE void tiles(const Tile& tile) const {
+    using Yes = std::true_type;
+    using No = std::false_type;
+    if constexpr (std::is_same_v<T, float>) {
+      // Beside each slot's sums stands, where heads mix, its lanes' heads.
+      constexpr int most = GB_LANES_F32 == 16 ? 8 : 4;
+      if (!mixed && full) return by<most>([&](auto... with) GB_LAMBDA { tile(No{}, Yes{}, with...); });
+      if (mixed && full) return by<4>([&](auto... with) GB_LAMBDA { tile(Yes{}, Yes{}, with...); });
+      if (mixed) return by<4>([&](auto... with) GB_LAMBDA { tile(Yes{}, No{}, with...); });
+      return by<2>([&](auto... with) GB_LAMBDA { tile(No{}, No{}, with...); });
+    } else {  // code size
+      if (mixed) return by<2>([&](auto... with) GB_LAMBDA { tile(Yes{}, No{}, with...); });
+      return by<2>([&](auto... with) GB_LAMBDA { tile(No{}, No{}, with...); });
+    }
+  }
+
+ private:
+  template <int Most, typename Tile>
+  GB_INLINE void by(const Tile& tile) const {
+    for (int64_t s = 0; s < count;) {
+      const auto run = [&](auto nv) GB_LAMBDA {
+        tile(nv, slots.data() + s, s == 0);
+        s += nv;
+      };
+      if (count - s >= Most)
+        run(std::integral_constant<int, Most>{});
+      else if (Most > 4 && count - s >= 4)
+        run(std::integral_constant<int, std::min(Most, 4)>{});
+      else if (Most > 2 && count - s >= 2)
+        run(std::integral_constant<int, std::min(Most, 2)>{});
+      else
+        run(std::integral_constant<int, 1>{});
+    }
+  }
+};
+
+// Of a slot's lanes, the numbers that `of_edge` holds for their heads.
+template <bool Mixed, typename T>
+GB_INLINE Vec<T> lane_numbers(const HeadSlot<T>& slot, const Acc<T>* of_edge) {
+  if constexpr (Mixed) return permute(load(of_edge + slot.head), slot.lane_head);
+  return splat<Vec<T>>(of_edge[slot.head]);
+}
+template <bool Full, typename T>
+GB_INLINE Vec<T> slot_columns(const T* row, int count) {
+  return Full ? load(row) : load_n(row, count);
 }
 
 // The rows that are summed.
@@ -58,235 +122,179 @@ struct SummedRows {
   int64_t bytes() const { return width * static_cast<int64_t>(sizeof(T)); }
   // How many edges ahead rows are fetched, so that about 96 lines are on their way.
   int64_t distance() const {
-    return std::clamp<int64_t>(96 * 64 / std::max<int64_t>(bytes(), 64), 2, kEdgesAhead);
+    return std::clamp<int64_t>(96 * 64 / std::max<int64_t>(bytes(), 64), 2, kRowsAhead);
   }
+  GB_INLINE const T* operator[](int64_t node) const { return data + node * width; }
+  GB_INLINE void prefetch(int64_t node) const { prefetch_far((*this)[node], bytes()); }
+};
 
-  GB_INLINE void prefetch(int64_t node) const {
-    constexpr int second_level = 2;
-    const char* row = reinterpret_cast<const char*>(data + node * width);
-    for (int64_t i = 0; i < bytes(); i += 64) __builtin_prefetch(row + i, 0, second_level);
+// Fetches the rows of a long row's edges while their coefficients are computed: arithmetic hides the memory.
+template <typename T>
+struct RowsOnTheWay {
+  const SummedRows<T>& x;
+  const int64_t* nodes;
+  int64_t end;  // 0: the row is short, there is little to compute, or the cache would not hold its rows
+  int64_t next = 0;
+
+  RowsOnTheWay(const SummedRows<T>& rows, const EdgeRow<Acc<T>>& row, int64_t heads)
+      : x(rows), nodes(row.nodes.data()) {
+    constexpr int64_t most_bytes = int64_t{1} << 18;
+    const bool is_worth = heads >= 4 && row.count > kRowsAhead && row.count * x.bytes() <= most_bytes;
+    end = is_worth ? row.count : 0;
+  }
+  // Up to edge `stop`.
+  GB_INLINE void fetch(int64_t stop) {
+    for (stop = std::min(stop, end); next < stop; ++next) x.prefetch(nodes[next]);
   }
 };
 
-// NV slots at once: finish(slot, sum of value * row, sum of above * row). Rows are fetched `distance` edges
-// ahead; 0: not at all. Full: the slots hold whole vectors.
-template <typename T, bool Both, bool Full, int NV, typename Finish>
-GB_INLINE void add_slots(const HeadSlot* slots, const SummedRows<T>& x, int64_t distance,
-                         const EdgeCoefficients<Acc<T>>& row, const Finish& finish) {
-  Vec<T> sum[NV] = {}, above[NV] = {};
-  int64_t plane[NV];
-  unroll<NV>([&](auto s) GB_LAMBDA { plane[s] = slots[s].head * row.stride; });
-  for (int64_t i = 0; i < row.count; ++i) {
-    if (distance > 0 && i + distance < row.known) x.prefetch(row.nodes[i + distance]);
-    const T* from = x.data + row.nodes[i] * x.width;
-    const Acc<T>* c = row.value.data() + i;
-    const Acc<T>* c_above = row.above.data() + i;
-    unroll<NV>([&](auto s) GB_LAMBDA {
-      const Vec<T> part = Full ? load(from + slots[s].from) : load_n(from + slots[s].from, slots[s].count);
-      sum[s] += part * c[plane[s]];
-      if constexpr (Both) above[s] += part * c_above[plane[s]];
-    });
-  }
-  unroll<NV>([&](auto s) GB_LAMBDA { finish(slots[s], sum[s], above[s]); });
+// finish(slot, sum of value * row, sum of above * row) for all slots. Rows are fetched `distance` edges
+// ahead, but those of the first `fetched` edges; 0: not at all.
+template <bool Both, typename T, typename Finish>
+GB_INLINE void add_rows(const HeadSlots<T>& slots, const SummedRows<T>& x, int64_t distance, int64_t fetched,
+                        const EdgeRow<Acc<T>>& row, const Finish& finish) {
+  slots.tiles([&](auto mixed, auto full, auto nv, const HeadSlot<T>* tile, bool is_first) GB_LAMBDA {
+    constexpr int NV = decltype(nv)::value;
+    Vec<T> sum[NV] = {}, above[NV] = {};
+    HeadSlot<T> slot[NV];
+    unroll<NV>([&](auto s) GB_LAMBDA { slot[s] = tile[s]; });
+    const int64_t known = is_first && distance > 0 ? row.known : 0;
+    const bool is_all = NV == slots.count;
+    for (int64_t i = 0; i < row.count; ++i) {
+      if (i + distance < known && i + distance >= fetched) {
+        const T* next = x[row.nodes[i + distance]];
+        if (is_all)
+          unroll<NV>([&](auto s) GB_LAMBDA { __builtin_prefetch(next + slot[s].from, 0, 2); });
+        else
+          prefetch_far(next, x.bytes());
+      }
+      const T* from = x[row.nodes[i]];
+      const Acc<T>* value = row.value.data() + i * slots.heads;
+      const Acc<T>* value_above = row.above.data() + i * slots.heads;
+      unroll<NV>([&](auto s) GB_LAMBDA {
+        const Vec<T> part = slot_columns<full>(from + slot[s].from, slot[s].count);
+        sum[s] += part * lane_numbers<mixed>(slot[s], value);
+        if constexpr (Both) above[s] += part * lane_numbers<mixed>(slot[s], value_above);
+      });
+    }
+    unroll<NV>([&](auto s) GB_LAMBDA { finish(slot[s], sum[s], above[s]); });
+  });
 }
 
-// All slots of a row, as many at once as the registers hold.
-template <typename T, bool Both, bool Full, typename Finish>
-GB_INLINE void add_all_slots(const std::vector<HeadSlot>& slots, const SummedRows<T>& x, int64_t distance,
-                             const EdgeCoefficients<Acc<T>>& row, const Finish& finish) {
-  // Code size: only float32 rows are summed in wide tiles.
-  constexpr int wide = sizeof(T) != 4 ? 2 : GB_LANES_F32 == 16 ? 8 : 4;
-  const int64_t total = static_cast<int64_t>(slots.size());
-  for (int64_t s = 0; s < total; distance = 0) {
-    const auto add = [&](auto nv) GB_LAMBDA {
-      add_slots<T, Both, Full, nv>(slots.data() + s, x, distance, row, finish);
-      s += nv;
-    };
-    if (total - s >= wide)
-      add(std::integral_constant<int, wide>{});
-    else if (wide > 2 && total - s >= 2)
-      add(std::integral_constant<int, 2>{});
-    else
-      add(std::integral_constant<int, 1>{});
-  }
-}
-
-template <typename T, bool Both, typename Finish>
-GB_INLINE void add_rows(const std::vector<HeadSlot>& slots, int64_t channels, const SummedRows<T>& x,
-                        int64_t distance, const EdgeCoefficients<Acc<T>>& row, const Finish& finish) {
-  if constexpr (sizeof(T) == 4) {
-    if (channels % kLanes<T> == 0) return add_all_slots<T, Both, true>(slots, x, distance, row, finish);
-  }
-  add_all_slots<T, Both, false>(slots, x, distance, row, finish);
-}
-
-template <typename T, typename I>
+template <typename T>
 struct Attention {
   using A = Acc<T>;
   const AttentionArgs& a;
   const int64_t width = a.heads * a.channels;
-  const T* src = static_cast<const T*>(a.src);
-  const SummedRows<T> rows{src, width};
-  const int64_t row_bytes = rows.bytes(), lines = (row_bytes + 63) / 64, distance = rows.distance();
-  const T* dst = static_cast<const T*>(a.dst);
+  const SummedRows<T> rows{static_cast<const T*>(a.src), width};
+  const SummedRows<T> own{static_cast<const T*>(a.dst), width};
+  const int64_t lines = (rows.bytes() + 63) / 64;
   const A* src_logit = static_cast<const A*>(a.src_logit);
   const A* dst_logit = static_cast<const A*>(a.dst_logit);
   const A* att = static_cast<const A*>(a.att);
   const A slope = static_cast<A>(a.slope);
-  const A keep_scale = static_cast<A>(a.keep_scale);
+  const HeadLanes<A> lanes{a.heads};
 
-  // Calls f(u, edge) for each in-edge of v, in order, the implicit self-loop last. Its edge id is num_edges +
-  // v.
-  template <typename F>
-  GB_INLINE void in_edges(int64_t v, int64_t prefetch_end, F&& f) const {
-    const I* indices = static_cast<const I*>(a.indices);
-    for (int64_t e = a.indptr[v]; e < a.indptr[v + 1]; ++e) {
-      if (e + distance < prefetch_end) rows.prefetch(indices[e + distance]);
-      const int64_t u = indices[e];
-      if (a.num_loops && u == v) continue;
-      f(u, e);
-    }
-    if (v < a.num_loops) f(v, a.num_edges + v);
+  // Key of an edge's dropout mask: counts up from the row's first, the implicit self-loop's comes last. Where
+  // rows have no first keys of their own they follow each other, each with a place for a loop at its end.
+  GB_INLINE uint64_t key(int64_t v, int64_t edge) const {
+    return static_cast<uint64_t>(edge + (a.first_keys ? a.first_keys[v] - a.indptr[v] : v));
   }
 
-  // The edges [begin, end) at one end of node v, of the graph or of its transpose (then `ids` leads to their
-  // ids), with the implicit self-loop. Edges before prefetch_end follow.
-  GB_INLINE void collect(int64_t v, int64_t begin, int64_t end, int64_t prefetch_end, const I* indices,
-                         const int64_t* ids, EdgeCoefficients<A>& row) const {
-    row.reserve(end - begin + 1, a.heads);
+  // The edges [begin, end) of row v of the graph or of its transpose (then `ids` leads to their ids). Behind
+  // the row's last, `is_last`, comes its implicit self-loop. Edges before prefetch_end follow.
+  void collect(int64_t v, int64_t begin, int64_t end, bool is_last, int64_t prefetch_end, const void* indices,
+               const int64_t* ids, EdgeRow<A>& row) const {
+    row.reserve(end - begin + 1, a.heads, a.threshold > 0);
+    a.wide_indices ? collect_(v, begin, end, prefetch_end, static_cast<const int64_t*>(indices), ids, row)
+                   : collect_(v, begin, end, prefetch_end, static_cast<const int32_t*>(indices), ids, row);
+    if (!is_last || v >= a.num_loops) return;
+    // The next edges' nodes move up by one.
+    std::copy_backward(row.nodes.data() + row.count, row.nodes.data() + row.known,
+                       row.nodes.data() + row.known + 1);
+    if (a.threshold) row.keys[row.count] = key(v, a.indptr[v + 1]);
+    row.nodes[row.count++] = v;
+    ++row.known;
+  }
+
+  // row.mask: factors of the coefficients under dropout, 0 or 1 / (1 - p).
+  void draw_masks(EdgeRow<A>& row) const {
+    const A keep_scale = static_cast<A>(a.keep_scale);
+    for (int64_t i = 0; i < row.count; ++i) row.bits[i] = dropout_row_key(a.seed, row.keys[i]);
+    fixed_heads(a.heads, [&](auto heads) GB_LAMBDA {
+      for (int64_t i = 0; i < row.count; ++i)
+        for (int64_t h = 0; h < heads; ++h)
+          row.mask[i * heads + h] =
+              dropout_bits(row.bits[i], static_cast<uint32_t>(h)) >= a.threshold ? keep_scale : A{0};
+    });
+  }
+
+  // Coefficients under dropout; also those of `above`, if there are any.
+  void drop(EdgeRow<A>& row, bool with_above) const {
+    if (a.threshold == 0) return;
+    draw_masks(row);
+    for (int64_t i = 0; i < row.count * a.heads; ++i) row.value[i] *= row.mask[i];
+    if (with_above)
+      for (int64_t i = 0; i < row.count * a.heads; ++i) row.above[i] *= row.mask[i];
+  }
+
+  GB_INLINE Vec<A> leaky(const Vec<A>& z) const { return z > 0 ? z : z * slope; }
+
+  // GATv2: what columns of an edge between rows `left` and `right` add to its logit.
+  GB_INLINE auto logit_part(const T* left, const T* right) const {
+    return [this, left, right](int64_t c, auto n)
+               GB_LAMBDA { return get(att + c, n) * leaky(get(left + c, n) + get(right + c, n)); };
+  }
+
+ private:
+  template <typename I>
+  void collect_(int64_t v, int64_t begin, int64_t end, int64_t prefetch_end, const I* indices,
+                const int64_t* ids, EdgeRow<A>& row) const {
     int64_t n = 0;
     for (int64_t e = begin; e < end; ++e) {
       const int64_t u = indices[e];
-      if (a.num_loops && u == v) continue;
       row.nodes[n] = u;
-      row.edges[n++] = ids ? ids[e] : e;
+      if (a.threshold) row.keys[n] = ids ? key(u, ids[e]) : key(v, e);
+      n += a.num_loops == 0 || u != v;  // implicit loops stand for those that are stored
     }
-    if (v < a.num_loops) {
-      row.nodes[n] = v;
-      row.edges[n++] = a.num_edges + v;
-    }
-    row.set_count(n);
+    row.count = n;
     for (int64_t e = end; e < std::min(end + kEdgesAhead, prefetch_end); ++e) row.nodes[n++] = indices[e];
     row.known = n;
   }
-
-  // Factor of a coefficient under dropout: 0 or 1 / (1 - p).
-  GB_INLINE void masks(int64_t edge, A* mask) const {
-    if (a.threshold == 0) {
-      for (int64_t h = 0; h < a.heads; ++h) mask[h] = 1;
-      return;
-    }
-    const uint32_t key = dropout_row_key(a.seed, static_cast<uint64_t>(edge));
-    for (int64_t h = 0; h < a.heads; ++h)
-      mask[h] = dropout_bits(key, static_cast<uint32_t>(h)) >= a.threshold ? keep_scale : A{0};
-  }
-
-  // value: logits; above: z.
-  GB_INLINE void gat_row_logits(int64_t v, EdgeCoefficients<A>& row) const {
-    const A* right = dst_logit + v * a.heads;
-    for (int64_t i = 0; i < row.count; ++i) {
-      if (i + kEdgesAhead < row.known) __builtin_prefetch(src_logit + row.nodes[i + kEdgesAhead] * a.heads);
-      const A* left = src_logit + row.nodes[i] * a.heads;
-      for (int64_t h = 0; h < a.heads; ++h) row.above[h * row.stride + i] = left[h] + right[h];
-    }
-    for (int64_t h = 0; h < a.heads; ++h) {
-      A* z = row.above.data() + h * row.stride;
-      A* logit = row.value.data() + h * row.stride;
-      row.pad(z, A{0});
-      for (int64_t i = 0; i < row.count; i += kLanes<A>) store(logit + i, leaky_lanes(load(z + i)));
-    }
-  }
-
-  GB_INLINE Vec<A> leaky_lanes(Vec<A> z) const { return z > 0 ? z : z * slope; }
-
-  GB_INLINE void gatv2_row_logits(int64_t v, EdgeCoefficients<A>& row) const {
-    for (int64_t i = 0; i < row.count; ++i) {
-      if (i + distance < row.known) rows.prefetch(row.nodes[i + distance]);
-      gatv2_logits(row.nodes[i], v, row.value.data() + i, row.stride);
-    }
-  }
-
-  // logit[h * step]
-  GB_INLINE void gatv2_logits(int64_t u, int64_t v, A* logit, int64_t step) const {
-    constexpr int L = kLanes<T>;
-    const T* left = src + u * width;
-    const T* right = dst + v * width;
-    for (int64_t h = 0; h < a.heads; ++h) {
-      Vec<T> sum{};
-      for (int64_t c = h * a.channels; c < (h + 1) * a.channels; c += L) {
-        const int n = static_cast<int>(std::min<int64_t>(L, (h + 1) * a.channels - c));
-        const Vec<T> z = load_n(left + c, n) + load_n(right + c, n);
-        sum += load_n(att + c, n) * (z > 0 ? z : z * slope);
-      }
-      logit[h * step] = sum_lanes(sum);
-    }
-  }
-
-  // From logits to coefficients under dropout; keeps the log-sum-exp and, of GAT, what `above` adds up to
-  // before dropout.
-  GB_INLINE void softmax(int64_t v, EdgeCoefficients<A>& row) const {
-    for (int64_t h = 0; h < a.heads; ++h) softmax_head(v * a.heads + h, row, h * row.stride);
-    if (a.threshold) drop(row);
-  }
-
-  GB_INLINE void softmax_head(int64_t at, EdgeCoefficients<A>& row, int64_t plane) const {
-    constexpr int L = kLanes<A>;
-    const A lowest = -std::numeric_limits<A>::infinity();
-    A *value = row.value.data() + plane, *above = row.above.data() + plane;
-    row.pad(value, lowest);
-    Vec<A> tops = splat<Vec<A>>(lowest), totals{}, totals_above{};
-    for (int64_t i = 0; i < row.count; i += L) tops = load(value + i) > tops ? load(value + i) : tops;
-    const A top = row.count ? max_lanes(tops) : A{0};
-    for (int64_t i = 0; i < row.count; i += L) {
-      const Vec<A> power = exp_lanes(load(value + i) - top);
-      store(value + i, power);
-      totals += power;
-    }
-    const A total = sum_lanes(totals), inverse = total > 0 ? A{1} / total : total;  // NaN stays NaN
-    static_cast<A*>(a.lse)[at] = total == 0 ? A{0} : top + std::log(total);
-    for (int64_t i = 0; i < row.count; i += L) {
-      const Vec<A> alpha = load(value + i) * inverse;
-      store(value + i, alpha);
-      if (!a.above) continue;
-      const Vec<A> part = load(above + i) > 0 ? alpha : Vec<A>{};
-      store(above + i, part);
-      totals_above += part;
-    }
-    if (a.above) static_cast<A*>(a.share)[at] = sum_lanes(totals_above);
-  }
-
-  void drop(EdgeCoefficients<A>& row) const {
-    for (int64_t i = 0; i < row.count; ++i) {
-      const uint32_t key = dropout_row_key(a.seed, static_cast<uint64_t>(row.edges[i]));
-      for (int64_t h = 0; h < a.heads; ++h) {
-        const A factor = dropout_bits(key, static_cast<uint32_t>(h)) >= a.threshold ? keep_scale : A{0};
-        row.value[h * row.stride + i] *= factor;
-        if (a.above) row.above[h * row.stride + i] *= factor;
-      }
-    }
-  }
-
-  GB_INLINE void store_row(T* to, const A* from) const {
-    constexpr int L = kLanes<T>;
-    for (int64_t c = 0; c < width; c += L) {
-      const int n = static_cast<int>(std::min<int64_t>(L, width - c));
-      store_n(to + c, load_n(from + c, n), n);
-    }
-  }
 };
+
+// GATv2: the logit of each edge into `value`. x: rows at the other end; `own`: the row at this.
+template <typename T>
+void gatv2_logits(const Attention<T>& k, const SummedRows<T>& x, const T* own, EdgeRow<Acc<T>>& row) {
+  const int64_t distance = x.distance();
+  sum_heads<T>(
+      row.count, k.a.heads, k.a.channels, true,
+      [&](int64_t i) GB_LAMBDA {
+        if (i + distance < row.known) x.prefetch(row.nodes[i + distance]);
+        return k.logit_part(x[row.nodes[i]], own);
+      },
+      row.value.data());
+}
 
 // (num_dst, heads): <grad[v, h, :], rows[v, h, :]>
 template <typename T, typename U>
 Buffer<Acc<T>> grad_dot(const AttentionBackwardArgs& b, const U* rows) {
   const AttentionArgs& a = b.forward;
+  const int64_t width = a.heads * a.channels;
   const T* grad = static_cast<const T*>(b.grad);
   Buffer<Acc<T>> d(a.num_dst * a.heads);
   parallel_static(a.num_dst, 1024, [&](int64_t first, int64_t last) {
-    for (int64_t v = first; v < last; ++v)
-      for (int64_t h = 0; h < a.heads; ++h) {
-        const T* g = grad + (b.narrow ? v : v * a.heads + h) * a.channels;
-        d[v * a.heads + h] = dot(g, rows + (v * a.heads + h) * a.channels, a.channels);
-      }
+    sum_heads<T>(
+        last - first, a.heads, a.channels, !b.narrow,
+        [&](int64_t i) GB_LAMBDA {
+          const T* g = grad + (first + i) * (b.narrow ? a.channels : width);
+          const U* row = rows + (first + i) * width;
+          const bool narrow = b.narrow;
+          const int64_t channels = a.channels;
+          return [=](int64_t c, auto n)
+                     GB_LAMBDA { return get(g + (narrow ? c % channels : c), n) * get(row + c, n); };
+        },
+        d.data() + first * a.heads);
   });
   return d;
 }

@@ -12,16 +12,30 @@
 //   grad_src[u, h, :] = S,  grad_src_logit[u, h] = slope * (<S, src[u, h, :]> - sum of alpha * D[v, h])
 //                                        + (1 - slope) * (<S_above, src[u, h, :]> - sum above of alpha * D)
 //
-// Stands inside attention.inl.
+// The formulas stand in attention.inl. Bound by reading num_edges rows of grad.
+
+namespace gb::GB_VARIANT {
+
+#include "attention_rows.inl"
 
 // What an edge needs of its destination, side by side: dst_logit, lse and D, heads numbers each.
+template <typename A>
+struct DestinationRecords {
+  int64_t heads;
+  int64_t stride = 3 * heads <= 16 ? 4 * heads : 3 * heads;  // few: none crosses a cache line
+  Buffer<A> numbers;
+
+  DestinationRecords(int64_t num_dst, int64_t number) : heads(number), numbers(num_dst * stride) {}
+  GB_INLINE const A* operator[](int64_t v) const { return numbers.data() + v * stride; }
+};
+
 template <typename T>
-Buffer<Acc<T>> destination_records(const AttentionBackwardArgs& b) {
+DestinationRecords<Acc<T>> destination_records(const AttentionBackwardArgs& b) {
   using A = Acc<T>;
   const AttentionArgs& a = b.forward;
   const Buffer<A> d = grad_dot<T>(b, static_cast<const T*>(a.out));
   const Buffer<A> d_above = grad_dot<T>(b, static_cast<const A*>(a.above));
-  Buffer<A> records(a.num_dst * 3 * a.heads);
+  DestinationRecords<A> records(a.num_dst, a.heads);
   const A* dst_logit = static_cast<const A*>(a.dst_logit);
   const A* lse = static_cast<const A*>(a.lse);
   const A* share = static_cast<const A*>(a.share);
@@ -31,7 +45,7 @@ Buffer<Acc<T>> destination_records(const AttentionBackwardArgs& b) {
     for (int64_t v = first; v < last; ++v)
       for (int64_t h = 0; h < a.heads; ++h) {
         const int64_t i = v * a.heads + h;
-        A* record = records.data() + v * 3 * a.heads + h;
+        A* record = records.numbers.data() + v * records.stride + h;
         record[0] = dst_logit[i];
         record[a.heads] = lse[i];
         record[2 * a.heads] = d[i];
@@ -42,69 +56,88 @@ Buffer<Acc<T>> destination_records(const AttentionBackwardArgs& b) {
 }
 
 // Coefficients of u's out-edges, and into logit_grad what does not depend on rows.
-template <typename T, typename I>
-GB_INLINE void out_edge_coefficients(const Attention<T, I>& k, int64_t u, const Acc<T>* records,
-                                     EdgeCoefficients<Acc<T>>& row, Acc<T>* logit_grad) {
+template <typename T>
+void out_edge_coefficients(const Attention<T>& k, int64_t u, const DestinationRecords<Acc<T>>& records,
+                           EdgeRow<Acc<T>>& row, RowsOnTheWay<T>& on_the_way, Acc<T>* logit_grad) {
   using A = Acc<T>;
-  constexpr int L = kLanes<A>;
-  const int64_t heads = k.a.heads;
-  const int64_t record_bytes = 3 * heads * static_cast<int64_t>(sizeof(A));
-  const A* left = k.src_logit + u * heads;
-  for (int64_t i = 0; i < row.count; ++i) {
-    if (i + kEdgesAhead < row.known)
-      prefetch_row(records + row.nodes[i + kEdgesAhead] * 3 * heads, record_bytes);
-    const A* record = records + row.nodes[i] * 3 * heads;
-    for (int64_t h = 0; h < heads; ++h) {
-      row.above[h * row.stride + i] = left[h] + record[h];
-      row.value[h * row.stride + i] = record[heads + h];
-      row.extra[h * row.stride + i] = record[2 * heads + h];
+  A *value = row.value.data(), *above = row.above.data(), *d = row.extra.data();
+  const int64_t record_bytes = 3 * k.a.heads * static_cast<int64_t>(sizeof(A));
+  const A* left = k.src_logit + u * k.a.heads;
+  fixed_heads(k.a.heads, [&](auto heads) GB_LAMBDA {
+    for (int64_t i = 0; i < row.count; ++i) {
+      if (i + kEdgesAhead < row.known) prefetch_far(records[row.nodes[i + kEdgesAhead]], record_bytes);
+      const A* record = records[row.nodes[i]];
+      each_head<A>(heads, [&](int64_t h, auto n) GB_LAMBDA {
+        put(above + i * heads + h, get(left + h, n) + get(record + h, n), n);
+        put(value + i * heads + h, get(record + heads + h, n), n);
+        put(d + i * heads + h, get(record + 2 * heads + h, n), n);
+      });
     }
-  }
-  for (int64_t h = 0; h < heads; ++h) {
-    A *value = row.value.data() + h * row.stride, *above = row.above.data() + h * row.stride;
-    A* d = row.extra.data() + h * row.stride;
-    row.pad(above, A{0});
-    row.pad(value, std::numeric_limits<A>::infinity());  // a coefficient of 0
-    row.pad(d, A{0});
+  });
+  k.lanes.groups([&](int64_t first) GB_LAMBDA {
     Vec<A> total{};
-    for (int64_t i = 0; i < row.count; i += L) {
-      const Vec<A> z = load(above + i);
-      const Vec<A> alpha = exp_lanes(k.leaky_lanes(z) - load(value + i));
-      const Vec<A> through = alpha * load(d + i);
+    k.lanes.each(row.count * k.a.heads, first, [&](int64_t at, auto n) GB_LAMBDA {
+      on_the_way.fetch((at + kLanes<A>) / k.a.heads + 1);
+      const Vec<A> z = get(above + at, n);
+      const Vec<A> alpha = exp_lanes(k.leaky(z) - get(value + at, n));
+      const Vec<A> through = alpha * get(d + at, n);  // 0 behind the last
       total -= z > 0 ? through : through * k.slope;
-      store(value + i, alpha);
-      store(above + i, z > 0 ? alpha : Vec<A>{});
-    }
-    logit_grad[h] = sum_lanes(total);
-  }
-  if (k.a.threshold) k.drop(row);
+      put(value + at, alpha, n);
+      put(above + at, z > 0 ? alpha : Vec<A>{}, n);
+    });
+    k.lanes.keep(logit_grad, k.lanes.over_edges(total, Sum{}), first);
+  });
+  k.drop(row, true);
 }
 
-template <typename T, typename I>
+template <typename T>
 void gat_backward_typed(const AttentionBackwardArgs& b) {
   using A = Acc<T>;
   const AttentionArgs& a = b.forward;
-  const Attention<T, I> k{a};
-  const Buffer<A> records = destination_records<T>(b);
-  const std::vector<HeadSlot> slots = head_slots<T>(a.heads, a.channels, b.narrow);
+  const Attention<T> k{a};
+  const DestinationRecords<A> records = destination_records<T>(b);
+  const HeadSlots<T> slots(a.heads, a.channels, b.narrow);
   const SummedRows<T> grads{static_cast<const T*>(b.grad), b.narrow ? a.channels : k.width};
   const A rest = A{1} - k.slope;
   parallel_rows(b.t_indptr, a.num_src, 2 * k.lines + a.heads, [&](int64_t first, int64_t last) {
-    EdgeCoefficients<A> row;
+    EdgeRow<A> row;
+    Buffer<A> scratch(k.width + a.heads);
+    A *through = scratch.data(), *by_head = through + k.width;
     const int64_t prefetch_end = b.t_indptr[last];
     for (int64_t u = first; u < last; ++u) {
-      k.collect(u, b.t_indptr[u], b.t_indptr[u + 1], prefetch_end, static_cast<const I*>(b.t_indices),
-                a.threshold ? b.perm : nullptr, row);
+      k.collect(u, b.t_indptr[u], b.t_indptr[u + 1], true, prefetch_end, b.t_indices, b.perm, row);
       A* logit_grad = static_cast<A*>(b.grad_src_logit) + u * a.heads;
-      out_edge_coefficients(k, u, records.data(), row, logit_grad);
-      const T* own = k.src + u * k.width;
+      RowsOnTheWay<T> on_the_way(grads, row, a.heads);
+      out_edge_coefficients(k, u, records, row, on_the_way, logit_grad);
+      const T* own = k.rows[u];
       T* grad_src = static_cast<T*>(b.grad_src) + u * k.width;
-      const auto finish = [&](const HeadSlot& s, const Vec<T>& sum, const Vec<T>& above) GB_LAMBDA {
-        const Vec<T> through = (sum * k.slope + above * rest) * load_n(own + s.to, s.count);
-        logit_grad[s.head] += sum_lanes(through);
-        store_n(grad_src + s.to, sum, s.count);
-      };
-      add_rows<T, true>(slots, a.channels, grads, grads.distance(), row, finish);
+      add_rows<true>(slots, grads, grads.distance(), on_the_way.next, row,
+                     [&](const HeadSlot<T>& s, const Vec<T>& sum, const Vec<T>& above) GB_LAMBDA {
+                       store_n(through + s.to, sum * k.slope + above * rest, s.count);
+                       store_n(grad_src + s.to, sum, s.count);
+                     });
+      sum_heads<T>(
+          1, a.heads, a.channels, true,
+          [&](int64_t) GB_LAMBDA {
+            return [=](int64_t c, auto n) GB_LAMBDA { return get(through + c, n) * get(own + c, n); };
+          },
+          by_head);
+      for (int64_t h = 0; h < a.heads; ++h) logit_grad[h] += by_head[h];
     }
   });
 }
+
+void gat_backward(const AttentionBackwardArgs& b) {
+  switch (b.forward.dtype) {
+    case DType::kFloat32:
+      return gat_backward_typed<float>(b);
+    case DType::kFloat64:
+      return gat_backward_typed<double>(b);
+    case DType::kBfloat16:
+      return gat_backward_typed<Bf16>(b);
+    case DType::kFloat16:
+      return gat_backward_typed<F16>(b);
+  }
+}
+
+}  // namespace gb::GB_VARIANT

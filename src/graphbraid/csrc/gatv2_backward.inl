@@ -1,47 +1,120 @@
-// GATv2's gradient. An edge's part of it needs the rows of both ends, so three walks over the edges' rows,
-// and one number per edge and head twice. Stands inside attention.inl.
+// GATv2's gradient, without a number per edge: two walks, each of which computes the coefficients again. With
+// z = src[u] + dst[v] and leaky' its slope there, by destination and by source
+//
+//   grad_dst[v, h, :] = att[h, :] * sum over v's edges of g[e, h] * leaky'(z[h, :])
+//   grad_att[h, :]    = sum over all edges of g[e, h] * leaky(z[h, :])
+//   grad_src[u, h, :] = sum over u's out-edges of mask * alpha * grad[v, h, :]
+//                       + att[h, :] * sum of g[e, h] * leaky'(z[h, :])
+//
+// A row's edges are taken some at a time, so that their rows stay in the cache from the logits to the sums.
+// The formulas stand in attention.inl. Bound by reading num_edges rows of src, dst and grad each.
 
-// to[i] += c * att[i] * leaky'(left[i] + right[i]) over n elements.
-template <typename T>
-GB_INLINE void add_leaky_grad(Acc<T>* to, Acc<T> c, const Acc<T>* att, const T* left, const T* right,
-                              Acc<T> slope, int64_t n) {
-  constexpr int L = kLanes<T>;
-  for (int64_t i = 0; i < n; i += L) {
-    const int m = static_cast<int>(std::min<int64_t>(L, n - i));
-    const Vec<T> z = load_n(left + i, m) + load_n(right + i, m);
-    const Vec<T> factor = c * load_n(att + i, m);
-    store_n(to + i, load_n(to + i, m) + (z > 0 ? factor : factor * slope), m);
-  }
-}
+namespace gb::GB_VARIANT {
 
-// to[i] += c * leaky(left[i] + right[i]) over n elements.
-template <typename T>
-GB_INLINE void add_leaky(Acc<T>* to, Acc<T> c, const T* left, const T* right, Acc<T> slope, int64_t n) {
-  constexpr int L = kLanes<T>;
-  for (int64_t i = 0; i < n; i += L) {
-    const int m = static_cast<int>(std::min<int64_t>(L, n - i));
-    const Vec<T> z = load_n(left + i, m) + load_n(right + i, m);
-    store_n(to + i, load_n(to + i, m) + c * (z > 0 ? z : z * slope), m);
-  }
-}
+#include "attention_rows.inl"
 
 // Shares of rows for sums over all rows: fixed, so that adding them up in order gives the same bits with any
 // threads.
 constexpr int64_t kShares = 64;
 
-// GATv2 by destination: each edge's coefficient and logit gradient, the gradients of dst rows and of att.
-template <typename T, typename I>
-void gatv2_backward_by_destination(const AttentionBackwardArgs& b, const Attention<T, I>& k,
-                                   Acc<T>* edge_grad, Acc<T>* edge_alpha) {
+// body(begin, end, is_last) for the edges of a row, some at a time; once where there are none.
+template <typename Body>
+GB_INLINE void edge_blocks(int64_t begin, int64_t end, int64_t row_bytes, const Body& body) {
+  const int64_t most = std::clamp<int64_t>((int64_t{1} << 16) / row_bytes, 32, 512);
+  for (; end - begin > most; begin += most) body(begin, begin + most, false);
+  body(begin, end, true);
+}
+
+// <x[node], own> per head of each edge into `extra`.
+template <typename T>
+void reached_rows(const Attention<T>& k, const SummedRows<T>& x, const T* own, int64_t distance,
+                  EdgeRow<Acc<T>>& row) {
+  sum_heads<T>(
+      row.count, k.a.heads, k.a.channels, true,
+      [&](int64_t i) GB_LAMBDA {
+        if (distance > 0 && i + distance < row.known) x.prefetch(row.nodes[i + distance]);
+        const T* other = x[row.nodes[i]];
+        return [own, other](int64_t c, auto n) GB_LAMBDA { return get(own + c, n) * get(other + c, n); };
+      },
+      row.extra.data());
+}
+
+// From logits in `value` and what they reach in `extra`: coefficients under dropout, and the logits'
+// gradients. lse(at, n, first) and d(at, n, first) belong to the numbers from `at` on.
+template <typename T, typename Lse, typename D>
+GB_INLINE void logit_gradients(const Attention<T>& k, EdgeRow<Acc<T>>& row, const Lse& lse, const D& d) {
+  using A = Acc<T>;
+  A *value = row.value.data(), *extra = row.extra.data();
+  const bool drops = k.a.threshold > 0;
+  if (drops) k.draw_masks(row);
+  k.lanes.groups([&](int64_t first) GB_LAMBDA {
+    k.lanes.each(row.count * k.a.heads, first, [&](int64_t at, auto n) GB_LAMBDA {
+      const Vec<A> alpha = exp_lanes(get(value + at, n) - lse(at, n, first));
+      const Vec<A> mask = drops ? get(row.mask.data() + at, n) : splat<Vec<A>>(A{1});
+      put(value + at, alpha * mask, n);
+      put(extra + at, alpha * (mask * get(extra + at, n) - d(at, n, first)), n);
+    });
+  });
+}
+
+// finish(slot, sum of g * leaky'(z), sum of g * leaky(z)) for all slots, with z = x[node] + own and g in
+// `extra`.
+template <typename T, typename Finish>
+GB_INLINE void add_leaky(const Attention<T>& k, const HeadSlots<T>& slots, const SummedRows<T>& x,
+                         const T* own, const EdgeRow<Acc<T>>& row, const Finish& finish) {
+  slots.tiles([&](auto mixed, auto full, auto nv, const HeadSlot<T>* tile, bool) GB_LAMBDA {
+    constexpr int NV = std::min<int>(decltype(nv)::value, 4);  // more do not fit the registers
+    for (int part = 0; part < static_cast<int>(nv); part += NV) {
+      Vec<T> steep[NV] = {}, whole[NV] = {}, right[NV];
+      HeadSlot<T> slot[NV];
+      unroll<NV>([&](auto s) GB_LAMBDA {
+        slot[s] = tile[part + s];
+        right[s] = slot_columns<full>(own + slot[s].from, slot[s].count);
+      });
+      for (int64_t i = 0; i < row.count; ++i) {
+        const T* from = x[row.nodes[i]];
+        const Acc<T>* g = row.extra.data() + i * slots.heads;
+        unroll<NV>([&](auto s) GB_LAMBDA {
+          const Vec<T> z = slot_columns<full>(from + slot[s].from, slot[s].count) + right[s];
+          const Vec<T> c = lane_numbers<mixed>(slot[s], g);
+          const Vec<T> sloped = c * k.slope;
+          steep[s] += z > 0 ? c : sloped;
+          whole[s] += z * (z > 0 ? c : sloped);
+        });
+      }
+      unroll<NV>([&](auto s) GB_LAMBDA { finish(slot[s], steep[s], whole[s]); });
+    }
+  });
+}
+
+template <typename A, typename V>
+GB_INLINE void add_to(A* sum, const V& v, int n) {
+  store_n(sum, load_n(sum, n) + v, n);
+}
+
+// to = sum + att * steep
+template <typename T>
+GB_INLINE void store_through(const Attention<T>& k, const Acc<T>* sum, const Acc<T>* steep, T* to) {
+  constexpr int L = kLanes<T>;
+  for (int64_t c = 0; c < k.width; c += L) {
+    const int n = static_cast<int>(std::min<int64_t>(L, k.width - c));
+    store_n(to + c, load_n(sum + c, n) + load_n(k.att + c, n) * load_n(steep + c, n), n);
+  }
+}
+
+// The gradients of dst rows and of att.
+template <typename T>
+void gatv2_backward_by_destination(const AttentionBackwardArgs& b, const Attention<T>& k,
+                                   const HeadSlots<T>& slots, const Acc<T>* d) {
   using A = Acc<T>;
   const AttentionArgs& a = b.forward;
-  const Buffer<A> d = grad_dot<T>(b, static_cast<const T*>(a.out));
-  const T* grad = static_cast<const T*>(b.grad);
+  const SummedRows<T> grads{static_cast<const T*>(b.grad), k.width};
   const A* lse = static_cast<const A*>(a.lse);
   std::vector<A> att_parts(static_cast<size_t>(kShares * k.width));
   parallel_dynamic(kShares, 1, [&](int64_t first_share, int64_t last_share) {
-    std::vector<A> scratch(static_cast<size_t>(2 * a.heads + k.width));
-    A *alpha = scratch.data(), *mask = alpha + a.heads, *sum = mask + a.heads;
+    EdgeRow<A> row;
+    std::vector<A> sums(static_cast<size_t>(2 * k.width));  // the first half stays 0
+    A *none = sums.data(), *sum = none + k.width;
     for (int64_t share = first_share; share < last_share; ++share) {
       const int64_t work = a.num_edges + a.num_dst * 4;
       const int64_t first = row_at_work(a.indptr, a.num_dst, 4, work * share / kShares);
@@ -51,24 +124,22 @@ void gatv2_backward_by_destination(const AttentionBackwardArgs& b, const Attenti
       A* att_sum = att_parts.data() + share * k.width;
       for (int64_t v = first; v < last; ++v) {
         std::fill(sum, sum + k.width, A{0});
-        k.in_edges(v, a.indptr[last], [&](int64_t u, int64_t e) GB_LAMBDA {
-          k.gatv2_logits(u, v, alpha, 1);
-          for (int64_t h = 0; h < a.heads; ++h) alpha[h] -= lse[v * a.heads + h];
-          exp_array(alpha, a.heads);
-          k.masks(e, mask);
-          for (int64_t h = 0; h < a.heads; ++h) {
-            const int64_t c = h * a.channels;
-            const T* left = k.src + u * k.width + c;
-            const T* right = k.dst + v * k.width + c;
-            const A reached = dot(grad + v * k.width + c, left, a.channels);
-            const A part = alpha[h] * (mask[h] * reached - d[v * a.heads + h]);
-            edge_grad[e * a.heads + h] = part;
-            edge_alpha[e * a.heads + h] = alpha[h] * mask[h];
-            add_leaky_grad(sum + c, part, k.att + c, left, right, k.slope, a.channels);
-            add_leaky(att_sum + c, part, left, right, k.slope, a.channels);
-          }
-        });
-        k.store_row(static_cast<T*>(b.grad_dst) + v * k.width, sum);
+        edge_blocks(
+            a.indptr[v], a.indptr[v + 1], k.rows.bytes(), [&](int64_t begin, int64_t end, bool is_last) {
+              k.collect(v, begin, end, is_last, a.indptr[last], a.indices, nullptr, row);
+              gatv2_logits(k, k.rows, k.own[v], row);
+              reached_rows(k, k.rows, grads[v], 0, row);
+              logit_gradients(
+                  k, row,
+                  [&](int64_t, auto, int64_t at) GB_LAMBDA { return k.lanes.spread(lse + v * a.heads, at); },
+                  [&](int64_t, auto, int64_t at) GB_LAMBDA { return k.lanes.spread(d + v * a.heads, at); });
+              add_leaky(k, slots, k.rows, k.own[v], row,
+                        [&](const HeadSlot<T>& s, const Vec<T>& steep, const Vec<T>& whole) GB_LAMBDA {
+                          add_to(sum + s.to, steep, s.count);
+                          add_to(att_sum + s.to, whole, s.count);
+                        });
+            });
+        store_through(k, none, sum, static_cast<T*>(b.grad_dst) + v * k.width);
       }
     }
   });
@@ -78,39 +149,69 @@ void gatv2_backward_by_destination(const AttentionBackwardArgs& b, const Attenti
     for (int64_t c = 0; c < k.width; ++c) grad_att[c] += att_parts[share * k.width + c];
 }
 
-template <typename T, typename I>
-void gatv2_backward_typed(const AttentionBackwardArgs& b) {
+// The gradient of src rows.
+template <typename T>
+void gatv2_backward_by_source(const AttentionBackwardArgs& b, const Attention<T>& k,
+                              const HeadSlots<T>& slots, const Acc<T>* d) {
   using A = Acc<T>;
   const AttentionArgs& a = b.forward;
-  const Attention<T, I> k{a};
-  Buffer<A> edge_grad((a.num_edges + a.num_loops) * a.heads),
-      edge_alpha((a.num_edges + a.num_loops) * a.heads);
-  gatv2_backward_by_destination(b, k, edge_grad.data(), edge_alpha.data());
-  const I* targets = static_cast<const I*>(b.t_indices);
-  const T* grad = static_cast<const T*>(b.grad);
+  const SummedRows<T> grads{static_cast<const T*>(b.grad), k.width};
+  const A* lse = static_cast<const A*>(a.lse);
   parallel_rows(b.t_indptr, a.num_src, 4 * k.lines, [&](int64_t first, int64_t last) {
-    std::vector<A> sum(static_cast<size_t>(k.width));
-    const int64_t prefetch_end = b.t_indptr[last];
+    EdgeRow<A> row;
+    std::vector<A> sums(static_cast<size_t>(2 * k.width));
+    A *sum = sums.data(), *steep_sum = sum + k.width;
     for (int64_t u = first; u < last; ++u) {
-      std::fill(sum.begin(), sum.end(), A{0});
-      const auto edge = [&](int64_t v, int64_t e) GB_LAMBDA {
-        for (int64_t h = 0; h < a.heads; ++h) {
-          const int64_t c = h * a.channels;
-          axpy(sum.data() + c, edge_alpha[e * a.heads + h], grad + v * k.width + c, a.channels);
-          add_leaky_grad(sum.data() + c, edge_grad[e * a.heads + h], k.att + c, k.src + u * k.width + c,
-                         k.dst + v * k.width + c, k.slope, a.channels);
-        }
-      };
-      for (int64_t t = b.t_indptr[u]; t < b.t_indptr[u + 1]; ++t) {
-        if (t + k.distance < prefetch_end) {
-          prefetch_row(grad + targets[t + k.distance] * k.width, k.row_bytes);
-          prefetch_row(k.dst + targets[t + k.distance] * k.width, k.row_bytes);
-        }
-        const int64_t v = targets[t];
-        if (!(a.num_loops && u == v)) edge(v, b.perm[t]);
-      }
-      if (u < a.num_loops) edge(u, a.num_edges + u);
-      k.store_row(static_cast<T*>(b.grad_src) + u * k.width, sum.data());
+      std::fill(sums.begin(), sums.end(), A{0});
+      const T* own = k.rows[u];
+      edge_blocks(b.t_indptr[u], b.t_indptr[u + 1], 2 * k.rows.bytes(),
+                  [&](int64_t begin, int64_t end, bool is_last) {
+                    k.collect(u, begin, end, is_last, b.t_indptr[last], b.t_indices, b.perm, row);
+                    gatv2_logits(k, k.own, own, row);
+                    reached_rows(k, grads, own, grads.distance(), row);
+                    A *row_lse = row.above.data(), *row_d = row.other.data();
+                    fixed_heads(a.heads, [&](auto heads) GB_LAMBDA {
+                      for (int64_t i = 0; i < row.count; ++i)
+                        each_head<A>(heads, [&](int64_t h, auto n) GB_LAMBDA {
+                          put(row_lse + i * heads + h, get(lse + row.nodes[i] * heads + h, n), n);
+                          put(row_d + i * heads + h, get(d + row.nodes[i] * heads + h, n), n);
+                        });
+                    });
+                    logit_gradients(
+                        k, row, [&](int64_t at, auto n, int64_t) GB_LAMBDA { return get(row_lse + at, n); },
+                        [&](int64_t at, auto n, int64_t) GB_LAMBDA { return get(row_d + at, n); });
+                    add_rows<false>(slots, grads, 0, 0, row,
+                                    [&](const HeadSlot<T>& s, const Vec<T>& part, const Vec<T>&)
+                                        GB_LAMBDA { add_to(sum + s.to, part, s.count); });
+                    add_leaky(k, slots, k.own, own, row,
+                              [&](const HeadSlot<T>& s, const Vec<T>& steep, const Vec<T>&)
+                                  GB_LAMBDA { add_to(steep_sum + s.to, steep, s.count); });
+                  });
+      store_through(k, sum, steep_sum, static_cast<T*>(b.grad_src) + u * k.width);
     }
   });
 }
+
+template <typename T>
+void gatv2_backward_typed(const AttentionBackwardArgs& b) {
+  const Attention<T> k{b.forward};
+  const HeadSlots<T> slots(b.forward.heads, b.forward.channels, false);
+  const Buffer<Acc<T>> d = grad_dot<T>(b, static_cast<const T*>(b.forward.out));
+  gatv2_backward_by_destination(b, k, slots, d.data());
+  gatv2_backward_by_source(b, k, slots, d.data());
+}
+
+void gatv2_backward(const AttentionBackwardArgs& b) {
+  switch (b.forward.dtype) {
+    case DType::kFloat32:
+      return gatv2_backward_typed<float>(b);
+    case DType::kFloat64:
+      return gatv2_backward_typed<double>(b);
+    case DType::kBfloat16:
+      return gatv2_backward_typed<Bf16>(b);
+    case DType::kFloat16:
+      return gatv2_backward_typed<F16>(b);
+  }
+}
+
+}  // namespace gb::GB_VARIANT

@@ -1,5 +1,7 @@
 // Binds sddmm.inl; ops/sddmm.py describes the operator.
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <type_traits>
 #include <utility>
 #include <vector>

@@ -2,61 +2,84 @@
 //
 //   out[e, h] = dst_scale[v] * src_scale[u] * <dst[v, h, :], src[u, h, :]>  for the edge e = u -> v
 //
-// Bound by reading num_edges rows of src; each row of dst stays in the cache while its edges are walked.
+// Edges are independent and walked some at a time, wherever rows end: sums of a vector's worth of products
+// are made together (heads.inl). Bound by reading num_edges rows of src; each row of dst stays in the cache
+// while its edges are walked.
 
 namespace gb::GB_VARIANT {
 
-#include "simd.inl"
+#include "heads.inl"
 
-template <typename T, typename I>
-void sddmm_typed(const SddmmArgs& a) {
-  const I* indices = static_cast<const I*>(a.indices);
-  const T* dst = static_cast<const T*>(a.dst.data);
-  const T* src = static_cast<const T*>(a.src.data);
-  const Acc<T>* dst_scale = static_cast<const Acc<T>*>(a.dst_scale);
-  const Acc<T>* src_scale = static_cast<const Acc<T>*>(a.src_scale);
-  Acc<T>* out = static_cast<Acc<T>*>(a.out);
-  const int64_t channels = a.width / a.heads;
-  const int64_t row_bytes = a.width * static_cast<int64_t>(sizeof(T));
-  const int64_t lines = (row_bytes + 63) / 64;
-  const int64_t distance = std::clamp<int64_t>(48 / lines, 2, 24);
-  const auto edges = [&](int64_t v, int64_t begin, int64_t end) {
-    const T* left = dst + v * a.dst.stride;
-    for (int64_t e = begin; e < end; ++e) {
-      const int64_t u = indices[e];
-      if (e + distance < a.num_edges) prefetch_row(src + indices[e + distance] * a.src.stride, row_bytes);
-      const T* right = src + u * a.src.stride;
-      const Acc<T> c = (dst_scale ? dst_scale[v] : Acc<T>{1}) * (src_scale ? src_scale[u] : Acc<T>{1});
-      for (int64_t h = 0; h < a.heads; ++h)
-        out[e * a.heads + h] = c * dot(left + h * channels, right + h * channels, channels);
+constexpr int64_t kEdgesTogether = 256;
+
+// Both ends of some edges, and those of src a few edges on.
+struct EdgeEnds {
+  static constexpr int64_t kAhead = 32;
+  int64_t dst[kEdgesTogether], src[kEdgesTogether + kAhead];
+
+  // Of edges [begin, end); v: the row of the first, then of the last. Sources up to `known` may be read.
+  template <typename I>
+  void fill(const int64_t* indptr, const I* indices, int64_t begin, int64_t end, int64_t known, int64_t& v) {
+    for (int64_t e = begin; e < end;) {
+      while (indptr[v + 1] <= e) ++v;
+      const int64_t stop = std::min(end, indptr[v + 1]);
+      for (; e < stop; ++e) dst[e - begin] = v;
     }
-  };
-  // Edges are independent: hubs are simply shared out by segments.
-  const std::vector<Segment> hubs = hub_segments(a.indptr, a.num_dst);
-  parallel_dynamic(static_cast<int64_t>(hubs.size()), 1, [&](int64_t first, int64_t last) {
-    for (int64_t s = first; s < last; ++s) edges(hubs[s].row, hubs[s].begin, hubs[s].end);
-  });
-  parallel_rows(a.indptr, a.num_dst, lines, [&](int64_t first, int64_t last) {
-    for (int64_t v = first; v < last; ++v)
-      if (a.indptr[v + 1] - a.indptr[v] <= kHubEdges) edges(v, a.indptr[v], a.indptr[v + 1]);
-  });
-}
+    for (int64_t e = begin; e < known; ++e) src[e - begin] = indices[e];
+  }
+};
 
 template <typename T>
-void sddmm_indexed(const SddmmArgs& a) {
-  a.wide_indices ? sddmm_typed<T, int64_t>(a) : sddmm_typed<T, int32_t>(a);
+void sddmm_typed(const SddmmArgs& a) {
+  using A = Acc<T>;
+  const T* dst = static_cast<const T*>(a.dst.data);
+  const T* src = static_cast<const T*>(a.src.data);
+  const A* dst_scale = static_cast<const A*>(a.dst_scale);
+  const A* src_scale = static_cast<const A*>(a.src_scale);
+  const int64_t row_bytes = a.width * static_cast<int64_t>(sizeof(T));
+  const int64_t lines = std::max<int64_t>((row_bytes + 63) / 64, 1);
+  const int64_t ahead = std::clamp<int64_t>(96 / lines, 2, EdgeEnds::kAhead);
+  parallel_dynamic(
+      a.num_edges, std::max<int64_t>(kEdgesTogether, (1 << 16) / lines), [&](int64_t first, int64_t last) {
+        EdgeEnds ends;
+        int64_t v = row_at_work(a.indptr, a.num_dst + 1, 0, first + 1) - 1;
+        for (int64_t begin = first; begin < last; begin += kEdgesTogether) {
+          const int64_t end = std::min(begin + kEdgesTogether, last), count = end - begin;
+          const int64_t known = std::min(end + ahead, last);
+          a.wide_indices ? ends.fill(a.indptr, static_cast<const int64_t*>(a.indices), begin, end, known, v)
+                         : ends.fill(a.indptr, static_cast<const int32_t*>(a.indices), begin, end, known, v);
+          A* out = static_cast<A*>(a.out) + begin * a.heads;
+          sum_heads<T>(
+              count, a.heads, a.width / a.heads, true,
+              [&](int64_t i) GB_LAMBDA {
+                if (i + ahead < known - begin)
+                  prefetch_far(src + ends.src[i + ahead] * a.src.stride, row_bytes);
+                const T* left = dst + ends.dst[i] * a.dst.stride;
+                const T* right = src + ends.src[i] * a.src.stride;
+                return [left, right](int64_t c, auto n)
+                           GB_LAMBDA { return get(left + c, n) * get(right + c, n); };
+              },
+              out);
+          if (!dst_scale && !src_scale) continue;
+          for (int64_t i = 0; i < count; ++i) {
+            const A c =
+                (dst_scale ? dst_scale[ends.dst[i]] : A{1}) * (src_scale ? src_scale[ends.src[i]] : A{1});
+            for (int64_t h = 0; h < a.heads; ++h) out[i * a.heads + h] *= c;
+          }
+        }
+      });
 }
 
 void sddmm(const SddmmArgs& a) {
   switch (a.dtype) {
     case DType::kFloat32:
-      return sddmm_indexed<float>(a);
+      return sddmm_typed<float>(a);
     case DType::kFloat64:
-      return sddmm_indexed<double>(a);
+      return sddmm_typed<double>(a);
     case DType::kBfloat16:
-      return sddmm_indexed<Bf16>(a);
+      return sddmm_typed<Bf16>(a);
     case DType::kFloat16:
-      return sddmm_indexed<F16>(a);
+      return sddmm_typed<F16>(a);
   }
 }
 

@@ -32,10 +32,12 @@ class PlannedAttention(ABC):
 
     def __init__(self, plan: Plan, op: Attention) -> None:
         self._plan, self._op = plan, op
-        self._csc = plan.steps[plan.program.level(op.inputs[0])].csc
+        level = plan.program.level(op.inputs[0])
+        self._csc = plan.steps[level].csc
         self._learns = plan.training and plan.program.learns(op.out)
         self._p = op.dropout if plan.training else 0.0
         self._seed = plan.seeds.add() if self._p > 0 else lambda: 0
+        self._first_keys = self._keys_of(plan.host_steps[level].destinations) if self._p > 0 else None
         self._how: tuple[Any, ...] = ()
         rows = plan.read(op.inputs[0])
         self._rows, self._touches = rows.get, rows.touches
@@ -66,6 +68,14 @@ class PlannedAttention(ABC):
         plan.do(name, run, *self._touches, *self._kept)
         if op.averages:
             plan.do(op.out, lambda: _mean_of_heads(self._by_head.tensor, out.tensor), self._by_head, out)
+
+    def _keys_of(self, destinations: Tensor | None) -> Tensor | None:
+        """Keys of the rows' dropout masks, as of all nodes': a mask is the same on whatever level."""
+        if destinations is None:
+            return None
+        keys = self._plan.graph.csc.indptr[destinations] + destinations
+        placement = self._plan.placement
+        return keys if placement is None else placement.array(keys)
 
     def _scratch(self, name: str, rows: int, width: int) -> Rows:
         return self._plan.scratch(f"{self._op.out}: {name}", rows, width)
@@ -123,7 +133,9 @@ class PlannedGat(PlannedAttention):
             tall_product(rows[: logit.count], _spread(vector), out=logit.tensor)
         logits = [logit.tensor for logit in self._logits]
         kept = [rows.tensor for rows in (self._by_head, self._lse, *self._above)]
-        backend(rows).gat_forward(self._csc.indptr, self._csc.indices, rows, *logits, *self._how, *kept)
+        backend(rows).gat_forward(
+            self._csc.indptr, self._csc.indices, rows, *logits, *self._how, *kept, first_keys=self._first_keys
+        )
 
     def plan_backward(self) -> None:
         """One walk over the edges by source; then the logits' gradients go on to rows and vectors."""
@@ -141,7 +153,9 @@ class PlannedGat(PlannedAttention):
             grads = target.tensor, *(logit.tensor for logit in to_logits)
             above = [kept.tensor for kept in self._above]
             ways = both_ways(self._csc, with_ids=needs_ids(rows, self._p))
-            backend(rows).gat_backward(*ways, *inputs, *self._how, out, lse, grad.tensor, *grads, *above)
+            backend(rows).gat_backward(
+                *ways, *inputs, *self._how, out, lse, grad.tensor, *grads, *above, first_keys=self._first_keys
+            )
             for vector, logit in zip(op.vectors, to_logits, strict=True):
                 into = target.tensor[: logit.count]
                 tall_product(logit.tensor, _spread(vector).t(), out=into, add=True)
@@ -167,7 +181,9 @@ class PlannedGatv2(PlannedAttention):
     def _attend(self) -> None:
         inputs = self._inputs()
         kept = self._by_head.tensor, self._lse.tensor
-        backend(inputs[0]).gatv2_forward(self._csc.indptr, self._csc.indices, *inputs, *self._how, *kept)
+        backend(inputs[0]).gatv2_forward(
+            self._csc.indptr, self._csc.indices, *inputs, *self._how, *kept, first_keys=self._first_keys
+        )
 
     def plan_backward(self) -> None:
         """By destination, then by source."""
@@ -184,7 +200,16 @@ class PlannedGatv2(PlannedAttention):
             grads = target.tensor, own_grad.tensor, to_vector
             out, lse = self._by_head.tensor, self._lse.tensor
             call = backend(inputs[0]).gatv2_backward
-            call(*both_ways(csc), *inputs, *self._how, out, lse, grad.tensor, *grads)
+            call(
+                *both_ways(csc, with_ids=needs_ids(inputs[0], self._p)),
+                *inputs,
+                *self._how,
+                out,
+                lse,
+                grad.tensor,
+                *grads,
+                first_keys=self._first_keys,
+            )
             if vector.requires_grad:
                 plan.give(vector, to_vector)
 

@@ -29,7 +29,7 @@ def gat_attention(
 
     Per head ``out[v] = sum of alpha[e] * x[u]`` over the edges ``e = u -> v``, ``alpha`` being the softmax
     over ``v``'s edges of ``leaky_relu(src_logit[u] + dst_logit[v])``. Coefficients are computed again in the
-    backward pass; the largest temporary has one number per edge and head.
+    backward pass; on a CPU nothing is kept per edge, on a CUDA device one number per edge and head.
 
     Args:
         csc: the graph or block.
@@ -163,12 +163,13 @@ class _Gatv2(torch.autograd.Function):
         *inputs, out, lse = ctx.saved_tensors
         grads = [torch.empty_like(t) for t in inputs]
         call = backend(grad).gatv2_backward
-        call(*both_ways(ctx.csc), *inputs, *ctx.how, out.detach(), lse, grad.contiguous(), *grads)
+        ways = both_ways(ctx.csc, with_ids=needs_ids(grad, ctx.how[2]))
+        call(*ways, *inputs, *ctx.how, out.detach(), lse, grad.contiguous(), *grads)
         return *grads, None, None
 
 
 def needs_ids(rows: Tensor, p: float) -> bool:
-    """Whether GAT's backward kernel for ``rows`` asks for edges' ids: that of the CPU only under dropout."""
+    """Whether the backward kernels for ``rows`` ask for edges' ids: those of the CPU only under dropout."""
     return p > 0 or backend(rows) is not kernels.native()
 
 

@@ -47,9 +47,10 @@ def gat_forward(
     lse: Tensor,
     above: Tensor | None = None,
     share: Tensor | None = None,
+    first_keys: Tensor | None = None,
 ) -> None:
     """Twin of the kernel of that name."""
-    edges = _edges(indptr, indices, num_loops)
+    edges = _edges(indptr, indices, num_loops, first_keys)
     z = src_logit[edges[0]] + dst_logit[edges[1]]
     alpha, rows = _attend(src, F.leaky_relu(z, slope), edges, p, seed, out, lse)
     if above is not None and share is not None:
@@ -70,9 +71,10 @@ def gatv2_forward(
     seed: int,
     out: Tensor,
     lse: Tensor,
+    first_keys: Tensor | None = None,
 ) -> None:
     """Twin of the kernel of that name."""
-    edges = _edges(indptr, indices, num_loops)
+    edges = _edges(indptr, indices, num_loops, first_keys)
     z = _heads(src, att.shape[0])[edges[0]] + _heads(dst, att.shape[0])[edges[1]]
     _attend(src, (F.leaky_relu(z, slope) * att).sum(-1), edges, p, seed, out, lse)
 
@@ -98,10 +100,11 @@ def gat_backward(
     grad_dst_logit: Tensor,
     above: Tensor | None = None,
     share: Tensor | None = None,
+    first_keys: Tensor | None = None,
 ) -> None:
     """Twin of the kernel of that name; of what the forward kept it needs the log-sum-exp only."""
     del t_indptr, t_indices, perm, above, share
-    edges = _edges(indptr, indices, num_loops)
+    edges = _edges(indptr, indices, num_loops, first_keys)
     if grad.shape[1] < src.shape[1]:
         grad = grad.repeat(1, src_logit.shape[1])
     z = src_logit[edges[0]] + dst_logit[edges[1]]
@@ -132,10 +135,11 @@ def gatv2_backward(
     grad_src: Tensor,
     grad_dst: Tensor,
     grad_att: Tensor,
+    first_keys: Tensor | None = None,
 ) -> None:
     """Twin of the kernel of that name; needs no transpose."""
     del t_indptr, t_indices, perm
-    edges = _edges(indptr, indices, num_loops)
+    edges = _edges(indptr, indices, num_loops, first_keys)
     z = _heads(src, att.shape[0])[edges[0]] + _heads(dst, att.shape[0])[edges[1]]
     leaky = F.leaky_relu(z, slope)
     alpha = ((leaky * att).sum(-1) - lse[edges[1]]).exp()
@@ -196,16 +200,25 @@ def _mask(shape: torch.Size, p: float, seed: int | Tensor, like: Tensor, ids: Te
     return keep_mask(rows, shape[1], p, seed).to(like.dtype) / (1 - p)
 
 
-def _edges(indptr: Tensor, indices: Tensor, num_loops: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Source, destination and id of each edge the kernels walk; implicit self-loops come after the stored."""
+def _edges(
+    indptr: Tensor, indices: Tensor, num_loops: int, first_keys: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Source, destination and dropout key of each edge walked; implicit self-loops come after the stored.
+
+    Keys of a row count up from its own in ``first_keys``, ``(num_dst,)`` int64; the loop comes last. Without
+    them rows follow each other with a place for a loop at the end of each.
+    """
     src, dst = indices.long(), destinations(indptr)
-    ids = torch.arange(src.numel(), device=src.device)
+    first = indptr[:-1] + torch.arange(indptr.numel() - 1, device=indptr.device)
+    if first_keys is not None:
+        first = first_keys
+    keys = torch.arange(src.numel(), device=src.device) + (first - indptr[:-1])[dst]
     if num_loops:
         kept = src != dst
         loops = torch.arange(num_loops, device=src.device)
         src, dst = torch.cat((src[kept], loops)), torch.cat((dst[kept], loops))
-        ids = torch.cat((ids[kept], loops + ids.numel()))
-    return src, dst, ids
+        keys = torch.cat((keys[kept], (first + indptr.diff())[:num_loops]))
+    return src, dst, keys
 
 
 def _heads(rows: Tensor, heads: int) -> Tensor:

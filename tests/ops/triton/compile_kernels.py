@@ -72,12 +72,13 @@ for partition.SEGMENT in (8, 512):  # with hubs, both launches of each kernel; w
     kernels.batch_norm(x, *sums, None, values(100), x)
     kernels.batch_norm_backward(x, x, *sums, values(100), True, x, *sums)
     for name, inputs in (("gat", gat_inputs(csc, 3, 9, dtype)), ("gatv2", gatv2_inputs(csc, 3, 9, dtype))):
-        for seed in (12345, torch.tensor([12345])):
-            how = (0.2, 10, 0.4, seed)
+        for seed, first_keys in ((12345, None), (torch.tensor([12345]), csc.indptr[:-1])):
+            how, keys = (0.2, 10, 0.4, seed), {"first_keys": first_keys}
             rows, lse = torch.empty(10, 27, dtype=dtype), torch.empty(10, 3)
-            getattr(kernels, f"{name}_forward")(csc.indptr, csc.indices, *inputs, *how, rows, lse)
+            getattr(kernels, f"{name}_forward")(csc.indptr, csc.indices, *inputs, *how, rows, lse, **keys)
             grads = [torch.empty_like(t) for t in inputs]
-            getattr(kernels, f"{name}_backward")(*both_ways(csc), *inputs, *how, rows, lse, rows, *grads)
+            backward = getattr(kernels, f"{name}_backward")
+            backward(*both_ways(csc), *inputs, *how, rows, lse, rows, *grads, **keys)
     kernels.edge_softmax(csc.indptr, edge_numbers, edge_numbers)
     kernels.edge_softmax_backward(csc.indptr, edge_numbers, edge_numbers, edge_numbers)
     kernels.gather_rows(torch.empty(9, 16, dtype=torch.uint8), perm, torch.empty(9, 16, dtype=torch.uint8))

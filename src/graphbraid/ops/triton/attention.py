@@ -60,6 +60,22 @@ def edges_to_nodes(
 
 
 @triton.jit
+def mask_keys(
+    number,  # of each edge; of an implicit self-loop num_edges + v
+    v,  # destination of each edge, or of all
+    indptr,  # (num_dst + 1,) int64
+    first_keys,  # (num_dst,) int64; None: rows follow each other, each with a place for a loop at its end
+    num_edges,
+):
+    """Key of each edge's dropout mask: counts up from the row's first, an implicit self-loop's comes last."""
+    edge = tl.where(number < num_edges, number, tl.load(indptr + v + 1))
+    offset = v
+    if first_keys is not None:
+        offset = tl.load(first_keys + v) - tl.load(indptr + v)
+    return edge + offset
+
+
+@triton.jit
 def leaky(z, slope):
     """Leaky ReLU."""
     return tl.where(z > 0, z, z * slope)
@@ -74,6 +90,7 @@ def attend_kernel(
     dst_logit,  # (num_dst, heads) float32; None: GATv2
     dst,  # (num_dst, heads * channels) of src's dtype; None: GAT
     att,  # (heads, channels) float32; None: GAT
+    first_keys,  # see mask_keys
     out,  # (num_dst, heads * channels) of src's dtype
     lse,  # (num_dst, heads) float32
     partial,  # (num_segments, heads * channels) float32: written where PARTIAL, else read; None without hubs
@@ -137,7 +154,8 @@ def attend_kernel(
         power = tl.exp(logit - raised)
         total = total * shrink + power
         if DROPOUT:
-            stays = kept(dropout_key(seed_of(seed), number)[:, None], h[None, :], threshold)
+            keys = mask_keys(number, v, indptr, first_keys, num_edges)
+            stays = kept(dropout_key(seed_of(seed), keys)[:, None], h[None, :], threshold)
             power = tl.where(stays, power * keep_scale, 0.0)
         acc = acc * shrink[:, :, None] + power[:, :, None] * rows
         top = raised
@@ -187,13 +205,15 @@ def gat_forward(
     lse: Tensor,
     above: Tensor | None = None,
     share: Tensor | None = None,
+    first_keys: Tensor | None = None,
 ) -> None:
     """The arguments of the twin in ``ops/attention_reference.py``; rows contiguous.
 
     ``above`` and ``share`` are not written: the backward pass here adds up the edges instead.
     """
     del above, share
-    _attend(indptr, indices, src, (src_logit, dst_logit, None, None), slope, num_loops, p, seed, out, lse)
+    inputs = (src_logit, dst_logit, None, None, first_keys)
+    _attend(indptr, indices, src, inputs, slope, num_loops, p, seed, out, lse)
 
 
 def gatv2_forward(
@@ -208,16 +228,18 @@ def gatv2_forward(
     seed: int | Tensor,
     out: Tensor,
     lse: Tensor,
+    first_keys: Tensor | None = None,
 ) -> None:
     """The arguments of the twin in ``ops/attention_reference.py``; rows contiguous."""
-    _attend(indptr, indices, src, (None, None, dst, att), slope, num_loops, p, seed, out, lse)
+    inputs = (None, None, dst, att, first_keys)
+    _attend(indptr, indices, src, inputs, slope, num_loops, p, seed, out, lse)
 
 
 def _attend(
     indptr: Tensor,
     indices: Tensor,
     src: Tensor,
-    ends: tuple[Tensor | None, ...],
+    inputs: tuple[Tensor | None, ...],
     slope: float,
     num_loops: int,
     p: float,
@@ -233,7 +255,7 @@ def _attend(
         indptr,
         indices,
         src,
-        *ends,
+        *inputs,
         out,
         lse,
         *partial_rows(segments, lse, out.shape[1], heads, heads),

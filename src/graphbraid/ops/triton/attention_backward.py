@@ -11,6 +11,7 @@ from graphbraid.ops.triton.attention import (
     COUNTS,
     edges_to_nodes,
     leaky,
+    mask_keys,
     over_heads,
 )
 from graphbraid.ops.triton.dropout import dropout_arguments, dropout_key, kept, seed_of
@@ -50,6 +51,8 @@ def gat_backward_kernel(
     lse,  # (num_dst, heads) float32
     grad,  # (num_dst, heads * channels) of src's dtype
     d,  # (num_dst, heads) float32: D
+    indptr,  # (num_dst + 1,) int64, by destination
+    first_keys,  # see mask_keys
     edge_grad,  # (num_edges + num_loops, heads) float32, written: gradient of src_logit[u] + dst_logit[v]
     grad_src,  # (num_src, heads * channels) of src's dtype
     grad_src_logit,  # (num_src, heads) float32
@@ -104,7 +107,8 @@ def gat_backward_kernel(
         reached = tl.sum(g * own[None, :, :], axis=2)
         coefficient = alpha
         if DROPOUT:
-            stays = kept(dropout_key(seed_of(seed), number)[:, None], h[None, :], threshold)
+            keys = mask_keys(number, v, indptr, first_keys, num_edges)
+            stays = kept(dropout_key(seed_of(seed), keys)[:, None], h[None, :], threshold)
             factor = tl.where(stays, keep_scale, 0.0)
             reached *= factor
             coefficient *= factor
@@ -140,6 +144,7 @@ def gatv2_backward_by_destination_kernel(
     lse,  # (num_dst, heads) float32
     grad,  # (num_dst, heads * channels) of src's dtype
     d,  # (num_dst, heads) float32: D
+    first_keys,  # see mask_keys
     edge_grad,  # (num_edges + num_loops, heads) float32, written: gradient of each logit
     edge_alpha,  # (num_edges + num_loops, heads) float32, written: alpha * mask
     grad_dst,  # (num_dst, heads * channels) of src's dtype
@@ -196,7 +201,8 @@ def gatv2_backward_by_destination_kernel(
         reached = tl.sum(g[None, :, :] * rows, axis=2)
         coefficient = alpha
         if DROPOUT:
-            stays = kept(dropout_key(seed_of(seed), number)[:, None], h[None, :], threshold)
+            keys = mask_keys(number, v, indptr, first_keys, num_edges)
+            stays = kept(dropout_key(seed_of(seed), keys)[:, None], h[None, :], threshold)
             factor = tl.where(stays, keep_scale, 0.0)
             reached *= factor
             coefficient *= factor
@@ -313,6 +319,7 @@ def gat_backward(
     grad_dst_logit: Tensor,
     above: Tensor | None = None,
     share: Tensor | None = None,
+    first_keys: Tensor | None = None,
 ) -> None:
     """The arguments of the twin in ``ops/attention_reference.py``; rows contiguous."""
     del above, share
@@ -333,6 +340,8 @@ def gat_backward(
         lse,
         grad,
         d,
+        indptr,
+        first_keys,
         edge_grad,
         grad_src,
         grad_src_logit,
@@ -367,6 +376,7 @@ def gatv2_backward(
     grad_src: Tensor,
     grad_dst: Tensor,
     grad_att: Tensor,
+    first_keys: Tensor | None = None,
 ) -> None:
     """The arguments of the twin in ``ops/attention_reference.py``; rows contiguous."""
     num_edges, heads, width = indices.numel(), lse.shape[1], src.shape[1]
@@ -383,6 +393,7 @@ def gatv2_backward(
         lse,
         grad,
         d,
+        first_keys,
         edge_grad,
         edge_alpha,
         grad_dst,
