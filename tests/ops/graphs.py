@@ -91,7 +91,7 @@ def skip_where_torch_multiplies() -> None:
         pytest.skip("without compiled kernels PyTorch multiplies, whose bits may depend on threads")
 
 
-def close(actual: Tensor, expected: Tensor, *, terms: int = 64) -> None:
+def close(actual: Tensor, expected: Tensor, *, terms: float = 64) -> None:
     """Equal up to the rounding of sums of about ``terms`` terms, and of the storage."""
     precision = {torch.float64: 1e-12, torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
     tolerance = precision[actual.dtype]

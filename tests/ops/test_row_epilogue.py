@@ -120,7 +120,7 @@ def test_a_product_with_an_epilogue_equals_both_in_turn(compiled, shape, how, ad
     in_turn(compiled, apart, after)
     assert torch.equal(joined, apart)
     reference.tall_product(a, b, twin, add, ids, after)
-    close(joined, twin, terms=40 * depth)
+    close(joined, twin, terms=40 * depth / (1 - how["p"]) ** 2)  # dropout scales roundings up, too
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])  # float64: PyTorch multiplies
