@@ -215,7 +215,8 @@ def main() -> None:
         return
     path = options.out or RESULTS / "collective.json"
     kept = json.loads(path.read_text()) if path.is_file() else {}
-    kept[options.only] = {**parts[options.only](), "machine": machine()}
+    kept[options.only] = parts[options.only]()
+    kept.setdefault("machines", {})[options.only] = machine()  # where and when it was not with the others
     path.write_text(json.dumps(kept, indent=1) + "\n")
     print("wrote", path)
 
