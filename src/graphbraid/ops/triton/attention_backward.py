@@ -107,7 +107,7 @@ def gat_backward_kernel(
         reached = tl.sum(g * own[None, :, :], axis=2)
         coefficient = alpha
         if DROPOUT:
-            keys = mask_keys(number, v, indptr, first_keys, num_edges)
+            keys = mask_keys(number, tl.where(live, v, 0), indptr, first_keys, num_edges)
             stays = kept(dropout_key(seed_of(seed), keys)[:, None], h[None, :], threshold)
             factor = tl.where(stays, keep_scale, 0.0)
             reached *= factor
