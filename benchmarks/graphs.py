@@ -2,7 +2,8 @@
 
     python -m benchmarks.graphs web_cnr2000.npz GRAPHS/web_cnr2000
 
-makes such a folder of an npz archive; one without features gets random ones.
+makes such a folder of an npz archive; one without features gets random ones. With --shuffle the nodes' ids
+are drawn anew: what is left of a web graph crawled site by site when somebody numbers its pages by a hash.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scipy.sparse import csr_array
 
 from graphbraid import Graph
 from graphbraid.datasets.npz import load_npz
@@ -32,7 +34,20 @@ def load(folder: Path, *, features: bool = True) -> Graph:
     )
 
 
-def from_npz(source: Path, folder: Path, *, num_features: int = 128) -> None:
+def shuffled(parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The same graph, features, labels and split, the nodes' ids drawn anew."""
+    indptr, indices = parts["indptr"], parts["indices"]
+    num_nodes = len(indptr) - 1
+    order = np.random.default_rng(0).permutation(num_nodes)
+    edges = csr_array(
+        (np.ones(len(indices), bool), np.argsort(order)[indices], indptr), (num_nodes, num_nodes)
+    )
+    rows = edges[order]
+    topology = {"indptr": rows.indptr.astype(np.int64), "indices": rows.indices.astype(np.int64)}
+    return {**topology, **{name: parts[name][order] for name in ("x", "y", "in_train")}}
+
+
+def from_npz(source: Path, folder: Path, *, num_features: int = 128, shuffle: bool = False) -> None:
     """Writes an npz graph as such a folder: both directions of its edges, 60 % of its labels for training.
 
     A graph without features gets random ones, random labels and a quarter of its nodes for training.
@@ -47,10 +62,15 @@ def from_npz(source: Path, folder: Path, *, num_features: int = 128) -> None:
         csc = graph.symmetrized().csc
         x, y, share = graph.dense_x().numpy(), graph.y.numpy(), 0.6
         labelled = (y >= 0).nonzero()[0]
-    train = np.sort(draw.choice(labelled, int(share * len(labelled)), replace=False))
-    parts = {"indptr": csc.indptr.numpy(), "indices": csc.indices.numpy().astype(np.int64), "x": x, "y": y}
+    in_train = np.zeros(graph.num_nodes, bool)
+    in_train[draw.choice(labelled, int(share * len(labelled)), replace=False)] = True
+    indptr, indices = csc.indptr.numpy(), csc.indices.numpy().astype(np.int64)
+    parts = {"indptr": indptr, "indices": indices, "x": x, "y": y, "in_train": in_train}
+    if shuffle:
+        parts = shuffled(parts)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, values in {**parts, "train_idx": train}.items():
+    parts["train_idx"] = parts.pop("in_train").nonzero()[0]
+    for name, values in parts.items():
         np.save(folder / f"{name}.npy", values)
 
 
@@ -58,4 +78,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Writes a graph folder from an npz archive.")
     parser.add_argument("source", type=Path)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--shuffle", action="store_true", help="draw the nodes' ids anew")
     from_npz(**vars(parser.parse_args()))
