@@ -27,8 +27,9 @@ from benchmarks.common import write_results
 from benchmarks.graphs import load
 from graphbraid.graph import Graph
 from graphbraid.sampling import SamplerConfig, SeedSchedule
-from graphbraid.sampling.cpu import Pipeline, Prepared, make_pipeline
+from graphbraid.sampling.cpu import Pipeline, make_pipeline
 from graphbraid.sampling.gpu import make_gpu_pipeline
+from graphbraid.sampling.reference import Prepared
 from graphbraid.topology import Csc, index_dtype
 
 PLACEMENTS = (("device", "device"), ("device", "host"), ("host", "host"))
@@ -72,9 +73,9 @@ def check_bits(cpu: Pipeline, gpu: Pipeline, schedule: SeedSchedule, num_batches
     ):
         pairs = zip(tensors_of(expected), tensors_of(got), strict=True)
         same = all(torch.equal(a, b.cpu()) for a, b in pairs)
-        counts = [(b[2].nodes_per_hop, b[2].edges_per_hop) for b in (expected, got)]
+        counts = [(b.sampled.nodes_per_hop, b.sampled.edges_per_hop) for b in (expected, got)]
         if not same or counts[0] != counts[1]:
-            raise SystemExit(f"batch {got[0]} of the device is not the CPU's: {counts[1]} and {counts[0]}")
+            raise SystemExit(f"batch {got.step} of the device is not the CPU's: {counts[1]} and {counts[0]}")
 
 
 def measure(run: Callable[[], None]) -> float:

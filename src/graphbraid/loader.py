@@ -206,18 +206,9 @@ class NeighborLoader:
         if self.plan is not None or self._plan_kind is not None:
             yield from self._iterate_planned(epoch, start_step, last)
             return
-        prepared = self._running().run(self.schedule, epoch, start_step, last)
-        for step, input_id, sampled, x in prepared:
-            batch = MiniBatch(
-                self._source,
-                sampled,
-                input_id=input_id,
-                layout=self.sampler.layout,
-                epoch=epoch,
-                step=step,
-                x=x,
-            )
-            del sampled, x  # a reused buffer must not wait for the next batch to be freed
+        for prepared in self._running().run(self.schedule, epoch, start_step, last):
+            batch = MiniBatch(self._source, prepared, layout=self.sampler.layout, epoch=epoch)
+            del prepared  # a reused buffer must not wait for the next batch to be freed
             if isinstance(self.device, torch.device):
                 batch = batch.to(self.device)
             yield batch if self.transform is None else self.transform(batch.to_data())

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from graphbraid.collective.stages import Context, CpuBatching, Factory, WorkerDiedError
 from graphbraid.sampling.minibatch import BatchSource, MiniBatch
-from graphbraid.sampling.reference import Adjacency, Sampled
+from graphbraid.sampling.reference import Adjacency, Prepared, Sampled
 
 LOOK_SECONDS = 1.0
 """How often an idle process looks whether the one that started it is still there."""
@@ -123,14 +123,8 @@ class ProcessBatching:
             nodes_per_hop=nodes_per_hop,
             edges_per_hop=edges_per_hop,
         )
-        return MiniBatch(
-            self._context.source,
-            sampled,
-            input_id=torch.from_numpy(input_id),
-            layout=self._context.sampler.layout,
-            epoch=epoch,
-            step=step,
-        )
+        prepared = Prepared(step, torch.from_numpy(input_id), sampled, None)
+        return MiniBatch(self._context.source, prepared, layout=self._context.sampler.layout, epoch=epoch)
 
 
 def _start(how: Any, context: Context, prepare: Factory) -> _Worker:

@@ -12,12 +12,9 @@ from torch import Tensor
 from graphbraid import kernels
 from graphbraid.sampling import reference, rng
 from graphbraid.sampling.config import SamplerConfig
-from graphbraid.sampling.reference import Adjacency, Sampled
+from graphbraid.sampling.reference import Adjacency, Prepared, Sampled
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.topology import Csc
-
-Prepared = tuple[int, Tensor, Sampled, Tensor | None]
-"""Step, positions of its seeds in the schedule, the sample, gathered feature rows."""
 
 
 class Pipeline(Protocol):
@@ -102,14 +99,8 @@ class _NativePipeline:
             first_step=first_step,
             last_step=last_step,
         )
-        while (batch := run.next()) is not None:
-            step, n_id, input_id, adjacencies, nodes_per_hop, edges_per_hop, x = batch
-            parts = [Adjacency(indptr=p, indices=i, edges=e) for p, i, e in adjacencies]
-            sampled = Sampled(
-                n_id=n_id, adjacencies=parts, nodes_per_hop=nodes_per_hop, edges_per_hop=edges_per_hop
-            )
-            del batch
-            yield step, input_id, sampled, x
+        # no generator: it would hold a batch, whose memory is used again, while the next one is waited for
+        return map(_as_prepared, iter(run.next, None))
 
     def stage_seconds(self) -> dict[str, float]:
         sample, gather, batches = self._pipeline.stage_seconds()
@@ -117,6 +108,13 @@ class _NativePipeline:
 
     def busy_threads(self) -> int:
         return int(self._pipeline.busy_threads())
+
+
+def _as_prepared(batch: tuple[Any, ...]) -> Prepared:
+    step, n_id, input_id, adjacencies, nodes_per_hop, edges_per_hop, x = batch
+    parts = [Adjacency(indptr=p, indices=i, edges=e) for p, i, e in adjacencies]
+    sampled = Sampled(n_id=n_id, adjacencies=parts, nodes_per_hop=nodes_per_hop, edges_per_hop=edges_per_hop)
+    return Prepared(step, input_id, sampled, x)
 
 
 class _ReferencePipeline:
@@ -135,7 +133,7 @@ class _ReferencePipeline:
             self._seconds["sample"] += between - started
             self._seconds["gather"] += perf_counter() - between
             self._seconds["batches"] += 1
-            yield step, input_id, sampled, x
+            yield Prepared(step, input_id, sampled, x)
 
     def stage_seconds(self) -> dict[str, float]:
         return dict(self._seconds)

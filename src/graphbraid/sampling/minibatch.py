@@ -13,7 +13,7 @@ from torch import Tensor
 from graphbraid.errors import ConfigError, MissingPackageError
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.ops.gather import gather_rows
-from graphbraid.sampling.reference import Adjacency, Sampled
+from graphbraid.sampling.reference import Adjacency, Prepared
 from graphbraid.sampling.rows import RowPart, take_rows
 from graphbraid.topology import Csc
 
@@ -60,19 +60,17 @@ class MiniBatch:
     def __init__(
         self,
         source: BatchSource,
-        sampled: Sampled,
+        prepared: Prepared,
         *,
-        input_id: Tensor,
         layout: str,
         epoch: int,
-        step: int,
-        x: Tensor | None = None,
     ) -> None:
+        step, input_id, sampled, x = prepared
         self._source, self._sampled, self._layout = source, sampled, layout
         self._adjacencies = sampled.adjacencies
         self._device = sampled.n_id.device
         self._cache: dict[str, Any] = {} if x is None else {"x": x}
-        self._row_part: RowPart | None = None
+        self._row_part: RowPart | None = None  # behind a property: public attributes are the batch's keys
         self.n_id, self.input_id = sampled.n_id, input_id
         self.batch_size, self.epoch, self.step = input_id.numel(), epoch, step
         self.num_sampled_nodes, self.num_sampled_edges = sampled.nodes_per_hop, sampled.edges_per_hop

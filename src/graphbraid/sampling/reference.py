@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,17 @@ class Sampled:
     nodes_per_hop: list[int]
     """New nodes: the seeds, then per hop."""
     edges_per_hop: list[int]
+
+
+class Prepared(NamedTuple):
+    """What a mini-batch consists of: the record every pipeline gives."""
+
+    step: int
+    input_id: Tensor
+    """``(batch_size,)`` int64 positions of the seeds in the schedule."""
+    sampled: Sampled
+    x: Tensor | None
+    """``(num_nodes, F)`` gathered feature rows, where the pipeline gathers."""
 
 
 def sample_batch(csc: Csc, config: SamplerConfig, seeds: Tensor, key: int) -> Sampled:
