@@ -96,17 +96,11 @@ class PlannedAttention(ABC):
         plan.do(f"{op.out}: gradient by head", run, grad, part)
         return part
 
-    def _target(self, source: str, rows: int, width: int) -> tuple[Rows, Rows | None]:
-        """Where the kernel writes ``source``'s gradient, and the sum that is then added to."""
-        if not self._plan.program.learns(source):
-            return self._scratch(f"gradient of {source}", rows, width), None
-        total, is_there = self._plan.grad_of(source)
-        return (self._scratch(f"gradient of {source}", rows, width), total) if is_there else (total, None)
-
-    def _plan_sum(self, part: Rows, total: Rows | None) -> None:
-        if total is not None:
-            source = self._op.inputs[0]
-            self._plan.do(f"gradient of {source}", lambda: total.tensor.add_(part.tensor), part, total)
+    def _part_of_grad(self, source: str, width: int) -> tuple[Rows, Rows | None]:
+        """:meth:`Plan.part_of_grad`; where the source does not learn, what the kernel writes is let go."""
+        if self._plan.program.learns(source):
+            return self._plan.part_of_grad(source)
+        return self._scratch(f"gradient of {source}", self._csc.num_src, width), None
 
 
 class PlannedGat(PlannedAttention):
@@ -141,7 +135,7 @@ class PlannedGat(PlannedAttention):
         """One walk over the edges by source; then the logits' gradients go on to rows and vectors."""
         plan, op, source = self._plan, self._op, self._op.inputs[0]
         grad = self._plan_head_grad(is_wide=False)
-        target, total = self._target(source, self._csc.num_src, op.heads * op.channels)
+        target, total = self._part_of_grad(source, op.heads * op.channels)
         to_logits = tuple(
             self._scratch("gradient of logits", logit.count, op.heads) for logit in self._logits
         )
@@ -164,7 +158,7 @@ class PlannedGat(PlannedAttention):
 
         written = (*self._touches, *self._kept, grad, target, *to_logits)
         plan.do(f"gradient of {source}", run, *written)
-        self._plan_sum(target, total)
+        plan.add_part(source, target, total)
 
 
 class PlannedGatv2(PlannedAttention):
@@ -191,7 +185,7 @@ class PlannedGatv2(PlannedAttention):
         width, (vector,) = op.heads * op.channels, op.vectors
         grad = self._plan_head_grad(is_wide=True)
         source, own = op.inputs[0], op.inputs[-1]
-        target, total = self._target(source, csc.num_src, width)
+        target, total = self._part_of_grad(source, width)
         own_grad = self._scratch("gradient of own rows", csc.num_dst, width)
 
         def run() -> None:
@@ -214,7 +208,7 @@ class PlannedGatv2(PlannedAttention):
                 plan.give(vector, to_vector)
 
         plan.do(f"gradient of {source}", run, *self._touches, *self._kept, grad, target, own_grad)
-        self._plan_sum(target, total)
+        plan.add_part(source, target, total)
         if plan.program.learns(own):
             whole, is_there = plan.grad_of(own)
 
