@@ -100,7 +100,7 @@ def assert_same_numbers(model, graph, *, without=()):
     return renumbered
 
 
-@pytest.mark.parametrize("name", ["gcn", "sage", "gin", "gat", "gatv2"])
+@pytest.mark.parametrize("name", ["gcn", "sage", "sage max", "gin", "gat", "gatv2"])
 @pytest.mark.parametrize("kind", GRAPHS)
 def test_renumbering_changes_no_bit_of_the_outputs(name, kind):
     graph = planted(**GRAPHS[kind])

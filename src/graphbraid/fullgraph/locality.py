@@ -17,7 +17,16 @@ from graphbraid import kernels
 from graphbraid.fullgraph import locality_reference
 from graphbraid.fullgraph.facts import Facts
 from graphbraid.fullgraph.levels import Reach
-from graphbraid.fullgraph.program import INPUT, Aggregate, Attention, Decision, Hoisted, Linear, Program
+from graphbraid.fullgraph.program import (
+    INPUT,
+    Aggregate,
+    Attention,
+    Decision,
+    Hoisted,
+    Linear,
+    Maximum,
+    Program,
+)
 from graphbraid.hardware import Hardware
 from graphbraid.topology import Csc
 
@@ -134,14 +143,17 @@ def row_reads(program: Program) -> list[Reads]:
     """What a program's aggregations and attention read at random, forward and backward."""
     reads = []
     for op in program.ops:
-        if not isinstance(op, Aggregate | Attention):
+        if not isinstance(op, Aggregate | Attention | Maximum):
             continue
         source = op.inputs[0]
-        learns = program.learns(source)
+        row_bytes, backward_reads = 4 * program.width(source), 1
         if isinstance(op, Aggregate):
-            row_bytes, times = op.rows.itemsize * program.width(source), 1 + learns
-        else:  # its backward pass reads the sources' rows again, and the gradients'
-            row_bytes, times = 4 * op.heads * op.channels, 3 if learns else 1
+            row_bytes = op.rows.itemsize * program.width(source)
+        elif isinstance(op, Attention):  # backward reads the sources' rows again, and the gradients'
+            row_bytes, backward_reads = 4 * op.heads * op.channels, 2
+        else:  # a maximum's reads the gradients, and which edge won them
+            backward_reads = 2
+        times = 1 + backward_reads * program.learns(source)
         reads.append(Reads(step=program.level(source), row_bytes=row_bytes, times=times))
     return reads
 
