@@ -233,7 +233,9 @@ def test_a_drift_that_no_other_plan_would_make_up_for_keeps_the_plan():
             executor.device.slow_down("model", 3.0)
     assert executor.plan is plan
     assert executor.events == []
-    assert executor._drift.times.model.seconds >= 0.023  # later durations are compared with this one
+    assert (
+        executor._replanner.drift.times.model.seconds >= 0.023
+    )  # later durations are compared with this one
 
 
 def test_steady_durations_keep_the_plan():

@@ -15,6 +15,7 @@ from tests.collective.emulation import BATCH_SIZE, FAST, GRAPH, NUM_STEPS, conte
 
 from graphbraid.collective import stages
 from graphbraid.collective.drift import Replanning
+from graphbraid.collective.dual_buffer import DualBuffer
 from graphbraid.collective.emulated import EmulatedAccelerator
 from graphbraid.collective.executor import Executor
 from graphbraid.collective.process import ProcessBatching
@@ -143,7 +144,7 @@ def test_the_other_route_takes_the_steps_of_a_killed_process(lost, share, machin
     late = {op.stage for op in executor.ops if op.step >= 30}
     assert late == ({"uva", "model"} if lost == CPU else {"cpu", "dma", "model"})
     assert one.device.held_batches == 0
-    assert executor._held == 0
+    assert executor._steps.held == 0
 
 
 @pytest.mark.parametrize("lookahead", [False, True])
@@ -154,12 +155,11 @@ def test_buffers_full_of_later_batches_do_not_hold_up_the_steps_of_a_lost_route(
     plan = fixed_plan(Profile(times=(times,)), NUM_STEPS, 0.5)
     context = dataclasses.replace(make_context(device, 2), lookahead=lookahead)
     executor = Executor(Operators.of(context), plan, num_steps=NUM_STEPS)
-    executor._cbs = executor._most_cbs = 2
-    executor._routes[:] = bytes([GPU] * 8 + [CPU] * 32)
+    executor._steps = steps = DualBuffer(bytes([GPU] * 8 + [CPU] * 32), cbs=2, gbs=4, most_cbs=2, most_gbs=4)
 
     def died():
         deadline = time.perf_counter() + 5.0
-        while executor._held < 2 and time.perf_counter() < deadline:
+        while steps.held < 2 and time.perf_counter() < deadline:
             time.sleep(0.001)
         return WorkerDiedError("killed")
 

@@ -20,11 +20,17 @@ from graphbraid.sampling.reference import Adjacency
 
 
 class CudaBatching(DeviceBatching):
-    """The Triton sampler in the caller's stream, which is the training step's, too."""
+    """The Triton sampler on a stream of its own, so that it samples while the step before still trains."""
 
     def __init__(self, context: Context) -> None:
         device = _device_of(context)
         super().__init__(context, device, room=lambda: _room(context), place=_placing_on(device))
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def begin(self, epoch: int, step: int) -> None:
+        """Have the device sample a step while it does what the compute stream holds."""
+        with torch.cuda.stream(self._stream):
+            super().begin(epoch, step)
 
     def __call__(self, epoch: int, step: int) -> MiniBatch:
         """The mini-batch of a step, on the device and complete.
@@ -32,10 +38,10 @@ class CudaBatching(DeviceBatching):
         Raises:
             DeviceMemoryError: the device has no room for it.
         """
-        with torch.cuda.device(self._device):
+        with torch.cuda.stream(self._stream):
             batch = super().__call__(epoch, step)
             # The executor takes link and device to be free when this returns, as the simulator does.
-            torch.cuda.current_stream().synchronize()
+            self._stream.synchronize()
         return batch
 
 

@@ -7,11 +7,12 @@ CPU's. What needs a real device, streams and memory figures, stands in ``cuda.py
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -20,8 +21,7 @@ from graphbraid.collective.stages import Context, DeviceMemoryError
 from graphbraid.files import format_bytes
 from graphbraid.graph import SparseFeatures
 from graphbraid.sampling.config import SamplerConfig
-from graphbraid.sampling.cpu import Pipeline
-from graphbraid.sampling.gpu import make_gpu_pipeline
+from graphbraid.sampling.gpu import GpuPipeline, make_gpu_pipeline
 from graphbraid.sampling.minibatch import BatchSource, MiniBatch
 from graphbraid.topology import Csc
 
@@ -47,7 +47,7 @@ class MakePipeline(Protocol):
         device: torch.device | str,
         topology: str,
         features: str,
-    ) -> Pipeline:
+    ) -> GpuPipeline:
         """A pipeline whose batches lie on the device."""
         ...
 
@@ -99,11 +99,24 @@ class DeviceBatching:
         self.context = context
         self._device, self._room, self._place = device, room, place
         self._make_pipeline = make_pipeline
+        self._begun: _Begun | None = None
+
+    def begin(self, epoch: int, step: int) -> None:
+        """Have the device sample a step that is likely to be asked for next; waits for nothing.
+
+        Any step may be asked for all the same. Does nothing before the first batch, which places the graph,
+        and where the device has no room: the call for the step will say so.
+        """
+        placed = _PLACED.get(self.context.source, {}).get(self._key)
+        if placed is not None:
+            with contextlib.suppress(torch.OutOfMemoryError):
+                launched = placed.pipeline.launch(self.context.schedule, epoch, step)
+                self._begun = _Begun((epoch, step), launched)
 
     def __call__(self, epoch: int, step: int) -> MiniBatch:
         """The mini-batch of a step, on the device, ready in the order of the current stream.
 
-        Waits for the device once, to read the batch's sizes.
+        Waits for the device once, to read the batch's sizes: not for long after :meth:`begin`.
 
         Raises:
             DeviceMemoryError: the device has no room for it.
@@ -111,19 +124,13 @@ class DeviceBatching:
         context = self.context
         try:
             placed = self._placed()
-            found = list(placed.pipeline.run(context.schedule, epoch, step, step + 1))
+            begun, self._begun = self._begun, None
+            if begun is None or begun.of != (epoch, step):
+                begun = _Begun((epoch, step), placed.pipeline.launch(context.schedule, epoch, step))
+            prepared = placed.pipeline.finish(begun.launched)
         except torch.OutOfMemoryError as error:
             raise DeviceMemoryError(f"step {step}: {error}") from error
-        [(_, input_id, sampled, x)] = found
-        return MiniBatch(
-            placed.source,
-            sampled,
-            input_id=input_id,
-            layout=context.sampler.layout,
-            epoch=epoch,
-            step=step,
-            x=x,
-        )
+        return MiniBatch(placed.source, prepared, layout=context.sampler.layout, epoch=epoch)
 
     @property
     def placement(self) -> Placement:
@@ -136,10 +143,14 @@ class DeviceBatching:
 
     def _placed(self) -> _Placed:
         kept = _PLACED.setdefault(self.context.source, {})
-        key = (self._device, self.context.sampler, self.context.gather, self.context.hot_bytes)
-        if key not in kept:
-            kept[key] = self._make()
-        return kept[key]
+        if self._key not in kept:
+            kept[self._key] = self._make()
+        return kept[self._key]
+
+    @property
+    def _key(self) -> tuple[object, ...]:
+        """What tells placed graphs of one source apart."""
+        return self._device, self.context.sampler, self.context.gather, self.context.hot_bytes
 
     def _make(self) -> _Placed:
         """Place by what fits; where the device has less room than it said, leave all on the host."""
@@ -175,8 +186,14 @@ class _Placed:
     """A loader's graph where the device reads it, and the sampler over it."""
 
     source: BatchSource
-    pipeline: Pipeline
+    pipeline: GpuPipeline
     placement: Placement
+
+
+class _Begun(NamedTuple):
+    of: tuple[int, int]
+    """Epoch and step."""
+    launched: Any
 
 
 _PLACED: weakref.WeakKeyDictionary[BatchSource, dict[tuple[object, ...], _Placed]] = (

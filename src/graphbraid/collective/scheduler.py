@@ -9,6 +9,7 @@ from graphbraid.collective.braid import braid, braid_routes
 from graphbraid.collective.cores import plan_of_trials
 from graphbraid.collective.dispatcher import Dispatcher, EpochBound, bound_with, epoch_bound
 from graphbraid.collective.plan import Plan, RunnerUp
+from graphbraid.collective.routes import CPU
 from graphbraid.collective.simulator import Durations, Schedule, Setting, simulate
 from graphbraid.collective.times import Profile, StageTimes
 from graphbraid.errors import ConfigError, ResourceError
@@ -113,6 +114,20 @@ def fixed_plan(profile: Profile, num_batches: int, share: float, limits: Limits 
         for stock in search.stocks():
             search.consider(times, num_cpu, stock)
     return _of_length(search.plan(), profile, num_batches)
+
+
+def one_sided(plan: Plan, route: int, *, cbs: int, gbs: int) -> Plan:
+    """The plan with every batch on one route, and other buffers."""
+    alone = dataclasses.replace(
+        plan,
+        times=dataclasses.replace(plan.times, uva=plan.times.uva or plan.times.cpu),
+        num_cpu=plan.num_batches if route == CPU else 0,
+        stock=None,
+        cbs=cbs,
+        gbs=gbs,
+        runner_ups=(),
+    )
+    return dataclasses.replace(alone, predicted_seconds=simulated(alone).seconds)
 
 
 def simulated(plan: Plan, times: StageTimes | None = None, num_batches: int | None = None) -> Schedule:

@@ -92,6 +92,9 @@ class Batching(Protocol):
         """
         ...
 
+    # A device's operator may have ``begin(epoch, step)``: called in the training thread after a step's work
+    # was given to the device, it starts the batch that will be asked for next, without waiting.
+
 
 class Transfer(Protocol):
     """Moves prepared batches to the device, one at a time, in a thread of its own."""
@@ -282,17 +285,8 @@ class CpuBatching:
 
     def _prepared(self, epoch: int, step: int) -> MiniBatch:
         context = self.context  # the pipeline's threads do the work; this one waits for them
-        found = list(self._pipeline.run(context.schedule, epoch, step, step + 1))
-        [(_, input_id, sampled, x)] = found
-        return MiniBatch(
-            context.source,
-            sampled,
-            input_id=input_id,
-            layout=context.sampler.layout,
-            epoch=epoch,
-            step=step,
-            x=x,
-        )
+        [prepared] = self._pipeline.run(context.schedule, epoch, step, step + 1)
+        return MiniBatch(context.source, prepared, layout=context.sampler.layout, epoch=epoch)
 
     def stage_seconds(self) -> dict[str, float]:
         """Seconds per stage, summed over threads, and the number of batches."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -10,7 +11,21 @@ from torch import Tensor
 from graphbraid.errors import ConfigError, MissingPackageError
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.cpu import Pipeline
+from graphbraid.sampling.reference import Prepared
+from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.topology import Csc
+
+
+class GpuPipeline(Pipeline, Protocol):
+    """A pipeline of which a batch can be asked in two parts, so that sampling runs beside other work."""
+
+    def launch(self, schedule: SeedSchedule, epoch: int, step: int) -> Any:
+        """Have the device sample the batch of a step, without waiting for it."""
+        ...
+
+    def finish(self, launched: Any) -> Prepared:
+        """The batch that :meth:`launch` began: waits for its sizes only."""
+        ...
 
 
 def make_gpu_pipeline(
@@ -21,7 +36,7 @@ def make_gpu_pipeline(
     device: torch.device | str = "cuda",
     topology: str = "device",
     features: str = "device",
-) -> Pipeline:
+) -> GpuPipeline:
     """A pipeline whose batches have the bits of :func:`graphbraid.sampling.cpu.make_pipeline`'s.
 
     Their tensors lie on the device, ready in the order of its current stream.

@@ -18,8 +18,7 @@ from graphbraid.ops.triton.gather import gather_rows
 from graphbraid.ops.triton.partition import on_device_of
 from graphbraid.sampling import rng
 from graphbraid.sampling.config import SamplerConfig
-from graphbraid.sampling.cpu import Prepared
-from graphbraid.sampling.reference import Sampled
+from graphbraid.sampling.reference import Prepared, Sampled
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.sampling.triton import draw, relabel, weighted
 from graphbraid.sampling.triton.bounds import BatchBounds, GraphBounds
@@ -39,7 +38,7 @@ some 600 MB of buffers, and waiting for the number is short beside drawing so ma
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class _Launched:
+class Launched:
     """A batch that the device is preparing."""
 
     step: int
@@ -109,25 +108,41 @@ class TritonPipeline:
 
     def run(self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int) -> Iterator[Prepared]:
         """The batches of ``[first_step, last_step)``, in order, each prepared while the last one is used."""
-        seeds, seed_edges = self._seeds_of(schedule)
-        shuffle_key = rng.shuffle_key(schedule.seed, epoch) if schedule.shuffle else None
-        waiting: _Launched | None = None
+        waiting: Launched | None = None
         for step in range(first_step, last_step):
-            begin = step * schedule.batch_size
-            launched = self._launch(
-                seeds,
-                begin,
-                min(schedule.batch_size, seeds.numel() - begin),
-                key=rng.batch_key(schedule.seed, epoch, step),
-                shuffle_key=shuffle_key,
-                seed_edges=seed_edges,
-                step=step,
-            )
+            launched = self.launch(schedule, epoch, step)
             if waiting is not None:
-                yield self._finish(waiting)
+                yield self.finish(waiting)
             waiting = launched
         if waiting is not None:
-            yield self._finish(waiting)
+            yield self.finish(waiting)
+
+    def launch(self, schedule: SeedSchedule, epoch: int, step: int) -> Launched:
+        """Have the device sample the batch of a step; :meth:`finish` waits for it."""
+        seeds, seed_edges = self._seeds_of(schedule)
+        begin = step * schedule.batch_size
+        return self._launch(
+            seeds,
+            begin,
+            min(schedule.batch_size, seeds.numel() - begin),
+            key=rng.batch_key(schedule.seed, epoch, step),
+            shuffle_key=rng.shuffle_key(schedule.seed, epoch) if schedule.shuffle else None,
+            seed_edges=seed_edges,
+            step=step,
+        )
+
+    def finish(self, launched: Launched) -> Prepared:
+        """The batch: wait for its sizes, cut it to them, and have its rows gathered."""
+        sampled = self._sampled(launched)
+        rows = None
+        if self._x is not None:
+            with on_device_of(sampled.n_id), self._clock.stage("gather"):
+                rows = torch.empty(
+                    (sampled.n_id.numel(), self._x.shape[1]), dtype=self._x.dtype, device=self._device
+                )
+                gather_rows(self._x.view(torch.uint8), sampled.n_id, rows.view(torch.uint8))
+        self._clock.count_batch()
+        return Prepared(launched.step, launched.input_id, sampled, rows)
 
     def sample(self, seeds: Tensor, key: int) -> Sampled:
         """One batch for some seeds; :func:`graphbraid.sampling.sample_batch` is the twin. Waits for it."""
@@ -167,7 +182,7 @@ class TritonPipeline:
         shuffle_key: int | None,
         seed_edges: int,
         step: int,
-    ) -> _Launched:
+    ) -> Launched:
         """Have the device prepare a batch; nothing here waits for it, but for hops over ``UNREAD_EDGES``."""
         config = self._config
         with on_device_of(seeds), self._clock.stage("sample"):
@@ -184,7 +199,7 @@ class TritonPipeline:
                 drawn, n_id = self._launch_hop(hop, n_id, counts, bounds, count, signed(key))
                 hops.append(drawn)
             counts.send()
-        return _Launched(step=step, input_id=input_id, n_id=n_id, hops=hops, counts=counts)
+        return Launched(step=step, input_id=input_id, n_id=n_id, hops=hops, counts=counts)
 
     def _launch_hop(
         self, hop: int, n_id: Tensor, counts: Counts, bounds: BatchBounds, num_seeds: int, key: int
@@ -233,20 +248,7 @@ class TritonPipeline:
         kept = positions if self._config.return_edge_id else None
         return DrawnHop(offsets=edges.offsets, local=local, positions=kept), n_id
 
-    def _finish(self, launched: _Launched) -> Prepared:
-        """Cut a batch to its sizes and gather its rows."""
-        sampled = self._sampled(launched)
-        rows = None
-        if self._x is not None:
-            with on_device_of(sampled.n_id), self._clock.stage("gather"):
-                rows = torch.empty(
-                    (sampled.n_id.numel(), self._x.shape[1]), dtype=self._x.dtype, device=self._device
-                )
-                gather_rows(self._x.view(torch.uint8), sampled.n_id, rows.view(torch.uint8))
-        self._clock.count_batch()
-        return launched.step, launched.input_id, sampled, rows
-
-    def _sampled(self, launched: _Launched) -> Sampled:
+    def _sampled(self, launched: Launched) -> Sampled:
         nodes, edges = launched.counts.read()
         cut = cut_blocks if self._config.layout == "blocks" else cut_subgraph
         return Sampled(
