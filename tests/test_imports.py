@@ -19,7 +19,7 @@ PACKAGE = Path(graphbraid.__file__).parent
 FLOORS = (
     ("errors",),
     ("files", "kernels"),
-    ("hardware", "topology"),
+    ("hardware", "others", "topology"),
     ("sparse_features", "edges", "interop", "validate", "graph", "tasks"),
     ("ops",),
     ("sampling", "nn"),

@@ -88,6 +88,22 @@ def test_a_profile_is_kept_by_machine_and_key_and_made_anew_where_broken(caplog)
     assert len(made) == 3
 
 
+def test_what_was_measured_beside_other_programs_is_not_kept(monkeypatch, caplog):
+    shares = [0.34, 0.05, 0.34]
+    monkeypatch.setattr(profiler.OtherPrograms, "share", lambda _: shares.pop(0))
+    made = []
+
+    def make():
+        made.append(1)
+        return Profile(times=(FAST,))
+
+    for count in (1, 2, 2):  # disturbed, undisturbed, read from the cache
+        assert cached({"graph": "disturbed"}, make) == Profile(times=(FAST,))
+        assert len(made) == count
+    assert "other programs had 34 % of the cores while stages were measured" in caplog.text
+    assert shares == [0.34]
+
+
 def test_another_machine_or_version_measures_anew(monkeypatch):
     before = profile_file({"graph": "small"})
     monkeypatch.setattr(profiler, "VERSION", -1)

@@ -26,13 +26,16 @@ from graphbraid.collective.times import ZERO, Duration, Profile, StageTimes
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.files import cache_folder
 from graphbraid.hardware import Hardware
+from graphbraid.others import OtherPrograms
 from graphbraid.sampling.minibatch import MiniBatch
 
-VERSION = 3
+VERSION = 4
 """Part of the cache's key: another way of measuring measures anew."""
 
 _log = logging.getLogger(__name__)
 
+MOST_OTHERS = 0.1
+"""A profile is kept for later runs if other programs had no more than this share of the cores."""
 PAYS = 0.97
 """Look-ahead is taken where the epoch's bound is below this part of that without: it costs device memory."""
 
@@ -76,16 +79,17 @@ def measure(
     clock = _Clock(effort, context.schedule.num_steps, effort.seconds / (3 * len(workers) + 3))
     found = []
     batch_bytes = kept_bytes = 0
-    transfer = transfer_ahead = uva = None
+    transfer = transfer_ahead = uva = gpu = None
     for count in workers:
         operators = Operators.of(dataclasses.replace(context, workers=count))
         cpu = _cpu(operators, clock, count)
         if transfer is None:
             transfer, batch_bytes = _transfer(operators, clock, context)
             uva = _uva(operators, clock, context)
+            gpu = uva if _is_resident(operators) else None
         before_training(count)
         model = ZERO if train is None else _model(operators, clock, train, context)
-        times = StageTimes(workers=count, cpu=cpu, dma=transfer, uva=uva, model=model)
+        times = StageTimes(workers=count, cpu=cpu, dma=transfer, uva=uva, gpu=gpu, model=model)
         if ahead is not None:
             operators = Operators.of(dataclasses.replace(ahead, workers=count))
             cpu = _cpu(operators, clock, count)
@@ -106,7 +110,7 @@ def measure(
 
 
 def cached(key: Mapping[str, object], make: Callable[[], Profile]) -> Profile:
-    """The profile kept for a key, or a new one, which is then kept.
+    """The profile kept for a key, or a new one, which is then kept unless other programs disturbed it.
 
     Args:
         key: plain values that say what was measured: graph, model, config. Machine and versions are added.
@@ -118,7 +122,16 @@ def cached(key: Mapping[str, object], make: Callable[[], Profile]) -> Profile:
             return Profile.load(path)
         except DataError as error:
             _log.warning("measuring anew: %s", error)
+    watched = OtherPrograms()
     profile = make()
+    share = watched.share()
+    if share is not None and share > MOST_OTHERS:
+        _log.warning(
+            "other programs had %.0f %% of the cores while stages were measured: the plan is made for that, "
+            "and the next run measures anew",
+            100 * share,
+        )
+        return profile
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         profile.save(path)
@@ -233,6 +246,12 @@ def _uva(operators: Operators, clock: _Clock, context: Context) -> Duration | No
         operators.transfer.free(batch)
 
     return Duration.typical(clock.durations(run))
+
+
+def _is_resident(operators: Operators) -> bool:
+    """Whether the device prepares batches without the link: all they are cut from lies in its memory."""
+    placement = getattr(operators.device_batching, "placement", None)
+    return placement is not None and set(placement.values()) == {"device"}
 
 
 def _model(operators: Operators, clock: _Clock, train: TrainStep, context: Context) -> Duration:

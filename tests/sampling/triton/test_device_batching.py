@@ -183,11 +183,52 @@ def test_features_that_are_gathered_late_or_sparse_have_the_same_rows(make_devic
     assert batches(dataclasses.replace(context, source=sparse))[0] == gathered
 
 
-def test_the_profiler_times_both_routes(make_device):
+def test_the_profiler_times_both_routes_and_knows_where_the_link_has_no_part(make_device):
+    for room, is_resident in ((1 << 40, True), (0, False)):
+        context = make_context(make_device(room), hot_bytes=room)
+        profile = measure(context, [1], effort=Effort(warm_up=1, samples=2))
+        assert profile.times[0].uva.seconds > 0
+        assert profile.times[0].cpu.seconds > 0
+        assert profile.times[0].gpu == (profile.times[0].uva if is_resident else None)
+
+
+def test_the_next_batch_is_sampled_while_the_step_before_trains(make_device, monkeypatch):
     context = make_context(make_device())
-    profile = measure(context, [1], effort=Effort(warm_up=1, samples=2))
-    assert profile.times[0].uva.seconds > 0
-    assert profile.times[0].cpu.seconds > 0
+    expected, _ = batches(context)
+    sampler, seen = importlib.import_module("graphbraid.sampling.triton.sampler"), []
+    for name in ("launch", "finish"):
+        real = getattr(sampler.TritonPipeline, name)
+
+        def spy(self, *arguments, real=real, name=name):
+            seen.append((name, arguments[-1] if name == "launch" else arguments[0].step))
+            return real(self, *arguments)
+
+        monkeypatch.setattr(sampler.TritonPipeline, name, spy)
+    operators = Operators.of(context)
+    end = operators.model.end
+
+    def end_of(batch):
+        seen.append(("trained", batch.step))
+        end(batch)
+
+    operators.model.end = end_of
+    plan = dataclasses.replace(fixed_plan(Profile(times=(PLAN.times,)), NUM_STEPS, 0.0), gbs=1)
+    assert [contents(batch) for batch in Executor(operators, plan, num_steps=NUM_STEPS)] == expected
+    assert seen == [
+        ("launch", 0),
+        ("finish", 0),
+        *[(name, at + k) for at in range(3) for name, k in (("launch", 1), ("trained", 0), ("finish", 1))],
+        ("trained", 3),
+    ]
+
+
+def test_a_batch_that_was_begun_in_vain_costs_nothing_but_time(make_device):
+    context = make_context(make_device())
+    prepare = Operators.of(context).device_batching
+    expected = [contents(prepare(0, step)) for step in range(NUM_STEPS)]
+    for begun, asked in ((2, 1), (3, 3), (0, 2)):
+        prepare.begin(0, begun)
+        assert contents(prepare(0, asked)) == expected[asked]
 
 
 def test_parts_are_resident_as_far_as_they_fit():
@@ -210,7 +251,7 @@ def make_batching(npu, **options):
 
 def test_nothing_is_placed_before_it_is_used_and_what_was_placed_is_shared(device):
     if device.type == "cuda":
-        pytest.skip("looks into the interpreted accelerator")
+        pytest.skip("counts what the interpreted accelerator placed: runs where no CUDA device is used")
     npu = Interpreted(8 * 90 + 8 * 91 + 4 * 700)  # the table of local ids and the topology
     first = make_batching(npu)
     assert npu.placements == []
@@ -224,7 +265,7 @@ def test_nothing_is_placed_before_it_is_used_and_what_was_placed_is_shared(devic
 
 def test_a_device_that_is_fuller_than_it_said_leaves_all_on_the_host(device, caplog):
     if device.type == "cuda":
-        pytest.skip("looks into the interpreted accelerator")
+        pytest.skip("counts what the interpreted accelerator placed: runs where no CUDA device is used")
     npu = Interpreted()
     faults = [torch.OutOfMemoryError("full")]
 
@@ -240,7 +281,7 @@ def test_a_device_that_is_fuller_than_it_said_leaves_all_on_the_host(device, cap
 
 def test_no_memory_for_a_batch_is_a_device_memory_error_and_costs_no_step(make_device, monkeypatch, device):
     if device.type == "cuda":
-        pytest.skip("looks into the interpreted accelerator")
+        pytest.skip("counts what the interpreted accelerator placed: runs where no CUDA device is used")
     context = make_context(make_device())
     expected, _ = batches(context)
     sampler = importlib.import_module("graphbraid.sampling.triton.sampler")
