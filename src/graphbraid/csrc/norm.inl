@@ -157,71 +157,88 @@ void layer_norm_backward_typed(const NormArgs& a) {
   with_column_sums<A>(a, row);
 }
 
-// Mean and sum of squared differences to it of one column, over some rows.
+// Count, and each column's mean and sum of squared differences to it, over some rows.
 struct Moments {
-  double count = 0, mean = 0, squares = 0;
+  explicit Moments(int64_t width) : mean(static_cast<size_t>(width)), squares(mean.size()) {}
 
   // Chan, Golub and LeVeque: exact for two sets of rows, whatever their means.
-  void add(double other_count, double other_mean, double other_squares) {
-    if (other_count == 0) return;
-    const double total = count + other_count, difference = other_mean - mean;
-    squares += other_squares + difference * difference * (count * other_count / total);
-    mean += difference * (other_count / total);
+  void add(const Moments& other) {
+    if (other.count == 0) return;
+    const double total = count + other.count, share = other.count / total, weight = count * share;
+    for (size_t c = 0; c < mean.size(); ++c) {
+      const double difference = other.mean[c] - mean[c];
+      squares[c] += other.squares[c] + difference * difference * weight;
+      mean[c] += difference * share;
+    }
     count = total;
   }
+
+  double count = 0;
+  std::vector<double> mean, squares;
 };
 
-// The moments of columns [column, column + n) over rows [first, last), a few that stay in the cache.
-template <typename T>
-GB_INLINE void add_block(const NormArgs& a, int64_t first, int64_t last, int64_t column, Moments* moments) {
+// The moments of S vectors of columns, the last of n lanes, over a few rows that stay in the cache.
+template <typename T, int S>
+GB_INLINE void strip_moments(const NormArgs& a, int64_t first, int64_t last, int64_t column, int n,
+                             Moments& out) {
   using A = Acc<T>;
   constexpr int L = kLanes<T>;
-  const int n = lanes_left<T>(column, a.width);
   const T* x = static_cast<const T*>(a.x) + column;
   const A count = static_cast<A>(last - first);
-  Vec<T> sum{}, rest{}, squares{};
-  for (int64_t v = first; v < last; ++v) sum += load_n(x + v * a.width, n);
-  const Vec<T> mean = sum / count;
-  for (int64_t v = first; v < last; ++v) {
-    const Vec<T> d = load_n(x + v * a.width, n) - mean;
-    rest += d;
-    squares += d * d;
-  }
-  A means[L], rests[L], squared[L];
-  store(means, mean);
-  store(rests, rest);
-  store(squared, squares);
-  for (int i = 0; i < n; ++i) {
-    const double correction = static_cast<double>(rests[i]) / static_cast<double>(count);
-    moments[column + i].add(static_cast<double>(count), static_cast<double>(means[i]) + correction,
-                            static_cast<double>(squared[i]) - correction * static_cast<double>(rests[i]));
-  }
+  const auto lanes = [n](int s) { return s + 1 < S ? L : n; };
+  Vec<T> mean[S]{}, rest[S]{}, squares[S]{};
+  for (int64_t v = first; v < last; ++v)
+    for (int s = 0; s < S; ++s) mean[s] += load_n(x + v * a.width + s * L, lanes(s));
+  for (int s = 0; s < S; ++s) mean[s] /= count;
+  for (int64_t v = first; v < last; ++v)
+    for (int s = 0; s < S; ++s) {
+      const Vec<T> d = load_n(x + v * a.width + s * L, lanes(s)) - mean[s];
+      rest[s] += d;
+      squares[s] += d * d;
+    }
+  for (int s = 0; s < S; ++s)
+    for (int i = 0; i < lanes(s); ++i) {
+      const size_t c = static_cast<size_t>(column + s * L + i);
+      const double left = static_cast<double>(rest[s][i]), correction = left / out.count;
+      out.mean[c] = static_cast<double>(mean[s][i]) + correction;
+      out.squares[c] = static_cast<double>(squares[s][i]) - correction * left;
+    }
+}
+
+template <typename T>
+void block_moments(const NormArgs& a, int64_t first, int64_t last, Moments& out) {
+  constexpr int L = kLanes<T>;
+  out.count = static_cast<double>(last - first);
+  int64_t c = 0;
+  for (; c + 4 * L <= a.width; c += 4 * L) strip_moments<T, 4>(a, first, last, c, L, out);
+  for (; c + 2 * L <= a.width; c += 2 * L) strip_moments<T, 2>(a, first, last, c, L, out);
+  for (; c < a.width; c += L) strip_moments<T, 1>(a, first, last, c, lanes_left<T>(c, a.width), out);
 }
 
 template <typename T>
 void column_moments_typed(const NormArgs& a) {
   using A = Acc<T>;
   const int64_t width = a.width;
-  // Few enough rows to be read from the first-level cache the second time.
-  const int64_t block = std::clamp<int64_t>(16384 / (width * static_cast<int64_t>(sizeof(T))), 8, 256);
-  std::vector<Moments> moments(static_cast<size_t>(kNormParts * width));
+  // Few enough rows to be read from the cache the second time: a strip of theirs from the first level.
+  const int64_t block = std::clamp<int64_t>(65536 / (width * static_cast<int64_t>(sizeof(T))), 8, 256);
+  std::vector<Moments> moments(static_cast<size_t>(kNormParts), Moments(width));
   parallel_dynamic(kNormParts, 1, [&](int64_t first_part, int64_t last_part) {
+    Moments of_block(width);
     for (int64_t part = first_part; part < last_part; ++part) {
       const int64_t last = a.num_rows * (part + 1) / kNormParts;
-      for (int64_t v = a.num_rows * part / kNormParts; v < last; v += block)
-        for (int64_t c = 0; c < width; c += kLanes<T>)
-          add_block<T>(a, v, std::min(v + block, last), c, moments.data() + part * width);
+      for (int64_t v = a.num_rows * part / kNormParts; v < last; v += block) {
+        block_moments<T>(a, v, std::min(v + block, last), of_block);
+        moments[static_cast<size_t>(part)].add(of_block);
+      }
     }
   });
+  Moments all(width);
+  for (const Moments& part : moments) all.add(part);
   A *mean = static_cast<A*>(a.mean), *variance = static_cast<A*>(a.rstd);
   for (int64_t c = 0; c < width; ++c) {
-    Moments all;
-    for (int64_t part = 0; part < kNormParts; ++part) {
-      const Moments& m = moments[static_cast<size_t>(part * width + c)];
-      all.add(m.count, m.mean, m.squares);
-    }
-    mean[c] = static_cast<A>(all.mean);
-    variance[c] = static_cast<A>(all.count > 0 && !(all.squares < 0) ? all.squares / all.count : 0);
+    const double squares = all.squares[static_cast<size_t>(c)];
+    mean[c] = static_cast<A>(all.mean[static_cast<size_t>(c)]);
+    variance[c] = static_cast<A>(all.count > 0 && !(squares < 0) ? squares / all.count : 0);
   }
 }
 
