@@ -56,10 +56,19 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--graphs", type=Path, required=True, help="folder with the generated graphs' folders"
     )
-    parser.add_argument("--peer-python", help="Python with DGL and its GraphBolt installed")
-    parser.add_argument("--peer-scripts", type=Path, default=ROOT.parent / "shared" / "bench")
+    add_peer_arguments(parser)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, help="JSON file; default: under benchmarks/results")
+
+
+def add_peer_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where the peers are."""
+    parser.add_argument(
+        "--peer-python",
+        required=True,
+        help="Python of an environment with DGL 2.1 and its GraphBolt; see benchmarks/README.md",
+    )
+    parser.add_argument("--peer-scripts", type=Path, default=ROOT.parent / "shared" / "bench")
 
 
 def machine() -> dict[str, Any]:

@@ -155,10 +155,6 @@ def main() -> None:
         "--ablation-rounds", type=int, default=15, help="epochs of each variant, all taking turns"
     )
     options = parser.parse_args()
-    if not options.peer_python:
-        parser.error(
-            "--peer-python must name the Python of an environment with dgl 2.1; see benchmarks/README.md"
-        )
     names = options.names or (REAL if options.real else NAMES[options.model])
     name = "_".join(["fullgraph"] + [options.model] * (options.model != "gcn") + ["real"] * options.real)
     out = options.out or RESULTS / f"{name}.json"

@@ -9,6 +9,7 @@ are drawn anew: what is left of a web graph crawled site by site when somebody n
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,22 @@ def load(folder: Path, *, features: bool = True) -> Graph:
         splits={"train": torch.from_numpy(part["train_idx"])},
         name=folder.name,
     )
+
+
+def save(graph: Graph, folder: Path) -> None:
+    """Write a graph with dense features as such a folder."""
+    assert isinstance(graph.x, torch.Tensor)
+    assert graph.y is not None
+    csc, indices = graph.csc, graph.csc.indices.to(torch.int64)
+    parts = {"indptr": csc.indptr, "indices": indices, "x": graph.x, "y": graph.y}
+    save_parts({**parts, "train_idx": graph.split("train")}, folder)
+
+
+def save_parts(parts: Mapping[str, np.ndarray | torch.Tensor], folder: Path) -> None:
+    """Write the files of a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, values in parts.items():
+        np.save(folder / f"{name}.npy", np.asarray(values))
 
 
 def shuffled(parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -68,10 +85,8 @@ def from_npz(source: Path, folder: Path, *, num_features: int = 128, shuffle: bo
     parts = {"indptr": indptr, "indices": indices, "x": x, "y": y, "in_train": in_train}
     if shuffle:
         parts = shuffled(parts)
-    folder.mkdir(parents=True, exist_ok=True)
     parts["train_idx"] = parts.pop("in_train").nonzero()[0]
-    for name, values in parts.items():
-        np.save(folder / f"{name}.npy", values)
+    save_parts(parts, folder)
 
 
 if __name__ == "__main__":

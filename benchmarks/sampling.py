@@ -146,10 +146,6 @@ def main() -> None:
     add_common_arguments(parser)
     parser.add_argument("--names", nargs="+", default=GRAPHS)
     options = parser.parse_args()
-    if not options.peer_python:
-        parser.error(
-            "--peer-python must name the Python of an environment with dgl 2.1; see benchmarks/README.md"
-        )
     rows = measure(options)
     scales = scaling(rows)
     show(rows, scales)
