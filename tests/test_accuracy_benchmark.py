@@ -108,7 +108,7 @@ def test_options_that_match_nothing_are_refused(monkeypatch):
 
 
 def test_with_its_masks_pyg_has_the_engine_s_losses_and_rows_are_merged(folder, tmp_path, monkeypatch):
-    full_accuracy = pytest.importorskip("benchmarks.full_accuracy")
+    full_accuracy = pytest.importorskip("benchmarks.full_accuracy", reason="needs torch_geometric")
     monkeypatch.setattr(full_accuracy, "SETUPS", {"citeseer": {}, "cora": {}})
     out = tmp_path / "full.json"
     out.write_text(json.dumps({"rows": [{"dataset": d, "mark": d} for d in ("cora", "citeseer")]}))
