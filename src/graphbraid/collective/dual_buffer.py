@@ -53,7 +53,7 @@ class DualBuffer:
             found = self._routes.find(CPU, found + 1)
         self._next_cpu = self.num_steps if found < 0 else found
         is_waited_for = self._has_moved and found == self._next_transfer
-        if found < 0 or (self.held >= self.cbs and not is_waited_for):
+        if found < 0 or self.held >= self.cbs + is_waited_for:
             return None
         self._next_cpu = found + 1
         self._claimed = max(self._claimed, found + 1)
