@@ -8,6 +8,7 @@ from tests.collective.cases import stage_times
 from tests.collective.emulation import FAST, make_context
 
 from graphbraid.collective import profiler
+from graphbraid.collective.arrangement import Arrangement, Trial
 from graphbraid.collective.emulated import EmulatedAccelerator
 from graphbraid.collective.profiler import Effort, batch_bytes_of, cached, measure, profile_file
 from graphbraid.collective.stages import make_operator
@@ -102,7 +103,19 @@ def test_what_was_measured_beside_other_programs_is_not_kept(monkeypatch, caplog
         assert cached({"graph": "disturbed"}, make) == Profile(times=(FAST,))
         assert len(made) == count
     assert "other programs had 34 % of the cores while stages were measured" in caplog.text
+    assert "the next run measures anew" in caplog.text
     assert shares == [0.34]
+
+
+@pytest.mark.parametrize("turns", [False, True])
+def test_a_disturbed_profile_that_may_decide_a_run_s_bits_is_kept_all_the_same(turns, monkeypatch, caplog):
+    monkeypatch.setattr(profiler, "MOST_OTHERS", 0.1)
+    monkeypatch.setattr(profiler.OtherPrograms, "share", lambda _: 0.34)
+    cores = Arrangement(workers=1, threads=2 if turns else 1, turns=turns)
+    profile, key = Profile(times=(FAST,), trials=(Trial(cores=cores, seconds=1.0),)), {"graph": f"{turns}"}
+    cached(key, lambda: profile)
+    assert profile_file(key).is_file() != turns  # ours, which takes turns, has the same bits with any threads
+    assert (f"delete {profile_file(key)} to measure anew" in caplog.text) != turns
 
 
 def test_another_machine_or_version_measures_anew(monkeypatch):
