@@ -9,6 +9,7 @@ import pytest
 import torch
 from benchmarks import accuracy, accuracy_table
 from benchmarks.accuracy_setups import SETUPS
+from tests.extras import NO_PYG
 
 from graphbraid import nn
 
@@ -108,7 +109,7 @@ def test_options_that_match_nothing_are_refused(monkeypatch):
 
 
 def test_with_its_masks_pyg_has_the_engine_s_losses_and_rows_are_merged(folder, tmp_path, monkeypatch):
-    full_accuracy = pytest.importorskip("benchmarks.full_accuracy", reason="needs torch_geometric")
+    full_accuracy = pytest.importorskip("benchmarks.full_accuracy", reason=NO_PYG)
     monkeypatch.setattr(full_accuracy, "SETUPS", {"citeseer": {}, "cora": {}})
     out = tmp_path / "full.json"
     out.write_text(json.dumps({"rows": [{"dataset": d, "mark": d} for d in ("cora", "citeseer")]}))

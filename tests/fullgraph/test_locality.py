@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.extras import NO_KERNELS
 from tests.fullgraph.fake_device import FakeDevice
 from tests.fullgraph.test_engine import MODELS, gradients, loss_of
 from tests.ops.graphs import square
@@ -26,9 +27,7 @@ SLOW_MEMORY = Rates(row_bytes=1e3, cached_row_bytes=1e9)
 SMALL_CACHE = 16 * 64
 """Holds sixteen rows of width 16."""
 
-needs_native = pytest.mark.skipif(
-    kernels.native() is None, reason="compares the compiled kernels with their twins"
-)
+needs_native = pytest.mark.skipif(kernels.native() is None, reason=NO_KERNELS)
 
 
 def planted(*, symmetric=False, weighted=False, sparse=False, seed=0, train=NODES, shuffled=True):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.extras import NO_KERNELS
 from tests.train.communities import community_graph, new_model
 
 from graphbraid import kernels
@@ -22,7 +23,7 @@ OPTIONS = {"epochs": 2, "batch_size": 16, "fanouts": (5, 5), "lr": 0.02, "layout
 TIMES = StageTimes(
     workers=1, cpu=Duration(seconds=0.01), dma=Duration(seconds=0.0), model=Duration(seconds=0.02)
 )
-needs_kernels = pytest.mark.skipif(kernels.native() is None, reason="the reference has no threads")
+needs_kernels = pytest.mark.skipif(kernels.native() is None, reason=NO_KERNELS)
 
 
 @pytest.fixture(autouse=True)

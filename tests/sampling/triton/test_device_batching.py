@@ -20,6 +20,7 @@ from graphbraid.sampling.minibatch import BatchSource
 from graphbraid.topology import degrees_and_loops
 
 NUM_STEPS, BATCH_SIZE = 4, 8
+ONLY_INTERPRETED = "needs a machine without a CUDA device, where Triton's interpreter makes the accelerator"
 PLAN = fixed_plan(Profile(times=(stage_times(0.02, 0.001, 0.001, 0.02, workers=2),)), NUM_STEPS, 0.5)
 
 
@@ -251,7 +252,7 @@ def make_batching(npu, **options):
 
 def test_nothing_is_placed_before_it_is_used_and_what_was_placed_is_shared(device):
     if device.type == "cuda":
-        pytest.skip("counts what the interpreted accelerator placed: runs where no CUDA device is used")
+        pytest.skip(ONLY_INTERPRETED)
     npu = Interpreted(8 * 90 + 8 * 91 + 4 * 700)  # the table of local ids and the topology
     first = make_batching(npu)
     assert npu.placements == []
@@ -265,7 +266,7 @@ def test_nothing_is_placed_before_it_is_used_and_what_was_placed_is_shared(devic
 
 def test_a_device_that_is_fuller_than_it_said_leaves_all_on_the_host(device, caplog):
     if device.type == "cuda":
-        pytest.skip("counts what the interpreted accelerator placed: runs where no CUDA device is used")
+        pytest.skip(ONLY_INTERPRETED)
     npu = Interpreted()
     faults = [torch.OutOfMemoryError("full")]
 
@@ -281,7 +282,7 @@ def test_a_device_that_is_fuller_than_it_said_leaves_all_on_the_host(device, cap
 
 def test_no_memory_for_a_batch_is_a_device_memory_error_and_costs_no_step(make_device, monkeypatch, device):
     if device.type == "cuda":
-        pytest.skip("counts what the interpreted accelerator placed: runs where no CUDA device is used")
+        pytest.skip(ONLY_INTERPRETED)
     context = make_context(make_device())
     expected, _ = batches(context)
     sampler = importlib.import_module("graphbraid.sampling.triton.sampler")
