@@ -78,6 +78,7 @@ class Executor:
         self.ops: list[Op] = []
         """What ran when, as the simulator gives it; seconds from the first batch being asked for."""
         self._operators, self._epoch, self._first = operators, epoch, start
+        self._begin = getattr(operators.device_batching, "begin", None)
         last = num_steps if stop is None else stop
         self._steps = DualBuffer(
             plan.routes(num_steps)[start:last] if num_steps else b"",
@@ -93,7 +94,7 @@ class Executor:
         self._origin = 0.0
         self._lost: int | None = None  # the route whose operator died
         self._replanner: Replanner | None = None
-        if replanning is not None:
+        if replanning is not None and plan.times.uva is not None:  # else there is nothing to decide
             self._replanner = Replanner(plan.times, replanning, start_thread=self._start, say=self._say)
 
     def __iter__(self) -> Generator[MiniBatch]:
@@ -166,13 +167,12 @@ class Executor:
 
     def _begin_next(self) -> None:
         """Let the device sample what it prepares next while it still trains, if its operator can."""
-        begin = getattr(self._operators.device_batching, "begin", None)
-        if begin is None:
+        if self._begin is None:
             return
         with self._changed:
             position = self._steps.next_on_device()
         if position is not None:
-            begin(self._epoch, self._first + position)
+            self._begin(self._epoch, self._first + position)
 
     def _raise_error(self) -> None:
         if self._error is not None:

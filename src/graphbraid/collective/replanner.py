@@ -56,8 +56,6 @@ class Replanner:
             step: the step that is next, for the message.
             limits: buffers the new plan may use.
         """
-        if self.drift.times.uva is None:
-            return None  # without a second route there is nothing to decide
         found, self._found = self._found, None
         if found is not None:
             self._decided_at, self._is_planning = trained, False
