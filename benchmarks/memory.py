@@ -31,7 +31,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         for factor in GROWTH:
             store = Path(folder) / str(factor)
-            datasets.save_store(make_graph(options, factor), store)
+            datasets.save_store(make_graph(options, nodes=factor, edges=factor), store)
             run = Contender(f"{factor}x", ours("memory_run", str(store)))
             run_in_turn([run], options.repeats)
             data = run.runs[0]["graph_bytes"]
@@ -45,29 +45,34 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
-def make_graph(options: argparse.Namespace, factor: int) -> Graph:
-    """A graph of the embedded kind, ``factor`` times as large."""
+def make_graph(options: argparse.Namespace, *, nodes: int, edges: int) -> Graph:
+    """A graph of the embedded kind with so many times the nodes and edges."""
     spec = BlockModel(
-        num_nodes=options.nodes * factor,
-        num_edges=options.edges * factor,
+        num_nodes=options.nodes * nodes,
+        num_edges=options.edges * edges,
         num_classes=16,
-        blocks_per_class=12 * factor,
+        blocks_per_class=12 * nodes,
         num_features=options.features,
     )
     return generate(spec)
 
 
-def main() -> None:
-    """Run the benchmark."""
+def parser_of(description: str | None, *, edges: int, repeats: int) -> argparse.ArgumentParser:
+    """Options of a benchmark that makes such graphs."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--nodes", type=int, default=300_000)
-    parser.add_argument("--edges", type=int, default=6_000_000)
+    parser.add_argument("--edges", type=int, default=edges)
     parser.add_argument("--features", type=int, default=64)
-    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=repeats)
     parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    """Run the benchmark."""
+    options = parser_of(__doc__, edges=6_000_000, repeats=1).parse_args()
     rows = measure(options)
     heads = ["growth", "nodes", "edges", "data GB", "peak RSS GB", "beyond the data GB"]
     table = Table(*heads, "peak / (data + constant)")
