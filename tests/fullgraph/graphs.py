@@ -9,8 +9,11 @@ from graphbraid.topology import Csc, coo_to_csc
 NUM_NODES, CHANNELS, CLASSES = 80, 12, 5
 
 
-def make_graph(*, symmetric=False, weighted=False, sparse=False, density=1.0, seed=0, train=15):
-    """A graph with ``train`` training nodes that reach only part of it."""
+def make_graph(*, symmetric=False, weighted=False, sparse=False, binary="", density=1.0, seed=0, train=15):
+    """A graph with ``train`` training nodes that reach only part of it.
+
+    ``binary``: features are zeros and ``ones``, or zeros and one number a ``row``.
+    """
     draw = torch.Generator().manual_seed(seed)
     csc = square(NUM_NODES, seed=seed)
     if symmetric:
@@ -21,6 +24,8 @@ def make_graph(*, symmetric=False, weighted=False, sparse=False, density=1.0, se
         csc = Csc(csc.indptr, csc.indices, csc.num_src, torch.rand(csc.num_edges, generator=draw) + 0.1)
     x = torch.randn(NUM_NODES, CHANNELS, generator=draw)
     x = x * (torch.rand(x.shape, generator=draw) < density)
+    if binary:
+        x = (x != 0) * (x[:, :1].sign() * 0.3 if binary == "row" else 1.0)
     order = torch.randperm(NUM_NODES, generator=draw)
     return Graph(
         csc=csc,

@@ -46,11 +46,11 @@ def twins(monkeypatch):
     monkeypatch.setattr(kernels, "native", lambda: None)
 
 
-def make_engine(graph, name, *, device, p=0.4, passes=ALL, rates=None):
+def make_engine(graph, name, *, device, p=0.4, rates=None, **options):
     torch.manual_seed(1)
     model = MODELS[name](dropout=p)
     torch.manual_seed(7)
-    return Engine(model, graph, graph.split("train"), passes=passes, device=device, rates=rates or Rates())
+    return Engine(model, graph, graph.split("train"), device=device, rates=rates or Rates(), **options)
 
 
 def epochs(engine, graph, count=5):
@@ -110,6 +110,26 @@ def test_any_passes_train_as_on_the_host(name, passes):
     engines = [make_engine(graph, name, device=d, passes=passes, rates=rates) for d in (None, FakeDevice())]
     expected, actual = (torch.manual_seed(7) and epochs(engine, graph) for engine in engines)
     assert_alike(actual, expected)
+
+
+@pytest.mark.parametrize("binary", ["ones", "row"])
+def test_bits_of_binary_features_train_as_on_the_host(binary):
+    results, device = [], FakeDevice()
+    for where in (None, device):
+        graph = make_graph(binary=binary, density=0.4)
+        rates = Rates(binary_values=1e15, sparse_values=1e6)
+        engine = make_engine(graph, "sage", device=where, rates=rates, hoist_bytes=0)
+        assert engine.program.input_path == "binary"
+        engine()
+        if where is device:
+            moved = engine._placement.nbytes + engine._train.arena.nbytes
+            assert moved <= engine.nbytes <= 1.1 * moved
+        engine.predict()
+        torch.manual_seed(7)
+        if where is device:
+            poison(graph)
+        results.append(epochs(engine, graph))
+    assert_alike(*results)
 
 
 def test_the_first_step_runs_and_the_others_are_replayed():

@@ -325,6 +325,42 @@ def test_sparse_features_are_never_made_dense(name, monkeypatch):
     engine.predict()
 
 
+BINARY = Rates(binary_values=1e15, sparse_values=1e6)
+"""So that the binary path is chosen for a graph as small as these."""
+
+
+@pytest.mark.parametrize("binary", ["ones", "row"])
+@pytest.mark.parametrize("name", ["gcn", "sage", "gin", "gat", "gatv2", "mlp"])
+def test_binary_features_are_read_as_bits_and_train_alike(name, binary, monkeypatch):
+    graph = make_graph(binary=binary, density=0.4)
+    model = MODELS[name](dropout=0.0)
+    expected = model(graph.x, graph.csc)[graph.split("train")]
+    wanted = [expected.detach(), *gradients(model, loss_of(expected, graph))]
+    engine = Engine(model, graph, graph.split("train"), rates=BINARY, hoist_bytes=0)
+    assert engine.program.input_path == "binary"
+    engine()
+    graph.x.fill_(torch.nan)  # the bits are all it reads
+    outputs = engine()
+    for actual, other in zip([outputs, *gradients(model, loss_of(outputs, graph))], wanted, strict=True):
+        torch.testing.assert_close(actual, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_predictions_and_pruned_levels_agree_whatever_the_path(sparse):
+    graph = make_graph(binary="row", density=0.4, sparse=sparse)
+    model = MODELS["sage"](dropout=0.3)
+    found = []
+    for passes in (ALL, ALL - {"input_path"}, ALL - {"prune"}):
+        torch.manual_seed(3)
+        engine = Engine(model, graph, graph.split("train"), rates=BINARY, passes=passes, hoist_bytes=0)
+        assert engine.program.input_path == ("binary" if "input_path" in passes else "dense")
+        out = engine()
+        found.append([out.detach(), *gradients(model, loss_of(out, graph)), engine.predict()])
+    for other in found[1:]:
+        for a, b in zip(found[0], other, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
 def test_explain_names_each_decision_and_the_arena():
     text = graphbraid.compile(MODELS["gcn"](), make_graph()).explain()
     for name in (*ALL, "Arena", "Program"):

@@ -70,6 +70,26 @@ def test_the_input_path_follows_the_density(density, path):
     assert after.settings["input_path"] == path
 
 
+@pytest.mark.parametrize(("density", "path"), [(0.001, "sparse"), (0.3, "binary"), (1.0, "binary")])
+def test_the_input_path_of_binary_features_follows_the_density(density, path):
+    program = read_model(gnn.GCN(CHANNELS, 16, CLASSES, 2), CHANNELS)
+    given = facts(make_graph(), density=density, in_channels=2000, is_binary=True)
+    after = lower.choose_input_path(program, given)
+    assert after.input_path == path
+    decision = after.decisions[-1]
+    assert decision.taken
+    assert ("one number in each row" in decision.what) == (path == "binary")
+    assert all(f"{other}, " in decision.instead_of for other in {"dense", "sparse", "binary"} - {path})
+
+
+def test_binary_features_are_not_hoisted_over():
+    program = read_model(gnn.GCN(CHANNELS, 8, CLASSES, 2), CHANNELS)
+    program = program.rewritten(program.ops, input_path="binary")
+    after = lower.hoist(program, facts(make_graph()))
+    assert after.ops == program.ops
+    assert "stay binary" in after.decisions[-1].what
+
+
 @pytest.mark.parametrize(("width_in", "width_out", "first"), [(4, 64, "aggregate"), (64, 4, "linear")])
 def test_order_aggregates_at_the_narrower_side(width_in, width_out, first):
     weight = nn.Parameter(torch.ones(width_in, CHANNELS)), nn.Parameter(torch.ones(width_out, width_in))

@@ -12,7 +12,7 @@ from graphbraid import kernels
 from graphbraid.fullgraph import measure
 from graphbraid.ops.rates import Rates
 
-QUICK = Rates(multiply_flops=1e11, row_bytes=1e10, stream_bytes=2e10, sparse_values=5e8)
+QUICK = Rates(multiply_flops=1e11, row_bytes=1e10, stream_bytes=2e10, sparse_values=5e8, binary_values=1e10)
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +30,7 @@ def test_measured_rates_are_those_of_a_computer():
     assert all(math.isfinite(v) and v > 0 for v in dataclasses.asdict(rates).values())
     assert 1e8 < rates.multiply_flops < 1e15
     assert 1e7 < rates.row_bytes < 1e14
+    assert 1e8 < rates.binary_values < 1e15
     assert 0 < rates.gamma < 10
 
 

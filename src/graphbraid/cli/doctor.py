@@ -203,6 +203,7 @@ def _rate_rows(rates: dict[str, float]) -> list[tuple[str, str]]:
         ("rows in the cache", f"{rates['cached_row_bytes'] / giga:.1f} GB/s"),
         ("in sequence", f"{rates['stream_bytes'] / giga:.1f} GB/s"),
         ("sparse features", f"{rates['sparse_values'] / giga:.2f} G values/s, 16 columns at a time"),
+        ("binary features", f"{rates['binary_values'] / giga:.1f} G values/s, 16 columns at a time"),
         ("sparse over dense", f"{rates['gamma']:.3f}: the density below which the sparse path is faster"),
     ]
 

@@ -228,15 +228,6 @@ void gram_tile(const float* a, int64_t a_stride, const float* panel, int64_t dep
   });
 }
 
-// Calls f with n, in [1, Max], as a constant.
-template <int Max, typename F>
-GB_INLINE void with_count(int n, F&& f) {
-  if constexpr (Max > 1) {
-    if (n < Max) return with_count<Max - 1>(n, f);
-  }
-  f(std::integral_constant<int, Max>{});
-}
-
 // All columns of a by one panel of b, `vectors` wide.
 inline void gram_panel(const TallGramArgs& g, const float* panel, int vectors, int64_t depth,
                        const GramAhead& ahead, float* sums, int64_t sums_stride) {

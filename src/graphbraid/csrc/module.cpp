@@ -9,6 +9,7 @@ namespace nb = nanobind;
 
 namespace gb {
 void bind_attention(nb::module_& m);
+void bind_bit_product(nb::module_& m);
 void bind_blockmodel(nb::module_& m);
 void bind_dense(nb::module_& m);
 void bind_epilogue(nb::module_& m);
@@ -41,6 +42,7 @@ NB_MODULE(_native, m) {
   m.def("is_supported", [](const std::string& name) { return gb::is_supported(by_name(name)); });
   m.def("select", [](const std::string& name) { gb::set_active_variant(by_name(name)); });
   gb::bind_attention(m);
+  gb::bind_bit_product(m);
   gb::bind_blockmodel(m);
   gb::bind_dense(m);
   gb::bind_epilogue(m);

@@ -48,6 +48,15 @@ GB_INLINE void unroll(F&& f) {
   unroll_(std::make_integer_sequence<int, N>{}, static_cast<F&&>(f));
 }
 
+// Calls f with n, in [1, Max], as a constant.
+template <int Max, typename F>
+GB_INLINE void with_count(int n, F&& f) {
+  if constexpr (Max > 1) {
+    if (n < Max) return with_count<Max - 1>(n, f);
+  }
+  f(std::integral_constant<int, Max>{});
+}
+
 template <typename V, typename A>
 GB_INLINE V splat(A value) {
   return value - V{};  // broadcasts; x - 0 is x for every x, also for -0.0

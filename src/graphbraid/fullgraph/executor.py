@@ -54,16 +54,19 @@ class Executor:
             plan_backward(plan)
         self._backward_tasks = self._forward_tasks + 1
         self.arena = Arena(plan.tasks, keep=[] if training else [self.output.buffer])
-        self._placed_bytes = 0
+        self._other_bytes = plan.features.factor_bytes
         if placement is not None:
-            self._placed_bytes = placement.nbytes - placed_before + plan.features.factor_bytes
+            self._other_bytes += placement.nbytes - placed_before
         self.is_allocated = False
 
     @property
     def nbytes(self) -> int:
-        """Bytes it takes beside the graph: the arena and the constants; on a device also what is copied."""
+        """Bytes it takes beside the graph: the arena, the constants, features kept otherwise than there.
+
+        On a device also what is copied.
+        """
         constants = sum(constant.nbytes for constant in self._plan.constants.values())
-        return self.arena.nbytes + constants + self._placed_bytes
+        return self.arena.nbytes + constants + self._other_bytes
 
     @property
     def num_forwards(self) -> int:

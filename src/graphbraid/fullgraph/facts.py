@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from graphbraid.fullgraph.binary import is_binary
 from graphbraid.graph import Graph
 from graphbraid.ops.rates import Rates
 from graphbraid.sparse_features import SparseFeatures
@@ -26,6 +27,9 @@ class Facts:
     """Share of the features that is not zero."""
     is_sparse: bool
     """Whether the graph holds its features in CSR."""
+    is_binary: bool
+    """Whether the non-zero features of each node are one number; False where nothing would be faster by it.
+    """
     hoist_bytes: int
     """Bytes a hoisted aggregation may take."""
     rates: Rates
@@ -44,6 +48,10 @@ class Facts:
         """Time of the features' product with a weight along the sparse path."""
         return self.rates.sparse_seconds(rows * self.in_channels * self.density, width)
 
+    def binary_seconds(self, rows: int, width: int) -> float:
+        """Time of the features' product with a weight along the binary path."""
+        return self.rates.binary_seconds(rows, self.in_channels, width)
+
 
 def facts_of(
     graph: Graph,
@@ -57,12 +65,15 @@ def facts_of(
     """The sizes of a graph and of its levels: ``rows`` of each, ``edges`` from each to the next."""
     x = graph.x
     assert x is not None
+    in_channels, share = int(x.shape[1]), density(x)
+    serves = rates.binary_seconds(1, in_channels, 1) < rates.sparse_seconds(share * in_channels, 1)
     return Facts(
         rows=tuple(rows),
         edges=tuple(edges),
-        in_channels=int(x.shape[1]),
-        density=density(x),
+        in_channels=in_channels,
+        density=share,
         is_sparse=isinstance(x, SparseFeatures),
+        is_binary=serves and is_binary(x),
         hoist_bytes=hoist_bytes,
         rates=rates,
         storage=storage,

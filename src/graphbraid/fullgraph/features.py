@@ -35,23 +35,25 @@ class Features:
     ) -> None:
         self._program, self._graph, self._steps, self._placement = program, graph, steps, placement
         self._is_factor = any(op.inputs[0] == INPUT and isinstance(op, Linear) for op in program.ops)
-        self.is_sparse = program.settings.get("input_path") == "sparse"
-        """Whether the first weights multiply them as sparse."""
+        self.path = program.input_path
+        """How the first weights multiply them."""
         self._dense: Tensor | None = None
-        self._factor: kernels.DenseInput | kernels.SparseInput | None = None
+        self._factor: kernels.Input | None = None
 
     @property
-    def factor(self) -> kernels.DenseInput | kernels.SparseInput:
+    def factor(self) -> kernels.Input:
         """What the first weights multiply; there once :meth:`allocate` was called."""
         assert self._factor is not None
         return self._factor
 
     @property
     def factor_bytes(self) -> int:
-        """Bytes that :attr:`factor` takes on a device."""
+        """Bytes that :attr:`factor` takes beside the graph: on the host dense features stay in place."""
         assert self._graph.x is not None
-        path = "sparse" if self.is_sparse else "dense"
-        return input_bytes(self._graph.x, self._nodes(0), path) if self._is_factor else 0
+        in_place = self.path == "dense" and self._placement is None
+        if in_place or not self._is_factor:
+            return 0
+        return input_bytes(self._graph.x, self._nodes(0), self.path)
 
     def allocate(self, constants: Sequence[Constant]) -> None:
         """Make the factor and the constants; what was only needed for that is freed."""
@@ -85,13 +87,15 @@ class Features:
 
         return Constant(self._shape(1), make, is_copy=True)
 
-    def _make_factor(self) -> kernels.DenseInput | kernels.SparseInput:
+    def _make_factor(self) -> kernels.Input:
         x, nodes = self._graph.x, self._nodes(0)
         assert x is not None
-        made: kernels.DenseInput | kernels.SparseInput
-        if self.is_sparse:
+        made: kernels.Input
+        if self.path == "sparse":
             sparse = x if isinstance(x, SparseFeatures) else SparseFeatures.from_dense(x)
             made = kernels.SparseInput(sparse.to(torch.float32), nodes)
+        elif self.path == "binary":
+            made = kernels.BinaryInput(x, nodes)
         else:
             made = kernels.DenseInput(self._all_rows(), nodes)
         return made if self._placement is None else made.placed(self._placement)

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from graphbraid.fullgraph.binary import BinaryRows
 from graphbraid.fullgraph.placement import Placement
 from graphbraid.fullgraph.spmm_choice import PickedAggregation
 from graphbraid.ops import reference
 from graphbraid.ops.aggregation import Aggregation, backend
+from graphbraid.ops.bit_product import bit_gram, bit_product
 from graphbraid.ops.dense import tall_gram, tall_product
 from graphbraid.ops.epilogue import ACTIVATION_CODES, LEAKY_SLOPE
 from graphbraid.ops.row_epilogue import RowEpilogue
@@ -146,6 +148,47 @@ class SparseInput:
         """``gradᵀ x``, ``(out_channels, in_channels)``, into ``out`` if given; ``turned`` as above."""
         found = self._by_column.forward(grad, out=turned).t()
         return found if out is None else out.copy_(found)
+
+
+class BinaryInput:
+    """Features whose non-zeros are one number a node, as bits: forward by rows, backward by columns."""
+
+    def __init__(self, x: Tensor | SparseFeatures, nodes: Tensor | None) -> None:
+        self._rows = BinaryRows.of(x, nodes)
+
+    def placed(self, place: Placement) -> BinaryInput:
+        """The same bits on a device."""
+        there, rows = copy.copy(self), self._rows
+        there._rows = BinaryRows(
+            by_row=place.matrix(rows.by_row),
+            by_column=place.matrix(rows.by_column),
+            factors=None if rows.factors is None else place.matrix(rows.factors),
+        )
+        return there
+
+    def multiply(
+        self,
+        weight: Tensor,
+        out: Tensor,
+        *,
+        add: bool,
+        turned: Tensor | None = None,
+        after: RowEpilogue | None = None,
+    ) -> None:
+        """``out (+)= x weightᵀ``, then the epilogue."""
+        rows = self._rows
+        bit_product(rows.by_row, weight.t(), out=out, factors=rows.factors, add=add, after=after)
+
+    def weight_grad(self, grad: Tensor, out: Tensor | None = None, *, turned: Tensor | None = None) -> Tensor:
+        """``gradᵀ x``, ``(out_channels, in_channels)``, into ``out`` if given."""
+        rows = self._rows
+        if out is None:
+            out = grad.new_empty(grad.shape[1], rows.by_column.shape[1])
+        return bit_gram(grad, rows.by_column, out=out, factors=rows.factors)
+
+
+Input = DenseInput | SparseInput | BinaryInput
+"""The features as the first weights multiply them."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

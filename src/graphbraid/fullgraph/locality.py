@@ -164,8 +164,9 @@ def added_bytes(program: Program, csc: Csc, facts: Facts) -> int:
     if csc.weight is not None:  # each edge's position, and weights in their order
         edges += 12 * csc.num_edges
     cells = csc.num_dst * facts.in_channels
-    if program.settings.get("input_path") == "sparse":
-        return edges + (int(8 * cells * facts.density) if facts.is_sparse else 0)
+    if program.input_path != "dense":  # made of the graph's features anyway; rows of sparse ones are copied
+        copied = program.input_path == "sparse" and facts.is_sparse
+        return edges + (int(8 * cells * facts.density) if copied else 0)
     return edges + 4 * cells * feature_copies(program)
 
 

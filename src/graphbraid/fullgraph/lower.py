@@ -32,7 +32,7 @@ Pass = Callable[[Program, Facts], Program]
 
 
 def choose_input_path(program: Program, facts: Facts) -> Program:
-    """Multiply the features as sparse or as dense, whichever takes less time."""
+    """Multiply the features as dense, as sparse or as bits, whichever takes least time."""
     width = sum(program.width(op.out) for op in program.consumers(INPUT) if isinstance(op, Linear))
     readers = [
         op
@@ -42,28 +42,40 @@ def choose_input_path(program: Program, facts: Facts) -> Program:
     if not width or not all(isinstance(op, Linear) and len(op.inputs) == 1 for op in readers):
         why = "the features are read by something else than a linear map"
         return _decided(program, "input path", False, f"dense: {why}", input_path="dense")
-    rows = facts.rows[0]
-    sparse = 2 * facts.sparse_seconds(rows, width)
-    dense = 2 * facts.multiply_seconds(rows, facts.in_channels, width)
-    if not facts.is_sparse:  # then hoisting would make the features dense twice
-        dense -= _hoist_seconds(program, facts)
-    takes_sparse = sparse < dense
-    ops = _own_after_linear(program) if takes_sparse else program.ops
-    what = f"{'sparse' if takes_sparse else 'dense'}: {facts.density:.4g} of the features are not zero"
+    seconds = _input_seconds(program, facts, width)
+    chosen = min(seconds, key=lambda path: seconds[path])
+    others = sorted((path for path in seconds if path != chosen), key=lambda path: seconds[path])
+    what = f"{chosen}: {facts.density:.4g} of the features are not zero"
+    if chosen == "binary":
+        what += ", one number in each row: 32 features are a word of bits"
     return _decided(
         program,
         "input path",
-        takes_sparse,
+        chosen != "dense",
         what,
-        saves=_seconds(abs(dense - sparse)),
-        instead_of=f"{'dense' if takes_sparse else 'sparse'}, {_seconds(max(sparse, dense))} an epoch",
-        ops=ops,
-        input_path="sparse" if takes_sparse else "dense",
+        saves=_seconds(seconds[others[0]] - seconds[chosen]),
+        instead_of=" or ".join(f"{path}, {_seconds(seconds[path])} an epoch" for path in others),
+        ops=program.ops if chosen == "dense" else _own_after_linear(program),
+        input_path=chosen,
     )
 
 
+def _input_seconds(program: Program, facts: Facts, width: int) -> dict[str, float]:
+    """What the features' products with weights take in an epoch, along each path that there is."""
+    rows = facts.rows[0]
+    seconds = {
+        "dense": 2 * facts.multiply_seconds(rows, facts.in_channels, width),
+        "sparse": 2 * facts.sparse_seconds(rows, width),
+    }
+    if not facts.is_sparse:  # then hoisting would make the features dense twice
+        seconds["dense"] -= _hoist_seconds(program, facts)
+    if facts.is_binary:
+        seconds["binary"] = 2 * facts.binary_seconds(rows, width)
+    return seconds
+
+
 def _own_after_linear(program: Program) -> tuple[Op, ...]:
-    """Linear maps of the features' own rows become own rows of linear maps: sparse rows are never dense."""
+    """Linear maps of the features' own rows become own rows of linear maps: compact rows are never dense."""
     ops: list[Op] = []
     for op in program.ops:
         maker = program.producer(op.inputs[0])
@@ -89,8 +101,9 @@ def hoist(program: Program, facts: Facts) -> Program:
             program, "hoist", False, "the features are not aggregated before something that learns"
         )
     aggregate, linear = found
-    if program.settings.get("input_path") == "sparse":
-        return _decided(program, "hoist", False, "the features stay sparse, which aggregated they would not")
+    if program.input_path != "dense":
+        what = f"the features stay {program.input_path}, which aggregated they would not"
+        return _decided(program, "hoist", False, what)
     nbytes, saves = _hoisted_bytes(facts), _hoist_seconds(program, facts, whatever_it_takes=True)
     if saves <= 0:
         return _decided(program, "hoist", False, "it would not save time")
@@ -158,9 +171,9 @@ def order(program: Program, facts: Facts) -> Program:
 
 def _order_one(program: Program, aggregate: Aggregate, facts: Facts) -> tuple[Program, str]:
     linear = program.producer(aggregate.inputs[0])
-    sparse = program.settings.get("input_path") == "sparse"
+    stays = program.input_path != "dense"
     if isinstance(linear, Linear) and len(linear.inputs) == 1:
-        if len(program.consumers(linear.out)) > 1 or (linear.inputs[0] == INPUT and sparse):
+        if len(program.consumers(linear.out)) > 1 or (linear.inputs[0] == INPUT and stays):
             return program, ""
         first, last = _order_seconds(program, linear, aggregate, facts)
         if first <= last:
@@ -178,7 +191,7 @@ def _order_one(program: Program, aggregate: Aggregate, facts: Facts) -> tuple[Pr
     if not isinstance(linear, Linear) or linear.inputs[0] != aggregate.out or len(aggregate.inputs) > 1:
         return program, ""
     first, last = _order_seconds(program, linear, aggregate, facts)
-    if last <= first and not (aggregate.inputs[0] == INPUT and sparse):
+    if last <= first and not (aggregate.inputs[0] == INPUT and stays):
         return program, ""
     rows = f"{linear.out}_rows"
     swapped = {

@@ -19,12 +19,13 @@ from graphbraid.files import atomic_write, cache_folder
 from graphbraid.fullgraph.device import HOST, Device
 from graphbraid.fullgraph.kernels import SparseInput
 from graphbraid.ops.aggregation import Aggregation
+from graphbraid.ops.bit_product import bit_gram, bit_product
 from graphbraid.ops.dense import tall_gram, tall_product
 from graphbraid.ops.rates import Rates
 from graphbraid.sparse_features import SparseFeatures
 from graphbraid.topology import Csc
 
-VERSION = 2
+VERSION = 3
 """Part of the key: another way of measuring measures anew."""
 
 _log = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ def measure(device: Device = HOST) -> Rates:
             cached_row_bytes=_row_bytes(device.seconds, num_nodes=1 << (13 + shift), degree=64),
             stream_bytes=_stream_bytes(device.seconds, count=1 << (24 + shift)),
             sparse_values=_sparse_values(device.seconds, rows=1 << (14 + shift)),
+            binary_values=_binary_values(device.seconds, rows=1 << (14 + shift)),
         )
 
 
@@ -122,6 +124,18 @@ def _sparse_values(
         sparse.weight_grad(out)
 
     return 2.0 * rows * per_row * ((width + 15) // 16) / seconds(run)
+
+
+def _binary_values(seconds: Seconds, rows: int, columns: int = 512, width: int = 32) -> float:
+    words = [_drawn(1 << 31, count * other // 32) for count, other in ((columns, rows), (rows, columns))]
+    by_row, by_column = words[0].view(-1, rows), words[1].view(-1, columns)
+    weight, out = torch.ones(width, columns), torch.empty(rows, width)
+
+    def run() -> None:
+        bit_product(by_row, weight.t(), out=out)
+        bit_gram(out, by_column, out=weight)
+
+    return 2.0 * rows * columns * ((width + 15) // 16) / seconds(run)
 
 
 def _drawn(bound: int, count: int) -> Tensor:

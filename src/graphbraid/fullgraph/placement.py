@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from graphbraid.fullgraph.binary import binary_bytes
 from graphbraid.fullgraph.device import Device
 from graphbraid.fullgraph.facts import density
 from graphbraid.fullgraph.levels import Step
@@ -192,10 +193,12 @@ def on_place(graph: Graph, place: torch.device) -> Graph:
 
 
 def input_bytes(x: Tensor | SparseFeatures, nodes: Tensor | None, path: str) -> int:
-    """Bytes that a device gets of the features of ``nodes``, along the dense path or the sparse one."""
+    """Bytes of the features of ``nodes`` as an input path keeps them."""
     rows, columns = x.shape[0] if nodes is None else nodes.numel(), int(x.shape[1])
-    if path != "sparse":
+    if path == "dense":
         return 4 * rows * columns
+    if path == "binary":
+        return binary_bytes(rows, columns)
     values = int(density(x) * rows * columns)
     if nodes is not None and isinstance(x, SparseFeatures):
         values = int((x.indptr[nodes + 1] - x.indptr[nodes]).sum())

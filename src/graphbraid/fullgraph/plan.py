@@ -107,7 +107,7 @@ class Plan:
 
     def turned_weight(self, op: Linear) -> tuple[Rows, ...]:
         """Rows to turn ``op``'s weight in; none where no kernel needs that: only sparse features' do."""
-        if not self.features.is_sparse:
+        if self.features.path != "sparse":
             return ()
         out_channels, in_channels = op.weight.shape
         return (self.scratch(f"{op.out}: weight by column", in_channels, out_channels),)

@@ -313,6 +313,11 @@ class Program:
         """Name of the value the model returns."""
         return self.ops[-1].out if self.ops else INPUT
 
+    @property
+    def input_path(self) -> str:
+        """How the first weights multiply the features: ``dense``, ``sparse`` or ``binary``."""
+        return str(self.settings.get("input_path", "dense"))
+
     def producer(self, value: str) -> Op | None:
         """The operation that makes a value; None for the input."""
         return next((op for op in self.ops if op.out == value), None)

@@ -28,6 +28,9 @@ class Rates:
     sparse_values: float = 4e8
     """Stored values a second times one vector of columns (16): sparse features times a weight."""
 
+    binary_values: float = 1e10
+    """Zeros and ones a second times one vector of columns (16): binary features times a weight."""
+
     @property
     def gamma(self) -> float:
         """Multiplications a second along the sparse input path over those along the dense (Morphling)."""
@@ -45,3 +48,7 @@ class Rates:
     def sparse_seconds(self, num_values: float, width: int) -> float:
         """Time of sparse features' product with a weight."""
         return num_values * ((width + 15) // 16) / self.sparse_values
+
+    def binary_seconds(self, num_rows: int, depth: int, width: int) -> float:
+        """Time of binary features' product with a weight; words are of 32 features."""
+        return num_rows * ((depth + 31) // 32 * 32) * ((width + 15) // 16) / self.binary_values

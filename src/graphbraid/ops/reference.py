@@ -32,9 +32,15 @@ from graphbraid.ops.norm_reference import (
 )
 from graphbraid.ops.row_epilogue import RowEpilogue
 
+WORD_BITS = 32
+"""Of the words that bits are kept in."""
+
 __all__ = [
+    "WORD_BITS",
     "batch_norm",
     "batch_norm_backward",
+    "bit_gram",
+    "bit_product",
     "column_moments",
     "edge_softmax",
     "edge_softmax_backward",
@@ -173,6 +179,34 @@ def tall_product(
     else:
         torch.mm(rows, b, out=out)
     _follow_up(out, after)
+
+
+def bit_product(
+    bits: Tensor,
+    factors: Tensor | None,
+    b: Tensor,
+    out: Tensor,
+    add: bool = False,
+    after: RowEpilogue | None = None,
+) -> None:
+    """``out = diag(factors) x b``, or ``out += ...``, for the matrix x of the bits; then the epilogue."""
+    rows = _unpacked(bits, b.shape[0], b.dtype)
+    if factors is not None:
+        rows *= factors[:, None]
+    tall_product(rows, b, out, add, None, after)
+
+
+def bit_gram(a: Tensor, bits: Tensor, factors: Tensor | None, out: Tensor) -> None:
+    """``out = a.t() diag(factors) x`` for the matrix x of the bits."""
+    scaled = a if factors is None else a * factors[:, None]
+    torch.mm(scaled.t(), _unpacked(bits, a.shape[0], a.dtype).t(), out=out)
+
+
+def _unpacked(bits: Tensor, depth: int, dtype: torch.dtype) -> Tensor:
+    """``(num_rows, depth)`` zeros and ones: bit j of ``bits[w, i]`` is that of row i and column 32 w + j."""
+    octets = bits.t().clone(memory_format=torch.contiguous_format).view(torch.uint8)
+    each = octets[:, :, None] >> torch.arange(8, dtype=torch.uint8, device=bits.device) & 1
+    return each.flatten(1)[:, :depth].to(dtype)
 
 
 def _follow_up(out: Tensor, after: RowEpilogue | None) -> None:

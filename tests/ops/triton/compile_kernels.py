@@ -82,4 +82,8 @@ for partition.SEGMENT in (8, 512):  # with hubs, both launches of each kernel; w
     kernels.edge_softmax(csc.indptr, edge_numbers, edge_numbers)
     kernels.edge_softmax_backward(csc.indptr, edge_numbers, edge_numbers, edge_numbers)
     kernels.gather_rows(torch.empty(9, 16, dtype=torch.uint8), perm, torch.empty(9, 16, dtype=torch.uint8))
+for factors in (None, values(40)):
+    words, weight, rows = torch.zeros(2, 40, dtype=torch.int32), values(7, 40), values(40, 7)
+    kernels.bit_product(words, factors, weight.t(), rows, factors is None)
+    kernels.bit_gram(rows, words, factors, weight)
 print(json.dumps(sizes))

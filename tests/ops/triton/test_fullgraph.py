@@ -38,7 +38,12 @@ def results(device, name, kind):
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("sage", {"symmetric": True}), ("gcn", {"sparse": True, "density": 0.1}), ("gat residual", {})],
+    [
+        ("sage", {"symmetric": True}),
+        ("gcn", {"sparse": True, "density": 0.1}),
+        ("gcn", {"binary": "row", "density": 0.4}),
+        ("gat residual", {}),
+    ],
 )
 def test_the_engine_trains_as_on_the_compiled_kernels(device, short_segments, monkeypatch, name, kind):
     expected = results(None, name, kind)
@@ -48,6 +53,7 @@ def test_the_engine_trains_as_on_the_compiled_kernels(device, short_segments, mo
         for module in (
             "ops.aggregation",
             "ops.attention",
+            "ops.bit_product",
             "fullgraph.kernels",
             "fullgraph.planned_attention",
         ):

@@ -7,6 +7,7 @@ checked by the operators. Sums are in float32 and in a fixed order: results do n
 
 from graphbraid.ops.triton.attention import gat_forward, gatv2_forward
 from graphbraid.ops.triton.attention_backward import gat_backward, gatv2_backward
+from graphbraid.ops.triton.bit_product import bit_gram, bit_product
 from graphbraid.ops.triton.edge_softmax import edge_softmax, edge_softmax_backward
 from graphbraid.ops.triton.epilogue import epilogue, epilogue_backward
 from graphbraid.ops.triton.gather import gather_rows
@@ -24,6 +25,8 @@ from graphbraid.ops.triton.spmm_max import spmm_max, spmm_max_backward
 __all__ = [
     "batch_norm",
     "batch_norm_backward",
+    "bit_gram",
+    "bit_product",
     "column_moments",
     "edge_softmax",
     "edge_softmax_backward",

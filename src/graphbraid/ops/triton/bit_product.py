@@ -1,0 +1,168 @@
+"""Products with rows kept as bits in Triton; ``csrc/bit_product.inl`` sums subsets of rows on the CPU.
+
+A device multiplies faster than it reads: words are unpacked in registers and multiplied as zeros and ones.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from graphbraid.ops.row_epilogue import RowEpilogue
+from graphbraid.ops.triton.epilogue import epilogue
+from graphbraid.ops.triton.partition import on_device_of
+
+ROWS = 64
+"""Sums that a program makes, each of a tile of columns."""
+WORDS_OF_A_PART = 32
+"""At least as many words are summed by one program of a gram."""
+PARTS = 128
+"""At most as many shares of a gram's rows."""
+
+
+@triton.jit
+def unpacked(words):
+    """(n, 32) float32 zeros and ones of the bits of (n,) words."""
+    return ((words[:, None] >> tl.arange(0, 32)[None, :]) & 1).to(tl.float32)
+
+
+@triton.jit(do_not_specialize=["num_rows", "depth", "width"])
+def bit_product_kernel(
+    bits,  # (ceil(depth / 32), num_rows) int32
+    factors,  # (num_rows,) float32 or None
+    b,  # (depth, width) float32; element (k, j) at k * b_row + j * b_column
+    out,  # (num_rows, width) float32; rows out_stride apart
+    num_rows,
+    depth,
+    width,
+    b_row,
+    b_column,
+    out_stride,
+    ADD: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Sums of rows of b: out[i, :] = factors[i] * sum of b[k, :] over the bits k of row i, or out += that.
+
+    A program makes a tile of out. Bound by reading the bits and writing out.
+    """
+    i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    acc = tl.zeros((ROWS, COLUMNS), tl.float32)
+    word = bits + i
+    for first in range(0, depth, 32):
+        words = tl.load(word, mask=i < num_rows, other=0)
+        word += num_rows
+        k = first + tl.arange(0, 32)
+        inside = (k < depth)[:, None] & (columns < width)[None, :]
+        rows = tl.load(b + k[:, None] * b_row + columns[None, :] * b_column, mask=inside, other=0.0)
+        acc = tl.dot(unpacked(words), rows, acc, input_precision="ieee")
+    if factors is not None:
+        acc *= tl.load(factors + i, mask=i < num_rows, other=0.0)[:, None]
+    inside = (i < num_rows)[:, None] & (columns < width)[None, :]
+    place = out + i[:, None] * out_stride + columns[None, :]
+    if ADD:
+        acc += tl.load(place, mask=inside, other=0.0)
+    tl.store(place, acc, mask=inside)
+
+
+@triton.jit(do_not_specialize=["num_rows", "height", "width", "words_per_part"])
+def bit_gram_kernel(
+    a,  # (num_rows, height) float32; rows a_stride apart
+    bits,  # (ceil(num_rows / 32), width) int32
+    factors,  # (num_rows,) float32 or None
+    partial,  # (num_parts, width, height) float32
+    num_rows,
+    height,
+    width,
+    words_per_part,
+    a_stride,
+    ROWS: tl.constexpr,  # columns of x
+    COLUMNS: tl.constexpr,  # columns of a
+):
+    """Sums over a share of the rows: partial[part, c, :] = sum of factors[r] * a[r, :] over its bits r of c.
+
+    Bound by reading a once for each tile of x's columns.
+    """
+    part = tl.program_id(2).to(tl.int64)
+    c = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    acc = tl.zeros((ROWS, COLUMNS), tl.float32)
+    last = tl.minimum((part + 1) * words_per_part, tl.cdiv(num_rows, 32))
+    for word in range(part * words_per_part, last):
+        words = tl.load(bits + word * width + c, mask=c < width, other=0)
+        r = word * 32 + tl.arange(0, 32)
+        inside = (r < num_rows)[:, None] & (columns < height)[None, :]
+        rows = tl.load(a + r[:, None] * a_stride + columns[None, :], mask=inside, other=0.0)
+        if factors is not None:
+            rows *= tl.load(factors + r, mask=r < num_rows, other=0.0)[:, None]
+        acc = tl.dot(unpacked(words), rows, acc, input_precision="ieee")
+    place = partial + (part * width + c[:, None]) * height + columns[None, :]
+    tl.store(place, acc, mask=(c < width)[:, None] & (columns < height)[None, :])
+
+
+def bit_product(
+    bits: Tensor,
+    factors: Tensor | None,
+    b: Tensor,
+    out: Tensor,
+    add: bool = False,
+    after: RowEpilogue | None = None,
+) -> None:
+    """The arguments of the twin in ``ops/reference.py``; float32, the rows of ``out`` contiguous."""
+    num_rows, width = out.shape
+    if out.numel() == 0:
+        return
+    columns = _tile(width)
+    with on_device_of(out):
+        bit_product_kernel[(triton.cdiv(num_rows, ROWS), triton.cdiv(width, columns))](
+            bits,
+            factors,
+            b,
+            out,
+            num_rows,
+            b.shape[0],
+            width,
+            b.stride(0),
+            b.stride(1),
+            out.stride(0),
+            ADD=add,
+            ROWS=ROWS,
+            COLUMNS=columns,
+            num_warps=4,
+        )
+    if after is not None:
+        epilogue(out, after.bias, after.act, after.slope, after.p, after.seed, out, after.ids)
+
+
+def bit_gram(a: Tensor, bits: Tensor, factors: Tensor | None, out: Tensor) -> None:
+    """The arguments of the twin in ``ops/reference.py``; float32, the rows of ``a`` contiguous."""
+    height, width = out.shape
+    if out.numel() == 0:
+        return
+    words, columns = bits.shape[0], _tile(height)
+    words_per_part = max(WORDS_OF_A_PART, triton.cdiv(words, PARTS))
+    parts = max(triton.cdiv(words, words_per_part), 1)
+    partial = out.new_empty((parts, width, height))
+    with on_device_of(out):
+        bit_gram_kernel[(triton.cdiv(width, ROWS), triton.cdiv(height, columns), parts)](
+            a,
+            bits,
+            factors,
+            partial,
+            a.shape[0],
+            height,
+            width,
+            words_per_part,
+            a.stride(0),
+            ROWS=ROWS,
+            COLUMNS=columns,
+            num_warps=4,
+        )
+    out.copy_(partial.sum(0).t())
+
+
+def _tile(width: int) -> int:
+    """Columns of a tile: the tensor cores take 16 at least."""
+    return int(min(max(triton.next_power_of_2(width), 16), 64))

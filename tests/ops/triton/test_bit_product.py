@@ -1,0 +1,46 @@
+"""bit_product and bit_gram in Triton against their twins."""
+
+import pytest
+import torch
+from tests.ops.bits import packed, zeros_and_ones
+from tests.ops.graphs import close, values
+from tests.ops.test_row_epilogue import epilogue_for
+
+from graphbraid.ops import reference
+
+SHAPES = [(1, 1, 1), (70, 33, 17), (65, 100, 33), (40, 32, 65), (130, 1, 7)]
+
+
+@pytest.mark.parametrize("has_factors", [False, True])
+@pytest.mark.parametrize(("rows", "depth", "width"), SHAPES)
+def test_product_equals_its_twin(both, rows, depth, width, has_factors):
+    bits, weight = packed(zeros_and_ones(rows, depth)), values(width, depth, seed=2)
+    factors = values(rows, seed=3) if has_factors else None
+    for b in (weight.t(), weight.t().contiguous()):
+        close(*both("bit_product", [bits, factors, b], [torch.full((rows, width), torch.nan)])[0], terms=400)
+
+
+@pytest.mark.parametrize("has_factors", [False, True])
+@pytest.mark.parametrize(("rows", "width", "height"), [*SHAPES, (2100, 20, 9), (0, 3, 4)])
+def test_gram_equals_its_twin(both, rows, width, height, has_factors):
+    a, bits = values(rows, height), packed(zeros_and_ones(rows, width).t())
+    factors = values(rows, seed=3) if has_factors else None
+    out = torch.full((height, width), torch.nan)
+    close(*both("bit_gram", [a, bits, factors], [out])[0], terms=40 * max(rows, 1))
+
+
+def test_adds_to_strided_rows_and_ends_in_an_epilogue(kernels):
+    bits, b, after = (
+        packed(zeros_and_ones(70, 40)),
+        values(40, 20, seed=2),
+        epilogue_for(70, 20, torch.float32),
+    )
+    found, expected = values(70, 30)[:, 5:25], values(70, 30)[:, 5:25].clone()
+    kernels.bit_product(bits, None, b, found, True, after)
+    reference.bit_product(bits, None, b, expected, True, after)
+    close(found, expected, terms=400)
+
+
+def test_nothing_to_do_writes_nothing(kernels):
+    kernels.bit_product(torch.empty(1, 0, dtype=torch.int32), None, values(5, 3), torch.empty(0, 3))
+    kernels.bit_gram(values(5, 0), torch.zeros(1, 4, dtype=torch.int32), None, torch.empty(0, 4))
