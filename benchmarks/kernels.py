@@ -5,7 +5,8 @@
 A kernel's bytes are what it must ask for: every row it reads by id counts each time. Real and generated
 graphs have hubs, whose rows the caches hold, so figures above the limit are no mistake. The limit reads rows
 drawn uniformly from a matrix that no cache holds, and does nothing with them but add them up. What reads in
-sequence (edge softmax, epilogues) stands beside a copy.
+sequence (edge softmax, epilogues) stands beside a copy. GFLOP/s of binary features are those of the dense
+product they stand for.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from graphbraid.fullgraph.device import HOST
 from graphbraid.fullgraph.kernels import SparseInput
 from graphbraid.ops import spmm
 from graphbraid.ops.aggregation import Aggregation
+from graphbraid.ops.bit_product import WORD_BITS, bit_gram, bit_product
 from graphbraid.topology import Csc, index_dtype
 
 WIDTHS = (16, 32, 64, 128)
@@ -66,6 +68,32 @@ def further_cases(csc: Csc, width: int, density: float = 0.02, columns: int = 10
             "sparse features x weight",
             lambda: features.multiply(weight, out, add=False),
             nnz * (8 + 4 * width) + x.nbytes,
+        ),
+        *binary_cases(rows, width, draw),
+    ]
+
+
+def binary_cases(rows: int, width: int, draw: torch.Generator, columns: int = 512) -> list[Case]:
+    """Features of zeros and ones, as bits."""
+    rows -= rows % WORD_BITS
+    by_row, by_column = (
+        torch.randint(-(1 << 31), (1 << 31) - 1, shape, generator=draw, dtype=torch.int32)
+        for shape in ((columns // WORD_BITS, rows), (rows // WORD_BITS, columns))
+    )
+    weight, out = (torch.randn(shape, generator=draw) for shape in ((width, columns), (rows, width)))
+    flops = 2 * rows * columns * width
+    return [
+        Case(
+            "binary features x weight",
+            lambda: bit_product(by_row, weight.t(), out=out),
+            by_row.nbytes + out.nbytes,
+            flops,
+        ),
+        Case(
+            "binary features' gradient",
+            lambda: bit_gram(out, by_column, out=weight),
+            by_column.nbytes + out.nbytes,
+            flops,
         ),
     ]
 
