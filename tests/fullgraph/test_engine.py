@@ -231,7 +231,7 @@ def pyg_layers():
     }
 
 
-def pyg_losses(kind, graph, how, *, epochs=20):
+def pyg_losses(kind, graph, how, *, epochs=20, make=graphbraid.compile):
     """Losses of a PyG stack trained with Adam: compiled, by PyG in float32, or by PyG in float64."""
     edges = [torch.stack([graph.csc.indices.long(), graph.csc.destinations().long()])]
     torch.manual_seed(3)
@@ -241,7 +241,7 @@ def pyg_losses(kind, graph, how, *, epochs=20):
     if how == "float64":
         model, x = model.double(), x.double()
         edges[1:] = [weight.double() for weight in edges[1:]]
-    engine = graphbraid.compile(model, graph) if how == "compiled" else None
+    engine = make(model, graph) if how == "compiled" else None
     assert not isinstance(engine, Uncompiled), engine.explain()
     optimizer = torch.optim.Adam(model.parameters(), 0.002)
     losses = []
@@ -274,10 +274,26 @@ def pyg_losses(kind, graph, how, *, epochs=20):
 )
 def test_a_pyg_stack_trains_as_it_does_uncompiled_for_twenty_epochs(kind):
     pytest.importorskip("torch_geometric", reason=NO_PYG)
-    graph = make_graph(symmetric=True, weighted="edge weights" in kind)
+    assert_trains_as_pyg(kind, make_graph(symmetric=True, weighted="edge weights" in kind))
+
+
+@pytest.mark.parametrize("binary", ["ones", "row"])
+@pytest.mark.parametrize("kind", ["gcn", "sage", "gin", "gat"])
+def test_a_pyg_stack_on_binary_features_trains_as_it_does_uncompiled(kind, binary):
+    pytest.importorskip("torch_geometric", reason=NO_PYG)
+
+    def make(model, graph):
+        engine = Engine(model, graph, graph.split("train"), rates=BINARY, hoist_bytes=0)
+        assert engine.program.input_path == "binary"
+        return engine
+
+    assert_trains_as_pyg(kind, make_graph(symmetric=True, binary=binary, density=0.4), make=make)
+
+
+def assert_trains_as_pyg(kind, graph, **options):
     exact = pyg_losses(kind, graph, "float64")
     compiled, plain = (
-        ((pyg_losses(kind, graph, how) - exact) / exact).abs() for how in ("compiled", "float32")
+        ((pyg_losses(kind, graph, how, **options) - exact) / exact).abs() for how in ("compiled", "float32")
     )
     # At a larger rate Adam turns the rounding of a gradient near zero into a step, and PyG's own float32
     # strays further than 1e-5 from its float64 (GATv2, after ten epochs at 0.01).
