@@ -26,6 +26,7 @@ from graphbraid.fullgraph.device import Device, device_at
 from graphbraid.fullgraph.placement import on_place
 from graphbraid.fullgraph.spmm_choice import csr_of, multiply
 from graphbraid.ops.aggregation import Aggregation, backend
+from graphbraid.ops.bit_product import WORD_BITS, bit_gram, bit_product
 from graphbraid.ops.dense import tall_gram, tall_product
 from graphbraid.topology import Csc
 
@@ -121,6 +122,34 @@ def cases(csc: Csc, width: int) -> list[Case]:
             2 * rows * width * 32,
         ),
         Case("weight's gradient", lambda: tall_gram(x, grad), 2 * matrix_bytes, 2 * rows * width**2),
+        *binary_cases(rows, width, draw),
+    ]
+
+
+def binary_cases(rows: int, width: int, draw: torch.Generator, columns: int = 512) -> list[Case]:
+    """Features of zeros and ones, as bits; operations are those of the dense product they stand for."""
+    rows -= rows % WORD_BITS
+    by_row, by_column = (
+        torch.randint(-(1 << 31), (1 << 31) - 1, shape, generator=draw, dtype=torch.int32, device=draw.device)
+        for shape in ((columns // WORD_BITS, rows), (rows // WORD_BITS, columns))
+    )
+    weight, out = (
+        torch.randn(shape, generator=draw, device=draw.device) for shape in ((width, columns), (rows, width))
+    )
+    flops = 2 * rows * columns * width
+    return [
+        Case(
+            "binary features x weight",
+            lambda: bit_product(by_row, weight.t(), out=out),
+            by_row.nbytes + out.nbytes,
+            flops,
+        ),
+        Case(
+            "binary features' gradient",
+            lambda: bit_gram(out, by_column, out=weight),
+            by_column.nbytes + out.nbytes,
+            flops,
+        ),
     ]
 
 

@@ -27,7 +27,6 @@ from graphbraid.fullgraph.device import HOST
 from graphbraid.fullgraph.kernels import SparseInput
 from graphbraid.ops import spmm
 from graphbraid.ops.aggregation import Aggregation
-from graphbraid.ops.bit_product import WORD_BITS, bit_gram, bit_product
 from graphbraid.topology import Csc, index_dtype
 
 WIDTHS = (16, 32, 64, 128)
@@ -68,32 +67,6 @@ def further_cases(csc: Csc, width: int, density: float = 0.02, columns: int = 10
             "sparse features x weight",
             lambda: features.multiply(weight, out, add=False),
             nnz * (8 + 4 * width) + x.nbytes,
-        ),
-        *binary_cases(rows, width, draw),
-    ]
-
-
-def binary_cases(rows: int, width: int, draw: torch.Generator, columns: int = 512) -> list[Case]:
-    """Features of zeros and ones, as bits."""
-    rows -= rows % WORD_BITS
-    by_row, by_column = (
-        torch.randint(-(1 << 31), (1 << 31) - 1, shape, generator=draw, dtype=torch.int32)
-        for shape in ((columns // WORD_BITS, rows), (rows // WORD_BITS, columns))
-    )
-    weight, out = (torch.randn(shape, generator=draw) for shape in ((width, columns), (rows, width)))
-    flops = 2 * rows * columns * width
-    return [
-        Case(
-            "binary features x weight",
-            lambda: bit_product(by_row, weight.t(), out=out),
-            by_row.nbytes + out.nbytes,
-            flops,
-        ),
-        Case(
-            "binary features' gradient",
-            lambda: bit_gram(out, by_column, out=weight),
-            by_column.nbytes + out.nbytes,
-            flops,
         ),
     ]
 
