@@ -2,11 +2,27 @@
 
 import torch
 from tests.ops.graphs import square
+from torch import nn
 
 from graphbraid import Graph, SparseFeatures
+from graphbraid import nn as gnn
 from graphbraid.topology import Csc, coo_to_csc
 
 NUM_NODES, CHANNELS, CLASSES = 80, 12, 5
+
+
+class Sine(nn.Module):
+    """What no operation stands for."""
+
+    def forward(self, x):
+        return x.sin()
+
+
+def unlowerable():
+    """A model without a lowered form."""
+    model = gnn.GCN(CHANNELS, 8, CLASSES, 2, norm="layer")
+    model.norms[0] = Sine()
+    return model
 
 
 def make_graph(*, symmetric=False, weighted=False, sparse=False, binary="", density=1.0, seed=0, train=15):

@@ -6,12 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.fullgraph.fake_device import FakeDevice
-from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
+from tests.fullgraph.graphs import make_graph, unlowerable
 from tests.fullgraph.test_engine import MODELS, gradients, loss_of
 
 import graphbraid
 from graphbraid import kernels
-from graphbraid import nn as gnn
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.fullgraph import ALL, Engine, Uncompiled, estimated_bytes
 from graphbraid.fullgraph.device import HOST, NotRecordedError
@@ -292,7 +291,7 @@ def test_a_model_elsewhere_is_named():
 
 
 def test_a_model_that_cannot_be_lowered_runs_on_a_device_too():
-    graph, model = make_graph(), gnn.GAT(CHANNELS, 8, CLASSES, 2, row_dropout=0.1)
+    graph, model = make_graph(), unlowerable()
     engine = graphbraid.compile(model, graph, device=FakeDevice())
     assert isinstance(engine, Uncompiled)
     F.cross_entropy(engine(), graph.y[graph.split("train")]).backward()

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.extras import NO_PYG
-from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
+from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph, unlowerable
 from torch import nn
 
 import graphbraid
@@ -37,6 +37,9 @@ MODELS = {
     "gin, learned eps": lambda **o: gnn.GIN(CHANNELS, 16, CLASSES, 3, eps=0.3, train_eps=True, **o),
     "gat": lambda **o: gnn.GAT(CHANNELS, 16, CLASSES, 2, heads=4, **o),
     "gat residual": lambda **o: gnn.GAT(CHANNELS, 16, CLASSES, 2, heads=2, out_heads=3, residual=True, **o),
+    "gat, rows dropped": lambda **o: gnn.GAT(
+        CHANNELS, 16, CLASSES, 2, heads=2, row_dropout=o.get("dropout", 0.0), **o
+    ),
     "gatv2": lambda **o: gnn.GATv2(CHANNELS, 16, CLASSES, 3, heads=2, **o),
     "gatv2 shared": lambda **o: gnn.GATv2(CHANNELS, 16, CLASSES, 2, heads=2, share_weights=True, **o),
     "mlp": lambda **o: gnn.MLP(CHANNELS, 16, CLASSES, 2, **o),
@@ -146,7 +149,9 @@ def test_hoisting_takes_no_more_than_it_is_given():
     assert "hoist_bytes allows more" in refused
 
 
-@pytest.mark.parametrize("name", ["gcn", "sage", "gin", "layer norm, elu", "gat", "gatv2"])
+@pytest.mark.parametrize(
+    "name", ["gcn", "sage", "gin", "layer norm, elu", "gat", "gat, rows dropped", "gatv2"]
+)
 def test_dropout_masks_belong_to_nodes_and_edges_so_that_pruning_changes_nothing(name):
     graph = make_graph()
     torch.manual_seed(1)
@@ -386,10 +391,10 @@ def test_explain_names_each_decision_and_the_arena():
 def test_what_cannot_be_lowered_runs_uncompiled_and_says_why():
     graph = make_graph()
     torch.manual_seed(0)
-    model = gnn.GAT(CHANNELS, 8, CLASSES, 2, row_dropout=0.1)
+    model = unlowerable()
     engine = graphbraid.compile(model, graph)
     assert isinstance(engine, Uncompiled)
-    assert "convs.0: GATConv with row_dropout has no lowered form" in engine.explain()
+    assert "norms.0: no operation stands for Sine" in engine.explain()
     model.eval()
     expected = model(graph.x, graph.csc)
     torch.testing.assert_close(engine(), expected[graph.split("train")])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from tests.extras import NO_PYG
-from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
+from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph, unlowerable
 from torch import nn
 
 from graphbraid import Trainer
@@ -47,7 +47,7 @@ def test_what_the_trainer_adds_to_a_step_stays(monkeypatch, options):
 @pytest.mark.parametrize(
     ("model", "options", "reason"),
     [
-        (lambda: gnn.GAT(CHANNELS, 8, CLASSES, 2, row_dropout=0.2), {}, "convs.0: GATConv with row_dropout"),
+        (unlowerable, {}, "norms.0: no operation stands for Sine"),
         (lambda: gnn.GCN(CHANNELS, 8, CLASSES, 2), {"precision": "bfloat16"}, "bfloat16"),
     ],
 )
@@ -118,10 +118,9 @@ def test_the_device_of_a_configuration_is_the_engine_s():
 
 
 def test_auto_samples_what_cannot_be_lowered():
-    model = gnn.GAT(CHANNELS, 8, CLASSES, 2, row_dropout=0.1)
-    trainer = Trainer(model, make_graph(), mode="auto")
+    trainer = Trainer(unlowerable(), make_graph(), mode="auto")
     assert trainer.config.mode == "sampled"
-    assert "no lowered form" in trainer.mode_reason
+    assert "no operation stands for Sine" in trainer.mode_reason
 
 
 def test_a_loss_that_is_not_finite_names_layer_and_node():

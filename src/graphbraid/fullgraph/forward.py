@@ -104,6 +104,9 @@ def _hoisted(plan: Plan, op: Hoisted) -> None:
 
 def _epilogue(plan: Plan, op: Epilogue) -> None:
     source, mask = op.inputs[0], _mask(plan, op)
+    if not plan.training and op.bias is None and op.act == "none" and source in plan.values:
+        plan.values[op.out] = plan.values[source]  # dropout rests
+        return
     x = plan.read(source)
     out = plan.values[source] if plan.may_overwrite(source) else plan.new(op.out, op)
     plan.values[op.out] = out

@@ -7,6 +7,7 @@ positive logit. Nothing is kept per edge.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import Any
 
 import torch
@@ -109,6 +110,9 @@ class PlannedGat(PlannedAttention):
     def __init__(self, plan: Plan, op: Attention) -> None:
         super().__init__(plan, op)
         csc, heads = self._csc, op.heads
+        scored = plan.read(op.inputs[-1])
+        self._scored = scored.get
+        self._touches = tuple(dict.fromkeys((*self._touches, *scored.touches)))
         self._logits = (
             self._scratch("source logits", csc.num_src, heads),
             self._scratch("destination logits", csc.num_dst, heads),
@@ -122,9 +126,9 @@ class PlannedGat(PlannedAttention):
         self._kept = (*self._kept, *self._logits, *self._above)
 
     def _attend(self) -> None:
-        rows = self._rows()
+        rows, scored = self._rows(), self._scored()
         for vector, logit in zip(self._op.vectors, self._logits, strict=True):
-            tall_product(rows[: logit.count], _spread(vector), out=logit.tensor)
+            tall_product(scored[: logit.count], _spread(vector), out=logit.tensor)
         logits = [logit.tensor for logit in self._logits]
         kept = [rows.tensor for rows in (self._by_head, self._lse, *self._above)]
         backend(rows).gat_forward(
@@ -133,7 +137,7 @@ class PlannedGat(PlannedAttention):
 
     def plan_backward(self) -> None:
         """One walk over the edges by source; then the logits' gradients go on to rows and vectors."""
-        plan, op, source = self._plan, self._op, self._op.inputs[0]
+        plan, op, (source, scored) = self._plan, self._op, (self._op.inputs[0], self._op.inputs[-1])
         grad = self._plan_head_grad(is_wide=False)
         target, total = self._part_of_grad(source, op.heads * op.channels)
         to_logits = tuple(
@@ -150,15 +154,29 @@ class PlannedGat(PlannedAttention):
             backend(rows).gat_backward(
                 *ways, *inputs, *self._how, out, lse, grad.tensor, *grads, *above, first_keys=self._first_keys
             )
-            for vector, logit in zip(op.vectors, to_logits, strict=True):
-                into = target.tensor[: logit.count]
-                tall_product(logit.tensor, _spread(vector).t(), out=into, add=True)
-                if vector.requires_grad:
-                    plan.give(vector, _own_heads(tall_gram(logit.tensor, rows[: logit.count])))
+            self._give_vectors(to_logits)
+            if scored == source:
+                self._add_to_scored(to_logits, target, is_there=True)
 
         written = (*self._touches, *self._kept, grad, target, *to_logits)
         plan.do(f"gradient of {source}", run, *written)
         plan.add_part(source, target, total)
+        if scored != source and plan.program.learns(scored):
+            whole, is_there = plan.grad_of(scored)
+            run_scored = partial(self._add_to_scored, to_logits, whole, is_there=is_there)
+            plan.do(f"gradient of {scored}", run_scored, whole, *to_logits)
+
+    def _give_vectors(self, to_logits: tuple[Rows, ...]) -> None:
+        scored = self._scored()
+        for vector, logit in zip(self._op.vectors, to_logits, strict=True):
+            if vector.requires_grad:
+                self._plan.give(vector, _own_heads(tall_gram(logit.tensor, scored[: logit.count])))
+
+    def _add_to_scored(self, to_logits: tuple[Rows, ...], target: Rows, *, is_there: bool) -> None:
+        """What the logits' gradients are to the rows that they come from; sources' cover all of these."""
+        for i, (vector, logit) in enumerate(zip(self._op.vectors, to_logits, strict=True)):
+            into = target.tensor[: logit.count]
+            tall_product(logit.tensor, _spread(vector).t(), out=into, add=is_there or i > 0)
 
 
 class PlannedGatv2(PlannedAttention):

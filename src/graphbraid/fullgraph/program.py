@@ -187,7 +187,8 @@ class UnitRows(Op):
 class Attention(Op):
     """Attention over in-neighbours of rows that are transformed already: GAT's and GATv2's middle.
 
-    Inputs are the sources' rows and, for GATv2, the destinations' own rows.
+    Inputs are the sources' rows and, for GATv2, the destinations' own rows; for GAT the rows that the
+    coefficients come from, where those that are summed are others.
     """
 
     kind: str

@@ -182,9 +182,10 @@ class Convolutions:
     def _gat(self, conv: Any, x: str) -> tuple[str, Any]:
         _refuse(getattr(conv, "lin", None) is None, "with two input widths")
         _refuse(getattr(conv, "lin_edge", None) is not None, "with edge features")
-        _refuse(bool(getattr(conv, "row_dropout", 0.0)), "with row_dropout")
         rows = self.writer.add(Linear, x, weight=conv.lin.weight)
-        return self._attend("gat", conv, x, (rows,), (conv.att_src, conv.att_dst))
+        summed = self.writer.epilogue(rows, p=float(getattr(conv, "row_dropout", 0.0)))
+        inputs = (rows,) if summed == rows else (summed, rows)
+        return self._attend("gat", conv, x, inputs, (conv.att_src, conv.att_dst))
 
     def _gatv2(self, conv: Any, x: str) -> tuple[str, Any]:
         _refuse(getattr(conv, "lin_edge", None) is not None, "with edge features")

@@ -5,13 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError
 from graphbraid.nn.conv import Conv, Features, zero_bias
 from graphbraid.nn.linear import Linear, glorot
-from graphbraid.ops import dense_linear, gat_attention, gatv2_attention, sparse_linear
+from graphbraid.ops import bias_act_dropout, dense_linear, gat_attention, gatv2_attention, sparse_linear
 from graphbraid.sparse_features import SparseFeatures
 from graphbraid.topology import Csc
 
@@ -141,9 +140,10 @@ class GATConv(AttentionConv):
     def attend(self, x: Features, csc: Csc) -> Tensor:
         """``(num_dst, heads * out_channels)``: each head's weighted sum."""
         rows = transform(self.lin, x)
+        drops = self.training and self.row_dropout > 0
         return gat_attention(
             csc,
-            F.dropout(rows, self.row_dropout) if self.training and self.row_dropout > 0 else rows,
+            bias_act_dropout(rows, act="none", p=self.row_dropout) if drops else rows,
             head_dot(rows, self.att_src),
             head_dot(rows[: csc.num_dst], self.att_dst),
             negative_slope=self.negative_slope,
