@@ -20,7 +20,7 @@ constexpr int kTableEntries = 1 << kTableBits;
 constexpr int kTables = static_cast<int>(kWordBits) / kTableBits;
 constexpr int64_t kTableFloats = int64_t{kTables} * kTableEntries * kPanelColumns;
 constexpr int64_t kSumRows = 512;   // that share the tables of a word; their sums stay in the second level
-constexpr int64_t kGramTasks = 32;  // at least as many shares of a gram, where it has the rows for them
+constexpr int64_t kGramTasks = 32;  // of a gram, unless its columns alone make more or its rows are few
 constexpr int64_t kGramWords = 32;  // at least as many words in a share
 
 // Rows that are summed: columns [column, column + columns) of `count` rows, each times a factor.
@@ -143,10 +143,23 @@ void bit_product(const BitProductArgs& p) {
   });
 }
 
-// A share of a gram: columns [column, ...) of x by a panel of a's columns, over some of the words.
+// A share of a gram: up to kSumRows columns of x from `column` on by a panel of a's columns, over the words
+// [first, last).
 struct GramShare {
-  int64_t part, column, panel;
+  int64_t column, panel, first, last;
 };
+
+// Its sums, a row for each column of x.
+inline void gram_share(const BitGramArgs& g, const GramShare& share, float* tables, float* sums) {
+  const int64_t height = share.panel * kPanelColumns;
+  const int columns = static_cast<int>(std::min<int64_t>(g.height - height, kPanelColumns));
+  const SummedRows rows{g.a, g.a_stride, g.num_rows, g.factors, height, columns};
+  with_count<kPanelVectors>(panel_vectors(columns), [&](auto nv) {
+    sum_words<nv>(rows, g.bits + share.column, g.width, share.first, share.last,
+                  std::min(kSumRows, g.width - share.column), tables,
+                  sums + share.column * nv * GB_LANES_F32);
+  });
+}
 
 void bit_gram(const BitGramArgs& g) {
   const int64_t chunks = (g.width + kSumRows - 1) / kSumRows;
@@ -154,34 +167,26 @@ void bit_gram(const BitGramArgs& g) {
   const int64_t words = words_of(g.num_rows);
   const int64_t parts =
       std::clamp<int64_t>(std::min(words / kGramWords, kGramTasks / (chunks * panels)), 1, kGramTasks);
-  const int64_t panel_size =
-      g.width * kPanelColumns;  // sums of one part and panel, a row for each column of x
-  Buffer<float> partial(parts * panels * panel_size);
-  const auto one = [&](const GramShare& share, float* tables) {
-    const int64_t row = share.panel * kPanelColumns;
-    const int columns = static_cast<int>(std::min<int64_t>(g.height - row, kPanelColumns));
-    const SummedRows rows{g.a, g.a_stride, g.num_rows, g.factors, row, columns};
-    float* sums = partial.data() + (share.part * panels + share.panel) * panel_size;
-    with_count<kPanelVectors>(panel_vectors(columns), [&](auto nv) {
-      sum_words<nv>(rows, g.bits + share.column, g.width, words * share.part / parts,
-                    words * (share.part + 1) / parts, std::min(kSumRows, g.width - share.column), tables,
-                    sums + share.column * nv * GB_LANES_F32);
-    });
-  };
-  parallel_dynamic(parts * panels * chunks, 1, [&](int64_t first, int64_t last) {
+  const int64_t panel_size = g.width * kPanelColumns, part_size = panels * panel_size;
+  Buffer<float> sums(parts * part_size);
+  parallel_dynamic(parts * panels * chunks, 1, [&](int64_t begin, int64_t end) {
     Buffer<float> tables(kTableFloats);
-    for (int64_t task = first; task < last; ++task)
-      one({task / (panels * chunks), task % chunks * kSumRows, task / chunks % panels}, tables.data());
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t part = task / (panels * chunks), panel = task / chunks % panels;
+      const GramShare share{task % chunks * kSumRows, panel, words * part / parts,
+                            words * (part + 1) / parts};
+      gram_share(g, share, tables.data(), sums.data() + part * part_size + panel * panel_size);
+    }
   });
-  parallel_static(g.height, std::max<int64_t>(1, 16384 / g.width), [&](int64_t first, int64_t last) {
-    for (int64_t row = first; row < last; ++row) {
+  parallel_static(g.height, std::max<int64_t>(1, 16384 / g.width), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
       const int64_t panel = row / kPanelColumns, left = g.height - panel * kPanelColumns;
       const int64_t entry =
           panel_vectors(static_cast<int>(std::min<int64_t>(left, kPanelColumns))) * GB_LANES_F32;
-      const float* sums = partial.data() + panel * panel_size + row % kPanelColumns;
+      const float* from = sums.data() + panel * panel_size + row % kPanelColumns;
       for (int64_t c = 0; c < g.width; ++c) {
-        float total = sums[c * entry];
-        for (int64_t part = 1; part < parts; ++part) total += sums[part * panels * panel_size + c * entry];
+        float total = from[c * entry];
+        for (int64_t part = 1; part < parts; ++part) total += from[part * part_size + c * entry];
         g.out[row * g.width + c] = total;
       }
     }
