@@ -4,11 +4,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fullgraph.graphs import make_graph
+from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
 from tests.ops.bits import packed, zeros_and_ones
 
-from graphbraid import SparseFeatures
-from graphbraid.fullgraph import binary
+from graphbraid import SparseFeatures, nn
+from graphbraid.fullgraph import Engine, binary
 from graphbraid.fullgraph.binary import BinaryRows, binary_bytes, is_binary
 from graphbraid.fullgraph.facts import facts_of
 from graphbraid.ops.rates import Rates
@@ -89,3 +89,14 @@ def test_features_are_looked_at_only_where_bits_could_be_faster(monkeypatch):
         made = facts_of(graph, (80, 80), (0,), Rates(), hoist_bytes=0)
         assert made.is_binary == expected
         assert len(looks) == expected
+
+
+def test_an_engine_looks_at_the_features_once(monkeypatch):
+    looks = []
+    monkeypatch.setattr("graphbraid.fullgraph.facts.is_binary", lambda x: looks.append(x) or True)
+    graph = make_graph(binary="ones", density=0.5)
+    model = nn.GCN(CHANNELS, 8, CLASSES, 2)
+    engine = Engine(model, graph, graph.split("train"), rates=Rates())
+    engine()
+    engine.predict()
+    assert len(looks) == 1

@@ -77,6 +77,16 @@ def poison(graph):
     x.fill_(torch.nan)
 
 
+def epochs_without_the_host(engine, graph, device):
+    """Epochs after what the host has was spoilt, if they run on a device."""
+    engine()
+    engine.predict()
+    torch.manual_seed(7)
+    if device is not None:
+        poison(graph)
+    return epochs(engine, graph)
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -91,12 +101,7 @@ def test_trains_as_on_the_host_without_reading_the_host(name, kind):
     results = []
     for where in (None, device):
         engine = make_engine(graph, name, device=where)
-        engine()
-        engine.predict()
-        torch.manual_seed(7)
-        if where is device:
-            poison(graph)
-        results.append(epochs(engine, graph))
+        results.append(epochs_without_the_host(engine, graph, where))
     assert_alike(*results)
     assert device.num_replays > 0 or name not in RECORDED
 
@@ -123,11 +128,7 @@ def test_bits_of_binary_features_train_as_on_the_host(binary):
         if where is device:
             moved = engine._placement.nbytes + engine._train.arena.nbytes
             assert moved <= engine.nbytes <= 1.1 * moved
-        engine.predict()
-        torch.manual_seed(7)
-        if where is device:
-            poison(graph)
-        results.append(epochs(engine, graph))
+        results.append(epochs_without_the_host(engine, graph, where))
     assert_alike(*results)
 
 

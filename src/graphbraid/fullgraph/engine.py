@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -90,6 +91,7 @@ class Engine:
         self._locality_bytes, self._cache_bytes = locality_bytes, cache_bytes
         read = read_model(model, int(graph.x.shape[1]))
         self._rates = rates or machine_rates(self._device)
+        self._facts: Facts | None = None  # the features are looked at once
         graph = on_place(graph, HOST.place)  # where levels and reverses are made, whatever the device
         self._csc, shared = with_shared_transpose(graph.csc, wanted="symmetry" in self._passes)
         self._graph = graph if self._csc is graph.csc else graph.replace(csc=self._csc)
@@ -224,7 +226,9 @@ class Engine:
         if reached is not None:
             rows, edges = reached.sizes[::-1], reached.edges(csc)
         limits: dict[str, Any] = {"hoist_bytes": hoist_bytes, "storage": self._storage}
-        facts = facts_of(self._graph, rows, edges, self._rates, **limits)
+        if self._facts is None:
+            self._facts = facts_of(self._graph, rows, edges, self._rates, **limits)
+        facts = replace(self._facts, rows=tuple(rows), edges=tuple(edges), hoist_bytes=hoist_bytes)
         for name in names:
             program = lower.PASSES[name](program, facts)
         return program, facts

@@ -6,9 +6,6 @@ whether sum ``i`` takes row ``32 w + j``. Bits behind the last row are 0.
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 from torch import Tensor
 
 from graphbraid.ops import reference
@@ -38,7 +35,7 @@ def bit_product(
         add: add to what ``out`` holds.
         after: what follows the product, done to the rows while the cache holds them.
     """
-    _backend(out).bit_product(bits, factors, b.detach(), out.detach(), add, after)
+    backend(out).bit_product(bits, factors, b.detach(), out.detach(), add, after)
     return out
 
 
@@ -51,10 +48,5 @@ def bit_gram(a: Tensor, bits: Tensor, *, out: Tensor, factors: Tensor | None = N
         out: ``(height, width)`` float32, contiguous, written.
         factors: ``(num_rows,)`` float32; None: ones.
     """
-    _backend(out).bit_gram(row_contiguous(a.detach()), bits, factors, out)
+    backend(out).bit_gram(row_contiguous(a.detach()), bits, factors, out)
     return out
-
-
-def _backend(out: Tensor) -> Any:
-    """The kernels of ``out``'s device, which sum in float32; the twins for every other dtype."""
-    return backend(out) if out.dtype == torch.float32 else reference
