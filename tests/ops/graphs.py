@@ -13,7 +13,7 @@ from torch import Tensor
 from graphbraid import kernels
 from graphbraid.topology import Csc
 
-WIDTHS = (1, 3, 7, 16, 33, 64, 100, 128, 257, 602)
+WIDTHS = (1, 3, 7, 16, 33, 64, 100, 128, 257, 602, 1023, 1024)
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 

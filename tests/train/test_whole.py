@@ -19,10 +19,10 @@ def losses(trainer):
     return [row["train_loss"] for row in trainer.progress.history]
 
 
-def make(**options):
+def make(graph=None, **options):
     torch.manual_seed(0)
     options = {"mode": "full", "epochs": 8, "lr": 0.01, "eval_every": 0} | options
-    return Trainer(gnn.GCN(CHANNELS, 16, CLASSES, 2, dropout=0.4), make_graph(), **options)
+    return Trainer(gnn.GCN(CHANNELS, 16, CLASSES, 2, dropout=0.4), graph or make_graph(), **options)
 
 
 def test_compiled_training_has_the_losses_of_the_model_itself(monkeypatch):
@@ -35,6 +35,20 @@ def test_compiled_training_has_the_losses_of_the_model_itself(monkeypatch):
     assert losses(plain) == pytest.approx(first, rel=1e-5)
     assert plain.uncompiled_reason == "switched off"
     assert plain.evaluate("test") == pytest.approx(compiled.evaluate("test"), rel=1e-4)
+
+
+def test_multi_label_graphs_are_compiled_too(monkeypatch):
+    def multi_label():
+        trainer = make(
+            graph=make_graph(train=60).replace(y=(torch.arange(80)[:, None] % 7 < torch.arange(5)).float())
+        )
+        return trainer, losses(trainer)
+
+    compiled, first = multi_label()
+    assert compiled.task.name == "multi-label"
+    assert compiled.runner.engine is not None, compiled.uncompiled_reason
+    monkeypatch.setattr("graphbraid.train.fit.compile_for", lambda *_: (None, "switched off"))
+    assert multi_label()[1] == pytest.approx(first, rel=1e-5)
 
 
 @pytest.mark.parametrize("options", [{"clip": 0.5}, {"class_weights": "balanced"}, {"accumulate": 2}])
