@@ -102,15 +102,16 @@ def _kernels() -> dict[str, Any]:
     return {"active": selection.variant, "reason": selection.reason, "rejected": dict(selection.rejected)}
 
 
-def _rates() -> dict[str, float]:
+def _rates() -> dict[str, Any]:
     """What the cost model of full-graph training weighs on this machine; empty where no kernel can run."""
-    from graphbraid.fullgraph.measure import machine_rates
+    from graphbraid.fullgraph.kept_rates import measured_rates
 
     try:
-        rates = machine_rates()
+        measured = measured_rates()
     except KernelError:
         return {}
-    return dataclasses.asdict(rates) | {"gamma": rates.gamma}
+    trust = {"others": measured.others, "doubt": measured.doubt}
+    return dataclasses.asdict(measured.rates) | {"gamma": measured.rates.gamma} | trust
 
 
 def _torch_threads() -> int:
@@ -193,10 +194,11 @@ def _kernel_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     return [*rows, ("OpenMP", f"{runtime}; {report['openmp']['threads']} threads")]
 
 
-def _rate_rows(rates: dict[str, float]) -> list[tuple[str, str]]:
+def _rate_rows(rates: dict[str, Any]) -> list[tuple[str, str]]:
     if not rates:
         return []
     giga = 1e9
+    doubtful = [("doubtful", f"{rates['doubt']}; a later run measures again")] if rates["doubt"] else []
     return [
         ("dense products", f"{rates['multiply_flops'] / giga:.0f} GFLOP/s"),
         ("rows at random", f"{rates['row_bytes'] / giga:.1f} GB/s"),
@@ -205,6 +207,7 @@ def _rate_rows(rates: dict[str, float]) -> list[tuple[str, str]]:
         ("sparse features", f"{rates['sparse_values'] / giga:.2f} G values/s, 16 columns at a time"),
         ("binary features", f"{rates['binary_values'] / giga:.1f} G values/s, 16 columns at a time"),
         ("sparse over dense", f"{rates['gamma']:.3f}: the density below which the sparse path is faster"),
+        *doubtful,
     ]
 
 

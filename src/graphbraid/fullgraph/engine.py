@@ -15,10 +15,10 @@ from graphbraid.fullgraph import lower
 from graphbraid.fullgraph.device import HOST, Device, device_for
 from graphbraid.fullgraph.executor import Executor
 from graphbraid.fullgraph.facts import Facts, facts_of
+from graphbraid.fullgraph.kept_rates import MeasuredRates, measured_rates
 from graphbraid.fullgraph.lending import Lender, copied
 from graphbraid.fullgraph.levels import Reach, Step, copied_bytes, everything, reach, towards, whole_graph
 from graphbraid.fullgraph.locality import LOCALITY_BYTES, cache_for_rows, choose_order, feature_copies
-from graphbraid.fullgraph.measure import machine_rates
 from graphbraid.fullgraph.placement import WORKSPACE_BYTES, Placement, Sizes, on_place
 from graphbraid.fullgraph.program import Decision, Program
 from graphbraid.fullgraph.recognise import read_model
@@ -51,7 +51,7 @@ class Engine:
         nodes: ``(num_nodes,)`` int64, each once: whose outputs are trained on.
         passes: names of the lowering passes that may run.
         rates: what the cost model weighs; None: this machine's, measured once
-            (:func:`graphbraid.fullgraph.measure.machine_rates`).
+            (:func:`graphbraid.fullgraph.kept_rates.measured_rates`).
         device: where to run; None: where the model's parameters are.
         storage: see :func:`graphbraid.compile`.
         hoist_bytes: see :func:`graphbraid.compile`.
@@ -90,7 +90,8 @@ class Engine:
         self._storage, self._hoist_bytes = _checked_storage(storage, self._device), hoist_bytes
         self._locality_bytes, self._cache_bytes = locality_bytes, cache_bytes
         read = read_model(model, int(graph.x.shape[1]))
-        self._rates = rates or machine_rates(self._device)
+        self._measured = MeasuredRates(rates=rates) if rates else measured_rates(self._device)
+        self._rates = self._measured.rates
         self._facts: Facts | None = None  # the features are looked at once
         graph = on_place(graph, HOST.place)  # where levels and reverses are made, whatever the device
         self._csc, shared = with_shared_transpose(graph.csc, wanted="symmetry" in self._passes)
@@ -158,7 +159,8 @@ class Engine:
         from graphbraid.fullgraph.explain import explain
 
         choices = [] if self._placement is None else self._placement.picker.choices
-        return explain(self.program, self._train, self._device, choices, self._level_bytes)
+        counted: dict[str, Any] = {"level_bytes": self._level_bytes, "doubt": self._measured.doubt}
+        return explain(self.program, self._train, self._device, choices, **counted)
 
     # ---- making
 

@@ -15,10 +15,21 @@ if TYPE_CHECKING:
 
 
 def explain(
-    program: Program, executor: Executor, device: Device, choices: Sequence[Choice], level_bytes: int = 0
+    program: Program,
+    executor: Executor,
+    device: Device,
+    choices: Sequence[Choice],
+    *,
+    level_bytes: int = 0,
+    doubt: str = "",
 ) -> str:
-    """Some lines to print; ``level_bytes`` is what edges in the levels' own order take."""
+    """Some lines to print.
+
+    ``level_bytes`` is what edges in the levels' own order take, ``doubt`` why the rates may be wrong.
+    """
     lines = ["Decisions"]
+    if doubt:
+        lines.append(f"  weighed by doubtful rates: {doubt}")
     for decision in program.decisions:
         line = f"  {'+' if decision.taken else '-'} {decision.name}: {decision.what}"
         line += f"; saves {decision.saves}" if decision.saves else ""

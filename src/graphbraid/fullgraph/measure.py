@@ -1,21 +1,12 @@
-"""This machine's rates, measured once and kept: what the cost model of the lowering passes weighs."""
+"""Measuring this machine's rates: what the cost model of the lowering passes weighs."""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import hashlib
-import json
-import logging
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from graphbraid import kernels
-from graphbraid.errors import ResourceError
-from graphbraid.files import atomic_write, cache_folder
 from graphbraid.fullgraph.device import HOST, Device
 from graphbraid.fullgraph.kernels import SparseInput
 from graphbraid.ops.aggregation import Aggregation
@@ -25,45 +16,8 @@ from graphbraid.ops.rates import Rates
 from graphbraid.sparse_features import SparseFeatures
 from graphbraid.topology import Csc
 
-VERSION = 3
+VERSION = 4
 """Part of the key: another way of measuring measures anew."""
-
-_log = logging.getLogger(__name__)
-
-
-@functools.cache
-def machine_rates(device: Device = HOST) -> Rates:
-    """The rates of this machine with this number of threads and kernel variant, or of a device of it.
-
-    Measured at the first call and then read from the cache, so that later runs decide
-    alike. Typical rates where there are no compiled kernels, or where the cache cannot be written.
-    """
-    if device.is_host and kernels.native() is None:
-        return Rates()
-    path = rates_file(device)
-    try:
-        return Rates(**json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError):
-        pass
-    try:
-        measured = measure(device)
-    except RuntimeError as error:  # a device with little memory left
-        _log.warning("the rates of %s could not be measured, typical ones are taken: %s", device.name, error)
-        return Rates()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as aside:
-            aside.write_text(json.dumps(dataclasses.asdict(measured), indent=1))
-    except (OSError, ResourceError) as error:
-        _log.warning("the machine's rates could not be kept, typical ones are taken: %s", error)
-        return Rates()
-    return measured
-
-
-def rates_file(device: Device = HOST) -> Path:
-    """Where this machine's rates are kept."""
-    key = f"{VERSION} {device.name} {torch.__version__}"
-    return cache_folder("rates") / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
 
 def measure(device: Device = HOST) -> Rates:
