@@ -54,6 +54,7 @@ def main() -> None:
         layout="blocks",
         num_workers=options.workers,
         return_edge_id=False,
+        seed=0,
     )
     seconds, losses, waits = [], [], []
     for _ in range(options.epochs):

@@ -274,6 +274,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         shuffle=True,
         layout="blocks",
         return_edge_id=False,
+        seed=0,
         device=machine.device,
         hot_bytes=options.hot_bytes,
     ) as loader:

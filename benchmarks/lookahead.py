@@ -233,6 +233,7 @@ def make_loader(graph: Graph, fanouts: list[int], options: argparse.Namespace) -
         batch_size=options.batch_size,
         shuffle=True,
         return_edge_id=False,
+        seed=0,
         device=device,
     )
 

@@ -38,6 +38,7 @@ def make_loader(graph: Graph, options: argparse.Namespace) -> NeighborLoader:
         num_workers=options.workers,
         layout=options.layout,
         return_edge_id=False,
+        seed=0,
     )
 
 

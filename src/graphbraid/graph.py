@@ -43,7 +43,7 @@ class Graph:
     y: Tensor | None = None
     """Labels or targets of the nodes, one row each.
 
-    ``(num_nodes,)`` int64 classes (-1: unlabelled), ``(num_nodes, num_labels)`` float32 multi-hot, or
+    ``(num_nodes,)`` int64 classes (-1 or -100: none), ``(num_nodes, num_labels)`` float32 multi-hot, or
     ``(num_nodes,)`` or ``(num_nodes, k)`` float32 targets.
     """
     splits: Mapping[str, Tensor] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Graph:
         y = self._labels()
         if y.dtype.is_floating_point:
             return 1 if y.ndim == 1 else int(y.shape[1])
-        return int(y.max()) + 1 if y.numel() else 0
+        return max(int(y.max()) + 1, 0) if y.numel() else 0
 
     @property
     def nbytes(self) -> int:
@@ -162,7 +162,7 @@ class Graph:
             num_nodes: Number of nodes; None takes the rows of ``x`` or ``y``, else the largest id plus one.
             x: ``(num_nodes, num_features)`` tensor, array, SciPy matrix or :class:`SparseFeatures`; dtypes
                 other than float32, float16 and bfloat16 become float32.
-            y: Classes, multi-hot labels or targets, one row per node; -1 marks a node without a class.
+            y: Classes, multi-hot labels or targets, one row per node; -1 and -100 mark nodes without a class.
             splits: Node ids or bool masks by name.
             edge_weight: ``(num_edges,)`` numbers, kept as float32.
             name: How reports call the graph.
@@ -350,8 +350,8 @@ class Graph:
         """Read all values once and give the graph back if they are sound.
 
         Checked: ``indptr`` never falls; sources exist; weights are finite and not negative; features are
-        finite; splits are not empty, hold nodes that exist, none twice and none in two; classes are -1 or in
-        range, and the splits' nodes have labels.
+        finite; splits are not empty, hold nodes that exist, none twice and none in two; classes are -1, -100
+        or in range, and the splits' nodes have labels.
 
         Args:
             num_classes: Also check that classes are below this.

@@ -80,7 +80,8 @@ class NeighborLoader:
         weight_attr: draw by edge weights: the name of PyG's edge attribute, or ``"edge_weight"`` for a
             Graph's own.
         layout: ``subgraph`` (PyG's) or ``blocks``; see :class:`graphbraid.SamplerConfig`.
-        seed: of the shuffle and of every draw.
+        seed: of the shuffle and of every draw. None draws one from torch's generator when the loader is made,
+            so that ``torch.manual_seed`` governs it and two loaders differ; :attr:`seed` tells it.
         num_workers: threads that prepare batches, at least one (PyG's 0 is one here).
         prefetch_factor: batches prepared ahead per thread.
         return_edge_id: keep ``e_id``, without which batches have no edge attributes.
@@ -115,7 +116,7 @@ class NeighborLoader:
         replace: bool = False,
         weight_attr: str | None = None,
         layout: str = "subgraph",
-        seed: int = 0,
+        seed: int | None = None,
         num_workers: int = 0,
         prefetch_factor: int | None = None,
         return_edge_id: bool = True,
@@ -149,7 +150,7 @@ class NeighborLoader:
             batch_size=batch_size,
             shuffle=shuffle,
             drop_last=drop_last,
-            seed=seed,
+            seed=_drawn_seed() if seed is None else seed,
         )
         self.graph, self.transform = graph, transform
         self.epoch = 0
@@ -178,6 +179,11 @@ class NeighborLoader:
     def __len__(self) -> int:
         """Batches of an epoch."""
         return self.schedule.num_steps
+
+    @property
+    def seed(self) -> int:
+        """Of the shuffle and every draw, as given or drawn: given back, it makes the same batches."""
+        return self.schedule.seed
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of the next epoch; each ``iter()`` is a new one."""
@@ -330,6 +336,11 @@ class NeighborLoader:
                 refill=self._refill,
             )
         return self._pipeline
+
+
+def _drawn_seed() -> int:
+    """A number in ``[0, 2**63)`` from torch's generator, as ``torch.utils.data`` seeds its workers."""
+    return int(torch.empty((), dtype=torch.int64).random_())
 
 
 def read_plan(plan: Plan | str | os.PathLike[str] | None) -> Plan | None:

@@ -12,9 +12,11 @@ from torch import Tensor
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
+from graphbraid.validate import UNLABELLED, has_class
 
 TaskName = Literal["single-label", "multi-label", "regression"]
-UNLABELLED = -1
+IGNORED = UNLABELLED[0]
+"""What :meth:`Task.loss` gives torch for every class that says "no label"."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -30,10 +32,14 @@ class Task:
     """``(width,)`` float32: weight of each class, or of each label's positives; None weighs all alike."""
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Mean loss of ``outputs`` ``(n, width)`` against ``labels`` (rows of ``Graph.y``), in float32."""
+        """Mean loss of ``outputs`` ``(n, width)`` against ``labels`` (rows of ``Graph.y``), in float32.
+
+        Classes of -1 and -100, torch's own, are no label: their rows do not count.
+        """
         outputs = outputs.float()
         if self.name == "single-label":
-            return F.cross_entropy(outputs, labels, weight=self.class_weights, ignore_index=UNLABELLED)
+            known = labels.where(has_class(labels), IGNORED)
+            return F.cross_entropy(outputs, known, weight=self.class_weights, ignore_index=IGNORED)
         if self.name == "multi-label":
             return F.binary_cross_entropy_with_logits(outputs, labels.float(), pos_weight=self.class_weights)
         return F.mse_loss(outputs, labels.float().reshape(outputs.shape))
@@ -41,7 +47,7 @@ class Task:
     def mass(self, labels: Tensor) -> float:
         """What :meth:`loss` divides by, for putting chunks together: rows, or the sum of their weights."""
         if self.name == "single-label" and self.class_weights is not None:
-            return float(self.class_weights[labels[labels != UNLABELLED]].sum())
+            return float(self.class_weights[labels[has_class(labels)]].sum())
         return float(labels.shape[0])
 
     def probabilities(self, outputs: Tensor) -> Tensor:
@@ -70,7 +76,7 @@ def task_of(graph: Graph) -> Task:
 
 
 def labelled(graph: Graph, nodes: Tensor) -> Tensor:
-    """The nodes among ``nodes`` that have a label, in their order: single-label nodes with -1 are left out.
+    """The nodes among ``nodes`` that have a label, in their order: classes of -1 and -100 are none.
 
     Raises:
         DataError: a multi-label or regression row is not finite; names the first.
@@ -78,13 +84,14 @@ def labelled(graph: Graph, nodes: Tensor) -> Tensor:
     assert graph.y is not None
     labels = graph.y.index_select(0, nodes)
     if not labels.is_floating_point():
-        below = labels < UNLABELLED
+        known = has_class(labels)
+        below = known & (labels < 0)
         if bool(below.any()):
             node = int(nodes[below][0])
             raise DataError(
-                f"labels must be classes from 0, or -1 for none; y[{node}] is {int(graph.y[node])}."
+                f"labels must be classes from 0, or -1 or -100 for none; y[{node}] is {int(graph.y[node])}."
             )
-        return nodes[labels != UNLABELLED]
+        return nodes[known]
     finite = torch.isfinite(labels).reshape(nodes.numel(), -1).all(dim=1)
     if not bool(finite.all()):
         node = int(nodes[~finite][0])

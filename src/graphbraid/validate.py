@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from graphbraid.graph import Graph
 
 _SCAN = 1 << 20
+UNLABELLED = (-1, -100)
+"""Classes that say "no label": graphbraid's and torch's (``ignore_index`` of its losses)."""
 
 
 def check_shapes(graph: Graph) -> None:
@@ -157,10 +159,10 @@ def _validate_labels(graph: Graph, y: Tensor, num_classes: int | None) -> None:
     classes = not y.dtype.is_floating_point
     if classes:
         bound = num_classes if num_classes is not None else torch.iinfo(torch.int64).max
-        node = _first(y, lambda part: (part < -1) | (part >= bound))
+        node = _first(y, lambda part: ((part < 0) & has_class(part)) | (part >= bound))
         if node >= 0:
             allowed = "classes from 0" if num_classes is None else f"classes in [0, {num_classes})"
-            raise DataError(f"labels must be {allowed}, or -1 for none; y[{node}] is {int(y[node])}")
+            raise DataError(f"labels must be {allowed}, or -1 or -100 for none; y[{node}] is {int(y[node])}")
     for name, ids in graph.splits.items():
         rows = y[ids]
         bad = rows < 0 if classes else ~rows.isfinite()
@@ -173,6 +175,14 @@ def _validate_labels(graph: Graph, y: Tensor, num_classes: int | None) -> None:
             f"every node of a split needs a label; {name}[{position}] is node {int(ids[position])}, "
             f"whose label is {value}. Leave unlabelled nodes out of the split"
         )
+
+
+def has_class(labels: Tensor) -> Tensor:
+    """Which of integer ``labels`` are classes and not :data:`UNLABELLED`; bool, of their shape."""
+    known = labels != UNLABELLED[0]
+    for none in UNLABELLED[1:]:
+        known &= labels != none
+    return known
 
 
 def _check_label_shape(y: Tensor, num_nodes: int) -> None:

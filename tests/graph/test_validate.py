@@ -110,8 +110,20 @@ def test_edge_cases_are_sound(case):
 def test_classes_can_be_bounded():
     graph = Graph(**sound())
     graph.validate(num_classes=3)
-    with pytest.raises(DataError, match=r"labels must be classes in \[0, 2\), or -1 for none; y\[3\] is 2"):
+    message = r"labels must be classes in \[0, 2\), or -1 or -100 for none; y\[3\] is 2"
+    with pytest.raises(DataError, match=message):
         graph.validate(num_classes=2)
+
+
+def test_torchs_mark_of_no_class_is_none():
+    y = Graph(**sound()).y.clone()
+    y[-1] = -100  # of a node in no split
+    graph = Graph(**{**sound(), "y": y, "splits": {}})
+    assert graph.validate() is graph
+    assert graph.replace(y=torch.full_like(y, -100)).num_classes == 0
+    y[-1] = -99
+    with pytest.raises(DataError, match=r"or -1 or -100 for none; .* is -99"):
+        graph.replace(y=y).validate()
 
 
 def test_negative_weights_can_be_allowed():

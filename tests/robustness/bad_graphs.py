@@ -287,12 +287,17 @@ def no_features(w: Workplace):
     return w.train(w.npz(x=None))
 
 
-@command(SPLITS, "training nodes that all lack a label", 3, "no node has a label (all are -1)")
+@command(SPLITS, "training nodes that all lack a label", 3, "no node has a label (all are -1 or -100)")
 def unlabelled(w: Workplace):
     return w.train(w.npz(y=np.full(90, -1)))
 
 
-@command(SPLITS, "a class below -1", 3, "labels must be classes from 0, or -1 for none; y[7] is -5")
+@command(
+    SPLITS,
+    "a class below 0 that is no mark",
+    3,
+    "labels must be classes from 0, or -1 or -100 for none; y[7] is -5",
+)
 def class_below_range(w: Workplace):
     y = arrays()["y"]
     y[7] = -5

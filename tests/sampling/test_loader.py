@@ -148,7 +148,9 @@ def test_features_of_every_kind_are_gathered(features):
 
 def test_features_may_be_left_for_later():
     graph = make_graph()
-    eager, lazy = (next(iter(NeighborLoader(graph, [3], batch_size=9, gather=g))) for g in (True, False))
+    eager, lazy = (
+        next(iter(NeighborLoader(graph, [3], batch_size=9, gather=g, seed=0))) for g in (True, False)
+    )
     assert torch.equal(eager.x, lazy.x)
 
 
@@ -182,6 +184,29 @@ def test_epochs_advance_and_differ():
     assert loader.epoch == 2
     assert first != second
     assert digest(loader.batches(0)) == first
+
+
+def test_torchs_generator_governs_a_seed_that_was_not_given():
+    graph = make_graph()
+
+    def loaders():
+        return [NeighborLoader(graph, [4], batch_size=100, shuffle=True) for _ in range(2)]
+
+    torch.manual_seed(11)
+    first, second = loaders()
+    torch.manual_seed(11)
+    again, _ = loaders()
+    assert first.seed == again.seed != second.seed  # a loader per epoch trains on other batches each time
+    assert digest(first.batches(0)) == digest(again.batches(0)) != digest(second.batches(0))
+    given = NeighborLoader(graph, [4], batch_size=100, shuffle=True, seed=first.seed)
+    assert digest(given.batches(0)) == digest(first.batches(0))
+
+
+def test_a_given_seed_takes_nothing_from_torchs_generator():
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    list(NeighborLoader(make_graph(), [4], batch_size=400, shuffle=True, seed=0))
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_batches_that_are_kept_are_not_overwritten():
@@ -248,7 +273,7 @@ def test_seeds_by_mask_ids_split_and_all():
     mask = torch.zeros(NUM_NODES, dtype=torch.bool)
     mask[graph.splits["train"]] = True
     by_mask, by_ids, by_name = (
-        NeighborLoader(graph, [3], input_nodes=nodes, batch_size=30)
+        NeighborLoader(graph, [3], input_nodes=nodes, batch_size=30, seed=5)
         for nodes in (mask, graph.splits["train"], "train")
     )
     assert digest(by_mask.batches(0)) == digest(by_ids.batches(0)) == digest(by_name.batches(0))

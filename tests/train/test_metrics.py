@@ -96,10 +96,28 @@ def test_weights_that_do_not_fit_are_refused(task: str, weights: object, message
         with_class_weights(Task(name=task, width=3), weights, torch.zeros(4))  # type: ignore[arg-type]
 
 
-def test_unlabelled_nodes_have_no_part_in_the_loss() -> None:
-    outputs, labels = torch.randn(6, 3), torch.tensor([0, -1, 2, 1, -1, 0])
-    task = Task(name="single-label", width=3)
-    assert torch.equal(task.loss(outputs, labels), task.loss(outputs[labels >= 0], labels[labels >= 0]))
+@pytest.mark.parametrize("none", [-1, -100])
+def test_unlabelled_nodes_have_no_part_in_the_loss(none: int) -> None:
+    outputs, labels = torch.randn(6, 3), torch.tensor([0, none, 2, 1, none, 0])
+    known = labels >= 0
+    for weights in (None, torch.tensor([0.5, 1.0, 2.0])):
+        task = Task(name="single-label", width=3, class_weights=weights)
+        torch.testing.assert_close(task.loss(outputs, labels), task.loss(outputs[known], labels[known]))
+        if weights is not None:
+            assert task.mass(labels) == task.mass(labels[known])
+
+
+@pytest.mark.parametrize("none", [-1, -100])
+def test_unlabelled_nodes_are_left_out_of_a_split(none: int) -> None:
+    graph = community_graph(60)
+    assert graph.y is not None
+    y = graph.y.clone()
+    y[::3] = none
+    kept = labelled(graph.replace(y=y), torch.arange(60))
+    assert torch.equal(kept, (torch.arange(60) % 3 > 0).nonzero().flatten())
+    y[5] = -7
+    with pytest.raises(DataError, match=r"-1 or -100 for none; y\[5\] is -7"):
+        labelled(graph.replace(y=y), torch.arange(60))
 
 
 def test_target_that_is_not_finite_is_named() -> None:

@@ -76,7 +76,7 @@ def check_predictable(graph: Graph, settings: RunSettings) -> None:
 def _check_classes(graph: Graph, data: str) -> None:
     """A model has an output per class: labels such as years or codes would make a huge one."""
     if graph.num_classes == 0:
-        raise DataError(f"{data}: no node has a label (all are -1); training needs some")
+        raise DataError(f"{data}: no node has a label (all are -1 or -100); training needs some")
     if graph.num_classes == 1:
         raise DataError(f"{data}: all labels are class 0; training needs at least two classes")
     if graph.num_classes > max(_ALWAYS_FINE, graph.num_nodes):

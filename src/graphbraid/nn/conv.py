@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import DataError
+from graphbraid.nn.adjacency import as_csc
 from graphbraid.sparse_features import SparseFeatures
 from graphbraid.topology import Csc
 
@@ -16,7 +17,7 @@ Features = Tensor | SparseFeatures
 
 
 class Conv(nn.Module, ABC):
-    """Base of the layers: ``conv(x, csc)`` maps ``num_src`` rows to ``num_dst`` rows.
+    """Base of the layers: ``conv(x, edge_index)`` maps ``num_src`` rows to ``num_dst`` rows.
 
     A block's destinations are a prefix of its sources, so a layer computes only the rows that the next one
     reads. Subclasses give :meth:`combine`; the bias is added after it, so that a model can fuse bias,
@@ -29,17 +30,18 @@ class Conv(nn.Module, ABC):
     in_channels: int
     out_channels: int
 
-    def forward(self, x: Features, csc: Csc) -> Tensor:
+    def forward(self, x: Features, edge_index: Csc | Tensor) -> Tensor:
         """Apply the layer.
 
         Args:
             x: ``(num_src, in_channels)`` dense rows, or sparse features.
-            csc: a whole graph, or one layer's block.
+            edge_index: a whole graph or one layer's block, or PyG's ``(2, num_edges)`` integer tensor over
+                the rows of ``x``.
 
         Raises:
-            DataError: ``x`` does not fit the graph or the layer.
+            DataError: ``x`` does not fit the graph or the layer, or the edges are none.
         """
-        out = self.combine(x, csc)
+        out = self.combine(x, as_csc(edge_index, x.shape[0]))
         return out if self.bias is None else out + self.bias
 
     @abstractmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from graphbraid.errors import DataError
 from graphbraid.nn.conv import Conv, Features, dense
 from graphbraid.ops import Aggregation, aggregate
 from graphbraid.topology import Csc
@@ -46,6 +47,8 @@ class GINConv(Conv):
 
     def combine(self, x: Features, csc: Csc) -> Tensor:
         """The whole layer."""
+        if x.shape[0] != csc.num_src:
+            raise DataError(f"GINConv needs x with {csc.num_src} rows, one per source node; got {x.shape[0]}")
         rows = dense(x)
         if self.eps.requires_grad:
             total = aggregate(Aggregation(csc=csc), rows, wide=True) + (1 + self.eps) * rows[: csc.num_dst]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.nn.adjacency import as_csc
 from graphbraid.nn.conv import Conv, Features
 from graphbraid.nn.gat import AttentionConv, GATConv, GATv2Conv
 from graphbraid.nn.gcn import GCNConv
@@ -21,6 +21,8 @@ from graphbraid.ops.epilogue import ACTIVATIONS
 from graphbraid.sparse_features import SparseFeatures
 from graphbraid.topology import Csc
 
+Adjacency = Csc | list[Csc] | tuple[Csc, ...] | Tensor
+"""What a model takes as edges: of the whole graph, a block per layer, or PyG's ``edge_index``."""
 NORMS = {None: None, "none": None, "batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
 
 
@@ -95,21 +97,21 @@ class GraphModel(nn.Module, ABC):
         for module in (*self.convs, *(self.norms or ())):
             module.reset_parameters()
 
-    def forward(self, x: Features, adjs: Csc | Sequence[Csc]) -> Tensor:
+    def forward(self, x: Features, edge_index: Adjacency) -> Tensor:
         """Run all layers.
 
         Args:
             x: ``(num_src, in_channels)`` features of the first block's sources, or of all nodes.
-            adjs: one :class:`~graphbraid.topology.Csc` of the whole graph, or ``num_layers`` blocks,
-                outermost first.
+            edge_index: one :class:`~graphbraid.topology.Csc` of the whole graph, ``num_layers`` blocks,
+                outermost first, or PyG's ``(2, num_edges)`` integer tensor over the rows of ``x``.
 
         Returns:
             ``(num_dst, out_channels)``: a row for each node, or for each destination of the last block.
 
         Raises:
-            DataError: ``x`` or the number of blocks does not fit.
+            DataError: ``x``, an id or the number of blocks does not fit.
         """
-        blocks = self._blocks(adjs)
+        blocks = self._blocks(edge_index, x.shape[0])
         x = self.drop_input(x)
         for i, csc in enumerate(blocks):
             x = self.forward_layer(i, x, csc)
@@ -139,13 +141,14 @@ class GraphModel(nn.Module, ABC):
             out, bias, inplace = self.norms[i](out if bias is None else out + bias), None, True
         return bias_act_dropout(out, bias, self.act, self.dropout if self.training else 0.0, inplace=inplace)
 
-    def _blocks(self, adjs: Csc | Sequence[Csc]) -> list[Csc]:
-        if isinstance(adjs, Csc):
-            return [adjs] * self.num_layers
-        if len(adjs) != self.num_layers:
+    def _blocks(self, adjs: Adjacency, num_nodes: int) -> list[Csc]:
+        if not isinstance(adjs, list | tuple):
+            return [as_csc(adjs, num_nodes)] * self.num_layers
+        if len(adjs) != self.num_layers or not all(isinstance(adj, Csc) for adj in adjs):
             raise DataError(
                 f"a model of {self.num_layers} layers needs {self.num_layers} blocks, outermost first; "
-                f"got {len(adjs)}. Sample as many hops as the model has layers."
+                f"got {len(adjs)} of {sorted({type(adj).__name__ for adj in adjs})}. Sample as many hops as "
+                "the model has layers."
             )
         return list(adjs)
 
@@ -254,14 +257,13 @@ class MLP(GraphModel):
         """A linear layer."""
         return Linear(in_channels, out_channels, bias=bias)
 
-    def forward(self, x: Features, adjs: Csc | Sequence[Csc] | None = None) -> Tensor:
+    def forward(self, x: Features, edge_index: Adjacency | None = None) -> Tensor:
         """Run all layers on the rows of the last block's destinations (all rows without blocks)."""
-        if isinstance(x, SparseFeatures):
-            x = self.drop_input(x)
-        elif adjs is not None and not isinstance(adjs, Csc):
-            x = self.drop_input(x[: adjs[-1].num_dst])
-        else:
-            x = self.drop_input(x)
+        if isinstance(edge_index, Tensor):
+            as_csc(edge_index, x.shape[0])  # looked at as the other models do, though its edges mean nothing
+        elif isinstance(edge_index, list | tuple) and not isinstance(x, SparseFeatures):
+            x = x[: edge_index[-1].num_dst]
+        x = self.drop_input(x)
         for i in range(self.num_layers):
             x = self.forward_layer(i, x, None)
         assert isinstance(x, Tensor)

@@ -216,7 +216,7 @@ def _expansion(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> Itera
     while start < nodes.numel():
         part = nodes[start : start + size]
         with NeighborLoader(
-            runner.graph, [-1] * hops, batch_size=part.numel(), input_nodes=part, return_edge_id=False
+            runner.graph, [-1] * hops, batch_size=part.numel(), input_nodes=part, seed=0, return_edge_id=False
         ) as loader:
             batch = next(iter(loader))
         needed = _batch_bytes(runner, batch.num_nodes, batch.num_edges)

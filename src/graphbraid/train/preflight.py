@@ -23,7 +23,9 @@ def split_nodes(graph: Graph, split: str) -> Tensor:
     nodes = graph.split(split)
     kept = labelled(graph, nodes)
     if kept.numel() == 0:
-        raise DataError(f"none of the {nodes.numel()} nodes of the split {split!r} has a label (all are -1).")
+        raise DataError(
+            f"none of the {nodes.numel()} nodes of the split {split!r} has a label (all are -1 or -100)."
+        )
     return kept
 
 
