@@ -58,7 +58,7 @@ def test_a_killed_writer_leaves_the_old_file_and_the_next_write_cleans_up(tmp_pa
         assert child.stdout.readline() == "writing\n"
         (temp,) = tmp_path.glob(".f.*.tmp")
         os.utime(temp, (0, 0))
-        files._remove_stale(path)
+        files.remove_stale(path)
         assert temp.exists(), "the writer lives: its temporary must stay"
         child.send_signal(signal.SIGKILL)
     assert path.read_text() == "old"
@@ -69,7 +69,7 @@ def test_a_killed_writer_leaves_the_old_file_and_the_next_write_cleans_up(tmp_pa
 
 
 def test_young_temporaries_of_others_stay(tmp_path):
-    other = tmp_path / ".f.abc.tmp"
+    other = tmp_path / ".f.0123456789ab.tmp"
     other.write_text("being written")
     with atomic_write(tmp_path / "f") as temp:
         temp.write_text("x")
@@ -77,7 +77,7 @@ def test_young_temporaries_of_others_stay(tmp_path):
 
 
 def test_stale_names_are_matched_literally(tmp_path):
-    other = tmp_path / ".fx.abc.tmp"
+    other = tmp_path / ".fx.0123456789ab.tmp"
     other.write_text("")
     os.utime(other, (0, 0))
     with atomic_write(tmp_path / "f[x]*") as temp:
@@ -213,8 +213,8 @@ def test_format_bytes(num_bytes, text):
 
 
 def test_stale_age_is_measured_from_now(tmp_path):
-    temp = tmp_path / ".f.abc.tmp"
+    temp = tmp_path / ".f.0123456789ab.tmp"
     temp.mkdir()
     os.utime(temp, (time.time() - 2 * files._STALE_AFTER_SECONDS,) * 2)
-    files._remove_stale(tmp_path / "f")
+    files.remove_stale(tmp_path / "f")
     assert not temp.exists()

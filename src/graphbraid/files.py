@@ -2,7 +2,7 @@
 
 A process killed while writing leaves the old file as it was, and at worst a hidden temporary ``.NAME.*.tmp``
 beside it, which the next write of the same file removes: a living writer holds a lock on its temporary, a
-dead one cannot.
+dead one cannot. A link stays a link: the file it leads to is the one that is replaced, and keeps its mode.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 import shutil
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -28,6 +30,7 @@ _TOO_LARGE = (errno.EFBIG,)
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _BROKEN_DEVICE = (errno.EIO, errno.ENXIO, errno.ESTALE)
 _TORCH_WRITE_FAILED = ("inline_container.cc", "iostream error", "PytorchStreamWriter")
+_TOKEN_BYTES = 6  # of the random part of a temporary's name
 _STALE_AFTER_SECONDS = 60.0  # a younger temporary may belong to a writer that has not locked it yet
 
 
@@ -36,15 +39,16 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Write a file in one step: open a temporary, fill it, rename it.
 
     The body fills the temporary file it is given, which lies in the same folder (made if missing). When the
-    body ends it is flushed to the disk and renamed to ``path``, replacing an earlier file; when the body
-    raises, it is removed and ``path`` stays as it was.
+    body ends it is flushed to the disk and renamed to ``path``, replacing an earlier file, whose mode it
+    takes; when the body raises, it is removed and ``path`` stays as it was. Where ``path`` is a link, all
+    this happens to the file it leads to.
 
     Raises:
-        ResourceError: The folder cannot be written, ``path`` is a folder, or the disk is full.
+        ResourceError: The folder cannot be written, ``path`` is a folder, a device or a pipe, or the disk is
+            full.
     """
-    target = Path(path)
-    if target.is_dir():
-        raise ResourceError(f"cannot write the file {target}: a folder has that name; choose another name")
+    target = _real(path)
+    mode = _mode_of_file(target)
     temp = _temporary_beside(target)
     with _cannot_write(target):
         descriptor = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
@@ -52,6 +56,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         _lock(descriptor)
         with _resource_errors(target):
             yield temp
+            _keep_mode(temp, mode)
             _sync(temp)
             temp.replace(target)
     finally:
@@ -69,14 +74,16 @@ def atomic_directory(path: str | os.PathLike[str], *, if_exists: IfExists = "err
         if_exists: What to do when ``path`` exists: ``"error"`` refuses before anything is written, and also
             where another process was faster; ``"keep"`` leaves the other's; ``"replace"`` moves the old one
             aside, renames and deletes it (a kill between the two renames leaves the old one as
-            ``.NAME.*.old``).
+            ``.NAME.*.old``). The new one takes the old one's mode; where ``path`` is a link, all this happens
+            to the folder it leads to.
 
     Raises:
         ResourceError: The place cannot be written, exists (with ``"error"``), or the disk is full.
     """
-    target = Path(path)
+    target = _real(path)
     if if_exists == "error" and target.exists():
         raise _exists(target)
+    mode = stat.S_IMODE(target.stat().st_mode) if target.is_dir() else None
     temp = _temporary_beside(target)
     with _cannot_write(target):
         temp.mkdir()
@@ -88,6 +95,7 @@ def atomic_directory(path: str | os.PathLike[str], *, if_exists: IfExists = "err
             for file in sorted(temp.rglob("*")):
                 if file.is_file():
                     _sync(file)
+            _keep_mode(temp, mode)
             _sync_folder(temp)
             _rename_folder(temp, target, if_exists)
     finally:
@@ -174,30 +182,70 @@ def _cannot_write(target: Path) -> Iterator[None]:
         raise ResourceError(f"cannot write {target}: {why}; choose a place you can write to") from error
 
 
+def _real(path: str | os.PathLike[str]) -> Path:
+    """The place that links lead to, so that a rename replaces what stands there and not the link.
+
+    Raises:
+        ResourceError: links lead in a circle.
+    """
+    target = Path(path)
+    if not os.path.lexists(target) or not target.is_symlink():
+        return target
+    with _cannot_write(target):
+        return Path(os.path.realpath(target))
+
+
+def _mode_of_file(target: Path) -> int | None:
+    """The mode of the file that will be replaced; None where there is none."""
+    with _cannot_write(target):
+        try:
+            found = target.lstat().st_mode
+        except FileNotFoundError:
+            return None
+    if stat.S_ISREG(found):
+        return stat.S_IMODE(found)
+    what = {stat.S_IFDIR: "a folder has that name", stat.S_IFLNK: "its links lead in a circle"}.get(
+        stat.S_IFMT(found), "that is a device or a pipe"
+    )
+    raise ResourceError(f"cannot write the file {target}: {what}; choose another name")
+
+
+def _keep_mode(temp: Path, mode: int | None) -> None:
+    if mode is not None:
+        temp.chmod(mode)
+
+
 def _temporary_beside(target: Path) -> Path:
     with _cannot_write(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-    _remove_stale(target)
-    return target.parent / f".{target.name}.{secrets.token_hex(6)}.tmp"
+    remove_stale(target)
+    return target.parent / f".{target.name}.{secrets.token_hex(_TOKEN_BYTES)}.tmp"
 
 
-def _remove_stale(target: Path) -> None:
-    """Remove temporaries of ``target`` whose writer was killed."""
-    for temp in target.parent.glob(f".{_glob_escape(target.name)}.*.tmp"):
+def remove_stale(path: str | os.PathLike[str], *, after_seconds: float = _STALE_AFTER_SECONDS) -> None:
+    """Remove temporaries of ``path`` whose writer was killed; nobody else's, and no living writer's.
+
+    Args:
+        path: what :func:`atomic_write` or :func:`atomic_directory` was writing.
+        after_seconds: a younger temporary stays, as its writer may not have locked it yet; 0 where the caller
+            knows that there is no other writer.
+    """
+    target = _real(path)
+    ours = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{{2 * _TOKEN_BYTES}}}\.tmp")
+    try:
+        found = [entry for entry in target.parent.iterdir() if ours.fullmatch(entry.name)]
+    except OSError:
+        return
+    for temp in found:
         with contextlib.suppress(OSError):
-            if time.time() - temp.stat().st_mtime < _STALE_AFTER_SECONDS:
+            if temp.is_symlink() or time.time() - temp.stat().st_mtime < after_seconds:
                 continue
-            descriptor = os.open(temp, os.O_RDONLY)
+            descriptor = os.open(temp, os.O_RDONLY | os.O_NONBLOCK)
             try:
-                if not _lock(descriptor):
-                    continue
-                shutil.rmtree(temp) if temp.is_dir() else temp.unlink()
+                if _lock(descriptor):
+                    shutil.rmtree(temp) if temp.is_dir() else temp.unlink()
             finally:
                 os.close(descriptor)
-
-
-def _glob_escape(name: str) -> str:
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
 def _lock(descriptor: int) -> bool:

@@ -128,6 +128,31 @@ def folder_holds_run(w: Workplace):
     return "train", "--data", w.npz(), "--out", w.run(), "--quiet"
 
 
+@command(
+    RUNS,
+    "a folder that is not empty and holds no run",
+    2,
+    "is not empty and no run of graphbraid (it holds 'thesis.txt')",
+    "choose a new or empty folder",
+)
+def folder_of_the_users(w: Workplace):
+    w.path("out").mkdir()
+    w.file("out/thesis.txt", "years of work")
+    return w.train(None, "--overwrite")
+
+
+@command(
+    RUNS, "trust in a file that may come from elsewhere", 2, "run.yaml:1", "command line only", "--trust"
+)
+def trust_in_a_file(w: Workplace):
+    return w.config("trust_checkpoint: true\n")
+
+
+@command(RUNS, "a folder without a name", 2, "--out", "a file or folder must be named")
+def nameless_folder(w: Workplace):
+    return "train", "--out", ""
+
+
 @command(RUNS, "a folder in which another process trains", 4, "is in use by another run")
 def folder_in_use(w: Workplace):
     import fcntl

@@ -10,6 +10,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -31,6 +32,17 @@ JsonOption = Annotated[
 DebugOption = Annotated[
     bool, typer.Option("--debug", envvar=DEBUG_VARIABLE, help="Show the whole traceback of an error.")
 ]
+
+
+def path_given(text: str) -> Path:
+    """A path as an option gives it: ``Path("")`` would be the folder one stands in, which nobody means.
+
+    Raises:
+        BadParameter: the text is empty.
+    """
+    if not text.strip():
+        raise typer.BadParameter("a file or folder must be named; got an empty text")
+    return Path(text)
 
 
 def err_console() -> Console:

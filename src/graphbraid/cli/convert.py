@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphbraid.cli.common import DebugOption, JsonOption, err_console, guarded, print_json
+from graphbraid.cli.common import DebugOption, JsonOption, err_console, guarded, path_given, print_json
 from graphbraid.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,9 +43,18 @@ def convert(
             help="An edge table (CSV, Parquet), an .npz file, an OGB or store folder, or a name.",
         ),
     ],
-    destination_path: Annotated[Path, typer.Argument(metavar="STORE", help="Folder of the store to make.")],
+    destination_path: Annotated[
+        Path, typer.Argument(metavar="STORE", help="Folder of the store to make.", parser=path_given)
+    ],
     nodes: Annotated[
-        Path | None, _option("--nodes", _TABLE, "Table with a row per node: features, label, split.")
+        Path | None,
+        typer.Option(
+            help="Table with a row per node: features, label, split.",
+            rich_help_panel=_TABLE,
+            metavar="FILE",
+            show_default=False,
+            parser=path_given,
+        ),
     ] = None,
     source: Annotated[
         str | None, _option("--source", _TABLE, "Column of the sources. (default: source)")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphbraid.cli.common import DebugOption, JsonOption, guarded, out_console, print_json
+from graphbraid.cli.common import DebugOption, JsonOption, guarded, out_console, path_given, print_json
 
 if TYPE_CHECKING:
     from graphbraid.collective import Plan, Profile
@@ -19,12 +19,14 @@ def _option(flags: str, text: str, metavar: str | None = None) -> Any:
     return typer.Option(*flags.split(), help=text, metavar=metavar, show_default=False)
 
 
+def _path(flags: str, text: str, metavar: str) -> Any:
+    return typer.Option(*flags.split(), help=text, metavar=metavar, show_default=False, parser=path_given)
+
+
 @guarded
 def plan(
     *,
-    config: Annotated[
-        Path | None, _option("--config -c", "Read options from this YAML file.", "FILE")
-    ] = None,
+    config: Annotated[Path | None, _path("--config -c", "Read options from this YAML file.", "FILE")] = None,
     data: Annotated[
         str | None, _option("--data -d", "An embedded dataset's name, an .npz file, a store's or OGB folder.")
     ] = None,
@@ -42,18 +44,16 @@ def plan(
     ] = None,
     profile: Annotated[
         Path | None,
-        _option("--profile", "Plan from this profile, as --save-profile wrote it; measures nothing.", "FILE"),
+        _path("--profile", "Plan from this profile, as --save-profile wrote it; measures nothing.", "FILE"),
     ] = None,
     batches: Annotated[
         int | None, _option("--batches", "Mini-batches of an epoch, with --profile. (default: 500)")
     ] = None,
     hardware: Annotated[
-        Path | None, _option("--hardware", "Plan for the machine this file describes.", "FILE")
+        Path | None, _path("--hardware", "Plan for the machine this file describes.", "FILE")
     ] = None,
-    out: Annotated[Path | None, _option("--out -o", "Write the plan, for train --plan.", "FILE")] = None,
-    save_profile: Annotated[
-        Path | None, _option("--save-profile", "Write the measured times.", "FILE")
-    ] = None,
+    out: Annotated[Path | None, _path("--out -o", "Write the plan, for train --plan.", "FILE")] = None,
+    save_profile: Annotated[Path | None, _path("--save-profile", "Write the measured times.", "FILE")] = None,
     json_output: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphbraid.cli.common import DebugOption, JsonOption, err_console, guarded, print_json
+from graphbraid.cli.common import DebugOption, JsonOption, err_console, guarded, path_given, print_json
 from graphbraid.errors import ConfigError, DataError, MissingPackageError
 
 if TYPE_CHECKING:
@@ -29,15 +29,24 @@ _ABOUT_FILES = frozenset({"checkpoint_every_steps", "tensorboard"})  # options o
 def predict(
     *,
     run: Annotated[
-        Path, typer.Option("--run", "-r", help="Folder of a run of graphbraid train.", metavar="DIR")
+        Path,
+        typer.Option(
+            "--run", "-r", help="Folder of a run of graphbraid train.", metavar="DIR", parser=path_given
+        ),
     ],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="File to write: .csv, .npz or .parquet.", metavar="FILE")
+        Path,
+        typer.Option(
+            "--out", "-o", help="File to write: .csv, .npz or .parquet.", metavar="FILE", parser=path_given
+        ),
     ],
     nodes: Annotated[
         Path | None,
         typer.Option(
-            "--nodes", help="Node ids to predict: a text file with one a line, or .npy. (default: all)"
+            "--nodes",
+            help="Node ids to predict: a text file with one a line, or .npy. (default: all)",
+            metavar="FILE",
+            parser=path_given,
         ),
     ] = None,
     split: Annotated[
@@ -54,6 +63,13 @@ def predict(
     ] = False,
     sampled: Annotated[
         bool, typer.Option("--sampled", help="Use sampled neighbourhoods instead of all neighbours.")
+    ] = False,
+    trust_checkpoint: Annotated[
+        bool,
+        typer.Option(
+            "--trust-checkpoint",
+            help="Also load a checkpoint with Python objects, which can run any code: only files you wrote.",
+        ),
     ] = False,
     json_output: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001
@@ -79,6 +95,7 @@ def predict(
         split=split,
         mode="sampled" if sampled else "exact",
         scores=scores,
+        trust=trust_checkpoint,
     )
     write(out, table)
     summary |= {"out": str(out), "columns": list(table)}
@@ -99,6 +116,7 @@ def _predict(
     split: str | None,
     mode: Any,
     scores: bool,
+    trust: bool,
 ) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
     import torch
 
@@ -111,7 +129,7 @@ def _predict(
     if split is None:  # other data may have no labels to split by
         saved |= {"split_seed": None}
     kept = {name: value for name, value in saved.items() if name not in _ABOUT_FILES}
-    run = resolve({"data": data}, saved=kept)
+    run = resolve({"data": data, "trust_checkpoint": trust}, saved=kept)
     graph = _load_graph(run.settings, moved=data is None)
     check_predictable(graph, run.settings)
     weights = _checkpoint_path(run_dir, checkpoint)

@@ -110,7 +110,10 @@ _SHOWN = (
     "out_dir",
 )
 _SAMPLING_ONLY = frozenset({"fanouts", "batch_size", "layout", "workers"})
-_NOT_KEPT = frozenset({"out_dir", "resume", "overwrite"})  # of one call, not of the run
+_NOT_KEPT = frozenset({"out_dir", "resume", "overwrite", "trace", "trust_checkpoint"})
+"""Of one call, not of the run: no folder may say what of the user's is written, or that it be trusted."""
+_CALLER_ONLY = frozenset({"trust_checkpoint"})
+"""Only the command line says this: a file, which may come from elsewhere, does not."""
 
 
 def option_names() -> list[str]:
@@ -147,6 +150,11 @@ def resolve(
     for name, entry in (file or {}).items():
         if name not in known:
             raise ConfigError(f"{entry.where}: {_unknown(name, known)}")
+        if name in _CALLER_ONLY:
+            flag = "--" + name.replace("_", "-")
+            raise ConfigError(
+                f"{entry.where}: {name} is taken from the command line only, never from a file: {flag}"
+            )
         values[name], sources[name] = entry.value, entry.where
     for name, value in command_line.items():
         if value is None:

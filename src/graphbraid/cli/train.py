@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphbraid.cli.common import INTERRUPTED, DebugOption, JsonOption, err_console, guarded, print_json
+from graphbraid.cli.common import (
+    INTERRUPTED,
+    DebugOption,
+    JsonOption,
+    err_console,
+    guarded,
+    path_given,
+    print_json,
+)
 from graphbraid.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,11 +32,22 @@ def _option(flags: str, panel: str, text: str, metavar: str | None = None) -> An
     return typer.Option(*flags.split(), help=text, rich_help_panel=panel, metavar=metavar, show_default=False)
 
 
+def _path(flags: str, panel: str, text: str, metavar: str) -> Any:
+    return typer.Option(
+        *flags.split(),
+        help=text,
+        rich_help_panel=panel,
+        metavar=metavar,
+        show_default=False,
+        parser=path_given,
+    )
+
+
 @guarded
 def train(
     *,
     config: Annotated[
-        Path | None, _option("--config -c", _RUN, "Read options from this YAML file.", "FILE")
+        Path | None, _path("--config -c", _RUN, "Read options from this YAML file.", "FILE")
     ] = None,
     data: Annotated[
         str | None,
@@ -121,7 +140,7 @@ def train(
     ] = None,
     out_dir: Annotated[
         Path | None,
-        _option("--out -o", _RUN, "Folder of the run's files. (default: a new one in runs/)", "DIR"),
+        _path("--out -o", _RUN, "Folder of the run's files. (default: a new one in runs/)", "DIR"),
     ] = None,
     resume: Annotated[
         bool | None,
@@ -131,12 +150,20 @@ def train(
     checkpoint_every_steps: Annotated[
         int | None, _option("--checkpoint-every-steps", _RUN, "Also save within epochs.")
     ] = None,
+    trust_checkpoint: Annotated[
+        bool | None,
+        _option(
+            "--trust-checkpoint",
+            _RUN,
+            "Also load checkpoints with Python objects, which can run any code: only files you wrote.",
+        ),
+    ] = None,
     tensorboard: Annotated[
         bool | None, _option("--tensorboard", _RUN, "Also write TensorBoard events.")
     ] = None,
     trace: Annotated[
         Path | None,
-        _option("--trace", _RUN, "Write the first epoch's timeline for Perfetto, and a page.", "FILE"),
+        _path("--trace", _RUN, "Write the first epoch's timeline for Perfetto, and a page.", "FILE"),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but errors.")] = False,
     json_output: JsonOption = False,

@@ -77,7 +77,7 @@ def _load(path: Path, trust: bool) -> Any:
         raise DataError(
             f"{path} holds Python objects beside tensors and plain values (from the optimizer, scheduler or "
             f"a callback): {str(error).splitlines()[0]} If you wrote the file, load it with "
-            "trust_checkpoint=True."
+            "trust_checkpoint=True (--trust-checkpoint)."
         ) from error
     except (RuntimeError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} is damaged: {error}. Take another checkpoint.") from error

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from torch.optim import Optimizer
 
 from graphbraid.errors import ConfigError
@@ -22,6 +22,16 @@ Natural = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fanout = Annotated[int, Field(ge=-1)]
+
+
+def _named(value: Any) -> Any:
+    """Refuse names of no place: ``Path("")`` would be the folder one stands in."""
+    if isinstance(value, str) and (not value.strip() or "\0" in value):
+        raise ValueError("the name of a file or folder")
+    return value
+
+
+Place = Annotated[Path, BeforeValidator(_named)]
 
 OptimizerFactory = Callable[..., Optimizer]
 SchedulerFactory = Callable[..., Any]
@@ -95,7 +105,7 @@ class TrainConfig:
     """Seeds the batches, dropout, and the generators of torch, NumPy and Python."""
     deterministic: bool = False
     """Let torch use only deterministic algorithms; on the CPU runs repeat to the bit without it."""
-    trace: Path | None = None
+    trace: Place | None = None
     """File for the timeline of the first epoch trained, as Perfetto reads it, with an HTML page beside it;
     needs a ``plan``. None writes none."""
     threads: Positive | None = None
@@ -136,7 +146,7 @@ class TrainConfig:
     test_at_end: bool = True
     """Evaluate the test split, exactly, when :meth:`Trainer.fit` ends and the graph has one."""
 
-    out_dir: Path | None = None
+    out_dir: Place | None = None
     """Folder of the run's files; None writes nothing, so that such a run cannot be resumed."""
     resume: bool | Literal["auto"] = False
     """True continues the run in ``out_dir``; ``auto`` does so if there is one."""
@@ -217,6 +227,7 @@ def _explain(name: str, value: object, error: ValidationError) -> str:
     for item in error.errors(include_url=False):
         where = [str(part) for part in item["loc"] if isinstance(part, int)]
         text = item["msg"].removeprefix("Input should be ").removeprefix("Input is not ")
+        text = text.removeprefix("Value error, ")
         if item["type"] == "too_short":
             text = f"a list of at least {item['ctx']['min_length']}"
         needed.append(f"entry {where[0]}: {text}" if where else text)

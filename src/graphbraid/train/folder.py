@@ -1,4 +1,8 @@
-"""RunFolder: the files of one run, used by one process at a time."""
+"""RunFolder: the files of one run, used by one process at a time.
+
+A run's ``.lock`` says whose folder it is: a folder that holds anything else and no run is the user's and
+never touched. Names with a leading dot do not count, such as the remains of a killed program.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,16 @@ from types import TracebackType
 from typing import Any
 
 from graphbraid.errors import ConfigError, ResourceError
-from graphbraid.files import atomic_write
+from graphbraid.files import atomic_write, remove_stale, resource_error
 from graphbraid.train import loggers
 
 CONFIG = "config.json"
 ENVIRONMENT = "environment.json"
 RESULT = "result.json"
+LOCK = ".lock"
+_OURS = b"graphbraid run\n"
+"""Content of the lock file."""
+_PROBE = ".writable"
 
 
 class RunFolder:
@@ -33,20 +41,22 @@ class RunFolder:
         """Make the folder, lock it and remove half-written files of a killed process.
 
         Raises:
+            ConfigError: the folder is not empty and holds no run; nothing was written.
             ResourceError: it cannot be made or written, or another process is using it.
         """
+        self._refuse_the_users()
         try:
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
-            raise ResourceError(
-                f"cannot write to out_dir {self.path}: {error.strerror}; choose a folder you can write."
-            ) from error
+            raise self._cannot_write(error) from error
         try:
             self._take_lock()
+            self._refuse_the_users()  # as it may have become meanwhile
+            self._claim()
             self._check_writable()
-            for remains in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")):
-                remains.unlink()  # ours: nobody else holds the lock
+            for file in self._files():
+                remove_stale(file, after_seconds=0)  # nobody else holds the lock
         except BaseException:
             self._release()
             raise
@@ -82,15 +92,66 @@ class RunFolder:
         return False
 
     def clear(self) -> None:
-        """Remove a former run's files, the checkpoint to resume from first."""
+        """Remove a former run's files, the checkpoint to resume from first. Links stay."""
+        for file in self._files():
+            Path(os.path.realpath(file)).unlink(missing_ok=True)
+
+    def _files(self) -> tuple[Path, ...]:
         names = (CONFIG, ENVIRONMENT, RESULT, loggers.STEPS, loggers.METRICS)
-        for file in (self.last, self.best, *(self.path / name for name in names)):
-            file.unlink(missing_ok=True)
+        return (self.last, self.best, *(self.path / name for name in names))
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Write one of the small files."""
         with atomic_write(self.path / name) as temporary:
             temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+    def _refuse_the_users(self) -> None:
+        """Refuse a folder that holds something, but no run.
+
+        Raises:
+            ConfigError: it does; says what was found.
+            ResourceError: the folder cannot be read.
+        """
+        try:
+            held = sorted(entry.name for entry in self.path.iterdir() if not entry.name.startswith("."))
+        except FileNotFoundError:
+            held = []
+        except OSError as error:
+            raise self._cannot_write(error) from error
+        if not self._is_ours(empty=not held):
+            found = f"it holds {held[0]!r}" if held else f"its {LOCK} is not one of graphbraid's"
+            raise ConfigError(
+                f"out_dir {self.path} is not empty and no run of graphbraid ({found}), so nothing is written "
+                "there; choose a new or empty folder."
+            )
+
+    def _is_ours(self, *, empty: bool) -> bool:
+        lock = self.path / LOCK
+        if not lock.is_file():
+            return empty and not os.path.lexists(lock)
+        try:
+            content = lock.read_bytes()
+        except OSError as error:
+            raise self._cannot_write(error) from error
+        # Earlier versions, and a process killed right at the start, leave an empty lock.
+        return content == _OURS or (content == b"" and (empty or self.last.is_file() or self._is_begun()))
+
+    def _is_begun(self) -> bool:
+        """Whether all there is are the folders that a run begins with."""
+        return {e.name for e in self.path.iterdir() if not e.name.startswith(".")} == {"checkpoints"}
+
+    def _claim(self) -> None:
+        try:
+            self.checkpoints.mkdir(exist_ok=True)
+            assert self._lock is not None
+            os.pwrite(self._lock, _OURS, 0)
+        except OSError as error:
+            raise self._cannot_write(error) from error
+
+    def _cannot_write(self, error: OSError) -> ResourceError:
+        return resource_error(error, self.path) or ResourceError(
+            f"cannot write to out_dir {self.path}: {error.strerror}; choose a folder you can write."
+        )
 
     def _take_lock(self) -> None:
         if sys.platform == "win32" or self._lock is None:
@@ -99,16 +160,22 @@ class RunFolder:
 
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             raise ResourceError(
                 f"out_dir {self.path} is in use by another run; wait for it or choose another folder."
+            ) from error
+        except OSError as error:
+            raise ResourceError(
+                f"cannot lock out_dir {self.path} ({error.strerror}), and two runs at once would mix; choose "
+                "a folder on another disk."
             ) from error
 
     def _check_writable(self) -> None:
         for folder in (self.path, self.checkpoints):
-            with atomic_write(folder / ".writable") as temporary:
+            remove_stale(folder / _PROBE, after_seconds=0)
+            with atomic_write(folder / _PROBE) as temporary:
                 temporary.write_bytes(b"ok")
-            (folder / ".writable").unlink()
+            (folder / _PROBE).unlink()
 
     def _release(self) -> None:
         if self._lock is not None:

@@ -1,0 +1,225 @@
+"""Run folders from elsewhere run no code and do not say what is written; the user's own files stay."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.robustness.workplace import QUICK, graph
+from typer.testing import CliRunner
+
+from graphbraid import nn
+from graphbraid.cli.main import app
+from graphbraid.datasets import save_store
+from graphbraid.errors import ConfigError, ResourceError
+from graphbraid.train import Trainer, checkpoint
+from graphbraid.train.folder import RunFolder
+
+
+class Exploit:
+    """Unpickling this makes a folder."""
+
+    def __init__(self, made: Path) -> None:
+        self.made = made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.made),)
+
+
+def command(*arguments: object) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    save_store(graph(), folder / "store")
+    done = command("train", "--data", folder / "store", "--out", folder / "run", *QUICK)
+    assert done.exit_code == 0, done.stderr
+    return folder / "run"
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A copy of a finished run."""
+    import shutil
+
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def plant(run: Path, made: Path) -> None:
+    """Make ``run`` what somebody would send who wants his code run: it says to trust exploits."""
+    config = json.loads((run / "config.json").read_text())
+    for options in (config["train"], config["info"]["settings"]):
+        options["trust_checkpoint"] = True
+    config.pop("checksum", None)
+    (run / "config.json").write_text(json.dumps(config))
+    for name in ("best.pt", "last.pt"):
+        contents = checkpoint.read(run / "checkpoints" / name)
+        contents.pop("format")
+        checkpoint.write(run / "checkpoints" / name, contents | {"info": {"x": Exploit(made)}})
+
+
+@pytest.mark.parametrize("what", ["predict", "resume", "yaml"])
+def test_a_run_from_elsewhere_runs_no_code(run: Path, tmp_path: Path, what: str) -> None:
+    made = tmp_path / "made by the exploit"
+    plant(run, made)
+    (tmp_path / "run.yaml").write_text("trust_checkpoint: true\nepochs: 2\n")
+    commands = {
+        "predict": ("predict", "--run", run, "--out", tmp_path / "p.csv"),
+        "resume": ("train", "--resume", "--out", run, "--epochs", 2, "--quiet"),
+        "yaml": ("train", "--resume", "--out", run, "--config", tmp_path / "run.yaml", "--quiet"),
+    }
+    done = command(*commands[what])
+    assert not made.exists()
+    assert done.exit_code == (2 if what == "yaml" else 3), done.stderr
+    assert "--trust-checkpoint" in done.stderr
+
+
+def test_the_caller_may_trust(run: Path, tmp_path: Path) -> None:
+    """The exploit does run where the caller says so: the test above can fail."""
+    made = tmp_path / "made"
+    plant(run, made)
+    done = command("predict", "--run", run, "--out", tmp_path / "p.csv", "--trust-checkpoint")
+    assert made.is_dir()
+    assert done.exit_code == 0, done.stderr
+
+
+def test_a_bare_pickle_as_checkpoint_runs_nothing(run: Path, tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    last = run / "checkpoints" / "last.pt"
+    for bare in (True, False):
+        last.unlink()
+        if bare:
+            last.write_bytes(pickle.dumps(Exploit(made)))
+        else:
+            with zipfile.ZipFile(last, "w") as archive:
+                archive.writestr("last/data.pkl", pickle.dumps(Exploit(made)))
+        done = command("train", "--resume", "--out", run, "--epochs", 2, "--quiet")
+        assert done.exit_code == 3, done.stderr
+        assert not made.exists()
+
+
+def test_a_run_folder_does_not_say_where_a_trace_is_written(finished: Path, tmp_path: Path) -> None:
+    run, data = tmp_path / "run", finished.with_name("store")
+    done = command("train", "--data", data, "--out", run, "--plan", "cpu", *QUICK)
+    assert done.exit_code == 0, done.stderr
+    victim = tmp_path / "precious"
+    victim.write_text("mine")
+    config = json.loads((run / "config.json").read_text())
+    config["info"]["settings"] |= {"trace": str(victim), "out_dir": str(tmp_path)}
+    config.pop("checksum", None)
+    (run / "config.json").write_text(json.dumps(config))
+    done = command("train", "--resume", "--out", run, "--epochs", 2, "--quiet")
+    assert done.exit_code == 0, done.stderr
+    assert victim.read_text() == "mine"
+
+
+# ---- the user's own folders
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "metrics.csv", "result.json", "thesis.txt", "checkpoints", "data"]
+)
+@pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"resume": "auto"}], ids=str)
+def test_a_folder_of_the_users_is_refused_and_untouched(
+    tmp_path: Path, name: str, options: dict[str, Any]
+) -> None:
+    if "." in name:
+        (tmp_path / name).write_text("mine")
+    else:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "last.txt").write_text("mine")
+    (tmp_path / ".notes.tmp").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigError, match="is not empty and no run of graphbraid"):
+        trainer(tmp_path, **options).fit()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_lock_of_another_program_is_refused(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text("4711\n")
+    with pytest.raises(ConfigError, match="not one of graphbraid's"):
+        trainer(tmp_path).fit()
+    assert (tmp_path / ".lock").read_text() == "4711\n"
+
+
+def test_remains_of_others_block_nothing_and_stay(tmp_path: Path) -> None:
+    (tmp_path / ".x.tmp").mkdir()
+    (tmp_path / ".x.tmp" / "file").write_text("mine")
+    (tmp_path / ".y.tmp").write_text("mine")
+    (tmp_path / ".config.json.0123456789ab.tmp").write_text("a killed writer's")
+    trainer(tmp_path).fit()
+    assert (tmp_path / ".x.tmp" / "file").read_text() == "mine"
+    assert (tmp_path / ".y.tmp").exists()
+    assert not (tmp_path / ".config.json.0123456789ab.tmp").exists()
+    trainer(tmp_path, overwrite=True).fit()
+    assert (tmp_path / ".x.tmp").is_dir()
+
+
+def test_a_folder_of_another_living_writer_keeps_its_temporary(tmp_path: Path) -> None:
+    import fcntl
+
+    temp = tmp_path / ".config.json.0123456789ab.tmp"
+    with temp.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        trainer(tmp_path).fit()
+        assert temp.exists()
+
+
+def test_a_run_killed_right_after_its_start_can_be_started_again(tmp_path: Path) -> None:
+    for content, folders in ((b"", False), (b"", True), (b"graphbraid run\n", True)):
+        place = tmp_path / f"{len(content)}{folders}"
+        place.mkdir()
+        (place / ".lock").write_bytes(content)
+        if folders:
+            (place / "checkpoints").mkdir()
+        assert trainer(place).fit().num_epochs == 1
+
+
+def test_two_runs_in_one_folder_at_once(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run"), pytest.raises(ResourceError, match="is in use by another run"):
+        trainer(tmp_path / "run").fit()
+
+
+def test_links_and_modes_are_kept(tmp_path: Path) -> None:
+    trainer(tmp_path / "run").fit()
+    config = tmp_path / "run" / "config.json"
+    elsewhere = tmp_path / "elsewhere.json"
+    config.rename(elsewhere)
+    config.symlink_to(elsewhere)
+    elsewhere.chmod(0o640)
+    last = tmp_path / "run" / "checkpoints" / "last.pt"
+    last.chmod(0o600)
+    trainer(tmp_path / "run", resume=True, epochs=2).fit()
+    assert config.is_symlink()
+    assert elsewhere.stat().st_mode & 0o777 == 0o640
+    assert json.loads(elsewhere.read_text())["train"]["epochs"] == 2
+    assert last.stat().st_mode & 0o777 == 0o600
+    trainer(tmp_path / "run", overwrite=True).fit()
+    assert config.is_symlink()
+
+
+@pytest.mark.parametrize("out", ["", " ", "a\0b"])
+def test_an_empty_name_is_no_folder(out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").write_text("")
+    with pytest.raises(ConfigError, match="out_dir"):
+        trainer(out).fit()
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    for flag in ("--out=", "--config=", "--trace="):
+        done = command("train", flag)
+        assert done.exit_code == 2, done.stderr
+        assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def trainer(out_dir: Path | str, **options: Any) -> Trainer:
+    torch.manual_seed(0)
+    given = {"epochs": 1, "fanouts": (3, 3), "batch_size": 32, "test_at_end": False, "out_dir": out_dir}
+    return Trainer(nn.GraphSAGE(6, 8, 3), graph(), **given | options)
