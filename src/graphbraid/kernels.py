@@ -21,6 +21,8 @@ from typing import Any
 from graphbraid.errors import KernelError
 
 ENV_VARIABLE = "GRAPHBRAID_KERNELS"
+WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+"""By these a user says how OpenMP's threads wait for work; else they sleep (decision 0009)."""
 COMPILED_VARIANTS = ("avx512", "avx2", "portable")
 VARIANTS = (*COMPILED_VARIANTS, "reference")
 
@@ -105,9 +107,12 @@ def _load() -> tuple[ModuleType | None, str]:
     """The extension module, or None and the reason."""
     _map_openmp()
     try:
-        return importlib.import_module("graphbraid._native"), ""
+        module = importlib.import_module("graphbraid._native")
     except ImportError as error:
         return None, f"the compiled kernels could not be loaded ({error})"
+    if not any(os.environ.get(name) for name in WAIT_VARIABLES):
+        module.let_idle_threads_sleep()
+    return module, ""
 
 
 def _map_openmp() -> None:

@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "idle_threads.h"
 #include "variants.h"
 
 namespace nb = nanobind;
@@ -40,6 +41,10 @@ gb::Variant by_name(const std::string& name) {
 NB_MODULE(_native, m) {
   m.doc() = "graphbraid's compiled kernels; graphbraid.kernels loads them and chooses the variant";
   m.def("is_supported", [](const std::string& name) { return gb::is_supported(by_name(name)); });
+  m.def("let_idle_threads_sleep", [] {
+    nb::gil_scoped_release release;
+    return gb::let_idle_threads_sleep();
+  });
   m.def("select", [](const std::string& name) { gb::set_active_variant(by_name(name)); });
   gb::bind_attention(m);
   gb::bind_bit_product(m);
