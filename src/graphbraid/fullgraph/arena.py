@@ -56,6 +56,8 @@ class Task:
     name: str
     run: Callable[[], object]
     touches: tuple[Buffer, ...]
+    operation: str = ""
+    """The value of the operation that it was planned for."""
 
 
 class Arena:

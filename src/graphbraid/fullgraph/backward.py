@@ -32,6 +32,7 @@ from graphbraid.ops.dense import tall_gram, tall_product
 def plan_backward(plan: Plan) -> None:
     """Plan the adjoints of all operations that learn; the output's gradient is there before they run."""
     for op in reversed(plan.program.ops):
+        plan.planning = op.out
         if plan.program.learns(op.out):
             _PLANS[type(op)](plan, op)
 

@@ -50,8 +50,8 @@ class Uncompiled:
         finally:
             self._model.train(was_training)
 
-    def explain(self) -> str:
-        """Why the model runs as it is."""
+    def explain(self, *, measure: bool = False) -> str:
+        """Why the model runs as it is; no task of it is known, so ``measure`` changes nothing."""
         return f"Runs uncompiled. {self.why.part}: {self.why.reason}."
 
 

@@ -78,6 +78,10 @@ class Cuda(Device):
                 seconds.append(begin.elapsed_time(end) / 1e3 / _RUNS)
         return float(min(seconds[1:]))
 
+    def wait(self) -> None:
+        """Until all streams of the card are done."""
+        torch.cuda.synchronize(self.place)
+
     def record(self, run: Run) -> Run:
         """Capture a CUDA graph; its memory is its own, so nothing else is written by a replay."""
         if not self._records:

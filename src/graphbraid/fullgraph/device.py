@@ -44,6 +44,10 @@ class Device(ABC):
             NotRecordedError: the device records what it times, and cannot record this.
         """
 
+    def wait(self) -> None:
+        """Until it has done what it was given; at once where a call returns when it is done."""
+        return
+
     @abstractmethod
     def record(self, run: Run) -> Run:
         """What ``run`` does on the device, as one call that does it again on the same addresses.

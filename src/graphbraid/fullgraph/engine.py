@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,10 @@ from graphbraid.fullgraph.symmetry import with_shared_transpose
 from graphbraid.graph import Graph
 from graphbraid.ops.rates import Rates
 from graphbraid.topology import check_ids
+
+if TYPE_CHECKING:
+    from graphbraid.fullgraph.floor import Floor
+    from graphbraid.fullgraph.timing import StepTimes
 
 ALL = frozenset({*lower.PASSES, "prune", "symmetry", "locality"})
 """Names of all lowering decisions; each can be switched off."""
@@ -154,15 +159,52 @@ class Engine:
         self._train = self._ready(self._train)
         return self._train.first_not_finite()
 
-    def explain(self) -> str:
-        """The lowered program and every decision: what it saves and what it was chosen over."""
+    def floor(self, *, measure: bool = False) -> Floor:
+        """What a step cannot avoid at this machine's rates, per operation.
+
+        Args:
+            measure: also time some steps, task by task, on copies of the parameters and of all they are kept
+                in: nothing of the model's, nor torch's random state, changes. Takes as much memory again
+                as :attr:`nbytes`.
+
+        Raises:
+            ResourceError: there is too little memory to measure.
+        """
+        from graphbraid.fullgraph.floor import floor_of
+        from graphbraid.fullgraph.work import Ledger
+
+        assert self._facts is not None
+        cache_bytes = None
+        if self._device.is_host:
+            cache_bytes = cache_for_rows() if self._cache_bytes is None else self._cache_bytes
+        ledger = Ledger(self.program, self._steps, self._train.num_rows, self._facts, cache_bytes)
+        times, num_nodes = self._timed() if measure else None, self._nodes.numel()
+        doubt = self._measured.doubt
+        return floor_of(self.program, ledger, self._rates, num_nodes=num_nodes, times=times, doubt=doubt)
+
+    def explain(self, *, measure: bool = False) -> str:
+        """The lowered program and every decision: what it saves, what it was chosen over, and the floor.
+
+        Args:
+            measure: as :meth:`floor`.
+        """
         from graphbraid.fullgraph.explain import explain
 
         choices = [] if self._placement is None else self._placement.picker.choices
         counted: dict[str, Any] = {"level_bytes": self._level_bytes, "doubt": self._measured.doubt}
-        return explain(self.program, self._train, self._device, choices, **counted)
+        said = explain(self.program, self._train, self._device, choices, **counted)
+        return f"{said}\n{self.floor(measure=measure)}"
 
     # ---- making
+
+    def _timed(self) -> StepTimes:
+        """Times of some steps of a copy."""
+        from graphbraid.fullgraph.timing import TimedExecutor
+
+        program, placement = copy.deepcopy(self.program), self._placement
+        timed = TimedExecutor(program, self._graph, self._steps, placement=placement, wait=self._device.wait)
+        self._ready(timed)
+        return timed.measured(self._rows, self._nodes.numel())
 
     def _lender(self, num_rows: int) -> Lender | None:
         """Lends outputs on the host; a device's allocator has its own ways to use memory again."""
@@ -186,7 +228,9 @@ class Engine:
                 f"{available / _MEGA:,.0f} MB are free. Narrower hidden layers need less; sampled "
                 "mini-batches (mode='sampled') need a few hundred MB whatever the graph's size."
             )
-        executor = planned if self._placement is None else self._placed(planned, self._placement)
+        executor = planned
+        if self._placement is not None and planned.placement is not self._placement:
+            executor = self._placed(planned, self._placement)
         executor.allocate()
         if self._placement is not None:
             self._placement.forget_host()

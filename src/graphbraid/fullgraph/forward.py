@@ -37,6 +37,7 @@ from graphbraid.ops.row_epilogue import RowEpilogue
 def plan_forward(plan: Plan) -> None:
     """Plan the forward tasks of every operation."""
     for op in plan.program.ops:
+        plan.planning = op.out
         _PLANS[type(op)](plan, op)
 
 

@@ -70,6 +70,8 @@ class Plan:
             self.steps = placement.steps(steps, transpose=goes_back)
         self.features = Features(program, graph, steps, placement)
         self.tasks: list[Task] = []
+        self.planning = ""
+        """The value whose operation is being planned."""
         self.values: dict[str, Rows] = {}
         self.constants: dict[str, Constant] = {}
         self.grads: dict[str, Rows] = {}
@@ -120,7 +122,7 @@ class Plan:
             run: the call.
             touches: all rows in the arena that it reads or writes.
         """
-        self.tasks.append(Task(name, run, tuple(rows.buffer for rows in touches)))
+        self.tasks.append(Task(name, run, tuple(rows.buffer for rows in touches), self.planning))
 
     # ---- values
 

@@ -1,0 +1,226 @@
+"""The floor: by hand for a known program, a row for every task, and nothing changed by measuring."""
+
+import itertools
+import json
+
+import pytest
+import torch
+from tests.extras import NO_KERNELS
+from tests.fullgraph.fake_device import FakeDevice
+from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
+
+import graphbraid
+from graphbraid import kernels
+from graphbraid import nn as gnn
+from graphbraid.errors import ResourceError
+from graphbraid.fullgraph import timing
+from graphbraid.fullgraph.device import Host
+from graphbraid.fullgraph.facts import facts_of
+from graphbraid.fullgraph.floor import floor_of
+from graphbraid.fullgraph.levels import whole_graph
+from graphbraid.fullgraph.locality import cached_share
+from graphbraid.fullgraph.program import Adjacency, Aggregate, Epilogue, Linear, Program
+from graphbraid.fullgraph.timing import StepTimes, TaskTime, TimedExecutor
+from graphbraid.fullgraph.work import Ledger, Work
+from graphbraid.ops.rates import Rates
+from graphbraid.topology import Csc
+
+RATES = Rates(
+    multiply_flops=1e9,
+    row_bytes=1e6,
+    cached_row_bytes=1e8,
+    stream_bytes=1e7,
+    sparse_values=1e6,
+    binary_values=1e6,
+)
+MODELS = {
+    "gcn": lambda: gnn.GCN(CHANNELS, 8, CLASSES, 3, dropout=0.5),
+    "batch": lambda: gnn.GCN(CHANNELS, 8, CLASSES, 3, norm="batch"),
+    "sage": lambda: gnn.GraphSAGE(CHANNELS, 8, CLASSES, 2),
+    "max": lambda: gnn.GraphSAGE(CHANNELS, 8, CLASSES, 3, aggr="max"),
+    "gin": lambda: gnn.GIN(CHANNELS, 8, CLASSES, 2),
+    "gat": lambda: gnn.GAT(CHANNELS, 8, CLASSES, 2, dropout=0.5),
+    "gatv2": lambda: gnn.GATv2(CHANNELS, 8, CLASSES, 2),
+}
+
+
+def weight(out_channels, in_channels):
+    return torch.nn.Parameter(torch.ones(out_channels, in_channels))
+
+
+def two_layers():
+    """Transform and aggregate, aggregate and transform: (80, 12) -> (80, 8) -> (80, 5)."""
+    relu = Epilogue(out="b", inputs=("a",), bias=torch.nn.Parameter(torch.ones(8)), act="relu")
+    ops = (
+        Linear(out="a", inputs=("x",), weight=weight(8, CHANNELS)),
+        Aggregate(out="b", inputs=("a",), adjacency=Adjacency(kind="sum"), after=relu),
+        Aggregate(out="c", inputs=("b",), adjacency=Adjacency(kind="mean")),
+        Linear(out="d", inputs=("c",), weight=weight(5, 8)),
+    )
+    return Program(ops=ops, in_channels=CHANNELS)
+
+
+def make_ledger(program, graph, cache_bytes=None):
+    edges = (graph.csc.num_edges,) * 2
+    facts = facts_of(graph, (NUM_NODES,) * 3, edges, RATES, hoist_bytes=0)
+    steps = whole_graph(graph.csc, program.num_levels - 1)
+    return Ledger(program, steps, lambda _: NUM_NODES, facts, cache_bytes)
+
+
+def test_the_floor_of_a_known_program_by_hand():
+    graph, program = make_graph(), two_layers()
+    ledger, edges = make_ledger(program, graph), graph.csc.num_edges
+    ids = 4 * edges + 8 * (NUM_NODES + 1)
+    x, wide, narrow = (4 * NUM_NODES * width for width in (CHANNELS, 8, 5))
+    linear, first, second, last = program.ops
+    assert ledger.forward(linear) == Work(
+        stream_bytes=x + wide + 4 * 8 * CHANNELS, flops=2 * NUM_NODES * 8 * CHANNELS
+    )
+    gathered = {"cached_bytes": 4.0 * 8 * edges, "flops": 2 * edges * 8}
+    assert ledger.forward(first) == Work(stream_bytes=2 * wide + ids, **gathered)
+    assert ledger.forward(second) == Work(stream_bytes=2 * wide + ids, **gathered)
+    # backward: the second linear map's input learns, the first one's does not
+    assert ledger.backward(last) == Work(
+        stream_bytes=narrow + 2 * wide + 2 * 4 * 5 * 8, flops=2 * 2 * NUM_NODES * 5 * 8
+    )
+    assert ledger.backward(second) == Work(stream_bytes=2 * wide + ids, **gathered)
+    assert ledger.backward(first) == Work(stream_bytes=3 * wide + ids, **gathered)  # where the relu was 0
+    assert ledger.backward(linear) == Work(
+        stream_bytes=wide + x + 4 * 8 * CHANNELS, flops=2 * NUM_NODES * 8 * CHANNELS
+    )
+    floor = floor_of(program, ledger, RATES, num_nodes=15)
+    streams = [x + wide + 384, 2 * wide + ids, 2 * wide + ids, wide + narrow + 160, 2 * 15 * 20]
+    streams += [15 * 20 + narrow, narrow + 2 * wide + 320, 2 * wide + ids, 3 * wide + ids, wide + x + 384]
+    assert [operation.work.stream_bytes for operation in floor.operations] == streams
+    assert floor.floor_seconds == pytest.approx(sum(streams) / 1e7)  # memory is the slowest of all here
+    assert floor.ratio is None
+
+
+def test_a_floor_is_the_longest_of_memory_cache_arithmetic_and_bits():
+    work = {"stream_bytes": 1e7, "random_bytes": 1e6, "cached_bytes": 1e8, "flops": 1e9}
+    assert Work(**work).seconds(RATES) == 2.0
+    assert Work(**work | {"cached_bytes": 3e8}).seconds(RATES) == 3.0
+    assert Work(**work | {"flops": 4e9}).seconds(RATES) == 4.0
+    assert Work(**work, bit_seconds=5.0).seconds(RATES) == 5.0
+
+
+def test_rows_that_the_cache_does_not_hold_come_from_memory_at_random():
+    if kernels.native() is None:
+        pytest.skip(NO_KERNELS)
+    graph, program = make_graph(), two_layers()
+    csc, cache_bytes = graph.csc, 16 * 2 * 32  # 16 pairs of rows of 8 columns
+    share = cached_share(Csc(csc.indptr, csc.indices // 2, csc.num_src), None, 16)
+    assert 0 < share < 1
+    work = make_ledger(program, graph, cache_bytes).forward(program.ops[1])
+    assert work.random_bytes == pytest.approx((1 - share) * csc.num_edges * 32)
+    assert work.stream_bytes == 4 * NUM_NODES * 8 + 4 * csc.num_edges + 8 * (NUM_NODES + 1)
+    holds_all = make_ledger(program, graph, 1 << 20).forward(program.ops[1])
+    assert (holds_all.stream_bytes, holds_all.random_bytes) == (0, 0)
+    assert holds_all.cached_bytes >= csc.num_edges * 32
+
+
+@pytest.mark.parametrize("path", ["sparse", "binary"])
+def test_features_cross_the_memory_in_the_form_that_products_read(path):
+    graph = make_graph(density=0.25, binary="ones")
+    program = two_layers().rewritten(two_layers().ops, input_path=path)
+    ledger = make_ledger(program, graph)
+    work, cells = ledger.forward(program.ops[0]), NUM_NODES * CHANNELS
+    density = float((graph.x != 0).float().mean())
+    features = {"sparse": 8 * density * cells, "binary": cells / 8}[path]
+    assert work.stream_bytes == pytest.approx(features + 4 * NUM_NODES * 8 + 4 * 8 * CHANNELS)
+    assert work.flops == pytest.approx({"sparse": 2 * 8 * density * cells, "binary": 0}[path])
+    assert work.bit_seconds == (RATES.binary_seconds(NUM_NODES, CHANNELS, 8) if path == "binary" else 0)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_task_has_a_row(name):
+    engine = graphbraid.compile(MODELS[name](), make_graph(weighted=name == "gcn"))
+    floor = engine.floor(measure=True)
+    rows = [task.name for operation in floor.operations for task in operation.tasks]
+    planned = [task.name for task in engine._train._plan.tasks if task.name != "loss"]
+    assert sorted(rows) == sorted([*planned, "outputs", "gradient of the outputs"])
+    assert all(operation.floor_seconds >= 0 for operation in floor.operations)
+    assert floor.step_seconds > 0
+    assert floor.ratio == floor.step_seconds / floor.floor_seconds
+    assert json.loads(json.dumps(floor.to_json()))["ratio"] == floor.ratio
+
+
+def test_times_are_those_between_two_looks_at_the_clock():
+    graph, program = make_graph(), two_layers()
+    ticks = itertools.count()
+    timed = TimedExecutor(
+        program,
+        graph,
+        whole_graph(graph.csc, 2),
+        placement=None,
+        wait=lambda: None,
+        clock=lambda: float(next(ticks)),
+    )
+    timed.allocate()
+    times = timed.measured(None, NUM_NODES, repeats=3)
+    assert {task.seconds for task in times.tasks if task.operation} == {1.0}
+    # a pass looks twice for itself, and twice for each of its tasks, whose seconds are taken off
+    num_forward = sum(bool(t.operation) and not t.backward for t in times.tasks)
+    handed = {task.name: task.seconds for task in times.tasks if not task.operation}
+    assert handed["outputs"] == 1 + 2 * num_forward - num_forward
+    assert times.seconds == 1.0  # steps that nobody looks into
+    floor = floor_of(program, make_ledger(program, graph), RATES, num_nodes=NUM_NODES, times=times)
+    assert floor.between_seconds == 1.0 - sum(task.seconds for task in times.tasks)
+
+
+@pytest.mark.parametrize("name", ["gcn", "batch", "gat"])
+def test_measuring_changes_nothing(name):
+    """Between forward and backward: outputs, gradients, running statistics, masks and what comes next."""
+
+    def train(*, measure):
+        torch.manual_seed(3)
+        model, graph = MODELS[name](), make_graph()
+        engine, found = graphbraid.compile(model, graph), []
+        for _ in range(2):
+            out = engine()
+            if measure:
+                engine.explain(measure=True)
+            out.square().sum().backward()
+            found += [out.detach().clone(), *[p.grad.clone() for p in model.parameters()]]
+        return [*found, *model.buffers(), torch.get_rng_state(), engine.predict()]
+
+    for plain, measured in zip(train(measure=False), train(measure=True), strict=True):
+        assert torch.equal(plain, measured)
+
+
+def test_explain_prints_the_floor_and_the_times_when_asked(monkeypatch):
+    engine = graphbraid.compile(gnn.GCN(CHANNELS, 8, CLASSES, 2), make_graph())
+    said = engine.explain()
+    assert "ms is the least a step can take" in said
+    assert "took" not in said
+    name = engine.program.ops[0].out
+    times = StepTimes(
+        tasks=(
+            TaskTime(name="first", operation=name, backward=False, seconds=2.0),
+            TaskTime(name="second", operation=name, backward=False, seconds=1.0),
+        ),
+        seconds=5.0,
+    )
+    monkeypatch.setattr(timing.TimedExecutor, "measured", lambda *_: times)
+    said = engine.explain(measure=True)
+    assert "5000.000 ms is what it took (median)" in said
+    assert "2000.000 ms of it between the tasks" in said
+    row = next(line for line in said.splitlines() if f"-> {name}" in line)
+    assert "3000.000" in row
+    assert sum(line.strip().startswith(("first", "second")) for line in said.splitlines()) == 2
+
+
+def test_a_copy_that_does_not_fit_is_refused(monkeypatch):
+    engine = graphbraid.compile(gnn.GCN(CHANNELS, 8, CLASSES, 2), make_graph())
+    monkeypatch.setattr(Host, "free_bytes", lambda _: 100)
+    with pytest.raises(ResourceError, match="the whole graph needs"):
+        engine.floor(measure=True)
+
+
+def test_a_device_is_measured_too():
+    graph = make_graph()
+    model, nodes = gnn.GCN(CHANNELS, 8, CLASSES, 2), graph.split("train")
+    engine = graphbraid.fullgraph.Engine(model, graph, nodes, rates=RATES, device=FakeDevice())
+    floor = engine.floor(measure=True)
+    assert floor.step_seconds > 0
+    assert not any(operation.work.random_bytes for operation in floor.operations)  # no cache is modelled
