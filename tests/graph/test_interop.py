@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.graph import fake_dgl
 from tests.graph.cases import edge_lists, graphs, pairs_of, random_edges
+from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 
 from graphbraid.errors import DataError, MissingPackageError
 from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.interop.pyg import entries_of
 
 
 def random_data(num_nodes: int = 20, num_edges: int = 90) -> Data:
@@ -106,6 +108,63 @@ def test_a_pyg_transposed_adjacency_is_taken(values):
     assert (graph.csc.weight is None) == (not values)
     if values:
         assert torch.equal(graph.csc.weight, expected.csc.weight)
+
+
+def as_adjacency(edges, weight, layout):
+    """The transposed matrix of an edge list as PyG stores it, repeated edges as entries of their own."""
+    dst, src = edges[1], edges[0]
+    order = np.lexsort((src, dst)) if layout != "csc" else np.lexsort((dst, src))
+    dst, src, weight = dst[order], src[order], weight[order]
+    ends = torch.zeros(21, dtype=torch.int64)
+    ends[1:] = torch.bincount(src if layout == "csc" else dst, minlength=20).cumsum(0)
+    if layout == "csr":
+        return torch.sparse_csr_tensor(ends, src, weight, (20, 20), check_invariants=False)
+    if layout == "csc":
+        return torch.sparse_csc_tensor(ends, dst, weight, (20, 20), check_invariants=False)
+    return torch.sparse_coo_tensor(torch.stack((dst, src)), weight, (20, 20), check_invariants=True)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CS. tensor support is in beta state")
+@pytest.mark.parametrize("layout", ["csr", "csc", "coo"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+def test_a_sparse_adjacency_is_read_as_it_is_stored(layout, dtype):
+    edges = torch.cat((random_edges(20, 90), torch.tensor([[3, 3, 3], [4, 4, 4]])), dim=1)
+    weight = torch.arange(1, 94).to(dtype)
+    graph = Graph.from_pyg(Data(adj_t=as_adjacency(edges, weight, layout), num_nodes=20))
+    seen = zip(*graph.to_edge_index().tolist(), graph.csc.weight.tolist(), strict=True)
+    assert sorted(seen) == sorted(zip(*edges.tolist(), weight.tolist(), strict=True))
+
+
+def test_an_adjacency_of_blocks_is_refused():
+    with pytest.raises(DataError, match=r"adj_t must be .* CSR, CSC or COO; got torch.sparse_bsr"):
+        entries_of(torch.ones(4, 4).to_sparse_bsr((2, 2)), "adj_t")
+
+
+@pytest.mark.parametrize("sort_order", [None, "row", "col"])
+@pytest.mark.parametrize("is_undirected", [False, True])
+def test_pygs_edge_index_class_is_read_as_its_values(sort_order, is_undirected):
+    edges = random_edges(20, 90)
+    if is_undirected:
+        edges = torch.cat((edges, edges.flip(0)), dim=1)
+    if sort_order is not None:
+        edges = edges[:, edges[0 if sort_order == "row" else 1].argsort(stable=True)]
+    typed = EdgeIndex(edges, sparse_size=(20, 20), sort_order=sort_order, is_undirected=is_undirected)
+    if sort_order is not None:
+        typed.fill_cache_()
+    graph = Graph.from_pyg(Data(edge_index=typed, x=torch.rand(20, 3)))
+    assert torch.equal(graph.to_edge_index(original_order=True), edges)
+    assert type(graph.csc.indices) is torch.Tensor
+    assert torch.equal(Graph.from_edge_index(typed, 20).to_edge_index(original_order=True), edges)
+
+
+def test_other_tensor_classes_are_read_as_their_values():
+    class Tagged(torch.Tensor):
+        pass
+
+    edges = random_edges(20, 90)
+    graph = Graph.from_edge_index(edges.as_subclass(Tagged), 20, x=torch.rand(20, 2).as_subclass(Tagged))
+    assert torch.equal(graph.to_edge_index(original_order=True), edges)
+    assert type(graph.x) is type(graph.csc.indices) is torch.Tensor
 
 
 class OldSparseTensor:

@@ -29,7 +29,7 @@ def as_tensor(values: Any, what: str) -> Tensor:
     if isinstance(values, Tensor):
         if values.is_complex():
             raise DataError(f"{what} must hold real numbers; got {values.dtype}")
-        return values
+        return plain(values)
     try:
         array = np.asarray(values)
     except ValueError as error:  # rows of unequal length
@@ -43,6 +43,18 @@ def as_tensor(values: Any, what: str) -> Tensor:
     with warnings.catch_warnings():  # a read-only memory map is shared on purpose: nothing here writes
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)
+
+
+def plain(values: Tensor) -> Tensor:
+    """A tensor of torch's own class with the same values, such as of PyG's ``EdgeIndex``.
+
+    That one wraps another tensor and has no memory of its own, so ``as_subclass`` would give one of nothing.
+    """
+    if type(values) is Tensor:
+        return values
+    unwrap = getattr(values, "as_tensor", None)
+    unwrapped: Tensor = unwrap() if callable(unwrap) else values.as_subclass(Tensor)
+    return unwrapped
 
 
 def as_edge_index(edge_index: Any) -> tuple[Tensor, Tensor]:

@@ -63,15 +63,39 @@ def _edges_of(data: Any) -> tuple[Tensor | None, Tensor | None]:
     """The edge list and, of an ``adj_t`` with values, the weights; ``adj_t`` holds rows by destination."""
     edge_index, adj_t = data.get("edge_index"), data.get("adj_t")
     if edge_index is not None:
-        return edge_index.as_subclass(torch.Tensor), None  # PyG's EdgeIndex is a tensor of the same values
+        return as_tensor(edge_index, "edge_index"), None
     if adj_t is None:
         return None, None
-    if isinstance(adj_t, Tensor):
-        coo = torch.Tensor.to_sparse(adj_t, layout=torch.sparse_coo).coalesce()
-        (dst, src), values = coo.indices(), coo.values()
-        return torch.stack([src, dst]), None if bool((values == 1).all()) else values
-    dst, src, values = adj_t.coo()  # torch_sparse.SparseTensor
-    return torch.stack([src, dst]), values
+    if not isinstance(adj_t, Tensor):
+        dst, src, values = adj_t.coo()  # torch_sparse.SparseTensor
+        return torch.stack([src, dst]), values
+    dst, src, values = entries_of(adj_t, "adj_t")
+    return torch.stack([src, dst]), None if bool((values == 1).all()) else values
+
+
+def entries_of(matrix: Tensor, what: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows, columns and values of a torch matrix as it is stored: entries of one place are not summed.
+
+    Raises:
+        DataError: it is dense or stored by blocks.
+    """
+    if matrix.ndim == 2 and matrix.layout in (torch.sparse_csr, torch.sparse_csc):
+        by_row = matrix.layout == torch.sparse_csr
+        ends, inner = (
+            (matrix.crow_indices(), matrix.col_indices())
+            if by_row
+            else (matrix.ccol_indices(), matrix.row_indices())
+        )
+        outer = torch.arange(ends.numel() - 1, dtype=inner.dtype).repeat_interleave(ends.diff())
+        rows, columns = (outer, inner) if by_row else (inner, outer)
+        return rows, columns, matrix.values()
+    if matrix.ndim == 2 and matrix.layout == torch.sparse_coo:
+        rows, columns = matrix._indices()  # of `indices()`, entries of one place would be summed
+        return rows, columns, matrix._values()
+    raise DataError(
+        f"{what} must be a sparse matrix in layout CSR, CSC or COO; got {matrix.layout} of shape "
+        f"{tuple(matrix.shape)}"
+    )
 
 
 def _weight_of(data: Any, weight_attr: str | None) -> Tensor | None:

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from graphbraid.errors import DataError
+from graphbraid.interop.convert import plain
 from graphbraid.topology import Csc, coo_to_csc, index_dtype
 
 _kept = WeakTensorKeyDictionary()
@@ -41,7 +42,7 @@ def as_csc(edge_index: Csc | Tensor, num_nodes: int) -> Csc:
 
 
 def _make(edge_index: Tensor, num_nodes: int) -> Csc:
-    src, dst = edge_index.detach().as_subclass(Tensor).unbind()  # PyG's EdgeIndex is one of plain values
+    src, dst = plain(edge_index.detach()).unbind()
     if not src.numel():  # an empty list may have any dtype
         src, dst = src.to(index_dtype(num_nodes)), dst.to(index_dtype(num_nodes))
     csc, _ = coo_to_csc(src, dst, num_nodes, num_nodes, keep_perm=False)
