@@ -26,7 +26,7 @@ from graphbraid.fullgraph import lower
 from graphbraid.fullgraph.facts import facts_of
 from graphbraid.fullgraph.kept_rates import machine_rates
 from graphbraid.fullgraph.kernels import BinaryInput, DenseInput, Input, SparseInput
-from graphbraid.fullgraph.recognise import read_model
+from graphbraid.fullgraph.program.read import read_model
 from graphbraid.nn import GCN
 from graphbraid.topology import Csc
 

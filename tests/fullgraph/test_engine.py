@@ -394,7 +394,7 @@ def test_what_cannot_be_lowered_runs_uncompiled_and_says_why():
     model = unlowerable()
     engine = graphbraid.compile(model, graph)
     assert isinstance(engine, Uncompiled)
-    assert "norms.0: no operation stands for Sine" in engine.explain()
+    assert "norms.0: no operation stands for tests.fullgraph.graphs.Sine" in engine.explain()
     model.eval()
     expected = model(graph.x, graph.csc)
     torch.testing.assert_close(engine(), expected[graph.split("train")])
@@ -419,8 +419,8 @@ def test_a_model_without_lowered_form_gets_the_graph_s_weights_too():
     [
         ("SAGEConv", {"aggr": "median"}, "SAGEConv with aggr='median'"),
         ("SAGEConv", {"aggr": ["mean", "max"]}, "SAGEConv with aggr="),
-        ("GATConv", {"edge_dim": 3}, "GATConv with edge features"),
-        ("GATv2Conv", {"edge_dim": 3}, "GATv2Conv with edge features"),
+        ("GATConv", {"edge_dim": 3}, "GATConv with edge_dim=3"),
+        ("GATv2Conv", {"edge_dim": 3}, "GATv2Conv with edge_dim=3"),
         ("GraphConv", {}, "no operation stands for GraphConv"),
     ],
 )
@@ -440,7 +440,7 @@ def test_an_option_without_lowered_form_is_named_with_its_layer(layer, options, 
         (lambda self, x, e: self.convs[0](x, e.flip(0)), "flip"),
         (lambda self, x, e: x if x.sum() > 0 else -x, "cannot be traced"),
         (lambda self, x, e: F.leaky_relu(self.convs[0](x, e), 0.3), "leaky_relu"),
-        (lambda self, x, e, edge_attr=None: self.convs[0](x, e, edge_attr), "convs.0: it takes more than"),
+        (lambda self, x, e, w=2.0: self.convs[0](x, e, w), "convs.0: it takes other weights"),
         (lambda self, x, e, edge_weight=None: self.convs[0](x, e, edge_weight.relu()), "relu"),
     ],
 )

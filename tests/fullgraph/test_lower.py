@@ -13,7 +13,7 @@ from graphbraid.fullgraph import lower
 from graphbraid.fullgraph.facts import facts_of
 from graphbraid.fullgraph.levels import reach, towards
 from graphbraid.fullgraph.program import INPUT, Add, Adjacency, Aggregate, Epilogue, Linear, Program
-from graphbraid.fullgraph.recognise import read_model
+from graphbraid.fullgraph.program.read import read_model
 from graphbraid.ops.rates import Rates
 
 

@@ -1,6 +1,7 @@
 """Normalisation in the engine: numbers of the PyTorch model over steps, running statistics, memory."""
 
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ import graphbraid
 from graphbraid import kernels, ops
 from graphbraid import nn as gnn
 from graphbraid.errors import DataError
-from graphbraid.fullgraph import ALL, Engine, Uncompiled, recognise
+from graphbraid.fullgraph import ALL, Engine, Uncompiled
 from graphbraid.fullgraph.executor import Executor
 from graphbraid.fullgraph.levels import whole_graph
 from graphbraid.fullgraph.program import (
@@ -32,6 +33,7 @@ from graphbraid.fullgraph.program import (
     Own,
     Program,
 )
+from graphbraid.fullgraph.program.rowwise import ROWWISE
 from graphbraid.graph import Graph
 from graphbraid.topology import Csc
 
@@ -320,8 +322,21 @@ def test_a_step_makes_no_matrix_with_a_row_per_node(norm, how):
     assert new_matrices_of_a_step(seeded(Net, NORMS[norm], how), make_graph()) == []
 
 
+def normalise_by_pytorch(monkeypatch):
+    """Models are read as if nothing but PyTorch's own modules could normalise."""
+
+    def read(call):
+        width = next(call.layer.parameters()).numel()
+        couples = isinstance(call.layer, nn.BatchNorm1d)
+        return call.writer.add(Module, call.x, module=call.layer, width_out=width, couples_rows=couples)
+
+    for home, name in (("batchnorm", "BatchNorm1d"), ("normalization", "LayerNorm")):
+        key = (f"torch.nn.modules.{home}", name)
+        monkeypatch.setitem(ROWWISE, key, dataclasses.replace(ROWWISE[key], read=read))
+
+
 def test_the_same_count_sees_what_pytorch_makes(monkeypatch):
-    monkeypatch.setattr(recognise, "_norm_fields", lambda module: None)
+    normalise_by_pytorch(monkeypatch)
     model = seeded(Net, nn.LayerNorm, "stack")
     assert new_matrices_of_a_step(model, make_graph()).count((80, HIDDEN)) >= 4
 
@@ -331,7 +346,7 @@ def test_the_same_count_sees_what_pytorch_makes(monkeypatch):
 def test_no_more_of_the_arena_than_with_pytorch_s_and_the_same_numbers(how, norm, monkeypatch):
     graph, model = make_graph(), seeded(Net, NORMS[norm], how)
     ours = graphbraid.compile(model, graph)
-    monkeypatch.setattr(recognise, "_norm_fields", lambda module: None)
+    normalise_by_pytorch(monkeypatch)
     plain = graphbraid.compile(model, graph)
     assert any(isinstance(op, Module) for op in plain.program.ops)
     torch.testing.assert_close(ours(), plain(), rtol=1e-4, atol=1e-5)
@@ -352,29 +367,46 @@ def test_backward_in_the_usual_stack_takes_one_matrix_per_normalisation():
 
 
 @pytest.mark.parametrize(
-    ("make_norm", "couples_rows"),
+    "make_norm",
     [
-        (lambda width: pyg.LayerNorm(width, mode="graph"), True),
-        (lambda width: pyg.BatchNorm(width, allow_single_element=True), True),
+        lambda width: pyg.LayerNorm(width, mode="graph"),
+        lambda width: pyg.BatchNorm(width, allow_single_element=True),
+    ],
+    ids=["of the whole graph", "of one row"],
+)
+def test_what_is_more_than_normalisation_stays_a_module(make_norm):
+    torch.manual_seed(0)
+    model = Net(nn.LayerNorm, "stack")
+    model.norms = nn.ModuleList(make_norm(HIDDEN) for _ in range(2))
+    engine = assert_trains_alike(model, make_graph())
+    modules = [op for op in engine.program.ops if isinstance(op, Module)]
+    assert [op.couples_rows for op in modules] == [True] * 2
+
+
+@pytest.mark.parametrize(
+    ("make_norm", "reason"),
+    [
         (
             type(
                 "Halves",
                 (nn.LayerNorm,),
                 {"forward": lambda self, x: F.linear(x, self.weight.diag() / 2, self.bias)},
             ),
-            False,
+            "norms.0.weight: a tensor of the model's own",
         ),
-        (lambda width: parametrize.register_parametrization(nn.LayerNorm(width), "weight", nn.ReLU()), False),
+        (
+            lambda width: parametrize.register_parametrization(nn.LayerNorm(width), "weight", nn.ReLU()),
+            "norms.0: no operation stands for",
+        ),
     ],
-    ids=["of the whole graph", "of one row", "of a subclass", "with a computed weight"],
+    ids=["of a subclass", "with a computed weight"],
 )
-def test_what_is_more_than_normalisation_stays_a_module(make_norm, couples_rows):
-    torch.manual_seed(0)
+def test_what_is_no_normalisation_of_pytorch_s_own_is_left_alone(make_norm, reason):
     model = Net(nn.LayerNorm, "stack")
     model.norms = nn.ModuleList(make_norm(HIDDEN) for _ in range(2))
-    engine = assert_trains_alike(model, make_graph())
-    modules = [op for op in engine.program.ops if isinstance(op, Module)]
-    assert [op.couples_rows for op in modules] == [couples_rows] * 2
+    engine = graphbraid.compile(model, make_graph())
+    assert isinstance(engine, Uncompiled)
+    assert reason in engine.explain()
 
 
 class ByGraphs(Net):
@@ -385,7 +417,7 @@ class ByGraphs(Net):
 def test_normalisation_by_graphs_is_not_lowered():
     engine = graphbraid.compile(ByGraphs(NORMS["pyg layer"]), make_graph())
     assert isinstance(engine, Uncompiled)
-    assert "norms.0: it takes more than the rows" in engine.explain()
+    assert "norms.0: it takes 'batch' too" in engine.explain()
 
 
 def test_a_width_that_does_not_fit_is_named():

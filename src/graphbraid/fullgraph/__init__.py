@@ -2,6 +2,6 @@
 
 from graphbraid.fullgraph.compiling import Uncompiled, compile, estimated_bytes  # noqa: A004
 from graphbraid.fullgraph.engine import ALL, Engine
-from graphbraid.fullgraph.recognise import NotLoweredError
+from graphbraid.fullgraph.program.refusal import NotLoweredError
 
 __all__ = ["ALL", "Engine", "NotLoweredError", "Uncompiled", "compile", "estimated_bytes"]

@@ -9,13 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from graphbraid.fullgraph.calling import given_by
 from graphbraid.fullgraph.device import Device, device_for
 from graphbraid.fullgraph.engine import ALL, HOIST_BYTES, Engine
 from graphbraid.fullgraph.executor import Executor
 from graphbraid.fullgraph.levels import whole_graph
 from graphbraid.fullgraph.locality import LOCALITY_BYTES
+from graphbraid.fullgraph.modes import in_mode
 from graphbraid.fullgraph.placement import WORKSPACE_BYTES, Sizes, on_place
-from graphbraid.fullgraph.recognise import EDGE_WEIGHT, NotLoweredError, read_model
+from graphbraid.fullgraph.program.read import read_model
+from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.graph import Graph
 
 
@@ -43,12 +46,8 @@ class Uncompiled:
     @torch.no_grad()
     def predict(self) -> Tensor:
         """``(num_nodes, width)`` outputs of every node, as in evaluation."""
-        was_training = self._model.training
-        self._model.eval()
-        try:
+        with in_mode(self._model, training=False):
             return self._run()
-        finally:
-            self._model.train(was_training)
 
     def explain(self, *, measure: bool = False) -> str:
         """Why the model runs as it is; no task of it is known, so ``measure`` changes nothing."""
@@ -119,7 +118,8 @@ def estimated_bytes(model: nn.Module, graph: Graph, device: Device | None = None
         NotLoweredError: the model has no lowered form.
     """
     assert graph.x is not None
-    program = read_model(model, int(graph.x.shape[1]))
+    with in_mode(model, training=True):
+        program = read_model(model, int(graph.x.shape[1]), given_by(graph))
     steps = whole_graph(graph.csc, program.num_levels - 1)
     if device is not None and not device.is_host:
         planned = Executor(program, graph, steps, training=True, placement=Sizes(device))
@@ -136,7 +136,7 @@ def _runner(model: nn.Module, graph: Graph, place: torch.device) -> Callable[[],
         return lambda: model(there.x, there.csc)
     edge_index = torch.stack([graph.csc.indices.long(), graph.csc.destinations().long()]).to(place)
     x, weight = graph.dense_x().float().to(place), graph.csc.weight
-    if weight is None or EDGE_WEIGHT not in inspect.signature(model.forward).parameters:
+    if weight is None or "edge_weight" not in inspect.signature(model.forward).parameters:
         return lambda: model(x, edge_index)
     edge_weight = weight.to(place)
-    return lambda: model(x, edge_index, **{EDGE_WEIGHT: edge_weight})
+    return lambda: model(x, edge_index, edge_weight=edge_weight)

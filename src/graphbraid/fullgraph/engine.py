@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.fullgraph import lower
+from graphbraid.fullgraph.calling import given_by
 from graphbraid.fullgraph.device import HOST, Device, device_for
 from graphbraid.fullgraph.executor import Executor
 from graphbraid.fullgraph.facts import Facts, facts_of
@@ -20,9 +21,10 @@ from graphbraid.fullgraph.kept_rates import MeasuredRates, measured_rates
 from graphbraid.fullgraph.lending import Lender, copied
 from graphbraid.fullgraph.levels import Reach, Step, copied_bytes, everything, reach, towards, whole_graph
 from graphbraid.fullgraph.locality import LOCALITY_BYTES, cache_for_rows, choose_order, feature_copies
+from graphbraid.fullgraph.modes import in_mode
 from graphbraid.fullgraph.placement import WORKSPACE_BYTES, Placement, Sizes, on_place
 from graphbraid.fullgraph.program import Decision, Program
-from graphbraid.fullgraph.recognise import read_model
+from graphbraid.fullgraph.program.read import read_model
 from graphbraid.fullgraph.replay import ReplayingExecutor
 from graphbraid.fullgraph.symmetry import with_shared_transpose
 from graphbraid.graph import Graph
@@ -51,7 +53,7 @@ class Engine:
     :func:`graphbraid.compile`.
 
     Args:
-        model: see :func:`graphbraid.fullgraph.recognise.read_model`.
+        model: see :func:`graphbraid.fullgraph.program.read.read_model`.
         graph: features and edges; used in place.
         nodes: ``(num_nodes,)`` int64, each once: whose outputs are trained on.
         passes: names of the lowering passes that may run.
@@ -94,9 +96,10 @@ class Engine:
         self._nodes = _checked_nodes(nodes, graph.num_nodes)
         self._storage, self._hoist_bytes = _checked_storage(storage, self._device), hoist_bytes
         self._locality_bytes, self._cache_bytes = locality_bytes, cache_bytes
-        read = read_model(model, int(graph.x.shape[1]))
         self._measured = MeasuredRates(rates=rates) if rates else measured_rates(self._device)
         self._rates = self._measured.rates
+        with in_mode(model, training=True):
+            read = read_model(model, int(graph.x.shape[1]), given_by(graph))
         self._facts: Facts | None = None  # the features are looked at once
         graph = on_place(graph, HOST.place)  # where levels and reverses are made, whatever the device
         self._csc, shared = with_shared_transpose(graph.csc, wanted="symmetry" in self._passes)
@@ -144,15 +147,11 @@ class Engine:
 
     def predict(self) -> Tensor:
         """``(num_nodes, width)`` outputs of every node, as in evaluation."""
-        was_training = self.model.training
-        self.model.eval()
-        try:
+        with in_mode(self.model, training=False):
             self._evaluate = self._ready(self._evaluate or self._make_evaluation())
             out = self._evaluate.forward()
             rows = self._row_of if self._evaluate.host_steps is self._steps else None
             return copied(out, self._predictions, rows)
-        finally:
-            self.model.train(was_training)
 
     def first_not_finite(self) -> str:
         """After outputs that are not finite: the operation and the first node where forward went wrong."""
@@ -312,7 +311,7 @@ class Engine:
         return None if is_in_order else rows.to(self._device.place)
 
     def _make_evaluation(self) -> Executor:
-        read = read_model(self.model, self.program.in_channels)
+        read = read_model(self.model, self.program.in_channels, given_by(self._graph))
         program, _ = self._lower(read, None, skip="hoist")
         steps = whole_graph(self._csc, read.num_levels - 1)
         if self._row_of is not None and not feature_copies(program):

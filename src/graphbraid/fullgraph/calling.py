@@ -1,0 +1,140 @@
+"""How a model is called: which of a graph's tensors each parameter of its ``forward`` is given.
+
+The same call is made where a model runs as it is written, with tensors, and where it is traced, with
+stand-ins for them. So what is read is what would be run.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from graphbraid.errors import ConfigError
+from graphbraid.graph import Graph
+from graphbraid.topology import Csc
+
+X, EDGES, ADJACENCY, WEIGHTS, DATA, CSC = "x", "edge_index", "adj_t", "edge_weight", "data", "csc"
+"""What can be given beside attributes of the user's data: the features, the edges as a list or as a sparse
+matrix, their weights, the whole of the data, graphbraid's own topology."""
+_NAMES = {
+    X: ("x", "X", "feat", "feats", "feature", "features", "h", "z", "input", "inputs", "node_features"),
+    EDGES: ("edge_index", "edges", "edge_idx", "ei"),
+    ADJACENCY: ("adj_t", "adj", "adjacency"),
+    WEIGHTS: ("edge_weight", "edge_weights", "weight", "edge_attr"),
+    DATA: ("data", "batch", "graph", "g"),
+}
+_KNOWN = {name: what for what, names in _NAMES.items() for name in names}
+_BY_PLACE = (X, EDGES, WEIGHTS)
+
+
+@dataclass(frozen=True)
+class Given:
+    """What there is to call a model with.
+
+    Attributes:
+        weighted: whether the edges have weights.
+        attributes: names that the user's own data holds; none where there is only a graph.
+        graph: whose edges they are.
+    """
+
+    weighted: bool = False
+    attributes: frozenset[str] = frozenset()
+    graph: Graph | None = field(default=None, compare=False)
+
+    def is_simple(self) -> bool:
+        """Whether no edge stands twice and none leads from a node to itself."""
+        return self.graph is not None and _is_simple(self.graph.csc)
+
+
+@dataclass(frozen=True)
+class Calling:
+    """The arguments of a call, each named by what it is given."""
+
+    positional: tuple[str, ...]
+    named: Mapping[str, str]
+
+    def run(self, model: nn.Module, values: Mapping[str, Any]) -> Any:
+        """Call the model with these values."""
+        return model(
+            *(values[what] for what in self.positional), **{k: values[v] for k, v in self.named.items()}
+        )
+
+    def takes(self, what: str) -> bool:
+        """Whether the call is given it."""
+        return what in self.positional or what in self.named.values()
+
+
+def calling_of(model: nn.Module, given: Given) -> Calling:
+    """How a model is called.
+
+    Parameters are recognised by PyG's names (``x``, ``edge_index``, ``adj_t``, ``edge_weight``,
+    ``edge_attr``, ``data``), any other by the attribute of that name in the user's data, or else, where it
+    has no default, by its place. What has a default is given only what is there.
+
+    Raises:
+        ConfigError: a parameter without a default has no counterpart.
+    """
+    if getattr(model, "takes_blocks", False):
+        return Calling((X, CSC), {})
+    positional, named, in_place = [], {}, True
+    for place, parameter in enumerate(_parameters(model)):
+        what = _given_to(parameter, place, given)
+        if what is None:
+            in_place = False
+        elif parameter.kind is parameter.KEYWORD_ONLY or not in_place:
+            named[parameter.name] = what
+        else:
+            positional.append(what)
+    return Calling(tuple(positional), named)
+
+
+def _parameters(model: nn.Module) -> list[inspect.Parameter]:
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = list(inspect.signature(model.forward).parameters.values())
+    named = [parameter for parameter in parameters if parameter.kind not in variadic]
+    if not named and parameters:  # forward(*args), as wrappers have it
+        inner = next((child for child in model.children() if callable(child.forward)), None)
+        return _parameters(inner) if inner is not None else named
+    return named
+
+
+def _given_to(parameter: inspect.Parameter, place: int, given: Given) -> str | None:
+    """What a parameter is given; None: its default."""
+    what, needed = _by_name(parameter.name, given), parameter.default is parameter.empty
+    if what == DATA:
+        what = DATA if place == 0 and needed else None
+    elif what is None and needed and place < (3 if given.weighted else 2):
+        what = _BY_PLACE[place]
+    if what is None and needed:
+        raise ConfigError(
+            f"the model's forward takes {parameter.name!r}, and the graph has no such thing; give it a "
+            "default value, or call compile(model, data) with data that holds it"
+        )
+    return what
+
+
+def _by_name(name: str, given: Given) -> str | None:
+    what = _KNOWN.get(name)
+    if name in given.attributes and (name == "edge_attr" or what in (None, DATA)):
+        return name  # edge_attr may have several columns
+    return None if what == WEIGHTS and not given.weighted else what
+
+
+def given_by(graph: Graph) -> Given:
+    """What a graph has to call a model with."""
+    return Given(weighted=graph.csc.weight is not None, graph=graph)
+
+
+def _is_simple(csc: Csc) -> bool:
+    """Whether no edge stands twice and none leads from a node to itself."""
+    src, dst = csc.indices.long(), csc.destinations().long()
+    edges = src * csc.num_dst + dst
+    return not bool((src == dst).any()) and torch.unique(edges).numel() == edges.numel()
+
+
+__all__ = ["ADJACENCY", "CSC", "DATA", "EDGES", "WEIGHTS", "Calling", "Given", "X", "calling_of", "given_by"]

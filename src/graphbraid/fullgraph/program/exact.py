@@ -1,0 +1,193 @@
+"""What a module must be for its reader to be right: of an exact class, and holding nothing but what is known.
+
+A class is known by what it is, never by its name: a subclass may do anything. And an instance may hold only
+attributes whose names and values its reader names, so that whatever is new (an option of a later PyG, a hook,
+a parametrization, a method put in its place) makes a model run as it is written instead of wrongly.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import types
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as torch_module
+from torch.nn.parameter import UninitializedParameter
+
+from graphbraid.fullgraph.program.refusal import NotLoweredError
+
+Allowed = Callable[[Any], bool]
+"""Whether a reader is right for an attribute of this value."""
+
+
+def anything(_: Any) -> bool:
+    """Of an attribute that changes nothing, or whose every value the reader handles."""
+    return True
+
+
+def flag(value: Any) -> bool:
+    """True or False."""
+    return type(value) is bool
+
+
+def count(value: Any) -> bool:
+    """A whole number of at least 1."""
+    return type(value) is int and value >= 1
+
+
+def number(value: Any) -> bool:
+    """A finite number."""
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def probability(value: Any) -> bool:
+    """A number of at least 0 and below 1."""
+    return type(value) in (int, float) and 0 <= value < 1
+
+
+def one_of(*values: Any) -> Allowed:
+    """One of these values, of the same type."""
+    return lambda value: any(type(value) is type(v) and value == v for v in values)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What an instance of a class may hold.
+
+    Attributes:
+        attributes: by name, the values of plain attributes that the reader handles.
+        parameters: names of its parameters; each may be None.
+        optional: names of what may be a parameter, or be missing there.
+        buffers: names of its buffers; each may be None.
+        children: names of its submodules, each of which the reader reads or checks; None: of any name.
+    """
+
+    attributes: Mapping[str, Allowed] = field(default_factory=dict)
+    parameters: Collection[str] = ()
+    optional: Collection[str] = ()
+    buffers: Collection[str] = ()
+    children: Collection[str] | None = ()
+
+
+_RUNS_SOMETHING = (
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_forward_hooks",
+    "_forward_pre_hooks",
+)
+_TORCH_OWN = frozenset(vars(nn.Module()))
+_OURS = ("torch", "torch_geometric", "graphbraid")
+_GLOBAL_HOOKS = (
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+)
+
+
+def check_model(model: nn.Module) -> None:
+    """Refuse what a trace of a model would not show: hooks, and methods that an instance has of its own.
+
+    Raises:
+        NotLoweredError: names the module.
+    """
+    if any(getattr(torch_module, name, None) for name in _GLOBAL_HOOKS):
+        raise NotLoweredError(
+            type(model).__name__, "a hook is registered for all modules", "a run without that hook"
+        )
+    for name, module in model.named_modules():
+        part = name or type(module).__name__
+        _refuse_hooks(part, module)
+        for key, value in vars(module).items():
+            if isinstance(value, types.MethodType | types.FunctionType) and hasattr(type(module), key):
+                raise NotLoweredError(
+                    part, f"its {key} was put in place of its class's", f"the class's {key}"
+                )
+
+
+def check(name: str, module: nn.Module, known: Known) -> None:
+    """Refuse an instance that holds something its reader does not handle.
+
+    Raises:
+        NotLoweredError: names the module and what it holds.
+    """
+    kind = type(module).__name__
+    _refuse_patched(name, type(module))
+    _refuse_hooks(name, module)
+    for key, value in vars(module).items():
+        if key in _TORCH_OWN:
+            continue
+        allowed = known.attributes.get(key)
+        if allowed is None:
+            raise NotLoweredError(name, f"{kind} has an attribute {key!r} that is not known here")
+        if not allowed(value):
+            raise NotLoweredError(
+                name, f"{kind} with {key}={_short(value)} has no lowered form", f"another {key}"
+            )
+    _check_tensors(name, module, known)
+    if known.children is not None and (extra := set(module._modules) - set(known.children)):
+        raise NotLoweredError(name, f"{kind} has a module {min(extra)!r} that is not known here")
+
+
+def is_from(kind: type, home: str) -> bool:
+    """Whether a class is the one of its name that stands in the module ``home``."""
+    return kind.__module__ == home and getattr(sys.modules.get(home), kind.__name__, None) is kind
+
+
+def _check_tensors(name: str, module: nn.Module, known: Known) -> None:
+    parameters, kind = known.parameters, type(module).__name__
+    for key, parameter in module._parameters.items():
+        if key not in parameters and key not in known.optional:
+            raise NotLoweredError(name, f"{kind} has a parameter {key!r} that is not known here")
+        if parameter is not None:
+            check_parameter(name, key, parameter)
+    if extra := set(module._buffers) - set(known.buffers):
+        raise NotLoweredError(name, f"{kind} has a buffer {min(extra)!r} that is not known here")
+    # A weight that something computes (weight norm, pruning) stands in the instance, and is no parameter.
+    if missing := [key for key in parameters if key not in module._parameters]:
+        raise NotLoweredError(
+            name, f"{missing[0]} of {kind} is no parameter of it", f"a plain parameter {missing[0]}"
+        )
+
+
+def check_parameter(name: str, key: str, parameter: nn.Parameter) -> None:
+    """Refuse what is no plain float32 parameter.
+
+    Raises:
+        NotLoweredError: names it.
+    """
+    if isinstance(parameter, UninitializedParameter):
+        raise NotLoweredError(name, f"{key} is made by the model's first run", "a run of the model before")
+    if type(parameter) is not nn.Parameter:
+        raise NotLoweredError(name, f"{key} is a {type(parameter).__name__}", "a plain torch.nn.Parameter")
+    if parameter.dtype != torch.float32 or parameter.layout != torch.strided:
+        what = str(parameter.dtype).removeprefix("torch.")
+        raise NotLoweredError(name, f"{key} is {what}, and kernels run in float32", "model.float()")
+    if parameter.is_inference():
+        raise NotLoweredError(name, f"{key} was made in inference mode", "a model made outside of it")
+
+
+def _refuse_hooks(name: str, module: nn.Module) -> None:
+    for key, value in vars(module).items():
+        runs = key in _RUNS_SOMETHING or (key.endswith("_hooks") and key not in _TORCH_OWN)
+        if runs and value:
+            raise NotLoweredError(name, "it has hooks", "the model without them")
+
+
+def _refuse_patched(name: str, kind: type) -> None:
+    """Methods that somebody put into a class of PyG or torch after it was made."""
+    for base in kind.__mro__[:-1]:
+        for key, member in vars(base).items():
+            home = getattr(member, "__globals__", None)
+            if home is not None and str(home.get("__name__", "")).split(".")[0] not in _OURS:
+                raise NotLoweredError(name, f"{base.__name__}.{key} was replaced", "the class as it was")
+
+
+def _short(value: Any) -> str:
+    text = repr(value).splitlines()[0]
+    return text if len(text) <= 60 else f"{text[:57]}..."

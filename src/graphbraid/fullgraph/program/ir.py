@@ -1,0 +1,162 @@
+"""Program: a model over a whole graph as a short list of operations on node matrices.
+
+A model is read into a program (:func:`graphbraid.fullgraph.program.read.read_model`), lowered to the cheapest
+equal one (:mod:`graphbraid.fullgraph.lower`) and run (:mod:`graphbraid.fullgraph.engine`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import nn
+
+from graphbraid.fullgraph.program.operations import (
+    INPUT,
+    Add,
+    Aggregate,
+    Attention,
+    Epilogue,
+    Following,
+    Linear,
+    Module,
+    Normalise,
+    Op,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """What a lowering pass did, and why: what ``explain()`` prints."""
+
+    name: str
+    """The pass."""
+    taken: bool
+    what: str
+    """The choice, as a sentence."""
+    saves: str = ""
+    """What it saves, in seconds or bytes."""
+    instead_of: str = ""
+    """What it was chosen over, with its cost."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """Operations in the order they run; the last one's result is the output."""
+
+    ops: tuple[Op, ...]
+    in_channels: int
+    decisions: tuple[Decision, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What passes decided that is no operation: ``input_path``."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def output(self) -> str:
+        """Name of the value the model returns."""
+        return self.ops[-1].out if self.ops else INPUT
+
+    @property
+    def input_path(self) -> str:
+        """How the first weights multiply the features: ``dense``, ``sparse`` or ``binary``."""
+        return str(self.settings.get("input_path", "dense"))
+
+    def producer(self, value: str) -> Op | None:
+        """The operation that makes a value; None for the input."""
+        return next((op for op in self.ops if op.out == value), None)
+
+    def consumers(self, value: str) -> list[Op]:
+        """The operations that read a value."""
+        return [op for op in self.ops if value in op.inputs]
+
+    def level(self, value: str) -> int:
+        """The level whose nodes a value has a row for."""
+        op = self.producer(value)
+        return 0 if op is None else self.level(op.inputs[0]) + op.moves
+
+    def ends_in_epilogue(self, value: str) -> bool:
+        """Whether an epilogue makes a value, alone or after another operation: its backward reads it."""
+        op = self.producer(value)
+        return isinstance(op, Epilogue) or (isinstance(op, Following) and op.after is not None)
+
+    @property
+    def num_levels(self) -> int:
+        """Levels of the program, the input's included."""
+        return self.level(self.output) + 1
+
+    def width(self, value: str) -> int:
+        """Columns of a value."""
+        op = self.producer(value)
+        if op is None:
+            return self.in_channels
+        if isinstance(op, Linear):
+            return int(op.weight.shape[0])
+        if isinstance(op, Attention):
+            return op.heads * op.channels if op.concat else op.channels
+        if isinstance(op, Module) and op.width_out is not None:
+            return op.width_out
+        return self.width(op.inputs[0])
+
+    def learns(self, value: str) -> bool:
+        """Whether a parameter reaches a value, so that a gradient flows into it."""
+        op = self.producer(value)
+        return op is not None and (bool(op.parameters()) or any(self.learns(i) for i in op.inputs))
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """All parameters, each once."""
+        seen: set[int] = set()
+        for op in self.ops:
+            for parameter in op.parameters():
+                if id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    yield parameter
+
+    def rewritten(self, ops: tuple[Op, ...], *decisions: Decision, **settings: Any) -> Program:
+        """This program with other operations, and what was decided."""
+        return replace(
+            self, ops=ops, decisions=self.decisions + decisions, settings={**self.settings, **settings}
+        )
+
+    def __str__(self) -> str:
+        lines = [f"{INPUT}: ({self.in_channels} columns)"]
+        for op in self.ops:
+            details = op.details()
+            lines.append(
+                f"{op.out} = {op.symbol}({', '.join(op.inputs)}){': ' + details if details else ''}"
+                f"  [level {self.level(op.out)}, {self.width(op.out)} columns]"
+            )
+        return "\n".join(lines)
+
+
+def check(program: Program) -> None:
+    """Raise ValueError unless each value is made once, before it is read, and levels and widths agree."""
+    made = {INPUT}
+    for op in program.ops:
+        if missing := [i for i in op.inputs if i not in made]:
+            raise ValueError(f"{op.out} reads {missing[0]}, which is not made before it")
+        if op.out in made:
+            raise ValueError(f"{op.out} is made twice")
+        made.add(op.out)
+    for op in program.ops:
+        if isinstance(op, Linear) and op.weight.shape[1] != program.width(op.inputs[0]):
+            raise ValueError(
+                f"{op.out} multiplies {program.width(op.inputs[0])} columns by a weight of "
+                f"{op.weight.shape[1]}"
+            )
+        if isinstance(op, Normalise) and op.channels != program.width(op.inputs[0]):
+            raise ValueError(
+                f"{op.out} normalises {program.width(op.inputs[0])} columns with a module for {op.channels}"
+            )
+        if isinstance(op, Add | Aggregate | Linear) and len(op.inputs) == 2:
+            first, second = op.inputs
+            expected = (program.level(op.out), program.width(op.out))
+            if (program.level(second), program.width(second)) != expected:
+                raise ValueError(
+                    f"{op.out} adds {second}, whose level or width is not that of {first}'s result"
+                )
+
+
+__all__ = ["Decision", "Program", "check"]

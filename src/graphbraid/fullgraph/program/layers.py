@@ -1,0 +1,10 @@
+"""The readers of all graph layers, by their exact class."""
+
+from graphbraid.fullgraph.program.attention import ATTENTION
+from graphbraid.fullgraph.program.convolutions import CONVOLUTIONS
+from graphbraid.fullgraph.program.reading import Registry
+
+LAYERS: Registry = CONVOLUTIONS | ATTENTION
+"""Each file of layers has its own; a layer is added there."""
+
+__all__ = ["LAYERS"]

@@ -1,0 +1,113 @@
+"""The way in: reads a model into a program, graphbraid's own models layer by layer, others by a trace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from graphbraid.fullgraph.calling import Calling, Given, calling_of
+from graphbraid.fullgraph.program.exact import Known, check, check_model, count, one_of, probability
+from graphbraid.fullgraph.program.ir import Program
+from graphbraid.fullgraph.program.layers import LAYERS
+from graphbraid.fullgraph.program.operations import INPUT, Module, Normalise, Op
+from graphbraid.fullgraph.program.reading import Edges, LayerCall, checked_reader
+from graphbraid.fullgraph.program.refusal import NotLoweredError
+from graphbraid.fullgraph.program.rowwise import rowwise
+from graphbraid.fullgraph.program.trace import read_traced
+from graphbraid.fullgraph.program.writer import Writer
+from graphbraid.nn import GAT, GCN, GIN, MLP, GATv2, GraphSAGE
+from graphbraid.ops.epilogue import ACTIVATIONS
+
+
+def read_model(
+    model: nn.Module, in_channels: int, given: Given | None = None, calling: Calling | None = None
+) -> Program:
+    """The program of a model in the mode it is in.
+
+    Args:
+        model: of :mod:`graphbraid.nn`, or any whose ``forward`` is made of layers, modules and functions that
+            have a reader.
+        in_channels: columns of the features.
+        given: what there is to call it with; None: features and edges without weights.
+        calling: how it is called; None: as :func:`graphbraid.fullgraph.calling.calling_of` says.
+
+    Raises:
+        NotLoweredError: names what cannot be read.
+    """
+    given = given or Given()
+    check_model(model)
+    writer = Writer()
+    if type(model) in _OWN_MODELS:
+        out = _read_own(writer, model)
+    else:
+        out = read_traced(writer, model, calling or calling_of(model, given), given)
+    if out == INPUT:
+        raise NotLoweredError(type(model).__name__, "it returns its input")
+    try:
+        return Program(ops=_reached(writer.ops, out), in_channels=in_channels)
+    except ValueError as error:
+        raise NotLoweredError(type(model).__name__, str(error)) from None
+
+
+def _reached(ops: list[Op], out: str) -> tuple[Op, ...]:
+    """The operations that the result needs; it is made by the last of them."""
+    wanted, kept = {out}, []
+    for op in reversed(ops):
+        if op.out in wanted:
+            wanted.update(op.inputs)
+            kept.append(op)
+        elif isinstance(op, Module | Normalise) and op.couples_rows:
+            raise NotLoweredError(str(op.symbol), "it moves statistics and nothing reads its result")
+    return tuple(reversed(kept))
+
+
+# ---- graphbraid's models
+
+_OWN_MODELS = (GCN, GraphSAGE, GIN, GAT, GATv2, MLP)
+_GELU = nn.GELU()
+_GRAPH_MODEL = Known(
+    {
+        "in_channels": count,
+        "hidden_channels": count,
+        "out_channels": count,
+        "num_layers": count,
+        "dropout": probability,
+        "input_dropout": probability,
+        "act": one_of(*ACTIVATIONS),
+        "norms": one_of(None),
+    },
+    children=("convs", "norms"),
+)
+
+
+def _read_own(writer: Writer, model: Any) -> str:
+    check(type(model).__name__, model, _GRAPH_MODEL)
+    dropout = model.dropout if model.training else 0.0
+    x = writer.epilogue(INPUT, p=model.input_dropout if model.training else 0.0)
+    last = model.num_layers - 1
+    for i, conv in enumerate(model.convs):
+        x = _own_layer(writer, f"convs.{i}", conv, x)
+        if i == last:
+            break
+        if model.norms is not None:
+            x = rowwise(writer, f"norms.{i}", model.norms[i], x)
+        x = _activation(writer, model.act, x)
+        x = writer.epilogue(x, p=dropout)
+    return x
+
+
+def _own_layer(writer: Writer, name: str, conv: nn.Module, x: str) -> str:
+    if (type(conv).__module__, type(conv).__name__) not in LAYERS:
+        return rowwise(writer, name, conv, x)
+    reader = checked_reader(LAYERS, name, conv)
+    return reader.read(LayerCall(writer, name, conv, x, Edges(weighted=True)))
+
+
+def _activation(writer: Writer, act: str, x: str) -> str:
+    if act == "gelu":
+        return writer.add(Module, x, module=_GELU, width_out=None, couples_rows=False)
+    return writer.epilogue(x, act=act)
+
+
+__all__ = ["read_model"]
