@@ -107,15 +107,15 @@ def test_what_was_measured_beside_other_programs_is_not_kept(monkeypatch, caplog
     assert shares == [0.34]
 
 
-@pytest.mark.parametrize("turns", [False, True])
-def test_a_disturbed_profile_that_may_decide_a_run_s_bits_is_kept_all_the_same(turns, monkeypatch, caplog):
+def test_disturbed_trials_of_how_to_divide_the_cores_are_not_kept_either(monkeypatch, caplog):
+    """A run whose bits depend on them keeps its plan in its folder."""
     monkeypatch.setattr(profiler, "MOST_OTHERS", 0.1)
     monkeypatch.setattr(profiler.OtherPrograms, "share", lambda _: 0.34)
-    cores = Arrangement(workers=1, threads=2 if turns else 1, turns=turns)
-    profile, key = Profile(times=(FAST,), trials=(Trial(cores=cores, seconds=1.0),)), {"graph": f"{turns}"}
-    cached(key, lambda: profile)
-    assert profile_file(key).is_file() != turns  # ours, which takes turns, has the same bits with any threads
-    assert (f"delete {profile_file(key)} to measure anew" in caplog.text) != turns
+    trial = Trial(cores=Arrangement(workers=1, threads=1), seconds=1.0)
+    profile, key = Profile(times=(FAST,), trials=(trial,)), {"graph": "shared"}
+    assert cached(key, lambda: profile) == profile
+    assert not profile_file(key).exists()
+    assert "the next run measures anew" in caplog.text
 
 
 def test_another_machine_or_version_measures_anew(monkeypatch):

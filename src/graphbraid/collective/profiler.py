@@ -112,7 +112,7 @@ def measure(
 def cached(key: Mapping[str, object], make: Callable[[], Profile]) -> Profile:
     """The profile kept for a key, or a new one, which is then kept.
 
-    Unless other programs disturbed it; even so where a run's bits may depend on it, so that runs repeat.
+    Unless other programs disturbed it: then it serves this run, which keeps what its bits may depend on.
 
     Args:
         key: plain values that say what was measured: graph, model, config. Machine and versions are added.
@@ -128,27 +128,18 @@ def cached(key: Mapping[str, object], make: Callable[[], Profile]) -> Profile:
     profile = make()
     share = watched.share()
     if share is not None and share > MOST_OTHERS:
-        keeps = _may_decide_bits(profile)
-        then = f"delete {path} to measure anew" if keeps else "the next run measures anew"
         _log.warning(
             "other programs had %.0f %% of the cores while stages were measured, and the plan is made for "
-            "that; %s",
+            "that; the next run measures anew",
             100 * share,
-            then,
         )
-        if not keeps:
-            return profile
+        return profile
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         profile.save(path)
     except (OSError, ResourceError) as error:
         _log.warning("the profile could not be kept: %s", error)
     return profile
-
-
-def _may_decide_bits(profile: Profile) -> bool:
-    """Whether another profile might lead to other losses: it sets the threads of a model that is not ours."""
-    return bool(profile.trials) and not any(trial.cores.turns for trial in profile.trials)
 
 
 def profile_file(key: Mapping[str, object]) -> Path:

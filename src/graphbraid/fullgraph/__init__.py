@@ -2,6 +2,7 @@
 
 from graphbraid.fullgraph.compiling import Uncompiled, compile, estimated_bytes  # noqa: A004
 from graphbraid.fullgraph.engine import ALL, Engine
+from graphbraid.fullgraph.evidence import Evidence
 from graphbraid.fullgraph.program.refusal import NotLoweredError
 
-__all__ = ["ALL", "Engine", "NotLoweredError", "Uncompiled", "compile", "estimated_bytes"]
+__all__ = ["ALL", "Engine", "Evidence", "NotLoweredError", "Uncompiled", "compile", "estimated_bytes"]

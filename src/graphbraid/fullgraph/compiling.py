@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from graphbraid.fullgraph.calling import given_by
 from graphbraid.fullgraph.device import Device, device_for
 from graphbraid.fullgraph.engine import ALL, HOIST_BYTES, Engine
+from graphbraid.fullgraph.evidence import Evidence
 from graphbraid.fullgraph.executor import Executor
 from graphbraid.fullgraph.levels import whole_graph
 from graphbraid.fullgraph.locality import LOCALITY_BYTES
@@ -64,6 +65,7 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
     storage: str = "float32",
     hoist_bytes: int = HOIST_BYTES,
     locality_bytes: int = LOCALITY_BYTES,
+    evidence: Evidence | None = None,
 ) -> Engine | Uncompiled:
     """Lower a model over a whole graph to the cheapest equal program.
 
@@ -93,6 +95,8 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
             edges read half the bytes, and results differ by that rounding.
         hoist_bytes: what an aggregation of the features that is computed once may take.
         locality_bytes: what edges that are renumbered to share the cache may take beside the graph's own.
+        evidence: of an earlier engine (``engine.evidence``), to lower alike and get the same bits whatever is
+            measured here and now; None: this machine's rates, and a trial where they leave two choices close.
 
     Raises:
         ConfigError: a node is out of range or named twice, no pass or storage has such a name, or the
@@ -103,7 +107,7 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
     ids = graph.split(nodes) if isinstance(nodes, str) else nodes
     try:
         options: dict[str, Any] = {"device": device, "storage": storage}
-        options |= {"hoist_bytes": hoist_bytes, "locality_bytes": locality_bytes}
+        options |= {"hoist_bytes": hoist_bytes, "locality_bytes": locality_bytes, "evidence": evidence}
         return Engine(model, graph, ids, passes=passes, **options)
     except NotLoweredError as why:
         return Uncompiled(model, graph, ids, why, device_for(model, device).place)

@@ -15,6 +15,7 @@ from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.fullgraph import lower
 from graphbraid.fullgraph.calling import given_by
 from graphbraid.fullgraph.device import HOST, Device, device_for
+from graphbraid.fullgraph.evidence import Evidence
 from graphbraid.fullgraph.executor import Executor
 from graphbraid.fullgraph.facts import Facts, facts_of
 from graphbraid.fullgraph.kept_rates import MeasuredRates, measured_rates
@@ -27,6 +28,7 @@ from graphbraid.fullgraph.program import Decision, Program
 from graphbraid.fullgraph.program.read import read_model
 from graphbraid.fullgraph.replay import ReplayingExecutor
 from graphbraid.fullgraph.symmetry import with_shared_transpose
+from graphbraid.fullgraph.trials import Trials, kept_trials
 from graphbraid.graph import Graph
 from graphbraid.ops.rates import Rates
 from graphbraid.topology import check_ids
@@ -58,12 +60,13 @@ class Engine:
         nodes: ``(num_nodes,)`` int64, each once: whose outputs are trained on.
         passes: names of the lowering passes that may run.
         rates: what the cost model weighs; None: this machine's, measured once
-            (:func:`graphbraid.fullgraph.kept_rates.measured_rates`).
+            (:func:`graphbraid.fullgraph.kept_rates.measured_rates`), and trials where they are close.
         device: where to run; None: where the model's parameters are.
         storage: see :func:`graphbraid.compile`.
         hoist_bytes: see :func:`graphbraid.compile`.
         locality_bytes: see :func:`graphbraid.compile`.
         cache_bytes: of the processor's cache, what rows find room in; None: this machine's.
+        evidence: see :func:`graphbraid.compile`.
 
     Raises:
         NotLoweredError: names the part of the model that has no lowered form.
@@ -86,6 +89,7 @@ class Engine:
         hoist_bytes: int = HOIST_BYTES,
         locality_bytes: int = LOCALITY_BYTES,
         cache_bytes: int | None = None,
+        evidence: Evidence | None = None,
     ) -> None:
         if graph.x is None:
             raise DataError(
@@ -96,11 +100,13 @@ class Engine:
         self._nodes = _checked_nodes(nodes, graph.num_nodes)
         self._storage, self._hoist_bytes = _checked_storage(storage, self._device), hoist_bytes
         self._locality_bytes, self._cache_bytes = locality_bytes, cache_bytes
-        self._measured = MeasuredRates(rates=rates) if rates else measured_rates(self._device)
+        given = evidence.rates if evidence is not None else rates
+        self._measured = MeasuredRates(rates=given) if given else measured_rates(self._device)
         self._rates = self._measured.rates
         with in_mode(model, training=True):
             read = read_model(model, int(graph.x.shape[1]), given_by(graph))
         self._facts: Facts | None = None  # the features are looked at once
+        self._evidence, self._may_try = evidence, rates is None
         graph = on_place(graph, HOST.place)  # where levels and reverses are made, whatever the device
         self._csc, shared = with_shared_transpose(graph.csc, wanted="symmetry" in self._passes)
         self._graph = graph if self._csc is graph.csc else graph.replace(csc=self._csc)
@@ -152,6 +158,13 @@ class Engine:
             out = self._evaluate.forward()
             rows = self._row_of if self._evaluate.host_steps is self._steps else None
             return copied(out, self._predictions, rows)
+
+    @property
+    def evidence(self) -> Evidence:
+        """What choices were weighed by: another engine that is given it lowers alike, to the same bits."""
+        self._lower_evaluation()  # whose trials belong to it
+        trials = None if self._facts is None else self._facts.trials
+        return Evidence(rates=self._rates, trials={} if trials is None else dict(trials.found))
 
     def first_not_finite(self) -> str:
         """After outputs that are not finite: the operation and the first node where forward went wrong."""
@@ -272,7 +285,8 @@ class Engine:
             rows, edges = reached.sizes[::-1], reached.edges(csc)
         limits: dict[str, Any] = {"hoist_bytes": hoist_bytes, "storage": self._storage}
         if self._facts is None:
-            self._facts = facts_of(self._graph, rows, edges, self._rates, **limits)
+            facts = facts_of(self._graph, rows, edges, self._rates, **limits)
+            self._facts = replace(facts, trials=self._trials(facts.density))
         facts = replace(self._facts, rows=tuple(rows), edges=tuple(edges), hoist_bytes=hoist_bytes)
         for name in names:
             program = lower.PASSES[name](program, facts)
@@ -310,10 +324,23 @@ class Engine:
         is_in_order = self._steps[-1].csc.num_dst == rows.numel() and bool((rows.diff() == 1).all())
         return None if is_in_order else rows.to(self._device.place)
 
+    def _trials(self, density: float) -> Trials | None:
+        """What tells close choices apart; None where rates alone do."""
+        if self._evidence is not None:
+            return Trials(self._graph, density, self._rates, self._evidence.trials, may_try=False)
+        if not self._may_try:
+            return None
+        believed = not self._measured.doubt
+        return kept_trials(self._graph, density, self._rates, self._device, believed=believed)
+
+    def _lower_evaluation(self) -> Program:
+        with in_mode(self.model, training=False):
+            read = read_model(self.model, self.program.in_channels, given_by(self._graph))
+        return self._lower(read, None, skip="hoist")[0]
+
     def _make_evaluation(self) -> Executor:
-        read = read_model(self.model, self.program.in_channels, given_by(self._graph))
-        program, _ = self._lower(read, None, skip="hoist")
-        steps = whole_graph(self._csc, read.num_levels - 1)
+        program = self._lower_evaluation()
+        steps = whole_graph(self._csc, program.num_levels - 1)
         if self._row_of is not None and not feature_copies(program):
             steps = self._steps  # of all nodes, renumbered
         return self._planned(program, steps, training=False)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,6 +13,12 @@ from graphbraid.fullgraph.binary import is_binary
 from graphbraid.graph import Graph
 from graphbraid.ops.rates import Rates
 from graphbraid.sparse_features import SparseFeatures
+
+if TYPE_CHECKING:
+    from graphbraid.fullgraph.trials import Trials
+
+CLOSE = 2.0
+"""Choices whose times by the rates are within this factor are told apart by trial."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,20 +43,45 @@ class Facts:
     storage: torch.dtype = torch.float32
     """What rows may be rounded to before they are aggregated: float32 or bfloat16."""
 
+    trials: Trials | None = None
+    """Times what rates do not tell apart; None: rates alone decide."""
+    by_trial: bool = False
+    """Whether times are those of trials."""
+
+    @property
+    def _speed(self) -> Rates | Trials:
+        return self.trials if self.by_trial and self.trials is not None else self.rates
+
+    def weighed(self, seconds: Callable[[Facts], dict[str, float]]) -> tuple[dict[str, float], str]:
+        """Seconds of each choice: by the rates, or by trial where the best two are close.
+
+        Returns:
+            The seconds, and what they are by, to be printed after them.
+        """
+        found = seconds(self)
+        best, *others = sorted(found.values())
+        if self.trials is None or not others or others[0] > CLOSE * best:
+            return found, ""
+        return seconds(replace(self, by_trial=True)), " (tried)"
+
     def aggregate_seconds(self, step: int, width: int) -> float:
         """Time of an aggregation over the edges of a step."""
-        return self.rates.aggregate_seconds(self.edges[step], width)
+        return self._speed.aggregate_seconds(self.edges[step], width)
 
     def multiply_seconds(self, rows: int, depth: int, width: int) -> float:
         """Time of a dense product."""
-        return self.rates.multiply_seconds(rows, depth, width)
+        return self._speed.multiply_seconds(rows, depth, width)
 
     def sparse_seconds(self, rows: int, width: int) -> float:
         """Time of the features' product with a weight along the sparse path."""
+        if self.by_trial and self.trials is not None:
+            return self.trials.sparse_seconds(rows, width)
         return self.rates.sparse_seconds(rows * self.in_channels * self.density, width)
 
     def binary_seconds(self, rows: int, width: int) -> float:
         """Time of the features' product with a weight along the binary path."""
+        if self.by_trial and self.trials is not None:
+            return self.trials.binary_seconds(rows, width)
         return self.rates.binary_seconds(rows, self.in_channels, width)
 
 
@@ -66,7 +98,7 @@ def facts_of(
     x = graph.x
     assert x is not None
     in_channels, share = int(x.shape[1]), density(x)
-    serves = rates.binary_seconds(1, in_channels, 1) < rates.sparse_seconds(share * in_channels, 1)
+    serves = rates.binary_seconds(1, in_channels, 1) < CLOSE * rates.sparse_seconds(share * in_channels, 1)
     return Facts(
         rows=tuple(rows),
         edges=tuple(edges),

@@ -99,7 +99,7 @@ def reach(csc: Csc, seeds: Tensor, num_steps: int) -> Reach:
     newest, found, sizes = seeds, [seeds], [seeds.numel()]
     for _ in range(num_steps):
         is_source = torch.zeros(csc.num_src, dtype=torch.bool)
-        for _, positions in _edges_of(csc, newest):
+        for _, positions in edges_of(csc, newest):
             is_source[csc.indices[positions].long()] = True
         newest = (is_source & ~is_reached).nonzero().squeeze(1)
         is_reached[newest] = True
@@ -125,7 +125,7 @@ def towards(csc: Csc, reached: Reach) -> list[Step]:
     torch.cumsum(csc.degrees()[destinations], 0, out=indptr[1:])
     indices = torch.empty(int(indptr[-1]), dtype=row_of.dtype)
     edges = torch.empty(indices.numel(), dtype=torch.int64) if csc.weight is not None else None
-    for begin, positions in _edges_of(csc, destinations):
+    for begin, positions in edges_of(csc, destinations):
         part = slice(begin, begin + positions.numel())
         indices[part] = row_of[csc.indices[positions].long()]
         if edges is not None:
@@ -156,7 +156,7 @@ def copied_bytes(steps: Sequence[Step]) -> int:
     return sum(shared.values())
 
 
-def _edges_of(csc: Csc, nodes: Tensor) -> Iterator[tuple[int, Tensor]]:
+def edges_of(csc: Csc, nodes: Tensor) -> Iterator[tuple[int, Tensor]]:
     """Positions of the in-edges of ``nodes``, in their order, some at a time, and where each part starts."""
     degrees = csc.degrees()[nodes]
     ends = degrees.cumsum(0)

@@ -42,12 +42,13 @@ def choose_input_path(program: Program, facts: Facts) -> Program:
     if not width or not all(isinstance(op, Linear) and len(op.inputs) == 1 for op in readers):
         why = "the features are read by something else than a linear map"
         return _decided(program, "input path", False, f"dense: {why}", input_path="dense")
-    seconds = _input_seconds(program, facts, width)
+    seconds, tried = facts.weighed(lambda by: _input_seconds(program, by, width))
     chosen = min(seconds, key=lambda path: seconds[path])
     others = sorted((path for path in seconds if path != chosen), key=lambda path: seconds[path])
     what = f"{chosen}: {facts.density:.4g} of the features are not zero"
     if chosen == "binary":
         what += ", one number in each row: 32 features are a word of bits"
+    what += tried
     return _decided(
         program,
         "input path",
@@ -104,9 +105,10 @@ def hoist(program: Program, facts: Facts) -> Program:
     if program.input_path != "dense":
         what = f"the features stay {program.input_path}, which aggregated they would not"
         return _decided(program, "hoist", False, what)
-    nbytes, saves = _hoisted_bytes(facts), _hoist_seconds(program, facts, whatever_it_takes=True)
+    seconds, tried = facts.weighed(lambda by: _hoist_choices(program, by))
+    nbytes, saves = _hoisted_bytes(facts), seconds["every epoch"] - seconds["once"]
     if saves <= 0:
-        return _decided(program, "hoist", False, "it would not save time")
+        return _decided(program, "hoist", False, f"it would not save time{tried}")
     if nbytes > facts.hoist_bytes:
         what = (
             f"aggregated features would take {_bytes(nbytes)} of the {_bytes(facts.hoist_bytes)} allowed, "
@@ -122,7 +124,7 @@ def hoist(program: Program, facts: Facts) -> Program:
                 ops.append(replace(linear, out=aggregate.out, inputs=(once, *aggregate.inputs[1:])))
         elif op is not linear:
             ops.append(op)
-    what = f"features aggregated once, {_bytes(nbytes)}"
+    what = f"features aggregated once, {_bytes(nbytes)}{tried}"
     return _decided(program, "hoist", True, what, saves=f"{_seconds(saves)} an epoch", ops=tuple(ops))
 
 
@@ -130,17 +132,26 @@ def _hoisted_bytes(facts: Facts) -> int:
     return 4 * facts.rows[1] * facts.in_channels
 
 
-def _hoist_seconds(program: Program, facts: Facts, *, whatever_it_takes: bool = False) -> float:
+def _hoist_seconds(program: Program, facts: Facts) -> float:
     """What hoisting saves in an epoch; 0 where it cannot be done or takes too much memory."""
-    found = _first_aggregation(program)
-    if found is None or (_hoisted_bytes(facts) > facts.hoist_bytes and not whatever_it_takes):
+    if _first_aggregation(program) is None or _hoisted_bytes(facts) > facts.hoist_bytes:
         return 0.0
+    seconds = _hoist_choices(program, facts)
+    return seconds["every epoch"] - seconds["once"]
+
+
+def _hoist_choices(program: Program, facts: Facts) -> dict[str, float]:
+    """Seconds of an epoch with the features aggregated in every one, and once before."""
+    found = _first_aggregation(program)
+    assert found is not None
     _, linear = found
     width = program.width(linear.out) if linear is not None else facts.in_channels
     runs = 2 * facts.aggregate_seconds(0, min(width, facts.in_channels))
+    if linear is None:
+        return {"every epoch": runs, "once": 0.0}
     product = 2 * facts.multiply_seconds(facts.rows[0], facts.in_channels, width)
     hoisted = 2 * facts.multiply_seconds(facts.rows[1], facts.in_channels, width)
-    return runs + (product - hoisted if linear is not None else 0.0)
+    return {"every epoch": runs + product, "once": hoisted}
 
 
 def _first_aggregation(program: Program) -> tuple[Aggregate, Linear | None] | None:
@@ -175,8 +186,9 @@ def _order_one(program: Program, aggregate: Aggregate, facts: Facts) -> tuple[Pr
     if isinstance(linear, Linear) and len(linear.inputs) == 1:
         if len(program.consumers(linear.out)) > 1 or (linear.inputs[0] == INPUT and stays):
             return program, ""
-        first, last = _order_seconds(program, linear, aggregate, facts)
-        if first <= last:
+        before_it: Linear = linear
+        seconds, tried = facts.weighed(lambda by: _order_seconds(program, before_it, aggregate, by))
+        if seconds["first"] <= seconds["last"]:
             return program, ""
         # (A x) Wᵀ instead of A (x Wᵀ)
         rows = f"{aggregate.out}_rows"
@@ -184,26 +196,25 @@ def _order_one(program: Program, aggregate: Aggregate, facts: Facts) -> tuple[Pr
             linear.out: replace(aggregate, out=rows, inputs=(linear.inputs[0],)),
             aggregate.out: replace(linear, out=aggregate.out, inputs=(rows, *aggregate.inputs[1:])),
         }
-        note = f"{aggregate.out}: aggregate first"
+        note = f"{aggregate.out}: aggregate first{tried}"
         return _replaced(program, swapped), note
     after = program.consumers(aggregate.out)
     linear = after[0] if len(after) == 1 and isinstance(after[0], Linear) else None
     if not isinstance(linear, Linear) or linear.inputs[0] != aggregate.out or len(aggregate.inputs) > 1:
         return program, ""
-    first, last = _order_seconds(program, linear, aggregate, facts)
-    if last <= first and not (aggregate.inputs[0] == INPUT and stays):
+    after_it: Linear = linear
+    seconds, tried = facts.weighed(lambda by: _order_seconds(program, after_it, aggregate, by))
+    if seconds["last"] <= seconds["first"] and not (aggregate.inputs[0] == INPUT and stays):
         return program, ""
     rows = f"{linear.out}_rows"
     swapped = {
         aggregate.out: replace(linear, out=rows, inputs=(aggregate.inputs[0],)),
         linear.out: replace(aggregate, out=linear.out, inputs=(rows, *linear.inputs[1:])),
     }
-    return _replaced(program, swapped), f"{linear.out}: transform first"
+    return _replaced(program, swapped), f"{linear.out}: transform first{tried}"
 
 
-def _order_seconds(
-    program: Program, linear: Linear, aggregate: Aggregate, facts: Facts
-) -> tuple[float, float]:
+def _order_seconds(program: Program, linear: Linear, aggregate: Aggregate, facts: Facts) -> dict[str, float]:
     """Seconds of an epoch with the transformation first, and last."""
     x = linear.inputs[0] if linear.out == aggregate.inputs[0] else aggregate.inputs[0]
     step = program.level(aggregate.inputs[0])
@@ -214,7 +225,7 @@ def _order_seconds(
     first += 2 * facts.aggregate_seconds(step, narrow)
     last = products * facts.multiply_seconds(facts.rows[step + 1], wide, narrow)
     last += (2 if learns else 1) * facts.aggregate_seconds(step, wide)
-    return first, last
+    return {"first": first, "last": last}
 
 
 def fuse(program: Program, facts: Facts) -> Program:

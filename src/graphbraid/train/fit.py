@@ -22,6 +22,7 @@ from graphbraid.train.folder import CONFIG, ENVIRONMENT, RESULT, RunFolder
 from graphbraid.train.identity import check_same, graph_identity, model_identity
 from graphbraid.train.interrupt import SignalGuard, StopRequested
 from graphbraid.train.loggers import RunLog, TensorBoard
+from graphbraid.train.measured import keep, kept_evidence, kept_plan
 from graphbraid.train.metrics import LOSS
 from graphbraid.train.optimizers import Schedule, make_optimizer
 from graphbraid.train.planning import plan_run, set_training_threads
@@ -52,9 +53,12 @@ class FitRun:
         self._task, self._task_on_cpu = task.to(self._runner.device), task
         self._callbacks = self._make_callbacks()
         check_fanouts(self._runner.model, config)
+        self._evidence = kept_evidence(folder.path) if folder is not None and self._resumes else None
         self._dry_run()
         accelerator = trainer.accelerator
-        plan = trainer.plan = plan_run(self._runner, self._task, config, self._train_nodes, accelerator)
+        kept = kept_plan(folder.path, config) if folder is not None and self._resumes else None
+        plan = kept or plan_run(self._runner, self._task, config, self._train_nodes, accelerator)
+        trainer.plan = plan
         if plan is not None and accelerator is None and self._runner.device.type == "cpu":
             set_training_threads(config, plan.workers)
         self._source = make_source(self._runner, config, self._train_nodes, plan, accelerator)
@@ -127,7 +131,7 @@ class FitRun:
 
     def _compile(self) -> None:
         self._runner.engine, self._trainer.uncompiled_reason = compile_for(
-            self._runner, self._config, self._train_nodes
+            self._runner, self._config, self._train_nodes, self._evidence
         )
 
     def _start(self) -> None:
@@ -143,6 +147,7 @@ class FitRun:
         self._folder.write_json(CONFIG, {"train": self._config.to_json(), "info": dict(self._trainer.info)})
         self._folder.write_json(ENVIRONMENT, environment())
         if not self._resumes:
+            keep(self._folder.path, self._runner.engine, self._trainer.plan)
             self._log = RunLog(self._folder.path, self._columns())
             self._save(is_best=False)
 

@@ -17,6 +17,7 @@ from typing import Any
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.files import atomic_write, remove_stale, resource_error
 from graphbraid.train import loggers
+from graphbraid.train.measured import LOWERING, PLAN
 
 CONFIG = "config.json"
 ENVIRONMENT = "environment.json"
@@ -97,7 +98,7 @@ class RunFolder:
             Path(os.path.realpath(file)).unlink(missing_ok=True)
 
     def _files(self) -> tuple[Path, ...]:
-        names = (CONFIG, ENVIRONMENT, RESULT, loggers.STEPS, loggers.METRICS)
+        names = (CONFIG, ENVIRONMENT, RESULT, LOWERING, PLAN, loggers.STEPS, loggers.METRICS)
         return (self.last, self.best, *(self.path / name for name in names))
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:

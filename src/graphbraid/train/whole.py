@@ -11,6 +11,7 @@ from torch.nn.parameter import UninitializedParameter
 from graphbraid.files import format_bytes
 from graphbraid.fullgraph import Engine, NotLoweredError, Uncompiled, compile, estimated_bytes  # noqa: A004
 from graphbraid.fullgraph.device import Device, device_at
+from graphbraid.fullgraph.evidence import Evidence
 from graphbraid.graph import Graph
 from graphbraid.train.config import TrainConfig
 
@@ -50,13 +51,18 @@ def device_named(name: str) -> Device:
     return device_at(torch.device(name))
 
 
-def compile_for(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> tuple[Engine | None, str]:
-    """The engine that trains ``runner``'s model on ``nodes``, or None with the reason, as a sentence."""
+def compile_for(
+    runner: ModelRunner, config: TrainConfig, nodes: Tensor, evidence: Evidence | None = None
+) -> tuple[Engine | None, str]:
+    """The engine that trains ``runner``'s model on ``nodes``, or None with the reason, as a sentence.
+
+    ``evidence``: what a run that goes on was lowered by.
+    """
     if config.precision != "float32":
         return None, f"precision {config.precision} runs under autocast, which the engine does not"
     if any(isinstance(p, UninitializedParameter) for p in runner.model.parameters()):
         return None, "the model has parameters that its first run will make"
-    engine = compile(runner.model, runner.graph, nodes=nodes)
+    engine = compile(runner.model, runner.graph, nodes=nodes, evidence=evidence)
     if isinstance(engine, Uncompiled):
         return None, f"{engine.why.part}: {engine.why.reason}"
     return engine, ""
