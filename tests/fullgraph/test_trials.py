@@ -165,7 +165,7 @@ def test_where_trials_cannot_be_kept_rates_decide(cache, caplog):
 
 def test_evidence_lowers_alike_to_the_same_bits(cache, monkeypatch):
     """Although what would be measured now leads elsewhere."""
-    graph, model = make_graph(density=DENSITY), gnn.GCN(CHANNELS, 8, CLASSES, 2)
+    graph, model = make_graph(density=DENSITY), gnn.GCN(CHANNELS, 8, CLASSES, 2, dropout=0.0)
     clock = Clock(2.0, 1.0)
     monkeypatch.setattr(type(HOST), "seconds", lambda _, run, **__: clock(run))
     monkeypatch.setattr(kept_rates, "measure", lambda _: sparse_rates(1.0))
