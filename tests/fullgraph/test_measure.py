@@ -86,12 +86,21 @@ def test_rates_are_measured_once_and_then_read(machine):
         for bad in ("-1", "NaN", '"2"')
     ],
 )
-def test_a_broken_file_is_measured_anew(machine, text):
+def test_a_broken_file_is_measured_anew(machine, text, caplog):
     file = rates_file()
     file.parent.mkdir(parents=True)
     file.write_text(text)
     assert machine.later(0, (QUICK, None)).rates == QUICK
+    assert f"the rates kept in the cache {file} cannot be used" in caplog.text
     assert json.loads(file.read_text())["rates"] == dataclasses.asdict(QUICK)
+
+
+def test_a_digit_that_changed_on_the_disk_is_noticed(machine):
+    machine.later(0, (QUICK, None))
+    text = rates_file().read_text()
+    rates_file().write_text(text.replace("1000", "9000", 1))
+    assert rates_file().read_text() != text
+    assert machine.later(0, (SLOW, None)).rates == SLOW
 
 
 def test_where_nothing_can_be_kept_typical_rates_are_taken(machine, tmp_path, caplog):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sys
 from pathlib import Path
@@ -121,6 +122,104 @@ def truncated_config(w: Workplace):
     run = w.run()
     cut(run / "config.json")
     return "train", "--resume", "--out", run
+
+
+@command(
+    RUNS,
+    "`config.json` with a value that changed on the disk",
+    3,
+    "config.json has changed since it was written",
+    "take its field 'checksum' out",
+)
+def flipped_config(w: Workplace):
+    config = w.run() / "config.json"
+    config.write_text(config.read_text().replace('"dropout": 0.5', '"dropout": 0.1'))
+    return "train", "--resume", "--out", config.parent, "--epochs", 3
+
+
+@command(
+    RUNS,
+    "`config.json` edited to hold text for a number",
+    2,
+    "run/config.json: hidden_channels must be a valid integer",
+    "'wide'",
+)
+def text_in_config(w: Workplace):
+    return "predict", "--run", w.run_with(hidden_channels="wide"), "--out", w.path("p.csv")
+
+
+@command(RUNS, "`config.json` edited to hold other outputs", 3, "run/config.json: info.outputs.width: ")
+def outputs_in_config(w: Workplace):
+    config = w.run() / "config.json"
+    content = json.loads(config.read_text())
+    del content["checksum"]
+    content["info"]["outputs"]["width"] = "three"
+    config.write_text(json.dumps(content))
+    return "predict", "--run", config.parent, "--out", w.path("p.csv")
+
+
+@command(
+    RUNS, "a checkpoint with a bit flipped", 3, "last.pt is damaged: it has changed since it was written"
+)
+def flipped_checkpoint(w: Workplace):
+    run = w.run()
+    path = run / "checkpoints" / "last.pt"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    return "train", "--resume", "--out", run, "--epochs", 3
+
+
+@command(
+    RUNS,
+    "an optimizer's state of another shape than its parameter",
+    3,
+    "last.pt is no sound checkpoint: optimizer.state.0.exp_avg: must be (8, 6) torch.float32",
+    "got (3,)",
+)
+def optimizer_of_another_shape(w: Workplace):
+    run = w.run_from(optimizer=lambda o: o["state"][0].update(exp_avg=torch.zeros(3)))
+    return "train", "--resume", "--out", run, "--epochs", 3
+
+
+@command(
+    RUNS,
+    "an optimizer's state of another dtype than its parameter",
+    3,
+    "optimizer.state.1.exp_avg_sq: must be",
+    "got (8,) torch.int64",
+)
+def optimizer_of_another_dtype(w: Workplace):
+    run = w.run_from(optimizer=lambda o: o["state"][1].update(exp_avg_sq=torch.zeros(8).long()))
+    return "train", "--resume", "--out", run, "--epochs", 3
+
+
+@command(
+    RUNS, "progress edited by hand", 3, "progress.global_step must be 1, as 1 epochs of 1 steps", "got 7"
+)
+def edited_progress(w: Workplace):
+    run = w.run_from(progress=lambda p: p.update(global_step=7))
+    return "train", "--resume", "--out", run, "--epochs", 3
+
+
+@command(RUNS, "progress that is no number", 3, "last.pt is no sound checkpoint: progress.step: ", "'two'")
+def text_as_progress(w: Workplace):
+    run = w.run_from(progress=lambda p: p.update(step="two"))
+    return "train", "--resume", "--out", run, "--epochs", 3
+
+
+@command(RUNS, "a random state of another length", 3, "random.torch: must be (5056,) torch.uint8; got (7,)")
+def short_random_state(w: Workplace):
+    run = w.run_from(random=lambda r: r.update(torch=torch.zeros(7, dtype=torch.uint8)))
+    return "train", "--resume", "--out", run, "--epochs", 3
+
+
+@command(
+    RUNS, "weights of another shape", 3, "best.pt is no sound checkpoint: model.", "got (2,) torch.float32"
+)
+def weights_of_another_shape(w: Workplace):
+    run = w.run_from(model=lambda m: m.update({next(iter(m)): torch.zeros(2)}))
+    return "predict", "--run", run, "--out", w.path("p.csv")
 
 
 @command(RUNS, "a folder that already holds a run", 2, "already holds a run", "--resume", "--overwrite")

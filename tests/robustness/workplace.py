@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -13,8 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from graphbraid.checksums import sealed
 from graphbraid.datasets import save_store
 from graphbraid.graph import Graph
+from graphbraid.train import checkpoint
 
 NUM_NODES, NUM_CLASSES, NUM_FEATURES = 90, 3, 6
 QUICK = ("--hidden", 8, "--fanouts", "3,3", "--batch-size", 32, "--epochs", 1, "--quiet")
@@ -95,8 +98,30 @@ class Workplace:
         shutil.copytree(folder / "store", self.path("store"))
         shutil.copytree(folder / "run", self.path("run"))
         config = self.path("run") / "config.json"
-        config.write_text(config.read_text().replace(str(folder), str(self.folder)))
+        content = json.loads(config.read_text().replace(str(folder), str(self.folder)))
+        config.write_text(json.dumps(sealed({k: v for k, v in content.items() if k != "checksum"})))
         return self.path("run")
+
+    def run_with(self, **settings: Any) -> Path:
+        """The same, some of the options in its ``config.json`` changed by hand."""
+        config = self.run() / "config.json"
+        content = json.loads(config.read_text())
+        del content["checksum"]
+        content["info"]["settings"] |= settings
+        config.write_text(json.dumps(content))
+        return config.parent
+
+    def run_from(self, **changes: Callable[[Any], None]) -> Path:
+        """The same, fields of its checkpoints changed in place as one might who knows the format."""
+        run = self.run()
+        for name in ("last.pt", "best.pt"):
+            path = run / "checkpoints" / name
+            contents = checkpoint.read(path)
+            contents.pop("format")
+            for field, change in changes.items():
+                change(contents[field])
+            checkpoint.write(path, contents)
+        return run
 
     def edges(self, *rows: str, header: str = "source,destination", name: str = "edges.csv") -> Path:
         return self.file(name, "\n".join([header, *(rows or ("0,1", "1,2", "2,0"))]) + "\n")

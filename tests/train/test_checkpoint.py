@@ -113,6 +113,7 @@ def test_length_of_a_scheduled_run_cannot_change(tmp_path: Path) -> None:
         (b"", "no whole zip file"),
         (b"PK\x03\x04 broken", "no whole zip file"),
         (None, "it lacks .*optimizer"),
+        (2, "its checksum is not there"),
         (1, "not a checkpoint"),
     ],
 )
@@ -121,7 +122,12 @@ def test_damaged_checkpoint_is_refused(run_dir: Path, content: object, message: 
     if isinstance(content, bytes):
         path.write_bytes(content)
     else:
-        torch.save({"format": checkpoint.FORMAT} if content is None else {"other": 1}, path)
+        written = {
+            None: {"format": "graphbraid-checkpoint-1"},
+            1: {"other": 1},
+            2: {"format": checkpoint.FORMAT},
+        }
+        torch.save(written[content], path)
     with pytest.raises(DataError, match=message):
         resume(run_dir)
 

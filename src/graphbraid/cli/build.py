@@ -11,11 +11,14 @@ from torch import nn
 
 from graphbraid import datasets
 from graphbraid.cli.settings import RunSettings
-from graphbraid.errors import DataError
+from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
 from graphbraid.nn import make_model
 from graphbraid.validate import validate_features, validate_topology
 
+_PREPARATION = frozenset(
+    {"symmetrize", "add_self_loops", "dedupe", "normalize_features", "split_seed", "root", "name_or_path"}
+)
 _ALWAYS_FINE = 1000  # classes, however few nodes there are
 
 
@@ -26,6 +29,10 @@ def load_graph(settings: RunSettings) -> Graph:
         ConfigError: the kind of source does not take an option.
         DataError: no dataset or file has that name, or it is broken.
     """
+    options = settings.data_options | ({"verify": True} if settings.verify else {})
+    if taken := _PREPARATION & set(options):
+        name = min(taken)
+        raise ConfigError(f"data_options: {name} is an option of its own (--set {name}=...)")
     return datasets.load(
         settings.data,
         symmetrize=settings.symmetrize,
@@ -33,7 +40,7 @@ def load_graph(settings: RunSettings) -> Graph:
         dedupe=settings.dedupe,
         normalize_features=settings.normalize_features,
         split_seed=settings.split_seed,
-        **settings.data_options,
+        **options,
     )
 
 

@@ -108,7 +108,7 @@ def convert(
 ) -> None:
     """Make an on-disk store, which opens at once and is mapped instead of read.
 
-    The graph is checked in full before it is written; the store is written aside and renamed.
+    The graph is checked in full before it is written; the store is written aside, renamed and verified.
 
     Examples:
 
@@ -168,6 +168,8 @@ def _read(
     if columns:
         flag = "--" + next(iter(columns)).removesuffix("_column").replace("_", "-")
         raise ConfigError(f"{flag} is for tables ({', '.join(_TABLES)}); {source} is none")
+    if datasets.is_store(source):
+        preparation["verify"] = True
     graph = datasets.load(source, **preparation)
     if datasets.is_store(source):
         names = datasets.open_names(source)
@@ -183,6 +185,7 @@ def _save(
     datasets.save_store(
         graph, folder, ids=ids, class_names=class_names, if_exists="replace" if overwrite else "error"
     )
+    datasets.open_store(folder, verify=True)  # what was written, as it is read; noted for the first open
     return {
         "store": str(folder),
         "num_nodes": graph.num_nodes,

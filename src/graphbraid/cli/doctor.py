@@ -28,6 +28,7 @@ REQUIRED = (
     "typer",
     "torchmetrics",
     "lightning-fabric",
+    "xxhash",
 )
 OPTIONAL = {
     "torch-geometric": ("pyg", "PyG graphs, datasets and models"),

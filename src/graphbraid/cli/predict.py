@@ -55,6 +55,9 @@ def predict(
     data: Annotated[
         str | None, typer.Option("--data", "-d", help="Another graph of the same kind. (default: the run's)")
     ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare all of a store with its checksums.")
+    ] = False,
     checkpoint: Annotated[
         str, typer.Option(help="best, last, or a checkpoint's path. (default: best)", show_default=False)
     ] = "best",
@@ -96,6 +99,7 @@ def predict(
         mode="sampled" if sampled else "exact",
         scores=scores,
         trust=trust_checkpoint,
+        verify=verify,
     )
     write(out, table)
     summary |= {"out": str(out), "columns": list(table)}
@@ -117,6 +121,7 @@ def _predict(
     mode: Any,
     scores: bool,
     trust: bool,
+    verify: bool,
 ) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
     import torch
 
@@ -129,7 +134,7 @@ def _predict(
     if split is None:  # other data may have no labels to split by
         saved |= {"split_seed": None}
     kept = {name: value for name, value in saved.items() if name not in _ABOUT_FILES}
-    run = resolve({"data": data, "trust_checkpoint": trust}, saved=kept)
+    run = resolve({"data": data, "trust_checkpoint": trust, "verify": verify}, saved=kept, saved_in=run_dir)
     graph = _load_graph(run.settings, moved=data is None)
     check_predictable(graph, run.settings)
     weights = _checkpoint_path(run_dir, checkpoint)

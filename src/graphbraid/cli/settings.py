@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from graphbraid.checksums import unsealed
 from graphbraid.cli.yaml_file import Entry
 from graphbraid.datasets import DEFAULT
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph, Task
+from graphbraid.schema import checked
 from graphbraid.train import TrainConfig
 
 COMMAND_LINE = "command line"
@@ -48,6 +50,8 @@ class RunSettings(BaseModel):
     check_data: bool = True
     """Read the whole graph once and check every value before it is used; false leaves that out, for a store
     larger than memory that was checked when it was made."""
+    verify: bool = False
+    """Read a store in full and compare it with its checksums, also where an earlier open did."""
     model: str = "sage"
     """Name of a model of ``graphbraid.nn.MODELS``."""
     hidden_channels: Positive = 128
@@ -110,7 +114,7 @@ _SHOWN = (
     "out_dir",
 )
 _SAMPLING_ONLY = frozenset({"fanouts", "batch_size", "layout", "workers"})
-_NOT_KEPT = frozenset({"out_dir", "resume", "overwrite", "trace", "trust_checkpoint"})
+_NOT_KEPT = frozenset({"out_dir", "resume", "overwrite", "trace", "trust_checkpoint", "verify"})
 """Of one call, not of the run: no folder may say what of the user's is written, or that it be trusted."""
 _CALLER_ONLY = frozenset({"trust_checkpoint"})
 """Only the command line says this: a file, which may come from elsewhere, does not."""
@@ -127,7 +131,9 @@ def resolve(
     file: Mapping[str, Entry] | None = None,
     saved: Mapping[str, Any] | None = None,
     flags: Mapping[str, str] | None = None,
+    *,
     runs: Path | None = None,
+    saved_in: Path | None = None,
 ) -> ResolvedRun:
     """Put a run together and check all of it.
 
@@ -136,6 +142,7 @@ def resolve(
         file: the entries of ``run.yaml``.
         saved: the options a former run kept in its folder.
         flags: how an option is written on the command line, for messages.
+        saved_in: the folder of ``saved``, for messages.
         runs: folder in which a run that names no ``out_dir`` gets a new one; None gives it none.
 
     Raises:
@@ -163,10 +170,11 @@ def resolve(
             raise ConfigError(f"--set: {_unknown(name, known)}")
         values[name], sources[name] = value, COMMAND_LINE
     _match_layers(values)
-    settings = _settings(values, sources, flags or {})
+    flags = {**(flags or {}), SAVED: str((saved_in or Path()) / "config.json")}
+    settings = _settings(values, sources, flags)
     if values.get("out_dir") is None and runs is not None:
         values["out_dir"] = _new_run_dir(runs, settings)
-    train = _train_config(values, sources, flags or {})
+    train = _train_config(values, sources, flags)
     return ResolvedRun(settings, train, sources)
 
 
@@ -184,12 +192,25 @@ class Outputs:
         return cls(graph.task, graph.num_classes, class_names)
 
 
+class _SavedOutputs(BaseModel):
+    """What ``config.json`` keeps of :class:`Outputs`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    task: Task
+    width: Annotated[int, Field(ge=1, strict=True)]
+    class_names: list[str] | None
+
+
+_OUTPUTS = TypeAdapter(_SavedOutputs)
+
+
 def read_saved(run_dir: Path) -> tuple[dict[str, Any], Outputs]:
     """The options a run kept in its folder, and what its outputs mean.
 
     Raises:
         ConfigError: the folder holds no run of the command line.
-        DataError: its ``config.json`` is broken.
+        DataError: its ``config.json`` is broken, or has changed since it was written.
     """
     path = run_dir / "config.json"
     try:
@@ -198,17 +219,27 @@ def read_saved(run_dir: Path) -> tuple[dict[str, Any], Outputs]:
         raise ConfigError(
             f"{run_dir} holds no run: there is no {path}; name the folder a run left"
         ) from error
-    except (OSError, ValueError) as error:
+    except NotADirectoryError as error:
+        raise ConfigError(f"{run_dir} is a file; name the folder a run left") from error
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
-    info = content.get("info", {}) if isinstance(content, dict) else {}
-    settings, outputs = info.get("settings"), info.get("outputs")
+    content = unsealed(content, path)
+    if isinstance(content, dict) and (unknown := set(content) - {"train", "info"}):
+        raise DataError(f"{path} has an unknown field {min(unknown)!r}; was it changed since it was written?")
+    info = content.get("info") if isinstance(content, dict) else None
+    settings, outputs = (
+        (info.get("settings"), info.get("outputs")) if isinstance(info, dict) else (None, None)
+    )
     if not isinstance(settings, dict) or not isinstance(outputs, dict):
         raise ConfigError(
             f"{path} names no model and data: the run was not made by `graphbraid train`. In Python, "
             "build the model and use Trainer.load_weights"
         )
-    names = outputs["class_names"]
-    return settings, Outputs(outputs["task"], outputs["width"], None if names is None else tuple(names))
+    given = checked(_OUTPUTS, outputs, lambda text: DataError(f"{path}: info.outputs.{text}"))
+    names = given.class_names
+    if names is not None and len(names) != given.width:
+        raise DataError(f"{path}: info.outputs: {len(names)} class names for {given.width} outputs")
+    return settings, Outputs(given.task, given.width, None if names is None else tuple(names))
 
 
 def parse_assignments(assignments: list[str]) -> dict[str, Any]:
@@ -270,6 +301,8 @@ def _unknown(name: str, known: list[str]) -> str:
 
 def _place(name: str, sources: Mapping[str, str], flags: Mapping[str, str]) -> str:
     source = sources.get(name, "")
+    if source == SAVED:
+        return flags[SAVED]
     return flags.get(name, "--set") if source == COMMAND_LINE else source
 
 

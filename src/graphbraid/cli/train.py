@@ -65,6 +65,9 @@ def train(
     split_seed: Annotated[
         int | None, _option("--split-seed", _DATA, "Split anew: 20 of each class to train, 30 to validate.")
     ] = None,
+    verify: Annotated[
+        bool | None, _option("--verify", _DATA, "Compare all of a store with its checksums.")
+    ] = None,
     model: Annotated[
         str | None, _option("--model -m", _MODEL, "gcn, sage, gin, gat, gatv2 or mlp. (default: sage)")
     ] = None,
@@ -219,12 +222,23 @@ def _plan(given: dict[str, Any]) -> tuple[ResolvedRun, Path]:
     command_line |= parse_assignments(given["assignments"] or [])
     file = read_yaml(given["config"]) if given["config"] else None
     flags = {name: _FLAGS.get(name, "--" + name.replace("_", "-")) for name in given}
-    saved = None
+    saved = saved_in = None
     if command_line.get("resume"):
         if command_line.get("out_dir") is None and "out_dir" not in (file or {}):
             raise ConfigError("--resume needs --out with the folder of the run to go on with")
-        saved, _ = read_saved(Path(command_line["out_dir"] or file["out_dir"].value))  # type: ignore[index]
-    run = resolve(command_line, file, saved, flags, runs=Path("runs"))
+        saved_in = command_line.get("out_dir") or (file or {})["out_dir"].value
+        if not isinstance(saved_in, str | Path) or not str(saved_in):
+            raise ConfigError(f"out_dir must be the folder of the run to go on with; got {saved_in!r}")
+        saved_in = Path(saved_in)
+        saved, _ = read_saved(saved_in)
+    run = resolve(
+        command_line,
+        file,
+        saved,
+        flags,
+        runs=Path("runs"),
+        saved_in=saved_in,
+    )
     assert run.train.out_dir is not None
     return run, run.train.out_dir
 

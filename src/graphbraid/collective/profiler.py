@@ -123,7 +123,7 @@ def cached(key: Mapping[str, object], make: Callable[[], Profile]) -> Profile:
         try:
             return Profile.load(path)
         except DataError as error:
-            _log.warning("measuring anew: %s", error)
+            _log.warning("the profile kept in the cache cannot be used and is measured again: %s", error)
     watched = OtherPrograms()
     profile = make()
     share = watched.share()

@@ -1,4 +1,7 @@
-"""Frozen records kept as JSON files: written in one step, read with every field checked."""
+"""Frozen records kept as JSON files: written in one step, read with every field checked.
+
+They carry a checksum; what a person writes or changes by hand has none.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter
 
+from graphbraid.checksums import sealed, unsealed
 from graphbraid.errors import DataError
 from graphbraid.files import atomic_write
+from graphbraid.schema import checked
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -33,7 +38,7 @@ def save_record(record: DataclassInstance, kind: str, path: str | os.PathLike[st
     Raises:
         ResourceError: the file cannot be written.
     """
-    text = json.dumps({"graphbraid": kind, **dataclasses.asdict(record)}, indent=1)
+    text = json.dumps(sealed({"graphbraid": kind, **dataclasses.asdict(record)}), indent=1)
     with atomic_write(path) as aside:
         aside.write_text(text + "\n", encoding="utf-8")
 
@@ -43,14 +48,15 @@ def load_record(record: type[Record], kind: str, path: str | os.PathLike[str]) -
 
     Raises:
         DataError: there is no such file, it is not JSON, holds another kind of record, or a field of it is
-            missing, unknown or cannot be meant.
+            missing, unknown or cannot be meant, or it has changed since it was written.
     """
     try:
         values = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"cannot read the {kind} {path}: {error.strerror or error}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is no {kind}: it is not JSON ({error})") from None
+    values = unsealed(values, path)
     found = values.pop("graphbraid", None) if isinstance(values, dict) else None
     if found != kind:
         holds = f"it holds a {found}" if isinstance(found, str) else "it has no field 'graphbraid'"
@@ -59,13 +65,4 @@ def load_record(record: type[Record], kind: str, path: str | os.PathLike[str]) -
 
 
 def _checked(record: type[Record], kind: str, values: dict[str, Any], path: str | os.PathLike[str]) -> Record:
-    try:
-        return TypeAdapter(record).validate_python(values)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        where = f"{place}: " if place else ""
-        message = first["msg"].removeprefix("Value error, ")
-        if first["type"] != "value_error":  # a record's own check says what it got
-            message += f"; got {first['input']!r}"
-        raise DataError(f"{path} is no sound {kind}: {where}{message}") from None
+    return checked(TypeAdapter(record), values, lambda text: DataError(f"{path} is no sound {kind}: {text}"))

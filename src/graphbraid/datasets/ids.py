@@ -74,10 +74,18 @@ class NodeIds:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Tensor]) -> NodeIds:
-        """The inverse of :meth:`arrays`."""
+        """The inverse of :meth:`arrays`.
+
+        Raises:
+            DataError: The arrays do not fit together.
+        """
         if "int" in arrays:
             return cls(arrays["int"].numpy())
+        if missing := {"bytes", "ends"} - set(arrays):
+            raise DataError(f"the nodes' ids lack {', '.join(sorted(missing))}")
         data, ends = arrays["bytes"].numpy().tobytes(), arrays["ends"].tolist()
+        if [0, *ends] != sorted([0, *ends]) or (ends or [0])[-1] != len(data):
+            raise DataError("the ends of the nodes' ids do not fit their bytes")
         values = np.empty(len(ends), object)
         values[:] = [data[a:b].decode() for a, b in zip([0, *ends], ends, strict=False)]
         return cls(values)

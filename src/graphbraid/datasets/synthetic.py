@@ -66,7 +66,7 @@ def load_embedded(name: str, *, seed: int = 0, mmap: bool = True, cache: bool = 
         try:
             return open_store(folder, mmap=mmap)
         except DataError as error:
-            _log.warning("the cached %s is broken and is generated again: %s", name, error)
+            _log.warning("%s in the cache %s is broken and is generated again: %s", name, folder, error)
             shutil.rmtree(folder, ignore_errors=True)
     graph = generate(spec, name)
     try:

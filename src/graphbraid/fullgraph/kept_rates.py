@@ -22,7 +22,8 @@ from typing import Any
 import torch
 
 from graphbraid import kernels
-from graphbraid.errors import ResourceError
+from graphbraid.checksums import FIELD, sealed, unsealed
+from graphbraid.errors import DataError, ResourceError
 from graphbraid.files import atomic_write, cache_folder
 from graphbraid.fullgraph.device import HOST, Device
 from graphbraid.fullgraph.measure import VERSION, measure
@@ -159,20 +160,28 @@ def _described(path: Path) -> str:
 
 
 def _read(path: Path) -> MeasuredRates | None:
-    """What a file holds; None where there is none, or where it is no record of sound rates."""
+    """What a file holds; None where there is none, or where it is no record of sound rates, which is said."""
     try:
         content: dict[str, Any] = json.loads(path.read_text())
+        if FIELD not in content:
+            raise DataError(f"{path} has no checksum")
+        content = unsealed(content, path)
         rates = Rates(**content["rates"])
         sound = [isinstance(v, float | int) and math.isfinite(v) and v > 0 for v in content["rates"].values()]
         others = None if content["others"] is None else float(content["others"])
         kept = MeasuredRates(rates=rates, others=others, doubt=str(content["doubt"]), at=float(content["at"]))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        if not all(sound):
+            raise DataError(f"{path} holds a rate that is no positive number")
+    except FileNotFoundError:
         return None
-    return kept if all(sound) else None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        _log.warning("the rates kept in the cache %s cannot be used (%s)", path, error)
+        return None
+    return kept
 
 
 def _write(path: Path, found: MeasuredRates, device: Device) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     content = dataclasses.asdict(found) | {"measured_on": _description(device)}
     with atomic_write(path) as aside:
-        aside.write_text(json.dumps(content, indent=1))
+        aside.write_text(json.dumps(sealed(content), indent=1))

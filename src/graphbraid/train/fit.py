@@ -27,6 +27,7 @@ from graphbraid.train.metrics import LOSS
 from graphbraid.train.optimizers import Schedule, make_optimizer
 from graphbraid.train.planning import plan_run, set_training_threads
 from graphbraid.train.preflight import check_fanouts, check_needs_no_val, dry_run, has_split, split_nodes
+from graphbraid.train.restore import check_fits
 from graphbraid.train.sources import Work, make_source
 from graphbraid.train.state import EpochRecord, Progress, RunResult, StepRecord
 from graphbraid.train.whole import compile_for
@@ -371,6 +372,7 @@ class FitRun:
     def _load(self, folder: RunFolder) -> None:
         contents = checkpoint.read(folder.last, trust=self._config.trust_checkpoint)
         check_same(contents, self._runner.model, self._graph_identity, self._config, folder.last)
+        check_fits(contents, self._runner.model, self._optimizer, self._steps_per_epoch, folder.last)
         self._runner.model.load_state_dict(contents["model"])
         self._optimizer.load_state_dict(contents["optimizer"])
         self._schedule.load_state_dict(contents["scheduler"])

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from graphbraid.checksums import sealed
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.files import atomic_write, remove_stale, resource_error
 from graphbraid.train import loggers
@@ -103,8 +104,9 @@ class RunFolder:
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Write one of the small files."""
+        held = sealed(content) if name == CONFIG else content  # the others are for people only
         with atomic_write(self.path / name) as temporary:
-            temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            temporary.write_text(json.dumps(held, indent=2) + "\n", encoding="utf-8")
 
     def _refuse_the_users(self) -> None:
         """Refuse a folder that holds something, but no run.

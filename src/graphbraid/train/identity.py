@@ -73,11 +73,12 @@ def check_same(
         DataError: the graph differs.
     """
     check_same_model(found["model_identity"], model, path)
-    for key, value in found["graph_identity"].items():
-        if value != graph[key]:
+    for key, here in graph.items():
+        value = found["graph_identity"].get(key)
+        if value != here:
             raise DataError(
                 f"{path} was written while training on another graph: its {key} was {value}, this graph's "
-                f"is {graph[key]}. Load the same graph with the same splits, or start anew in another "
+                f"is {here}. Load the same graph with the same splits, or start anew in another "
                 "out_dir."
             )
     _check_same_config(found["config"], config, path)

@@ -63,13 +63,16 @@ def set_random_state(state: dict[str, Any]) -> None:
     """Put every global generator where :func:`random_state` found it.
 
     Raises:
-        DataError: the state was taken with another number of CUDA devices.
+        DataError: the state was taken with another number of CUDA devices, or is none.
     """
-    torch.set_rng_state(state["torch"].cpu())
-    name, keys, position, has_gauss, gauss = state["numpy"]
-    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, gauss))  # noqa: NPY002
-    version, internal, gauss_next = state["python"]
-    random.setstate((version, tuple(internal.tolist()), gauss_next))
+    try:
+        torch.set_rng_state(state["torch"].cpu())
+        name, keys, position, has_gauss, gauss = state["numpy"]
+        np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, gauss))  # noqa: NPY002
+        version, internal, gauss_next = state["python"]
+        random.setstate((version, tuple(internal.tolist()), gauss_next))
+    except (RuntimeError, ValueError) as error:
+        raise DataError(f"a generator does not take its state from the checkpoint: {error}") from None
     if "cuda" in state:
         if len(state["cuda"]) != torch.cuda.device_count():
             raise DataError(

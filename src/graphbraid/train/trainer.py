@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from graphbraid.collective import Plan, Profile
 from graphbraid.collective.stages import Accelerator
-from graphbraid.errors import ConfigError
+from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
 from graphbraid.tasks import Task, task_of
 from graphbraid.train import checkpoint, runtime
@@ -27,6 +27,7 @@ from graphbraid.train.interrupt import SignalGuard
 from graphbraid.train.metrics import metric_names, monitored
 from graphbraid.train.planning import profile_run
 from graphbraid.train.preflight import check_fanouts, split_nodes
+from graphbraid.train.restore import check_weights
 from graphbraid.train.runner import ModelRunner
 from graphbraid.train.state import Progress, RunResult, Status
 from graphbraid.train.whole import choose_mode
@@ -213,6 +214,10 @@ class Trainer:
         """
         contents = checkpoint.read(path, trust=self.config.trust_checkpoint)
         check_same_model(contents["model_identity"], self.model, path)
+        try:
+            check_weights(contents["model"], self.model)
+        except ValueError as error:
+            raise DataError(f"{path} is no sound checkpoint: {error}") from None
         self.model.load_state_dict(contents["model"])
 
     def request_stop(self, status: Status = "stopped") -> None:

@@ -1,0 +1,174 @@
+"""The arrays of an on-disk store: one ``.npy`` file each, written with a checksum, read or mapped."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import sys
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from graphbraid.checksums import Checksum, of_file
+from graphbraid.errors import DataError
+
+_CHUNK = 1 << 24  # bytes written or checked at a time
+DType = Literal[
+    "float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool"
+]
+_DTYPES: tuple[str, ...] = DType.__args__  # type: ignore[attr-defined]
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+
+
+class ArrayEntry(BaseModel):
+    """What ``graph.json`` says of an array."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    file: str
+    dtype: DType
+    shape: list[Count]
+    bytes: Count
+    xxh3: str | None = None
+    crc32: int | None = None
+    """Of stores of version 1, in place of ``xxh3``."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredArray:
+    """One array as ``graph.json`` describes it."""
+
+    path: Path
+    entry: ArrayEntry
+
+    def load(self, *, mapped: bool, verify: bool) -> Tensor:
+        """The array, mapped or read; what costs nothing is checked in any case.
+
+        Raises:
+            DataError: the file is missing, of another size, not what its entry says, or has changed.
+        """
+        offset = self._checked_offset()
+        if verify:
+            self._verify()
+        shape, dtype = tuple(self.entry.shape), getattr(torch, self.entry.dtype)
+        buffer: mmap.mmap | bytearray
+        with self.path.open("rb") as file:
+            if mapped:
+                buffer = _map_private(file.fileno())
+            else:
+                buffer = bytearray(self.entry.bytes)
+                file.readinto(buffer)
+        if math.prod(shape) == 0:
+            return torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(buffer, dtype=dtype, count=math.prod(shape), offset=offset).view(shape)
+
+    def _checked_offset(self) -> int:
+        """Where the values start, once size and header agree with the entry."""
+        try:
+            actual = self.path.stat().st_size
+        except OSError as error:
+            raise DataError(
+                f"{self.path} of the store cannot be read ({error.strerror}); store the graph again"
+            ) from error
+        written = self.entry.bytes
+        if actual != written:
+            what = "truncated" if actual < written else "longer than written"
+            raise DataError(f"{self.path} is {what}: {actual} bytes, {written} were written; store again")
+        shape, dtype = tuple(self.entry.shape), getattr(torch, self.entry.dtype)
+        found, kept, offset = self._header()
+        if found != shape or kept != _numpy_dtype(dtype):
+            raise DataError(
+                f"{self.path} holds {kept} of shape {found}, but graph.json says {dtype} of shape {shape}; "
+                "store again"
+            )
+        if offset + math.prod(shape) * dtype.itemsize != written:
+            needed = offset + math.prod(shape) * dtype.itemsize
+            raise DataError(f"{self.path} has {written} bytes; its shape {shape} needs {needed}")
+        return offset
+
+    def _header(self) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+        """Shape and dtype by the file's own header, and where that ends."""
+        with self.path.open("rb") as file:
+            try:
+                version = np.lib.format.read_magic(file)
+                if version != (1, 0):
+                    raise ValueError(f"npy version {version}")
+                shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+                if fortran:
+                    raise ValueError("columns before rows")
+            except OSError:
+                raise
+            except Exception as error:  # NumPy reads it as Python, so whatever that may meet
+                raise DataError(f"{self.path} has no valid .npy header ({error}); store again") from error
+            return shape, dtype, file.tell()
+
+    def _verify(self) -> None:
+        if self.entry.xxh3 is not None:
+            was, now = self.entry.xxh3, of_file(self.path)
+        elif self.entry.crc32 is not None:
+            was, now = f"{self.entry.crc32:08x}", f"{_crc32_of(self.path):08x}"
+        else:
+            raise DataError(f"graph.json has no checksum of {self.path}; store again")
+        if was != now:
+            raise DataError(
+                f"{self.path} has changed since it was written (its checksum is {now}, was {was}); "
+                "store again"
+            )
+
+
+def write_array(path: Path, tensor: Tensor) -> dict[str, Any]:
+    """Write a ``.npy`` file and return its entry for ``graph.json``."""
+    values = tensor.detach().cpu().contiguous()
+    dtype = str(values.dtype).removeprefix("torch.")
+    if dtype not in _DTYPES:
+        raise DataError(f"{path.stem} has dtype {values.dtype}, which the store does not keep")
+    array = (values.view(torch.int16) if values.dtype == torch.bfloat16 else values).numpy()
+    header = {"descr": _numpy_dtype(values.dtype).str, "fortran_order": False, "shape": tuple(values.shape)}
+    checksum = Checksum()
+    with path.open("w+b", buffering=0) as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        file.seek(0)
+        checksum.add(file.read())
+        data = array.reshape(-1).view(np.uint8).data
+        for start in range(0, len(data), _CHUNK):
+            rest = data[start : start + _CHUNK]
+            checksum.add(rest)
+            while rest:  # unbuffered writes may be short
+                rest = rest[file.write(rest) :]
+        size = file.tell()
+    shape = list(values.shape)
+    return {"file": path.name, "dtype": dtype, "shape": shape, "bytes": size, "xxh3": checksum.text}
+
+
+def _crc32_of(path: Path) -> int:
+    crc = 0
+    with path.open("rb", buffering=0) as file:
+        while part := file.read(_CHUNK):
+            crc = zlib.crc32(part, crc)
+    return crc
+
+
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    """The dtype in the ``.npy`` header; bfloat16, which NumPy lacks, is kept as its 16 bits."""
+    if dtype == torch.bfloat16:
+        return np.dtype("<i2")
+    return np.dtype(str(dtype).removeprefix("torch.")).newbyteorder("<")
+
+
+def _map_private(descriptor: int) -> mmap.mmap:
+    """Map a whole file copy-on-write: torch gets memory it may write to, the file stays as it is.
+
+    Without a reservation (MAP_NORESERVE), since the system would otherwise refuse a file larger than memory.
+    """
+    if not sys.platform.startswith("linux"):
+        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
+    no_reserve = getattr(mmap, "MAP_NORESERVE", 0x4000)  # in Python from 3.13 on
+    return mmap.mmap(
+        descriptor, 0, flags=mmap.MAP_PRIVATE | no_reserve, prot=mmap.PROT_READ | mmap.PROT_WRITE
+    )

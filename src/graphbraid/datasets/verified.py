@@ -1,0 +1,57 @@
+"""Which stores were read in full and found as they were written, so that later opens need not read them.
+
+A store's files are known again by size, times and inode; whatever writes to one changes these, and it is read
+anew. The notes lie in the cache, not in the store, which may be another's or be copied.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from graphbraid.checksums import sealed, unsealed
+from graphbraid.errors import DataError, ResourceError
+from graphbraid.files import atomic_write, cache_folder
+
+_log = logging.getLogger(__name__)
+
+
+def is_noted(folder: Path, files: Sequence[Path]) -> bool:
+    """Whether these files of a store were verified and are untouched since."""
+    try:
+        noted = unsealed(json.loads(_note_of(folder).read_text(encoding="utf-8")), _note_of(folder))
+        return bool(noted["files"] == state(files))
+    except (OSError, ValueError, TypeError, KeyError, DataError):
+        return False
+
+
+def note(folder: Path, files: Sequence[Path], before: dict[str, list[int]]) -> None:
+    """Keep that these files were verified, unless they changed meanwhile (``before`` is their state then)."""
+    try:
+        now = state(files)
+        if now != before:
+            return
+        path = _note_of(folder)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as aside:
+            aside.write_text(json.dumps(sealed({"store": os.path.realpath(folder), "files": now}), indent=1))
+    except (OSError, ResourceError) as error:
+        _log.warning("that %s was verified cannot be noted, every open verifies it: %s", folder, error)
+
+
+def state(files: Sequence[Path]) -> dict[str, list[int]]:
+    """What tells that files are untouched."""
+    found = {}
+    for file in files:
+        stat = file.stat()
+        found[file.name] = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev]
+    return found
+
+
+def _note_of(folder: Path) -> Path:
+    name = hashlib.blake2b(os.fsencode(os.path.realpath(folder)), digest_size=12).hexdigest()
+    return cache_folder("verified") / f"{name}.json"

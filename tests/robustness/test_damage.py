@@ -1,0 +1,184 @@
+"""A flipped bit or a missing end, anywhere in a file graphbraid wrote, is an error that names the file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.robustness.bad_plans import profile
+from tests.robustness.workplace import graph
+
+from graphbraid import checksums
+from graphbraid.cli.settings import read_saved
+from graphbraid.collective import Plan, Profile, make_plan
+from graphbraid.datasets import open_names, open_store, save_store
+from graphbraid.datasets.ids import NodeIds
+from graphbraid.errors import DataError
+from graphbraid.nn import GraphSAGE
+from graphbraid.train import Trainer, checkpoint
+
+FLIPS, CUTS = 150, 20
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRAPHBRAID_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import numpy as np
+
+    folder = tmp_path_factory.mktemp("written")
+    torch.manual_seed(0)
+    options = {"epochs": 1, "fanouts": (3, 3), "batch_size": 32, "test_at_end": False}
+    info = {"settings": {"data": "x"}, "outputs": {"task": "single-label", "width": 3, "class_names": None}}
+    Trainer(GraphSAGE(6, 8, 3), graph(), **options, out_dir=folder / "run", info=info).fit()
+    make_plan(profile(), 10).save(folder / "plan.json")
+    profile().save(folder / "profile.json")
+    ids = NodeIds(np.array([f"n{i}" for i in range(90)], object))
+    save_store(graph(), folder / "store", ids=ids, class_names=["a", "b", "c"])
+    return folder
+
+
+def everything_in(store: Path) -> Any:
+    found = open_store(store)
+    names = open_names(store)
+    assert names.ids is not None
+    tensors = [found.csc.indptr, found.csc.indices, found.x, found.y, *found.splits.values()]
+    return [t.tolist() for t in tensors], names.ids.values.tolist(), names.class_names, found.name
+
+
+FILES: dict[str, Callable[[Path], Any]] = {
+    "run/checkpoints/last.pt": lambda path: str(checkpoint.read(path)),
+    "run/config.json": lambda path: read_saved(path.parent),
+    "plan.json": lambda path: dataclasses.asdict(Plan.load(path)),
+    "profile.json": lambda path: dataclasses.asdict(Profile.load(path)),
+    "store/graph.json": lambda path: everything_in(path.parent),
+    "store/x.npy": lambda path: everything_in(path.parent),
+    "store/indptr.npy": lambda path: everything_in(path.parent),
+    "store/ids_bytes.npy": lambda path: everything_in(path.parent),
+    "store/split_train.npy": lambda path: everything_in(path.parent),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_damage_passes_unseen(written: Path, name: str) -> None:
+    path, read = written / name, FILES[name]
+    data, good = path.read_bytes(), read(path)
+    draw = random.Random(0)
+    tail = range(max(0, len(data) - 60), len(data))  # where a checkpoint's checksum stands
+    places = [*draw.sample(range(len(data)), min(FLIPS, len(data))), *tail]
+    damaged = [_flipped(data, at, draw.randrange(8)) for at in places]
+    damaged += [data[:keep] for keep in draw.sample(range(len(data)), CUTS)]
+    found = 0
+    try:
+        for content in damaged:
+            path.write_bytes(content)
+            try:
+                # A space that became another one, or a reader's own name: nothing changed.
+                assert read(path) == good
+            except DataError as error:
+                assert str(written) in str(error), error
+                found += 1
+            except checkpoint.ConfigError as error:  # a field that names what a file is
+                assert str(written) in str(error), error
+                found += 1
+    finally:
+        path.write_bytes(data)
+    assert found >= 0.98 * len(damaged)
+
+
+def _flipped(data: bytes, at: int, bit: int) -> bytes:
+    content = bytearray(data)
+    content[at] ^= 1 << bit
+    return bytes(content)
+
+
+def test_a_store_is_read_in_full_once_and_again_when_it_was_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = []
+    real = checksums.of_file
+    monkeypatch.setattr(
+        "graphbraid.datasets.store_arrays.of_file", lambda path: reads.append(path.name) or real(path)
+    )
+    store = save_store(graph(), tmp_path / "store")
+    open_store(store)
+    assert sorted(reads) == sorted(path.name for path in store.glob("*.npy"))
+    reads.clear()
+    open_store(store)
+    assert reads == []
+    open_store(store, verify=True)
+    assert reads
+    reads.clear()
+    x = store / "x.npy"
+    x.write_bytes(x.read_bytes())  # the same, but somebody wrote
+    open_store(store)
+    assert "x.npy" in reads
+    reads.clear()
+    (store / "x.npy").write_bytes(_flipped(x.read_bytes(), -1, 0))
+    with pytest.raises(DataError, match=r"x\.npy has changed since it was written"):
+        open_store(store)
+    with pytest.raises(DataError, match=r"x\.npy has changed since it was written"):
+        open_store(store)  # a failed verification is not noted
+
+
+def test_a_cache_that_cannot_be_written_costs_reading_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "cache").write_text("a file")
+    monkeypatch.setenv("GRAPHBRAID_CACHE", str(tmp_path / "cache"))
+    store = save_store(graph(), tmp_path / "store")
+    open_store(store)
+    assert "every open verifies it" in caplog.text
+
+
+def test_earlier_versions_are_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    import zlib
+
+    store = save_store(graph(), tmp_path / "store")
+    manifest = json.loads((store / "graph.json").read_text())
+    del manifest["checksum"]
+    manifest["version"] = 1
+    for entry in manifest["arrays"].values():
+        entry["crc32"] = zlib.crc32((store / entry["file"]).read_bytes())
+        del entry["xxh3"]
+    (store / "graph.json").write_text(json.dumps(manifest))
+    assert open_store(store).num_edges == graph().num_edges
+    assert "store version 1" in caplog.text
+    x = store / "x.npy"
+    x.write_bytes(_flipped(x.read_bytes(), -1, 0))
+    with pytest.raises(DataError, match=r"x\.npy has changed since it was written"):
+        open_store(store)
+
+
+def test_a_checkpoint_of_the_earlier_version_is_read_and_checked(written: Path, tmp_path: Path) -> None:
+    contents = checkpoint.read(written / "run/checkpoints/last.pt")
+    old = tmp_path / "old.pt"
+    torch.save(contents | {"format": "graphbraid-checkpoint-1"}, old)
+    assert str(checkpoint.read(old)["model"]) == str(contents["model"])
+    data = old.read_bytes()
+    at = data.index(contents["model"]["convs.0.lin_l.weight"].numpy().tobytes())
+    old.write_bytes(_flipped(data, at + 5, 3))
+    with pytest.raises(DataError, match=r"old\.pt is damaged"):
+        checkpoint.read(old)
+
+
+def test_checksums_go_by_content_not_by_form() -> None:
+    values = {"b": (1, 2.5), "a": {"10": None, "9": [True, "x"]}}
+    written = checksums.sealed(values)
+    again = json.loads(json.dumps(dict(reversed(written.items()))))
+    assert checksums.unsealed(again, "file") == {"b": [1, 2.5], "a": {"10": None, "9": [True, "x"]}}
+    assert checksums.unsealed({"a": 1}, "file") == {"a": 1}
+    again["b"][0] = 2
+    with pytest.raises(DataError, match="file has changed"):
+        checksums.unsealed(again, "file")
