@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from tests.robustness import bad_files, bad_graphs, bad_options, bad_plans, bad_runs  # noqa: F401  (they fill CASES)
+from tests.robustness import bad_files, bad_graphs, bad_options, bad_plans, bad_runs
 from tests.robustness.cases import CASES
 
 PATH = Path(__file__).parents[2] / "docs" / "errors.md"
+_ORDER = [module.__name__ for module in (bad_files, bad_graphs, bad_options, bad_plans, bad_runs)]
 COMMAND = "python -m tests.robustness.errors_page"
 
 _HEAD = """# Errors
@@ -25,7 +26,9 @@ make on purpose, each with the words its message holds, and what it ends with: t
 def render() -> str:
     """The page."""
     parts = [_HEAD]
-    by_kind = sorted(CASES, key=lambda case: list(dict.fromkeys(c.kind for c in CASES)).index(case.kind))
+    in_order = sorted(CASES, key=lambda case: _ORDER.index(case.provoke.__module__))
+    kinds = list(dict.fromkeys(case.kind for case in in_order))
+    by_kind = sorted(in_order, key=lambda case: kinds.index(case.kind))
     for kind, cases in itertools.groupby(by_kind, key=lambda case: case.kind):
         parts += [f"## {kind}\n\n", "| mistake | the message says | ends with |\n| --- | --- | --- |\n"]
         for case in cases:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from graphbraid.errors import GraphbraidError, ResourceError
 from graphbraid.files import format_bytes
@@ -24,6 +24,7 @@ DEBUG_VARIABLE = "GRAPHBRAID_DEBUG"
 _NO_MEMORY = "can't allocate memory"
 INTERRUPTED = 130  # 128 + SIGINT, what shells expect
 _WIDE = 200
+_PLACE = "\ue000"  # a character of no meaning, where a template says {}
 
 JsonOption = Annotated[
     bool,
@@ -46,13 +47,40 @@ def path_given(text: str) -> Path:
 
 
 def err_console() -> Console:
-    """Standard error: progress, tables, errors; wide where it is no terminal, so that lines stay whole."""
-    return Console(stderr=True, width=None if sys.stderr.isatty() else _WIDE)
+    """Standard error: progress, tables, errors; wide where it is no terminal, so that lines stay whole.
+
+    No console reads markup or emoji out of what it prints, which may be the user's: :func:`marked` does.
+    """
+    width = None if sys.stderr.isatty() else _WIDE
+    return Console(stderr=True, width=width, markup=False, emoji=False)
 
 
 def out_console() -> Console:
     """Standard output: a command's result for a person; wide where it is no terminal, so that grep works."""
-    return Console(width=None if sys.stdout.isatty() else _WIDE)
+    return Console(width=None if sys.stdout.isatty() else _WIDE, markup=False, emoji=False)
+
+
+def marked(template: str, *values: object) -> Text:
+    """A text with rich's markup, each ``{}`` filled with a value as it is: nothing in it is markup."""
+    text = Text.from_markup(template.replace("{}", _PLACE), emoji=False)
+    filled, done = Text(), 0
+    for at, value in zip((at for at, c in enumerate(text.plain) if c == _PLACE), values, strict=True):
+        part = Text(plain(value))
+        for span in text.spans:
+            if span.start <= at < span.end:
+                part.stylize(span.style)
+        filled, done = filled.append_text(text[done:at]).append_text(part), at + 1
+    return filled.append_text(text[done:])
+
+
+def plain(value: object) -> str:
+    """A value as text that cannot steer a terminal: control characters but line ends are spelled out."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(value))
+
+
+def say(console: Console, template: str, *values: object) -> None:
+    """Print one :func:`marked` text, its lines whole."""
+    console.print(marked(template, *values), highlight=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
@@ -120,5 +148,5 @@ def _report(error: BaseException, message: str, code: int, options: dict[str, An
     else:
         style = "yellow" if code == INTERRUPTED else "bold red"
         label = "stopped" if code == INTERRUPTED else "error"
-        err_console().print(f"[{style}]{label}:[/] {escape(message)}", highlight=False, soft_wrap=True)
+        say(err_console(), f"[{style}]{label}:[/] {{}}", message)
     raise typer.Exit(code) from None

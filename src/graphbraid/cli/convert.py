@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphbraid.cli.common import DebugOption, JsonOption, err_console, guarded, path_given, print_json
+from graphbraid.cli.common import DebugOption, JsonOption, err_console, guarded, path_given, print_json, say
 from graphbraid.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -141,9 +141,7 @@ def convert(
     else:
         from graphbraid.cli.display import graph_facts
 
-        err_console().print(
-            f"{graph_facts(graph)}\nstored in {destination_path}", highlight=False, soft_wrap=True
-        )
+        say(err_console(), "{}\nstored in {}", graph_facts(graph), destination_path)
 
 
 def _read(
@@ -161,9 +159,7 @@ def _read(
         table = datasets.from_tables(source, columns.pop("nodes", None), **columns, csv=csv, name=name)
         if table.unused_columns:
             unused = ", ".join(table.unused_columns)
-            err_console().print(
-                f"columns left out, as they hold no numbers: {unused}", highlight=False, markup=False
-            )
+            say(err_console(), "columns left out, as they hold no numbers: {}", unused)
         return datasets.prepare(table.graph, **preparation), table.ids, table.class_names
     if columns:
         flag = "--" + next(iter(columns)).removesuffix("_column").replace("_", "-")

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from graphbraid.cli.common import plain, say
 from graphbraid.cli.settings import ResolvedRun
 from graphbraid.files import format_bytes
 from graphbraid.train import Callback, EpochRecord, RunResult, StepRecord
@@ -38,13 +38,13 @@ def show_plan(console: Console, run: ResolvedRun, facts: Mapping[str, str]) -> N
     options.add_column("value", overflow="fold")
     options.add_column("from", style="dim", overflow="fold")
     for name, value, source in run.rows():
-        options.add_row(name, escape(value), escape(source))
+        options.add_row(name, plain(value), plain(source))
     console.print(options)
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="cyan")
     table.add_column(overflow="fold")
     for name, value in facts.items():
-        table.add_row(name, escape(value))
+        table.add_row(name, plain(value))
     console.print(table)
     console.print()
 
@@ -71,10 +71,10 @@ class EpochLines(Callback):
         self._console = console
         self._widths: dict[str, int] | None = None
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[loss]}"),
+            TextColumn("{task.fields[loss]}", markup=False),
             TimeRemainingColumn(),
             console=console,
             transient=True,
@@ -85,11 +85,10 @@ class EpochLines(Callback):
     def on_fit_start(self, trainer: Trainer) -> None:
         """Say what a reader would not expect, then show the bar."""
         if trainer.uncompiled_reason:
-            self._print(f"[yellow]uncompiled[/]  {escape(trainer.uncompiled_reason)}")
+            say(self._console, "[yellow]uncompiled[/]  {}", trainer.uncompiled_reason)
         if trainer.progress.global_step:
-            self._console.print(
-                f"[green]resumed[/] at epoch {trainer.progress.epoch}, step {trainer.progress.step}"
-            )
+            progress = trainer.progress
+            say(self._console, "[green]resumed[/] at epoch {}, step {}", progress.epoch, progress.step)
         self._progress.start()
 
     def on_epoch_start(self, trainer: Trainer, epoch: int) -> None:
@@ -115,12 +114,10 @@ class EpochLines(Callback):
         cells = _epoch_cells(record, trainer.monitored[0])
         if self._widths is None:
             self._widths = {name: max(len(name), 6) for name in cells}
-            self._print("  ".join(f"[bold]{name:>{width}}[/]" for name, width in self._widths.items()))
+            heading = "  ".join(f"{name:>{width}}" for name, width in self._widths.items())
+            say(self._console, "[bold]{}[/]", heading)
         line = "  ".join(f"{cells.get(name, ''):>{width}}" for name, width in self._widths.items())
-        self._print(line + ("  [green]best[/]" if record.is_best else ""))
-
-    def _print(self, line: str) -> None:
-        self._console.print(line, highlight=False, soft_wrap=True)
+        say(self._console, "{}  [green]best[/]" if record.is_best else "{}", line)
 
     def on_fit_end(self, trainer: Trainer, result: RunResult) -> None:
         """Take the bar away."""
@@ -172,16 +169,15 @@ def show_result(console: Console, result: RunResult, run_dir: Path) -> None:
         table.add_row(label, f"{value:.2f}", note)
     console.print(table)
     console.print()
-    console.print(f"[bold]{result.status}[/] after {result.num_epochs} epochs in {result.seconds:.1f} s")
+    seconds = f"{result.seconds:.1f}"
+    say(console, "[bold]{}[/] after {} epochs in {} s", result.status, result.num_epochs, seconds)
     if result.best_epoch is not None and result.best_value is not None:
-        console.print(f"best epoch {result.best_epoch}: validation {result.monitor} {result.best_value:.4f}")
+        best = f"{result.best_value:.4f}"
+        say(console, "best epoch {}: validation {} {}", result.best_epoch, result.monitor, best)
     if result.test:
-        console.print(
-            "test " + ", ".join(f"{name} [bold]{value:.4f}[/]" for name, value in result.test.items())
-        )
-    console.print(
-        f"files in [bold]{escape(str(run_dir))}[/]: " + ", ".join(run_files(run_dir)), soft_wrap=True
-    )
+        tests = (part for name, value in result.test.items() for part in (name, f"{value:.4f}"))
+        say(console, "test " + ", ".join(["{} [bold]{}[/]"] * len(result.test)), *tests)
+    say(console, "files in [bold]{}[/]: {}", run_dir, ", ".join(run_files(run_dir)))
 
 
 def run_files(run_dir: Path) -> list[str]:

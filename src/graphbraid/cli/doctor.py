@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from graphbraid import __version__, kernels
-from graphbraid.cli.common import DebugOption, JsonOption, guarded, out_console, print_json
+from graphbraid.cli.common import DebugOption, JsonOption, guarded, out_console, plain, print_json, say
 from graphbraid.errors import KernelError
 from graphbraid.hardware import Hardware
 
@@ -163,19 +162,19 @@ def _show(report: dict[str, Any]) -> None:
     _print_rows("rates", _rate_rows(report["rates"]))
     _print_rows("optional packages", _optional_rows(report))
     if not report["problems"]:
-        console.print("[green]no problems found[/]")
+        say(console, "[green]no problems found[/]")
     for problem in report["problems"]:
-        console.print(f"[bold yellow]problem:[/] {escape(problem)}", highlight=False, soft_wrap=True)
+        say(console, "[bold yellow]problem:[/] {}", problem)
 
 
 def _print_rows(title: str, rows: list[tuple[str, str]]) -> None:
     console = out_console()
-    console.print(f"[bold]{title}[/]")
+    say(console, "[bold]{}[/]", title)
     table = Table.grid(padding=(0, 2))
     table.add_column(style="cyan")
     table.add_column(overflow="fold")
     for label, value in rows:
-        table.add_row(f"  {escape(label)}", escape(value))
+        table.add_row(f"  {plain(label)}", plain(value))
     console.print(table)
 
 

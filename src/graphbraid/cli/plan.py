@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphbraid.cli.common import DebugOption, JsonOption, guarded, out_console, path_given, print_json
+from graphbraid.cli.common import (
+    DebugOption,
+    JsonOption,
+    guarded,
+    out_console,
+    path_given,
+    plain,
+    print_json,
+    say,
+)
 
 if TYPE_CHECKING:
     from graphbraid.collective import Plan, Profile
@@ -134,11 +143,11 @@ def _show(found: Plan, others: list[tuple[str, Plan]], out: Path | None) -> None
         speedup = found.predicted_seconds / other.predicted_seconds
         predicted = format_seconds(other.predicted_seconds)
         split = f"{100 * other.split:.0f} %"
-        table.add_row(name, other.name, split, predicted, f"{speedup:.2f}", f"the {other.limit}")
+        table.add_row(plain(name), other.name, split, predicted, f"{speedup:.2f}", f"the {other.limit}")
     console.print()
     console.print(table)
     if out:
-        console.print(f"\nuse it with: graphbraid train --plan {out}", highlight=False, soft_wrap=True)
+        say(console, "\nuse it with: graphbraid train --plan {}", out)
 
 
 def _as_json(found: Plan, others: list[tuple[str, Plan]], machine: Machine) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphbraid.cli.common import DebugOption, JsonOption, err_console, guarded, path_given, print_json
+from graphbraid.cli.common import DebugOption, JsonOption, err_console, guarded, path_given, print_json, say
 from graphbraid.errors import ConfigError, DataError, MissingPackageError
 
 if TYPE_CHECKING:
@@ -106,9 +106,8 @@ def predict(
     if json_output:
         print_json(summary)
     else:
-        err_console().print(
-            f"{summary['num_nodes']:,} predictions of {summary['checkpoint']} in {out}", highlight=False
-        )
+        count = f"{summary['num_nodes']:,}"
+        say(err_console(), "{} predictions of {} in {}", count, summary["checkpoint"], out)
 
 
 def _predict(

@@ -17,6 +17,7 @@ from graphbraid.cli.common import (
     guarded,
     path_given,
     print_json,
+    say,
 )
 from graphbraid.errors import ConfigError
 
@@ -205,9 +206,7 @@ def _train(given: dict[str, Any]) -> None:
         print_json(display.result_json(run, result, run_dir))
     display.show_result(console, result, run_dir)
     if result.status == "interrupted":
-        console.print(
-            f"go on with: graphbraid train --resume --out {run_dir}", highlight=False, soft_wrap=True
-        )
+        say(console, "go on with: graphbraid train --resume --out {}", run_dir)
         raise typer.Exit(INTERRUPTED)
 
 

@@ -160,7 +160,7 @@ class Plan:
     def __str__(self) -> str:
         from rich.console import Console
 
-        console = Console(width=100, force_terminal=False, color_system=None)
+        console = Console(width=100, force_terminal=False, color_system=None, markup=False, emoji=False)
         with console.capture() as capture:
             console.print(self.table())
         return "\n".join(line.rstrip() for line in capture.get().rstrip().splitlines())

@@ -46,7 +46,7 @@ class ProgressDisplay(Callback):
     """
 
     def __init__(self, console: Console | None = None, *, quiet: bool = False) -> None:
-        self._console = console or Console(stderr=True)
+        self._console = console or Console(stderr=True, markup=False, emoji=False)
         self._quiet = quiet
         self._bar: Progress | None = None
         self._shown_at = 0.0
@@ -104,12 +104,12 @@ class ProgressDisplay(Callback):
 
     def _start_bar(self, trainer: Trainer) -> None:
         columns = (
-            TextColumn("{task.fields[what]}"),
+            TextColumn("{task.fields[what]}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             TimeElapsedColumn(),
-            TextColumn("left"),
+            TextColumn("left", markup=False),
             TimeRemainingColumn(),
         )
         self._bar = Progress(*columns, console=self._console, transient=True, speed_estimate_period=120.0)

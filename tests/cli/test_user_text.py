@@ -1,0 +1,90 @@
+"""What a user names is printed as it is: no markup, no emoji, no control characters are read out of it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+import graphbraid
+from graphbraid.cli.common import err_console, marked, out_console, plain, say
+from graphbraid.cli.main import app
+
+PACKAGE = Path(graphbraid.__file__).parent
+ODD = ["[red]a[/]", "[/]", "[bold", ":smile:", "a\\", "[link=x]y[/link]", "{}", "{0.__class__}", "%s", "ü 漢"]
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_values_are_printed_as_they_are(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert marked("[bold]{}[/] {}", text, text).plain == f"{text} {text}"
+    say(err_console(), "in {}", text)
+    out_console().print(text)
+    seen = capsys.readouterr()
+    assert seen.err == f"in {text}\n"
+    assert seen.out == f"{text}\n"
+
+
+def test_control_characters_are_spelled_out() -> None:
+    assert plain("a\x1b[31mb\rc\nd\udcffe") == "a\\x1b[31mb\\rc\nd\\udcffe"
+
+
+@pytest.mark.parametrize("name", ["[red]a", "[/]", "a[/bold]b", ":smile:", "a\\"])
+def test_folders_and_files_of_any_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = Path(name)
+    folder.parent.mkdir(exist_ok=True)
+    np.savez(tmp_path / "g.npz", edge_index=[[0, 1], [1, 0]], x=np.eye(2, dtype=np.float32))
+    done = CliRunner().invoke(app, ["convert", "g.npz", str(folder)])
+    assert done.exit_code == 0, done.stderr
+    assert f"stored in {folder}" in done.stderr
+    done = CliRunner().invoke(app, ["convert", "g.npz", str(folder)])
+    assert done.exit_code == 4
+    assert f"cannot write {folder}: it exists already" in done.stderr
+    done = CliRunner().invoke(app, ["train", "--data", str(folder / "x"), "--out", str(folder)])
+    assert done.exit_code == 3
+    assert repr(str(folder / "x")) in done.stderr or str(folder / "x") in done.stderr
+
+
+def calls() -> Iterator[tuple[Path, ast.Call, str]]:
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                name = (
+                    node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                )
+                yield path, node, name
+
+
+def test_no_console_reads_markup_out_of_what_it_prints() -> None:
+    """One place makes markup, of constant templates: user text cannot get to it unescaped."""
+    seen = set()
+    for path, call, name in calls():
+        where = f"{path.relative_to(PACKAGE)}:{call.lineno}"
+        given = {k.arg: k.value for k in call.keywords}
+        if name in ("Console", "TextColumn"):
+            seen.add(name)
+            markup = given.get("markup")
+            assert isinstance(markup, ast.Constant), where
+            assert markup.value is False, where
+        elif name == "from_markup":
+            assert path.name == "common.py", where
+            seen.add(name)
+        elif name in ("marked", "say"):
+            seen.add(name)
+            template = call.args[1 if name == "say" else 0]
+            inner = [part for part in ast.walk(template) if isinstance(part, ast.FormattedValue)]
+            assert path.name == "common.py" or not inner, where
+    assert {"Console", "TextColumn", "from_markup", "say"} <= seen
+
+
+def test_a_console_of_the_libraries_reads_markup() -> None:
+    """The tests above can fail: rich does read markup unless told otherwise."""
+    console = Console(width=80)
+    with console.capture() as captured:
+        console.print("[red]a[/]")
+    assert captured.get() == "a\n"
