@@ -1,0 +1,59 @@
+"""A valid call of every public callable, from which API cases replace arguments; see ``targets_*.py``.
+
+A call's ``use`` does with the result what a user would, so that what a call keeps is also read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tests.fuzz.world import World
+
+
+def _as_is(result: Any) -> Any:
+    return result
+
+
+@dataclass
+class Call:
+    """A call that works."""
+
+    function: Callable[..., Any]
+    arguments: dict[str, Any]
+    """By name; a name that is a number stands for a position."""
+    use: Callable[[Any], Any] = _as_is
+    options: tuple[str, ...] = ()
+    """Of ``**options`` that the signature does not name."""
+    exact: bool = True
+    """Whether the result is the same in every process."""
+    fixed: tuple[str, ...] = ()
+    """Arguments that stay."""
+
+
+TARGETS: dict[str, Callable[[World], Call]] = {}
+
+UNTOUCHED = {
+    *("EpochRecord", "RunResult", "StepRecord", "Hardware", "StoreNames", "TableGraph", "GraphbraidError"),
+    *("MiniBatch", "Callback", "Conv", "GraphModel", "NotLoweredError", "Uncompiled"),
+}
+"""Public names without a call of their own: records that graphbraid makes, bases, and errors.
+
+MiniBatch and Hardware have methods that are called.
+"""
+
+
+def add(name: str, make: Callable[[World], Call]) -> None:
+    """Register a call; ``name`` begins with the name of what it calls."""
+    assert name not in TARGETS, name
+    TARGETS[name] = make
+
+
+def graph_use(graph: Any) -> Any:
+    """Everything a graph says."""
+    parts = [graph, graph.num_features, graph.nbytes, repr(graph), graph.to_edge_index()]
+    if graph.y is not None:
+        parts += [graph.task, graph.num_classes]
+    graph.validate(allow_negative_weights=True)
+    return parts

@@ -1,0 +1,240 @@
+"""Datasets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tests.fuzz.targets import Call, add, graph_use
+from tests.fuzz.world import NODES, WIDTH, World
+
+from graphbraid import datasets
+
+
+def _tables(w: World) -> tuple[Any, Any]:
+    import pandas as pd
+
+    edges = pd.DataFrame(
+        {
+            "source": w.edge_index[0].numpy(),
+            "destination": w.edge_index[1].numpy(),
+            "w": w.edge_weight.numpy(),
+        }
+    )
+    nodes = pd.DataFrame(
+        {"id": np.arange(NODES), "a": w.x[:, 0].numpy(), "b": w.x[:, 1].numpy(), "label": w.y.numpy()}
+    )
+    return edges, nodes.assign(split=["train", "val", "test"] * (NODES // 3))
+
+
+def _table_args(w: World) -> dict[str, Any]:
+    edges, nodes = _tables(w)
+    return {
+        "edges": edges,
+        "nodes": nodes,
+        "weight": "w",
+        "features": ["a", "b"],
+        "label": "label",
+        "split": "split",
+    }
+
+
+def _csv_args(w: World) -> dict[str, Any]:
+    given = _table_args(w)
+    for name in ("edges", "nodes"):
+        given[name].to_csv(f"{name}.csv", index=False)
+        given[name] = Path(f"{name}.csv")
+    return given
+
+
+def _parquet_args(w: World) -> dict[str, Any]:
+    given = _table_args(w)
+    for name in ("edges", "nodes"):
+        given[name].to_parquet(f"{name}.parquet")
+        given[name] = Path(f"{name}.parquet")
+    return given
+
+
+def _table_use(table: Any) -> Any:
+    return [graph_use(table.graph), table.ids.values, table.class_names]
+
+
+add("datasets.from_tables", lambda w: Call(datasets.from_tables, _table_args(w), _table_use))
+add(
+    "datasets.from_csv",
+    lambda w: Call(
+        datasets.from_csv,
+        _csv_args(w),
+        _table_use,
+        ("id_column", "id_type", "csv", "name", "source", "destination", "fill_missing"),
+    ),
+)
+add(
+    "datasets.from_parquet",
+    lambda w: Call(datasets.from_parquet, _parquet_args(w), _table_use, ("id_column", "id_type", "name")),
+)
+add(
+    "datasets.CsvOptions",
+    lambda w: Call(
+        datasets.CsvOptions,
+        {"delimiter": ",", "header": True, "skip_rows": 0},
+        lambda c: datasets.from_csv(**_csv_args(w), csv=c),
+    ),
+)
+add(
+    "datasets.NodeIds",
+    lambda w: Call(
+        datasets.NodeIds,
+        {"values": np.arange(9) * 3},
+        lambda i: [i.nodes_of([3, 6]), i.originals(torch.tensor([1])), repr(i)],
+    ),
+)
+add("NodeIds.nodes_of", lambda w: Call(datasets.NodeIds(np.arange(9) * 3).nodes_of, {"originals": [3, 6]}))
+add(
+    "NodeIds.originals",
+    lambda w: Call(datasets.NodeIds(np.arange(9) * 3).originals, {"nodes": torch.tensor([3, 6])}),
+)
+add(
+    "datasets.prepare",
+    lambda w: Call(datasets.prepare, {"graph": w.graph, "symmetrize": True, "dedupe": True}, graph_use),
+)
+add(
+    "datasets.random_split",
+    lambda w: Call(
+        datasets.random_split, {"graph": w.graph, "train_per_class": 3, "val_per_class": 3, "seed": 0}
+    ),
+)
+add(
+    "datasets.random_share_split",
+    lambda w: Call(datasets.random_share_split, {"graph": w.graph, "train": 0.5, "val": 0.2, "seed": 0}),
+)
+add(
+    "datasets.save_store",
+    lambda w: Call(
+        datasets.save_store,
+        {
+            "graph": w.graph,
+            "path": Path("store"),
+            "ids": datasets.NodeIds(np.arange(NODES) * 2),
+            "class_names": list("abcd"),
+        },
+        lambda p: [datasets.open_store(p), str(datasets.open_names(p).class_names)],
+    ),
+)
+
+
+def _saved(w: World) -> Path:
+    return datasets.save_store(w.graph, "store")
+
+
+def _npz(w: World) -> dict[str, Any]:
+    return {
+        "edge_index": w.edge_index.numpy(),
+        "num_nodes": np.int64(NODES),
+        "x": w.x.numpy(),
+        "y": w.y.numpy(),
+        **{f"{name}_idx": ids.numpy() for name, ids in w.splits.items()},
+    }
+
+
+def _write_npz(**arrays: Any) -> Path:
+    np.savez("graph.npz", **arrays)
+    return Path("graph.npz")
+
+
+def _load_npz(**arrays: Any) -> Any:
+    return datasets.load_npz(
+        _write_npz(**{name: np.asarray(array) for name, array in arrays.items() if array is not None})
+    )
+
+
+def _ogb_folder(w: World) -> Path:
+    from tests.fuzz.file_kinds_brought import write_ogb
+
+    write_ogb(Path(), w, binary=False)
+    return Path("ogbn_mine")
+
+
+class _Ogb:
+    """As NodePropPredDataset of the package ogb."""
+
+    def __init__(self, w: World) -> None:
+        graph = {"edge_index": w.edge_index.numpy(), "node_feat": w.x.numpy(), "num_nodes": NODES}
+        self.items = [(graph, w.y.numpy()[:, None])]
+        self.splits = {
+            "train": w.splits["train"].numpy(),
+            "valid": w.splits["val"].numpy(),
+            "test": w.splits["test"].numpy(),
+        }
+
+    def __getitem__(self, place: int) -> Any:
+        return self.items[place]
+
+    def __len__(self) -> int:
+        return 1
+
+    def get_idx_split(self) -> Any:
+        return self.splits
+
+
+_NPZ_KEYS = (
+    "edge_weight",
+    "edge_attr",
+    "train_mask",
+    "val_mask",
+    "train_masks",
+    "node_type",
+    "x_data",
+    "x_shape",
+    "num_classes",
+)
+add(
+    "datasets.open_store",
+    lambda w: Call(datasets.open_store, {"path": _saved(w), "mmap": True, "verify": True}, graph_use),
+)
+add("datasets.open_names", lambda w: Call(datasets.open_names, {"path": _saved(w)}, str))
+add("datasets.is_store", lambda w: Call(datasets.is_store, {"path": _saved(w)}))
+add("datasets.load_npz", lambda w: Call(datasets.load_npz, {"path": _write_npz(**_npz(w))}, graph_use))
+add("datasets.load_npz of arrays", lambda w: Call(_load_npz, _npz(w), graph_use, _NPZ_KEYS))
+add(
+    "datasets.load_npz of masks",
+    lambda w: Call(
+        _load_npz,
+        {name: array for name, array in _npz(w).items() if "_idx" not in name}
+        | {"train_mask": np.arange(NODES) < 20, "val_mask": np.arange(NODES) >= 40},
+        graph_use,
+        _NPZ_KEYS,
+    ),
+)
+add(
+    "datasets.load_npz of sparse x",
+    lambda w: Call(
+        _load_npz,
+        {name: array for name, array in _npz(w).items() if name != "x"}
+        | {
+            "x_data": w.sparse_x.values.numpy(),
+            "x_indices": w.sparse_x.indices.numpy(),
+            "x_indptr": w.sparse_x.indptr.numpy(),
+            "x_shape": np.array([NODES, WIDTH]),
+        },
+        graph_use,
+    ),
+)
+add(
+    "datasets.load",
+    lambda w: Call(datasets.load, {"name_or_path": _saved(w)}, graph_use, ("mmap", "verify", "seed", "nope")),
+)
+add(
+    "datasets.load_embedded",
+    lambda w: Call(
+        datasets.load_embedded,
+        {"name": "braid-10k", "seed": 0, "cache": False},
+        lambda g: g.num_edges,
+        fixed=("cache",),
+    ),
+)
+add("datasets.load_ogb", lambda w: Call(datasets.load_ogb, {"path": _ogb_folder(w)}, graph_use))
+add("datasets.from_ogb", lambda w: Call(datasets.from_ogb, {"dataset": _Ogb(w)}, graph_use))
+add("datasets.from_pyg_dataset", lambda w: Call(datasets.from_pyg_dataset, {"dataset": [w.data]}, graph_use))

@@ -1,0 +1,200 @@
+"""Graphs, their topology, and what loads from them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from tests.fuzz.targets import Call, add, graph_use
+from tests.fuzz.world import NODES, WIDTH, World
+
+import graphbraid as gb
+from graphbraid import nn, ops, sampling
+from graphbraid.sampling import rng
+
+# ---- graphs and topology
+
+
+def _csc_use(csc: Any) -> Any:
+    x = torch.ones(csc.num_src, 3)
+    parts = [csc, csc.degrees(), csc.destinations(), csc.transpose()[0], csc.reversed(), csc.sort_rows()[0]]
+    return [*parts, ops.spmm(csc, x), repr(csc)[:3]]
+
+
+def _csc_args(w: World) -> dict[str, Any]:
+    return {"indptr": w.csc.indptr, "indices": w.csc.indices, "num_src": NODES, "weight": w.csc.weight}
+
+
+add("Csc", lambda w: Call(gb.Csc, _csc_args(w), _csc_use))
+add(
+    "Csc of a block",
+    lambda w: Call(
+        gb.Csc,
+        _csc_args(w) | {"src_degree": torch.ones(NODES), "src_loop": torch.ones(NODES)},
+        lambda csc: nn.GCNConv(WIDTH, 3)(w.x, csc).shape,
+    ),
+)
+add(
+    "Graph",
+    lambda w: Call(
+        gb.Graph,
+        {"csc": w.csc, "edge_id": w.graph.edge_id, "x": w.x, "y": w.y, "splits": w.splits},
+        graph_use,
+    ),
+)
+add(
+    "Graph.from_edge_index",
+    lambda w: Call(
+        gb.Graph.from_edge_index,
+        {
+            "edge_index": w.edge_index,
+            "num_nodes": NODES,
+            "x": w.x,
+            "y": w.y,
+            "edge_weight": w.edge_weight,
+            "splits": w.splits,
+        },
+        graph_use,
+    ),
+)
+add(
+    "Graph.from_scipy",
+    lambda w: Call(gb.Graph.from_scipy, {"matrix": w.graph.to_scipy(), "x": w.x}, graph_use),
+)
+add("Graph.from_pyg", lambda w: Call(gb.Graph.from_pyg, {"data": w.data}, graph_use))
+
+
+def _pyg_with(attribute: str) -> Callable[[World], Call]:
+    def make(w: World) -> Call:
+        def load(value: Any) -> Any:
+            data = w.data.clone()
+            data[attribute] = value
+            return gb.Graph.from_pyg(data)
+
+        return Call(load, {"value": w.data[attribute]}, graph_use)
+
+    return make
+
+
+for _name in ("edge_index", "edge_weight", "x", "y", "train_mask"):
+    add(f"Graph.from_pyg with {_name}", _pyg_with(_name))
+_METHODS = ("symmetrized", "without_duplicates", "with_self_loops", "without_self_loops", "to_edge_index")
+for _name in (*_METHODS, "to_scipy", "to_pyg", "validate", "dense_x"):
+    add(f"Graph.{_name}", lambda w, name=_name: Call(getattr(w.graph, name), {}))
+add("Graph.split", lambda w: Call(w.graph.split, {"name": "train"}))
+add("Graph.replace", lambda w: Call(w.graph.replace, {"x": w.x, "y": w.y, "splits": w.splits}, graph_use))
+add("Graph.in_original_order", lambda w: Call(w.graph.in_original_order, {"values": w.csc.weight}))
+add(
+    "SparseFeatures",
+    lambda w: Call(
+        gb.SparseFeatures,
+        {
+            "indptr": w.sparse_x.indptr,
+            "indices": w.sparse_x.indices,
+            "values": w.sparse_x.values,
+            "num_cols": WIDTH,
+        },
+        lambda s: [s.to_dense(), s.rows(torch.tensor([0, 5])), ops.sparse_linear(s, torch.ones(3, WIDTH))],
+    ),
+)
+add("SparseFeatures.rows", lambda w: Call(w.sparse_x.rows, {"ids": torch.tensor([3, 0, 7])}))
+add("SparseFeatures.to", lambda w: Call(w.sparse_x.to, {"dtype": torch.float16}))
+add("SparseFeatures.from_dense", lambda w: Call(gb.SparseFeatures.from_dense, {"dense": w.x}))
+add(
+    "SparseFeatures.from_scipy",
+    lambda w: Call(gb.SparseFeatures.from_scipy, {"matrix": w.sparse_x.to_scipy()}),
+)
+add(
+    "Hardware.detect",
+    lambda w: Call(gb.Hardware.detect, {"root": Path("/")}, lambda h: [*map(str, h.rows())], exact=False),
+)
+
+
+# ---- sampling and loading
+
+
+def _three(loader: Any) -> Any:
+    out = []
+    for batch in itertools.islice(iter(loader), 3):
+        out.append([batch.x, batch.edge_index, batch.n_id, batch.y, getattr(batch, "e_id", None)])
+    return out
+
+
+def _three_in_blocks(loader: Any) -> Any:
+    return [[batch.x, batch.n_id, list(batch.blocks)] for batch in itertools.islice(iter(loader), 3)]
+
+
+def _loader_args(w: World) -> dict[str, Any]:
+    return {
+        "data": w.graph,
+        "num_neighbors": [3, 3],
+        "input_nodes": torch.arange(20),
+        "batch_size": 8,
+        "seed": 1,
+    }
+
+
+_PYG_OPTIONS = (
+    *("shuffle", "drop_last", "replace", "directed", "disjoint", "subgraph_type", "time_attr", "is_sorted"),
+    *("persistent_workers", "pin_memory", "worker_init_fn", "filter_per_worker", "sampler", "batch_sampler"),
+    *(
+        "generator",
+        "transform_sampler_output",
+        "temporal_strategy",
+        "input_time",
+        "neighbor_sampler",
+        "timeout",
+    ),
+)
+add("NeighborLoader", lambda w: Call(gb.NeighborLoader, _loader_args(w), _three, _PYG_OPTIONS))
+add(
+    "NeighborLoader of Data",
+    lambda w: Call(gb.NeighborLoader, _loader_args(w) | {"data": w.data}, _three, _PYG_OPTIONS),
+)
+add(
+    "NeighborLoader in blocks",
+    lambda w: Call(
+        gb.NeighborLoader,
+        _loader_args(w) | {"layout": "blocks", "weight_attr": "edge_weight"},
+        _three_in_blocks,
+    ),
+)
+add(
+    "NeighborLoader.batches",
+    lambda w: Call(
+        gb.NeighborLoader(**_loader_args(w)).batches, {"epoch": 0, "start_step": 1, "stop_step": 3}, _three
+    ),
+)
+add("MiniBatch.to", lambda w: Call(w.batch.to, {"device": "cpu"}, lambda b: b.x, fixed=("self",)))
+add("SamplerConfig", lambda w: Call(gb.SamplerConfig, {"fanouts": (3, 3)}, lambda c: _sampled(w, c)))
+add(
+    "SeedSchedule",
+    lambda w: Call(
+        sampling.SeedSchedule,
+        {"seeds": torch.arange(20), "batch_size": 8, "shuffle": True, "seed": 3},
+        lambda s: [s.num_steps, s.seeds_of(0, 0), s.seeds_of(1, s.num_steps - 1)],
+    ),
+)
+
+
+def _sampled(w: World, config: Any) -> Any:
+    key = rng.batch_key(0, 0, 0) if hasattr(rng, "batch_key") else 12345
+    return str(sampling.sample_batch(w.csc, config, torch.arange(5), key))[:10]
+
+
+add(
+    "sample_batch",
+    lambda w: Call(
+        sampling.sample_batch,
+        {
+            "csc": w.csc,
+            "config": gb.SamplerConfig(fanouts=(3, 3), return_edge_id=True),
+            "seeds": torch.arange(7),
+            "key": 9,
+        },
+        lambda s: [getattr(s, name) for name in getattr(s, "__slots__", ())],
+    ),
+)

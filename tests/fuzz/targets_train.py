@@ -1,0 +1,157 @@
+"""Training and plans."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from tests.fuzz.targets import Call, add
+from tests.fuzz.world import World
+
+import graphbraid as gb
+from graphbraid import collective, train
+
+# ---- training
+
+
+_QUICK = {"epochs": 1, "fanouts": (3, 3), "batch_size": 8, "threads": 1, "seed": 0}
+
+
+def _fit(trainer: Any) -> Any:
+    result = trainer.fit()
+    return [round(float(row["train_loss"]), 4) for row in result.history[:2]]
+
+
+def _trainer_args(w: World, **more: Any) -> dict[str, Any]:
+    return {"model": w.model(), "graph": w.graph, **_QUICK, **more}
+
+
+_TRAIN_OPTIONS = tuple(train.TrainConfig.__dataclass_fields__)
+add("TrainConfig", lambda w: Call(gb.TrainConfig, dict(_QUICK), lambda c: c.to_json() and None))
+add(
+    "TrainConfig.from_dict",
+    lambda w: Call(gb.TrainConfig.from_dict, {"values": dict(_QUICK)}, lambda c: c.to_json()),
+)
+add(
+    "TrainConfig.updated",
+    lambda w: Call(gb.TrainConfig().updated, dict(_QUICK), lambda c: c.to_json() and None, _TRAIN_OPTIONS),
+)
+add("Trainer", lambda w: Call(gb.Trainer, _trainer_args(w), _fit, _TRAIN_OPTIONS))
+add("Trainer in full", lambda w: Call(gb.Trainer, _trainer_args(w, mode="full"), _fit, _TRAIN_OPTIONS))
+add(
+    "Trainer with a folder",
+    lambda w: Call(gb.Trainer, _trainer_args(w, out_dir=Path("run")), _fit, _TRAIN_OPTIONS),
+)
+add(
+    "Trainer.evaluate",
+    lambda w: Call(gb.Trainer(**_trainer_args(w)).evaluate, {"split": "test", "mode": "exact"}),
+)
+add(
+    "Trainer.predict",
+    lambda w: Call(gb.Trainer(**_trainer_args(w)).predict, {"nodes": torch.tensor([3, 1, 3])}),
+)
+add(
+    "Trainer.predict in full",
+    lambda w: Call(gb.Trainer(**_trainer_args(w, mode="full")).predict, {"nodes": torch.tensor([3, 1, 3])}),
+)
+add(
+    "Trainer.load_weights", lambda w: Call(gb.Trainer(**_trainer_args(w)).load_weights, {"path": _weights(w)})
+)
+add(
+    "train.EarlyStopping",
+    lambda w: Call(
+        train.EarlyStopping, {"patience": 3}, lambda c: _fit(gb.Trainer(**_trainer_args(w), callbacks=[c]))
+    ),
+)
+
+
+def _weights(w: World) -> Path:
+    gb.Trainer(**_trainer_args(w, out_dir=Path("trained"))).fit()
+    return Path("trained/checkpoints/best.pt")
+
+
+# ---- plans
+
+
+def _times(**changes: Any) -> Any:
+    d = collective.Duration
+    given = {
+        "workers": 2,
+        "cpu": d(seconds=0.01),
+        "dma": d(seconds=0.001),
+        "model": d(seconds=0.005),
+        "uva": d(seconds=0.004),
+        "gpu": d(seconds=0.003),
+    }
+    return collective.StageTimes(**(given | changes))
+
+
+def _profile() -> Any:
+    return collective.Profile(times=(_times(),), host_batch_bytes=1000, device_batch_bytes=1000)
+
+
+def _plan_use(plan: Any) -> Any:
+    plan.save("plan.json")
+    return [collective.Plan.load("plan.json").num_cpu, str(plan), len(list(plan.routes()))]
+
+
+def _plan_fields() -> Mapping[str, Any]:
+    plan = collective.make_plan(_profile(), 20)
+    return {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
+
+
+add("collective.Duration", lambda w: Call(collective.Duration, {"seconds": 0.5, "cv": 0.1}, str))
+add(
+    "collective.StageTimes",
+    lambda w: Call(
+        _times,
+        {"workers": 2, "cpu": collective.Duration(seconds=0.1)},
+        lambda t: str(collective.make_plan(collective.Profile(times=(t,)), 20)),
+        ("dma", "model", "uva", "gpu", "lookahead"),
+    ),
+)
+add(
+    "collective.Limits",
+    lambda w: Call(
+        collective.Limits,
+        {"host_bytes": 10**6, "device_bytes": 10**6},
+        lambda x: str(collective.make_plan(_profile(), 20, x)),
+        fixed=("most_tries",),
+    ),
+)
+add(
+    "collective.Profile",
+    lambda w: Call(
+        collective.Profile,
+        {"times": (_times(),), "host_batch_bytes": 9},
+        lambda p: str(collective.make_plan(p, 20)),
+    ),
+)
+add("collective.Plan", lambda w: Call(collective.Plan, dict(_plan_fields()), _plan_use))
+add(
+    "collective.make_plan",
+    lambda w: Call(collective.make_plan, {"profile": _profile(), "num_batches": 20}, _plan_use),
+)
+add(
+    "collective.fixed_plan",
+    lambda w: Call(
+        collective.fixed_plan, {"profile": _profile(), "num_batches": 20, "share": 0.5}, _plan_use
+    ),
+)
+add(
+    "collective.simulated",
+    lambda w: Call(
+        collective.simulated,
+        {"plan": collective.make_plan(_profile(), 20), "num_batches": 10},
+        lambda s: str(s)[:0],
+    ),
+)
+add(
+    "collective.register",
+    lambda w: Call(
+        collective.register, {"stage": "transfer", "hardware": "npu"}, lambda f: f(lambda c: None) and None
+    ),
+)
