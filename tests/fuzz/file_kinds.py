@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from tests.fuzz.world import NODES, World
 
 from graphbraid import collective, datasets
 from graphbraid.collective import profiler
-from graphbraid.fullgraph import measure as rates
+from graphbraid.fullgraph import kept_rates as rates
 from graphbraid.train import Trainer
 
 Reader = Callable[[Path], Any]
@@ -131,10 +132,19 @@ KINDS["cached profile"] = FileKind(
 )
 
 
+def keep_rates() -> None:
+    """Put rates of no machine into the cache: cases do not measure."""
+    rates._write(rates.rates_file(), _typical(), rates.HOST)
+
+
+def _typical() -> rates.MeasuredRates:
+    return rates.MeasuredRates(rates=rates.Rates(), others=0.0, at=time.time())
+
+
 def _rates(f: Path) -> Any:
     """What is measured anew is taken to be what was measured before."""
-    rates.measure = lambda *device: rates.Rates()
-    rates.machine_rates.cache_clear()
+    rates._measured = lambda device: _typical()
+    rates.measured_rates.cache_clear()
     return dataclasses.asdict(_in_cache(f, rates.machine_rates))
 
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz import isolate
+from tests.fuzz import file_kinds, isolate
 from tests.fuzz.case import FINDINGS, Name, Verdict
 
-KINDS = {"api": 5, "files": 4, "cli": 3, "native": 2}
+KINDS = {"api": 6, "files": 5, "cli": 3}
 """Kind -> its share of the cases started; each is a module of this package."""
 
 
@@ -78,6 +78,7 @@ def main(arguments: list[str]) -> int:
         os.environ["GRAPHBRAID_CACHE"] = str(folder / "cache")
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         warm_up()
+        isolate.in_child(file_kinds.keep_rates)
         if options.case:
             return _one(Name.parse(options.case), folder)
         return _many(options, folder)
