@@ -36,7 +36,7 @@ TARGETS: dict[str, Callable[[World], Call]] = {}
 
 UNTOUCHED = {
     *("EpochRecord", "RunResult", "StepRecord", "Hardware", "StoreNames", "TableGraph", "GraphbraidError"),
-    *("MiniBatch", "Callback", "Conv", "GraphModel", "NotLoweredError", "Uncompiled"),
+    *("MiniBatch", "Callback", "Conv", "GraphModel", "NotLoweredError", "Uncompiled", "Evidence"),
 }
 """Public names without a call of their own: records that graphbraid makes, bases, and errors.
 
