@@ -17,7 +17,7 @@ PACKAGE = Path(graphbraid.__file__).parent
 
 # The house (docs/architecture.md), lowest floor first: a module imports only from its own floor or below.
 FLOORS = (
-    ("errors",),
+    ("errors", "signals"),
     ("files", "checksums", "schema", "kernels"),
     ("hardware", "others", "topology"),
     ("sparse_features", "edges", "interop", "validate", "graph", "tasks"),

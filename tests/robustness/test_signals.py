@@ -100,6 +100,42 @@ def test_signal_in_the_middle_of_an_epoch_leaves_a_whole_run_that_goes_on(
     assert steps_of(run) == list(range(NUM_STEPS))  # each step once, none left out
 
 
+def takes_signals(pid: int) -> bool:
+    """Whether the process has a handler for SIGTERM, as Python itself has none."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    caught = next((line for line in status.splitlines() if line.startswith("SigCgt")), "SigCgt: 0")
+    return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="needs Linux's /proc")
+@pytest.mark.parametrize("number", range(6))
+def test_sigterm_ends_a_command_at_any_instant(number: int, data: Path, tmp_path: Path) -> None:
+    """Also while it imports, reads and plans: 130, no traceback, no half-written file."""
+    out = tmp_path / "out"
+    commands = [
+        ("train", "--data", data, "--out", out, "--epochs", 1, "--plan", "auto", "--json"),
+        ("convert", data, out),
+        ("doctor", "--json"),
+    ]
+    random = np.random.default_rng(number)
+    process = start(*commands[number % len(commands)])
+    while not takes_signals(process.pid):
+        assert process.poll() is None, process.communicate()
+    time.sleep(random.uniform(0.0, 3.0 if number < 3 else 0.5))
+    process.send_signal(signal.SIGTERM)
+    printed, err = process.communicate(timeout=120)
+    assert process.returncode in (0, 130), (process.returncode, printed, err)
+    assert "Traceback" not in printed + err
+    assert "Exception ignored" not in err
+    if process.returncode == 130 and "--json" in process.args:
+        told = json.loads(printed)
+        assert "error" not in told or told["error"]["exit_code"] == 130
+    assert not [path for path in tmp_path.rglob("*") if path.name.endswith(".tmp")]
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 def test_ctrl_c_before_the_training_starts_leaves_nothing(tmp_path: Path) -> None:
     config, run = tmp_path / "run.yaml", tmp_path / "run"

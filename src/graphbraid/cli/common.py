@@ -17,12 +17,13 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from graphbraid import signals
 from graphbraid.errors import GraphbraidError, ResourceError
 from graphbraid.files import format_bytes
 
 DEBUG_VARIABLE = "GRAPHBRAID_DEBUG"
 _NO_MEMORY = "can't allocate memory"
-INTERRUPTED = 130  # 128 + SIGINT, what shells expect
+INTERRUPTED = signals.EXIT_CODE
 _WIDE = 200
 _PLACE = "\ue000"  # a character of no meaning, where a template says {}
 
@@ -100,7 +101,8 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             command(**options)
         except (typer.Exit, typer.Abort):
             raise
-        except KeyboardInterrupt as error:
+        except (signals.Stopped, KeyboardInterrupt) as error:
+            signals.ending()
             _report(error, "interrupted", INTERRUPTED, options)
         except BrokenPipeError:
             # The reader went away, as `head` does. Python would complain while flushing at exit.

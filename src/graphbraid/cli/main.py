@@ -70,8 +70,3 @@ app.command("plan", epilog=EPILOG)(plan.plan)
 app.command("predict", epilog=EPILOG)(predict.predict)
 app.command("convert", epilog=EPILOG)(convert.convert)
 app.command("doctor", epilog=EPILOG)(doctor.doctor)
-
-
-def run() -> None:
-    """Entry point of the ``graphbraid`` script."""
-    app(prog_name="graphbraid")

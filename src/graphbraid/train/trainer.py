@@ -121,8 +121,10 @@ class Trainer:
         """Train, evaluating and saving on the way.
 
         Ctrl-C or SIGTERM ends the run after the step under way, with a checkpoint if there is an
-        ``out_dir``; a second one ends it at once. With ``resume`` the run goes on where its last checkpoint
-        was written; on the CPU its losses then equal those of a run that was never stopped, to the bit.
+        ``out_dir``; a second one ends it at once. While it still checks, compiles and plans, they do what
+        they do elsewhere: Ctrl-C raises ``KeyboardInterrupt``. With ``resume`` the run goes on where its last
+        checkpoint was written; on the CPU its losses then equal those of a run that was never stopped, to the
+        bit.
 
         Raises:
             ConfigError: the model, an option or the checkpoint does not fit; found before the first step.
@@ -133,9 +135,12 @@ class Trainer:
         self.stop_status = None
         with contextlib.ExitStack() as stack:
             stack.enter_context(runtime.torch_settings(self.config))
-            guard = stack.enter_context(SignalGuard())
             folder = stack.enter_context(RunFolder(self.config.out_dir)) if self.config.out_dir else None
-            run = FitRun(self, folder, guard)
+            guard = SignalGuard()
+            run = FitRun(
+                self, folder, guard
+            )  # until the first step there is nothing to save: it may be cut short
+            stack.enter_context(guard)
             self.steps_per_epoch = run.steps_per_epoch
             try:
                 return run.run()
