@@ -18,8 +18,9 @@ PACKAGE = Path(graphbraid.__file__).parent
 # The house (docs/architecture.md), lowest floor first: a module imports only from its own floor or below.
 FLOORS = (
     ("errors", "signals"),
-    ("files", "checksums", "schema", "kernels"),
-    ("hardware", "others", "topology"),
+    ("arguments", "files", "checksums", "schema", "kernels"),
+    ("hardware", "others", "scans"),
+    ("topology",),
     ("sparse_features", "edges", "interop", "validate", "graph", "tasks"),
     ("ops",),
     ("sampling", "nn"),

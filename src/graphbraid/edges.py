@@ -125,7 +125,7 @@ def _rewritten(csc: Csc, keep_edge_id: bool, rewrite: Any) -> Edited:
     weight = None if csc.weight is None else csc.weight.new_empty(num_edges)
     ids = torch.empty(num_edges, dtype=torch.int64) if keep_edge_id else None
     rewrite(indptr, indices, weight, ids)
-    return Edited(csc=Csc(indptr, indices, csc.num_src, weight), edge_id=ids)
+    return Edited(csc=Csc(indptr, indices, csc.num_src, weight, trusted=True), edge_id=ids)
 
 
 def _ids_of(origin: Tensor, edge_id: Tensor | None) -> Tensor:
@@ -179,7 +179,7 @@ def _reference_combine(weight: Tensor, group: Tensor, num_groups: int, how: str)
 def _from_sorted_list(csc: Csc, src: Tensor, dst: Tensor, weight: Tensor | None) -> Csc:
     indptr = csc.indptr.new_zeros(csc.num_dst + 1)
     torch.cumsum(torch.bincount(dst, minlength=csc.num_dst), 0, out=indptr[1:])
-    return Csc(indptr, src.to(csc.indices.dtype), csc.num_src, weight)
+    return Csc(indptr, src.to(csc.indices.dtype), csc.num_src, weight, trusted=True)
 
 
 def _check_combine(weights: str, allowed: tuple[str, ...]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -13,7 +13,7 @@ from graphbraid import edges
 from graphbraid.errors import DataError
 from graphbraid.sparse_features import SparseFeatures
 from graphbraid.topology import Csc
-from graphbraid.validate import check_shapes, validate_graph
+from graphbraid.validate import check_contents, check_shapes, validate_graph
 
 __all__ = ["SPLITS", "Graph", "SparseFeatures", "Task"]
 
@@ -28,7 +28,11 @@ Task = Literal["single-label", "multi-label", "regression"]
 class Graph:
     """A homogeneous graph in CSC form with what training needs beside it.
 
-    Shapes and dtypes are checked on construction; :meth:`validate` checks the contents.
+    Shapes, dtypes and what is read by index (edges, splits, edge ids) are checked on construction;
+    :meth:`validate` also looks at weights, features and labels.
+
+    Raises:
+        DataError: names the array that does not fit, or the first value that is wrong and where it stands.
     """
 
     csc: Csc
@@ -50,9 +54,13 @@ class Graph:
     """``train``, ``val``, ``test``: int64 node ids, each without duplicates."""
     name: str = ""
     """How reports call the graph."""
+    trusted: InitVar[bool] = False
+    """Take splits and edge ids unseen. For arrays known to be sound."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, trusted: bool) -> None:
         check_shapes(self)
+        if not trusted:
+            check_contents(self, ("splits", "edge_id"))
 
     @property
     def num_nodes(self) -> int:
@@ -140,7 +148,11 @@ class Graph:
         Raises:
             DataError: the new fields do not fit the graph.
         """
-        return replace(self, **fields)
+        trusted = bool(fields.pop("trusted", False))
+        changed = replace(self, **fields, trusted=True)
+        if not trusted:
+            check_contents(changed, (*fields, "splits") if "csc" in fields else fields)
+        return changed
 
     @classmethod
     def from_edge_index(

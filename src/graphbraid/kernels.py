@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from graphbraid.errors import KernelError
+from graphbraid.errors import KernelError, ResourceError
 
 ENV_VARIABLE = "GRAPHBRAID_KERNELS"
 WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
@@ -98,6 +98,7 @@ def unsupported_reason(variant: str) -> str | None:
 def _select(selection: Selection) -> Selection:
     module, _ = _load()
     assert module is not None
+    module.raise_resource_errors_as(ResourceError)
     module.select(selection.variant)
     return selection
 

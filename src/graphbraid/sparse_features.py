@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from graphbraid import kernels
+from graphbraid.arguments import as_count, check_tensor
 from graphbraid.errors import DataError
-from graphbraid.topology import check_csc, check_ids
+from graphbraid.scans import check_columns, check_csc, check_ids
 
 FEATURE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -20,8 +21,11 @@ FEATURE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 class SparseFeatures:
     """Feature rows in CSR: the non-zeros of row ``v`` are ``values[indptr[v]:indptr[v + 1]]``.
 
-    A column stored twice in a row counts as the sum of both. Cheap invariants (shapes, dtypes, the ends of
-    ``indptr``) are checked on construction, the rest by :func:`graphbraid.validate.validate_features`.
+    A column stored twice in a row counts as the sum of both. What kernels read by index is scanned when one
+    is made, in parallel and once; :func:`graphbraid.validate.validate_features` also looks at the values.
+
+    Raises:
+        DataError: names the array that does not fit, or the first value that is wrong and where it stands.
     """
 
     indptr: Tensor
@@ -32,15 +36,22 @@ class SparseFeatures:
     """``(nnz,)`` float32, float16 or bfloat16."""
     num_cols: int
     """Number of columns, stored or not."""
+    trusted: InitVar[bool] = False
+    """Take the arrays unseen. For arrays known to be sound: kernels read by them without looking again."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, trusted: bool) -> None:
+        if trusted:
+            return
+        most = torch.iinfo(torch.int32).max
+        object.__setattr__(self, "num_cols", as_count(self.num_cols, "num_cols", most=most, error=DataError))
         check_csc(self.indptr, self.indices, num_src=self.num_cols)
         if self.indices.dtype != torch.int32:
             raise DataError(f"columns of sparse features must be int32; got {self.indices.dtype}")
-        if self.values.dtype not in FEATURE_DTYPES:
+        if check_tensor(self.values, "feature values").dtype not in FEATURE_DTYPES:
             raise DataError(f"feature values must be float32, float16 or bfloat16; got {self.values.dtype}")
         if self.values.shape != self.indices.shape:
             raise DataError(f"{self.indices.numel()} columns but values of shape {tuple(self.values.shape)}")
+        check_columns(self.indptr, self.indices, self.num_cols, "the sparse features")
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -83,6 +94,7 @@ class SparseFeatures:
             indices=self.indices[positions],
             values=self.values[positions],
             num_cols=self.num_cols,
+            trusted=True,
         )
 
     def to_dense(self) -> Tensor:
@@ -99,7 +111,11 @@ class SparseFeatures:
     def to(self, dtype: torch.dtype) -> SparseFeatures:
         """The same rows with values of another dtype (a copy of the values only, and only if it differs)."""
         return SparseFeatures(
-            indptr=self.indptr, indices=self.indices, values=self.values.to(dtype), num_cols=self.num_cols
+            indptr=self.indptr,
+            indices=self.indices,
+            values=self.values.to(dtype),
+            num_cols=self.num_cols,
+            trusted=True,
         )
 
     @classmethod
@@ -110,7 +126,13 @@ class SparseFeatures:
         row, column = dense.nonzero(as_tuple=True)
         indptr = torch.zeros(dense.shape[0] + 1, dtype=torch.int64, device=dense.device)
         torch.cumsum(torch.bincount(row, minlength=dense.shape[0]), 0, out=indptr[1:])
-        return cls(indptr=indptr, indices=column.int(), values=dense[row, column], num_cols=dense.shape[1])
+        return cls(
+            indptr=indptr,
+            indices=column.int(),
+            values=dense[row, column],
+            num_cols=dense.shape[1],
+            trusted=True,
+        )
 
     @classmethod
     def from_scipy(cls, matrix: Any) -> SparseFeatures:
@@ -120,7 +142,8 @@ class SparseFeatures:
         are converted (float64 and integers to float32).
 
         Raises:
-            DataError: the values are complex or objects, or there are more columns than int32 counts.
+            DataError: the values are complex or objects, there are more columns than int32 counts, or the
+                arrays do not fit together.
         """
         csr = matrix.tocsr()
         if csr.shape[1] > np.iinfo(np.int32).max:

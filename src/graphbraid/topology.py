@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from graphbraid import kernels
-from graphbraid.errors import DataError
+from graphbraid.arguments import as_count, check_tensor
+from graphbraid.errors import DataError, ResourceError
+from graphbraid.scans import check_columns, check_csc, check_ids, check_weight
+
+MOST_NODES = 1 << 40
+"""Nodes of a graph, at most: their ``indptr`` alone takes 8 TiB."""
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -18,6 +23,11 @@ class Csc:
 
     A whole graph has ``num_src == num_dst``; a block of a mini-batch is bipartite, its destinations a prefix
     of its sources. Immutable by convention: :meth:`transpose` is made once and kept.
+
+    What kernels read by index is scanned when one is made, in parallel and once.
+
+    Raises:
+        DataError: names the array that does not fit, or the first value that is wrong and where it stands.
     """
 
     indptr: Tensor
@@ -34,8 +44,23 @@ class Csc:
     src_loop: Tensor | None = None
     """``(num_src,)`` float32 weights of the sources' own self-loops there (1 without weights), NaN where a
     source has none; goes with ``src_degree``. None where no source has one, or it is not known."""
+    trusted: InitVar[bool] = False
+    """Take the arrays unseen. For arrays known to be sound: kernels read by them without looking again."""
     _transposed: tuple[Csc, Tensor] | None = field(default=None, repr=False)
     _reversed: Csc | None = field(default=None, repr=False)
+
+    def __post_init__(self, trusted: bool) -> None:
+        if trusted:
+            return
+        self.num_src = as_count(self.num_src, "num_src", most=MOST_NODES, error=DataError)
+        check_csc(self.indptr, self.indices, num_src=self.num_src)
+        check_columns(self.indptr, self.indices, self.num_src, "")
+        if self.weight is not None:
+            check_weight(self.weight, self.num_edges)
+        for name in ("src_degree", "src_loop"):
+            values = getattr(self, name)
+            if values is not None and check_tensor(values, name).shape != (self.num_src,):
+                raise DataError(f"{name} must have shape ({self.num_src},); got {tuple(values.shape)}")
 
     @property
     def num_dst(self) -> int:
@@ -78,7 +103,7 @@ class Csc:
             indptr, destinations, perm = transpose_of(self)
             assert perm is not None
             weight = None if self.weight is None else self.weight[perm]
-            self._transposed = Csc(indptr, destinations, self.num_dst, weight), perm
+            self._transposed = Csc(indptr, destinations, self.num_dst, weight, trusted=True), perm
         return self._transposed
 
     def reversed(self) -> Csc:
@@ -87,7 +112,7 @@ class Csc:
             return self._transposed[0]
         if self._reversed is None:
             indptr, destinations, _ = transpose_of(self, keep_perm=False)
-            self._reversed = Csc(indptr, destinations, self.num_dst)
+            self._reversed = Csc(indptr, destinations, self.num_dst, trusted=True)
         return self._reversed
 
     def sort_rows(self) -> tuple[Csc, Tensor | None]:
@@ -127,10 +152,8 @@ def coo_to_csc(
     Raises:
         DataError: names the first id that is out of range, or the array that does not fit.
     """
-    if min(num_src, num_dst) < 0:
-        raise DataError(
-            f"numbers of nodes must not be negative; got {num_src} sources, {num_dst} destinations"
-        )
+    num_src = as_count(num_src, "the number of sources", most=MOST_NODES, error=DataError)
+    num_dst = as_count(num_dst, "the number of destinations", most=MOST_NODES, error=DataError)
     check_ids(src, num_src, "sources")
     check_ids(dst, num_dst, "destinations")
     if src.dtype != dst.dtype or src.shape != dst.shape:
@@ -141,16 +164,16 @@ def coo_to_csc(
     src, dst = src.contiguous(), dst.contiguous()
     dtype = index_dtype(max(num_src, num_dst))
     if first_out_of_order(src, dst) < 0:
-        return Csc(_rising_to_indptr(dst, num_dst), src.to(dtype), num_src), None
+        return Csc(_rising_to_indptr(dst, num_dst), src.to(dtype), num_src, trusted=True), None
     native = _native_for(src)
     if native is None:
         indptr, indices, perm = _reference_coo_to_csc(src, dst, num_dst)
-        return Csc(indptr, indices.to(dtype), num_src), perm if keep_perm else None
-    indptr = torch.empty(num_dst + 1, dtype=torch.int64)
+        return Csc(indptr, indices.to(dtype), num_src, trusted=True), perm if keep_perm else None
+    indptr = _new_indptr(num_dst)
     indices = torch.empty(src.numel(), dtype=dtype)
     kept = torch.empty(src.numel(), dtype=torch.int64) if keep_perm else None
     native.coo_to_csc(src, dst, num_src, indptr, indices, kept, _needs_wide_counts(src.numel()))
-    return Csc(indptr, indices, num_src), kept
+    return Csc(indptr, indices, num_src, trusted=True), kept
 
 
 def first_out_of_order(src: Tensor, dst: Tensor) -> int:
@@ -160,31 +183,6 @@ def first_out_of_order(src: Tensor, dst: Tensor) -> int:
         return int(native.first_out_of_order(src, dst))
     falls = (dst[1:] < dst[:-1]) | ((dst[1:] == dst[:-1]) & (src[1:] < src[:-1]))
     return _first_true(falls, shift=1)
-
-
-def first_out_of_range(ids: Tensor, bound: int) -> int:
-    """Position of the first of 1-d ``ids`` outside ``[0, bound)``, or -1."""
-    native = _native_for(ids)
-    if native is not None:
-        return int(native.first_out_of_range(ids.contiguous(), bound))
-    return _first_true((ids < 0) | (ids >= bound))
-
-
-def check_ids(ids: Tensor, bound: int, what: str) -> None:
-    """Check that ``ids`` is a 1-d tensor of int32 or int64 node ids in ``[0, bound)``.
-
-    Raises:
-        DataError: names ``what`` and the first position that is wrong.
-    """
-    if ids.ndim != 1 or ids.dtype not in (torch.int32, torch.int64):
-        raise DataError(
-            f"{what} must be a 1-d int32 or int64 tensor; got {ids.dtype} of shape {tuple(ids.shape)}"
-        )
-    position = first_out_of_range(ids, bound)
-    if position >= 0:
-        raise DataError(
-            f"{what} must be node ids in [0, {bound}); position {position} holds {int(ids[position])}"
-        )
 
 
 def transpose_of(
@@ -250,11 +248,21 @@ def _count_to_indptr(keys: Tensor, num_keys: int) -> Tensor:
     return indptr
 
 
+def _new_indptr(num_rows: int) -> Tensor:
+    try:
+        return torch.empty(num_rows + 1, dtype=torch.int64)
+    except RuntimeError as error:
+        raise ResourceError(
+            f"the system does not give the {8 * (num_rows + 1) / 2**40:.2g} TiB of an indptr for "
+            f"{num_rows:,} nodes; are ids numbered from 0 without gaps?"
+        ) from error
+
+
 def _rising_to_indptr(rows: Tensor, num_rows: int) -> Tensor:
     native = _native_for(rows)
     if native is None:
         return _count_to_indptr(rows, num_rows)
-    indptr = torch.empty(num_rows + 1, dtype=torch.int64)
+    indptr = _new_indptr(num_rows)
     native.rows_to_indptr(rows, indptr)
     return indptr
 
@@ -282,29 +290,14 @@ def degrees_and_loops(csc: Csc) -> tuple[Tensor, Tensor | None]:
     return degree, loop
 
 
+def narrowed(csc: Csc) -> Csc:
+    """A whole graph with its ids in the dtype that :func:`index_dtype` gives; itself where they are."""
+    dtype = index_dtype(max(csc.num_src, csc.num_dst))
+    if csc.indices.dtype == dtype:
+        return csc
+    return Csc(csc.indptr, csc.indices.to(dtype), csc.num_src, csc.weight, trusted=True)
+
+
 def index_dtype(num_nodes: int) -> torch.dtype:
     """The dtype node ids are stored in: int32 where every id fits, which halves the bytes a kernel reads."""
     return torch.int32 if num_nodes <= torch.iinfo(torch.int32).max else torch.int64
-
-
-def check_csc(indptr: Tensor, indices: Tensor, *, num_src: int) -> None:
-    """Check the cheap half of the invariants: shapes, dtypes and the ends of ``indptr``.
-
-    Raises:
-        DataError: names the array that does not fit.
-    """
-    if indptr.dtype != torch.int64 or indptr.ndim != 1 or indptr.numel() < 1:
-        raise DataError(
-            f"indptr must be a non-empty 1-d int64 tensor; got {indptr.dtype} of shape {tuple(indptr.shape)}"
-        )
-    if indices.dtype not in (torch.int32, torch.int64) or indices.ndim != 1:
-        raise DataError(
-            f"indices must be 1-d int32 or int64; got {indices.dtype} of shape {tuple(indices.shape)}"
-        )
-    if int(indptr[0]) != 0 or int(indptr[-1]) != indices.numel():
-        raise DataError(
-            f"indptr must run from 0 to the number of edges ({indices.numel()}); "
-            f"it runs from {int(indptr[0])} to {int(indptr[-1])}"
-        )
-    if num_src < 0:
-        raise DataError(f"num_src must not be negative; got {num_src}")

@@ -6,15 +6,26 @@ two bytes a node for the splits: they also suit memory-mapped graphs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from graphbraid.arguments import check_tensor, check_type
 from graphbraid.errors import DataError
+from graphbraid.scans import (
+    check_columns,
+    check_csc,
+    check_ids,
+    check_weight,
+    first_below,
+    first_unsound_weight,
+    first_where,
+    row_of,
+)
 from graphbraid.sparse_features import FEATURE_DTYPES, SparseFeatures
-from graphbraid.topology import Csc, check_csc, check_ids, first_out_of_range
+from graphbraid.topology import Csc
 
 if TYPE_CHECKING:
     from graphbraid.graph import Graph
@@ -30,6 +41,7 @@ def check_shapes(graph: Graph) -> None:
     Raises:
         DataError: names the array, what it is and what it should be.
     """
+    _check_types(graph)
     csc, num_nodes, x = graph.csc, graph.num_nodes, graph.x
     check_csc(csc.indptr, csc.indices, num_src=csc.num_src)
     if csc.num_src != num_nodes:
@@ -55,19 +67,45 @@ def check_shapes(graph: Graph) -> None:
             )
 
 
+def _check_types(graph: Graph) -> None:
+    check_type(graph.csc, "csc", Csc, "a graphbraid.Csc")
+    if not isinstance(graph.x, SparseFeatures | None):
+        check_tensor(graph.x, "x")
+    for name in ("y", "edge_id"):
+        if getattr(graph, name) is not None:
+            check_tensor(getattr(graph, name), name)
+    check_type(graph.splits, "splits", Mapping, "a mapping from names such as 'train' to node ids")
+    for name, ids in graph.splits.items():
+        check_type(name, "a split's name", str, "a string")
+        check_tensor(ids, f"split {name!r}")
+    check_type(graph.name, "name", str, "a string")
+
+
+def check_contents(graph: Graph, fields: Iterable[str]) -> None:
+    """Scan what is read by index among the fields named: splits hold nodes, edge ids are -1 or positions.
+
+    Raises:
+        DataError: names the first value that is wrong.
+    """
+    if "splits" in fields:
+        for name, ids in graph.splits.items():
+            check_ids(ids, graph.num_nodes, f"split {name!r}")
+    if "edge_id" in fields and graph.edge_id is not None:
+        position = first_below(graph.edge_id, -1)
+        if position >= 0:
+            raise DataError(
+                "edge_id must hold positions of edges, or -1 for an edge that was added; "
+                f"edge_id[{position}] is {int(graph.edge_id[position])}"
+            )
+
+
 def validate_graph(
     graph: Graph, *, num_classes: int | None = None, allow_negative_weights: bool = False
 ) -> None:
     """What :meth:`graphbraid.Graph.validate` does; its arguments and errors are described there."""
     check_shapes(graph)
     validate_topology(graph.csc, allow_negative_weights=allow_negative_weights)
-    if graph.edge_id is not None:
-        position = _first(graph.edge_id, lambda part: part < -1)
-        if position >= 0:
-            raise DataError(
-                "edge_id must hold positions of edges, or -1 for an edge that was added; "
-                f"edge_id[{position}] is {int(graph.edge_id[position])}"
-            )
+    check_contents(graph, ("edge_id",))
     if graph.x is not None:
         validate_features(graph.x)
     validate_splits(graph)
@@ -82,19 +120,11 @@ def validate_topology(csc: Csc, *, allow_negative_weights: bool = False) -> None
         DataError: names the first value that is wrong and its position.
     """
     check_csc(csc.indptr, csc.indices, num_src=csc.num_src)
-    _validate_indptr(csc.indptr, "indptr")
-    position = first_out_of_range(csc.indices, csc.num_src)
-    if position >= 0:
-        raise DataError(
-            f"indices must be source nodes in [0, {csc.num_src}); indices[{position}], an in-edge of node "
-            f"{_row_of(csc.indptr, position)}, is {int(csc.indices[position])}"
-        )
+    check_columns(csc.indptr, csc.indices, csc.num_src, "")
     if csc.weight is None:
         return
-    position = _first(csc.weight, lambda part: ~part.isfinite())
-    if position >= 0:
-        raise DataError(f"edge weights must be finite; weight[{position}] is {float(csc.weight[position])}")
-    position = -1 if allow_negative_weights else _first(csc.weight, lambda part: part < 0)
+    check_weight(csc.weight, csc.num_edges)
+    position = -1 if allow_negative_weights else first_unsound_weight(csc.weight, may_be_negative=False)
     if position >= 0:
         raise DataError(
             "edge weights must not be negative, for sampling and for normalising by degree; "
@@ -109,18 +139,10 @@ def validate_features(x: Tensor | SparseFeatures) -> None:
         DataError: names the first value that is wrong, its node and column.
     """
     if isinstance(x, SparseFeatures):
-        _validate_indptr(x.indptr, "indptr of the sparse features")
-        position = first_out_of_range(x.indices, x.num_cols)
+        check_columns(x.indptr, x.indices, x.num_cols, "the sparse features")
+        position = first_where(x.values, lambda part: ~part.isfinite())
         if position >= 0:
-            raise DataError(
-                f"columns of sparse features must be in [0, {x.num_cols}); indices[{position}], in the row "
-                f"of node {_row_of(x.indptr, position)}, is {int(x.indices[position])}"
-            )
-        position = _first(x.values, lambda part: ~part.isfinite())
-        if position >= 0:
-            _raise_not_finite(
-                _row_of(x.indptr, position), int(x.indices[position]), float(x.values[position])
-            )
+            _raise_not_finite(row_of(x.indptr, position), int(x.indices[position]), float(x.values[position]))
         return
     rows = max(1, _SCAN // max(1, x.shape[1]))
     for begin in range(0, x.shape[0], rows):
@@ -159,7 +181,7 @@ def _validate_labels(graph: Graph, y: Tensor, num_classes: int | None) -> None:
     classes = not y.dtype.is_floating_point
     if classes:
         bound = num_classes if num_classes is not None else torch.iinfo(torch.int64).max
-        node = _first(y, lambda part: ((part < 0) & has_class(part)) | (part >= bound))
+        node = first_where(y, lambda part: ((part < 0) & has_class(part)) | (part >= bound))
         if node >= 0:
             allowed = "classes from 0" if num_classes is None else f"classes in [0, {num_classes})"
             raise DataError(f"labels must be {allowed}, or -1 or -100 for none; y[{node}] is {int(y[node])}")
@@ -201,31 +223,6 @@ def _check_array(values: Tensor | None, what: str, dtype: torch.dtype, num_edges
         raise DataError(
             f"{what} must be {dtype} of shape ({num_edges},); got {values.dtype} of {tuple(values.shape)}"
         )
-
-
-def _validate_indptr(indptr: Tensor, what: str) -> None:
-    for begin in range(0, indptr.numel() - 1, _SCAN):
-        part = indptr[begin : begin + _SCAN + 1]
-        falls = part[1:] < part[:-1]
-        if bool(falls.any()):
-            row = begin + int(falls.nonzero()[0])
-            raise DataError(
-                f"{what} must never fall; it goes from {int(indptr[row])} at position {row} "
-                f"to {int(indptr[row + 1])} at {row + 1}"
-            )
-
-
-def _first(values: Tensor, wrong: Callable[[Tensor], Tensor]) -> int:
-    """Position of the first of 1-d ``values`` that is wrong, or -1."""
-    for begin in range(0, values.numel(), _SCAN):
-        flags = wrong(values[begin : begin + _SCAN])
-        if bool(flags.any()):
-            return begin + int(flags.nonzero()[0])
-    return -1
-
-
-def _row_of(indptr: Tensor, position: int) -> int:
-    return int(torch.searchsorted(indptr, position, right=True)) - 1
 
 
 def _raise_not_finite(node: int, column: int, value: float) -> None:

@@ -7,13 +7,11 @@ from tests.graph.cases import EDGE_CASES, random_edges, reference_kernels, threa
 
 from graphbraid import kernels
 from graphbraid.errors import DataError
+from graphbraid.scans import check_csc, check_ids, first_out_of_range
 from graphbraid.topology import (
     Csc,
-    check_csc,
-    check_ids,
     coo_to_csc,
     first_out_of_order,
-    first_out_of_range,
     index_dtype,
     transpose_of,
 )
@@ -254,7 +252,7 @@ def test_check_csc_names_what_is_wrong(indptr, indices, num_src, message):
 
 def test_a_negative_number_of_nodes_is_refused():
     none = torch.empty(0, dtype=torch.int64)
-    with pytest.raises(DataError, match="must not be negative; got 3 sources, -1 destinations"):
+    with pytest.raises(DataError, match=r"number of destinations must be a whole number in .*; got -1"):
         coo_to_csc(none, none, 3, -1)
 
 

@@ -50,6 +50,7 @@ def sparse_x(indices=(0, 2, 1), values=(1.0, 2.0, 3.0), indptr=(0, 1, 1, 2, 3, 3
         indices=torch.tensor(indices, dtype=torch.int32),
         values=torch.tensor(values),
         num_cols=3,
+        trusted=True,
     )
 
 
@@ -92,7 +93,7 @@ DAMAGE = {
 def test_damage_is_found_and_the_first_offender_named(kind):
     fields, message = DAMAGE[kind]
     with pytest.raises(DataError) as error:
-        Graph(**{**sound(), **fields}).validate()
+        Graph(**{**sound(), **fields}, trusted=True).validate()
     assert message in str(error.value)
 
 
@@ -145,6 +146,6 @@ def test_the_first_of_many_is_found_beyond_one_scan():
 def test_an_indptr_that_falls_beyond_one_scan_is_found():
     indptr = torch.arange(1_500_001)
     indptr[1_400_000] = 1_400_002
-    csc = Csc(indptr, torch.zeros(1_500_000, dtype=torch.int32), 1_500_000)
+    csc = Csc(indptr, torch.zeros(1_500_000, dtype=torch.int32), 1_500_000, trusted=True)
     with pytest.raises(DataError, match="goes from 1400002 at position 1400000 to 1400001 at 1400001"):
         Graph(csc=csc).validate()

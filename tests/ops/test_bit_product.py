@@ -121,8 +121,8 @@ def test_bits_do_not_depend_on_threads(compiled):  # noqa: F811
     [
         ({"bits": (3, 9)}, "a row for each 32 rows"),
         ({"bits": (2, 8)}, "a column for each result"),
-        ({"factors": (8,)}, "factors has the wrong length"),
-        ({"out": (9, 6)}, "out has the wrong shape"),
+        ({"factors": (8,)}, "factors must have length"),
+        ({"out": (9, 6)}, "out must have"),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused(compiled, change, message):  # noqa: F811

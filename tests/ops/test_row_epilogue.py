@@ -149,9 +149,9 @@ def test_bits_do_not_depend_on_the_number_of_threads():
     [
         ({"act": 4}, "unknown activation"),
         ({"p": 1.0}, r"p must lie in \[0, 1\)"),
-        ({"bias": torch.zeros(5)}, "bias has the wrong length"),
+        ({"bias": torch.zeros(5)}, "bias must have length"),
         ({"bias": torch.zeros(9, dtype=torch.float64)}, "dtype the kernel sums in"),
-        ({"ids": torch.arange(3)}, "one id per row"),
+        ({"ids": torch.arange(3)}, "ids must have length"),
     ],
 )
 def test_an_epilogue_that_does_not_fit_is_refused(compiled, change, message):  # noqa: F811

@@ -128,7 +128,7 @@ def negative_edge(w: Workplace):
     IDS,
     "a split that names a node past the last",
     3,
-    "ids of split 'val' must be node ids in [0, 90)",
+    "split 'val' must be node ids in [0, 90)",
     "holds 90",
 )
 def split_out_of_range(w: Workplace):

@@ -215,7 +215,7 @@ def _placed_source(
     def label(table: Tensor | None, needed: bool = True) -> Tensor | None:
         return table if table is None or not needed else place(table, placement["labels"])
 
-    csc = Csc(graph.csc.indptr, graph.csc.indices, graph.csc.num_src, label(graph.csc.weight))
+    csc = Csc(graph.csc.indptr, graph.csc.indices, graph.csc.num_src, label(graph.csc.weight), trusted=True)
     x = graph.x if isinstance(graph.x, SparseFeatures | None) else place(graph.x, placement["features"])
     return BatchSource(
         graph=graph.replace(csc=csc, x=x, y=label(graph.y), edge_id=label(graph.edge_id, by_edge)),

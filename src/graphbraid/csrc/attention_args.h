@@ -13,9 +13,8 @@ using Indptr = Array1<const int64_t>;
 
 // Data of a matrix that must have the given shape and dtype.
 inline void* checked(const Matrix& matrix, int64_t rows, int64_t columns, DType dtype, const char* name) {
-  need(static_cast<int64_t>(matrix.shape(0)) == rows && static_cast<int64_t>(matrix.shape(1)) == columns,
-       (std::string(name) + " has the wrong shape").c_str());
-  need(dtype_of(matrix, name) == dtype, (std::string(name) + " has the wrong dtype").c_str());
+  need_shape(matrix, rows, columns, name);
+  if (dtype_of(matrix, name) != dtype) refuse(std::string(name) + " has the wrong dtype");
   return matrix.data();
 }
 
@@ -36,7 +35,7 @@ inline AttentionArgs common_args(const Indptr& indptr, const VectorArray& indice
   need(a.heads > 0 && width > 0 && width % a.heads == 0, "the width must be a multiple of the heads");
   a.channels = width / a.heads;
   a.slope = slope;
-  need(num_loops <= std::min(a.num_src, a.num_dst), "num_loops must not exceed the number of rows");
+  need_count(num_loops, 0, std::min(a.num_src, a.num_dst), "num_loops");
   a.num_loops = num_loops;
   need(p >= 0 && p < 1, "p must lie in [0, 1)");
   a.threshold = static_cast<uint32_t>(p * 4294967296.0);
@@ -52,7 +51,7 @@ using FirstKeys = std::optional<Array1<const int64_t>>;
 
 inline void add_keys(AttentionArgs& a, const FirstKeys& first_keys) {
   if (!first_keys) return;
-  need(static_cast<int64_t>(first_keys->shape(0)) == a.num_dst, "first_keys must have one number per row");
+  need_length(*first_keys, a.num_dst, "first_keys");
   a.first_keys = first_keys->data();
 }
 
@@ -91,10 +90,5 @@ inline void add_backward(AttentionBackwardArgs& b, const Indptr& t_indptr, const
   b.grad = checked(grad, a.num_dst, b.narrow ? a.channels : a.heads * a.channels, a.dtype, "grad");
   b.grad_src = checked(grad_src, a.num_src, a.heads * a.channels, a.dtype, "grad_src");
 }
-
-// Arguments are positional or named, and never converted: an output that was copied on the way in would be
-// lost.
-inline auto array_arg(const char* name) { return nb::arg(name).noconvert(); }
-inline auto optional_arg(const char* name) { return nb::arg(name).noconvert() = nb::none(); }
 
 }  // namespace gb

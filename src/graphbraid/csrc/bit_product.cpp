@@ -42,8 +42,8 @@ static void bit_product(const Words& bits, const OptionalVector& factors, const 
   p.bits = words_of(bits, p.depth, p.num_rows);
   p.factors = factors_of(factors, p.num_rows);
   p.b = {b.data(), b.stride(0), b.stride(1)};
-  need(out.shape(1) == b.shape(1), "out has the wrong shape");
-  const Rows out_rows = rows_of(RowArray(out));
+  need_shape(out, p.num_rows, p.width, "out");
+  const Rows out_rows = written_rows(RowArray(out), "out");
   p.out = out.data();
   p.out_stride = out_rows.stride;
   p.add = add;
@@ -59,7 +59,7 @@ static void bit_gram(const Floats& a, const Words& bits, const OptionalVector& f
   g.num_rows = static_cast<int64_t>(a.shape(0));
   g.height = static_cast<int64_t>(a.shape(1));
   g.width = static_cast<int64_t>(out.shape(1));
-  need(out.shape(0) == a.shape(1), "out has the wrong shape");
+  need_length(out, g.height, "out");
   g.a = static_cast<const float*>(rows_of(RowArray(a)).data);
   g.a_stride = a.stride(0);
   g.bits = words_of(bits, g.num_rows, g.width);

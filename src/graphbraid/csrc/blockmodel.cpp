@@ -108,10 +108,6 @@ std::pair<std::vector<int64_t>, std::vector<int32_t>> draw_csc(const Stubs& s, i
   return {std::move(indptr), std::move(indices)};
 }
 
-void check(bool holds, const char* message) {
-  if (!holds) throw nb::value_error(message);
-}
-
 }  // namespace
 
 void bind_blockmodel(nb::module_& m) {
@@ -121,12 +117,13 @@ void bind_blockmodel(nb::module_& m) {
          uint64_t in_block, uint64_t in_class, uint64_t key, int64_t num_nodes) {
         const int64_t num_stubs = static_cast<int64_t>(owner.shape(0));
         const int64_t num_blocks = static_cast<int64_t>(block_start.shape(0)) - 1;
-        check(num_stubs <= std::numeric_limits<uint32_t>::max(),
-              "more stubs than a 32-bit draw can choose from");
-        check(num_blocks > 0 && blocks_per_class > 0 && num_blocks % blocks_per_class == 0,
-              "block_start must hold a whole number of classes");
-        check(block_start.data()[0] == 0 && block_start.data()[num_blocks] == num_stubs,
-              "block_start must run from 0 to the number of stubs");
+        need(num_stubs <= std::numeric_limits<uint32_t>::max(),
+             "more stubs than a 32-bit draw can choose from");
+        need(num_blocks > 0 && blocks_per_class > 0 && num_blocks % blocks_per_class == 0,
+             "block_start must hold a whole number of classes");
+        need(block_start.data()[0] == 0 && block_start.data()[num_blocks] == num_stubs,
+             "block_start must run from 0 to the number of stubs");
+        need_count(num_nodes, 0, std::numeric_limits<int32_t>::max(), "num_nodes");
         const Stubs stubs{owner.data(),     block_start.data(), num_stubs, num_blocks,
                           blocks_per_class, in_block,           in_class,  key};
         std::pair<std::vector<int64_t>, std::vector<int32_t>> csc;
@@ -136,17 +133,17 @@ void bind_blockmodel(nb::module_& m) {
         }
         return nb::make_tuple(as_tensor(std::move(csc.first)), as_tensor(std::move(csc.second)));
       },
-      nb::arg("owner"), nb::arg("block_start"), nb::arg("blocks_per_class"), nb::arg("in_block"),
+      array_arg("owner"), array_arg("block_start"), nb::arg("blocks_per_class"), nb::arg("in_block"),
       nb::arg("in_class"), nb::arg("key"), nb::arg("num_nodes"));
   m.def(
       "block_model_features",
       [](Array1<const int32_t> class_of, Array2<const int32_t> centre, uint64_t key, Array2<float> out) {
         const int64_t num_nodes = static_cast<int64_t>(out.shape(0));
         const int64_t num_features = static_cast<int64_t>(out.shape(1));
-        check(static_cast<int64_t>(class_of.shape(0)) == num_nodes,
-              "class_of and out must have a row per node");
-        check(static_cast<int64_t>(centre.shape(1)) == num_features,
-              "centre and out must have the same width");
+        need(static_cast<int64_t>(class_of.shape(0)) == num_nodes,
+             "class_of and out must have a row per node");
+        need(static_cast<int64_t>(centre.shape(1)) == num_features,
+             "centre and out must have the same width");
         nb::gil_scoped_release release;
         use_huge_pages(out.data(), num_nodes * num_features);
         const auto fill = GB_PICK(block_model_features);
@@ -154,7 +151,7 @@ void bind_blockmodel(nb::module_& m) {
           fill(class_of.data(), centre.data(), key, out.data(), first, last, num_features);
         });
       },
-      nb::arg("class_of"), nb::arg("centre"), nb::arg("key"), nb::arg("out"));
+      array_arg("class_of"), array_arg("centre"), nb::arg("key"), array_arg("out"));
 }
 
 }  // namespace gb

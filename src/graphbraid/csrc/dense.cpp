@@ -23,8 +23,8 @@ namespace gb {
 using Floats = nb::ndarray<float, nb::ndim<2>, nb::device::cpu>;
 
 static float* rows_apart(const Floats& matrix, int64_t& stride) {
-  need(matrix.shape(1) <= 1 || matrix.stride(1) == 1, "each row must be contiguous");
-  stride = matrix.stride(0);
+  const Rows rows = rows_of(RowArray(matrix));
+  stride = rows.stride;
   return matrix.data();
 }
 
@@ -32,9 +32,12 @@ static float* rows_apart(const Floats& matrix, int64_t& stride) {
 static const int64_t* rows_by_id(const OptionalIds& ids, size_t rows, size_t& count) {
   count = ids ? ids->shape(0) : rows;
   if (!ids) return nullptr;
-  for (size_t i = 0; i < count; ++i)
-    need((*ids)(i) >= 0 && (*ids)(i) < static_cast<int64_t>(rows), "an id is out of range");
-  return ids->data();
+  const int64_t* values = ids->data();
+  const uint64_t bound = rows;
+  uint64_t most = 0;  // of ids as unsigned numbers: a negative one is beyond any bound
+  for (size_t i = 0; i < count; ++i) most = std::max(most, static_cast<uint64_t>(values[i]));
+  if (count > 0 && most >= bound) refuse("ids must lie in [0, " + std::to_string(rows) + ")");
+  return values;
 }
 
 static void tall_product(const Floats& a, const Floats& b, const Floats& out, bool add,
@@ -46,7 +49,8 @@ static void tall_product(const Floats& a, const Floats& b, const Floats& out, bo
   p.depth = static_cast<int64_t>(a.shape(1));
   p.width = static_cast<int64_t>(b.shape(1));
   need(b.shape(0) == a.shape(1), "b must have a row for each column of a");
-  need(out.shape(0) == num_rows && out.shape(1) == b.shape(1), "out has the wrong shape");
+  need_shape(out, p.num_rows, p.width, "out");
+  written_rows(RowArray(out), "out");
   p.a = rows_apart(a, p.a_stride);
   p.b = {b.data(), b.stride(0), b.stride(1)};
   p.out = rows_apart(out, p.out_stride);
@@ -65,7 +69,7 @@ static void tall_gram(const Floats& a, const Floats& b, const Floats& out, const
   g.height = static_cast<int64_t>(a.shape(1));
   g.width = static_cast<int64_t>(b.shape(1));
   need(num_rows == a.shape(0), "a and b must have as many rows");
-  need(out.shape(0) == a.shape(1) && out.shape(1) == b.shape(1), "out has the wrong shape");
+  need_shape(out, g.height, g.width, "out");
   int64_t out_stride = 0;
   g.a = rows_apart(a, g.a_stride);
   g.b = rows_apart(b, g.b_stride);

@@ -24,7 +24,7 @@ static EdgeSoftmaxArgs softmax_args(const Indptr& indptr, const Matrix& logits, 
   need(dtype == sum_dtype(dtype), "logits must be float32 or float64");
   a.is_double = dtype == DType::kFloat64;
   a.indptr = indptr.data();
-  a.num_dst = static_cast<int64_t>(indptr.shape(0)) - 1;
+  a.num_dst = rows_between(indptr, static_cast<int64_t>(logits.shape(0)));
   a.heads = static_cast<int64_t>(logits.shape(1));
   a.logits = logits.data();
   a.out = checked(out, static_cast<int64_t>(logits.shape(0)), a.heads, dtype, "out");

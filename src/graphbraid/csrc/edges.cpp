@@ -23,6 +23,30 @@ T* data_or_null(std::optional<Array1<T>>& array) {
   return array ? array->data() : nullptr;
 }
 
+// Checks what a rewriting kernel is given: the adjacency, and either no arrays to write, when only out_indptr
+// is, or those that out_indptr, as the first run left it, asks for. Returns the number of rows.
+template <typename Node>
+int64_t rows_to_rewrite(const Array1<const int64_t>& indptr, const Array1<const Node>& indices,
+                        const std::optional<Array1<const float>>& weight,
+                        const std::optional<Array1<const int64_t>>& edge_id,
+                        const Array1<int64_t>& out_indptr, const std::optional<Array1<Node>>& out_indices,
+                        const std::optional<Array1<float>>& out_weight,
+                        const std::optional<Array1<int64_t>>& out_id) {
+  const int64_t num_edges = indices.size(), num_rows = rows_between(indptr, num_edges);
+  need_length(weight, num_edges, "weight");
+  if (edge_id && edge_id->size() != 0) need_length(edge_id, num_edges, "edge_id");
+  need_length(out_indptr, num_rows + 1, "out_indptr");
+  if (!out_indices) {
+    need(!out_weight && !out_id, "out_weight and out_id need out_indices");
+    return num_rows;
+  }
+  const int64_t num_kept = out_indices->size();
+  rows_between(out_indptr, num_kept, "out_indptr");
+  need_length(out_weight, num_kept, "out_weight");
+  need_length(out_id, num_kept, "out_id");
+  return num_rows;
+}
+
 // How the weights of edges that become one are combined.
 enum class Reduce : int { kSum = 0, kMean = 1, kMax = 2, kFirst = 3 };
 
@@ -119,6 +143,22 @@ class Weights {
   float max_ = 0, first_ = 0;
 };
 
+// The transpose of an adjacency, or nothing of it.
+template <typename Node, typename Perm>
+void need_back(const Array1<const int64_t>& indptr, const Array1<const Node>& indices,
+               const std::optional<Array1<const float>>& weight,
+               const std::optional<Array1<const int64_t>>& back_indptr,
+               const std::optional<Array1<const Node>>& back_indices,
+               const std::optional<Array1<const Perm>>& back_perm) {
+  need(back_indptr.has_value() == back_indices.has_value(), "back_indptr and back_indices go together");
+  need_length(back_perm, static_cast<int64_t>(indices.size()), "back_perm");
+  if (!back_indptr) return;
+  need(!weight || back_perm, "weights of both directions need back_perm");
+  need_length(back_indptr, static_cast<int64_t>(indptr.size()), "back_indptr");
+  need_length(back_indices, static_cast<int64_t>(indices.size()), "back_indices");
+  rows_between(*back_indptr, static_cast<int64_t>(indices.size()), "back_indptr");
+}
+
 // Merges row v of two adjacencies, equal sources becoming one edge.
 //
 // indptr, indices, weight      rows in rising order of source; weight may be None
@@ -134,13 +174,16 @@ void merge_rows(Array1<const int64_t> indptr, Array1<const Node> indices,
                 std::optional<Array1<const Node>> back_indices, std::optional<Array1<const Perm>> back_perm,
                 int reduce, Array1<int64_t> out_indptr, std::optional<Array1<Node>> out_indices,
                 std::optional<Array1<float>> out_weight, std::optional<Array1<int64_t>> out_id) {
+  need_back(indptr, indices, weight, back_indptr, back_indices, back_perm);
+  need_count(reduce, 0, static_cast<int>(Reduce::kFirst), "reduce");
   const int64_t *ptr = indptr.data(), *back_ptr = data_or_null(back_indptr);
   const Node *source = indices.data(), *back = data_or_null(back_indices);
   const Perm* perm = data_or_null(back_perm);
   const float* w = data_or_null(weight);
   const Edges<Node> out{data_or_null(out_indices), data_or_null(out_weight), data_or_null(out_id),
                         data_or_null(edge_id)};
-  const int64_t num_rows = static_cast<int64_t>(indptr.size()) - 1;
+  const int64_t num_rows =
+      rows_to_rewrite(indptr, indices, weight, edge_id, out_indptr, out_indices, out_weight, out_id);
   const auto row = [=](int64_t v, auto& sink) {
     int64_t i = ptr[v], j = back_ptr != nullptr ? back_ptr[v] : 0;
     const int64_t i_end = ptr[v + 1], j_end = back_ptr != nullptr ? back_ptr[v + 1] : 0;
@@ -171,7 +214,8 @@ void drop_loops(Array1<const int64_t> indptr, Array1<const Node> indices,
   const float* w = data_or_null(weight);
   const Edges<Node> out{data_or_null(out_indices), data_or_null(out_weight), data_or_null(out_id),
                         data_or_null(edge_id)};
-  const int64_t num_rows = static_cast<int64_t>(indptr.size()) - 1;
+  const int64_t num_rows =
+      rows_to_rewrite(indptr, indices, weight, edge_id, out_indptr, out_indices, out_weight, out_id);
   const auto row = [=](int64_t v, auto& sink) {
     for (int64_t e = ptr[v]; e < ptr[v + 1]; ++e)
       if (source[e] != v) sink.emit(source[e], e, w != nullptr ? w[e] : 1.0f);
@@ -192,7 +236,8 @@ void add_loops(Array1<const int64_t> indptr, Array1<const Node> indices,
   const float* w = data_or_null(weight);
   const Edges<Node> out{data_or_null(out_indices), data_or_null(out_weight), data_or_null(out_id),
                         data_or_null(edge_id)};
-  const int64_t num_rows = static_cast<int64_t>(indptr.size()) - 1;
+  const int64_t num_rows =
+      rows_to_rewrite(indptr, indices, weight, edge_id, out_indptr, out_indices, out_weight, out_id);
   const auto row = [=](int64_t v, auto& sink) {
     int64_t e = ptr[v];
     const auto copy_while = [&](auto&& take) {
@@ -208,20 +253,21 @@ void add_loops(Array1<const int64_t> indptr, Array1<const Node> indices,
 
 template <typename Node, typename Perm>
 void bind_merge_rows(nb::module_& m) {
-  m.def("merge_rows", &merge_rows<Node, Perm>, nb::arg("indptr"), nb::arg("indices"),
-        nb::arg("weight").none(), nb::arg("edge_id").none(), nb::arg("back_indptr").none(),
-        nb::arg("back_indices").none(), nb::arg("back_perm").none(), nb::arg("reduce"), nb::arg("out_indptr"),
-        nb::arg("out_indices").none(), nb::arg("out_weight").none(), nb::arg("out_id").none());
+  m.def("merge_rows", &merge_rows<Node, Perm>, array_arg("indptr"), array_arg("indices"),
+        array_arg("weight").none(), array_arg("edge_id").none(), array_arg("back_indptr").none(),
+        array_arg("back_indices").none(), array_arg("back_perm").none(), nb::arg("reduce"),
+        array_arg("out_indptr"), array_arg("out_indices").none(), array_arg("out_weight").none(),
+        array_arg("out_id").none());
 }
 
 template <typename Node>
 void bind_loops(nb::module_& m) {
-  m.def("drop_loops", &drop_loops<Node>, nb::arg("indptr"), nb::arg("indices"), nb::arg("weight").none(),
-        nb::arg("edge_id").none(), nb::arg("out_indptr"), nb::arg("out_indices").none(),
-        nb::arg("out_weight").none(), nb::arg("out_id").none());
-  m.def("add_loops", &add_loops<Node>, nb::arg("indptr"), nb::arg("indices"), nb::arg("weight").none(),
-        nb::arg("edge_id").none(), nb::arg("loop_weight"), nb::arg("out_indptr"),
-        nb::arg("out_indices").none(), nb::arg("out_weight").none(), nb::arg("out_id").none());
+  m.def("drop_loops", &drop_loops<Node>, array_arg("indptr"), array_arg("indices"),
+        array_arg("weight").none(), array_arg("edge_id").none(), array_arg("out_indptr"),
+        array_arg("out_indices").none(), array_arg("out_weight").none(), array_arg("out_id").none());
+  m.def("add_loops", &add_loops<Node>, array_arg("indptr"), array_arg("indices"), array_arg("weight").none(),
+        array_arg("edge_id").none(), nb::arg("loop_weight"), array_arg("out_indptr"),
+        array_arg("out_indices").none(), array_arg("out_weight").none(), array_arg("out_id").none());
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ static EpilogueArgs common_args(const RowArray& x, const RowArray& out) {
   need(dtype_of(out, "out") == a.dtype && out.shape(0) == x.shape(0) && out.shape(1) == x.shape(1),
        "out must have the shape and dtype of x");
   a.x = rows_of(x);
-  const Rows out_rows = rows_of(out);
+  const Rows out_rows = written_rows(out, "out");
   a.out = const_cast<void*>(out_rows.data);
   a.out_stride = out_rows.stride;
   return a;

@@ -28,7 +28,7 @@ inline Epilogue epilogue_of(const OptionalVector& bias, int act, double slope, d
   e.keep_scale = 1.0 / (1.0 - p);
   e.seed = seed;
   if (ids) {
-    need(static_cast<int64_t>(ids->shape(0)) == num_rows, "ids must have one id per row");
+    need_length(*ids, num_rows, "ids");
     e.ids = ids->data();
   }
   return e;

@@ -214,7 +214,8 @@ class RowCache {
 // indptr (num_nodes + 1,), indices (num_edges,) in [0, num_nodes): a CSC; out (num_nodes,) written: the nodes
 template <typename Node>
 void community_order(Array1<const int64_t> indptr, Array1<const Node> indices, Array1<int64_t> out) {
-  const int64_t num_nodes = static_cast<int64_t>(indptr.size()) - 1;
+  const int64_t num_nodes = rows_between(indptr, static_cast<int64_t>(indices.size()));
+  need_length(out, num_nodes, "out");
   nb::gil_scoped_release release;
   Communities<Node>(indptr.data(), indices.data(), num_nodes).order(out.data());
 }
@@ -226,9 +227,12 @@ template <typename Node>
 std::pair<int64_t, int64_t> cached_reads(Array1<const int64_t> indptr, Array1<const Node> indices,
                                          std::optional<Array1<const int64_t>> nodes, int64_t capacity,
                                          int64_t every) {
+  const int64_t num_all = rows_between(indptr, static_cast<int64_t>(indices.size()));
   const int64_t* ptr = indptr.data();
   const Node* source = indices.data();
-  const int64_t num_rows = static_cast<int64_t>(nodes ? nodes->size() : indptr.size() - 1);
+  const int64_t num_rows = nodes ? static_cast<int64_t>(nodes->size()) : num_all;
+  need_count(capacity, 0, kMostItems, "capacity");
+  need_count(every, 1, kMostItems, "every");
   const int64_t* ids = nodes ? nodes->data() : nullptr;
   nb::gil_scoped_release release;
   RowCache cache(capacity, every);
@@ -241,9 +245,10 @@ std::pair<int64_t, int64_t> cached_reads(Array1<const int64_t> indptr, Array1<co
 
 template <typename Node>
 void bind_locality_of(nb::module_& m) {
-  m.def("community_order", &community_order<Node>, nb::arg("indptr"), nb::arg("indices"), nb::arg("out"));
-  m.def("cached_reads", &cached_reads<Node>, nb::arg("indptr"), nb::arg("indices"), nb::arg("nodes").none(),
-        nb::arg("capacity"), nb::arg("every"));
+  m.def("community_order", &community_order<Node>, array_arg("indptr"), array_arg("indices"),
+        array_arg("out"));
+  m.def("cached_reads", &cached_reads<Node>, array_arg("indptr"), array_arg("indices"),
+        array_arg("nodes").none(), nb::arg("capacity"), nb::arg("every"));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "idle_threads.h"
+#include "parallel.h"
 #include "variants.h"
 
 namespace nb = nanobind;
@@ -36,9 +37,27 @@ gb::Variant by_name(const std::string& name) {
   throw nb::value_error(("no kernel variant is called " + name).c_str());
 }
 
+// The class that ThreadsRefused becomes in Python; a RuntimeError until raise_resource_errors_as names one.
+PyObject* resource_error = nullptr;
+
+void tell_refused_threads(const std::exception_ptr& thrown, void*) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const gb::ThreadsRefused& error) {
+    PyErr_SetString(resource_error != nullptr ? resource_error : PyExc_RuntimeError, error.what());
+  }
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
+  gb::in_forked_child();  // from now on forks are seen
+  nb::register_exception_translator(tell_refused_threads);
+  m.def("raise_resource_errors_as", [](nb::type_object type) {
+    PyObject* before = resource_error;
+    resource_error = type.release().ptr();
+    Py_XDECREF(before);
+  });
   m.doc() = "graphbraid's compiled kernels; graphbraid.kernels loads them and chooses the variant";
   m.def("is_supported", [](const std::string& name) { return gb::is_supported(by_name(name)); });
   m.def("let_idle_threads_sleep", [] {

@@ -3,26 +3,61 @@
 // plain threads.
 #pragma once
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <exception>
+#include <mutex>
 #include <vector>
 
-#ifdef GB_STD_THREADS
-#include <thread>
-#else
+#include "threads.h"
+
+#ifndef GB_STD_THREADS
 #include <omp.h>
 #endif
 
 namespace gb {
 
+// Whether this process was forked after the kernels were loaded. The threads of OpenMP stay behind in the
+// parent, and a parallel region would wait for them for ever: such a process works on one thread.
+inline bool in_forked_child() {
+  static std::atomic<bool> forked{false};
+  [[maybe_unused]] static const int watched = pthread_atfork(nullptr, nullptr, [] { forked = true; });
+  return forked.load(std::memory_order_relaxed);
+}
+
 inline int max_threads() {
 #ifdef GB_STD_THREADS
   return 4;
 #else
-  return omp_in_parallel() ? 1 : omp_get_max_threads();
+  if (omp_in_parallel() || in_forked_child()) return 1;
+  return startable_threads(omp_get_max_threads());
 #endif
 }
+
+// Keeps what the first of several threads threw: an exception that left a parallel region would end the
+// process.
+class FirstError {
+ public:
+  template <typename Body>
+  void guard(const Body& body) {
+    try {
+      body();
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!error_) error_ = std::current_exception();
+    }
+  }
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::exception_ptr error_;
+};
 
 // Calls body(thread, num_threads) once on each of `num_threads` threads.
 template <typename Body>
@@ -31,16 +66,18 @@ void parallel_team(int num_threads, const Body& body) {
     body(0, 1);
     return;
   }
+  FirstError error;
 #ifdef GB_STD_THREADS
   std::vector<std::thread> threads;
   for (int t = 1; t < num_threads; ++t)
-    threads.emplace_back([&body, t, num_threads] { body(t, num_threads); });
-  body(0, num_threads);
+    threads.emplace_back([&, t] { error.guard([&] { body(t, num_threads); }); });
+  error.guard([&] { body(0, num_threads); });
   for (auto& thread : threads) thread.join();
 #else
 #pragma omp parallel num_threads(num_threads)
-  body(omp_get_thread_num(), omp_get_num_threads());
+  error.guard([&] { body(omp_get_thread_num(), omp_get_num_threads()); });
 #endif
+  error.rethrow();
 }
 
 // Calls body(begin, end) over [0, n) in chunks of `grain`, handed out as threads become free. For work whose

@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "gather.h"
+#include "threads.h"
 
 namespace gb {
 namespace {
@@ -127,10 +128,17 @@ Pipeline::Pipeline(SampleGraph graph, SampleConfig config, FeatureRows features,
       depth_(depth),
       refill_(refill),
       pool_(std::make_shared<BatchPool>(static_cast<size_t>(depth) + 2)) {
-  for (int t = 0; t < num_threads; ++t) threads_.emplace_back([this] { work(); });
+  const std::string refused = start_threads(threads_, num_threads, [this] { work(); });
+  if (refused.empty()) return;
+  stop();
+  throw ThreadsRefused("the system started " + std::to_string(threads_.size()) + " of " +
+                       std::to_string(num_threads) + " sampling threads (" + refused +
+                       "); ask for fewer workers or raise the limit (ulimit -u)");
 }
 
-Pipeline::~Pipeline() {
+Pipeline::~Pipeline() { stop(); }
+
+void Pipeline::stop() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;

@@ -81,7 +81,8 @@ class Run {
 
 class Pipeline {
  public:
-  // Threads that have worked `depth` batches ahead rest until only `refill` of them are left.
+  // Threads that have worked `depth` batches ahead rest until only `refill` of them are left. Throws
+  // ThreadsRefused.
   Pipeline(SampleGraph graph, SampleConfig config, FeatureRows features, int num_threads, int depth,
            int refill);
   ~Pipeline();
@@ -98,6 +99,7 @@ class Pipeline {
   struct Region;
 
   void work();
+  void stop();
   void build(Run::State& run, Batch& batch, SampleScratch& scratch);
   bool join_region(std::unique_lock<std::mutex>& lock);
   bool take_step(std::unique_lock<std::mutex>& lock, SampleScratch& scratch);

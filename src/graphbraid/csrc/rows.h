@@ -32,21 +32,25 @@ DType dtype_of(const Array& array, const char* name) {
 
 inline DType sum_dtype(DType dtype) { return dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32; }
 
-inline void need(bool condition, const char* message) {
-  if (!condition) throw nb::value_error(message);
-}
-
 // The data of an optional vector of the sums' dtype and the given length, or null.
 inline const void* coefficients(const OptionalVector& vector, DType dtype, int64_t size, const char* name) {
   if (!vector) return nullptr;
-  need(dtype_of(*vector, name) == sum_dtype(dtype), "coefficients must have the dtype the kernel sums in");
-  need(static_cast<int64_t>(vector->shape(0)) == size, (std::string(name) + " has the wrong length").c_str());
+  if (dtype_of(*vector, name) != sum_dtype(dtype))
+    refuse(std::string(name) + " must have the dtype the kernel sums in");
+  need_length(*vector, size, name);
   return vector->data();
 }
 
 inline Rows rows_of(const RowArray& array) {
   need(array.shape(1) <= 1 || array.stride(1) == 1, "each row must be contiguous");
   return {array.data(), array.stride(0)};
+}
+
+// Of rows that are written: they must not share memory.
+inline Rows written_rows(const RowArray& array, const char* name) {
+  if (array.shape(0) > 1 && array.stride(0) < static_cast<int64_t>(array.shape(1)))
+    refuse(std::string(name) + " must have rows of its own");
+  return rows_of(array);
 }
 
 struct Topology {
@@ -60,9 +64,8 @@ inline Topology topology_of(const Array1<const int64_t>& indptr, const VectorArr
   const nb::dlpack::dtype type = indices.dtype();
   need(type.code == static_cast<uint8_t>(nb::dlpack::dtype_code::Int) && (type.bits == 32 || type.bits == 64),
        "indices must be int32 or int64");
-  need(indptr.shape(0) >= 1, "indptr must not be empty");
-  return {indptr.data(), indices.data(), type.bits == 64, static_cast<int64_t>(indptr.shape(0)) - 1,
-          static_cast<int64_t>(indices.shape(0))};
+  const int64_t num_edges = static_cast<int64_t>(indices.shape(0));
+  return {indptr.data(), indices.data(), type.bits == 64, rows_between(indptr, num_edges), num_edges};
 }
 
 // The graph, the rows and the weights of an aggregation, checked; `name` is what the caller calls the rows.

@@ -33,11 +33,11 @@ static void sddmm(const Array1<const int64_t>& indptr, const VectorArray& indice
   a.heads = static_cast<int64_t>(out.shape(1));
   a.dst = rows_of(dst);
   a.src = rows_of(src);
-  need(static_cast<int64_t>(dst.shape(0)) == a.num_dst && src.shape(1) == dst.shape(1),
-       "rows have the wrong shape");
+  need_shape(dst, a.num_dst, a.width, "dst");
+  need(src.shape(1) == dst.shape(1), "src must be as wide as dst");
   need(a.heads > 0 && a.width % a.heads == 0, "the width must be a multiple of the heads");
   need(dtype_of(out, "out") == sum_dtype(a.dtype), "out must have the dtype of the sums");
-  need(static_cast<int64_t>(out.shape(0)) == a.num_edges, "out must have one row per edge");
+  need_length(out, a.num_edges, "out");
   a.dst_scale = coefficients(dst_scale, a.dtype, a.num_dst, "dst_scale");
   a.src_scale = coefficients(src_scale, a.dtype, static_cast<int64_t>(src.shape(0)), "src_scale");
   a.out = out.data();

@@ -30,19 +30,18 @@ static void spmm(const Array1<const int64_t>& indptr, const VectorArray& indices
   const int64_t num_src = static_cast<int64_t>(x.shape(0));
   a.src_scale = coefficients(src_scale, a.dtype, num_src, "src_scale");
   a.dst_scale = coefficients(dst_scale, a.dtype, a.num_dst, "dst_scale");
+  need_count(num_loops, 0, std::min(num_src, a.num_dst), "num_loops");
   a.loop = coefficients(loop, a.dtype, num_loops, "loop");
   a.loop_scale = loop_scale;
   a.num_loops = num_loops;
-  need(num_loops <= std::min(num_src, a.num_dst), "num_loops must not exceed the number of rows");
   a.skip_loops = skip_loops;
   a.mean = mean;
   const DType out_dtype = dtype_of(out, "out");
   a.out_wide = out_dtype != a.dtype;
   need(out_dtype == a.dtype || out_dtype == sum_dtype(a.dtype),
        "out must have the dtype of x or of its sums");
-  need(static_cast<int64_t>(out.shape(0)) == a.num_dst && out.shape(1) == x.shape(1),
-       "out has the wrong shape");
-  const Rows out_rows = rows_of(out);
+  need_shape(out, a.num_dst, a.width, "out");
+  const Rows out_rows = written_rows(out, "out");
   a.out = const_cast<void*>(out_rows.data);
   a.out_stride = out_rows.stride;
   if (addend) {

@@ -24,9 +24,8 @@ static void spmm_max(const Array1<const int64_t>& indptr, const VectorArray& ind
                      const OptionalVector& weight, const DenseArray& out, const WinnerArray& winner) {
   SpmmMaxArgs a{edge_rows_of(indptr, indices, x, weight, "x")};
   need(dtype_of(out, "out") == a.dtype, "out must have the dtype of x");
-  need(static_cast<int64_t>(out.shape(0)) == a.num_dst && out.shape(1) == x.shape(1) &&
-           winner.shape(0) == out.shape(0) && winner.shape(1) == out.shape(1),
-       "out and winner must be (num_dst, width)");
+  need_shape(out, a.num_dst, a.width, "out");
+  need_shape(winner, a.num_dst, a.width, "winner");
   a.out = out.data();
   a.winner = winner.data();
   nb::gil_scoped_release release;
@@ -40,14 +39,13 @@ static void spmm_max_backward(const Array1<const int64_t>& indptr, const VectorA
   SpmmMaxBackwardArgs a{edge_rows_of(indptr, indices, grad, weight, "grad")};
   a.perm = perm.data();
   a.forward_indptr = forward_indptr.data();
-  need(static_cast<int64_t>(perm.shape(0)) == a.num_edges, "perm must have one entry per edge");
-  need(forward_indptr.shape(0) == grad.shape(0) + 1,
-       "forward_indptr must have one entry per row of grad, and one");
-  need(winner.shape(0) == grad.shape(0) && winner.shape(1) == grad.shape(1),
-       "winner must have the shape of grad");
+  const int64_t num_rows = static_cast<int64_t>(grad.shape(0));
+  need_length(perm, a.num_edges, "perm");
+  need_length(forward_indptr, num_rows + 1, "forward_indptr");
+  rows_between(forward_indptr, a.num_edges, "forward_indptr");
+  need_shape(winner, num_rows, a.width, "winner");
   need(dtype_of(out, "out") == a.dtype, "out must have the dtype of grad");
-  need(static_cast<int64_t>(out.shape(0)) == a.num_dst && out.shape(1) == grad.shape(1),
-       "out has the wrong shape");
+  need_shape(out, a.num_dst, a.width, "out");
   a.winner = winner.data();
   a.out = out.data();
   nb::gil_scoped_release release;

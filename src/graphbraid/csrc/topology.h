@@ -102,9 +102,9 @@ class RowCursor {
 
 // The first index in [0, n) for which wrong(index) holds, or -1.
 template <typename Wrong>
-int64_t first_where(int64_t n, const Wrong& wrong) {
+int64_t first_where(int64_t n, const Wrong& wrong, int64_t grain = 1 << 16) {
   std::atomic<int64_t> first{n};
-  parallel_dynamic(n, 1 << 16, [&](int64_t begin, int64_t end) {
+  parallel_dynamic(n, grain, [&](int64_t begin, int64_t end) {
     if (begin >= first.load(std::memory_order_relaxed)) return;
     for (int64_t i = begin; i < end; ++i) {
       if (!wrong(i)) continue;
@@ -116,6 +116,24 @@ int64_t first_where(int64_t n, const Wrong& wrong) {
   });
   const int64_t found = first.load();
   return found < n ? found : -1;
+}
+
+// As first_where, for a test that the compiler can make of many indices at once.
+template <typename Wrong>
+int64_t first_where_fast(int64_t n, const Wrong& wrong) {
+  constexpr int64_t kBlock = 1024, kBlocksPerTask = 256;
+  const int64_t block = first_where((n + kBlock - 1) / kBlock,
+                                    [=](int64_t b) {
+                                      const int64_t begin = b * kBlock, end = std::min(n, begin + kBlock);
+                                      int any = 0;
+                                      for (int64_t i = begin; i < end; ++i) any |= static_cast<int>(wrong(i));
+                                      return any != 0;
+                                    },
+                                    kBlocksPerTask);
+  if (block < 0) return -1;
+  int64_t i = block * kBlock;
+  while (!wrong(i)) ++i;
+  return i;
 }
 
 }  // namespace gb

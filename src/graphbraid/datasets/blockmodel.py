@@ -121,7 +121,7 @@ def generate(spec: BlockModel, name: str = "") -> Graph:
     class_of = (block // spec.blocks_per_class).astype(np.int32)
     indptr, indices = draw_csc(_stubs(spec, block))
     return Graph(
-        csc=Csc(indptr, indices, spec.num_nodes),
+        csc=Csc(indptr, indices, spec.num_nodes, trusted=True),
         x=draw_features(class_of, _centres(spec), _key(spec, _NOISE)),
         y=torch.from_numpy(_labels(spec, class_of)),
         splits=_splits(spec),

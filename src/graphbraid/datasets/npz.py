@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.graph import Graph, SparseFeatures
-from graphbraid.topology import check_ids
+from graphbraid.scans import check_ids
 
 _Array = npt.NDArray[Any]
 _CSR_KEYS = ("x_data", "x_indices", "x_indptr", "x_shape")

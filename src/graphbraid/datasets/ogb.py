@@ -22,7 +22,7 @@ from graphbraid.datasets.npz import read_arrays
 from graphbraid.datasets.ogb_files import read_gzipped_csv, read_processed
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph
-from graphbraid.topology import check_ids
+from graphbraid.scans import check_ids
 
 _Array = npt.NDArray[Any]
 

@@ -61,6 +61,8 @@ def normalized_rows(x: Tensor | SparseFeatures | None) -> Tensor | SparseFeature
         values = (x.values.float() / sums[rows].clamp_(min=torch.finfo(torch.float32).tiny)).to(
             x.values.dtype
         )
-        return SparseFeatures(indptr=x.indptr, indices=x.indices, values=values, num_cols=x.num_cols)
+        return SparseFeatures(
+            indptr=x.indptr, indices=x.indices, values=values, num_cols=x.num_cols, trusted=True
+        )
     sums = x.abs().sum(dim=1, keepdim=True, dtype=torch.float32)
     return torch.where(sums > 0, x / sums, 0).to(x.dtype)

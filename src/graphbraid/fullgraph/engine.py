@@ -31,7 +31,7 @@ from graphbraid.fullgraph.symmetry import with_shared_transpose
 from graphbraid.fullgraph.trials import Trials, kept_trials
 from graphbraid.graph import Graph
 from graphbraid.ops.rates import Rates
-from graphbraid.topology import check_ids
+from graphbraid.scans import check_ids
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.floor import Floor

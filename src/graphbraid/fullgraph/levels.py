@@ -136,7 +136,7 @@ def towards(csc: Csc, reached: Reach) -> list[Step]:
             steps.append(steps[-1])
             continue
         last = int(indptr[num_dst])
-        block = Csc(indptr[: num_dst + 1], indices[:last], num_src)
+        block = Csc(indptr[: num_dst + 1], indices[:last], num_src, trusted=True)
         if csc._reversed is csc and num_src == num_dst:  # no edge leads out of or into these nodes
             block._reversed = block
         steps.append(Step(block, nodes[:num_src], nodes[:num_dst], None if edges is None else edges[:last]))
@@ -182,7 +182,7 @@ def aggregation(adjacency: Adjacency, csc: Csc) -> Aggregation:
     if adjacency.kind == "gcn":
         from graphbraid.nn.gcn import gcn_norm
 
-        plain = csc if csc.weight is weight else Csc(csc.indptr, csc.indices, csc.num_src)
+        plain = csc if csc.weight is weight else Csc(csc.indptr, csc.indices, csc.num_src, trusted=True)
         whole = gcn_norm(
             plain, add_self_loops=adjacency.loop_scale != 0, improved=adjacency.loop_scale == 2.0
         )

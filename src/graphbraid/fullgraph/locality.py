@@ -243,7 +243,7 @@ class _Scale:
         """The edges with each source's block in place of the source."""
         block = torch.zeros(self.csc.num_src, dtype=self.csc.indices.dtype)
         block[nodes] = torch.arange(nodes.numel(), dtype=block.dtype) // ROWS_A_BLOCK
-        return Csc(self.csc.indptr, block.index_select(0, self.csc.indices), self.csc.num_src)
+        return Csc(self.csc.indptr, block.index_select(0, self.csc.indices), self.csc.num_src, trusted=True)
 
     def _share(self, blocks: Csc, reached: Reach, step: int, row_bytes: int) -> float:
         if self._fits(step, row_bytes):

@@ -50,7 +50,7 @@ def _multiply_flops(seconds: Seconds, rows: int, depth: int = 256, width: int = 
 
 def _row_bytes(seconds: Seconds, num_nodes: int, degree: int = 8, width: int = 64) -> float:
     indices = _drawn(num_nodes, num_nodes * degree)
-    csc = Csc(torch.arange(0, num_nodes * degree + 1, degree), indices, num_nodes)
+    csc = Csc(torch.arange(0, num_nodes * degree + 1, degree), indices, num_nodes, trusted=True)
     x, out = torch.ones(num_nodes, width), torch.empty(num_nodes, width)
     how = Aggregation(csc=csc)
     return 4.0 * csc.num_edges * width / seconds(lambda: how.forward(x, out=out))

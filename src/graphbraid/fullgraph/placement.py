@@ -72,7 +72,7 @@ class Placement:
         """
         there = self._cscs.get(host)
         if there is None:
-            there = Csc(self._there(host.indptr), self._there(host.indices), host.num_src)
+            there = Csc(self._there(host.indptr), self._there(host.indices), host.num_src, trusted=True)
             there.weight = self.array(host.weight)
             self.nbytes += host.indptr.nbytes  # the kernels' partition of its rows
             self._cscs[host] = there
@@ -142,7 +142,10 @@ class Placement:
         if host._transposed is not None or host._reversed is not None:
             return host
         if id(host) not in self._bare:
-            self._bare[id(host)] = host, Csc(host.indptr, host.indices, host.num_src, host.weight)
+            self._bare[id(host)] = (
+                host,
+                Csc(host.indptr, host.indices, host.num_src, host.weight, trusted=True),
+            )
         return self._bare[id(host)][1]
 
     def _there(self, host: Tensor) -> Tensor:
@@ -184,9 +187,11 @@ def on_place(graph: Graph, place: torch.device) -> Graph:
     csc, x = graph.csc, graph.x
     if csc.indptr.device != place:
         weight = None if csc.weight is None else csc.weight.to(place)
-        csc = Csc(csc.indptr.to(place), csc.indices.to(place), csc.num_src, weight)
+        csc = Csc(csc.indptr.to(place), csc.indices.to(place), csc.num_src, weight, trusted=True)
     if isinstance(x, SparseFeatures) and x.values.device != place:
-        x = replace(x, **{name: getattr(x, name).to(place) for name in ("indptr", "indices", "values")})
+        x = replace(
+            x, **{name: getattr(x, name).to(place) for name in ("indptr", "indices", "values")}, trusted=True
+        )
     elif isinstance(x, Tensor):
         x = x.to(place)
     return graph if csc is graph.csc and x is graph.x else graph.replace(csc=csc, x=x)

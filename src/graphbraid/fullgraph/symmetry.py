@@ -17,7 +17,7 @@ def with_shared_transpose(csc: Csc, wanted: bool) -> tuple[Csc, Decision]:
         what = "edge weights need the transpose's order" if wanted else "switched off"
         return csc, Decision(name="symmetry", taken=False, what=what)
     ordered, _ = csc.sort_rows()
-    shared = Csc(ordered.indptr, ordered.indices, ordered.num_src)
+    shared = Csc(ordered.indptr, ordered.indices, ordered.num_src, trusted=True)
     reverse = shared.reversed()
     if not (torch.equal(reverse.indptr, shared.indptr) and torch.equal(reverse.indices, shared.indices)):
         return csc, Decision(name="symmetry", taken=False, what="edges are not stored both ways")

@@ -230,4 +230,4 @@ def _some_edges(csc: Csc, count: int) -> Csc:
     indptr = torch.zeros(count + 1, dtype=torch.int64)
     torch.cumsum(csc.degrees()[nodes], 0, out=indptr[1:])
     parts = [csc.indices[positions] for _, positions in edges_of(csc, nodes)]
-    return Csc(indptr, torch.cat(parts), csc.num_src)
+    return Csc(indptr, torch.cat(parts), csc.num_src, trusted=True)

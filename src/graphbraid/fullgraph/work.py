@@ -208,7 +208,7 @@ class Ledger:
         if self._cache_bytes is None or csc.num_src * row_bytes <= self._cache_bytes or not csc.num_edges:
             return 1.0
         if (step, row_bytes) not in self._shares:
-            blocks = Csc(csc.indptr, csc.indices // ROWS_A_BLOCK, csc.num_src)
+            blocks = Csc(csc.indptr, csc.indices // ROWS_A_BLOCK, csc.num_src, trusted=True)
             capacity = max(1, self._cache_bytes // (row_bytes * ROWS_A_BLOCK))
             self._shares[step, row_bytes] = cached_share(blocks, None, capacity)
         return self._shares[step, row_bytes]

@@ -11,8 +11,7 @@ from graphbraid.errors import DataError, MissingPackageError
 from graphbraid.graph import SPLITS, Graph
 from graphbraid.interop.convert import as_features, as_labels, as_splits, as_tensor
 from graphbraid.interop.edge_list import original_positions
-from graphbraid.topology import Csc, index_dtype
-from graphbraid.validate import validate_topology
+from graphbraid.topology import Csc, narrowed
 
 
 def graph_from_dgl(
@@ -37,9 +36,7 @@ def graph_from_dgl(
     if weight_by_id is not None:
         values = as_tensor(weight_by_id, f"edata[{weight!r}]").float().reshape(-1)
         values = values if ids is None else values[ids]
-    csc = Csc(indptr.long(), indices.to(index_dtype(num_nodes)), num_nodes, values)
-    validate_topology(csc, allow_negative_weights=True)
-    csc, perm = csc.sort_rows()
+    csc, perm = narrowed(Csc(indptr.long(), indices, num_nodes, values)).sort_rows()
     if perm is not None:
         ids = perm if ids is None else ids[perm]
     masks = {split: graph.ndata[f"{split}_mask"] for split in SPLITS if f"{split}_mask" in graph.ndata}

@@ -13,8 +13,7 @@ from graphbraid.errors import DataError
 from graphbraid.graph import Graph
 from graphbraid.interop.convert import as_features, as_labels, as_splits, as_tensor
 from graphbraid.interop.edge_list import graph_from_edge_index
-from graphbraid.topology import Csc, index_dtype
-from graphbraid.validate import validate_topology
+from graphbraid.topology import Csc, narrowed
 
 
 def graph_from_scipy(
@@ -43,12 +42,11 @@ def graph_from_scipy(
         )
     csc = Csc(
         torch.from_numpy(matrix.indptr.astype(np.int64, copy=False)),
-        as_tensor(matrix.indices, "indices").to(index_dtype(num_nodes)),
+        as_tensor(matrix.indices, "indices"),
         num_nodes,
         _weight_of(matrix.data, weighted),
     )
-    validate_topology(csc, allow_negative_weights=True)
-    csc, edge_id = csc.sort_rows()
+    csc, edge_id = narrowed(csc).sort_rows()
     features, labels = as_features(x), as_labels(y)
     return Graph(
         csc=csc, edge_id=edge_id, x=features, y=labels, splits=as_splits(splits, num_nodes), name=name

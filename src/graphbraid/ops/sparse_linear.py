@@ -51,14 +51,14 @@ def sparse_dropout(x: SparseFeatures, p: float, *, training: bool) -> SparseFeat
     """
     if not training or p == 0:
         return x
-    dropped = replace(x, values=F.dropout(x.values, p))
+    dropped = replace(x, values=F.dropout(x.values, p), trusted=True)
     share(x, dropped, "structure", lambda: structure(x))
     return dropped
 
 
 def structure(x: SparseFeatures) -> Csc:
     """The pattern of ``x`` as an adjacency from columns to rows; keeps its transpose."""
-    return derived(x, "structure", lambda: Csc(x.indptr, x.indices, x.num_cols))
+    return derived(x, "structure", lambda: Csc(x.indptr, x.indices, x.num_cols, trusted=True))
 
 
 class _SparseLinear(torch.autograd.Function):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Iterator
 from time import perf_counter
 from typing import Any, Protocol
@@ -10,11 +12,16 @@ import torch
 from torch import Tensor
 
 from graphbraid import kernels
+from graphbraid.arguments import MOST_THREADS, as_count
+from graphbraid.errors import DataError
 from graphbraid.sampling import reference, rng
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.reference import Adjacency, Prepared, Sampled
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.topology import Csc
+
+MOST_AHEAD = 1 << 20
+"""Batches prepared ahead of their use, at most."""
 
 
 class Pipeline(Protocol):
@@ -52,11 +59,22 @@ def make_pipeline(
         depth: batches under way or waiting, at most.
         refill: the threads, once ``depth`` ahead, rest until so many of these batches are left; None: they
             begin the next as soon as there is room for one.
+
+    Raises:
+        ConfigError: a number of threads or batches that cannot be meant.
+        DataError: weights are wanted and missing or negative, or ``x`` does not fit the graph.
+        ResourceError: the system does not give so many threads.
     """
+    num_threads = as_count(num_threads, "the number of sampling threads", least=1, most=MOST_THREADS)
+    depth = as_count(depth, "the batches prepared ahead", least=1, most=MOST_AHEAD)
+    refill = depth - 1 if refill is None else as_count(refill, "refill", most=depth)
+    if config.weighted:
+        reference.check_odds(csc)
+    if x is not None and (x.ndim != 2 or x.shape[0] != csc.num_dst):
+        raise DataError(f"x must have a row for each of the {csc.num_dst} nodes; got {tuple(x.shape)}")
     native = kernels.native()
     if native is None:
         return _ReferencePipeline(csc, config, x)
-    refill = depth - 1 if refill is None else refill
     return _NativePipeline(native, csc, config, x, num_threads=num_threads, depth=depth, refill=refill)
 
 
@@ -74,7 +92,8 @@ class _NativePipeline:
     ) -> None:
         self._native = native
         self._arrays = (csc, x)  # the threads read them
-        self._pipeline = native.Pipeline(
+        self._make = functools.partial(
+            native.Pipeline,
             indptr=csc.indptr,
             indices=csc.indices,
             weight=csc.weight if config.weighted else None,
@@ -87,8 +106,11 @@ class _NativePipeline:
             depth=depth,
             refill=refill,
         )
+        self._process, self._pipeline = os.getpid(), self._make()
 
     def run(self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int) -> Iterator[Prepared]:
+        if self._process != os.getpid():  # forked: the threads stayed in the other process
+            self._process, self._pipeline = os.getpid(), self._make()
         run = self._native.Run(
             pipeline=self._pipeline,
             seeds=schedule.seeds,
@@ -103,10 +125,14 @@ class _NativePipeline:
         return map(_as_prepared, iter(run.next, None))
 
     def stage_seconds(self) -> dict[str, float]:
+        if self._process != os.getpid():
+            return dict.fromkeys(("sample", "gather", "batches"), 0.0)
         sample, gather, batches = self._pipeline.stage_seconds()
         return {"sample": sample, "gather": gather, "batches": float(batches)}
 
     def busy_threads(self) -> int:
+        if self._process != os.getpid():
+            return 0
         return int(self._pipeline.busy_threads())
 
 
@@ -127,7 +153,7 @@ class _ReferencePipeline:
             started = perf_counter()
             input_id = schedule.positions_of(epoch, step)
             key = rng.batch_key(schedule.seed, epoch, step)
-            sampled = reference.sample_batch(self._csc, self._config, schedule.seeds[input_id], key)
+            sampled = reference.sample_checked(self._csc, self._config, schedule.seeds[input_id], key)
             between = perf_counter()
             x = None if self._x is None else torch.index_select(self._x, 0, sampled.n_id)
             self._seconds["sample"] += between - started

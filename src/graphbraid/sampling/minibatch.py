@@ -291,6 +291,7 @@ class MiniBatch:
             weight,
             src_degree=degree,
             src_loop=loop,
+            trusted=True,
         )
 
 

@@ -10,8 +10,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from graphbraid.errors import DataError
+from graphbraid.ops.derived import derived
 from graphbraid.sampling import rng
 from graphbraid.sampling.config import SamplerConfig
+from graphbraid.scans import check_ids, first_unsound_weight
 from graphbraid.topology import Csc
 
 I64 = npt.NDArray[np.int64]
@@ -62,7 +65,35 @@ def sample_batch(csc: Csc, config: SamplerConfig, seeds: Tensor, key: int) -> Sa
         seeds: ``(batch,)`` int64 node ids; of a repeated seed every copy keeps a row, neighbours point at the
             first.
         key: ``rng.batch_key(seed, epoch, step)``.
+
+    Raises:
+        DataError: seeds that are no nodes; weights are wanted and missing or negative.
     """
+    if config.weighted:
+        check_odds(csc)
+    check_ids(seeds, csc.num_dst, "seeds")
+    return sample_checked(csc, config, seeds, key)
+
+
+def check_odds(csc: Csc) -> None:
+    """Check that edge weights can be odds; looks once per graph.
+
+    Raises:
+        DataError: there are none, or names the first that is negative or not finite.
+    """
+    if csc.weight is None:
+        raise DataError("drawing by weight needs edge weights; the graph has none")
+    weight = csc.weight
+    position = derived(csc, "unsound_odds", lambda: first_unsound_weight(weight, may_be_negative=False))
+    if position >= 0:
+        raise DataError(
+            "edge weights must be finite and not negative to draw by them; "
+            f"weight[{position}] is {float(weight[position]):g}"
+        )
+
+
+def sample_checked(csc: Csc, config: SamplerConfig, seeds: Tensor, key: int) -> Sampled:
+    """As :func:`sample_batch`, of arguments known to be sound."""
     n_id = seeds.numpy().astype(np.int64)
     hops: list[tuple[I64, I64, I64]] = []  # degree of each row, local source and position of each edge
     nodes_per_hop = [len(n_id)]

@@ -177,7 +177,7 @@ class _LayerWise:
         weight = None if csc.weight is None else csc.weight[edges]
         degree = None if self._degree is None else self._degree[src]
         loop = None if self._loop is None else self._loop[src]
-        return src, Csc(indptr, indices, src.numel(), weight, src_degree=degree, src_loop=loop)
+        return src, Csc(indptr, indices, src.numel(), weight, src_degree=degree, src_loop=loop, trusted=True)
 
 
 def _feature_rows(graph: Graph, nodes: Tensor) -> Tensor | SparseFeatures:
@@ -195,7 +195,13 @@ def _to(csc: Csc, device: torch.device) -> Csc:
         None if part is None else part.to(device) for part in (csc.weight, csc.src_degree, csc.src_loop)
     )
     return Csc(
-        csc.indptr.to(device), csc.indices.to(device), csc.num_src, weight, src_degree=degree, src_loop=loop
+        csc.indptr.to(device),
+        csc.indices.to(device),
+        csc.num_src,
+        weight,
+        src_degree=degree,
+        src_loop=loop,
+        trusted=True,
     )
 
 

@@ -137,4 +137,4 @@ def _csc_to(csc: Csc, device: torch.device) -> Csc:
     if csc.indptr.device == device:
         return csc
     weight = None if csc.weight is None else csc.weight.to(device)
-    return Csc(csc.indptr.to(device), csc.indices.to(device), csc.num_src, weight)
+    return Csc(csc.indptr.to(device), csc.indices.to(device), csc.num_src, weight, trusted=True)

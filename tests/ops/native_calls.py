@@ -1,0 +1,115 @@
+"""Calls of the compiled module, recorded while the operators run, and what can be made wrong of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphbraid import Csc, Graph, SparseFeatures, kernels, ops
+from graphbraid.datasets.blockmodel import BlockModel, generate
+from graphbraid.fullgraph import locality
+from graphbraid.ops import bit_product, dense
+from graphbraid.ops.attention import both_ways
+
+Arguments = tuple[Any, ...]
+SAME_SIZE = {
+    torch.float32: torch.int32,
+    torch.int32: torch.float32,
+    torch.int64: torch.float64,
+    torch.uint8: torch.int8,
+}
+
+
+class Recorder:
+    """Stands in for the compiled module and keeps the first call of each function, before it is made."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self.calls: dict[str, Arguments] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._module, name)
+        if isinstance(found, type) or not callable(found):
+            return found
+
+        def call(*arguments: Any) -> Any:
+            whole = all(not isinstance(a, Tensor) or a.numel() for a in arguments)
+            if whole and name not in self.calls:
+                self.calls[name] = tuple(a.clone() if isinstance(a, Tensor) else a for a in arguments)
+            return found(*arguments)
+
+        return call
+
+
+def recorded(monkeypatch: Any) -> dict[str, Arguments]:
+    """One sound call of each function, by its name."""
+    recorder = Recorder(kernels.native())
+    monkeypatch.setattr(kernels, "native", lambda: recorder)
+    _run_operators()
+    _run_edits()
+    return recorder.calls
+
+
+def _run_operators() -> None:
+    graph = Graph.from_edge_index([[3, 1, 2, 0, 4, 4], [0, 0, 1, 2, 3, 4]], 5, edge_weight=torch.rand(6))
+    csc = graph.csc
+    x = torch.rand(5, 4, requires_grad=True)
+    weight = torch.rand(6, requires_grad=True)
+    ops.spmm(csc, x, weight=weight).sum().backward()
+    ops.spmm(csc, x, "max").sum().backward()
+    ops.edge_softmax(csc, weight).sum().backward()
+    ops.sddmm(csc, x, x).sum().backward()
+    logits = torch.rand(5, 2, requires_grad=True)
+    ops.gat_attention(csc, x, logits, logits, dropout=0.5).sum().backward()
+    ops.gatv2_attention(csc, x, x, torch.rand(2, 2, requires_grad=True), dropout=0.5).sum().backward()
+    ones = torch.ones(4, requires_grad=True)
+    ops.layer_norm(x, ones, ones).sum().backward()
+    ops.batch_norm(x, weight=ones, bias=ones, training=True).sum().backward()
+    ops.bias_act_dropout(x, ones, p=0.5).sum().backward()
+    ops.gather_rows(x, torch.tensor([0, 2, 4]))
+    ids = torch.tensor([0, 2, 4])
+    dense.tall_product(x.detach(), torch.rand(4, 3), ids=ids)
+    dense.tall_gram(torch.rand(3, 2), x.detach(), ids=ids)
+    bits = torch.tensor([[1, 2, 3, 4, 5]], dtype=torch.int32)
+    bit_product.bit_product(bits, torch.rand(7, 3), out=torch.empty(5, 3), factors=torch.ones(5))
+    bit_product.bit_gram(torch.rand(7, 3), bits, out=torch.empty(3, 5), factors=torch.ones(7))
+    both_ways(csc)
+
+
+def _run_edits() -> None:
+    graph = Graph.from_edge_index(
+        [[3, 1, 2, 0, 4, 4], [0, 0, 1, 2, 3, 4]], 5, edge_weight=torch.rand(6), splits={"train": [0, 1]}
+    )
+    graph.symmetrized().with_self_loops().without_self_loops().csc.sort_rows()
+    csc = Csc(torch.tensor([0, 2, 3]), torch.tensor([1, 0, 1], dtype=torch.int32), 2, torch.ones(3))
+    Graph(csc=csc, edge_id=torch.arange(3)).without_duplicates()
+    Graph.from_edge_index([[0, 0, 1], [0, 1, 1]], 2)  # in order already
+    SparseFeatures.from_dense(torch.eye(3)).to_dense()
+    locality.community_order(csc)
+    locality.cached_share(csc, torch.tensor([0, 1]), 16)
+    generate(BlockModel(num_nodes=64, num_edges=200, num_classes=2, blocks_per_class=2, num_features=4))
+
+
+def spoiled(call: Arguments) -> Iterator[tuple[int, str, Arguments]]:
+    """A call with one tensor made wrong in one way: its position, the way, and the arguments."""
+    for position, value in enumerate(call):
+        if isinstance(value, Tensor):
+            for way, wrong in _wrong(value):
+                yield position, way, (*call[:position], wrong, *call[position + 1 :])
+
+
+def _wrong(value: Tensor) -> Iterator[tuple[str, Tensor]]:
+    yield "shorter", value[:-1].clone()
+    yield "longer", torch.cat([value, value[-1:]])
+    yield "dtype", value.to(SAME_SIZE[value.dtype])
+    yield "dimensions", value.unsqueeze(0).clone()
+    if value.ndim == 1:
+        yield "apart", value.repeat_interleave(2)[::2]
+    else:
+        yield "narrower", value[:, :-1].clone()
+        yield "wider", torch.cat([value, value[:, -1:]], 1)
+        if min(value.shape) > 1:
+            yield "columns first", value.t().contiguous().t()

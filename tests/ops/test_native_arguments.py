@@ -1,0 +1,116 @@
+"""Every entry of the compiled module refuses, in constant time, arrays that do not fit each other."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.extras import NO_KERNELS
+from tests.ops.native_calls import recorded, spoiled
+
+from graphbraid import kernels
+
+pytestmark = pytest.mark.skipif(kernels.native() is None, reason=NO_KERNELS)
+
+# What an entry cannot know to be wrong, by position. The Python side checks it before it calls.
+SOURCES = "how many sources there are is said by no other argument"
+ROWS = "how many rows there are is said by no other argument"
+FREE = {
+    ("bit_product", 2): "any depth of the same number of words, any strides",
+    ("block_model_features", 1): "how many classes there are is said by no other argument",
+    ("cached_reads", 0): ROWS,
+    ("cached_reads", 2): "any rows may be asked for",
+    ("column_moments", 0): ROWS,
+    ("coo_to_csc", 3): ROWS,
+    ("csr_to_dense", 3): "how many columns there are is said by no other argument",
+    ("edge_softmax", 0): ROWS,
+    ("edge_softmax_backward", 0): ROWS,
+    ("fill_rows", 0): ROWS,
+    ("first_below", 0): ROWS,
+    ("first_fall", 0): ROWS,
+    ("first_out_of_range", 0): ROWS,
+    ("first_unsorted_row", 0): ROWS,
+    ("first_unsound_weight", 0): ROWS,
+    ("gather_rows", 0): SOURCES,
+    ("gatv2_forward", 2): SOURCES,
+    ("rows_to_indptr", 0): "any edges may be asked for",
+    ("rows_to_indptr", 1): ROWS,
+    ("sddmm", 3): SOURCES,
+    ("sddmm", 6): "its columns are the heads",
+    ("spmm", 2): SOURCES,
+    ("spmm_max", 2): SOURCES,
+    ("tall_gram", 1): "with ids, any rows may be there",
+    ("tall_product", 0): "with ids, any rows may be there",
+    ("tall_product", 1): "any strides",
+    ("transpose_csc", 0): ROWS,
+    ("transpose_csc", 2): SOURCES,
+}
+SHAPES = {"shorter", "longer", "narrower", "wider", "columns first"}
+NOT_ARRAYS = {
+    "Pipeline": "tests/sampling/test_threads.py",
+    "Run": "tests/sampling/test_threads.py",
+    "draws": "numbers only",
+    "is_supported": "a name",
+    "let_idle_threads_sleep": "no arguments",
+    "mix": "numbers only",
+    "permuted": "numbers only",
+    "raise_resource_errors_as": "a class",
+    "select": "a name",
+}
+
+
+@pytest.fixture(scope="module")
+def calls():
+    with pytest.MonkeyPatch.context() as patch:
+        return recorded(patch)
+
+
+def test_every_entry_is_called(calls):
+    entries = {name for name in dir(kernels.native()) if not name.startswith("_")}
+    assert entries == {*calls, *NOT_ARRAYS}
+
+
+def test_arrays_that_do_not_fit_are_refused(calls):
+    taken, tried = [], 0
+    for name, call in calls.items():
+        for position, way, arguments in spoiled(call):
+            if way in SHAPES and (name, position) in FREE:
+                continue
+            tried += 1
+            try:
+                getattr(kernels.native(), name)(*arguments)
+            except (TypeError, ValueError):
+                continue
+            taken.append(f"{name}, argument {position} {way}")
+    assert not taken
+    assert tried > 700
+
+
+def test_a_message_names_the_argument_what_came_and_what_is_right(calls):
+    indptr, indices, x, *rest = calls["spmm"]
+    with pytest.raises(ValueError, match="indptr must run from 0 to 6; it runs from 1 to 6"):
+        kernels.native().spmm(indptr + (indptr == 0), indices, x, *rest)
+    rest[9] = rest[9][:-1].clone()
+    with pytest.raises(ValueError, match=r"out must have shape \(5, 4\); got \(4, 4\)"):
+        kernels.native().spmm(indptr, indices, x, *rest)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("draws", (0, 0, 0, 0, 0, -1), "count must lie in"),
+        ("draws", (0, 0, 0, 0, 0, 1 << 62), "count must lie in"),
+        ("permuted", (4, 0, 0, 5), r"end must lie in \[0, 4\]; got 5"),
+        ("permuted", (-1, 0, 0, 0), "n must lie in"),
+        ("permuted", (4, 0, 3, 2), r"begin must lie in \[0, 2\]; got 3"),
+    ],
+)
+def test_counts_have_bounds(name, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        getattr(kernels.native(), name)(*arguments)
+
+
+def test_rows_that_share_memory_are_not_written(calls):
+    arguments = list(calls["spmm"])
+    arguments[12] = torch.zeros(1, 4).expand(5, 4)
+    with pytest.raises(ValueError, match="out must have rows of its own"):
+        kernels.native().spmm(*arguments)
