@@ -67,6 +67,14 @@ def test_measured_rates_are_those_of_a_computer():
     assert 1e7 < rates.row_bytes < 1e14
     assert 1e8 < rates.binary_values < 1e15
     assert 0 < rates.gamma < 10
+    assert 2**21 <= rates.cache_bytes <= 2**25
+
+
+@pytest.mark.parametrize(("speeds", "doublings"), [([1], 0), ([6, 5], 1), ([9, 8, 7, 6], 4), ([2, 9], 0)])
+def test_the_cache_is_as_large_as_rows_are_read_fast(monkeypatch, speeds, doublings):
+    found = iter(speeds)
+    monkeypatch.setattr(measure, "_row_bytes", lambda *_, **__: float(next(found)))
+    assert measure._cache_bytes(None, 10.0, 3.0, num_nodes=4) == 4 * 64 * 4 * 2**doublings  # above 5.5
 
 
 def test_rates_are_measured_once_and_then_read(machine):

@@ -21,7 +21,7 @@ from graphbraid.fullgraph.facts import Facts, facts_of
 from graphbraid.fullgraph.kept_rates import MeasuredRates, measured_rates
 from graphbraid.fullgraph.lending import Lender, copied
 from graphbraid.fullgraph.levels import Reach, Step, copied_bytes, everything, reach, towards, whole_graph
-from graphbraid.fullgraph.locality import LOCALITY_BYTES, cache_for_rows, choose_order, feature_copies
+from graphbraid.fullgraph.locality import LOCALITY_BYTES, choose_order, feature_copies
 from graphbraid.fullgraph.modes import in_mode
 from graphbraid.fullgraph.placement import WORKSPACE_BYTES, Placement, Sizes, on_place
 from graphbraid.fullgraph.program import Decision, Program
@@ -65,7 +65,7 @@ class Engine:
         storage: see :func:`graphbraid.compile`.
         hoist_bytes: see :func:`graphbraid.compile`.
         locality_bytes: see :func:`graphbraid.compile`.
-        cache_bytes: of the processor's cache, what rows find room in; None: this machine's.
+        cache_bytes: of the processor's cache, what rows find room in; None: as the rates say.
         evidence: see :func:`graphbraid.compile`.
 
     Raises:
@@ -99,10 +99,11 @@ class Engine:
         self._passes, self._device = _checked_passes(passes), device_for(model, device)
         self._nodes = _checked_nodes(nodes, graph.num_nodes)
         self._storage, self._hoist_bytes = _checked_storage(storage, self._device), hoist_bytes
-        self._locality_bytes, self._cache_bytes = locality_bytes, cache_bytes
+        self._locality_bytes = locality_bytes
         given = evidence.rates if evidence is not None else rates
         self._measured = MeasuredRates(rates=given) if given else measured_rates(self._device)
         self._rates = self._measured.rates
+        self._cache_bytes = int(self._rates.cache_bytes) if cache_bytes is None else cache_bytes
         with in_mode(model, training=True):
             read = read_model(model, int(graph.x.shape[1]), given_by(graph))
         self._facts: Facts | None = None  # the features are looked at once
@@ -186,9 +187,7 @@ class Engine:
         from graphbraid.fullgraph.work import Ledger
 
         assert self._facts is not None
-        cache_bytes = None
-        if self._device.is_host:
-            cache_bytes = cache_for_rows() if self._cache_bytes is None else self._cache_bytes
+        cache_bytes = self._cache_bytes if self._device.is_host else None
         ledger = Ledger(self.program, self._steps, self._train.num_rows, self._facts, cache_bytes)
         times, num_nodes = self._timed() if measure else None, self._nodes.numel()
         doubt = self._measured.doubt
@@ -312,7 +311,7 @@ class Engine:
             reached or everything(self._csc.num_dst, program.num_levels - 1),
             facts,
             allowed_bytes=min(self._locality_bytes, (self._device.free_bytes() or 0) // 2),
-            cache_bytes=cache_for_rows() if self._cache_bytes is None else self._cache_bytes,
+            cache_bytes=self._cache_bytes,
         )
         return program.rewritten(program.ops, decision), better or reached
 

@@ -27,7 +27,6 @@ from graphbraid.fullgraph.program import (
     Maximum,
     Program,
 )
-from graphbraid.hardware import Hardware
 from graphbraid.topology import Csc
 
 LOCALITY_BYTES = 1 << 28
@@ -37,10 +36,6 @@ LEAST_GAIN = 0.1
 than too little."""
 EPOCHS = 100
 """Within which making an order has to pay."""
-CACHE_SHARE = 4
-"""Rows find room in one part in so many of the last-level cache; measured: reads at random slow down from
-there on. Results, edges and whoever else uses the processor take the rest."""
-TYPICAL_CACHE_BYTES = 1 << 25
 ROWS_A_BLOCK = 2
 """Rows that come into the cache together: with a row the processor fetches some of what stands beside it, so
 that a row read often is best placed beside its like."""
@@ -173,13 +168,6 @@ def added_bytes(program: Program, csc: Csc, facts: Facts) -> int:
 def feature_copies(program: Program) -> int:
     """How often the features of renumbered nodes are copied: a dense product reads their rows by id."""
     return sum(INPUT in op.inputs and not isinstance(op, Linear | Hoisted) for op in program.ops)
-
-
-def cache_for_rows() -> int:
-    """Bytes of this machine's last-level cache that rows find room in."""
-    levels = [c for c in Hardware.detect().caches if c.kind != "instruction"]
-    last = max(levels, key=lambda cache: cache.level, default=None)
-    return (TYPICAL_CACHE_BYTES if last is None else last.size_bytes) // CACHE_SHARE
 
 
 def community_order(csc: Csc) -> Tensor:

@@ -16,7 +16,7 @@ from graphbraid.ops.rates import Rates
 from graphbraid.sparse_features import SparseFeatures
 from graphbraid.topology import Csc
 
-VERSION = 4
+VERSION = 5
 """Part of the key: another way of measuring measures anew."""
 
 
@@ -24,10 +24,13 @@ def measure(device: Device = HOST) -> Rates:
     """Measure now. A device other than the host gets more to do, that its caches do not hold."""
     shift = 0 if device.is_host else 3
     with torch.no_grad(), torch.device(device.place):
+        memory = _row_bytes(device.seconds, num_nodes=1 << (18 + shift))
+        cached = _row_bytes(device.seconds, num_nodes=1 << (13 + shift), degree=64)
         return Rates(
             multiply_flops=_multiply_flops(device.seconds, rows=1 << (15 + shift)),
-            row_bytes=_row_bytes(device.seconds, num_nodes=1 << (18 + shift)),
-            cached_row_bytes=_row_bytes(device.seconds, num_nodes=1 << (13 + shift), degree=64),
+            row_bytes=memory,
+            cached_row_bytes=cached,
+            cache_bytes=_cache_bytes(device.seconds, cached, memory, num_nodes=1 << (13 + shift)),
             stream_bytes=_stream_bytes(device.seconds, count=1 << (24 + shift)),
             sparse_values=_sparse_values(device.seconds, rows=1 << (14 + shift)),
             binary_values=_binary_values(device.seconds, rows=1 << (14 + shift)),
@@ -54,6 +57,17 @@ def _row_bytes(seconds: Seconds, num_nodes: int, degree: int = 8, width: int = 6
     x, out = torch.ones(num_nodes, width), torch.empty(num_nodes, width)
     how = Aggregation(csc=csc)
     return 4.0 * csc.num_edges * width / seconds(lambda: how.forward(x, out=out))
+
+
+def _cache_bytes(seconds: Seconds, cached: float, memory: float, num_nodes: int, width: int = 64) -> float:
+    """Bytes of the rows, of doubling sizes, that are still read nearer to the cache's rate than the memory's.
+
+    What a processor says of its caches does not tell: the last one may be slow, or others' too.
+    """
+    for doubling in range(1, 5):
+        if _row_bytes(seconds, num_nodes << doubling, degree=32) ** 2 < cached * memory:
+            return 4.0 * width * (num_nodes << (doubling - 1))
+    return 4.0 * width * (num_nodes << 4)
 
 
 def _stream_bytes(seconds: Seconds, count: int) -> float:

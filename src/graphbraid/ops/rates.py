@@ -23,6 +23,8 @@ class Rates:
     """Reading rows at random, as an aggregation does."""
     cached_row_bytes: float = 6e10
     """Reading rows at random out of the processor's cache."""
+    cache_bytes: float = 8e6
+    """Rows of so many bytes in all are read at the cache's rate rather than at the memory's."""
     stream_bytes: float = 1.5e10
     """Reading or writing in sequence."""
     sparse_values: float = 4e8
