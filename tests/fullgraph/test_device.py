@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.extras import NO_PYG
 from tests.fullgraph.fake_device import FakeDevice
 from tests.fullgraph.graphs import make_graph, unlowerable
 from tests.fullgraph.test_engine import MODELS, gradients, loss_of
@@ -155,8 +156,11 @@ def test_replays_draw_new_masks():
 
 
 def test_what_runs_through_autograd_is_not_recorded_and_explain_says_so():
+    layers = pytest.importorskip("torch_geometric.nn", reason=NO_PYG)
     graph, device = make_graph(), FakeDevice()
-    engine = make_engine(graph, "batch norm, gelu", device=device)
+    model = MODELS["layer norm, elu"](dropout=0.4)
+    model.norms[0] = layers.LayerNorm(16, mode="graph")
+    engine = Engine(model, graph, graph.split("train"), device=device, rates=Rates())
     epochs(engine, graph, 3)
     assert device.num_records == 0
     assert "call of its own: module v" in engine.explain()

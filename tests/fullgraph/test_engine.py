@@ -421,7 +421,7 @@ def test_a_model_without_lowered_form_gets_the_graph_s_weights_too():
         ("SAGEConv", {"aggr": ["mean", "max"]}, "SAGEConv with aggr="),
         ("GATConv", {"edge_dim": 3}, "GATConv with edge_dim=3"),
         ("GATv2Conv", {"edge_dim": 3}, "GATv2Conv with edge_dim=3"),
-        ("GraphConv", {}, "no operation stands for GraphConv"),
+        ("ResGatedGraphConv", {}, "no operation stands for ResGatedGraphConv"),
     ],
 )
 def test_an_option_without_lowered_form_is_named_with_its_layer(layer, options, reason):
@@ -439,7 +439,7 @@ def test_an_option_without_lowered_form_is_named_with_its_layer(layer, options, 
         (lambda self, x, e: self.convs[0](x, e).sin(), "sin"),
         (lambda self, x, e: self.convs[0](x, e.flip(0)), "flip"),
         (lambda self, x, e: x if x.sum() > 0 else -x, "cannot be traced"),
-        (lambda self, x, e: F.leaky_relu(self.convs[0](x, e), 0.3), "leaky_relu"),
+        (lambda self, x, e: F.rrelu(self.convs[0](x, e)), "rrelu"),
         (lambda self, x, e, w=2.0: self.convs[0](x, e, w), "convs.0: it takes other weights"),
         (lambda self, x, e, edge_weight=None: self.convs[0](x, e, edge_weight.relu()), "relu"),
     ],

@@ -5,23 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
+
 from graphbraid.fullgraph import kernels
 from graphbraid.fullgraph.plan import Plan
+from graphbraid.fullgraph.planned_combine import backward_combine, backward_concat, backward_largest
+from graphbraid.fullgraph.planned_functions import backward_function, backward_prelu
 from graphbraid.fullgraph.planned_max import backward_maximum
 from graphbraid.fullgraph.planned_rows import backward_scale, backward_unit_rows
 from graphbraid.fullgraph.program import (
     INPUT,
+    WHOLE,
     Add,
     Aggregate,
     Attention,
+    Combine,
+    Concat,
     Epilogue,
     Following,
+    Largest,
     Linear,
     Maximum,
     Module,
     Normalise,
     Op,
     Own,
+    Prelu,
+    RowFunction,
     Scale,
     UnitRows,
 )
@@ -45,10 +55,9 @@ def _linear(plan: Plan, op: Linear) -> None:
     _weight(plan, op, grad)
     if plan.program.learns(source):
         target, is_there = plan.grad_of(source)
-        weight = op.weight
 
         def run() -> None:
-            tall_product(grad.tensor, weight.detach(), out=target.tensor, add=is_there)
+            tall_product(grad.tensor, op.matrix(), out=target.tensor, add=is_there)
 
         plan.do(f"gradient of {source}", run, grad, target)
 
@@ -62,19 +71,28 @@ def _weight(plan: Plan, op: Linear, grad: Rows) -> None:
         features, turned = plan.features, plan.turned_weight(op)
 
         def multiply() -> None:
-            out = plan.lend(weight)
+            out = _matrix_for(plan, op)
             features.factor.weight_grad(grad.tensor, out, turned=tensor_of(turned))
-            plan.give(weight, out)
+            _give_weight(plan, op, out)
 
         plan.do(name, multiply, grad, *turned)
         return
     x = plan.read(op.inputs[0])
     plan.do(
         name,
-        lambda: plan.give(weight, tall_gram(grad.tensor, x.get(), out=plan.lend(weight))),
+        lambda: _give_weight(plan, op, tall_gram(grad.tensor, x.get(), out=_matrix_for(plan, op))),
         grad,
         *x.touches,
     )
+
+
+def _matrix_for(plan: Plan, op: Linear) -> Tensor:
+    """Memory for the gradient of ``op``'s matrix: the weight's own gradient, where that is all of it."""
+    return plan.lend(op.weight) if op.view == WHOLE else op.weight.new_empty(op.shape)
+
+
+def _give_weight(plan: Plan, op: Linear, grad: Tensor) -> None:
+    plan.give(op.weight, grad if op.view == WHOLE else op.view.gradient(grad, op.weight))
 
 
 def _aggregate(plan: Plan, op: Aggregate) -> None:
@@ -130,12 +148,15 @@ def _through(plan: Plan, op: Epilogue, grad: Rows, target: Rows) -> None:
 
     def run() -> None:
         bias = op.bias
-        grad_bias = None if bias is None or not bias.requires_grad else plan.lend(bias)
+        whole = None if bias is None or not bias.requires_grad else plan.lend(bias)
+        if whole is not None and op.bias_at:
+            whole.zero_()
+        grad_bias = None if whole is None else op.bias_of(whole)
         kernels.epilogue_backward(
             grad.tensor, out.tensor, op.act, plan.masks[op.out], target.tensor, grad_bias
         )
-        if bias is not None and grad_bias is not None:
-            plan.give(bias, grad_bias)
+        if bias is not None and whole is not None:
+            plan.give(bias, whole)
 
     plan.do(f"gradient of {op.inputs[0]}", run, grad, out, target)
 
@@ -175,5 +196,10 @@ _PLANS: dict[type[Op], Callable[[Plan, Any], None]] = {
     Module: _module,
     Maximum: backward_maximum,
     Scale: backward_scale,
+    Combine: backward_combine,
+    Concat: backward_concat,
+    Largest: backward_largest,
+    RowFunction: backward_function,
+    Prelu: backward_prelu,
     UnitRows: backward_unit_rows,
 }

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph import kernels
-from graphbraid.fullgraph.levels import Step, aggregation, nodes_of, num_rows_of
+from graphbraid.fullgraph.constants import computed_once
+from graphbraid.fullgraph.levels import Step, nodes_of, num_rows_of
 from graphbraid.fullgraph.placement import Placement, input_bytes
-from graphbraid.fullgraph.program import INPUT, Adjacency, Linear, Program
+from graphbraid.fullgraph.program import INPUT, Hoisted, Linear, Program
 from graphbraid.fullgraph.rows import Constant
 from graphbraid.graph import Graph
 from graphbraid.ops.aggregation import row_contiguous
@@ -78,14 +79,15 @@ class Features:
         is_copy = nodes is not None or not as_it_is or self._placement is not None
         return Constant(self._shape(level), make, is_copy)
 
-    def aggregated(self, adjacency: Adjacency) -> Constant:
-        """``(num_rows, in_channels)`` sums of the features over the edges to level 1."""
+    def hoisted(self, op: Hoisted) -> Constant:
+        """``(num_rows, in_channels)`` what an operation computes once of the features."""
+        level = op.num_steps()
 
         def make() -> Tensor:
-            whole = aggregation(adjacency, self._graph.csc)
-            return self._there(kernels.hoisted(whole, self._all_rows(), self._nodes(1)))
+            csc, nodes = self._graph.csc, self._nodes(level)
+            return self._there(computed_once(op.of, csc, self._all_rows(), nodes))
 
-        return Constant(self._shape(1), make, is_copy=True)
+        return Constant(self._shape(level), make, is_copy=True)
 
     def _make_factor(self) -> kernels.Input:
         x, nodes = self._graph.x, self._nodes(0)

@@ -8,6 +8,8 @@ from typing import Any
 from graphbraid.fullgraph import kernels
 from graphbraid.fullgraph.plan import Plan
 from graphbraid.fullgraph.planned_attention import plan_attention
+from graphbraid.fullgraph.planned_combine import forward_combine, forward_concat, forward_largest
+from graphbraid.fullgraph.planned_functions import forward_function, forward_prelu
 from graphbraid.fullgraph.planned_max import forward_maximum
 from graphbraid.fullgraph.planned_norm import plan_norm
 from graphbraid.fullgraph.planned_rows import forward_scale, forward_unit_rows
@@ -16,15 +18,20 @@ from graphbraid.fullgraph.program import (
     Add,
     Aggregate,
     Attention,
+    Combine,
+    Concat,
     Epilogue,
     Following,
     Hoisted,
+    Largest,
     Linear,
     Maximum,
     Module,
     Normalise,
     Op,
     Own,
+    Prelu,
+    RowFunction,
     Scale,
     UnitRows,
 )
@@ -42,13 +49,13 @@ def plan_forward(plan: Plan) -> None:
 
 
 def _linear(plan: Plan, op: Linear) -> None:
-    out, weight, adds, after = _result(plan, op), op.weight, len(op.inputs) == 2, _after(plan, op)
+    out, adds, after = _result(plan, op), len(op.inputs) == 2, _after(plan, op)
     if op.inputs[0] == INPUT:
         features, turned = plan.features, plan.turned_weight(op)
 
         def multiply() -> None:
             features.factor.multiply(
-                weight.detach(), out.tensor, add=adds, turned=tensor_of(turned), after=after(out)
+                op.matrix(), out.tensor, add=adds, turned=tensor_of(turned), after=after(out)
             )
 
         plan.do(op.out, multiply, out, *turned)
@@ -56,20 +63,23 @@ def _linear(plan: Plan, op: Linear) -> None:
     x = plan.read(op.inputs[0])
 
     def run() -> None:
-        tall_product(x.get(), weight.detach().t(), out=out.tensor, add=adds, after=after(out))
+        tall_product(x.get(), op.matrix().t(), out=out.tensor, add=adds, after=after(out))
 
     plan.do(op.out, run, out, *x.touches)
 
 
 def _aggregate(plan: Plan, op: Aggregate) -> None:
-    how, adds = plan.aggregation(op), len(op.inputs) == 2
-    out, after = _result(plan, op), _after(plan, op)
+    how = plan.aggregation(op)
+    overwrites = len(op.inputs) == 2 and plan.may_overwrite(op.inputs[1])
+    out = plan.values[op.out] = plan.values[op.inputs[1]] if overwrites else plan.new(op.out, op)
+    after = _after(plan, op)
     x = plan.rounded(op, plan.read(op.inputs[0]))
+    addends = [plan.read(addend) for addend in op.inputs[1:]]
 
     def run() -> None:
-        kernels.aggregate(how, x.get(), out.tensor, out.tensor if adds else None, after(out))
+        kernels.aggregate(how, x.get(), out.tensor, addends[0].get() if addends else None, after(out))
 
-    plan.do(op.out, run, out, *x.touches)
+    plan.do(op.out, run, out, *x.touches, *(rows for addend in addends for rows in addend.touches))
 
 
 def _add(plan: Plan, op: Add) -> None:
@@ -92,15 +102,17 @@ def _result(plan: Plan, op: Op) -> Rows:
 
 
 def _own(plan: Plan, op: Own) -> None:
-    level = plan.program.level(op.out)
-    if op.inputs[0] == INPUT:
+    level, source = plan.program.level(op.out), op.inputs[0]
+    if source == INPUT:
         plan.constants[op.out] = plan.features.rows_of(level)
+    elif source in plan.constants:
+        plan.constants[op.out] = plan.constants[source].first(plan.num_rows(level))
     else:
-        plan.values[op.out] = Rows(plan.values[op.inputs[0]].buffer, plan.num_rows(level))
+        plan.values[op.out] = Rows(plan.values[source].buffer, plan.num_rows(level))
 
 
 def _hoisted(plan: Plan, op: Hoisted) -> None:
-    plan.constants[op.out] = plan.features.aggregated(op.adjacency)
+    plan.constants[op.out] = plan.features.hoisted(op)
 
 
 def _epilogue(plan: Plan, op: Epilogue) -> None:
@@ -111,7 +123,9 @@ def _epilogue(plan: Plan, op: Epilogue) -> None:
     x = plan.read(source)
     out = plan.values[source] if plan.may_overwrite(source) else plan.new(op.out, op)
     plan.values[op.out] = out
-    plan.do(op.out, lambda: kernels.epilogue(x.get(), op.bias, op.act, mask(), out.tensor), out, *x.touches)
+    plan.do(
+        op.out, lambda: kernels.epilogue(x.get(), op.bias_row(), op.act, mask(), out.tensor), out, *x.touches
+    )
 
 
 def _after(plan: Plan, op: Following) -> Callable[[Rows], RowEpilogue | None]:
@@ -120,7 +134,7 @@ def _after(plan: Plan, op: Following) -> Callable[[Rows], RowEpilogue | None]:
     if after is None:
         return lambda _: None
     mask = _mask(plan, after)
-    return lambda out: kernels.row_epilogue(after.bias, after.act, mask(), out.tensor)
+    return lambda out: kernels.row_epilogue(after.bias_row(), after.act, mask(), out.tensor)
 
 
 def _mask(plan: Plan, op: Epilogue) -> Callable[[], kernels.Mask]:
@@ -163,5 +177,10 @@ _PLANS: dict[type[Op], Callable[[Plan, Any], None]] = {
     Module: _module,
     Maximum: forward_maximum,
     Scale: forward_scale,
+    Combine: forward_combine,
+    Concat: forward_concat,
+    Largest: forward_largest,
+    RowFunction: forward_function,
+    Prelu: forward_prelu,
     UnitRows: forward_unit_rows,
 }

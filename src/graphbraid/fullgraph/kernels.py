@@ -24,10 +24,6 @@ from graphbraid.ops.row_epilogue import RowEpilogue
 from graphbraid.ops.sparse_linear import structure
 from graphbraid.sparse_features import SparseFeatures
 
-COLUMNS_AT_A_TIME = 32
-"""Columns aggregated at a time where only some rows of a hoisted aggregation are kept, and by the twin, which
-takes memory for each edge and column."""
-
 
 class BothWays:
     """A linear map of rows and its transpose, which is made at its first use and kept."""
@@ -68,18 +64,6 @@ def aggregate(
 def aggregate_backward(how: Map, grad: Tensor, out: Tensor, addend: Tensor | None) -> None:
     """``out = Aᵀ grad (+ addend)``."""
     how.backward(grad, addend=addend, out=out)
-
-
-def hoisted(whole: Aggregation, x: Tensor, nodes: Tensor | None) -> Tensor:
-    """``(A x)[nodes]``, a few columns at a time where ``nodes`` are not all, or where the twin runs."""
-    if nodes is None and backend(x) is not reference:
-        return whole.forward(x)
-    out = x.new_empty(whole.csc.num_dst if nodes is None else nodes.numel(), x.shape[1])
-    for start in range(0, x.shape[1], COLUMNS_AT_A_TIME):
-        part = slice(start, start + COLUMNS_AT_A_TIME)
-        rows = whole.forward(x[:, part])
-        out[:, part] = rows if nodes is None else rows.index_select(0, nodes)
-    return out
 
 
 class DenseInput:
@@ -211,7 +195,7 @@ def epilogue(x: Tensor, bias: Tensor | None, act: str, mask: Mask, out: Tensor) 
 def row_epilogue(bias: Tensor | None, act: str, mask: Mask, like: Tensor) -> RowEpilogue:
     """The same as what follows another kernel, whose rows are on the device of ``like``."""
     return RowEpilogue(
-        bias=None if bias is None else bias.detach(),
+        bias=bias,
         act=ACTIVATION_CODES[act],
         slope=LEAKY_SLOPE,
         p=mask.p,

@@ -9,6 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from graphbraid.fullgraph.laplacian import LAPLACIANS, scaled_laplacian
 from graphbraid.fullgraph.program import Adjacency
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.topology import Csc, index_dtype
@@ -178,15 +179,25 @@ def aggregation(adjacency: Adjacency, csc: Csc) -> Aggregation:
     Raises:
         ValueError: the adjacency is of an unknown kind.
     """
+    whole = _unscaled(adjacency, csc)
+    if adjacency.scale == 1:
+        return whole
+    ones = whole.dst_scale if whole.dst_scale is not None else torch.ones(csc.num_dst)
+    return replace(whole, dst_scale=ones * adjacency.scale)
+
+
+def _unscaled(adjacency: Adjacency, csc: Csc) -> Aggregation:
     weight = csc.weight if adjacency.weighted else None
+    plain = csc if csc.weight is weight else Csc(csc.indptr, csc.indices, csc.num_src, trusted=True)
     if adjacency.kind == "gcn":
         from graphbraid.nn.gcn import gcn_norm
 
-        plain = csc if csc.weight is weight else Csc(csc.indptr, csc.indices, csc.num_src, trusted=True)
         whole = gcn_norm(
             plain, add_self_loops=adjacency.loop_scale != 0, improved=adjacency.loop_scale == 2.0
         )
         return replace(whole, csc=csc)
+    if adjacency.kind in LAPLACIANS:
+        return replace(scaled_laplacian(plain, LAPLACIANS[adjacency.kind]), csc=csc)
     if adjacency.kind not in ("sum", "mean"):
         raise ValueError(f"no aggregation is called {adjacency.kind!r}")
     return Aggregation(csc=csc, weight=weight, mean=adjacency.kind == "mean", loop_scale=adjacency.loop_scale)

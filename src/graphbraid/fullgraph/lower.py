@@ -12,14 +12,15 @@ from dataclasses import replace
 import torch
 
 from graphbraid.fullgraph.facts import Facts
+from graphbraid.fullgraph.hoisting import hoisted, hoisted_bytes
 from graphbraid.fullgraph.program import (
     INPUT,
     Add,
     Aggregate,
+    Concat,
     Decision,
     Epilogue,
     Following,
-    Hoisted,
     Linear,
     Module,
     Normalise,
@@ -27,18 +28,26 @@ from graphbraid.fullgraph.program import (
     Own,
     Program,
 )
+from graphbraid.fullgraph.splitting import split_products
 
 Pass = Callable[[Program, Facts], Program]
 
 
+def split(program: Program, facts: Facts) -> Program:
+    """Multiply values that stand side by side each by their part of the weight: they need not be copied."""
+    ops = split_products(program)
+    if ops is None:
+        return _decided(program, "split", False, "no linear map reads values side by side")
+    removed = [op for op in program.ops if isinstance(op, Concat) and op not in ops]
+    nbytes = sum(16 * facts.rows[program.level(op.out)] * program.width(op.out) for op in removed)
+    what = "linear maps of values side by side are sums of linear maps"
+    return _decided(program, "split", True, what, saves=f"{_bytes(nbytes)} of copies an epoch", ops=ops)
+
+
 def choose_input_path(program: Program, facts: Facts) -> Program:
     """Multiply the features as dense, as sparse or as bits, whichever takes least time."""
-    width = sum(program.width(op.out) for op in program.consumers(INPUT) if isinstance(op, Linear))
-    readers = [
-        op
-        for reader in program.consumers(INPUT)
-        for op in (program.consumers(reader.out) if isinstance(reader, Own) else [reader])
-    ]
+    readers = _readers(program, INPUT)
+    width = sum(program.width(op.out) for op in readers if isinstance(op, Linear))
     if not width or not all(isinstance(op, Linear) and len(op.inputs) == 1 for op in readers):
         why = "the features are read by something else than a linear map"
         return _decided(program, "input path", False, f"dense: {why}", input_path="dense")
@@ -61,6 +70,14 @@ def choose_input_path(program: Program, facts: Facts) -> Program:
     )
 
 
+def _readers(program: Program, value: str) -> list[Op]:
+    """The operations that read a value, or own rows of it."""
+    found: list[Op] = []
+    for op in program.consumers(value):
+        found += _readers(program, op.out) if isinstance(op, Own) else [op]
+    return found
+
+
 def _input_seconds(program: Program, facts: Facts, width: int) -> dict[str, float]:
     """What the features' products with weights take in an epoch, along each path that there is."""
     rows = facts.rows[0]
@@ -69,7 +86,8 @@ def _input_seconds(program: Program, facts: Facts, width: int) -> dict[str, floa
         "sparse": 2 * facts.sparse_seconds(rows, width),
     }
     if not facts.is_sparse:  # then hoisting would make the features dense twice
-        seconds["dense"] -= _hoist_seconds(program, facts)
+        _, hoist = hoisted(program, facts, limit=facts.hoist_bytes)
+        seconds["dense"] -= hoist["every epoch"] - hoist["once"]
     if facts.is_binary:
         seconds["binary"] = 2 * facts.binary_seconds(rows, width)
     return seconds
@@ -79,103 +97,68 @@ def _own_after_linear(program: Program) -> tuple[Op, ...]:
     """Linear maps of the features' own rows become own rows of linear maps: compact rows are never dense."""
     ops: list[Op] = []
     for op in program.ops:
-        maker = program.producer(op.inputs[0])
-        if isinstance(op, Own) and op.inputs == (INPUT,):
+        chain = _own_rows_of_input(program, op.out if isinstance(op, Own) else op.inputs[0])
+        if chain and isinstance(op, Own):
             continue
-        if isinstance(op, Linear) and isinstance(maker, Own) and maker.inputs == (INPUT,):
-            ops.append(Linear(out=f"{op.out}_all", inputs=(INPUT,), weight=op.weight))
-            ops.append(Own(out=op.out, inputs=(f"{op.out}_all",)))
-        else:
+        if not chain or not isinstance(op, Linear):
             ops.append(op)
+            continue
+        value = f"{op.out}_all"
+        ops.append(replace(op, out=value, inputs=(INPUT,)))
+        for number in range(chain):
+            name = op.out if number == chain - 1 else f"{op.out}_all{number + 1}"
+            ops.append(Own(out=name, inputs=(value,)))
+            value = name
     return tuple(ops)
 
 
-def hoist(program: Program, facts: Facts) -> Program:
-    """Aggregate the features once instead of every epoch, where nothing that learns or draws comes before.
+def _own_rows_of_input(program: Program, value: str) -> int:
+    """How many levels further a value is the features' own rows; 0 where it is anything else."""
+    op, count = program.producer(value), 0
+    while isinstance(op, Own):
+        value, count = op.inputs[0], count + 1
+        op = program.producer(value)
+    return count if value == INPUT else 0
 
-    ``A (x Wᵀ)`` becomes ``(A x) Wᵀ`` with ``A x`` computed when the engine is made: no aggregation is left in
-    the first layer, forward or backward.
-    """
-    found = _first_aggregation(program)
-    if found is None:
-        return _decided(
-            program, "hoist", False, "the features are not aggregated before something that learns"
-        )
-    aggregate, linear = found
+
+def hoist(program: Program, facts: Facts) -> Program:
+    """Aggregate the features once instead of every epoch, where nothing that learns or draws comes before."""
+    best, _ = hoisted(program, facts, limit=float("inf"))
+    if best is program:
+        what = "the features are not aggregated before something that learns"
+        return _decided(program, "hoist", False, what)
     if program.input_path != "dense":
         what = f"the features stay {program.input_path}, which aggregated they would not"
         return _decided(program, "hoist", False, what)
-    seconds, tried = facts.weighed(lambda by: _hoist_choices(program, by))
-    nbytes, saves = _hoisted_bytes(facts), seconds["every epoch"] - seconds["once"]
+    seconds, tried = facts.weighed(lambda by: hoisted(program, by, limit=float("inf"))[1])
+    saves = seconds["every epoch"] - seconds["once"]
     if saves <= 0:
         return _decided(program, "hoist", False, f"it would not save time{tried}")
-    if nbytes > facts.hoist_bytes:
-        what = (
-            f"aggregated features would take {_bytes(nbytes)} of the {_bytes(facts.hoist_bytes)} allowed, "
-            f"and save {_seconds(saves)} an epoch; hoist_bytes allows more"
-        )
-        return _decided(program, "hoist", False, what)
-    once = f"{aggregate.out}_once" if linear is not None else aggregate.out
-    ops: list[Op] = []
-    for op in program.ops:
-        if op is aggregate:
-            ops.append(Hoisted(out=once, inputs=(INPUT,), adjacency=aggregate.adjacency))
-            if linear is not None:
-                ops.append(replace(linear, out=aggregate.out, inputs=(once, *aggregate.inputs[1:])))
-        elif op is not linear:
-            ops.append(op)
-    what = f"features aggregated once, {_bytes(nbytes)}{tried}"
-    return _decided(program, "hoist", True, what, saves=f"{_seconds(saves)} an epoch", ops=tuple(ops))
-
-
-def _hoisted_bytes(facts: Facts) -> int:
-    return 4 * facts.rows[1] * facts.in_channels
-
-
-def _hoist_seconds(program: Program, facts: Facts) -> float:
-    """What hoisting saves in an epoch; 0 where it cannot be done or takes too much memory."""
-    if _first_aggregation(program) is None or _hoisted_bytes(facts) > facts.hoist_bytes:
-        return 0.0
-    seconds = _hoist_choices(program, facts)
-    return seconds["every epoch"] - seconds["once"]
-
-
-def _hoist_choices(program: Program, facts: Facts) -> dict[str, float]:
-    """Seconds of an epoch with the features aggregated in every one, and once before."""
-    found = _first_aggregation(program)
-    assert found is not None
-    _, linear = found
-    width = program.width(linear.out) if linear is not None else facts.in_channels
-    runs = 2 * facts.aggregate_seconds(0, min(width, facts.in_channels))
-    if linear is None:
-        return {"every epoch": runs, "once": 0.0}
-    product = 2 * facts.multiply_seconds(facts.rows[0], facts.in_channels, width)
-    hoisted = 2 * facts.multiply_seconds(facts.rows[1], facts.in_channels, width)
-    return {"every epoch": runs + product, "once": hoisted}
-
-
-def _first_aggregation(program: Program) -> tuple[Aggregate, Linear | None] | None:
-    """An aggregation of the features, or of a linear map of them that has no other reader."""
-    for op in program.ops:
-        if not isinstance(op, Aggregate):
-            continue
-        source = op.inputs[0]
-        if source == INPUT and len(op.inputs) == 1:
-            return op, None
-        maker = program.producer(source)
-        alone = len(program.consumers(source)) == 1
-        if isinstance(maker, Linear) and maker.inputs == (INPUT,) and alone:
-            return op, maker
-    return None
+    allowed, some = hoisted(program, facts, limit=facts.hoist_bytes)
+    more = (
+        f"aggregated features would take {_bytes(hoisted_bytes(best, facts))} of the "
+        f"{_bytes(facts.hoist_bytes)} allowed, and save {_seconds(saves)} an epoch; hoist_bytes allows more"
+    )
+    if allowed is program:
+        return _decided(program, "hoist", False, more)
+    what = f"features aggregated once, {_bytes(hoisted_bytes(allowed, facts))}{tried}"
+    if allowed.ops != best.ops:
+        what, saves = f"{what}; all {more}", some["every epoch"] - some["once"]
+    return _decided(program, "hoist", True, what, saves=f"{_seconds(saves)} an epoch", ops=allowed.ops)
 
 
 def order(program: Program, facts: Facts) -> Program:
     """Transform before aggregating where that narrows the rows, after it where it does not."""
-    moved = []
-    for aggregate in [op for op in program.ops if isinstance(op, Aggregate)]:
-        program, note = _order_one(program, aggregate, facts)
-        if note:
-            moved.append(note)
+    moved: list[str] = []
+    for _ in range(program.num_levels):  # of several aggregations in a row each may follow the one before
+        before = len(moved)
+        for aggregate in [op for op in program.ops if isinstance(op, Aggregate)]:
+            if program.producer(aggregate.out) is not aggregate:
+                continue
+            program, note = _order_one(program, aggregate, facts)
+            moved += [note] if note else []
+        if len(moved) == before:
+            break
     what = "; ".join(moved) if moved else "every aggregation runs at its narrower side already"
     return _decided(program, "order", bool(moved), what)
 
@@ -255,13 +238,8 @@ def _merge_epilogues(program: Program) -> tuple[Op, ...] | None:
             continue
         if len(program.consumers(before.out)) > 1 or _stage(op) <= _stage(before, last=True):
             continue
-        both = Epilogue(
-            out=op.out,
-            inputs=before.inputs,
-            bias=before.bias,
-            act=before.act if op.act == "none" else op.act,
-            p=max(before.p, op.p),
-        )
+        act = before.act if op.act == "none" else op.act
+        both = replace(before, out=op.out, act=act, p=max(before.p, op.p))
         return _replaced(program, {op.out: both}, without=before.out).ops
     return None
 
@@ -332,6 +310,7 @@ def couples_rows(program: Program) -> bool:
 
 
 PASSES: dict[str, Pass] = {
+    "split": split,
     "input_path": choose_input_path,
     "hoist": hoist,
     "order": order,

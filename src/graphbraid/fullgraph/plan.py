@@ -20,6 +20,7 @@ from graphbraid.fullgraph.levels import Step, aggregation, nodes_of, num_rows_of
 from graphbraid.fullgraph.placement import Placement
 from graphbraid.fullgraph.program import (
     INPUT,
+    Adjacency,
     Aggregate,
     Attention,
     Linear,
@@ -27,8 +28,10 @@ from graphbraid.fullgraph.program import (
     Op,
     Own,
     Program,
+    RowFunction,
     UnitRows,
 )
+from graphbraid.fullgraph.row_functions import FUNCTIONS
 from graphbraid.fullgraph.rows import Constant, Read, Rows, add, copy, zero
 from graphbraid.fullgraph.seeds import Seeds
 from graphbraid.graph import Graph
@@ -76,7 +79,7 @@ class Plan:
         self.constants: dict[str, Constant] = {}
         self.grads: dict[str, Rows] = {}
         """The gradient of each value, by its name."""
-        self._aggregations: dict[int, kernels.Map] = {}
+        self._aggregations: dict[tuple[Adjacency, int, bool], kernels.Map] = {}
         # Of each operation, by its value's name: what its forward leaves for its backward.
         self.torch_ops: dict[str, TorchOp] = {}
         self.attentions: dict[str, PlannedAttention] = {}
@@ -111,7 +114,7 @@ class Plan:
         """Rows to turn ``op``'s weight in; none where no kernel needs that: only sparse features' do."""
         if self.features.path != "sparse":
             return ()
-        out_channels, in_channels = op.weight.shape
+        out_channels, in_channels = op.shape
         return (self.scratch(f"{op.out}: weight by column", in_channels, out_channels),)
 
     def do(self, name: str, run: Callable[[], object], *touches: Rows) -> None:
@@ -141,6 +144,7 @@ class Plan:
         alone = value in self.values and len(self.program.consumers(value)) == 1
         maker = self.program.producer(value)
         is_read = isinstance(maker, Own | UnitRows) or (isinstance(maker, Attention) and not maker.averages)
+        is_read |= isinstance(maker, RowFunction) and FUNCTIONS[maker.kind].reads_result
         return alone and not is_read and not self.program.ends_in_epilogue(value)
 
     def rounded(self, op: Aggregate, x: Read) -> Read:
@@ -154,11 +158,12 @@ class Plan:
 
     def aggregation(self, op: Aggregate) -> kernels.Map:
         """The kernels of an aggregation, the same for both passes."""
-        key, source = id(op), op.inputs[0]
+        source = op.inputs[0]
+        step = self.host_steps[self.program.level(source)]
+        backward = self.training and self.program.learns(source)
+        key = (op.adjacency, id(step), backward)
         if key not in self._aggregations:
-            step = self.host_steps[self.program.level(source)]
             how = step.bind(aggregation(op.adjacency, self.graph.csc))
-            backward = self.training and self.program.learns(source)
             self._aggregations[key] = (
                 kernels.BothWays(how)
                 if self.placement is None

@@ -45,6 +45,10 @@ class Constant:
         """Bytes it adds to what is loaded."""
         return 4 * self.shape[0] * self.shape[1] if self.is_copy else 0
 
+    def first(self, count: int) -> Constant:
+        """Its first rows, in place."""
+        return Constant((count, self.shape[1]), lambda: self.tensor[:count], is_copy=False)
+
 
 @dataclass(frozen=True, slots=True)
 class Read:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from graphbraid.fullgraph.facts import Facts
@@ -133,13 +134,13 @@ class Ledger:
     # ---- linear maps
 
     def _linear(self, op: Linear) -> Work:
-        streams = sum(self._size(value) for value in op.inputs) + self._size(op.out) + 4.0 * op.weight.numel()
+        streams = sum(self._size(value) for value in op.inputs) + self._size(op.out) + 4.0 * prod(op.shape)
         return self._product(op, streams, 1)
 
     def _linear_backward(self, op: Linear) -> Work:
         source = op.inputs[0]
         learns = self._program.learns(source)
-        streams = self._size(op.out) + self._through(op) + 4.0 * op.weight.numel() * (learns + 1)
+        streams = self._size(op.out) + self._through(op) + 4.0 * prod(op.shape) * (learns + 1)
         if op.weight.requires_grad:
             streams += self._size(source)
         if learns:
@@ -148,7 +149,7 @@ class Ledger:
 
     def _product(self, op: Linear, streams: float, times: int) -> Work:
         """``times`` products of the rows with a weight's size, beside so many bytes of matrices."""
-        width, depth = op.weight.shape
+        width, depth = op.shape
         rows, facts = self._rows(self._program.level(op.inputs[0])), self._facts
         path = self._program.input_path if op.inputs[0] == INPUT else "dense"
         if path == "binary":

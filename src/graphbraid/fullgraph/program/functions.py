@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +9,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from graphbraid.fullgraph.program.exact import flag, number, one_of, probability
+from graphbraid.fullgraph.program.exact import flag, probability
 from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.fullgraph.program.writer import Writer
-from graphbraid.ops.epilogue import LEAKY_SLOPE
 
 NEEDED = object()
 """Stands for the default of a parameter that has none."""
@@ -85,48 +83,19 @@ def _function_act(name: str) -> Callable[[FunctionCall], str]:
     return lambda call: call.writer.epilogue(call.rows("input"), act=name)
 
 
-def _function_elu(call: FunctionCall) -> str:
-    call.constant("alpha", lambda alpha: number(alpha) and alpha == 1)
-    return call.writer.epilogue(call.rows("input"), act="elu")
-
-
-def _function_leaky_relu(call: FunctionCall) -> str:
-    call.constant("negative_slope", one_of(LEAKY_SLOPE))
-    return call.writer.epilogue(call.rows("input"), act="leaky_relu")
-
-
 def _function_dropout(call: FunctionCall) -> str:
     p, training = call.constant("p", probability), call.constant("training", flag)
     return call.writer.epilogue(call.rows("input"), p=float(p) if training else 0.0)
 
 
-def _function_add(call: FunctionCall) -> str:
-    call.constant("alpha", lambda alpha: number(alpha) and alpha == 1)
-    return call.writer.sum(call.rows("input"), call.rows("other"))
-
-
-_RELU = Function(_function_act("relu"), {"input": NEEDED})
 _RELU_ = Function(_function_act("relu"), {"input": NEEDED}, in_place=True)
 _INPLACE = {"inplace": False}
-_ADD = {"input": NEEDED, "other": NEEDED, "alpha": 1}
 FUNCTIONS: dict[Any, Function] = {
-    F.relu: Function(_RELU.read, {"input": NEEDED} | _INPLACE),
-    torch.relu: _RELU,
     torch.relu_: _RELU_,
-    F.elu: Function(_function_elu, {"input": NEEDED, "alpha": 1.0} | _INPLACE),
-    F.leaky_relu: Function(_function_leaky_relu, {"input": NEEDED, "negative_slope": LEAKY_SLOPE} | _INPLACE),
     F.dropout: Function(_function_dropout, {"input": NEEDED, "p": 0.5, "training": True} | _INPLACE),
-    operator.add: Function(_function_add, _ADD, by_name=("alpha",)),
-    operator.iadd: Function(_function_add, _ADD, by_name=("alpha",), in_place=True),
-    torch.add: Function(_function_add, _ADD, by_name=("alpha",)),
 }
 """The reader of each function."""
-METHODS: dict[str, Function] = {
-    "relu": _RELU,
-    "relu_": _RELU_,
-    "add": Function(_function_add, _ADD, by_name=("alpha",)),
-    "add_": Function(_function_add, _ADD, by_name=("alpha",), in_place=True),
-}
+METHODS: dict[str, Function] = {"relu_": _RELU_}
 """The reader of each method of a tensor; its first argument is the tensor."""
 
 

@@ -17,12 +17,16 @@ from graphbraid.fullgraph.program.operations import (
     Add,
     Aggregate,
     Attention,
+    Combine,
+    Concat,
     Epilogue,
     Following,
+    Largest,
     Linear,
     Module,
     Normalise,
     Op,
+    Prelu,
 )
 
 
@@ -75,7 +79,7 @@ class Program:
     def level(self, value: str) -> int:
         """The level whose nodes a value has a row for."""
         op = self.producer(value)
-        return 0 if op is None else self.level(op.inputs[0]) + op.moves
+        return 0 if op is None else self.level(op.inputs[0]) + op.num_steps()
 
     def ends_in_epilogue(self, value: str) -> bool:
         """Whether an epilogue makes a value, alone or after another operation: its backward reads it."""
@@ -93,7 +97,9 @@ class Program:
         if op is None:
             return self.in_channels
         if isinstance(op, Linear):
-            return int(op.weight.shape[0])
+            return op.shape[0]
+        if isinstance(op, Concat):
+            return sum(self.width(i) for i in op.inputs)
         if isinstance(op, Attention):
             return op.heads * op.channels if op.concat else op.channels
         if isinstance(op, Module) and op.width_out is not None:
@@ -141,22 +147,26 @@ def check(program: Program) -> None:
             raise ValueError(f"{op.out} is made twice")
         made.add(op.out)
     for op in program.ops:
-        if isinstance(op, Linear) and op.weight.shape[1] != program.width(op.inputs[0]):
+        _check_widths(program, op)
+
+
+def _check_widths(program: Program, op: Op) -> None:
+    width = program.width(op.inputs[0])
+    if isinstance(op, Linear) and op.shape[1] != width:
+        raise ValueError(f"{op.out} multiplies {width} columns by a weight of {op.shape[1]}")
+    if isinstance(op, Normalise) and op.channels != width:
+        raise ValueError(f"{op.out} normalises {width} columns with a module for {op.channels}")
+    if isinstance(op, Prelu) and op.slope.numel() not in (1, width):
+        raise ValueError(f"{op.out} has {op.slope.numel()} slopes for {width} columns")
+    if not isinstance(op, Add | Aggregate | Linear | Combine | Largest | Concat):
+        return
+    level = program.level(op.out)
+    for other in op.inputs[1:]:
+        is_as_wide = isinstance(op, Concat) or program.width(other) == program.width(op.out)
+        if program.level(other) != level or not is_as_wide:
             raise ValueError(
-                f"{op.out} multiplies {program.width(op.inputs[0])} columns by a weight of "
-                f"{op.weight.shape[1]}"
+                f"{op.out} adds {other}, whose level or width is not that of {op.inputs[0]}'s result"
             )
-        if isinstance(op, Normalise) and op.channels != program.width(op.inputs[0]):
-            raise ValueError(
-                f"{op.out} normalises {program.width(op.inputs[0])} columns with a module for {op.channels}"
-            )
-        if isinstance(op, Add | Aggregate | Linear) and len(op.inputs) == 2:
-            first, second = op.inputs
-            expected = (program.level(op.out), program.width(op.out))
-            if (program.level(second), program.width(second)) != expected:
-                raise ValueError(
-                    f"{op.out} adds {second}, whose level or width is not that of {first}'s result"
-                )
 
 
 __all__ = ["Decision", "Program", "check"]

@@ -2,9 +2,10 @@
 
 from graphbraid.fullgraph.program.attention import ATTENTION
 from graphbraid.fullgraph.program.convolutions import CONVOLUTIONS
+from graphbraid.fullgraph.program.propagation import PROPAGATION
 from graphbraid.fullgraph.program.reading import Registry
 
-LAYERS: Registry = CONVOLUTIONS | ATTENTION
+LAYERS: Registry = CONVOLUTIONS | ATTENTION | PROPAGATION
 """Each file of layers has its own; a layer is added there."""
 
 __all__ = ["LAYERS"]

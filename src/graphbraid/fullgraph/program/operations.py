@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 INPUT = "x"
 """Name of the value that holds the node features."""
@@ -23,15 +23,65 @@ class Adjacency:
     """Which linear map of rows an aggregation is; the graph's edges and weights make it a matrix."""
 
     kind: str
-    """``sum``, ``mean``, or ``gcn``: symmetrically normalised by degrees, with self-loops."""
+    """``sum``, ``mean``, ``gcn``: symmetrically normalised by degrees; or ``laplacian``, ``laplacian sym`` or
+    ``laplacian rw``: scaled to eigenvalues between -1 and 1, as Chebyshev polynomials need it."""
     loop_scale: float = 0.0
     """Factor of a node's own row: ``1 + eps`` in GIN; 1, or 2 where ``improved``, in GCN; 0: none."""
     weighted: bool = False
     """Whether the graph's edge weights count."""
+    scale: float = 1.0
+    """Factor of the whole map."""
 
     def __str__(self) -> str:
         loops = f" + {self.loop_scale:g} I" if self.loop_scale else ""
-        return f"{self.kind}{' weighted' if self.weighted else ''}{loops}"
+        name = f"{self.kind}{' weighted' if self.weighted else ''}{loops}"
+        return name if self.scale == 1 else f"{self.scale:g} ({name})"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class View:
+    """Which matrix a parameter stands for in a linear map: ``identity I + scale P``, with P a part of it."""
+
+    at: tuple[int, ...] = ()
+    """Indices of its first dimensions, which leave a matrix."""
+    turned: bool = False
+    """Whether the parameter holds ``(in_channels, out_channels)``."""
+    columns: tuple[int, int] | None = None
+    """The input channels that are taken, of a map of several values side by side; None: all."""
+    scale: float = 1.0
+    identity: float = 0.0
+
+    def matrix(self, parameter: Tensor) -> Tensor:
+        """``(out_channels, in_channels)``, without history; in the parameter's own memory where it can be."""
+        part = self._part(parameter.detach())
+        if self.scale != 1:
+            part = part * self.scale
+        if self.identity:
+            part = part + self.identity * torch.eye(len(part), dtype=part.dtype, device=part.device)
+        return part.contiguous()
+
+    def gradient(self, grad: Tensor, parameter: Tensor) -> Tensor:
+        """The parameter's gradient from that of :meth:`matrix`."""
+        whole = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
+        self._part(whole).copy_(grad).mul_(self.scale)
+        return whole
+
+    def shape(self, parameter: Tensor) -> tuple[int, int]:
+        """Of :meth:`matrix`."""
+        rows, columns = parameter.shape[-2:]
+        if self.turned:
+            rows, columns = columns, rows
+        first, last = self.columns or (0, columns)
+        return int(rows), int(last - first)
+
+    def _part(self, parameter: Tensor) -> Tensor:
+        part = parameter[self.at] if self.at else parameter
+        part = part.t() if self.turned else part
+        return part if self.columns is None else part[:, slice(*self.columns)]
+
+
+WHOLE = View()
+"""A parameter as it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +102,10 @@ class Op:
         """What to print after the inputs."""
         return ""
 
+    def num_steps(self) -> int:
+        """How many levels the result is further than the first input."""
+        return int(self.moves)
+
     def renamed(self, names: dict[str, str]) -> Op:
         """The same operation with values renamed."""
         return replace(
@@ -67,6 +121,8 @@ class Epilogue(Op):
     """
 
     bias: nn.Parameter | None = None
+    bias_at: tuple[int, ...] = ()
+    """Indices of the bias's first dimensions, where only a part of it is added."""
     act: str = "none"
     """As in :func:`graphbraid.ops.bias_act_dropout`."""
     p: float = 0.0
@@ -76,6 +132,14 @@ class Epilogue(Op):
     def parameters(self) -> tuple[nn.Parameter, ...]:
         """What it learns."""
         return () if self.bias is None else (self.bias,)
+
+    def bias_of(self, whole: Tensor) -> Tensor:
+        """``(width,)``: the part of the bias, or of its gradient, that is added; shares its memory."""
+        return (whole[self.bias_at] if self.bias_at else whole).view(-1)
+
+    def bias_row(self) -> Tensor | None:
+        """``(width,)`` what is added, without history."""
+        return None if self.bias is None else self.bias_of(self.bias.detach())
 
     def details(self) -> str:
         """What to print after the inputs."""
@@ -124,10 +188,20 @@ class Maximum(Op):
 
 @dataclass(frozen=True, kw_only=True)
 class Linear(Following):
-    """``out = x weightᵀ``, plus the second input where one is given."""
+    """``out = x matrixᵀ``, plus the second input where one is given; the matrix is a view of the weight."""
 
     weight: nn.Parameter
+    view: View = WHOLE
     symbol = "linear"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """``(out_channels, in_channels)``."""
+        return self.view.shape(self.weight)
+
+    def matrix(self) -> Tensor:
+        """``(out_channels, in_channels)``, without history."""
+        return self.weight.detach() if self.view == WHOLE else self.view.matrix(self.weight)
 
     def parameters(self) -> tuple[nn.Parameter, ...]:
         """What it learns."""
@@ -135,7 +209,8 @@ class Linear(Following):
 
     def details(self) -> str:
         """What to print after the inputs."""
-        return f"{self.weight.shape[1]} -> {self.weight.shape[0]}{super().details()}"
+        out_channels, in_channels = self.shape
+        return f"{in_channels} -> {out_channels}{super().details()}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +226,60 @@ class Add(Op):
     """``out = a + b`` of one level and width."""
 
     symbol = "add"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Combine(Op):
+    """``out = factors[0] a + factors[1] b + ...`` of values of one level and width, each of them once."""
+
+    factors: tuple[float, ...]
+    symbol = "combine"
+
+    def details(self) -> str:
+        """What to print after the inputs."""
+        return "times " + ", ".join(f"{factor:g}" for factor in self.factors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Concat(Op):
+    """The values' columns side by side."""
+
+    symbol = "side by side"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Largest(Op):
+    """``out = max(a, b, ...)`` element by element; the first of equals has the gradient."""
+
+    symbol = "largest"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowFunction(Op):
+    """A function of each row that learns nothing, by PyTorch's kernels: see :mod:`.row_functions`."""
+
+    kind: str
+    """A name of :data:`graphbraid.fullgraph.row_functions.FUNCTIONS`."""
+    arguments: tuple[float | str, ...] = ()
+    """What the function takes beside the rows."""
+    symbol = "function"
+
+    def details(self) -> str:
+        """What to print after the inputs."""
+        return " ".join((self.kind, *map(str, self.arguments)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prelu(Op):
+    """``out = x`` above 0, else ``slope x`` with a learned slope for all columns or for each."""
+
+    slope: nn.Parameter
+    """``(1,)`` or ``(width,)``."""
+    symbol = "prelu"
+
+    def parameters(self) -> tuple[nn.Parameter, ...]:
+        """What it learns."""
+        return (self.slope,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,10 +396,18 @@ class Module(Op):
 class Hoisted(Op):
     """A value that no parameter reaches, computed once when the engine is made."""
 
-    adjacency: Adjacency
+    of: tuple[Op, ...]
+    """Aggregations, own rows and combinations that make it of the features, in the order they run."""
     symbol = "constant"
-    moves = True
+
+    def num_steps(self) -> int:
+        """How many levels the result is further than the features."""
+        levels = {INPUT: 0}
+        for op in self.of:
+            levels[op.out] = levels[op.inputs[0]] + op.num_steps()
+        return levels[self.of[-1].out]
 
     def details(self) -> str:
         """What to print after the inputs."""
-        return f"aggregate {self.adjacency}, computed once"
+        steps = [op for op in self.of if not isinstance(op, Own)]
+        return "; ".join(f"{op.symbol} {op.details()}".strip() for op in steps) + ", computed once"

@@ -65,7 +65,6 @@ def _reached(ops: list[Op], out: str) -> tuple[Op, ...]:
 # ---- graphbraid's models
 
 _OWN_MODELS = (GCN, GraphSAGE, GIN, GAT, GATv2, MLP)
-_GELU = nn.GELU()
 _GRAPH_MODEL = Known(
     {
         "in_channels": count,
@@ -106,7 +105,7 @@ def _own_layer(writer: Writer, name: str, conv: nn.Module, x: str) -> str:
 
 def _activation(writer: Writer, act: str, x: str) -> str:
     if act == "gelu":
-        return writer.add(Module, x, module=_GELU, width_out=None, couples_rows=False)
+        return writer.function(x, "gelu", "none")
     return writer.epilogue(x, act=act)
 
 

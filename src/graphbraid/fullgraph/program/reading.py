@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from graphbraid.fullgraph.program.exact import Known, check, is_from
+from graphbraid.fullgraph.program.functions import Rows
 from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.fullgraph.program.writer import Writer
 from graphbraid.graph import Graph
@@ -36,7 +37,8 @@ class LayerCall:
         layer: the module, checked by its reader's :class:`Known`.
         x: the value of the rows that it is given.
         edges: of a graph layer.
-        given: its other arguments, by name, that are not None.
+        given: its other arguments, by name, that are not None; a matrix of node rows is a :class:`Rows`.
+        several: the values, where its first argument is a list of matrices.
     """
 
     writer: Writer
@@ -45,6 +47,18 @@ class LayerCall:
     x: str
     edges: Edges = field(default_factory=Edges)
     given: Mapping[str, Any] = field(default_factory=dict)
+    several: tuple[str, ...] = ()
+
+    def rows(self, key: str) -> str:
+        """The value of another argument that is a matrix of node rows.
+
+        Raises:
+            NotLoweredError: it is something else.
+        """
+        given = self.given.get(key)
+        if isinstance(given, Rows):
+            return given.value
+        raise self.refuse(f"with a {key!r} that is no matrix of node rows has no lowered form")
 
     def refuse(self, reason: str, needed: str = "") -> NotLoweredError:
         """The error to raise where this call has no lowered form; ``reason`` follows the class's name."""
@@ -58,8 +72,9 @@ class Reader:
     Attributes:
         read: appends the operations; returns the value of the result.
         known: what an instance may hold.
-        takes: names of ``forward``'s parameters in order; the first is the rows, of a graph layer the second
-            its edges. Others must be None, or are given to ``read`` if ``gives`` names them.
+        takes: names of ``forward``'s parameters in order; the first is the rows; of a graph layer
+            ``edge_index`` or ``csc`` is its edges. Others must be None, or are given to ``read`` if ``gives``
+            names them.
         gives: parameters that ``read`` handles itself.
     """
 

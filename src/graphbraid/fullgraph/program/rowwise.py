@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from graphbraid.fullgraph.program.activations import ACTIVATION_MODULES
 from graphbraid.fullgraph.program.exact import (
     Allowed,
     Known,
@@ -28,7 +29,6 @@ from graphbraid.fullgraph.program.reading import (
     reader_of,
 )
 from graphbraid.fullgraph.program.writer import Writer
-from graphbraid.ops.epilogue import LEAKY_SLOPE
 
 
 def rowwise(writer: Writer, name: str, module: nn.Module, x: str) -> str:
@@ -92,10 +92,6 @@ def _dropout(call: LayerCall) -> str:
     return call.writer.epilogue(call.x, p=float(call.layer.p) if call.layer.training else 0.0)
 
 
-def _by_torch(call: LayerCall) -> str:
-    return call.writer.add(Module, call.x, module=call.layer, width_out=None, couples_rows=False)
-
-
 def _batch_norm(call: LayerCall) -> str:
     norm = call.layer
     return call.writer.add(Normalise, call.x, kind="batch", module=norm, channels=norm.num_features)
@@ -123,6 +119,38 @@ def _pyg_layer_norm(call: LayerCall) -> str:
     return call.writer.add(Module, call.x, module=norm, width_out=norm.in_channels, couples_rows=True)
 
 
+def _mlp(call: LayerCall) -> str:
+    mlp, x = call.layer, call.x
+    lins, norms = _named(call, "lins"), _named(call, "norms")
+    for (name, lin), (norm_name, norm), p in zip(lins, norms, mlp.dropout, strict=False):
+        parts = [(f"{call.name}.act", mlp.act)] * (mlp.act is not None)
+        parts.insert(len(parts) if mlp.act_first else 0, (norm_name, norm))
+        for part_name, part in ((name, lin), *parts):
+            x = rowwise(call.writer, part_name, part, x)
+        x = call.writer.epilogue(x, p=float(p) if mlp.training else 0.0)
+    if not mlp.plain_last:
+        return x
+    return call.writer.epilogue(
+        rowwise(call.writer, *lins[-1], x), p=float(mlp.dropout[-1]) if mlp.training else 0.0
+    )
+
+
+def _named(call: LayerCall, key: str) -> list[tuple[str, nn.Module]]:
+    """The modules of a list that a module holds, with their names."""
+    modules = call.layer._modules[key]
+    if type(modules) is not nn.ModuleList:
+        raise no_reader(f"{call.name}.{key}", modules)
+    check(f"{call.name}.{key}", modules, Known(children=None))
+    return [(f"{call.name}.{key}.{name}", module) for name, module in modules.named_children()]
+
+
+def _jump(call: LayerCall) -> str:
+    if not call.several:
+        raise call.refuse("takes a list of matrices")
+    values = call.several
+    return call.writer.beside(*values) if call.layer.mode == "cat" else call.writer.largest(*values)
+
+
 def _momentum(value: Any) -> bool:
     return value is None or number(value)
 
@@ -148,18 +176,6 @@ ROWWISE: Registry = {
     ),
     (f"{_TORCH}.linear", "Identity"): Reader(_same, Known(), ("input",)),
     (f"{_TORCH}.activation", "ReLU"): Reader(_act("relu"), Known({"inplace": flag}), ("input",)),
-    (f"{_TORCH}.activation", "ELU"): Reader(
-        _act("elu"), Known({"alpha": lambda a: number(a) and a == 1, "inplace": flag}), ("input",)
-    ),
-    (f"{_TORCH}.activation", "LeakyReLU"): Reader(
-        _act("leaky_relu"), Known({"negative_slope": one_of(LEAKY_SLOPE), "inplace": flag}), ("input",)
-    ),
-    (f"{_TORCH}.activation", "GELU"): Reader(
-        _by_torch, Known({"approximate": one_of("none", "tanh")}), ("input",)
-    ),
-    (f"{_TORCH}.activation", "SiLU"): Reader(_by_torch, Known({"inplace": one_of(False)}), ("input",)),
-    (f"{_TORCH}.activation", "Tanh"): Reader(_by_torch, Known(), ("input",)),
-    (f"{_TORCH}.activation", "Sigmoid"): Reader(_by_torch, Known(), ("input",)),
     (f"{_TORCH}.dropout", "Dropout"): Reader(
         _dropout, Known({"p": probability, "inplace": flag}), ("input",)
     ),
@@ -200,7 +216,30 @@ ROWWISE: Registry = {
         ),
         ("x", "batch", "batch_size"),
     ),
-}
+    (f"{_PYG}.models.mlp", "MLP"): Reader(
+        _mlp,
+        Known(
+            {
+                "channel_list": anything,
+                "act": one_of(None),
+                "act_first": flag,
+                "plain_last": flag,
+                "dropout": lambda ps: type(ps) is list and all(map(probability, ps)),
+                "supports_norm_batch": flag,
+            },
+            children=("act", "lins", "norms"),
+        ),
+        ("x", "batch", "batch_size", "return_emb"),
+    ),
+    (f"{_PYG}.models.jumping_knowledge", "JumpingKnowledge"): Reader(
+        _jump,
+        Known(
+            {"mode": one_of("cat", "max")}
+            | dict.fromkeys(("lstm", "att", "channels", "num_layers"), one_of(None))
+        ),
+        ("xs",),
+    ),
+} | ACTIVATION_MODULES
 """The reader of each class."""
 
 

@@ -23,6 +23,8 @@ from graphbraid.fullgraph.calling import (
     Given,
     X,
 )
+from graphbraid.fullgraph.program.activations import ACTIVATION_FUNCTIONS, ACTIVATION_METHODS
+from graphbraid.fullgraph.program.arithmetic import ARITHMETIC, ARITHMETIC_METHODS
 from graphbraid.fullgraph.program.functions import FUNCTIONS, METHODS, NEEDED, Function, FunctionCall, Rows
 from graphbraid.fullgraph.program.layers import LAYERS
 from graphbraid.fullgraph.program.operations import INPUT
@@ -39,6 +41,8 @@ from graphbraid.fullgraph.program.rowwise import ROWWISE
 from graphbraid.fullgraph.program.untouched import untouched
 from graphbraid.fullgraph.program.writer import Writer
 
+_FUNCTIONS = FUNCTIONS | ARITHMETIC | ACTIVATION_FUNCTIONS
+_METHODS = METHODS | ARITHMETIC_METHODS | ACTIVATION_METHODS
 _TRACING = threading.Lock()
 """A trace patches torch.nn.Module while it runs."""
 
@@ -201,18 +205,20 @@ class _TraceReader:
         reader = checked_reader(LAYERS if is_layer else ROWWISE, name, module)
         bound = dict(_bound(name, reader.takes, node.args, node.kwargs))
         rows = bound.pop(reader.takes[0], None)
-        x = self._value(name, rows)
+        several = tuple(self._value(name, row) for row in rows) if isinstance(rows, list | tuple) else ()
+        x = several[0] if several else self._value(name, rows)
         edges = self._edges_of(name, reader, bound) if is_layer else Edges()
-        given = {key: value for key, value in bound.items() if value is not None}
+        given = {key: self._seen(value) for key, value in bound.items() if value is not None}
         if unread := [key for key in given if key not in reader.gives]:
             raise NotLoweredError(name, f"it takes {unread[0]!r} too", f"a call without {unread[0]}")
-        out = reader.read(LayerCall(self._writer, name, module, x, edges, given))
+        out = reader.read(LayerCall(self._writer, name, module, x, edges, given, several))
         if getattr(module, "inplace", False):
             self._overwrite(name, rows, out)
         return out
 
     def _edges_of(self, name: str, reader: Reader, bound: dict[str, Any]) -> Edges:
-        if bound.pop(reader.takes[1], None) is not self._edges:
+        key = next(key for key in reader.takes if key in ("edge_index", "csc"))
+        if bound.pop(key, None) is not self._edges:
             raise NotLoweredError(name, "it takes other edges than the model's own edge_index")
         weights = bound.pop("edge_weight", None)
         if weights is not None and weights is not self._weights:
@@ -232,7 +238,7 @@ class _TraceReader:
     def _call(self, node: fx.Node) -> str:
         target = node.target
         name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
-        function = METHODS.get(name) if node.op == "call_method" else FUNCTIONS.get(target)
+        function = _METHODS.get(name) if node.op == "call_method" else _FUNCTIONS.get(target)
         if function is None:
             raise NotLoweredError(
                 name, "no operation stands for this call", "a call of docs/lowered_models.md"

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
-from graphbraid.fullgraph.program.operations import Add, Epilogue, Linear, Op, Own
+from graphbraid.fullgraph.program.operations import (
+    Add,
+    Combine,
+    Concat,
+    Epilogue,
+    Largest,
+    Linear,
+    Op,
+    Own,
+    RowFunction,
+)
+from graphbraid.ops.epilogue import LEAKY_SLOPE
+
+_FUSED: dict[tuple[str, tuple[float | str, ...]], str] = {
+    ("elu", (1.0, 1.0, 1.0)): "elu",
+    ("leaky_relu", (LEAKY_SLOPE,)): "leaky_relu",
+}
+"""Functions that an epilogue can apply, by its name for them."""
 
 
 class Writer:
@@ -13,35 +31,74 @@ class Writer:
     def __init__(self) -> None:
         self.ops: list[Op] = []
         self._levels: dict[str, int] = {}
+        self._made: dict[Hashable, str] = {}
 
     def add(self, make: type[Op], *inputs: str, **fields: Any) -> str:
-        """Append an operation; returns its value's name."""
+        """Append an operation; returns its value's name. What was combined already is not combined again."""
+        key = (make, inputs, *fields.items()) if make in (Own, Combine) else None
+        if key in self._made:
+            return self._made[key]
         out = f"v{len(self.ops)}"
         self.ops.append(make(out=out, inputs=inputs, **fields))
-        self._levels[out] = self.level(inputs[0]) + make.moves
+        if key is not None:
+            self._made[key] = out
+        self._levels[out] = self.level(inputs[0]) + self.ops[-1].num_steps()
         return out
 
     def level(self, value: str) -> int:
         """How many aggregations lie behind a value."""
         return self._levels.get(value, 0)
 
-    def on_one_level(self, first: str, second: str) -> tuple[str, str]:
-        """Both values at the later one's level: of the other, the rows of that level's nodes."""
-        while (ahead := self.level(first) - self.level(second)) != 0:
-            if ahead < 0:
-                first = self.add(Own, first)
-            else:
-                second = self.add(Own, second)
-        return first, second
+    def rows_at(self, value: str, level: int) -> str:
+        """A value's rows of a later level's nodes, or the value itself where it is of that level."""
+        while self.level(value) < level:
+            value = self.add(Own, value)
+        return value
+
+    def on_one_level(self, *values: str) -> list[str]:
+        """The values' rows of the nodes of the latest one's level."""
+        level = max(self.level(value) for value in values)
+        return [self.rows_at(value, level) for value in values]
 
     def sum(self, first: str, second: str) -> str:
         """``first + second``, of rows at any two levels."""
         return self.add(Add, *self.on_one_level(first, second))
 
-    def epilogue(self, x: str, *, bias: Any = None, act: str = "none", p: float = 0.0) -> str:
+    def combine(self, *terms: tuple[float, str]) -> str:
+        """The sum of values, at any levels, times constant factors."""
+        factors: dict[str, float] = {}
+        for value, (factor, _) in zip(self.on_one_level(*(v for _, v in terms)), terms, strict=True):
+            factors[value] = factors.get(value, 0.0) + factor
+        if set(factors.values()) == {1.0} and len(factors) <= 2:
+            return self.sum(*factors) if len(factors) == 2 else next(iter(factors))
+        return self.add(Combine, *factors, factors=tuple(factors.values()))
+
+    def beside(self, *values: str) -> str:
+        """The columns of values, at any levels, side by side."""
+        return values[0] if len(values) == 1 else self.add(Concat, *self.on_one_level(*values))
+
+    def largest(self, *values: str) -> str:
+        """The largest of values, at any levels, element by element."""
+        return values[0] if len(values) == 1 else self.add(Largest, *self.on_one_level(*values))
+
+    def function(self, x: str, kind: str, *arguments: float | str) -> str:
+        """A function of rows: what an epilogue can do is one, and so joins the kernel before it."""
+        if (act := _FUSED.get((kind, arguments))) is not None:
+            return self.epilogue(x, act=act)
+        return self.add(RowFunction, x, kind=kind, arguments=arguments)
+
+    def epilogue(
+        self,
+        x: str,
+        *,
+        bias: Any = None,
+        bias_at: tuple[int, ...] = (),
+        act: str = "none",
+        p: float = 0.0,
+    ) -> str:
         """Bias, activation and dropout, each as an operation of its own; nothing where there is none."""
         if bias is not None:
-            x = self.add(Epilogue, x, bias=bias)
+            x = self.add(Epilogue, x, bias=bias, bias_at=bias_at)
         if act != "none":
             x = self.add(Epilogue, x, act=act)
         return self.add(Epilogue, x, p=p) if p > 0 else x

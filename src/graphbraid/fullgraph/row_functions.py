@@ -1,0 +1,76 @@
+"""Functions of each row that learn nothing: PyTorch's kernels, writing into the arena both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_aten = torch.ops.aten
+Arguments = tuple[float | str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One function, as calls that allocate nothing."""
+
+    forward: Callable[[Tensor, Arguments, Tensor], object]
+    """``(x, arguments, out)``."""
+    backward: Callable[[Tensor, Tensor, Arguments, Tensor], object]
+    """``(grad, kept, arguments, grad_x)``; ``kept`` is the input or the result."""
+    reads_result: bool = False
+    """Whether backward reads the result rather than the input, which may then be written over."""
+
+
+def _pointwise(name: str, *, reads_result: bool = False) -> Function:
+    """Of PyTorch's ``name.out`` and ``name_backward.grad_input``, which take the arguments last."""
+    forward, backward = getattr(_aten, name).out, getattr(_aten, f"{name}_backward").grad_input
+    return Function(
+        lambda x, arguments, out: forward(x, *arguments, out=out),
+        lambda grad, kept, arguments, grad_x: backward(grad, kept, *arguments, grad_input=grad_x),
+        reads_result,
+    )
+
+
+def _softmax(name: str, result: str) -> Function:
+    forward, backward = getattr(_aten, name).out, getattr(_aten, f"{name}_backward_data").out
+    return Function(
+        lambda x, _, out: forward(x, 1, False, out=out),
+        lambda grad, kept, _, grad_x: backward(grad, kept, 1, grad.dtype, **{result: grad_x}),
+        reads_result=True,
+    )
+
+
+def _gelu_backward(grad: Tensor, kept: Tensor, arguments: Arguments, grad_x: Tensor) -> Any:
+    return _aten.gelu_backward.grad_input(grad, kept, approximate=arguments[0], grad_input=grad_x)
+
+
+def _elu_backward(grad: Tensor, kept: Tensor, arguments: Arguments, grad_x: Tensor) -> Any:
+    return _aten.elu_backward.grad_input(grad, *arguments, False, kept, grad_input=grad_x)
+
+
+def _leaky_backward(grad: Tensor, kept: Tensor, arguments: Arguments, grad_x: Tensor) -> Any:
+    return _aten.leaky_relu_backward.grad_input(grad, kept, *arguments, False, grad_input=grad_x)
+
+
+FUNCTIONS: dict[str, Function] = {
+    "tanh": _pointwise("tanh", reads_result=True),
+    "sigmoid": _pointwise("sigmoid", reads_result=True),
+    "silu": _pointwise("silu"),
+    "softplus": _pointwise("softplus"),
+    "hardtanh": _pointwise("hardtanh"),
+    "gelu": Function(
+        lambda x, arguments, out: _aten.gelu.out(x, approximate=arguments[0], out=out), _gelu_backward
+    ),
+    "elu": Function(lambda x, arguments, out: _aten.elu.out(x, *arguments, out=out), _elu_backward),
+    "leaky_relu": Function(
+        lambda x, arguments, out: _aten.leaky_relu.out(x, *arguments, out=out), _leaky_backward
+    ),
+    "softmax": _softmax("_softmax", "grad_input"),
+    "log_softmax": _softmax("_log_softmax", "out"),
+}
+"""By name; what their arguments are: gelu's approximation, elu's alpha, scale and scale of the input,
+leaky ReLU's slope, softplus's beta and threshold, hardtanh's least and largest value."""

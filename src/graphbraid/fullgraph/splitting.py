@@ -1,0 +1,41 @@
+"""Splitting: a linear map of columns side by side is a sum of linear maps, and nothing is copied together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from graphbraid.fullgraph.program import WHOLE, Add, Concat, Linear, Op, Program
+
+
+def split_products(program: Program) -> tuple[Op, ...] | None:
+    """The operations with every linear map of a :class:`Concat` split; None where there is none."""
+    ops: list[Op] = []
+    for op in program.ops:
+        before = program.producer(op.inputs[0]) if isinstance(op, Linear) else None
+        if isinstance(op, Linear) and isinstance(before, Concat) and op.view == WHOLE and len(op.inputs) == 1:
+            ops += _parts(program, op, before)
+        else:
+            ops.append(op)
+    if len(ops) == len(program.ops):
+        return None
+    read = {value for op in ops for value in op.inputs} | {program.output}
+    return tuple(op for op in ops if op.out in read or not isinstance(op, Concat))
+
+
+def _parts(program: Program, op: Linear, before: Concat) -> list[Op]:
+    """A product with each input's columns of the weight, and the running sum."""
+    ops: list[Op] = []
+    start, total, last = 0, "", len(before.inputs) - 1
+    for number, value in enumerate(before.inputs):
+        stop = start + program.width(value)
+        is_sum = bool(total)
+        product = f"{op.out}_part{number}" if is_sum or last else op.out
+        ops.append(replace(op, out=product, inputs=(value,), view=replace(WHOLE, columns=(start, stop))))
+        if is_sum:
+            product = op.out if number == last else f"{op.out}_sum{number}"
+            ops.append(Add(out=product, inputs=(total, ops[-1].out)))
+        start, total = stop, product
+    return ops
+
+
+__all__ = ["split_products"]
