@@ -121,7 +121,8 @@ def test_memory_grows_with_nodes_and_not_with_edges(name):
     for degree in (4, 8):
         graph = regular_graph(degree)
         model = MODELS[name](dropout=0.0)
-        sizes.append(graphbraid.compile(model, graph, passes=ALL - {"prune"}).nbytes)
+        engine = Engine(model, graph, graph.split("train"), rates=Rates(), passes=ALL - {"prune"})
+        sizes.append(engine.nbytes)
     assert sizes[0] == sizes[1]
 
 
