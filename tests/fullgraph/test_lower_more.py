@@ -1,6 +1,7 @@
 """PyG's ready models, its propagating layers and what stands between layers, compiled beside PyG itself."""
 
 import copy
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -9,11 +10,14 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.extras import NO_PYG
+from tests.fullgraph.fake_device import FakeDevice
 from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
 from torch import nn
 
 import graphbraid
+from graphbraid import kernels
 from graphbraid.fullgraph import ALL, Engine, Uncompiled
+from graphbraid.ops.rates import Rates
 
 models = pytest.importorskip("torch_geometric.nn.models", reason=NO_PYG)
 layers = pytest.importorskip("torch_geometric.nn", reason=NO_PYG)
@@ -350,3 +354,54 @@ def test_the_powers_of_a_layer_are_computed_once():
         assert "computed once" in text
         assert "= aggregate(" not in text
     assert graph.num_nodes == NUM_NODES
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["SSGConv", "GCN, jk=max, num_layers=3", "ChebConv, K=5", "GCN2Conv", "arithmetic", "between: modules"],
+)
+def test_a_device_runs_and_records_the_same(name, monkeypatch):
+    monkeypatch.setattr(kernels, "native", lambda: None)  # only the twins can be recorded by the fake
+    graph, device = make_graph(), FakeDevice()
+    found = []
+    for where in (None, device):
+        model = make_model(name)
+        engine = Engine(model, graph, graph.split("train"), rates=Rates(), device=where)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(4):
+            loss = loss_of(engine(), graph)
+            grads = gradients(model, loss)
+            optimizer.step()
+        found.append([loss.detach().double(), *grads, engine.predict().double()])
+    for here, there in zip(*found, strict=True):
+        torch.testing.assert_close(there, here, rtol=1e-4, atol=1e-5)
+    assert device.num_records == 2
+
+
+@pytest.mark.parametrize("name", ["SGConv, K=3, no loops", "TAGConv", "ChebConv, K=5", "APPNP", "arithmetic"])
+def test_rows_may_be_rounded_before_they_are_aggregated(name):
+    graph, losses = make_graph(), []
+    for storage in ("float32", "bfloat16"):
+        losses.append(loss_of(graphbraid.compile(make_model(name), graph, storage=storage)(), graph))
+    torch.testing.assert_close(*losses, rtol=2e-2, atol=0)
+
+
+def test_dropout_between_the_layers_is_the_same_under_any_passes():
+    graph = make_graph()
+    for make in (ready("GCN", dropout=0.5, jk="cat"), partial(Stack, dropped_arma)):
+        found = []
+        for passes in (ALL, ALL - {"prune", "split"}, set()):
+            torch.manual_seed(1)
+            model = make()
+            engine = graphbraid.compile(model, graph, passes=passes)
+            torch.manual_seed(7)
+            loss = loss_of(engine(), graph)
+            found.append([loss.detach().double(), *gradients(model, loss)])
+        assert found[0][0] != loss_of(model.eval()(graph.x, *edges_of(graph))[graph.split("train")], graph)
+        for other in found[1:]:
+            for a, b in zip(other, found[0], strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-5)
+
+
+def dropped_arma(i, o):
+    return layers.ARMAConv(i, o, 2, 2, dropout=0.4)
