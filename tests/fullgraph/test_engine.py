@@ -307,12 +307,17 @@ def assert_trains_as_pyg(kind, graph, **options):
     assert compiled.max() <= 1e-5
 
 
-def test_a_pyg_stack_s_dropout_is_seen_whatever_mode_the_model_is_in():
+def test_the_program_is_that_of_the_mode_the_model_is_in():
     pytest.importorskip("torch_geometric", reason=NO_PYG)
     graph, model = make_graph(), PygNet(pyg_layers()["gcn"], dropout=0.5)
     model.eval()
-    assert "dropout 0.5" in graphbraid.compile(model, graph).explain()
+    engine = graphbraid.compile(model, graph)
+    assert "dropout" not in engine.explain()
+    assert torch.equal(engine(), engine())
     assert not model.training
+    model.train()
+    assert "dropout 0.5" in engine.explain()
+    assert not torch.equal(engine(), engine())
 
 
 def test_bits_do_not_depend_on_threads():
@@ -361,7 +366,7 @@ def test_binary_features_are_read_as_bits_and_train_alike(name, binary, monkeypa
     engine = Engine(model, graph, graph.split("train"), rates=BINARY, hoist_bytes=0)
     assert engine.program.input_path == "binary"
     engine()
-    graph.x.fill_(torch.nan)  # the bits are all it reads
+    graph.x.data.fill_(torch.nan)  # unnoticed: the bits are all it reads
     outputs = engine()
     for actual, other in zip([outputs, *gradients(model, loss_of(outputs, graph))], wanted, strict=True):
         torch.testing.assert_close(actual, other, rtol=1e-4, atol=1e-5)

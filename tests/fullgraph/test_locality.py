@@ -146,8 +146,8 @@ def test_an_undirected_graph_stays_its_own_transpose():
     graph = planted(symmetric=True)
     engine = engine_of(MODELS["gcn"](dropout=0.0), graph)
     assert decision(engine).taken
-    for step in engine._steps:
-        assert step is engine._steps[0]
+    for step in engine.form._steps:
+        assert step is engine.form._steps[0]
         assert step.csc.reversed() is step.csc
     reverse = Csc(step.csc.indptr, step.csc.indices, NODES).reversed()
     ours, theirs = (edge_set(csc) for csc in (step.csc, reverse))

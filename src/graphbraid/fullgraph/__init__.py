@@ -1,7 +1,8 @@
 """Training over the whole graph at once: a model is read, lowered to the cheapest equal program and run."""
 
+from graphbraid.fullgraph.compiled import Engine
 from graphbraid.fullgraph.compiling import Uncompiled, compile, estimated_bytes  # noqa: A004
-from graphbraid.fullgraph.engine import ALL, Engine
+from graphbraid.fullgraph.engine import ALL
 from graphbraid.fullgraph.evidence import Evidence
 from graphbraid.fullgraph.program.refusal import NotLoweredError
 

@@ -125,11 +125,6 @@ def _by_name(name: str, given: Given) -> str | None:
     return None if what == WEIGHTS and not given.weighted else what
 
 
-def given_by(graph: Graph) -> Given:
-    """What a graph has to call a model with."""
-    return Given(weighted=graph.csc.weight is not None, graph=graph)
-
-
 def _is_simple(csc: Csc) -> bool:
     """Whether no edge stands twice and none leads from a node to itself."""
     src, dst = csc.indices.long(), csc.destinations().long()
@@ -137,4 +132,4 @@ def _is_simple(csc: Csc) -> bool:
     return not bool((src == dst).any()) and torch.unique(edges).numel() == edges.numel()
 
 
-__all__ = ["ADJACENCY", "CSC", "DATA", "EDGES", "WEIGHTS", "Calling", "Given", "X", "calling_of", "given_by"]
+__all__ = ["ADJACENCY", "CSC", "DATA", "EDGES", "WEIGHTS", "Calling", "Given", "X", "calling_of"]

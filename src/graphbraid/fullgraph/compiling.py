@@ -2,64 +2,71 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.calling import given_by
+from graphbraid.fullgraph.compiled import Engine, lock_of
 from graphbraid.fullgraph.device import Device, device_for
-from graphbraid.fullgraph.engine import ALL, HOIST_BYTES, Engine
+from graphbraid.fullgraph.engine import ALL, HOIST_BYTES
 from graphbraid.fullgraph.evidence import Evidence
 from graphbraid.fullgraph.executor import Executor
 from graphbraid.fullgraph.levels import whole_graph
 from graphbraid.fullgraph.locality import LOCALITY_BYTES
 from graphbraid.fullgraph.modes import in_mode
-from graphbraid.fullgraph.placement import WORKSPACE_BYTES, Sizes, on_place
-from graphbraid.fullgraph.program.read import read_model
-from graphbraid.fullgraph.program.refusal import NotLoweredError
+from graphbraid.fullgraph.options import checked_nodes
+from graphbraid.fullgraph.placement import WORKSPACE_BYTES, Sizes
+from graphbraid.fullgraph.program.refusal import NotLoweredError, explained
+from graphbraid.fullgraph.source import Source
 from graphbraid.graph import Graph
 
 
 class Uncompiled:
-    """Stands in for an :class:`Engine` where a model has no lowered form: runs the model as it is.
+    """Stands in for an :class:`Engine` where a model has no lowered form: runs the model as it is written.
 
     Args:
         model: any module.
-        graph: what it runs on.
+        source: what it runs on.
         nodes: ``(num_nodes,)`` int64, whose outputs are trained on.
         why: what could not be lowered, and the reason.
         place: where to run.
     """
 
     def __init__(
-        self, model: nn.Module, graph: Graph, nodes: Tensor, why: NotLoweredError, place: torch.device
+        self, model: nn.Module, source: Source, nodes: Tensor, why: NotLoweredError, place: torch.device
     ) -> None:
-        self._model, self._nodes, self._run = model, nodes.to(place), _runner(model, graph, place)
+        self._model, self._nodes, self._run = model, nodes.to(place), source.as_written(model, place)
         self.why = why
 
     def __call__(self) -> Tensor:
-        """``(len(nodes), width)`` outputs of the training nodes; differentiable."""
-        return self._run().index_select(0, self._nodes)
+        """``(len(nodes), width)`` outputs of the training nodes; differentiable.
+
+        Where the model returns several tensors, as many in the same arrangement: those with a row per node
+        have the training nodes' rows.
+        """
+        with lock_of(self._model):
+            out: Tensor = self._run.rows(self._nodes)
+            return out
 
     @torch.no_grad()
     def predict(self) -> Tensor:
-        """``(num_nodes, width)`` outputs of every node, as in evaluation."""
-        with in_mode(self._model, training=False):
-            return self._run()
+        """``(num_nodes, width)`` outputs of every node, as in evaluation: what the model returns."""
+        with lock_of(self._model), in_mode(self._model, training=False):
+            out: Tensor = self._run()
+            return out
 
     def explain(self, *, measure: bool = False) -> str:
         """Why the model runs as it is; no task of it is known, so ``measure`` changes nothing."""
-        return f"Runs uncompiled. {self.why.part}: {self.why.reason}."
+        return explained(self.why)
 
 
 def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compile
     model: nn.Module,
-    graph: Graph,
+    graph: Any,
     *,
-    nodes: Tensor | str = "train",
+    nodes: Any = "train",
     passes: Iterable[str] = ALL,
     device: Device | torch.device | str | None = None,
     storage: str = "float32",
@@ -82,12 +89,16 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
             optimizer.step()
         outputs = engine.predict()
 
+    The model is read as it would be called: its ``forward`` gets what its parameters' names say (``x``,
+    ``edge_index`` or ``adj_t``, ``edge_weight`` or ``edge_attr``, ``data``, or an attribute of the user's).
+    It may change later: modes, modules, attributes and the features are looked at in every call.
+
     Args:
-        model: of :mod:`graphbraid.nn`, or a stack of PyG's GCN, SAGE, GIN, GAT or GATv2 layers called as
-            ``model(x, edge_index)``, or with the graph's weights if ``forward`` takes ``edge_weight``. Its
-            parameters stay its own. Any other model runs uncompiled; ``explain()`` says why.
-        graph: features and edges, used in place.
-        nodes: int64 ids, each once, or the name of a split: whose outputs ``engine()`` gives.
+        model: of :mod:`graphbraid.nn`, or any model for PyG made of the parts in ``docs/lowered_models.md``.
+            Its parameters stay its own. Any other model runs as it is written; ``explain()`` says why.
+        graph: features and edges, used in place; or PyG's ``Data``, whose attributes the model may take.
+        nodes: the name of a split, ids (a tensor, array, list or range; each once), or a mask: whose outputs
+            ``engine()`` gives.
         passes: names of the lowering passes that may run (:data:`graphbraid.fullgraph.ALL`).
         device: the CPU or a CUDA device, where the parameters must be; None: where they are. What a step
             reads of the graph is copied there once; outputs are there.
@@ -104,13 +115,15 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
         DataError: the graph has no features or no such split.
         ResourceError: there is too little memory; says how much is needed and what would fit.
     """
-    ids = graph.split(nodes) if isinstance(nodes, str) else nodes
+    data = None if isinstance(graph, Graph) else graph
+    whole = graph if isinstance(graph, Graph) else Graph.from_pyg(graph)
+    options: dict[str, Any] = {"device": device, "storage": storage, "data": data}
+    options |= {"hoist_bytes": hoist_bytes, "locality_bytes": locality_bytes}
     try:
-        options: dict[str, Any] = {"device": device, "storage": storage}
-        options |= {"hoist_bytes": hoist_bytes, "locality_bytes": locality_bytes, "evidence": evidence}
-        return Engine(model, graph, ids, passes=passes, **options)
+        return Engine(model, whole, nodes, passes=passes, evidence=evidence, **options)
     except NotLoweredError as why:
-        return Uncompiled(model, graph, ids, why, device_for(model, device).place)
+        ids, place = checked_nodes(nodes, whole), device_for(model, device).place
+        return Uncompiled(model, Source(whole, data), ids, why, place)
 
 
 def estimated_bytes(model: nn.Module, graph: Graph, device: Device | None = None) -> int:
@@ -121,9 +134,8 @@ def estimated_bytes(model: nn.Module, graph: Graph, device: Device | None = None
     Raises:
         NotLoweredError: the model has no lowered form.
     """
-    assert graph.x is not None
     with in_mode(model, training=True):
-        program = read_model(model, int(graph.x.shape[1]), given_by(graph))
+        program = Source(graph).read(model)
     steps = whole_graph(graph.csc, program.num_levels - 1)
     if device is not None and not device.is_host:
         planned = Executor(program, graph, steps, training=True, placement=Sizes(device))
@@ -132,15 +144,3 @@ def estimated_bytes(model: nn.Module, graph: Graph, device: Device | None = None
     transpose = graph.csc.nbytes + 8 * graph.csc.num_edges
     renumbered = min(LOCALITY_BYTES, graph.csc.nbytes + 8 * graph.num_nodes)
     return executor.nbytes + transpose + renumbered
-
-
-def _runner(model: nn.Module, graph: Graph, place: torch.device) -> Callable[[], Tensor]:
-    if getattr(model, "takes_blocks", False):
-        there = on_place(graph, place)
-        return lambda: model(there.x, there.csc)
-    edge_index = torch.stack([graph.csc.indices.long(), graph.csc.destinations().long()]).to(place)
-    x, weight = graph.dense_x().float().to(place), graph.csc.weight
-    if weight is None or "edge_weight" not in inspect.signature(model.forward).parameters:
-        return lambda: model(x, edge_index)
-    edge_weight = weight.to(place)
-    return lambda: model(x, edge_index, edge_weight=edge_weight)

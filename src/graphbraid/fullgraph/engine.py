@@ -1,9 +1,8 @@
-"""Engine: a model and a graph, lowered and ready to train over all nodes at once."""
+"""Lowered: a program over a graph, lowered and ready to run over all nodes at once."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,27 +10,23 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from graphbraid.errors import ConfigError, DataError, ResourceError
+from graphbraid.errors import ResourceError
 from graphbraid.fullgraph import lower
-from graphbraid.fullgraph.calling import given_by
-from graphbraid.fullgraph.device import HOST, Device, device_for
+from graphbraid.fullgraph.device import HOST, Device
 from graphbraid.fullgraph.evidence import Evidence
 from graphbraid.fullgraph.executor import Executor
 from graphbraid.fullgraph.facts import Facts, facts_of
 from graphbraid.fullgraph.kept_rates import MeasuredRates, measured_rates
 from graphbraid.fullgraph.lending import Lender, copied
 from graphbraid.fullgraph.levels import Reach, Step, copied_bytes, everything, reach, towards, whole_graph
-from graphbraid.fullgraph.locality import LOCALITY_BYTES, choose_order, feature_copies
-from graphbraid.fullgraph.modes import in_mode
+from graphbraid.fullgraph.locality import choose_order, feature_copies
 from graphbraid.fullgraph.placement import WORKSPACE_BYTES, Placement, Sizes, on_place
-from graphbraid.fullgraph.program import Decision, Program
-from graphbraid.fullgraph.program.read import read_model
+from graphbraid.fullgraph.program import Decision, Program, same_program
 from graphbraid.fullgraph.replay import ReplayingExecutor
 from graphbraid.fullgraph.symmetry import with_shared_transpose
 from graphbraid.fullgraph.trials import Trials, kept_trials
 from graphbraid.graph import Graph
 from graphbraid.ops.rates import Rates
-from graphbraid.scans import check_ids
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.floor import Floor
@@ -43,25 +38,20 @@ PRUNE_BELOW = 0.95
 """Share of the edges below which leaving out the others pays."""
 HOIST_BYTES = 1 << 28
 """What a hoisted aggregation may take unless told otherwise: time is not worth any amount of memory."""
-STORAGE = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _MEGA = 1e6
 
 
-class Engine:
-    """Trains one model on one whole graph.
-
-    ``engine()`` gives the outputs of the training nodes, through which ``loss.backward()`` flows into the
-    model's parameters; they stay the user's own, and any torch optimizer works. Made by
-    :func:`graphbraid.compile`.
+class Lowered:
+    """One program over one whole graph: what an engine runs while its model and the graph stay as they are.
 
     Args:
-        model: see :func:`graphbraid.fullgraph.program.read.read_model`.
+        read: the model's program.
         graph: features and edges; used in place.
         nodes: ``(num_nodes,)`` int64, each once: whose outputs are trained on.
         passes: names of the lowering passes that may run.
         rates: what the cost model weighs; None: this machine's, measured once
             (:func:`graphbraid.fullgraph.kept_rates.measured_rates`), and trials where they are close.
-        device: where to run; None: where the model's parameters are.
+        device: where to run.
         storage: see :func:`graphbraid.compile`.
         hoist_bytes: see :func:`graphbraid.compile`.
         locality_bytes: see :func:`graphbraid.compile`.
@@ -69,43 +59,31 @@ class Engine:
         evidence: see :func:`graphbraid.compile`.
 
     Raises:
-        NotLoweredError: names the part of the model that has no lowered form.
-        ConfigError: no pass has such a name, a node is out of range or named twice, or the parameters are not
-            on ``device``.
-        DataError: the graph has no features.
         ResourceError: there is too little memory; says how much is needed and what would fit.
     """
 
     def __init__(
         self,
-        model: nn.Module,
+        read: Program,
         graph: Graph,
         nodes: Tensor,
         *,
-        passes: Iterable[str] = ALL,
-        rates: Rates | None = None,
-        device: Device | torch.device | str | None = None,
-        storage: str = "float32",
-        hoist_bytes: int = HOIST_BYTES,
-        locality_bytes: int = LOCALITY_BYTES,
-        cache_bytes: int | None = None,
-        evidence: Evidence | None = None,
+        passes: frozenset[str],
+        rates: Rates | None,
+        device: Device,
+        storage: torch.dtype,
+        hoist_bytes: int,
+        locality_bytes: int,
+        cache_bytes: int | None,
+        evidence: Evidence | None,
     ) -> None:
-        if graph.x is None:
-            raise DataError(
-                "the model needs node features, but graph.x is None; give some with replace(x=...)"
-            )
-        self.model = model
-        self._passes, self._device = _checked_passes(passes), device_for(model, device)
-        self._nodes = _checked_nodes(nodes, graph.num_nodes)
-        self._storage, self._hoist_bytes = _checked_storage(storage, self._device), hoist_bytes
+        self._passes, self._device, self._nodes = passes, device, nodes
+        self._storage, self._hoist_bytes = storage, hoist_bytes
         self._locality_bytes = locality_bytes
         given = evidence.rates if evidence is not None else rates
         self._measured = MeasuredRates(rates=given) if given else measured_rates(self._device)
         self._rates = self._measured.rates
         self._cache_bytes = int(self._rates.cache_bytes) if cache_bytes is None else cache_bytes
-        with in_mode(model, training=True):
-            read = read_model(model, int(graph.x.shape[1]), given_by(graph))
         self._facts: Facts | None = None  # the features are looked at once
         self._evidence, self._may_try = evidence, rates is None
         graph = on_place(graph, HOST.place)  # where levels and reverses are made, whatever the device
@@ -122,6 +100,7 @@ class Engine:
         self._placement = None if self._device.is_host else Placement(self._device)
         self._sizes = None if self._device.is_host else Sizes(self._device)
         self._train = self._planned(self.program, self._steps, training=True)
+        self._evaluated: Program | None = None
         self._evaluate: Executor | None = None
         self._outputs = self._lender(self._nodes.numel())
         self._predictions = self._lender(graph.num_nodes)
@@ -142,28 +121,26 @@ class Engine:
         return copied_bytes(self._steps) + (0 if self._row_of is None else self._row_of.nbytes)
 
     def __call__(self) -> Tensor:
-        """``(len(nodes), width)`` outputs of the training nodes, in their order; differentiable.
-
-        One backward pass per call, before the next call: that overwrites what it needs, and a backward pass
-        that comes too late raises RuntimeError.
-        """
+        """``(len(nodes), width)`` outputs of the training nodes, in their order; differentiable."""
         self._train = self._ready(self._train)
         parameters = tuple(self.program.parameters())
         out: Tensor = _Run.apply(self._train, self._outputs, self._rows, *parameters)  # type: ignore[no-untyped-call]
         return out
 
-    def predict(self) -> Tensor:
-        """``(num_nodes, width)`` outputs of every node, as in evaluation."""
-        with in_mode(self.model, training=False):
-            self._evaluate = self._ready(self._evaluate or self._make_evaluation())
-            out = self._evaluate.forward()
-            rows = self._row_of if self._evaluate.host_steps is self._steps else None
-            return copied(out, self._predictions, rows)
+    def predict(self, read: Program) -> Tensor:
+        """``(num_nodes, width)`` outputs of every node, by the model's program in evaluation."""
+        if self._evaluate is None or self._evaluated is None or not same_program(read, self._evaluated):
+            self._evaluate = None  # its memory first
+            self._evaluated, self._evaluate = read, self._make_evaluation(read)
+        self._evaluate = self._ready(self._evaluate)
+        out = self._evaluate.forward()
+        rows = self._row_of if self._evaluate.host_steps is self._steps else None
+        return copied(out, self._predictions, rows)
 
-    @property
-    def evidence(self) -> Evidence:
-        """What choices were weighed by: another engine that is given it lowers alike, to the same bits."""
-        self._lower_evaluation()  # whose trials belong to it
+    def evidence(self, evaluated: Program | None) -> Evidence:
+        """What choices were weighed by, those of the model's program in evaluation too."""
+        if evaluated is not None:
+            self._lower(evaluated, None, skip="hoist")  # whose trials belong to it
         trials = None if self._facts is None else self._facts.trials
         return Evidence(rates=self._rates, trials={} if trials is None else dict(trials.found))
 
@@ -332,14 +309,9 @@ class Engine:
         believed = not self._measured.doubt
         return kept_trials(self._graph, density, self._rates, self._device, believed=believed)
 
-    def _lower_evaluation(self) -> Program:
-        with in_mode(self.model, training=False):
-            read = read_model(self.model, self.program.in_channels, given_by(self._graph))
-        return self._lower(read, None, skip="hoist")[0]
-
-    def _make_evaluation(self) -> Executor:
-        program = self._lower_evaluation()
-        steps = whole_graph(self._csc, program.num_levels - 1)
+    def _make_evaluation(self, read: Program) -> Executor:
+        program, _ = self._lower(read, None, skip="hoist")
+        steps = whole_graph(self._csc, read.num_levels - 1)
         if self._row_of is not None and not feature_copies(program):
             steps = self._steps  # of all nodes, renumbered
         return self._planned(program, steps, training=False)
@@ -365,7 +337,9 @@ class _Run(torch.autograd.Function):
     ) -> Tensor:
         ctx.executor, ctx.rows, ctx.ids = executor, rows, [id(p) for p in parameters]
         out = executor.forward()
-        ctx.call = executor.num_forwards
+        ctx.call, ctx.went_back = executor.num_forwards, False
+        ctx.versions = [p._version for p in parameters]
+        ctx.parameters = parameters
         return copied(out, lender, rows)
 
     @staticmethod
@@ -376,34 +350,17 @@ class _Run(torch.autograd.Function):
                 "engine() was called again before this backward pass, and what it needs is overwritten; call "
                 "backward() before the next engine()"
             )
+        if ctx.versions != [p._version for p in ctx.parameters]:
+            raise RuntimeError(
+                "a parameter was changed in place between engine() and this backward pass; call backward() "
+                "before optimizer.step()"
+            )
+        if ctx.went_back:  # that wrote over what the forward pass had left
+            ctx.executor.repeat_forward()
+        ctx.went_back = True
         # Out of the dict: autograd stores what nothing else refers to without a copy.
         found = ctx.executor.backward(grad, ctx.rows)
         return None, None, None, *[found.pop(key, None) for key in ctx.ids]
 
 
-def _checked_passes(passes: Iterable[str]) -> frozenset[str]:
-    chosen = frozenset(passes)
-    if unknown := sorted(chosen - ALL):
-        raise ConfigError(f"no lowering pass is called {unknown[0]!r}; there are {', '.join(sorted(ALL))}")
-    return chosen
-
-
-def _checked_storage(storage: str, device: Device) -> torch.dtype:
-    if storage not in STORAGE:
-        raise ConfigError(f"storage must be one of {', '.join(STORAGE)}; got {storage!r}")
-    if storage != "float32" and not device.is_host:
-        raise ConfigError("on a device rows are stored in float32; storage='bfloat16' needs the CPU")
-    return STORAGE[storage]
-
-
-def _checked_nodes(nodes: Tensor, num_nodes: int) -> Tensor:
-    nodes = torch.as_tensor(nodes).cpu()
-    if nodes.dtype == torch.bool and nodes.shape == (num_nodes,):
-        nodes = nodes.nonzero().squeeze(1)
-    check_ids(nodes, num_nodes, "training nodes")
-    if nodes.numel() == 0:
-        raise ConfigError("there are no training nodes; name at least one")
-    counts = torch.bincount(nodes, minlength=num_nodes)
-    if int(counts.max()) > 1:
-        raise ConfigError(f"training nodes must each be named once; {int(counts.argmax())} is named again")
-    return nodes.long()
+__all__ = ["ALL", "HOIST_BYTES", "Lowered"]

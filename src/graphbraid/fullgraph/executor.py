@@ -24,7 +24,7 @@ class Executor:
         program: lowered.
         graph: its features, in place, and edges.
         steps: the way from each level to the next.
-        training: whether there is a backward pass, and dropout and batch normalisation train.
+        training: whether there is a backward pass.
         placement: brings what a step reads to a device; None: it runs where the graph is. Constants are made
             where the graph is, too, and then brought there.
     """
@@ -88,6 +88,15 @@ class Executor:
         return self.output.tensor
 
     @torch.no_grad()
+    def repeat_forward(self) -> None:
+        """Run the operations of the last :meth:`forward` again: the same masks, no statistics moved twice."""
+        self._plan.seeds.repeats = True
+        try:
+            self._run_forward()
+        finally:
+            self._plan.seeds.repeats = False
+
+    @torch.no_grad()
     def backward(self, grad: Tensor, rows: Tensor | None = None) -> dict[int, Tensor]:
         """Run the adjoints of the last :meth:`forward`.
 
@@ -126,17 +135,24 @@ class Executor:
 
     def first_not_finite(self) -> str:
         """Where forward first goes wrong, in words; runs it once more, operation by operation."""
+        self._plan.seeds.repeats = True
+        try:
+            with torch.no_grad():
+                return self._first_not_finite()
+        finally:
+            self._plan.seeds.repeats = False
+
+    def _first_not_finite(self) -> str:
         plan = self._plan
-        with torch.no_grad():
-            for task in plan.tasks[: self._forward_tasks]:
-                task.run()
-                if task.name not in plan.values:  # it only copies
-                    continue
-                bad = (~torch.isfinite(plan.values[task.name].tensor)).any(1).nonzero()
-                if len(bad):
-                    nodes = plan.nodes(self.program.level(task.name))
-                    node = int(bad[0]) if nodes is None else int(nodes[bad[0]])
-                    return f"{self._place(task.name)} is the first to go wrong, at node {node}"
+        for task in plan.tasks[: self._forward_tasks]:
+            task.run()
+            if task.name not in plan.values:  # it only copies
+                continue
+            bad = (~torch.isfinite(plan.values[task.name].tensor)).any(1).nonzero()
+            if len(bad):
+                nodes = plan.nodes(self.program.level(task.name))
+                node = int(bad[0]) if nodes is None else int(nodes[bad[0]])
+                return f"{self._place(task.name)} is the first to go wrong, at node {node}"
         return "every layer's rows are finite: the loss itself overflows"
 
     def _place(self, value: str) -> str:

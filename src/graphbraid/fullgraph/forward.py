@@ -117,9 +117,6 @@ def _hoisted(plan: Plan, op: Hoisted) -> None:
 
 def _epilogue(plan: Plan, op: Epilogue) -> None:
     source, mask = op.inputs[0], _mask(plan, op)
-    if not plan.training and op.bias is None and op.act == "none" and source in plan.values:
-        plan.values[op.out] = plan.values[source]  # dropout rests
-        return
     x = plan.read(source)
     out = plan.values[source] if plan.may_overwrite(source) else plan.new(op.out, op)
     plan.values[op.out] = out
@@ -139,7 +136,7 @@ def _after(plan: Plan, op: Following) -> Callable[[Rows], RowEpilogue | None]:
 
 def _mask(plan: Plan, op: Epilogue) -> Callable[[], kernels.Mask]:
     """Draws an epilogue's mask and leaves it for the backward pass."""
-    p = op.p if plan.training else 0.0
+    p = op.p
     nodes = plan.nodes(plan.program.level(op.out))
     seed = plan.seeds.add() if p > 0 else lambda: 0
 

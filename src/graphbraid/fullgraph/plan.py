@@ -49,7 +49,7 @@ class Plan:
         program: lowered.
         graph: its features, in place, and edges.
         steps: the way from each level to the next.
-        training: whether there is a backward pass, and dropout and batch normalisation train.
+        training: whether there is a backward pass.
         placement: brings what a step reads to a device; None: it runs where the graph is.
     """
 

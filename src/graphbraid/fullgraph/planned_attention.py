@@ -36,7 +36,7 @@ class PlannedAttention(ABC):
         level = plan.program.level(op.inputs[0])
         self._csc = plan.steps[level].csc
         self._learns = plan.training and plan.program.learns(op.out)
-        self._p = op.dropout if plan.training else 0.0
+        self._p = op.dropout
         self._seed = plan.seeds.add() if self._p > 0 else lambda: 0
         self._first_keys = self._keys_of(plan.host_steps[level].destinations) if self._p > 0 else None
         self._how: tuple[Any, ...] = ()

@@ -11,11 +11,24 @@ from graphbraid.ops.dropout import draw_seed
 
 
 class Seeds:
-    """Each mask draws its seed as it is made."""
+    """Each mask draws its seed as it is made; a forward pass that is repeated gets the same ones."""
+
+    def __init__(self) -> None:
+        self.repeats = False
+        """Whether the pass that runs is a repetition."""
+        self._drawn: list[int] = []
 
     def add(self) -> Callable[[], int | Tensor]:
         """A further mask; what gives its seed, called once in every forward pass."""
-        return draw_seed
+        number = len(self._drawn)
+        self._drawn.append(0)
+
+        def seed() -> int:
+            if not self.repeats:
+                self._drawn[number] = draw_seed()
+            return self._drawn[number]
+
+        return seed
 
     def draw(self) -> None:
         """Before a forward pass."""
@@ -28,6 +41,7 @@ class SeedsInMemory(Seeds):
     """
 
     def __init__(self, place: torch.device) -> None:
+        super().__init__()
         self._place = place
         self._count = 0
         self._slots: list[Tensor] = []

@@ -12,6 +12,7 @@ from graphbraid.files import format_bytes
 from graphbraid.fullgraph import Engine, NotLoweredError, Uncompiled, compile, estimated_bytes  # noqa: A004
 from graphbraid.fullgraph.device import Device, device_at
 from graphbraid.fullgraph.evidence import Evidence
+from graphbraid.fullgraph.modes import in_mode
 from graphbraid.graph import Graph
 from graphbraid.train.config import TrainConfig
 
@@ -62,7 +63,8 @@ def compile_for(
         return None, f"precision {config.precision} runs under autocast, which the engine does not"
     if any(isinstance(p, UninitializedParameter) for p in runner.model.parameters()):
         return None, "the model has parameters that its first run will make"
-    engine = compile(runner.model, runner.graph, nodes=nodes, evidence=evidence)
+    with in_mode(runner.model, training=True):  # in which it is trained, and its evidence taken
+        engine = compile(runner.model, runner.graph, nodes=nodes, evidence=evidence)
     if isinstance(engine, Uncompiled):
         return None, f"{engine.why.part}: {engine.why.reason}"
     return engine, ""

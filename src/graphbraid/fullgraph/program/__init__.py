@@ -5,7 +5,7 @@
 instance must be for that to hold.
 """
 
-from graphbraid.fullgraph.program.ir import Decision, Program, check
+from graphbraid.fullgraph.program.ir import Decision, Program, check, same_program
 from graphbraid.fullgraph.program.operations import (
     INPUT,
     WHOLE,
@@ -59,4 +59,5 @@ __all__ = [
     "UnitRows",
     "View",
     "check",
+    "same_program",
 ]

@@ -80,9 +80,9 @@ _RUNS_SOMETHING = (
     "_forward_hooks",
     "_forward_pre_hooks",
 )
-_TORCH_OWN = frozenset(vars(nn.Module()))
+TORCH_OWN = frozenset(vars(nn.Module()))
 _OURS = ("torch", "torch_geometric", "graphbraid")
-_GLOBAL_HOOKS = (
+GLOBAL_HOOKS = (
     "_global_forward_hooks",
     "_global_forward_pre_hooks",
     "_global_backward_hooks",
@@ -96,7 +96,7 @@ def check_model(model: nn.Module) -> None:
     Raises:
         NotLoweredError: names the module.
     """
-    if any(getattr(torch_module, name, None) for name in _GLOBAL_HOOKS):
+    if any(getattr(torch_module, name, None) for name in GLOBAL_HOOKS):
         raise NotLoweredError(
             type(model).__name__, "a hook is registered for all modules", "a run without that hook"
         )
@@ -120,7 +120,7 @@ def check(name: str, module: nn.Module, known: Known) -> None:
     _refuse_patched(name, type(module))
     _refuse_hooks(name, module)
     for key, value in vars(module).items():
-        if key in _TORCH_OWN:
+        if key in TORCH_OWN:
             continue
         allowed = known.attributes.get(key)
         if allowed is None:
@@ -172,10 +172,14 @@ def check_parameter(name: str, key: str, parameter: nn.Parameter) -> None:
         raise NotLoweredError(name, f"{key} was made in inference mode", "a model made outside of it")
 
 
+def runs_something(key: str) -> bool:
+    """Whether an attribute of this name holds hooks that run when the module is called."""
+    return key in _RUNS_SOMETHING or (key.endswith("_hooks") and key not in TORCH_OWN)
+
+
 def _refuse_hooks(name: str, module: nn.Module) -> None:
     for key, value in vars(module).items():
-        runs = key in _RUNS_SOMETHING or (key.endswith("_hooks") and key not in _TORCH_OWN)
-        if runs and value:
+        if value and runs_something(key):
             raise NotLoweredError(name, "it has hooks", "the model without them")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from graphbraid.fullgraph.program.operations import (
     INPUT,
@@ -169,4 +169,30 @@ def _check_widths(program: Program, op: Op) -> None:
             )
 
 
-__all__ = ["Decision", "Program", "check"]
+def same_program(first: Program, second: Program) -> bool:
+    """Whether two programs are the same operations on the same parameters and modules."""
+    return (
+        first.in_channels == second.in_channels
+        and len(first.ops) == len(second.ops)
+        and all(
+            type(a) is type(b) and _same(vars(a), vars(b)) for a, b in zip(first.ops, second.ops, strict=True)
+        )
+    )
+
+
+def _same(first: Any, second: Any) -> bool:
+    """Equality that compares tensors and modules by identity."""
+    if first is second:
+        return True
+    if type(first) is not type(second) or isinstance(first, Tensor | nn.Module):
+        return False
+    if isinstance(first, dict):
+        return list(first) == list(second) and _same(tuple(first.values()), tuple(second.values()))
+    if isinstance(first, tuple):
+        return len(first) == len(second) and all(_same(a, b) for a, b in zip(first, second, strict=True))
+    if isinstance(first, Op):
+        return _same(vars(first), vars(second))
+    return bool(first == second)
+
+
+__all__ = ["Decision", "Program", "check", "same_program"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import nn
+
 
 class NotLoweredError(Exception):
     """A part of a model that no operation stands for.
@@ -17,4 +19,17 @@ class NotLoweredError(Exception):
         self.part, self.reason, self.needed = part, reason, needed
 
 
-__all__ = ["NotLoweredError"]
+def failed(model: nn.Module, error: Exception) -> NotLoweredError:
+    """The refusal of a model that could not be read or lowered for a reason nobody foresaw."""
+    lines = str(error).strip().splitlines()
+    what = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return NotLoweredError(type(model).__name__, f"lowering it failed ({what})", "a report of this message")
+
+
+def explained(why: NotLoweredError) -> str:
+    """A refusal in words."""
+    needed = f" Needed: {why.needed}." if why.needed else ""
+    return f"Runs uncompiled. {why.part}: {why.reason}.{needed}"
+
+
+__all__ = ["NotLoweredError", "explained", "failed"]

@@ -1,0 +1,84 @@
+"""Source: the graph that a model runs on, or the user's own data that it was made of, as both are now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from graphbraid.errors import DataError, GraphbraidError
+from graphbraid.fullgraph.as_written import AsWritten
+from graphbraid.fullgraph.calling import Given, X, calling_of
+from graphbraid.fullgraph.program import Program
+from graphbraid.fullgraph.program.read import read_model
+from graphbraid.fullgraph.program.refusal import NotLoweredError, failed
+from graphbraid.fullgraph.watch import GraphWatch
+from graphbraid.graph import Graph
+
+_READ = ("x", "edge_index", "adj_t", "edge_weight", "edge_attr")
+"""What a graph is made of, of PyG's data."""
+
+
+class Source:
+    """A graph and, where it was made of PyG's data, that.
+
+    Args:
+        graph: what programs run on.
+        data: the user's own; None: there is only the graph.
+    """
+
+    def __init__(self, graph: Graph, data: Any = None) -> None:
+        self.graph, self._data = graph, data
+        self._held = {} if data is None else {key: data.get(key) for key in _READ}
+        self._watch = GraphWatch(graph, self._held.values())
+
+    def has_changed(self) -> bool:
+        """Whether a tensor was written to or, in the user's data, replaced."""
+        if self._watch.has_changed():
+            return True
+        return any(self._data.get(key) is not held for key, held in self._held.items())
+
+    def anew(self) -> Source:
+        """The source as it is now."""
+        graph = self.graph if self._data is None else Graph.from_pyg(self._data)
+        return Source(graph, self._data)
+
+    def given(self) -> Given:
+        """What there is to call a model with."""
+        names = frozenset() if self._data is None else frozenset(map(str, self._data.keys()))
+        return Given(self.graph.csc.weight is not None, names, self.graph)
+
+    def read(self, model: nn.Module) -> Program:
+        """The program of a model in the mode it is in.
+
+        Raises:
+            NotLoweredError: names what cannot be read.
+            DataError: the model takes features and there are none.
+        """
+        given = self.given()
+        calling = calling_of(model, given)
+        x = self.graph.x
+        if x is None:
+            if calling.takes(X):
+                raise DataError(
+                    "the model needs node features, but graph.x is None; give some with replace(x=...)"
+                )
+            raise NotLoweredError("forward", "it takes no features", "a forward(x, edge_index)")
+        if self._watch.wants_gradients():
+            raise NotLoweredError(
+                "graph", "its features or edge weights require gradients", "tensors that do not"
+            )
+        try:
+            return read_model(model, int(x.shape[1]), given, calling)
+        except (NotLoweredError, GraphbraidError):
+            raise
+        except Exception as error:  # a model that runs must not fail for being read
+            raise failed(model, error) from error
+
+    def as_written(self, model: nn.Module, place: torch.device) -> AsWritten:
+        """Runs the model as it is written."""
+        return AsWritten(model, self.graph, calling_of(model, self.given()), place, self._data)
+
+
+__all__ = ["Source"]
