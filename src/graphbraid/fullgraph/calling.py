@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -38,11 +38,13 @@ class Given:
 
     Attributes:
         weighted: whether the edges have weights.
+        weights_are_attr: whether these are the ``edge_attr`` of the user's data, or there is no such data.
         attributes: names that the user's own data holds; none where there is only a graph.
         graph: whose edges they are.
     """
 
     weighted: bool = False
+    weights_are_attr: bool = True
     attributes: frozenset[str] = frozenset()
     graph: Graph | None = field(default=None, compare=False)
 
@@ -82,7 +84,10 @@ def calling_of(model: nn.Module, given: Given) -> Calling:
     if getattr(model, "takes_blocks", False):
         return Calling((X, CSC), {})
     positional, named, in_place = [], {}, True
-    for place, parameter in enumerate(_parameters(model)):
+    parameters = _parameters(model)
+    both = {"edge_weight", "edge_attr"} <= {parameter.name for parameter in parameters}
+    given = replace(given, weights_are_attr=given.weights_are_attr and not both)
+    for place, parameter in enumerate(parameters):
         what = _given_to(parameter, place, given)
         if what is None:
             in_place = False
@@ -120,8 +125,10 @@ def _given_to(parameter: inspect.Parameter, place: int, given: Given) -> str | N
 
 def _by_name(name: str, given: Given) -> str | None:
     what = _KNOWN.get(name)
-    if name in given.attributes and (name == "edge_attr" or what in (None, DATA)):
-        return name  # edge_attr may have several columns
+    if name == "edge_attr" and not (given.weighted and given.weights_are_attr):
+        what = None  # of several columns, or beside weights
+    if name in given.attributes and what in (None, DATA):
+        return name
     return None if what == WEIGHTS and not given.weighted else what
 
 

@@ -47,7 +47,13 @@ class Source:
     def given(self) -> Given:
         """What there is to call a model with."""
         names = frozenset() if self._data is None else frozenset(map(str, self._data.keys()))
-        return Given(self.graph.csc.weight is not None, names, self.graph)
+        are_attr = "edge_attr" in names and "edge_weight" not in names
+        return Given(
+            weighted=self.graph.csc.weight is not None,
+            weights_are_attr=are_attr or self._data is None or "edge_attr" not in names,
+            attributes=names,
+            graph=self.graph,
+        )
 
     def read(self, model: nn.Module) -> Program:
         """The program of a model in the mode it is in.

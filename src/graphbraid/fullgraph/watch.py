@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn, strided
 from torch.nn.modules import module as torch_module
+from torch.nn.parameter import is_lazy
 
 from graphbraid.fullgraph.program.exact import GLOBAL_HOOKS, TORCH_OWN, runs_something
 from graphbraid.graph import Graph
@@ -59,7 +60,7 @@ class ModelWatch:
             self._hooks += [value for key, value in held.items() if runs_something(key)]
             if not type(module).__module__.startswith(_LIBRARIES):
                 self._look_into(held)
-        self._parameters = list(model.parameters())
+        self._parameters = [p for p in model.parameters() if not is_lazy(p)]
         named = list(model.named_buffers())
         self._buffers = [b for name, b in named if not name.endswith(_COUNTED) and not b.is_inference()]
 

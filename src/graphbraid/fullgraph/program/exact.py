@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
-from torch.nn.parameter import UninitializedParameter
+from torch.nn.parameter import is_lazy
 
 from graphbraid.fullgraph.program.refusal import NotLoweredError
 
@@ -100,6 +100,9 @@ def check_model(model: nn.Module) -> None:
         raise NotLoweredError(
             type(model).__name__, "a hook is registered for all modules", "a run without that hook"
         )
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            raise NotLoweredError(name, "it is made by the model's first run", "a run of the model before")
     for name, module in model.named_modules():
         part = name or type(module).__name__
         _refuse_hooks(part, module)
@@ -161,8 +164,6 @@ def check_parameter(name: str, key: str, parameter: nn.Parameter) -> None:
     Raises:
         NotLoweredError: names it.
     """
-    if isinstance(parameter, UninitializedParameter):
-        raise NotLoweredError(name, f"{key} is made by the model's first run", "a run of the model before")
     if type(parameter) is not nn.Parameter:
         raise NotLoweredError(name, f"{key} is a {type(parameter).__name__}", "a plain torch.nn.Parameter")
     if parameter.dtype != torch.float32 or parameter.layout != torch.strided:

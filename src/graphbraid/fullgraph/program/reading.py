@@ -112,7 +112,7 @@ def no_reader(name: str, module: nn.Module) -> NotLoweredError:
     kind = type(module)
     what = kind.__name__
     if not kind.__module__.startswith(("torch.", "torch_geometric.", "graphbraid.")):
-        what = f"{kind.__module__}.{kind.__qualname__}"
+        what += f" of {kind.__module__}"
     return NotLoweredError(name, f"no operation stands for {what}", "a layer of docs/lowered_models.md")
 
 

@@ -1,0 +1,108 @@
+"""Models that are more than their classes: hooks, parametrizations, subclasses, PyG's own stacks."""
+
+import warnings
+
+import torch
+import torch_geometric.nn as pyg
+from tests.fullgraph.matrix.case import (
+    GCN,
+    Case,
+    left,
+)
+from tests.fullgraph.matrix.compare import (
+    in_double,
+)
+from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES
+from tests.fullgraph.matrix.models import (
+    HIDDEN,
+    Stack,
+)
+from torch import nn
+from torch.nn.utils import parametrizations, prune, weight_norm
+
+
+def old_weight_norm(module):
+    """The form before parametrizations: a pre-hook, and a weight that is no parameter."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        weight_norm(module)
+
+
+def with_hook(make, attach):
+    """A stack whose first layer has a hook."""
+
+    def build():
+        model = Stack(make)
+        attach(model)
+        return model
+
+    return build
+
+
+def explained(model):
+    """A layer as PyG's explainers leave it."""
+    model.first._explain = True
+    model.first._edge_mask = nn.Parameter(torch.ones(3))
+    model.first._explain = None
+
+
+def _halve(module, args, out):
+    return out / 2
+
+
+_ATTACHED = {
+    "a forward hook on a layer": lambda m: m.first.register_forward_hook(_halve),
+    "a forward hook on the model": lambda m: m.register_forward_hook(_halve),
+    "a forward hook on a linear map": lambda m: m.first.lin.register_forward_hook(_halve),
+    "a forward hook on an activation": lambda m: m.between.register_forward_hook(_halve),
+    "a forward pre-hook": lambda m: m.second.register_forward_pre_hook(
+        lambda mod, args: (args[0] / 2, *args[1:])
+    ),
+    "a message hook": lambda m: m.first.register_message_forward_hook(lambda mod, args, out: out * 2),
+    "a propagate pre-hook": lambda m: m.first.register_propagate_forward_pre_hook(lambda mod, args: None),
+    "an aggregate hook": lambda m: m.first.register_aggregate_forward_hook(lambda mod, args, out: out + 1),
+    "weight_norm": lambda m: old_weight_norm(m.first.lin),
+    "weight_norm as a parametrization": lambda m: parametrizations.weight_norm(m.first.lin),
+    "orthogonal": lambda m: parametrizations.orthogonal(m.first.lin),
+    "pruned": lambda m: prune.l1_unstructured(m.first.lin, "weight", 0.5),
+    "a message of its own": lambda m: setattr(m.first, "message", lambda x_j, edge_weight: -x_j),
+    "a forward of its own": lambda m: setattr(m.between, "forward", lambda x: -x),
+    "another aggregation": lambda m: setattr(m.first, "aggr_module", pyg.aggr.MaxAggregation()),
+    "another linear map": lambda m: setattr(
+        m.first, "lin", nn.Sequential(nn.Linear(CHANNELS, HIDDEN), nn.ReLU())
+    ),
+    "an attribute nobody knows": lambda m: setattr(m.first, "threshold", 0.5),
+    "a bias in the linear map": lambda m: setattr(m.first, "lin", nn.Linear(CHANNELS, HIDDEN)),
+}
+
+
+class _Named(pyg.MessagePassing):
+    """Layers of one's own, called as PyG's are."""
+
+    def __init__(self, i, o):
+        super().__init__(aggr="add")
+        self.lin = nn.Linear(i, o)
+
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, x=self.lin(x))
+
+    def message(self, x_j):
+        return x_j.tanh()
+
+
+class _Louder(pyg.GCNConv):
+    def message(self, x_j, edge_weight):
+        return 2 * super().message(x_j, edge_weight)
+
+
+INSTANCES = [
+    *(left("instances", name, with_hook(GCN, attach)) for name, attach in _ATTACHED.items()),
+    left("instances", "a layer of one's own called GCNConv", lambda: Stack(type("GCNConv", (_Named,), {}))),
+    left("instances", "a layer of one's own called SAGEConv", lambda: Stack(type("SAGEConv", (_Named,), {}))),
+    left("instances", "a subclass of GCNConv", lambda: Stack(_Louder)),
+    left("instances", "float64", lambda: Stack(GCN).double(), prepare=in_double),
+    Case("instances", "PyG's GCN", lambda: pyg.GCN(CHANNELS, HIDDEN, 2, CLASSES)),
+    Case("instances", "PyG's GraphSAGE", lambda: pyg.GraphSAGE(CHANNELS, HIDDEN, 3, CLASSES)),
+    Case("instances", "PyG's GAT", lambda: pyg.GAT(CHANNELS, HIDDEN, 2, CLASSES, heads=2)),
+    left("instances", "GCNConv(-1, ...)", lambda: Stack(lambda i, o: pyg.GCNConv(-1, o)), "first run"),
+]

@@ -1,0 +1,33 @@
+"""Every case on every graph: lowered where that is expected, and PyTorch Geometric's numbers either way."""
+
+import re
+
+import pytest
+import torch
+from tests.extras import NO_PYG
+
+pytest.importorskip("torch_geometric", reason=NO_PYG)
+from tests.fullgraph.matrix.cases import CASES
+from tests.fullgraph.matrix.compare import LEFT_ALONE, assert_alike, engine_of, verdict
+from tests.fullgraph.matrix.graphs import GRAPHS, data_of
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_equals_pyg(case, graph):
+    data = case.prepare(data_of(graph))
+    torch.manual_seed(5)
+    twin = case.make()
+    torch.manual_seed(5)
+    model = case.make()
+    state = torch.get_rng_state()
+    engine = engine_of(model, data)
+    assert torch.equal(state, torch.get_rng_state())
+    assert verdict(engine) == case.expected, engine.explain()
+    if case.expected == LEFT_ALONE:
+        assert re.search(case.reason, engine.explain())
+    assert_alike(model, twin, data, engine, steps=2)
+
+
+def test_there_are_at_least_200_models():
+    assert len({case.id for case in CASES}) == len(CASES) >= 200
