@@ -104,5 +104,4 @@ INSTANCES = [
     Case("instances", "PyG's GCN", lambda: pyg.GCN(CHANNELS, HIDDEN, 2, CLASSES)),
     Case("instances", "PyG's GraphSAGE", lambda: pyg.GraphSAGE(CHANNELS, HIDDEN, 3, CLASSES)),
     Case("instances", "PyG's GAT", lambda: pyg.GAT(CHANNELS, HIDDEN, 2, CLASSES, heads=2)),
-    left("instances", "GCNConv(-1, ...)", lambda: Stack(lambda i, o: pyg.GCNConv(-1, o)), "first run"),
 ]
