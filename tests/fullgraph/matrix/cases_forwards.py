@@ -122,6 +122,16 @@ def with_an_assertion(self, x, edge_index):
     return relu_stack(self, x, edge_index)
 
 
+def scaled(self, x, edge_index):
+    h = self.first(x, edge_index)
+    return self.head(torch.add(h, self.skip(x), alpha=0.5))
+
+
+def scaled_method(self, x, edge_index):
+    h = self.first(x, edge_index)
+    return self.head(h.add(self.skip(x), alpha=2))
+
+
 _FORWARDS = (
     residual,
     residual_of_input,
@@ -135,6 +145,8 @@ _FORWARDS = (
     relu_read_again,
 )
 _MORE_FORWARDS = (
+    scaled,
+    scaled_method,
     plus_equals_read_again,
     by_mode,
     by_mode_with_a_skip,
@@ -143,16 +155,6 @@ _MORE_FORWARDS = (
     unused_part,
     with_an_assertion,
 )
-
-
-def scaled(self, x, edge_index):
-    h = self.first(x, edge_index)
-    return self.head(torch.add(h, self.skip(x), alpha=0.5))
-
-
-def scaled_method(self, x, edge_index):
-    h = self.first(x, edge_index)
-    return self.head(h.add(self.skip(x), alpha=2))
 
 
 def flipped(self, x, edge_index):

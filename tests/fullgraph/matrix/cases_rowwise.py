@@ -23,6 +23,11 @@ from tests.fullgraph.matrix.models import (
 from torch import nn
 
 _MODULES = {
+    "LeakyReLU(0.3)": lambda: nn.LeakyReLU(0.3),
+    "ELU(alpha=0.5)": lambda: nn.ELU(0.5),
+    "ReLU6": nn.ReLU6,
+    "Hardtanh": nn.Hardtanh,
+    "Softplus": nn.Softplus,
     "ReLU": nn.ReLU,
     "ReLU(inplace=True)": lambda: nn.ReLU(inplace=True),
     "ELU": nn.ELU,
@@ -50,12 +55,7 @@ _MODULES = {
     "Dropout(0)": lambda: nn.Dropout(0.0),
 }
 _MODULES_LEFT = {
-    "Softplus": nn.Softplus,
     "Mish": nn.Mish,
-    "Hardtanh": nn.Hardtanh,
-    "ReLU6": nn.ReLU6,
-    "ELU(alpha=0.5)": lambda: nn.ELU(0.5),
-    "LeakyReLU(0.3)": lambda: nn.LeakyReLU(0.3),
     "GroupNorm": lambda: nn.GroupNorm(2, HIDDEN),
     "PyG's GraphNorm": lambda: pyg.GraphNorm(HIDDEN),
     "PyG's PairNorm": pyg.PairNorm,
@@ -77,6 +77,8 @@ ROWWISE = [
 
 
 _FUNCTIONS = {
+    "F.leaky_relu(x, 0.3)": lambda x: F.leaky_relu(x, 0.3),
+    "F.elu(x, 0.5)": lambda x: F.elu(x, 0.5),
     "x.relu()": lambda x: x.relu(),
     "torch.relu(x)": torch.relu,
     "F.relu(input=x)": lambda x: F.relu(input=x),
@@ -96,8 +98,6 @@ _FUNCTIONS = {
     "operator.iadd": lambda x: operator.iadd(x, x.relu()),
 }
 _FUNCTIONS_LEFT = {
-    "F.elu(x, 0.5)": lambda x: F.elu(x, 0.5),
-    "F.leaky_relu(x, 0.3)": lambda x: F.leaky_relu(x, 0.3),
     "x.abs()": lambda x: x.abs(),
     "x.clamp(min=0)": lambda x: x.clamp(min=0),
     "x[:, :8]": lambda x: x[:, :8],
