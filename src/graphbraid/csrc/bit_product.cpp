@@ -12,6 +12,7 @@
 #include "parallel.h"
 #include "rows.h"
 #include "variants.h"
+#include "worth.h"
 #include "x86.h"
 
 #define GB_KERNEL_FILE "bit_product.inl"

@@ -122,7 +122,8 @@ void store_product(const BitProductArgs& p, int64_t begin, int64_t end, int64_t 
 void bit_product(const BitProductArgs& p) {
   Buffer<float> copy;
   const SummedRows all = contiguous_rows(p.b, p.depth, p.width, copy);
-  parallel_dynamic(p.num_rows, kSumRows, [&](int64_t first, int64_t last) {
+  const int64_t lookups = p.num_rows * p.depth * p.width / (4 * GB_LANES_F32);
+  parallel_if_worth(lookups, kLookupsWorth, p.num_rows, kSumRows, [&](int64_t first, int64_t last) {
     Buffer<float> tables(kTableFloats), sums(kSumRows * kPanelColumns);
     for (int64_t begin = first; begin < last; begin += kSumRows) {
       const int64_t end = std::min(last, begin + kSumRows);
@@ -169,7 +170,8 @@ void bit_gram(const BitGramArgs& g) {
       std::clamp<int64_t>(std::min(words / kGramWords, kGramTasks / (chunks * panels)), 1, kGramTasks);
   const int64_t panel_size = g.width * kPanelColumns, part_size = panels * panel_size;
   Buffer<float> sums(parts * part_size);
-  parallel_dynamic(parts * panels * chunks, 1, [&](int64_t begin, int64_t end) {
+  const int64_t lookups = g.num_rows * g.width * g.height / (4 * GB_LANES_F32);
+  parallel_if_worth(lookups, kLookupsWorth, parts * panels * chunks, 1, [&](int64_t begin, int64_t end) {
     Buffer<float> tables(kTableFloats);
     for (int64_t task = begin; task < end; ++task) {
       const int64_t part = task / (panels * chunks), panel = task / chunks % panels;

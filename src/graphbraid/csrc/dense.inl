@@ -164,7 +164,8 @@ void tall_product(const TallProductArgs& p) {
         pack_panel(p.b, first_k, depth, j * kTileColumns, p.width - j * kTileColumns,
                    packed.data() + j * panel_size);
     });
-    parallel_dynamic(p.num_rows, chunk, [&](int64_t begin, int64_t end) {
+    const int64_t products = p.num_rows * depth * panels * kTileColumns;
+    parallel_if_worth(products, kProductsWorth, p.num_rows, chunk, [&](int64_t begin, int64_t end) {
       Buffer<float> rows(p.ids ? chunk * depth : 0);
       for (; begin < end; begin += chunk) {
         const int64_t last = std::min(end, begin + chunk);
@@ -308,7 +309,8 @@ void tall_gram(const TallGramArgs& asked) {
   const int64_t parts = std::clamp<int64_t>(g.num_rows / 1024, 1, kGramParts);
   const int64_t part_size = g.height * stride;
   Buffer<float> sums(parts * part_size);
-  parallel_dynamic(parts * groups, 1, [&](int64_t first, int64_t last) {
+  const int64_t products = g.num_rows * g.height * stride;
+  parallel_if_worth(products, kProductsWorth, parts * groups, 1, [&](int64_t first, int64_t last) {
     for (int64_t task = first; task < last; ++task) {
       const int64_t part = task / groups, column = task % groups * kGramGroup;
       float* sum = sums.data() + part * part_size;

@@ -9,6 +9,7 @@
 #include "epilogue_arguments.h"
 #include "parallel.h"
 #include "variants.h"
+#include "worth.h"
 #include "x86.h"
 
 namespace gb {

@@ -20,7 +20,8 @@ class Rows:
     @property
     def tensor(self) -> Tensor:
         """``(count, width)``."""
-        return self.buffer.tensor[: self.count]
+        whole = self.buffer.tensor
+        return whole if self.count == self.buffer.shape[0] else whole[: self.count]
 
 
 @dataclass(eq=False, slots=True)
