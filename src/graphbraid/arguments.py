@@ -70,7 +70,7 @@ def as_number(
     if not (math.isfinite(number) and least <= number <= most and number < below):
         closing = f"{below:g})" if below != math.inf else f"{most:g}]"
         bounds = "finite" if (least, most, below) == (-math.inf, math.inf, math.inf) else None
-        wanted = f"a {bounds} number" if bounds else f"a finite number in [{least:g}, {closing}"
+        wanted = f"a {bounds} number" if bounds else f"a number in [{least:g}, {closing}"
         raise ConfigError(f"{name} must be {wanted}; got {shown(value)}")
     return number
 
@@ -123,9 +123,12 @@ def check_tensor(value: Any, name: str, *, ndim: int | None = None, floating: bo
 
     if not isinstance(value, torch.Tensor):
         raise DataError(f"{name} must be a torch.Tensor; got {shown(value)}")
-    if value.layout != torch.strided or value.is_meta:
+    if value.layout != torch.strided or value.is_meta or value.is_nested or value.is_quantized:
         kind = "on the device 'meta'" if value.is_meta else f"of layout {value.layout}"
+        kind = "that is nested or quantized" if value.is_nested or value.is_quantized else kind
         raise DataError(f"{name} must be a dense tensor that holds values; got one {kind}")
+    if value.is_neg() or value.is_conj():  # DLPack drops the mark, and kernels would read the other values
+        raise DataError(f"{name} must not be a lazily negated or conjugated view; make it one with .clone()")
     if ndim is not None and value.ndim != ndim:
         raise DataError(f"{name} must have {ndim} dimensions; got shape {tuple(value.shape)}")
     if floating and not value.dtype.is_floating_point:

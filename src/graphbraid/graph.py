@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from graphbraid import edges
+from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
 from graphbraid.sparse_features import SparseFeatures
 from graphbraid.topology import Csc
@@ -214,6 +215,10 @@ class Graph:
         """
         from graphbraid.interop.edge_list import original_positions
 
+        if check_tensor(values, "values").shape[:1] != (self.num_edges,):
+            raise DataError(
+                f"values must have one row per edge ({self.num_edges}); got shape {tuple(values.shape)}"
+            )
         place = original_positions(self)
         if place is None:
             return values

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphbraid import kernels
-from graphbraid.arguments import as_count, check_tensor
+from graphbraid.arguments import as_count, check_tensor, shown
 from graphbraid.errors import DataError
 from graphbraid.scans import check_columns, check_csc, check_ids
 
@@ -110,6 +110,8 @@ class SparseFeatures:
 
     def to(self, dtype: torch.dtype) -> SparseFeatures:
         """The same rows with values of another dtype (a copy of the values only, and only if it differs)."""
+        if dtype not in FEATURE_DTYPES:
+            raise DataError(f"feature values must be float32, float16 or bfloat16; got {shown(dtype)}")
         return SparseFeatures(
             indptr=self.indptr,
             indices=self.indices,
@@ -121,6 +123,8 @@ class SparseFeatures:
     @classmethod
     def from_dense(cls, dense: Tensor) -> SparseFeatures:
         """The non-zeros of a ``(num_rows, num_cols)`` tensor (a copy)."""
+        if check_tensor(dense, "dense features").dtype not in FEATURE_DTYPES:
+            raise DataError(f"dense features must be float32, float16 or bfloat16; got {dense.dtype}")
         if dense.ndim != 2:
             raise DataError(f"dense features must be 2-d; got shape {tuple(dense.shape)}")
         row, column = dense.nonzero(as_tuple=True)

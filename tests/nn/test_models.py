@@ -168,7 +168,7 @@ def test_every_option_of_a_model_is_taken(name):
         ("sage", {"drpout": 0.1}, "no option 'drpout'. Did you mean 'dropout'"),
         ("gcn", {"heads": 2}, "no option 'heads'"),
         ("sage", {"dropout": 1.0}, r"dropout must be a number in \[0, 1\); got 1.0"),
-        ("sage", {"num_layers": 0}, "num_layers must be a whole number of at least 1; got 0"),
+        ("sage", {"num_layers": 0}, r"num_layers must be a whole number in \[1, 4096\]; got 0"),
         ("sage", {"hidden_channels": 2.5}, "hidden_channels must be a whole number"),
         ("sage", {"act": "tanh"}, "act must be one of .* got 'tanh'"),
         ("sage", {"norm": "instance"}, "norm must be one of .* got 'instance'"),

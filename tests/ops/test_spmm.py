@@ -278,7 +278,7 @@ def test_rows_without_edges_are_zero(reduce):
         ({"x": torch.zeros(59, 3)}, DataError, r"one row per source node \(60\); got shape \(59, 3\)"),
         ({"x": torch.zeros(60)}, DataError, "one row per source node"),
         ({"x": torch.zeros(60, 3, dtype=torch.int64)}, DataError, "floating point; got torch.int64"),
-        ({"reduce": "min"}, ConfigError, "'sum', 'mean' or 'max'; got 'min'"),
+        ({"reduce": "min"}, ConfigError, "'sum', 'mean', 'max'; got 'min'"),
         ({"weight": torch.zeros(3)}, DataError, "one value per edge"),
     ],
 )

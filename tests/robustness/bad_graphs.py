@@ -181,7 +181,7 @@ def inf_feature(w: Workplace):
     return w.train(w.npz(x=features_with(-np.inf)))
 
 
-@command(VALUES, "an edge weight that is NaN", 3, "edge weights must be finite; weight[")
+@command(VALUES, "an edge weight that is NaN", 3, "edge_weight must be finite; edge_weight[9] is nan")
 def nan_weight(w: Workplace):
     weight = np.ones(600, np.float32)
     weight[9] = np.nan

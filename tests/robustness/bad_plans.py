@@ -97,6 +97,8 @@ def loader_without_cuda(w: Workplace):
     NeighborLoader(graph(), [3, 3], device="cuda:99")
 
 
-@call(PLANS, "an epoch of no batches", ConfigError, "num_batches must be at least 1; got 0")
+@call(
+    PLANS, "an epoch of no batches", ConfigError, "num_batches must be a whole number in [1, 10000000]; got 0"
+)
 def no_batches(w: Workplace):
     make_plan(profile(), 0)

@@ -216,9 +216,9 @@ def test_draws_with_replacement_are_uniform_and_may_repeat():
     ("options", "message"),
     [
         ({"fanouts": ()}, "at least one hop"),
-        ({"fanouts": (5, -2)}, r"fanouts\[1\] is -2"),
-        ({"fanouts": (5, 2.5)}, r"fanouts\[1\] is 2.5"),
-        ({"fanouts": (5,), "layout": "graph"}, "layout must be one of subgraph, blocks; got 'graph'"),
+        ({"fanouts": (5, -2)}, r"fanouts\[1\] must be .*; got -2"),
+        ({"fanouts": (5, 2.5)}, r"fanouts\[1\] must be .*; got 2.5"),
+        ({"fanouts": (5,), "layout": "graph"}, "layout must be one of 'subgraph', 'blocks'; got 'graph'"),
         ({"fanouts": (5, -1), "replace": True}, "replace=True needs a fanout >= 0"),
     ],
 )

@@ -65,8 +65,8 @@ def test_epochs_are_shuffled_differently():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, "batch_size must be at least 1; got 0"),
-        ({"batch_size": 2, "seed": -1}, r"seed must be in \[0, 2\*\*63\); got -1"),
+        ({"batch_size": 0}, "batch_size must be a whole number in .*; got 0"),
+        ({"batch_size": 2, "seed": -1}, "seed must be a whole number in .*; got -1"),
         ({"batch_size": 9, "drop_last": True}, "drop_last leaves no batch: 5 seeds"),
     ],
 )

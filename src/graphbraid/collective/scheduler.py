@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from graphbraid.arguments import as_count, as_number
 from graphbraid.collective.braid import braid, braid_routes
 from graphbraid.collective.cores import plan_of_trials
 from graphbraid.collective.dispatcher import Dispatcher, EpochBound, bound_with, epoch_bound
@@ -17,6 +18,8 @@ from graphbraid.files import format_bytes
 
 EQUAL = 1.0 + 1e-9
 """Seconds within this factor are the same: they differ by rounding."""
+MOST_BATCHES = 10_000_000
+"""Of an epoch that is planned: its plan is simulated batch by batch."""
 SEARCHED_BATCHES = 500
 """A longer epoch is searched as one of this length, then simulated whole."""
 
@@ -81,8 +84,7 @@ def make_plan(profile: Profile, num_batches: int, limits: Limits | None = None) 
         ConfigError: ``num_batches`` is not positive.
         ResourceError: not one batch fits the limits.
     """
-    if num_batches < 1:
-        raise ConfigError(f"num_batches must be at least 1; got {num_batches}")
+    num_batches = as_count(num_batches, "num_batches", least=1, most=MOST_BATCHES)
     limits = limits or Limits()
     if profile.trials:
         return plan_of_trials(profile, num_batches, limits)
@@ -100,11 +102,8 @@ def fixed_plan(profile: Profile, num_batches: int, share: float, limits: Limits 
         ConfigError: the share is outside [0, 1], or needs the device to prepare batches and it cannot.
         ResourceError: not one batch fits the limits.
     """
-    if num_batches < 1 or not 0.0 <= share <= 1.0:
-        raise ConfigError(
-            f"share must be in [0, 1] and num_batches at least 1; got share={share!r}, "
-            f"num_batches={num_batches}"
-        )
+    num_batches = as_count(num_batches, "num_batches", least=1, most=MOST_BATCHES)
+    share = as_number(share, "share", least=0, most=1)
     limits = limits or Limits()
     search = _Search(num_batches, *limits.caps(profile), limits.most_tries)
     num_cpu = round(share * num_batches)

@@ -7,11 +7,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from graphbraid.arguments import as_count
 from graphbraid.sampling.rng import PHI, mix, mix_array
 
 
 def stream_key(seed: int, purpose: int) -> int:
-    """The 64-bit key of one kind of draws under one seed."""
+    """The 64-bit key of one kind of draws under one seed.
+
+    Raises:
+        ConfigError: the seed is no whole number of 63 bits.
+    """
+    seed = as_count(seed, "seed", most=(1 << 63) - 1)
     return mix(seed ^ mix(purpose))
 
 

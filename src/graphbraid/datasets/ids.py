@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.errors import DataError
+from graphbraid.scans import check_ids
 
 _Array = npt.NDArray[Any]
 
@@ -41,7 +42,12 @@ class NodeIds:
         return f"NodeIds({len(self)} {'str' if self.values.dtype == object else 'int'} ids)"
 
     def originals(self, nodes: Tensor) -> list[int | str]:
-        """The original ids of ``nodes``, int64 node ids."""
+        """The original ids of ``nodes``, int64 node ids.
+
+        Raises:
+            DataError: there is no such node.
+        """
+        check_ids(nodes, len(self), "nodes")
         found: list[int | str] = self.values[nodes.cpu().numpy()].tolist()
         return found
 

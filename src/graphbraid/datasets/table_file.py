@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from graphbraid.arguments import as_count
 from graphbraid.errors import ConfigError, DataError, MissingPackageError, ResourceError
 
 CSV_SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
@@ -30,8 +31,7 @@ class CsvOptions:
     def __post_init__(self) -> None:
         if self.delimiter is not None and (len(self.delimiter) != 1 or not self.delimiter.isascii()):
             raise ConfigError(f"delimiter must be one ASCII character, such as ';'; got {self.delimiter!r}")
-        if self.skip_rows < 0:
-            raise ConfigError(f"skip_rows must not be negative; got {self.skip_rows}")
+        as_count(self.skip_rows, "skip_rows")
 
 
 class TableFile:

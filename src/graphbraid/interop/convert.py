@@ -5,7 +5,6 @@ Each function gives its input back where it fits already, and copies only to cha
 
 from __future__ import annotations
 
-import operator
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -14,8 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphbraid.arguments import as_count, check_tensor
 from graphbraid.errors import DataError
+from graphbraid.scans import first_where
 from graphbraid.sparse_features import FEATURE_DTYPES, SparseFeatures
+from graphbraid.topology import MOST_NODES
 
 ID_DTYPES = (torch.int32, torch.int64)
 
@@ -29,20 +31,34 @@ def as_tensor(values: Any, what: str) -> Tensor:
     if isinstance(values, Tensor):
         if values.is_complex():
             raise DataError(f"{what} must hold real numbers; got {values.dtype}")
-        return plain(values)
+        return _signed(check_tensor(plain(values).resolve_neg(), what), what)
     try:
         array = np.asarray(values)
     except ValueError as error:  # rows of unequal length
         raise DataError(f"{what} must be an array of numbers; {error}") from error
     if array.dtype.kind not in "biuf":
         raise DataError(f"{what} must hold numbers; got dtype {array.dtype} of type {type(values).__name__}")
-    if array.dtype in (np.uint16, np.uint32, np.uint64):
-        array = array.astype(np.int64)  # torch computes with none of the three
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        array = array.astype(np.float64)  # torch has no wider one
     if not array.dtype.isnative or any(stride < 0 for stride in array.strides):
         array = np.array(array, dtype=array.dtype.newbyteorder("="))
     with warnings.catch_warnings():  # a read-only memory map is shared on purpose: nothing here writes
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(array)
+        return _signed(torch.from_numpy(array), what)
+
+
+def _signed(values: Tensor, what: str) -> Tensor:
+    """Unsigned integers of more than 8 bits, which torch does not compute with, as int64."""
+    if values.dtype not in (torch.uint16, torch.uint32, torch.uint64):
+        return values
+    if values.dtype != torch.uint64:
+        return values.to(torch.int64)
+    signed = values.view(torch.int64)
+    position = first_where(signed.reshape(-1), lambda part: part < 0)
+    if position >= 0:
+        found = int(signed.reshape(-1)[position]) + (1 << 64)
+        raise DataError(f"{what} must be below 2**63; number {position} is {found}")
+    return signed
 
 
 def plain(values: Tensor) -> Tensor:
@@ -92,13 +108,7 @@ def as_num_nodes(num_nodes: Any) -> int:
     Raises:
         DataError: not an integer, or negative.
     """
-    try:
-        count = operator.index(num_nodes)
-    except TypeError:
-        raise DataError(f"num_nodes must be an integer; got {num_nodes!r}") from None
-    if count < 0:
-        raise DataError(f"num_nodes must not be negative; got {count}")
-    return count
+    return as_count(num_nodes, "num_nodes", most=MOST_NODES, error=DataError)
 
 
 def as_features(x: Any) -> Tensor | SparseFeatures | None:

@@ -18,6 +18,7 @@ from graphbraid.interop.convert import (
     as_splits,
     as_tensor,
 )
+from graphbraid.scans import check_weight
 from graphbraid.topology import coo_to_csc
 
 
@@ -92,4 +93,6 @@ def _as_weight(edge_weight: Any, num_edges: int) -> Tensor | None:
         weight = weight[:, 0]
     if weight.shape != (num_edges,):
         raise DataError(f"edge_weight must have shape ({num_edges},); got {tuple(weight.shape)}")
-    return weight.float().contiguous()
+    found = weight.float().contiguous()
+    check_weight(found, num_edges, "edge_weight", "edge_weight")
+    return found

@@ -7,9 +7,10 @@ from abc import abstractmethod
 import torch
 from torch import Tensor, nn
 
+from graphbraid.arguments import MOST_WIDTH, as_count, as_number
 from graphbraid.errors import ConfigError
 from graphbraid.nn.conv import Conv, Features, zero_bias
-from graphbraid.nn.linear import Linear, glorot
+from graphbraid.nn.linear import Linear, as_widths, glorot
 from graphbraid.ops import bias_act_dropout, dense_linear, gat_attention, gatv2_attention, sparse_linear
 from graphbraid.sparse_features import SparseFeatures
 from graphbraid.topology import Csc
@@ -44,6 +45,11 @@ class AttentionConv(Conv):
         residual: bool = False,
     ):
         super().__init__()
+        heads = as_count(heads, "heads", least=1, most=MOST_WIDTH)
+        in_channels, _ = as_widths(in_channels, out_channels)
+        as_widths(in_channels, out_channels * heads)
+        negative_slope = as_number(negative_slope, "negative_slope")
+        dropout = as_number(dropout, "dropout", least=0, below=1)
         self.in_channels, self.out_channels, self.heads, self.concat = (
             in_channels,
             out_channels,

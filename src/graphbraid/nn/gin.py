@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from graphbraid.arguments import as_number
 from graphbraid.errors import DataError
 from graphbraid.nn.conv import Conv, Features, dense
 from graphbraid.ops import Aggregation, aggregate
@@ -30,8 +31,8 @@ class GINConv(Conv):
         super().__init__()
         self.nn = module
         self.bias = None
-        self.initial_eps = eps
-        value = torch.full((1,), float(eps))
+        self.initial_eps = as_number(eps, "eps")
+        value = torch.full((1,), self.initial_eps)
         if train_eps:
             self.eps = nn.Parameter(value)
         else:

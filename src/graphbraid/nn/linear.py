@@ -7,7 +7,12 @@ import math
 import torch
 from torch import Tensor, nn
 
+from graphbraid.arguments import MOST_WIDTH, as_count, check_choice
+from graphbraid.errors import ConfigError
 from graphbraid.ops.dense import dense_linear
+
+MOST_WEIGHTS = 1 << 34
+"""Numbers of one weight, at most: 64 GiB."""
 
 
 def glorot(weight: Tensor | None) -> None:
@@ -26,6 +31,22 @@ def kaiming(weight: Tensor | None) -> None:
             weight.uniform_(-bound, bound)
 
 
+def as_widths(in_channels: int, out_channels: int) -> tuple[int, int]:
+    """The two widths of a layer, whose weight must be of a size that can be.
+
+    Raises:
+        ConfigError: one is no positive whole number, or both together are too many.
+    """
+    rows = as_count(in_channels, "in_channels", least=1, most=MOST_WIDTH)
+    columns = as_count(out_channels, "out_channels", least=1, most=MOST_WIDTH)
+    if rows * columns > MOST_WEIGHTS:
+        raise ConfigError(
+            f"in_channels={rows} by out_channels={columns} make a weight of {rows * columns:,} numbers; "
+            f"at most {MOST_WEIGHTS:,} are taken"
+        )
+    return rows, columns
+
+
 class Linear(nn.Linear):
     """``torch.nn.Linear`` with a choice of initialisation, by graphbraid's kernels where they can run.
 
@@ -34,9 +55,14 @@ class Linear(nn.Linear):
         out_channels: width of the output.
         bias: whether to learn an additive bias.
         init: ``"kaiming"`` or ``"glorot"``.
+
+    Raises:
+        ConfigError: a width or ``init`` that cannot be.
     """
 
     def __init__(self, in_channels: int, out_channels: int, *, bias: bool = True, init: str = "kaiming"):
+        check_choice(init, "init", ("kaiming", "glorot"))
+        in_channels, out_channels = as_widths(in_channels, out_channels)
         self.init = init
         super().__init__(in_channels, out_channels, bias=bias)
 

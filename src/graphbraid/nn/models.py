@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from graphbraid.arguments import MOST_WIDTH, as_count, as_number
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.nn.adjacency import as_csc
 from graphbraid.nn.conv import Conv, Features
@@ -23,6 +24,7 @@ from graphbraid.topology import Csc
 
 Adjacency = Csc | list[Csc] | tuple[Csc, ...] | Tensor
 """What a model takes as edges: of the whole graph, a block per layer, or PyG's ``edge_index``."""
+MOST_LAYERS = 4096
 NORMS = {None: None, "none": None, "batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
 
 
@@ -69,8 +71,8 @@ class GraphModel(nn.Module, ABC):
             in_channels=in_channels,
             hidden_channels=hidden_channels,
             out_channels=out_channels,
-            num_layers=num_layers,
         )
+        as_count(num_layers, "num_layers", least=1, most=MOST_LAYERS)
         _check_probabilities(dropout=dropout, input_dropout=input_dropout)
         _check_choice("act", act, ACTIVATIONS)
         _check_choice("norm", norm, NORMS)
@@ -262,6 +264,8 @@ class MLP(GraphModel):
         if isinstance(edge_index, Tensor):
             as_csc(edge_index, x.shape[0])  # looked at as the other models do, though its edges mean nothing
         elif isinstance(edge_index, list | tuple) and not isinstance(x, SparseFeatures):
+            if not edge_index:
+                raise DataError("a model on blocks needs at least one; got none")
             x = x[: edge_index[-1].num_dst]
         x = self.drop_input(x)
         for i in range(self.num_layers):
@@ -281,16 +285,14 @@ class MLP(GraphModel):
 
 def _check_sizes(**sizes: int) -> None:
     for name, value in sizes.items():
-        if not isinstance(value, int) or value < 1:
-            raise ConfigError(f"{name} must be a whole number of at least 1; got {value!r}")
+        as_count(value, name, least=1, most=MOST_WIDTH)
 
 
 def _check_probabilities(**values: float) -> None:
     for name, value in values.items():
-        if not isinstance(value, int | float) or not 0.0 <= value < 1.0:
-            raise ConfigError(f"{name} must be a number in [0, 1); got {value!r}")
+        as_number(value, name, least=0, below=1)
 
 
 def _check_choice(name: str, value: object, choices: Any) -> None:
-    if value not in choices:
+    if not isinstance(value, str | None) or value not in choices:
         raise ConfigError(f"{name} must be one of {', '.join(str(c) for c in choices)}; got {value!r}")

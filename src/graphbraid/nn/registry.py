@@ -6,6 +6,7 @@ import difflib
 import inspect
 from typing import Any
 
+from graphbraid.arguments import check_choice
 from graphbraid.errors import ConfigError
 from graphbraid.nn.models import GAT, GCN, GIN, MLP, GATv2, GraphModel, GraphSAGE
 
@@ -48,7 +49,12 @@ def make_model(name: str, in_channels: int, out_channels: int, **options: Any) -
 
 
 def model_options(name: str) -> list[str]:
-    """The names of all options of a model: its own and its layers'."""
+    """The names of all options of a model: its own and its layers'.
+
+    Raises:
+        ConfigError: the name is unknown (the nearest known one is named).
+    """
+    check_choice(name, "a model's name", MODELS)
     model = MODELS[name]
     ignored = {"self", "in_channels", "out_channels", "options", "module", "concat"}
     sources = [inspect.signature(GraphModel.__init__), inspect.signature(model.make_layer)]

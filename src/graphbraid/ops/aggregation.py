@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from graphbraid import kernels
+from graphbraid.arguments import check_tensor
+from graphbraid.errors import DataError
 from graphbraid.ops import reference
 from graphbraid.ops.derived import inverse_degrees
 from graphbraid.ops.row_epilogue import RowEpilogue
@@ -87,6 +89,7 @@ class Aggregation:
             out: ``(num_dst, width)`` of ``x``'s dtype or the one it is summed in; made like ``x`` if None.
             after: what the kernel does to each row before it leaves the cache.
         """
+        check_rows(x, "x", self.csc.num_src, "source node")  # kernels do not know how many there are
         if out is None:
             out = x.new_empty(self.csc.num_dst, x.shape[1])
         run_spmm(self.csc, x, self, mean=self.mean, addend=addend, out=out, after=after)
@@ -114,6 +117,30 @@ class Aggregation:
             inverse = inverse_degrees(self.csc, dtype)
             dst = inverse if dst is None else dst * inverse
         return src, dst
+
+
+ROW_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+"""What kernels over rows take."""
+
+
+def check_rows(x: Tensor, name: str, num_rows: int, of: str) -> None:
+    """Check that ``x`` is a matrix that kernels take, with as many rows as there are nodes of a kind.
+
+    Raises:
+        DataError: says what it is and what it should be.
+    """
+    check_tensor(x, name)
+    if x.ndim != 2 or x.shape[0] != num_rows:
+        raise DataError(f"{name} must have one row per {of} ({num_rows}); got shape {tuple(x.shape)}")
+    check_row_dtype(x, name)
+
+
+def check_row_dtype(x: Tensor, name: str) -> None:
+    """Raise DataError unless ``x`` has a dtype that kernels over rows take."""
+    if not x.dtype.is_floating_point:
+        raise DataError(f"{name} must be floating point; got {x.dtype}. Convert it with {name}.float().")
+    if x.dtype not in ROW_DTYPES:
+        raise DataError(f"{name} must be float32, float64, float16 or bfloat16; got {x.dtype}")
 
 
 def run_spmm(

@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from graphbraid import kernels
+from graphbraid.arguments import as_number, check_tensor
 from graphbraid.errors import DataError
-from graphbraid.ops.aggregation import backend, sum_dtype
+from graphbraid.ops.aggregation import backend, check_row_dtype, sum_dtype
 from graphbraid.ops.dropout import draw_seed
 from graphbraid.topology import Csc
 
@@ -45,10 +46,13 @@ def gat_attention(
         ``(num_dst, heads * channels)`` of ``x``'s dtype; 0 for a node without edges.
 
     Raises:
-        DataError: shapes do not fit.
+        ConfigError: the slope is not finite or ``dropout`` not in [0, 1).
+        DataError: shapes or dtypes do not fit.
     """
+    for logit, name in ((src_logit, "src_logit"), (dst_logit, "dst_logit")):
+        check_tensor(logit, name, ndim=2, floating=True)
     heads = src_logit.shape[-1]
-    _check(csc, x, heads)
+    _check(csc, x, "x", heads)
     if src_logit.shape != (csc.num_src, heads) or dst_logit.shape != (csc.num_dst, heads):
         raise DataError(
             f"logits must be ({csc.num_src}, heads) by source and ({csc.num_dst}, heads) by destination; "
@@ -86,9 +90,13 @@ def gatv2_attention(
         ``(num_dst, heads * channels)``; 0 for a node without edges.
 
     Raises:
-        DataError: shapes do not fit.
+        ConfigError: the slope is not finite or ``dropout`` not in [0, 1).
+        DataError: shapes or dtypes do not fit.
     """
-    _check(csc, x_src, att.shape[0])
+    check_tensor(att, "att", ndim=2, floating=True)
+    _check(csc, x_src, "x_src", att.shape[0])
+    if check_tensor(x_dst, "x_dst").dtype != x_src.dtype:
+        raise DataError(f"x_src and x_dst must have one dtype; got {x_src.dtype} and {x_dst.dtype}")
     if x_dst.shape != (csc.num_dst, x_src.shape[1]) or att.numel() != x_src.shape[1]:
         raise DataError(
             f"x_dst must be ({csc.num_dst}, {x_src.shape[1]}) and att (heads, channels) with as "
@@ -102,14 +110,17 @@ def gatv2_attention(
 
 def _how(csc: Csc, slope: float, self_loops: bool, dropout: float) -> tuple[float, int, float, int]:
     """Slope, number of self-loops, dropout and its seed, as the kernels take them."""
+    slope = as_number(slope, "negative_slope")
+    dropout = as_number(dropout, "dropout", least=0, below=1)
     num_loops = min(csc.num_src, csc.num_dst) if self_loops else 0
     return slope, num_loops, dropout, draw_seed() if dropout > 0 else 0
 
 
-def _check(csc: Csc, x: Tensor, heads: int) -> None:
+def _check(csc: Csc, x: Tensor, name: str, heads: int) -> None:
+    check_row_dtype(check_tensor(x, name), name)
     if x.ndim != 2 or x.shape[0] != csc.num_src or heads < 1 or x.shape[1] % heads:
         raise DataError(
-            f"x must be ({csc.num_src}, heads * channels) for {heads} heads; got shape {tuple(x.shape)}"
+            f"{name} must be ({csc.num_src}, heads * channels) for {heads} heads; got shape {tuple(x.shape)}"
         )
 
 

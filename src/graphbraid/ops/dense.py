@@ -13,8 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from graphbraid.arguments import check_tensor
+from graphbraid.errors import DataError
 from graphbraid.ops import reference
-from graphbraid.ops.aggregation import backend, follow_up, row_contiguous
+from graphbraid.ops.aggregation import backend, check_row_dtype, follow_up, row_contiguous
 from graphbraid.ops.row_epilogue import RowEpilogue
 
 
@@ -70,7 +72,27 @@ def dense_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
         x: ``(num_rows, in_channels)``.
         weight: ``(out_channels, in_channels)``.
         bias: ``(out_channels,)`` or None.
+
+    Raises:
+        DataError: shapes or dtypes do not fit.
     """
+    check_row_dtype(check_tensor(x, "x"), "x")
+    check_tensor(weight, "weight", ndim=2)
+    if x.ndim == 0 or x.shape[-1] != weight.shape[1]:
+        raise DataError(
+            f"weight must have a column per column of x; got {tuple(weight.shape)} for x of {tuple(x.shape)}"
+        )
+    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise DataError(
+            f"x and weight must have one dtype; got {x.dtype} and {weight.dtype}. Convert x with "
+            "x.to(weight.dtype), or the model with model.to(x.dtype)"
+        )
+    if bias is not None:
+        check_row_dtype(check_tensor(bias, "bias"), "bias")
+        if bias.shape != weight.shape[:1]:
+            raise DataError(
+                f"bias must have shape ({weight.shape[0]},) for this weight; got {tuple(bias.shape)}"
+            )
     if _backend(x, weight) is reference or torch.is_autocast_enabled(x.device.type):
         return F.linear(x, weight, bias)
     out: Tensor = _Linear.apply(x, weight)  # type: ignore[no-untyped-call]

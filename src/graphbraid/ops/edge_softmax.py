@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
-from graphbraid.ops.aggregation import backend, sum_dtype
+from graphbraid.ops.aggregation import backend, check_row_dtype, sum_dtype
 from graphbraid.topology import Csc
 
 
@@ -26,6 +27,7 @@ def edge_softmax(csc: Csc, logits: Tensor) -> Tensor:
     Raises:
         DataError: ``logits`` does not have one row per edge.
     """
+    check_row_dtype(check_tensor(logits, "logits"), "logits")
     if logits.ndim not in (1, 2) or logits.shape[0] != csc.num_edges:
         raise DataError(
             f"logits must have one row per edge ({csc.num_edges}); got shape {tuple(logits.shape)}"

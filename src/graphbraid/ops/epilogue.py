@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from graphbraid.errors import ConfigError
-from graphbraid.ops.aggregation import backend, sum_dtype
+from graphbraid.arguments import as_number, check_choice, check_tensor
+from graphbraid.errors import DataError
+from graphbraid.ops.aggregation import backend, check_row_dtype, sum_dtype
 from graphbraid.ops.dropout import draw_seed
 
 # Numbers as in epilogue.cpp. GELU's slope cannot be found from its output; it runs in PyTorch.
@@ -39,11 +40,18 @@ def bias_act_dropout(
 
     Raises:
         ConfigError: ``act`` is unknown or ``p`` not in [0, 1).
+        DataError: ``x`` is no matrix of floating-point numbers, or ``bias`` does not fit it.
     """
-    if act not in ACTIVATIONS:
-        raise ConfigError(f"act must be one of {', '.join(ACTIVATIONS)}; got {act!r}")
-    if not 0.0 <= p < 1.0:
-        raise ConfigError(f"p must lie in [0, 1); got {p!r}")
+    check_choice(act, "act", ACTIVATIONS)
+    p = as_number(p, "p", least=0, below=1)
+    check_row_dtype(check_tensor(x, "x", ndim=2), "x")
+    if bias is not None:
+        check_tensor(bias, "bias", floating=True)
+        if bias.shape != (x.shape[1],) or bias.device != x.device:
+            raise DataError(
+                f"bias must have shape ({x.shape[1]},) on {x.device}; "
+                f"got {tuple(bias.shape)} on {bias.device}"
+            )
     if act == "gelu":
         x, bias, act, inplace = F.gelu(x if bias is None else x + bias), None, "none", False
     if bias is None and act == "none" and p == 0:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
 from graphbraid.ops.aggregation import backend
+from graphbraid.scans import first_out_of_range
 
 
-def gather_rows(x: Tensor, ids: Tensor) -> Tensor:
+def gather_rows(x: Tensor, ids: Tensor, *, trusted: bool = False) -> Tensor:
     """``out[i] = x[ids[i]]``, at the rate the machine copies scattered rows.
 
     Has no gradient: it is for features, not for activations.
@@ -17,6 +19,7 @@ def gather_rows(x: Tensor, ids: Tensor) -> Tensor:
     Args:
         x: ``(num_rows, width)`` of any dtype.
         ids: ``(num_ids,)`` int64 in ``[0, num_rows)``, in any order, repeated or not.
+        trusted: take the ids unseen. For ids known to be rows: whatever else they name is read.
 
     Returns:
         ``(num_ids, width)`` of ``x``'s dtype.
@@ -24,13 +27,15 @@ def gather_rows(x: Tensor, ids: Tensor) -> Tensor:
     Raises:
         DataError: shapes or dtypes do not fit, or an id is out of range.
     """
+    check_tensor(x, "x")
+    check_tensor(ids, "ids")
     if x.ndim != 2 or ids.ndim != 1 or ids.dtype != torch.int64:
         raise DataError(
             f"gather_rows takes a 2-d x and 1-d int64 ids; got x of shape {tuple(x.shape)} and ids of "
             f"{ids.dtype} and shape {tuple(ids.shape)}"
         )
-    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < x.shape[0]:
-        at = int(((ids < 0) | (ids >= x.shape[0])).nonzero()[0])
+    at = -1 if trusted else first_out_of_range(ids, x.shape[0])
+    if at >= 0:
         raise DataError(f"ids must be rows of x, in [0, {x.shape[0]}); ids[{at}] is {int(ids[at])}")
     x = x.detach()
     if not x.is_contiguous() or x.numel() == 0 or ids.numel() == 0:

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from graphbraid.ops.aggregation import Aggregation, row_contiguous
+from graphbraid.arguments import check_tensor
+from graphbraid.errors import DataError
+from graphbraid.ops.aggregation import Aggregation, check_row_dtype, check_rows, row_contiguous
 from graphbraid.ops.dense import tall_gram, tall_product
 from graphbraid.ops.rates import Rates
 from graphbraid.ops.sparse_linear import sparse_linear
@@ -36,11 +38,32 @@ def aggregate_linear(
 
     Returns:
         ``(num_dst, out_channels)`` in ``weight``'s dtype, or the autocast dtype.
+
+    Raises:
+        DataError: ``x`` does not fit the graph, or a weight does not fit ``x``.
     """
+    _check(how, x, weight, "weight")
+    if root_weight is not None:
+        _check(how, x, root_weight, "root_weight")
+        if root_weight.shape != weight.shape or root_weight.dtype != weight.dtype:
+            raise DataError(
+                f"root_weight must be {weight.dtype} of shape {tuple(weight.shape)} as weight is; "
+                f"got {root_weight.dtype} of {tuple(root_weight.shape)}"
+            )
     if isinstance(x, SparseFeatures):
         return _sparse_aggregate_linear(how, x, weight, root_weight)
     out: Tensor = _AggregateLinear.apply(x, weight, root_weight, how)  # type: ignore[no-untyped-call]
     return out
+
+
+def _check(how: Aggregation, x: Tensor | SparseFeatures, weight: Tensor, name: str) -> None:
+    check_row_dtype(check_tensor(weight, name, ndim=2), name)
+    if isinstance(x, Tensor):
+        check_rows(x, "x", how.csc.num_src, "source node")
+    elif x.shape[0] != how.csc.num_src:
+        raise DataError(f"x must have one row per source node ({how.csc.num_src}); got {x.shape[0]}")
+    if weight.shape[1] != x.shape[1]:
+        raise DataError(f"{name} must be (out_channels, {x.shape[1]}) for this x; got {tuple(weight.shape)}")
 
 
 def _sparse_aggregate_linear(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from graphbraid.arguments import check_tensor
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.ops.aggregation import backend, sum_dtype
+from graphbraid.ops.aggregation import backend, check_row_dtype, sum_dtype
 
 
 def layer_norm(
@@ -127,16 +129,15 @@ def batch_statistics(
 
 def check_norm(x: Tensor, eps: float, **vectors: Tensor | None) -> None:
     """Raise DataError or ConfigError unless ``x`` is a matrix that can be normalised with ``vectors``."""
-    if x.ndim != 2:
+    if check_tensor(x, "x").ndim != 2:
         raise DataError(f"x must be a matrix (num_rows, channels); got shape {tuple(x.shape)}")
-    if not x.dtype.is_floating_point:
-        raise DataError(f"x must be floating point; got {x.dtype}. Convert it with x.float().")
+    check_row_dtype(x, "x")
     for name, vector in vectors.items():
-        if vector is not None and vector.shape != (x.shape[1],):
+        if vector is not None and check_tensor(vector, name, floating=True).shape != (x.shape[1],):
             raise DataError(
                 f"{name} must have one value per column of x ({x.shape[1]},); got shape {tuple(vector.shape)}"
             )
-    if not isinstance(eps, int | float) or not eps >= 0:
+    if not isinstance(eps, int | float) or not 0 <= eps < math.inf:
         raise ConfigError(f"eps must be a number of at least 0; got {eps!r}")
 
 

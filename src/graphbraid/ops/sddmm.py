@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
-from graphbraid.ops.aggregation import Aggregation, backend, row_contiguous, sum_dtype
+from graphbraid.ops.aggregation import Aggregation, backend, check_row_dtype, row_contiguous, sum_dtype
 from graphbraid.topology import Csc
 
 
@@ -27,6 +28,9 @@ def sddmm(csc: Csc, dst_rows: Tensor, src_rows: Tensor) -> Tensor:
     Raises:
         DataError: the rows do not fit the graph or each other.
     """
+    for rows, name in ((dst_rows, "dst_rows"), (src_rows, "src_rows")):
+        check_tensor(rows, name, ndim=2)
+        check_row_dtype(rows, name)
     wanted = (csc.num_dst, src_rows.shape[-1])
     if dst_rows.shape != wanted or src_rows.shape != (csc.num_src, wanted[1]):
         raise DataError(

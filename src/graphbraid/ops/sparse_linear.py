@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from graphbraid.arguments import as_number, check_tensor
 from graphbraid.errors import DataError
-from graphbraid.ops.aggregation import Aggregation
+from graphbraid.ops.aggregation import Aggregation, check_row_dtype
 from graphbraid.ops.derived import derived, share
 from graphbraid.sparse_features import SparseFeatures
 from graphbraid.topology import Csc
@@ -33,6 +34,7 @@ def sparse_linear(x: SparseFeatures, weight: Tensor) -> Tensor:
     Raises:
         DataError: the widths do not match.
     """
+    check_row_dtype(check_tensor(weight, "weight"), "weight")
     if weight.ndim != 2 or weight.shape[1] != x.num_cols:
         raise DataError(
             f"weight must be (out_channels, {x.num_cols}) for these features; got {tuple(weight.shape)}"
@@ -48,7 +50,11 @@ def sparse_dropout(x: SparseFeatures, p: float, *, training: bool) -> SparseFeat
         x: sparse features.
         p: probability of dropping a value.
         training: if False, ``x`` comes back as it is.
+
+    Raises:
+        ConfigError: ``p`` is no probability.
     """
+    p = as_number(p, "p", least=0, most=1)
     if not training or p == 0:
         return x
     dropped = replace(x, values=F.dropout(x.values, p), trusted=True)

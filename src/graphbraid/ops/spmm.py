@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from graphbraid.errors import ConfigError, DataError
-from graphbraid.ops.aggregation import Aggregation, backend, row_contiguous, sum_dtype
+from graphbraid.arguments import check_choice, check_tensor
+from graphbraid.errors import DataError
+from graphbraid.ops.aggregation import Aggregation, backend, check_rows, row_contiguous, sum_dtype
 from graphbraid.ops.sddmm import edge_dot
 from graphbraid.topology import Csc
 
@@ -37,18 +38,17 @@ def spmm(csc: Csc, x: Tensor, reduce: Reduce = "sum", *, weight: Tensor | None =
         ConfigError: ``reduce`` is none of the three.
         DataError: ``x`` or ``weight`` does not fit the graph.
     """
-    check_rows(csc, x)
+    check_rows(x, "x", csc.num_src, "source node")
     if weight is not None:
-        if weight.shape != (csc.num_edges,):
+        if check_tensor(weight, "weight", floating=True).shape != (csc.num_edges,):
             raise DataError(
                 f"weight must have one value per edge ({csc.num_edges},); got shape {tuple(weight.shape)}"
             )
         weight = weight.to(sum_dtype(x.dtype))
+    check_choice(reduce, "reduce", ("sum", "mean", "max"))
     if reduce == "max":
         out: Tensor = _Max.apply(x, weight, csc)  # type: ignore[no-untyped-call]
         return out
-    if reduce not in ("sum", "mean"):
-        raise ConfigError(f"reduce must be 'sum', 'mean' or 'max'; got {reduce!r}")
     return aggregate(Aggregation(csc=csc, mean=reduce == "mean"), x, weight=weight)
 
 
@@ -68,17 +68,25 @@ def aggregate(
         weight: ``(num_edges,)`` in the dtype of the sums, in place of ``how.weight``; may require a gradient.
         addend: ``(at most num_dst, width)`` of the result's dtype, added to the first rows.
         wide: give the result in the dtype of the sums instead of ``x``'s.
+
+    Raises:
+        DataError: ``x``, ``weight`` or ``addend`` does not fit the graph or each other.
     """
+    check_rows(x, "x", how.csc.num_src, "source node")
+    if weight is not None and check_tensor(weight, "weight", floating=True).shape != (how.csc.num_edges,):
+        raise DataError(
+            f"weight must have one value per edge ({how.csc.num_edges},); got shape {tuple(weight.shape)}"
+        )
+    if addend is not None:
+        dtype = sum_dtype(x.dtype) if wide else x.dtype
+        check_tensor(addend, "addend", ndim=2)
+        if addend.dtype != dtype or addend.shape[0] > how.csc.num_dst or addend.shape[1] != x.shape[1]:
+            raise DataError(
+                f"addend must be {dtype} of shape (at most {how.csc.num_dst}, {x.shape[1]}); "
+                f"got {addend.dtype} of {tuple(addend.shape)}"
+            )
     out: Tensor = _Sum.apply(x, weight, addend, how, wide)  # type: ignore[no-untyped-call]
     return out
-
-
-def check_rows(csc: Csc, x: Tensor) -> None:
-    """Raise DataError unless ``x`` has a row of numbers per source node."""
-    if x.ndim != 2 or x.shape[0] != csc.num_src:
-        raise DataError(f"x must have one row per source node ({csc.num_src}); got shape {tuple(x.shape)}")
-    if not x.dtype.is_floating_point:
-        raise DataError(f"x must be floating point; got {x.dtype}. Convert it with x.float().")
 
 
 class _Sum(torch.autograd.Function):

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from graphbraid.arguments import MOST_COUNT, as_count, as_flag, check_choice, shown
 from graphbraid.errors import ConfigError
 
 LAYOUTS = ("subgraph", "blocks")
+MOST_HOPS = 64
+"""Hops of a mini-batch, at most."""
+MOST_DRAWS = 1 << 20
+"""Draws with replacement for one node, at most; without it the node's degree bounds them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,14 +33,31 @@ class SamplerConfig:
     """Keep each sampled edge's position in the graph."""
 
     def __post_init__(self) -> None:
-        if not self.fanouts:
-            raise ConfigError("fanouts must name at least one hop, such as (15, 10, 5)")
-        for hop, fanout in enumerate(self.fanouts):
-            if not isinstance(fanout, int) or isinstance(fanout, bool) or fanout < -1:
-                raise ConfigError(
-                    f"a fanout must be an integer >= 0, or -1 for all; fanouts[{hop}] is {fanout!r}"
-                )
-        if self.layout not in LAYOUTS:
-            raise ConfigError(f"layout must be one of {', '.join(LAYOUTS)}; got {self.layout!r}")
+        for name in ("replace", "weighted", "return_edge_id"):
+            object.__setattr__(self, name, as_flag(getattr(self, name), name))
+        object.__setattr__(self, "fanouts", _as_fanouts(self.fanouts))
+        check_choice(self.layout, "layout", LAYOUTS)
         if self.replace and -1 in self.fanouts:
             raise ConfigError("replace=True needs a fanout >= 0 at every hop; -1 takes each neighbour once")
+        if self.replace and max(self.fanouts) > MOST_DRAWS:
+            raise ConfigError(
+                f"replace=True draws as often as the fanout says, at most {MOST_DRAWS} times; "
+                f"got fanouts {list(self.fanouts)}"
+            )
+
+
+def _as_fanouts(fanouts: Any) -> tuple[int, ...]:
+    if isinstance(fanouts, str | bytes | Mapping) or not isinstance(fanouts, Iterable):
+        raise ConfigError(
+            f"fanouts must be a list with a number per hop, such as (15, 10, 5); got {shown(fanouts)}"
+        )
+    hops = tuple(fanouts)
+    if not 1 <= len(hops) <= MOST_HOPS:
+        raise ConfigError(
+            f"fanouts must name at least one hop, such as (15, 10, 5), and at most {MOST_HOPS}; "
+            f"got {len(hops)}"
+        )
+    try:
+        return tuple(as_count(f, f"fanouts[{hop}]", least=-1, most=MOST_COUNT) for hop, f in enumerate(hops))
+    except ConfigError as error:
+        raise ConfigError(f"a fanout must be an integer >= 0, or -1 for all; {error}") from None

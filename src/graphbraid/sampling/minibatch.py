@@ -243,7 +243,7 @@ class MiniBatch:
         if isinstance(features, SparseFeatures):
             return features.rows(self._sampled.n_id.cpu()).to_dense()
         if features is None or self._sampled.n_id.device.type == "cpu":
-            return None if features is None else gather_rows(features, self._sampled.n_id)
+            return None if features is None else gather_rows(features, self._sampled.n_id, trusted=True)
         return take_rows(features, self._sampled.n_id)
 
     def _edge_index(self) -> Tensor:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from graphbraid.errors import ConfigError
+from graphbraid.arguments import MOST_COUNT, as_count, as_flag, check_tensor
+from graphbraid.errors import ConfigError, DataError
 from graphbraid.sampling import rng
+from graphbraid.scans import first_below
 
 _ROUNDS = 4
 
@@ -34,12 +37,16 @@ class SeedSchedule:
     """Of the shuffle and of every draw."""
 
     def __post_init__(self) -> None:
-        if not hasattr(self.batch_size, "__index__"):
-            raise ConfigError(f"batch_size must be a whole number; got {self.batch_size!r}")
-        if self.batch_size < 1:
-            raise ConfigError(f"batch_size must be at least 1; got {self.batch_size}")
-        if not 0 <= self.seed < 1 << 63:
-            raise ConfigError(f"seed must be in [0, 2**63); got {self.seed}")
+        seeds = check_tensor(self.seeds, "seeds", ndim=1)
+        if seeds.dtype != torch.int64:
+            raise DataError(f"seeds must be int64 node ids; got {seeds.dtype}")
+        lowest = first_below(seeds, 0)
+        if lowest >= 0:
+            raise DataError(f"seeds must be node ids from 0; seeds[{lowest}] is {int(seeds[lowest])}")
+        for name, least, most in (("batch_size", 1, MOST_COUNT), ("seed", 0, (1 << 63) - 1)):
+            object.__setattr__(self, name, as_count(getattr(self, name), name, least=least, most=most))
+        for name in ("shuffle", "drop_last"):
+            object.__setattr__(self, name, as_flag(getattr(self, name), name))
         if self.drop_last and self.seeds.numel() < self.batch_size:
             raise ConfigError(
                 f"drop_last leaves no batch: {self.seeds.numel()} seeds are fewer than "
@@ -53,7 +60,12 @@ class SeedSchedule:
         return full + (rest > 0 and not self.drop_last)
 
     def positions_of(self, epoch: int, step: int) -> Tensor:
-        """Where in ``seeds`` a step's seeds stand: ``(batch,)`` int64."""
+        """Where in ``seeds`` a step's seeds stand: ``(batch,)`` int64.
+
+        Raises:
+            ConfigError: there is no such epoch or step.
+        """
+        epoch, step = as_epoch(epoch), as_count(step, "step", most=max(self.num_steps - 1, 0))
         begin = step * self.batch_size
         at = np.arange(begin, min(begin + self.batch_size, self.seeds.numel()))
         if self.shuffle:
@@ -63,6 +75,19 @@ class SeedSchedule:
     def seeds_of(self, epoch: int, step: int) -> Tensor:
         """A step's seed nodes: ``(batch,)`` int64."""
         return self.seeds[self.positions_of(epoch, step)]
+
+
+MOST_EPOCHS = 1 << 31
+"""Of one seed: beyond them, keys of epochs and steps would meet."""
+
+
+def as_epoch(epoch: Any) -> int:
+    """An epoch's number.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    return as_count(epoch, "epoch", most=MOST_EPOCHS - 1)
 
 
 def permuted(positions: npt.NDArray[np.int64], n: int, key: int) -> npt.NDArray[np.int64]:

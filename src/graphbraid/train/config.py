@@ -15,13 +15,15 @@ import torch
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from torch.optim import Optimizer
 
+from graphbraid.arguments import MOST_COUNT, MOST_THREADS
 from graphbraid.errors import ConfigError
 
-Positive = Annotated[int, Field(ge=1)]
-Natural = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1, le=MOST_COUNT)]
+Natural = Annotated[int, Field(ge=0, le=MOST_COUNT)]
+Threads = Annotated[int, Field(ge=1, le=MOST_THREADS)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Fanout = Annotated[int, Field(ge=-1)]
+Fanout = Annotated[int, Field(ge=-1, le=MOST_COUNT)]
 
 
 def _named(value: Any) -> Any:
@@ -108,9 +110,9 @@ class TrainConfig:
     trace: Place | None = None
     """File for the timeline of the first epoch trained, as Perfetto reads it, with an HTML page beside it;
     needs a ``plan``. None writes none."""
-    threads: Positive | None = None
+    threads: Threads | None = None
     """Threads of the model's operators while the trainer works; None leaves torch's setting."""
-    workers: Positive = 1
+    workers: Threads = 1
     """Sampling threads. They prepare later batches while the model trains; batches do not depend on their
     number."""
     plan: str | None = None
@@ -128,7 +130,7 @@ class TrainConfig:
     """Seed nodes per mini-batch of a sampled evaluation."""
     eval_fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1)] | None = None
     """Fanouts of a sampled evaluation; None takes ``fanouts``."""
-    memory_budget_bytes: Annotated[int, Field(ge=1 << 16)] = 2 << 30
+    memory_budget_bytes: Annotated[int, Field(ge=1 << 16, lt=1 << 62)] = 2 << 30
     """Bytes that exact inference may hold beside graph, features and result; beyond it activations go to a
     file."""
     hops: Positive | None = None

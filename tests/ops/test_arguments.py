@@ -1,0 +1,159 @@
+"""Every exported operator refuses tensors that do not fit, by graphbraid's own errors that name them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.ops.graphs import skewed
+from torch import Tensor
+
+from graphbraid import Csc, SparseFeatures, ops
+from graphbraid.errors import ConfigError, DataError
+
+CSC: Csc = skewed()
+NUM_SRC, NUM_DST, NUM_EDGES = CSC.num_src, CSC.num_dst, CSC.num_edges
+HOW = ops.Aggregation(csc=CSC)
+X = torch.rand(NUM_SRC, 4)
+SPARSE = SparseFeatures.from_dense(torch.eye(4))
+
+OPERATORS: dict[str, tuple[Callable[..., Any], dict[str, Tensor]]] = {
+    "spmm": (lambda x, weight: ops.spmm(CSC, x, weight=weight), {"x": X, "weight": torch.rand(NUM_EDGES)}),
+    "spmm max": (
+        lambda x, weight: ops.spmm(CSC, x, "max", weight=weight),
+        {"x": X, "weight": torch.rand(NUM_EDGES)},
+    ),
+    "aggregate": (
+        lambda x, weight, addend: ops.aggregate(HOW, x, weight=weight, addend=addend),
+        {"x": X, "weight": torch.rand(NUM_EDGES), "addend": torch.rand(NUM_DST, 4)},
+    ),
+    "aggregate_linear": (
+        lambda x, weight, root_weight: ops.aggregate_linear(HOW, x, weight, root_weight),
+        {"x": X, "weight": torch.rand(3, 4), "root_weight": torch.rand(3, 4)},
+    ),
+    "Aggregation.forward": (HOW.forward, {"x": X}),
+    "sddmm": (
+        lambda dst_rows, src_rows: ops.sddmm(CSC, dst_rows, src_rows),
+        {"dst_rows": torch.rand(NUM_DST, 4), "src_rows": X},
+    ),
+    "edge_softmax": (lambda logits: ops.edge_softmax(CSC, logits), {"logits": torch.rand(NUM_EDGES, 2)}),
+    "gat_attention": (
+        lambda x, src_logit, dst_logit: ops.gat_attention(CSC, x, src_logit, dst_logit),
+        {"x": X, "src_logit": torch.rand(NUM_SRC, 2), "dst_logit": torch.rand(NUM_DST, 2)},
+    ),
+    "gatv2_attention": (
+        lambda x_src, x_dst, att: ops.gatv2_attention(CSC, x_src, x_dst, att),
+        {"x_src": X, "x_dst": torch.rand(NUM_DST, 4), "att": torch.rand(2, 2)},
+    ),
+    "dense_linear": (ops.dense_linear, {"weight": torch.rand(3, 4), "bias": torch.rand(3)}),
+    "bias_act_dropout": (ops.bias_act_dropout, {"x": X, "bias": torch.rand(4)}),
+    "layer_norm": (ops.layer_norm, {"weight": torch.rand(4), "bias": torch.rand(4)}),
+    "batch_norm": (ops.batch_norm, {"weight": torch.rand(4), "bias": torch.rand(4)}),
+    "sparse_linear": (lambda weight: ops.sparse_linear(SPARSE, weight), {"weight": torch.rand(3, 4)}),
+    "gather_rows": (ops.gather_rows, {"ids": torch.tensor([0, 1])}),
+}
+# Arguments whose number of rows is the call's own to choose are given here, and spoiled in other ways only.
+FREE_ROWS: dict[str, dict[str, Tensor]] = {
+    "dense_linear": {"x": X},
+    "layer_norm": {"x": X},
+    "batch_norm": {"x": X},
+    "gather_rows": {"x": X},
+}
+ANY_ROWS = {
+    ("aggregate", "addend"),
+    ("bias_act_dropout", "x"),
+    ("gather_rows", "ids"),
+    ("gatv2_attention", "att"),
+    ("sparse_linear", "weight"),
+}
+ANY_DTYPE = {("gather_rows", "x")}
+# Converted exactly from any floating-point dtype.
+COEFFICIENTS = {
+    "spmm",
+    "spmm max",
+    "aggregate",
+    "gat_attention",
+    "layer_norm",
+    "batch_norm",
+    "bias_act_dropout",
+}
+ANY_SHAPE = {("dense_linear", "x", "cube")}
+SPOILED: dict[str, Callable[[Tensor], Tensor]] = {
+    "0-d": lambda t: t.flatten()[0],
+    "cube": lambda t: t.reshape(1, 1, *t.shape),
+    "complex": lambda t: t.to(torch.complex64),
+    "bool": lambda t: t.bool(),
+    "uint8": lambda t: t.to(torch.uint8),
+    "float8": lambda t: t.float().to(torch.float8_e4m3fn),
+    "sparse": lambda t: t.to_sparse(),
+    "meta": lambda t: t.to("meta"),
+    "negated": torch._neg_view,
+}
+DTYPES = {"complex", "bool", "uint8", "float8"}
+
+
+def cases():
+    for name, (call, tensors) in OPERATORS.items():
+        free = FREE_ROWS.get(name, {})
+        sound = {**free, **tensors}
+        for argument in sound:
+            ways = {
+                way: spoil
+                for way, spoil in SPOILED.items()
+                if not (way in DTYPES and (name, argument) in ANY_DTYPE)
+            }
+            if (name in COEFFICIENTS and argument != "x") or argument == "att":
+                del ways["float8"]
+            if argument in tensors and (name, argument) not in ANY_ROWS:
+                ways["a row less"] = lambda t: t[:-1]
+                ways["a row more"] = lambda t: torch.cat([t, t[-1:]])
+            for way, spoil in ways.items():
+                if (name, argument, way) not in ANY_SHAPE:
+                    yield pytest.param(call, sound, argument, spoil, id=f"{name}-{argument}-{way}")
+
+
+@pytest.mark.parametrize(("call", "sound", "argument", "spoil"), [*cases()])
+def test_a_tensor_that_does_not_fit_is_refused(call, sound, argument, spoil):
+    call(**sound)
+    with pytest.raises(DataError) as error:
+        call(**{**sound, argument: spoil(sound[argument])})
+    assert argument.removeprefix("src_").removeprefix("dst_") in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ops.spmm(CSC, X, "min"), "reduce must be one of 'sum', 'mean', 'max'; got 'min'"),
+        (lambda: ops.spmm(CSC, X, ["sum"]), "reduce must be one of"),
+        (lambda: ops.bias_act_dropout(X, p=1.0), "p must be a number in [0, 1); got 1.0"),
+        (lambda: ops.bias_act_dropout(X, p=float("nan")), "got nan"),
+        (lambda: ops.bias_act_dropout(X, act="tanh"), "act must be one of"),
+        (
+            lambda: ops.sparse_dropout(SPARSE, -1, training=True),
+            "p must be a number in [0, 1]; got -1",
+        ),
+        (lambda: ops.layer_norm(X, eps=float("inf")), "eps must be a number of at least 0; got inf"),
+        (
+            lambda: ops.gat_attention(CSC, X, torch.rand(NUM_SRC, 2), torch.rand(NUM_DST, 2), dropout=1.5),
+            "dropout must be a number in [0, 1); got 1.5",
+        ),
+        (
+            lambda: ops.gat_attention(
+                CSC, X, torch.rand(NUM_SRC, 2), torch.rand(NUM_DST, 2), negative_slope=float("inf")
+            ),
+            "negative_slope must be a finite number; got inf",
+        ),
+    ],
+)
+def test_a_number_out_of_bounds_is_refused(call, message):
+    with pytest.raises(ConfigError) as error:
+        call()
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("ids", [[-1], [NUM_SRC], [2**62]])
+def test_rows_that_are_not_there_are_not_gathered(ids):
+    with pytest.raises(DataError, match=r"ids\[0\] is"):
+        ops.gather_rows(X, torch.tensor(ids))
