@@ -13,7 +13,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 # The kernels are compiled against the pinned build tools below, in a folder that is kept, so a rebuild is quick.
-INSTALL_SELF := $(PIP_INSTALL) --no-build-isolation --editable
+INSTALL_SELF = $(BIN)/python scripts/with_progress.py "compiling the kernels" \
+  $(subst --quiet,--verbose,$(PIP_INSTALL)) --no-build-isolation --editable
 CORE_SOURCES := $(wildcard src/graphbraid/csrc/*) CMakeLists.txt pyproject.toml
 CPP_FILES := $(wildcard src/graphbraid/csrc/*.cpp src/graphbraid/csrc/*.h src/graphbraid/csrc/*.inl)
 # Two test processes; each may use all cores for its kernels, so threads that wait must sleep, not spin.
@@ -53,7 +54,7 @@ docs: $(VENV)/.installed-dev ## build the documentation into site/, warnings are
 sanitize: $(VENV)/.installed-test ## run the C++ core under the address, undefined-behaviour and thread sanitizers
 	PYTHON=$(BIN)/python scripts/sanitize.sh
 
-wheel: $(VENV)/.installed-test ## build a wheel and check what is in it
+wheel: $(VENV)/.installed-dev ## build a manylinux wheel into dist/ and check it without a compiler
 	PYTHON=$(BIN)/python scripts/check_wheel.sh
 
 constraints: ## rewrite constraints.txt from the newest versions that fit, in a fresh environment
@@ -75,7 +76,8 @@ $(VENV)/.created:
 
 # torch first and alone: its pin decides which build is taken, and all else must agree with it.
 $(VENV)/.torch: $(VENV)/.created constraints.txt
-	$(PIP_INSTALL) torch
+	@echo "installing PyTorch and the build tools" >&2
+	$(subst --quiet,,$(PIP_INSTALL)) torch
 	$(PIP_INSTALL) scikit-build-core nanobind cmake ninja
 	touch $@
 

@@ -60,25 +60,41 @@ else
   for path in tests/sampling tests/ops tests/graph tests/loader; do [ -e "$path" ] && tests+=("$path"); done
 fi
 
-for name in "$@"; do
-  echo "== $name sanitizer"
-  case $name in
+run() {
+  case $1 in
     address)
-      build address "-fsanitize=address,undefined -fno-sanitize-recover=all"
       # Leaks: Python keeps much until the end, so only what the core itself loses would count; see suppressions.
       run_tests address libasan.so \
         "ASAN_OPTIONS=detect_leaks=0:exitcode=66:abort_on_error=0:handle_segv=0:allocator_may_return_null=1" \
         "UBSAN_OPTIONS=print_stacktrace=1:exitcode=66"
       ;;
     thread)
-      build thread "-fsanitize=thread -DGB_STD_THREADS"
       run_tests thread libtsan.so \
         "TSAN_OPTIONS=exitcode=66:halt_on_error=1:second_deadlock_stack=1:suppressions=$PWD/scripts/tsan.supp" \
         "OMP_NUM_THREADS=1"
       ;;
-    *)
-      echo "sanitize.sh knows address and thread, not $name" >&2
-      exit 2
-      ;;
   esac
+}
+
+declare -A flags_of=([address]="-fsanitize=address,undefined -fno-sanitize-recover=all" [thread]="-fsanitize=thread -DGB_STD_THREADS")
+for name in "$@"; do
+  [ -n "${flags_of[$name]:-}" ] || { echo "sanitize.sh knows address and thread, not $name" >&2; exit 2; }
+  echo "== building for the $name sanitizer"
+  build "$name" "${flags_of[$name]}"
 done
+
+# The tests run in one process each, side by side.
+declare -A running=()
+for name in "$@"; do
+  run "$name" >"build/sanitize-$name/log" 2>&1 &
+  running[$name]=$!
+done
+failed=0
+for name in "$@"; do
+  status=0
+  wait "${running[$name]}" || status=$?
+  echo "== $name sanitizer"
+  cat "build/sanitize-$name/log"
+  [ "$status" -eq 0 ] || { echo "the $name sanitizer ended with $status" >&2; failed=$status; }
+done
+exit "$failed"
