@@ -5,14 +5,14 @@
 Every graph is a process of its own, with the model of ``benchmarks.fullgraph``. An epoch is the step with its
 loss and Adam; the floor is that of the step alone, by ``engine.floor()``. Where an epoch takes more than 1.3
 times its floor, the table says where it goes: the operations that lose most, what lies between the kernels'
-calls, and what the loss and the optimizer take.
+calls, and what the loss and the optimizer take. The least of the epochs counts, and of five measurements of
+the step, as the rates are the least of some runs.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -30,7 +30,9 @@ from graphbraid.fullgraph import Engine
 from graphbraid.fullgraph.floor import Floor
 
 GOAL = 1.3
-LARGEST = 3
+LARGEST = 5
+MEASURED = 5
+"""Times that the step is measured; the least disturbed counts, as the rates are the least of their runs."""
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -50,7 +52,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         F.cross_entropy(engine(), labels).backward()
         optimizer.step()
         seconds.append(time.perf_counter() - started)
-    floor, epoch = engine.floor(measure=True), statistics.median(seconds[2:])
+    floors = [engine.floor(measure=True) for _ in range(MEASURED)]
+    floor = min(floors, key=lambda found: found.step_seconds or 0.0)
+    epoch = min(seconds[2:])
     return {
         "graph": options.graph.name,
         "model": options.model,

@@ -92,7 +92,9 @@ def floor_lines(result: dict[str, Any]) -> list[str]:
         ratio = row["epoch_s"] / row["floor_s"]
         lines.append(f"| {row['graph']} | {row['hidden']} | {times} | {ratio:.2f} | {beyond} |")
     doubts = sorted({row["doubt"] for row in result["rows"] if row["doubt"]})
-    note = "Medians; the epoch with its loss and Adam. Parts of a twentieth of the epoch or more are named."
+    note = (
+        "The least of some; the epoch with its loss and Adam. Parts of a twentieth of it or more are named."
+    )
     return [*lines, "", note, *[f"Doubtful: {doubt}." for doubt in doubts]]
 
 
