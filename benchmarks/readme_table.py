@@ -95,7 +95,7 @@ def floor_lines(result: dict[str, Any]) -> list[str]:
     note = (
         "The least of some; the epoch with its loss and Adam. Parts of a twentieth of it or more are named."
     )
-    return [*lines, "", note, *[f"Doubtful: {doubt}." for doubt in doubts]]
+    return [*lines, "", note, *[f"The rates are doubtful: {doubt}." for doubt in doubts]]
 
 
 PEERS = {"pyg": "PyG", "dgl": "DGL"}
