@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from graphbraid.errors import ConfigError, DataError, GraphbraidError, did_you_mean
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 MOST_THREADS = 1024
@@ -88,6 +89,24 @@ def as_flag(value: Any, name: str) -> bool:
     if isinstance(value, int) and value in (0, 1):
         return bool(value)
     raise ConfigError(f"{name} must be True or False; got {shown(value)}")
+
+
+def as_device(value: Any, name: str = "device") -> torch.device:
+    """A torch device, given as it is or by its name.
+
+    Raises:
+        ConfigError: it names none.
+    """
+    import torch
+
+    try:
+        if isinstance(value, str | torch.device):
+            return torch.device(value)
+    except RuntimeError:
+        pass
+    raise ConfigError(
+        f"{name} must be a torch device such as 'cpu' or 'cuda:0'; got {shown(value)}"
+    ) from None
 
 
 def check_choice(value: Any, name: str, choices: Iterable[str]) -> None:

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from graphbraid.arguments import check_type
+from graphbraid.errors import ConfigError
 from graphbraid.files import format_bytes
 
 _INSTRUCTION_SETS = (
@@ -86,6 +88,8 @@ class Hardware:
         Args:
             root: where ``proc`` and ``sys`` are found; tests hand in recorded ones.
         """
+        check_type(root, "root", (str, os.PathLike), "a path", error=ConfigError)
+        root = Path(root)
         cpu = _read(root / "proc/cpuinfo")
         flags = set(_field(cpu, "flags").split())
         total, available = _memory(_read(root / "proc/meminfo"))

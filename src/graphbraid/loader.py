@@ -27,6 +27,7 @@ from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.cpu import Pipeline, make_pipeline
 from graphbraid.sampling.minibatch import BatchSource, MiniBatch
 from graphbraid.sampling.schedule import SeedSchedule
+from graphbraid.signatures import typed
 from graphbraid.topology import degrees_and_loops
 
 if TYPE_CHECKING:
@@ -190,6 +191,7 @@ class NeighborLoader:
         epoch, self.epoch = self.epoch, self.epoch + 1
         return self.batches(epoch)
 
+    @typed
     def batches(self, epoch: int, start_step: int = 0, stop_step: int | None = None) -> Iterator[Any]:
         """The batches of steps ``[start_step, stop_step)`` of an epoch, in order.
 

@@ -136,6 +136,7 @@ def of(value: Any, numbers: random.Random) -> Value:
 
 def tensors(t: Tensor, numbers: random.Random) -> list[Value]:
     """Wrong forms, types and contents of a tensor."""
+    t = t.detach()
     forms: list[tuple[str, Callable[[], Any]]] = [
         ("without its last row", lambda: t[:-1]),
         ("with a row more", lambda: torch.cat([t, t[:1]])),
@@ -215,6 +216,7 @@ def same(value: Any) -> Sequence[Value]:
 
 
 def _same_tensors(t: Tensor) -> list[Value]:
+    t = t.detach()
     array = t.numpy()
     forms: list[tuple[str, Callable[[], Any]]] = [
         ("non-contiguous", lambda: torch.stack([t, t], -1)[..., 0]),

@@ -19,12 +19,15 @@ _HERE = str(Path(__file__).parent)
 _BINDING = re.compile(
     r"unexpected keyword argument|missing \d+ required|takes .* positional argument|multiple values for"
 )
+_KERNELS = re.compile(r"[a-z_]+(\[[^]]*\])?( and [a-z_]+)? must (be|have|hold|lie|not|run|start|end)\b")
+"""How the compiled kernels' own checks begin: with the argument's name."""
 _NO_MEMORY = ("can't allocate memory", "out of memory", "Unable to allocate")
 
 
 def judge(error: BaseException) -> Verdict:
     """Refused: an error of graphbraid's own, Python's about unknown or missing arguments, no memory, or a
-    TypeError, ValueError or IndexError that a ``raise`` of ours made. All else is raw."""
+    TypeError, ValueError or IndexError that a check of ours raised, in Python or in the kernels. Else raw.
+    """
     text = f"{type(error).__name__}: {shorten(error, 300)}"
     if isinstance(error, GraphbraidError):
         if str(error).strip():
@@ -35,6 +38,8 @@ def judge(error: BaseException) -> Verdict:
     if isinstance(error, TypeError) and _BINDING.search(str(error)) and _is_call_of_ours(error):
         return Verdict("refused", detail=text)
     if isinstance(error, TypeError | ValueError | IndexError) and _raised_by_us(error):
+        return Verdict("refused", detail=text)
+    if type(error) in (ValueError, TypeError) and not _is_call_of_ours(error) and _KERNELS.match(str(error)):
         return Verdict("refused", detail=text)
     return Verdict("raw", cause=f"{type(error).__name__} {_place(error)}: {_general(error)}", detail=text)
 

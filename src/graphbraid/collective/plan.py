@@ -16,6 +16,7 @@ from graphbraid.collective.routes import Routes
 from graphbraid.collective.simulator import Setting
 from graphbraid.collective.times import StageTimes, format_seconds
 from graphbraid.errors import ConfigError
+from graphbraid.signatures import typed
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,6 +39,7 @@ class RunnerUp:
     """Of an epoch, simulated."""
 
 
+@typed
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """How an epoch runs. Results do not depend on it: a batch is the same whoever prepares it."""

@@ -15,6 +15,7 @@ from graphbraid.collective.simulator import Durations, Schedule, Setting, simula
 from graphbraid.collective.times import Profile, StageTimes
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.files import format_bytes
+from graphbraid.signatures import typed
 
 EQUAL = 1.0 + 1e-9
 """Seconds within this factor are the same: they differ by rounding."""
@@ -24,6 +25,7 @@ SEARCHED_BATCHES = 500
 """A longer epoch is searched as one of this length, then simulated whole."""
 
 
+@typed
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
     """What a plan may use."""
@@ -68,6 +70,7 @@ class _Candidate:
         return Setting(cbs=self.cbs, gbs=self.gbs, workers=self.times.workers)
 
 
+@typed
 def make_plan(profile: Profile, num_batches: int, limits: Limits | None = None) -> Plan:
     """Search for the plan with the fastest simulated epoch: a pure function of its arguments.
 
@@ -95,6 +98,7 @@ def make_plan(profile: Profile, num_batches: int, limits: Limits | None = None) 
     return _of_length(search.plan(), profile, num_batches)
 
 
+@typed
 def fixed_plan(profile: Profile, num_batches: int, share: float, limits: Limits | None = None) -> Plan:
     """A plan with a share chosen by hand, for the number of workers and the stock it runs best with.
 
@@ -129,9 +133,14 @@ def one_sided(plan: Plan, route: int, *, cbs: int, gbs: int) -> Plan:
     return dataclasses.replace(alone, predicted_seconds=simulated(alone).seconds)
 
 
+@typed
 def simulated(plan: Plan, times: StageTimes | None = None, num_batches: int | None = None) -> Schedule:
     """The plan's epoch in virtual time, with its own times or others."""
-    n = num_batches or plan.num_batches
+    n = (
+        plan.num_batches
+        if num_batches is None
+        else as_count(num_batches, "num_batches", least=1, most=MOST_BATCHES)
+    )
     durations = Durations.constant(times or plan.times, n)
     return simulate(plan.routes(n), durations, plan.setting)
 

@@ -25,6 +25,7 @@ from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.cpu import make_pipeline
 from graphbraid.sampling.minibatch import BatchSource, MiniBatch
 from graphbraid.sampling.schedule import SeedSchedule
+from graphbraid.signatures import typed
 
 StageName = Literal["batching", "transfer", "model"]
 STAGE_NAMES: tuple[StageName, ...] = ("batching", "transfer", "model")
@@ -139,6 +140,7 @@ _MODULES = {
 """Modules that register a hardware's operators, imported when it is asked for."""
 
 
+@typed
 def register(stage: StageName, hardware: str) -> Callable[[F], F]:
     """Register the factory of an operator: ``@register("transfer", "npu")``.
 

@@ -15,8 +15,10 @@ from pydantic import ConfigDict
 from graphbraid.collective.arrangement import Trial
 from graphbraid.collective.records import STRICT, load_record, save_record
 from graphbraid.errors import ConfigError
+from graphbraid.signatures import typed
 
 
+@typed
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Duration:
     """A stage's seconds for one mini-batch."""
@@ -53,6 +55,7 @@ class Duration:
 ZERO = Duration(seconds=0.0)
 
 
+@typed
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageTimes:
     """What planning weighs (MorphGL, section 4.2.1), for one number of CPU workers.
@@ -128,6 +131,7 @@ class StageTimes:
         return shown + [("look-ahead", "on: T_cpu and T_dma are with it")] * self.lookahead
 
 
+@typed
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Profile:
     """Measured times for each number of workers that was tried, and the memory of a batch."""

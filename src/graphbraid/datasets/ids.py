@@ -13,6 +13,7 @@ from torch import Tensor
 
 from graphbraid.errors import DataError
 from graphbraid.scans import check_ids
+from graphbraid.signatures import typed
 
 _Array = npt.NDArray[Any]
 
@@ -41,6 +42,7 @@ class NodeIds:
     def __repr__(self) -> str:
         return f"NodeIds({len(self)} {'str' if self.values.dtype == object else 'int'} ids)"
 
+    @typed
     def originals(self, nodes: Tensor) -> list[int | str]:
         """The original ids of ``nodes``, int64 node ids.
 
@@ -51,6 +53,7 @@ class NodeIds:
         found: list[int | str] = self.values[nodes.cpu().numpy()].tolist()
         return found
 
+    @typed
     def nodes_of(self, originals: Sequence[int | str]) -> Tensor:
         """The int64 node ids of some original ids.
 

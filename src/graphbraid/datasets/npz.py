@@ -15,12 +15,14 @@ import numpy.typing as npt
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.scans import check_ids
+from graphbraid.signatures import typed
 
 _Array = npt.NDArray[Any]
 _CSR_KEYS = ("x_data", "x_indices", "x_indptr", "x_shape")
 _SPLITS = ("train", "val", "test")
 
 
+@typed
 def load_npz(path: str | os.PathLike[str], *, split_index: int | None = None) -> Graph:
     """Read a graph; edges stay as stored (directions, repeats, loops), see :func:`graphbraid.datasets.load`.
 

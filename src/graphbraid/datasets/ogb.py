@@ -23,6 +23,7 @@ from graphbraid.datasets.ogb_files import read_gzipped_csv, read_processed
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph
 from graphbraid.scans import check_ids
+from graphbraid.signatures import typed
 
 _Array = npt.NDArray[Any]
 
@@ -42,6 +43,7 @@ def is_ogb_folder(path: str | os.PathLike[str]) -> bool:
     )
 
 
+@typed
 def load_ogb(
     path: str | os.PathLike[str], *, add_inverse_edge: bool | None = None, split_name: str | None = None
 ) -> Graph:

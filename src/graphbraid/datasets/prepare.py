@@ -8,8 +8,10 @@ from torch import Tensor
 from graphbraid.datasets.splits import random_share_split, random_split
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.signatures import typed
 
 
+@typed
 def prepare(
     graph: Graph,
     *,

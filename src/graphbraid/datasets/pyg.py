@@ -6,8 +6,10 @@ from typing import Any
 
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph
+from graphbraid.signatures import typed
 
 
+@typed
 def from_pyg_dataset(dataset: Any, *, split_index: int = 0) -> Graph:
     """The graph of a ``torch_geometric`` dataset of one graph, such as ``Planetoid`` or ``Amazon``.
 

@@ -16,6 +16,7 @@ from graphbraid.datasets.store import is_store, open_store
 from graphbraid.datasets.synthetic import EMBEDDED, load_embedded
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
+from graphbraid.signatures import typed
 
 _TABLES = (".csv", ".tsv", ".parquet", ".pq", ".csv.gz", ".tsv.gz")
 
@@ -35,6 +36,7 @@ _OGB = _Kind("an OGB folder", load_ogb, ("add_inverse_edge", "split_name"))
 _EMBEDDED = _Kind("an embedded dataset", load_embedded, ("seed", "mmap", "cache"))
 
 
+@typed
 def load(
     name_or_path: str | os.PathLike[str],
     *,

@@ -9,10 +9,12 @@ from torch import Tensor
 from graphbraid.datasets.draws import draws, stream_key
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
+from graphbraid.signatures import typed
 
 _PURPOSE = 0x53504C4954  # "SPLIT": keeps these draws apart from the generator's for the same seed
 
 
+@typed
 def random_split(graph: Graph, *, train_per_class: int = 20, val_per_class: int = 30, seed: int = 0) -> Graph:
     """Draw the same number of training and of validation nodes from every class; the rest is for testing.
 
@@ -58,6 +60,7 @@ def random_split(graph: Graph, *, train_per_class: int = 20, val_per_class: int 
     return graph.replace(splits={name: _rising(ids) for name, ids in parts.items()})
 
 
+@typed
 def random_share_split(graph: Graph, *, train: float = 0.6, val: float = 0.2, seed: int = 0) -> Graph:
     """Draw a share of all labelled nodes for training and for validation; the rest becomes the test split.
 

@@ -26,6 +26,7 @@ from graphbraid.errors import DataError, ResourceError
 from graphbraid.files import IfExists, atomic_directory, require_free_space
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.schema import checked
+from graphbraid.signatures import typed
 from graphbraid.topology import Csc
 
 MANIFEST = "graph.json"
@@ -62,6 +63,7 @@ class StoreNames:
     """The name of each class, if labels had names."""
 
 
+@typed
 def save_store(
     graph: Graph,
     path: str | os.PathLike[str],
@@ -112,11 +114,13 @@ def save_store(
     return folder
 
 
+@typed
 def is_store(path: str | os.PathLike[str]) -> bool:
     """Whether ``path`` is a folder with a store's ``graph.json``."""
     return (Path(path) / MANIFEST).is_file()
 
 
+@typed
 def open_store(path: str | os.PathLike[str], *, mmap: bool = True, verify: bool | None = None) -> Graph:
     """Open a store.
 
@@ -145,6 +149,7 @@ def open_store(path: str | os.PathLike[str], *, mmap: bool = True, verify: bool 
     return graph
 
 
+@typed
 def open_names(path: str | os.PathLike[str]) -> StoreNames:
     """The original node ids and class names of a store; each None where it has none.
 

@@ -13,6 +13,7 @@ from graphbraid.datasets.store import open_store, save_store
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.files import cache_folder
 from graphbraid.graph import Graph
+from graphbraid.signatures import typed
 
 GENERATOR_VERSION = 1  # part of a cached graph's name: raise it when the same spec gives other bits
 
@@ -41,6 +42,7 @@ DEFAULT = "braid-2m"
 _log = logging.getLogger(__name__)
 
 
+@typed
 def load_embedded(name: str, *, seed: int = 0, mmap: bool = True, cache: bool = True) -> Graph:
     """Generate an embedded dataset, or open it from the cache if it was generated before.
 

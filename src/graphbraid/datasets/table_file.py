@@ -12,11 +12,13 @@ from typing import Any
 
 from graphbraid.arguments import as_count
 from graphbraid.errors import ConfigError, DataError, MissingPackageError, ResourceError
+from graphbraid.signatures import typed
 
 CSV_SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 PARQUET_SUFFIXES = (".parquet", ".pq")
 
 
+@typed
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CsvOptions:
     """How CSV files are written."""

@@ -18,6 +18,7 @@ from graphbraid.datasets.table_file import CSV_SUFFIXES, PARQUET_SUFFIXES, CsvOp
 from graphbraid.datasets.table_nodes import NodeColumns, read_nodes
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
+from graphbraid.signatures import typed
 
 IdType = Literal["auto", "int", "string"]
 _Source = str | os.PathLike[str] | Any
@@ -36,6 +37,7 @@ class TableGraph:
     """Columns of the node table that were not named and hold no numbers: no features."""
 
 
+@typed
 def from_tables(
     edges: _Source,
     nodes: _Source | None = None,

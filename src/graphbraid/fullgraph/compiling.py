@@ -21,6 +21,7 @@ from graphbraid.fullgraph.placement import WORKSPACE_BYTES, Sizes
 from graphbraid.fullgraph.program.refusal import NotLoweredError, explained
 from graphbraid.fullgraph.source import Source
 from graphbraid.graph import Graph
+from graphbraid.signatures import typed
 
 
 class Uncompiled:
@@ -126,6 +127,7 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
         return Uncompiled(model, Source(whole, data), ids, why, place)
 
 
+@typed
 def estimated_bytes(model: nn.Module, graph: Graph, device: Device | None = None) -> int:
     """Bytes that training a model on all of a graph takes at most; nothing is allocated.
 

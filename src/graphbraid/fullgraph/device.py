@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from graphbraid import kernels
+from graphbraid.arguments import as_device, check_type
 from graphbraid.errors import ConfigError
 from graphbraid.hardware import Hardware
 
@@ -97,11 +98,12 @@ def device_for(model: nn.Module, device: Device | torch.device | str | None = No
     Raises:
         ConfigError: there is no such device, no engine for its kind, or the parameters are elsewhere.
     """
+    check_type(model, "model", nn.Module, "a torch.nn.Module")
     places = {p.device for p in model.parameters()}
     if isinstance(device, Device):
         chosen = device
     else:
-        named = torch.device(device) if device is not None else next(iter(places), torch.device("cpu"))
+        named = as_device(device) if device is not None else next(iter(places), torch.device("cpu"))
         chosen = device_at(named)
     if elsewhere := [place for place in places if place != chosen.place]:
         raise ConfigError(

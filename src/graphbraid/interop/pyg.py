@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphbraid.arguments import check_tensor, shown
 from graphbraid.errors import DataError, MissingPackageError
 from graphbraid.graph import SPLITS, Graph
 from graphbraid.interop.convert import as_features, as_labels, as_tensor
@@ -61,6 +62,8 @@ def graph_to_pyg(graph: Graph) -> Any:
 
 def _edges_of(data: Any) -> tuple[Tensor | None, Tensor | None]:
     """The edge list and, of an ``adj_t`` with values, the weights; ``adj_t`` holds rows by destination."""
+    if not callable(getattr(data, "get", None)) or not callable(getattr(data, "keys", None)):
+        raise DataError(f"data must be a PyG Data; got {shown(data)}")
     edge_index, adj_t = data.get("edge_index"), data.get("adj_t")
     if edge_index is not None:
         return as_tensor(edge_index, "edge_index"), None
@@ -122,6 +125,7 @@ def _splits_of(data: Any, num_nodes: int, column: int) -> dict[str, Tensor]:
         mask = data.get(key)
         if mask is None:
             continue
+        mask = check_tensor(mask, key)
         if mask.ndim == 2:
             if not 0 <= column < mask.shape[1]:
                 raise DataError(f"{key} holds {mask.shape[1]} splits; split={column} is none of them")

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphbraid.arguments import shown
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph
 from graphbraid.interop.convert import as_features, as_labels, as_splits, as_tensor
@@ -26,6 +27,8 @@ def graph_from_scipy(
     name: str = "",
 ) -> Graph:
     """What :meth:`graphbraid.Graph.from_scipy` does; its arguments are described there."""
+    if not hasattr(matrix, "tocoo"):
+        raise DataError(f"matrix must be a scipy.sparse matrix; got {shown(matrix)}")
     if len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
         raise DataError(f"an adjacency matrix must be square; got shape {tuple(matrix.shape)}")
     num_nodes = int(matrix.shape[0])

@@ -8,12 +8,20 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
 from graphbraid.nn.adjacency import as_csc
 from graphbraid.sparse_features import SparseFeatures
 from graphbraid.topology import Csc
 
 Features = Tensor | SparseFeatures
+
+
+def check_rows_of(x: Features) -> None:
+    """Raise DataError unless ``x`` is sparse features or a matrix of floating-point numbers."""
+    if isinstance(x, SparseFeatures | torch.fx.Proxy):
+        return
+    check_tensor(x, "x", ndim=2, floating=True)
 
 
 class Conv(nn.Module, ABC):
@@ -41,6 +49,7 @@ class Conv(nn.Module, ABC):
         Raises:
             DataError: ``x`` does not fit the graph or the layer, or the edges are none.
         """
+        check_rows_of(x)
         out = self.combine(x, as_csc(edge_index, x.shape[0]))
         return out if self.bias is None else out + self.bias
 

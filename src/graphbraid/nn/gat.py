@@ -12,6 +12,7 @@ from graphbraid.errors import ConfigError
 from graphbraid.nn.conv import Conv, Features, zero_bias
 from graphbraid.nn.linear import Linear, as_widths, glorot
 from graphbraid.ops import bias_act_dropout, dense_linear, gat_attention, gatv2_attention, sparse_linear
+from graphbraid.signatures import typed
 from graphbraid.sparse_features import SparseFeatures
 from graphbraid.topology import Csc
 
@@ -80,6 +81,7 @@ class AttentionConv(Conv):
         return f"{self.in_channels}, {self.out_channels}, heads={self.heads}"
 
 
+@typed
 class GATConv(AttentionConv):
     r"""Graph attention, "Graph Attention Networks".
 
@@ -158,6 +160,7 @@ class GATConv(AttentionConv):
         )
 
 
+@typed
 class GATv2Conv(AttentionConv):
     r"""Graph attention with dynamic attention, "How Attentive are Graph Attention Networks?".
 

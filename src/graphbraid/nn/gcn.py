@@ -11,9 +11,11 @@ from graphbraid.nn.linear import Linear
 from graphbraid.ops import Aggregation, aggregate_linear
 from graphbraid.ops.aggregation import sum_dtype
 from graphbraid.ops.derived import derived, stored_loops
+from graphbraid.signatures import typed
 from graphbraid.topology import Csc
 
 
+@typed
 class GCNConv(Conv):
     r"""Graph convolution, "Semi-Supervised Classification with Graph Convolutional Networks".
 
@@ -79,6 +81,7 @@ class GCNConv(Conv):
         return aggregate_linear(how, x, self.lin.weight)
 
 
+@typed
 def gcn_norm(
     csc: Csc, *, add_self_loops: bool = True, improved: bool = False, dtype: torch.dtype = torch.float32
 ) -> Aggregation:

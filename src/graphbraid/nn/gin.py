@@ -9,9 +9,11 @@ from graphbraid.arguments import as_number
 from graphbraid.errors import DataError
 from graphbraid.nn.conv import Conv, Features, dense
 from graphbraid.ops import Aggregation, aggregate
+from graphbraid.signatures import typed
 from graphbraid.topology import Csc
 
 
+@typed
 class GINConv(Conv):
     r"""Graph isomorphism layer, "How Powerful are Graph Neural Networks?".
 

@@ -9,6 +9,7 @@ from typing import Any
 from graphbraid.arguments import check_choice
 from graphbraid.errors import ConfigError
 from graphbraid.nn.models import GAT, GCN, GIN, MLP, GATv2, GraphModel, GraphSAGE
+from graphbraid.signatures import typed
 
 MODELS: dict[str, type[GraphModel]] = {
     "gcn": GCN,
@@ -20,6 +21,7 @@ MODELS: dict[str, type[GraphModel]] = {
 }
 
 
+@typed
 def make_model(name: str, in_channels: int, out_channels: int, **options: Any) -> GraphModel:
     """Make a model by name.
 
@@ -48,6 +50,7 @@ def make_model(name: str, in_channels: int, out_channels: int, **options: Any) -
     return model(in_channels, hidden_channels, out_channels, **options)
 
 
+@typed
 def model_options(name: str) -> list[str]:
     """The names of all options of a model: its own and its layers'.
 

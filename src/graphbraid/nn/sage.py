@@ -11,11 +11,13 @@ from graphbraid.errors import ConfigError
 from graphbraid.nn.conv import Conv, Features, dense
 from graphbraid.nn.linear import Linear
 from graphbraid.ops import Aggregation, aggregate_linear, dense_linear, spmm
+from graphbraid.signatures import typed
 from graphbraid.topology import Csc
 
 REDUCTIONS = {"mean": "mean", "max": "max", "sum": "sum", "add": "sum"}
 
 
+@typed
 class SAGEConv(Conv):
     r"""GraphSAGE, "Inductive Representation Learning on Large Graphs".
 

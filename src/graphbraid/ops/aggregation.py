@@ -16,6 +16,7 @@ from graphbraid.errors import DataError
 from graphbraid.ops import reference
 from graphbraid.ops.derived import inverse_degrees
 from graphbraid.ops.row_epilogue import RowEpilogue
+from graphbraid.signatures import typed
 from graphbraid.topology import Csc
 
 sum_dtype = reference.sum_dtype
@@ -42,6 +43,7 @@ def triton_kernels() -> Any | None:
     return importlib.import_module("graphbraid.ops.triton")
 
 
+@typed
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Aggregation:
     """A linear map of node rows: sums over in-neighbours with constant coefficients.
@@ -73,6 +75,7 @@ class Aggregation:
         """How many rows have an implicit self-loop."""
         return min(self.csc.num_src, self.csc.num_dst) if self.loop_scale != 0 else 0
 
+    @typed
     def forward(
         self,
         x: Tensor,
@@ -95,6 +98,7 @@ class Aggregation:
         run_spmm(self.csc, x, self, mean=self.mean, addend=addend, out=out, after=after)
         return out
 
+    @typed
     def backward(self, grad: Tensor, *, addend: Tensor | None = None, out: Tensor | None = None) -> Tensor:
         """Apply the transposed map to ``grad``, ``(num_dst, width)``; otherwise as :meth:`forward`."""
         return self.transposed(grad.dtype).forward(grad, addend=addend, out=out)

@@ -11,9 +11,11 @@ from torch.autograd.function import once_differentiable
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
 from graphbraid.ops.aggregation import backend, check_row_dtype, sum_dtype
+from graphbraid.signatures import typed
 from graphbraid.topology import Csc
 
 
+@typed
 def edge_softmax(csc: Csc, logits: Tensor) -> Tensor:
     """Softmax over the in-edges of each destination, per head.
 

@@ -13,6 +13,7 @@ from graphbraid.arguments import as_number, check_choice, check_tensor
 from graphbraid.errors import DataError
 from graphbraid.ops.aggregation import backend, check_row_dtype, sum_dtype
 from graphbraid.ops.dropout import draw_seed
+from graphbraid.signatures import typed
 
 # Numbers as in epilogue.cpp. GELU's slope cannot be found from its output; it runs in PyTorch.
 ACTIVATION_CODES = {"none": 0, "relu": 1, "leaky_relu": 2, "elu": 3}
@@ -20,6 +21,7 @@ ACTIVATIONS = (*ACTIVATION_CODES, "gelu")
 LEAKY_SLOPE = 0.01
 
 
+@typed
 def bias_act_dropout(
     x: Tensor, bias: Tensor | None = None, act: str = "relu", p: float = 0.0, *, inplace: bool = False
 ) -> Tensor:

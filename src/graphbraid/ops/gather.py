@@ -9,8 +9,10 @@ from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
 from graphbraid.ops.aggregation import backend
 from graphbraid.scans import first_out_of_range
+from graphbraid.signatures import typed
 
 
+@typed
 def gather_rows(x: Tensor, ids: Tensor, *, trusted: bool = False) -> Tensor:
     """``out[i] = x[ids[i]]``, at the rate the machine copies scattered rows.
 

@@ -12,8 +12,10 @@ from torch.autograd.function import once_differentiable
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.ops.aggregation import backend, check_row_dtype, sum_dtype
+from graphbraid.signatures import typed
 
 
+@typed
 def layer_norm(
     x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
@@ -40,6 +42,7 @@ def layer_norm(
     return out
 
 
+@typed
 def batch_norm(
     x: Tensor,
     running_mean: Tensor | None = None,

@@ -11,9 +11,11 @@ from torch.autograd.function import once_differentiable
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
 from graphbraid.ops.aggregation import Aggregation, backend, check_row_dtype, row_contiguous, sum_dtype
+from graphbraid.signatures import typed
 from graphbraid.topology import Csc
 
 
+@typed
 def sddmm(csc: Csc, dst_rows: Tensor, src_rows: Tensor) -> Tensor:
     """Inner products along edges: ``out[e] = <dst_rows[v], src_rows[u]>`` for ``e = u -> v``.
 

@@ -14,10 +14,12 @@ from graphbraid.arguments import as_number, check_tensor
 from graphbraid.errors import DataError
 from graphbraid.ops.aggregation import Aggregation, check_row_dtype
 from graphbraid.ops.derived import derived, share
+from graphbraid.signatures import typed
 from graphbraid.sparse_features import SparseFeatures
 from graphbraid.topology import Csc
 
 
+@typed
 def sparse_linear(x: SparseFeatures, weight: Tensor) -> Tensor:
     """``x Wᵀ`` for CSR rows: an aggregation of ``W``'s columns by the stored values.
 
@@ -43,6 +45,7 @@ def sparse_linear(x: SparseFeatures, weight: Tensor) -> Tensor:
     return out
 
 
+@typed
 def sparse_dropout(x: SparseFeatures, p: float, *, training: bool) -> SparseFeatures:
     """Dropout of the stored values (zeros stay zero anyway): costs one draw per stored value, not per cell.
 

@@ -13,11 +13,13 @@ from graphbraid.arguments import check_choice, check_tensor
 from graphbraid.errors import DataError
 from graphbraid.ops.aggregation import Aggregation, backend, check_rows, row_contiguous, sum_dtype
 from graphbraid.ops.sddmm import edge_dot
+from graphbraid.signatures import typed
 from graphbraid.topology import Csc
 
 Reduce = Literal["sum", "mean", "max"]
 
 
+@typed
 def spmm(csc: Csc, x: Tensor, reduce: Reduce = "sum", *, weight: Tensor | None = None) -> Tensor:
     """Aggregate in-neighbours: ``out[v]`` reduces ``weight[e] * x[u]`` over the edges ``e = u -> v``.
 
@@ -52,6 +54,7 @@ def spmm(csc: Csc, x: Tensor, reduce: Reduce = "sum", *, weight: Tensor | None =
     return aggregate(Aggregation(csc=csc, mean=reduce == "mean"), x, weight=weight)
 
 
+@typed
 def aggregate(
     how: Aggregation,
     x: Tensor,

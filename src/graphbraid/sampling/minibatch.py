@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 from torch import Tensor
 
+from graphbraid.arguments import as_device
 from graphbraid.errors import ConfigError, MissingPackageError
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.ops.gather import gather_rows
@@ -172,8 +173,12 @@ class MiniBatch:
         return self._once("blocks", self._make_blocks, move=False)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> MiniBatch:
-        """This batch with its tensors on ``device``; itself where they already are."""
-        target = torch.device(device)
+        """This batch with its tensors on ``device``; itself where they already are.
+
+        Raises:
+            ConfigError: ``device`` names none.
+        """
+        target = as_device(device)
         if target == self._device:
             return self
         moved = copy.copy(self)

@@ -15,6 +15,7 @@ from graphbraid.ops.derived import derived
 from graphbraid.sampling import rng
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.scans import check_ids, first_unsound_weight
+from graphbraid.signatures import typed
 from graphbraid.topology import Csc
 
 I64 = npt.NDArray[np.int64]
@@ -56,6 +57,7 @@ class Prepared(NamedTuple):
     """``(num_nodes, F)`` gathered feature rows, where the pipeline gathers."""
 
 
+@typed
 def sample_batch(csc: Csc, config: SamplerConfig, seeds: Tensor, key: int) -> Sampled:
     """Sample one mini-batch.
 

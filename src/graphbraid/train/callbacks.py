@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from graphbraid.signatures import typed
 from graphbraid.train.state import EpochRecord, RunResult, StepRecord
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Callback:
         """Take back what :meth:`state_dict` gave."""
 
 
+@typed
 class EarlyStopping(Callback):
     """Stops the run after ``patience`` evaluations without a better monitored metric.
 

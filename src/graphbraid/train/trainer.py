@@ -15,6 +15,7 @@ from graphbraid.collective import Plan, Profile
 from graphbraid.collective.stages import Accelerator
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
+from graphbraid.signatures import typed
 from graphbraid.tasks import Task, task_of
 from graphbraid.train import checkpoint, runtime
 from graphbraid.train.callbacks import Callback
@@ -162,6 +163,7 @@ class Trainer:
                 self.accelerator,
             )
 
+    @typed
     def evaluate(self, split: str = "test", *, mode: EvalMode = "exact") -> dict[str, float]:
         """Loss and metrics of a split's labelled nodes.
 
@@ -210,6 +212,7 @@ class Trainer:
         assert outputs is not None
         return outputs
 
+    @typed
     def load_weights(self, path: str | os.PathLike[str]) -> None:
         """Take the model's weights from a checkpoint, such as ``out_dir/checkpoints/best.pt``.
 

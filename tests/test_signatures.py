@@ -1,0 +1,137 @@
+"""Arguments of another class than a call names are refused; other forms of the same are taken."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from graphbraid import collective, datasets, nn, ops
+from graphbraid.errors import ConfigError, GraphbraidError
+from graphbraid.graph import Graph
+from graphbraid.signatures import typed
+
+
+@typed
+def call(
+    x: Tensor | None = None,
+    count: int = 1,
+    share: float = 0.5,
+    flag: bool = False,
+    how: Literal["a", "b"] = "a",
+    counts: Sequence[int] = (),
+    pair: tuple[int, ...] = (),
+    names: Mapping[str, Any] | None = None,
+    path: str | os.PathLike[str] = ".",
+    graph: Graph | None = None,
+    anything: Any = None,
+) -> dict[str, Any]:
+    return dict(locals())
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"x": [1, 2]}, "x must be Tensor or None; got [1, 2]; torch.as_tensor makes one"),
+        ({"x": torch.eye(3).to_sparse()}, "to_dense"),
+        ({"x": torch.eye(3).to("meta")}, "meta device"),
+        ({"count": 1.5}, "count must be int; got 1.5"),
+        ({"count": "3"}, "got '3'"),
+        ({"count": True}, "got True"),
+        ({"count": torch.tensor([1, 2])}, "count must be int; got Tensor of torch.int64"),
+        ({"share": "0.5"}, "share must be float; got '0.5'"),
+        ({"share": 1j}, "got 1j"),
+        ({"flag": "no"}, "flag must be bool; got 'no'"),
+        ({"flag": 2}, "got 2"),
+        ({"how": 3}, "how must be"),
+        ({"counts": "33"}, "got '33'"),
+        ({"counts": 3}, "got 3"),
+        ({"counts": [3, "3"]}, "got '3' at [1]"),
+        ({"pair": {3: 3}}, "got {3: 3}"),
+        ({"names": ["a"]}, "got ['a']"),
+        ({"path": 3}, "got 3"),
+        ({"path": "a\0b"}, "NUL"),
+        ({"path": "x" * 300}, "255 bytes"),
+        ({"graph": object()}, "graph must be Graph or None"),
+    ],
+)
+def test_another_class_is_refused(given, says):
+    with pytest.raises(GraphbraidError, match="must be") as raised:
+        call(**given)
+    assert says in str(raised.value)
+
+
+def test_other_forms_of_the_same_become_plain():
+    got = call(None, np.uint8(7), np.float32(0.25), np.bool_(True), counts=np.array([1]), pair=[3, 4])
+    assert (type(got["count"]), got["count"]) == (int, 7)
+    assert (type(got["share"]), got["share"]) == (float, 0.25)
+    assert got["flag"] is True
+    assert call(count=torch.tensor(3))["count"] == 3
+    assert call(share=torch.tensor(0.5))["share"] == 0.5
+    assert call(share=2)["share"] == 2.0
+    assert call(path=Path("a/b"))["path"] == Path("a/b")
+
+
+def test_lazy_negation_reaches_the_kernels():
+    x = torch.arange(6.0).reshape(3, 2) + 1
+    assert torch.equal(call(torch._neg_view(x))["x"], -x)
+    graph = Graph.from_edge_index([[0, 1, 2], [1, 2, 0]], 3)
+    assert torch.equal(ops.spmm(graph.csc, torch._neg_view(x)), -ops.spmm(graph.csc, x))
+
+
+def test_pythons_own_errors_stay():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'nope'"):
+        call(nope=3)
+    with pytest.raises(TypeError, match="missing 2 required"):
+        ops.spmm()
+
+
+def test_the_signature_and_the_name_stay():
+    assert list(inspect.signature(ops.spmm).parameters) == ["csc", "x", "reduce", "weight"]
+    assert pickle.loads(pickle.dumps(ops.spmm)) is ops.spmm
+    duration = collective.Duration(seconds=0.5)
+    assert dataclasses.replace(duration, cv=0.25) == collective.Duration(seconds=0.5, cv=0.25)
+    assert pickle.loads(pickle.dumps(duration)) == duration
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: nn.GCNConv(-1, 4),
+        lambda: nn.SAGEConv(4, 2**62),
+        lambda: nn.GCN(4, 8, 3, num_layers=2**31),
+        lambda: nn.model_options("nope"),
+        lambda: collective.make_plan(_profile(), 10**30),
+        lambda: collective.fixed_plan(_profile(), 2**64, 1.0),
+        lambda: collective.simulated(collective.make_plan(_profile(), 5), num_batches=0),
+        lambda: datasets.open_store([]),
+        lambda: datasets.load_npz("x" * 300),
+        lambda: datasets.random_split(Graph.from_edge_index([[0], [1]], y=[0, 1]), seed="0"),
+    ],
+)
+def test_counts_have_bounds_and_paths_are_paths(wrong):
+    with pytest.raises(ConfigError):
+        wrong()
+
+
+def _profile() -> collective.Profile:
+    d = collective.Duration
+    times = collective.StageTimes(
+        workers=np.uint8(2), cpu=d(seconds=0.1), dma=d(seconds=0.1), model=d(seconds=0.1)
+    )
+    return collective.Profile(times=(times,))
+
+
+def test_numbers_of_numpy_do_not_wrap_around(tmp_path):
+    plan = collective.make_plan(_profile(), np.int64(300))
+    plan.save(tmp_path / "plan.json")
+    assert collective.Plan.load(tmp_path / "plan.json") == plan
