@@ -6,11 +6,10 @@ instance must be for that to hold.
 """
 
 from graphbraid.fullgraph.program.ir import Decision, Program, check, same_program
+from graphbraid.fullgraph.program.maps import WHOLE, Adjacency, View
 from graphbraid.fullgraph.program.operations import (
     INPUT,
-    WHOLE,
     Add,
-    Adjacency,
     Aggregate,
     Attention,
     Combine,
@@ -29,7 +28,6 @@ from graphbraid.fullgraph.program.operations import (
     RowFunction,
     Scale,
     UnitRows,
-    View,
 )
 
 __all__ = [

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from graphbraid.fullgraph.program import exact
 from graphbraid.fullgraph.program.exact import Allowed, Known, anything, count, flag, number, one_of
+from graphbraid.fullgraph.program.maps import Adjacency
 from graphbraid.fullgraph.program.message_passing import (
     OWN,
     OWN_TAKES,
@@ -20,15 +21,7 @@ from graphbraid.fullgraph.program.message_passing import (
     pyg_layer,
     refuse_weights,
 )
-from graphbraid.fullgraph.program.operations import (
-    Adjacency,
-    Aggregate,
-    Linear,
-    Maximum,
-    Own,
-    Scale,
-    UnitRows,
-)
+from graphbraid.fullgraph.program.operations import Aggregate, Linear, Maximum, Own, Scale, UnitRows
 from graphbraid.fullgraph.program.reading import LayerCall, Reader, Registry
 from graphbraid.fullgraph.program.rowwise import as_linear, checked_linear, rowwise
 

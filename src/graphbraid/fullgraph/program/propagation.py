@@ -21,15 +21,9 @@ from graphbraid.fullgraph.program.exact import (
     one_of,
     probability,
 )
+from graphbraid.fullgraph.program.maps import Adjacency, View
 from graphbraid.fullgraph.program.message_passing import PYG, check_aggregation, plus_own, pyg_layer
-from graphbraid.fullgraph.program.operations import (
-    INPUT,
-    Adjacency,
-    Aggregate,
-    Linear,
-    Maximum,
-    View,
-)
+from graphbraid.fullgraph.program.operations import INPUT, Aggregate, Linear, Maximum
 from graphbraid.fullgraph.program.reading import LayerCall, Reader, Registry
 from graphbraid.fullgraph.program.rowwise import checked_linear, rowwise
 
