@@ -29,7 +29,7 @@ _NAMES = {
     DATA: ("data", "batch", "graph", "g"),
 }
 _KNOWN = {name: what for what, names in _NAMES.items() for name in names}
-_BY_PLACE = (X, EDGES, WEIGHTS)
+_BY_PLACE = (X, EDGES)
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,14 @@ class Given:
         weights_are_attr: whether these are the ``edge_attr`` of the user's data, or there is no such data.
         attributes: names that the user's own data holds; none where there is only a graph.
         graph: whose edges they are.
+        data_class: the class of the user's data.
     """
 
     weighted: bool = False
     weights_are_attr: bool = True
     attributes: frozenset[str] = frozenset()
     graph: Graph | None = field(default=None, compare=False)
+    data_class: type | None = None
 
     def is_simple(self) -> bool:
         """Whether no edge stands twice and none leads from a node to itself."""
@@ -113,7 +115,7 @@ def _given_to(parameter: inspect.Parameter, place: int, given: Given) -> str | N
     what, needed = _by_name(parameter.name, given), parameter.default is parameter.empty
     if what == DATA:
         what = DATA if place == 0 and needed else None
-    elif what is None and needed and place < (3 if given.weighted else 2):
+    elif what is None and needed and place < len(_BY_PLACE):
         what = _BY_PLACE[place]
     if what is None and needed:
         raise ConfigError(

@@ -26,10 +26,11 @@ class Source:
     Args:
         graph: what programs run on.
         data: the user's own; None: there is only the graph.
+        why: what keeps programs from running on the data as it is.
     """
 
-    def __init__(self, graph: Graph, data: Any = None) -> None:
-        self.graph, self._data = graph, data
+    def __init__(self, graph: Graph, data: Any = None, why: NotLoweredError | None = None) -> None:
+        self.graph, self._data, self._why = graph, data, why
         self._held = {} if data is None else {key: data.get(key) for key in _READ}
         self._watch = GraphWatch(graph, self._held.values())
 
@@ -41,8 +42,12 @@ class Source:
 
     def anew(self) -> Source:
         """The source as it is now."""
-        graph = self.graph if self._data is None else Graph.from_pyg(self._data)
-        return Source(graph, self._data)
+        if self._data is None:
+            return Source(self.graph)
+        try:
+            return Source(Graph.from_pyg(self._data), self._data)
+        except GraphbraidError as error:  # the model may not take what is wrong
+            return Source(self.graph, self._data, NotLoweredError("data", str(error), "data that agrees"))
 
     def given(self) -> Given:
         """What there is to call a model with."""
@@ -53,6 +58,7 @@ class Source:
             weights_are_attr=are_attr or self._data is None or "edge_attr" not in names,
             attributes=names,
             graph=self.graph,
+            data_class=None if self._data is None else type(self._data),
         )
 
     def read(self, model: nn.Module) -> Program:
@@ -71,6 +77,8 @@ class Source:
                     "the model needs node features, but graph.x is None; give some with replace(x=...)"
                 )
             raise NotLoweredError("forward", "it takes no features", "a forward(x, edge_index)")
+        if self._why is not None:
+            raise self._why
         if self._watch.wants_gradients():
             raise NotLoweredError(
                 "graph", "its features or edge weights require gradients", "tensors that do not"

@@ -1,6 +1,8 @@
 """Every case on every graph: lowered where that is expected, and PyTorch Geometric's numbers either way."""
 
+import importlib.util
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -31,3 +33,11 @@ def test_equals_pyg(case, graph):
 
 def test_there_are_at_least_200_models():
     assert len({case.id for case in CASES}) == len(CASES) >= 200
+
+
+def test_the_page_of_lowered_models_is_made_from_the_matrix():
+    path = Path(__file__).parents[3] / "scripts" / "lowered_models.py"
+    spec = importlib.util.spec_from_file_location("lowered_models", path)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert script.PAGE.read_text(encoding="utf-8") == script.page(), "run scripts/lowered_models.py"

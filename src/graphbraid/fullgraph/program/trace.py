@@ -7,6 +7,7 @@ model changes itself or draws random numbers on the way: another call might take
 from __future__ import annotations
 
 import operator
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -53,7 +54,7 @@ def read_traced(writer: Writer, model: nn.Module, calling: Calling, given: Given
     Raises:
         NotLoweredError: names what cannot be read.
     """
-    root = _Root(model, calling)
+    root = _Root(model, calling, given)
     try:
         with _TRACING, untouched(model):
             graph = _Tracer().trace(root)
@@ -76,14 +77,15 @@ def read_traced(writer: Writer, model: nn.Module, calling: Calling, given: Given
 class _Root(nn.Module):
     """The call that is traced: of the model as whoever uses it calls it."""
 
-    def __init__(self, model: nn.Module, calling: Calling) -> None:
+    def __init__(self, model: nn.Module, calling: Calling, given: Given) -> None:
         super().__init__()
         self.model = model
-        self._calling = calling
+        self._calling, self._given = calling, given
 
     def forward(self, x: Any, edges: Any, weights: Any) -> Any:
         """What the model returns."""
         values = _Values({X: x, EDGES: edges, ADJACENCY: edges, WEIGHTS: weights})
+        values[DATA] = _Data(self._given, values)
         return self._calling.run(self.model, values)
 
 
@@ -91,9 +93,29 @@ class _Values(dict[str, Any]):
     """What the call is given; anything else cannot be read."""
 
     def __missing__(self, what: str) -> Any:
-        if what == DATA:
-            raise NotLoweredError("forward", "it takes the whole of the data", "forward(x, edge_index)")
         raise NotLoweredError("forward", f"it takes {what!r}", "forward(x, edge_index)")
+
+
+class _Data:
+    """Stands for PyG's data in a trace: its features, edges and weights; anything else cannot be read."""
+
+    def __init__(self, given: Given, values: _Values) -> None:
+        plain: type = getattr(sys.modules.get("torch_geometric.data"), "Data", object)
+        self._class = plain if given.data_class is None else given.data_class
+        names = given.attributes or ({X, EDGES} | ({WEIGHTS} if given.weighted else set()))
+        self._given = {name: values[name] for name in (X, EDGES, WEIGHTS) if name in names}
+        if given.weighted and given.weights_are_attr and "edge_attr" in names:
+            self._given["edge_attr"] = values[WEIGHTS]
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """What ``isinstance`` shall find: the class of what the call is given."""
+        return self._class
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._given:
+            raise NotLoweredError("forward", f"it reads {name!r} of the data", "data.x and data.edge_index")
+        return self._given[name]
 
 
 class _Proxy(fx.Proxy):

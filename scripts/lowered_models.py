@@ -1,0 +1,55 @@
+"""Writes docs/lowered_models.md from the matrix of models in the tests.
+
+Run it as ``python scripts/lowered_models.py`` from the repository's root; a test holds the page to it.
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "lowered_models.md"
+_HEAD = """# Lowered models
+
+`graphbraid.compile` lowers a model only where that is known to give what PyTorch Geometric gives.
+This page is the list: made by `scripts/lowered_models.py` from the {count} models that the tests
+(`tests/fullgraph/matrix`) run on four graphs: one with isolated nodes, loops and repeated edges, a
+directed, an undirected and a real one. Of each, outputs, every gradient, buffers, steps of Adam and
+predictions are held to PyG in float64, whether it is lowered or left alone. Left alone, a model
+runs as it is written, and `explain()` names the module, the reason and what would be needed.
+
+A class is recognised by what it is, not by its name: a subclass, a hook, a parametrization, a
+method of an instance's own, an option or an attribute that is not listed makes a model run as it is
+written.
+"""
+
+
+def page() -> str:
+    """The page's text."""
+    for folder in (ROOT, ROOT / "src"):
+        sys.path.insert(0, str(folder))
+    from tests.fullgraph.matrix.cases import CASES
+    from tests.fullgraph.matrix.compare import LEFT_ALONE, LOWERED
+
+    lines = [_HEAD.format(count=len(CASES))]
+    for part, group in groupby(CASES, key=lambda case: case.part):
+        cases = list(group)
+        lines.append(f"## {part[0].upper()}{part[1:]}\n")
+        for verdict in (LOWERED, LEFT_ALONE):
+            names = [_quoted(case) for case in cases if case.expected == verdict]
+            if names:
+                lines.append(f"{verdict.capitalize()}: {'; '.join(names)}.\n")
+    return "\n".join(lines)
+
+
+def _quoted(case: Any) -> str:
+    name = case.name.replace("_", " ") if case.part == "forwards" else case.name
+    is_code = any(sign in name for sign in "=().") and not any(word in name for word in ("PyG's", "one's"))
+    return f"`{name}`" if is_code else name
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

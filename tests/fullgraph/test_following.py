@@ -1,0 +1,400 @@
+"""An engine follows its model: modes, replaced parts, changed data, repeated backward passes, threads."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.extras import NO_PYG
+
+pytest.importorskip("torch_geometric", reason=NO_PYG)
+import torch_geometric.nn as pyg
+from tests.fullgraph.matrix.case import BASES, GCN, layer
+from tests.fullgraph.matrix.compare import LOWERED, engine_of, verdict
+from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, data_of
+from tests.fullgraph.matrix.models import HIDDEN, Stack, Weighted, calls
+from torch import nn
+
+import graphbraid
+from graphbraid.fullgraph import Engine
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+def compiled(make, graph="untidy"):
+    """A model, its data, and its engine, which is lowered."""
+    torch.manual_seed(2)
+    data, model = data_of(graph), make()
+    engine = engine_of(model, data)
+    assert verdict(engine) == LOWERED, engine.explain()
+    return model, data, engine
+
+
+def assert_follows(model, data, engine):
+    """Outputs and gradients are the model's own."""
+    expected, ours = model(data.x, data.edge_index)[data.train_mask], engine()
+    torch.testing.assert_close(ours, expected, **CLOSE)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    found = []
+    for out in (ours, expected):
+        grads = torch.autograd.grad(out.square().sum(), parameters, allow_unused=True)
+        found.append([torch.zeros(()) if g is None or not g.any() else g for g in grads])
+    torch.testing.assert_close(*found, **CLOSE)
+
+
+def replaced(model):
+    model.between = nn.Tanh()
+
+
+def layer_replaced(model):
+    model.second = pyg.SAGEConv(HIDDEN, CLASSES)
+
+
+def weights_assigned(model):
+    state = {name: value + 0.5 for name, value in model.state_dict().items()}
+    model.load_state_dict(state, assign=True)
+
+
+def hooked(model):
+    model.first.register_forward_hook(lambda module, args, out: out * 3)
+
+
+def hooked_everywhere(model):
+    model.between.register_forward_pre_hook(lambda module, args: (args[0] - 1,))
+
+
+def option_changed(model):
+    model.first.improved, model.first.add_self_loops = False, False
+
+
+def forward_replaced(model):
+    model.between.forward = lambda x: -x
+
+
+def class_changed(model):
+    model.between.__class__ = nn.Sigmoid
+
+
+def other_numbers(model):
+    model.first.lin.weight.data = torch.randn(HIDDEN, CHANNELS)
+
+
+def other_width(model):
+    model.first.lin.weight = nn.Parameter(torch.randn(11, CHANNELS))
+    model.first.bias = nn.Parameter(torch.randn(11))
+    model.second = pyg.GCNConv(11, CLASSES)
+
+
+def in_place(model):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+
+
+def frozen(model):
+    model.first.requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        replaced,
+        layer_replaced,
+        weights_assigned,
+        hooked,
+        hooked_everywhere,
+        option_changed,
+        forward_replaced,
+        class_changed,
+        other_numbers,
+        other_width,
+        in_place,
+        frozen,
+    ],
+)
+def test_a_changed_model_is_noticed(change):
+    model, data, engine = compiled(lambda: Stack(GCN, nn.ReLU()))
+    assert_follows(model, data, engine)
+    change(model)
+    assert_follows(model, data, engine)
+    torch.testing.assert_close(engine.predict(), model(data.x, data.edge_index).detach(), **CLOSE)
+
+
+def test_unfrozen_parts_learn():
+    model, data, engine = compiled(lambda: Stack(GCN))
+    model.first.requires_grad_(False)
+    assert_follows(model, data, engine)
+    model.first.requires_grad_(True)
+    assert_follows(model, data, engine)
+
+
+def test_a_model_made_double_runs_as_it_is_written():
+    model, data, engine = compiled(lambda: Stack(GCN))
+    model.double()
+    data.x = data.x.double()
+    out = engine()
+    assert out.dtype == torch.float64
+    torch.testing.assert_close(out, model(data.x, data.edge_index)[data.train_mask])
+    assert "float64" in engine.explain()
+
+
+def by_flag(self, x, edge_index):
+    h = self.first(x, edge_index)
+    return self.head(self.second(h.relu(), edge_index) if self.flag else h)
+
+
+def by_settings(self, x, edge_index):
+    h = F.dropout(self.first(x, edge_index), self.settings.p, training=self.training)
+    return self.head(h.relu() if self.listed[0] else h)
+
+
+class Settings:
+    """As an argparse.Namespace."""
+
+    p = 0.0
+
+    def __init__(self):
+        self.p = 0.0
+
+
+def test_flags_lists_and_settings_of_a_model_may_change():
+    model, data, engine = compiled(lambda: calls(by_flag)(GCN))
+    model.flag = True
+    assert_follows(model, data, engine)
+    model, data, engine = compiled(lambda: calls(by_settings)(GCN, settings=Settings(), listed=[True]))
+    assert_follows(model, data, engine)
+    model.listed[0] = False
+    assert_follows(model, data, engine)
+    model.settings.p = 0.5
+    assert not torch.equal(engine(), engine())
+
+
+def test_epsilon_loaded_in_place_is_noticed():
+    model, data, engine = compiled(lambda: Stack(lambda i, o: pyg.GINConv(nn.Linear(i, o), eps=0.1)))
+    assert_follows(model, data, engine)
+    model.first.eps.fill_(0.9)
+    assert_follows(model, data, engine)
+
+
+# ---- modes
+
+
+def dropping(self, x, edge_index):
+    return self.head(F.dropout(self.first(x, edge_index), 0.5))
+
+
+def test_dropout_without_a_switch_is_on_in_predictions():
+    _, _, engine = compiled(lambda: calls(dropping)(GCN))
+    assert not torch.equal(engine.predict(), engine.predict())
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_modes_are_followed_back_and_forth_and_restored(base):
+    between = nn.Sequential(nn.BatchNorm1d(HIDDEN), nn.ReLU(), nn.Dropout(0.5))
+    model, data, engine = compiled(lambda: Stack(BASES[base], between))
+    model.train()
+    between[0].eval()
+    for _ in range(2):
+        modes = [module.training for module in model.modules()]
+        assert not torch.equal(engine(), engine())
+        engine.predict()
+        assert [module.training for module in model.modules()] == modes
+        model.eval()
+        assert_follows(model, data, engine)
+        for module, mode in zip(model.modules(), modes, strict=True):
+            module.training = mode
+
+
+def test_compiling_draws_nothing_and_moves_no_statistics():
+    data = data_of("untidy")
+    model = Stack(GCN, nn.BatchNorm1d(HIDDEN))
+    before, state = {k: v.clone() for k, v in model.state_dict().items()}, torch.get_rng_state()
+    engine = engine_of(model, data)
+    engine.predict()
+    engine.explain()
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+# ---- backward
+
+
+@pytest.mark.parametrize("base", [*BASES, "max"])
+def test_a_second_backward_pass_is_that_of_the_same_forward_pass(base):
+    make = BASES.get(base, layer(pyg.SAGEConv, aggr="max"))
+    between = nn.Sequential(nn.LayerNorm(HIDDEN), nn.GELU(), nn.Dropout(0.5))
+    model, _, engine = compiled(lambda: Stack(make, between))
+    out = engine()
+    parameters = list(model.parameters())
+    first = [g.clone() for g in torch.autograd.grad(out.sum(), parameters, retain_graph=True)]
+    torch.autograd.grad(out.square().sum(), parameters, retain_graph=True)
+    for a, b in zip(first, torch.autograd.grad(out.sum(), parameters), strict=True):
+        torch.testing.assert_close(a, b, **CLOSE)
+
+
+def test_two_losses_of_one_forward_pass():
+    model, data, engine = compiled(lambda: Stack(BASES["GATConv"]))
+    out, plain = engine(), model(data.x, data.edge_index)[data.train_mask]
+    found = []
+    for outputs in (out, plain):
+        model.zero_grad()
+        outputs.sum().backward(retain_graph=True)
+        outputs.square().sum().backward()
+        found.append([p.grad.clone() for p in model.parameters()])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, **CLOSE)
+
+
+def test_parameters_changed_before_the_backward_pass_are_refused():
+    model, _, engine = compiled(lambda: Stack(GCN))
+    out = engine()
+    with torch.no_grad():
+        model.second.lin.weight.mul_(2)
+    with pytest.raises(RuntimeError, match="changed in place between"):
+        out.sum().backward()
+
+
+# ---- what it is called in
+
+
+def test_inference_mode_first():
+    model, data, engine = compiled(lambda: Stack(GCN, nn.BatchNorm1d(HIDDEN)))
+    with torch.inference_mode():
+        predicted = engine.predict()
+        assert not engine().requires_grad
+    assert_follows(model, data, engine)
+    torch.testing.assert_close(predicted.shape, torch.Size([data.num_nodes, CLASSES]))
+
+
+def test_no_grad_gives_the_numbers_alone():
+    model, data, engine = compiled(lambda: Stack(GCN))
+    with torch.no_grad():
+        assert not engine().requires_grad
+    assert_follows(model, data, engine)
+
+
+def test_autocast_runs_the_model_as_it_is_written():
+    model, data, engine = compiled(lambda: Stack(GCN))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ours, expected = engine(), model(data.x, data.edge_index)[data.train_mask]
+    torch.testing.assert_close(ours, expected)
+    assert_follows(model, data, engine)
+
+
+def test_threads_wait_for_each_other():
+    between = nn.Sequential(nn.BatchNorm1d(HIDDEN), nn.ReLU(), nn.Dropout(0.5))
+    model, _, engine = compiled(lambda: Stack(BASES["GATConv"], between))
+    other = graphbraid.compile(model, data_of("untidy"), nodes=[1, 2, 3])
+    expected, wrong = engine.predict(), []
+
+    def ask(asked):
+        for _ in range(30):
+            if not torch.equal(asked.predict(), expected):
+                wrong.append(asked)
+
+    threads = [threading.Thread(target=ask, args=(e,)) for e in (engine, engine, other)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert model.training
+
+
+def test_outputs_asked_for_by_several_threads_are_all_right():
+    model, data, engine = compiled(lambda: Stack(GCN))
+    expected, wrong = model(data.x, data.edge_index)[data.train_mask], []
+
+    def ask():
+        for _ in range(40):
+            if not torch.allclose(engine(), expected, **CLOSE):
+                wrong.append(1)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+# ---- data
+
+
+def test_features_changed_in_place_or_replaced_are_noticed():
+    model, data, engine = compiled(lambda: Stack(GCN))
+    assert_follows(model, data, engine)
+    data.x.mul_(2)
+    assert_follows(model, data, engine)
+    data.x = torch.randn(data.num_nodes, CHANNELS)
+    assert_follows(model, data, engine)
+    data.edge_index = data.edge_index[:, ::2]  # its weights, which the model does not take, stay as many
+    assert_follows(model, data, engine)
+    del data.edge_weight
+    assert_follows(model, data, engine)
+    data.edge_index[0, :5] = 1
+    assert_follows(model, data, engine)
+
+
+def test_features_of_a_graph_changed_in_place_are_noticed():
+    data, model = data_of("undirected"), Stack(GCN)
+    graph = graphbraid.Graph.from_pyg(data)
+    engine = graphbraid.compile(model, graph, nodes=data.train_mask)
+    engine()
+    graph.x.add_(1)
+    torch.testing.assert_close(engine(), model(graph.x, data.edge_index)[data.train_mask], **CLOSE)
+
+
+def test_gradients_reach_features_and_weights_that_ask_for_them():
+    data, model = data_of("untidy"), Weighted(GCN)
+    data.x.requires_grad_()
+    data.edge_weight.requires_grad_()
+    engine = engine_of(model, data)
+    assert "require gradients" in engine.explain()
+    engine().sum().backward()
+    found = data.x.grad.clone(), data.edge_weight.grad.clone()
+    data.x.grad = data.edge_weight.grad = None
+    model(data.x, data.edge_index, data.edge_weight)[data.train_mask].sum().backward()
+    torch.testing.assert_close(found, (data.x.grad, data.edge_weight.grad))
+
+
+def test_gradients_asked_for_later_are_noticed():
+    _model, data, engine = compiled(lambda: Stack(GCN))
+    data.x.requires_grad_()
+    engine().sum().backward()
+    assert data.x.grad is not None
+
+
+@pytest.mark.parametrize("as_nodes", [torch.tensor, list, tuple, np.array])
+def test_nodes_in_any_form(as_nodes):
+    data, model = data_of("untidy"), Stack(GCN)
+    engine = graphbraid.compile(model, data, nodes=as_nodes([2, 5, 9]))
+    torch.testing.assert_close(engine(), model(data.x, data.edge_index)[[2, 5, 9]], **CLOSE)
+
+
+def test_a_range_a_split_s_name_and_a_list_of_truths_name_nodes():
+    data, model = data_of("untidy"), Stack(GCN)
+    expected = model(data.x, data.edge_index)
+    for nodes, rows in (
+        (range(4), [0, 1, 2, 3]),
+        ("train", data.train_mask),
+        (data.train_mask.tolist(), data.train_mask),
+        (data.train_mask.numpy(), data.train_mask),
+    ):
+        torch.testing.assert_close(graphbraid.compile(model, data, nodes=nodes)(), expected[rows], **CLOSE)
+
+
+def test_only_the_exact_class_of_a_model_of_graphbraid_is_one():
+    class Louder(graphbraid.nn.GCN):
+        def forward(self, x, adjs):
+            return 2 * super().forward(x, adjs)
+
+    graph = graphbraid.Graph.from_pyg(data_of("undirected"))
+    model = Louder(CHANNELS, HIDDEN, CLASSES, dropout=0.0)
+    engine = graphbraid.compile(model, graph, nodes=[1, 2])
+    torch.testing.assert_close(engine(), model(graph.x, graph.csc)[[1, 2]], **CLOSE)
+    exact = graphbraid.nn.GCN(CHANNELS, HIDDEN, CLASSES)
+    assert isinstance(graphbraid.compile(exact, graph, nodes=[1]), Engine)
+    exact.convs[0].lin.register_forward_hook(lambda module, args, out: out)
+    assert not isinstance(graphbraid.compile(exact, graph, nodes=[1]), Engine)
