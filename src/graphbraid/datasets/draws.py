@@ -15,9 +15,9 @@ def stream_key(seed: int, purpose: int) -> int:
     """The 64-bit key of one kind of draws under one seed.
 
     Raises:
-        ConfigError: the seed is no whole number of 63 bits.
+        ConfigError: the seed is no whole number of 64 bits.
     """
-    seed = as_count(seed, "seed", most=(1 << 63) - 1)
+    seed = as_count(seed, "seed", most=(1 << 64) - 1)
     return mix(seed ^ mix(purpose))
 
 
