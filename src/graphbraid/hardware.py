@@ -92,10 +92,8 @@ class Hardware:
         root = Path(root)
         cpu = _read(root / "proc/cpuinfo")
         flags = set(_field(cpu, "flags").split())
-        total, available = _memory(_read(root / "proc/meminfo"))
-        limit, used = _memory_cgroup(root)
-        if limit is not None and available is not None and used is not None:
-            available = min(available, max(limit - used, 0))
+        total, _ = _memory(_read(root / "proc/meminfo"))
+        limit, _ = _memory_cgroup(root)
         return cls(
             cpu_model=_field(cpu, "model name") or platform.processor() or platform.machine(),
             architecture=platform.machine(),
@@ -105,7 +103,7 @@ class Hardware:
             usable_cores=_usable_cores(),
             quota_cores=_cpu_quota(root),
             memory_total_bytes=total,
-            memory_available_bytes=available,
+            memory_available_bytes=free_memory_bytes(root=root),
             memory_limit_bytes=limit,
             page_bytes=os.sysconf("SC_PAGESIZE") if hasattr(os, "sysconf") else 4096,
             caches=_caches(root),
@@ -156,6 +154,16 @@ class Hardware:
         text = f"{format_bytes(self.memory_available_bytes)} free of {format_bytes(self.memory_total_bytes)}"
         limit = self.memory_limit_bytes
         return text if limit is None else f"{text}; the container's limit is {format_bytes(limit)}"
+
+
+def free_memory_bytes(*, root: Path = Path("/")) -> int | None:
+    """Bytes that can be taken now without swapping, within the container's limits; None where not known."""
+    available = _memory(_read(root / "proc/meminfo"))[1]
+    limit, used = _memory_cgroup(root)
+    if limit is None or used is None:
+        return available
+    within = max(limit - used, 0)
+    return within if available is None else min(available, within)
 
 
 def _cache_text(cache: Cache) -> str:

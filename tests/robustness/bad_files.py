@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 
 import numpy as np
 import torch
@@ -70,6 +71,41 @@ def text_as_npz(w: Workplace):
 )
 def pickled_npz(w: Workplace):
     return w.train(w.npz(y=np.array([{"a": 1}] * 90, dtype=object)))
+
+
+@command(
+    FILES,
+    "a header that says more than the file holds",
+    3,
+    "small.npz is not a usable .npz (x: its header says float32 of shape (1000000000, 6)",
+)
+def lying_header(w: Workplace):
+    path = w.npz()
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    members["x.npy"] = members["x.npy"].replace(b"(90, 6), }" + b" " * 8, b"(1000000000, 6), }")
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return w.train(path)
+
+
+@command(FILES, "a split as ids and as a mask", 3, "small.npz has both train_idx and train_mask; keep one")
+def split_twice(w: Workplace):
+    return w.train(w.npz(train_mask=np.ones(90, bool)))
+
+
+@command(
+    FILES, "sparse features whose columns are no integers", 3, "x_indices must be 1-d integers; got float64"
+)
+def float_columns(w: Workplace):
+    parts = {"x_data": np.ones(2), "x_indptr": np.repeat([0, 2], [90, 1]), "x_shape": np.array([90, 6])}
+    return w.train(w.npz(x=None, x_indices=np.array([0.0, 1.7]), **parts))
+
+
+@command(FILES, "a name that is empty", 2, "data must name a dataset, a file or a folder; got ''")
+def nameless_data(w: Workplace):
+    return w.train("")
 
 
 @command(FILES, "a single array instead of an `.npz`", 3, "is a single .npy array", "an .npz with edge_index")
@@ -284,6 +320,33 @@ def short_row(w: Workplace):
 @command(TABLES, "an empty id", 3, "edges.csv, line 3: column 'destination' is empty")
 def empty_id(w: Workplace):
     return w.convert(w.edges("0,1", "1,", "2,0"))
+
+
+@command(TABLES, "an id that is an empty text", 3, "edges.csv, line 3: column 'destination' is empty")
+def blank_id(w: Workplace):
+    return w.convert(w.edges("a,b", 'b,""', "b,a"))
+
+
+@command(
+    TABLES,
+    "columns aligned with spaces",
+    3,
+    "edges.txt, line 1: column '1' is empty",
+    "are the columns aligned with several spaces?",
+)
+def aligned_columns(w: Workplace):
+    file = w.file("edges.txt", "a  b\nb  c\n")
+    return w.convert(file, "--delimiter", " ", "--no-header", "--source", "0", "--destination", "1")
+
+
+@command(TABLES, "ids that differ by spaces only", 3, "the ids ' b' and 'b' differ by spaces only")
+def spaced_id(w: Workplace):
+    return w.convert(w.edges("a, b", "b,a"))
+
+
+@command(TABLES, "a node table with an empty id", 3, "nodes.csv, line 3: column 'id' is empty")
+def blank_node(w: Workplace):
+    return w.convert(w.edges("a,b"), "--nodes", w.nodes("a,1,1,red,train", ",1,1,red,val", "b,1,1,red,test"))
 
 
 @command(

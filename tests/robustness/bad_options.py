@@ -16,6 +16,48 @@ WIDTHS = "Models and widths"
 LOADER = "`NeighborLoader`"
 
 
+# ---- command line
+
+
+@command(
+    OPTIONS, "an option of the model's that has a flag", 2, "model_options: dropout is an option of its own"
+)
+def model_options_collide(w: Workplace):
+    return w.train(None, "--set", "model_options={dropout: 0.1}")
+
+
+@command(OPTIONS, "a width that follows the data", 2, "model_options: in_channels is an option of its own")
+def model_options_width(w: Workplace):
+    return w.train(None, "--set", "model_options={in_channels: 3}")
+
+
+@command(
+    OPTIONS, "an option of the data's that has a flag", 2, "data_options: symmetrize is an option of its own"
+)
+def data_options_collide(w: Workplace):
+    return w.train(None, "--set", "data_options={symmetrize: true}")
+
+
+@command(OPTIONS, "a core as a device", 2, "device must be 'cpu', 'cuda', 'cuda:N' or 'auto'; got 'cpu:1'")
+def numbered_cpu(w: Workplace):
+    return w.train(None, "--device", "cpu:1")
+
+
+@command(OPTIONS, "a model larger than memory", 4, "the model's weights with gradients", "are free")
+def huge_model(w: Workplace):
+    return w.train(None, "--hidden", 2_000_000_000)
+
+
+@command(OPTIONS, "more layers than any model has", 2, "--layers: num_layers must be", "1000")
+def many_layers(w: Workplace):
+    return w.train(None, "--set", "num_layers=2000000000")
+
+
+@command(OPTIONS, "more threads than any machine has", 2, "--workers: workers must be", "1024")
+def many_workers(w: Workplace):
+    return w.train(None, "--workers", 100_000)
+
+
 # ---- run.yaml
 
 
@@ -37,6 +79,33 @@ def yaml_syntax(w: Workplace):
 @command(YAML, "a tab for indentation", 2, "run.yaml:2:1: not valid YAML", "'\\t'")
 def yaml_tab(w: Workplace):
     return w.config("epochs: 3\n\tlr: 0.1\n")
+
+
+@command(YAML, "a number with leading zeros", 2, "run.yaml:1:9: ", "010 can be read as several numbers")
+def yaml_octal(w: Workplace):
+    return w.config("epochs: 010\n")
+
+
+@command(YAML, "a number with colons", 2, "run.yaml:1:13: ", "1:30 can be read as several numbers")
+def yaml_base_60(w: Workplace):
+    return w.config("batch_size: 1:30\n")
+
+
+@command(YAML, "`true` as a number", 2, "run.yaml:1: epochs must be a number; got True")
+def yaml_true(w: Workplace):
+    return w.config("epochs: true\n")
+
+
+@command(
+    YAML, "a value that refers to itself", 2, "run.yaml:1:14: not valid YAML: values cannot refer to others"
+)
+def yaml_alias(w: Workplace):
+    return w.config("fanouts: &a [*a]\n")
+
+
+@command(YAML, "a nested option twice", 2, "norm stands there twice")
+def yaml_nested_twice(w: Workplace):
+    return w.config("model_options: {norm: batch, norm: layer}\n")
 
 
 @command(YAML, "a list instead of options", 2, "a mapping of options is needed", "it holds a list")

@@ -11,14 +11,20 @@ from torch import nn
 
 from graphbraid import datasets
 from graphbraid.cli.settings import RunSettings
-from graphbraid.errors import ConfigError, DataError
+from graphbraid.errors import ConfigError, DataError, GraphbraidError, ResourceError
+from graphbraid.files import format_bytes
 from graphbraid.graph import Graph
+from graphbraid.hardware import free_memory_bytes
 from graphbraid.nn import make_model
 from graphbraid.validate import validate_features, validate_topology
 
 _PREPARATION = frozenset(
     {"symmetrize", "add_self_loops", "dedupe", "normalize_features", "split_seed", "root", "name_or_path"}
 )
+_MODEL_OPTIONS = frozenset(
+    {"hidden_channels", "num_layers", "dropout", "heads", "in_channels", "out_channels", "name"}
+)
+_COPIES = 4  # of the weights: themselves, gradients, Adam's two
 _ALWAYS_FINE = 1000  # classes, however few nodes there are
 
 
@@ -104,14 +110,43 @@ def build_model(settings: RunSettings, num_features: int, num_outputs: int, seed
     """A model with fresh weights drawn from ``seed``.
 
     Raises:
-        ConfigError: no model has that name, or it does not take an option.
+        ConfigError: no model has that name, or it does not take an option or its value.
+        ResourceError: its weights and what training keeps beside them are more than the free memory.
     """
+    if taken := _MODEL_OPTIONS & set(settings.model_options):
+        name = min(taken)
+        raise ConfigError(
+            f"model_options: {name} is an option of its own (--set {name}=...), or follows the data"
+        )
     options: dict[str, Any] = {"hidden_channels": settings.hidden_channels, "num_layers": settings.num_layers}
     options |= {"dropout": settings.dropout, **settings.model_options}
     if settings.heads is not None:
         options["heads"] = settings.heads
+    with torch.device("meta"):  # takes no memory
+        sizes = _made(settings.model, num_features, num_outputs, options)
+    _refuse_too_large(sizes)
     torch.manual_seed(seed)
-    return make_model(settings.model, num_features, num_outputs, **options)
+    return _made(settings.model, num_features, num_outputs, options)
+
+
+def _made(name: str, num_features: int, num_outputs: int, options: dict[str, Any]) -> nn.Module:
+    try:
+        return make_model(name, num_features, num_outputs, **options)
+    except (GraphbraidError, MemoryError):
+        raise
+    except Exception as error:  # an option of a type or value that no layer foresaw
+        given = ", ".join(f"{option}={value!r}" for option, value in options.items())
+        raise ConfigError(f"the model {name!r} cannot be made with {given}: {error}") from error
+
+
+def _refuse_too_large(model: nn.Module) -> None:
+    free = free_memory_bytes()
+    needed = _COPIES * sum(p.numel() * p.element_size() for p in model.parameters())
+    if free is not None and needed > free:
+        raise ResourceError(
+            f"the model's weights with gradients and the optimizer's state take {format_bytes(needed)}; "
+            f"{format_bytes(free)} are free. Choose smaller hidden_channels, or fewer layers or heads"
+        )
 
 
 def names_of(data: str) -> datasets.StoreNames:

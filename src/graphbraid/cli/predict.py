@@ -193,11 +193,14 @@ def _chosen_nodes(graph: Graph, nodes: Path | None, split: str | None, ids: Node
 
 def _read_ids(path: Path) -> Any:
     """Ids of a ``.npy`` file, or the lines of a text file."""
-    import numpy as np
+    from graphbraid.datasets.npy import read_npy
 
+    if path.suffix == ".npy":
+        ids = read_npy(path)
+        if ids.ndim != 1 or ids.dtype.kind not in "iuUS":
+            raise DataError(f"{path} must hold 1-d node ids; got {ids.dtype} of shape {ids.shape}")
+        return [value.decode() for value in ids] if ids.dtype.kind == "S" else ids.tolist()
     try:
-        if path.suffix == ".npy":
-            return np.load(path, allow_pickle=False)
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError) as error:
         raise DataError(f"the node ids in {path} cannot be read: {error}") from error
@@ -213,6 +216,8 @@ def _as_numbers(wanted: Any, path: Path) -> list[int]:
             raise DataError(
                 f"{path}: entry {position + 1} is {str(value)!r}, not a node id (a whole number)"
             ) from error
+        if not -(1 << 63) <= numbers[-1] < 1 << 63:
+            raise DataError(f"{path}: entry {position + 1} is {value}, beyond any node id")
     return numbers
 
 

@@ -13,19 +13,19 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from graphbraid.checksums import unsealed
-from graphbraid.cli.yaml_file import Entry
+from graphbraid.cli.yaml_file import Entry, read_value
 from graphbraid.datasets import DEFAULT
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph, Task
 from graphbraid.schema import checked
 from graphbraid.train import TrainConfig
+from graphbraid.train.config import Depth, Positive, Seed, no_bool
 
 COMMAND_LINE = "command line"
 SAVED = "saved run"
+MOST_LAYERS = 1000
 DEFAULT_FANOUTS = (15, 10, 5)
 """For as many layers; deeper ones repeat the last."""
-
-Positive = Annotated[int, Field(ge=1)]
 
 
 class RunSettings(BaseModel):
@@ -43,7 +43,7 @@ class RunSettings(BaseModel):
     """Keep one of several equal edges."""
     normalize_features: bool = False
     """Divide every feature row by the sum of its absolute values."""
-    split_seed: Annotated[int, Field(ge=0)] | None = None
+    split_seed: Seed | None = None
     """Draw a new split with this seed: 20 and 30 nodes of each class; without classes, 60 and 20 %."""
     data_options: dict[str, Any] = {}
     """Further options of ``graphbraid.datasets.load`` for this kind of source."""
@@ -56,9 +56,9 @@ class RunSettings(BaseModel):
     """Name of a model of ``graphbraid.nn.MODELS``."""
     hidden_channels: Positive = 128
     """Width of the hidden layers; for attention, of all heads together."""
-    num_layers: Positive = 2
+    num_layers: Depth = 2
     """Layers; one fanout each when sampling."""
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    dropout: Annotated[float, Field(ge=0, lt=1), no_bool] = 0.5
     """Share of activations dropped while training."""
     heads: Positive | None = None
     """Attention heads, where the model has them; None takes the model's own number."""
@@ -248,17 +248,12 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
     Raises:
         ConfigError: one has no ``=`` or its value is no YAML.
     """
-    import yaml
-
     values = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals:
             raise ConfigError(f"--set needs OPTION=VALUE, such as --set clip=1.0; got {assignment!r}")
-        try:
-            values[name.strip().replace("-", "_")] = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ConfigError(f"--set {assignment}: the value is not valid YAML") from error
+        values[name.strip().replace("-", "_")] = read_value(text, f"--set {assignment}")
     return values
 
 
@@ -281,7 +276,7 @@ def parse_fanouts(text: str | None) -> tuple[int, ...] | None:
 def _match_layers(values: dict[str, Any]) -> None:
     """Give layers or fanouts where only the other is said: one fanout per layer."""
     layers, fanouts = values.get("num_layers"), values.get("fanouts")
-    if fanouts is None and isinstance(layers, int) and layers >= 1:
+    if fanouts is None and isinstance(layers, int) and 1 <= layers <= MOST_LAYERS:
         values["fanouts"] = (DEFAULT_FANOUTS + DEFAULT_FANOUTS[-1:] * layers)[:layers]
     elif layers is None and isinstance(fanouts, list | tuple) and fanouts:
         values["num_layers"] = len(fanouts)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,19 +34,93 @@ def read_yaml(path: Path) -> dict[str, Entry]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"the configuration file {path} cannot be read: {reason}") from error
-    try:
-        loader = yaml.SafeLoader(text)
+    with _clear_errors(str(path)):
+        loader = _Loader(text)
         try:
             root = loader.get_single_node()
             return {} if root is None else _entries(root, loader, path)
         finally:
             loader.dispose()
+
+
+def read_value(text: str, where: str) -> Any:
+    """One value as it is written in YAML, as ``--set OPTION=VALUE`` takes it.
+
+    Raises:
+        ConfigError: it is no YAML.
+    """
+    with _clear_errors(where):
+        return yaml.load(text, _Loader)
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain values of YAML 1.2: no octal ``010``, no base-60 ``1:30``, no dates, nothing that refers back.
+
+    Numbers that YAML 1.1 reads as others than they look like are refused, as either may be meant.
+    """
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """A node; an alias could make a small text a huge value."""
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, "values cannot refer to others", event.start_mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """A mapping whose keys differ."""
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen and isinstance(key, yaml.ScalarNode):
+                problem = f"{key.value} stands there twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
+        return super().construct_mapping(node, deep)
+
+
+_Loader.yaml_implicit_resolvers = {}
+for _tag, _pattern, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("int", r"[-+]?(0|[1-9][0-9]*)", "-+0123456789"),
+    (
+        "float",
+        r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
+    (
+        "ambiguous",
+        r"[-+]?0[0-9_]+(\.[0-9_]*)?|[-+]?0[xXbBoO]\w+|[-+]?\d[\d_]*(:\d+)+(\.\d*)?|\d+_[\d_]*",
+        "-+0123456789",
+    ),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first))
+
+
+def _refuse_ambiguous(_: yaml.SafeLoader, node: yaml.ScalarNode) -> Any:
+    problem = (
+        f"{node.value} can be read as several numbers; write a decimal one without leading zeros, or put "
+        "quotes around a text"
+    )
+    raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:ambiguous", _refuse_ambiguous)
+
+
+@contextlib.contextmanager
+def _clear_errors(where: str) -> Iterator[None]:
+    try:
+        yield
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise ConfigError(f"{where}: not valid YAML: {error.problem or error.context}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {error}") from error
+        place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
+        raise ConfigError(f"{place}: not valid YAML: {error.problem or error.context}") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ConfigError(f"{where}: not valid YAML: {error}") from error
+    except (ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{where}: not valid YAML: a value does not fit its tag ({error})") from error
 
 
 def _entries(root: yaml.Node, loader: yaml.SafeLoader, path: Path) -> dict[str, Entry]:

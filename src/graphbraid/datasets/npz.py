@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from graphbraid.errors import ConfigError, DataError, ResourceError
+from graphbraid.datasets.npy import Array, read_npz
+from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.scans import check_ids
 from graphbraid.signatures import typed
 
-_Array = npt.NDArray[Any]
 _CSR_KEYS = ("x_data", "x_indices", "x_indptr", "x_shape")
 _SPLITS = ("train", "val", "test")
 
@@ -40,7 +37,7 @@ def load_npz(path: str | os.PathLike[str], *, split_index: int | None = None) ->
         ConfigError: ``split_index`` names a split the file does not have.
     """
     file = Path(path)
-    arrays = read_arrays(file)
+    arrays = read_npz(file)
     _refuse_heterogeneous(file, arrays)
     if "edge_index" not in arrays:
         raise DataError(f"{file} has no edge_index; its keys are {', '.join(sorted(arrays)) or 'none'}")
@@ -61,39 +58,7 @@ def load_npz(path: str | os.PathLike[str], *, split_index: int | None = None) ->
         raise DataError(f"{file}: {error}") from error
 
 
-def read_arrays(file: Path) -> dict[str, _Array]:
-    """All arrays of an ``.npz``.
-
-    Raises:
-        DataError: The file is missing, truncated, no ``.npz``, or holds pickled objects.
-        ResourceError: It cannot be read.
-    """
-    name = "the file"
-    try:
-        with file.open("rb") as stream:
-            archive = np.load(stream, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise DataError(f"{file} is a single .npy array; a graph needs an .npz with edge_index")
-            arrays = {}
-            for name in archive.files:
-                arrays[name] = archive[name]
-            return arrays
-    except FileNotFoundError as error:
-        raise DataError(f"there is no file {file}") from error
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise DataError(
-            f"{file} is truncated or damaged ({name}: {error}); copy or download it again"
-        ) from error
-    except ValueError as error:
-        why = "holds Python objects, which are never loaded" if "allow_pickle" in str(error) else str(error)
-        raise DataError(
-            f"{file} is not a usable .npz ({name}: {why}); save plain arrays with numpy.savez"
-        ) from error
-    except OSError as error:
-        raise ResourceError(f"{file} cannot be read: {error.strerror or error}") from error
-
-
-def _refuse_heterogeneous(file: Path, arrays: Mapping[str, _Array]) -> None:
+def _refuse_heterogeneous(file: Path, arrays: Mapping[str, Array]) -> None:
     if "node_type" in arrays:
         types = ", ".join(map(str, arrays.get("node_type_names", np.unique(arrays["node_type"]))))
         raise DataError(
@@ -102,7 +67,7 @@ def _refuse_heterogeneous(file: Path, arrays: Mapping[str, _Array]) -> None:
         )
 
 
-def _num_nodes(file: Path, arrays: Mapping[str, _Array]) -> int | None:
+def _num_nodes(file: Path, arrays: Mapping[str, Array]) -> int | None:
     if "num_nodes" not in arrays:
         return None
     count = arrays["num_nodes"]
@@ -113,7 +78,7 @@ def _num_nodes(file: Path, arrays: Mapping[str, _Array]) -> int | None:
     return int(count.reshape(-1)[0])
 
 
-def _features(file: Path, arrays: Mapping[str, _Array]) -> Any:
+def _features(file: Path, arrays: Mapping[str, Array]) -> Any:
     present = [key for key in _CSR_KEYS if key in arrays]
     if not present:
         return arrays.get("x")
@@ -121,6 +86,7 @@ def _features(file: Path, arrays: Mapping[str, _Array]) -> Any:
         missing = ", ".join(key for key in _CSR_KEYS if key not in arrays)
         raise DataError(f"{file}: sparse features need {', '.join(_CSR_KEYS)}; missing: {missing}")
     data, indices, indptr, shape = (arrays[key] for key in _CSR_KEYS)
+    _check_csr(file, arrays)
     rows, columns = (int(n) for n in shape)
     if len(indptr) != rows + 1:
         raise DataError(f"{file}: x_indptr has {len(indptr)} entries; {rows} rows need {rows + 1}")
@@ -135,9 +101,31 @@ def _features(file: Path, arrays: Mapping[str, _Array]) -> Any:
         raise DataError(f"{file}: the sparse features do not fit together: {error}") from error
 
 
-def _splits(file: Path, arrays: Mapping[str, _Array], index: int | None) -> dict[str, _Array]:
+def _check_csr(file: Path, arrays: Mapping[str, Array]) -> None:
+    """Kinds and lengths of the four arrays, and that ``x_indptr`` counts up."""
+    for key in _CSR_KEYS:
+        array, kinds = arrays[key], "iuf" if key == "x_data" else "iu"
+        if array.ndim != 1 or array.dtype.kind not in kinds + ("b" if key == "x_data" else ""):
+            needed = "numbers" if key == "x_data" else "integers"
+            raise DataError(f"{file}: {key} must be 1-d {needed}; got {array.dtype} of shape {array.shape}")
+    data, indices, indptr, shape = (arrays[key] for key in _CSR_KEYS)
+    if shape.shape != (2,) or int(shape.min()) < 0 or int(shape.max()) >= 1 << 31:
+        raise DataError(f"{file}: x_shape must be rows and columns below 2^31; got {shape.tolist()}")
+    if len(data) != len(indices):
+        raise DataError(f"{file}: x_data has {len(data)} entries and x_indices {len(indices)}")
+    if len(indptr) and (indptr[0] != 0 or indptr[-1] != len(data) or (indptr[1:] < indptr[:-1]).any()):
+        raise DataError(f"{file}: x_indptr must rise from 0 to {len(data)}, the number of values")
+
+
+def _splits(file: Path, arrays: Mapping[str, Array], index: int | None) -> dict[str, Array]:
     if index is not None:
         masks = {name: arrays[f"{name}_masks"] for name in _SPLITS if f"{name}_masks" in arrays}
+        for name, mask in masks.items():
+            if mask.ndim != 2 or mask.dtype.kind != "b":
+                raise DataError(
+                    f"{file}: {name}_masks must be a row of True and False per split; got {mask.dtype} of "
+                    f"shape {mask.shape}"
+                )
         count = min((len(mask) for mask in masks.values()), default=0)
         if not 0 <= index < count:
             raise ConfigError(
@@ -145,5 +133,25 @@ def _splits(file: Path, arrays: Mapping[str, _Array], index: int | None) -> dict
                 f"splits; got {index}"
             )
         return {name: mask[index] for name, mask in masks.items()}
-    splits = {name: arrays[f"{name}_idx"] for name in _SPLITS if f"{name}_idx" in arrays}
-    return splits or {name: arrays[f"{name}_mask"] for name in _SPLITS if f"{name}_mask" in arrays}
+    splits = {}
+    for name in _SPLITS:
+        given = [key for key in (f"{name}_idx", f"{name}_mask") if key in arrays]
+        if len(given) > 1:
+            raise DataError(f"{file} has both {given[0]} and {given[1]}; keep one of them")
+        if given:
+            splits[name] = _split(file, given[0], arrays[given[0]])
+    return splits
+
+
+def _split(file: Path, key: str, array: Array) -> Array:
+    if array.ndim != 1:
+        hint = f"; choose one with split_index, stored as {key}s" if array.ndim == 2 else ""
+        raise DataError(f"{file}: {key} must be 1-d; got shape {array.shape}{hint}")
+    if key.endswith("_mask"):
+        if array.dtype.kind in "iu" and ((array == 0) | (array == 1)).all():
+            return array.astype(bool)
+        if array.dtype.kind != "b":
+            raise DataError(f"{file}: {key} must hold True and False; got {array.dtype}")
+    elif array.dtype.kind not in "iu" and array.size:
+        raise DataError(f"{file}: {key} must hold integer node ids; got {array.dtype}")
+    return array

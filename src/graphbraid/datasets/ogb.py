@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphbraid.datasets.npz import read_arrays
+from graphbraid.datasets.npy import read_npz
 from graphbraid.datasets.ogb_files import read_gzipped_csv, read_processed
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph
@@ -154,7 +154,7 @@ def _pairs(file: Path) -> _Array:
 
 
 def _binary_parts(raw: Path) -> dict[str, Any]:
-    arrays = read_arrays(raw / "data.npz")
+    arrays = read_npz(raw / "data.npz")
     for key in ("edge_index", "num_nodes_list"):
         if key not in arrays:
             raise DataError(f"{raw / 'data.npz'} has no {key}; its keys are {', '.join(sorted(arrays))}")
@@ -164,7 +164,7 @@ def _binary_parts(raw: Path) -> dict[str, Any]:
         "node_feat": arrays.get("node_feat"),
     }
     if (raw / "node-label.npz").is_file():
-        labels = read_arrays(raw / "node-label.npz")
+        labels = read_npz(raw / "node-label.npz")
         if "node_label" not in labels:
             raise DataError(
                 f"{raw / 'node-label.npz'} has no node_label; its keys are {', '.join(sorted(labels))}"

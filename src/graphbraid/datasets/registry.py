@@ -68,6 +68,8 @@ def load(
         ConfigError: An option the kind of source does not take.
     """
     name = os.fspath(name_or_path)
+    if not name.strip() or "\0" in name:
+        raise ConfigError(f"data must name a dataset, a file or a folder; got {name!r}")
     if name in EMBEDDED:
         kind, source = _EMBEDDED, name
     else:

@@ -80,6 +80,19 @@ def first_null(values: Any) -> int:
     return int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
 
 
+def refuse_blank_ids(names: list[str], codes: Any, file: TableFile, row: int, column: str) -> None:
+    """Refuse ids of nothing but spaces: empty fields, and what stands between two delimiters in a row.
+
+    Raises:
+        DataError: there is one; says where the first stands.
+    """
+    blank = {at for at, name in enumerate(names) if not name.strip()}
+    if blank:
+        at = next(at for at, code in enumerate(codes.to_pylist()) if code in blank)
+        hint = "" if not file.is_aligned else "; are the columns aligned with several spaces?"
+        raise DataError(f"{file.row(row + at)}: column {column!r} is empty; every id needs a text{hint}")
+
+
 class _Ints:
     """Integer ids: kept as they are while reading, numbered in rising order at the end, or looked up."""
 
@@ -119,6 +132,7 @@ class _Strings:
     def encode(self, values: Any, file: TableFile, row: int, column: str) -> _Array:
         encoded = values.dictionary_encode()
         names = encoded.dictionary.to_pylist()
+        refuse_blank_ids(names, encoded.indices, file, row, column)
         if self._known is None:
             numbers = [self._number.setdefault(name, len(self._number)) for name in names]
         else:
@@ -134,6 +148,12 @@ class _Strings:
         if self._known is not None:
             return self._known
         names = sorted(self._number)
+        for name in names:
+            if name != name.strip() and name.strip() in self._number:
+                raise DataError(
+                    f"the ids {name!r} and {name.strip()!r} differ by spaces only; are the table's columns "
+                    "aligned with spaces? Take them out, or write one delimiter between fields"
+                )
         rank = np.empty(len(names), np.int64)
         rank[[self._number[name] for name in names]] = np.arange(len(names))
         for nodes in ends:

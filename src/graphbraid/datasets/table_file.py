@@ -82,6 +82,11 @@ class TableFile:
         """Whether this is a CSV file, whose columns can be read as other types than they look like."""
         return self._path is not None and self._path.name.endswith(CSV_SUFFIXES)
 
+    @property
+    def is_aligned(self) -> bool:
+        """Whether fields end at each space, so that two spaces in a row have an empty field between them."""
+        return self.is_text and self._csv.delimiter == " "
+
     def require(self, column: str, role: str) -> str:
         """The column itself, once it is known to exist.
 
@@ -206,7 +211,7 @@ class TableFile:
         text = str(error)
         if isinstance(error, arrow.ArrowInvalid) and "Empty CSV file" in text:
             return DataError(f"{self.name} is empty")
-        if isinstance(error, (arrow.ArrowInvalid, arrow.ArrowTypeError, arrow.ArrowNotImplementedError)):
+        if isinstance(error, arrow.ArrowException) and not isinstance(error, MemoryError | OSError):
             text = re.sub(r"In CSV column #(\d+): ", self._column_of, text)
             return DataError(f"{self.name} cannot be read: {re.sub('Row #', 'line ', text)}")
         if isinstance(error, UnicodeDecodeError):

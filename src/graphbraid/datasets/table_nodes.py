@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphbraid.datasets.ids import NodeIds
-from graphbraid.datasets.table_edges import first_null
+from graphbraid.datasets.table_edges import first_null, refuse_blank_ids
 from graphbraid.datasets.table_file import TableFile, require_pyarrow
 from graphbraid.errors import ConfigError, DataError
 
@@ -135,6 +135,9 @@ def _ids(file: TableFile, values: Any, row: int, column: str) -> _Array:
             f"{file.row(row + first_null(values))}: column {column!r} is empty; every node needs an id"
         )
     found: _Array = values.to_numpy(zero_copy_only=False)
+    if found.dtype == object:
+        encoded = values.dictionary_encode()
+        refuse_blank_ids(encoded.dictionary.to_pylist(), encoded.indices, file, row, column)
     return found
 
 

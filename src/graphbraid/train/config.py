@@ -18,12 +18,23 @@ from torch.optim import Optimizer
 from graphbraid.arguments import MOST_COUNT, MOST_THREADS
 from graphbraid.errors import ConfigError
 
-Positive = Annotated[int, Field(ge=1, le=MOST_COUNT)]
-Natural = Annotated[int, Field(ge=0, le=MOST_COUNT)]
-Threads = Annotated[int, Field(ge=1, le=MOST_THREADS)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Fanout = Annotated[int, Field(ge=-1, le=MOST_COUNT)]
+
+def _refuse_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("a number")
+    return value
+
+
+no_bool = BeforeValidator(_refuse_bool)
+"""``true`` is no number, though Python counts it as 1."""
+Positive = Annotated[int, Field(ge=1, le=MOST_COUNT), no_bool]
+Natural = Annotated[int, Field(ge=0, le=MOST_COUNT), no_bool]
+Seed = Annotated[int, Field(ge=0, lt=1 << 63), no_bool]
+Threads = Annotated[int, Field(ge=1, le=MOST_THREADS), no_bool]
+Depth = Annotated[int, Field(ge=1, le=1000), no_bool]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False), no_bool]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False), no_bool]
+Fanout = Annotated[int, Field(ge=-1, le=MOST_COUNT), no_bool]
 
 
 def _named(value: Any) -> Any:
@@ -70,7 +81,7 @@ class TrainConfig:
     epochs: Positive = 20
     """Passes over the training nodes; in mode ``full`` an epoch is one step."""
 
-    fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1)] = (15, 10)
+    fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1, max_length=1000)] = (15, 10)
     """In-neighbours drawn per node and hop, the hop nearest the seeds first; -1 takes all. One entry per
     model layer."""
     batch_size: Positive = 1024
@@ -103,7 +114,7 @@ class TrainConfig:
     """Where the model runs: ``cpu``, ``cuda``, ``cuda:1`` or ``auto``."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """``bfloat16`` runs the model under autocast; parameters and optimizer stay float32."""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    seed: Seed = 0
     """Seeds the batches, dropout, and the generators of torch, NumPy and Python."""
     deterministic: bool = False
     """Let torch use only deterministic algorithms; on the CPU runs repeat to the bit without it."""
@@ -128,12 +139,12 @@ class TrainConfig:
     ``docs/training.md``). Mode ``full`` is always exact."""
     eval_batch_size: Positive = 1024
     """Seed nodes per mini-batch of a sampled evaluation."""
-    eval_fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1)] | None = None
+    eval_fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1, max_length=1000)] | None = None
     """Fanouts of a sampled evaluation; None takes ``fanouts``."""
-    memory_budget_bytes: Annotated[int, Field(ge=1 << 16, lt=1 << 62)] = 2 << 30
+    memory_budget_bytes: Annotated[int, Field(ge=1 << 16, lt=1 << 63), no_bool] = 2 << 30
     """Bytes that exact inference may hold beside graph, features and result; beyond it activations go to a
     file."""
-    hops: Positive | None = None
+    hops: Depth | None = None
     """How far messages travel in a model that is not graphbraid's own, for exact inference beyond the
     budget; None counts its message-passing layers (a layer with an attribute ``K``, such as APPNP, counts K
     times)."""
@@ -273,7 +284,7 @@ def _check_device(name: str) -> None:
         device = torch.device(name)
     except RuntimeError:
         raise ConfigError(f"device must be 'cpu', 'cuda', 'cuda:N' or 'auto'; got {name!r}.") from None
-    if device.type not in ("cpu", "cuda"):
+    if device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index is not None):
         raise ConfigError(f"device must be 'cpu', 'cuda', 'cuda:N' or 'auto'; got {name!r}.")
     count = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= count:
