@@ -18,7 +18,7 @@ PACKAGE = Path(graphbraid.__file__).parent
 # The house (docs/architecture.md), lowest floor first: a module imports only from its own floor or below.
 FLOORS = (
     ("errors", "signals"),
-    ("arguments", "signatures", "files", "checksums", "schema", "kernels"),
+    ("arguments", "caches", "signatures", "files", "checksums", "schema", "kernels"),
     ("hardware", "others", "scans"),
     ("topology",),
     ("sparse_features", "edges", "interop", "validate", "graph", "tasks"),

@@ -22,7 +22,6 @@ from typing import Literal
 
 from graphbraid.errors import ResourceError
 
-CACHE_VARIABLE = "GRAPHBRAID_CACHE"
 IfExists = Literal["error", "replace", "keep"]
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -119,13 +118,6 @@ def require_free_space(path: str | os.PathLike[str], num_bytes: int, what: str) 
             f"{what} needs {format_bytes(num_bytes)} on the disk that holds {place}; {format_bytes(free)} "
             "are free. Free some space or choose a folder on another disk."
         )
-
-
-def cache_folder(room: str) -> Path:
-    """Where things of one kind are kept between runs: ``$GRAPHBRAID_CACHE/room``, or under ``~/.cache``."""
-    configured = os.environ.get(CACHE_VARIABLE, "").strip()
-    base = Path(configured).expanduser() if configured else Path.home() / ".cache" / "graphbraid"
-    return base / room
 
 
 def format_bytes(num_bytes: float) -> str:

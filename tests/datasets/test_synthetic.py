@@ -8,9 +8,9 @@ from tests.datasets.helpers import assert_same_graph
 from tests.extras import NO_KERNELS
 
 from graphbraid import datasets, kernels
+from graphbraid.caches import cache_folder
 from graphbraid.datasets import synthetic
 from graphbraid.errors import ConfigError
-from graphbraid.files import cache_folder
 
 
 @pytest.fixture

@@ -181,7 +181,7 @@ BAD_EDGES = {
         "source,destination\nann,bob\nann,eve\n",
         r"t\.csv, line 3: column 'destination' names node 'eve'",
     ),
-    "empty id": ("source,destination\nann,bob\n,bob\n", "names node ''"),
+    "empty id": ("source,destination\nann,bob\n,bob\n", "column 'source' is empty"),
     "no column": (
         "sorce,destination\nann,bob\n",
         r"no column 'source' \(source\); .* Did you mean 'sorce'\?",

@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from graphbraid import kernels
+from graphbraid.caches import cache_folder
 from graphbraid.collective.dispatcher import epoch_bound
 from graphbraid.collective.stages import Context, Operators, can_look_ahead
 from graphbraid.collective.times import ZERO, Duration, Profile, StageTimes
 from graphbraid.errors import DataError, ResourceError
-from graphbraid.files import cache_folder
 from graphbraid.hardware import Hardware
 from graphbraid.others import OtherPrograms
 from graphbraid.sampling.minibatch import MiniBatch

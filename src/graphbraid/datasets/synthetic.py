@@ -8,10 +8,10 @@ import json
 import logging
 import shutil
 
+from graphbraid.caches import cache_folder
 from graphbraid.datasets.blockmodel import BlockModel, generate
 from graphbraid.datasets.store import open_store, save_store
 from graphbraid.errors import ConfigError, DataError, ResourceError
-from graphbraid.files import cache_folder
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
 

@@ -13,9 +13,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from graphbraid.caches import cache_folder
 from graphbraid.checksums import sealed, unsealed
 from graphbraid.errors import DataError, ResourceError
-from graphbraid.files import atomic_write, cache_folder
+from graphbraid.files import atomic_write
 
 _log = logging.getLogger(__name__)
 

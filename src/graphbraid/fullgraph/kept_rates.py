@@ -22,9 +22,10 @@ from typing import Any
 import torch
 
 from graphbraid import kernels
+from graphbraid.caches import cache_folder
 from graphbraid.checksums import FIELD, sealed, unsealed
 from graphbraid.errors import DataError, ResourceError
-from graphbraid.files import atomic_write, cache_folder
+from graphbraid.files import atomic_write
 from graphbraid.fullgraph.device import HOST, Device
 from graphbraid.fullgraph.measure import VERSION, measure
 from graphbraid.ops.rates import Rates

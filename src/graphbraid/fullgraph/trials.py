@@ -20,8 +20,10 @@ import torch
 from torch import Tensor
 
 from graphbraid import kernels
+from graphbraid.caches import cache_folder
+from graphbraid.checksums import FIELD, sealed, unsealed
 from graphbraid.errors import ResourceError
-from graphbraid.files import atomic_write, cache_folder
+from graphbraid.files import atomic_write
 from graphbraid.fullgraph.device import HOST, Device, Run
 from graphbraid.fullgraph.kernels import BinaryInput, Input, SparseInput
 from graphbraid.fullgraph.levels import edges_of
@@ -196,15 +198,21 @@ def sound(found: Any) -> dict[str, float]:
 
 def _read(path: Path) -> dict[str, float]:
     try:
-        return sound(json.loads(path.read_text()))
-    except (OSError, ValueError):
+        content = json.loads(path.read_text())
+        if not isinstance(content, dict) or FIELD not in content:
+            raise ValueError("it has no checksum")
+        return sound(unsealed(content, path))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        _log.warning("the trials kept in the cache %s cannot be used and are made again (%s)", path, error)
         return {}
 
 
 def _write(path: Path, found: Mapping[str, float]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as aside:
-        aside.write_text(json.dumps(dict(found), indent=1))
+        aside.write_text(json.dumps(sealed(dict(found)), indent=1))
 
 
 def _sparse(x: Features) -> Input:
