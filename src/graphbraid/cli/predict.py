@@ -197,7 +197,7 @@ def _read_ids(path: Path) -> Any:
 
     if path.suffix == ".npy":
         ids = read_npy(path)
-        if ids.ndim != 1 or ids.dtype.kind not in "iuUS":
+        if ids.ndim != 1 or ids.dtype.kind not in "iufUS":
             raise DataError(f"{path} must hold 1-d node ids; got {ids.dtype} of shape {ids.shape}")
         return [value.decode() for value in ids] if ids.dtype.kind == "S" else ids.tolist()
     try:
