@@ -29,6 +29,8 @@ _INSTRUCTION_SETS = (
     "avx512_bf16",
     "amx_bf16",
 )
+ROOT = Path("/")
+"""Where ``proc`` and ``sys`` are found."""
 _UNLIMITED = 1 << 60  # cgroup v1 says "no limit" with a number near 2**63
 
 
@@ -82,14 +84,15 @@ class Hardware:
     gpus: tuple[Gpu, ...]
 
     @classmethod
-    def detect(cls, *, root: Path = Path("/")) -> Hardware:
+    def detect(cls, *, root: Path | None = None) -> Hardware:
         """Measure this machine.
 
         Args:
             root: where ``proc`` and ``sys`` are found; tests hand in recorded ones.
         """
-        check_type(root, "root", (str, os.PathLike), "a path", error=ConfigError)
-        root = Path(root)
+        if root is not None:
+            check_type(root, "root", (str, os.PathLike), "a path", error=ConfigError)
+        root = ROOT if root is None else Path(root)
         cpu = _read(root / "proc/cpuinfo")
         flags = set(_field(cpu, "flags").split())
         total, _ = _memory(_read(root / "proc/meminfo"))
@@ -156,8 +159,9 @@ class Hardware:
         return text if limit is None else f"{text}; the container's limit is {format_bytes(limit)}"
 
 
-def free_memory_bytes(*, root: Path = Path("/")) -> int | None:
+def free_memory_bytes(*, root: Path | None = None) -> int | None:
     """Bytes that can be taken now without swapping, within the container's limits; None where not known."""
+    root = root or ROOT
     available = _memory(_read(root / "proc/meminfo"))[1]
     limit, used = _memory_cgroup(root)
     if limit is None or used is None:
@@ -248,8 +252,15 @@ def _memory_cgroup(root: Path) -> tuple[int | None, int | None]:
         ):
             limit, usage = _read(folder / limit_file).strip(), _read(folder / usage_file).strip()
             if limit.isdigit() and usage.isdigit() and int(limit) < _UNLIMITED:
-                found.append((int(limit), int(usage)))
+                found.append((int(limit), max(0, int(usage) - _reclaimable(_read(folder / "memory.stat")))))
     return min(found, key=lambda pair: pair[0] - pair[1], default=(None, None))
+
+
+def _reclaimable(stat: str) -> int:
+    """Bytes of files that a cgroup has in memory: they count as used, but go when others need the room."""
+    values = dict(re.findall(r"^(\w+) (\d+)$", stat, re.MULTILINE))
+    prefix = "total_" if "total_inactive_file" in values else ""  # version 1, with the groups below
+    return sum(int(values.get(f"{prefix}{name}", 0)) for name in ("active_file", "inactive_file"))
 
 
 def _caches(root: Path) -> tuple[Cache, ...]:

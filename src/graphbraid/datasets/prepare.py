@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from graphbraid.datasets.memory import CHANGED_EDGE_BYTES, require_memory
 from graphbraid.datasets.splits import random_share_split, random_split
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph, SparseFeatures
@@ -33,8 +34,12 @@ def prepare(
             (:func:`random_split`), else 60 and 20 % of the nodes (:func:`random_share_split`).
 
     Raises:
+        ResourceError: Edges are to be changed, and the free memory does not hold both graphs.
         DataError: The graph has no features to normalise, or no labels to split by.
     """
+    if dedupe or symmetrize or add_self_loops:
+        what = "changing the graph's edges as asked"
+        require_memory(graph.num_edges * CHANGED_EDGE_BYTES, what)
     if dedupe:
         graph = graph.without_duplicates()
     if symmetrize:

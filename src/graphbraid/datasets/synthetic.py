@@ -10,6 +10,7 @@ import shutil
 
 from graphbraid.caches import cache_folder
 from graphbraid.datasets.blockmodel import BlockModel, generate
+from graphbraid.datasets.memory import GENERATED_EDGE_BYTES, require_memory
 from graphbraid.datasets.store import open_store, save_store
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.graph import Graph
@@ -61,7 +62,9 @@ def load_embedded(name: str, *, seed: int = 0, mmap: bool = True, cache: bool = 
     if name not in EMBEDDED:
         raise ConfigError(f"no embedded dataset is called {name!r}; there are {', '.join(EMBEDDED)}")
     spec = dataclasses.replace(EMBEDDED[name], seed=seed)
+    needed = spec.num_edges * GENERATED_EDGE_BYTES + 4 * spec.num_nodes * spec.num_features
     if not cache:
+        require_memory(needed, f"generating {name}")
         return generate(spec, name)
     folder = cache_folder("datasets") / f"{name}-{_digest(spec)}"
     if folder.exists():
@@ -70,6 +73,7 @@ def load_embedded(name: str, *, seed: int = 0, mmap: bool = True, cache: bool = 
         except DataError as error:
             _log.warning("%s in the cache %s is broken and is generated again: %s", name, folder, error)
             shutil.rmtree(folder, ignore_errors=True)
+    require_memory(needed, f"generating {name}")
     graph = generate(spec, name)
     try:
         save_store(graph, folder, if_exists="keep")

@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from graphbraid.datasets.ids import NodeIds
+from graphbraid.datasets.memory import require_memory, table_bytes
 from graphbraid.datasets.table_edges import read_edges
 from graphbraid.datasets.table_file import CSV_SUFFIXES, PARQUET_SUFFIXES, CsvOptions, TableFile
 from graphbraid.datasets.table_nodes import NodeColumns, read_nodes
@@ -93,6 +95,8 @@ def from_tables(
     ends = (edge_file.require(source, "source"), edge_file.require(destination, "destination"))
     if weight is not None:
         edge_file.require(weight, "weight")
+    if isinstance(edges, (str, os.PathLike)):
+        require_memory(table_bytes(Path(edges)), f"reading {os.fspath(edges)}")
     if nodes is None:
         read = read_edges(edge_file, ends, weight, id_type, known=None)
         graph = Graph.from_edge_index((read.src, read.dst), len(read.ids), edge_weight=read.weight, name=name)

@@ -30,7 +30,7 @@ from graphbraid.train.preflight import check_fanouts, check_needs_no_val, dry_ru
 from graphbraid.train.restore import check_fits
 from graphbraid.train.sources import Work, make_source
 from graphbraid.train.state import EpochRecord, Progress, RunResult, StepRecord
-from graphbraid.train.whole import compile_for
+from graphbraid.train.whole import compile_for, require_whole
 
 if TYPE_CHECKING:
     from graphbraid.train.trainer import Trainer
@@ -115,6 +115,7 @@ class FitRun:
     def _dry_run(self) -> None:
         runtime.seed_everything(self._config.seed)  # a lazily built model draws its weights here
         if self._config.mode == "full":
+            require_whole(self._runner.model, self._graph, self._config)
             self._compile()
             forward = self._runner.engine or self._runner.on_graph
             dry_run(self._runner, self._task, forward, "the whole graph")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
+from graphbraid.errors import ResourceError
 from graphbraid.files import format_bytes
 from graphbraid.fullgraph import Engine, NotLoweredError, Uncompiled, compile, estimated_bytes  # noqa: A004
 from graphbraid.fullgraph.device import Device, device_at
@@ -19,6 +20,7 @@ from graphbraid.train.config import TrainConfig
 if TYPE_CHECKING:
     from graphbraid.train.runner import ModelRunner
 
+_TIGHT = 1.5  # the estimate is from above: what is over by less may still fit
 SHARE_OF_FREE_MEMORY = 0.5
 """Mode ``auto`` trains on the whole graph where that takes at most this share of the free memory."""
 
@@ -43,6 +45,25 @@ def choose_mode(model: nn.Module, graph: Graph, config: TrainConfig) -> tuple[st
         f"{'beside the data' if device.is_host else f'on {device.place}'}, "
         f"{'within' if fits else 'more than'} half of the {format_bytes(free)} that are free",
     )
+
+
+def require_whole(model: nn.Module, graph: Graph, config: TrainConfig) -> None:
+    """Refuse to train on the whole graph where that cannot fit the free memory, before the system ends it.
+
+    Raises:
+        ResourceError: it needs more than is free; says how much.
+    """
+    device = device_named(config.device)
+    free = device.free_bytes()
+    try:
+        needed = estimated_bytes(model, graph, device)
+    except (NotLoweredError, ValueError, RuntimeError):  # not known, or what is wrong is said later
+        return
+    if free is not None and needed > _TIGHT * free:
+        raise ResourceError(
+            f"training on the whole graph needs up to {format_bytes(needed)}; {format_bytes(free)} are free. "
+            "Use mode='sampled' (--mode sampled), or a smaller model"
+        )
 
 
 def device_named(name: str) -> Device:

@@ -1,0 +1,102 @@
+"""In a container with little memory, what would be ended by the system is refused before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.robustness.workplace import QUICK, arrays
+from typer.testing import CliRunner
+
+from graphbraid import hardware
+from graphbraid.cli.main import app
+from graphbraid.hardware import free_memory_bytes
+
+MIB = 1 << 20
+
+
+def container(
+    root: Path, monkeypatch: pytest.MonkeyPatch, version: int, limit: int, used: int, files: int = 0
+) -> Path:
+    """A tree of ``proc`` and ``sys`` as a container sees it; ``files`` of what is used are files' pages."""
+    tree = {"proc/meminfo": "MemTotal: 67108864 kB\nMemAvailable: 33554432 kB\n"}
+    if version == 2:
+        tree |= {
+            "proc/self/cgroup": "0::/\n",
+            "sys/fs/cgroup/memory.max": f"{limit}\n",
+            "sys/fs/cgroup/memory.current": f"{used}\n",
+            "sys/fs/cgroup/memory.stat": f"anon 4096\nactive_file {files // 2}\ninactive_file {files // 2}\n",
+        }
+    else:
+        stat = f"active_file 0\ntotal_active_file {files // 2}\ntotal_inactive_file {files // 2}\n"
+        tree |= {
+            "proc/self/cgroup": "5:memory:/docker/abc\n",  # a name of outside; here the group is the top
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{limit}\n",
+            "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{used}\n",
+            "sys/fs/cgroup/memory/memory.stat": stat,
+        }
+    for name, text in tree.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    monkeypatch.setattr(hardware, "ROOT", root)
+    return root
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_free_memory_is_the_containers_and_files_in_memory_count_as_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    container(tmp_path, monkeypatch, version, 512 * MIB, 500 * MIB)
+    assert free_memory_bytes() == 12 * MIB
+    container(tmp_path, monkeypatch, version, 512 * MIB, 500 * MIB, files=400 * MIB)
+    assert free_memory_bytes() == 412 * MIB
+    container(tmp_path, monkeypatch, version, 64 << 30, 0)
+    assert free_memory_bytes() == 32 << 30  # the machine has no more
+
+
+def command(*arguments: object) -> tuple[int, str]:
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return done.exit_code, done.stderr
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_convert_refuses_what_does_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    edges = np.random.default_rng(0).integers(0, 1000, (2, 100_000))
+    np.savez_compressed(tmp_path / "g.npz", edge_index=edges)
+    (tmp_path / "g.csv").write_text("source,destination\n" + "10,20\n" * 100_000)
+    np.savez(tmp_path / "small.npz", **arrays())
+    container(tmp_path / "root", monkeypatch, version, 8 * MIB, 5 * MIB)
+    for source in ("g.npz", "g.csv", "braid-10k"):
+        monkeypatch.setenv("GRAPHBRAID_CACHE", str(tmp_path / "none"))
+        place = tmp_path / source
+        if source == "braid-10k":
+            container(tmp_path / "root", monkeypatch, version, 8 * MIB, 8 * MIB - 1000)
+        code, err = command("convert", place if place.exists() else source, tmp_path / "store")
+        assert code == 4, err
+        assert "takes about" in err
+        assert "are free" in err
+        assert not (tmp_path / "store").exists()
+    container(tmp_path / "root", monkeypatch, version, 8 * MIB, 5 * MIB)
+    code, err = command("convert", tmp_path / "small.npz", tmp_path / "store")
+    assert code == 0, err
+
+
+def test_modes_heed_the_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez(tmp_path / "small.npz", **arrays())
+    given = ("train", "--data", tmp_path / "small.npz", *QUICK)
+    roomy = container(tmp_path / "root", monkeypatch, 2, 512 * MIB, 0)
+    code, err = command(*given[:-1], "--mode", "auto", "--out", tmp_path / "roomy")
+    assert code == 0, err
+    assert "full: the whole graph needs" in err
+    container(roomy, monkeypatch, 2, 512 * MIB, 512 * MIB - 30_000)
+    code, err = command(
+        *given[:-1], "--mode", "auto", "--hidden", 64, "--set", "check_data=false", "--out", tmp_path / "a"
+    )
+    assert code in (0, 4), err
+    assert "full: the whole graph needs" not in err
+    code, err = command(*given, "--mode", "full", "--hidden", 8, "--out", tmp_path / "b")
+    assert code == 4, err
+    assert "are free" in err
