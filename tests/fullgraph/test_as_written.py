@@ -262,6 +262,16 @@ def test_repeated_edges_of_a_sparse_matrix(conv):
     torch.testing.assert_close(engine(), model(data.x, data.adj_t)[data.train_mask], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("conv", [pyg.GCNConv, pyg.SAGEConv])
+@quiet
+def test_a_sparse_matrix_under_the_name_of_a_list(conv):
+    data = ToSparseTensor(attr="edge_weight")(tidy(True))
+    model = Stack(conv)
+    engine = engine_of(model, data)
+    expected = model(data.x, data.adj_t)[data.train_mask]
+    torch.testing.assert_close(engine(), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_a_failure_to_lower_is_no_failure(monkeypatch):
     from graphbraid.fullgraph import compiled
 

@@ -129,6 +129,8 @@ def _by_name(name: str, given: Given) -> str | None:
     what = _KNOWN.get(name)
     if name == "edge_attr" and not (given.weighted and given.weights_are_attr):
         what = None  # of several columns, or beside weights
+    if what == EDGES and EDGES not in given.attributes and ADJACENCY in given.attributes:
+        return ADJACENCY  # a sparse matrix under the name of a list
     if name in given.attributes and what in (None, DATA):
         return name
     return None if what == WEIGHTS and not given.weighted else what
