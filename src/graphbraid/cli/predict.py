@@ -202,7 +202,7 @@ def _read_ids(path: Path) -> Any:
         return [value.decode() for value in ids] if ids.dtype.kind == "S" else ids.tolist()
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError) as error:
+    except Exception as error:  # of a damaged header NumPy raises whatever Python's own parser does
         raise DataError(f"the node ids in {path} cannot be read: {error}") from error
     return [line for line in lines if line]
 
