@@ -7,12 +7,12 @@ import torch
 from tests.collective.cases import stage_times
 from tests.collective.emulation import BATCH_SIZE, FAST, GRAPH, NUM_STEPS, contents
 
-from graphbraid import loader as loader_module
 from graphbraid.collective import Plan, Profile, fixed_plan
 from graphbraid.collective.drift import Replanning
 from graphbraid.collective.emulated import EmulatedAccelerator
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.loader import NeighborLoader
+from graphbraid.loader import batches as loader_module
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,6 @@ from tests.collective.emulation import FAST, contents
 from tests.sampling.graphs import power_law_csc
 
 from graphbraid import Graph
-from graphbraid import loader as loader_module
 from graphbraid.collective import Limits, Profile, fixed_plan, lookahead, make_plan
 from graphbraid.collective.drift import Replanning
 from graphbraid.collective.emulated import EmulatedAccelerator
@@ -24,6 +23,7 @@ from graphbraid.collective.stages import Context, Operators, can_look_ahead, mak
 from graphbraid.errors import ResourceError
 from graphbraid.graph import SparseFeatures
 from graphbraid.loader import NeighborLoader
+from graphbraid.loader import batches as loader_module
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.minibatch import BatchSource
 
@@ -278,7 +278,7 @@ def test_a_loader_follows_a_plan_with_look_ahead(expected, monkeypatch):
         return_edge_id=False,
     )
     assert [contents(batch) for batch in loader.batches(0)] == expected
-    assert loader._operators.row_buffer.capacity > 0
+    assert loader._batches._operators.row_buffer.capacity > 0
     assert loader.stage_seconds["gather"] > 0
     loader.close()
 

@@ -142,9 +142,11 @@ def seeds_out_of_range(w: Workplace):
     NeighborLoader(graph(), [5, 5], torch.tensor([3, 90]))
 
 
-@call(IDS, "no seeds at all", ConfigError, "input_nodes must be a non-empty 1-d tensor")
-def no_seeds(w: Workplace):
-    NeighborLoader(graph(), [5, 5], torch.zeros(90, dtype=torch.bool))
+@call(
+    IDS, "seeds that are fractions", ConfigError, "input_nodes must be a 1-d tensor of ids", "torch.float32"
+)
+def fractional_seeds(w: Workplace):
+    NeighborLoader(graph(), [5, 5], torch.tensor([0.5]))
 
 
 @command(IDS, "a prediction for a node past the last", 2, "nodes must be ids in [0, 90); nodes[1] is 90")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +15,6 @@ from torch import Tensor
 from graphbraid.collective.device_batching import DeviceBatching
 from graphbraid.collective.stages import Context, register
 from graphbraid.sampling.minibatch import MiniBatch
-from graphbraid.sampling.reference import Adjacency
 
 
 class CudaBatching(DeviceBatching):
@@ -91,10 +89,7 @@ class CudaModel:
 
     def begin(self, batch: MiniBatch) -> MiniBatch:
         """The batch, whose memory the compute stream now uses."""
-        stream = torch.cuda.current_stream(self._device)
-        for tensor in _tensors(batch):
-            if tensor.is_cuda:
-                tensor.record_stream(stream)
+        batch.record_stream(torch.cuda.current_stream(self._device))
         return batch
 
     def end(self, batch: MiniBatch) -> None:
@@ -129,22 +124,4 @@ def _pinned(batch: MiniBatch) -> MiniBatch:
     _ = batch.seed_y  # made now, in the copying thread, so that it travels
     if batch.row_part is None:
         _ = batch.x
-    else:
-        batch.row_part = batch.row_part.pinned()
-    for name, value in list(batch._cache.items()):
-        if isinstance(value, Tensor):
-            batch._cache[name] = value.pin_memory()
-    for name, value in list(vars(batch).items()):
-        if isinstance(value, Tensor):
-            setattr(batch, name, value.pin_memory())
-    batch._adjacencies = [
-        Adjacency(indptr=a.indptr.pin_memory(), indices=a.indices.pin_memory(), edges=a.edges)
-        for a in batch._adjacencies
-    ]
-    return batch
-
-
-def _tensors(batch: MiniBatch) -> list[Tensor]:
-    values: list[Any] = [*vars(batch).values(), *batch._cache.values()]
-    values += [part for a in batch._adjacencies for part in (a.indptr, a.indices)]
-    return [value for value in values if isinstance(value, Tensor)]
+    return batch.pin_memory()

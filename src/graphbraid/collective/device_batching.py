@@ -22,7 +22,8 @@ from graphbraid.files import format_bytes
 from graphbraid.graph import SparseFeatures
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.gpu import GpuPipeline, make_gpu_pipeline
-from graphbraid.sampling.minibatch import BatchSource, MiniBatch
+from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.source import BatchSource
 from graphbraid.topology import Csc
 
 _log = logging.getLogger(__name__)
@@ -217,7 +218,8 @@ def _placed_source(
 
     csc = Csc(graph.csc.indptr, graph.csc.indices, graph.csc.num_src, label(graph.csc.weight), trusted=True)
     x = graph.x if isinstance(graph.x, SparseFeatures | None) else place(graph.x, placement["features"])
-    return BatchSource(
+    return dataclasses.replace(
+        source,
         graph=graph.replace(csc=csc, x=x, y=label(graph.y), edge_id=label(graph.edge_id, by_edge)),
         node_attrs={name: place(t, placement["labels"]) for name, t in source.node_attrs.items()},
         edge_attrs={

@@ -24,8 +24,9 @@ import torch
 from torch import Tensor
 
 from graphbraid.collective.stages import Context, CpuBatching, Factory, WorkerDiedError
-from graphbraid.sampling.minibatch import BatchSource, MiniBatch
+from graphbraid.sampling.minibatch import MiniBatch
 from graphbraid.sampling.reference import Adjacency, Prepared, Sampled
+from graphbraid.sampling.source import BatchSource
 
 LOOK_SECONDS = 1.0
 """How often an idle process looks whether the one that started it is still there."""

@@ -23,8 +23,9 @@ from graphbraid.errors import ConfigError, ResourceError, did_you_mean
 from graphbraid.graph import SparseFeatures
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.cpu import make_pipeline
-from graphbraid.sampling.minibatch import BatchSource, MiniBatch
+from graphbraid.sampling.minibatch import MiniBatch
 from graphbraid.sampling.schedule import SeedSchedule
+from graphbraid.sampling.source import BatchSource
 from graphbraid.signatures import typed
 
 StageName = Literal["batching", "transfer", "model"]

@@ -13,34 +13,69 @@ from graphbraid.errors import DataError, MissingPackageError
 from graphbraid.graph import SPLITS, Graph
 from graphbraid.interop.convert import as_features, as_labels, as_tensor
 from graphbraid.interop.edge_list import graph_from_edge_index
-from graphbraid.sparse_features import SparseFeatures
+from graphbraid.sparse_features import FEATURE_DTYPES, SparseFeatures
 
 
 def graph_from_pyg(data: Any, *, edge_weight: str | None = "auto", split: int = 0, name: str = "") -> Graph:
     """What :meth:`graphbraid.Graph.from_pyg` does; its arguments are described there."""
+    _check_homogeneous(data)
+    edge_index, weight = _edges_of(data)
+    if edge_index is None:
+        raise DataError("data holds no edges: neither edge_index nor adj_t is set")
+    num_nodes = int(data.num_nodes)
+    return graph_from_edge_index(
+        edge_index,
+        num_nodes,
+        x=as_features(_features_of(data)),
+        y=as_labels(data.get("y")),
+        splits=_splits_of(data, num_nodes, split),
+        edge_weight=_weight_of(data, edge_weight) if weight is None else weight,
+        name=name,
+    )
+
+
+def exact_graph_from_pyg(data: Any, *, edge_weight: str | None, known: Graph | None = None) -> Graph:
+    """A graph of what a Graph holds as it is: nothing is converted but the topology.
+
+    Features and labels of other dtypes or shapes are left out, masks that mark no nodes as well; data without
+    edges is a graph without edges.
+
+    Args:
+        data: homogeneous.
+        edge_weight: the attribute that holds edge weights, or None.
+        known: a graph of the same edges and weights, whose topology is taken.
+    """
+    _check_homogeneous(data)
+    x, y, num_nodes = _features_of(data), data.get("y"), int(data.num_nodes)
+    held: dict[str, Any] = {
+        "x": as_features(x) if _is_held(x, num_nodes) else None,
+        "y": as_labels(y) if _is_held(y, num_nodes, labels=True) else None,
+        "splits": _splits_of(data, num_nodes, 0, exact=True),
+    }
+    if known is not None:
+        return known.replace(**held)
+    edge_index, weight = _edges_of(data)
+    return graph_from_edge_index(
+        torch.zeros((2, 0), dtype=torch.int64) if edge_index is None else edge_index,
+        num_nodes,
+        edge_weight=_weight_of(data, edge_weight) if weight is None else weight,
+        **held,
+    )
+
+
+def _check_homogeneous(data: Any) -> None:
     if hasattr(data, "edge_types"):
         raise DataError(
             f"a graph with one type of nodes and edges is needed; got {type(data).__name__} with edge types "
             f"{data.edge_types}. Convert it with data.to_homogeneous() first"
         )
-    edge_index, weight = _edges_of(data)
-    if edge_index is None:
-        raise DataError("data holds no edges: neither edge_index nor adj_t is set")
-    if weight is None:
-        weight = _weight_of(data, edge_weight)
-    x: Any = data.get("x")
+
+
+def _features_of(data: Any) -> Any:
+    x = data.get("x")
     if hasattr(x, "to_torch_sparse_csr_tensor"):  # torch_sparse.SparseTensor
-        x = x.to_torch_sparse_csr_tensor()
-    num_nodes = int(data.num_nodes)
-    return graph_from_edge_index(
-        edge_index,
-        num_nodes,
-        x=as_features(x),
-        y=as_labels(data.get("y")),
-        splits=_splits_of(data, num_nodes, split),
-        edge_weight=weight,
-        name=name,
-    )
+        return x.to_torch_sparse_csr_tensor()
+    return x
 
 
 def graph_to_pyg(graph: Graph) -> Any:
@@ -117,13 +152,26 @@ def _weight_of(data: Any, weight_attr: str | None) -> Tensor | None:
     return attr if is_weight else None
 
 
-def _splits_of(data: Any, num_nodes: int, column: int) -> dict[str, Tensor]:
+def _is_held(values: Any, num_nodes: int, *, labels: bool = False) -> bool:
+    """Whether a Graph holds these features or labels as they are: their dtype, shape and values."""
+    if isinstance(values, SparseFeatures) or (isinstance(values, Tensor) and values.layout != torch.strided):
+        return not labels
+    if not isinstance(values, Tensor) or not values.ndim or values.shape[0] != num_nodes:
+        return False
+    if labels:
+        return (values.ndim == 1 and values.dtype == torch.int64) or (
+            values.ndim in (1, 2) and values.dtype == torch.float32
+        )
+    return values.ndim == 2 and values.dtype in FEATURE_DTYPES
+
+
+def _splits_of(data: Any, num_nodes: int, column: int, *, exact: bool = False) -> dict[str, Tensor]:
     """The masks that mark any node, as ids; of a mask per split (``(num_nodes, splits)``) one column."""
     splits = {}
     for name in SPLITS:
         key = f"{name}_mask"
         mask = data.get(key)
-        if mask is None:
+        if mask is None or (exact and (not isinstance(mask, Tensor) or mask.shape[:1] != (num_nodes,))):
             continue
         mask = check_tensor(mask, key)
         if mask.ndim == 2:

@@ -34,6 +34,11 @@ class SamplerConfig:
     return_edge_id: bool = False
     """Keep each sampled edge's position in the graph."""
 
+    @property
+    def num_neighbors(self) -> list[int]:
+        """The fanouts, by PyG's name."""
+        return list(self.fanouts)
+
     def __post_init__(self) -> None:
         for name in ("replace", "weighted", "return_edge_id"):
             object.__setattr__(self, name, as_flag(getattr(self, name), name))

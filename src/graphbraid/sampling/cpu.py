@@ -40,6 +40,21 @@ class Pipeline(Protocol):
         ...
 
 
+class HostPipeline(Pipeline, Protocol):
+    """One on the CPU, which also takes seeds that no schedule gives."""
+
+    def begin(self, seeds: Tensor, seed: int, epoch: int, step: int) -> Iterator[Prepared]:
+        """Begin the batch that these seeds have in a step; the iterator waits for it, and gives that one.
+
+        Args:
+            seeds: ``(batch,)`` int64 node ids; their positions are those in this list.
+            seed: of the draws.
+            epoch: likewise.
+            step: likewise.
+        """
+        ...
+
+
 def make_pipeline(
     csc: Csc,
     config: SamplerConfig,
@@ -48,7 +63,7 @@ def make_pipeline(
     num_threads: int,
     depth: int,
     refill: int | None = None,
-) -> Pipeline:
+) -> HostPipeline:
     """The compiled pipeline, or the reference one where kernels are missing or switched off.
 
     Args:
@@ -91,7 +106,7 @@ class _NativePipeline:
         refill: int,
     ) -> None:
         self._native = native
-        self._arrays = (csc, x)  # the threads read them
+        self._arrays, self._config = (csc, x), config  # the threads read them
         self._make = functools.partial(
             native.Pipeline,
             indptr=csc.indptr,
@@ -109,10 +124,8 @@ class _NativePipeline:
         self._process, self._pipeline = os.getpid(), self._make()
 
     def run(self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int) -> Iterator[Prepared]:
-        if self._process != os.getpid():  # forked: the threads stayed in the other process
-            self._process, self._pipeline = os.getpid(), self._make()
         run = self._native.Run(
-            pipeline=self._pipeline,
+            pipeline=self._own_pipeline(),
             seeds=schedule.seeds,
             batch_size=schedule.batch_size,
             shuffle=schedule.shuffle,
@@ -123,6 +136,27 @@ class _NativePipeline:
         )
         # no generator: it would hold a batch, whose memory is used again, while the next one is waited for
         return map(_as_prepared, iter(run.next, None))
+
+    def begin(self, seeds: Tensor, seed: int, epoch: int, step: int) -> Iterator[Prepared]:
+        if not seeds.numel():  # of no seeds there are no steps
+            csc, x = self._arrays
+            return _ReferencePipeline(csc, self._config, x).begin(seeds, seed, epoch, step)
+        run = self._native.Run(
+            pipeline=self._own_pipeline(),
+            seeds=seeds,
+            batch_size=seeds.numel(),
+            shuffle=False,
+            seed=rng.seed_with_key(seed, epoch, step),
+            epoch=0,
+            first_step=0,
+            last_step=1,
+        )
+        return (_as_prepared(batch)._replace(step=step) for batch in iter(run.next, None))
+
+    def _own_pipeline(self) -> Any:
+        if self._process != os.getpid():  # forked: the threads stayed in the other process
+            self._process, self._pipeline = os.getpid(), self._make()
+        return self._pipeline
 
     def stage_seconds(self) -> dict[str, float]:
         if self._process != os.getpid():
@@ -160,6 +194,11 @@ class _ReferencePipeline:
             self._seconds["gather"] += perf_counter() - between
             self._seconds["batches"] += 1
             yield Prepared(step, input_id, sampled, x)
+
+    def begin(self, seeds: Tensor, seed: int, epoch: int, step: int) -> Iterator[Prepared]:
+        sampled = reference.sample_batch(self._csc, self._config, seeds, rng.batch_key(seed, epoch, step))
+        x = None if self._x is None else torch.index_select(self._x, 0, sampled.n_id)
+        yield Prepared(step, torch.arange(seeds.numel()), sampled, x)
 
     def stage_seconds(self) -> dict[str, float]:
         return dict(self._seconds)

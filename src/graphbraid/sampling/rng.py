@@ -35,6 +35,11 @@ def batch_key(seed: int, epoch: int, step: int) -> int:
     return mix(seed ^ mix(((epoch << 32) + step) & MASK))
 
 
+def seed_with_key(key_seed: int, epoch: int, step: int) -> int:
+    """The seed, below 2**64, with which step 0 of epoch 0 has the key that a step has with ``key_seed``."""
+    return key_seed ^ mix(((epoch << 32) + step) & MASK)  # for mix(0) is 0
+
+
 def shuffle_key(seed: int, epoch: int) -> int:
     """The key of an epoch's seed shuffle: the batch key of a step that no epoch reaches."""
     return batch_key(seed, epoch, 0xFFFFFFFF)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -29,15 +30,9 @@ class RowPart:
         """Bytes that travel."""
         return self.rows.nbytes + self.slots.nbytes
 
-    def to(self, device: torch.device, *, non_blocking: bool = False) -> RowPart:
-        """With both tensors on a device."""
-        return self._with(*(t.to(device, non_blocking=non_blocking) for t in (self.rows, self.slots)))
-
-    def pinned(self) -> RowPart:
-        """With both tensors in page-locked memory."""
-        return self._with(self.rows.pin_memory(), self.slots.pin_memory())
-
-    def _with(self, rows: Tensor, slots: Tensor) -> RowPart:
+    def apply(self, change: Callable[[Tensor], Tensor]) -> RowPart:
+        """With ``change`` of both tensors, such as a copy elsewhere."""
+        rows, slots = change(self.rows), change(self.slots)
         return RowPart(rows=rows, slots=slots, first=self.first, generation=self.generation)
 
 

@@ -47,7 +47,7 @@ class SeedSchedule:
             object.__setattr__(self, name, as_count(getattr(self, name), name, least=least, most=most))
         for name in ("shuffle", "drop_last"):
             object.__setattr__(self, name, as_flag(getattr(self, name), name))
-        if self.drop_last and self.seeds.numel() < self.batch_size:
+        if self.drop_last and 0 < self.seeds.numel() < self.batch_size:
             raise ConfigError(
                 f"drop_last leaves no batch: {self.seeds.numel()} seeds are fewer than "
                 f"batch_size={self.batch_size}"

@@ -20,7 +20,7 @@ from graphbraid.train.shadow import Shadow
 
 if TYPE_CHECKING:
     from graphbraid.collective import Limits, Profile
-    from graphbraid.loader import NeighborLoader
+    from graphbraid.loader.batches import BatchLoader
     from graphbraid.sampling import MiniBatch
 
 TRIAL_STEPS, TRIAL_ROUNDS = 24, 3
@@ -34,7 +34,7 @@ MOST_TRIED = 6
 class CoreSharing:
     """Sets the threads of the model's operators before each mini-batch, as an arrangement says."""
 
-    def __init__(self, loader: NeighborLoader, cores: Arrangement) -> None:
+    def __init__(self, loader: BatchLoader, cores: Arrangement) -> None:
         self._loader, self._cores = loader, cores
 
     def before_batch(self) -> None:
@@ -50,7 +50,7 @@ class CoreSharing:
         torch.set_num_threads(self._cores.threads)
 
 
-def follow(loader: NeighborLoader, cores: Arrangement, ahead: int) -> CoreSharing:
+def follow(loader: BatchLoader, cores: Arrangement, ahead: int) -> CoreSharing:
     """Let a loader's threads work as an arrangement says; returns what sets the model's."""
     loader.work_in_turns(cores.workers, ahead, REFILL if cores.turns else None)
     return CoreSharing(loader, cores)
@@ -60,7 +60,7 @@ def try_arrangements(
     runner: ModelRunner,
     task: Task,
     config: TrainConfig,
-    loader: NeighborLoader,
+    loader: BatchLoader,
     *,
     profile: Profile,
     limits: Limits,
@@ -112,13 +112,13 @@ def _affordable(
     return found, rounds, steps
 
 
-def _fill_pool(loader: NeighborLoader, epoch: int) -> None:
+def _fill_pool(loader: BatchLoader, epoch: int) -> None:
     """Let the threads' buffers get their memory, which later batches use again."""
     list(loader.batches(epoch, 0, min(loader.ahead + 2, len(loader))))
 
 
 def _seconds_per_step(
-    loader: NeighborLoader, sharing: CoreSharing, train: Callable[[MiniBatch], object], epoch: int, steps: int
+    loader: BatchLoader, sharing: CoreSharing, train: Callable[[MiniBatch], object], epoch: int, steps: int
 ) -> float:
     steps = min(steps, len(loader))
     started = time.perf_counter()
@@ -130,7 +130,7 @@ def _seconds_per_step(
 
 
 def _bits_depend_on_threads(
-    runner: ModelRunner, task: Task, config: TrainConfig, loader: NeighborLoader, cores: int
+    runner: ModelRunner, task: Task, config: TrainConfig, loader: BatchLoader, cores: int
 ) -> bool:
     """Whether a step with one thread differs in any bit from one with all: then threads must not change."""
     loader.work_in_turns(1, 2, None)

@@ -53,12 +53,12 @@ def _sampled_chunks(
     runner: ModelRunner, config: TrainConfig, nodes: Tensor, check: Callable[[], None]
 ) -> Iterator[Chunk]:
     """Batches of the epoch 0 of a fixed schedule: every evaluation draws the same neighbours."""
-    from graphbraid.loader import NeighborLoader
+    from graphbraid.loader.batches import BatchLoader
 
     was_training = runner.model.training
     runner.model.eval()
     try:
-        with NeighborLoader(
+        with BatchLoader(
             runner.graph,
             list(config.eval_fanouts or config.fanouts),
             batch_size=config.eval_batch_size,

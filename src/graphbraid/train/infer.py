@@ -215,16 +215,16 @@ def depth(model: nn.Module, config: TrainConfig) -> int:
 
 
 def _expansion(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> Iterator[Chunk]:
-    from graphbraid.loader import NeighborLoader
+    from graphbraid.loader.batches import BatchLoader
 
     hops = depth(runner.model, config) + 1
     size, start = 64, 0
     while start < nodes.numel():
         part = nodes[start : start + size]
-        with NeighborLoader(
+        with BatchLoader(
             runner.graph, [-1] * hops, batch_size=part.numel(), input_nodes=part, seed=0, return_edge_id=False
         ) as loader:
-            batch = next(iter(loader))
+            batch = next(loader.batches(0))
         needed = _batch_bytes(runner, batch.num_nodes, batch.num_edges)
         if needed > config.memory_budget_bytes:
             if part.numel() == 1:

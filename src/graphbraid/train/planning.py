@@ -13,7 +13,7 @@ from graphbraid.collective import Limits, Plan, Profile, fixed_plan, make_plan
 from graphbraid.collective.profiler import Effort, cached, measure
 from graphbraid.errors import ConfigError
 from graphbraid.hardware import Hardware
-from graphbraid.loader import read_plan
+from graphbraid.loader.plans import read_plan
 from graphbraid.tasks import Task
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig

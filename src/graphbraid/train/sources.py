@@ -16,7 +16,7 @@ from graphbraid.train.runner import ModelRunner
 if TYPE_CHECKING:
     from graphbraid.collective import Plan
     from graphbraid.collective.stages import Accelerator
-    from graphbraid.loader import NeighborLoader
+    from graphbraid.loader.batches import BatchLoader
 
 Work = tuple[Tensor, Callable[[], Tensor]]
 """Global ids of a mini-batch's seeds, and the call that runs the model on it."""
@@ -63,18 +63,18 @@ def make_loader(
     nodes: Tensor,
     plan: Plan | None = None,
     accelerator: Accelerator | None = None,
-) -> NeighborLoader:
+) -> BatchLoader:
     """The loader of a run's shuffled mini-batches.
 
     A plan without a device only says how many threads sample, which the loader's own pipeline does best;
     where a trace is wanted, the executor runs it.
     """
-    from graphbraid.loader import NeighborLoader
+    from graphbraid.loader.batches import BatchLoader
 
     device = accelerator or runner.device
     has_device = accelerator is not None or runner.device.type != "cpu"
     follows_plan = plan is not None and (has_device or config.trace is not None)
-    return NeighborLoader(
+    return BatchLoader(
         runner.graph,
         list(config.fanouts),
         batch_size=config.batch_size,
@@ -98,7 +98,7 @@ class SampledSource:
         self,
         runner: ModelRunner,
         config: TrainConfig,
-        loader: NeighborLoader,
+        loader: BatchLoader,
         sharing: CoreSharing | None = None,
     ) -> None:
         self._runner, self._loader, self._sharing = runner, loader, sharing

@@ -1,0 +1,123 @@
+"""What users hand to a loader, as the sampler takes it: counts, fanouts, seeds, devices."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphbraid.errors import ConfigError
+from graphbraid.graph import Graph
+from graphbraid.scans import first_out_of_range
+
+
+def as_fanouts(num_neighbors: Any) -> tuple[int, ...]:
+    """Fanouts per hop, of a list, a NumPy array, a tensor or PyG's ``NumNeighbors``.
+
+    Raises:
+        ConfigError: it is none of these, or says fanouts by edge type.
+    """
+    values = num_neighbors
+    if hasattr(values, "get_values") and hasattr(values, "values"):  # NumNeighbors
+        values = values.values
+    if isinstance(values, dict):
+        raise ConfigError(
+            "num_neighbors must be a list with a fanout per hop; a dict is for heterogeneous graphs"
+        )
+    try:
+        return tuple(_as_whole(value) for value in values)
+    except TypeError:
+        raise ConfigError(
+            f"num_neighbors must be a list with a fanout per hop, such as [15, 10, 5]; got {num_neighbors!r}"
+        ) from None
+
+
+def _as_whole(value: Any) -> Any:
+    """A Python int of NumPy's and torch's whole numbers; SamplerConfig names what is none."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:  # a tensor of another kind of number
+        return value
+
+
+def as_seeds(input_nodes: Tensor | Sequence[int] | str | None, graph: Graph) -> Tensor:
+    """``(num_seeds,)`` int64 node ids of ids, a bool mask, the name of a split, or None for all nodes.
+
+    Raises:
+        ConfigError: another kind, or an id outside the graph; names the first.
+        DataError: there is no such split, or it is empty.
+    """
+    if input_nodes is None:
+        return torch.arange(graph.num_nodes)
+    if isinstance(input_nodes, str):
+        return graph.split(input_nodes)
+    seeds = as_ids(input_nodes, "input_nodes")
+    if seeds.dtype == torch.bool:
+        if seeds.shape != (graph.num_nodes,):
+            raise ConfigError(
+                f"a mask of input_nodes must have shape ({graph.num_nodes},); got {tuple(seeds.shape)}"
+            )
+        return seeds.nonzero().flatten()
+    return check_ids(seeds, graph.num_nodes, "input_nodes")
+
+
+def as_ids(values: Any, what: str) -> Tensor:
+    """A tensor of what holds ids or a mask, on the CPU.
+
+    Raises:
+        ConfigError: it holds no numbers.
+    """
+    try:
+        return torch.as_tensor(values).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"{what} must be node ids, a mask or a split's name; got {type(values).__name__} "
+            f"({error}). Pairs of a node type and ids are for heterogeneous graphs"
+        ) from error
+
+
+def check_ids(ids: Tensor, bound: int, what: str) -> Tensor:
+    """``ids`` as 1-d int64 within ``[0, bound)``; an empty list may be of any dtype.
+
+    Raises:
+        ConfigError: names what they are, or the first that is outside.
+    """
+    if ids.ndim != 1 or (ids.numel() and (ids.is_floating_point() or ids.dtype == torch.bool)):
+        raise ConfigError(
+            f"{what} must be a 1-d tensor of ids or a mask of all nodes; "
+            f"got {ids.dtype} of shape {tuple(ids.shape)}"
+        )
+    ids = ids.to(torch.int64).contiguous()
+    outside = first_out_of_range(ids, bound)
+    if outside >= 0:
+        raise ConfigError(f"{what} must be ids in [0, {bound}); {what}[{outside}] is {int(ids[outside])}")
+    return ids
+
+
+def as_device(device: str | torch.device) -> torch.device:
+    """A torch device that is here.
+
+    Raises:
+        ConfigError: there is no such device.
+    """
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        raise ConfigError(
+            f"device must be a torch device such as 'cpu' or 'cuda:0', or an accelerator; got {device!r}"
+        ) from None
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device={str(device)!r} needs a CUDA device that is not here ({torch.cuda.device_count()} found)"
+        )
+    return found
+
+
+def drawn_seed(generator: torch.Generator | None = None) -> int:
+    """A number in ``[0, 2**63)`` from torch's generator, as ``torch.utils.data`` draws its own."""
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator))

@@ -1,0 +1,375 @@
+"""NeighborLoader: what users iterate; PyG's arguments and batches as torch's DataLoader over our sampler."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import os
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Sampler, get_worker_info
+
+from graphbraid.collective.executor import Executor
+from graphbraid.collective.plan import Plan
+from graphbraid.collective.stages import Context, Device
+from graphbraid.errors import ConfigError
+from graphbraid.graph import Graph
+from graphbraid.loader.batches import BatchLoader
+from graphbraid.loader.inputs import as_ids, as_seeds, check_ids, drawn_seed
+from graphbraid.loader.options import REPLACED, check_options
+from graphbraid.loader.sources import Contents, source_of
+from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.schedule import SeedSchedule
+from graphbraid.signatures import typed
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+CALLS = 2**31 - 1
+"""The epoch of batches that are asked for by calling a loader with ids."""
+
+
+class NeighborLoader(DataLoader[Any]):
+    """Mini-batches of sampled neighbours, prepared ahead by persistent threads.
+
+    ``from graphbraid.loader import NeighborLoader`` takes the place of PyG's import: the same arguments, the
+    same batches. It is a ``torch.utils.data.DataLoader``, and a PyG ``NeighborLoader`` where PyG is
+    installed; batches are PyG ``Data`` then, and :class:`graphbraid.MiniBatch` otherwise. A batch is a pure
+    function of (graph, arguments, ``seed``, epoch, step): the number of threads, the order and the process
+    change no bit of it, and :meth:`batches` starts an epoch at any step.
+
+    Args:
+        data: a :class:`graphbraid.Graph` or a homogeneous PyG ``Data``, whose dtypes and shapes batches keep.
+        num_neighbors: fanout per hop, first hop from the seeds first; -1 takes all neighbours.
+        input_nodes: seeds: node ids, a bool mask, the name of one of the graph's splits, or None for all
+            nodes.
+        replace: draw with replacement.
+        weight_attr: draw by edge weights: the name of PyG's edge attribute, or ``"edge_weight"`` for a
+            Graph's own.
+        transform: called with each batch; what it returns is yielded instead.
+        input_id: ``(num_seeds,)``: what batches have as ``input_id``, not positions in ``input_nodes``.
+        batch_size: seeds per batch.
+        shuffle: permute the seeds anew in each epoch.
+        drop_last: leave out a last batch that is not full.
+        sampler: gives the epoch's positions in ``input_nodes``, in place of ``shuffle``, such as PyG's
+            ``ImbalancedSampler``.
+        batch_sampler: gives lists of them, in place of ``batch_size``, ``shuffle`` and ``drop_last``.
+        generator: draws the seed in place of torch's own.
+        pin_memory: yield batches whose tensors lie in page-locked memory, where there is an accelerator.
+        layout: ``subgraph`` (PyG's) or ``blocks``; see :class:`graphbraid.SamplerConfig`.
+        seed: of the shuffle and of every draw. None draws one from torch's generator when the loader is made,
+            so that ``torch.manual_seed`` governs it and two loaders differ; ``loader.seed`` tells it.
+        num_workers: threads that prepare batches, at least one (PyG's 0 is one here).
+        prefetch_factor: batches prepared ahead per thread.
+        return_edge_id: keep ``e_id``, without which batches have no edge attributes.
+        src_degree: give blocks the graph's in-degrees, for layers that normalise by them.
+        gather: gather dense features while sampling; False leaves it to the first use of ``batch.x``.
+        device: where batches are yielded: a torch device, or an accelerator whose operators are registered
+            (:mod:`graphbraid.collective`).
+        plan: who prepares which batch: ``"auto"`` measures the stages at the first iteration, finds a plan
+            and changes it when durations drift; ``"cpu"`` and ``"gpu"`` let one side prepare all; also a
+            :class:`graphbraid.collective.Plan` or the path of a saved one. None: the CPU prepares, without
+            planning. Batches do not depend on it.
+        hot_bytes: device memory that may hold graph, labels and features where the device prepares batches;
+            what does not fit stays on the host and is read over the link. None: half of what is free.
+        **others: PyG's and torch's further options. Those about worker processes have no meaning here; those
+            that would change the batches are refused (``docs/sampling.md`` lists them).
+
+    Raises:
+        ConfigError: an option that cannot be meant, or PyG's that graphbraid does not have.
+        DataError: an empty split, weights that are missing, an attribute that no batch can have.
+    """
+
+    def __new__(cls, *_args: Any, **_options: Any) -> Self:
+        """An instance of PyG's class too, where PyG is installed."""
+        kind = pyg_classes()
+        made: Self = object.__new__(kind[1] if kind is not None and cls is NeighborLoader else cls)
+        return made
+
+    def __init__(
+        self,
+        data: Graph | Data,
+        num_neighbors: Sequence[int],
+        input_nodes: Tensor | Sequence[int] | str | None = None,
+        *,
+        replace: bool = False,
+        weight_attr: str | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        input_id: Tensor | None = None,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        drop_last: bool = False,
+        sampler: Sampler[int] | Iterable[int] | None = None,
+        batch_sampler: Sampler[list[int]] | Iterable[list[int]] | None = None,
+        generator: torch.Generator | None = None,
+        pin_memory: bool = False,
+        layout: str = "subgraph",
+        seed: int | None = None,
+        num_workers: int = 0,
+        prefetch_factor: int | None = None,
+        return_edge_id: bool = True,
+        src_degree: bool = False,
+        gather: bool = True,
+        device: Device | str = "cpu",
+        plan: Plan | str | os.PathLike[str] | None = None,
+        hot_bytes: int | None = None,
+        **others: Any,
+    ) -> None:
+        given = {
+            name: value for name, value in locals().items() if name not in ("self", "others", "__class__")
+        }
+        kept = check_options(others, inspect.signature(NeighborLoader.__init__).parameters)
+        source = source_of(data, weight_attr)
+        seeds = as_seeds(input_nodes, source.graph)
+        self._ordered = sampler is None and batch_sampler is None
+        if plan is not None and not self._ordered:
+            raise ConfigError("a plan is made for the loader's own order: leave out plan= or the sampler")
+        self._batches = BatchLoader(
+            source,
+            num_neighbors,
+            seeds,
+            batch_size=1 if batch_sampler is not None else batch_size,  # type: ignore[arg-type]
+            shuffle=bool(shuffle),
+            drop_last=drop_last and self._ordered,
+            replace=replace,
+            weighted=weight_attr is not None,
+            layout=layout,
+            seed=drawn_seed(generator) if seed is None else seed,
+            num_workers=num_workers,
+            prefetch_factor=prefetch_factor,
+            return_edge_id=return_edge_id,
+            src_degree=src_degree,
+            gather=gather,
+            device=device,
+            plan=plan,
+            hot_bytes=hot_bytes,
+        )
+        self._contents = Contents(data, weight_attr)
+        self._input_id = _input_ids(input_nodes, input_id, seeds)
+        self._calls = itertools.count()
+        self._init_torch(
+            len(seeds),
+            batch_size=batch_size,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            generator=generator,
+            pin_memory=bool(pin_memory),
+        )
+        self.seed = self._batches.schedule.seed
+        """Of the shuffle and of every draw, as given or drawn: given back, it makes the same batches."""
+        self._arguments = given | others | {"seed": self.seed}
+        # Who replaces the sampler, as Lightning does, makes the loader anew from attributes by these names.
+        torchs = ("batch_size", "drop_last", "sampler", "batch_sampler", "generator", "pin_memory", "plan")
+        self.data, self.weight_attr, self.transform = data, weight_attr, transform
+        vars(self).update(kept | {n: v for n, v in self._arguments.items() if n not in (*torchs, *REPLACED)})
+        self.device = self._batches.device
+        self.node_sampler: SamplerConfig = self._batches.config
+        """How neighbours are drawn: ``num_neighbors``, ``replace`` and more."""
+        self.epoch = 0
+        """The epoch the next ``iter()`` runs."""
+
+    def _init_torch(self, num_seeds: int, **options: Any) -> None:
+        if options["shuffle"] and not num_seeds:
+            options["shuffle"] = None  # torch's own order has no room for nothing
+        try:
+            DataLoader.__init__(self, range(num_seeds), **options)  # type: ignore[arg-type]
+        except ValueError as error:  # of options that exclude each other
+            raise ConfigError(str(error)) from error
+        del vars(self)["collate_fn"]  # the method is; as an attribute it would hold the loader
+
+    def __len__(self) -> int:
+        """Batches of an epoch."""
+        if self._ordered:
+            return len(self._batches)
+        return len(self.batch_sampler)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        """The batches of the next epoch; each ``iter()`` is a new one."""
+        epoch, self.epoch = self.epoch, self.epoch + 1
+        if self._ordered:
+            return self.batches(epoch)
+        self._read_again()
+        return self._presented(self._batches.batches_of(self._sampled_positions(), epoch))
+
+    def _get_iterator(self) -> Iterator[Any]:  # type: ignore[override]
+        return iter(self)
+
+    @typed
+    def batches(self, epoch: int, start_step: int = 0, stop_step: int | None = None) -> Iterator[Any]:
+        """The batches of steps ``[start_step, stop_step)`` of an epoch, in order.
+
+        They are the same whenever they are asked for.
+
+        Raises:
+            ConfigError: steps outside the epoch, or a sampler of the caller's decides what an epoch is.
+        """
+        if not self._ordered:
+            raise ConfigError(
+                "the order is that of a sampler, which has a state: iterate the loader, or leave it out"
+            )
+        self._read_again()
+        return self._presented(self._batches.batches(epoch, start_step, stop_step))
+
+    def __call__(self, index: Tensor | Sequence[int]) -> Any:
+        """The batch of some of the seeds; see :meth:`collate_fn`."""
+        return self.collate_fn(index)
+
+    def collate_fn(self, index: Tensor | Sequence[int]) -> Any:
+        """The batch of the seeds at these positions in ``input_nodes``.
+
+        Each call draws anew, as a step of an epoch that no iteration reaches.
+
+        Raises:
+            ConfigError: a position is none, or the loader follows a plan.
+        """
+        step, worker = next(self._calls), get_worker_info()
+        if worker is not None:  # of a torch loader around this one
+            step = step * worker.num_workers + worker.id
+        self._read_again()
+        [batch] = self._batches.batches_of([self._checked(index)], CALLS, step)
+        return self._present(batch)
+
+    def _read_again(self) -> None:
+        """Take over what was set or deleted in ``loader.data`` since it was read."""
+        now = Contents(self.data, self.weight_attr)
+        if now.same(self._contents):
+            return
+        if self.data.num_nodes != self.graph.num_nodes:
+            raise ConfigError(
+                f"loader.data has {self.data.num_nodes} nodes now, and had {self.graph.num_nodes} when the "
+                "loader was made; make another one"
+            )
+        known = self.graph if now.same_topology(self._contents) else None
+        source, self._contents = source_of(self.data, self.weight_attr, known), now
+        self._batches.read(source)
+
+    def _sampled_positions(self) -> Iterator[Tensor]:
+        assert self.batch_sampler is not None
+        return map(self._checked, self.batch_sampler)
+
+    def _checked(self, index: Any) -> Tensor:
+        index = as_ids(index, "positions in input_nodes")
+        return check_ids(index, len(self.schedule.seeds), "positions in input_nodes")
+
+    def _presented(self, batches: Generator[MiniBatch]) -> Generator[Any]:
+        if self.pin_memory and not torch.accelerator.is_available():
+            warnings.warn("pin_memory=True does nothing where there is no accelerator", stacklevel=3)
+        for batch in batches:
+            out = self._present(batch)
+            del batch  # a reused buffer must not wait for the next batch to be freed
+            yield out
+            del out
+
+    def _present(self, batch: MiniBatch) -> Any:
+        if self._input_id is not None:
+            batch.input_id = self._input_id[batch.input_id.cpu()].to(batch.input_id.device)
+        classes = pyg_classes()
+        out: Any = batch if classes is None else classes[0].of(batch)
+        if self.pin_memory and torch.accelerator.is_available() and batch.n_id.device.type == "cpu":
+            for name in batch.lazy_keys():
+                batch.value(name)
+            out = out.pin_memory()
+        return out if self.transform is None else self.transform(out)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that batches are cut from."""
+        return self._batches.graph
+
+    @property
+    def schedule(self) -> SeedSchedule:
+        """Which seeds a step has."""
+        return self._batches.schedule
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan in force, once there is one."""
+        return self._batches.plan
+
+    @property
+    def executor(self) -> Executor | None:
+        """What ran the latest planned iteration: its timeline in ``ops``, its messages in ``events``."""
+        return self._batches.executor
+
+    def context(self, workers: int) -> Context:
+        """What :mod:`graphbraid.collective` makes this loader's operators from."""
+        return self._batches.context(workers)
+
+    @property
+    def stage_seconds(self) -> dict[str, float]:
+        """Seconds in ``sample`` and ``gather``, summed over threads, and the number of ``batches``.
+
+        Counted from the last :meth:`reset_stage_seconds`.
+        """
+        return self._batches.stage_seconds
+
+    def reset_stage_seconds(self) -> None:
+        """Start :attr:`stage_seconds` anew."""
+        self._batches.reset_stage_seconds()
+
+    def close(self) -> None:
+        """Stop the threads and end open iterators; batches stay valid.
+
+        A later iteration starts threads again.
+        """
+        self._batches.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, (type(self), self._arguments, self.epoch)
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self.node_sampler}, batches={len(self)}, batch_size={self.batch_size})"
+        )
+
+
+@functools.cache
+def pyg_classes() -> tuple[Any, Any] | None:
+    """The class of batches and that of loaders where PyG is installed, else None."""
+    try:
+        from graphbraid.loader.pyg_data import SampledData
+        from graphbraid.loader.pyg_loader import NeighborLoader as PygNeighborLoader
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "torch_geometric":
+            raise
+        return None
+    return SampledData, PygNeighborLoader
+
+
+def _input_ids(input_nodes: Any, input_id: Any, seeds: Tensor) -> Tensor | None:
+    """What batches tell of their seeds: for a mask the nodes, which are its positions; None: positions."""
+    if input_id is not None:
+        given = torch.as_tensor(input_id)
+        if given.shape != seeds.shape:
+            raise ConfigError(
+                f"input_id must have an entry per seed, shape ({len(seeds)},); got {tuple(given.shape)}"
+            )
+        return given
+    is_mask = input_nodes is not None and not isinstance(input_nodes, str)
+    return seeds if is_mask and as_ids(input_nodes, "input_nodes").dtype == torch.bool else None
+
+
+def _remade(kind: type[NeighborLoader], arguments: dict[str, Any], epoch: int) -> NeighborLoader:
+    loader = kind(**arguments)
+    loader.epoch = epoch
+    return loader

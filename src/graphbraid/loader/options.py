@@ -1,0 +1,65 @@
+"""PyG's and torch's options that graphbraid's loader does not have: refused, or without meaning here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from graphbraid.errors import ConfigError, did_you_mean
+
+REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "disjoint": ((False, None), "each seed in a subgraph of its own"),
+    "time_attr": ((None,), "temporal sampling"),
+    "input_time": ((None,), "temporal sampling"),
+    "temporal_strategy": (("uniform", None), "temporal sampling"),
+    "subgraph_type": (
+        ("directional", None),
+        "other edges than those that were drawn, which is 'directional'",
+    ),
+    "directed": ((True, None), "all edges between the nodes that were drawn"),
+    "neighbor_sampler": ((None,), "a sampler of the caller's"),
+    "node_sampler": ((None,), "a sampler of the caller's"),
+    "transform_sampler_output": ((None,), "a hook on PyG's SamplerOutput"),
+    "custom_cls": ((None,), "a batch class of the caller's"),
+}
+"""What would change the batches: the values that ask for nothing, and what others would ask for."""
+
+MEANINGLESS = {
+    "filter_per_worker": (None, "rows are cut where they are read"),
+    "in_order": (True, "batches come in their order whatever the number of threads"),
+    "is_sorted": (False, "edges are sorted once, and not again where they are"),
+    "multiprocessing_context": (None, "there are no processes"),
+    "persistent_workers": (False, "threads live as long as the loader"),
+    "pin_memory_device": ("", "there is one kind of accelerator"),
+    "timeout": (0, "a thread that fails raises at once, so nothing has to be waited out"),
+    "worker_init_fn": (None, "no Python runs in the threads"),
+}
+"""What cannot change a batch: the default, and why there is nothing to do."""
+
+REPLACED = ("dataset", "collate_fn")
+"""What torch's own constructor takes and the loader makes; PyG's loader drops them likewise."""
+
+
+def check_options(options: dict[str, Any], known: Iterable[str]) -> dict[str, Any]:
+    """The options that stand in neither ``known`` nor the tables above are refused, as are REFUSED ones.
+
+    Returns:
+        All options of the tables, as given or by default, which the loader keeps as attributes.
+
+    Raises:
+        ConfigError: names the option, what it asks for, and the nearest that there is.
+    """
+    for name, value in options.items():
+        if name in REFUSED:
+            harmless, meaning = REFUSED[name]
+            plain = getattr(value, "value", value)  # PyG's enumerations
+            if not any(plain is one or (isinstance(plain, str) and plain == one) for one in harmless):
+                raise ConfigError(
+                    f"NeighborLoader does not support {name}={value!r} ({meaning}); use PyG's loader for that"
+                )
+        elif name not in MEANINGLESS and name not in REPLACED:
+            names = (*known, *MEANINGLESS, *REFUSED)
+            raise ConfigError(f"NeighborLoader takes no argument {name!r}.{did_you_mean(name, names)}")
+    kept = {name: values[0] for name, (values, _) in REFUSED.items()}
+    kept |= {name: default for name, (default, _) in MEANINGLESS.items()}
+    return kept | {name: value for name, value in options.items() if name not in REPLACED}

@@ -1,0 +1,205 @@
+"""SampledData: a mini-batch as PyG's ``Data``, whose values are made when they are first read.
+
+Imported only where PyG is installed and a NeighborLoader yields batches.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.data.storage import E_KEYS, N_KEYS, GlobalStorage, recursive_apply
+
+from graphbraid.sampling.minibatch import MiniBatch
+
+_LATER = object()
+"""Stands for a value that the batch makes when it is read."""
+_BESIDE = ("blocks", "features", "seed_y", "epoch", "step", "layout", "to_data")
+"""What a batch has that are no attributes of a Data: read through, never listed."""
+
+
+class LazyValues(dict[str, Any]):
+    """The attributes of a batch by name; a dict whose missing values are taken from the batch when read."""
+
+    def __init__(self, batch: MiniBatch, values: dict[str, Any]) -> None:
+        super().__init__(values)
+        self.batch = batch
+
+    def is_made(self, name: str) -> bool:
+        """Whether a value is here already."""
+        return super().__getitem__(name) is not _LATER
+
+    def __getitem__(self, name: str) -> Any:
+        value = super().__getitem__(name)
+        if value is _LATER:
+            value = self[name] = self.batch.value(name)
+        return value
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """As a dict's, made."""
+        if name not in self:
+            return default
+        return self[name]
+
+    def __iter__(self) -> Iterator[str]:  # of one's own: dict(values) and **values then read by key
+        return super().__iter__()
+
+    def values(self) -> Any:
+        """As a dict's, all made."""
+        return self.made().values()
+
+    def items(self) -> Any:
+        """As a dict's, all made."""
+        return self.made().items()
+
+    def made(self) -> dict[str, Any]:
+        """All values, made."""
+        return {name: self[name] for name in self}
+
+    def pop(self, name: str, *default: Any) -> Any:
+        """As a dict's, made."""
+        if name in self:
+            _ = self[name]
+        return super().pop(name, *default)
+
+    def move(self, device: torch.device | str, *, non_blocking: bool) -> None:
+        """Have all values on a device; those not made yet are made there."""
+        before = self.batch
+        self.batch = before.to(device, non_blocking=non_blocking)
+        for name in self:
+            value = super().__getitem__(name)
+            if value is _LATER:
+                continue
+            if isinstance(value, Tensor) and before.holds(name, value):
+                self[name] = self.batch.value(name)
+            else:
+                self[name] = recursive_apply(value, lambda t: t.to(device=device, non_blocking=non_blocking))
+
+    def copy(self) -> LazyValues:
+        """One that makes its own values."""
+        return LazyValues(self.batch, {name: super(LazyValues, self).__getitem__(name) for name in self})
+
+    __copy__ = copy
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LazyValues:
+        made = copy.deepcopy(self.made(), memo)
+        return LazyValues(copy.deepcopy(self.batch, memo), made)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LazyValues, (self.batch, self.made())
+
+
+class LazyStorage(GlobalStorage):
+    """PyG's storage over :class:`LazyValues`: asks for as little as it can."""
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._mapping
+
+    def to_dict(self) -> dict[str, Any]:
+        """All values by name."""
+        made: dict[str, Any] = dict(self._mapping.items())
+        return made
+
+    @property
+    def num_nodes(self) -> int | None:
+        """As PyG finds it, without making a value to count its rows."""
+        values = self._mapping
+        for name in () if "num_nodes" in values else values:
+            if name in N_KEYS and not values.is_made(name):
+                return int(values.batch.num_nodes)
+            if name in N_KEYS and isinstance(values[name], Tensor):
+                break
+        found: int | None = GlobalStorage.num_nodes.fget(self)
+        return found
+
+    @num_nodes.setter
+    def num_nodes(self, num_nodes: int | None) -> None:
+        self["num_nodes"] = num_nodes
+
+    @property
+    def num_edges(self) -> int:
+        """As PyG finds it, without making a value to count its columns."""
+        values = self._mapping
+        if values.batch.layout == "blocks":
+            return int(values.batch.num_edges)
+        for name in () if "num_edges" in values else values:
+            if name in E_KEYS and not values.is_made(name):
+                return int(values.batch.num_edges)
+            if name in E_KEYS and isinstance(values[name], Tensor):
+                return int(values[name].shape[-1 if "index" in name else 0])
+        return int(GlobalStorage.num_edges.fget(self))
+
+
+class SampledData(Data):
+    """A mini-batch that is a PyG ``Data``: all its methods, and ``blocks``, ``seed_y``, ``features`` beside.
+
+    Also ``epoch`` and ``step``, and ``layout``. Its attributes are those of the loader's ``data``, cut to the
+    batch, with ``n_id``, ``e_id``, ``input_id``, ``batch_size``, ``num_sampled_nodes`` and
+    ``num_sampled_edges``; they are made when they are first read, and may be set.
+    """
+
+    @classmethod
+    def of(cls, batch: MiniBatch) -> SampledData:
+        """A batch as Data. It takes the batch over: what is made of it later is made in both."""
+        out = cls()
+        values = dict.fromkeys(batch.lazy_keys(), _LATER)
+        values.pop("blocks", None)
+        values.update({name: batch.value(name) for name in batch.constants})
+        for name, value in vars(batch).items():
+            if name[0] != "_" and name not in _BESIDE and not (name == "n_id" and name in values):
+                values[name] = value
+        store = LazyStorage.__new__(LazyStorage)
+        store.__dict__["_mapping"] = LazyValues(batch, values)
+        store._parent = out
+        out.__dict__["_store"] = store
+        return out
+
+    @property
+    def sampled(self) -> MiniBatch:
+        """The mini-batch that values are made of."""
+        batch: MiniBatch = self._store._mapping.batch
+        return batch
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name in _BESIDE:
+                return getattr(self.sampled, name)
+            raise AttributeError(
+                f"this mini-batch has no attribute {name!r}; it has {', '.join(self._store._mapping)}"
+            ) from None
+
+    @property
+    def edge_index(self) -> Any:
+        """PyG's, or an error that says what a batch in layout ``blocks`` has instead."""
+        if "edge_index" not in self._store and self.sampled.layout == "blocks":
+            return self.sampled.edge_index
+        return Data.edge_index.fget(self)
+
+    @edge_index.setter
+    def edge_index(self, edge_index: Tensor | None) -> None:
+        self._store.edge_index = edge_index
+
+    def to(
+        self, device: int | str | torch.device | None, *args: str, non_blocking: bool = False
+    ) -> SampledData:
+        """Move all attributes to a device, or those that are named; those not made yet are made there."""
+        if args:
+            out: SampledData = super().to(device, *args, non_blocking=non_blocking)
+            return out
+        if device is not None:  # to torch None is where it is
+            self._store._mapping.move(torch.device(device), non_blocking=non_blocking)
+        return self
+
+    def cpu(self, *args: str) -> SampledData:
+        """:meth:`to` the CPU."""
+        return self.to("cpu", *args)
+
+    def cuda(self, device: int | str | None = None, *args: str, non_blocking: bool = False) -> SampledData:
+        """:meth:`to` a CUDA device."""
+        return self.to("cuda" if device is None else device, *args, non_blocking=non_blocking)

@@ -1,0 +1,55 @@
+"""The loader as an instance of PyG's own class, which PyG's code asks for.
+
+Imported only where PyG is installed.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from torch_geometric import loader as pyg
+
+from graphbraid.errors import ConfigError
+from graphbraid.loader import neighbor
+
+
+class NeighborLoader(neighbor.NeighborLoader, pyg.NeighborLoader):
+    """:class:`graphbraid.loader.NeighborLoader` where PyG is installed; nothing of PyG's runs in it."""
+
+    def filter_fn(self, out: object) -> NoReturn:
+        """Not there: :meth:`collate_fn` gives whole batches.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            "a loader's batches are whole when they are made: there is no SamplerOutput to filter"
+        )
+
+    def enable_cpu_affinity(self, loader_cores: object = None) -> NoReturn:
+        """Not there.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise _about_processes("enable_cpu_affinity", "give the process its cores with taskset")
+
+    def enable_multithreading(self, worker_threads: object = None) -> NoReturn:
+        """Not there.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise _about_processes("enable_multithreading", "num_workers is the number of threads")
+
+    def enable_memory_log(self) -> NoReturn:
+        """Not there.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise _about_processes("enable_memory_log", "threads share the process's memory")
+
+
+def _about_processes(name: str, instead: str) -> ConfigError:
+    return ConfigError(f"{name} is about worker processes, and this loader has none: {instead}")

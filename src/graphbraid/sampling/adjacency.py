@@ -1,0 +1,78 @@
+"""A sample's edges in the forms that models take: ``edge_index``, ``adj_t``, and copies elsewhere."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphbraid.sampling.reference import Adjacency
+from graphbraid.topology import Csc
+
+
+def edge_index_of(adjacency: Adjacency) -> Tensor:
+    """``(2, num_edges)`` int64 local ids, sources above destinations."""
+    rows = torch.arange(adjacency.indptr.numel() - 1, device=adjacency.indptr.device)
+    out = torch.empty((2, adjacency.indices.numel()), dtype=torch.int64, device=rows.device)
+    out[0] = adjacency.indices
+    out[1] = torch.repeat_interleave(rows, adjacency.indptr.diff(), output_size=out.shape[1])
+    return out
+
+
+def adj_t_of(like: Any, edge_index: Tensor, values: Tensor | None, num_nodes: int) -> Any:
+    """The transposed adjacency of a sample: destinations by row, sources by column.
+
+    Args:
+        like: the whole graph's, whose form it takes: a torch matrix in layout CSR, CSC or COO, or a
+            ``torch_sparse.SparseTensor``.
+        edge_index: ``(2, num_edges)`` by rising destination.
+        values: ``(num_edges,)`` or None: all 1, or none where the form allows that.
+        num_nodes: of the sample.
+    """
+    src, dst = edge_index
+    if not isinstance(like, Tensor):
+        sizes = (num_nodes, num_nodes)
+        return type(like)(
+            row=dst, col=src, value=values, sparse_sizes=sizes, is_sorted=False, trust_data=True
+        )
+    if values is None:
+        stored = like._values() if like.layout == torch.sparse_coo else like.values()
+        values = stored.new_ones(src.numel())
+    size = (num_nodes, num_nodes)
+    if like.layout == torch.sparse_coo:
+        return torch.sparse_coo_tensor(edge_index.flip(0), values, size, check_invariants=False)
+    by_row = like.layout == torch.sparse_csr
+    outer, inner = (dst, src) if by_row else (src, dst)
+    order = torch.argsort(outer * num_nodes + inner, stable=True)
+    ends = torch.zeros(num_nodes + 1, dtype=torch.int64, device=src.device)
+    torch.cumsum(torch.bincount(outer, minlength=num_nodes), 0, out=ends[1:])
+    make = torch.sparse_csr_tensor if by_row else torch.sparse_csc_tensor
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CS. tensor support is in beta state")
+        return make(ends, inner[order], values[order], size, check_invariants=False)
+
+
+def changed(adjacency: Adjacency, change: Callable[[Tensor], Tensor]) -> Adjacency:
+    """With ``change`` of its local ids; positions in the graph stay with what they are looked up in."""
+    return Adjacency(
+        indptr=change(adjacency.indptr), indices=change(adjacency.indices), edges=adjacency.edges
+    )
+
+
+def changed_block(block: Csc, change: Callable[[Tensor], Tensor]) -> Csc:
+    """With ``change`` of each of its arrays."""
+    weight, degree, loop = (
+        None if t is None else change(t) for t in (block.weight, block.src_degree, block.src_loop)
+    )
+    return Csc(
+        change(block.indptr),
+        change(block.indices),
+        block.num_src,
+        weight,
+        src_degree=degree,
+        src_loop=loop,
+        trusted=True,
+    )
