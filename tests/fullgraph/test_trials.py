@@ -13,6 +13,7 @@ from graphbraid import kernels
 from graphbraid import nn as gnn
 from graphbraid.errors import DataError
 from graphbraid.fullgraph import Evidence, kept_rates, lower, trials
+from graphbraid.fullgraph import facts as facts_module
 from graphbraid.fullgraph.device import HOST
 from graphbraid.fullgraph.facts import CLOSE, facts_of
 from graphbraid.fullgraph.kept_rates import MeasuredRates
@@ -20,7 +21,8 @@ from graphbraid.fullgraph.program.read import read_model
 from graphbraid.fullgraph.trials import LEAST_ROWS, Trials, kept_trials
 from graphbraid.ops.rates import Rates
 
-BY_RATES = Rates()
+BY_RATES = Rates(**{name: rate / 1e4 for name, rate in dataclasses.asdict(Rates()).items()})
+"""Of a machine on which even these graphs are worth a trial."""
 DENSE = BY_RATES.multiply_seconds(NUM_NODES, CHANNELS, 8)
 DENSITY = 0.4
 
@@ -75,6 +77,13 @@ def test_nothing_is_tried_where_rates_tell_the_paths_apart(times, path):
     chosen = input_path(times, clock)
     assert (clock.calls, chosen.input_path) == (0, path)
     assert "tried" not in chosen.decisions[-1].what
+
+
+def test_nothing_is_tried_where_next_to_nothing_is_at_stake(monkeypatch):
+    clock = Clock(1.0)
+    monkeypatch.setattr(facts_module, "LEAST_STAKE", 10 * DENSE)
+    assert "tried" not in input_path(1.3, clock).decisions[-1].what
+    assert clock.calls == 0
 
 
 def test_the_order_and_hoisting_are_tried_too():
@@ -151,9 +160,11 @@ def test_trials_are_kept_by_the_graph_s_sizes(cache):
     assert kept(graph, Clock(5.0)).multiply_seconds(NUM_NODES, CHANNELS, 8) == 2.5
 
 
-def test_trials_made_beside_other_programs_are_not_kept(cache):
+def test_trials_made_beside_other_programs_are_kept_for_this_process_only(cache):
     graph = make_graph()
     assert kept(graph, Clock(9.0), believed=False).multiply_seconds(NUM_NODES, CHANNELS, 8) == 4.5
+    assert kept(graph, Clock(7.0), believed=False).multiply_seconds(NUM_NODES, CHANNELS, 8) == 4.5
+    assert not list(cache.glob("trials/*"))
     assert kept(graph, Clock(1.0)).multiply_seconds(NUM_NODES, CHANNELS, 8) == 0.5
 
 

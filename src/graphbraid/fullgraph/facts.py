@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 CLOSE = 2.0
 """Choices whose times by the rates are within this factor are told apart by trial."""
+LEAST_STAKE = 20e-6
+"""Seconds of a step: where less is at stake a trial would only add its noise, to the bits too."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +62,7 @@ class Facts:
         """
         found = seconds(self)
         best, *others = sorted(found.values())
-        if self.trials is None or not others or others[0] > CLOSE * best:
+        if self.trials is None or not others or others[0] > CLOSE * best or others[0] < LEAST_STAKE:
             return found, ""
         return seconds(replace(self, by_trial=True)), " (tried)"
 

@@ -13,6 +13,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ MOST_BYTES = 1 << 26
 Features = Tensor | SparseFeatures
 
 _log = logging.getLogger(__name__)
+_doubtful: dict[Path, Mapping[str, float]] = {}
+"""Trials that this process made beside other programs, by the file they would be kept in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +164,8 @@ def kept_trials(
         density: of its features.
         rates: of the machine.
         device: trials are made on the host only.
-        believed: whether rates, and so trials made now, are free of doubt; if not, none is kept.
+        believed: whether rates, and so trials made now, are free of doubt; if not, they are kept for this
+            process only, which then decides alike.
 
     Returns:
         None where nothing can be tried or kept: then rates decide.
@@ -172,7 +176,9 @@ def kept_trials(
     key = f"{VERSION} {device.name} {torch.__version__} {isinstance(graph.x, Tensor)} {sizes}"
     path = cache_folder("trials") / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
     if not believed:
-        return Trials(graph, density, rates, {})
+        return Trials(
+            graph, density, rates, _doubtful.get(path, {}), keep=partial(_doubtful.__setitem__, path)
+        )
     found = _read(path)
     try:
         _write(path, found)
