@@ -45,7 +45,7 @@ def numbered_cpu(w: Workplace):
 
 @command(OPTIONS, "a model larger than memory", 4, "the model's weights with gradients", "are free")
 def huge_model(w: Workplace):
-    return w.train(None, "--hidden", 2_000_000_000)
+    return w.train(None, "--hidden", 100_000, "--layers", 3, "--fanouts", "3,3,3")
 
 
 @command(OPTIONS, "more layers than any model has", 2, "--layers: num_layers must be", "1000")
