@@ -143,4 +143,6 @@ def unequal(a: Any, b: Any, rtol: float = 2e-4) -> str:
         return next((f"[{i}]: {text}" for i in range(len(a)) if (text := unequal(a[i], b[i], rtol))), "")
     if isinstance(a, float) and isinstance(b, float):
         return "" if np.isclose(a, b, rtol, rtol * 0.1, equal_nan=True) else f"{a} and {b}"
+    if type(a) is not type(b):
+        return f"a {type(a).__name__} and a {type(b).__name__}"
     return "" if a == b else f"{a!r} and {b!r}"

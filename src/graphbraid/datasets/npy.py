@@ -47,9 +47,10 @@ def read_npz(file: Path) -> dict[str, Array]:
             require_memory(whole + building, f"reading {file}")
             arrays = {}
             for name, info in members.items():
-                if name.endswith(".npy"):
-                    with archive.open(info) as member:
-                        arrays[name.removesuffix(".npy")] = _read(member, info.file_size)
+                if not name.endswith(".npy"):  # a damaged name would leave its array out
+                    raise ValueError("it is no .npy array")
+                with archive.open(info) as member:
+                    arrays[name.removesuffix(".npy")] = _read(member, info.file_size)
             return arrays
     except FileNotFoundError as error:
         raise DataError(f"there is no file {file}") from error

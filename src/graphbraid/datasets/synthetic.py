@@ -70,7 +70,7 @@ def load_embedded(name: str, *, seed: int = 0, mmap: bool = True, cache: bool = 
     if folder.exists():
         try:
             return open_store(folder, mmap=mmap)
-        except DataError as error:
+        except (DataError, ResourceError) as error:
             _log.warning("%s in the cache %s is broken and is generated again: %s", name, folder, error)
             shutil.rmtree(folder, ignore_errors=True)
     require_memory(needed, f"generating {name}")
