@@ -181,7 +181,7 @@ def test_evidence_lowers_alike_to_the_same_bits(cache, monkeypatch):
     monkeypatch.setattr(type(HOST), "seconds", lambda _, run, **__: clock(run))
     monkeypatch.setattr(kept_rates, "measure", lambda _: sparse_rates(1.0))
     monkeypatch.setattr(
-        "graphbraid.fullgraph.engine.measured_rates", lambda _: MeasuredRates(rates=sparse_rates(1.0))
+        "graphbraid.fullgraph.lowered.measured_rates", lambda _: MeasuredRates(rates=sparse_rates(1.0))
     )
     passes = graphbraid.fullgraph.ALL - {"prune", "hoist"}
     first = graphbraid.compile(model, graph, passes=passes)

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.compiled import Engine, lock_of
 from graphbraid.fullgraph.device import Device, device_for
-from graphbraid.fullgraph.engine import ALL, HOIST_BYTES
+from graphbraid.fullgraph.engine import Engine, lock_of
 from graphbraid.fullgraph.evidence import Evidence
 from graphbraid.fullgraph.executor import Executor
 from graphbraid.fullgraph.levels import whole_graph
 from graphbraid.fullgraph.locality import LOCALITY_BYTES
+from graphbraid.fullgraph.lowered import ALL, HOIST_BYTES
 from graphbraid.fullgraph.modes import in_mode
 from graphbraid.fullgraph.options import checked_nodes
 from graphbraid.fullgraph.placement import WORKSPACE_BYTES, Sizes

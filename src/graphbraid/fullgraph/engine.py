@@ -1,109 +1,175 @@
-"""Lowered: a program over a graph, lowered and ready to run over all nodes at once."""
+"""Engine: a model over a whole graph, as it is at every call.
+
+A model is read into a program in the mode it is in, lowered and run. Whatever of it changes later (a mode, a
+module, an attribute, the features) is noticed at the next call and read again; what then has no lowered form
+runs as it is written.
+"""
 
 from __future__ import annotations
 
-import copy
-from dataclasses import replace
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from graphbraid.errors import ResourceError
-from graphbraid.fullgraph import lower
-from graphbraid.fullgraph.device import HOST, Device
+from graphbraid.errors import GraphbraidError
+from graphbraid.fullgraph.as_written import AsWritten
+from graphbraid.fullgraph.device import Device, device_for
 from graphbraid.fullgraph.evidence import Evidence
-from graphbraid.fullgraph.executor import Executor
-from graphbraid.fullgraph.facts import Facts, facts_of
-from graphbraid.fullgraph.kept_rates import MeasuredRates, measured_rates
-from graphbraid.fullgraph.lending import Lender, copied
-from graphbraid.fullgraph.levels import Reach, Step, copied_bytes, everything, reach, towards, whole_graph
-from graphbraid.fullgraph.locality import choose_order, feature_copies
-from graphbraid.fullgraph.placement import WORKSPACE_BYTES, Placement, Sizes, on_place
-from graphbraid.fullgraph.program import Decision, Program, same_program
-from graphbraid.fullgraph.replay import ReplayingExecutor
-from graphbraid.fullgraph.symmetry import with_shared_transpose
-from graphbraid.fullgraph.trials import Trials, kept_trials
+from graphbraid.fullgraph.locality import LOCALITY_BYTES
+from graphbraid.fullgraph.lowered import ALL, HOIST_BYTES, Lowered
+from graphbraid.fullgraph.modes import in_mode
+from graphbraid.fullgraph.options import checked_nodes, checked_passes, checked_storage
+from graphbraid.fullgraph.program import Program, same_program
+from graphbraid.fullgraph.program.refusal import NotLoweredError, explained, failed
+from graphbraid.fullgraph.source import Source
+from graphbraid.fullgraph.watch import ModelWatch, Snapshot
 from graphbraid.graph import Graph
 from graphbraid.ops.rates import Rates
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.floor import Floor
-    from graphbraid.fullgraph.timing import StepTimes
 
-ALL = frozenset({*lower.PASSES, "prune", "symmetry", "locality"})
-"""Names of all lowering decisions; each can be switched off."""
-PRUNE_BELOW = 0.95
-"""Share of the edges below which leaving out the others pays."""
-HOIST_BYTES = 1 << 28
-"""What a hoisted aggregation may take unless told otherwise: time is not worth any amount of memory."""
-_MEGA = 1e6
+_MOST_FORMS = 4
+"""Readings of one model that are kept: it goes back and forth between modes."""
+_LOCKS: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
+_MAKING_LOCKS = threading.Lock()
 
 
-class Lowered:
-    """One program over one whole graph: what an engine runs while its model and the graph stay as they are.
+def lock_of(model: nn.Module) -> threading.RLock:
+    """The lock of all engines of a model: one call at a time, since modes and buffers are the model's."""
+    with _MAKING_LOCKS:
+        return _LOCKS.setdefault(model, threading.RLock())
+
+
+@dataclass
+class _Reading:
+    """A model as it was at one moment: its program, or why it has none."""
+
+    seen: Snapshot
+    program: Program | None
+    why: NotLoweredError | None
+    lowered: Lowered | None = None
+
+
+class Engine:
+    """Trains one model on one whole graph.
+
+    ``engine()`` gives the outputs of the training nodes, through which ``loss.backward()`` flows into the
+    model's parameters; they stay the user's own, and any torch optimizer works. Made by
+    :func:`graphbraid.compile`. One call at a time: threads wait for each other.
 
     Args:
-        read: the model's program.
+        model: see :func:`graphbraid.fullgraph.program.read.read_model`.
         graph: features and edges; used in place.
-        nodes: ``(num_nodes,)`` int64, each once: whose outputs are trained on.
+        nodes: ids, each once, or a mask: whose outputs are trained on.
         passes: names of the lowering passes that may run.
         rates: what the cost model weighs; None: this machine's, measured once
             (:func:`graphbraid.fullgraph.kept_rates.measured_rates`), and trials where they are close.
-        device: where to run.
+        device: where to run; None: where the model's parameters are.
         storage: see :func:`graphbraid.compile`.
         hoist_bytes: see :func:`graphbraid.compile`.
         locality_bytes: see :func:`graphbraid.compile`.
-        cache_bytes: of the processor's cache, what rows find room in; None: as the rates say.
+        cache_bytes: of the processor's cache, what rows find room in; None: this machine's.
         evidence: see :func:`graphbraid.compile`.
+        data: the user's own, where ``graph`` was made of it.
 
     Raises:
+        NotLoweredError: names the part of the model that has no lowered form.
+        ConfigError: no pass has such a name, a node is out of range or named twice, or the parameters are not
+            on ``device``.
+        DataError: the graph has no features.
         ResourceError: there is too little memory; says how much is needed and what would fit.
     """
 
     def __init__(
         self,
-        read: Program,
+        model: nn.Module,
         graph: Graph,
-        nodes: Tensor,
+        nodes: Any,
         *,
-        passes: frozenset[str],
-        rates: Rates | None,
-        device: Device,
-        storage: torch.dtype,
-        hoist_bytes: int,
-        locality_bytes: int,
-        cache_bytes: int | None,
-        evidence: Evidence | None,
+        passes: Iterable[str] = ALL,
+        rates: Rates | None = None,
+        device: Device | torch.device | str | None = None,
+        storage: str = "float32",
+        hoist_bytes: int = HOIST_BYTES,
+        locality_bytes: int = LOCALITY_BYTES,
+        cache_bytes: int | None = None,
+        evidence: Evidence | None = None,
+        data: Any = None,
     ) -> None:
-        self._passes, self._device, self._nodes = passes, device, nodes
-        self._storage, self._hoist_bytes = storage, hoist_bytes
-        self._locality_bytes = locality_bytes
-        given = evidence.rates if evidence is not None else rates
-        self._measured = MeasuredRates(rates=given) if given else measured_rates(self._device)
-        self._rates = self._measured.rates
-        self._cache_bytes = int(self._rates.cache_bytes) if cache_bytes is None else cache_bytes
-        self._facts: Facts | None = None  # the features are looked at once
-        self._evidence, self._may_try = evidence, rates is None
-        graph = on_place(graph, HOST.place)  # where levels and reverses are made, whatever the device
-        self._csc, shared = with_shared_transpose(graph.csc, wanted="symmetry" in self._passes)
-        self._graph = graph if self._csc is graph.csc else graph.replace(csc=self._csc)
-        reached, pruned = self._levels(read)
-        program, facts = self._lower(read.rewritten(read.ops, shared, pruned), reached)
-        self.program, reached = self._renumbered(program, reached, facts)
-        num_steps = read.num_levels - 1
-        self._steps = whole_graph(self._csc, num_steps) if reached is None else towards(self._csc, reached)
-        row_of = None if reached is None else _rows_of(reached, graph.num_nodes)
-        self._rows = self._rows_of_nodes(row_of)
-        self._row_of = None if pruned.taken else row_of
-        self._placement = None if self._device.is_host else Placement(self._device)
-        self._sizes = None if self._device.is_host else Sizes(self._device)
-        self._train = self._planned(self.program, self._steps, training=True)
-        self._evaluated: Program | None = None
-        self._evaluate: Executor | None = None
-        self._outputs = self._lender(self._nodes.numel())
-        self._predictions = self._lender(graph.num_nodes)
+        self.model = model
+        self._device = device_for(model, device)
+        self._options: dict[str, Any] = {
+            "passes": checked_passes(passes, ALL),
+            "rates": rates,
+            "device": self._device,
+            "storage": checked_storage(storage, self._device),
+            "hoist_bytes": hoist_bytes,
+            "locality_bytes": locality_bytes,
+            "cache_bytes": cache_bytes,
+            "evidence": evidence,
+        }
+        self._nodes = checked_nodes(nodes, graph)
+        self._lock = lock_of(model)
+        self._readings: list[_Reading] = []
+        with self._lock, _plain_tensors():
+            self._watch = ModelWatch(model)
+            self._source = Source(graph, data)
+            reading = self._now()
+            form = self._lowered(reading)
+            if form is None:
+                assert reading.why is not None
+                raise reading.why
+            self.form: Lowered = form
+            """The program that ran last, as it was lowered."""
+
+    # ---- running
+
+    def __call__(self) -> Tensor:
+        """``(len(nodes), width)`` outputs of the training nodes, in their order; differentiable.
+
+        What the model would give now, in the mode it is in. One forward pass at a time: the next call writes
+        over what a backward pass of the last one needs, and a backward pass that comes too late raises
+        RuntimeError.
+        """
+        with self._lock, _plain_tensors():
+            reading = self._now()
+            form = self._lowered(reading)
+            if form is None:
+                rows: Tensor = self._as_written().rows(self._nodes.to(self._device.place))
+                return rows
+            self.form = form
+            return form()
+
+    def predict(self) -> Tensor:
+        """``(num_nodes, width)`` outputs of every node, as in evaluation."""
+        with self._lock, _plain_tensors(), torch.no_grad(), in_mode(self.model, training=False):
+            reading = self._now()
+            form = next((r.lowered for r in self._readings if r.lowered is not None), None)
+            form = form or self._lowered(reading)
+            if form is None or reading.program is None:
+                out: Tensor = self._as_written()()
+                return out
+            return form.predict(reading.program)
+
+    # ---- what it says of itself
+
+    @property
+    def why(self) -> NotLoweredError | None:
+        """Why the model, as it is now, runs as it is written; None where it is lowered."""
+        with self._lock, _plain_tensors():
+            return self._now().why
+
+    @property
+    def program(self) -> Program:
+        """The lowered program that ran last."""
+        return self.form.program
 
     @property
     def nbytes(self) -> int:
@@ -111,43 +177,20 @@ class Lowered:
 
         On a device also what it gets of the graph and its features.
         """
-        return self._train.nbytes + self._level_bytes
+        return self.form.nbytes
 
     @property
-    def _level_bytes(self) -> int:
-        """Of edges and ids in the levels' own order; what a device gets of them is counted there."""
-        if not self._device.is_host:
-            return 0
-        return copied_bytes(self._steps) + (0 if self._row_of is None else self._row_of.nbytes)
-
-    def __call__(self) -> Tensor:
-        """``(len(nodes), width)`` outputs of the training nodes, in their order; differentiable."""
-        self._train = self._ready(self._train)
-        parameters = tuple(self.program.parameters())
-        out: Tensor = _Run.apply(self._train, self._outputs, self._rows, *parameters)  # type: ignore[no-untyped-call]
-        return out
-
-    def predict(self, read: Program) -> Tensor:
-        """``(num_nodes, width)`` outputs of every node, by the model's program in evaluation."""
-        if self._evaluate is None or self._evaluated is None or not same_program(read, self._evaluated):
-            self._evaluate = None  # its memory first
-            self._evaluated, self._evaluate = read, self._make_evaluation(read)
-        self._evaluate = self._ready(self._evaluate)
-        out = self._evaluate.forward()
-        rows = self._row_of if self._evaluate.host_steps is self._steps else None
-        return copied(out, self._predictions, rows)
-
-    def evidence(self, evaluated: Program | None) -> Evidence:
-        """What choices were weighed by, those of the model's program in evaluation too."""
-        if evaluated is not None:
-            self._lower(evaluated, None, skip="hoist")  # whose trials belong to it
-        trials = None if self._facts is None else self._facts.trials
-        return Evidence(rates=self._rates, trials={} if trials is None else dict(trials.found))
+    def evidence(self) -> Evidence:
+        """What choices were weighed by: another engine that is given it lowers alike, to the same bits."""
+        with self._lock, _plain_tensors():
+            with in_mode(self.model, training=False):
+                evaluated = self._now().program
+            return self.form.evidence(evaluated)
 
     def first_not_finite(self) -> str:
         """After outputs that are not finite: the operation and the first node where forward went wrong."""
-        self._train = self._ready(self._train)
-        return self._train.first_not_finite()
+        with self._lock:
+            return self.form.first_not_finite()
 
     def floor(self, *, measure: bool = False) -> Floor:
         """What a step cannot avoid at this machine's rates, per operation.
@@ -160,15 +203,8 @@ class Lowered:
         Raises:
             ResourceError: there is too little memory to measure.
         """
-        from graphbraid.fullgraph.floor import floor_of
-        from graphbraid.fullgraph.work import Ledger
-
-        assert self._facts is not None
-        cache_bytes = self._cache_bytes if self._device.is_host else None
-        ledger = Ledger(self.program, self._steps, self._train.num_rows, self._facts, cache_bytes)
-        times, num_nodes = self._timed() if measure else None, self._nodes.numel()
-        doubt = self._measured.doubt
-        return floor_of(self.program, ledger, self._rates, num_nodes=num_nodes, times=times, doubt=doubt)
+        with self._lock, _plain_tensors():
+            return self.form.floor(measure=measure)
 
     def explain(self, *, measure: bool = False) -> str:
         """The lowered program and every decision: what it saves, what it was chosen over, and the floor.
@@ -176,191 +212,68 @@ class Lowered:
         Args:
             measure: as :meth:`floor`.
         """
-        from graphbraid.fullgraph.explain import explain
+        with self._lock, _plain_tensors():
+            reading = self._now()
+            form = self._lowered(reading)
+            if form is None:
+                assert reading.why is not None
+                return explained(reading.why)
+            self.form = form
+            return form.explain(measure=measure)
 
-        choices = [] if self._placement is None else self._placement.picker.choices
-        counted: dict[str, Any] = {"level_bytes": self._level_bytes, "doubt": self._measured.doubt}
-        said = explain(self.program, self._train, self._device, choices, **counted)
-        return f"{said}\n{self.floor(measure=measure)}"
+    # ---- reading
 
-    # ---- making
+    def _now(self) -> _Reading:
+        """The model as it is now, read anew where it or the graph has changed."""
+        if torch.is_autocast_enabled(self._device.place.type):
+            why = NotLoweredError("autocast", "kernels run in float32", "a call outside of autocast")
+            return _Reading(self._watch.now(), None, why)
+        if self._source.has_changed():
+            self._source = self._source.anew()
+            self._readings.clear()
+        now = self._watch.now()
+        for reading in reversed(self._readings):
+            if reading.seen.is_same(now):
+                return reading
+        self._watch = ModelWatch(self.model)
+        reading = self._read(self._watch.now())
+        self._readings = [*self._readings[1 - _MOST_FORMS :], reading]
+        return reading
 
-    def _timed(self) -> StepTimes:
-        """Times of some steps of a copy."""
-        from graphbraid.fullgraph.timing import TimedExecutor
+    def _read(self, now: Snapshot) -> _Reading:
+        try:
+            program = self._source.read(self.model)
+        except NotLoweredError as why:
+            return _Reading(now, None, why)
+        known = (r for r in self._readings if r.program is not None and r.seen.numbers == now.numbers)
+        alike = next((r for r in known if r.program is not None and same_program(r.program, program)), None)
+        if alike is not None:  # nothing of it mattered
+            return _Reading(now, alike.program, None, alike.lowered)
+        return _Reading(now, program, None)
 
-        program, placement = copy.deepcopy(self.program), self._placement
-        timed = TimedExecutor(program, self._graph, self._steps, placement=placement, wait=self._device.wait)
-        self._ready(timed)
-        return timed.measured(self._rows, self._nodes.numel())
+    def _lowered(self, reading: _Reading) -> Lowered | None:
+        """What runs a reading's program; None where it has none, which ``reading.why`` then explains."""
+        if reading.lowered is None and reading.program is not None:
+            try:
+                reading.lowered = Lowered(reading.program, self._source.graph, self._nodes, **self._options)
+            except GraphbraidError:
+                raise
+            except Exception as error:  # a model that runs must not fail for being lowered
+                reading.program, reading.why = None, failed(self.model, error)
+        return reading.lowered
 
-    def _lender(self, num_rows: int) -> Lender | None:
-        """Lends outputs on the host; a device's allocator has its own ways to use memory again."""
-        width = self.program.width(self.program.output)
-        return Lender((num_rows, width)) if self._device.is_host else None
-
-    def _planned(self, program: Program, steps: list[Step], *, training: bool) -> Executor:
-        """An executor that knows its size; nothing is moved yet."""
-        return Executor(program, self._graph, steps, training=training, placement=self._sizes)
-
-    def _ready(self, planned: Executor) -> Executor:
-        """The executor as it runs: its memory is taken at its first use, if there is enough."""
-        if planned.is_allocated:
-            return planned
-        device = self._device
-        available, needed = device.free_bytes(), planned.nbytes + WORKSPACE_BYTES * (not device.is_host)
-        if available is not None and needed > available:
-            where = "beside the data" if device.is_host else f"on {device.place}"
-            raise ResourceError(
-                f"the whole graph needs {needed / _MEGA:,.0f} MB {where}, but "
-                f"{available / _MEGA:,.0f} MB are free. Narrower hidden layers need less; sampled "
-                "mini-batches (mode='sampled') need a few hundred MB whatever the graph's size."
-            )
-        executor = planned
-        if self._placement is not None and planned.placement is not self._placement:
-            executor = self._placed(planned, self._placement)
-        executor.allocate()
-        if self._placement is not None:
-            self._placement.forget_host()
-        return executor
-
-    def _placed(self, planned: Executor, placement: Placement) -> Executor:
-        """What was planned, with its edges on the device."""
-        make = ReplayingExecutor if planned.training else Executor
-        steps, training = planned.host_steps, planned.training
-        return make(planned.program, self._graph, steps, training=training, placement=placement)
-
-    def _levels(self, program: Program) -> tuple[Reach | None, Decision]:
-        """The nodes that matter, level by level; None: all of them everywhere."""
-        csc, num_steps = self._csc, program.num_levels - 1
-        left_alone = None
-        if "prune" not in self._passes:
-            left_alone = "switched off"
-        elif num_steps == 0 or csc.num_edges == 0:
-            left_alone = "there is nothing to aggregate"
-        elif lower.couples_rows(program):
-            left_alone = "batch normalisation needs every node's row"
-        if left_alone is not None:
-            return None, Decision(name="prune", taken=False, what=left_alone)
-        reached = reach(csc, self._nodes, num_steps)
-        left = sum(reached.edges(csc)) / (num_steps * csc.num_edges)
-        if left > PRUNE_BELOW:
-            what = f"{left:.0%} of the edges would be left"
-            return None, Decision(name="prune", taken=False, what=what)
-        rows = " -> ".join(f"{size:,}" for size in reversed(reached.sizes))
-        what = f"{left:.0%} of the edges reach the nodes of the loss; rows per level {rows}"
-        return reached, Decision(name="prune", taken=True, what=what)
-
-    def _lower(self, program: Program, reached: Reach | None, *, skip: str = "") -> tuple[Program, Facts]:
-        names = [name for name in lower.PASSES if name in self._passes and name != skip]
-        available = (self._device.free_bytes() or 0) // 2
-        hoist_bytes = min(self._hoist_bytes, available) if "hoist" in names else 0
-        csc, num_steps = self._csc, program.num_levels - 1
-        rows, edges = (csc.num_dst,) * (num_steps + 1), (csc.num_edges,) * num_steps
-        if reached is not None:
-            rows, edges = reached.sizes[::-1], reached.edges(csc)
-        limits: dict[str, Any] = {"hoist_bytes": hoist_bytes, "storage": self._storage}
-        if self._facts is None:
-            facts = facts_of(self._graph, rows, edges, self._rates, **limits)
-            self._facts = replace(facts, trials=self._trials(facts.density))
-        facts = replace(self._facts, rows=tuple(rows), edges=tuple(edges), hoist_bytes=hoist_bytes)
-        for name in names:
-            program = lower.PASSES[name](program, facts)
-        return program, facts
-
-    def _renumbered(
-        self, program: Program, reached: Reach | None, facts: Facts
-    ) -> tuple[Program, Reach | None]:
-        """The levels' nodes in the order that serves the cache best; None: all of them as they stand."""
-        left_alone = None
-        if "locality" not in self._passes:
-            left_alone = "switched off"
-        elif not self._device.is_host:
-            left_alone = f"the caches of {self._device.place} are not modelled"
-        elif program.num_levels == 1 or self._csc.num_edges == 0:
-            left_alone = "there is nothing to aggregate"
-        if left_alone is not None:
-            decision = Decision(name="locality", taken=False, what=left_alone)
-            return program.rewritten(program.ops, decision), reached
-        better, decision = choose_order(
-            program,
-            self._csc,
-            reached or everything(self._csc.num_dst, program.num_levels - 1),
-            facts,
-            allowed_bytes=min(self._locality_bytes, (self._device.free_bytes() or 0) // 2),
-            cache_bytes=self._cache_bytes,
-        )
-        return program.rewritten(program.ops, decision), better or reached
-
-    def _rows_of_nodes(self, row_of: Tensor | None) -> Tensor | None:
-        """The output's rows of the training nodes; None where they are all of its rows, in order."""
-        if row_of is None:
-            return self._nodes.to(self._device.place)
-        rows = row_of[self._nodes]
-        is_in_order = self._steps[-1].csc.num_dst == rows.numel() and bool((rows.diff() == 1).all())
-        return None if is_in_order else rows.to(self._device.place)
-
-    def _trials(self, density: float) -> Trials | None:
-        """What tells close choices apart; None where rates alone do."""
-        if self._evidence is not None:
-            return Trials(self._graph, density, self._rates, self._evidence.trials, may_try=False)
-        if not self._may_try:
-            return None
-        believed = not self._measured.doubt
-        return kept_trials(self._graph, density, self._rates, self._device, believed=believed)
-
-    def _make_evaluation(self, read: Program) -> Executor:
-        program, _ = self._lower(read, None, skip="hoist")
-        steps = whole_graph(self._csc, read.num_levels - 1)
-        if self._row_of is not None and not feature_copies(program):
-            steps = self._steps  # of all nodes, renumbered
-        return self._planned(program, steps, training=False)
+    def _as_written(self) -> AsWritten:
+        return self._source.as_written(self.model, self._device.place)
 
 
-def _rows_of(reached: Reach, num_nodes: int) -> Tensor:
-    """``(num_nodes,)`` int64 row of each node, of those that the levels hold."""
-    row_of = torch.full((num_nodes,), -1, dtype=torch.int64)
-    row_of[reached.nodes] = torch.arange(reached.nodes.numel())
-    return row_of
+@contextmanager
+def _plain_tensors() -> Iterator[None]:
+    """In inference mode, the same without it: what an engine keeps is written to in later calls."""
+    if not torch.is_inference_mode_enabled():
+        yield
+        return
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
-class _Run(torch.autograd.Function):
-    """The executor as one differentiable operation of the parameters."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        executor: Executor,
-        lender: Lender | None,
-        rows: Tensor | None,
-        *parameters: nn.Parameter,
-    ) -> Tensor:
-        ctx.executor, ctx.rows, ctx.ids = executor, rows, [id(p) for p in parameters]
-        out = executor.forward()
-        ctx.call, ctx.went_back = executor.num_forwards, False
-        ctx.versions = [p._version for p in parameters]
-        ctx.parameters = parameters
-        return copied(out, lender, rows)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if ctx.call != ctx.executor.num_forwards:
-            raise RuntimeError(
-                "engine() was called again before this backward pass, and what it needs is overwritten; call "
-                "backward() before the next engine()"
-            )
-        if ctx.versions != [p._version for p in ctx.parameters]:
-            raise RuntimeError(
-                "a parameter was changed in place between engine() and this backward pass; call backward() "
-                "before optimizer.step()"
-            )
-        if ctx.went_back:  # that wrote over what the forward pass had left
-            ctx.executor.repeat_forward()
-        ctx.went_back = True
-        # Out of the dict: autograd stores what nothing else refers to without a copy.
-        found = ctx.executor.backward(grad, ctx.rows)
-        return None, None, None, *[found.pop(key, None) for key in ctx.ids]
-
-
-__all__ = ["ALL", "HOIST_BYTES", "Lowered"]
+__all__ = ["Engine", "lock_of"]
