@@ -1,6 +1,6 @@
 """PyG's own tests of its NeighborLoader, case by case, with graphbraid's import; and why some have no twin.
 
-The cases are written anew after what PyG 2.8's ``test/loader/test_neighbor_loader.py`` checks of the loader.
+The cases are written anew after what PyG's ``test/loader/test_neighbor_loader.py`` checks of the loader.
 """
 
 import numpy as np
