@@ -54,7 +54,8 @@ def test_example_runs(name, cache, tmp_path):
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    doubt = "the machine's rates are doubtful"  # other tests run beside this one
+    assert [line for line in done.stderr.splitlines() if not line.startswith(doubt)] == []
     assert re.search(pattern, done.stdout), done.stdout
     if least_accuracy is not None:
         accuracy = re.search(r"test accuracy (\d\.\d+)", done.stdout)

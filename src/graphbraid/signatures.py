@@ -208,8 +208,6 @@ def _tensor(value: Any) -> Any:
         raise _WrongError(f"one of layout {value.layout}; to_dense() makes a plain one")
     if value.is_quantized:
         raise _WrongError("a quantized one; dequantize() makes a plain one")
-    if value.device.type == "meta":
-        raise _WrongError("one on the meta device, which has no values")
     return value.resolve_conj().resolve_neg() if value.is_neg() or value.is_conj() else value
 
 

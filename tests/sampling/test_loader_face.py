@@ -195,7 +195,7 @@ def test_fanouts_of_every_kind(fanouts):
 
 
 def test_a_fraction_is_no_fanout():
-    with pytest.raises(ConfigError, match=r"fanouts\[1\] is 2.5"):
+    with pytest.raises(ConfigError, match=r"fanouts\[1\] must be .*; got 2.5"):
         make(fanouts=(4, 2.5))
 
 

@@ -24,10 +24,21 @@ def ring(num_nodes: int = 50) -> Graph:
     return Graph.from_edge_index(torch.stack([nodes, nodes.roll(1)]), x=torch.rand(num_nodes, 3))
 
 
+SCRIPTED_BY_PYG = ("-W", "ignore:`torch.jit:DeprecationWarning")
+"""PyG scripts some of its classes when it is imported."""
+
+
 def run_python(code: str) -> str:
     """What a fresh interpreter prints; it must end by itself and well."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(PRELUDE) + textwrap.dedent(code)],
+        [
+            sys.executable,
+            "-W",
+            "error",
+            *SCRIPTED_BY_PYG,
+            "-c",
+            textwrap.dedent(PRELUDE) + textwrap.dedent(code),
+        ],
         capture_output=True,
         text=True,
         timeout=60,

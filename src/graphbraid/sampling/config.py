@@ -8,7 +8,6 @@ from typing import Any
 
 from graphbraid.arguments import MOST_COUNT, as_count, as_flag, check_choice, shown
 from graphbraid.errors import ConfigError
-from graphbraid.signatures import typed
 
 LAYOUTS = ("subgraph", "blocks")
 MOST_HOPS = 64
@@ -17,7 +16,6 @@ MOST_DRAWS = 1 << 20
 """Draws with replacement for one node, at most; without it the node's degree bounds them."""
 
 
-@typed
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SamplerConfig:
     """What, beside graph and key, a mini-batch is a function of."""
