@@ -117,7 +117,7 @@ def test_values_per_edge_must_be_one_per_edge():
 @pytest.mark.parametrize("layer", [nn.GCNConv, nn.SAGEConv, nn.GATConv, nn.GATv2Conv])
 def test_layers_of_no_width_are_refused(layer, width):
     for widths in ((width, 4), (4, width)):
-        with pytest.raises(ConfigError, match="_channels must be (a whole number in|int; got)"):
+        with pytest.raises(ConfigError, match=r"_channels must be (a whole number in|int; got)"):
             layer(*widths)
 
 
