@@ -15,10 +15,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphbraid import collective, datasets, nn, ops
-from graphbraid.errors import ConfigError, GraphbraidError
+import graphbraid
+from graphbraid import collective, datasets, fullgraph, nn, ops, signatures
+from graphbraid.errors import ConfigError, DataError, GraphbraidError
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
+from graphbraid.sparse_features import SparseFeatures
+from graphbraid.train import TrainConfig
 
 
 @typed
@@ -134,3 +137,70 @@ def test_numbers_of_numpy_do_not_wrap_around(tmp_path):
     plan = collective.make_plan(_profile(), np.int64(300))
     plan.save(tmp_path / "plan.json")
     assert collective.Plan.load(tmp_path / "plan.json") == plan
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: _graph().validate(num_classes=torch.tensor([1, 2])),
+        lambda: _graph().validate(num_classes=-(2**70)),
+        lambda: _graph().validate(allow_negative_weights="true"),
+        lambda: _graph().without_self_loops(keep_edge_id=torch.tensor([])),
+        lambda: _graph().with_self_loops(weight="1"),
+        lambda: _graph().split([]),
+        lambda: _graph().in_original_order([1.0]),
+        lambda: SparseFeatures.from_scipy(torch.nn.Linear(2, 2)),
+        lambda: SparseFeatures.from_scipy(np.array([1, 2])),
+        lambda: SparseFeatures.from_dense(torch.eye(3)).to(np.array(["a", "b"])),
+        lambda: datasets.NodeIds([1, 2]),
+        lambda: nn.GraphSAGE(2, 4, 2)([[1.0, 2.0], [3.0]], _graph().csc),
+        lambda: nn.GCN(2, 4, 2)(
+            torch.zeros(3, 2), torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+        ),
+        lambda: ops.aggregate_linear(len, torch.zeros(3, 2), torch.zeros(2, 2)),
+        lambda: graphbraid.compile(nn.GCN(2, 4, 2), _graph(), nodes=[0], passes=1.5),
+        lambda: graphbraid.compile(nn.GCN(2, 4, 2), _graph(), nodes=[0], passes=[3]),
+        lambda: fullgraph.Engine(nn.GCN(2, 4, 2), _graph(), [0], data=torch.tensor(2)),
+        lambda: TrainConfig.from_dict(torch.device("cpu")),
+    ],
+)
+def test_methods_refuse_what_they_cannot_take(wrong):
+    with pytest.raises((ConfigError, DataError), match="must be"):
+        wrong()
+
+
+def _nested() -> Tensor:
+    return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+
+
+def _graph() -> Graph:
+    return Graph.from_edge_index([[0, 1, 2], [1, 2, 0]], 3, x=torch.ones(3, 2), y=[0, 1, 0])
+
+
+def test_ids_that_no_node_can_have_are_unknown_ones():
+    ids = datasets.NodeIds(np.array([5, -3, 2**62]))
+    assert ids.nodes_of([2**62, "5", np.int64(-3)]).tolist() == [2, 0, 1]
+    assert ids.nodes_of(np.array([5], np.uint8)).tolist() == [0]
+    assert ids.nodes_of([]).tolist() == []
+    for unknown in (2**64, -(2**63) - 1, 0, "five"):
+        with pytest.raises(DataError, match=r"position 1\); 3 ids are known"):
+            ids.nodes_of([5, unknown])
+    with pytest.raises(DataError, match="position 0"):
+        ids.nodes_of(np.array([5.5]))
+
+
+def test_unsigned_values_take_their_original_order():
+    graph = Graph.from_edge_index([[2, 0, 1], [0, 2, 1]], 3)
+    stored = torch.tensor([7, 8, 9])
+    wanted = graph.in_original_order(stored)
+    for dtype in (torch.uint8, torch.uint16, torch.uint32, torch.uint64):
+        assert graph.in_original_order(stored.to(dtype)).tolist() == wanted.tolist()
+
+
+def test_a_public_operator_checks_its_classes_once(monkeypatch):
+    seen = []
+    real = signatures._checked
+    monkeypatch.setattr(signatures, "_checked", lambda name, *rest: [seen.append(name), real(name, *rest)][1])
+    graph = _graph()
+    ops.spmm(graph.csc, graph.x)
+    assert seen.count("x") == 1

@@ -109,6 +109,23 @@ def as_device(value: Any, name: str = "device") -> torch.device:
     ) from None
 
 
+def as_present_device(value: Any, name: str = "device") -> torch.device:
+    """:func:`as_device`, which this machine and this build of torch have.
+
+    Raises:
+        ConfigError: it names none, or one that there is not.
+    """
+    import torch
+
+    device = as_device(value, name)
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:  # whatever torch raises
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"{name} {str(device)!r} cannot be used here: {reason}") from None
+    return device
+
+
 def check_choice(value: Any, name: str, choices: Iterable[str]) -> None:
     """Raise ConfigError unless ``value`` is one of ``choices``; names the nearest."""
     known = list(choices)

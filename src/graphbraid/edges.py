@@ -15,6 +15,7 @@ from torch import Tensor
 
 from graphbraid import kernels
 from graphbraid.errors import ConfigError
+from graphbraid.signatures import typed
 from graphbraid.topology import Csc, coo_to_csc, transpose_of
 
 Combine = Literal["sum", "mean", "max", "first"]
@@ -31,6 +32,7 @@ class Edited:
     """``(num_edges,)`` int64, id of the edge each one came from, -1 if it is new; None if none are kept."""
 
 
+@typed
 def symmetrize(
     csc: Csc, edge_id: Tensor | None = None, *, weights: str = "max", keep_edge_id: bool = True
 ) -> Edited:
@@ -50,6 +52,7 @@ def symmetrize(
     return _merge(csc, edge_id, weights, keep_edge_id, both_ways=True)
 
 
+@typed
 def remove_duplicates(
     csc: Csc, edge_id: Tensor | None = None, *, weights: str = "sum", keep_edge_id: bool = True
 ) -> Edited:
@@ -68,6 +71,7 @@ def remove_duplicates(
     return _merge(csc, edge_id, weights, keep_edge_id, both_ways=False)
 
 
+@typed
 def remove_self_loops(csc: Csc, edge_id: Tensor | None = None, *, keep_edge_id: bool = True) -> Edited:
     """Drop the edges from a node to itself; the others keep their order."""
     native = _native_for(csc)
@@ -81,6 +85,7 @@ def remove_self_loops(csc: Csc, edge_id: Tensor | None = None, *, keep_edge_id: 
     return Edited(csc=kept, edge_id=_ids_of(origin, edge_id) if keep_edge_id else None)
 
 
+@typed
 def add_self_loops(
     csc: Csc, edge_id: Tensor | None = None, *, weight: float = 1.0, keep_edge_id: bool = True
 ) -> Edited:

@@ -12,6 +12,7 @@ from torch import Tensor
 from graphbraid import edges
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
+from graphbraid.signatures import typed
 from graphbraid.sparse_features import SparseFeatures
 from graphbraid.topology import Csc
 from graphbraid.validate import check_contents, check_shapes, validate_graph
@@ -21,6 +22,7 @@ __all__ = ["SPLITS", "Graph", "SparseFeatures", "Task"]
 SPLITS = ("train", "val", "test")
 
 _SCAN = 1 << 20
+_UNSIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 Task = Literal["single-label", "multi-label", "regression"]
 
@@ -117,6 +119,7 @@ class Graph:
         splits = "".join(f", {ids.numel():,} {key}" for key, ids in self.splits.items())
         return f"Graph({name}{self.num_nodes:,} nodes, {self.num_edges:,} edges{features}{splits})"
 
+    @typed
     def split(self, name: str) -> Tensor:
         """The node ids of a split.
 
@@ -197,6 +200,7 @@ class Graph:
             keep_edge_id=keep_edge_id,
         )
 
+    @typed
     def to_edge_index(self, *, original_order: bool = False) -> Tensor:
         """``(2, num_edges)`` int64 sources and destinations (a copy).
 
@@ -208,6 +212,7 @@ class Graph:
 
         return edge_index_of(self, original_order=original_order)
 
+    @typed
     def in_original_order(self, values: Tensor) -> Tensor:
         """Values per edge, given as stored, in the order of the list the graph was made from (a copy).
 
@@ -223,7 +228,11 @@ class Graph:
         if place is None:
             return values
         ordered = torch.empty_like(values)
-        ordered[place] = values
+        if values.dtype in _UNSIGNED:  # torch moves their bits as signed numbers only
+            signed = _UNSIGNED[values.dtype]
+            ordered.view(signed)[place] = values.view(signed)
+        else:
+            ordered[place] = values
         return ordered
 
     @classmethod

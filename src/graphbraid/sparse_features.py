@@ -110,7 +110,7 @@ class SparseFeatures:
 
     def to(self, dtype: torch.dtype) -> SparseFeatures:
         """The same rows with values of another dtype (a copy of the values only, and only if it differs)."""
-        if dtype not in FEATURE_DTYPES:
+        if not isinstance(dtype, torch.dtype) or dtype not in FEATURE_DTYPES:
             raise DataError(f"feature values must be float32, float16 or bfloat16; got {shown(dtype)}")
         return SparseFeatures(
             indptr=self.indptr,
@@ -149,6 +149,8 @@ class SparseFeatures:
             DataError: the values are complex or objects, there are more columns than int32 counts, or the
                 arrays do not fit together.
         """
+        if not hasattr(matrix, "tocsr") or isinstance(matrix, type):
+            raise DataError(f"matrix must be a scipy.sparse matrix; got {shown(matrix)}")
         csr = matrix.tocsr()
         if csr.shape[1] > np.iinfo(np.int32).max:
             raise DataError(f"features may have at most 2^31 - 1 columns; the matrix has {csr.shape[1]}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from graphbraid.arguments import check_tensor, check_type
+from graphbraid.arguments import as_count, check_tensor, check_type
 from graphbraid.errors import DataError
 from graphbraid.scans import (
     check_columns,
@@ -24,6 +24,7 @@ from graphbraid.scans import (
     first_where,
     row_of,
 )
+from graphbraid.signatures import typed
 from graphbraid.sparse_features import FEATURE_DTYPES, SparseFeatures
 from graphbraid.topology import Csc
 
@@ -99,10 +100,13 @@ def check_contents(graph: Graph, fields: Iterable[str]) -> None:
             )
 
 
+@typed
 def validate_graph(
     graph: Graph, *, num_classes: int | None = None, allow_negative_weights: bool = False
 ) -> None:
     """What :meth:`graphbraid.Graph.validate` does; its arguments and errors are described there."""
+    if num_classes is not None:
+        num_classes = as_count(num_classes, "num_classes")
     check_shapes(graph)
     validate_topology(graph.csc, allow_negative_weights=allow_negative_weights)
     check_contents(graph, ("edge_id",))

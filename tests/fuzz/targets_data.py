@@ -144,9 +144,13 @@ def _write_npz(**arrays: Any) -> Path:
     return Path("graph.npz")
 
 
+def _plain(array: Any) -> Any:
+    return np.asarray(array.detach() if isinstance(array, torch.Tensor) else array)
+
+
 def _load_npz(**arrays: Any) -> Any:
     return datasets.load_npz(
-        _write_npz(**{name: np.asarray(array) for name, array in arrays.items() if array is not None})
+        _write_npz(**{name: _plain(array) for name, array in arrays.items() if array is not None})
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 import torch
+from tests.fuzz.world import WIDTH
 from torch import Tensor, nn
 
 
@@ -66,7 +67,7 @@ OTHERS = [
     Value("object()", object),
     Value("a class", lambda: int),
     Value("a lambda", lambda: lambda *args, **options: None),
-    Value("a module", lambda: nn.Linear(3, 3)),
+    Value("a module", lambda: nn.Linear(WIDTH, 3)),
     Value("a generator", lambda: (i for i in range(2))),
     Value("np.int64(3)", lambda: np.int64(3)),
     Value("np.uint64(2**63)", lambda: np.uint64(2**63)),

@@ -33,6 +33,7 @@ static EdgeSoftmaxArgs softmax_args(const Indptr& indptr, const Matrix& logits, 
 
 static void edge_softmax(const Indptr& indptr, const Matrix& logits, const Matrix& out) {
   const EdgeSoftmaxArgs a = softmax_args(indptr, logits, out);
+  if (a.heads == 0) return;
   nb::gil_scoped_release release;
   GB_PICK(edge_softmax)(a);
 }
@@ -41,6 +42,7 @@ static void edge_softmax_backward(const Indptr& indptr, const Matrix& alpha, con
                                   const Matrix& out) {
   EdgeSoftmaxArgs a = softmax_args(indptr, alpha, out);
   a.grad = checked(grad, static_cast<int64_t>(alpha.shape(0)), a.heads, dtype_of(alpha, "alpha"), "grad");
+  if (a.heads == 0) return;
   nb::gil_scoped_release release;
   GB_PICK(edge_softmax_backward)(a);
 }

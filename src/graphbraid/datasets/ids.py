@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -11,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from graphbraid.arguments import check_type
 from graphbraid.errors import DataError
 from graphbraid.scans import check_ids
 from graphbraid.signatures import typed
@@ -26,6 +28,7 @@ class NodeIds:
 
     def __init__(self, values: _Array) -> None:
         """Keep ``values``, ``(num_nodes,)`` int64 or an array of ``str`` objects."""
+        check_type(values, "node ids", np.ndarray, "a NumPy array")
         if values.ndim != 1 or values.dtype not in (np.int64, object):
             raise DataError(
                 f"node ids must be 1-d int64 or str objects; got {values.dtype} of shape {values.shape}"
@@ -64,7 +67,9 @@ class NodeIds:
             nodes = [self.by_name.get(str(name), -1) for name in originals]
             found = np.asarray(nodes, np.int64)
         else:
-            found = self.search(np.asarray(originals, np.int64))
+            numbers = [_as_number(original) for original in originals]
+            found = self.search(np.asarray([number or 0 for number in numbers], np.int64))
+            found[[number is None for number in numbers]] = -1
         if (missing := np.flatnonzero(found < 0)).size:
             at = int(missing[0])
             raise DataError(
@@ -115,6 +120,15 @@ class NodeIds:
         at = np.searchsorted(self.values, wanted, sorter=self._order)
         nodes = self._order[np.minimum(at, len(self) - 1)]
         return np.where(self.values[nodes] == wanted, nodes, -1)
+
+
+def _as_number(original: Any) -> int | None:
+    """An id as the integers are kept; None: it cannot be one of them."""
+    try:
+        number = int(original) if isinstance(original, str) else operator.index(original)
+    except (TypeError, ValueError):
+        return None
+    return number if -(1 << 63) <= number < 1 << 63 else None
 
 
 def sorted_unique(values: _Array) -> _Array:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphbraid.arguments import shown
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.fullgraph.device import Device
 from graphbraid.graph import Graph
@@ -23,6 +24,10 @@ def checked_passes(passes: Iterable[str], known: frozenset[str]) -> frozenset[st
     Raises:
         ConfigError: none has such a name.
     """
+    if isinstance(passes, str) or not isinstance(passes, Iterable):
+        raise ConfigError(f"passes must be names of lowering passes; got {shown(passes)}")
+    if other := [name for name in passes if not isinstance(name, str)]:
+        raise ConfigError(f"passes must be names of lowering passes; got {shown(other[0])} among them")
     chosen = frozenset(passes)
     if unknown := sorted(chosen - known):
         raise ConfigError(f"no lowering pass is called {unknown[0]!r}; there are {', '.join(sorted(known))}")

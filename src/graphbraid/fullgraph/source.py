@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from graphbraid.arguments import shown
 from graphbraid.errors import DataError, GraphbraidError
 from graphbraid.fullgraph.as_written import AsWritten
 from graphbraid.fullgraph.calling import Given, X, calling_of
@@ -27,9 +28,14 @@ class Source:
         graph: what programs run on.
         data: the user's own; None: there is only the graph.
         why: what keeps programs from running on the data as it is.
+
+    Raises:
+        DataError: ``data`` is no PyG data.
     """
 
     def __init__(self, graph: Graph, data: Any = None, why: NotLoweredError | None = None) -> None:
+        if data is not None and not all(callable(getattr(data, name, None)) for name in ("get", "keys")):
+            raise DataError(f"data must be PyG's Data that the graph was made of; got {shown(data)}")
         self.graph, self._data, self._why = graph, data, why
         self._held = {} if data is None else {key: data.get(key) for key in _READ}
         self._watch = GraphWatch(graph, self._held.values())

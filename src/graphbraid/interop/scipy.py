@@ -27,7 +27,7 @@ def graph_from_scipy(
     name: str = "",
 ) -> Graph:
     """What :meth:`graphbraid.Graph.from_scipy` does; its arguments are described there."""
-    if not hasattr(matrix, "tocoo"):
+    if not hasattr(matrix, "tocoo") or isinstance(matrix, type):
         raise DataError(f"matrix must be a scipy.sparse matrix; got {shown(matrix)}")
     if len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
         raise DataError(f"an adjacency matrix must be square; got shape {tuple(matrix.shape)}")

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.data.storage import E_KEYS, N_KEYS, GlobalStorage, recursive_apply
 
+from graphbraid.arguments import as_present_device
 from graphbraid.sampling.minibatch import MiniBatch
 
 _LATER = object()
@@ -193,7 +194,8 @@ class SampledData(Data):
             out: SampledData = super().to(device, *args, non_blocking=non_blocking)
             return out
         if device is not None:  # to torch None is where it is
-            self._store._mapping.move(torch.device(device), non_blocking=non_blocking)
+            named = f"cuda:{device}" if type(device) is int else device
+            self._store._mapping.move(as_present_device(named), non_blocking=non_blocking)
         return self
 
     def cpu(self, *args: str) -> SampledData:

@@ -55,8 +55,12 @@ def _check_edge_list(edge_index: object) -> None:
             "edges must be an edge_index of shape (2, num_edges), a Csc, or the blocks of a mini-batch; got "
             f"{type(edge_index).__name__}"
         )
-    if edge_index.layout != torch.strided or edge_index.ndim != 2 or edge_index.shape[0] != 2:
-        raise DataError(
-            f"edge_index must be a dense tensor of shape (2, num_edges); got {edge_index.layout} of shape "
-            f"{tuple(edge_index.shape)}"
-        )
+    if (
+        edge_index.is_nested
+        or edge_index.layout != torch.strided
+        or edge_index.ndim != 2
+        or edge_index.shape[0] != 2
+    ):
+        kind = f"{edge_index.layout} of shape "
+        described = "a nested tensor" if edge_index.is_nested else f"{kind}{tuple(edge_index.shape)}"
+        raise DataError(f"edge_index must be a dense tensor of shape (2, num_edges); got {described}")

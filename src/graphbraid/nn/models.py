@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from graphbraid.arguments import MOST_WIDTH, as_count, as_number
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.nn.adjacency import as_csc
-from graphbraid.nn.conv import Conv, Features
+from graphbraid.nn.conv import Conv, Features, check_rows_of
 from graphbraid.nn.gat import AttentionConv, GATConv, GATv2Conv
 from graphbraid.nn.gcn import GCNConv
 from graphbraid.nn.gin import GINConv
@@ -113,6 +113,7 @@ class GraphModel(nn.Module, ABC):
         Raises:
             DataError: ``x``, an id or the number of blocks does not fit.
         """
+        check_rows_of(x)
         blocks = self._blocks(edge_index, x.shape[0])
         x = self.drop_input(x)
         for i, csc in enumerate(blocks):
@@ -261,6 +262,7 @@ class MLP(GraphModel):
 
     def forward(self, x: Features, edge_index: Adjacency | None = None) -> Tensor:
         """Run all layers on the rows of the last block's destinations (all rows without blocks)."""
+        check_rows_of(x)
         if isinstance(edge_index, Tensor):
             as_csc(edge_index, x.shape[0])  # looked at as the other models do, though its edges mean nothing
         elif isinstance(edge_index, list | tuple) and not isinstance(x, SparseFeatures):

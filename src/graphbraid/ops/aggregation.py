@@ -89,19 +89,25 @@ class Aggregation:
         Args:
             x: float32, float64, float16 or bfloat16.
             addend: ``(at most num_dst, width)`` of the result's dtype, added to its first rows.
-            out: ``(num_dst, width)`` of ``x``'s dtype or the one it is summed in; made like ``x`` if None.
+            out: ``(num_dst, width)`` of ``x``'s dtype or the one it is summed in, its rows contiguous; made
+                like ``x`` if None.
             after: what the kernel does to each row before it leaves the cache.
+
+        Raises:
+            DataError: ``x`` or ``out`` does not fit the graph or each other.
         """
         check_rows(x, "x", self.csc.num_src, "source node")  # kernels do not know how many there are
-        if out is None:
-            out = x.new_empty(self.csc.num_dst, x.shape[1])
-        run_spmm(self.csc, x, self, mean=self.mean, addend=addend, out=out, after=after)
-        return out
+        if out is not None:
+            _check_out(out, x, self.csc.num_dst)
+        return aggregated(self, x, addend=addend, out=out, after=after)
 
     @typed
     def backward(self, grad: Tensor, *, addend: Tensor | None = None, out: Tensor | None = None) -> Tensor:
         """Apply the transposed map to ``grad``, ``(num_dst, width)``; otherwise as :meth:`forward`."""
-        return self.transposed(grad.dtype).forward(grad, addend=addend, out=out)
+        check_rows(grad, "grad", self.csc.num_dst, "destination node")
+        if out is not None:
+            _check_out(out, grad, self.csc.num_src)
+        return aggregated(self.transposed(grad.dtype), grad, addend=addend, out=out)
 
     def transposed(self, dtype: torch.dtype) -> Aggregation:
         """The transposed map of rows of ``dtype``, as an aggregation over the reversed edges."""
@@ -145,6 +151,33 @@ def check_row_dtype(x: Tensor, name: str) -> None:
         raise DataError(f"{name} must be floating point; got {x.dtype}. Convert it with {name}.float().")
     if x.dtype not in ROW_DTYPES:
         raise DataError(f"{name} must be float32, float64, float16 or bfloat16; got {x.dtype}")
+
+
+def _check_out(out: Tensor, x: Tensor, num_rows: int) -> None:
+    wanted = (num_rows, x.shape[1])
+    if out.shape != wanted or out.dtype not in (x.dtype, sum_dtype(x.dtype)):
+        raise DataError(
+            f"out must be {x.dtype} or {sum_dtype(x.dtype)} of shape {wanted}; "
+            f"got {out.dtype} of {tuple(out.shape)}"
+        )
+    apart = out.shape[1] > 1 and out.stride(1) != 1
+    if out.numel() and (apart or (out.shape[0] > 1 and out.stride(0) < out.shape[1])):
+        raise DataError(f"out must have contiguous rows that do not overlap; got strides {out.stride()}")
+
+
+def aggregated(
+    how: Aggregation,
+    x: Tensor,
+    *,
+    addend: Tensor | None = None,
+    out: Tensor | None = None,
+    after: RowEpilogue | None = None,
+) -> Tensor:
+    """:meth:`Aggregation.forward` of what was checked: operators call it, whose own door checks once."""
+    if out is None:
+        out = x.new_empty(how.csc.num_dst, x.shape[1])
+    run_spmm(how.csc, x, how, mean=how.mean, addend=addend, out=out, after=after)
+    return out
 
 
 def run_spmm(

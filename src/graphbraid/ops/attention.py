@@ -118,9 +118,10 @@ def _how(csc: Csc, slope: float, self_loops: bool, dropout: float) -> tuple[floa
 
 def _check(csc: Csc, x: Tensor, name: str, heads: int) -> None:
     check_row_dtype(check_tensor(x, name), name)
-    if x.ndim != 2 or x.shape[0] != csc.num_src or heads < 1 or x.shape[1] % heads:
+    if x.ndim != 2 or x.shape[0] != csc.num_src or heads < 1 or x.shape[1] % heads or not x.shape[1]:
         raise DataError(
             f"{name} must be ({csc.num_src}, heads * channels) for {heads} heads; got shape {tuple(x.shape)}"
+            + ("" if x.shape[-1:] != (0,) else ", which has no channels")
         )
 
 

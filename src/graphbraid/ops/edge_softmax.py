@@ -34,7 +34,7 @@ def edge_softmax(csc: Csc, logits: Tensor) -> Tensor:
         raise DataError(
             f"logits must have one row per edge ({csc.num_edges}); got shape {tuple(logits.shape)}"
         )
-    matrix = logits.reshape(csc.num_edges, -1).to(sum_dtype(logits.dtype))
+    matrix = (logits if logits.ndim == 2 else logits.unsqueeze(1)).to(sum_dtype(logits.dtype))
     out: Tensor = _EdgeSoftmax.apply(matrix, csc)  # type: ignore[no-untyped-call]
     return out.reshape(logits.shape).to(logits.dtype)
 

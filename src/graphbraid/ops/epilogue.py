@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from graphbraid.arguments import as_number, check_choice, check_tensor
 from graphbraid.errors import DataError
-from graphbraid.ops.aggregation import backend, check_row_dtype, sum_dtype
+from graphbraid.ops.aggregation import backend, check_row_dtype, row_contiguous, sum_dtype
 from graphbraid.ops.dropout import draw_seed
 from graphbraid.signatures import typed
 
@@ -90,6 +90,6 @@ class _Epilogue(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             grad_bias = grad_x.new_empty(out.shape[1], dtype=sum_dtype(out.dtype))
         backend(out).epilogue_backward(
-            grad.to(out.dtype).contiguous(), out.detach(), *ctx.how, grad_x, grad_bias
+            row_contiguous(grad.to(out.dtype).contiguous()), out.detach(), *ctx.how, grad_x, grad_bias
         )
         return grad_x, None if grad_bias is None else grad_bias.to(ctx.bias_dtype), None, None, None, None

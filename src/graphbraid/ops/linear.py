@@ -8,9 +8,15 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from graphbraid.arguments import check_tensor
-from graphbraid.errors import DataError
-from graphbraid.ops.aggregation import Aggregation, check_row_dtype, check_rows, row_contiguous
+from graphbraid.arguments import check_tensor, check_type
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.ops.aggregation import (
+    Aggregation,
+    aggregated,
+    check_row_dtype,
+    check_rows,
+    row_contiguous,
+)
 from graphbraid.ops.dense import tall_gram, tall_product
 from graphbraid.ops.rates import Rates
 from graphbraid.ops.sparse_linear import sparse_linear
@@ -57,8 +63,9 @@ def aggregate_linear(
 
 
 def _check(how: Aggregation, x: Tensor | SparseFeatures, weight: Tensor, name: str) -> None:
+    check_type(how, "how", Aggregation, "an Aggregation", error=ConfigError)
     check_row_dtype(check_tensor(weight, name, ndim=2), name)
-    if isinstance(x, Tensor):
+    if not isinstance(x, SparseFeatures):
         check_rows(x, "x", how.csc.num_src, "source node")
     elif x.shape[0] != how.csc.num_src:
         raise DataError(f"x must have one row per source node ({how.csc.num_src}); got {x.shape[0]}")
@@ -72,8 +79,8 @@ def _sparse_aggregate_linear(
     if root_weight is None:
         return aggregate(how, sparse_linear(x, weight))
     # One walk over the values for both maps.
-    rows, own = torch.split(sparse_linear(x, torch.cat((weight, root_weight))), weight.shape[0], 1)
-    return aggregate(how, rows, addend=own[: how.csc.num_dst])
+    both, width = sparse_linear(x, torch.cat((weight, root_weight))), weight.shape[0]
+    return aggregate(how, both[:, :width], addend=both[: how.csc.num_dst, width:])
 
 
 def narrows(how: Aggregation, in_channels: int, out_channels: int, *, grad_x: bool) -> bool:
@@ -133,9 +140,9 @@ def _aggregate_first(ctx: Any, x: Tensor, weight: Tensor, root_weight: Tensor | 
         weight = torch.cat((weight, root_weight), 1)
     rows = x.new_empty((num_dst, weight.shape[1]), dtype=weight.dtype)
     if x.dtype == weight.dtype or (x.dtype != torch.float64 and weight.dtype == torch.float32):
-        how.forward(x, out=rows[:, :width])
+        aggregated(how, x, out=rows[:, :width])
     else:
-        rows[:, :width] = how.forward(x)
+        rows[:, :width] = aggregated(how, x)
     if root_weight is not None:
         rows[:, width:] = x[:num_dst]
     ctx.width = width

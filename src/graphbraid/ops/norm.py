@@ -144,11 +144,20 @@ def check_norm(x: Tensor, eps: float, **vectors: Tensor | None) -> None:
         raise ConfigError(f"eps must be a number of at least 0; got {eps!r}")
 
 
+_CANNOT_COUNT = (torch.bool, torch.uint16, torch.uint32, torch.uint64)
+
+
 def _share_of_new(momentum: float | None, num_batches_tracked: Tensor | None) -> float:
     """Counts this call; returns the weight of its statistics in the running ones."""
     if momentum is None and num_batches_tracked is None:
         raise ConfigError("momentum=None averages over all calls and needs num_batches_tracked to count them")
     if num_batches_tracked is not None:
+        check_tensor(num_batches_tracked, "num_batches_tracked")
+        if num_batches_tracked.dtype in _CANNOT_COUNT or num_batches_tracked.numel() != 1:
+            raise DataError(
+                "num_batches_tracked must be one int64 number; "
+                f"got {num_batches_tracked.dtype} of shape {tuple(num_batches_tracked.shape)}"
+            )
         num_batches_tracked.add_(1)
     if momentum is not None:
         return float(momentum)

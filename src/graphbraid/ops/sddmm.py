@@ -10,7 +10,14 @@ from torch.autograd.function import once_differentiable
 
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
-from graphbraid.ops.aggregation import Aggregation, backend, check_row_dtype, row_contiguous, sum_dtype
+from graphbraid.ops.aggregation import (
+    Aggregation,
+    aggregated,
+    backend,
+    check_row_dtype,
+    row_contiguous,
+    sum_dtype,
+)
 from graphbraid.signatures import typed
 from graphbraid.topology import Csc
 
@@ -78,6 +85,6 @@ class _Sddmm(torch.autograd.Function):
         # weight.
         dst_rows, src_rows = ctx.saved_tensors
         how = Aggregation(csc=ctx.csc, weight=grad)
-        grad_dst = how.forward(src_rows) if ctx.needs_input_grad[0] else None
+        grad_dst = aggregated(how, src_rows) if ctx.needs_input_grad[0] else None
         grad_src = how.backward(dst_rows) if ctx.needs_input_grad[1] else None
         return grad_dst, grad_src, None

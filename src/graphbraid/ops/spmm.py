@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from graphbraid.arguments import check_choice, check_tensor
 from graphbraid.errors import DataError
-from graphbraid.ops.aggregation import Aggregation, backend, check_rows, row_contiguous, sum_dtype
+from graphbraid.ops.aggregation import Aggregation, aggregated, backend, check_rows, row_contiguous, sum_dtype
 from graphbraid.ops.sddmm import edge_dot
 from graphbraid.signatures import typed
 from graphbraid.topology import Csc
@@ -51,7 +51,7 @@ def spmm(csc: Csc, x: Tensor, reduce: Reduce = "sum", *, weight: Tensor | None =
     if reduce == "max":
         out: Tensor = _Max.apply(x, weight, csc)  # type: ignore[no-untyped-call]
         return out
-    return aggregate(Aggregation(csc=csc, mean=reduce == "mean"), x, weight=weight)
+    return _summed(Aggregation(csc=csc, mean=reduce == "mean"), x, weight, None, wide=False)
 
 
 @typed
@@ -88,6 +88,12 @@ def aggregate(
                 f"addend must be {dtype} of shape (at most {how.csc.num_dst}, {x.shape[1]}); "
                 f"got {addend.dtype} of {tuple(addend.shape)}"
             )
+    return _summed(how, x, weight, addend, wide=wide)
+
+
+def _summed(
+    how: Aggregation, x: Tensor, weight: Tensor | None, addend: Tensor | None, *, wide: bool
+) -> Tensor:
     out: Tensor = _Sum.apply(x, weight, addend, how, wide)  # type: ignore[no-untyped-call]
     return out
 
@@ -103,7 +109,7 @@ class _Sum(torch.autograd.Function):
         ctx.num_addend = 0 if addend is None else addend.shape[0]
         ctx.save_for_backward(x if weight is not None and ctx.needs_input_grad[1] else None)
         dtype = sum_dtype(x.dtype) if wide else x.dtype
-        return how.forward(x, addend=addend, out=x.new_empty((how.csc.num_dst, x.shape[1]), dtype=dtype))
+        return aggregated(how, x, addend=addend, out=x.new_empty((how.csc.num_dst, x.shape[1]), dtype=dtype))
 
     @staticmethod
     @once_differentiable
@@ -141,7 +147,7 @@ class _Max(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         csc: Csc = ctx.csc
         winner, weight, x = ctx.saved_tensors
-        grad = grad.contiguous()
+        grad = row_contiguous(grad.contiguous())
         grad_x = grad_weight = None
         if ctx.needs_input_grad[0]:
             transposed, perm = csc.transpose()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from graphbraid.arguments import as_device
+from graphbraid.arguments import as_device, as_flag, as_present_device
 from graphbraid.errors import ConfigError, MissingPackageError
 from graphbraid.graph import SparseFeatures
 from graphbraid.sampling.adjacency import adj_t_of, changed, changed_block, edge_index_of
@@ -174,11 +174,12 @@ class MiniBatch:
         """This batch with its tensors on ``device``; itself where they already are.
 
         Raises:
-            ConfigError: ``device`` names none.
+            ConfigError: ``device`` names none that is here, or ``non_blocking`` is no flag.
         """
-        target = as_device(device)
-        if target == self._device:
+        non_blocking = as_flag(non_blocking, "non_blocking")
+        if as_device(device) == self._device:
             return self
+        target = as_present_device(device)
         moved = self.apply(lambda t: t.to(target, non_blocking=non_blocking))
         moved._device = target
         return moved

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from graphbraid.arguments import as_count
 from graphbraid.errors import DataError
 from graphbraid.ops.derived import derived
 from graphbraid.sampling import rng
@@ -69,12 +70,13 @@ def sample_batch(csc: Csc, config: SamplerConfig, seeds: Tensor, key: int) -> Sa
         key: ``rng.batch_key(seed, epoch, step)``.
 
     Raises:
+        ConfigError: ``key`` is no whole number of 64 bits.
         DataError: seeds that are no nodes; weights are wanted and missing or negative.
     """
     if config.weighted:
         check_odds(csc)
     check_ids(seeds, csc.num_dst, "seeds")
-    return sample_checked(csc, config, seeds, key)
+    return sample_checked(csc, config, seeds, as_count(key, "key", most=(1 << 64) - 1))
 
 
 def check_odds(csc: Csc) -> None:

@@ -15,7 +15,7 @@ import torch
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from torch.optim import Optimizer
 
-from graphbraid.arguments import MOST_COUNT, MOST_THREADS
+from graphbraid.arguments import MOST_COUNT, MOST_THREADS, check_type
 from graphbraid.errors import ConfigError
 
 
@@ -190,6 +190,7 @@ class TrainConfig:
         Raises:
             ConfigError: a key is unknown (the nearest known one is named) or a value does not fit.
         """
+        check_type(values, "values", Mapping, "a mapping of options", error=ConfigError)
         known = [field.name for field in dataclasses.fields(cls)]
         for key in values:
             if key not in known:

@@ -15,6 +15,7 @@ from graphbraid.collective import Plan, Profile
 from graphbraid.collective.stages import Accelerator
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
+from graphbraid.interop.convert import as_tensor
 from graphbraid.signatures import typed
 from graphbraid.tasks import Task, task_of
 from graphbraid.train import checkpoint, runtime
@@ -179,6 +180,7 @@ class Trainer:
         with runtime.torch_settings(self.config):
             return self.score(split_nodes(self.graph, split), mode, self.task)
 
+    @typed
     def predict(
         self,
         nodes: Tensor | Sequence[int] | None = None,
@@ -249,7 +251,7 @@ class Trainer:
     def _checked_ids(self, nodes: Tensor | Sequence[int] | None) -> Tensor:
         if nodes is None:
             return torch.arange(self.graph.num_nodes)
-        ids = torch.as_tensor(nodes)
+        ids = as_tensor(nodes, "nodes")
         if ids.ndim != 1 or ids.numel() == 0 or ids.is_floating_point() or ids.dtype == torch.bool:
             raise ConfigError(
                 f"nodes must be a non-empty list of node ids; got {ids.dtype} of shape {tuple(ids.shape)}."
