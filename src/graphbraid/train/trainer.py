@@ -32,11 +32,14 @@ from graphbraid.train.preflight import check_fanouts, split_nodes
 from graphbraid.train.restore import check_weights
 from graphbraid.train.runner import ModelRunner
 from graphbraid.train.state import Progress, RunResult, Status
+from graphbraid.train.turns import Turns
 from graphbraid.train.whole import choose_mode
 
 
 class Trainer:
     """Trains one model on one graph.
+
+    Threads may share it: :meth:`evaluate`, :meth:`predict` and :meth:`profile` take turns.
 
     Args:
         model: a model of :mod:`graphbraid.nn`, or any module called as ``model(x, edge_index)``. It is
@@ -94,6 +97,7 @@ class Trainer:
         self.info: Mapping[str, Any] = dict(info or {})
         self.progress = Progress()
         self.stop_status: Status | None = None
+        self._turns = Turns()
         if accelerator is not None and self.config.plan is None:
             raise ConfigError(
                 "an accelerator prepares mini-batches as a plan says; give plan='auto' as well."
@@ -130,12 +134,14 @@ class Trainer:
 
         Raises:
             ConfigError: the model, an option or the checkpoint does not fit; found before the first step.
+                Another thread trains.
             DataError: a split or labels are missing, or a checkpoint is damaged or of another graph.
             ResourceError: ``out_dir`` cannot be written or the disk is full; the last checkpoint is whole.
             TrainingError: the loss or the gradients are not finite; says epoch and step.
         """
-        self.stop_status = None
         with contextlib.ExitStack() as stack:
+            stack.enter_context(self._turns.take(trains=True))
+            self.stop_status = None
             stack.enter_context(runtime.torch_settings(self.config))
             folder = stack.enter_context(RunFolder(self.config.out_dir)) if self.config.out_dir else None
             guard = SignalGuard()
@@ -155,7 +161,7 @@ class Trainer:
 
         Takes some seconds at the first call; the result is kept under the cache folder.
         """
-        with runtime.torch_settings(self.config):
+        with self._turns.take(), runtime.torch_settings(self.config):
             return profile_run(
                 self.runner,
                 self.task.to(self.runner.device),
@@ -177,7 +183,7 @@ class Trainer:
             DataError: there is no such split, or it has no labels.
             ResourceError: exact inference does not fit the budget.
         """
-        with runtime.torch_settings(self.config):
+        with self._turns.take(), runtime.torch_settings(self.config):
             return self.score(split_nodes(self.graph, split), mode, self.task)
 
     @typed
@@ -199,12 +205,12 @@ class Trainer:
             ``(len(nodes), width)`` float32 on the CPU.
 
         Raises:
-            ConfigError: an id is out of range.
+            ConfigError: an id is out of range, or another thread trains.
             ResourceError: exact inference does not fit the budget.
         """
         ids = self._checked_ids(nodes)
         outputs: Tensor | None = None
-        with runtime.torch_settings(self.config):
+        with self._turns.take(), runtime.torch_settings(self.config):
             self._check_sampled(mode)
             for start, rows in outputs_in_chunks(self.runner, self.config, ids, mode):
                 if outputs is None:
