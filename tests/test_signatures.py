@@ -161,6 +161,9 @@ def test_numbers_of_numpy_do_not_wrap_around(tmp_path):
         lambda: graphbraid.compile(nn.GCN(2, 4, 2), _graph(), nodes=[0], passes=1.5),
         lambda: graphbraid.compile(nn.GCN(2, 4, 2), _graph(), nodes=[0], passes=[3]),
         lambda: fullgraph.Engine(nn.GCN(2, 4, 2), _graph(), [0], data=torch.tensor(2)),
+        lambda: ops.Aggregation(csc=_graph().csc, weight=torch.zeros(3, 0)),
+        lambda: _graph().replace(trusted=np.array([1, 2])),
+        lambda: Graph(csc=_graph().csc, trusted=np.array([1, 2])),
         lambda: TrainConfig.from_dict(torch.device("cpu")),
     ],
 )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphbraid import edges
-from graphbraid.arguments import check_tensor
+from graphbraid.arguments import as_flag, check_tensor
 from graphbraid.errors import DataError
 from graphbraid.signatures import typed
 from graphbraid.sparse_features import SparseFeatures
@@ -62,7 +62,7 @@ class Graph:
 
     def __post_init__(self, trusted: bool) -> None:
         check_shapes(self)
-        if not trusted:
+        if not as_flag(trusted, "trusted"):
             check_contents(self, ("splits", "edge_id"))
 
     @property
@@ -152,7 +152,7 @@ class Graph:
         Raises:
             DataError: the new fields do not fit the graph.
         """
-        trusted = bool(fields.pop("trusted", False))
+        trusted = as_flag(fields.pop("trusted", False), "trusted")
         changed = replace(self, **fields, trusted=True)
         if not trusted:
             check_contents(changed, (*fields, "splits") if "csc" in fields else fields)

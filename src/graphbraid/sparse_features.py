@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphbraid import kernels
-from graphbraid.arguments import as_count, check_tensor, shown
+from graphbraid.arguments import as_count, as_flag, check_tensor, shown
 from graphbraid.errors import DataError
 from graphbraid.scans import check_columns, check_csc, check_ids
 
@@ -40,7 +40,7 @@ class SparseFeatures:
     """Take the arrays unseen. For arrays known to be sound: kernels read by them without looking again."""
 
     def __post_init__(self, trusted: bool) -> None:
-        if trusted:
+        if as_flag(trusted, "trusted"):
             return
         most = torch.iinfo(torch.int32).max
         object.__setattr__(self, "num_cols", as_count(self.num_cols, "num_cols", most=most, error=DataError))

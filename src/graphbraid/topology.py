@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from graphbraid import kernels
-from graphbraid.arguments import as_count, check_tensor
+from graphbraid.arguments import as_count, as_flag, check_tensor
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.scans import check_columns, check_csc, check_ids, check_weight
 
@@ -50,7 +50,7 @@ class Csc:
     _reversed: Csc | None = field(default=None, repr=False)
 
     def __post_init__(self, trusted: bool) -> None:
-        if trusted:
+        if as_flag(trusted, "trusted"):
             return
         self.num_src = as_count(self.num_src, "num_src", most=MOST_NODES, error=DataError)
         check_csc(self.indptr, self.indices, num_src=self.num_src)

@@ -70,6 +70,12 @@ class Aggregation:
     skip_loops: bool = False
     """Leave out stored edges ``v -> v``."""
 
+    def __post_init__(self) -> None:
+        for name in ("weight", "src_scale", "dst_scale", "loop"):
+            factor = getattr(self, name)
+            if factor is not None and factor.ndim != 1:
+                raise DataError(f"{name} must be a vector; got shape {tuple(factor.shape)}")
+
     @property
     def num_loops(self) -> int:
         """How many rows have an implicit self-loop."""

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from graphbraid.arguments import check_type
 from graphbraid.collective import Plan, Profile
 from graphbraid.collective.stages import Accelerator
 from graphbraid.errors import ConfigError, DataError
@@ -94,6 +95,8 @@ class Trainer:
             mode, self.mode_reason = choose_mode(model, graph, self.config)
             self.config = self.config.updated(mode=mode)
         self.callbacks = list(callbacks)
+        if info is not None:
+            check_type(info, "info", Mapping, "a mapping of plain values", error=ConfigError)
         self.info: Mapping[str, Any] = dict(info or {})
         self.progress = Progress()
         self.stop_status: Status | None = None
