@@ -16,7 +16,7 @@ from graphbraid.fullgraph.binary import BinaryRows
 from graphbraid.fullgraph.placement import Placement
 from graphbraid.fullgraph.spmm_choice import PickedAggregation
 from graphbraid.ops import reference
-from graphbraid.ops.aggregation import Aggregation, backend
+from graphbraid.ops.aggregation import Aggregation, aggregated, backend
 from graphbraid.ops.bit_product import bit_gram, bit_product
 from graphbraid.ops.dense import tall_gram, tall_product
 from graphbraid.ops.epilogue import ACTIVATION_CODES, LEAKY_SLOPE
@@ -41,13 +41,13 @@ class BothWays:
         after: RowEpilogue | None = None,
     ) -> Tensor:
         """``A x (+ addend)``, then the epilogue, as :meth:`Aggregation.forward`."""
-        return self._how.forward(x, addend=addend, out=out, after=after)
+        return aggregated(self._how, x, addend=addend, out=out, after=after)
 
     def backward(self, grad: Tensor, *, addend: Tensor | None = None, out: Tensor | None = None) -> Tensor:
         """``Aᵀ grad (+ addend)``."""
         if self._reverse is None:  # float32: what rows of any storage are summed in
             self._reverse = self._how.transposed(torch.float32)
-        return self._reverse.forward(grad, addend=addend, out=out)
+        return aggregated(self._reverse, grad, addend=addend, out=out)
 
 
 Map = Aggregation | BothWays | PickedAggregation
@@ -58,7 +58,10 @@ def aggregate(
     how: Map, x: Tensor, out: Tensor, addend: Tensor | None, after: RowEpilogue | None = None
 ) -> None:
     """``out = A x (+ addend)``, then the epilogue; ``addend`` may be ``out`` or its first rows."""
-    how.forward(x, addend=addend, out=out, after=after)
+    if isinstance(how, Aggregation):  # of planned buffers, which nobody has to check
+        aggregated(how, x, addend=addend, out=out, after=after)
+    else:
+        how.forward(x, addend=addend, out=out, after=after)
 
 
 def aggregate_backward(how: Map, grad: Tensor, out: Tensor, addend: Tensor | None) -> None:
