@@ -70,7 +70,7 @@ run() {
       ;;
     thread)
       run_tests thread libtsan.so \
-        "TSAN_OPTIONS=exitcode=66:halt_on_error=1:second_deadlock_stack=1:suppressions=$PWD/scripts/tsan.supp" \
+        "TSAN_OPTIONS=exitcode=66:die_after_fork=0:halt_on_error=1:second_deadlock_stack=1:suppressions=$PWD/scripts/tsan.supp" \
         "OMP_NUM_THREADS=1"
       ;;
   esac

@@ -10,6 +10,7 @@ from tests.sampling.test_loader import digest, make_data, make_graph
 from torch import multiprocessing
 
 from graphbraid import kernels
+from graphbraid.errors import ConfigError
 from graphbraid.loader import NeighborLoader
 
 FORKED = """
@@ -69,3 +70,26 @@ def test_a_spawned_process_gets_a_loader_with_the_same_batches():
     seen = queue.get(timeout=120)
     process.join()
     assert seen == (digest(loader.batches(1)), 1, loader.seed)
+
+
+def test_tensors_that_moved_into_shared_memory_are_read_where_they_lie_now():
+    data = make_data()
+    loader = NeighborLoader(data, [4], batch_size=50, shuffle=True, num_workers=2, seed=2)
+    expected = digest(loader.batches(0))
+    for tensor in (loader.graph.x, loader.graph.csc.indptr, loader.graph.csc.indices):
+        tensor.share_memory_()
+    seconds = loader.stage_seconds["batches"]
+    assert digest(loader.batches(0)) == expected
+    assert loader.stage_seconds["batches"] == 2 * seconds
+    moved = loader._batches._pipeline
+    assert moved._places == moved._places_now()
+
+
+def test_a_loader_is_not_sent_while_it_is_iterated():
+    loader = NeighborLoader(make_data(), [4], batch_size=50, num_workers=2)
+    opened = iter(loader)
+    next(opened)
+    process = multiprocessing.get_context("spawn").Process(target=put_digest, args=(loader, None))
+    with pytest.raises(ConfigError, match="while it is iterated"):
+        process.start()
+    assert len(list(opened)) == len(loader) - 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import os
 import weakref
 from collections import deque
@@ -295,6 +296,11 @@ class BatchLoader:
         counts = [self._pipeline, self._operators]
         found = [count.stage_seconds() for count in counts if count is not None]
         return {name: sum(part[name] for part in found) for name in ("sample", "gather", "batches")}
+
+    @property
+    def is_iterated(self) -> bool:
+        """Whether an iteration has begun that has not ended."""
+        return any(inspect.getgeneratorstate(i) == inspect.GEN_SUSPENDED for i in self._open)
 
     def close(self) -> None:
         """Stop the threads and end open iterators; batches stay valid.

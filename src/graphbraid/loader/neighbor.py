@@ -8,6 +8,7 @@ import itertools
 import os
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from multiprocessing.context import get_spawning_popen
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -332,6 +333,13 @@ class NeighborLoader(DataLoader[Any]):
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if get_spawning_popen() is not None:  # its tensors are about to move to memory that both share
+            if self._batches.is_iterated:
+                raise ConfigError(
+                    "a loader cannot be sent to another process while it is iterated: its threads read what "
+                    "sending moves; end the iteration, or close() the loader, first"
+                )
+            self._batches.close()
         return _remade, (type(self), self._arguments, self.epoch)
 
     def __str__(self) -> str:

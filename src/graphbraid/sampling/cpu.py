@@ -22,6 +22,7 @@ from graphbraid.topology import Csc
 
 MOST_AHEAD = 1 << 20
 """Batches prepared ahead of their use, at most."""
+_COUNTED = ("sample", "gather", "batches")
 
 
 class Pipeline(Protocol):
@@ -121,7 +122,8 @@ class _NativePipeline:
             depth=depth,
             refill=refill,
         )
-        self._process, self._pipeline = os.getpid(), self._make()
+        self._process, self._places, self._pipeline = os.getpid(), self._places_now(), self._make()
+        self._seconds_before = dict.fromkeys(_COUNTED, 0.0)
 
     def run(self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int) -> Iterator[Prepared]:
         run = self._native.Run(
@@ -154,15 +156,26 @@ class _NativePipeline:
         return (_as_prepared(batch)._replace(step=step) for batch in iter(run.next, None))
 
     def _own_pipeline(self) -> Any:
-        if self._process != os.getpid():  # forked: the threads stayed in the other process
-            self._process, self._pipeline = os.getpid(), self._make()
+        """The pipeline, begun anew where its threads or its arrays are not there any more.
+
+        A fork leaves the threads in the other process; sending a tensor to another process moves it.
+        """
+        if (self._process, self._places) != (os.getpid(), self._places_now()):
+            if self._process == os.getpid():
+                self._seconds_before = self.stage_seconds()
+            self._process, self._places, self._pipeline = os.getpid(), self._places_now(), self._make()
         return self._pipeline
+
+    def _places_now(self) -> tuple[int, ...]:
+        """Where the arrays lie that the threads read."""
+        csc, x = self._arrays
+        return tuple(a.data_ptr() for a in (csc.indptr, csc.indices, csc.weight, x) if a is not None)
 
     def stage_seconds(self) -> dict[str, float]:
         if self._process != os.getpid():
-            return dict.fromkeys(("sample", "gather", "batches"), 0.0)
-        sample, gather, batches = self._pipeline.stage_seconds()
-        return {"sample": sample, "gather": gather, "batches": float(batches)}
+            return dict.fromkeys(_COUNTED, 0.0)
+        now = zip(_COUNTED, self._pipeline.stage_seconds(), strict=True)
+        return {name: self._seconds_before[name] + float(seconds) for name, seconds in now}
 
     def busy_threads(self) -> int:
         if self._process != os.getpid():
