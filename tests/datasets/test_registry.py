@@ -49,6 +49,8 @@ def test_embedded_names_win_and_ignore_the_root(root):
         ),
         ("braid-2n", ["did you mean 'braid-2m'?", "embedded datasets: braid-10k, braid-100k"]),
         ("no/such/place.npz", ["does not exist"]),
+        ("/", ["the folder / is neither a store"]),
+        ("..", ["is neither a store"]),
     ],
 )
 def test_a_wrong_name_lists_what_there_is(root, name, parts):

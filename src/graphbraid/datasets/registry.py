@@ -91,9 +91,9 @@ def _find(name: str, root: Path | None) -> Path:
     if root is not None and not root.is_dir():
         raise DataError(f"root {root} is not a folder")
     given = Path(name).expanduser()
-    candidates = [place / given]
-    if not given.suffix:
-        path = place / given
+    path = place / given
+    candidates = [path]
+    if path.name and not path.suffix:
         candidates += [path.with_name(f"{path.name}.npz"), path.with_name(path.name.replace("-", "_"))]
     for candidate in candidates:
         if candidate.exists():
