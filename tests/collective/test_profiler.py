@@ -84,7 +84,7 @@ def test_a_profile_is_kept_by_machine_and_key_and_made_anew_where_broken(caplog)
     profile_file(key).write_text("{}")
     assert cached(key, make) == Profile(times=(FAST,))
     assert len(made) == 3
-    assert "measuring anew" in caplog.text
+    assert "is measured again" in caplog.text
     assert cached(key, make) == Profile(times=(FAST,))
     assert len(made) == 3
 
