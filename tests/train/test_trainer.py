@@ -409,9 +409,11 @@ def test_predict_checks_ids_and_keeps_their_order() -> None:
     assert everyone.shape == (600, 3)
     assert torch.equal(trainer.predict([7, 3, 7]), everyone[[7, 3, 7]])
     outside = (([600], r"nodes\[0\] is 600"), ([1, -1], r"nodes\[1\] is -1"))
-    for nodes, message in (*outside, ([], "non-empty"), ([0.5], "float")):
+    for nodes, message in (*outside, ([], "non-empty")):
         with pytest.raises(ConfigError, match=message):
             trainer.predict(nodes)
+    with pytest.raises(DataError, match=r"nodes must be .*; got 0\.5"):
+        trainer.predict([0.5])
     with pytest.raises(ConfigError, match="mode must be 'sampled' or 'exact'"):
         trainer.predict([1], mode="quick")  # type: ignore[arg-type]
     with pytest.raises(DataError, match="no split 'holdout'"):
