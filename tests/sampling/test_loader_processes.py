@@ -81,8 +81,9 @@ def test_tensors_that_moved_into_shared_memory_are_read_where_they_lie_now():
     seconds = loader.stage_seconds["batches"]
     assert digest(loader.batches(0)) == expected
     assert loader.stage_seconds["batches"] == 2 * seconds
-    moved = loader._batches._pipeline
-    assert moved._places == moved._places_now()
+    if kernels.native() is not None:  # else nothing keeps an address
+        moved = loader._batches._pipeline
+        assert moved._places == moved._places_now()
 
 
 def test_a_loader_is_not_sent_while_it_is_iterated():
