@@ -1,11 +1,12 @@
 """An epoch of `graphbraid train` as anybody would start it, beside every way to tell the threads what to do.
 
-    python -m benchmarks.defaults --mode sampled --busy 0 --seconds 160
+    python -m benchmarks.defaults --mode sampled --busy 0 --seconds 160 --peer-python DGL_ENV/bin/python
 
 Each way trains the same run in a process of its own, in turn, beside --busy processes that compute all the
 time. The losses of all must be equal to the bit. Reported: the median epoch, and over the best way's. With B
 busy processes beside C cores a fair share makes an epoch (C + B) / C times as long as on a quiet machine. A
-part is a mode and a number of busy processes; results of the other parts stay in the file.
+part is a mode and a number of busy processes; results of the other parts stay in the file. The peers train
+the same layers on the same graph beside the same processes, without dropout, as they start by default.
 """
 
 from __future__ import annotations
@@ -27,14 +28,20 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common import RESULTS, write_results
+from benchmarks.common import RESULTS, ROOT, add_peer_arguments, write_results
+from benchmarks.epoch import write_weights
+from benchmarks.graphs import save
+from graphbraid import datasets
 
 MODES = {
     "sampled": ["--epochs", "6"],
     "full": ["--mode", "full", "--model", "gcn", "--epochs", "20"],
 }
+HIDDEN, LAYERS, FANOUTS = 128, 2, ("15", "10")
+"""What the defaults train."""
+PEER_ROUNDS = 3
 UNSET = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMP_NUM_THREADS")
-TORCH_FIRST = "import sys, torch; torch.ones(1 << 20).add_(1); from graphbraid.cli.main import run; run()"
+TORCH_FIRST = "import sys, torch; torch.ones(1 << 20).add_(1); from graphbraid.__main__ import run; run()"
 COMMAND = [sys.executable, "-m", "graphbraid"]
 WAYS: dict[str, tuple[list[str], dict[str, str], list[str]]] = {
     "defaults": (COMMAND, {}, []),
@@ -79,21 +86,57 @@ def train(way: str, mode: str) -> tuple[list[float], list[str]]:
     return seconds[1:], [row["train_loss"] for row in rows]
 
 
-def measure(mode: str, num_busy: int, budget: float) -> list[dict[str, Any]]:
-    """Rounds of all ways until the time is spent, one round at least."""
+def peers(mode: str, graph: Path, options: argparse.Namespace) -> dict[str, list[str]]:
+    """The peers' commands; each prints the median of its epochs. PyG cannot sample without pyg-lib."""
+    if mode == "full":
+        script = str(options.peer_scripts / "peer_fullbatch.py")
+        sizes = [str(graph), "--hidden", str(HIDDEN), "--layers", str(LAYERS), "--epochs", "5"]
+        pythons = {"pyg": sys.executable, "pyg-csr": sys.executable, "dgl": options.peer_python}
+        return {lib: [python, script, lib, *sizes] for lib, python in pythons.items()}
+    weights = graph / "weights.npz"
+    write_weights(graph, weights, hidden=HIDDEN, layers=LAYERS)
+    script = str(ROOT / "benchmarks" / "epoch_peer.py")
+    run = [str(graph), str(weights), "--fanouts", *FANOUTS, "--epochs", "4"]
+    return {
+        f"{lib}, {n} loader processes": [options.peer_python, script, lib, *run, "--loaders", str(n)]
+        for lib in ("dgl", "graphbolt")
+        for n in (0, 1)
+    }
+
+
+def peer_epoch(name: str, command: list[str]) -> float:
+    """Seconds of a peer's median epoch."""
+    environment = {k: v for k, v in os.environ.items() if k not in UNSET}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{name} failed:\n{done.stderr[-2000:]}")
+    return float(json.loads(done.stdout.strip().splitlines()[-1])["epoch_s"])
+
+
+def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Rounds of all ways until the time is spent, one round at least; then the peers, once each a round."""
+    mode, num_busy = options.mode, options.busy
     ways = [way for way in WAYS if mode == "sampled" or way != "--plan auto"]
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     losses: dict[str, list[str]] = {}
-    until, round_seconds = time.monotonic() + budget, 0.0
-    with busy(num_busy):
-        while not losses or time.monotonic() + round_seconds < until:
-            began = time.monotonic()
-            for way in ways:
-                took, losses[way] = train(way, mode)
-                seconds[way] += took
-            round_seconds = time.monotonic() - began
-    if any(found != losses["defaults"] for found in losses.values()):
-        raise SystemExit(f"losses differ: {losses}")
+    with tempfile.TemporaryDirectory() as folder:
+        graph = Path(folder) / datasets.DEFAULT
+        save(datasets.load(datasets.DEFAULT), graph)
+        commands = peers(mode, graph, options)
+        peer_seconds: dict[str, list[float]] = {name: [] for name in commands}
+        until, round_seconds = time.monotonic() + options.seconds, 0.0
+        with busy(num_busy):
+            while not losses or time.monotonic() + round_seconds < until:
+                began = time.monotonic()
+                for way in ways:
+                    took, losses[way] = train(way, mode)
+                    seconds[way] += took
+                if any(found != losses["defaults"] for found in losses.values()):
+                    raise SystemExit(f"losses differ: {losses}")
+                if len(peer_seconds[next(iter(commands))]) < PEER_ROUNDS:
+                    for name, command in commands.items():
+                        peer_seconds[name].append(peer_epoch(name, command))
+                round_seconds = time.monotonic() - began
     best = min(statistics.median(took) for took in seconds.values())
     return [
         {
@@ -104,7 +147,7 @@ def measure(mode: str, num_busy: int, budget: float) -> list[dict[str, Any]]:
             "of_best": statistics.median(took) / best,
             "epochs": took,
         }
-        for way, took in seconds.items()
+        for way, took in (seconds | peer_seconds).items()
     ]
 
 
@@ -126,8 +169,9 @@ def main() -> None:
     parser.add_argument("--busy", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=160.0)
     parser.add_argument("--out", type=Path, default=RESULTS / "defaults.json")
+    add_peer_arguments(parser)
     options = parser.parse_args()
-    rows = measure(options.mode, options.busy, options.seconds)
+    rows = measure(options)
     show(rows)
     part = (options.mode, options.busy)
     kept = json.loads(options.out.read_text())["rows"] if options.out.exists() else []

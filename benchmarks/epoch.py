@@ -24,13 +24,13 @@ from benchmarks.common import Contender, add_common_arguments, ours, run_in_turn
 HIDDEN, LAYERS = 256, 3
 
 
-def write_weights(graph: Path, path: Path) -> None:
+def write_weights(graph: Path, path: Path, *, hidden: int = HIDDEN, layers: int = LAYERS) -> None:
     """Glorot-uniform weights for every contender."""
     rng = np.random.default_rng(0)
     width, classes = np.load(graph / "x.npy", mmap_mode="r").shape[1], int(np.load(graph / "y.npy").max()) + 1
-    widths = [width] + [HIDDEN] * (LAYERS - 1) + [classes]
+    widths = [width] + [hidden] * (layers - 1) + [classes]
     weights = {}
-    for i in range(LAYERS):
+    for i in range(layers):
         bound = np.sqrt(6 / (widths[i] + widths[i + 1]))
         for part in ("own", "neighbours"):
             weights[f"{part}{i}"] = rng.uniform(-bound, bound, (widths[i + 1], widths[i])).astype(np.float32)
