@@ -1,4 +1,4 @@
-"""Graphs for the GPU benchmarks, generated on the spot: that machine holds no data and reaches no network.
+"""Graphs generated on the spot, for the GPU benchmarks first: that machine holds no data, reaches no network.
 
 Sizes, widths and shares of training nodes are those of the graphs in ``benchmarks.fullgraph``; edges come
 from the library's own block model with its power-law degrees.
@@ -50,6 +50,20 @@ SPECS = {
         num_nodes=232_965, num_edges=12_000_000, num_features=602, num_classes=41, train_share=0.6
     ),
 }
+OTHERS = {
+    "photo-like": Spec(
+        num_nodes=7_650,
+        num_edges=238_000,
+        num_features=745,
+        num_classes=8,
+        train_share=0.6,
+        density=0.347,
+    ),
+    "web-like": Spec(
+        num_nodes=100_000, num_edges=5_600_000, num_features=128, num_classes=16, train_share=0.25
+    ),
+}
+"""Seen furthest from their floor: small with many edges a node, and wide reads all over memory."""
 SMOKE = {
     "dense": Spec(num_nodes=300, num_edges=2_400, num_features=24, num_classes=5, train_share=0.2),
     "sparse": Spec(

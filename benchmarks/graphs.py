@@ -4,6 +4,7 @@
 
 makes such a folder of an npz archive; one without features gets random ones. With --shuffle the nodes' ids
 are drawn anew: what is left of a web graph crawled site by site when somebody numbers its pages by a hash.
+The name of a generated graph (``benchmarks.gpu_graphs``), such as photo-like, does in place of an archive.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array
 
+from benchmarks import gpu_graphs
 from graphbraid import Graph
 from graphbraid.datasets.npz import load_npz
 from graphbraid.topology import Csc, index_dtype
@@ -89,9 +91,22 @@ def from_npz(source: Path, folder: Path, *, num_features: int = 128, shuffle: bo
     save_parts(parts, folder)
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Writes a graph folder from an npz archive.")
-    parser.add_argument("source", type=Path)
+def main() -> None:
+    """Write one folder."""
+    parser = argparse.ArgumentParser(description="Writes a graph folder from an npz archive or a generator.")
+    parser.add_argument("source", help="an archive's path, or the name of a generated graph")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--shuffle", action="store_true", help="draw the nodes' ids anew")
-    from_npz(**vars(parser.parse_args()))
+    options = parser.parse_args()
+    spec = (gpu_graphs.SPECS | gpu_graphs.OTHERS).get(options.source)
+    if spec is None:
+        from_npz(Path(options.source), options.folder, shuffle=options.shuffle)
+    elif options.shuffle:
+        parser.error("a generated graph's ids are random as they are")
+    else:
+        graph = gpu_graphs.make(options.source, spec)
+        save(graph.replace(x=graph.dense_x()), options.folder)
+
+
+if __name__ == "__main__":
+    main()
