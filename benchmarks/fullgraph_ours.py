@@ -21,7 +21,7 @@ from torch_geometric.nn import GATConv, GCNConv, GINConv, SAGEConv
 
 import graphbraid
 from graphbraid import Graph
-from graphbraid.fullgraph import ALL
+from graphbraid.fullgraph import ALL, Engine
 from graphbraid.topology import Csc, index_dtype
 
 
@@ -109,6 +109,8 @@ def main() -> None:
         seconds.append(time.perf_counter() - started)
     if options.explain:
         print(engine.explain())
+    peak = peak_bytes()
+    floor = engine.floor() if isinstance(engine, Engine) else None
     print(
         json.dumps(
             {
@@ -118,7 +120,9 @@ def main() -> None:
                 "epoch_s": sorted(seconds[1:])[len(seconds[1:]) // 2],
                 "epochs_s": seconds[1:],
                 "compile_s": compile_seconds,
-                "peak_rss_gb": peak_bytes() / 1e9,
+                "floor_s": floor and floor.floor_seconds,
+                "doubt": floor and floor.doubt,
+                "peak_rss_gb": peak / 1e9,
                 "data_rss_gb": data_bytes / 1e9,
                 "engine_gb": engine.nbytes / 1e9,
                 "loss": round(losses[-1], 4),
