@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -12,6 +13,8 @@ import pytest
 import torch
 
 from graphbraid import datasets
+from graphbraid.cli.new_folder import in_own_folder
+from graphbraid.cli.settings import resolve
 
 QUICK = ("--hidden", 8, "--batch-size", 32, "--fanouts", "5,5", "--quiet")
 
@@ -155,6 +158,36 @@ def test_runs_without_a_folder_get_a_new_one_each(graphbraid, store, tmp_path, m
     for number in (1, 2):
         done = graphbraid("train", "--data", store, "--epochs", 1, *QUICK, "--json")
         assert done.json["run_dir"] == f"runs/communities-sage-{number}"
+
+
+def test_runs_begun_at_once_get_a_folder_each(tmp_path):
+    count = 16
+    all_there, told = threading.Barrier(count), []
+
+    def begin():
+        all_there.wait()
+        with in_own_folder(resolve({"data": "g.npz"}), tmp_path / "runs") as (run, folder):
+            assert run.train.out_dir == folder
+            (folder / ".lock").touch()
+            told.append(folder.name)
+
+    threads = [threading.Thread(target=begin) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(told) == sorted(f"g-sage-{number}" for number in range(1, count + 1))
+
+
+def test_a_folder_made_for_a_run_that_never_began_goes_again(graphbraid, store, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert graphbraid("train", "--data", "missing.npz", *QUICK).exit_code != 0
+    assert list((tmp_path / "runs").iterdir()) == []
+    (tmp_path / "runs").rmdir()
+    (tmp_path / "runs").write_text("a file")
+    refused = graphbraid("train", "--data", store, *QUICK)
+    assert refused.exit_code == 4
+    assert "cannot make a folder for the run in runs" in refused.stderr
 
 
 def test_a_run_can_be_used_from_another_folder(graphbraid, store, tmp_path, monkeypatch):

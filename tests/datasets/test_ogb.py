@@ -110,6 +110,12 @@ def test_several_tasks_become_a_label_matrix(tmp_path):
     assert graph.num_classes == 3
 
 
+def test_classes_keep_their_number_where_float32_has_none(tmp_path):
+    folder = text_folder(tmp_path / "g")
+    write_csv(folder / "raw" / "node-label.csv.gz", [[0], [2**24 + 1], [np.nan], [1], [0]])
+    assert load_ogb(folder).y.tolist() == [0, 2**24 + 1, -1, 1, 0]
+
+
 def test_features_labels_and_splits_may_be_absent(tmp_path):
     folder = text_folder(tmp_path / "g")
     (folder / "raw" / "node-feat.csv.gz").unlink()
@@ -161,8 +167,20 @@ BROKEN = {
         r"edge\.csv\.gz is truncated or not",
     ),
     "cut": (lambda f: cut(f / "raw" / "node-feat.csv.gz"), r"node-feat\.csv\.gz is truncated or not"),
-    "out of range": (lambda f: write_csv(f / "raw" / "edge.csv.gz", [[0, 9]]), "9"),
+    "out of range": (lambda f: write_csv(f / "raw" / "edge.csv.gz", [[0, 9]] * 4), "9"),
     "rows": (lambda f: write_csv(f / "raw" / "node-feat.csv.gz", X[:3]), "3 rows"),
+    "edges": (
+        lambda f: write_csv(f / "raw" / "edge.csv.gz", EDGES.T[:3]),
+        r"raw/edge\.csv\.gz has 3 edges; the dataset says it has 4",
+    ),
+    "no label": (
+        lambda f: write_csv(f / "raw" / "node-label.csv.gz", [[0], [1], [np.inf], [2], [0]]),
+        r"node-label\.csv\.gz must hold labels within 2\.14748e\+09; it holds inf",
+    ),
+    "split of pairs": (
+        lambda f: write_csv(f / "split" / "time" / "train.csv.gz", [[0, 1], [2, 3]]),
+        r"train\.csv\.gz must be one column of node ids",
+    ),
     "split": (
         lambda f: (f / "split" / "time" / "valid.csv.gz").unlink(),
         r"not complete: valid\.csv\.gz is missing",
@@ -188,6 +206,19 @@ def test_broken_folders_name_the_file(tmp_path, monkeypatch, case, reader):
 
 def test_broken_binary_and_processed_files_are_said(tmp_path):
     folder = binary_folder(tmp_path / "b")
+    parts = {"edge_index": EDGES, "num_nodes_list": np.array([5]), "num_edges_list": np.array([4])}
+    for wrong, (value, said) in {
+        "num_nodes_list": (np.array([5.5]), r"data\.npz: its num_nodes_list must be a whole number"),
+        "num_edges_list": (
+            np.array([3]),
+            r"data\.npz: its edge_index has 4 edges; the dataset says it has 3",
+        ),
+        "edge_index": (EDGES.T, r"data\.npz: its edge_index has 4 columns"),
+        "node_feat": (X[:3], r"data\.npz: its node_feat has 3 rows; the dataset has 5 nodes"),
+    }.items():
+        np.savez(folder / "raw" / "data.npz", **parts | {wrong: value})
+        with pytest.raises(DataError, match=said):
+            load_ogb(folder)
     np.savez(folder / "raw" / "node-label.npz", other=Y)
     with pytest.raises(DataError, match="has no node_label; its keys are other"):
         load_ogb(folder)

@@ -22,6 +22,7 @@ from graphbraid.datasets.ids import NodeIds
 from graphbraid.errors import DataError
 from graphbraid.nn import GraphSAGE
 from graphbraid.train import Trainer, checkpoint
+from graphbraid.train.folder import read_json
 
 FLIPS, CUTS = 150, 20
 
@@ -60,6 +61,8 @@ def everything_in(store: Path) -> Any:
 FILES: dict[str, Callable[[Path], Any]] = {
     "run/checkpoints/last.pt": lambda path: str(checkpoint.read(path)),
     "run/config.json": lambda path: read_saved(path.parent),
+    "run/environment.json": read_json,
+    "run/result.json": read_json,
     "plan.json": lambda path: dataclasses.asdict(Plan.load(path)),
     "profile.json": lambda path: dataclasses.asdict(Profile.load(path)),
     "store/graph.json": lambda path: everything_in(path.parent),
@@ -101,6 +104,25 @@ def _flipped(data: bytes, at: int, bit: int) -> bytes:
     content = bytearray(data)
     content[at] ^= 1 << bit
     return bytes(content)
+
+
+def test_a_resumed_run_tells_of_changes_in_what_it_writes_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"fanouts": (3, 3), "batch_size": 32, "test_at_end": False, "out_dir": tmp_path / "run"}
+    Trainer(GraphSAGE(6, 8, 3), graph(), **options, epochs=1).fit()
+    result, of_an_earlier_version = tmp_path / "run/result.json", tmp_path / "run/environment.json"
+    result.write_text(result.read_text().replace('"status": "finished"', '"status": "stopped"'))
+    content = json.loads(of_an_earlier_version.read_text())
+    del content["checksum"]
+    of_an_earlier_version.write_text(json.dumps(content))
+    Trainer(GraphSAGE(6, 8, 3), graph(), **options, epochs=2, resume=True).fit()
+    assert [r.message for r in caplog.records if "changed since" in r.message] == [
+        r.message for r in caplog.records if str(result) in r.message
+    ]
+    assert "goes on by its checkpoint" in caplog.text
+    assert read_json(result)["num_epochs"] == 2
+    assert read_json(of_an_earlier_version)["kernels"]
 
 
 def test_a_store_is_read_in_full_once_and_again_when_it_was_touched(

@@ -122,7 +122,7 @@ def _trainer(given: dict[str, Any]) -> Any:
     command_line |= parse_assignments(given["assignments"] or [])
     file = read_yaml(given["config"]) if given["config"] else None
     flags = {name: "--" + name.replace("_", "-") for name in given}
-    run = resolve(command_line, file, None, flags, runs=None)
+    run = resolve(command_line, file, None, flags)
     graph = load_graph(run.settings)
     check_trainable(graph, run.settings)
     model = build_model(run.settings, graph.num_features, graph.num_classes, run.train.seed)

@@ -288,7 +288,7 @@ def _write_parquet(out: Path, table: dict[str, np.ndarray[Any, Any]]) -> None:
 
     arrow = _pyarrow()
     with atomic_write(out) as temporary:
-        arrow.parquet.write_table(arrow.table(dict(table)), str(temporary))
+        arrow.parquet.write_table(arrow.table(dict(table)), str(temporary), write_page_checksum=True)
 
 
 def _pyarrow() -> Any:

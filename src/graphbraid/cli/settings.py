@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import itertools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -132,7 +131,6 @@ def resolve(
     saved: Mapping[str, Any] | None = None,
     flags: Mapping[str, str] | None = None,
     *,
-    runs: Path | None = None,
     saved_in: Path | None = None,
 ) -> ResolvedRun:
     """Put a run together and check all of it.
@@ -143,7 +141,6 @@ def resolve(
         saved: the options a former run kept in its folder.
         flags: how an option is written on the command line, for messages.
         saved_in: the folder of ``saved``, for messages.
-        runs: folder in which a run that names no ``out_dir`` gets a new one; None gives it none.
 
     Raises:
         ConfigError: an option is unknown or its value does not fit; says where it stands.
@@ -172,8 +169,6 @@ def resolve(
     _match_layers(values)
     flags = {**(flags or {}), SAVED: str((saved_in or Path()) / "config.json")}
     settings = _settings(values, sources, flags)
-    if values.get("out_dir") is None and runs is not None:
-        values["out_dir"] = _new_run_dir(runs, settings)
     train = _train_config(values, sources, flags)
     return ResolvedRun(settings, train, sources)
 
@@ -280,12 +275,6 @@ def _match_layers(values: dict[str, Any]) -> None:
         values["fanouts"] = (DEFAULT_FANOUTS + DEFAULT_FANOUTS[-1:] * layers)[:layers]
     elif layers is None and isinstance(fanouts, list | tuple) and fanouts:
         values["num_layers"] = len(fanouts)
-
-
-def _new_run_dir(runs: Path, settings: RunSettings) -> Path:
-    """The first unused of ``DATA-MODEL-1``, ``-2``, ..."""
-    stem = f"{Path(settings.data).stem or 'graph'}-{settings.model}"
-    return next(folder for number in itertools.count(1) if not (folder := runs / f"{stem}-{number}").exists())
 
 
 def _unknown(name: str, known: list[str]) -> str:

@@ -193,9 +193,15 @@ def train(
 
 
 def _train(given: dict[str, Any]) -> None:
+    from graphbraid.cli.new_folder import in_own_folder
+
+    with in_own_folder(_resolved(given), Path("runs")) as (run, run_dir):
+        _train_in(run_dir, run, given)
+
+
+def _train_in(run_dir: Path, run: ResolvedRun, given: dict[str, Any]) -> None:
     from graphbraid.cli import display
 
-    run, run_dir = _plan(given)
     console = err_console()
     console.quiet = bool(given["quiet"])
     trainer = _make_trainer(
@@ -210,8 +216,8 @@ def _train(given: dict[str, Any]) -> None:
         raise typer.Exit(INTERRUPTED)
 
 
-def _plan(given: dict[str, Any]) -> tuple[ResolvedRun, Path]:
-    """Everything the run does, checked, and its folder."""
+def _resolved(given: dict[str, Any]) -> ResolvedRun:
+    """Everything the run does, checked."""
     from graphbraid.cli.settings import parse_assignments, parse_fanouts, read_saved, resolve
     from graphbraid.cli.yaml_file import read_yaml
 
@@ -230,16 +236,7 @@ def _plan(given: dict[str, Any]) -> tuple[ResolvedRun, Path]:
             raise ConfigError(f"out_dir must be the folder of the run to go on with; got {saved_in!r}")
         saved_in = Path(saved_in)
         saved, _ = read_saved(saved_in)
-    run = resolve(
-        command_line,
-        file,
-        saved,
-        flags,
-        runs=Path("runs"),
-        saved_in=saved_in,
-    )
-    assert run.train.out_dir is not None
-    return run, run.train.out_dir
+    return resolve(command_line, file, saved, flags, saved_in=saved_in)
 
 
 def _make_trainer(run: ResolvedRun, show: Callable[[dict[str, str]], None], callbacks: list[Any]) -> Any:

@@ -21,6 +21,8 @@ from graphbraid.errors import DataError, ResourceError
 Array = npt.NDArray[Any]
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError)
 _MAGIC = b"\x93NUMPY"
+_ZIP_END = b"PK\x05\x06"  # the record at a zip file's end; a comment of at most 65,535 bytes may follow
+_ZIP_END_BYTES = 22
 
 
 def read_npz(file: Path) -> dict[str, Array]:
@@ -41,6 +43,8 @@ def read_npz(file: Path) -> dict[str, Array]:
             members = {info.filename: info for info in archive.infolist()}
             if len(members) < len(archive.infolist()):
                 raise ValueError("it holds an array twice")
+            if _told_members(file) not in (len(members), 0xFFFF):  # 0xFFFF: too many to say
+                raise ValueError("its directory does not list as many arrays as it says")
             edges = members.get("edge_index.npy")  # of four bytes an id at least
             building = 0 if edges is None else edges.file_size // 8 * EDGE_BYTES
             whole = sum(info.file_size for info in members.values())
@@ -70,6 +74,15 @@ def read_npz(file: Path) -> dict[str, Array]:
         if error.errno in (errno.EINVAL, None):  # a directory that points outside the file
             raise DataError(f"{file} is truncated or damaged ({error}); copy or download it again") from error
         raise ResourceError(f"{file} cannot be read: {error.strerror or error}") from error
+
+
+def _told_members(file: Path) -> int:
+    """How many files a zip file's last record says it has; a damaged directory may pass over some."""
+    with file.open("rb") as stream:
+        stream.seek(max(0, file.stat().st_size - _ZIP_END_BYTES - 0xFFFF))
+        tail = stream.read()
+    at = tail.rfind(_ZIP_END) + 10
+    return int.from_bytes(tail[at : at + 2], "little")
 
 
 def read_npy(file: Path) -> Array:

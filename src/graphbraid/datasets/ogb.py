@@ -2,16 +2,16 @@
 
 What of a folder is read:
 
-    raw/num-node-list.csv.gz, edge.csv.gz, node-feat.csv.gz, node-label.csv.gz     text form, or
-    raw/data.npz, node-label.npz                                                   binary form, or
-    processed/geometric_data_processed.pt                                          PyG form, if raw is missing
+    raw/num-node-list.csv.gz, num-edge-list.csv.gz,
+        edge.csv.gz, node-feat.csv.gz, node-label.csv.gz     text form, or
+    raw/data.npz, node-label.npz                             binary form, or
+    processed/geometric_data_processed.pt                    PyG form, if raw is missing
     split/NAME/{train,valid,test}.csv.gz
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from graphbraid.datasets.npy import read_npz
 from graphbraid.datasets.ogb_files import read_gzipped_csv, read_processed
+from graphbraid.datasets.ogb_schema import Found, OgbContents, Values, checked_contents
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph
 from graphbraid.scans import check_ids
@@ -30,6 +31,19 @@ _Array = npt.NDArray[Any]
 # ogb keeps this in its package, not in the folder: in which datasets an undirected edge is stored once.
 _STORED_ONCE = {"ogbn_products": True, "ogbn_proteins": True, "ogbn_arxiv": False, "ogbn_papers100m": False}
 _PROCESSED = Path("processed") / "geometric_data_processed.pt"
+_TEXT_FILES: dict[str, tuple[str, type[np.generic]]] = {
+    "num_nodes": ("num-node-list", np.int64),
+    "num_edges": ("num-edge-list", np.int64),
+    "edge_index": ("edge", np.int64),
+    "node_feat": ("node-feat", np.float32),
+    "y": ("node-label", np.float64),  # float32 would take one class for another from 2**24 on
+}
+_BINARY_KEYS = {
+    "num_nodes": "num_nodes_list",
+    "num_edges": "num_edges_list",
+    "edge_index": "edge_index",
+    "node_feat": "node_feat",
+}
 _SPLIT_FILES = {"train": "train", "val": "valid", "test": "test"}
 
 
@@ -71,23 +85,26 @@ def load_ogb(
         raise DataError(
             f"{folder} is heterogeneous (raw/triplet-type-list.csv.gz); graphbraid trains homogeneous graphs"
         )
-    splits = _splits(folder, split_name)
+    is_processed = False
     if (raw / "data.npz").is_file():
-        parts = _binary_parts(raw)
+        found = _binary_parts(raw)
     elif (raw / "edge.csv.gz").is_file():
-        parts = _text_parts(raw)
-    elif (folder / _PROCESSED).is_file():
-        return _graph(folder, read_processed(folder / _PROCESSED), splits)
+        found = _text_parts(raw)
+    elif is_processed := (folder / _PROCESSED).is_file():
+        file = folder / _PROCESSED
+        found = {field: (f"{file}: its {field}", value) for field, value in read_processed(file).items()}
     else:
         raise DataError(
             f"{folder} is no OGB node dataset: it has neither raw/edge.csv.gz nor raw/data.npz "
             f"nor {_PROCESSED}"
         )
+    contents = checked_contents(found | _splits(folder, split_name))
     if add_inverse_edge is None:
         add_inverse_edge = _STORED_ONCE.get(folder.name.lower().replace("-", "_"), False)
-    if add_inverse_edge:
-        parts["edge_index"] = _with_inverse(parts["edge_index"])
-    return _graph(folder, parts, splits)
+    edges = contents.edge_index
+    if add_inverse_edge and not is_processed:  # which has them already
+        edges = _with_inverse(np.asarray(edges))
+    return _graph(folder, edges, contents)
 
 
 def from_ogb(dataset: Any) -> Graph:
@@ -100,33 +117,28 @@ def from_ogb(dataset: Any) -> Graph:
     if not hasattr(dataset, "get_idx_split"):
         raise DataError(f"{type(dataset).__name__} is no OGB node dataset: it has no get_idx_split()")
     first = dataset[0]
-    parts: dict[str, Any]
     if isinstance(first, tuple):
         graph, labels = first
-        parts = {**graph, "y": labels}
+        parts = {field: graph.get(field) for field in ("num_nodes", "edge_index", "node_feat")}
     else:
-        parts = {
-            "num_nodes": first.num_nodes,
-            "node_feat": first.x,
-            "edge_index": first.edge_index,
-            "y": first.y,
-        }
+        labels = first.y
+        parts = {"num_nodes": first.num_nodes, "edge_index": first.edge_index, "node_feat": first.x}
     if not hasattr(parts["edge_index"], "shape"):
         raise DataError(f"{name} is heterogeneous; graphbraid trains homogeneous graphs")
     split = {str(key): np.asarray(ids) for key, ids in dataset.get_idx_split().items()}
-    return _graph(
-        Path(name), parts, {ours: split[theirs] for ours, theirs in _SPLIT_FILES.items() if theirs in split}
-    )
+    parts |= {"y": labels, **{ours: split.get(theirs) for ours, theirs in _SPLIT_FILES.items()}}
+    contents = checked_contents({field: (f"{name}: its {field}", value) for field, value in parts.items()})
+    return _graph(Path(name), contents.edge_index, contents)
 
 
-def _graph(folder: Path, parts: Mapping[str, Any], splits: Mapping[str, _Array]) -> Graph:
+def _graph(folder: Path, edges: Values, contents: OgbContents) -> Graph:
     try:
         graph = Graph.from_edge_index(
-            parts["edge_index"],
-            int(parts["num_nodes"]),
-            x=parts.get("node_feat"),
-            y=_labels(parts.get("y")),
-            splits=splits,
+            edges,
+            contents.num_nodes,
+            x=contents.node_feat,
+            y=_labels(contents.y),
+            splits=contents.splits,
             name=folder.name,
         )
         for split, ids in graph.splits.items():
@@ -136,47 +148,31 @@ def _graph(folder: Path, parts: Mapping[str, Any], splits: Mapping[str, _Array])
         raise DataError(f"{folder}: {error}") from error
 
 
-def _text_parts(raw: Path) -> dict[str, Any]:
-    num_nodes = _one_graph(read_gzipped_csv(raw / "num-node-list.csv.gz", np.int64).reshape(-1), raw)
-    parts = {"num_nodes": num_nodes, "edge_index": _pairs(raw / "edge.csv.gz")}
-    if (raw / "node-feat.csv.gz").is_file():
-        parts["node_feat"] = read_gzipped_csv(raw / "node-feat.csv.gz", np.float32)
-    if (raw / "node-label.csv.gz").is_file():
-        parts["y"] = read_gzipped_csv(raw / "node-label.csv.gz", np.float32)
-    return parts
+def _text_parts(raw: Path) -> Found:
+    found: Found = {}
+    for field, (name, dtype) in _TEXT_FILES.items():
+        file = raw / f"{name}.csv.gz"
+        if file.is_file() or field == "num_nodes":
+            rows = read_gzipped_csv(file, dtype)
+            found[field] = str(file), rows.T if field == "edge_index" else rows
+    return found
 
 
-def _pairs(file: Path) -> _Array:
-    edges = read_gzipped_csv(file, np.int64)
-    if edges.shape[1] != 2:
-        raise DataError(f"{file} has {edges.shape[1]} columns; an edge list has 2: source and destination")
-    return np.ascontiguousarray(edges.T)
-
-
-def _binary_parts(raw: Path) -> dict[str, Any]:
-    arrays = read_npz(raw / "data.npz")
+def _binary_parts(raw: Path) -> Found:
+    file, labels_file = raw / "data.npz", raw / "node-label.npz"
+    arrays = read_npz(file)
     for key in ("edge_index", "num_nodes_list"):
         if key not in arrays:
-            raise DataError(f"{raw / 'data.npz'} has no {key}; its keys are {', '.join(sorted(arrays))}")
-    parts: dict[str, Any] = {
-        "num_nodes": _one_graph(arrays["num_nodes_list"], raw),
-        "edge_index": arrays["edge_index"],
-        "node_feat": arrays.get("node_feat"),
+            raise DataError(f"{file} has no {key}; its keys are {', '.join(sorted(arrays))}")
+    found = {
+        field: (f"{file}: its {key}", arrays[key]) for field, key in _BINARY_KEYS.items() if key in arrays
     }
-    if (raw / "node-label.npz").is_file():
-        labels = read_npz(raw / "node-label.npz")
+    if labels_file.is_file():
+        labels = read_npz(labels_file)
         if "node_label" not in labels:
-            raise DataError(
-                f"{raw / 'node-label.npz'} has no node_label; its keys are {', '.join(sorted(labels))}"
-            )
-        parts["y"] = labels["node_label"]
-    return parts
-
-
-def _one_graph(counts: _Array, raw: Path) -> int:
-    if len(counts) != 1:
-        raise DataError(f"{raw.parent} holds {len(counts)} graphs; a node dataset is one graph")
-    return int(counts[0])
+            raise DataError(f"{labels_file} has no node_label; its keys are {', '.join(sorted(labels))}")
+        found["y"] = f"{labels_file}: its node_label", labels["node_label"]
+    return found
 
 
 def _with_inverse(edge_index: _Array) -> _Array:
@@ -202,7 +198,7 @@ def _labels(y: Any) -> _Array | None:
     return labels.astype(np.int64)
 
 
-def _splits(folder: Path, name: str | None) -> dict[str, _Array]:
+def _splits(folder: Path, name: str | None) -> Found:
     base = folder / "split"
     names = sorted(p.name for p in base.iterdir() if p.is_dir()) if base.is_dir() else []
     if name is None:
@@ -213,10 +209,10 @@ def _splits(folder: Path, name: str | None) -> dict[str, _Array]:
         name = names[0]
     elif name not in names:
         raise DataError(f"{base} holds no split {name!r}; there is: {', '.join(names) or 'none'}")
-    found = {}
+    found: Found = {}
     for ours, theirs in _SPLIT_FILES.items():
         file = base / name / f"{theirs}.csv.gz"
         if not file.is_file():
             raise DataError(f"the split {base / name} is not complete: {file.name} is missing")
-        found[ours] = read_gzipped_csv(file, np.int64).reshape(-1)
+        found[ours] = str(file), read_gzipped_csv(file, np.int64)
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import pickle
+import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ def _by_arrow(file: Path, dtype: type[np.generic]) -> _Array:
 
 
 def _by_numpy(file: Path, dtype: type[np.generic]) -> _Array:
-    converter = _number if dtype == np.float32 else None
+    converter = _number if np.dtype(dtype).kind == "f" else None
     try:
         return np.loadtxt(file, dtype, delimiter=",", quotechar='"', ndmin=2, converters=converter)
     except (ValueError, EOFError, OSError, zlib.error) as error:
@@ -92,6 +92,7 @@ def read_processed(file: Path) -> dict[str, Any]:
         raise MissingPackageError(
             f"reading {file} needs torch_geometric: pip install 'graphbraid[pyg]' (or keep the raw folder)"
         ) from error
+    _check_zip(file)
     allowed = [pyg.Data, storage.GlobalStorage, containers.DataEdgeAttr, containers.DataTensorAttr]
     try:
         with torch.serialization.safe_globals(allowed):
@@ -102,10 +103,32 @@ def read_processed(file: Path) -> dict[str, Any]:
         rows = [t.shape[0] for t in (x, y) if t is not None]
         num_nodes = fields.get("num_nodes") or (rows[0] if rows else int(edge_index.max()) + 1)
         num_nodes = num_nodes[0] if isinstance(num_nodes, list) else num_nodes
+    except MemoryError:
+        raise
     except OSError as error:
         raise ResourceError(f"{file} cannot be read: {error}") from error
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise DataError(f"{file} is damaged or not PyG's processed file ({error})") from error
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise DataError(f"{file} does not hold one graph as PyG saves it ({error!r})") from error
+    except Exception as error:  # whatever unpickling a damaged file may meet
+        raise DataError(f"{file} is damaged or not PyG's processed file ({error})") from error
     return {"num_nodes": num_nodes, "edge_index": edge_index, "node_feat": x, "y": y}
+
+
+def _check_zip(file: Path) -> None:
+    """Compare every part with its CRC-32, which torch does not; files before torch 1.6 have none.
+
+    Raises:
+        DataError: a part has changed.
+        ResourceError: the file cannot be read.
+    """
+    try:
+        if not zipfile.is_zipfile(file):
+            return
+        with zipfile.ZipFile(file) as archive:
+            damaged = archive.testzip()
+    except OSError as error:
+        raise ResourceError(f"{file} cannot be read: {error}") from error
+    except Exception as error:  # of a directory that is damaged itself
+        raise DataError(f"{file} is damaged or not PyG's processed file ({error})") from error
+    if damaged:
+        raise DataError(f"{file} is damaged: {damaged} has changed since it was written; download it again")

@@ -136,7 +136,9 @@ class TableFile:
             else:
                 from pyarrow import parquet
 
-                parts = parquet.ParquetFile(self._path).iter_batches(1 << 18, columns=columns)
+                # Of pages that carry a checksum, as those of Spark do and pyarrow's only when asked for.
+                opened = parquet.ParquetFile(self._path, page_checksum_verification=True)
+                parts = opened.iter_batches(1 << 18, columns=columns)
             for part in parts:
                 arrays = [part.column(c).cast(types[c]) for c in columns]
                 yield require_pyarrow().RecordBatch.from_arrays(arrays, names=columns)

@@ -144,6 +144,7 @@ class FitRun:
             return
         if self._resumes:
             self._load(self._folder)
+            self._folder.note_changes()
         else:
             self._folder.clear()
         self._folder.write_json(CONFIG, {"train": self._config.to_json(), "info": dict(self._trainer.info)})

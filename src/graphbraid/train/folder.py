@@ -7,15 +7,17 @@ never touched. Names with a leading dot do not count, such as the remains of a k
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from graphbraid.checksums import sealed
-from graphbraid.errors import ConfigError, ResourceError
+from graphbraid.checksums import FIELD, sealed, unsealed
+from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.files import atomic_write, remove_stale, resource_error
 from graphbraid.train import loggers
 from graphbraid.train.measured import LOWERING, PLAN
@@ -27,6 +29,8 @@ LOCK = ".lock"
 _OURS = b"graphbraid run\n"
 """Content of the lock file."""
 _PROBE = ".writable"
+_SUM = re.compile("[0-9a-f]{32}")
+_log = logging.getLogger(__name__)
 
 
 class RunFolder:
@@ -103,10 +107,21 @@ class RunFolder:
         return (self.last, self.best, *(self.path / name for name in names))
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        """Write one of the small files."""
-        held = sealed(content) if name == CONFIG else content  # the others are for people only
+        """Write one of the small files, with its checksum."""
         with atomic_write(self.path / name) as temporary:
-            temporary.write_text(json.dumps(held, indent=2) + "\n", encoding="utf-8")
+            temporary.write_text(json.dumps(sealed(content), indent=2) + "\n", encoding="utf-8")
+
+    def note_changes(self) -> None:
+        """Log which of the small files have changed since they were written, before they are written anew.
+
+        Nothing that a resumed run does depends on them, so it goes on.
+        """
+        for name in (CONFIG, ENVIRONMENT, RESULT):
+            try:
+                if (self.path / name).exists():
+                    read_json(self.path / name)
+            except (DataError, ResourceError) as error:
+                _log.warning("%s The run goes on by its checkpoint and writes it anew.", error)
 
     def _refuse_the_users(self) -> None:
         """Refuse a folder that holds something, but no run.
@@ -184,3 +199,24 @@ class RunFolder:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """What one of a run's small files holds; of earlier versions, which have no checksum, unchecked.
+
+    Raises:
+        DataError: it is no JSON object, or has changed since it was written.
+        ResourceError: it cannot be read.
+    """
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ResourceError(f"{file} cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{file} is damaged: it is not valid JSON ({error}).") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{file} is damaged: it is no JSON object.")
+    if FIELD not in content and any(_SUM.fullmatch(str(value)) for value in content.values()):
+        raise DataError(f"{file} is damaged: its checksum has lost its name.")
+    rest: dict[str, Any] = unsealed(content, file)
+    return rest
