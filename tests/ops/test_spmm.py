@@ -16,6 +16,7 @@ from tests.ops.graphs import (
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.ops import Aggregation, aggregate, reference, spmm
+from graphbraid.ops.spmm_max import TIES
 from graphbraid.topology import Csc
 
 COEFFICIENTS = {
@@ -227,32 +228,94 @@ def test_bits_of_a_hub_do_not_depend_on_the_number_of_threads():
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("width", WIDTHS)
-def test_max_kernels_equal_their_twins(compiled, width, dtype):  # noqa: F811
+@pytest.mark.parametrize("ties", range(3), ids=TIES)
+def test_max_kernels_equal_their_twins(compiled, width, dtype, ties):  # noqa: F811
     csc = skewed()
     x = values(60, width, dtype=dtype).round(decimals=1 if dtype.itemsize > 2 else 0)  # many ties
-    for weight in (None, values(csc.num_edges, dtype=reference.sum_dtype(dtype))):
+    x[::7] = -0.0
+    for weight in (None, values(csc.num_edges, dtype=reference.sum_dtype(dtype)).round(decimals=1)):
         out, expected = x.new_empty(2, csc.num_dst, width)
-        winner, first = torch.empty(2, csc.num_dst, width, dtype=torch.int32)
-        compiled.spmm_max(csc.indptr, csc.indices, x, weight, out, winner)
-        reference.spmm_max(csc.indptr, csc.indices, x, weight, expected, first)
+        found, wanted = torch.empty(2, csc.num_dst, width, dtype=torch.int32)
+        compiled.spmm_max(csc.indptr, csc.indices, x, weight, ties, out, found)
+        reference.spmm_max(csc.indptr, csc.indices, x, weight, ties, expected, wanted)
         close(out, expected)
-        assert torch.equal(winner, first)
+        assert torch.equal(found, wanted)
+        if weight is not None and ties and dtype.itemsize == 2:  # the operator compares these in float32
+            continue
         transposed, perm = csc.transpose()
         grad = values(csc.num_dst, width, dtype=dtype, seed=4)
         ordered = None if weight is None else weight[perm]
         back, wanted = x.new_empty(2, csc.num_src, width)
         for module, to in ((compiled, back), (reference, wanted)):
-            module.spmm_max_backward(
-                transposed.indptr, transposed.indices, perm, csc.indptr, grad, ordered, winner, to
-            )
+            edges = (transposed.indptr, transposed.indices)
+            if ties:
+                share = (grad / found.clamp(min=1)).to(dtype)
+                module.spmm_max_shared_backward(*edges, share, ordered, out, x, to)
+            else:
+                module.spmm_max_backward(*edges, perm, csc.indptr, grad, ordered, found, to)
         close(back, wanted)
 
 
-def test_the_first_of_equal_messages_takes_the_gradient():
-    csc = Csc(torch.tensor([0, 3]), torch.tensor([2, 0, 1], dtype=torch.int32), 3)
-    x = torch.tensor([[5.0], [5.0], [5.0]], requires_grad=True)
+@pytest.mark.parametrize("ties", ["shared", "shared with zero"])
+@pytest.mark.parametrize("value", ["ties", "zeros", "negative"])
+def test_shares_are_those_of_scatter_reduce_but_for_its_initial_zero(compiled, ties, value):  # noqa: F811
+    csc = skewed()  # with rows without edges
+    x = values(60, 5, dtype=torch.float64).round()
+    x = {"ties": x, "zeros": x.clamp(max=0), "negative": -x.abs() - 1}[value]
+    x[::3] *= -1 if value == "zeros" else 1  # zeros of both signs
+    out, found = x.new_empty(csc.num_dst, 5), torch.empty(csc.num_dst, 5, dtype=torch.int32)
+    compiled.spmm_max(csc.indptr, csc.indices, x, None, TIES.index(ties), out, found)
+    grad = values(csc.num_dst, 5, dtype=torch.float64, seed=2)
+    reverse, _ = csc.transpose()
+    back = torch.empty_like(x)
+    share = grad / found.clamp(min=1)
+    compiled.spmm_max_shared_backward(reverse.indptr, reverse.indices, share, None, out, x, back)
+    leaf = x.clone().requires_grad_()
+    places = csc.destinations().long()[:, None].expand(-1, 5)
+    initial = torch.full_like(out, 0.0 if ties == "shared with zero" else -7.5)  # which is nobody's
+    theirs = initial.scatter_reduce(0, places, leaf[csc.indices.long()], "amax", include_self=False)
+    (expected,) = torch.autograd.grad(theirs, leaf, grad)
+    close(back, expected)
+
+
+def test_equal_messages_share_the_gradient():
+    csc = Csc(torch.tensor([0, 3, 5]), torch.tensor([2, 0, 1, 0, 3], dtype=torch.int32), 4)
+    x = torch.tensor([[5.0], [5.0], [5.0], [1.0]], requires_grad=True)
     spmm(csc, x, "max").sum().backward()
-    assert x.grad.flatten().tolist() == [0.0, 0.0, 1.0]
+    torch.testing.assert_close(x.grad.flatten(), torch.tensor([4 / 3, 1 / 3, 1 / 3, 0.0]))
+
+
+def test_equal_messages_of_zero_share_all_of_it():
+    csc = Csc(torch.tensor([0, 2]), torch.tensor([0, 1], dtype=torch.int32), 2)
+    x = torch.tensor([[0.0], [-0.0]], requires_grad=True)
+    spmm(csc, x, "max").sum().backward()
+    assert x.grad.flatten().tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_weights_under_max_learn_from_what_they_won(dtype):
+    csc, width = skewed(), 3
+    weight = values(csc.num_edges, dtype=reference.sum_dtype(dtype)).round(decimals=1).requires_grad_()
+    x = values(60, width, dtype=dtype).round().requires_grad_()
+    out = spmm(csc, x, "max", weight=weight)
+    grad = values(csc.num_dst, width, dtype=dtype, seed=3)
+    found = torch.autograd.grad(out, (x, weight), grad)
+    places = csc.destinations().long()[:, None].expand(-1, width)
+    messages = weight.double()[:, None] * x.double()[csc.indices.long()]
+    apart = torch.full((csc.num_dst, width), -7.77, dtype=torch.float64)
+    theirs = apart.scatter_reduce(0, places, messages, "amax", include_self=False)
+    close(out, torch.where(theirs == -7.77, 0.0, theirs).to(dtype))
+    if dtype in (torch.float32, torch.float64):
+        expected = torch.autograd.grad(theirs, (x, weight), grad.double())
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_maximum_that_is_no_number_gives_no_finite_gradient():
+    csc = Csc(torch.tensor([0, 2, 3]), torch.tensor([0, 1, 0], dtype=torch.int32), 2)
+    x = torch.tensor([[1.0, 1.0], [torch.nan, 2.0]], requires_grad=True)
+    spmm(csc, x, "max").sum().backward()
+    assert not x.grad[:, 0].isfinite().any()  # as with scatter_reduce
+    assert x.grad[:, 1].tolist() == [1.0, 1.0]
 
 
 def test_a_nan_wins_the_maximum_and_infinities_count():

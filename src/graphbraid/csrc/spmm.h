@@ -44,19 +44,6 @@ struct SpmmArgs : EdgeRows {
   const Epilogue* epilogue = nullptr;  // of each row once it is summed; may be null
 };
 
-struct SpmmMaxArgs : EdgeRows {
-  void* out = nullptr;        // (num_dst, width), contiguous, dtype of x
-  int32_t* winner = nullptr;  // (num_dst, width), contiguous
-};
-
-// The edges and weights are those of the transpose, x is the gradient of the maxima.
-struct SpmmMaxBackwardArgs : EdgeRows {
-  const int64_t* perm = nullptr;            // edge of the transpose -> edge
-  const int64_t* forward_indptr = nullptr;  // by destination
-  const int32_t* winner = nullptr;
-  void* out = nullptr;  // (num_dst, width), contiguous: the transpose's rows
-};
-
 struct SddmmArgs {
   DType dtype = DType::kFloat32;
   bool wide_indices = false;

@@ -144,6 +144,7 @@ class Plan:
         alone = value in self.values and len(self.program.consumers(value)) == 1
         maker = self.program.producer(value)
         is_read = isinstance(maker, Own | UnitRows) or (isinstance(maker, Attention) and not maker.averages)
+        is_read |= isinstance(maker, Maximum) and maker.ties != "first"
         is_read |= isinstance(maker, RowFunction) and FUNCTIONS[maker.kind].reads_result
         return alone and not is_read and not self.program.ends_in_epilogue(value)
 

@@ -182,7 +182,9 @@ class Ledger:
         return self._edges(op, self._size(op.out) + winners, times=1)
 
     def _maximum_backward(self, op: Maximum) -> Work:
-        return self._work(2 * self._size(op.out) + self._learning(op))
+        if op.ties == "first":
+            return self._work(2 * self._size(op.out) + self._learning(op))
+        return self._edges(op, 3 * self._size(op.out) + self._learning(op), times=1)
 
     def _edges(self, op: Op, streams: float, times: int) -> Work:
         """Every edge reads a row ``times`` times; ids, weights and matrices cross once."""

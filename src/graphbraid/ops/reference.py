@@ -57,6 +57,7 @@ __all__ = [
     "spmm",
     "spmm_max",
     "spmm_max_backward",
+    "spmm_max_shared_backward",
     "sum_dtype",
 ]
 
@@ -101,25 +102,42 @@ def spmm(
 
 
 def spmm_max(
-    indptr: Tensor, indices: Tensor, x: Tensor, weight: Tensor | None, out: Tensor, winner: Tensor
+    indptr: Tensor,
+    indices: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    ties: int,
+    out: Tensor,
+    found: Tensor,
 ) -> None:
-    """Twin of ``spmm_max.inl``: ``winner`` is where in the row the first largest message is; -1 if empty."""
+    """Twin of ``spmm_max.inl``; ``ops/spmm_max.py`` says what ``ties`` are and what is ``found``."""
     width = x.shape[1]
-    rows = x.to(sum_dtype(x.dtype))[indices.long()]
-    if weight is not None:
-        rows = rows * weight[:, None]
+    rows = _messages(indices, x, weight)
+    degrees = indptr.diff()
     dst = destinations(indptr)[:, None].expand(-1, width)
     best = rows.new_full(out.shape, -torch.inf).scatter_reduce_(0, dst, rows, "amax")
-    position = torch.arange(indices.numel(), device=x.device) - indptr[:-1].repeat_interleave(indptr.diff())
-    is_best = (rows == best.gather(0, dst)) | rows.isnan()
-    last = torch.iinfo(torch.int64).max
-    first = torch.full(out.shape, last, dtype=torch.int64, device=x.device)
-    candidates = torch.where(is_best, position[:, None], last)
-    first.scatter_reduce_(0, dst, candidates, "amin")
-    empty = indptr.diff() == 0
-    best[empty], first[empty] = 0, -1
+    is_best = rows == best.gather(0, dst)
+    if ties == 0:
+        position = torch.arange(indices.numel(), device=x.device) - indptr[:-1].repeat_interleave(degrees)
+        last = torch.iinfo(torch.int64).max
+        first = torch.full(out.shape, last, dtype=torch.int64, device=x.device)
+        candidates = torch.where(is_best | rows.isnan(), position[:, None], last)
+        first.scatter_reduce_(0, dst, candidates, "amin")
+        found.copy_(first.masked_fill_((degrees == 0)[:, None], -1))
+    else:
+        count = torch.zeros(out.shape, dtype=torch.int64, device=x.device)
+        count.scatter_add_(0, dst, is_best.long())
+        if ties == 2:  # an initial zero counts
+            count += (best == 0) & (degrees > 0)[:, None]
+        found.copy_(count)
+    best[degrees == 0] = 0
     out.copy_(best)
-    winner.copy_(first)
+
+
+def _messages(indices: Tensor, x: Tensor, weight: Tensor | None) -> Tensor:
+    """``(num_edges, width)``, in the dtype of the sums."""
+    rows = x.to(sum_dtype(x.dtype))[indices.long()]
+    return rows if weight is None else rows * weight[:, None]
 
 
 def spmm_max_backward(
@@ -139,6 +157,24 @@ def spmm_max_backward(
     if weight is not None:
         rows = rows * weight[:, None]
     out.copy_(rows.new_zeros(out.shape).index_add_(0, destinations(indptr), rows))
+
+
+def spmm_max_shared_backward(
+    indptr: Tensor,
+    indices: Tensor,
+    share: Tensor,
+    weight: Tensor | None,
+    largest: Tensor,
+    x: Tensor,
+    out: Tensor,
+) -> None:
+    """Twin of the kernel of that name; the edges are the transpose's, whose rows ``x`` has."""
+    src, dst = destinations(indptr), indices.long()
+    dtype = sum_dtype(share.dtype)
+    message = _messages(src, x, weight)
+    below = message < largest.to(dtype)[dst]  # else equal, or of a maximum that is not a number
+    given = _messages(dst, share, weight).masked_fill_(below, 0)
+    out.copy_(given.new_zeros(out.shape).index_add_(0, src, given))
 
 
 def sddmm(

@@ -11,8 +11,9 @@ from torch.autograd.function import once_differentiable
 
 from graphbraid.arguments import check_choice, check_tensor
 from graphbraid.errors import DataError
-from graphbraid.ops.aggregation import Aggregation, aggregated, backend, check_rows, row_contiguous, sum_dtype
+from graphbraid.ops.aggregation import Aggregation, aggregated, check_rows, row_contiguous, sum_dtype
 from graphbraid.ops.sddmm import edge_dot
+from graphbraid.ops.spmm_max import largest
 from graphbraid.signatures import typed
 from graphbraid.topology import Csc
 
@@ -24,8 +25,8 @@ def spmm(csc: Csc, x: Tensor, reduce: Reduce = "sum", *, weight: Tensor | None =
     """Aggregate in-neighbours: ``out[v]`` reduces ``weight[e] * x[u]`` over the edges ``e = u -> v``.
 
     Sums run in float32 (float64 for float64), edge by edge in order, so results do not depend on the number
-    of threads. A node without in-edges gets 0. The gradient of ``max`` goes to the first of equal largest
-    messages.
+    of threads. A node without in-edges gets 0. Equal largest messages share the gradient
+    of ``max``.
 
     Args:
         csc: the graph or block. Its own ``weight`` is not used unless passed here.
@@ -49,8 +50,7 @@ def spmm(csc: Csc, x: Tensor, reduce: Reduce = "sum", *, weight: Tensor | None =
         weight = weight.to(sum_dtype(x.dtype))
     check_choice(reduce, "reduce", ("sum", "mean", "max"))
     if reduce == "max":
-        out: Tensor = _Max.apply(x, weight, csc)  # type: ignore[no-untyped-call]
-        return out
+        return largest(csc, x, weight)
     return _summed(Aggregation(csc=csc, mean=reduce == "mean"), x, weight, None, wide=False)
 
 
@@ -128,49 +128,3 @@ class _Sum(torch.autograd.Function):
                 grad_weight[how.csc.indices == how.csc.destinations()] = 0
         grad_addend = grad[: ctx.num_addend] if ctx.needs_input_grad[2] else None
         return grad_x, grad_weight, grad_addend, None, None
-
-
-class _Max(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor | None, csc: Csc) -> Tensor:
-        out = x.new_empty(csc.num_dst, x.shape[1])
-        winner = torch.empty(out.shape, dtype=torch.int32, device=x.device)
-        rows = x.detach().contiguous()
-        factors = None if weight is None else weight.detach().contiguous()
-        backend(x).spmm_max(csc.indptr, csc.indices, rows, factors, out, winner)
-        ctx.csc = csc
-        ctx.save_for_backward(winner, factors, rows if weight is not None else None)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        csc: Csc = ctx.csc
-        winner, weight, x = ctx.saved_tensors
-        grad = row_contiguous(grad.contiguous())
-        grad_x = grad_weight = None
-        if ctx.needs_input_grad[0]:
-            transposed, perm = csc.transpose()
-            grad_x = grad.new_empty(csc.num_src, grad.shape[1])
-            backend(grad).spmm_max_backward(
-                transposed.indptr,
-                transposed.indices,
-                perm,
-                csc.indptr,
-                grad,
-                None if weight is None else weight[perm],
-                winner,
-                grad_x,
-            )
-        if ctx.needs_input_grad[1]:
-            grad_weight = _max_weight_grad(csc, winner, grad, x)
-        return grad_x, grad_weight, None
-
-
-def _max_weight_grad(csc: Csc, winner: Tensor, grad: Tensor, x: Tensor) -> Tensor:
-    """Gradient of the weights under ``max``: each (node, column) adds to the one edge that won it."""
-    dtype = sum_dtype(x.dtype)
-    node, column = (winner >= 0).nonzero(as_tuple=True)
-    edge = csc.indptr[node] + winner[node, column]
-    products = grad[node, column].to(dtype) * x[csc.indices[edge].long(), column].to(dtype)
-    return products.new_zeros(csc.num_edges).index_add_(0, edge, products)

@@ -4,53 +4,59 @@ import pytest
 import torch
 from tests.ops.graphs import CORNERS, close, skewed, values
 
+from graphbraid.ops.spmm_max import TIES
 from graphbraid.topology import Csc
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WIDTHS = (1, 3, 7, 16, 33, 64, 100, 257)
 
 
-def assert_kernels_equal_twins(both, csc, x, weight):
+def assert_kernels_equal_twins(both, csc, x, weight, ties):
     width = x.shape[1]
     places = torch.full((csc.num_dst, width), -7, dtype=torch.int32)
     out = x.new_full((csc.num_dst, width), torch.nan)
-    found, winners = both("spmm_max", [csc.indptr, csc.indices, x, weight], [out, places])
-    close(*found)
-    assert torch.equal(*winners)
+    outs, found = both("spmm_max", [csc.indptr, csc.indices, x, weight, ties], [out, places])
+    close(*outs)
+    assert torch.equal(*found)
     transposed, perm = csc.transpose()
-    arguments = [
-        transposed.indptr,
-        transposed.indices,
-        perm,
-        csc.indptr,
-        values(csc.num_dst, width, dtype=x.dtype, seed=4),
-        None if weight is None else weight[perm],
-        winners[1],
-    ]
-    close(*both("spmm_max_backward", arguments, [x.new_full((csc.num_src, width), torch.nan)])[0])
+    edges = [transposed.indptr, transposed.indices]
+    grad = values(csc.num_dst, width, dtype=x.dtype, seed=4)
+    ordered = None if weight is None else weight[perm]
+    into = [x.new_full((csc.num_src, width), torch.nan)]
+    if ties == 0:
+        arguments = [*edges, perm, csc.indptr, grad, ordered, found[1]]
+        close(*both("spmm_max_backward", arguments, into)[0])
+    elif weight is None or x.dtype == torch.float32:  # the operator compares others in float32
+        share = (grad / found[1].clamp(min=1)).to(x.dtype)
+        close(*both("spmm_max_shared_backward", [*edges, share, ordered, outs[1], x], into)[0])
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("width", WIDTHS)
-def test_kernels_equal_twins_at_every_width(both, short_segments, width, dtype):
+@pytest.mark.parametrize("ties", range(3), ids=TIES)
+def test_kernels_equal_twins_at_every_width(both, short_segments, width, dtype, ties):
     csc = skewed(10, 13)
     x = values(13, width, dtype=dtype).round(decimals=1 if dtype.itemsize > 2 else 0)  # many ties
-    assert_kernels_equal_twins(both, csc, x, values(csc.num_edges) if width % 2 else None)
+    x[::3] = -0.0
+    weight = values(csc.num_edges).round(decimals=1) if width % 2 else None
+    assert_kernels_equal_twins(both, csc, x, weight, ties)
 
 
 @pytest.mark.parametrize("corner", CORNERS)
 @pytest.mark.parametrize("weighted", [False, True])
-def test_kernels_equal_twins_on_corner_graphs(both, short_segments, corner, weighted):
+@pytest.mark.parametrize("ties", range(3), ids=TIES)
+def test_kernels_equal_twins_on_corner_graphs(both, short_segments, corner, weighted, ties):
     csc = CORNERS[corner]()
     weight = values(csc.num_edges) if weighted else None
-    assert_kernels_equal_twins(both, csc, values(csc.num_src, 5).round(decimals=1), weight)
+    assert_kernels_equal_twins(both, csc, values(csc.num_src, 5).round(decimals=1), weight, ties)
 
 
-def test_kernels_equal_twins_on_a_hub_and_its_transpose(both):
+@pytest.mark.parametrize("ties", range(3), ids=TIES)
+def test_kernels_equal_twins_on_a_hub_and_its_transpose(both, ties):
     generator = torch.Generator().manual_seed(0)
     sources = torch.randint(0, 3, (1203,), generator=generator).to(torch.int32)  # hubs both ways
     csc = Csc(torch.tensor([0, 2, 1201, 1203]), sources, 3)
-    assert_kernels_equal_twins(both, csc, values(3, 4), values(1203).round(decimals=1))
+    assert_kernels_equal_twins(both, csc, values(3, 4), values(1203).round(decimals=1), ties)
 
 
 @pytest.mark.parametrize("short", [False, True])
@@ -66,11 +72,13 @@ def test_a_nan_wins_the_maximum_and_infinities_and_zeros_count(both, request, sh
     x[0, 3] = -0.0  # equal to the zeros that follow
     x[300] = -torch.inf
     x[301:, 0] = torch.nan
-    found, winners = both(
-        "spmm_max",
-        [csc.indptr, csc.indices, x, None],
-        [torch.empty(3, 4), torch.empty(3, 4, dtype=torch.int32)],
-    )
-    torch.testing.assert_close(*found, rtol=0, atol=0, equal_nan=True)
-    assert torch.equal(*winners)
-    assert winners[0][0].tolist() == [11, 3, 0, 0]
+    expected = ([11, 3, 0, 0], [0, 2, 300, 300], [0, 2, 300, 301])  # places; numbers of shares
+    for ties, counted in enumerate(expected):
+        outs, found = both(
+            "spmm_max",
+            [csc.indptr, csc.indices, x, None, ties],
+            [torch.empty(3, 4), torch.empty(3, 4, dtype=torch.int32)],
+        )
+        torch.testing.assert_close(*outs, rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(*found)
+        assert found[0][0].tolist() == counted

@@ -24,6 +24,8 @@ from graphbraid.fullgraph.program.message_passing import (
 from graphbraid.fullgraph.program.operations import Aggregate, Linear, Maximum, Own, Scale, UnitRows
 from graphbraid.fullgraph.program.reading import LayerCall, Reader, Registry
 from graphbraid.fullgraph.program.rowwise import as_linear, checked_linear, rowwise
+from graphbraid.fullgraph.program.ties import ties_of
+from graphbraid.ops.spmm_max import Ties
 
 # ---- GCN
 
@@ -91,17 +93,17 @@ _GCN_CACHE: dict[str, Allowed] = {"cached": flag, "_cached_edge_index": anything
 def _read_pyg_sage(call: LayerCall) -> str:
     check_aggregation(call)
     refuse_weights(call)
-    return _sage(call)
+    return _sage(call, ties_of(call) if call.layer.aggr == "max" else "shared")
 
 
-def _sage(call: LayerCall) -> str:
+def _sage(call: LayerCall, ties: Ties = "shared") -> str:
     conv, writer, x = call.layer, call.writer, call.x
     rows = x
     if conv._modules.get("lin") is not None:  # project
         rows = writer.epilogue(writer.linear(x, checked_linear(call, "lin")), act="relu")
     left = checked_linear(call, "lin_l")
     if conv.aggr == "max":
-        out = writer.add(Linear, writer.add(Maximum, rows), weight=left.weight)
+        out = writer.add(Linear, writer.add(Maximum, rows, ties=ties), weight=left.weight)
     else:
         rows = writer.add(Linear, rows, weight=left.weight)
         adjacency = Adjacency(kind="mean" if conv.aggr == "mean" else "sum")

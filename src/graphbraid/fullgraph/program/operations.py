@@ -15,9 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.fullgraph.program.maps import WHOLE, Adjacency, View
+from graphbraid.ops.spmm_max import Ties
 
 INPUT = "x"
 """Name of the value that holds the node features."""
+_TIES: dict[Ties, str] = {
+    "first": "the first of equals has the gradient",
+    "shared": "",
+    "shared with zero": "an initial zero has a share of a zero's gradient",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +124,14 @@ class Aggregate(Following):
 class Maximum(Op):
     """``out[v] = max over in-neighbours u of x[u]``, column by column; 0 where there are none."""
 
+    ties: Ties = "shared"
+    """Which of equal largest elements the gradient goes to."""
     symbol = "maximum"
     moves = True
+
+    def details(self) -> str:
+        """What to print after the inputs."""
+        return _TIES[self.ties]
 
 
 @dataclass(frozen=True, kw_only=True)

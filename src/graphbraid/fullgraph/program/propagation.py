@@ -26,6 +26,7 @@ from graphbraid.fullgraph.program.message_passing import PYG, check_aggregation,
 from graphbraid.fullgraph.program.operations import INPUT, Aggregate, Linear, Maximum
 from graphbraid.fullgraph.program.reading import LayerCall, Reader, Registry
 from graphbraid.fullgraph.program.rowwise import checked_linear, rowwise
+from graphbraid.fullgraph.program.ties import ties_of
 
 # ---- what they share
 
@@ -57,7 +58,7 @@ def _read_graph(call: LayerCall) -> str:
         raise call.refuse(f"with aggr={conv.aggr!r} on weighted edges has no lowered form", "aggr='add'")
     relation = checked_linear(call, "lin_rel")
     if conv.aggr == "max":
-        out = writer.add(Linear, writer.add(Maximum, call.x), weight=relation.weight)
+        out = writer.add(Linear, writer.add(Maximum, call.x, ties=ties_of(call)), weight=relation.weight)
     else:
         adjacency = Adjacency(kind="mean" if conv.aggr == "mean" else "sum", weighted=edges.weighted)
         rows = writer.add(Linear, call.x, weight=relation.weight)

@@ -20,7 +20,7 @@ from graphbraid.ops.triton.norm import (
 )
 from graphbraid.ops.triton.sddmm import sddmm
 from graphbraid.ops.triton.spmm import spmm
-from graphbraid.ops.triton.spmm_max import spmm_max, spmm_max_backward
+from graphbraid.ops.triton.spmm_max import spmm_max, spmm_max_backward, spmm_max_shared_backward
 
 __all__ = [
     "batch_norm",
@@ -43,4 +43,5 @@ __all__ = [
     "spmm",
     "spmm_max",
     "spmm_max_backward",
+    "spmm_max_shared_backward",
 ]

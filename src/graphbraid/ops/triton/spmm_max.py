@@ -27,23 +27,24 @@ def spmm_max_kernel(
     x,  # (num_src, width) float32, float16 or bfloat16; rows x_stride apart
     weight,  # (num_edges,) float32 or None
     out,  # (num_dst, width) of x's dtype
-    winner,  # (num_dst, width) int32
+    found,  # (num_dst, width) int32
     partial_key,  # (num_segments, width) int32: written where PARTIAL, else read; None without hubs
-    partial_winner,  # likewise
+    partial_found,  # likewise
     width,
     x_stride,
     segment_row,  # see partition.Segments
     segment_first,
+    TIES: tl.constexpr,  # a place in ops.spmm_max.TIES
     PARTIAL: tl.constexpr,
     SEGMENT: tl.constexpr,
     EDGES: tl.constexpr,
     FEAT: tl.constexpr,
 ):
-    """Maximum over in-neighbours and where it was found.
+    """Maximum over in-neighbours, and which edge won it or how many are equal.
 
-    out[v, f] = max of weight[e] * x[u, f] over the edges e = u -> v; winner[v, f] = first such edge, counted
-    in the row; 0 and -1 in an empty row; a NaN wins. Messages are compared as integers of the same order
-    (ordered_key), whose maximum is exact and has an order for NaNs.
+    out[v, f] = max of weight[e] * x[u, f] over the edges e = u -> v, 0 in an empty row; a NaN wins. found:
+    see ops.spmm_max.TIES. Messages are compared as integers of the same order (ordered_key), whose maximum is
+    exact and has an order for NaNs.
 
     Bound by reading num_edges rows of x.
     """
@@ -53,7 +54,7 @@ def spmm_max_kernel(
     v, begin, end = edges_of(item, indptr, segment_row, segment_first, SEGMENT, PARTIAL)
     row_begin = tl.load(indptr + v)
     best = tl.full((EDGES, FEAT), _NO_KEY, tl.int32)
-    where = tl.full((EDGES, FEAT), _NO_POSITION, tl.int32)
+    kept = tl.full((EDGES, FEAT), _NO_POSITION if TIES == 0 else 0, tl.int32)
     for first in range(begin, end, EDGES):
         e = first + tl.arange(0, EDGES)
         live = e < end
@@ -63,9 +64,8 @@ def spmm_max_kernel(
         if weight is not None:
             rows *= tl.load(weight + e, mask=live, other=0.0)[:, None]
         key = tl.where(live[:, None], ordered_key(rows), _NO_KEY)
-        position = (e - row_begin).to(tl.int32)[:, None]
-        where = tl.where(key > best, position, where)  # positions rise: the first of equal keys stays
-        best = tl.maximum(best, key)
+        value = (e - row_begin if TIES == 0 else live).to(tl.int32)[:, None]
+        best, kept = keep_larger(key, value, best, kept, TIES)
     if not PARTIAL and segment_row is not None:
         last = tl.load(segment_first + v + 1)
         for first in range(tl.load(segment_first + v), last, EDGES):
@@ -73,20 +73,39 @@ def spmm_max_kernel(
             live = (s < last)[:, None] & inside[None, :]
             place = s[:, None] * width + columns[None, :]
             key = tl.load(partial_key + place, mask=live, other=_NO_KEY)
-            position = tl.load(partial_winner + place, mask=live, other=_NO_POSITION)
-            where = tl.where(key > best, position, where)
-            best = tl.maximum(best, key)
+            value = tl.load(partial_found + place, mask=live, other=_NO_POSITION if TIES == 0 else 0)
+            best, kept = keep_larger(key, value, best, kept, TIES)
     top = tl.max(best, axis=0)
-    found = tl.min(tl.where(best == top[None, :], where, _NO_POSITION), axis=0)
+    is_top = best == top[None, :]
+    if TIES == 0:
+        result = tl.min(tl.where(is_top, kept, _NO_POSITION), axis=0)
+    else:
+        result = tl.sum(tl.where(is_top, kept, 0), axis=0)
     place = item * width + columns
     if PARTIAL:
         tl.store(partial_key + place, top, mask=inside)
-        tl.store(partial_winner + place, found, mask=inside)
+        tl.store(partial_found + place, result, mask=inside)
     else:
         value = tl.where(top < 0, top ^ 0x7FFFFFFF, top).to(tl.float32, bitcast=True)
         is_empty = tl.load(indptr + v + 1) == row_begin
+        if TIES == 0:
+            result = tl.where(is_empty, -1, result)
+        else:
+            if TIES == 2:
+                result += (top == 0).to(tl.int32)
+            result = tl.where(is_empty | (top == _NAN_KEY), 0, result)
         tl.store(out + place, tl.where(is_empty, 0.0, value), mask=inside)
-        tl.store(winner + place, tl.where(is_empty, -1, found), mask=inside)
+        tl.store(found + place, result, mask=inside)
+
+
+@triton.jit
+def keep_larger(key, value, best, kept, TIES: tl.constexpr):
+    """Takes the value of a larger key. Of an equal one positions, which rise, stay; counts are added."""
+    if TIES == 0:
+        kept = tl.where(key > best, value, kept)
+    else:
+        kept = tl.where(key > best, value, tl.where(key == best, kept + value, kept))
+    return tl.maximum(best, key), kept
 
 
 @triton.jit
@@ -140,19 +159,76 @@ def spmm_max_backward_kernel(
         tl.store(out + item * width + columns, tl.sum(acc, axis=0), mask=inside)
 
 
+@triton.jit
+def spmm_max_shared_backward_kernel(
+    indptr,  # (num_src + 1,) int64, of the transpose
+    indices,  # (num_edges,) int32 or int64, of the transpose: destinations
+    share,  # (num_dst, width) gradients over the number of shares; rows share_stride apart
+    weight,  # (num_edges,) float32 in the order of the transpose, or None
+    largest,  # (num_dst, width): the maxima, of share's dtype
+    x,  # (num_src, width): what they were taken of; rows x_stride apart
+    out,  # (num_src, width)
+    partial,  # (num_segments, width) float32; None without hubs
+    width,
+    share_stride,
+    x_stride,
+    segment_row,
+    segment_first,
+    PARTIAL: tl.constexpr,
+    SEGMENT: tl.constexpr,
+    EDGES: tl.constexpr,
+    FEAT: tl.constexpr,
+):
+    """Gradient of a shared maximum: sum of weight[e] * share[v, f] over the edges whose message is equal.
+
+    No message is above the maximum, so what is not below it is equal, or all share a NaN. Bound by reading
+    num_edges rows of share and of largest.
+    """
+    item = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
+    inside = columns < width
+    u, begin, end = edges_of(item, indptr, segment_row, segment_first, SEGMENT, PARTIAL)
+    own = tl.load(x + u * x_stride + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
+    acc = tl.zeros((EDGES, FEAT), tl.float32)
+    for first in range(begin, end, EDGES):
+        e = first + tl.arange(0, EDGES)
+        live = e < end
+        v = tl.load(indices + e, mask=live, other=0).to(tl.int64)[:, None]
+        tile = live[:, None] & inside[None, :]
+        best = tl.load(largest + v * width + columns[None, :], mask=tile, other=0.0).to(tl.float32)
+        rows = tl.load(share + v * share_stride + columns[None, :], mask=tile, other=0.0).to(tl.float32)
+        if weight is not None:
+            factor = tl.load(weight + e, mask=live, other=0.0)[:, None]
+            acc += tl.where((own * factor < best) | (tile == 0), 0.0, rows * factor)
+        else:
+            acc += tl.where((own < best) | (tile == 0), 0.0, rows)
+    if PARTIAL:
+        tl.store(partial + item * width + columns, tl.sum(acc, axis=0), mask=inside)
+    else:
+        if segment_row is not None:
+            acc = add_segments(acc, partial, segment_first, u, columns, inside, width, EDGES)
+        tl.store(out + item * width + columns, tl.sum(acc, axis=0), mask=inside)
+
+
 def spmm_max(
-    indptr: Tensor, indices: Tensor, x: Tensor, weight: Tensor | None, out: Tensor, winner: Tensor
+    indptr: Tensor,
+    indices: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    ties: int,
+    out: Tensor,
+    found: Tensor,
 ) -> None:
-    """The arguments of the twin in ``ops/reference.py``; ``out`` and ``winner`` are contiguous."""
+    """The arguments of the twin in ``ops/reference.py``; ``out`` and ``found`` are contiguous."""
     if out.numel() == 0:
         return
     width = out.shape[1]
     reduce = RowReduction(indptr, indices.numel(), width)
     partial: list[Tensor | None] = [None, None]
     if reduce.segments is not None:
-        partial = [winner.new_empty((reduce.segments.count, width)) for _ in range(2)]
-    arguments = (indptr, indices, x, weight, out, winner, *partial, width, x.stride(0))
-    reduce(spmm_max_kernel, arguments)
+        partial = [found.new_empty((reduce.segments.count, width)) for _ in range(2)]
+    arguments = (indptr, indices, x, weight, out, found, *partial, width, x.stride(0))
+    reduce(spmm_max_kernel, arguments, TIES=ties)
 
 
 def spmm_max_backward(
@@ -184,3 +260,34 @@ def spmm_max_backward(
         grad.stride(0),
     )
     reduce(spmm_max_backward_kernel, arguments)
+
+
+def spmm_max_shared_backward(
+    indptr: Tensor,
+    indices: Tensor,
+    share: Tensor,
+    weight: Tensor | None,
+    largest: Tensor,
+    x: Tensor,
+    out: Tensor,
+) -> None:
+    """The arguments of the twin in ``ops/reference.py``; ``weight`` in the order of the transpose."""
+    if out.numel() == 0:
+        return
+    width = out.shape[1]
+    reduce = RowReduction(indptr, indices.numel(), width)
+    (partial,) = partial_rows(reduce.segments, share, width)
+    arguments = (
+        indptr,
+        indices,
+        share,
+        weight,
+        largest,
+        x,
+        out,
+        partial,
+        width,
+        share.stride(0),
+        x.stride(0),
+    )
+    reduce(spmm_max_shared_backward_kernel, arguments)
