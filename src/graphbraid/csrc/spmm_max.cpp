@@ -1,4 +1,6 @@
 // Binds spmm_max.inl; ops/spmm_max.py describes the operators and checks the graph.
+#include "spmm_max.h"
+
 #include <algorithm>
 #include <limits>
 #include <type_traits>
@@ -8,7 +10,6 @@
 #include "balance.h"
 #include "prefetch.h"
 #include "rows.h"
-#include "spmm_max.h"
 #include "variants.h"
 #include "x86.h"
 
