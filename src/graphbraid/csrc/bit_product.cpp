@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "bound.h"
 #include "buffer.h"
 #include "dropout.h"
 #include "epilogue_arguments.h"
@@ -72,10 +73,11 @@ static void bit_gram(const Floats& a, const Words& bits, const OptionalVector& f
 
 void bind_bit_product(nb::module_& m) {
   using namespace nb::literals;
-  m.def("bit_product", &bit_product, "bits"_a.noconvert(), "factors"_a.noconvert().none(), "b"_a.noconvert(),
-        "out"_a.noconvert(), "add"_a = false, "after"_a.none() = nb::none());
-  m.def("bit_gram", &bit_gram, "a"_a.noconvert(), "bits"_a.noconvert(), "factors"_a.noconvert().none(),
-        "out"_a.noconvert());
+  def_kernel<&bit_product>(m, "bit_product", "bits"_a.noconvert(), "factors"_a.noconvert().none(),
+                           "b"_a.noconvert(), "out"_a.noconvert(), "add"_a = false,
+                           "after"_a.none() = nb::none());
+  def_kernel<&bit_gram>(m, "bit_gram", "a"_a.noconvert(), "bits"_a.noconvert(),
+                        "factors"_a.noconvert().none(), "out"_a.noconvert());
 }
 
 }  // namespace gb

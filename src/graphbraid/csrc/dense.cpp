@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "bound.h"
 #include "buffer.h"
 #include "dropout.h"
 #include "epilogue_arguments.h"
@@ -82,10 +83,10 @@ static void tall_gram(const Floats& a, const Floats& b, const Floats& out, const
 
 void bind_dense(nb::module_& m) {
   using namespace nb::literals;
-  m.def("tall_product", &tall_product, "a"_a.noconvert(), "b"_a.noconvert(), "out"_a.noconvert(),
-        "add"_a = false, "ids"_a.noconvert() = nb::none(), "after"_a.none() = nb::none());
-  m.def("tall_gram", &tall_gram, "a"_a.noconvert(), "b"_a.noconvert(), "out"_a.noconvert(),
-        "ids"_a.noconvert() = nb::none());
+  def_kernel<&tall_product>(m, "tall_product", "a"_a.noconvert(), "b"_a.noconvert(), "out"_a.noconvert(),
+                            "add"_a = false, "ids"_a.noconvert() = nb::none(), "after"_a.none() = nb::none());
+  def_kernel<&tall_gram>(m, "tall_gram", "a"_a.noconvert(), "b"_a.noconvert(), "out"_a.noconvert(),
+                         "ids"_a.noconvert() = nb::none());
 }
 
 }  // namespace gb

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "bound.h"
 #include "dropout.h"
 #include "epilogue_arguments.h"
 #include "parallel.h"
@@ -69,11 +70,11 @@ static void epilogue_backward(const RowArray& grad, const RowArray& out, int act
 
 void bind_epilogue(nb::module_& m) {
   using namespace nb::literals;
-  m.def("epilogue", &epilogue, "x"_a.noconvert(), "bias"_a.noconvert().none(), "act"_a, "slope"_a, "p"_a,
-        "seed"_a, "out"_a.noconvert(), "ids"_a.noconvert().none() = nb::none());
-  m.def("epilogue_backward", &epilogue_backward, "grad"_a.noconvert(), "out"_a.noconvert(), "act"_a,
-        "slope"_a, "p"_a, "seed"_a, "grad_x"_a.noconvert(), "grad_bias"_a.noconvert().none(),
-        "ids"_a.noconvert().none() = nb::none());
+  def_kernel<&epilogue>(m, "epilogue", "x"_a.noconvert(), "bias"_a.noconvert().none(), "act"_a, "slope"_a,
+                        "p"_a, "seed"_a, "out"_a.noconvert(), "ids"_a.noconvert().none() = nb::none());
+  def_kernel<&epilogue_backward>(m, "epilogue_backward", "grad"_a.noconvert(), "out"_a.noconvert(), "act"_a,
+                                 "slope"_a, "p"_a, "seed"_a, "grad_x"_a.noconvert(),
+                                 "grad_bias"_a.noconvert().none(), "ids"_a.noconvert().none() = nb::none());
 }
 
 }  // namespace gb

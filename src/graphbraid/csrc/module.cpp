@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "bound.h"
 #include "idle_threads.h"
 #include "parallel.h"
 #include "variants.h"
@@ -65,6 +66,7 @@ NB_MODULE(_native, m) {
     return gb::let_idle_threads_sleep();
   });
   m.def("select", [](const std::string& name) { gb::set_active_variant(by_name(name)); });
+  gb::bind_bound_calls(m);
   gb::bind_attention(m);
   gb::bind_bit_product(m);
   gb::bind_blockmodel(m);

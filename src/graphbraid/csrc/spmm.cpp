@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "balance.h"
+#include "bound.h"
 #include "dropout.h"
 #include "epilogue_arguments.h"
 #include "prefetch.h"
@@ -59,10 +60,11 @@ static void spmm(const Array1<const int64_t>& indptr, const VectorArray& indices
 
 void bind_spmm(nb::module_& m) {
   using namespace nb::literals;
-  m.def("spmm", &spmm, "indptr"_a.noconvert(), "indices"_a.noconvert(), "x"_a.noconvert(),
-        "weight"_a.noconvert().none(), "src_scale"_a.noconvert().none(), "dst_scale"_a.noconvert().none(),
-        "loop"_a.noconvert().none(), "loop_scale"_a, "num_loops"_a, "skip_loops"_a, "mean"_a,
-        "addend"_a.noconvert().none(), "out"_a.noconvert(), "after"_a.none() = nb::none());
+  def_kernel<&spmm>(m, "spmm", "indptr"_a.noconvert(), "indices"_a.noconvert(), "x"_a.noconvert(),
+                    "weight"_a.noconvert().none(), "src_scale"_a.noconvert().none(),
+                    "dst_scale"_a.noconvert().none(), "loop"_a.noconvert().none(), "loop_scale"_a,
+                    "num_loops"_a, "skip_loops"_a, "mean"_a, "addend"_a.noconvert().none(),
+                    "out"_a.noconvert(), "after"_a.none() = nb::none());
 }
 
 }  // namespace gb

@@ -35,6 +35,7 @@ from graphbraid.fullgraph.program import (
     Scale,
     UnitRows,
 )
+from graphbraid.fullgraph.repeated import Seed
 from graphbraid.fullgraph.rows import Read, Rows, add, copy, tensor_of
 from graphbraid.ops.dense import tall_gram, tall_product
 
@@ -59,7 +60,7 @@ def _linear(plan: Plan, op: Linear) -> None:
         def run() -> None:
             tall_product(grad.tensor, op.matrix(), out=target.tensor, add=is_there)
 
-        plan.do(f"gradient of {source}", run, grad, target)
+        plan.repeat(f"gradient of {source}", run, grad, target)
 
 
 def _weight(plan: Plan, op: Linear, grad: Rows) -> None:
@@ -67,6 +68,9 @@ def _weight(plan: Plan, op: Linear, grad: Rows) -> None:
     if not weight.requires_grad:
         return
     name = f"gradient of {op.out}'s weight"
+    if op.view == WHOLE and not (op.inputs[0] == INPUT and plan.turned_weight(op)):
+        _whole_weight(plan, op, name, grad)
+        return
     if op.inputs[0] == INPUT:
         features, turned = plan.features, plan.turned_weight(op)
 
@@ -84,6 +88,22 @@ def _weight(plan: Plan, op: Linear, grad: Rows) -> None:
         grad,
         *x.touches,
     )
+
+
+def _whole_weight(plan: Plan, op: Linear, name: str, grad: Rows) -> None:
+    """By one kernel, into the weight's own gradient."""
+    if op.inputs[0] == INPUT:
+        features = plan.features
+        plan.repeat(
+            name, lambda out: features.factor.weight_grad(grad.tensor, out), grad, gradient_of=op.weight
+        )
+        return
+    x = plan.read(op.inputs[0])
+
+    def run(out: Tensor) -> None:
+        tall_gram(grad.tensor, x.get(), out=out)
+
+    plan.repeat(name, run, grad, *x.touches, gradient_of=op.weight)
 
 
 def _matrix_for(plan: Plan, op: Linear) -> Tensor:
@@ -108,7 +128,7 @@ def _aggregate(plan: Plan, op: Aggregate) -> None:
     def run() -> None:
         kernels.aggregate_backward(how, given.get(), target.tensor, target.tensor if is_there else None)
 
-    plan.do(f"gradient of {source}", run, target, *given.touches)
+    plan.repeat(f"gradient of {source}", run, target, *given.touches)
 
 
 def _own(plan: Plan, op: Own) -> None:
@@ -144,21 +164,30 @@ def _before(plan: Plan, op: Following) -> None:
 
 def _through(plan: Plan, op: Epilogue, grad: Rows, target: Rows) -> None:
     """The gradient of an epilogue's input from that of its result; its bias's on the way."""
-    out = plan.values[op.out]
+    out, bias = plan.values[op.out], op.bias
+    name, touches = f"gradient of {op.inputs[0]}", (grad, out, target)
 
-    def run() -> None:
-        bias = op.bias
-        whole = None if bias is None or not bias.requires_grad else plan.lend(bias)
-        if whole is not None and op.bias_at:
-            whole.zero_()
+    def run(whole: Tensor | None = None) -> None:
         grad_bias = None if whole is None else op.bias_of(whole)
-        kernels.epilogue_backward(
-            grad.tensor, out.tensor, op.act, plan.masks[op.out], target.tensor, grad_bias
-        )
-        if bias is not None and whole is not None:
+        mask = plan.masks[op.out]
+        kernels.epilogue_backward(grad.tensor, out.tensor, op.act, mask, target.tensor, grad_bias)
+
+    def drawn() -> int | Tensor:
+        return plan.masks[op.out].seed
+
+    seed = Seed(draw=drawn, drawn=drawn) if op.p > 0 else None
+    if bias is None or not bias.requires_grad:
+        plan.repeat(name, run, *touches, seed=seed)
+    elif not op.bias_at:
+        plan.repeat(name, run, *touches, seed=seed, gradient_of=bias)
+    else:
+
+        def run_for_part() -> None:
+            whole = plan.lend(bias).zero_()
+            run(whole)
             plan.give(bias, whole)
 
-    plan.do(f"gradient of {op.inputs[0]}", run, grad, out, target)
+        plan.do(name, run_for_part, *touches)
 
 
 def _normalise(plan: Plan, op: Normalise) -> None:

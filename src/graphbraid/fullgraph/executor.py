@@ -58,6 +58,8 @@ class Executor:
         if placement is not None:
             self._other_bytes += placement.nbytes - placed_before
         self.is_allocated = False
+        self._parameters = tuple(program.parameters())
+        self._places: list[tuple[int, tuple[int, ...]]] = []
 
     @property
     def nbytes(self) -> int:
@@ -82,6 +84,7 @@ class Executor:
     @torch.no_grad()
     def forward(self) -> Tensor:
         """Run the operations; ``(num_rows, width)`` outputs, valid until the next call of either pass."""
+        self._look_at_parameters()
         self._plan.num_forwards += 1
         self._plan.seeds.draw()
         self._run_forward()
@@ -90,6 +93,7 @@ class Executor:
     @torch.no_grad()
     def repeat_forward(self) -> None:
         """Run the operations of the last :meth:`forward` again: the same masks, no statistics moved twice."""
+        self._look_at_parameters()
         self._plan.seeds.repeats = True
         try:
             self._run_forward()
@@ -107,12 +111,21 @@ class Executor:
         Returns:
             The gradient of each parameter that learns, by its ``id``.
         """
+        self._look_at_parameters()
         target = self._output_grad.tensor
         if rows is None:
             target.copy_(grad)
         else:
             target.zero_().index_copy_(0, rows, grad)
         return self._run_backward()
+
+    def _look_at_parameters(self) -> None:
+        """What tasks keep of their kernels' arguments holds while the parameters lie where they did."""
+        places = [(p.data_ptr(), p.stride()) for p in self._parameters]
+        if places != self._places:
+            self._places = places
+            for repeated in self._plan.repeated:
+                repeated.forget()
 
     def _run_forward(self) -> None:
         for task in self._plan.tasks[: self._forward_tasks]:
@@ -135,6 +148,7 @@ class Executor:
 
     def first_not_finite(self) -> str:
         """Where forward first goes wrong, in words; runs it once more, operation by operation."""
+        self._look_at_parameters()
         self._plan.seeds.repeats = True
         try:
             with torch.no_grad():

@@ -35,6 +35,7 @@ from graphbraid.fullgraph.program import (
     Scale,
     UnitRows,
 )
+from graphbraid.fullgraph.repeated import Seed
 from graphbraid.fullgraph.rows import Rows, add, copy, tensor_of
 from graphbraid.fullgraph.torch_ops import TorchOp
 from graphbraid.ops.dense import tall_product
@@ -49,7 +50,7 @@ def plan_forward(plan: Plan) -> None:
 
 
 def _linear(plan: Plan, op: Linear) -> None:
-    out, adds, after = _result(plan, op), len(op.inputs) == 2, _after(plan, op)
+    out, adds, (after, seed) = _result(plan, op), len(op.inputs) == 2, _after(plan, op)
     if op.inputs[0] == INPUT:
         features, turned = plan.features, plan.turned_weight(op)
 
@@ -58,28 +59,32 @@ def _linear(plan: Plan, op: Linear) -> None:
                 op.matrix(), out.tensor, add=adds, turned=tensor_of(turned), after=after(out)
             )
 
-        plan.do(op.out, multiply, out, *turned)
+        if turned:  # which is more than a kernel's call
+            plan.do(op.out, multiply, out, *turned)
+        else:
+            plan.repeat(op.out, multiply, out, seed=seed)
         return
     x = plan.read(op.inputs[0])
 
     def run() -> None:
         tall_product(x.get(), op.matrix().t(), out=out.tensor, add=adds, after=after(out))
 
-    plan.do(op.out, run, out, *x.touches)
+    plan.repeat(op.out, run, out, *x.touches, seed=seed)
 
 
 def _aggregate(plan: Plan, op: Aggregate) -> None:
     how = plan.aggregation(op)
     overwrites = len(op.inputs) == 2 and plan.may_overwrite(op.inputs[1])
     out = plan.values[op.out] = plan.values[op.inputs[1]] if overwrites else plan.new(op.out, op)
-    after = _after(plan, op)
+    after, seed = _after(plan, op)
     x = plan.rounded(op, plan.read(op.inputs[0]))
     addends = [plan.read(addend) for addend in op.inputs[1:]]
 
     def run() -> None:
         kernels.aggregate(how, x.get(), out.tensor, addends[0].get() if addends else None, after(out))
 
-    plan.do(op.out, run, out, *x.touches, *(rows for addend in addends for rows in addend.touches))
+    touches = (*x.touches, *(rows for addend in addends for rows in addend.touches))
+    plan.repeat(op.out, run, out, *touches, seed=seed)
 
 
 def _add(plan: Plan, op: Add) -> None:
@@ -120,18 +125,30 @@ def _epilogue(plan: Plan, op: Epilogue) -> None:
     x = plan.read(source)
     out = plan.values[source] if plan.may_overwrite(source) else plan.new(op.out, op)
     plan.values[op.out] = out
-    plan.do(
-        op.out, lambda: kernels.epilogue(x.get(), op.bias_row(), op.act, mask(), out.tensor), out, *x.touches
-    )
+
+    def run() -> None:
+        kernels.epilogue(x.get(), op.bias_row(), op.act, mask(), out.tensor)
+
+    plan.repeat(op.out, run, out, *x.touches, seed=_seed(plan, op, mask))
 
 
-def _after(plan: Plan, op: Following) -> Callable[[Rows], RowEpilogue | None]:
-    """Gives what follows ``op`` as its task runs, for the rows that it writes."""
+def _after(plan: Plan, op: Following) -> tuple[Callable[[Rows], RowEpilogue | None], Seed | None]:
+    """Gives what follows ``op`` as its task runs, for the rows that it writes; the seed of its mask."""
     after = op.after
     if after is None:
-        return lambda _: None
+        return lambda _: None, None
     mask = _mask(plan, after)
-    return lambda out: kernels.row_epilogue(after.bias_row(), after.act, mask(), out.tensor)
+
+    def epilogue(out: Rows) -> RowEpilogue:
+        return kernels.row_epilogue(after.bias_row(), after.act, mask(), out.tensor)
+
+    return epilogue, _seed(plan, after, mask)
+
+
+def _seed(plan: Plan, op: Epilogue, mask: Callable[[], kernels.Mask]) -> Seed | None:
+    if op.p == 0:
+        return None
+    return Seed(draw=lambda: mask().seed, drawn=lambda: plan.masks[op.out].seed)
 
 
 def _mask(plan: Plan, op: Epilogue) -> Callable[[], kernels.Mask]:

@@ -37,6 +37,14 @@ class Lender:
             self._memories.append(memory)
         return memory.lend(self._dtype).view(self._shape)
 
+    def standing(self, loan: Tensor) -> Tensor | None:
+        """The memory of a loan, which stays as long as the lender, as a tensor that is no loan.
+
+        None where it is not a kept one.
+        """
+        whole = (m.whole(self._dtype) for m in self._memories)
+        return next((t.view(self._shape) for t in whole if t.data_ptr() == loan.data_ptr()), None)
+
 
 class _Memory:
     """Bytes that are out as long as any tensor, view or array of them lives."""
@@ -48,6 +56,9 @@ class _Memory:
     @property
     def is_out(self) -> bool:
         return self._loan is not None and self._loan() is not None
+
+    def whole(self, dtype: torch.dtype) -> Tensor:
+        return torch.frombuffer(self._bytes, dtype=dtype)
 
     def lend(self, dtype: torch.dtype) -> Tensor:
         # The storage that frombuffer makes refers to this memoryview, and to nothing else of ours, until it

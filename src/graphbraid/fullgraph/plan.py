@@ -7,6 +7,7 @@ Where an operation passes a gradient on unchanged (an addition), both share one 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -31,6 +32,7 @@ from graphbraid.fullgraph.program import (
     RowFunction,
     UnitRows,
 )
+from graphbraid.fullgraph.repeated import Lent, Repeated, Seed
 from graphbraid.fullgraph.row_functions import FUNCTIONS
 from graphbraid.fullgraph.rows import Constant, Read, Rows, add, copy, zero
 from graphbraid.fullgraph.seeds import Seeds
@@ -73,6 +75,8 @@ class Plan:
             self.steps = placement.steps(steps, transpose=goes_back)
         self.features = Features(program, graph, steps, placement)
         self.tasks: list[Task] = []
+        self.repeated: list[Repeated] = []
+        """The tasks that keep what they gave their kernels."""
         self.planning = ""
         """The value whose operation is being planned."""
         self.values: dict[str, Rows] = {}
@@ -126,6 +130,45 @@ class Plan:
             touches: all rows in the arena that it reads or writes.
         """
         self.tasks.append(Task(name, run, tuple(rows.buffer for rows in touches), self.planning))
+
+    def repeat(
+        self,
+        name: str,
+        run: Callable[..., object],
+        *touches: Rows,
+        seed: Seed | None = None,
+        gradient_of: nn.Parameter | None = None,
+    ) -> None:
+        """Add a task that is one call of a kernel, on the host by what was carried over in earlier steps.
+
+        Args:
+            name: as :meth:`do`.
+            run: the call, of what stays where it is; takes ``gradient_of``'s memory where that is given.
+            touches: as :meth:`do`.
+            seed: of the call's dropout mask, if there is one.
+            gradient_of: the parameter whose gradient the kernel writes.
+        """
+        lent = None if gradient_of is None else self._lent_to(gradient_of)
+        if self.placement is None:
+            repeated = Repeated(run, seed=seed, lent=lent)
+            self.repeated.append(repeated)
+            self.do(name, repeated, *touches)
+        elif lent is None:
+            self.do(name, run, *touches)
+        else:
+
+            def lend_and_give() -> None:
+                out = lent.lend()
+                run(out)
+                lent.give(out)
+
+            self.do(name, lend_and_give, *touches)
+
+    def _lent_to(self, parameter: nn.Parameter) -> Lent:
+        def standing(loan: Tensor) -> Tensor | None:
+            return self._lenders[id(parameter)].standing(loan)
+
+        return Lent(lend=lambda: self.lend(parameter), give=partial(self.give, parameter), standing=standing)
 
     # ---- values
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,9 +33,42 @@ def backend(tensor: Tensor) -> Any:
     found = None
     if tensor.device.type == "cpu":
         found = kernels.native()
+        calls = getattr(_WATCHED, "calls", None)
+        if calls is not None and found is not None:
+            return _Watched(found, calls)
     elif tensor.device.type == "cuda" and tensor.dtype != torch.float64:
         found = triton_kernels()
     return reference if found is None else found
+
+
+Calls = list[tuple[str, tuple[Any, ...]]]
+"""Of kernels, by name, with what they were given by position."""
+_WATCHED = threading.local()
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[Calls]:
+    """What this thread's operators give the compiled kernels meanwhile."""
+    calls: Calls = []
+    _WATCHED.calls = calls
+    try:
+        yield calls
+    finally:
+        _WATCHED.calls = None
+
+
+class _Watched:
+    """The compiled kernels, noting each call."""
+
+    def __init__(self, native: Any, calls: Calls) -> None:
+        self._native, self._calls = native, calls
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        def call(*arguments: Any) -> None:
+            self._calls.append((name, arguments))
+            getattr(self._native, name)(*arguments)
+
+        return call
 
 
 @functools.cache
