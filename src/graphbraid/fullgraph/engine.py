@@ -231,9 +231,8 @@ class Engine:
         if self._source.has_changed():
             self._source = self._source.anew()
             self._readings.clear()
-        now = self._watch.now()
         for reading in reversed(self._readings):
-            if reading.seen.is_same(now):
+            if self._watch.is_still(reading.seen):
                 return reading
         self._watch = ModelWatch(self.model)
         reading = self._read(self._watch.now())

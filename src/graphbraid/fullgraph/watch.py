@@ -6,9 +6,9 @@ A value that was replaced by an equal one counts as a change; whoever asks then 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import chain
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any
 
 from torch import Tensor, nn, strided
@@ -20,6 +20,8 @@ from graphbraid.graph import Graph
 from graphbraid.sparse_features import SparseFeatures
 
 _LIBRARIES = ("torch.", "torch_geometric.", "graphbraid.")
+_ABOUT_PARAMETERS = attrgetter("dtype", "requires_grad", "shape")
+_END = (object(),)
 _COUNTED = ("running_mean", "running_var", "num_batches_tracked")
 """Buffers that every step moves and no program holds."""
 
@@ -31,14 +33,6 @@ class Snapshot:
 
     def __init__(self, values: tuple[Any, ...], numbers: tuple[Any, ...]) -> None:
         self.values, self.numbers = values, numbers
-
-    def is_same(self, other: Snapshot) -> bool:
-        """Whether nothing differs."""
-        return (
-            self.numbers == other.numbers
-            and len(self.values) == len(other.values)
-            and all(map(is_, self.values, other.values))
-        )
 
 
 class ModelWatch:
@@ -77,13 +71,24 @@ class ModelWatch:
 
     def now(self) -> Snapshot:
         """What the model is."""
-        values = (
-            *map(type, self._modules),
-            *chain.from_iterable(map(dict.values, self._dicts)),
-            *chain.from_iterable(self._lists),
+        return Snapshot(tuple(self._values()), self._numbers())
+
+    def is_still(self, seen: Snapshot) -> bool:
+        """Whether the model is what it was; makes no snapshot to compare, since every step asks."""
+        return self._numbers() == seen.numbers and all(map(is_, seen.values, self._values()))
+
+    def _values(self) -> Iterator[Any]:
+        """Ends in an object of its own: of two models' values one cannot be the other's beginning."""
+        return chain(
+            map(type, self._modules),
+            chain.from_iterable(map(dict.values, self._dicts)),
+            chain.from_iterable(self._lists),
+            _END,
         )
-        parameters = [(p.dtype, p.requires_grad, p.shape) for p in self._parameters]
-        return Snapshot(values, (any(self._hooks), parameters, [b._version for b in self._buffers]))
+
+    def _numbers(self) -> tuple[Any, ...]:
+        parameters = list(map(_ABOUT_PARAMETERS, self._parameters))
+        return any(self._hooks), parameters, [b._version for b in self._buffers]
 
 
 class GraphWatch:
