@@ -82,7 +82,7 @@ def remove_self_loops(csc: Csc, edge_id: Tensor | None = None, *, keep_edge_id: 
     origin = (csc.indices != destinations).nonzero().flatten()
     weight = None if csc.weight is None else csc.weight[origin]
     kept = _from_sorted_list(csc, csc.indices[origin], destinations[origin], weight)
-    return Edited(csc=kept, edge_id=_ids_of(origin, edge_id) if keep_edge_id else None)
+    return Edited(csc=kept, edge_id=ids_of(origin, edge_id) if keep_edge_id else None)
 
 
 @typed
@@ -106,7 +106,7 @@ def add_self_loops(
     origin = torch.where(perm < csc.num_edges, perm, -1)
     if csc.weight is not None:
         edited.weight = torch.cat([csc.weight, csc.weight.new_full((new.numel(),), weight)])[perm]
-    return Edited(csc=edited, edge_id=_ids_of(origin, edge_id) if keep_edge_id else None)
+    return Edited(csc=edited, edge_id=ids_of(origin, edge_id) if keep_edge_id else None)
 
 
 def _merge(csc: Csc, edge_id: Tensor | None, weights: str, keep_edge_id: bool, *, both_ways: bool) -> Edited:
@@ -133,11 +133,19 @@ def _rewritten(csc: Csc, keep_edge_id: bool, rewrite: Any) -> Edited:
     return Edited(csc=Csc(indptr, indices, csc.num_src, weight, trusted=True), edge_id=ids)
 
 
-def _ids_of(origin: Tensor, edge_id: Tensor | None) -> Tensor:
+def ids_of(origin: Tensor, edge_id: Tensor | None) -> Tensor:
     """The ids of the edges at ``origin``; -1 stays."""
     if edge_id is None or not edge_id.numel():
         return origin
     return torch.where(origin < 0, -1, edge_id[origin.clamp(min=0)])
+
+
+def rows_of(origin: Tensor, rows: Tensor) -> Tensor:
+    """``(num_edges, width)`` rows of the edges at ``origin``; zeros for -1."""
+    if not rows.shape[0]:
+        return rows.new_zeros(origin.numel(), rows.shape[1])
+    found = rows.index_select(0, origin.clamp(min=0))
+    return found.masked_fill_((origin < 0)[:, None], 0)
 
 
 def _sorted(csc: Csc, edge_id: Tensor | None) -> tuple[Csc, Tensor | None]:
@@ -166,7 +174,7 @@ def _reference_merge(
     if csc.weight is not None:
         group = first.cumsum(0) - 1
         weight = _reference_combine(csc.weight[origin], group, int(first.sum()), weights)
-    ids = _ids_of(origin[first], edge_id) if keep_edge_id else None
+    ids = ids_of(origin[first], edge_id) if keep_edge_id else None
     return Edited(csc=_from_sorted_list(csc, src[first], dst[first], weight), edge_id=ids)
 
 

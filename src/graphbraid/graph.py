@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, field, replace
 from typing import Any, Literal
 
@@ -45,6 +45,8 @@ class Graph:
 
     -1 marks an edge that was in no list, as an added self-loop.
     """
+    edge_attr: Tensor | None = None
+    """``(num_edges, num_edge_features)`` float32, float16 or bfloat16 features of the edges, as stored."""
     x: Tensor | SparseFeatures | None = None
     """``(num_nodes, num_features)`` float32, float16 or bfloat16 features, dense or CSR."""
     y: Tensor | None = None
@@ -81,6 +83,11 @@ class Graph:
         return 0 if self.x is None else int(self.x.shape[1])
 
     @property
+    def num_edge_features(self) -> int:
+        """Width of the edges' features; 0 without such."""
+        return 0 if self.edge_attr is None else int(self.edge_attr.shape[1])
+
+    @property
     def task(self) -> Task:
         """What ``y`` asks for: int64 is single-label, a matrix of only 0 and 1 multi-label, else regression.
 
@@ -107,7 +114,7 @@ class Graph:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays: topology, ids, features, labels and splits, without cached transposes."""
-        tensors = [self.edge_id, self.y, *self.splits.values()]
+        tensors = [self.edge_id, self.edge_attr, self.y, *self.splits.values()]
         x = self.x
         x_bytes = 0 if x is None else x.nbytes
         return self.csc.nbytes + x_bytes + sum(t.nbytes for t in tensors if t is not None)
@@ -116,6 +123,8 @@ class Graph:
         name = f"{self.name}: " if self.name else ""
         kind = f"{'sparse' if isinstance(self.x, SparseFeatures) else 'dense'} features"
         features = f", {self.num_features} {kind}" if self.x is not None else ""
+        if self.edge_attr is not None:
+            features += f", {self.num_edge_features} edge features"
         splits = "".join(f", {ids.numel():,} {key}" for key, ids in self.splits.items())
         return f"Graph({name}{self.num_nodes:,} nodes, {self.num_edges:,} edges{features}{splits})"
 
@@ -168,6 +177,7 @@ class Graph:
         y: Any = None,
         splits: Mapping[str, Any] | None = None,
         edge_weight: Any = None,
+        edge_attr: Any = None,
         name: str = "",
         keep_edge_id: bool = True,
     ) -> Graph:
@@ -181,8 +191,10 @@ class Graph:
             y: Classes, multi-hot labels or targets, one row per node; -1 and -100 mark nodes without a class.
             splits: Node ids or bool masks by name.
             edge_weight: ``(num_edges,)`` numbers, kept as float32.
+            edge_attr: ``(num_edges, num_edge_features)`` features of the edges, dtypes as of ``x``; shared
+                where the list is in the graph's order, else a copy.
             name: How reports call the graph.
-            keep_edge_id: Keep each edge's position in ``edge_index`` (8 bytes an edge) for ``edge_attr``.
+            keep_edge_id: Keep each edge's position in ``edge_index`` (8 bytes an edge).
 
         Raises:
             DataError: names the array and the first position that does not fit.
@@ -196,6 +208,7 @@ class Graph:
             y=y,
             splits=splits,
             edge_weight=edge_weight,
+            edge_attr=edge_attr,
             name=name,
             keep_edge_id=keep_edge_id,
         )
@@ -281,7 +294,8 @@ class Graph:
     ) -> Graph:
         """Make a graph of a PyG ``Data``; features and labels are shared if they fit, the topology is a copy.
 
-        Edges come from ``edge_index`` or ``adj_t``, splits from the masks. Other attributes stay behind;
+        Edges come from ``edge_index`` or ``adj_t``, splits from the masks, edge features from an
+        ``edge_attr`` that is a matrix of floats beside ``edge_index``. Other attributes stay behind;
         :class:`graphbraid.loader.NeighborLoader` takes the ``Data`` itself and slices those too.
 
         Args:
@@ -299,7 +313,9 @@ class Graph:
         return graph_from_pyg(data, edge_weight=edge_weight, split=split, name=name)
 
     def to_pyg(self) -> Any:
-        """A PyG ``Data`` with ``x``, ``edge_index``, ``y``, ``edge_weight``, masks; ``x``, ``y`` are shared.
+        """A PyG ``Data`` with ``x``, ``edge_index``, ``y``, ``edge_weight``, ``edge_attr`` and masks.
+
+        ``x`` and ``y`` are shared, and ``edge_attr`` where its edges stand in that order.
 
         Edges stand in their original order if ``edge_id`` still names each once. Sparse features become a
         ``torch.sparse_csr`` tensor.
@@ -338,7 +354,7 @@ class Graph:
         return graph_from_dgl(graph, feature=feature, label=label, weight=weight, name=name)
 
     def to_dgl(self) -> Any:
-        """A ``DGLGraph`` with node data ``feat``, ``label`` and masks, and edge data ``weight``.
+        """A ``DGLGraph`` with node data ``feat``, ``label`` and masks, and edge data ``weight`` and ``feat``.
 
         Edge ids are the original ones if ``edge_id`` still names each edge once. Node ids are int64 as DGL
         prefers (a copy); sparse features become dense (a copy).
@@ -351,33 +367,33 @@ class Graph:
         return graph_to_dgl(self)
 
     def symmetrized(self, *, weights: str = "max", keep_edge_id: bool = True) -> Graph:
-        """With v -> u for each edge u -> v, each pair once; see :func:`graphbraid.edges.symmetrize`."""
-        return self._edited(
-            edges.symmetrize(self.csc, self.edge_id, weights=weights, keep_edge_id=keep_edge_id)
-        )
+        """With v -> u for each edge u -> v, each pair once; see :func:`graphbraid.edges.symmetrize`.
+
+        An edge has the features of the one whose id it has.
+        """
+        return self._edited(edges.symmetrize, keep_edge_id, weights=weights)
 
     def without_duplicates(self, *, weights: str = "sum", keep_edge_id: bool = True) -> Graph:
-        """With each edge u -> v once; see :func:`graphbraid.edges.remove_duplicates` for the weights."""
-        return self._edited(
-            edges.remove_duplicates(self.csc, self.edge_id, weights=weights, keep_edge_id=keep_edge_id)
-        )
+        """With each edge u -> v once; see :func:`graphbraid.edges.remove_duplicates` for the weights.
+
+        The first one's features stay.
+        """
+        return self._edited(edges.remove_duplicates, keep_edge_id, weights=weights)
 
     def with_self_loops(self, *, weight: float = 1.0, keep_edge_id: bool = True) -> Graph:
-        """With a self-loop of this weight on each node that has none; added edges have id -1."""
-        return self._edited(
-            edges.add_self_loops(self.csc, self.edge_id, weight=weight, keep_edge_id=keep_edge_id)
-        )
+        """With a self-loop of this weight on each node that has none; added edges have id -1, features 0."""
+        return self._edited(edges.add_self_loops, keep_edge_id, weight=weight)
 
     def without_self_loops(self, *, keep_edge_id: bool = True) -> Graph:
         """Without edges from a node to itself."""
-        return self._edited(edges.remove_self_loops(self.csc, self.edge_id, keep_edge_id=keep_edge_id))
+        return self._edited(edges.remove_self_loops, keep_edge_id)
 
     def validate(self, *, num_classes: int | None = None, allow_negative_weights: bool = False) -> Graph:
         """Read all values once and give the graph back if they are sound.
 
-        Checked: ``indptr`` never falls; sources exist; weights are finite and not negative; features are
-        finite; splits are not empty, hold nodes that exist, none twice and none in two; classes are -1, -100
-        or in range, and the splits' nodes have labels.
+        Checked: ``indptr`` never falls; sources exist; weights are finite and not negative; features of nodes
+        and edges are finite; splits are not empty, hold nodes that exist, none twice and none in two; classes
+        are -1, -100 or in range, and the splits' nodes have labels.
 
         Args:
             num_classes: Also check that classes are below this.
@@ -389,8 +405,18 @@ class Graph:
         validate_graph(self, num_classes=num_classes, allow_negative_weights=allow_negative_weights)
         return self
 
-    def _edited(self, edited: edges.Edited) -> Graph:
-        return self.replace(csc=edited.csc, edge_id=edited.edge_id)
+    def _edited(self, edit: Callable[..., edges.Edited], keep_edge_id: bool, **options: Any) -> Graph:
+        if self.edge_attr is None:
+            edited = edit(self.csc, self.edge_id, keep_edge_id=keep_edge_id, **options)
+            return self.replace(csc=edited.csc, edge_id=edited.edge_id)
+        edited = edit(self.csc, **options)  # ids are positions here
+        origin = edited.edge_id
+        assert origin is not None
+        return self.replace(
+            csc=edited.csc,
+            edge_id=edges.ids_of(origin, self.edge_id) if as_flag(keep_edge_id, "keep_edge_id") else None,
+            edge_attr=edges.rows_of(origin, self.edge_attr),
+        )
 
     def _labels(self) -> Tensor:
         if self.y is None:

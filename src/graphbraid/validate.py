@@ -51,6 +51,8 @@ def check_shapes(graph: Graph) -> None:
         )
     _check_array(csc.weight, "edge weights", torch.float32, graph.num_edges)
     _check_array(graph.edge_id, "edge_id", torch.int64, graph.num_edges)
+    if graph.edge_attr is not None:
+        check_edge_attr(graph.edge_attr, graph.num_edges)
     if isinstance(x, Tensor) and (x.ndim != 2 or x.dtype not in FEATURE_DTYPES):
         raise DataError(
             "x must be a 2-d float32, float16 or bfloat16 tensor or SparseFeatures; "
@@ -72,7 +74,7 @@ def _check_types(graph: Graph) -> None:
     check_type(graph.csc, "csc", Csc, "a graphbraid.Csc")
     if not isinstance(graph.x, SparseFeatures | None):
         check_tensor(graph.x, "x")
-    for name in ("y", "edge_id"):
+    for name in ("y", "edge_id", "edge_attr"):
         if getattr(graph, name) is not None:
             check_tensor(getattr(graph, name), name)
     check_type(graph.splits, "splits", Mapping, "a mapping from names such as 'train' to node ids")
@@ -112,6 +114,8 @@ def validate_graph(
     check_contents(graph, ("edge_id",))
     if graph.x is not None:
         validate_features(graph.x)
+    if graph.edge_attr is not None:
+        validate_features(graph.edge_attr, "edge_attr")
     validate_splits(graph)
     if graph.y is not None:
         _validate_labels(graph, graph.y, num_classes)
@@ -136,24 +140,25 @@ def validate_topology(csc: Csc, *, allow_negative_weights: bool = False) -> None
         )
 
 
-def validate_features(x: Tensor | SparseFeatures) -> None:
+def validate_features(x: Tensor | SparseFeatures, name: str = "x") -> None:
     """Check that all features are finite, and of sparse ones that ``indptr`` never falls and columns exist.
 
     Raises:
-        DataError: names the first value that is wrong, its node and column.
+        DataError: names the first value that is wrong, its row and column.
     """
     if isinstance(x, SparseFeatures):
         check_columns(x.indptr, x.indices, x.num_cols, "the sparse features")
         position = first_where(x.values, lambda part: ~part.isfinite())
         if position >= 0:
-            _raise_not_finite(row_of(x.indptr, position), int(x.indices[position]), float(x.values[position]))
+            place = row_of(x.indptr, position), int(x.indices[position])
+            _raise_not_finite(name, place, float(x.values[position]))
         return
     rows = max(1, _SCAN // max(1, x.shape[1]))
     for begin in range(0, x.shape[0], rows):
         part = x[begin : begin + rows]
         if not bool(part.isfinite().all()):
             row, column = (int(i) for i in (~part.isfinite()).nonzero()[0])
-            _raise_not_finite(begin + row, column, float(part[row, column]))
+            _raise_not_finite(name, (begin + row, column), float(part[row, column]))
 
 
 def validate_splits(graph: Graph) -> None:
@@ -229,9 +234,27 @@ def _check_array(values: Tensor | None, what: str, dtype: torch.dtype, num_edges
         )
 
 
-def _raise_not_finite(node: int, column: int, value: float) -> None:
+def check_edge_attr(edge_attr: Tensor, num_edges: int) -> None:
+    """Check that edge features are a matrix of floats with a row for each edge.
+
+    Raises:
+        DataError: says what they are and what they should be.
+    """
+    shape = tuple(edge_attr.shape)
+    if edge_attr.ndim != 2 or edge_attr.dtype not in FEATURE_DTYPES or edge_attr.layout != torch.strided:
+        raise DataError(
+            "edge_attr must be a dense 2-d float32, float16 or bfloat16 tensor; "
+            f"got {edge_attr.dtype} of shape {shape}"
+        )
+    if shape[0] != num_edges:
+        raise DataError(f"edge_attr has {shape[0]} rows, but the graph has {num_edges} edges")
+
+
+def _raise_not_finite(name: str, place: tuple[int, int], value: float) -> None:
+    row, column = place
     raise DataError(
-        f"features must be finite; x[{node}, {column}] is {value}. Replace it, e.g. with x.nan_to_num()"
+        f"features must be finite; {name}[{row}, {column}] is {value}. Replace it, e.g. with "
+        f"{name}.nan_to_num()"
     )
 
 

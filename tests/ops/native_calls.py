@@ -65,6 +65,8 @@ def _run_operators() -> None:
     logits = torch.rand(5, 2, requires_grad=True)
     ops.gat_attention(csc, x, logits, logits, dropout=0.5).sum().backward()
     ops.gatv2_attention(csc, x, x, torch.rand(2, 2, requires_grad=True), dropout=0.5).sum().backward()
+    ops.gine(csc, x, torch.rand(6, 4, requires_grad=True), loop_scale=1.0).sum().backward()
+    ops.gine(csc, x, torch.rand(6, 4)).sum().backward()
     ones = torch.ones(4, requires_grad=True)
     ops.layer_norm(x, ones, ones).sum().backward()
     ops.batch_norm(x, weight=ones, bias=ones, training=True).sum().backward()

@@ -20,6 +20,7 @@ void bind_edge_softmax(nb::module_& m);
 void bind_edges(nb::module_& m);
 void bind_gat_backward(nb::module_& m);
 void bind_gatv2_backward(nb::module_& m);
+void bind_gine(nb::module_& m);
 void bind_locality(nb::module_& m);
 void bind_norm(nb::module_& m);
 void bind_sampling(nb::module_& m);
@@ -76,6 +77,7 @@ NB_MODULE(_native, m) {
   gb::bind_edges(m);
   gb::bind_gat_backward(m);
   gb::bind_gatv2_backward(m);
+  gb::bind_gine(m);
   gb::bind_locality(m);
   gb::bind_norm(m);
   gb::bind_sampling(m);

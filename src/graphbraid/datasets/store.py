@@ -186,7 +186,13 @@ def _arrays_in(folder: Path, manifest: _Manifest) -> dict[str, StoredArray]:
 def _arrays_of(graph: Graph) -> Iterator[tuple[str, Tensor]]:
     yield "indptr", graph.csc.indptr
     yield "indices", graph.csc.indices
-    for name, tensor in (("weight", graph.csc.weight), ("edge_id", graph.edge_id), ("y", graph.y)):
+    by_name = {
+        "weight": graph.csc.weight,
+        "edge_id": graph.edge_id,
+        "edge_attr": graph.edge_attr,
+        "y": graph.y,
+    }
+    for name, tensor in by_name.items():
         if tensor is not None:
             yield name, tensor
     if isinstance(graph.x, SparseFeatures):
@@ -214,6 +220,7 @@ def _graph_of(manifest: _Manifest, tensors: Mapping[str, Tensor], folder: Path) 
         return Graph(
             csc=Csc(tensors["indptr"], tensors["indices"], manifest.num_nodes, tensors.get("weight")),
             edge_id=tensors.get("edge_id"),
+            edge_attr=tensors.get("edge_attr"),
             x=x,
             y=tensors.get("y"),
             splits={name[6:]: ids for name, ids in tensors.items() if name.startswith("split_")},

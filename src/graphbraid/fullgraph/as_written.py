@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.calling import ADJACENCY, CSC, DATA, EDGES, WEIGHTS, Calling, X
+from graphbraid.fullgraph.calling import ADJACENCY, CSC, DATA, EDGE_ATTR, EDGES, WEIGHTS, Calling, X
 from graphbraid.fullgraph.placement import on_place
 from graphbraid.graph import Graph
 
@@ -47,7 +47,10 @@ class AsWritten:
             if found is not None:
                 return found
         if what == X:
-            return self._x()
+            return self._floats(self._graph.dense_x())
+        if what == EDGE_ATTR:
+            assert self._graph.edge_attr is not None
+            return self._floats(self._graph.edge_attr)
         if what not in self._made:
             self._made[what] = self._make(what)
         return self._made[what]
@@ -63,13 +66,12 @@ class AsWritten:
             found = self._data.get("edge_attr")
         return found.to(self._place) if isinstance(found, Tensor) else found
 
-    def _x(self) -> Any:
-        """The features as they are now, in the precision of the model's parameters."""
-        x = self._graph.dense_x()
+    def _floats(self, features: Tensor) -> Tensor:
+        """Features as they are now, in the precision of the model's parameters."""
         kinds = {p.dtype for p in self._model.parameters() if p.is_floating_point()}
-        if x.is_floating_point() and len(kinds) == 1:
-            return x.to(self._place, kinds.pop())
-        return x.to(self._place)
+        if features.is_floating_point() and len(kinds) == 1:
+            return features.to(self._place, kinds.pop())
+        return features.to(self._place)
 
     def _make(self, what: str) -> Any:
         csc = self._graph.csc

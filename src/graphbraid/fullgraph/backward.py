@@ -11,6 +11,7 @@ from graphbraid.fullgraph import kernels
 from graphbraid.fullgraph.plan import Plan
 from graphbraid.fullgraph.planned_combine import backward_combine, backward_concat, backward_largest
 from graphbraid.fullgraph.planned_functions import backward_function, backward_prelu
+from graphbraid.fullgraph.planned_gine import backward_gine
 from graphbraid.fullgraph.planned_max import backward_maximum
 from graphbraid.fullgraph.planned_rows import backward_scale, backward_unit_rows
 from graphbraid.fullgraph.program import (
@@ -23,6 +24,7 @@ from graphbraid.fullgraph.program import (
     Concat,
     Epilogue,
     Following,
+    Gine,
     Largest,
     Linear,
     Maximum,
@@ -224,6 +226,7 @@ _PLANS: dict[type[Op], Callable[[Plan, Any], None]] = {
     Attention: _attention,
     Module: _module,
     Maximum: backward_maximum,
+    Gine: backward_gine,
     Scale: backward_scale,
     Combine: backward_combine,
     Concat: backward_concat,

@@ -19,8 +19,9 @@ from graphbraid.graph import Graph
 from graphbraid.topology import Csc
 
 X, EDGES, ADJACENCY, WEIGHTS, DATA, CSC = "x", "edge_index", "adj_t", "edge_weight", "data", "csc"
+EDGE_ATTR = "edge_attr"
 """What can be given beside attributes of the user's data: the features, the edges as a list or as a sparse
-matrix, their weights, the whole of the data, graphbraid's own topology."""
+matrix, their weights, the whole of the data, graphbraid's own topology, the edges' features."""
 _NAMES = {
     X: ("x", "X", "feat", "feats", "feature", "features", "h", "z", "input", "inputs", "node_features"),
     EDGES: ("edge_index", "edges", "edge_idx", "ei"),
@@ -39,6 +40,7 @@ class Given:
     Attributes:
         weighted: whether the edges have weights.
         weights_are_attr: whether these are the ``edge_attr`` of the user's data, or there is no such data.
+        edge_channels: columns of the edges' features; None: there are no such features.
         attributes: names that the user's own data holds; none where there is only a graph.
         graph: whose edges they are.
         data_class: the class of the user's data.
@@ -46,6 +48,7 @@ class Given:
 
     weighted: bool = False
     weights_are_attr: bool = True
+    edge_channels: int | None = None
     attributes: frozenset[str] = frozenset()
     graph: Graph | None = field(default=None, compare=False)
     data_class: type | None = None
@@ -126,8 +129,10 @@ def _given_to(parameter: inspect.Parameter, place: int, given: Given) -> str | N
 
 
 def _by_name(name: str, given: Given) -> str | None:
+    if name == EDGE_ATTR and given.edge_channels is not None:
+        return EDGE_ATTR
     what = _KNOWN.get(name)
-    if name == "edge_attr" and not (given.weighted and given.weights_are_attr):
+    if name == EDGE_ATTR and not (given.weighted and given.weights_are_attr):
         what = None  # of several columns, or beside weights
     if what == EDGES and EDGES not in given.attributes and ADJACENCY in given.attributes:
         return ADJACENCY  # a sparse matrix under the name of a list
@@ -143,4 +148,15 @@ def _is_simple(csc: Csc) -> bool:
     return not bool((src == dst).any()) and torch.unique(edges).numel() == edges.numel()
 
 
-__all__ = ["ADJACENCY", "CSC", "DATA", "EDGES", "WEIGHTS", "Calling", "Given", "X", "calling_of"]
+__all__ = [
+    "ADJACENCY",
+    "CSC",
+    "DATA",
+    "EDGES",
+    "EDGE_ATTR",
+    "WEIGHTS",
+    "Calling",
+    "Given",
+    "X",
+    "calling_of",
+]

@@ -19,7 +19,7 @@ from graphbraid.fullgraph.modes import in_mode
 from graphbraid.fullgraph.options import checked_nodes
 from graphbraid.fullgraph.placement import WORKSPACE_BYTES, Sizes
 from graphbraid.fullgraph.program.refusal import NotLoweredError, explained
-from graphbraid.fullgraph.source import Source
+from graphbraid.fullgraph.source import Source, graph_of_data
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
 
@@ -91,7 +91,7 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
         outputs = engine.predict()
 
     The model is read as it would be called: its ``forward`` gets what its parameters' names say (``x``,
-    ``edge_index`` or ``adj_t``, ``edge_weight`` or ``edge_attr``, ``data``, or an attribute of the user's).
+    ``edge_index`` or ``adj_t``, ``edge_weight``, ``edge_attr``, ``data``, or an attribute of the user's).
     It may change later: modes, modules, attributes and the features are looked at in every call.
 
     Args:
@@ -117,7 +117,7 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
         ResourceError: there is too little memory; says how much is needed and what would fit.
     """
     data = None if isinstance(graph, Graph) else graph
-    whole = graph if isinstance(graph, Graph) else Graph.from_pyg(graph)
+    whole = graph if isinstance(graph, Graph) else graph_of_data(graph)
     options: dict[str, Any] = {"device": device, "storage": storage, "data": data}
     options |= {"hoist_bytes": hoist_bytes, "locality_bytes": locality_bytes}
     try:

@@ -151,7 +151,8 @@ class Engine:
         """``(num_nodes, width)`` outputs of every node, as in evaluation."""
         with self._lock, _plain_tensors(), torch.no_grad(), in_mode(self.model, training=False):
             reading = self._now()
-            form = next((r.lowered for r in self._readings if r.lowered is not None), None)
+            forms = (r.lowered for r in self._readings if r.lowered is not None)
+            form = next((f for f in forms if reading.program is None or f.serves(reading.program)), None)
             form = form or self._lowered(reading)
             if form is None or reading.program is None:
                 out: Tensor = self._as_written()()

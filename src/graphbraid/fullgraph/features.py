@@ -12,6 +12,7 @@ from torch import Tensor
 
 from graphbraid.fullgraph import kernels
 from graphbraid.fullgraph.constants import computed_once
+from graphbraid.fullgraph.edge_features import EdgeFeatures
 from graphbraid.fullgraph.levels import Step, nodes_of, num_rows_of
 from graphbraid.fullgraph.placement import Placement, input_bytes
 from graphbraid.fullgraph.program import INPUT, Hoisted, Linear, Program
@@ -38,6 +39,8 @@ class Features:
         self._is_factor = any(op.inputs[0] == INPUT and isinstance(op, Linear) for op in program.ops)
         self.path = program.input_path
         """How the first weights multiply them."""
+        self.edges = EdgeFeatures(program, graph, steps, placement)
+        """Those of the edges."""
         self._dense: Tensor | None = None
         self._factor: kernels.Input | None = None
 
@@ -49,12 +52,15 @@ class Features:
 
     @property
     def factor_bytes(self) -> int:
-        """Bytes that :attr:`factor` takes beside the graph: on the host dense features stay in place."""
+        """Bytes that :attr:`factor` and the edges' features take beside the graph.
+
+        On the host dense features stay in place.
+        """
         assert self._graph.x is not None
         in_place = self.path == "dense" and self._placement is None
         if in_place or not self._is_factor:
-            return 0
-        return input_bytes(self._graph.x, self._nodes(0), self.path)
+            return self.edges.nbytes
+        return input_bytes(self._graph.x, self._nodes(0), self.path) + self.edges.nbytes
 
     def allocate(self, constants: Sequence[Constant]) -> None:
         """Make the factor and the constants; what was only needed for that is freed."""
@@ -62,6 +68,7 @@ class Features:
             self._factor = self._make_factor()
         for constant in constants:
             _ = constant.tensor
+        self.edges.allocate()
         is_read = isinstance(self._factor, kernels.DenseInput) and self._placement is None
         if not is_read:
             self._dense = None

@@ -10,6 +10,7 @@ from graphbraid.fullgraph.plan import Plan
 from graphbraid.fullgraph.planned_attention import plan_attention
 from graphbraid.fullgraph.planned_combine import forward_combine, forward_concat, forward_largest
 from graphbraid.fullgraph.planned_functions import forward_function, forward_prelu
+from graphbraid.fullgraph.planned_gine import forward_gine
 from graphbraid.fullgraph.planned_max import forward_maximum
 from graphbraid.fullgraph.planned_norm import plan_norm
 from graphbraid.fullgraph.planned_rows import forward_scale, forward_unit_rows
@@ -22,6 +23,7 @@ from graphbraid.fullgraph.program import (
     Concat,
     Epilogue,
     Following,
+    Gine,
     Hoisted,
     Largest,
     Linear,
@@ -190,6 +192,7 @@ _PLANS: dict[type[Op], Callable[[Plan, Any], None]] = {
     Attention: _attention,
     Module: _module,
     Maximum: forward_maximum,
+    Gine: forward_gine,
     Scale: forward_scale,
     Combine: forward_combine,
     Concat: forward_concat,

@@ -29,7 +29,7 @@ class Step:
     destinations: Tensor | None
     """``(num_dst,)`` int64 node of each destination row; None where row v is node v."""
     edges: Tensor | None
-    """``(num_edges,)`` int64 position of each edge in the graph; None where no weight needs it."""
+    """``(num_edges,)`` int64 position of each edge in the graph; None where nothing of the edges needs it."""
 
     def bind(self, whole: Aggregation) -> Aggregation:
         """``whole``, an aggregation over the graph, between these two levels: the rows' own coefficients."""
@@ -109,11 +109,11 @@ def reach(csc: Csc, seeds: Tensor, num_steps: int) -> Reach:
     return Reach(torch.cat(found), tuple(sizes))
 
 
-def towards(csc: Csc, reached: Reach) -> list[Step]:
+def towards(csc: Csc, reached: Reach, *, keep_edges: bool = False) -> list[Step]:
     """Only the edges that the outputs of the seeds depend on; each level is the start of the one before it.
 
     Because levels are nested, the edges of every later step are the first edges of the first: one array
-    serves all. Edges of a row keep their order.
+    serves all. Edges of a row keep their order; their positions are kept with weights, or ``keep_edges``.
 
     Returns:
         The steps, from level 0 to the last.
@@ -125,7 +125,8 @@ def towards(csc: Csc, reached: Reach) -> list[Step]:
     indptr = torch.zeros(destinations.numel() + 1, dtype=torch.int64)
     torch.cumsum(csc.degrees()[destinations], 0, out=indptr[1:])
     indices = torch.empty(int(indptr[-1]), dtype=row_of.dtype)
-    edges = torch.empty(indices.numel(), dtype=torch.int64) if csc.weight is not None else None
+    keep_edges = keep_edges or csc.weight is not None
+    edges = torch.empty(indices.numel(), dtype=torch.int64) if keep_edges else None
     for begin, positions in edges_of(csc, destinations):
         part = slice(begin, begin + positions.numel())
         indices[part] = row_of[csc.indices[positions].long()]

@@ -87,13 +87,18 @@ class Lowered:
         self._facts: Facts | None = None  # the features are looked at once
         self._evidence, self._may_try = evidence, rates is None
         graph = on_place(graph, HOST.place)  # where levels and reverses are made, whatever the device
-        self._csc, shared = with_shared_transpose(graph.csc, wanted="symmetry" in self._passes)
+        self._reads_edges = read.reads_edges
+        self._csc, shared = with_shared_transpose(
+            graph.csc, wanted="symmetry" in self._passes, ordered=self._reads_edges
+        )
         self._graph = graph if self._csc is graph.csc else graph.replace(csc=self._csc)
         reached, pruned = self._levels(read)
         program, facts = self._lower(read.rewritten(read.ops, shared, pruned), reached)
         self.program, reached = self._renumbered(program, reached, facts)
         num_steps = read.num_levels - 1
-        self._steps = whole_graph(self._csc, num_steps) if reached is None else towards(self._csc, reached)
+        self._steps = whole_graph(self._csc, num_steps)
+        if reached is not None:
+            self._steps = towards(self._csc, reached, keep_edges=self._reads_edges)
         row_of = None if reached is None else _rows_of(reached, graph.num_nodes)
         self._rows = self._rows_of_nodes(row_of)
         self._row_of = None if pruned.taken else row_of
@@ -126,6 +131,10 @@ class Lowered:
         parameters = tuple(self.program.parameters())
         out: Tensor = _Run.apply(self._train, self._outputs, self._rows, *parameters)  # type: ignore[no-untyped-call]
         return out
+
+    def serves(self, read: Program) -> bool:
+        """Whether :meth:`predict` can run a program: one that reads edges needs them in the graph's order."""
+        return self._reads_edges or not read.reads_edges
 
     def predict(self, read: Program) -> Tensor:
         """``(num_nodes, width)`` outputs of every node, by the model's program in evaluation."""
@@ -279,6 +288,8 @@ class Lowered:
             left_alone = f"the caches of {self._device.place} are not modelled"
         elif program.num_levels == 1 or self._csc.num_edges == 0:
             left_alone = "there is nothing to aggregate"
+        elif self._reads_edges:
+            left_alone = "edge features are read in the graph's order"
         if left_alone is not None:
             decision = Decision(name="locality", taken=False, what=left_alone)
             return program.rewritten(program.ops, decision), reached

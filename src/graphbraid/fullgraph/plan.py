@@ -24,6 +24,7 @@ from graphbraid.fullgraph.program import (
     Adjacency,
     Aggregate,
     Attention,
+    Gine,
     Linear,
     Maximum,
     Op,
@@ -71,7 +72,7 @@ class Plan:
         self.steps: Sequence[Step] = steps
         """The same, where the kernels run."""
         if placement is not None:
-            goes_back = training and any(isinstance(op, Attention | Maximum) for op in program.ops)
+            goes_back = training and any(isinstance(op, Attention | Gine | Maximum) for op in program.ops)
             self.steps = placement.steps(steps, transpose=goes_back)
         self.features = Features(program, graph, steps, placement)
         self.tasks: list[Task] = []

@@ -16,9 +16,16 @@ from graphbraid.fullgraph.program.read import read_model
 from graphbraid.fullgraph.program.refusal import NotLoweredError, failed
 from graphbraid.fullgraph.watch import GraphWatch
 from graphbraid.graph import Graph
+from graphbraid.interop.edge_list import as_edge_attr
+from graphbraid.interop.pyg import edge_features_of, graph_from_pyg
 
 _READ = ("x", "edge_index", "adj_t", "edge_weight", "edge_attr")
 """What a graph is made of, of PyG's data."""
+
+
+def graph_of_data(data: Any) -> Graph:
+    """The graph of PyG's data without edge features, which take a copy: those a :class:`Source` brings."""
+    return graph_from_pyg(data, edge_features=False)
 
 
 class Source:
@@ -37,6 +44,7 @@ class Source:
         if data is not None and not all(callable(getattr(data, name, None)) for name in ("get", "keys")):
             raise DataError(f"data must be PyG's Data that the graph was made of; got {shown(data)}")
         self.graph, self._data, self._why = graph, data, why
+        """Its graph has edge features from the first program on that reads them."""
         self._held = {} if data is None else {key: data.get(key) for key in _READ}
         self._watch = GraphWatch(graph, self._held.values())
 
@@ -51,7 +59,7 @@ class Source:
         if self._data is None:
             return Source(self.graph)
         try:
-            return Source(Graph.from_pyg(self._data), self._data)
+            return Source(graph_of_data(self._data), self._data)
         except GraphbraidError as error:  # the model may not take what is wrong
             return Source(self.graph, self._data, NotLoweredError("data", str(error), "data that agrees"))
 
@@ -62,6 +70,7 @@ class Source:
         return Given(
             weighted=self.graph.csc.weight is not None,
             weights_are_attr=are_attr or self._data is None or "edge_attr" not in names,
+            edge_channels=self._edge_channels(),
             attributes=names,
             graph=self.graph,
             data_class=None if self._data is None else type(self._data),
@@ -87,18 +96,37 @@ class Source:
             raise self._why
         if self._watch.wants_gradients():
             raise NotLoweredError(
-                "graph", "its features or edge weights require gradients", "tensors that do not"
+                "graph",
+                "its features, edge features or edge weights require gradients",
+                "tensors that do not",
             )
         try:
-            return read_model(model, int(x.shape[1]), given, calling)
+            program = read_model(model, int(x.shape[1]), given, calling)
+            if program.reads_edges:
+                self._bring_edge_features()
+            return program
         except (NotLoweredError, GraphbraidError):
             raise
         except Exception as error:  # a model that runs must not fail for being read
             raise failed(model, error) from error
+
+    def _edge_channels(self) -> int | None:
+        """Columns of the edges' features; None where they are no matrix of floats with a row per edge."""
+        attr = self.graph.edge_attr if self._data is None else edge_features_of(self._data)
+        return None if attr is None or attr.shape[0] != self.graph.num_edges else int(attr.shape[1])
+
+    def _bring_edge_features(self) -> None:
+        """Have the user's edge features in the graph's order: shared where that is theirs, else a copy."""
+        if self.graph.edge_attr is not None:
+            return
+        attr, ids = as_edge_attr(edge_features_of(self._data), self.graph.num_edges), self.graph.edge_id
+        assert attr is not None
+        ordered = attr if ids is None else attr.index_select(0, ids)
+        self.graph = self.graph.replace(edge_attr=ordered)
 
     def as_written(self, model: nn.Module, place: torch.device) -> AsWritten:
         """Runs the model as it is written."""
         return AsWritten(model, self.graph, calling_of(model, self.given()), place, self._data)
 
 
-__all__ = ["Source"]
+__all__ = ["Source", "graph_of_data"]

@@ -97,7 +97,7 @@ class GraphWatch:
     def __init__(self, graph: Graph, others: Iterable[object] = ()) -> None:
         x = graph.x
         parts = (x.values, x.indices, x.indptr) if isinstance(x, SparseFeatures) else (x,)
-        held = (*parts, graph.csc.weight, graph.csc.indptr, graph.csc.indices, *others)
+        held = (*parts, graph.csc.weight, graph.edge_attr, graph.csc.indptr, graph.csc.indices, *others)
         self._tensors = [t for t in held if isinstance(t, Tensor) and not t.is_inference()]
         self._before = self._now()
 

@@ -9,7 +9,7 @@ What a kernel does beside that, passes of its own and scratch rows, is not count
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -22,6 +22,7 @@ from graphbraid.fullgraph.program import (
     Aggregate,
     Attention,
     Following,
+    Gine,
     Hoisted,
     Linear,
     Maximum,
@@ -186,6 +187,24 @@ class Ledger:
             return self._work(2 * self._size(op.out) + self._learning(op))
         return self._edges(op, 3 * self._size(op.out) + self._learning(op), times=1)
 
+    def _gine(self, op: Gine) -> Work:
+        return self._with_edge_rows(op, self._size(op.out) + self._added(op), times=1, products=1)
+
+    def _gine_backward(self, op: Gine) -> Work:
+        """By source, to the rows, and in the edges' order, to their map: each reads what the sums were of."""
+        times = 2 * self._program.learns(op.inputs[0]) + (op.weight is not None)
+        return self._with_edge_rows(op, self._size(op.out) + self._learning(op), times=times, products=1)
+
+    def _with_edge_rows(self, op: Gine, streams: float, *, times: int, products: int) -> Work:
+        """:meth:`_edges` that also read the edges' features once, and multiply them where they are mapped."""
+        num_edges, width = (
+            self._steps[self._program.level(op.inputs[0])].csc.num_edges,
+            self._program.width(op.out),
+        )
+        work = self._edges(op, streams + 4.0 * num_edges * op.edge_channels, times)
+        flops = 0.0 if op.weight is None else 2.0 * products * num_edges * op.edge_channels * width
+        return replace(work, flops=work.flops + flops)
+
     def _edges(self, op: Op, streams: float, times: int) -> Work:
         """Every edge reads a row ``times`` times; ids, weights and matrices cross once."""
         source = op.inputs[0]
@@ -231,6 +250,7 @@ _FORWARD: dict[type[Op], _Count] = {
     Aggregate: Ledger._aggregate,
     Attention: Ledger._attention,
     Maximum: Ledger._maximum,
+    Gine: Ledger._gine,
 }
 _BACKWARD: dict[type[Op], _Count] = {
     Own: Ledger._nothing,
@@ -240,5 +260,6 @@ _BACKWARD: dict[type[Op], _Count] = {
     Aggregate: Ledger._aggregate_backward,
     Attention: Ledger._attention_backward,
     Maximum: Ledger._maximum_backward,
+    Gine: Ledger._gine_backward,
 }
 """Of operations that work edge by edge or multiply; all others read and write their rows once."""

@@ -68,6 +68,8 @@ def graph_to_dgl(graph: Graph) -> Any:
         converted.ndata[f"{name}_mask"] = mask
     if csc.weight is not None:
         converted.edata["weight"] = graph.in_original_order(csc.weight)
+    if graph.edge_attr is not None:
+        converted.edata["feat"] = graph.in_original_order(graph.edge_attr)
     return converted
 
 

@@ -19,7 +19,9 @@ from graphbraid.interop.convert import (
     as_tensor,
 )
 from graphbraid.scans import check_weight
+from graphbraid.sparse_features import FEATURE_DTYPES
 from graphbraid.topology import coo_to_csc
+from graphbraid.validate import check_edge_attr
 
 
 def graph_from_edge_index(
@@ -30,6 +32,7 @@ def graph_from_edge_index(
     y: Any = None,
     splits: Mapping[str, Any] | None = None,
     edge_weight: Any = None,
+    edge_attr: Any = None,
     name: str = "",
     keep_edge_id: bool = True,
 ) -> Graph:
@@ -39,13 +42,15 @@ def graph_from_edge_index(
     if num_nodes is None:
         num_nodes = _count_nodes(src, dst, features, labels)
     num_nodes = as_num_nodes(num_nodes)
-    weight = _as_weight(edge_weight, src.numel())
-    csc, perm = coo_to_csc(src, dst, num_nodes, num_nodes, keep_perm=keep_edge_id or weight is not None)
+    weight, attr = _as_weight(edge_weight, src.numel()), as_edge_attr(edge_attr, src.numel())
+    needs_perm = keep_edge_id or weight is not None or attr is not None
+    csc, perm = coo_to_csc(src, dst, num_nodes, num_nodes, keep_perm=needs_perm)
     if weight is not None:
         csc.weight = weight if perm is None else weight[perm]
     return Graph(
         csc=csc,
         edge_id=perm if keep_edge_id else None,
+        edge_attr=attr if attr is None or perm is None else attr.index_select(0, perm),
         x=features,
         y=labels,
         splits=as_splits(splits, num_nodes),
@@ -83,6 +88,22 @@ def _count_nodes(src: Tensor, dst: Tensor, x: Any, y: Tensor | None) -> int:
     if y is not None:
         return y.shape[0]
     return 1 + max(int(src.max()), int(dst.max())) if src.numel() else 0
+
+
+def as_edge_attr(edge_attr: Any, num_edges: int) -> Tensor | None:
+    """Edge features as a matrix of floats; one number for each edge becomes a column.
+
+    Raises:
+        DataError: no such matrix, or not a row for each edge.
+    """
+    if edge_attr is None:
+        return None
+    attr = as_tensor(edge_attr, "edge_attr")
+    if attr.layout == torch.strided and attr.ndim == 1:
+        attr = attr.unsqueeze(1)
+    attr = attr if attr.dtype in FEATURE_DTYPES else attr.float()
+    check_edge_attr(attr, num_edges)
+    return attr
 
 
 def _as_weight(edge_weight: Any, num_edges: int) -> Tensor | None:

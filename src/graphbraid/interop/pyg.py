@@ -11,13 +11,23 @@ from torch import Tensor
 from graphbraid.arguments import check_tensor, shown
 from graphbraid.errors import DataError, MissingPackageError
 from graphbraid.graph import SPLITS, Graph
-from graphbraid.interop.convert import as_features, as_labels, as_tensor
+from graphbraid.interop.convert import as_features, as_labels, as_tensor, plain
 from graphbraid.interop.edge_list import graph_from_edge_index
 from graphbraid.sparse_features import FEATURE_DTYPES, SparseFeatures
 
 
-def graph_from_pyg(data: Any, *, edge_weight: str | None = "auto", split: int = 0, name: str = "") -> Graph:
-    """What :meth:`graphbraid.Graph.from_pyg` does; its arguments are described there."""
+def graph_from_pyg(
+    data: Any,
+    *,
+    edge_weight: str | None = "auto",
+    split: int = 0,
+    name: str = "",
+    edge_features: bool = True,
+) -> Graph:
+    """What :meth:`graphbraid.Graph.from_pyg` does; its arguments are described there.
+
+    Without ``edge_features`` they stay behind, which saves the copy that the graph's order takes.
+    """
     _check_homogeneous(data)
     edge_index, weight = _edges_of(data)
     if edge_index is None:
@@ -30,8 +40,18 @@ def graph_from_pyg(data: Any, *, edge_weight: str | None = "auto", split: int = 
         y=as_labels(data.get("y")),
         splits=_splits_of(data, num_nodes, split),
         edge_weight=_weight_of(data, edge_weight) if weight is None else weight,
+        edge_attr=edge_features_of(data) if edge_features and edge_weight != "edge_attr" else None,
         name=name,
     )
+
+
+def edge_features_of(data: Any) -> Tensor | None:
+    """The ``edge_attr`` of PyG's data, in the order of ``edge_index``, where it is a matrix of floats."""
+    attr = data.get("edge_attr")
+    is_matrix = isinstance(attr, Tensor) and attr.ndim == 2 and attr.layout == torch.strided
+    if not is_matrix or not attr.dtype.is_floating_point or data.get("edge_index") is None:
+        return None
+    return plain(attr)
 
 
 def exact_graph_from_pyg(data: Any, *, edge_weight: str | None, known: Graph | None = None) -> Graph:
@@ -88,6 +108,8 @@ def graph_to_pyg(graph: Graph) -> Any:
         data.y = graph.y
     if graph.csc.weight is not None:
         data.edge_weight = graph.in_original_order(graph.csc.weight)
+    if graph.edge_attr is not None:
+        data.edge_attr = graph.in_original_order(graph.edge_attr)
     for key, ids in graph.splits.items():
         mask = torch.zeros(graph.num_nodes, dtype=torch.bool)
         mask[ids] = True

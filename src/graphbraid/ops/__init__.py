@@ -6,6 +6,7 @@ from graphbraid.ops.dense import dense_linear
 from graphbraid.ops.edge_softmax import edge_softmax
 from graphbraid.ops.epilogue import bias_act_dropout
 from graphbraid.ops.gather import gather_rows
+from graphbraid.ops.gine import gine
 from graphbraid.ops.linear import aggregate_linear
 from graphbraid.ops.norm import batch_norm, layer_norm
 from graphbraid.ops.sddmm import sddmm
@@ -23,6 +24,7 @@ __all__ = [
     "gat_attention",
     "gather_rows",
     "gatv2_attention",
+    "gine",
     "layer_norm",
     "sddmm",
     "sparse_dropout",

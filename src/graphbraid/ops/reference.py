@@ -23,6 +23,7 @@ from graphbraid.ops.attention_reference import (
     gatv2_forward,
     sum_dtype,
 )
+from graphbraid.ops.gine_reference import gine, gine_backward, gine_edge_backward
 from graphbraid.ops.norm_reference import (
     batch_norm,
     batch_norm_backward,
@@ -51,6 +52,9 @@ __all__ = [
     "gather_rows",
     "gatv2_backward",
     "gatv2_forward",
+    "gine",
+    "gine_backward",
+    "gine_edge_backward",
     "layer_norm",
     "layer_norm_backward",
     "sddmm",

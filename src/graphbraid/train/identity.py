@@ -48,6 +48,7 @@ def _fingerprint(graph: Graph) -> str:
     else:
         arrays.append(graph.x)
     arrays += [graph.splits[name] for name in sorted(graph.splits)]
+    arrays += [] if graph.edge_attr is None else [graph.edge_attr]
     for array in arrays:
         digest.update(b"none" if array is None else _some_bytes(array))
     return digest.hexdigest()

@@ -4,6 +4,7 @@ Add a case to the list of its file, or a file with a list of its own to ``CASES`
 models is made from them.
 """
 
+from tests.fullgraph.matrix.cases_edges import EDGES
 from tests.fullgraph.matrix.cases_forwards import FORWARDS
 from tests.fullgraph.matrix.cases_instances import INSTANCES
 from tests.fullgraph.matrix.cases_layers import LAYERS
@@ -11,4 +12,4 @@ from tests.fullgraph.matrix.cases_modes import MODES
 from tests.fullgraph.matrix.cases_propagation import PROPAGATION
 from tests.fullgraph.matrix.cases_rowwise import FUNCTIONS, ROWWISE
 
-CASES = [*LAYERS, *ROWWISE, *FUNCTIONS, *FORWARDS, *INSTANCES, *MODES, *PROPAGATION]
+CASES = [*LAYERS, *ROWWISE, *FUNCTIONS, *FORWARDS, *INSTANCES, *MODES, *PROPAGATION, *EDGES]

@@ -10,6 +10,7 @@ from tests.extras import NO_PYG
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch_geometric.nn as pyg
+from tests.fullgraph.matrix.cases_edges import FEATURES, with_features
 from tests.fullgraph.matrix.compare import LOWERED, assert_alike, engine_of, verdict
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, data_of
 from torch import nn
@@ -32,6 +33,7 @@ LAYERS = {
     ),
     "gatv2": (pyg.GATv2Conv, {"heads": (1, 2), "share_weights": (True, False), "residual": (True, False)}),
     "gin": (None, {"eps": (0.0, 0.4), "train_eps": (True, False)}),
+    "gine": (None, {"eps": (0.0, 0.4), "train_eps": (True, False)}),
 }
 PARTS = {
     "relu": lambda _: nn.ReLU(),
@@ -56,10 +58,11 @@ class Drawn(nn.Module):
         self.parts = nn.ModuleList(nn.Sequential(*(PARTS[p](width) for p in some)) for some in parts)
         self.sums = sums
 
-    def forward(self, x, edge_index):
+    def forward(self, x, edge_index, edge_attr):
         seen = [self.inlet(x)]
         for i, (layer, parts) in enumerate(zip(self.layers, self.parts, strict=True)):
-            h = parts(layer(seen[-1], edge_index))
+            features = (edge_attr,) if isinstance(layer, pyg.GINEConv) else ()
+            h = parts(layer(seen[-1], edge_index, *features))
             if self.sums[i] == "own":
                 h = h + seen[-1]
             elif self.sums[i] == "first":
@@ -71,6 +74,9 @@ class Drawn(nn.Module):
 def _made(kind, options, width):
     if kind == "gin":
         return pyg.GINConv(nn.Sequential(nn.Linear(width, width), nn.ReLU()), **options)
+    if kind == "gine":
+        network = nn.Sequential(nn.Linear(width, width), nn.ReLU())
+        return pyg.GINEConv(network, edge_dim=FEATURES, **options)
     extra = {"concat": False} if kind in ("gat", "gatv2") else {}
     return LAYERS[kind][0](width, width, **options, **extra)
 
@@ -92,7 +98,7 @@ def stacks(draw):
 def runs_backward(model, data):
     """Whether PyTorch itself has a backward pass: not where ``+=`` writes over what one would read."""
     try:
-        model(data.x.double(), data.edge_index).sum().backward()
+        model(data.x.double(), data.edge_index, data.edge_attr.double()).sum().backward()
     except RuntimeError as error:
         assert "modified by an inplace operation" in str(error)
         return False
@@ -103,7 +109,7 @@ def runs_backward(model, data):
 @given(stack=stacks(), graph=st.sampled_from(["untidy", "directed", "undirected"]), seed=st.integers(0, 9))
 def test_any_stack_equals_pyg(stack, graph, seed):
     *arguments, trains = stack
-    data, models = data_of(graph), []
+    data, models = with_features()(data_of(graph)), []
     for _ in range(2):
         torch.manual_seed(seed)
         models.append(Drawn(*arguments).train(trains))

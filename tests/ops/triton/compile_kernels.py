@@ -60,6 +60,13 @@ for partition.SEGMENT in (8, 512):  # with hubs, both launches of each kernel; w
     kernels.spmm_max_backward(
         transposed.indptr, transposed.indices, perm, csc.indptr, out, weight, winner, x.clone()
     )
+    of_edges = values(csc.num_edges, 100, dtype=dtype)
+    kernels.gine(csc.indptr, csc.indices, x, of_edges, 1.0, 10, out)
+    kernels.gine_edge_backward(csc.indptr, csc.indices, x, of_edges, out, of_edges)
+    for rows in (x, None):
+        kernels.gine_backward(
+            transposed.indptr, transposed.indices, perm, out, rows, of_edges, 1.0, 10, x.clone()
+        )
     edge_numbers = torch.empty(csc.num_edges, 4)
     kernels.sddmm(csc.indptr, csc.indices, out, x, values(10), values(13), edge_numbers)
     for ids, seed in ((None, 77), (torch.arange(13), torch.tensor([77]))):

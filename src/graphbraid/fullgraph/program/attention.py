@@ -82,7 +82,7 @@ _ATTENTION: dict[str, Allowed] = {
 }
 _PYG_ATTENTION = _ATTENTION | {
     "edge_dim": one_of(None),
-    "fill_value": anything,  # of edge features, which are refused
+    "fill_value": anything,  # of edge features, which are refused or not read
     "residual": flag,
     "lin_edge": one_of(None),
 }

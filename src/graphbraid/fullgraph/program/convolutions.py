@@ -1,4 +1,4 @@
-"""Readers of GCNConv, SAGEConv and GINConv, PyG's and graphbraid's own."""
+"""Readers of GCNConv, SAGEConv, GINConv and GINEConv, PyG's and graphbraid's own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from graphbraid.fullgraph.program.message_passing import (
     pyg_layer,
     refuse_weights,
 )
-from graphbraid.fullgraph.program.operations import Aggregate, Linear, Maximum, Own, Scale, UnitRows
+from graphbraid.fullgraph.program.operations import Aggregate, Gine, Linear, Maximum, Own, Scale, UnitRows
 from graphbraid.fullgraph.program.reading import LayerCall, Reader, Registry
 from graphbraid.fullgraph.program.rowwise import as_linear, checked_linear, rowwise
 from graphbraid.fullgraph.program.ties import ties_of
@@ -153,6 +153,33 @@ def _gin(call: LayerCall) -> str:
     return out
 
 
+# ---- GINE
+
+
+def _read_gine(call: LayerCall) -> str:
+    check_aggregation(call)
+    conv, writer, channels = call.layer, call.writer, call.edges.channels
+    if channels is None:
+        raise call.refuse("without edge_attr has no lowered form", "edge_attr, a matrix of floats")
+    linear = checked_linear(call, "lin") if conv._modules.get("lin") is not None else None
+    if linear is not None and linear.weight.shape[1] != channels:
+        raise call.refuse(f"takes {linear.weight.shape[1]} edge features; the graph has {channels}")
+    eps, learns_eps = conv.eps, isinstance(conv.eps, nn.Parameter)
+    if learns_eps:
+        exact.check_parameter(call.name, "eps", eps)
+    out = writer.add(
+        Gine,
+        call.x,
+        edge_channels=channels,
+        weight=None if linear is None else linear.weight,
+        bias=None if linear is None else linear.bias,
+        loop_scale=0.0 if learns_eps else 1.0 + float(eps),
+    )
+    if learns_eps:
+        out = writer.sum(writer.add(Scale, writer.add(Own, call.x), factor=eps), out)
+    return rowwise(writer, f"{call.name}.nn", conv.nn, out)
+
+
 _SIZED = ("x", "edge_index", "size")
 CONVOLUTIONS: Registry = {
     (f"{PYG}.gcn_conv", "GCNConv"): Reader(
@@ -169,6 +196,16 @@ CONVOLUTIONS: Registry = {
         _read_pyg_gin,
         pyg_layer({"initial_eps": number}, children=("nn",), buffers=("eps",), optional=("eps",)),
         _SIZED,
+    ),
+    (f"{PYG}.gin_conv", "GINEConv"): Reader(
+        _read_gine,
+        pyg_layer(
+            {"initial_eps": number, "lin": one_of(None)},
+            children=("nn", "lin"),
+            buffers=("eps",),
+            optional=("eps",),
+        ),
+        ("x", "edge_index", "edge_attr", "size"),
     ),
     (f"{OWN}.gcn", "GCNConv"): Reader(_read_own_gcn, own_layer(_GCN, children=("lin",)), OWN_TAKES),
     (f"{OWN}.sage", "SAGEConv"): Reader(

@@ -21,6 +21,7 @@ from graphbraid.fullgraph.program.operations import (
     Concat,
     Epilogue,
     Following,
+    Gine,
     Largest,
     Linear,
     Module,
@@ -111,6 +112,11 @@ class Program:
         op = self.producer(value)
         return op is not None and (bool(op.parameters()) or any(self.learns(i) for i in op.inputs))
 
+    @property
+    def reads_edges(self) -> bool:
+        """Whether an operation reads the edges' features."""
+        return any(op.reads_edges for op in self.ops)
+
     def parameters(self) -> Iterator[nn.Parameter]:
         """All parameters, each once."""
         seen: set[int] = set()
@@ -158,6 +164,10 @@ def _check_widths(program: Program, op: Op) -> None:
         raise ValueError(f"{op.out} normalises {width} columns with a module for {op.channels}")
     if isinstance(op, Prelu) and op.slope.numel() not in (1, width):
         raise ValueError(f"{op.out} has {op.slope.numel()} slopes for {width} columns")
+    if isinstance(op, Gine):
+        of_edges = op.edge_channels if op.weight is None else op.weight.shape[0]
+        if of_edges != width:
+            raise ValueError(f"{op.out} adds rows of {of_edges} edge features to rows of {width} columns")
     if not isinstance(op, Add | Aggregate | Linear | Combine | Largest | Concat):
         return
     level = program.level(op.out)

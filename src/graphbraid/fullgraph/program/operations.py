@@ -36,6 +36,11 @@ class Op:
     moves: ClassVar[bool] = False
     """Whether the result is one level further than the inputs."""
 
+    @property
+    def reads_edges(self) -> bool:
+        """Whether it reads the edges' features."""
+        return False
+
     def parameters(self) -> tuple[nn.Parameter, ...]:
         """What it learns."""
         return ()
@@ -132,6 +137,39 @@ class Maximum(Op):
     def details(self) -> str:
         """What to print after the inputs."""
         return _TIES[self.ties]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gine(Op):
+    """``out[v] = loop_scale x[v] + sum over in-neighbours u of relu(x[u] + e)``: GINE's sum.
+
+    ``e`` is the edge's row of the graph's edge features, or of their linear map where there is a weight.
+    """
+
+    edge_channels: int
+    """Columns of the edges' features."""
+    weight: nn.Parameter | None = None
+    """``(width, edge_channels)``."""
+    bias: nn.Parameter | None = None
+    """``(width,)``."""
+    loop_scale: float = 0.0
+    symbol = "rectified sum"
+    moves = True
+
+    @property
+    def reads_edges(self) -> bool:
+        """Whether it reads the edges' features."""
+        return True
+
+    def parameters(self) -> tuple[nn.Parameter, ...]:
+        """What it learns."""
+        return tuple(p for p in (self.weight, self.bias) if p is not None)
+
+    def details(self) -> str:
+        """What to print after the inputs."""
+        loops = f" + {self.loop_scale:g} I" if self.loop_scale else ""
+        made = "edge features" if self.weight is None else f"{self.edge_channels} edge features, mapped"
+        return f"{made}{loops}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,8 @@ class Edges:
     """Whether weights reach the layer."""
     sparse: bool = False
     """Whether they are a sparse matrix, whose own values are the weights."""
+    channels: int | None = None
+    """Columns of the edge features that reach the layer; None: none do."""
     graph: Graph | None = field(default=None, compare=False)
     """The graph whose edges they are, for what cannot be told without a look at them."""
 

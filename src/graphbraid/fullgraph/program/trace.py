@@ -18,6 +18,7 @@ from torch import fx, nn
 from graphbraid.fullgraph.calling import (
     ADJACENCY,
     DATA,
+    EDGE_ATTR,
     EDGES,
     WEIGHTS,
     Calling,
@@ -82,9 +83,11 @@ class _Root(nn.Module):
         self.model = model
         self._calling, self._given = calling, given
 
-    def forward(self, x: Any, edges: Any, weights: Any) -> Any:
+    def forward(self, x: Any, edges: Any, weights: Any, edge_attr: Any) -> Any:
         """What the model returns."""
         values = _Values({X: x, EDGES: edges, ADJACENCY: edges, WEIGHTS: weights})
+        if self._given.edge_channels is not None:
+            values[EDGE_ATTR] = edge_attr
         values[DATA] = _Data(self._given, values)
         return self._calling.run(self.model, values)
 
@@ -97,15 +100,17 @@ class _Values(dict[str, Any]):
 
 
 class _Data:
-    """Stands for PyG's data in a trace: its features, edges and weights; anything else cannot be read."""
+    """Stands for PyG's data in a trace: features, edges, weights; anything else cannot be read."""
 
     def __init__(self, given: Given, values: _Values) -> None:
         plain: type = getattr(sys.modules.get("torch_geometric.data"), "Data", object)
         self._class = plain if given.data_class is None else given.data_class
         names = given.attributes or ({X, EDGES} | ({WEIGHTS} if given.weighted else set()))
         self._given = {name: values[name] for name in (X, EDGES, WEIGHTS) if name in names}
-        if given.weighted and given.weights_are_attr and "edge_attr" in names:
-            self._given["edge_attr"] = values[WEIGHTS]
+        if given.edge_channels is not None:
+            self._given[EDGE_ATTR] = values[EDGE_ATTR]
+        elif given.weighted and given.weights_are_attr and EDGE_ATTR in names:
+            self._given[EDGE_ATTR] = values[WEIGHTS]
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -184,6 +189,7 @@ class _TraceReader:
         self._values: dict[fx.Node, str] = {}
         self._edges: fx.Node | None = None
         self._weights: fx.Node | None = None
+        self._attr: fx.Node | None = None
         self.out: str | None = None
 
     def read(self, node: fx.Node) -> None:
@@ -207,6 +213,8 @@ class _TraceReader:
             self._values[node] = INPUT
         elif node.target == "edges":
             self._edges = node
+        elif node.target == EDGE_ATTR:
+            self._attr = node
         else:
             self._weights = node
 
@@ -245,8 +253,16 @@ class _TraceReader:
         weights = bound.pop("edge_weight", None)
         if weights is not None and weights is not self._weights:
             raise NotLoweredError(name, "it takes other weights than the graph's")
+        attr = bound.pop(EDGE_ATTR, None)
+        if attr is not None and (attr is not self._attr or self._sparse):
+            raise NotLoweredError(
+                name,
+                "its edge features are not the graph's own as they are",
+                "edge_attr, a matrix of floats, beside edge_index",
+            )
         if not self._sparse:
-            return Edges(weighted=weights is not None, graph=self._given.graph)
+            channels = None if attr is None else self._given.edge_channels
+            return Edges(weighted=weights is not None, channels=channels, graph=self._given.graph)
         if not self._given.is_simple():
             raise NotLoweredError(
                 name,

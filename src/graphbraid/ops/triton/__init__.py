@@ -11,6 +11,7 @@ from graphbraid.ops.triton.bit_product import bit_gram, bit_product
 from graphbraid.ops.triton.edge_softmax import edge_softmax, edge_softmax_backward
 from graphbraid.ops.triton.epilogue import epilogue, epilogue_backward
 from graphbraid.ops.triton.gather import gather_rows
+from graphbraid.ops.triton.gine import gine, gine_backward, gine_edge_backward
 from graphbraid.ops.triton.norm import (
     batch_norm,
     batch_norm_backward,
@@ -37,6 +38,9 @@ __all__ = [
     "gather_rows",
     "gatv2_backward",
     "gatv2_forward",
+    "gine",
+    "gine_backward",
+    "gine_edge_backward",
     "layer_norm",
     "layer_norm_backward",
     "sddmm",

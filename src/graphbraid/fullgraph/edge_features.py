@@ -1,0 +1,61 @@
+"""The features of the edges as a program reads them: in the order of the edges that it walks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from graphbraid.fullgraph.levels import Step
+from graphbraid.fullgraph.placement import Placement
+from graphbraid.fullgraph.program import Program
+from graphbraid.graph import Graph
+from graphbraid.ops.aggregation import row_contiguous
+
+
+class EdgeFeatures:
+    """One matrix, whose first rows are each step's edges: a later step's are the first of an earlier one's.
+
+    Args:
+        program: lowered.
+        graph: its edge features stay in place where all edges are walked and they are float32.
+        steps: from each level to the next, where the graph is.
+        placement: brings the matrix to a device; None: it stays where the graph is.
+    """
+
+    def __init__(
+        self, program: Program, graph: Graph, steps: Sequence[Step], placement: Placement | None
+    ) -> None:
+        self._graph, self._steps, self._placement = graph, steps, placement
+        levels = [program.level(op.inputs[0]) for op in program.ops if op.reads_edges]
+        self._first = min(levels, default=None)
+        self._rows: Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the matrix takes beside the graph."""
+        attr = self._graph.edge_attr
+        if self._first is None or attr is None:
+            return 0
+        in_place = attr.dtype == torch.float32 and attr.is_contiguous() and self._placement is None
+        step = self._steps[self._first]
+        return 0 if in_place and step.edges is None else 4 * step.csc.num_edges * attr.shape[1]
+
+    def allocate(self) -> None:
+        """Make the matrix."""
+        if self._first is None:
+            return
+        attr, edges = self._graph.edge_attr, self._steps[self._first].edges
+        assert attr is not None
+        rows = attr.detach() if edges is None else attr.detach().index_select(0, edges)
+        rows = row_contiguous(rows.to(torch.float32))
+        self._rows = rows if self._placement is None else self._placement.matrix(rows)
+
+    def rows(self, level: int) -> Tensor:
+        """``(num_edges, num_edge_features)`` of the edges that lead on from a level, once allocated."""
+        assert self._rows is not None
+        return self._rows[: self._steps[level].csc.num_edges]
+
+
+__all__ = ["EdgeFeatures"]

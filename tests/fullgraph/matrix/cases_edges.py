@@ -1,0 +1,195 @@
+"""Layers that read edge features, and ways to hand these over."""
+
+import copy
+
+import torch
+import torch.nn.functional as F
+import torch_geometric.nn as pyg
+from tests.fullgraph.matrix.case import (
+    Case,
+    layer,
+    left,
+)
+from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES
+from tests.fullgraph.matrix.models import (
+    HIDDEN,
+    Calls,
+    Stack,
+)
+from torch import nn
+
+FEATURES = 3
+
+
+def with_features(columns=FEATURES, dtype=torch.float32):
+    """Gives the data edge features."""
+
+    def prepare(data):
+        draw = torch.Generator().manual_seed(6)
+        shape = (data.num_edges,) if columns == 0 else (data.num_edges, columns)
+        data = copy.copy(data)
+        data.edge_attr = torch.randn(shape, generator=draw).to(dtype)
+        return data
+
+    return prepare
+
+
+FEATURED = with_features()
+
+
+class Featured(Stack):
+    """Two layers that get the edge features."""
+
+    def forward(self, x, edge_index, edge_attr):
+        return self.second(self.between(self.first(x, edge_index, edge_attr)), edge_index, edge_attr)
+
+
+class FeaturedOnce(Stack):
+    """Two layers, of which one gets them, by keyword, where there are any."""
+
+    def forward(self, x, edge_index, edge_attr=None):
+        h = self.between(self.first(x=x, edge_attr=edge_attr, edge_index=edge_index))
+        return self.second(h, edge_index)
+
+
+class OfData(Stack):
+    """Takes all of the data."""
+
+    def forward(self, data):
+        h = self.between(self.first(data.x, data.edge_index, data.edge_attr))
+        return self.second(h, data.edge_index, edge_attr=data.edge_attr)
+
+
+def featured(run):
+    """A model class whose forward is ``run(model, x, edge_index, edge_attr)``."""
+
+    class Body(Calls):
+        def __init__(self, make, **parts):
+            super().__init__(make, None, **parts)
+            del self.run
+
+    return type("Featured", (Body,), {"forward": run})
+
+
+def gine(network=lambda i, o: nn.Sequential(nn.Linear(i, o), nn.ReLU(), nn.Linear(o, o)), **options):
+    """A maker of GINE layers."""
+    return lambda i, o: pyg.GINEConv(network(i, o), **options)
+
+
+GINE = gine(edge_dim=FEATURES)
+
+
+def residual(self, x, edge_index, edge_attr):
+    h = self.first(x, edge_index, edge_attr).relu()
+    return self.head(self.second(h, edge_index, edge_attr) + h + self.skip(x))
+
+
+def shared(self, x, edge_index, edge_attr):
+    h = self.first(x, edge_index, edge_attr)
+    return self.head(self.second(h.relu(), edge_index, edge_attr) + self.second(h, edge_index, edge_attr))
+
+
+def edges_in_evaluation_only(self, x, edge_index, edge_attr):
+    h = self.skip(x) if self.training else self.first(x, edge_index, edge_attr)
+    return self.head(h)
+
+
+def other_features(self, x, edge_index, edge_attr):
+    return self.head(self.first(x, edge_index, edge_attr.relu()))
+
+
+def encoded(self, x, edge_index, edge_attr):
+    return self.head(self.first(x, edge_index, self.encoder(edge_attr)))
+
+
+def some_features(self, x, edge_index, edge_attr):
+    return self.head(self.first(F.relu(x), edge_index, edge_attr[:, :FEATURES]))
+
+
+def _frozen(model, *names):
+    for name, parameter in model.named_parameters():
+        if any(part in name for part in names):
+            parameter.requires_grad_(False)
+    return model
+
+
+def case(part, name, make, prepare=FEATURED):
+    return Case(part, name, make, prepare=prepare)
+
+
+def left_alone(part, name, make, reason="", prepare=FEATURED):
+    return left(part, name, make, reason, prepare=prepare)
+
+
+_GINE_OPTIONS = {
+    "edge_dim": GINE,
+    "edge_dim, eps=0.3": gine(edge_dim=FEATURES, eps=0.3),
+    "edge_dim, eps=-1": gine(edge_dim=FEATURES, eps=-1.0),
+    "edge_dim, train_eps=True": gine(edge_dim=FEATURES, eps=0.2, train_eps=True),
+    "edge_dim, one linear map": gine(nn.Linear, edge_dim=FEATURES),
+    "edge_dim, batch norm inside": gine(
+        lambda i, o: nn.Sequential(nn.Linear(i, o), nn.BatchNorm1d(o), nn.ReLU(), nn.Linear(o, o)),
+        edge_dim=FEATURES,
+        train_eps=True,
+    ),
+    "aggr='sum'": gine(edge_dim=FEATURES, aggr="sum"),
+    "edge_dim, PyG's MLP": gine(
+        lambda i, o: nn.Sequential(nn.Linear(i, o), pyg.MLP([o, o, o])), edge_dim=FEATURES
+    ),
+}
+_GINE_LEFT = {
+    "aggr='mean'": gine(edge_dim=FEATURES, aggr="mean"),
+    "aggr='max'": gine(edge_dim=FEATURES, aggr="max"),
+    "flow='target_to_source'": gine(edge_dim=FEATURES, flow="target_to_source"),
+    "a class of one's own inside": gine(type("Linear", (nn.Linear,), {}), edge_dim=FEATURES),
+    "a subclass": lambda i, o: type("GINEConv", (pyg.GINEConv,), {})(nn.Linear(i, o), edge_dim=FEATURES),
+}
+
+
+def _wide(**options):
+    """Layers whose rows are as wide as the features of the nodes, and so of the edges."""
+    return Featured(gine(**options), hidden=CHANNELS)
+
+
+EDGES = [
+    *(case("GINEConv", name, lambda m=make: Featured(m)) for name, make in _GINE_OPTIONS.items()),
+    case("GINEConv", "without edge_dim", _wide, with_features(CHANNELS)),
+    case(
+        "GINEConv", "without edge_dim, train_eps=True", lambda: _wide(train_eps=True), with_features(CHANNELS)
+    ),
+    case("GINEConv", "of forward(data)", lambda: OfData(GINE)),
+    case("GINEConv", "residual", lambda: featured(residual)(GINE)),
+    case("GINEConv", "a layer used twice", lambda: featured(shared)(GINE)),
+    case("GINEConv", "in evaluation only", lambda: featured(edges_in_evaluation_only)(GINE)),
+    case("GINEConv", "evaluation", lambda: Featured(GINE).eval()),
+    case("GINEConv", "a frozen map of edges", lambda: _frozen(Featured(GINE), ".lin.")),
+    case("GINEConv", "a frozen bias of edges", lambda: _frozen(Featured(GINE), ".lin.bias")),
+    case("GINEConv", "a frozen layer", lambda: _frozen(Featured(GINE), "first.")),
+    case("GINEConv", "of half precision", lambda: Featured(GINE), with_features(dtype=torch.bfloat16)),
+    *(left_alone("GINEConv", name, lambda m=make: Featured(m)) for name, make in _GINE_LEFT.items()),
+    left_alone(
+        "GINEConv",
+        "changed edge features",
+        lambda: featured(other_features)(GINE),
+        "not a matrix of node rows",
+    ),
+    left_alone(
+        "GINEConv",
+        "encoded edge features",
+        lambda: featured(encoded)(GINE, encoder=nn.Linear(FEATURES, FEATURES)),
+        "not a matrix of node rows",
+    ),
+    left_alone(
+        "GINEConv",
+        "some edge features",
+        lambda: featured(some_features)(GINE),
+        "",
+        with_features(FEATURES + 1),
+    ),
+    *(
+        case(name, "edge features that it does not read", lambda k=kind: Featured(layer(k)))
+        for name, kind in (("GATConv", pyg.GATConv),)
+    ),
+    case("PyG's ready GCN", "beside edge features", lambda: pyg.GCN(CHANNELS, HIDDEN, 2, CLASSES)),
+    case("PyG's ready GAT", "beside edge features", lambda: pyg.GAT(CHANNELS, HIDDEN, 2, CLASSES)),
+]

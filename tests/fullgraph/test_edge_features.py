@@ -1,0 +1,178 @@
+"""Edge features in full-graph training: followed as they change, copied where needed, refused where wrong."""
+
+import copy
+
+import pytest
+import torch
+from tests.extras import NO_PYG
+
+pytest.importorskip("torch_geometric", reason=NO_PYG)
+import torch_geometric.nn as pyg
+from tests.fullgraph.matrix.cases_edges import FEATURES, GINE, Featured, with_features
+from tests.fullgraph.matrix.compare import LEFT_ALONE, LOWERED, engine_of, verdict
+from tests.fullgraph.matrix.graphs import CHANNELS, data_of
+from tests.fullgraph.matrix.models import Stack
+from torch import nn
+
+import graphbraid
+from graphbraid import Graph
+from graphbraid.errors import DataError
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+def data_with_features(name="untidy"):
+    return with_features()(data_of(name))
+
+
+def expected(model, data):
+    return model(data.x, data.edge_index, data.edge_attr)[data.train_mask]
+
+
+def test_features_written_to_or_replaced_are_noticed():
+    data, model = data_with_features(), Featured(GINE)
+    engine = engine_of(model, data)
+    torch.testing.assert_close(engine(), expected(model, data), **CLOSE)
+    data.edge_attr.mul_(-2)
+    torch.testing.assert_close(engine(), expected(model, data), **CLOSE)
+    data.edge_attr = torch.rand(data.num_edges, FEATURES)
+    torch.testing.assert_close(engine(), expected(model, data), **CLOSE)
+    assert engine.why is None
+
+
+def test_a_graph_of_ones_own_brings_its_features_and_changes_of_them_are_noticed():
+    data, model = data_with_features(), Featured(GINE)
+    graph = Graph.from_pyg(data)
+    engine = graphbraid.compile(model, graph)
+    train = graph.split("train")
+    torch.testing.assert_close(engine(), expected(model, data), **CLOSE)
+    graph.edge_attr.add_(1)
+    data.edge_attr += 1
+    torch.testing.assert_close(engine(), expected(model, data), **CLOSE)
+    torch.testing.assert_close(engine.predict()[train], expected(model, data), **CLOSE)
+
+
+def test_features_that_require_gradients_get_them():
+    data, model = data_with_features(), Featured(GINE)
+    engine = engine_of(model, data)
+    data.edge_attr.requires_grad_()
+    assert "require gradients" in engine.why.reason
+    engine().sum().backward()
+    assert data.edge_attr.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("as_graph", [False, True])
+def test_a_model_without_edge_features_takes_no_copy_of_them(as_graph):
+    data = data_with_features()
+    graph = Graph.from_pyg(data) if as_graph else data
+    engine = graphbraid.compile(Stack(pyg.GCNConv), graph, nodes=data.train_mask)
+    held = engine._source.graph.edge_attr
+    assert held is graph.edge_attr if as_graph else held is None
+
+
+def test_features_in_the_graphs_order_stay_in_place():
+    data = data_with_features("directed")
+    order = torch.argsort(data.edge_index[1] * data.num_nodes + data.edge_index[0])
+    data.edge_index = data.edge_index[:, order]
+    engine = engine_of(Featured(GINE), data)
+    engine()
+    assert engine._source.graph.edge_attr is data.edge_attr
+    whole = graphbraid.compile(Featured(GINE), data, nodes=torch.arange(data.num_nodes))
+    whole()
+    rows = whole.form._train._plan.features.edges.rows(0)
+    assert rows.data_ptr() == data.edge_attr.data_ptr()
+
+
+def test_what_explain_says():
+    said = engine_of(Featured(GINE), data_with_features()).explain()
+    assert "rectified sum(x): 3 edge features, mapped + 1 I" in said
+    assert "edge features are read in the graph's order" in said
+    assert "edge features need the transpose's order" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda attr: attr[:, :2], "takes 3 edge features; the graph has 2"),
+        (lambda attr: attr.long(), "edge_attr"),
+        (lambda attr: attr[:5], "edge_attr"),
+        (lambda attr: attr[:, 0], "it takes 'edge_attr'"),
+    ],
+)
+def test_features_that_do_not_fit_are_left_to_the_model(change, reason):
+    data = data_with_features()
+    data.edge_attr = change(data.edge_attr)
+    engine = engine_of(Featured(GINE), data)
+    assert verdict(engine) == LEFT_ALONE
+    assert reason in engine.explain()
+    with pytest.raises((RuntimeError, AssertionError, ValueError, IndexError)):
+        engine()
+
+
+def test_weights_of_the_graph_do_not_count():
+    data, model = data_with_features(), Featured(GINE)
+    assert Graph.from_pyg(data).csc.weight is not None
+    engine = engine_of(model, data)
+    assert verdict(engine) == LOWERED
+    torch.testing.assert_close(engine(), expected(model, data), **CLOSE)
+    without = copy.copy(data)
+    del without.edge_weight
+    torch.testing.assert_close(engine_of(model, without)(), expected(model, data), **CLOSE)
+
+
+def test_a_second_backward_pass_gives_the_same_gradients():
+    data, model = data_with_features(), Featured(GINE)
+    out = engine_of(model, data)()
+    grads = []
+    for _ in range(2):
+        model.zero_grad()
+        out.sum().backward(retain_graph=True)
+        grads.append([p.grad.clone() for p in model.parameters()])
+    for first, second in zip(*grads, strict=True):
+        assert torch.equal(first, second)
+
+
+def test_steps_are_timed_and_have_a_floor():
+    floor = engine_of(Featured(GINE), data_with_features()).floor(measure=True)
+    assert "rectified sum" in str(floor.to_json())
+
+
+def test_bits_do_not_depend_on_threads():
+    data, results = data_with_features("real"), []
+    before = torch.get_num_threads()
+    for count in (1, 2, 3):
+        torch.manual_seed(0)
+        model = Featured(GINE)
+        engine = engine_of(model, data)
+        torch.set_num_threads(count)
+        try:
+            out = engine()
+            out.sum().backward()
+        finally:
+            torch.set_num_threads(before)
+        results.append([out.detach(), *(p.grad for p in model.parameters())])
+    for other in results[1:]:
+        for a, b in zip(results[0], other, strict=True):
+            assert torch.equal(a, b)
+
+
+def test_an_edge_list_without_edges():
+    data = data_with_features()
+    data.edge_index, data.edge_attr = data.edge_index[:, :0], data.edge_attr[:0]
+    data.edge_weight = None
+    model = Featured(GINE)
+    engine = engine_of(model, data)
+    torch.testing.assert_close(engine(), expected(model, data), **CLOSE)
+    engine().sum().backward()
+
+
+def test_the_user_is_told_of_a_graph_that_does_not_fit():
+    with pytest.raises(DataError, match="edge_attr has 3 rows"):
+        Graph.from_edge_index([[0], [1]], edge_attr=torch.zeros(3, 1))
+
+
+def test_a_network_of_rows_that_are_too_narrow_is_left_to_the_model():
+    model = Featured(lambda i, o: pyg.GINEConv(nn.Linear(i, o)), hidden=CHANNELS)
+    engine = engine_of(model, data_with_features())
+    assert verdict(engine) == LEFT_ALONE
+    assert f"adds rows of {FEATURES} edge features to rows of {CHANNELS} columns" in engine.explain()
