@@ -8,7 +8,7 @@ from graphbraid.fullgraph.program import Decision
 from graphbraid.topology import Csc
 
 
-def with_shared_transpose(csc: Csc, wanted: bool, ordered: bool) -> tuple[Csc, Decision]:
+def with_shared_transpose(csc: Csc, wanted: bool, ordered: bool = False) -> tuple[Csc, Decision]:
     """The adjacency, knowing itself as its transpose where each edge is stored both ways.
 
     Not with weights, nor where edges must keep their order (``ordered``), as with features of their own:
