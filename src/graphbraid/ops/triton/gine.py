@@ -45,8 +45,8 @@ def finish_row(
     else:
         if segment_row is not None:
             acc = add_segments(acc, partial, segment_first, v, columns, inside, width, EDGES)
-        has_own = inside & (v < num_loops)
-        row = tl.load(own + v * own_stride + columns, mask=has_own, other=0.0).to(tl.float32)
+        limit = tl.where(v < num_loops, width, 0)
+        row = tl.load(own + v * own_stride + columns, mask=columns < limit, other=0.0).to(tl.float32)
         tl.store(out + place, tl.sum(acc, axis=0) + loop_scale * row, mask=inside)
 
 
