@@ -1,6 +1,7 @@
 """The fuzz itself: it covers all that is public, its inputs are sound, and it sees what it should."""
 
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -8,15 +9,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.extras import NO_KERNELS
 from tests.fuzz import api, files
+from tests.fuzz import kernels as kernel_cases
 from tests.fuzz.case import Name
 from tests.fuzz.damage import damage
+from tests.fuzz.kernel_calls import CALLS
+from tests.fuzz.kernel_inputs import Inputs
 from tests.fuzz.targets import TARGETS
 from tests.fuzz.verdict import judge
 from tests.fuzz.world import World, numbers_of, unequal
 
+from graphbraid import kernels
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph
+from graphbraid.ops import reference
 
 PLANTED = """
 import os, signal, sys, time
@@ -134,3 +141,74 @@ def test_names_say_all(tmp_path: Path):
     assert str(name) == "api:3:17"
     assert name.random().random() == Name("api", 3, 17).random().random()
     assert api.plan(name.random(), 17, tmp_path).text == api.plan(name.random(), 17, tmp_path).text
+
+
+NOT_OPERATORS = {
+    *("is_supported", "select", "let_idle_threads_sleep", "raise_resource_errors_as"),
+    *("mix", "draws", "permuted"),  # of the counter, for its own tests
+    *("block_model_csc", "block_model_features", "cached_reads", "community_order"),  # compared in theirs
+}
+
+
+@pytest.fixture
+def compiled_kernels(monkeypatch: pytest.MonkeyPatch):
+    """The compiled kernels; whatever a case does to choose among them is undone."""
+    native, threads = kernels.native(), torch.get_num_threads()
+    if native is None:
+        pytest.skip(NO_KERNELS)
+    monkeypatch.setattr(kernels, "native", kernels.native)
+    yield native
+    native.select(kernels.active().variant)
+    torch.set_num_threads(threads)
+
+
+def test_every_kernel_is_called(compiled_kernels, monkeypatch: pytest.MonkeyPatch):
+    called = set()
+
+    class Recorded:
+        def __getattr__(self, name: str):
+            called.add(name)
+            return getattr(compiled_kernels, name)
+
+    monkeypatch.setattr(kernels, "native", Recorded)
+    for name in CALLS:
+        for seed in range(6):
+            CALLS[name](Inputs(random.Random(seed)))()
+    there = {name for name in dir(compiled_kernels) if not name.startswith("_")}
+    assert there - called == NOT_OPERATORS
+
+
+@pytest.mark.parametrize("name", sorted(CALLS))
+def test_kernel_cases_agree_and_say_the_same_each_time(name: str, compiled_kernels, tmp_path: Path):
+    number = sorted(CALLS).index(name) + 7 * len(CALLS)
+    planned, again = (
+        kernel_cases.plan(Name("kernels", 0, number).random(), number, tmp_path) for _ in range(2)
+    )
+    assert planned.text == again.text
+    assert planned.text.startswith(f"{name} by ")
+    verdict = planned.run()
+    assert (verdict.status, verdict.detail) == ("ok", "")
+
+
+@pytest.mark.parametrize("wrong", [lambda out: out.mul_(1.001), lambda out: out[-1:].add_(0.01)])
+def test_a_kernel_that_computes_something_else_is_found(
+    wrong, compiled_kernels, monkeypatch: pytest.MonkeyPatch
+):
+    """As seen from the kernel, when its twin is changed."""
+    sound, outs = reference.spmm, 12
+
+    def changed(*arguments):
+        sound(*arguments)
+        wrong(arguments[outs])
+
+    monkeypatch.setattr(reference, "spmm", changed)
+    verdicts = []
+    for seed in range(12):
+        monkeypatch.setattr(kernels, "native", lambda: compiled_kernels)
+        verdicts.append(kernel_cases._compared("aggregate", "portable", 1, seed / 12))
+    found = [verdict for verdict in verdicts if verdict.status == "differs"]
+    assert len(found) >= 3
+    assert {verdict.cause for verdict in found} <= {
+        "aggregate: result differs from the twin's",
+        "aggregate: gradient of x differs from the twin's",
+    }

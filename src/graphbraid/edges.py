@@ -104,8 +104,10 @@ def add_self_loops(
     edited, perm = coo_to_csc(src, dst, csc.num_src, csc.num_dst)
     perm = torch.arange(src.numel(), device=src.device) if perm is None else perm
     origin = torch.where(perm < csc.num_edges, perm, -1)
+    indices, weights = edited.indices.to(csc.indices.dtype), None
     if csc.weight is not None:
-        edited.weight = torch.cat([csc.weight, csc.weight.new_full((new.numel(),), weight)])[perm]
+        weights = torch.cat([csc.weight, csc.weight.new_full((new.numel(),), weight)])[perm]
+    edited = Csc(edited.indptr, indices, csc.num_src, weights, trusted=True)
     return Edited(csc=edited, edge_id=ids_of(origin, edge_id) if keep_edge_id else None)
 
 

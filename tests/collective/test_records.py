@@ -31,6 +31,7 @@ def test_a_plan_and_a_profile_come_back_from_a_file_as_they_were(tmp_path):
         (lambda v: v.update(colour="red"), "colour: Unexpected"),
         (lambda v: v.update(gbs="many"), "gbs: Input should be a valid integer"),
         (lambda v: v.update(num_cpu=61), "num_cpu must be in"),
+        (lambda v: v.update(predicted_seconds=-1.0), "predicted_seconds must be a number in"),
         (
             lambda v: v["times"]["cpu"].update(seconds=-1),
             "times.cpu.*seconds must be finite and not negative",
@@ -115,3 +116,9 @@ def test_stage_times_are_of_one_worker_and_shared_by_all():
         workers=4, cpu=Duration(seconds=0.2), dma=Duration(seconds=0.1), model=Duration(seconds=0.1)
     )
     assert times.cpu_per_batch == pytest.approx(0.05)
+
+
+def test_a_plan_of_stages_that_take_no_time_is_told():
+    plan = dataclasses.replace(make_plan(PROFILE, 60), predicted_seconds=0.0)
+    assert plan.runner_ups
+    assert "times the plan's" not in str(plan)

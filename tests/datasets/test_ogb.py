@@ -187,6 +187,11 @@ BROKEN = {
     ),
     "split ids": (lambda f: write_csv(f / "split" / "time" / "test.csv.gz", [[7]]), "split 'test'.*holds 7"),
     "hetero": (lambda f: write_csv(f / "raw" / "triplet-type-list.csv.gz", []), "is heterogeneous"),
+    "a folder": (
+        lambda f: [(f / "raw" / "node-feat.csv.gz").unlink(), (f / "raw" / "node-feat.csv.gz").mkdir()],
+        r"node-feat\.csv\.gz is missing",
+    ),
+    "no labels": (lambda f: (f / "raw" / "node-label.csv.gz").unlink(), "it has splits, and no labels"),
     "no edges": (lambda f: (f / "raw" / "edge.csv.gz").unlink(), "is no OGB node dataset"),
 }
 

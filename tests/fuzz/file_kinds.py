@@ -30,6 +30,8 @@ class FileKind:
     readers: dict[str, Reader]
     """Each reads the folder and gives what it read, as numbers."""
     is_damaged: Callable[[Path], bool] = lambda path: True
+    may_lack: tuple[str, ...] = ()
+    """Names of files that a sound folder may be without: it then says something else."""
     independent: Reader | None = None
     """Another reader of files in which any change is other data; a text says why it cannot be read."""
     must_recover: bool = False

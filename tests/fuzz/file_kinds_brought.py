@@ -179,7 +179,11 @@ def _gz(path: Path, rows: Any) -> None:
 
 
 _LOAD_OGB = {"load_ogb": lambda f: datasets.load_ogb(f / "ogbn_mine")}
-KINDS["ogb, text"] = FileKind(lambda f, w: write_ogb(f, w, binary=False), _LOAD_OGB)
+KINDS["ogb, text"] = FileKind(
+    lambda f, w: write_ogb(f, w, binary=False),
+    _LOAD_OGB,
+    may_lack=("node-feat.csv.gz", "num-edge-list.csv.gz"),
+)
 KINDS["ogb, binary"] = FileKind(lambda f, w: write_ogb(f, w, binary=True), _LOAD_OGB)
 
 

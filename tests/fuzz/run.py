@@ -17,7 +17,7 @@ from typing import Any
 from tests.fuzz import file_kinds, isolate
 from tests.fuzz.case import FINDINGS, Name, Verdict
 
-KINDS = {"api": 6, "files": 5, "cli": 3}
+KINDS = {"api": 6, "files": 5, "cli": 3, "kernels": 6}
 """Kind -> its share of the cases started; each is a module of this package."""
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import ConfigDict
 
+from graphbraid.arguments import as_number
 from graphbraid.collective.arrangement import Arrangement
 from graphbraid.collective.braid import braid_routes
 from graphbraid.collective.dispatcher import Resource
@@ -85,6 +86,8 @@ class Plan:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"{name} must be at least {least}; got {value}")
+        for name in ("predicted_seconds", "bound_seconds"):
+            as_number(getattr(self, name), name, least=0)
         if self.num_cpu < self.num_batches and self.times.uva is None:
             raise ConfigError(
                 f"{self.num_batches - self.num_cpu} batches are for the device to prepare, but times.uva is "
@@ -145,9 +148,10 @@ class Plan:
             ("bound", f"{format_seconds(self.bound_seconds)}, limited by the {self.limit} (+{over:.1f} %)"),
         ]
         for other in self.runner_ups:
-            slower = other.predicted_seconds / self.predicted_seconds
-            seconds = format_seconds(other.predicted_seconds)
-            rows.append((other.name, f"{seconds}, {slower:.2f} times the plan's"))
+            text = format_seconds(other.predicted_seconds)
+            if self.predicted_seconds > 0:
+                text += f", {other.predicted_seconds / self.predicted_seconds:.2f} times the plan's"
+            rows.append((other.name, text))
         return rows
 
     def table(self) -> Table:

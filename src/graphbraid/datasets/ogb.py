@@ -86,9 +86,9 @@ def load_ogb(
             f"{folder} is heterogeneous (raw/triplet-type-list.csv.gz); graphbraid trains homogeneous graphs"
         )
     is_processed = False
-    if (raw / "data.npz").is_file():
+    if os.path.lexists(raw / "data.npz"):
         found = _binary_parts(raw)
-    elif (raw / "edge.csv.gz").is_file():
+    elif os.path.lexists(raw / "edge.csv.gz"):
         found = _text_parts(raw)
     elif is_processed := (folder / _PROCESSED).is_file():
         file = folder / _PROCESSED
@@ -98,7 +98,10 @@ def load_ogb(
             f"{folder} is no OGB node dataset: it has neither raw/edge.csv.gz nor raw/data.npz "
             f"nor {_PROCESSED}"
         )
-    contents = checked_contents(found | _splits(folder, split_name))
+    splits = _splits(folder, split_name)
+    if splits and "y" not in found:
+        raise DataError(f"{folder} is not complete: it has splits, and no labels to go with them")
+    contents = checked_contents(found | splits)
     if add_inverse_edge is None:
         add_inverse_edge = _STORED_ONCE.get(folder.name.lower().replace("-", "_"), False)
     edges = contents.edge_index
@@ -152,7 +155,7 @@ def _text_parts(raw: Path) -> Found:
     found: Found = {}
     for field, (name, dtype) in _TEXT_FILES.items():
         file = raw / f"{name}.csv.gz"
-        if file.is_file() or field == "num_nodes":
+        if os.path.lexists(file) or field == "num_nodes":
             rows = read_gzipped_csv(file, dtype)
             found[field] = str(file), rows.T if field == "edge_index" else rows
     return found
@@ -167,7 +170,7 @@ def _binary_parts(raw: Path) -> Found:
     found = {
         field: (f"{file}: its {key}", arrays[key]) for field, key in _BINARY_KEYS.items() if key in arrays
     }
-    if labels_file.is_file():
+    if os.path.lexists(labels_file):
         labels = read_npz(labels_file)
         if "node_label" not in labels:
             raise DataError(f"{labels_file} has no node_label; its keys are {', '.join(sorted(labels))}")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
+
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
 from graphbraid.interop.convert import plain
 from graphbraid.topology import Csc, coo_to_csc, index_dtype
@@ -13,24 +16,34 @@ from graphbraid.topology import Csc, coo_to_csc, index_dtype
 _kept = WeakTensorKeyDictionary()
 """``edge_index`` -> (its version, number of nodes, the adjacency): an epoch over the whole graph reads the
 same tensor again and again."""
+_kept_weighted = WeakTensorKeyDictionary()
+"""``edge_weight`` -> (versions of it and its ``edge_index`` and the number of nodes, a reference to the
+``edge_index``, the adjacency)."""
 
 
-def as_csc(edge_index: Csc | Tensor, num_nodes: int) -> Csc:
+def as_csc(edge_index: Csc | Tensor, num_nodes: int, edge_weight: Tensor | None = None) -> Csc:
     """The adjacency of a layer over ``num_nodes`` nodes: itself, or that of an edge list.
 
-    The adjacency of a tensor is kept for as long as the tensor lives and is not changed in place.
+    The adjacency of a tensor is kept for as long as the tensor (with weights: both) lives and is not changed
+    in place.
 
     Args:
         edge_index: a :class:`~graphbraid.topology.Csc`, or ``(2, num_edges)`` int32 or int64 ids: sources
             above destinations.
         num_nodes: rows of ``x``, which has one for each node.
+        edge_weight: ``(num_edges,)`` finite numbers that float32 holds; only with an edge list.
 
     Raises:
-        DataError: it is neither, or an id is outside ``[0, num_nodes)``; names the first.
+        DataError: it is neither, an id is outside ``[0, num_nodes)``, or the weights do not fit; names the
+            first.
     """
     if isinstance(edge_index, Csc):
+        if edge_weight is not None:
+            raise DataError("edge_weight goes with an edge_index; a Csc has its own, csc.weight")
         return edge_index
     _check_edge_list(edge_index)
+    if edge_weight is not None:
+        return _weighted(edge_index, num_nodes, edge_weight)
     if edge_index.is_inference():  # has no version, so a change would pass unseen
         return _make(edge_index, num_nodes)
     known: tuple[int, int, Csc] | None = _kept.get(edge_index)  # type: ignore[no-untyped-call]
@@ -41,12 +54,60 @@ def as_csc(edge_index: Csc | Tensor, num_nodes: int) -> Csc:
     return made
 
 
+def _weighted(edge_index: Tensor, num_nodes: int, edge_weight: Tensor) -> Csc:
+    weight = _checked_weight(edge_weight, edge_index)
+    if edge_index.is_inference() or edge_weight.is_inference():
+        return _make_weighted(edge_index, num_nodes, weight)
+    known = _kept_weighted.get(edge_weight)  # type: ignore[no-untyped-call]
+    versions = edge_weight._version, edge_index._version, num_nodes
+    if known is not None and known[0] == versions and known[1]() is edge_index:
+        found: Csc = known[2]
+        return found
+    made = _make_weighted(edge_index, num_nodes, weight)
+    _kept_weighted[edge_weight] = (versions, weakref.ref(edge_index), made)
+    return made
+
+
+def _checked_weight(edge_weight: Tensor, edge_index: Tensor) -> Tensor:
+    """The weights as float32, with the same values."""
+    check_tensor(edge_weight, "edge_weight", ndim=1)
+    if edge_weight.shape[0] != edge_index.shape[1]:
+        raise DataError(
+            f"edge_weight must have one number per edge ({edge_index.shape[1]}); got {edge_weight.shape[0]}"
+        )
+    if edge_weight.requires_grad and torch.is_grad_enabled():
+        raise DataError(
+            "edge_weight requires a gradient, and the layers give it none: detach it, or build the layer "
+            "on ops.spmm(csc, x, weight=...), which does"
+        )
+    weight = edge_weight.detach().to(torch.float32)
+    changed = (weight.to(edge_weight.dtype) != edge_weight).nonzero()
+    if changed.numel() and not edge_weight[changed[0]].isnan():
+        at = int(changed[0])
+        raise DataError(
+            f"edge_weight must hold numbers of float32; edge_weight[{at}] is {edge_weight[at].item()!r}, "
+            "which is none. Pass edge_weight.float() if the nearest one will do"
+        )
+    return weight
+
+
+def _make_weighted(edge_index: Tensor, num_nodes: int, weight: Tensor) -> Csc:
+    src, dst = _ends(edge_index, num_nodes)
+    csc, perm = coo_to_csc(src, dst, num_nodes, num_nodes)
+    return Csc(csc.indptr, csc.indices, num_nodes, weight if perm is None else weight[perm])
+
+
 def _make(edge_index: Tensor, num_nodes: int) -> Csc:
-    src, dst = plain(edge_index.detach()).unbind()
-    if not src.numel():  # an empty list may have any dtype
-        src, dst = src.to(index_dtype(num_nodes)), dst.to(index_dtype(num_nodes))
-    csc, _ = coo_to_csc(src, dst, num_nodes, num_nodes, keep_perm=False)
+    csc, _ = coo_to_csc(*_ends(edge_index, num_nodes), num_nodes, num_nodes, keep_perm=False)
     return csc
+
+
+def _ends(edge_index: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
+    """Sources and destinations; an empty list may have any dtype."""
+    src, dst = plain(edge_index.detach()).unbind()
+    if not src.numel():
+        src, dst = src.to(index_dtype(num_nodes)), dst.to(index_dtype(num_nodes))
+    return src, dst
 
 
 def _check_edge_list(edge_index: object) -> None:

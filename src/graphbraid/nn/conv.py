@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.arguments import check_tensor
-from graphbraid.errors import DataError
+from graphbraid.errors import ConfigError, DataError
 from graphbraid.nn.adjacency import as_csc
 from graphbraid.sparse_features import SparseFeatures
 from graphbraid.topology import Csc
@@ -24,6 +24,15 @@ def check_rows_of(x: Features) -> None:
     check_tensor(x, "x", ndim=2, floating=True)
 
 
+def check_takes_weights(kind: type[nn.Module], edge_weight: Tensor | None) -> None:
+    """Raise ConfigError where there are edge weights for a layer or model to which they mean nothing."""
+    if edge_weight is not None and not getattr(kind, "takes_weights", False):
+        raise ConfigError(
+            f"{kind.__name__} takes no edge weights, which would change nothing; call it without edge_weight "
+            "(GCNConv and GCN take them)"
+        )
+
+
 class Conv(nn.Module, ABC):
     """Base of the layers: ``conv(x, edge_index)`` maps ``num_src`` rows to ``num_dst`` rows.
 
@@ -34,23 +43,28 @@ class Conv(nn.Module, ABC):
 
     keeps_result: ClassVar[bool] = True
     """Whether :meth:`combine`'s backward may read its result, which must then not be overwritten."""
+    takes_weights: ClassVar[bool] = False
+    """Whether edge weights mean something to the layer, so that it can be called with them."""
     bias: nn.Parameter | None
     in_channels: int
     out_channels: int
 
-    def forward(self, x: Features, edge_index: Csc | Tensor) -> Tensor:
+    def forward(self, x: Features, edge_index: Csc | Tensor, edge_weight: Tensor | None = None) -> Tensor:
         """Apply the layer.
 
         Args:
             x: ``(num_src, in_channels)`` dense rows, or sparse features.
             edge_index: a whole graph or one layer's block, or PyG's ``(2, num_edges)`` integer tensor over
                 the rows of ``x``.
+            edge_weight: ``(num_edges,)`` constants, with an ``edge_index`` tensor; a ``Csc`` has its own.
 
         Raises:
-            DataError: ``x`` does not fit the graph or the layer, or the edges are none.
+            ConfigError: there are edge weights, and the layer takes none.
+            DataError: ``x`` does not fit the graph or the layer, or the edges or their weights are none.
         """
         check_rows_of(x)
-        out = self.combine(x, as_csc(edge_index, x.shape[0]))
+        check_takes_weights(type(self), edge_weight)
+        out = self.combine(x, as_csc(edge_index, x.shape[0], edge_weight))
         return out if self.bias is None else out + self.bias
 
     @abstractmethod

@@ -23,8 +23,8 @@ class GCNConv(Conv):
 
     Equal to PyTorch Geometric's layer of the same name on the same edges, with the same parameters
     (``lin.weight``, ``bias``). One departure: ``improved`` adds self-loops of weight 2 as its documentation
-    says, also without edge weights, where PyG 2.8 adds weight 1. Edge weights are the graph's ``csc.weight``
-    and are not learned.
+    says, also without edge weights, where PyG 2.8 adds weight 1. Edge weights are the graph's ``csc.weight``,
+    or ``edge_weight`` beside an ``edge_index``, and are not learned.
 
     On a block, see :func:`gcn_norm`. Self-loops are added inside the kernel; no edge list is rebuilt.
 
@@ -41,6 +41,7 @@ class GCNConv(Conv):
     """
 
     keeps_result = False
+    takes_weights = True
 
     def __init__(
         self,

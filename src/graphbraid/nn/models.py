@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from graphbraid.arguments import MOST_WIDTH, as_count, as_number
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.nn.adjacency import as_csc
-from graphbraid.nn.conv import Conv, Features, check_rows_of
+from graphbraid.nn.conv import Conv, Features, check_rows_of, check_takes_weights
 from graphbraid.nn.gat import AttentionConv, GATConv, GATv2Conv
 from graphbraid.nn.gcn import GCNConv
 from graphbraid.nn.gin import GINConv
@@ -99,22 +99,25 @@ class GraphModel(nn.Module, ABC):
         for module in (*self.convs, *(self.norms or ())):
             module.reset_parameters()
 
-    def forward(self, x: Features, edge_index: Adjacency) -> Tensor:
+    def forward(self, x: Features, edge_index: Adjacency, edge_weight: Tensor | None = None) -> Tensor:
         """Run all layers.
 
         Args:
             x: ``(num_src, in_channels)`` features of the first block's sources, or of all nodes.
             edge_index: one :class:`~graphbraid.topology.Csc` of the whole graph, ``num_layers`` blocks,
                 outermost first, or PyG's ``(2, num_edges)`` integer tensor over the rows of ``x``.
+            edge_weight: ``(num_edges,)`` constants, with an ``edge_index`` tensor and layers that take them.
 
         Returns:
             ``(num_dst, out_channels)``: a row for each node, or for each destination of the last block.
 
         Raises:
-            DataError: ``x``, an id or the number of blocks does not fit.
+            ConfigError: there are edge weights, and the layers take none.
+            DataError: ``x``, an id, the weights or the number of blocks does not fit.
         """
         check_rows_of(x)
-        blocks = self._blocks(edge_index, x.shape[0])
+        check_takes_weights(self.layer or type(self), edge_weight)
+        blocks = self._blocks(edge_index, x.shape[0], edge_weight)
         x = self.drop_input(x)
         for i, csc in enumerate(blocks):
             x = self.forward_layer(i, x, csc)
@@ -144,9 +147,11 @@ class GraphModel(nn.Module, ABC):
             out, bias, inplace = self.norms[i](out if bias is None else out + bias), None, True
         return bias_act_dropout(out, bias, self.act, self.dropout if self.training else 0.0, inplace=inplace)
 
-    def _blocks(self, adjs: Adjacency, num_nodes: int) -> list[Csc]:
+    def _blocks(self, adjs: Adjacency, num_nodes: int, edge_weight: Tensor | None) -> list[Csc]:
         if not isinstance(adjs, list | tuple):
-            return [as_csc(adjs, num_nodes)] * self.num_layers
+            return [as_csc(adjs, num_nodes, edge_weight)] * self.num_layers
+        if edge_weight is not None:
+            raise DataError("edge_weight goes with an edge_index; blocks have their own, block.weight")
         if len(adjs) != self.num_layers or not all(isinstance(adj, Csc) for adj in adjs):
             raise DataError(
                 f"a model of {self.num_layers} layers needs {self.num_layers} blocks, outermost first; "
@@ -260,9 +265,12 @@ class MLP(GraphModel):
         """A linear layer."""
         return Linear(in_channels, out_channels, bias=bias)
 
-    def forward(self, x: Features, edge_index: Adjacency | None = None) -> Tensor:
+    def forward(
+        self, x: Features, edge_index: Adjacency | None = None, edge_weight: Tensor | None = None
+    ) -> Tensor:
         """Run all layers on the rows of the last block's destinations (all rows without blocks)."""
         check_rows_of(x)
+        check_takes_weights(type(self), edge_weight)
         if isinstance(edge_index, Tensor):
             as_csc(edge_index, x.shape[0])  # looked at as the other models do, though its edges mean nothing
         elif isinstance(edge_index, list | tuple) and not isinstance(x, SparseFeatures):

@@ -1,0 +1,331 @@
+"""The calls that reach every compiled kernel: each draws its inputs, then runs forward and backward.
+
+The sampler's draws and the block model's are compared bit by bit in the tests, on sizes of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from tests.fuzz.kernel_inputs import Inputs
+from tests.ops.bits import packed
+from torch import Tensor
+
+from graphbraid import ops
+from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.loader import NeighborLoader
+from graphbraid.ops.aggregation import ROW_DTYPES
+from graphbraid.ops.bit_product import bit_gram, bit_product
+from graphbraid.ops.dense import tall_gram, tall_product
+from graphbraid.ops.epilogue import ACTIVATION_CODES
+from graphbraid.ops.row_epilogue import RowEpilogue
+from graphbraid.topology import Csc, coo_to_csc
+
+Results = dict[str, Tensor | None]
+Call = Callable[[], Results]
+CALLS: dict[str, Callable[[Inputs], Call]] = {}
+
+
+def _call(make: Callable[[Inputs], Call]) -> Callable[[Inputs], Call]:
+    CALLS[make.__name__.strip("_")] = make
+    return make
+
+
+def _both_ways(inputs: Inputs, run: Callable[[], Tensor], **leaves: Tensor | None) -> Call:
+    """The result of ``run``, and the gradients of ``leaves`` for a random one of the result."""
+
+    def call() -> Results:
+        out = run()
+        given = {name: leaf for name, leaf in leaves.items() if leaf is not None and leaf.requires_grad}
+        if not out.requires_grad:
+            return {"result": out}
+        grad = inputs.normal(*out.shape, dtype=out.dtype)
+        found = torch.autograd.grad(out, list(given.values()), grad, allow_unused=True)
+        return {"result": out} | {f"gradient of {n}": g for n, g in zip(given, found, strict=True)}
+
+    return call
+
+
+def _sums(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+@_call
+def spmm(i: Inputs) -> Call:
+    csc, dtype = i.csc(), i.dtype()
+    x, reduce = i.rows(csc.num_src, i.width(), dtype), i.one_of("", ("sum", "mean", "max"))
+    weight = i.normal(csc.num_edges, dtype=_sums(dtype)).requires_grad_() if i.maybe("weights") else None
+    return _both_ways(i, lambda: ops.spmm(csc, x, reduce, weight=weight), x=x, weight=weight)
+
+
+def _aggregation(i: Inputs, csc: Csc) -> ops.Aggregation:
+    sizes = {"weight": csc.num_edges, "src_scale": csc.num_src, "dst_scale": csc.num_dst}
+    factors = {name: i.normal(size) for name, size in sizes.items() if i.maybe(name, 0.4)}
+    loop_scale = i.one_of("loops times", (0.0, 1.0, -0.5))
+    if loop_scale and i.maybe("loop factors"):
+        factors["loop"] = i.normal(min(csc.num_src, csc.num_dst))
+    skip = i.maybe("no stored loops", 0.3)
+    return ops.Aggregation(csc=csc, mean=i.maybe("mean"), loop_scale=loop_scale, skip_loops=skip, **factors)
+
+
+@_call
+def aggregate(i: Inputs) -> Call:
+    csc, dtype, width, wide = i.csc(), i.dtype(), i.width(), i.maybe("wide")
+    how, x = _aggregation(i, csc), i.rows(csc.num_src, width, dtype)
+    addend = None
+    if i.maybe("an addend", 0.4):
+        addend = i.rows(csc.num_dst // 2, width, _sums(dtype) if wide else dtype)
+    return _both_ways(i, lambda: ops.aggregate(how, x, addend=addend, wide=wide), x=x, addend=addend)
+
+
+def _epilogue(i: Inputs, width: int, dtype: torch.dtype) -> RowEpilogue:
+    act = i.one_of("then", sorted(ACTIVATION_CODES))
+    bias = i.normal(width, dtype=_sums(dtype)) if i.maybe("bias") else None
+    p = i.one_of("dropping", (0.0, 0.3))
+    return RowEpilogue(bias, ACTIVATION_CODES[act], 0.01, p, 1234567, None)
+
+
+@_call
+def aggregate_and_more(i: Inputs) -> Call:
+    csc, dtype, width = i.csc(), i.dtype(), i.width()
+    how, x, after = _aggregation(i, csc), i.rows(csc.num_src, width, dtype), _epilogue(i, width, dtype)
+    grad = i.rows(csc.num_dst, width, dtype).detach()
+    return lambda: {"result": how.forward(x, after=after), "transposed": how.backward(grad)}
+
+
+@_call
+def aggregate_linear(i: Inputs) -> Call:
+    csc, dtype, width, out = i.csc(), i.dtype(), i.width("in"), i.width("out")
+    how = _aggregation(i, csc)
+    x = i.rows(csc.num_src, width, dtype)
+    weight = i.rows(out, width, dtype)
+    root = i.rows(out, width, dtype) if i.maybe("root") and csc.num_dst <= csc.num_src else None
+    i.terms *= max(width, 1)
+    run = lambda: ops.aggregate_linear(how, x, weight, root)  # noqa: E731
+    return _both_ways(i, run, x=x, weight=weight, root=root)
+
+
+@_call
+def aggregate_linear_of_sparse(i: Inputs) -> Call:
+    csc, width, out = i.csc(), i.width("in"), i.width("out")
+    how, x, weight = _aggregation(i, csc), i.sparse(csc.num_src, width), i.rows(out, width, torch.float32)
+    i.terms *= max(width, 1)
+    return _both_ways(i, lambda: ops.aggregate_linear(how, x, weight), weight=weight)
+
+
+@_call
+def dense_linear(i: Inputs) -> Call:
+    dtype, width, out = i.dtype(), i.width("in"), i.width("out")
+    x, weight = i.rows(i.count(), width, dtype), i.rows(out, width, dtype)
+    bias = i.normal(out, dtype=dtype).requires_grad_() if i.maybe("bias") else None
+    return _both_ways(i, lambda: ops.dense_linear(x, weight, bias), x=x, weight=weight, bias=bias)
+
+
+@_call
+def products(i: Inputs) -> Call:
+    count, depth, width = i.count(), i.width("depth"), i.width()
+    a, b, c = (
+        i.rows(*shape, torch.float32).detach() for shape in ((count, depth), (depth, width), (count, width))
+    )
+    ids = i.below(count, count) if count and i.maybe("chosen rows", 0.3) else None
+    after = _epilogue(i, width, torch.float32)
+    return lambda: {
+        "product": tall_product(a, b, ids=ids, after=after),
+        "gram": tall_gram(a, c, ids=ids),
+    }
+
+
+@_call
+def bit_products(i: Inputs) -> Call:
+    count, depth, width = i.count(), i.width("depth"), i.width()
+    x = (i.normal(count, depth) > 0.5).float()
+    factors = i.normal(count) if i.maybe("factors") else None
+    b, a = i.normal(depth, width), i.normal(count, width)
+    into, add, after = i.normal(count, width), i.maybe("added"), _epilogue(i, width, torch.float32)
+    bits, rows = packed(x), packed(x.t())
+    return lambda: {
+        "product": bit_product(bits, b, out=into.clone(), factors=factors, add=add, after=after),
+        "gram": bit_gram(a, rows, out=torch.empty(width, depth), factors=factors),
+    }
+
+
+@_call
+def sparse_linear(i: Inputs) -> Call:
+    width, out = i.width("in"), i.width("out")
+    x, weight = i.sparse(i.count(), width), i.rows(out, width, torch.float32)
+    return _both_ways(i, lambda: ops.sparse_linear(x, weight), weight=weight)
+
+
+@_call
+def sparse_features(i: Inputs) -> Call:
+    x, p = i.sparse(i.count(), i.width()), i.one_of("dropping", (0.0, 0.4))
+
+    def call() -> Results:
+        dropped: SparseFeatures = ops.sparse_dropout(x, p, training=True)
+        return {"values": dropped.values, "indices": dropped.indices, "dense": x.to_dense()}
+
+    return call
+
+
+@_call
+def bias_act_dropout(i: Inputs) -> Call:
+    dtype, width = i.dtype(), i.width()
+    x = i.rows(i.count(), width, dtype)
+    bias = i.normal(width, dtype=dtype).requires_grad_() if i.maybe("bias") else None
+    act, p = i.one_of("", sorted(ACTIVATION_CODES)), i.one_of("dropping", (0.0, 0.5))
+    return _both_ways(i, lambda: ops.bias_act_dropout(x, bias, act, p), x=x, bias=bias)
+
+
+@_call
+def gather_rows(i: Inputs) -> Call:
+    dtype, count = i.one_of("", (*ROW_DTYPES, torch.int64, torch.uint8)), i.count()
+    x = i.normal(count, i.width()).mul(40).to(dtype)
+    ids = i.below(count, i.count("ids") if count else 0)
+    return lambda: {"result": ops.gather_rows(x, ids)}
+
+
+@_call
+def edge_softmax(i: Inputs) -> Call:
+    csc, dtype = i.csc(), i.dtype()
+    logits = i.rows(csc.num_edges, i.one_of("heads", (1, 2, 3, 8, 17)), dtype)
+    return _both_ways(i, lambda: ops.edge_softmax(csc, logits), logits=logits)
+
+
+@_call
+def gat_attention(i: Inputs) -> Call:
+    csc, dtype, heads = i.csc(), i.dtype(), i.one_of("heads", (1, 2, 3, 8))
+    channels = i.one_of("channels", (1, 3, 8, 16, 33))
+    i.cancels(dtype, channels)
+    x = i.rows(csc.num_src, heads * channels, dtype)
+    src, dst = i.rows(csc.num_src, heads, torch.float32), i.rows(csc.num_dst, heads, torch.float32)
+    loops, p = i.maybe("self-loops"), i.one_of("dropping", (0.0, 0.4))
+    run = lambda: ops.gat_attention(csc, x, src, dst, self_loops=loops, dropout=p)  # noqa: E731
+    return _both_ways(i, run, x=x, src=src, dst=dst)
+
+
+@_call
+def gatv2_attention(i: Inputs) -> Call:
+    csc, dtype, heads = i.csc(), i.dtype(), i.one_of("heads", (1, 2, 3, 8))
+    channels = i.one_of("channels", (1, 3, 8, 16, 33))
+    i.cancels(dtype, channels)
+    x_src, x_dst = (i.rows(n, heads * channels, dtype) for n in (csc.num_src, csc.num_dst))
+    att = i.normal(heads, channels, dtype=_sums(dtype)).requires_grad_()
+    loops, p = i.maybe("self-loops"), i.one_of("dropping", (0.0, 0.4))
+    run = lambda: ops.gatv2_attention(csc, x_src, x_dst, att, self_loops=loops, dropout=p)  # noqa: E731
+    return _both_ways(i, run, x_src=x_src, x_dst=x_dst, att=att)
+
+
+@_call
+def sddmm(i: Inputs) -> Call:
+    csc, dtype, width = i.csc(), i.dtype(), i.width()
+    dst, src = i.rows(csc.num_dst, width, dtype), i.rows(csc.num_src, width, dtype)
+    return _both_ways(i, lambda: ops.sddmm(csc, dst, src), dst=dst, src=src)
+
+
+@_call
+def layer_norm(i: Inputs) -> Call:
+    dtype, width = i.dtype(), i.width()
+    x = i.rows(i.count(), width, dtype)
+    weight, bias = (
+        i.normal(width, dtype=dtype).requires_grad_() if i.maybe(name) else None
+        for name in ("weight", "bias")
+    )
+    return _both_ways(i, lambda: ops.layer_norm(x, weight, bias), x=x, weight=weight, bias=bias)
+
+
+@_call
+def batch_norm(i: Inputs) -> Call:
+    dtype, width, training = i.dtype(), i.width(), i.maybe("training", 0.7)
+    x = i.rows(i.count(), width, dtype)
+    weight, bias = (
+        i.normal(width, dtype=dtype).requires_grad_() if i.maybe(name) else None
+        for name in ("weight", "bias")
+    )
+    mean, var = i.normal(width), i.normal(width).abs() + 0.5
+    training = training and x.shape[0] > 1  # one row has no variance
+    inner = _both_ways(
+        i,
+        lambda: ops.batch_norm(x, mean, var, weight, bias, training=training),
+        x=x,
+        weight=weight,
+        bias=bias,
+    )
+    return lambda: inner() | {"running mean": mean, "running variance": var}
+
+
+@_call
+def topology(i: Inputs) -> Call:
+    csc = i.csc(weighted=True)
+    weight = csc.weight
+
+    def call() -> Results:
+        transposed, perm = csc.transpose()
+        ordered, place = csc.sort_rows()
+        again, order = coo_to_csc(csc.indices, csc.destinations(), csc.num_src, csc.num_dst)
+        rising, _ = coo_to_csc(ordered.indices, ordered.destinations(), csc.num_src, csc.num_dst)
+        parts = {"transposed": transposed, "sorted": ordered, "again": again, "rising": rising}
+        parts["reversed"] = csc.reversed()
+        found: Results = {"permutation": perm, "place": place, "order": order, "weight": weight}
+        for name, part in parts.items():
+            found |= {f"{name} indptr": part.indptr, f"{name} indices": part.indices}
+        return found
+
+    return call
+
+
+@_call
+def edges(i: Inputs) -> Call:
+    csc = i.csc(square=True, weighted=True)
+    combine = i.one_of("weights by", ("sum", "mean", "max", "first"))
+    keep = i.maybe("ids kept")
+
+    def call() -> Results:
+        graph = Graph(csc=csc)
+        made = {
+            "with loops": graph.with_self_loops(weight=2.0, keep_edge_id=keep),
+            "without loops": graph.without_self_loops(keep_edge_id=keep),
+            "merged": graph.without_duplicates(weights=combine, keep_edge_id=keep),
+            "both ways": graph.symmetrized(keep_edge_id=keep),
+        }
+        found: Results = {}
+        for name, part in made.items():
+            found |= {f"{name} indptr": part.csc.indptr, f"{name} indices": part.csc.indices}
+            found |= {f"{name} weights": part.csc.weight, f"{name} ids": part.edge_id}
+        return found
+
+    return call
+
+
+@_call
+def batches(i: Inputs) -> Call:
+    csc = i.csc(square=True, weighted=True)
+    width = i.one_of("width", (0, 1, 8, 33))
+    graph = Graph(csc=csc, x=i.normal(csc.num_dst, width)) if width else Graph(csc=csc)
+    options = {
+        "batch_size": i.one_of("seeds", (1, 7, 64)),
+        "replace": i.maybe("replace"),
+        "layout": i.one_of("", ("subgraph", "blocks")),
+        "shuffle": i.maybe("shuffled"),
+        "num_workers": i.one_of("threads", (1, 3)),
+        "seed": i.numbers.randrange(2**40),
+    }
+    if csc.weight is not None and i.maybe("by weight"):
+        options["weight_attr"] = "edge_weight"
+    least = 0 if options["replace"] else -1
+    fanouts = [i.one_of("fanout", (least, 1, 2, 5, 30)) for _ in range(i.one_of("hops", (1, 2, 3)))]
+
+    def call() -> Results:
+        found: Results = {}
+        if not csc.num_dst:
+            return found
+        with NeighborLoader(graph, fanouts, **options) as loader:
+            for step, batch in enumerate(loader.batches(1)):
+                found |= {f"{step} nodes": batch.n_id, f"{step} seeds": batch.input_id}
+                found |= {f"{step} rows": batch.x} if width else {}
+                for hop, block in enumerate(batch.blocks):
+                    found |= {f"{step} indptr {hop}": block.indptr, f"{step} indices {hop}": block.indices}
+                    found |= {f"{step} weights {hop}": block.weight}
+        return found
+
+    return call
