@@ -15,7 +15,7 @@ from torch import Tensor
 from graphbraid import ops
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.loader import NeighborLoader
-from graphbraid.ops.aggregation import ROW_DTYPES
+from graphbraid.ops.aggregation import ROW_DTYPES, backend
 from graphbraid.ops.bit_product import bit_gram, bit_product
 from graphbraid.ops.dense import tall_gram, tall_product
 from graphbraid.ops.epilogue import ACTIVATION_CODES
@@ -92,6 +92,36 @@ def aggregate_and_more(i: Inputs) -> Call:
     how, x, after = _aggregation(i, csc), i.rows(csc.num_src, width, dtype), _epilogue(i, width, dtype)
     grad = i.rows(csc.num_dst, width, dtype).detach()
     return lambda: {"result": how.forward(x, after=after), "transposed": how.backward(grad)}
+
+
+@_call
+def maximum(i: Inputs) -> Call:
+    """With the gradient to the first of equals, as the whole graph's engine may ask for, and to all."""
+    csc, dtype, width, ties = i.csc(), i.dtype(), i.width(), i.one_of("ties", (0, 1, 2))
+    is_weighted = i.maybe("weights", 0.3)
+    dtype = _sums(dtype) if is_weighted else dtype  # where messages are rounded, equals are lost
+    x, grad = i.normal(csc.num_src, width, dtype=dtype), i.normal(csc.num_dst, width, dtype=dtype)
+    if i.maybe("equals", 0.4):
+        x = x.round()
+    weight = i.normal(csc.num_edges, dtype=dtype) if is_weighted else None
+
+    def call() -> Results:
+        to = backend(x)
+        out, found = torch.empty_like(grad), torch.empty(grad.shape, dtype=torch.int32)
+        shares = torch.empty_like(x)
+        if not out.numel() or not x.numel():
+            return {}
+        to.spmm_max(csc.indptr, csc.indices, x, weight, ties, out, found)
+        reverse, perm = csc.transpose()
+        turned = None if weight is None else weight[perm]
+        edges = (reverse.indptr, reverse.indices)
+        if ties == 0:
+            to.spmm_max_backward(*edges, perm, csc.indptr, grad, turned, found, shares)
+        else:
+            to.spmm_max_shared_backward(*edges, grad, turned, out, x, shares)
+        return {"largest": out, "found": found, "gradient": shares}
+
+    return call
 
 
 @_call
