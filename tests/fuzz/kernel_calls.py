@@ -254,6 +254,13 @@ def sddmm(i: Inputs) -> Call:
 
 
 @_call
+def gine(i: Inputs) -> Call:
+    csc, dtype, width, loop_scale = i.csc(), i.dtype(), i.width(), i.one_of("loops times", (0.0, 1.0, 1.5))
+    x, rows = i.rows(csc.num_src, width, dtype), i.rows(csc.num_edges, width, dtype)
+    return _both_ways(i, lambda: ops.gine(csc, x, rows, loop_scale=loop_scale), x=x, edges=rows)
+
+
+@_call
 def layer_norm(i: Inputs) -> Call:
     dtype, width = i.dtype(), i.width()
     x = i.rows(i.count(), width, dtype)

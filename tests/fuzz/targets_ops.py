@@ -154,6 +154,19 @@ add(
     ),
 )
 add("ops.gather_rows", lambda w: Call(ops.gather_rows, {"x": w.x, "ids": torch.tensor([3, 0, 7])}))
+add(
+    "ops.gine",
+    lambda w: Call(
+        ops.gine,
+        {
+            "csc": w.csc,
+            "x": w.x,
+            "edges": torch.linspace(-1, 1, EDGES * WIDTH).view(EDGES, WIDTH),
+            "loop_scale": 1.5,
+        },
+        _with_grad,
+    ),
+)
 add("ops.sddmm", lambda w: Call(ops.sddmm, {"csc": w.csc, "dst_rows": w.x, "src_rows": w.x}, _with_grad))
 
 
