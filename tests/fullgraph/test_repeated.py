@@ -11,6 +11,7 @@ from torch import nn
 import graphbraid
 from graphbraid import kernels
 from graphbraid import nn as gnn
+from graphbraid.fullgraph import executor
 from graphbraid.fullgraph.repeated import Repeated
 from graphbraid.ops.dense import tall_product
 
@@ -183,3 +184,19 @@ def test_a_failure_names_the_first_value_that_went_wrong_after_calls_were_bound(
         next(p for p in model.parameters() if isinstance(p, nn.Parameter)).fill_(torch.nan)
     engine()
     assert "is the first to go wrong" in engine.first_not_finite()
+
+
+@pytest.mark.parametrize("nodes", ["some", "all"])
+def test_the_gradient_of_many_wide_outputs_is_spread_to_the_same_bits(monkeypatch, nodes):
+    graph = make_graph(train=15 if nodes == "some" else 80)
+    for_all = {"passes": graphbraid.fullgraph.ALL - {"prune"}}
+    model, twin = pair(lambda: gnn.GCN(CHANNELS, 8, 20, 2, dropout=0.0))
+    found = []
+    for net, many in ((model, 1), (twin, 1 << 40)):
+        monkeypatch.setattr(executor, "MANY", many)
+        engine = graphbraid.compile(net, graph, **for_all)
+        out = engine()
+        out.square().sum().backward()
+        assert engine.form._train.spreads == (many == 1)
+        found.append([out, *(p.grad for p in net.parameters())])
+    assert_same_bits(*([some] for some in found))

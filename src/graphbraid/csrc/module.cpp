@@ -27,6 +27,7 @@ void bind_sampling(nb::module_& m);
 void bind_sddmm(nb::module_& m);
 void bind_spmm(nb::module_& m);
 void bind_spmm_max(nb::module_& m);
+void bind_spread(nb::module_& m);
 void bind_topology(nb::module_& m);
 }  // namespace gb
 
@@ -84,5 +85,6 @@ NB_MODULE(_native, m) {
   gb::bind_sddmm(m);
   gb::bind_spmm(m);
   gb::bind_spmm_max(m);
+  gb::bind_spread(m);
   gb::bind_topology(m);
 }

@@ -15,6 +15,10 @@ from graphbraid.fullgraph.placement import Placement
 from graphbraid.fullgraph.plan import Plan
 from graphbraid.fullgraph.program import Linear, Program
 from graphbraid.graph import Graph
+from graphbraid.ops.spread import places_of, spread_rows
+
+WIDE, MANY = 17, 1 << 18
+"""Columns, and elements, of an output's gradient from which threads share the rows' way into it."""
 
 
 class Executor:
@@ -60,6 +64,7 @@ class Executor:
         self.is_allocated = False
         self._parameters = tuple(program.parameters())
         self._places: list[tuple[int, tuple[int, ...]]] = []
+        self._spread: tuple[Tensor, Tensor] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -115,9 +120,26 @@ class Executor:
         target = self._output_grad.tensor
         if rows is None:
             target.copy_(grad)
+        elif self.spreads:
+            spread_rows(grad, self._places_of(rows), target)
         else:
             target.zero_().index_copy_(0, rows, grad)
         return self._run_backward()
+
+    @property
+    def spreads(self) -> bool:
+        """Whether some rows' gradients are brought to all rows by a kernel: of many and wide ones.
+
+        PyTorch clears all of them first and then copies in one thread, which for others is as fast.
+        """
+        count, width = self._output_grad.count, self.program.width(self.program.output)
+        return self.placement is None and width >= WIDE and count * width >= MANY
+
+    def _places_of(self, rows: Tensor) -> Tensor:
+        """What :func:`spread_rows` needs of the output's rows, which are the same in every step."""
+        if self._spread is None or self._spread[0] is not rows:
+            self._spread = rows, places_of(rows, self.output.count)
+        return self._spread[1]
 
     def _look_at_parameters(self) -> None:
         """What tasks keep of their kernels' arguments holds while the parameters lie where they did."""

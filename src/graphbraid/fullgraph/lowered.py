@@ -123,7 +123,8 @@ class Lowered:
         """Of edges and ids in the levels' own order; what a device gets of them is counted there."""
         if not self._device.is_host:
             return 0
-        return copied_bytes(self._steps) + (0 if self._row_of is None else self._row_of.nbytes)
+        places = 0 if self._rows is None or not self._train.spreads else 4 * self._train.output.count
+        return copied_bytes(self._steps) + places + (0 if self._row_of is None else self._row_of.nbytes)
 
     def __call__(self) -> Tensor:
         """``(len(nodes), width)`` outputs of the training nodes, in their order; differentiable."""

@@ -62,6 +62,7 @@ __all__ = [
     "spmm_max",
     "spmm_max_backward",
     "spmm_max_shared_backward",
+    "spread_rows",
     "sum_dtype",
 ]
 
@@ -202,6 +203,12 @@ def sddmm(
 def gather_rows(x: Tensor, ids: Tensor, out: Tensor) -> None:
     """``out[i] = x[ids[i]]``."""
     torch.index_select(x, 0, ids, out=out)
+
+
+def spread_rows(rows: Tensor, place: Tensor, out: Tensor) -> None:
+    """Twin of ``spread.cpp``: ``out[v] = rows[place[v]]``, zeros where that is -1."""
+    is_there = place >= 0
+    out.zero_()[is_there] = rows[place[is_there].long()]
 
 
 def tall_product(

@@ -1,0 +1,55 @@
+"""Rows spread to their places, beside the twin and PyTorch's own way."""
+
+import pytest
+import torch
+from tests.ops.graphs import assert_same_bits_with_any_threads, values
+
+from graphbraid import kernels
+from graphbraid.ops import reference
+from graphbraid.ops.spread import places_of, spread_rows
+
+
+@pytest.mark.parametrize("num_out", [0, 1, 7, 20_000])  # the last is worth two threads
+@pytest.mark.parametrize("width", [0, 1, 5, 32])
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_spread_rows_equals_its_twin_and_index_copy(num_out, width, share):
+    ids = torch.randperm(num_out, generator=torch.Generator().manual_seed(0))[: int(share * num_out)]
+    rows = values(ids.numel(), width)
+    out, twin = torch.full((2, num_out, width), torch.nan)
+    spread_rows(rows, places_of(ids, num_out), out)
+    reference.spread_rows(rows, places_of(ids, num_out), twin)
+    expected = torch.zeros(num_out, width).index_copy_(0, ids, rows)
+    assert torch.equal(out, expected)
+    assert torch.equal(twin, expected)
+
+
+def test_rows_of_any_strides_are_spread():
+    ids = torch.tensor([4, 0, 2])
+    rows, out = values(5, 3).t()[:, :3], torch.full((6, 3), torch.nan)
+    spread_rows(rows, places_of(ids, 6), out)
+    assert torch.equal(out, torch.zeros(6, 3).index_copy_(0, ids, rows))
+
+
+def test_bits_do_not_depend_on_the_number_of_threads():
+    ids, rows = torch.randperm(30_000)[:9_000], values(9_000, 16)
+
+    def run():
+        out = torch.full((30_000, 16), torch.nan)
+        spread_rows(rows, places_of(ids, 30_000), out)
+        return [out]
+
+    assert_same_bits_with_any_threads(run)
+
+
+@pytest.mark.skipif(kernels.native() is None, reason="needs the compiled kernels")
+@pytest.mark.parametrize(
+    ("rows", "places", "out", "message"),
+    [
+        ((2, 3), [0, 2], (2, 3), "must name rows"),
+        ((2, 3), [0, 1], (3, 3), "out must have shape"),
+        ((2, 3), [0, 1], (2, 4), "out must have shape"),
+    ],
+)
+def test_what_does_not_fit_is_refused(rows, places, out, message):
+    with pytest.raises(ValueError, match=message):
+        spread_rows(torch.zeros(rows), torch.tensor(places, dtype=torch.int32), torch.zeros(out))
