@@ -18,9 +18,8 @@ namespace gb::GB_VARIANT {
 #include "attention_rows.inl"
 
 // GAT: z of each edge into `above`.
-template <typename T>
-void gat_sums(const Attention<T>& k, int64_t v, EdgeRow<Acc<T>>& row) {
-  using A = Acc<T>;
+template <typename A>
+void gat_sums(const Coefficients<A>& k, int64_t v, EdgeRow<A>& row) {
   const A* right = k.dst_logit + v * k.a.heads;
   A* z = row.above.data();
   fixed_heads(k.a.heads, [&](auto heads) GB_LAMBDA {
@@ -35,9 +34,8 @@ void gat_sums(const Attention<T>& k, int64_t v, EdgeRow<Acc<T>>& row) {
 
 // The row's coefficients into `value`, of GAT those with z > 0 into `above` too; keeps the log-sum-exp and
 // what `above` adds up to before dropout.
-template <bool IsGat, typename T>
-void attention_softmax(const Attention<T>& k, int64_t v, EdgeRow<Acc<T>>& row, RowsOnTheWay<T>& on_the_way) {
-  using A = Acc<T>;
+template <bool IsGat, typename A>
+void attention_softmax(const Coefficients<A>& k, int64_t v, EdgeRow<A>& row, RowsOnTheWay& on_the_way) {
   A *value = row.value.data(), *above = row.above.data();
   A* lse = static_cast<A*>(k.a.lse) + v * k.a.heads;
   A* share = static_cast<A*>(k.a.share) + (k.a.share ? v * k.a.heads : 0);
@@ -77,13 +75,13 @@ void attention_forward_typed(const AttentionArgs& a) {
     for (int64_t v = first; v < last; ++v) {
       k.collect(v, a.indptr[v], a.indptr[v + 1], true, prefetch_end, a.indices, nullptr, row);
       int64_t distance = k.rows.distance();
-      RowsOnTheWay<T> on_the_way(k.rows, row, a.heads);
+      RowsOnTheWay on_the_way(k.rows, row, a.heads);
       if (a.src_logit) {
-        gat_sums(k, v, row);
-        attention_softmax<true>(k, v, row, on_the_way);
+        gat_sums<A>(k, v, row);
+        attention_softmax<true, A>(k, v, row, on_the_way);
       } else {
         gatv2_logits(k, k.rows, k.own[v], row);
-        attention_softmax<false>(k, v, row, on_the_way);
+        attention_softmax<false, A>(k, v, row, on_the_way);
         if (row.count * k.rows.bytes() < second_level_bytes) distance = 0;  // read for the logits
       }
       T* out = static_cast<T*>(a.out) + v * k.width;

@@ -129,22 +129,23 @@ struct SummedRows {
 };
 
 // Fetches the rows of a long row's edges while their coefficients are computed: arithmetic hides the memory.
-template <typename T>
 struct RowsOnTheWay {
-  const SummedRows<T>& x;
+  const char* data;
+  int64_t bytes;  // of a row
   const int64_t* nodes;
   int64_t end;  // 0: the row is short, there is little to compute, or the cache would not hold its rows
   int64_t next = 0;
 
-  RowsOnTheWay(const SummedRows<T>& rows, const EdgeRow<Acc<T>>& row, int64_t heads)
-      : x(rows), nodes(row.nodes.data()) {
+  template <typename T>
+  RowsOnTheWay(const SummedRows<T>& x, const EdgeRow<Acc<T>>& row, int64_t heads)
+      : data(reinterpret_cast<const char*>(x.data)), bytes(x.bytes()), nodes(row.nodes.data()) {
     constexpr int64_t most_bytes = int64_t{1} << 18;
-    const bool is_worth = heads >= 4 && row.count > kRowsAhead && row.count * x.bytes() <= most_bytes;
+    const bool is_worth = heads >= 4 && row.count > kRowsAhead && row.count * bytes <= most_bytes;
     end = is_worth ? row.count : 0;
   }
   // Up to edge `stop`.
   GB_INLINE void fetch(int64_t stop) {
-    for (stop = std::min(stop, end); next < stop; ++next) x.prefetch(nodes[next]);
+    for (stop = std::min(stop, end); next < stop; ++next) prefetch_far(data + nodes[next] * bytes, bytes);
   }
 };
 
@@ -181,17 +182,13 @@ GB_INLINE void add_rows(const HeadSlots<T>& slots, const SummedRows<T>& x, int64
   });
 }
 
-template <typename T>
-struct Attention {
-  using A = Acc<T>;
+// What an edge's coefficients are found by. Knows nothing of how rows are stored: one code for all that are
+// summed in A.
+template <typename A>
+struct Coefficients {
   const AttentionArgs& a;
-  const int64_t width = a.heads * a.channels;
-  const SummedRows<T> rows{static_cast<const T*>(a.src), width};
-  const SummedRows<T> own{static_cast<const T*>(a.dst), width};
-  const int64_t lines = (rows.bytes() + 63) / 64;
   const A* src_logit = static_cast<const A*>(a.src_logit);
   const A* dst_logit = static_cast<const A*>(a.dst_logit);
-  const A* att = static_cast<const A*>(a.att);
   const A slope = static_cast<A>(a.slope);
   const HeadLanes<A> lanes{a.heads};
 
@@ -240,12 +237,6 @@ struct Attention {
 
   GB_INLINE Vec<A> leaky(const Vec<A>& z) const { return z > 0 ? z : z * slope; }
 
-  // GATv2: what columns of an edge between rows `left` and `right` add to its logit.
-  GB_INLINE auto logit_part(const T* left, const T* right) const {
-    return [this, left, right](int64_t c, auto n)
-               GB_LAMBDA { return get(att + c, n) * leaky(get(left + c, n) + get(right + c, n)); };
-  }
-
  private:
   template <typename I>
   void collect_(int64_t v, int64_t begin, int64_t end, int64_t prefetch_end, const I* indices,
@@ -260,6 +251,23 @@ struct Attention {
     row.count = n;
     for (int64_t e = end; e < std::min(end + kEdgesAhead, prefetch_end); ++e) row.nodes[n++] = indices[e];
     row.known = n;
+  }
+};
+
+template <typename T>
+struct Attention : Coefficients<Acc<T>> {
+  using A = Acc<T>;
+  using Coefficients<A>::a;
+  const int64_t width = a.heads * a.channels;
+  const SummedRows<T> rows{static_cast<const T*>(a.src), width};
+  const SummedRows<T> own{static_cast<const T*>(a.dst), width};
+  const int64_t lines = (rows.bytes() + 63) / 64;
+  const A* att = static_cast<const A*>(a.att);
+
+  // GATv2: what columns of an edge between rows `left` and `right` add to its logit.
+  GB_INLINE auto logit_part(const T* left, const T* right) const {
+    return [this, left, right](int64_t c, auto n)
+               GB_LAMBDA { return get(att + c, n) * this->leaky(get(left + c, n) + get(right + c, n)); };
   }
 };
 

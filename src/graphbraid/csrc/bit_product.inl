@@ -11,7 +11,8 @@
 
 namespace gb::GB_VARIANT {
 
-#include "epilogue_rows.inl"
+#include "epilogue_call.inl"
+#include "simd.inl"
 
 constexpr int kPanelColumns = 32;  // summed together: the tables of a word are 16 KiB then
 constexpr int kPanelVectors = kPanelColumns / GB_LANES_F32;

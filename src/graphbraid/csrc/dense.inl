@@ -9,7 +9,8 @@
 
 namespace gb::GB_VARIANT {
 
-#include "epilogue_rows.inl"
+#include "epilogue_call.inl"
+#include "simd.inl"
 
 #if GB_LANES_F32 == 16
 constexpr int kTileRows = 14;  // 28 sums, 2 vectors of the panel, 1 broadcast: 31 of 32 registers

@@ -1,8 +1,7 @@
 // The epilogue's arithmetic: activations, their slopes, dropout's factors, and rows of it. Brings simd.inl.
 
+#include "epilogue_call.inl"
 #include "exp.inl"
-
-typedef uint32_t VecU32 __attribute__((vector_size(kVectorBytes)));
 
 // Factors of kLanes elements from `column` on under dropout: 0 or scale.
 GB_INLINE VecF32 mask_lanes(uint32_t row_key, int64_t column, uint32_t threshold, float scale, VecF32) {
@@ -44,8 +43,7 @@ GB_INLINE uint32_t mask_key(const Epilogue& e, int64_t v) {
   return e.threshold ? dropout_row_key(e.seed, static_cast<uint64_t>(e.ids ? e.ids[v] : v)) : 0;
 }
 
-// Rows [first, last) of `out` from those of `x`, which may be `out`; rows stand x_stride and out_stride
-// apart.
+// epilogue_rows with one activation.
 template <Act kAct, typename T>
 GB_INLINE void epilogue_rows_of(const Epilogue& e, int64_t width, int64_t first, int64_t last, const T* x,
                                 int64_t x_stride, T* out, int64_t out_stride) {
@@ -70,8 +68,7 @@ GB_INLINE void epilogue_rows_of(const Epilogue& e, int64_t width, int64_t first,
   }
 }
 
-// The same with the activation that was asked for. Never inlined: every kernel that ends in an epilogue runs
-// this very code, to the same bits.
+// Never inlined, for the sake of those bits.
 template <typename T>
 __attribute__((noinline)) void epilogue_rows(const Epilogue& e, int64_t width, int64_t first, int64_t last,
                                              const T* x, int64_t x_stride, T* out, int64_t out_stride) {
@@ -86,3 +83,10 @@ __attribute__((noinline)) void epilogue_rows(const Epilogue& e, int64_t width, i
       return epilogue_rows_of<Act::kElu>(e, width, first, last, x, x_stride, out, out_stride);
   }
 }
+
+template void epilogue_rows(const Epilogue&, int64_t, int64_t, int64_t, const float*, int64_t, float*,
+                            int64_t);
+template void epilogue_rows(const Epilogue&, int64_t, int64_t, int64_t, const double*, int64_t, double*,
+                            int64_t);
+template void epilogue_rows(const Epilogue&, int64_t, int64_t, int64_t, const Bf16*, int64_t, Bf16*, int64_t);
+template void epilogue_rows(const Epilogue&, int64_t, int64_t, int64_t, const F16*, int64_t, F16*, int64_t);

@@ -56,10 +56,9 @@ DestinationRecords<Acc<T>> destination_records(const AttentionBackwardArgs& b) {
 }
 
 // Coefficients of u's out-edges, and into logit_grad what does not depend on rows.
-template <typename T>
-void out_edge_coefficients(const Attention<T>& k, int64_t u, const DestinationRecords<Acc<T>>& records,
-                           EdgeRow<Acc<T>>& row, RowsOnTheWay<T>& on_the_way, Acc<T>* logit_grad) {
-  using A = Acc<T>;
+template <typename A>
+void out_edge_coefficients(const Coefficients<A>& k, int64_t u, const DestinationRecords<A>& records,
+                           EdgeRow<A>& row, RowsOnTheWay& on_the_way, A* logit_grad) {
   A *value = row.value.data(), *above = row.above.data(), *d = row.extra.data();
   const int64_t record_bytes = 3 * k.a.heads * static_cast<int64_t>(sizeof(A));
   const A* left = k.src_logit + u * k.a.heads;
@@ -107,8 +106,8 @@ void gat_backward_typed(const AttentionBackwardArgs& b) {
     for (int64_t u = first; u < last; ++u) {
       k.collect(u, b.t_indptr[u], b.t_indptr[u + 1], true, prefetch_end, b.t_indices, b.perm, row);
       A* logit_grad = static_cast<A*>(b.grad_src_logit) + u * a.heads;
-      RowsOnTheWay<T> on_the_way(grads, row, a.heads);
-      out_edge_coefficients(k, u, records, row, on_the_way, logit_grad);
+      RowsOnTheWay on_the_way(grads, row, a.heads);
+      out_edge_coefficients<A>(k, u, records, row, on_the_way, logit_grad);
       const T* own = k.rows[u];
       T* grad_src = static_cast<T*>(b.grad_src) + u * k.width;
       add_rows<true>(slots, grads, grads.distance(), on_the_way.next, row,

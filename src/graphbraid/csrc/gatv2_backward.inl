@@ -41,9 +41,8 @@ void reached_rows(const Attention<T>& k, const SummedRows<T>& x, const T* own, i
 
 // From logits in `value` and what they reach in `extra`: coefficients under dropout, and the logits'
 // gradients. lse(at, n, first) and d(at, n, first) belong to the numbers from `at` on.
-template <typename T, typename Lse, typename D>
-GB_INLINE void logit_gradients(const Attention<T>& k, EdgeRow<Acc<T>>& row, const Lse& lse, const D& d) {
-  using A = Acc<T>;
+template <typename A, typename Lse, typename D>
+GB_INLINE void logit_gradients(const Coefficients<A>& k, EdgeRow<A>& row, const Lse& lse, const D& d) {
   A *value = row.value.data(), *extra = row.extra.data();
   const bool drops = k.a.threshold > 0;
   if (drops) k.draw_masks(row);
@@ -55,6 +54,30 @@ GB_INLINE void logit_gradients(const Attention<T>& k, EdgeRow<Acc<T>>& row, cons
       put(extra + at, alpha * (mask * get(extra + at, n) - d(at, n, first)), n);
     });
   });
+}
+
+// The same of edges to one destination; lse and d: (heads,).
+template <typename A>
+void logit_gradients_in(const Coefficients<A>& k, const A* lse, const A* d, EdgeRow<A>& row) {
+  logit_gradients(
+      k, row, [&](int64_t, auto, int64_t first) GB_LAMBDA { return k.lanes.spread(lse, first); },
+      [&](int64_t, auto, int64_t first) GB_LAMBDA { return k.lanes.spread(d, first); });
+}
+
+// The same of edges to the destinations row.nodes; lse and d: (num_dst, heads).
+template <typename A>
+void logit_gradients_out(const Coefficients<A>& k, const A* lse, const A* d, EdgeRow<A>& row) {
+  A *row_lse = row.above.data(), *row_d = row.other.data();
+  fixed_heads(k.a.heads, [&](auto heads) GB_LAMBDA {
+    for (int64_t i = 0; i < row.count; ++i)
+      each_head<A>(heads, [&](int64_t h, auto n) GB_LAMBDA {
+        put(row_lse + i * heads + h, get(lse + row.nodes[i] * heads + h, n), n);
+        put(row_d + i * heads + h, get(d + row.nodes[i] * heads + h, n), n);
+      });
+  });
+  logit_gradients(
+      k, row, [&](int64_t at, auto n, int64_t) GB_LAMBDA { return get(row_lse + at, n); },
+      [&](int64_t at, auto n, int64_t) GB_LAMBDA { return get(row_d + at, n); });
 }
 
 // finish(slot, sum of g * leaky'(z), sum of g * leaky(z)) for all slots, with z = x[node] + own and g in
@@ -129,10 +152,7 @@ void gatv2_backward_by_destination(const AttentionBackwardArgs& b, const Attenti
               k.collect(v, begin, end, is_last, a.indptr[last], a.indices, nullptr, row);
               gatv2_logits(k, k.rows, k.own[v], row);
               reached_rows(k, k.rows, grads[v], 0, row);
-              logit_gradients(
-                  k, row,
-                  [&](int64_t, auto, int64_t at) GB_LAMBDA { return k.lanes.spread(lse + v * a.heads, at); },
-                  [&](int64_t, auto, int64_t at) GB_LAMBDA { return k.lanes.spread(d + v * a.heads, at); });
+              logit_gradients_in<A>(k, lse + v * a.heads, d + v * a.heads, row);
               add_leaky(k, slots, k.rows, k.own[v], row,
                         [&](const HeadSlot<T>& s, const Vec<T>& steep, const Vec<T>& whole) GB_LAMBDA {
                           add_to(sum + s.to, steep, s.count);
@@ -169,17 +189,7 @@ void gatv2_backward_by_source(const AttentionBackwardArgs& b, const Attention<T>
                     k.collect(u, begin, end, is_last, b.t_indptr[last], b.t_indices, b.perm, row);
                     gatv2_logits(k, k.own, own, row);
                     reached_rows(k, grads, own, grads.distance(), row);
-                    A *row_lse = row.above.data(), *row_d = row.other.data();
-                    fixed_heads(a.heads, [&](auto heads) GB_LAMBDA {
-                      for (int64_t i = 0; i < row.count; ++i)
-                        each_head<A>(heads, [&](int64_t h, auto n) GB_LAMBDA {
-                          put(row_lse + i * heads + h, get(lse + row.nodes[i] * heads + h, n), n);
-                          put(row_d + i * heads + h, get(d + row.nodes[i] * heads + h, n), n);
-                        });
-                    });
-                    logit_gradients(
-                        k, row, [&](int64_t at, auto n, int64_t) GB_LAMBDA { return get(row_lse + at, n); },
-                        [&](int64_t at, auto n, int64_t) GB_LAMBDA { return get(row_d + at, n); });
+                    logit_gradients_out<A>(k, lse, d, row);
                     add_rows<false>(slots, grads, 0, 0, row,
                                     [&](const HeadSlot<T>& s, const Vec<T>& part, const Vec<T>&)
                                         GB_LAMBDA { add_to(sum + s.to, part, s.count); });

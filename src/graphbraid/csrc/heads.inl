@@ -81,23 +81,23 @@ GB_INLINE auto group_sums(const Leaf& leaf, int64_t first) {
 
 // The sums, `total` of them, of groups of Group neighbouring lanes of `count` vectors; behind them is room
 // for a group.
-template <typename T, int Group>
-void sum_parts(Vec<T>* part, int64_t count, int64_t total, Acc<T>* out) {
-  constexpr int L = kLanes<T>;
-  for (int64_t k = count; k % Group; ++k) part[k] = Vec<T>{};
+template <typename A, int Group>
+void sum_parts(Vec<A>* part, int64_t count, int64_t total, A* out) {
+  constexpr int L = kLanes<A>;
+  for (int64_t k = count; k % Group; ++k) part[k] = Vec<A>{};
   int64_t at = 0, k = 0;
   const auto leaf = [&](int64_t i) GB_LAMBDA { return part[i]; };
   for (; at + L <= total; at += L, k += Group) store(out + at, group_sums<Group>(leaf, k));
   if (at < total) store_n(out + at, group_sums<Group>(leaf, k), static_cast<int>(total - at));
 }
-template <typename T>
-void sum_parts(int group, Vec<T>* part, int64_t count, int64_t total, Acc<T>* out) {
-  constexpr int L = kLanes<T>;
-  if (group == L) return sum_parts<T, L>(part, count, total, out);
-  if (group == 1) return sum_parts<T, 1>(part, count, total, out);
-  if (group == 2) return sum_parts<T, 2>(part, count, total, out);
-  if (group == 4) return sum_parts<T, 4>(part, count, total, out);
-  if constexpr (L > 8) sum_parts<T, 8>(part, count, total, out);
+template <typename A>
+void sum_parts(int group, Vec<A>* part, int64_t count, int64_t total, A* out) {
+  constexpr int L = kLanes<A>;
+  if (group == L) return sum_parts<A, L>(part, count, total, out);
+  if (group == 1) return sum_parts<A, 1>(part, count, total, out);
+  if (group == 2) return sum_parts<A, 2>(part, count, total, out);
+  if (group == 4) return sum_parts<A, 4>(part, count, total, out);
+  if constexpr (L > 8) sum_parts<A, 8>(part, count, total, out);
 }
 
 // sum_heads of rows of NV vectors, of which Fold make up a head, or that hold several heads of `group`
@@ -123,7 +123,7 @@ GB_INLINE void sum_heads_of(int64_t edges, int64_t heads, int group, int last, c
         part[i * M + m] = sum;
       });
     }
-    sum_parts<T>(group, part, count * M, count * heads, out + first * heads);
+    sum_parts<Acc<T>>(group, part, count * M, count * heads, out + first * heads);
   }
 }
 
@@ -154,23 +154,24 @@ GB_INLINE void sum_heads(int64_t edges, int64_t heads, int64_t channels, bool pa
         run(k8, k1) || run(k8, k2) || run(k8, k8))
       return;
   }
-  const int64_t total = edges * heads;
-  for (int64_t i = 0, h = 0, at = 0; at < total; at += L) {
-    const Vec<T> sums = group_sums<L>(
-        [&](int64_t k) GB_LAMBDA {
-          Vec<T> sum{};
-          if (k >= total) return sum;
-          const auto columns = term(i);
-          const int64_t end = (h + 1) * channels;
-          int64_t c = h * channels;
-          for (; c + L <= end; c += L) sum += columns(c, std::integral_constant<int, L>{});
-          if (c < end) sum += columns(c, static_cast<int>(end - c));
-          if (++h == heads) h = 0, ++i;
-          return sum;
-        },
-        at);
-    store_n(out + at, sums, static_cast<int>(std::min<int64_t>(L, total - at)));
+  Vec<T> part[L];
+  int waiting = 0;
+  for (int64_t i = 0; i < edges; ++i) {
+    const auto columns = term(i);
+    int64_t c = 0;
+    for (int64_t end = channels; end <= heads * channels; end += channels) {
+      Vec<T> sum{};
+      for (; c + L <= end; c += L) sum += columns(c, std::integral_constant<int, L>{});
+      if (c < end) sum += columns(c, static_cast<int>(end - c));
+      c = end;
+      part[waiting++] = sum;
+      if (waiting < L) continue;
+      store(out, group_sums<L>([&](int64_t k) GB_LAMBDA { return part[k]; }, 0));
+      out += L;
+      waiting = 0;
+    }
   }
+  if (waiting > 0) sum_parts<Acc<T>, L>(part, waiting, waiting, out);
 }
 
 // Which lanes of a flat row's vectors hold which head. A vector holds the numbers of as many whole edges as

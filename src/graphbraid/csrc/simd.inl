@@ -13,9 +13,12 @@ typedef float VecF32 __attribute__((vector_size(kVectorBytes)));
 typedef double VecF64 __attribute__((vector_size(kVectorBytes)));
 typedef int32_t VecI32 __attribute__((vector_size(kVectorBytes)));
 typedef int64_t VecI64 __attribute__((vector_size(kVectorBytes)));
+typedef uint32_t VecU32 __attribute__((vector_size(kVectorBytes)));
+typedef uint16_t VecU16 __attribute__((vector_size(kVectorBytes / 2)));  // as many lanes as VecF32
 typedef VecF32 LooseF32 __attribute__((aligned(4), may_alias));
 typedef VecF64 LooseF64 __attribute__((aligned(8), may_alias));
 typedef VecI32 LooseI32 __attribute__((aligned(4), may_alias));
+typedef VecU16 LooseU16 __attribute__((aligned(2), may_alias));
 
 template <typename A>
 struct VecOf;
@@ -64,32 +67,34 @@ GB_INLINE V splat(A value) {
 
 GB_INLINE VecF32 load(const float* p) { return *reinterpret_cast<const LooseF32*>(p); }
 GB_INLINE VecF64 load(const double* p) { return *reinterpret_cast<const LooseF64*>(p); }
+GB_INLINE VecU16 load(const uint16_t* p) { return *reinterpret_cast<const LooseU16*>(p); }
 GB_INLINE void store(float* p, VecF32 v) { *reinterpret_cast<LooseF32*>(p) = v; }
 GB_INLINE void store(double* p, VecF64 v) { *reinterpret_cast<LooseF64*>(p) = v; }
+GB_INLINE void store(uint16_t* p, VecU16 v) { *reinterpret_cast<LooseU16*>(p) = v; }
 
+// The number of each lane.
+template <typename M>
+GB_INLINE M lane_index() {
+  M lane{};
+  for (int l = 0; l < static_cast<int>(sizeof(M) / sizeof(lane[0])); ++l) lane[l] = l;
+  return lane;
+}
+
+// Of n elements, 0 < n <= lanes: load_n gives zeros behind them and reads nothing past them, store_n writes
+// nothing past them. Each is a few instructions in every variant: a loop over lanes would be unrolled in
+// hundreds of places.
 #if GB_LANES_F32 == 16
 
-GB_INLINE VecF32 load(const Bf16* p) {
-  const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-  return reinterpret_cast<VecF32>(_mm512_slli_epi32(wide, 16));
-}
-GB_INLINE VecF32 load(const F16* p) {
-  return reinterpret_cast<VecF32>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
-}
 GB_INLINE __mmask16 first_lanes(int n) { return static_cast<__mmask16>((1u << n) - 1u); }
-// The first n elements, 0 < n <= lanes; zeros behind. Reads nothing past them.
+
 GB_INLINE VecF32 load_n(const float* p, int n) {
   return reinterpret_cast<VecF32>(_mm512_maskz_loadu_ps(first_lanes(n), p));
 }
 GB_INLINE VecF64 load_n(const double* p, int n) {
   return reinterpret_cast<VecF64>(_mm512_maskz_loadu_pd(static_cast<__mmask8>(first_lanes(n)), p));
 }
-GB_INLINE VecF32 load_n(const Bf16* p, int n) {
-  const __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first_lanes(n), p));
-  return reinterpret_cast<VecF32>(_mm512_slli_epi32(wide, 16));
-}
-GB_INLINE VecF32 load_n(const F16* p, int n) {
-  return reinterpret_cast<VecF32>(_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_lanes(n), p)));
+GB_INLINE VecU16 load_n(const uint16_t* p, int n) {
+  return reinterpret_cast<VecU16>(_mm256_maskz_loadu_epi16(first_lanes(n), p));
 }
 GB_INLINE void store_n(float* p, VecF32 v, int n) {
   _mm512_mask_storeu_ps(p, first_lanes(n), reinterpret_cast<__m512>(v));
@@ -97,55 +102,153 @@ GB_INLINE void store_n(float* p, VecF32 v, int n) {
 GB_INLINE void store_n(double* p, VecF64 v, int n) {
   _mm512_mask_storeu_pd(p, static_cast<__mmask8>(first_lanes(n)), reinterpret_cast<__m512d>(v));
 }
+GB_INLINE void store_n(uint16_t* p, VecU16 v, int n) {
+  _mm256_mask_storeu_epi16(p, first_lanes(n), reinterpret_cast<__m256i>(v));
+}
 
-#else
+#elif GB_LANES_F32 == 8
 
-#if GB_LANES_F32 == 8
-GB_INLINE VecF32 load(const Bf16* p) {
-  const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-  return reinterpret_cast<VecF32>(_mm256_slli_epi32(wide, 16));
+GB_INLINE VecF32 load_n(const float* p, int n) {
+  return reinterpret_cast<VecF32>(_mm256_maskload_ps(p, reinterpret_cast<__m256i>(lane_index<VecI32>() < n)));
 }
-GB_INLINE VecF32 load(const F16* p) {
-  return reinterpret_cast<VecF32>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+GB_INLINE VecF64 load_n(const double* p, int n) {
+  return reinterpret_cast<VecF64>(_mm256_maskload_pd(p, reinterpret_cast<__m256i>(lane_index<VecI64>() < n)));
 }
-#else
-template <typename H>
-GB_INLINE VecF32 load_half(const H* p) {
-  VecF32 out;
-  for (int i = 0; i < GB_LANES_F32; ++i) out[i] = to_acc(p[i]);
-  return out;
+// Pairs by a mask of 32 bits, and the last element, which may have none beside it.
+GB_INLINE VecU16 load_n(const uint16_t* p, int n) {
+  if (n == GB_LANES_F32) return load(p);
+  const __m128i is_pair = _mm_cmpgt_epi32(_mm_set1_epi32(n / 2), _mm_setr_epi32(0, 1, 2, 3));
+  const VecU16 pairs = reinterpret_cast<VecU16>(_mm_maskload_epi32(reinterpret_cast<const int*>(p), is_pair));
+  const VecU16 last = splat<VecU16>(p[n - 1]);
+  return lane_index<VecU16>() == static_cast<uint16_t>(n - 1) ? last : pairs;
 }
-GB_INLINE VecF32 load(const Bf16* p) { return load_half(p); }
-GB_INLINE VecF32 load(const F16* p) { return load_half(p); }
-#endif
-
-// The first n elements, 0 < n <= lanes; zeros behind. Reads nothing past them.
-template <typename T>
-GB_INLINE Vec<T> load_n(const T* p, int n) {
-  if (n == kLanes<T>) return load(p);
-  Vec<T> out{};
-  for (int i = 0; i < kLanes<T>; ++i) out[i] = i < n ? to_acc(p[i]) : Acc<T>{0};
-  return out;
+GB_INLINE void store_n(float* p, VecF32 v, int n) {
+  if (n == GB_LANES_F32) return store(p, v);
+  _mm256_maskstore_ps(p, reinterpret_cast<__m256i>(lane_index<VecI32>() < n), reinterpret_cast<__m256>(v));
 }
-template <typename A, typename V>
-GB_INLINE void store_n(A* p, V v, int n) {
-  if (n == kLanes<A>) {
-    store(p, v);
-    return;
+GB_INLINE void store_n(double* p, VecF64 v, int n) {
+  if (n == GB_LANES_F32 / 2) return store(p, v);
+  _mm256_maskstore_pd(p, reinterpret_cast<__m256i>(lane_index<VecI64>() < n), reinterpret_cast<__m256d>(v));
+}
+GB_INLINE void store_n(uint16_t* p, VecU16 v, int n) {
+  if (n == GB_LANES_F32) return store(p, v);
+  __m128i left = reinterpret_cast<__m128i>(v);
+  if (n & 4) {
+    _mm_storeu_si64(p, left);
+    left = _mm_unpackhi_epi64(left, left);
+    p += 4;
   }
-  for (int i = 0; i < n; ++i) p[i] = v[i];
+  if (n & 2) {
+    _mm_storeu_si32(p, left);
+    left = _mm_srli_epi64(left, 32);
+    p += 2;
+  }
+  if (n & 1) *p = static_cast<uint16_t>(_mm_cvtsi128_si32(left));
+}
+
+#else
+
+template <typename E>
+GB_INLINE auto load_n(const E* p, int n) {
+  decltype(load(p)) out{};
+  constexpr int lanes = sizeof(out) / sizeof(E);
+  if (n == lanes) return load(p);
+  out[0] = p[0];
+  for (int l = 1; l < lanes - 1; ++l)
+    if (l < n) out[l] = p[l];
+  return out;
+}
+template <typename E, typename V>
+GB_INLINE void store_n(E* p, V v, int n) {
+  constexpr int lanes = sizeof(v) / sizeof(E);
+  if (n == lanes) return store(p, v);
+  p[0] = v[0];
+  for (int l = 1; l < lanes - 1; ++l)
+    if (l < n) p[l] = v[l];
 }
 
 #endif
 
-template <typename H>
-GB_INLINE void store_half(H* p, VecF32 v, int n) {
-  float lanes[GB_LANES_F32];
-  store(lanes, v);
-  for (int i = 0; i < n; ++i) from_acc(lanes[i], p[i]);
+// The low halves of lanes.
+GB_INLINE VecU16 low_halves(VecI32 v) {
+#if GB_LANES_F32 == 16
+  return reinterpret_cast<VecU16>(_mm512_cvtepi32_epi16(reinterpret_cast<__m512i>(v)));
+#elif GB_LANES_F32 == 8
+  const __m256i bits = reinterpret_cast<__m256i>(v & 0xFFFF);
+  return reinterpret_cast<VecU16>(
+      _mm_packus_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1)));
+#else
+  VecU16 out;
+  for (int l = 0; l < GB_LANES_F32; ++l) out[l] = static_cast<uint16_t>(v[l]);
+  return out;
+#endif
 }
-GB_INLINE void store_n(Bf16* p, VecF32 v, int n) { store_half(p, v, n); }
-GB_INLINE void store_n(F16* p, VecF32 v, int n) { store_half(p, v, n); }
+GB_INLINE VecI32 zero_extended(VecU16 v) {
+#if GB_LANES_F32 == 16
+  return reinterpret_cast<VecI32>(_mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(v)));
+#elif GB_LANES_F32 == 8
+  return reinterpret_cast<VecI32>(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(v)));
+#else
+  return __builtin_convertvector(v, VecI32);
+#endif
+}
+
+// The conversions of dtypes.h, to the same bits.
+GB_INLINE VecF32 widened(VecU16 v, const Bf16*) { return reinterpret_cast<VecF32>(zero_extended(v) << 16); }
+GB_INLINE VecU16 narrowed(VecF32 v, const Bf16*) {
+  const VecU32 bits = reinterpret_cast<VecU32>(v);
+  const VecI32 rounded = reinterpret_cast<VecI32>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
+  return low_halves(v != v ? splat<VecI32>(0x7FC0) : rounded);
+}
+#if GB_LANES_F32 > 4
+GB_INLINE VecF32 widened(VecU16 v, const F16*) {
+#if GB_LANES_F32 == 16
+  return reinterpret_cast<VecF32>(_mm512_cvtph_ps(reinterpret_cast<__m256i>(v)));
+#else
+  return reinterpret_cast<VecF32>(_mm256_cvtph_ps(reinterpret_cast<__m128i>(v)));
+#endif
+}
+GB_INLINE VecU16 narrowed(VecF32 v, const F16*) {
+  const VecI32 bits = reinterpret_cast<VecI32>(v);
+  const VecI32 one_nan = v != v ? (bits & INT32_MIN) | 0x7FC00000 : bits;  // whatever its payload
+#if GB_LANES_F32 == 16
+  return reinterpret_cast<VecU16>(
+      _mm512_cvtps_ph(reinterpret_cast<__m512>(one_nan), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#else
+  return reinterpret_cast<VecU16>(
+      _mm256_cvtps_ph(reinterpret_cast<__m256>(one_nan), _MM_FROUND_TO_NEAREST_INT));
+#endif
+}
+#else
+GB_INLINE VecF32 widened(VecU16 v, const F16*) {
+  const VecI32 bits = zero_extended(v), magnitude = bits & 0x7FFF;
+  constexpr int rebias = 112 << 23;  // the exponent, from 15 to 127
+  const VecI32 normal = (magnitude << 13) + rebias;
+  const VecF32 subnormal = __builtin_convertvector(magnitude, VecF32) * 0x1p-24f;
+  VecI32 out = magnitude >= 0x7C00 ? normal + rebias : normal;  // infinity and NaN
+  out = magnitude < 0x0400 ? reinterpret_cast<VecI32>(subnormal) : out;
+  return reinterpret_cast<VecF32>(out | (bits & 0x8000) << 16);
+}
+GB_INLINE VecU16 narrowed(VecF32 v, const F16*) {
+  const VecI32 bits = reinterpret_cast<VecI32>(v), magnitude = bits & INT32_MAX;
+  const VecI32 normal = (magnitude - (112 << 23) + 0x0FFF + ((magnitude >> 13) & 1)) >> 13;
+  // Below 2^-14: adding 0.5 leaves the rounded multiple of 2^-24 in the mantissa.
+  const VecI32 subnormal = reinterpret_cast<VecI32>(reinterpret_cast<VecF32>(magnitude) + 0.5f) - 0x3F000000;
+  VecI32 out = magnitude < 0x38800000 ? subnormal : normal;
+  out = magnitude >= 0x477FF000 ? splat<VecI32>(0x7C00) : out;  // 65520 and more round to infinity
+  out = magnitude > 0x7F800000 ? splat<VecI32>(0x7E00) : out;
+  return low_halves(out | ((bits >> 16) & 0x8000));
+}
+#endif
+
+GB_INLINE VecF32 load(const Bf16* p) { return widened(load(&p->bits), p); }
+GB_INLINE VecF32 load(const F16* p) { return widened(load(&p->bits), p); }
+GB_INLINE VecF32 load_n(const Bf16* p, int n) { return widened(load_n(&p->bits, n), p); }
+GB_INLINE VecF32 load_n(const F16* p, int n) { return widened(load_n(&p->bits, n), p); }
+GB_INLINE void store(Bf16* p, VecF32 v) { store(&p->bits, narrowed(v, p)); }
+GB_INLINE void store(F16* p, VecF32 v) { store(&p->bits, narrowed(v, p)); }
+GB_INLINE void store_n(Bf16* p, VecF32 v, int n) { store_n(&p->bits, narrowed(v, p), n); }
+GB_INLINE void store_n(F16* p, VecF32 v, int n) { store_n(&p->bits, narrowed(v, p), n); }
 
 template <typename V>
 GB_INLINE auto sum_lanes(V v) {

@@ -12,7 +12,8 @@
 
 namespace gb::GB_VARIANT {
 
-#include "epilogue_rows.inl"
+#include "epilogue_call.inl"
+#include "simd.inl"
 
 // Accumulators that fit in the registers, beside a loaded vector and a coefficient.
 constexpr int kMaxTile = GB_LANES_F32 == 16 ? 16 : 8;
@@ -52,6 +53,12 @@ GB_INLINE void sum_edges(const SpmmArgs& a, int64_t v, int64_t begin, int64_t en
   }
 }
 
+// Whether sums are written as they are, of rows stored in fewer bits.
+template <typename T>
+GB_INLINE bool is_wide(const SpmmArgs& a) {
+  return !std::is_same_v<T, Acc<T>> && a.out_wide;
+}
+
 template <typename T, int NV, typename Out>
 GB_INLINE void finish_row(const SpmmArgs& a, int64_t v, int64_t column, int last, Vec<T> (&acc)[NV]) {
   constexpr int L = kLanes<T>;
@@ -78,12 +85,7 @@ GB_INLINE void finish_row(const SpmmArgs& a, int64_t v, int64_t column, int last
     acc[NV - 1] += load_n(row + (NV - 1) * L, last);
   }
   Out* out = static_cast<Out*>(a.out) + v * a.out_stride + column;
-  unroll<NV - 1>([&](auto i) GB_LAMBDA {
-    if constexpr (sizeof(Out) == sizeof(Acc<T>))
-      store(out + i * L, acc[i]);
-    else
-      store_n(out + i * L, acc[i], L);
-  });
+  unroll<NV - 1>([&](auto i) GB_LAMBDA { store(out + i * L, acc[i]); });
   store_n(out + (NV - 1) * L, acc[NV - 1], last);
 }
 
@@ -105,7 +107,7 @@ void sum_rows(const SpmmArgs& a, const std::vector<Segment>& hubs, const Acc<T>*
     } else {
       sum_edges<T, I, NV, Plain>(a, v, begin, end, prefetch_end, column, last, acc);
     }
-    if (a.out_wide)
+    if (is_wide<T>(a))
       finish_row<T, NV, Acc<T>>(a, v, column, last, acc);
     else
       finish_row<T, NV, T>(a, v, column, last, acc);
@@ -218,7 +220,7 @@ void spmm_typed(const SpmmArgs& a) {
         with_vectors<max_tile>(tile.vectors, [&](auto nv) {
           sum_rows<T, I, nv, Plain>(a, hubs, partial.data(), v, end, prefetch_end, tile.column, tile.last);
         });
-      if (a.epilogue) a.out_wide ? follow_up<Acc<T>>(a, v, end) : follow_up<T>(a, v, end);
+      if (a.epilogue) is_wide<T>(a) ? follow_up<Acc<T>>(a, v, end) : follow_up<T>(a, v, end);
     }
   });
 }
