@@ -105,7 +105,7 @@ struct HeadSlots {
 // Of a slot's lanes, the numbers that `of_edge` holds for their heads.
 template <bool Mixed, typename T>
 GB_INLINE Vec<T> lane_numbers(const HeadSlot<T>& slot, const Acc<T>* of_edge) {
-  if constexpr (Mixed) return permute(load(of_edge + slot.head), slot.lane_head);
+  if constexpr (Mixed) return by_index(of_edge + slot.head, slot.lane_head);
   return splat<Vec<T>>(of_edge[slot.head]);
 }
 template <bool Full, typename T>
@@ -215,7 +215,7 @@ struct Coefficients {
   }
 
   // row.mask: factors of the coefficients under dropout, 0 or 1 / (1 - p).
-  void draw_masks(EdgeRow<A>& row) const {
+  __attribute__((noinline)) void draw_masks(EdgeRow<A>& row) const {
     const A keep_scale = static_cast<A>(a.keep_scale);
     for (int64_t i = 0; i < row.count; ++i) row.bits[i] = dropout_row_key(a.seed, row.keys[i]);
     fixed_heads(a.heads, [&](auto heads) GB_LAMBDA {

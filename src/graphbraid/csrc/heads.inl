@@ -36,6 +36,16 @@ GB_INLINE VecF64 permute(VecF64 v, VecI64 index) {
 #endif
 }
 
+// Lane l of the result is from[index[l]]; a whole vector may be read.
+template <typename A>
+GB_INLINE Vec<A> by_index(const A* from, Mask<A> index) {
+  if constexpr (GB_LANES_F32 == 16 || (GB_LANES_F32 == 8 && sizeof(A) == 4))
+    return permute(load(from), index);
+  Vec<A> out;
+  for (int l = 0; l < kLanes<A>; ++l) out[l] = from[index[l]];
+  return out;
+}
+
 // n elements; all lanes where n is a constant.
 template <typename T, typename N>
 GB_INLINE Vec<T> get(const T* from, N n) {
@@ -234,7 +244,7 @@ struct HeadLanes {
   GB_INLINE void each(int64_t size, int64_t first, const Body& body) const {
     const int64_t most = live(first), stride = heads <= L ? most : heads;
     int64_t at = first;
-    if (most == L)
+    if (std::is_same_v<A, float> && most == L)
       for (; at + L <= size; at += stride) body(at, std::integral_constant<int, L>{});
     for (; at < size; at += stride) body(at, static_cast<int>(std::min(most, size - at)));
   }

@@ -177,6 +177,18 @@ struct Moments {
   std::vector<double> mean, squares;
 };
 
+// Into the moments of `count` columns from `column` on: their means, and the sums of differences to these and
+// of their squares.
+template <typename A>
+void keep_moments(const A* mean, const A* rest, const A* squares, int count, int64_t column, Moments& out) {
+  for (int i = 0; i < count; ++i) {
+    const size_t c = static_cast<size_t>(column + i);
+    const double left = static_cast<double>(rest[i]), correction = left / out.count;
+    out.mean[c] = static_cast<double>(mean[i]) + correction;
+    out.squares[c] = static_cast<double>(squares[i]) - correction * left;
+  }
+}
+
 // The moments of S vectors of columns, the last of n lanes, over a few rows that stay in the cache.
 template <typename T, int S>
 GB_INLINE void strip_moments(const NormArgs& a, int64_t first, int64_t last, int64_t column, int n,
@@ -196,13 +208,13 @@ GB_INLINE void strip_moments(const NormArgs& a, int64_t first, int64_t last, int
       rest[s] += d;
       squares[s] += d * d;
     }
-  for (int s = 0; s < S; ++s)
-    for (int i = 0; i < lanes(s); ++i) {
-      const size_t c = static_cast<size_t>(column + s * L + i);
-      const double left = static_cast<double>(rest[s][i]), correction = left / out.count;
-      out.mean[c] = static_cast<double>(mean[s][i]) + correction;
-      out.squares[c] = static_cast<double>(squares[s][i]) - correction * left;
-    }
+  A kept[3][S * L];
+  for (int s = 0; s < S; ++s) {
+    store(kept[0] + s * L, mean[s]);
+    store(kept[1] + s * L, rest[s]);
+    store(kept[2] + s * L, squares[s]);
+  }
+  keep_moments(kept[0], kept[1], kept[2], (S - 1) * L + n, column, out);
 }
 
 template <typename T>

@@ -67,9 +67,11 @@ GB_INLINE V splat(A value) {
 
 GB_INLINE VecF32 load(const float* p) { return *reinterpret_cast<const LooseF32*>(p); }
 GB_INLINE VecF64 load(const double* p) { return *reinterpret_cast<const LooseF64*>(p); }
+GB_INLINE VecI32 load(const int32_t* p) { return *reinterpret_cast<const LooseI32*>(p); }
 GB_INLINE VecU16 load(const uint16_t* p) { return *reinterpret_cast<const LooseU16*>(p); }
 GB_INLINE void store(float* p, VecF32 v) { *reinterpret_cast<LooseF32*>(p) = v; }
 GB_INLINE void store(double* p, VecF64 v) { *reinterpret_cast<LooseF64*>(p) = v; }
+GB_INLINE void store(int32_t* p, VecI32 v) { *reinterpret_cast<LooseI32*>(p) = v; }
 GB_INLINE void store(uint16_t* p, VecU16 v) { *reinterpret_cast<LooseU16*>(p) = v; }
 
 // The number of each lane.
@@ -93,6 +95,9 @@ GB_INLINE VecF32 load_n(const float* p, int n) {
 GB_INLINE VecF64 load_n(const double* p, int n) {
   return reinterpret_cast<VecF64>(_mm512_maskz_loadu_pd(static_cast<__mmask8>(first_lanes(n)), p));
 }
+GB_INLINE VecI32 load_n(const int32_t* p, int n) {
+  return reinterpret_cast<VecI32>(_mm512_maskz_loadu_epi32(first_lanes(n), p));
+}
 GB_INLINE VecU16 load_n(const uint16_t* p, int n) {
   return reinterpret_cast<VecU16>(_mm256_maskz_loadu_epi16(first_lanes(n), p));
 }
@@ -101,6 +106,9 @@ GB_INLINE void store_n(float* p, VecF32 v, int n) {
 }
 GB_INLINE void store_n(double* p, VecF64 v, int n) {
   _mm512_mask_storeu_pd(p, static_cast<__mmask8>(first_lanes(n)), reinterpret_cast<__m512d>(v));
+}
+GB_INLINE void store_n(int32_t* p, VecI32 v, int n) {
+  _mm512_mask_storeu_epi32(p, first_lanes(n), reinterpret_cast<__m512i>(v));
 }
 GB_INLINE void store_n(uint16_t* p, VecU16 v, int n) {
   _mm256_mask_storeu_epi16(p, first_lanes(n), reinterpret_cast<__m256i>(v));
@@ -113,6 +121,10 @@ GB_INLINE VecF32 load_n(const float* p, int n) {
 }
 GB_INLINE VecF64 load_n(const double* p, int n) {
   return reinterpret_cast<VecF64>(_mm256_maskload_pd(p, reinterpret_cast<__m256i>(lane_index<VecI64>() < n)));
+}
+GB_INLINE VecI32 load_n(const int32_t* p, int n) {
+  return reinterpret_cast<VecI32>(
+      _mm256_maskload_epi32(p, reinterpret_cast<__m256i>(lane_index<VecI32>() < n)));
 }
 // Pairs by a mask of 32 bits, and the last element, which may have none beside it.
 GB_INLINE VecU16 load_n(const uint16_t* p, int n) {
@@ -129,6 +141,11 @@ GB_INLINE void store_n(float* p, VecF32 v, int n) {
 GB_INLINE void store_n(double* p, VecF64 v, int n) {
   if (n == GB_LANES_F32 / 2) return store(p, v);
   _mm256_maskstore_pd(p, reinterpret_cast<__m256i>(lane_index<VecI64>() < n), reinterpret_cast<__m256d>(v));
+}
+GB_INLINE void store_n(int32_t* p, VecI32 v, int n) {
+  if (n == GB_LANES_F32) return store(p, v);
+  _mm256_maskstore_epi32(p, reinterpret_cast<__m256i>(lane_index<VecI32>() < n),
+                         reinterpret_cast<__m256i>(v));
 }
 GB_INLINE void store_n(uint16_t* p, VecU16 v, int n) {
   if (n == GB_LANES_F32) return store(p, v);

@@ -53,13 +53,21 @@ GB_INLINE void sum_edges(const SpmmArgs& a, int64_t v, int64_t begin, int64_t en
   }
 }
 
-// Whether sums are written as they are, of rows stored in fewer bits.
-template <typename T>
-GB_INLINE bool is_wide(const SpmmArgs& a) {
-  return !std::is_same_v<T, Acc<T>> && a.out_wide;
+// Adds the addend's row to acc and writes it.
+template <typename T, int NV, typename Out>
+GB_INLINE void write_row(const SpmmArgs& a, int64_t v, int64_t column, int last, Vec<T> (&acc)[NV]) {
+  constexpr int L = kLanes<T>;
+  if (v < a.num_addend) {
+    const Out* row = static_cast<const Out*>(a.addend.data) + v * a.addend.stride + column;
+    unroll<NV - 1>([&](auto i) GB_LAMBDA { acc[i] += load(row + i * L); });
+    acc[NV - 1] += load_n(row + (NV - 1) * L, last);
+  }
+  Out* out = static_cast<Out*>(a.out) + v * a.out_stride + column;
+  unroll<NV - 1>([&](auto i) GB_LAMBDA { store(out + i * L, acc[i]); });
+  store_n(out + (NV - 1) * L, acc[NV - 1], last);
 }
 
-template <typename T, int NV, typename Out>
+template <typename T, int NV>
 GB_INLINE void finish_row(const SpmmArgs& a, int64_t v, int64_t column, int last, Vec<T> (&acc)[NV]) {
   constexpr int L = kLanes<T>;
   if (v < a.num_loops) {
@@ -79,23 +87,20 @@ GB_INLINE void finish_row(const SpmmArgs& a, int64_t v, int64_t column, int last
     if (a.dst_scale) c *= static_cast<const Acc<T>*>(a.dst_scale)[v];
     unroll<NV>([&](auto i) GB_LAMBDA { acc[i] *= c; });
   }
-  if (v < a.num_addend) {
-    const Out* row = static_cast<const Out*>(a.addend.data) + v * a.addend.stride + column;
-    unroll<NV - 1>([&](auto i) GB_LAMBDA { acc[i] += load(row + i * L); });
-    acc[NV - 1] += load_n(row + (NV - 1) * L, last);
-  }
-  Out* out = static_cast<Out*>(a.out) + v * a.out_stride + column;
-  unroll<NV - 1>([&](auto i) GB_LAMBDA { store(out + i * L, acc[i]); });
-  store_n(out + (NV - 1) * L, acc[NV - 1], last);
+  if constexpr (!std::is_same_v<T, Acc<T>>)
+    if (a.out_wide) return write_row<T, NV, Acc<T>>(a, v, column, last, acc);
+  write_row<T, NV, T>(a, v, column, last, acc);
 }
 
-// One tile of columns of the rows [first, last_row). Hubs stand in `partial` already, one row per segment.
+// One tile of columns of the rows [first, last_row), or of the segments of hubs in that range, whose sums go
+// to `partial`, one row per segment; the rows of hubs are summed from there.
 template <typename T, typename I, int NV, bool Plain>
-void sum_rows(const SpmmArgs& a, const std::vector<Segment>& hubs, const Acc<T>* partial, int64_t first,
-              int64_t last_row, int64_t prefetch_end, int64_t column, int last) {
+void sum_rows(const SpmmArgs& a, const std::vector<Segment>& hubs, Acc<T>* partial, bool of_hubs,
+              int64_t first, int64_t last_row, int64_t prefetch_end, int64_t column, int last) {
   constexpr int L = kLanes<T>;
   for (int64_t v = first; v < last_row; ++v) {
-    const int64_t begin = a.indptr[v], end = a.indptr[v + 1];
+    const int64_t begin = of_hubs ? hubs[v].begin : a.indptr[v],
+                  end = of_hubs ? hubs[v].end : a.indptr[v + 1];
     Vec<T> acc[NV] = {};
     if (end - begin > kHubEdges) {
       const int64_t parts = (end - begin + kHubEdges - 1) / kHubEdges;
@@ -105,12 +110,16 @@ void sum_rows(const SpmmArgs& a, const std::vector<Segment>& hubs, const Acc<T>*
         acc[NV - 1] += load_n(part + (NV - 1) * L, last);
       }
     } else {
-      sum_edges<T, I, NV, Plain>(a, v, begin, end, prefetch_end, column, last, acc);
+      sum_edges<T, I, NV, Plain>(a, of_hubs ? hubs[v].row : v, begin, end, of_hubs ? end : prefetch_end,
+                                 column, last, acc);
     }
-    if (is_wide<T>(a))
-      finish_row<T, NV, Acc<T>>(a, v, column, last, acc);
-    else
-      finish_row<T, NV, T>(a, v, column, last, acc);
+    if (of_hubs) {
+      Acc<T>* out = partial + v * a.width + column;
+      unroll<NV - 1>([&](auto i) GB_LAMBDA { store(out + i * L, acc[i]); });
+      store_n(out + (NV - 1) * L, acc[NV - 1], last);
+    } else {
+      finish_row<T, NV>(a, v, column, last, acc);
+    }
   }
 }
 
@@ -119,16 +128,6 @@ template <typename Out>
 void follow_up(const SpmmArgs& a, int64_t first, int64_t last) {
   Out* out = static_cast<Out*>(a.out);
   epilogue_rows<Out>(*a.epilogue, a.width, first, last, out, a.out_stride, out, a.out_stride);
-}
-
-// One tile of columns of one hub's segment, summed into `out`.
-template <typename T, typename I, int NV, bool Plain>
-void sum_segment(const SpmmArgs& a, const Segment& segment, int64_t column, int last, Acc<T>* out) {
-  constexpr int L = kLanes<T>;
-  Vec<T> acc[NV] = {};
-  sum_edges<T, I, NV, Plain>(a, segment.row, segment.begin, segment.end, segment.end, column, last, acc);
-  unroll<NV - 1>([&](auto i) GB_LAMBDA { store(out + column + i * L, acc[i]); });
-  store_n(out + column + (NV - 1) * L, acc[NV - 1], last);
 }
 
 // Vectors of the next tile when `rest` are left: the largest compiled size.
@@ -201,12 +200,15 @@ void spmm_typed(const SpmmArgs& a) {
   const std::vector<Tile<T>> tiles = tiles_of<T>(a.width, max_tile);
   const std::vector<Segment> hubs = hub_segments(a.indptr, a.num_dst);
   std::vector<Acc<T>> partial(hubs.size() * static_cast<size_t>(a.width));
+  const auto sum = [&](bool of_hubs, int64_t first, int64_t last, int64_t prefetch_end) {
+    for (const Tile<T>& tile : tiles)
+      with_vectors<max_tile>(tile.vectors, [&](auto nv) {
+        sum_rows<T, I, nv, Plain>(a, hubs, partial.data(), of_hubs, first, last, prefetch_end, tile.column,
+                                  tile.last);
+      });
+  };
   parallel_dynamic(static_cast<int64_t>(hubs.size()), 1, [&](int64_t first, int64_t last) {
-    for (int64_t s = first; s < last; ++s)
-      for (const Tile<T>& tile : tiles)
-        with_vectors<max_tile>(tile.vectors, [&](auto nv) {
-          sum_segment<T, I, nv, Plain>(a, hubs[s], tile.column, tile.last, partial.data() + s * a.width);
-        });
+    for (int64_t s = first; s < last; ++s) sum(true, s, s + 1, 0);
   });
   const int64_t lines = (a.width * static_cast<int64_t>(sizeof(T)) + 63) / 64;
   parallel_rows(a.indptr, a.num_dst, lines, [&](int64_t first, int64_t last_row) {
@@ -216,11 +218,8 @@ void spmm_typed(const SpmmArgs& a) {
     const int64_t step = tiles.size() > 1 ? 1 : a.epilogue ? kRowsPerEpilogue : last_row - first;
     for (int64_t v = first; v < last_row; v += step) {
       const int64_t end = std::min(v + step, last_row);
-      for (const Tile<T>& tile : tiles)
-        with_vectors<max_tile>(tile.vectors, [&](auto nv) {
-          sum_rows<T, I, nv, Plain>(a, hubs, partial.data(), v, end, prefetch_end, tile.column, tile.last);
-        });
-      if (a.epilogue) is_wide<T>(a) ? follow_up<Acc<T>>(a, v, end) : follow_up<T>(a, v, end);
+      sum(false, v, end, prefetch_end);
+      if (a.epilogue) a.out_wide ? follow_up<Acc<T>>(a, v, end) : follow_up<T>(a, v, end);
     }
   });
 }

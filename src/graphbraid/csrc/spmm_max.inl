@@ -48,31 +48,19 @@ GB_INLINE void keep_larger(V message, M taken, M tie, V& best, M& found) {
 #endif
 
 // Positions of 32 bits in memory, in lanes of the sums' width; the first n, 0 < n <= lanes.
-template <typename M>
-GB_INLINE M load_positions(const int32_t* p, int n) {
+GB_INLINE VecI32 load_positions(const int32_t* p, int n, VecI32) { return load_n(p, n); }
+GB_INLINE VecI64 load_positions(const int32_t* p, int n, VecI64) {
 #if GB_LANES_F32 == 16
-  if constexpr (sizeof(M{}[0]) == 4)
-    return reinterpret_cast<M>(_mm512_maskz_loadu_epi32(first_lanes(n), p));
-  else
-    return reinterpret_cast<M>(
-        _mm512_cvtepi32_epi64(_mm256_maskz_loadu_epi32(static_cast<__mmask8>(first_lanes(n)), p)));
+  return reinterpret_cast<VecI64>(
+      _mm512_cvtepi32_epi64(_mm256_maskz_loadu_epi32(static_cast<__mmask8>(first_lanes(n)), p)));
 #else
-  M out{};
-  constexpr int lanes = sizeof(M) / sizeof(M{}[0]);
-  if constexpr (sizeof(M{}[0]) == 4)
-    if (n == lanes) return *reinterpret_cast<const LooseI32*>(p);
-  for (int i = 0; i < lanes; ++i) out[i] = i < n ? p[i] : 0;
+  VecI64 out{};
+  for (int i = 0; i < GB_LANES_F32 / 2; ++i) out[i] = i < n ? p[i] : 0;
   return out;
 #endif
 }
-template <typename M>
-GB_INLINE void store_positions(int32_t* p, M v, int n) {
-#if GB_LANES_F32 == 16
-  if constexpr (sizeof(M{}[0]) == 4) {
-    _mm512_mask_storeu_epi32(p, first_lanes(n), reinterpret_cast<__m512i>(v));
-    return;
-  }
-#endif
+GB_INLINE void store_positions(int32_t* p, VecI32 v, int n) { store_n(p, v, n); }
+GB_INLINE void store_positions(int32_t* p, VecI64 v, int n) {
   for (int i = 0; i < n; ++i) p[i] = static_cast<int32_t>(v[i]);
 }
 
@@ -120,16 +108,18 @@ GB_INLINE void max_tile(const SpmmMaxArgs& a, int64_t v, int64_t prefetch_end, i
 }
 
 // Calls f(number of vectors as a constant, first column, elements in the last vector) for each tile of a row.
-template <typename T, typename F>
+template <typename T, typename I, typename F>
 GB_INLINE void over_tiles(int64_t width, F&& f) {
   constexpr int L = kLanes<T>;
+  // Code size: ids of 64 bits and doubles are rare.
+  constexpr int most = sizeof(I) == 8 || sizeof(T) == 8 ? 4 : kMaxTileVectors;
   for (int64_t column = 0; column < width;) {
     const int64_t vectors = (width - column + L - 1) / L;
-    const int nv = vectors >= kMaxTileVectors ? kMaxTileVectors : vectors >= 4 ? 4 : vectors >= 2 ? 2 : 1;
+    const int nv = vectors >= most ? most : vectors >= 4 ? 4 : vectors >= 2 ? 2 : 1;
     const int64_t taken = std::min<int64_t>(nv * L, width - column);
     const int last = static_cast<int>(taken - (nv - 1) * L);
-    if (nv == kMaxTileVectors)
-      f(std::integral_constant<int, kMaxTileVectors>{}, column, last);
+    if (most > 4 && nv == most)
+      f(std::integral_constant<int, most>{}, column, last);
     else if (nv == 4)
       f(std::integral_constant<int, 4>{}, column, last);
     else if (nv == 2)
@@ -146,8 +136,8 @@ void max_typed(const SpmmMaxArgs& a) {
   parallel_rows(a.indptr, a.num_dst, 2 * lines, [&](int64_t first, int64_t last_row) {
     const int64_t prefetch_end = a.indptr[last_row];
     for (int64_t v = first; v < last_row; ++v)
-      over_tiles<T>(a.width, [&](auto nv, int64_t column, int last)
-                                 GB_LAMBDA { max_tile<T, I, nv>(a, v, prefetch_end, column, last); });
+      over_tiles<T, I>(a.width, [&](auto nv, int64_t column, int last)
+                                    GB_LAMBDA { max_tile<T, I, nv>(a, v, prefetch_end, column, last); });
   });
 }
 
@@ -182,7 +172,7 @@ GB_INLINE void won_tile(const SpmmMaxBackwardArgs& a, int64_t u, int64_t prefetc
     unroll<NV>([&](auto i) GB_LAMBDA {
       const int n = i < NV - 1 ? L : last;
       const Vec<T> given = c * load_n(row + i * L, n);
-      acc[i] += load_positions<Mask<T>>(won + i * L, n) == position ? given : Vec<T>{};
+      acc[i] += load_positions(won + i * L, n, Mask<T>{}) == position ? given : Vec<T>{};
     });
   }
   T* out = static_cast<T*>(a.out) + u * a.width + column;
@@ -245,8 +235,8 @@ void max_backward_typed(const SpmmMaxBackwardArgs& a) {
   parallel_rows(a.indptr, a.num_dst, lines, [&](int64_t first, int64_t last_row) {
     const int64_t prefetch_end = a.indptr[last_row];
     for (int64_t u = first; u < last_row; ++u)
-      over_tiles<T>(a.width, [&](auto nv, int64_t column, int last)
-                                 GB_LAMBDA { won_tile<T, I, nv>(a, u, prefetch_end, column, last); });
+      over_tiles<T, I>(a.width, [&](auto nv, int64_t column, int last)
+                                    GB_LAMBDA { won_tile<T, I, nv>(a, u, prefetch_end, column, last); });
   });
 }
 
