@@ -224,8 +224,8 @@ void max_shared_typed(const SpmmMaxSharedArgs& a) {
   parallel_rows(a.indptr, a.num_dst, 2 * lines, [&](int64_t first, int64_t last_row) {
     const int64_t prefetch_end = a.indptr[last_row];
     for (int64_t u = first; u < last_row; ++u)
-      over_tiles<T>(a.width, [&](auto nv, int64_t column, int last)
-                                 GB_LAMBDA { shared_tile<T, I, nv>(a, u, prefetch_end, column, last); });
+      over_tiles<T, I>(a.width, [&](auto nv, int64_t column, int last)
+                                    GB_LAMBDA { shared_tile<T, I, nv>(a, u, prefetch_end, column, last); });
   });
 }
 
