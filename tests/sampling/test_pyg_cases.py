@@ -60,6 +60,9 @@ def test_homo_neighbor_loader_basic(directed, dtype, filter_per_worker):
     )
     assert str(loader) == "NeighborLoader()"
     assert len(loader) == 5
+    alone = loader([0])
+    assert isinstance(alone, Data)
+    assert alone.n_id[:1].tolist() == [0]
     for step, batch in enumerate(loader):
         assert isinstance(batch, Data)
         assert len(batch) == 9
