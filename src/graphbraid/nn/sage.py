@@ -24,7 +24,7 @@ class SAGEConv(Conv):
     .. math:: x'_v = W_1 \cdot \mathrm{reduce}_{u \in N(v)} x_u + b + W_2 x_v
 
     Equal to PyTorch Geometric's layer of the same name, with the same parameters (``lin_l``, ``lin_r``,
-    ``lin``).
+    ``lin``), but for one gradient: of a maximum of exactly 0, theirs leaves a share to an initial zero.
 
     Args:
         in_channels: width of the input.
