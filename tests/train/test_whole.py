@@ -8,7 +8,7 @@ from torch import nn
 
 from graphbraid import Trainer
 from graphbraid import nn as gnn
-from graphbraid.errors import ConfigError, TrainingError
+from graphbraid.errors import ConfigError, ResourceError, TrainingError
 from graphbraid.fullgraph.device import HOST
 from graphbraid.hardware import Hardware
 from graphbraid.train import whole
@@ -122,6 +122,15 @@ def test_auto_chooses_by_the_free_memory(monkeypatch, free, mode, words):
     trainer = make(mode="auto")
     assert trainer.config.mode == mode
     assert words in trainer.mode_reason
+
+
+def test_auto_refuses_where_neither_way_fits(monkeypatch):
+    hardware = type("Free", (), {"memory_available_bytes": 1000})
+    monkeypatch.setattr(Hardware, "detect", staticmethod(lambda: hardware))
+    trainer = make(mode="auto")
+    with pytest.raises(ResourceError, match=r"neither way to train fits .* more than half of the 1000 B"):
+        trainer.fit()
+    make(mode="sampled").fit()  # who asks for it by name is let try
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")

@@ -77,7 +77,7 @@ class TrainConfig:
     mode: Literal["sampled", "full", "auto"] = "sampled"
     """``sampled``: mini-batches of sampled neighbourhoods; ``full``: the whole graph is one step, compiled
     (:func:`graphbraid.compile`) where the model has a lowered form; ``auto``: ``full`` where that is
-    estimated to fit half of the free memory, else ``sampled``."""
+    estimated to fit half of the free memory, else ``sampled``, if at least the rows of one mini-batch fit."""
     epochs: Positive = 20
     """Passes over the training nodes; in mode ``full`` an epoch is one step."""
 

@@ -30,7 +30,7 @@ from graphbraid.train.preflight import check_fanouts, check_needs_no_val, dry_ru
 from graphbraid.train.restore import check_fits
 from graphbraid.train.sources import Work, make_source
 from graphbraid.train.state import EpochRecord, Progress, RunResult, StepRecord
-from graphbraid.train.whole import compile_for, require_whole
+from graphbraid.train.whole import compile_for, require_sampled, require_whole
 
 if TYPE_CHECKING:
     from graphbraid.train.trainer import Trainer
@@ -122,6 +122,8 @@ class FitRun:
             if self._runner.engine is None:
                 self._compile()  # the run has made what a lazily built model lacked
             return
+        if why := self._trainer.mode_reason:
+            require_sampled(self._runner.model, self._graph, self._config, self._train_nodes, why)
         with contextlib.closing(make_source(self._runner, self._config, self._train_nodes[:2])) as source:
             _, forward = next(source.batches(0, 0))
             dry_run(

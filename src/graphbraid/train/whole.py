@@ -15,6 +15,7 @@ from graphbraid.fullgraph.device import Device, device_at
 from graphbraid.fullgraph.evidence import Evidence
 from graphbraid.fullgraph.modes import in_mode
 from graphbraid.graph import Graph
+from graphbraid.loader import BatchLoader
 from graphbraid.train.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -63,6 +64,53 @@ def require_whole(model: nn.Module, graph: Graph, config: TrainConfig) -> None:
         raise ResourceError(
             f"training on the whole graph needs up to {format_bytes(needed)}; {format_bytes(free)} are free. "
             "Use mode='sampled' (--mode sampled), or a smaller model"
+        )
+
+
+def require_sampled(model: nn.Module, graph: Graph, config: TrainConfig, nodes: Tensor, why: str) -> None:
+    """Refuse to train on mini-batches where not even one can fit the free memory, nor does the whole graph.
+
+    Counted is what a step cannot do without: the feature rows of the first batch, which is sampled to know
+    how many they are, and the parameters' gradients. What fits by this count may still not fit.
+
+    Args:
+        model: what is trained.
+        graph: what it is trained on.
+        config: how batches are drawn.
+        nodes: the training nodes.
+        why: the reason that mode ``auto`` samples for.
+
+    Raises:
+        ResourceError: it does not fit; says how much is needed and how much is there.
+    """
+    free = device_named(config.device).free_bytes()
+    if free is None:
+        return
+    loader = BatchLoader(
+        graph,
+        list(config.fanouts),
+        nodes,
+        batch_size=config.batch_size,
+        shuffle=True,
+        replace=config.replace,
+        layout=config.layout,
+        seed=config.seed,
+        return_edge_id=False,
+        gather=False,
+    )
+    try:
+        [batch] = loader.batches(0, 0, 1)
+        num_rows = batch.n_id.numel()
+    finally:
+        loader.close()
+    learned = [p for p in model.parameters() if p.requires_grad and not isinstance(p, UninitializedParameter)]
+    gradients = sum(p.numel() * p.element_size() for p in learned)
+    needed = 4 * num_rows * graph.num_features + gradients
+    if needed > free:
+        raise ResourceError(
+            f"neither way to train fits the memory. The whole graph: {why}. Mini-batches: the first one's "
+            f"{num_rows:,} feature rows and the gradients alone take {format_bytes(needed)}. Choose smaller "
+            "fanouts, batch_size or model, or a machine with more memory"
         )
 
 
