@@ -22,11 +22,12 @@ static void gat_forward(const Indptr& indptr, const VectorArray& indices, const 
                         const Matrix& src_logit, const Matrix& dst_logit, double slope, int64_t num_loops,
                         double p, uint64_t seed, const Matrix& out, const Matrix& lse,
                         const std::optional<Matrix>& above, const std::optional<Matrix>& share,
-                        const FirstKeys& first_keys) {
+                        const FirstKeys& first_keys, const OptionalMatrix& edge_logit) {
   AttentionArgs a = common_args(indptr, indices, src, slope, num_loops, p, seed, out, lse);
   add_keys(a, first_keys);
   add_gat(a, src_logit, dst_logit);
   add_above(a, above, share);
+  a.edge_logit = edge_logits(a, edge_logit, "edge_logit");
   nb::gil_scoped_release release;
   GB_PICK(attention_forward)(a);
 }
@@ -45,7 +46,7 @@ void bind_attention(nb::module_& m) {
   m.def("gat_forward", &gat_forward, array_arg("indptr"), array_arg("indices"), array_arg("src"),
         array_arg("src_logit"), array_arg("dst_logit"), nb::arg("slope"), nb::arg("num_loops"), nb::arg("p"),
         nb::arg("seed"), array_arg("out"), array_arg("lse"), optional_arg("above"), optional_arg("share"),
-        optional_arg("first_keys"));
+        optional_arg("first_keys"), optional_arg("edge_logit"));
   m.def("gatv2_forward", &gatv2_forward, array_arg("indptr"), array_arg("indices"), array_arg("src"),
         array_arg("dst"), array_arg("att"), nb::arg("slope"), nb::arg("num_loops"), nb::arg("p"),
         nb::arg("seed"), array_arg("out"), array_arg("lse"), optional_arg("first_keys"));

@@ -21,11 +21,12 @@ struct AttentionArgs {
   uint64_t seed = 0;
   const int64_t* first_keys = nullptr;  // (num_dst,) or null: the mask's key of each row's first edge
 
-  const void* src = nullptr;        // (num_src, heads * channels): what is summed
-  const void* src_logit = nullptr;  // GAT: (num_src, heads)
-  const void* dst_logit = nullptr;  // GAT: (num_dst, heads)
-  const void* dst = nullptr;        // GATv2: (num_dst, heads * channels)
-  const void* att = nullptr;        // GATv2: (heads * channels,)
+  const void* src = nullptr;         // (num_src, heads * channels): what is summed
+  const void* src_logit = nullptr;   // GAT: (num_src, heads)
+  const void* dst_logit = nullptr;   // GAT: (num_dst, heads)
+  const void* edge_logit = nullptr;  // GAT: (num_edges + num_loops, heads), the loops' last; or null
+  const void* dst = nullptr;         // GATv2: (num_dst, heads * channels)
+  const void* att = nullptr;         // GATv2: (heads * channels,)
 
   void* out = nullptr;  // (num_dst, heads * channels)
   void* lse = nullptr;  // (num_dst, heads): log of the sum of exponentials of the row's logits
@@ -39,13 +40,14 @@ struct AttentionBackwardArgs {
   const int64_t* t_indptr = nullptr;
   const void* t_indices = nullptr;
   const int64_t* perm = nullptr;
-  const void* grad = nullptr;      // (num_dst, heads * channels), or (num_dst, channels)
-  bool narrow = false;             // GAT: each head's gradient is the same, given once
-  void* grad_src = nullptr;        // (num_src, heads * channels)
-  void* grad_src_logit = nullptr;  // GAT
-  void* grad_dst_logit = nullptr;  // GAT
-  void* grad_dst = nullptr;        // GATv2
-  void* grad_att = nullptr;        // GATv2
+  const void* grad = nullptr;       // (num_dst, heads * channels), or (num_dst, channels)
+  bool narrow = false;              // GAT: each head's gradient is the same, given once
+  void* grad_src = nullptr;         // (num_src, heads * channels)
+  void* grad_src_logit = nullptr;   // GAT
+  void* grad_dst_logit = nullptr;   // GAT
+  void* grad_edge_logit = nullptr;  // GAT, with edge_logit
+  void* grad_dst = nullptr;         // GATv2
+  void* grad_att = nullptr;         // GATv2
 };
 
 struct EdgeSoftmaxArgs {

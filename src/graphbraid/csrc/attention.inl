@@ -1,6 +1,6 @@
 // Fused attention over in-neighbours, GAT and GATv2. With e = u -> v, per head h:
 //
-//   GAT    z[e, h] = src_logit[u, h] + dst_logit[v, h],  logit = leaky(z)
+//   GAT    z[e, h] = src_logit[u, h] + dst_logit[v, h] (+ edge_logit[e, h]),  logit = leaky(z)
 //   GATv2  logit[e, h] = sum over c of att[h, c] * leaky(src[u, h, c] + dst[v, h, c])
 //   out[v, h, :] = sum of mask[e, h] * alpha[e, h] * src[u, h, :],  alpha: softmax over v's edges
 //
@@ -30,6 +30,7 @@ void gat_sums(const Coefficients<A>& k, int64_t v, EdgeRow<A>& row) {
                               GB_LAMBDA { put(z + i * heads + h, get(left + h, n) + get(right + h, n), n); });
     }
   });
+  add_edge_logits(k, row);
 }
 
 // The row's coefficients into `value`, of GAT those with z > 0 into `above` too; keeps the log-sum-exp and

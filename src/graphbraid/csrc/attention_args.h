@@ -60,6 +60,13 @@ inline void add_gat(AttentionArgs& a, const Matrix& src_logit, const Matrix& dst
   a.dst_logit = checked(dst_logit, a.num_dst, a.heads, sum_dtype(a.dtype), "dst_logit");
 }
 
+using OptionalMatrix = std::optional<Matrix>;
+
+// GAT: what edges add of their own; the implicit self-loops' last.
+inline void* edge_logits(const AttentionArgs& a, const OptionalMatrix& logits, const char* name) {
+  return logits ? checked(*logits, a.num_edges + a.num_loops, a.heads, sum_dtype(a.dtype), name) : nullptr;
+}
+
 // What GAT's forward keeps for its backward; both or none.
 inline void add_above(AttentionArgs& a, const std::optional<Matrix>& above,
                       const std::optional<Matrix>& share) {
@@ -81,9 +88,9 @@ inline void add_backward(AttentionBackwardArgs& b, const Indptr& t_indptr, const
   need(transposed.num_dst == a.num_src && transposed.num_edges == a.num_edges &&
            transposed.wide == a.wide_indices,
        "the transpose does not fit the graph");
-  // Without dropout no edge's id is asked for.
+  // Without dropout and numbers of edges' own no edge's id is asked for.
   const bool has_ids = static_cast<int64_t>(perm.shape(0)) == a.num_edges;
-  need(has_ids || a.threshold == 0, "perm must have one number per edge");
+  need(has_ids || (a.threshold == 0 && !a.edge_logit), "perm must have one number per edge");
   b.t_indptr = transposed.indptr;
   b.t_indices = transposed.indices;
   b.perm = perm.data();

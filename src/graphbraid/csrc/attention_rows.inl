@@ -10,7 +10,8 @@ constexpr int64_t kRowsAhead = 24;   // at most: whose rows are
 // (i, h) at i * heads + h.
 template <typename A>
 struct EdgeRow {
-  Buffer<int64_t> nodes;  // behind `count` nodes, those of the next edges
+  Buffer<int64_t> nodes;   // behind `count` nodes, those of the next edges
+  Buffer<int64_t> places;  // with numbers of edges' own: where they stand
   Buffer<uint64_t> keys;
   Buffer<uint32_t> bits;
   Buffer<A> value, extra, other, mask;
@@ -189,6 +190,7 @@ struct Coefficients {
   const AttentionArgs& a;
   const A* src_logit = static_cast<const A*>(a.src_logit);
   const A* dst_logit = static_cast<const A*>(a.dst_logit);
+  const A* edge_logit = static_cast<const A*>(a.edge_logit);
   const A slope = static_cast<A>(a.slope);
   const HeadLanes<A> lanes{a.heads};
 
@@ -203,6 +205,7 @@ struct Coefficients {
   void collect(int64_t v, int64_t begin, int64_t end, bool is_last, int64_t prefetch_end, const void* indices,
                const int64_t* ids, EdgeRow<A>& row) const {
     row.reserve(end - begin + 1, a.heads, a.threshold > 0);
+    if (edge_logit) row.places.reserve(end - begin + 1);
     a.wide_indices ? collect_(v, begin, end, prefetch_end, static_cast<const int64_t*>(indices), ids, row)
                    : collect_(v, begin, end, prefetch_end, static_cast<const int32_t*>(indices), ids, row);
     if (!is_last || v >= a.num_loops) return;
@@ -210,6 +213,7 @@ struct Coefficients {
     std::copy_backward(row.nodes.data() + row.count, row.nodes.data() + row.known,
                        row.nodes.data() + row.known + 1);
     if (a.threshold) row.keys[row.count] = key(v, a.indptr[v + 1]);
+    if (edge_logit) row.places[row.count] = a.num_edges + v;
     row.nodes[row.count++] = v;
     ++row.known;
   }
@@ -246,6 +250,7 @@ struct Coefficients {
       const int64_t u = indices[e];
       row.nodes[n] = u;
       if (a.threshold) row.keys[n] = ids ? key(u, ids[e]) : key(v, e);
+      if (edge_logit) row.places[n] = ids ? ids[e] : e;
       n += a.num_loops == 0 || u != v;  // implicit loops stand for those that are stored
     }
     row.count = n;
@@ -253,6 +258,16 @@ struct Coefficients {
     row.known = n;
   }
 };
+
+// GAT: what edges of their own add to z, in `above`.
+template <typename A>
+void add_edge_logits(const Coefficients<A>& k, EdgeRow<A>& row) {
+  if (!k.edge_logit) return;
+  for (int64_t i = 0; i < row.count; ++i) {
+    const A* own = k.edge_logit + row.places[i] * k.a.heads;
+    for (int64_t h = 0; h < k.a.heads; ++h) row.above[i * k.a.heads + h] += own[h];
+  }
+}
 
 template <typename T>
 struct Attention : Coefficients<Acc<T>> {

@@ -12,6 +12,9 @@
 //   grad_src[u, h, :] = S,  grad_src_logit[u, h] = slope * (<S, src[u, h, :]> - sum of alpha * D[v, h])
 //                                        + (1 - slope) * (<S_above, src[u, h, :]> - sum above of alpha * D)
 //
+// Where edges add numbers of their own to z, these have the gradient g * leaky'(z), for which every edge's
+// <grad[v, h, :], src[u, h, :]> is computed.
+//
 // The formulas stand in attention.inl. Bound by reading num_edges rows of grad.
 
 namespace gb::GB_VARIANT {
@@ -73,6 +76,7 @@ void out_edge_coefficients(const Coefficients<A>& k, int64_t u, const Destinatio
       });
     }
   });
+  add_edge_logits(k, row);
   k.lanes.groups([&](int64_t first) GB_LAMBDA {
     Vec<A> total{};
     k.lanes.each(row.count * k.a.heads, first, [&](int64_t at, auto n) GB_LAMBDA {
@@ -80,13 +84,32 @@ void out_edge_coefficients(const Coefficients<A>& k, int64_t u, const Destinatio
       const Vec<A> z = get(above + at, n);
       const Vec<A> alpha = exp_lanes(k.leaky(z) - get(value + at, n));
       const Vec<A> through = alpha * get(d + at, n);  // 0 behind the last
-      total -= z > 0 ? through : through * k.slope;
+      const Vec<A> sloped = z > 0 ? through : through * k.slope;
+      total -= sloped;
+      put(d + at, sloped, n);  // what an edge's own number loses
       put(value + at, alpha, n);
       put(above + at, z > 0 ? alpha : Vec<A>{}, n);
     });
     k.lanes.keep(logit_grad, k.lanes.over_edges(total, Sum{}), first);
   });
   k.drop(row, true);
+}
+
+// The gradients of what u's out-edges add of their own.
+template <typename T>
+void store_edge_logit_gradients(const AttentionBackwardArgs& b, const Attention<T>& k, int64_t u,
+                                const SummedRows<T>& grads, const EdgeRow<Acc<T>>& row) {
+  using A = Acc<T>;
+  const int64_t heads = k.a.heads, channels = k.a.channels;
+  for (int64_t i = 0; i < row.count; ++i) {
+    A* to = static_cast<A*>(b.grad_edge_logit) + row.places[i] * heads;
+    for (int64_t h = 0; h < heads; ++h) {
+      const A above = row.above[i * heads + h], below = row.value[i * heads + h] - above;
+      const T* grad = grads[row.nodes[i]] + (b.narrow ? 0 : h * channels);
+      const A reached = dot(grad, k.rows[u] + h * channels, channels);
+      to[h] = reached * (above + k.slope * below) - row.extra[i * heads + h];
+    }
+  }
 }
 
 template <typename T>
@@ -98,6 +121,10 @@ void gat_backward_typed(const AttentionBackwardArgs& b) {
   const HeadSlots<T> slots(a.heads, a.channels, b.narrow);
   const SummedRows<T> grads{static_cast<const T*>(b.grad), b.narrow ? a.channels : k.width};
   const A rest = A{1} - k.slope;
+  if (b.grad_edge_logit) {  // stored loops that implicit ones stand for are not walked
+    A* to = static_cast<A*>(b.grad_edge_logit);
+    std::fill(to, to + (a.num_edges + a.num_loops) * a.heads, A{0});
+  }
   parallel_rows(b.t_indptr, a.num_src, 2 * k.lines + a.heads, [&](int64_t first, int64_t last) {
     EdgeRow<A> row;
     Buffer<A> scratch(k.width + a.heads);
@@ -122,6 +149,7 @@ void gat_backward_typed(const AttentionBackwardArgs& b) {
           },
           by_head);
       for (int64_t h = 0; h < a.heads; ++h) logit_grad[h] += by_head[h];
+      if (b.grad_edge_logit) store_edge_logit_gradients(b, k, u, grads, row);
     }
   });
 }

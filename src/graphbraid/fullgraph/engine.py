@@ -258,6 +258,8 @@ class Engine:
                 reading.lowered = Lowered(reading.program, self._source.graph, self._nodes, **self._options)
             except GraphbraidError:
                 raise
+            except NotLoweredError as why:
+                reading.program, reading.why = None, why
             except Exception as error:  # a model that runs must not fail for being lowered
                 reading.program, reading.why = None, failed(self.model, error)
         return reading.lowered

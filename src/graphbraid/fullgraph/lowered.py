@@ -21,7 +21,8 @@ from graphbraid.fullgraph.lending import Lender, copied
 from graphbraid.fullgraph.levels import Reach, Step, copied_bytes, everything, reach, towards, whole_graph
 from graphbraid.fullgraph.locality import choose_order, feature_copies
 from graphbraid.fullgraph.placement import WORKSPACE_BYTES, Placement, Sizes, on_place
-from graphbraid.fullgraph.program import Decision, Program, same_program
+from graphbraid.fullgraph.program import Attention, Decision, Program, same_program
+from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.fullgraph.replay import ReplayingExecutor
 from graphbraid.fullgraph.symmetry import with_shared_transpose
 from graphbraid.fullgraph.trials import Trials, kept_trials
@@ -88,6 +89,9 @@ class Lowered:
         self._evidence, self._may_try = evidence, rates is None
         graph = on_place(graph, HOST.place)  # where levels and reverses are made, whatever the device
         self._reads_edges = read.reads_edges
+        if not device.is_host and any(isinstance(op, Attention) and op.reads_edges for op in read.ops):
+            what = f"attention to edge features has no kernel on {device.place}"
+            raise NotLoweredError("attention", what, "the CPU, or edge_dim=None")
         self._csc, shared = with_shared_transpose(
             graph.csc, wanted="symmetry" in self._passes, ordered=self._reads_edges
         )

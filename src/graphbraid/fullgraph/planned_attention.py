@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphbraid.fullgraph.edge_logits import EdgeLogits
 from graphbraid.fullgraph.plan import Plan
 from graphbraid.fullgraph.program import Attention
 from graphbraid.fullgraph.rows import Rows
@@ -124,6 +125,9 @@ class PlannedGat(PlannedAttention):
                 self._scratch("share above", csc.num_dst, heads),
             )
         self._kept = (*self._kept, *self._logits, *self._above)
+        self._of_edges = EdgeLogits(plan, op, csc) if op.reads_edges else None
+        if self._of_edges is not None:
+            self._kept = (*self._kept, self._of_edges.logits)
 
     def _attend(self) -> None:
         rows, scored = self._rows(), self._scored()
@@ -131,8 +135,11 @@ class PlannedGat(PlannedAttention):
             tall_product(scored[: logit.count], _spread(vector), out=logit.tensor)
         logits = [logit.tensor for logit in self._logits]
         kept = [rows.tensor for rows in (self._by_head, self._lse, *self._above)]
+        more: dict[str, Any] = {"first_keys": self._first_keys}
+        if self._of_edges is not None:
+            more["edge_logit"] = self._of_edges.multiply()
         backend(rows).gat_forward(
-            self._csc.indptr, self._csc.indices, rows, *logits, *self._how, *kept, first_keys=self._first_keys
+            self._csc.indptr, self._csc.indices, rows, *logits, *self._how, *kept, **more
         )
 
     def plan_backward(self) -> None:
@@ -150,15 +157,31 @@ class PlannedGat(PlannedAttention):
             out, lse = self._by_head.tensor, self._lse.tensor
             grads = target.tensor, *(logit.tensor for logit in to_logits)
             above = [kept.tensor for kept in self._above]
-            ways = both_ways(self._csc, with_ids=needs_ids(rows, self._p))
+            of_edges, more = self._of_edges, dict[str, Any]()
+            if of_edges is not None:
+                more = {"edge_logit": of_edges.logits.tensor, "grad_edge_logit": of_edges.grads.tensor}
+            ways = both_ways(self._csc, with_ids=needs_ids(rows, self._p) or of_edges is not None)
             backend(rows).gat_backward(
-                *ways, *inputs, *self._how, out, lse, grad.tensor, *grads, *above, first_keys=self._first_keys
+                *ways,
+                *inputs,
+                *self._how,
+                out,
+                lse,
+                grad.tensor,
+                *grads,
+                *above,
+                first_keys=self._first_keys,
+                **more,
             )
             self._give_vectors(to_logits)
+            if of_edges is not None:
+                of_edges.give()
             if scored == source:
                 self._add_to_scored(to_logits, target, is_there=True)
 
         written = (*self._touches, *self._kept, grad, target, *to_logits)
+        if self._of_edges is not None:
+            written = (*written, self._of_edges.grads)
         plan.do(f"gradient of {source}", run, *written)
         plan.add_part(source, target, total)
         if scored != source and plan.program.learns(scored):

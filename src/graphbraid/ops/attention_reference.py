@@ -48,10 +48,13 @@ def gat_forward(
     above: Tensor | None = None,
     share: Tensor | None = None,
     first_keys: Tensor | None = None,
+    edge_logit: Tensor | None = None,
 ) -> None:
     """Twin of the kernel of that name."""
     edges = _edges(indptr, indices, num_loops, first_keys)
     z = src_logit[edges[0]] + dst_logit[edges[1]]
+    if edge_logit is not None:
+        z = z + edge_logit[_places(indptr, indices, num_loops)]
     alpha, rows = _attend(src, F.leaky_relu(z, slope), edges, p, seed, out, lse)
     if above is not None and share is not None:
         is_above = (z > 0).to(alpha.dtype)
@@ -101,6 +104,8 @@ def gat_backward(
     above: Tensor | None = None,
     share: Tensor | None = None,
     first_keys: Tensor | None = None,
+    edge_logit: Tensor | None = None,
+    grad_edge_logit: Tensor | None = None,
 ) -> None:
     """Twin of the kernel of that name; of what the forward kept it needs the log-sum-exp only."""
     del t_indptr, t_indices, perm, above, share
@@ -108,12 +113,16 @@ def gat_backward(
     if grad.shape[1] < src.shape[1]:
         grad = grad.repeat(1, src_logit.shape[1])
     z = src_logit[edges[0]] + dst_logit[edges[1]]
+    if edge_logit is not None:
+        z = z + edge_logit[_places(indptr, indices, num_loops)]
     alpha = (F.leaky_relu(z, slope) - lse[edges[1]]).exp()
     rows, part = _softmax_grad(src, alpha, edges, p, seed, out, grad)
     part = torch.where(z > 0, part, part * slope)
     grad_src.copy_(torch.zeros_like(grad_src, dtype=rows.dtype).index_add_(0, edges[0], rows))
     grad_src_logit.zero_().index_add_(0, edges[0], part)
     grad_dst_logit.zero_().index_add_(0, edges[1], part)
+    if grad_edge_logit is not None:
+        grad_edge_logit.zero_()[_places(indptr, indices, num_loops)] = part
 
 
 def gatv2_backward(
@@ -219,6 +228,15 @@ def _edges(
         src, dst = torch.cat((src[kept], loops)), torch.cat((dst[kept], loops))
         keys = torch.cat((keys[kept], (first + indptr.diff())[:num_loops]))
     return src, dst, keys
+
+
+def _places(indptr: Tensor, indices: Tensor, num_loops: int) -> Tensor:
+    """Where the numbers of the edges walked stand, in the order of :func:`_edges`: the loops' after all."""
+    places = torch.arange(indices.numel(), device=indices.device)
+    if not num_loops:
+        return places
+    loops = torch.arange(num_loops, device=indices.device) + indices.numel()
+    return torch.cat((places[indices.long() != destinations(indptr)], loops))
 
 
 def _heads(rows: Tensor, heads: int) -> Tensor:

@@ -146,6 +146,33 @@ _GINE_LEFT = {
 }
 
 
+_GAT_OPTIONS = {
+    "edge_dim": {},
+    "heads=2, concat=False": {"heads": 2, "concat": False},
+    "heads=3, concat=False, residual=True": {"heads": 3, "concat": False, "residual": True},
+    "negative_slope=0": {"negative_slope": 0.0},
+    "add_self_loops=False": {"add_self_loops": False},
+    "bias=False": {"bias": False},
+    **{
+        f"fill_value={how!r}": {"fill_value": how}
+        for how in ("add", "sum", "min", "max", "mul", 0.0, -1.5, 2)
+    },
+    "fill_value=a number's tensor": {"fill_value": torch.tensor(0.5)},
+    "fill_value=a row": {"fill_value": torch.tensor([0.5, -1.0, 2.0])},
+    "fill_value=a matrix of one row": {"fill_value": torch.tensor([[0.5, -1.0, 2.0]])},
+}
+_GAT_LEFT = {
+    "fill_value=True": {"fill_value": True},
+    "aggr='max'": {"aggr": "max"},
+    "flow='target_to_source'": {"flow": "target_to_source"},
+}
+
+
+def gat(**options):
+    """A maker of GAT layers with edge features."""
+    return layer(pyg.GATConv, edge_dim=FEATURES, **options)
+
+
 def _wide(**options):
     """Layers whose rows are as wide as the features of the nodes, and so of the edges."""
     return Featured(gine(**options), hidden=CHANNELS)
@@ -185,6 +212,44 @@ EDGES = [
         lambda: featured(some_features)(GINE),
         "",
         with_features(FEATURES + 1),
+    ),
+    *(
+        case("GATConv with edge_attr", name, lambda o=options: Featured(gat(**o)))
+        for name, options in _GAT_OPTIONS.items()
+    ),
+    case(
+        "GATConv with edge_attr",
+        "heads=2, side by side",
+        lambda: Featured(lambda i, o: pyg.GATConv(i, o // 2, heads=2, edge_dim=FEATURES)),
+    ),
+    case(
+        "GATConv with edge_attr",
+        "edge_dim=1",
+        lambda: Featured(layer(pyg.GATConv, edge_dim=1)),
+        with_features(1),
+    ),
+    case("GATConv with edge_attr", "by keyword, once", lambda: FeaturedOnce(gat())),
+    case("GATConv with edge_attr", "of forward(data)", lambda: OfData(gat(heads=2, concat=False))),
+    case("GATConv with edge_attr", "a layer used twice", lambda: featured(shared)(gat())),
+    case("GATConv with edge_attr", "in evaluation only", lambda: featured(edges_in_evaluation_only)(gat())),
+    case("GATConv with edge_attr", "evaluation, dropout", lambda: Featured(gat(dropout=0.5)).eval()),
+    case("GATConv with edge_attr", "a frozen lin_edge", lambda: _frozen(Featured(gat()), "lin_edge")),
+    case("GATConv with edge_attr", "a frozen att_edge", lambda: _frozen(Featured(gat()), "att_edge")),
+    case("GATConv with edge_attr", "a frozen layer", lambda: _frozen(Featured(gat()), "first.")),
+    case("PyG's ready GAT", "edge_dim", lambda: pyg.GAT(CHANNELS, HIDDEN, 2, CLASSES, edge_dim=FEATURES)),
+    *(
+        left_alone("GATConv with edge_attr", name, lambda o=options: Featured(gat(**o)))
+        for name, options in _GAT_LEFT.items()
+    ),
+    left_alone(
+        "GATConv with edge_attr",
+        "a vector of numbers",
+        lambda: Featured(layer(pyg.GATConv, edge_dim=1)),
+        "it takes 'edge_attr'",
+        with_features(0),
+    ),
+    left_alone(
+        "GATv2Conv with edge_attr", "edge_dim", lambda: Featured(layer(pyg.GATv2Conv, edge_dim=FEATURES))
     ),
     *(
         case(name, "edge features that it does not read", lambda k=kind: Featured(layer(k)))

@@ -31,6 +31,15 @@ LAYERS = {
         pyg.GATConv,
         {"heads": (1, 3), "residual": (True, False), "add_self_loops": (True, False), "bias": (True, False)},
     ),
+    "gat edges": (
+        pyg.GATConv,
+        {
+            "heads": (1, 3),
+            "residual": (True, False),
+            "add_self_loops": (True, False),
+            "fill_value": ("mean", "max", "add", 0.3),
+        },
+    ),
     "gatv2": (pyg.GATv2Conv, {"heads": (1, 2), "share_weights": (True, False), "residual": (True, False)}),
     "gin": (None, {"eps": (0.0, 0.4), "train_eps": (True, False)}),
     "gine": (None, {"eps": (0.0, 0.4), "train_eps": (True, False)}),
@@ -61,7 +70,9 @@ class Drawn(nn.Module):
     def forward(self, x, edge_index, edge_attr):
         seen = [self.inlet(x)]
         for i, (layer, parts) in enumerate(zip(self.layers, self.parts, strict=True)):
-            features = (edge_attr,) if isinstance(layer, pyg.GINEConv) else ()
+            features = (
+                (edge_attr,) if getattr(layer, "edge_dim", None) or isinstance(layer, pyg.GINEConv) else ()
+            )
             h = parts(layer(seen[-1], edge_index, *features))
             if self.sums[i] == "own":
                 h = h + seen[-1]
@@ -77,7 +88,8 @@ def _made(kind, options, width):
     if kind == "gine":
         network = nn.Sequential(nn.Linear(width, width), nn.ReLU())
         return pyg.GINEConv(network, edge_dim=FEATURES, **options)
-    extra = {"concat": False} if kind in ("gat", "gatv2") else {}
+    extra = {"concat": False} if kind.startswith("gat") else {}
+    extra |= {"edge_dim": FEATURES} if kind == "gat edges" else {}
     return LAYERS[kind][0](width, width, **options, **extra)
 
 

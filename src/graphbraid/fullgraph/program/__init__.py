@@ -8,6 +8,7 @@ instance must be for that to hold.
 from graphbraid.fullgraph.program.ir import Decision, Program, check, same_program
 from graphbraid.fullgraph.program.maps import WHOLE, Adjacency, View
 from graphbraid.fullgraph.program.operations import (
+    FILLS,
     INPUT,
     Add,
     Aggregate,
@@ -32,6 +33,7 @@ from graphbraid.fullgraph.program.operations import (
 )
 
 __all__ = [
+    "FILLS",
     "INPUT",
     "WHOLE",
     "Add",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
 from graphbraid.fullgraph.program.exact import Allowed, anything, count, flag, number, one_of, probability
 from graphbraid.fullgraph.program.message_passing import (
     OWN,
@@ -15,7 +17,7 @@ from graphbraid.fullgraph.program.message_passing import (
     pyg_layer,
     refuse_weights,
 )
-from graphbraid.fullgraph.program.operations import Attention, Linear, Own
+from graphbraid.fullgraph.program.operations import FILLS, Attention, Linear, Own
 from graphbraid.fullgraph.program.reading import LayerCall, Reader, Registry
 from graphbraid.fullgraph.program.rowwise import checked_linear
 
@@ -25,22 +27,47 @@ from graphbraid.fullgraph.program.rowwise import checked_linear
 def _read_pyg_gat(call: LayerCall) -> str:
     check_aggregation(call)
     refuse_weights(call)
-    return _gat(call)
+    return _gat(call, **_edge_part(call))
 
 
-def _gat(call: LayerCall) -> str:
+def _edge_part(call: LayerCall) -> dict[str, Any]:
+    """What the edges' features add to the logits; nothing where the layer does not read or get them."""
+    conv, channels = call.layer, call.edges.channels
+    if channels is None:
+        return {}
+    if conv.add_self_loops and not _can_fill(conv.fill_value, channels):
+        raise call.refuse(f"with fill_value={conv.fill_value!r} has no lowered form", "another fill_value")
+    if conv._modules.get("lin_edge") is None:
+        return {}
+    linear = checked_linear(call, "lin_edge", has_bias=False)
+    if linear.weight.shape[1] != channels:
+        raise call.refuse(f"takes {linear.weight.shape[1]} edge features; the graph has {channels}")
+    return {"edge_weight": linear.weight, "edge_vector": conv.att_edge, "fill": conv.fill_value}
+
+
+def _can_fill(value: Any, channels: int) -> bool:
+    """Whether PyG makes a self-loop's features of this as the engine does: numbers, or a reduction."""
+    if isinstance(value, Tensor):
+        fits = value.numel() == 1 or tuple(value.shape) in ((channels,), (1, channels))
+        return fits and value.dim() <= 2 and value.is_floating_point() and not value.requires_grad
+    return number(value) or (type(value) is str and value in FILLS)
+
+
+def _gat(call: LayerCall, **edges: Any) -> str:
     conv, writer = call.layer, call.writer
     lin = checked_linear(call, "lin", has_bias=False)
     rows = writer.add(Linear, call.x, weight=lin.weight)
     p = float(getattr(conv, "row_dropout", 0.0)) if conv.training else 0.0
     summed = writer.epilogue(rows, p=p)
     inputs = (rows,) if summed == rows else (summed, rows)
-    return _attend("gat", call, inputs, (conv.att_src, conv.att_dst))
+    return _attend("gat", call, inputs, (conv.att_src, conv.att_dst), **edges)
 
 
 def _read_pyg_gatv2(call: LayerCall) -> str:
     check_aggregation(call)
     refuse_weights(call)
+    if call.edges.channels is not None:
+        raise call.refuse("with edge_attr has no lowered form", "a call without edge_attr, or GATConv")
     return _gatv2(call)
 
 
@@ -52,7 +79,9 @@ def _gatv2(call: LayerCall) -> str:
     return _attend("gatv2", call, tuple(inputs), (conv.att,))
 
 
-def _attend(kind: str, call: LayerCall, inputs: tuple[str, ...], vectors: tuple[Any, ...]) -> str:
+def _attend(
+    kind: str, call: LayerCall, inputs: tuple[str, ...], vectors: tuple[Any, ...], **edges: Any
+) -> str:
     conv = call.layer
     out = call.writer.add(
         Attention,
@@ -65,6 +94,7 @@ def _attend(kind: str, call: LayerCall, inputs: tuple[str, ...], vectors: tuple[
         self_loops=conv.add_self_loops,
         dropout=float(conv.dropout) if conv.training else 0.0,
         vectors=vectors,
+        **edges,
     )
     if conv._modules.get("res") is not None:
         out = plus_own(call, out, "res")
@@ -82,11 +112,15 @@ _ATTENTION: dict[str, Allowed] = {
 }
 _PYG_ATTENTION = _ATTENTION | {
     "edge_dim": one_of(None),
-    "fill_value": anything,  # of edge features, which are refused or not read
+    "fill_value": anything,  # looked at where there are edge features
     "residual": flag,
     "lin_edge": one_of(None),
 }
-_NO_EDGE = {"lin_src": one_of(None), "lin_dst": one_of(None)}
+_OF_GAT: dict[str, Allowed] = {
+    "edge_dim": lambda value: value is None or count(value),
+    "lin_src": one_of(None),
+    "lin_dst": one_of(None),
+}
 
 
 _ATTENDS = ("x", "edge_index", "edge_attr", "size", "return_attention_weights")
@@ -94,8 +128,8 @@ ATTENTION: Registry = {
     (f"{PYG}.gat_conv", "GATConv"): Reader(
         _read_pyg_gat,
         pyg_layer(
-            _PYG_ATTENTION | _NO_EDGE,
-            children=("lin", "res"),
+            _PYG_ATTENTION | _OF_GAT,
+            children=("lin", "lin_edge", "res"),
             parameters=("att_src", "att_dst", "bias"),
             optional=("att_edge", "res"),
         ),

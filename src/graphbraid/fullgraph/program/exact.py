@@ -180,7 +180,7 @@ def runs_something(key: str) -> bool:
 
 def _refuse_hooks(name: str, module: nn.Module) -> None:
     for key, value in vars(module).items():
-        if value and runs_something(key):
+        if runs_something(key) and value:
             raise NotLoweredError(name, "it has hooks", "the model without them")
 
 

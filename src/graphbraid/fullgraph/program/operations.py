@@ -8,7 +8,7 @@ nodes are the first of the level before it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -19,6 +19,8 @@ from graphbraid.ops.spmm_max import Ties
 
 INPUT = "x"
 """Name of the value that holds the node features."""
+FILLS = ("mean", "add", "sum", "min", "max", "mul")
+"""How the features of the edges into a node become those of the self-loop that PyG adds to it."""
 _TIES: dict[Ties, str] = {
     "first": "the first of equals has the gradient",
     "shared": "",
@@ -313,8 +315,20 @@ class Attention(Op):
     dropout: float
     vectors: tuple[nn.Parameter, ...]
     """GAT: of the source and of the destination, ``(1, heads, channels)`` each; GATv2: one."""
+    edge_weight: nn.Parameter | None = None
+    """GAT: ``(heads * channels, num_edge_features)``, of the edges' part of a logit; None: they have none."""
+    edge_vector: nn.Parameter | None = None
+    """``(1, heads, channels)``, with ``edge_weight``."""
+    fill: float | str | Tensor = field(default="mean", compare=False)
+    """The features of a self-loop that is added: numbers, or how those of the edges into its node are joined.
+    """
     symbol = "attention"
     moves = True
+
+    @property
+    def reads_edges(self) -> bool:
+        """Whether it reads the edges' features."""
+        return self.edge_weight is not None
 
     @property
     def averages(self) -> bool:
@@ -323,12 +337,13 @@ class Attention(Op):
 
     def parameters(self) -> tuple[nn.Parameter, ...]:
         """What it learns."""
-        return self.vectors
+        return (*self.vectors, *(p for p in (self.edge_weight, self.edge_vector) if p is not None))
 
     def details(self) -> str:
         """What to print after the inputs."""
         joined = "side by side" if self.concat else "mean"
-        return f"{self.kind}, {self.heads} heads of {self.channels} ({joined})"
+        edges = "" if self.edge_weight is None else f", {self.edge_weight.shape[1]} edge features"
+        return f"{self.kind}, {self.heads} heads of {self.channels} ({joined}){edges}"
 
 
 @dataclass(frozen=True, kw_only=True)
