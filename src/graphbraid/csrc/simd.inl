@@ -116,13 +116,17 @@ GB_INLINE void store_n(uint16_t* p, VecU16 v, int n) {
 
 #elif GB_LANES_F32 == 8
 
+// Whole vectors by the branch: a masked load is slower, measured up to 1.7 times in spmm.
 GB_INLINE VecF32 load_n(const float* p, int n) {
+  if (n == GB_LANES_F32) return load(p);
   return reinterpret_cast<VecF32>(_mm256_maskload_ps(p, reinterpret_cast<__m256i>(lane_index<VecI32>() < n)));
 }
 GB_INLINE VecF64 load_n(const double* p, int n) {
+  if (n == GB_LANES_F32 / 2) return load(p);
   return reinterpret_cast<VecF64>(_mm256_maskload_pd(p, reinterpret_cast<__m256i>(lane_index<VecI64>() < n)));
 }
 GB_INLINE VecI32 load_n(const int32_t* p, int n) {
+  if (n == GB_LANES_F32) return load(p);
   return reinterpret_cast<VecI32>(
       _mm256_maskload_epi32(p, reinterpret_cast<__m256i>(lane_index<VecI32>() < n)));
 }

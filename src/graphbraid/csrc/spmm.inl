@@ -94,15 +94,14 @@ GB_INLINE void finish_row(const SpmmArgs& a, int64_t v, int64_t column, int last
 
 // One tile of columns of the rows [first, last_row), or of the segments of hubs in that range, whose sums go
 // to `partial`, one row per segment; the rows of hubs are summed from there.
-template <typename T, typename I, int NV, bool Plain>
-void sum_rows(const SpmmArgs& a, const std::vector<Segment>& hubs, Acc<T>* partial, bool of_hubs,
-              int64_t first, int64_t last_row, int64_t prefetch_end, int64_t column, int last) {
+template <typename T, typename I, int NV, bool Plain, bool OfHubs>
+void sum_rows(const SpmmArgs& a, const std::vector<Segment>& hubs, Acc<T>* partial, int64_t first,
+              int64_t last_row, int64_t prefetch_end, int64_t column, int last) {
   constexpr int L = kLanes<T>;
   for (int64_t v = first; v < last_row; ++v) {
-    const int64_t begin = of_hubs ? hubs[v].begin : a.indptr[v],
-                  end = of_hubs ? hubs[v].end : a.indptr[v + 1];
+    const int64_t begin = OfHubs ? hubs[v].begin : a.indptr[v], end = OfHubs ? hubs[v].end : a.indptr[v + 1];
     Vec<T> acc[NV] = {};
-    if (end - begin > kHubEdges) {
+    if (!OfHubs && end - begin > kHubEdges) {
       const int64_t parts = (end - begin + kHubEdges - 1) / kHubEdges;
       const Acc<T>* part = partial + first_segment(hubs, v) * a.width + column;
       for (int64_t s = 0; s < parts; ++s, part += a.width) {
@@ -110,10 +109,10 @@ void sum_rows(const SpmmArgs& a, const std::vector<Segment>& hubs, Acc<T>* parti
         acc[NV - 1] += load_n(part + (NV - 1) * L, last);
       }
     } else {
-      sum_edges<T, I, NV, Plain>(a, of_hubs ? hubs[v].row : v, begin, end, of_hubs ? end : prefetch_end,
-                                 column, last, acc);
+      sum_edges<T, I, NV, Plain>(a, OfHubs ? hubs[v].row : v, begin, end, OfHubs ? end : prefetch_end, column,
+                                 last, acc);
     }
-    if (of_hubs) {
+    if constexpr (OfHubs) {
       Acc<T>* out = partial + v * a.width + column;
       unroll<NV - 1>([&](auto i) GB_LAMBDA { store(out + i * L, acc[i]); });
       store_n(out + (NV - 1) * L, acc[NV - 1], last);
@@ -200,15 +199,15 @@ void spmm_typed(const SpmmArgs& a) {
   const std::vector<Tile<T>> tiles = tiles_of<T>(a.width, max_tile);
   const std::vector<Segment> hubs = hub_segments(a.indptr, a.num_dst);
   std::vector<Acc<T>> partial(hubs.size() * static_cast<size_t>(a.width));
-  const auto sum = [&](bool of_hubs, int64_t first, int64_t last, int64_t prefetch_end) {
+  const auto sum = [&](auto of_hubs, int64_t first, int64_t last, int64_t prefetch_end) {
     for (const Tile<T>& tile : tiles)
       with_vectors<max_tile>(tile.vectors, [&](auto nv) {
-        sum_rows<T, I, nv, Plain>(a, hubs, partial.data(), of_hubs, first, last, prefetch_end, tile.column,
-                                  tile.last);
+        sum_rows<T, I, nv, Plain, of_hubs>(a, hubs, partial.data(), first, last, prefetch_end, tile.column,
+                                           tile.last);
       });
   };
   parallel_dynamic(static_cast<int64_t>(hubs.size()), 1, [&](int64_t first, int64_t last) {
-    for (int64_t s = first; s < last; ++s) sum(true, s, s + 1, 0);
+    for (int64_t s = first; s < last; ++s) sum(std::true_type{}, s, s + 1, 0);
   });
   const int64_t lines = (a.width * static_cast<int64_t>(sizeof(T)) + 63) / 64;
   parallel_rows(a.indptr, a.num_dst, lines, [&](int64_t first, int64_t last_row) {
@@ -218,7 +217,7 @@ void spmm_typed(const SpmmArgs& a) {
     const int64_t step = tiles.size() > 1 ? 1 : a.epilogue ? kRowsPerEpilogue : last_row - first;
     for (int64_t v = first; v < last_row; v += step) {
       const int64_t end = std::min(v + step, last_row);
-      sum(false, v, end, prefetch_end);
+      sum(std::false_type{}, v, end, prefetch_end);
       if (a.epilogue) a.out_wide ? follow_up<Acc<T>>(a, v, end) : follow_up<T>(a, v, end);
     }
   });
