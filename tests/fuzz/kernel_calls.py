@@ -20,6 +20,7 @@ from graphbraid.ops.bit_product import bit_gram, bit_product
 from graphbraid.ops.dense import tall_gram, tall_product
 from graphbraid.ops.epilogue import ACTIVATION_CODES
 from graphbraid.ops.row_epilogue import RowEpilogue
+from graphbraid.ops.spread import places_of, spread_rows
 from graphbraid.topology import Csc, coo_to_csc
 
 Results = dict[str, Tensor | None]
@@ -213,6 +214,21 @@ def gather_rows(i: Inputs) -> Call:
     x = i.normal(count, i.width()).mul(40).to(dtype)
     ids = i.below(count, i.count("ids") if count else 0)
     return lambda: {"result": ops.gather_rows(x, ids)}
+
+
+@_call
+def _spread_rows(i: Inputs) -> Call:
+    count, num_out = i.count(), i.count("outputs")
+    rows = i.normal(count, i.width())
+    chosen = i.normal(num_out).argsort()[:count]
+    places = places_of(chosen, num_out)
+
+    def call() -> Results:
+        out = torch.full((num_out, rows.shape[1]), torch.nan)
+        spread_rows(rows, places, out)
+        return {"result": out}
+
+    return call
 
 
 @_call

@@ -13,6 +13,8 @@ from graphbraid.datasets.blockmodel import BlockModel, generate
 from graphbraid.fullgraph import locality
 from graphbraid.ops import bit_product, dense
 from graphbraid.ops.attention import both_ways
+from graphbraid.ops.spmm_max import TIES
+from graphbraid.ops.spread import spread_rows
 
 Arguments = tuple[Any, ...]
 SAME_SIZE = {
@@ -60,6 +62,7 @@ def _run_operators() -> None:
     weight = torch.rand(6, requires_grad=True)
     ops.spmm(csc, x, weight=weight).sum().backward()
     ops.spmm(csc, x, "max").sum().backward()
+    _first_of_the_largest(csc)
     ops.edge_softmax(csc, weight).sum().backward()
     ops.sddmm(csc, x, x).sum().backward()
     logits = torch.rand(5, 2, requires_grad=True)
@@ -75,10 +78,24 @@ def _run_operators() -> None:
     ids = torch.tensor([0, 2, 4])
     dense.tall_product(x.detach(), torch.rand(4, 3), ids=ids)
     dense.tall_gram(torch.rand(3, 2), x.detach(), ids=ids)
+    spread_rows(torch.rand(3, 2), torch.tensor([2, -1, 0, 1], dtype=torch.int32), torch.empty(4, 2))
     bits = torch.tensor([[1, 2, 3, 4, 5]], dtype=torch.int32)
     bit_product.bit_product(bits, torch.rand(7, 3), out=torch.empty(5, 3), factors=torch.ones(5))
     bit_product.bit_gram(torch.rand(7, 3), bits, out=torch.empty(3, 5), factors=torch.ones(7))
     both_ways(csc)
+
+
+def _first_of_the_largest(csc: Csc) -> None:
+    """The maximum of sparse matrices, which only full-graph training runs."""
+    x, grad, out = torch.rand(5, 4), torch.rand(5, 4), torch.empty(5, 4)
+    winner = torch.empty(5, 4, dtype=torch.int32)
+    native = kernels.native()
+    native.spmm_max(csc.indptr, csc.indices, x, csc.weight, TIES.index("first"), out, winner)
+    reverse, perm = csc.transpose()
+    weight = csc.weight[perm]
+    native.spmm_max_backward(
+        reverse.indptr, reverse.indices, perm, csc.indptr, grad, weight, winner, torch.empty(5, 4)
+    )
 
 
 def _run_edits() -> None:

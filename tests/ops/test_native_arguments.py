@@ -41,6 +41,7 @@ FREE = {
     ("sddmm", 6): "its columns are the heads",
     ("spmm", 2): SOURCES,
     ("spmm_max", 2): SOURCES,
+    ("spread_rows", 0): "rows that no place names may be there",
     ("tall_gram", 1): "with ids, any rows may be there",
     ("tall_product", 0): "with ids, any rows may be there",
     ("tall_product", 1): "any strides",
@@ -50,6 +51,7 @@ FREE = {
 SHAPES = {"shorter", "longer", "narrower", "wider", "columns first"}
 NOT_ARRAYS = {
     "Pipeline": "tests/sampling/test_threads.py",
+    "bound": "binds entries that are called here by their own names",
     "Run": "tests/sampling/test_threads.py",
     "draws": "numbers only",
     "is_supported": "a name",

@@ -31,6 +31,14 @@ def test_kernel_equals_twin(compiled, width, dtype):  # noqa: F811
         close(out, expected, terms=16 * width)
 
 
+@pytest.mark.parametrize("heads", [1, 3])
+def test_rows_of_no_channels_have_products_of_zero(compiled, heads):  # noqa: F811
+    csc = skewed()
+    out = torch.full((csc.num_edges, heads), torch.nan)
+    compiled.sddmm(csc.indptr, csc.indices, torch.empty(40, 0), torch.empty(60, 0), None, None, out)
+    assert not out.any()
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("heads", [1, 2, 4, 8])
 def test_kernel_equals_twin_where_vectors_hold_several_heads_or_heads_several_vectors(compiled, heads, dtype):  # noqa: F811

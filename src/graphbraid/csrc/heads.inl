@@ -168,8 +168,9 @@ GB_INLINE void sum_heads(int64_t edges, int64_t heads, int64_t channels, bool pa
   int waiting = 0;
   for (int64_t i = 0; i < edges; ++i) {
     const auto columns = term(i);
-    int64_t c = 0;
-    for (int64_t end = channels; end <= heads * channels; end += channels) {
+    int64_t c = 0, end = 0;
+    for (int64_t h = 0; h < heads; ++h) {  // of no channels, too
+      end += channels;
       Vec<T> sum{};
       for (; c + L <= end; c += L) sum += columns(c, std::integral_constant<int, L>{});
       if (c < end) sum += columns(c, static_cast<int>(end - c));

@@ -31,6 +31,7 @@ from graphbraid.fullgraph.source import Source
 from graphbraid.fullgraph.watch import ModelWatch, Snapshot
 from graphbraid.graph import Graph
 from graphbraid.ops.rates import Rates
+from graphbraid.signatures import typed
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.floor import Floor
@@ -87,6 +88,7 @@ class Engine:
         ResourceError: there is too little memory; says how much is needed and what would fit.
     """
 
+    @typed
     def __init__(
         self,
         model: nn.Module,
