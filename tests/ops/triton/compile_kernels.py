@@ -21,6 +21,7 @@ from triton.runtime.jit import JITFunction
 from graphbraid.ops import triton as kernels
 from graphbraid.ops.attention import both_ways
 from graphbraid.ops.row_epilogue import RowEpilogue
+from graphbraid.ops.spmm_max import TIES
 from graphbraid.ops.triton import partition
 
 
@@ -56,10 +57,15 @@ for partition.SEGMENT in (8, 512):  # with hubs, both launches of each kernel; w
         after = RowEpilogue(values(100), 3, 0.01, 0.3, seed, ids)
         kernels.spmm(*arguments(csc, x, COEFFICIENTS["all"]), out, after)
     winner = torch.empty(10, 100, dtype=torch.int32)
-    kernels.spmm_max(csc.indptr, csc.indices, x, weight, out, winner)
+    for ties in range(len(TIES)):
+        kernels.spmm_max(csc.indptr, csc.indices, x, weight, ties, out, winner)
     kernels.spmm_max_backward(
         transposed.indptr, transposed.indices, perm, csc.indptr, out, weight, winner, x.clone()
     )
+    for factors in (weight, None):
+        kernels.spmm_max_shared_backward(
+            transposed.indptr, transposed.indices, out, factors, out, x, x.clone()
+        )
     of_edges = values(csc.num_edges, 100, dtype=dtype)
     kernels.gine(csc.indptr, csc.indices, x, of_edges, 1.0, 10, out)
     kernels.gine_edge_backward(csc.indptr, csc.indices, x, of_edges, out, of_edges)

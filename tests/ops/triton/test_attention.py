@@ -86,3 +86,23 @@ def test_huge_logits_stay_finite(kernels):
     kernels.gat_forward(csc.indptr, csc.indices, x, left * 1e4, right * 1e4, *how, out, lse)
     assert out.isfinite().all()
     assert lse.isfinite().all()
+
+
+def test_logits_of_edges_are_refused(kernels):
+    csc, logits = skewed(10, 13), values(13, 2)
+    edges, out, lse = values(csc.num_edges, 2), torch.empty(10, 6), torch.empty(10, 2)
+    with pytest.raises(NotImplementedError, match="those on the CPU do"):
+        kernels.gat_forward(
+            csc.indptr,
+            csc.indices,
+            values(13, 6),
+            logits,
+            logits[:10],
+            0.2,
+            0,
+            0.0,
+            0,
+            out,
+            lse,
+            edge_logit=edges,
+        )

@@ -8,7 +8,17 @@ from tests.ops.graphs import close, skewed, values
 from graphbraid import ops
 from graphbraid.topology import Csc
 
-OPERATORS = ("aggregation", "spmm", "sddmm", "edge_softmax", "attention", "epilogue", "gather", "norm")
+OPERATORS = (
+    "aggregation",
+    "spmm_max",
+    "gine",
+    "sddmm",
+    "edge_softmax",
+    "attention",
+    "epilogue",
+    "gather",
+    "norm",
+)
 
 
 def run_operators(device):
@@ -19,10 +29,12 @@ def run_operators(device):
     csc = Csc(csc.indptr.to(device), csc.indices.to(device), csc.num_src)
     x, weight, bias = (t.to(device).requires_grad_() for t in (x, weight, bias))
     wide = torch.cat((x, x), 1)
+    of_edges = weight[:, None] * bias
     outputs = [
         ops.spmm(csc, x, "sum", weight=weight),
         ops.spmm(csc, x, "mean"),
         ops.spmm(csc, x, "max", weight=weight),
+        ops.gine(csc, x, of_edges, loop_scale=1.5),
         ops.sddmm(csc, x[:10], x),
         ops.edge_softmax(csc, weight),
         ops.gat_attention(csc, wide, x[:, :2], x[:10, 2:4], dropout=0.3),

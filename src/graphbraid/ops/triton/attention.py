@@ -191,6 +191,12 @@ def attend_kernel(
         tl.store(lse + v * heads + h, tl.where(is_empty, 0.0, best + tl.log(divisor)), mask=head)
 
 
+def without_edge_logits(*logits: Tensor | None) -> None:
+    """Refuse them: no kernel here reads any."""
+    if any(logit is not None for logit in logits):
+        raise NotImplementedError("the kernels in Triton take no logits of edges; those on the CPU do")
+
+
 def gat_forward(
     indptr: Tensor,
     indices: Tensor,
@@ -206,12 +212,17 @@ def gat_forward(
     above: Tensor | None = None,
     share: Tensor | None = None,
     first_keys: Tensor | None = None,
+    edge_logit: Tensor | None = None,
 ) -> None:
     """The arguments of the twin in ``ops/attention_reference.py``; rows contiguous.
 
     ``above`` and ``share`` are not written: the backward pass here adds up the edges instead.
+
+    Raises:
+        NotImplementedError: edges have logits; models with such layers run as they are written on a device.
     """
     del above, share
+    without_edge_logits(edge_logit)
     inputs = (src_logit, dst_logit, None, None, first_keys)
     _attend(indptr, indices, src, inputs, slope, num_loops, p, seed, out, lse)
 

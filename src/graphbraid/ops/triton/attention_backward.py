@@ -13,6 +13,7 @@ from graphbraid.ops.triton.attention import (
     leaky,
     mask_keys,
     over_heads,
+    without_edge_logits,
 )
 from graphbraid.ops.triton.dropout import dropout_arguments, dropout_key, kept, seed_of
 from graphbraid.ops.triton.edge_softmax import row_sums
@@ -320,9 +321,16 @@ def gat_backward(
     above: Tensor | None = None,
     share: Tensor | None = None,
     first_keys: Tensor | None = None,
+    edge_logit: Tensor | None = None,
+    grad_edge_logit: Tensor | None = None,
 ) -> None:
-    """The arguments of the twin in ``ops/attention_reference.py``; rows contiguous."""
+    """The arguments of the twin in ``ops/attention_reference.py``; rows contiguous.
+
+    Raises:
+        NotImplementedError: edges have logits, as :func:`gat_forward`.
+    """
     del above, share
+    without_edge_logits(edge_logit, grad_edge_logit)
     num_edges, heads = indices.numel(), lse.shape[1]
     if grad.shape[1] < src.shape[1]:
         grad = grad.repeat(1, heads)
