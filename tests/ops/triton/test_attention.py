@@ -89,20 +89,9 @@ def test_huge_logits_stay_finite(kernels):
 
 
 def test_logits_of_edges_are_refused(kernels):
-    csc, logits = skewed(10, 13), values(13, 2)
-    edges, out, lse = values(csc.num_edges, 2), torch.empty(10, 6), torch.empty(10, 2)
+    csc = skewed(10, 13)
+    inputs = INPUTS["gat"](csc, 2, 3, torch.float32)
+    of_edges = values(csc.num_edges, 2)
+    given = (csc.indptr, csc.indices, *inputs, 0.2, 0, 0.0, 0, torch.empty(10, 6), torch.empty(10, 2))
     with pytest.raises(NotImplementedError, match="those on the CPU do"):
-        kernels.gat_forward(
-            csc.indptr,
-            csc.indices,
-            values(13, 6),
-            logits,
-            logits[:10],
-            0.2,
-            0,
-            0.0,
-            0,
-            out,
-            lse,
-            edge_logit=edges,
-        )
+        kernels.gat_forward(*given, None, None, None, of_edges)
