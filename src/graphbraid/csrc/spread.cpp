@@ -22,6 +22,7 @@ static void spread_rows(const Array2<const float>& rows, const Array1<const int3
   const int64_t num_rows = static_cast<int64_t>(rows.shape(0)), width = static_cast<int64_t>(rows.shape(1));
   const int64_t num_out = static_cast<int64_t>(place.shape(0));
   need_shape(out, num_out, width, "out");
+  if (width == 0) return;  // nor is there a row to point at
   const int32_t* at = place.data();
   const float* from = rows.data();
   float* to = out.data();
