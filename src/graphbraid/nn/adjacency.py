@@ -55,21 +55,21 @@ def as_csc(edge_index: Csc | Tensor, num_nodes: int, edge_weight: Tensor | None 
 
 
 def _weighted(edge_index: Tensor, num_nodes: int, edge_weight: Tensor) -> Csc:
-    weight = _checked_weight(edge_weight, edge_index)
+    _check_weight(edge_weight, edge_index)
     if edge_index.is_inference() or edge_weight.is_inference():
-        return _make_weighted(edge_index, num_nodes, weight)
+        return _make_weighted(edge_index, num_nodes, _as_float32(edge_weight))
     known = _kept_weighted.get(edge_weight)  # type: ignore[no-untyped-call]
     versions = edge_weight._version, edge_index._version, num_nodes
     if known is not None and known[0] == versions and known[1]() is edge_index:
         found: Csc = known[2]
         return found
-    made = _make_weighted(edge_index, num_nodes, weight)
+    made = _make_weighted(edge_index, num_nodes, _as_float32(edge_weight))
     _kept_weighted[edge_weight] = (versions, weakref.ref(edge_index), made)
     return made
 
 
-def _checked_weight(edge_weight: Tensor, edge_index: Tensor) -> Tensor:
-    """The weights as float32, with the same values."""
+def _check_weight(edge_weight: Tensor, edge_index: Tensor) -> None:
+    """What every call may have got wrong anew; reads no values."""
     check_tensor(edge_weight, "edge_weight", ndim=1)
     if edge_weight.shape[0] != edge_index.shape[1]:
         raise DataError(
@@ -80,6 +80,10 @@ def _checked_weight(edge_weight: Tensor, edge_index: Tensor) -> Tensor:
             "edge_weight requires a gradient, and the layers give it none: detach it, or build the layer "
             "on ops.spmm(csc, x, weight=...), which does"
         )
+
+
+def _as_float32(edge_weight: Tensor) -> Tensor:
+    """The weights as float32, with the same values."""
     weight = edge_weight.detach().to(torch.float32)
     changed = (weight.to(edge_weight.dtype) != edge_weight).nonzero()
     if changed.numel() and not edge_weight[changed[0]].isnan():
