@@ -29,7 +29,7 @@ from benchmarks.common import ROOT, write_results
 from benchmarks.epoch import write_weights
 from benchmarks.graphs import load
 from graphbraid import Graph
-from graphbraid.topology import Csc
+from graphbraid.graph.csc import Csc
 
 SCANS = 9
 

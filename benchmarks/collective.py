@@ -25,15 +25,15 @@ import torch
 
 from benchmarks.collective_load import real_load
 from benchmarks.common import RESULTS, machine, write_results
-from graphbraid.collective.drift import Replanning
-from graphbraid.collective.emulated import EmulatedAccelerator
-from graphbraid.collective.executor import Executor
-from graphbraid.collective.plan import Plan
-from graphbraid.collective.routes import drawn_routes
-from graphbraid.collective.scheduler import fixed_plan, make_plan
-from graphbraid.collective.simulator import Durations, simulate
-from graphbraid.collective.stages import Context, Operators
-from graphbraid.collective.times import Duration, Profile, StageTimes
+from graphbraid.collective.hardware.emulated import EmulatedAccelerator
+from graphbraid.collective.plan.plan import Plan
+from graphbraid.collective.plan.routes import drawn_routes
+from graphbraid.collective.plan.scheduler import fixed_plan, make_plan
+from graphbraid.collective.plan.simulator import Durations, simulate
+from graphbraid.collective.plan.times import Duration, Profile, StageTimes
+from graphbraid.collective.run.drift import Replanning
+from graphbraid.collective.run.executor import Executor
+from graphbraid.collective.run.stages import Context, Operators
 from graphbraid.datasets import load
 from graphbraid.graph import Graph
 from graphbraid.sampling import SamplerConfig, SeedSchedule

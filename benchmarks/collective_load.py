@@ -19,14 +19,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from graphbraid.collective.drift import Replanning
-from graphbraid.collective.emulated import EmulatedAccelerator
-from graphbraid.collective.executor import Executor
-from graphbraid.collective.plan import Plan
-from graphbraid.collective.profiler import Effort, measure
-from graphbraid.collective.scheduler import make_plan
-from graphbraid.collective.stages import Context, CpuBatching, Operators, find, register
-from graphbraid.collective.times import Duration, Profile, StageTimes
+from graphbraid.collective.hardware.cpu import CpuBatching
+from graphbraid.collective.hardware.emulated import EmulatedAccelerator
+from graphbraid.collective.plan.plan import Plan
+from graphbraid.collective.plan.scheduler import make_plan
+from graphbraid.collective.plan.times import Duration, Profile, StageTimes
+from graphbraid.collective.run.drift import Replanning
+from graphbraid.collective.run.executor import Executor
+from graphbraid.collective.run.profiler import Effort, measure
+from graphbraid.collective.run.stages import Context, Operators, find, register
 from graphbraid.graph import Graph
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.minibatch import BatchSource

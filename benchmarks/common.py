@@ -75,7 +75,7 @@ def machine() -> dict[str, Any]:
     """The machine and the software the figures belong to."""
     import torch
 
-    from graphbraid import __version__, kernels
+    from graphbraid import __version__, native
 
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
@@ -84,7 +84,7 @@ def machine() -> dict[str, Any]:
         "cpu": model,
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
-        "kernels": kernels.active().variant,
+        "kernels": native.active().variant,
         "graphbraid": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),

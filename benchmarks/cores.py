@@ -27,15 +27,15 @@ from benchmarks.common import write_results
 from benchmarks.graphs import load
 from graphbraid import Graph
 from graphbraid.collective import Plan
-from graphbraid.collective.arrangement import Arrangement
-from graphbraid.hardware import Hardware
+from graphbraid.collective.plan.arrangement import Arrangement
+from graphbraid.machine.hardware import Hardware
 from graphbraid.nn import GCN, GraphSAGE
 from graphbraid.sampling import MiniBatch
 from graphbraid.train import Trainer
-from graphbraid.train.cores import CoreSharing, follow
-from graphbraid.train.planning import plan_run
-from graphbraid.train.shadow import Shadow
-from graphbraid.train.sources import make_loader
+from graphbraid.train.step.sources import make_loader
+from graphbraid.train.tuning.cores import CoreSharing, follow
+from graphbraid.train.tuning.planning import plan_run
+from graphbraid.train.tuning.shadow import Shadow
 
 MODELS = {"sage": GraphSAGE, "gcn": GCN}
 

@@ -22,13 +22,13 @@ from rich.table import Table
 
 from benchmarks.common import write_results
 from graphbraid import Graph, SparseFeatures
-from graphbraid.fullgraph import lower
-from graphbraid.fullgraph.facts import facts_of
-from graphbraid.fullgraph.kept_rates import machine_rates
-from graphbraid.fullgraph.kernels import BinaryInput, DenseInput, Input, SparseInput
+from graphbraid.fullgraph.lowering import passes as lower
+from graphbraid.fullgraph.lowering.facts import facts_of
+from graphbraid.fullgraph.measured.kept_rates import machine_rates
 from graphbraid.fullgraph.program.read import read_model
+from graphbraid.fullgraph.step.kernels import BinaryInput, DenseInput, Input, SparseInput
+from graphbraid.graph.csc import Csc
 from graphbraid.nn import GCN
-from graphbraid.topology import Csc
 
 DENSITIES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.5, 1.0)
 NODES, COLUMNS, HIDDEN = 20_000, 2_000, 32

@@ -27,7 +27,7 @@ import graphbraid
 from benchmarks.common import RESULTS, Contender, commit, ours, run_in_turn, write_results
 from benchmarks.fullgraph_ours import add_model_arguments, load_graph, make_net
 from graphbraid.fullgraph import Engine
-from graphbraid.fullgraph.floor import Floor
+from graphbraid.fullgraph.explain.floor import Floor
 
 GOAL = 1.3
 LARGEST = 5

@@ -22,7 +22,7 @@ from torch_geometric.nn import GATConv, GCNConv, GINConv, SAGEConv
 import graphbraid
 from graphbraid import Graph
 from graphbraid.fullgraph import ALL, Engine
-from graphbraid.topology import Csc, index_dtype
+from graphbraid.graph.csc import Csc, index_dtype
 
 
 class Net(nn.Module):

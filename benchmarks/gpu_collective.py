@@ -29,13 +29,13 @@ from benchmarks.common import write_results
 from benchmarks.gpu_fullgraph import add_arguments, software
 from benchmarks.gpu_sampling import skewed_graph
 from graphbraid.collective import Plan, Profile, StageTimes, fixed_plan, make_plan
-from graphbraid.collective.emulated import EmulatedAccelerator
-from graphbraid.collective.executor import Executor
-from graphbraid.collective.profiler import Effort, measure
-from graphbraid.collective.routes import drawn_routes
-from graphbraid.collective.simulator import Op
-from graphbraid.collective.stages import Context, Device, Operators
-from graphbraid.collective.times import Duration
+from graphbraid.collective.hardware.emulated import EmulatedAccelerator
+from graphbraid.collective.plan.routes import drawn_routes
+from graphbraid.collective.plan.simulator import Op
+from graphbraid.collective.plan.times import Duration
+from graphbraid.collective.run.executor import Executor
+from graphbraid.collective.run.profiler import Effort, measure
+from graphbraid.collective.run.stages import Context, Device, Operators
 from graphbraid.graph import Graph
 from graphbraid.loader import NeighborLoader
 from graphbraid.nn import GraphSAGE

@@ -26,11 +26,11 @@ import torch
 from benchmarks.common import write_results
 from benchmarks.graphs import load
 from graphbraid.graph import Graph
+from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.cpu import Pipeline, make_pipeline
 from graphbraid.sampling.gpu import make_gpu_pipeline
-from graphbraid.sampling.reference import Prepared
-from graphbraid.topology import Csc, index_dtype
+from graphbraid.sampling.sample import Prepared
 
 PLACEMENTS = (("device", "device"), ("device", "host"), ("host", "host"))
 Tensors = list[torch.Tensor]

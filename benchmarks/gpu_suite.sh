@@ -59,7 +59,7 @@ if [ -z "$smoke" ] && ! "$python" -c "import sys, torch; sys.exit(not torch.cuda
   exit 1
 fi
 
-if "$python" -c "import sys; from graphbraid import kernels; sys.exit(kernels.native() is None)"; then
+if "$python" -c "import sys; from graphbraid import native; sys.exit(native.kernels() is None)"; then
   say "the compiled kernels are built already"
 elif [ -z "$smoke" ] && has nanobind && command -v cmake >/dev/null && command -v ninja >/dev/null; then
   step build 180 bash scripts/build_inplace.sh

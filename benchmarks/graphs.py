@@ -20,7 +20,7 @@ from scipy.sparse import csr_array
 from benchmarks import gpu_graphs
 from graphbraid import Graph
 from graphbraid.datasets.npz import load_npz
-from graphbraid.topology import Csc, index_dtype
+from graphbraid.graph.csc import Csc, index_dtype
 
 
 def load(folder: Path, *, features: bool = True) -> Graph:

@@ -23,11 +23,11 @@ from rich.table import Table
 from benchmarks.common import write_results
 from benchmarks.gpu_kernels import Case, cases, copy_rate
 from graphbraid import SparseFeatures
-from graphbraid.fullgraph.device import HOST
-from graphbraid.fullgraph.kernels import SparseInput
+from graphbraid.fullgraph.device.device import HOST
+from graphbraid.fullgraph.step.kernels import SparseInput
+from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.ops import spmm
 from graphbraid.ops.aggregation import Aggregation
-from graphbraid.topology import Csc, index_dtype
 
 WIDTHS = (16, 32, 64, 128)
 IN_SEQUENCE = (

@@ -5,7 +5,7 @@
 For each graph and fanouts, on one thread as a worker has:
 
 - the share of a batch's rows that are also in one of the 1, 2, 4, 8 batches before it, and the share that a
-  ring of as many batches' rows gives (``graphbraid.collective.lookahead``);
+  ring of as many batches' rows gives (``graphbraid.collective.run.lookahead``);
 - seconds of the CPU's batching without and with (measured, in turn on the same batches), and those of
   looking up that are in the latter;
 - bytes of the copy, and its seconds on links of 12, 25 and 50 GB/s, computed: bytes over rate; with
@@ -37,12 +37,12 @@ from torch import Tensor
 
 from benchmarks.common import RESULTS, write_results
 from benchmarks.graphs import load
-from graphbraid.collective.emulated import EmulatedAccelerator
-from graphbraid.collective.executor import Executor
-from graphbraid.collective.lookahead import KEPT_BATCHES, Directory, RowBuffer
-from graphbraid.collective.scheduler import fixed_plan
-from graphbraid.collective.stages import Operators
-from graphbraid.collective.times import Duration, Profile, StageTimes
+from graphbraid.collective.hardware.emulated import EmulatedAccelerator
+from graphbraid.collective.plan.scheduler import fixed_plan
+from graphbraid.collective.plan.times import Duration, Profile, StageTimes
+from graphbraid.collective.run.executor import Executor
+from graphbraid.collective.run.lookahead import KEPT_BATCHES, Directory, RowBuffer
+from graphbraid.collective.run.stages import Operators
 from graphbraid.graph import Graph
 from graphbraid.loader import NeighborLoader
 from graphbraid.sampling.minibatch import MiniBatch
@@ -191,7 +191,7 @@ def run_epochs(loader: NeighborLoader, steps: int, link: float, repeats: int) ->
     if len(digests) != 1:
         raise SystemExit("batches with look-ahead are not those without")
     found: dict[str, list[float]] = {name: [] for name in NAMES}
-    with patch("graphbraid.collective.stages.RowBuffer", NothingPutTogether):
+    with patch("graphbraid.collective.run.stages.RowBuffer", NothingPutTogether):
         for _ in range(repeats):
             for name, runs in found.items():
                 runs.append(run_executor(loader, name, steps, digest=False)[0])

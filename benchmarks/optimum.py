@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from graphbraid.collective.dispatcher import bound_with
-from graphbraid.collective.times import StageTimes
+from graphbraid.collective.plan.dispatcher import bound_with
+from graphbraid.collective.plan.times import StageTimes
 
 
 def optimal_seconds(times: StageTimes, num_batches: int) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from benchmarks.graphs import load
-from graphbraid import kernels
+from graphbraid import native
 from graphbraid.graph import Graph
 from graphbraid.loader import NeighborLoader
 
@@ -84,14 +84,14 @@ def measure_limit(graph: Graph, options: argparse.Namespace) -> dict[str, object
 
 def copy_rates(graph: Graph, ids: list[torch.Tensor]) -> dict[str, float]:
     """Rates of ways to copy the batches' rows, in their order, into memory that is already mapped."""
-    x, native = graph.x, kernels.native()
+    x, kernels = graph.x, native.kernels()
     assert isinstance(x, torch.Tensor)
-    assert native is not None
+    assert kernels is not None
     outs = [torch.ones(len(i), x.shape[1]) for i in ids]
     ways = {
         "index_select": lambda i, out: torch.index_select(x, 0, i, out=out),
         "numpy.take": lambda i, out: np.take(x.numpy(), i.numpy(), axis=0, out=out.numpy(), mode="clip"),
-        "gather_rows": lambda i, out: native.gather_rows(x.view(torch.uint8), i, out.view(torch.uint8)),
+        "gather_rows": lambda i, out: kernels.gather_rows(x.view(torch.uint8), i, out.view(torch.uint8)),
         "sequential copy": lambda i, out: out.copy_(x[: len(i)]),
     }
     return {name: rate_of(way, ids, outs) for name, way in ways.items()}
@@ -99,14 +99,14 @@ def copy_rates(graph: Graph, ids: list[torch.Tensor]) -> dict[str, float]:
 
 def line_rate(graph: Graph, ids: list[torch.Tensor]) -> dict[str, float]:
     """Rate of copying one cache line of each sampled node's adjacency list."""
-    native = kernels.native()
-    assert native is not None
+    kernels = native.kernels()
+    assert kernels is not None
     whole = graph.csc.indices.numel() // 16 * 16
     lines = graph.csc.indices[:whole].view(-1, 16).view(torch.uint8)
     of_node = graph.csc.indptr[:-1].div(16, rounding_mode="floor").clamp_(max=len(lines) - 1)
     ids = [of_node[i] for i in ids]
     outs = [torch.ones(len(i), 64, dtype=torch.uint8) for i in ids]
-    return {"adjacency lines": rate_of(lambda i, out: native.gather_rows(lines, i, out), ids, outs)}
+    return {"adjacency lines": rate_of(lambda i, out: kernels.gather_rows(lines, i, out), ids, outs)}
 
 
 def rate_of(way: Way, ids: list[torch.Tensor], outs: list[torch.Tensor]) -> float:

@@ -18,10 +18,10 @@ from typing import Any
 
 from benchmarks.common import write_results
 from benchmarks.optimum import optimal_seconds
-from graphbraid.collective.plan import Plan
-from graphbraid.collective.scheduler import make_plan
-from graphbraid.collective.strategies import cpu_pipeline, gpu_only, naive_hybrid, static_split
-from graphbraid.collective.times import Duration, Profile, StageTimes
+from graphbraid.collective.plan.plan import Plan
+from graphbraid.collective.plan.scheduler import make_plan
+from graphbraid.collective.plan.strategies import cpu_pipeline, gpu_only, naive_hybrid, static_split
+from graphbraid.collective.plan.times import Duration, Profile, StageTimes
 
 GRID = [i / 20 for i in range(21)]
 TARGETS = {"mean over bound": 1.02, "worst over bound": 1.10, "planning seconds": 1.0}

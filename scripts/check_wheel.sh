@@ -33,11 +33,11 @@ cd "$folder"
 env -i PATH="$folder/fresh/bin" HOME="$folder" "$fresh" - "$site" <<'PY'
 import shutil, sys
 import graphbraid
-from graphbraid import kernels
+from graphbraid import native
 assert graphbraid.__file__.startswith(sys.argv[1]), graphbraid.__file__
 assert not any(shutil.which(compiler) for compiler in ("c++", "g++", "cc", "clang++")), "a compiler is at hand"
-assert kernels.active().variant != "reference", kernels.active()
-print(f"wheel: {kernels.active().variant} kernels load")
+assert native.active().variant != "reference", native.active()
+print(f"wheel: {native.active().variant} kernels load")
 PY
 env -i PATH="$folder/fresh/bin" HOME="$folder" "$fresh" -m graphbraid train --quiet --epochs 1 --out "$folder/run"
 cd - >/dev/null

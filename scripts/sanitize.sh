@@ -43,7 +43,7 @@ run_tests() {
   local folder=$PWD/build/sanitize-$name
   local preload
   preload="$("$compiler" -print-file-name="$library") $("$compiler" -print-file-name=libstdc++.so.6)"
-  local check='import graphbraid.kernels as k; assert k.active().variant != "reference", k.active(); import graphbraid._native as n; print(n.__file__)'
+  local check='import graphbraid.native as k; assert k.active().variant != "reference", k.active(); import graphbraid._native as n; print(n.__file__)'
   # Nor, where threads are watched, of forked processes: the sanitizer knows no threads begun after a fork.
   local chosen="not memory"
   [ "$name" = thread ] && chosen+=" and not fork"

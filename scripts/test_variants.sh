@@ -10,7 +10,7 @@ tests=()
 for folder in tests/ops tests/nn tests/sampling tests/graph; do [ -d "$folder" ] && tests+=("$folder"); done
 
 but=
-[ -z "${GB_BUT_ACTIVE:-}" ] || but=$("$python" -c "from graphbraid import kernels; print(kernels.active().variant)")
+[ -z "${GB_BUT_ACTIVE:-}" ] || but=$("$python" -c "from graphbraid import native; print(native.active().variant)")
 for variant in avx512 avx2 portable reference; do
   if [ "$variant" = "$but" ]; then
     echo "== kernels $variant: the whole suite runs under it"
@@ -18,7 +18,7 @@ for variant in avx512 avx2 portable reference; do
   fi
   if ! reason=$("$python" - "$variant" <<'PY'
 import sys
-from graphbraid import kernels
+from graphbraid import native
 reason = None if sys.argv[1] == "reference" else kernels.unsupported_reason(sys.argv[1])
 print(reason or "")
 sys.exit(reason is not None)

@@ -6,9 +6,9 @@ import stat
 
 import pytest
 
-from graphbraid import caches
-from graphbraid.caches import cache_folder
 from graphbraid.errors import ConfigError
+from graphbraid.files import caches
+from graphbraid.files.caches import cache_folder
 
 
 @pytest.fixture

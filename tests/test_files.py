@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from graphbraid import files
 from graphbraid.errors import ResourceError
-from graphbraid.files import atomic_directory, atomic_write, format_bytes, require_free_space
+from graphbraid.files import writing as files
+from graphbraid.files.writing import atomic_directory, atomic_write, format_bytes, require_free_space
 
 
 def names(folder: Path) -> list[str]:
@@ -49,7 +49,7 @@ def test_a_killed_writer_leaves_the_old_file_and_the_next_write_cleans_up(tmp_pa
     path = tmp_path / "f"
     path.write_text("old")
     code = (
-        "import sys, time; from graphbraid.files import atomic_write\n"
+        "import sys, time; from graphbraid.files.writing import atomic_write\n"
         "with atomic_write(sys.argv[1]) as temp:\n"
         "    temp.write_text('half'); print('writing', flush=True); time.sleep(60)\n"
     )
@@ -138,7 +138,7 @@ def test_torch_save_past_the_limit_is_understood(tmp_path):
     code = (
         "import resource, sys, torch\n"
         "from graphbraid.errors import ResourceError\n"
-        "from graphbraid.files import atomic_write\n"
+        "from graphbraid.files.writing import atomic_write\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
         "try:\n"
         "    with atomic_write(sys.argv[1]) as temp: torch.save(torch.zeros(1_000_000), temp)\n"

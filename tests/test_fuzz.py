@@ -11,7 +11,7 @@ import pytest
 import torch
 from tests.extras import NO_KERNELS
 from tests.fuzz import api, files
-from tests.fuzz import kernels as kernel_cases
+from tests.fuzz import native as kernel_cases
 from tests.fuzz.case import Name
 from tests.fuzz.damage import damage
 from tests.fuzz.kernel_calls import CALLS
@@ -20,7 +20,7 @@ from tests.fuzz.targets import TARGETS
 from tests.fuzz.verdict import judge
 from tests.fuzz.world import World, numbers_of, unequal
 
-from graphbraid import kernels
+from graphbraid import native
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph
 from graphbraid.ops import reference
@@ -154,12 +154,12 @@ NOT_OPERATORS = {
 @pytest.fixture
 def compiled_kernels(monkeypatch: pytest.MonkeyPatch):
     """The compiled kernels; whatever a case does to choose among them is undone."""
-    native, threads = kernels.native(), torch.get_num_threads()
-    if native is None:
+    kernels, threads = native.kernels(), torch.get_num_threads()
+    if kernels is None:
         pytest.skip(NO_KERNELS)
-    monkeypatch.setattr(kernels, "native", kernels.native)
-    yield native
-    native.select(kernels.active().variant)
+    monkeypatch.setattr(native, "native", native.kernels)
+    yield kernels
+    kernels.select(native.active().variant)
     torch.set_num_threads(threads)
 
 
@@ -171,7 +171,7 @@ def test_every_kernel_is_called(compiled_kernels, monkeypatch: pytest.MonkeyPatc
             called.add(name)
             return getattr(compiled_kernels, name)
 
-    monkeypatch.setattr(kernels, "native", Recorded)
+    monkeypatch.setattr(native, "native", Recorded)
     there = {name for name in dir(compiled_kernels) if not name.startswith("_")}
     for seed in range(60):
         for name in CALLS:
@@ -207,7 +207,7 @@ def test_a_kernel_that_computes_something_else_is_found(
     monkeypatch.setattr(reference, "spmm", changed)
     verdicts = []
     for seed in range(12):
-        monkeypatch.setattr(kernels, "native", lambda: compiled_kernels)
+        monkeypatch.setattr(native, "native", lambda: compiled_kernels)
         verdicts.append(kernel_cases._compared("aggregate", "portable", 1, seed / 12))
     found = [verdict for verdict in verdicts if verdict.status == "differs"]
     assert len(found) >= 3

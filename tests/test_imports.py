@@ -170,11 +170,11 @@ def copy_without_kernels(tmp_path):
 def test_without_compiled_kernels_the_reference_runs_and_doctor_says_so(copy_without_kernels):
     code = """
 import json, torch, graphbraid
-from graphbraid import kernels, ops
-from graphbraid.topology import Csc
+from graphbraid import native, ops
+from graphbraid.graph.csc import Csc
 csc = Csc(torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1], dtype=torch.int32), 2)
 out = ops.spmm(csc, torch.tensor([[1.0], [10.0]]))
-print(json.dumps([graphbraid.__file__, kernels.active().variant, out.flatten().tolist()]))
+print(json.dumps([graphbraid.__file__, native.active().variant, out.flatten().tolist()]))
 """
     out, _ = run_python(code, **copy_without_kernels)
     file, variant, values = json.loads(out)

@@ -8,7 +8,7 @@ import torch
 from benchmarks import lookahead
 from tests.sampling.graphs import power_law_csc
 
-from graphbraid.collective.stages import CpuBatching
+from graphbraid.collective.hardware.cpu import CpuBatching
 
 
 @pytest.fixture

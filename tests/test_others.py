@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from graphbraid import others
-from graphbraid.others import OtherPrograms
+from graphbraid.machine import contention as others
+from graphbraid.machine.contention import OtherPrograms
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ import graphbraid
 from graphbraid import collective, datasets, fullgraph, nn, ops, signatures
 from graphbraid.errors import ConfigError, DataError, GraphbraidError
 from graphbraid.graph import Graph
+from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.signatures import typed
-from graphbraid.sparse_features import SparseFeatures
 from graphbraid.train import TrainConfig
 
 

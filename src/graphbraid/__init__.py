@@ -12,9 +12,9 @@ if TYPE_CHECKING:
         datasets,
         errors,
         fullgraph,
-        hardware,
-        kernels,
         loader,
+        machine,
+        native,
         nn,
         ops,
         sampling,
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from graphbraid.errors import GraphbraidError
     from graphbraid.fullgraph import Engine, compile  # noqa: A004 - as torch.compile
     from graphbraid.graph import Graph, SparseFeatures
-    from graphbraid.hardware import Hardware
+    from graphbraid.graph.csc import Csc
     from graphbraid.loader import NeighborLoader
+    from graphbraid.machine.hardware import Hardware
     from graphbraid.sampling import MiniBatch, SamplerConfig
-    from graphbraid.topology import Csc
     from graphbraid.train import RunResult, TrainConfig, Trainer
 
 __version__ = "0.1.0"
@@ -50,9 +50,9 @@ __all__ = [
     "datasets",
     "errors",
     "fullgraph",
-    "hardware",
-    "kernels",
     "loader",
+    "machine",
+    "native",
     "nn",
     "ops",
     "sampling",
@@ -60,11 +60,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Csc": "topology",
+    "Csc": "graph.csc",
     "Engine": "fullgraph",
     "Graph": "graph",
     "GraphbraidError": "errors",
-    "Hardware": "hardware",
+    "Hardware": "machine.hardware",
     "MiniBatch": "sampling",
     "NeighborLoader": "loader",
     "RunResult": "train",
@@ -82,9 +82,9 @@ _SUBMODULES = frozenset(
         "datasets",
         "errors",
         "fullgraph",
-        "hardware",
-        "kernels",
         "loader",
+        "machine",
+        "native",
         "nn",
         "ops",
         "sampling",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from graphbraid import signals
+from graphbraid.cli import signals
 
 
 def run() -> None:

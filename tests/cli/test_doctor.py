@@ -2,13 +2,13 @@
 
 import pytest
 
-from graphbraid import kernels
+from graphbraid import native
 from graphbraid.cli import doctor
 
 
 def test_doctor_reports_versions_kernels_and_hardware(graphbraid_process):
     report = graphbraid_process("doctor", "--json", GRAPHBRAID_KERNELS="").json
-    assert report["kernels"]["active"] in kernels.VARIANTS
+    assert report["kernels"]["active"] in native.VARIANTS
     assert report["packages"]["torch"]
     assert report["hardware"]["usable_cores"] >= 1
     assert len(report["openmp"]["runtimes"]) == 1, "two OpenMP runtimes in one process (decision 0002)"

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from graphbraid.hardware import Hardware
+from graphbraid.machine.hardware import Hardware
 
 CPUINFO = """processor\t: 0
 model name\t: Great CPU 9000

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from graphbraid.collective import Duration, Plan, Profile, StageTimes
-from graphbraid.collective.whatif import Machine, alternatives
+from graphbraid.collective.plan.whatif import Machine, alternatives
 
 
 def duration(seconds):

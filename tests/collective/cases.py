@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from graphbraid.collective.times import Duration, StageTimes
+from graphbraid.collective.plan.times import Duration, StageTimes
 
 
 def stage_times(cpu, dma, model, uva=None, *, workers=1, cv=0.0, gpu=None):

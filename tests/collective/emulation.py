@@ -5,11 +5,11 @@ from tests.collective.cases import stage_times
 from tests.sampling.graphs import power_law_csc
 
 from graphbraid import Graph
-from graphbraid.collective.emulated import EmulatedAccelerator
-from graphbraid.collective.executor import Executor
-from graphbraid.collective.scheduler import fixed_plan
-from graphbraid.collective.stages import Context, Operators
-from graphbraid.collective.times import Profile
+from graphbraid.collective.hardware.emulated import EmulatedAccelerator
+from graphbraid.collective.plan.scheduler import fixed_plan
+from graphbraid.collective.plan.times import Profile
+from graphbraid.collective.run.executor import Executor
+from graphbraid.collective.run.stages import Context, Operators
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.minibatch import BatchSource
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.collective.cases import any_times, stage_times, two_routes
 
-from graphbraid.collective.dispatcher import (
+from graphbraid.collective.plan.dispatcher import (
     Dispatcher,
     best_share,
     bound_with,

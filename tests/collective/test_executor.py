@@ -17,20 +17,14 @@ from tests.collective.cases import stage_times
 from tests.collective.checker import check_schedule
 from tests.collective.emulation import FAST, NUM_STEPS, contents, make_context, make_executor
 
-from graphbraid.collective.drift import Drift, Replanning
-from graphbraid.collective.emulated import EmulatedAccelerator
-from graphbraid.collective.routes import CPU
-from graphbraid.collective.scheduler import fixed_plan, make_plan
-from graphbraid.collective.simulator import Durations
-from graphbraid.collective.stages import (
-    DeviceMemoryError,
-    NoTransfer,
-    Operators,
-    find,
-    make_operator,
-    register,
-)
-from graphbraid.collective.times import Profile
+from graphbraid.collective.hardware.cpu import NoTransfer
+from graphbraid.collective.hardware.emulated import EmulatedAccelerator
+from graphbraid.collective.plan.routes import CPU
+from graphbraid.collective.plan.scheduler import fixed_plan, make_plan
+from graphbraid.collective.plan.simulator import Durations
+from graphbraid.collective.plan.times import Profile
+from graphbraid.collective.run.drift import Drift, Replanning
+from graphbraid.collective.run.stages import DeviceMemoryError, Operators, find, make_operator, register
 from graphbraid.errors import ConfigError, ResourceError
 
 
@@ -186,7 +180,7 @@ from tests.collective.emulation import make_executor, stage_times
 executor = make_executor(stage_times(60.0, 0.001, 0.001, workers=1), share=1.0)
 executor._operators.cpu_batching._accelerator.check = lambda *_: (print("asleep", flush=True), 1 / 0.0001)
 print("started", flush=True)
-import graphbraid.collective.emulated as emulated
+import graphbraid.collective.hardware.emulated as emulated
 from graphbraid.collective import executor as module
 module.JOIN_SECONDS = 0.2
 for _ in executor:
@@ -293,7 +287,7 @@ def test_drift_within_a_stages_spread_is_noise():
 def test_a_plan_that_the_device_cannot_follow_is_refused():
     context = make_context(torch.device("cpu"))
     plan = fixed_plan(Profile(times=(FAST,)), NUM_STEPS, 0.5)
-    from graphbraid.collective.executor import Executor
+    from graphbraid.collective.run.executor import Executor
 
     with pytest.raises(ConfigError, match="no operator for that is registered"):
         Executor(Operators.of(context), plan, num_steps=NUM_STEPS)

@@ -13,16 +13,17 @@ import torch
 from tests.collective.cases import stage_times
 from tests.collective.emulation import BATCH_SIZE, FAST, GRAPH, NUM_STEPS, contents, make_context
 
-from graphbraid.collective import stages
-from graphbraid.collective.drift import Replanning
-from graphbraid.collective.dual_buffer import DualBuffer
-from graphbraid.collective.emulated import EmulatedAccelerator
-from graphbraid.collective.executor import Executor
-from graphbraid.collective.process import ProcessBatching
-from graphbraid.collective.routes import CPU, GPU
-from graphbraid.collective.scheduler import fixed_plan
-from graphbraid.collective.stages import CpuBatching, Operators, WorkerDiedError, make_operator, register
-from graphbraid.collective.times import Profile
+from graphbraid.collective.hardware.cpu import CpuBatching
+from graphbraid.collective.hardware.emulated import EmulatedAccelerator
+from graphbraid.collective.hardware.process import ProcessBatching
+from graphbraid.collective.plan.routes import CPU, GPU
+from graphbraid.collective.plan.scheduler import fixed_plan
+from graphbraid.collective.plan.times import Profile
+from graphbraid.collective.run import stages
+from graphbraid.collective.run.drift import Replanning
+from graphbraid.collective.run.dual_buffer import DualBuffer
+from graphbraid.collective.run.executor import Executor
+from graphbraid.collective.run.stages import Operators, WorkerDiedError, make_operator, register
 from graphbraid.errors import ResourceError
 from graphbraid.loader import NeighborLoader
 

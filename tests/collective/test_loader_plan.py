@@ -8,8 +8,8 @@ from tests.collective.cases import stage_times
 from tests.collective.emulation import BATCH_SIZE, FAST, GRAPH, NUM_STEPS, contents
 
 from graphbraid.collective import Plan, Profile, fixed_plan
-from graphbraid.collective.drift import Replanning
-from graphbraid.collective.emulated import EmulatedAccelerator
+from graphbraid.collective.hardware.emulated import EmulatedAccelerator
+from graphbraid.collective.run.drift import Replanning
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.loader import NeighborLoader
 from graphbraid.loader import batches as loader_module

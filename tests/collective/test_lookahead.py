@@ -13,13 +13,14 @@ from tests.collective.emulation import FAST, contents
 from tests.sampling.graphs import power_law_csc
 
 from graphbraid import Graph
-from graphbraid.collective import Limits, Profile, fixed_plan, lookahead, make_plan
-from graphbraid.collective.drift import Replanning
-from graphbraid.collective.emulated import EmulatedAccelerator
-from graphbraid.collective.executor import Executor
-from graphbraid.collective.lookahead import Directory, RowBuffer
-from graphbraid.collective.profiler import measure
-from graphbraid.collective.stages import Context, Operators, can_look_ahead, make_operator, register
+from graphbraid.collective import Limits, Profile, fixed_plan, make_plan
+from graphbraid.collective.hardware.emulated import EmulatedAccelerator
+from graphbraid.collective.run import lookahead
+from graphbraid.collective.run.drift import Replanning
+from graphbraid.collective.run.executor import Executor
+from graphbraid.collective.run.lookahead import Directory, RowBuffer
+from graphbraid.collective.run.profiler import measure
+from graphbraid.collective.run.stages import Context, Operators, can_look_ahead, make_operator, register
 from graphbraid.errors import ResourceError
 from graphbraid.graph import SparseFeatures
 from graphbraid.loader import NeighborLoader

@@ -7,12 +7,12 @@ import torch
 from tests.collective.cases import stage_times
 from tests.collective.emulation import FAST, make_context
 
-from graphbraid.collective import profiler
-from graphbraid.collective.arrangement import Arrangement, Trial
-from graphbraid.collective.emulated import EmulatedAccelerator
-from graphbraid.collective.profiler import Effort, batch_bytes_of, cached, measure, profile_file
-from graphbraid.collective.stages import make_operator
-from graphbraid.collective.times import Duration, Profile
+from graphbraid.collective.hardware.emulated import EmulatedAccelerator
+from graphbraid.collective.plan.arrangement import Arrangement, Trial
+from graphbraid.collective.plan.times import Duration, Profile
+from graphbraid.collective.run import profiler
+from graphbraid.collective.run.profiler import Effort, batch_bytes_of, cached, measure, profile_file
+from graphbraid.collective.run.stages import make_operator
 
 GIVEN = stage_times(0.008, 0.003, 0.004, 0.006)
 

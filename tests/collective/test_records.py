@@ -6,9 +6,9 @@ import json
 import pytest
 from tests.collective.cases import stage_times
 
-from graphbraid.collective.plan import Plan
-from graphbraid.collective.scheduler import make_plan
-from graphbraid.collective.times import Duration, Profile, StageTimes, format_seconds
+from graphbraid.collective.plan.plan import Plan
+from graphbraid.collective.plan.scheduler import make_plan
+from graphbraid.collective.plan.times import Duration, Profile, StageTimes, format_seconds
 from graphbraid.errors import ConfigError, DataError
 
 TIMES = stage_times(0.02, 0.003, 0.004, 0.006, workers=2, cv=0.05, gpu=0.002)

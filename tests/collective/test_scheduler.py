@@ -9,10 +9,10 @@ from benchmarks.schedule import GRID, against_bound, drawn_times
 from tests.collective.cases import stage_times
 from tests.collective.checker import check_schedule
 
-from graphbraid.collective.scheduler import Limits, fixed_plan, make_plan, simulated
-from graphbraid.collective.simulator import Durations
-from graphbraid.collective.strategies import cpu_pipeline, gpu_only, static_split
-from graphbraid.collective.times import Profile
+from graphbraid.collective.plan.scheduler import Limits, fixed_plan, make_plan, simulated
+from graphbraid.collective.plan.simulator import Durations
+from graphbraid.collective.plan.strategies import cpu_pipeline, gpu_only, static_split
+from graphbraid.collective.plan.times import Profile
 from graphbraid.errors import ConfigError, ResourceError
 
 

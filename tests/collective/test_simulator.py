@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from tests.collective.cases import any_times, stage_times, two_routes
 from tests.collective.checker import check_schedule
 
-from graphbraid.collective.braid import braid
-from graphbraid.collective.dispatcher import bound_with
-from graphbraid.collective.routes import CPU, GPU, drawn_routes, spread_routes
-from graphbraid.collective.simulator import Durations, Setting, simulate
-from graphbraid.collective.strategies import (
+from graphbraid.collective.plan.braid import braid
+from graphbraid.collective.plan.dispatcher import bound_with
+from graphbraid.collective.plan.routes import CPU, GPU, drawn_routes, spread_routes
+from graphbraid.collective.plan.simulator import Durations, Setting, simulate
+from graphbraid.collective.plan.strategies import (
     braided,
     cpu_pipeline,
     gpu_only,

@@ -7,9 +7,9 @@ import pytest
 from tests.collective.cases import stage_times
 from tests.collective.emulation import NUM_STEPS, make_executor
 
-from graphbraid.collective.scheduler import fixed_plan, simulated
-from graphbraid.collective.times import Profile
-from graphbraid.collective.trace import lanes, trace_events, use, write_trace
+from graphbraid.collective.plan.scheduler import fixed_plan, simulated
+from graphbraid.collective.plan.times import Profile
+from graphbraid.collective.run.trace import lanes, trace_events, use, write_trace
 
 TIMES = stage_times(0.004, 0.001, 0.001, 0.002, workers=2)
 

@@ -3,7 +3,7 @@
 import torch
 
 from graphbraid.graph import Graph, SparseFeatures
-from graphbraid.topology import Csc
+from graphbraid.graph.csc import Csc
 
 
 def small_graph(

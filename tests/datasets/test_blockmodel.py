@@ -9,19 +9,19 @@ import torch
 from tests.datasets.helpers import assert_same_graph
 from tests.extras import NO_KERNELS
 
-from graphbraid import kernels
+from graphbraid import native
 from graphbraid.datasets import blockmodel
 from graphbraid.datasets.blockmodel import BlockModel, generate
 from graphbraid.errors import ConfigError
 
 SPEC = BlockModel(num_nodes=3_001, num_edges=40_000, num_classes=5, blocks_per_class=3, num_features=7)
 
-needs_kernels = pytest.mark.skipif(kernels.native() is None, reason=NO_KERNELS)
+needs_kernels = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 
 
 def twin(spec, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(blockmodel.kernels, "native", lambda: None)
+        patch.setattr(blockmodel.native, "native", lambda: None)
         return generate(spec)
 
 
@@ -59,7 +59,7 @@ def test_bits_do_not_depend_on_threads_or_variant():
         "print([zlib.crc32(t.numpy().tobytes()) for t in (g.csc.indptr, g.csc.indices, g.x, g.y)])\n"
     )
     found = set()
-    for variant in ("portable", kernels.active().variant):
+    for variant in ("portable", native.active().variant):
         for threads in ("1", "3"):
             run = subprocess.run(
                 [sys.executable, "-c", code, threads],

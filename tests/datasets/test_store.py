@@ -13,7 +13,7 @@ from tests.datasets.helpers import assert_same_graph, small_graph, tensors
 from graphbraid.datasets import NodeIds, is_store, open_names, open_store, save_store
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.graph import Graph
-from graphbraid.topology import Csc
+from graphbraid.graph.csc import Csc
 
 
 @pytest.mark.parametrize("mmap", [True, False])

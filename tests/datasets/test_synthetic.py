@@ -7,10 +7,10 @@ import torch
 from tests.datasets.helpers import assert_same_graph
 from tests.extras import NO_KERNELS
 
-from graphbraid import datasets, kernels
-from graphbraid.caches import cache_folder
+from graphbraid import datasets, native
 from graphbraid.datasets import synthetic
 from graphbraid.errors import ConfigError
+from graphbraid.files.caches import cache_folder
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_every_embedded_spec_aims_at_the_size_in_its_name():
     assert datasets.DEFAULT in datasets.EMBEDDED
 
 
-@pytest.mark.skipif(kernels.native() is None, reason=NO_KERNELS)
+@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 def test_the_default_is_made_in_under_ten_seconds(cache):
     start = time.perf_counter()
     graph = datasets.load(datasets.DEFAULT)

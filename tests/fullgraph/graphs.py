@@ -6,7 +6,7 @@ from torch import nn
 
 from graphbraid import Graph, SparseFeatures
 from graphbraid import nn as gnn
-from graphbraid.topology import Csc, coo_to_csc
+from graphbraid.graph.csc import Csc, coo_to_csc
 
 NUM_NODES, CHANNELS, CLASSES = 80, 12, 5
 

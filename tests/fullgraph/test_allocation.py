@@ -8,8 +8,8 @@ from torch.profiler import ProfilerActivity, profile
 import graphbraid
 from graphbraid import Graph
 from graphbraid import nn as gnn
-from graphbraid.sparse_features import SparseFeatures
-from graphbraid.topology import Csc, coo_to_csc
+from graphbraid.graph.csc import Csc, coo_to_csc
+from graphbraid.graph.sparse_features import SparseFeatures
 
 SEED_BYTES = 8  # a dropout mask's seed is drawn as a tensor of one number
 OPTIONS = {"norm": "layer", "dropout": 0.3}

@@ -10,10 +10,10 @@ import graphbraid
 from graphbraid import Trainer
 from graphbraid import nn as gnn
 from graphbraid.fullgraph import Engine
-from graphbraid.fullgraph.cuda import Cuda
-from graphbraid.fullgraph.device import NotRecordedError, device_at
-from graphbraid.fullgraph.measure import measure
-from graphbraid.fullgraph.spmm_choice import OURS, SPARSE, VARIABLE
+from graphbraid.fullgraph.device.cuda import Cuda
+from graphbraid.fullgraph.device.device import NotRecordedError, device_at
+from graphbraid.fullgraph.device.spmm_choice import OURS, SPARSE, VARIABLE
+from graphbraid.fullgraph.measured.rates import measure
 
 pytestmark = pytest.mark.gpu
 

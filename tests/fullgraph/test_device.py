@@ -11,14 +11,14 @@ from tests.fullgraph.graphs import make_graph, unlowerable
 from tests.fullgraph.test_engine import MODELS, gradients, loss_of
 
 import graphbraid
-from graphbraid import kernels
+from graphbraid import native
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.fullgraph import ALL, Engine, Uncompiled, estimated_bytes
-from graphbraid.fullgraph.device import HOST, NotRecordedError
-from graphbraid.fullgraph.levels import reach, towards
-from graphbraid.fullgraph.placement import Placement
+from graphbraid.fullgraph.device.device import HOST, NotRecordedError
+from graphbraid.fullgraph.device.placement import Placement
+from graphbraid.fullgraph.lowering.levels import reach, towards
 from graphbraid.graph import SparseFeatures
-from graphbraid.ops.rates import Rates
+from graphbraid.machine.rates import Rates
 
 RECORDED = (
     "gcn",
@@ -43,7 +43,7 @@ GRAPHS = {
 @pytest.fixture(autouse=True)
 def twins(monkeypatch):
     """Only the twins can be recorded by the fake."""
-    monkeypatch.setattr(kernels, "native", lambda: None)
+    monkeypatch.setattr(native, "native", lambda: None)
 
 
 def make_engine(graph, name, *, device, p=0.4, rates=None, **options):

@@ -14,9 +14,9 @@ from graphbraid import Graph
 from graphbraid import nn as gnn
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.fullgraph import ALL, Engine, Uncompiled
-from graphbraid.hardware import Hardware
-from graphbraid.ops.rates import Rates
-from graphbraid.topology import Csc
+from graphbraid.graph.csc import Csc
+from graphbraid.machine.hardware import Hardware
+from graphbraid.machine.rates import Rates
 
 MODELS = {
     "gcn": lambda **o: gnn.GCN(CHANNELS, 16, CLASSES, 3, **o),

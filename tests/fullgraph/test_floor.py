@@ -10,20 +10,20 @@ from tests.fullgraph.fake_device import FakeDevice
 from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
 
 import graphbraid
-from graphbraid import kernels
+from graphbraid import native
 from graphbraid import nn as gnn
 from graphbraid.errors import ResourceError
-from graphbraid.fullgraph import timing
-from graphbraid.fullgraph.device import Host
-from graphbraid.fullgraph.facts import facts_of
-from graphbraid.fullgraph.floor import floor_of
-from graphbraid.fullgraph.levels import whole_graph
-from graphbraid.fullgraph.locality import cached_share
+from graphbraid.fullgraph.device.device import Host
+from graphbraid.fullgraph.explain import timing
+from graphbraid.fullgraph.explain.floor import floor_of
+from graphbraid.fullgraph.explain.timing import StepTimes, TaskTime, TimedExecutor
+from graphbraid.fullgraph.explain.work import Ledger, Work
+from graphbraid.fullgraph.lowering.facts import facts_of
+from graphbraid.fullgraph.lowering.levels import whole_graph
+from graphbraid.fullgraph.lowering.locality import cached_share
 from graphbraid.fullgraph.program import Adjacency, Aggregate, Epilogue, Linear, Program
-from graphbraid.fullgraph.timing import StepTimes, TaskTime, TimedExecutor
-from graphbraid.fullgraph.work import Ledger, Work
-from graphbraid.ops.rates import Rates
-from graphbraid.topology import Csc
+from graphbraid.graph.csc import Csc
+from graphbraid.machine.rates import Rates
 
 RATES = Rates(
     multiply_flops=1e9,
@@ -105,7 +105,7 @@ def test_a_floor_is_the_longest_of_memory_cache_arithmetic_and_bits():
 
 
 def test_rows_that_the_cache_does_not_hold_come_from_memory_at_random():
-    if kernels.native() is None:
+    if native.kernels() is None:
         pytest.skip(NO_KERNELS)
     graph, program = make_graph(), two_layers()
     csc, cache_bytes = graph.csc, 16 * 2 * 32  # 16 pairs of rows of 8 columns

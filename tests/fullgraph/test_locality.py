@@ -12,13 +12,14 @@ from tests.fullgraph.test_engine import MODELS, gradients, loss_of
 from tests.ops.graphs import square
 
 import graphbraid
-from graphbraid import Graph, SparseFeatures, kernels
-from graphbraid.fullgraph import ALL, Engine, locality_reference
-from graphbraid.fullgraph.levels import everything, reach, towards
-from graphbraid.fullgraph.locality import cached_share, community_order
-from graphbraid.fullgraph.symmetry import with_shared_transpose
-from graphbraid.ops.rates import Rates
-from graphbraid.topology import Csc, coo_to_csc
+from graphbraid import Graph, SparseFeatures, native
+from graphbraid.fullgraph import ALL, Engine
+from graphbraid.fullgraph.lowering import locality_reference
+from graphbraid.fullgraph.lowering.levels import everything, reach, towards
+from graphbraid.fullgraph.lowering.locality import cached_share, community_order
+from graphbraid.fullgraph.lowering.symmetry import with_shared_transpose
+from graphbraid.graph.csc import Csc, coo_to_csc
+from graphbraid.machine.rates import Rates
 
 GROUPS, SIZE, CHANNELS, CLASSES = 12, 10, 12, 5
 NODES = GROUPS * SIZE
@@ -27,7 +28,7 @@ SLOW_MEMORY = Rates(row_bytes=1e3, cached_row_bytes=1e9)
 SMALL_CACHE = 16 * 64
 """Holds sixteen rows of width 16."""
 
-needs_native = pytest.mark.skipif(kernels.native() is None, reason=NO_KERNELS)
+needs_native = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 
 
 def planted(*, symmetric=False, weighted=False, sparse=False, seed=0, train=NODES, shuffled=True):
@@ -86,7 +87,7 @@ def run_once(engine, model, graph):
 
 def assert_same_numbers(model, graph, *, without=()):
     """Outputs to the bit, but for batch normalisation's sums over rows and torch's own products."""
-    exact = kernels.native() is not None and not any(
+    exact = native.kernels() is not None and not any(
         isinstance(m, torch.nn.BatchNorm1d) for m in model.modules()
     )
     renumbered = engine_of(model, graph, without=without)
@@ -288,7 +289,7 @@ def test_reads_and_hits_are_those_of_the_twin(seed, capacity, every, picked):
     csc = square(80, seed=seed)
     nodes = None if picked is None else torch.randperm(80)[:picked]
     arguments = (csc.indptr, csc.indices, nodes, capacity, every)
-    assert kernels.native().cached_reads(*arguments) == locality_reference.cached_reads(*arguments)
+    assert native.kernels().cached_reads(*arguments) == locality_reference.cached_reads(*arguments)
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
 from torch import nn
 
 from graphbraid import nn as gnn
-from graphbraid.fullgraph import lower
-from graphbraid.fullgraph.facts import facts_of
-from graphbraid.fullgraph.levels import reach, towards
+from graphbraid.fullgraph.lowering import passes as lower
+from graphbraid.fullgraph.lowering.facts import facts_of
+from graphbraid.fullgraph.lowering.levels import reach, towards
 from graphbraid.fullgraph.program import INPUT, Add, Adjacency, Aggregate, Epilogue, Linear, Program
 from graphbraid.fullgraph.program.read import read_model
-from graphbraid.ops.rates import Rates
+from graphbraid.machine.rates import Rates
 
 
 def facts(graph, num_steps=2, **changes):

@@ -10,12 +10,13 @@ from tests.fullgraph.fake_device import FakeDevice
 from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
 
 import graphbraid
-from graphbraid import kernels
+from graphbraid import native
 from graphbraid import nn as gnn
 from graphbraid.cli.doctor import _rate_rows, _rates
-from graphbraid.fullgraph import kept_rates, measure
-from graphbraid.fullgraph.kept_rates import MeasuredRates, machine_rates, measured_rates, rates_file
-from graphbraid.ops.rates import Rates
+from graphbraid.fullgraph.measured import kept_rates
+from graphbraid.fullgraph.measured import rates as measure
+from graphbraid.fullgraph.measured.kept_rates import MeasuredRates, machine_rates, measured_rates, rates_file
+from graphbraid.machine.rates import Rates
 
 QUICK = Rates(multiply_flops=1e11, row_bytes=1e10, stream_bytes=2e10, sparse_values=5e8, binary_values=1e10)
 SLOW = dataclasses.replace(QUICK, multiply_flops=4e10, sparse_values=2e8)
@@ -47,7 +48,7 @@ class Machine:
 
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch, tmp_path):
-    if kernels.native() is None:
+    if native.kernels() is None:
         pytest.skip(NO_KERNELS)
     monkeypatch.setenv("GRAPHBRAID_CACHE", str(tmp_path))
     measured_rates.cache_clear()

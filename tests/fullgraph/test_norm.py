@@ -16,12 +16,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import graphbraid
-from graphbraid import kernels, ops
+from graphbraid import native, ops
 from graphbraid import nn as gnn
 from graphbraid.errors import DataError
 from graphbraid.fullgraph import ALL, Engine, Uncompiled
-from graphbraid.fullgraph.executor import Executor
-from graphbraid.fullgraph.levels import whole_graph
+from graphbraid.fullgraph.lowering.levels import whole_graph
 from graphbraid.fullgraph.program import (
     INPUT,
     Add,
@@ -33,9 +32,10 @@ from graphbraid.fullgraph.program import (
     Own,
     Program,
 )
-from graphbraid.fullgraph.program.rowwise import ROWWISE
+from graphbraid.fullgraph.program.readers.rowwise import ROWWISE
+from graphbraid.fullgraph.step.executor import Executor
 from graphbraid.graph import Graph
-from graphbraid.topology import Csc
+from graphbraid.graph.csc import Csc
 
 pyg = pytest.importorskip("torch_geometric.nn", reason=NO_PYG)
 HIDDEN = 16
@@ -317,7 +317,7 @@ def new_matrices_of_a_step(model, graph):
 
 @pytest.mark.parametrize("how", ["stack", "residual", "added"])
 @pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.skipif(kernels.active().variant == "reference", reason=NO_KERNELS)
+@pytest.mark.skipif(native.active().variant == "reference", reason=NO_KERNELS)
 def test_a_step_makes_no_matrix_with_a_row_per_node(norm, how):
     assert new_matrices_of_a_step(seeded(Net, NORMS[norm], how), make_graph()) == []
 

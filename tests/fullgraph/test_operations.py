@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from tests.fullgraph.graphs import CHANNELS, make_graph
 from torch import nn
 
-from graphbraid.fullgraph import lower
-from graphbraid.fullgraph.executor import Executor
-from graphbraid.fullgraph.facts import facts_of
-from graphbraid.fullgraph.levels import aggregation, whole_graph
+from graphbraid.fullgraph.lowering import passes as lower
+from graphbraid.fullgraph.lowering.facts import facts_of
+from graphbraid.fullgraph.lowering.levels import aggregation, whole_graph
 from graphbraid.fullgraph.program import (
     INPUT,
     Add,
@@ -28,8 +27,9 @@ from graphbraid.fullgraph.program import (
     RowFunction,
     View,
 )
-from graphbraid.fullgraph.row_functions import FUNCTIONS
-from graphbraid.ops.rates import Rates
+from graphbraid.fullgraph.step.executor import Executor
+from graphbraid.fullgraph.step.planned.row_functions import FUNCTIONS
+from graphbraid.machine.rates import Rates
 
 ARGUMENTS = {
     "gelu": [("none",), ("tanh",)],

@@ -9,10 +9,10 @@ from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
 from torch import nn
 
 import graphbraid
-from graphbraid import kernels
+from graphbraid import native
 from graphbraid import nn as gnn
-from graphbraid.fullgraph import executor
-from graphbraid.fullgraph.repeated import Repeated
+from graphbraid.fullgraph.step import executor
+from graphbraid.fullgraph.step.repeated import Repeated
 from graphbraid.ops.dense import tall_product
 
 MODELS = {
@@ -29,7 +29,7 @@ GRAPHS = {
     "binary": {"binary": "ones", "density": 0.4},
 }
 
-needs_kernels = pytest.mark.skipif(kernels.native() is None, reason="needs the compiled kernels")
+needs_kernels = pytest.mark.skipif(native.kernels() is None, reason="needs the compiled kernels")
 
 
 def steps(model, graph, count, *, change=lambda number, model: None):
@@ -79,7 +79,7 @@ def test_steps_have_the_same_bits_bound_or_not(kind, features, monkeypatch):
     graph = make_graph(**GRAPHS[features])
     model, twin = pair(MODELS[kind])
     engine, ours = steps(model, graph, 6)
-    if kernels.native() is not None:
+    if native.kernels() is not None:
         assert repeated(engine)
         assert all(call._bound for call in repeated(engine))
     each_time_anew(monkeypatch)
@@ -155,7 +155,7 @@ def test_a_copy_made_on_the_way_is_never_bound():
 
 @needs_kernels
 def test_what_a_bound_call_was_given_is_kept():
-    bind = kernels.native().bound.tall_product
+    bind = native.kernels().bound.tall_product
     a, b, out = torch.ones(5, 4), torch.ones(4, 3), torch.zeros(5, 3)
     call = bind(a, b, out, False, None, None)
     del a, b
@@ -166,13 +166,13 @@ def test_what_a_bound_call_was_given_is_kept():
 
 @needs_kernels
 def test_what_a_kernel_refuses_it_refuses_when_bound():
-    call = kernels.native().bound.tall_product(
+    call = native.kernels().bound.tall_product(
         torch.ones(5, 4), torch.ones(3, 3), torch.zeros(5, 3), False, None, None
     )
     with pytest.raises(ValueError, match="b must have a row for each column of a"):
         call.run()
     with pytest.raises(TypeError):
-        kernels.native().bound.tall_product(torch.ones(5, 4), None, torch.zeros(5, 3), False, None, None)
+        native.kernels().bound.tall_product(torch.ones(5, 4), None, torch.zeros(5, 3), False, None, None)
 
 
 @needs_kernels

@@ -11,9 +11,17 @@ from tests.ops.test_spmm import COEFFICIENTS, arguments
 
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import Engine
-from graphbraid.fullgraph.spmm_choice import OURS, SPARSE, VARIABLE, PickedMap, Picker, csr_of, multiply
+from graphbraid.fullgraph.device.spmm_choice import (
+    OURS,
+    SPARSE,
+    VARIABLE,
+    PickedMap,
+    Picker,
+    csr_of,
+    multiply,
+)
+from graphbraid.machine.rates import Rates
 from graphbraid.ops.aggregation import Aggregation, follow_up
-from graphbraid.ops.rates import Rates
 
 
 def aggregation_of(csc, wanted):

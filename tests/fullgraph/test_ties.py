@@ -15,7 +15,8 @@ from torch import nn
 
 import graphbraid
 from graphbraid import nn as gnn
-from graphbraid.fullgraph.program import Maximum, ties
+from graphbraid.fullgraph.program import Maximum
+from graphbraid.fullgraph.program.readers import ties
 
 LAYERS = {
     "SAGEConv": lambda i, o: pyg.SAGEConv(i, o, aggr="max"),

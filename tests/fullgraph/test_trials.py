@@ -9,17 +9,19 @@ from tests.extras import NO_KERNELS
 from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
 
 import graphbraid
-from graphbraid import kernels
+from graphbraid import native
 from graphbraid import nn as gnn
 from graphbraid.errors import DataError
-from graphbraid.fullgraph import Evidence, kept_rates, lower, trials
-from graphbraid.fullgraph import facts as facts_module
-from graphbraid.fullgraph.device import HOST
-from graphbraid.fullgraph.facts import CLOSE, facts_of
-from graphbraid.fullgraph.kept_rates import MeasuredRates
+from graphbraid.fullgraph import Evidence
+from graphbraid.fullgraph.device.device import HOST
+from graphbraid.fullgraph.lowering import facts as facts_module
+from graphbraid.fullgraph.lowering import passes as lower
+from graphbraid.fullgraph.lowering.facts import CLOSE, facts_of
+from graphbraid.fullgraph.measured import kept_rates, trials
+from graphbraid.fullgraph.measured.kept_rates import MeasuredRates
+from graphbraid.fullgraph.measured.trials import LEAST_ROWS, Trials, kept_trials
 from graphbraid.fullgraph.program.read import read_model
-from graphbraid.fullgraph.trials import LEAST_ROWS, Trials, kept_trials
-from graphbraid.ops.rates import Rates
+from graphbraid.machine.rates import Rates
 
 BY_RATES = Rates(**{name: rate / 1e4 for name, rate in dataclasses.asdict(Rates()).items()})
 """Of a machine on which even these graphs are worth a trial."""
@@ -135,7 +137,7 @@ def test_features_are_tried_as_they_are(sparse):
 
 @pytest.fixture
 def cache(monkeypatch, tmp_path):
-    if kernels.native() is None:
+    if native.kernels() is None:
         pytest.skip(NO_KERNELS)
     monkeypatch.setenv("GRAPHBRAID_CACHE", str(tmp_path))
     return tmp_path

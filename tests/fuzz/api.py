@@ -20,7 +20,7 @@ from tests.fuzz.world import World, numbers_of, unequal
 
 import graphbraid
 from graphbraid.graph import Graph, SparseFeatures
-from graphbraid.topology import Csc
+from graphbraid.graph.csc import Csc
 
 for _room in ("graph", "ops", "train", "data"):
     importlib.import_module(f"tests.fuzz.targets_{_room}")

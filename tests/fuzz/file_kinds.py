@@ -15,8 +15,8 @@ import torch
 from tests.fuzz.world import NODES, World
 
 from graphbraid import collective, datasets
-from graphbraid.collective import profiler
-from graphbraid.fullgraph import kept_rates as rates
+from graphbraid.collective.run import profiler
+from graphbraid.fullgraph.measured import kept_rates as rates
 from graphbraid.train import Trainer
 
 Reader = Callable[[Path], Any]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from graphbraid import ops
 from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.loader import NeighborLoader
 from graphbraid.ops.aggregation import ROW_DTYPES, backend
 from graphbraid.ops.bit_product import bit_gram, bit_product
@@ -21,7 +22,6 @@ from graphbraid.ops.dense import tall_gram, tall_product
 from graphbraid.ops.epilogue import ACTIVATION_CODES
 from graphbraid.ops.row_epilogue import RowEpilogue
 from graphbraid.ops.spread import places_of, spread_rows
-from graphbraid.topology import Csc, coo_to_csc
 
 Results = dict[str, Tensor | None]
 Call = Callable[[], Results]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.graph import SparseFeatures
-from graphbraid.topology import Csc
+from graphbraid.graph.csc import Csc
 
 DTYPES = (torch.float32, torch.float32, torch.float64, torch.bfloat16, torch.float16)
 WIDTHS = (0, 1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 33, 48, 63, 64, 65, 100, 127, 128, 130, 200, 257)

@@ -17,7 +17,7 @@ from tests.fuzz.kernel_inputs import Inputs
 from tests.ops.graphs import close
 from torch import Tensor
 
-from graphbraid import kernels
+from graphbraid import native
 
 Results = dict[str, Tensor | None]
 
@@ -28,13 +28,13 @@ def prepare(folder: Path) -> None:
     Raises:
         RuntimeError: there are no compiled kernels here to compare.
     """
-    if kernels.native() is None:
-        raise RuntimeError(f"no compiled kernels run here: {kernels.active().reason}")
+    if native.kernels() is None:
+        raise RuntimeError(f"no compiled kernels run here: {native.active().reason}")
 
 
 def plan(numbers: random.Random, number: int, folder: Path) -> Planned:
     name = sorted(CALLS)[number % len(CALLS)]
-    runs = [variant for variant in kernels.COMPILED_VARIANTS if kernels.unsupported_reason(variant) is None]
+    runs = [variant for variant in native.COMPILED_VARIANTS if native.unsupported_reason(variant) is None]
     variant, threads, seed = numbers.choice(runs), numbers.choice((1, 2, 3)), numbers.random()
     said = Inputs(random.Random(seed))
     CALLS[name](said)  # draws what it will be called with, and calls nothing
@@ -43,12 +43,12 @@ def plan(numbers: random.Random, number: int, folder: Path) -> Planned:
 
 
 def _compared(name: str, variant: str, threads: int, seed: float) -> Verdict:
-    native = kernels.native()
-    assert native is not None
-    native.select(variant)
+    kernels = native.kernels()
+    assert kernels is not None
+    kernels.select(variant)
     torch.set_num_threads(threads)
     found, _ = _results(name, seed)
-    kernels.native = _without_kernels
+    native.kernels = _without_kernels
     expected, inputs = _results(name, seed)
     for part, wanted in expected.items():
         if text := _unequal(found[part], wanted, inputs):

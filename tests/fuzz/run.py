@@ -61,7 +61,7 @@ _HEAVY = (
     *("pandas", "pyarrow", "pyarrow.csv", "pyarrow.parquet", "scipy.sparse", "sklearn.metrics", "yaml"),
     *("torchmetrics", "torch_geometric", "torch_geometric.nn", "torch_geometric.loader", "rich.progress"),
     *("graphbraid.cli.main", "graphbraid.cli.build", "graphbraid.cli.display", "graphbraid.cli.settings"),
-    *("graphbraid.fullgraph.compiling", "graphbraid.train.whole", "graphbraid.collective.profiler"),
+    *("graphbraid.fullgraph.compiling", "graphbraid.train.step.whole", "graphbraid.collective.run.profiler"),
 )
 
 

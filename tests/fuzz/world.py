@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.graph.csc import Csc
 from graphbraid.loader import NeighborLoader
-from graphbraid.topology import Csc
 
 NODES, EDGES, WIDTH, CLASSES = 60, 300, 8, 4
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from graphbraid import kernels
+from graphbraid import native
 from graphbraid.graph import Graph
 
 # (num_nodes, sources, destinations)
@@ -31,7 +31,7 @@ EDGE_CASES = {
 @contextlib.contextmanager
 def reference_kernels() -> Iterator[None]:
     """Within, the reference twins run."""
-    with mock.patch.object(kernels, "native", lambda: None):
+    with mock.patch.object(native, "native", lambda: None):
         yield
 
 

@@ -17,7 +17,7 @@ from tests.graph.cases import (
 
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
-from graphbraid.topology import Csc
+from graphbraid.graph.csc import Csc
 
 EDITS = {
     "symmetrize, max": lambda g: g.symmetrized(),

@@ -8,7 +8,7 @@ from tests.graph.cases import edge_lists, pairs_of, random_edges, reference_kern
 
 from graphbraid.errors import DataError, GraphbraidError
 from graphbraid.graph import Graph, SparseFeatures
-from graphbraid.topology import Csc
+from graphbraid.graph.csc import Csc
 
 TRIANGLE = [[0, 1, 2], [1, 2, 0]]
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 from tests.extras import NO_KERNELS
 
-from graphbraid import kernels
+from graphbraid import native
 
 NUM_EDGES = 8_000_000
 
@@ -77,6 +77,6 @@ def measure(operation: str, num_edges: int = NUM_EDGES) -> dict[str, float]:
     ],
 )
 def test_peak_memory_stays_below_a_multiple_of_the_edges(operation, bound):
-    if kernels.native() is None:
+    if native.kernels() is None:
         pytest.skip(NO_KERNELS)
     assert measure(operation)["ratio"] < bound

@@ -6,7 +6,7 @@ from tests.graph.cases import reference_kernels, threads
 
 from graphbraid import Csc, Graph, SparseFeatures
 from graphbraid.errors import DataError
-from graphbraid.scans import first_below, first_fall, first_unsound_weight
+from graphbraid.graph.scans import first_below, first_fall, first_unsound_weight
 
 INDPTR, INDICES = torch.tensor([0, 1, 2, 3]), torch.tensor([0, 1, 2], dtype=torch.int32)
 NAN, INF = float("nan"), float("inf")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.graph.cases import reference_kernels
 
 from graphbraid.errors import DataError
-from graphbraid.sparse_features import SparseFeatures
+from graphbraid.graph.sparse_features import SparseFeatures
 
 
 def random_dense(num_rows: int, num_cols: int, *, seed: int = 0) -> torch.Tensor:

@@ -5,16 +5,16 @@ import torch
 from tests.extras import NO_KERNELS
 from tests.graph.cases import EDGE_CASES, random_edges, reference_kernels, threads
 
-from graphbraid import kernels
+from graphbraid import native
 from graphbraid.errors import DataError
-from graphbraid.scans import check_csc, check_ids, first_out_of_range
-from graphbraid.topology import (
+from graphbraid.graph.csc import (
     Csc,
     coo_to_csc,
     first_out_of_order,
     index_dtype,
     transpose_of,
 )
+from graphbraid.graph.scans import check_csc, check_ids, first_out_of_range
 
 
 def brute_force(src, dst, num_dst):
@@ -91,8 +91,8 @@ def test_results_do_not_depend_on_threads(num_threads):
 @pytest.mark.parametrize("keep_perm", [True, False])
 def test_wide_counters_give_the_same(keep_perm, sort_by_source, node_dtype):
     # 2^32 edges do not fit a test; the kernels that count in 64 bits are asked for by name.
-    native = kernels.native()
-    if native is None:
+    kernels = native.kernels()
+    if kernels is None:
         pytest.skip(NO_KERNELS)
     src, dst = random_edges(500, 40_000)
     if sort_by_source:
@@ -102,10 +102,10 @@ def test_wide_counters_give_the_same(keep_perm, sort_by_source, node_dtype):
         indptr = torch.empty(501, dtype=torch.int64)
         indices = torch.empty(40_000, dtype=node_dtype)
         perm = torch.empty(40_000, dtype=torch.int64) if keep_perm else None
-        native.coo_to_csc(src, dst, 500, indptr, indices, perm, wide)
+        kernels.coo_to_csc(src, dst, 500, indptr, indices, perm, wide)
         back = torch.empty(501, dtype=torch.int64), torch.empty_like(indices)
         back_perm = torch.empty(40_000, dtype=torch.int64) if keep_perm else None
-        native.transpose_csc(indptr, indices, *back, back_perm, wide)
+        kernels.transpose_csc(indptr, indices, *back, back_perm, wide)
         results.append([indptr, indices, *back] + ([perm, back_perm] if keep_perm else []))
     for narrow, wide_result in zip(*results, strict=True):
         assert torch.equal(narrow, wide_result)

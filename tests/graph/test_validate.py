@@ -6,8 +6,8 @@ from tests.graph.cases import EDGE_CASES, case_graph
 
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph, SparseFeatures
-from graphbraid.topology import Csc
-from graphbraid.validate import validate_features
+from graphbraid.graph.csc import Csc
+from graphbraid.graph.validate import validate_features
 
 NAN, INF = float("nan"), float("inf")
 

@@ -6,7 +6,7 @@ import torch
 from tests.ops.graphs import skewed, square
 from torch import Tensor
 
-from graphbraid.topology import Csc
+from graphbraid.graph.csc import Csc
 
 
 def edge_index(csc: Csc) -> Tensor:

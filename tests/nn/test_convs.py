@@ -20,9 +20,9 @@ from tests.ops.graphs import (
 )
 
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph.csc import Csc
+from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.nn import GATConv, GATv2Conv, GCNConv, GINConv, SAGEConv
-from graphbraid.sparse_features import SparseFeatures
-from graphbraid.topology import Csc
 
 LAYERS = {
     "gcn": (GCNConv, pyg.GCNConv, {}),

@@ -8,9 +8,9 @@ from tests.ops.graphs import square, values
 from torch import nn
 
 from graphbraid.errors import DataError
+from graphbraid.graph.csc import coo_to_csc
+from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.nn import MODELS, GATConv, GATv2Conv, GCNConv, GINConv, SAGEConv, adjacency, make_model
-from graphbraid.sparse_features import SparseFeatures
-from graphbraid.topology import coo_to_csc
 
 LAYERS = {
     "gcn": lambda: GCNConv(5, 8),

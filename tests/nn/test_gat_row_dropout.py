@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from graphbraid.errors import ConfigError
+from graphbraid.graph.csc import Csc
 from graphbraid.nn import GATConv
-from graphbraid.topology import Csc
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from tests.nn.cases import blocks
 from tests.ops.graphs import square, values
 
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph.csc import Csc
+from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.nn import MODELS, make_model, model_options
-from graphbraid.sparse_features import SparseFeatures
-from graphbraid.topology import Csc
 
 NAMES = list(MODELS)
 

@@ -10,8 +10,8 @@ import torch
 from tests.extras import NO_KERNELS
 from torch import Tensor
 
-from graphbraid import kernels
-from graphbraid.topology import Csc
+from graphbraid import native
+from graphbraid.graph.csc import Csc
 
 WIDTHS = (1, 3, 7, 16, 33, 64, 100, 128, 257, 602, 1023, 1024)
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -51,17 +51,17 @@ CORNERS = {
 }
 
 
-@pytest.fixture(params=kernels.COMPILED_VARIANTS)
+@pytest.fixture(params=native.COMPILED_VARIANTS)
 def compiled(request: pytest.FixtureRequest) -> Iterator[object]:
     """Each compiled variant this processor has, active while the test runs."""
-    native = kernels.native()
-    if native is None:
+    kernels = native.kernels()
+    if kernels is None:
         pytest.skip(NO_KERNELS)
-    if reason := kernels.unsupported_reason(request.param):
+    if reason := native.unsupported_reason(request.param):
         pytest.skip(reason)
-    native.select(request.param)
-    yield native
-    native.select(kernels.active().variant)
+    kernels.select(request.param)
+    yield kernels
+    kernels.select(native.active().variant)
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def assert_same_bits_with_any_threads(run: Callable[[], list[Tensor]]) -> None:
 
 def skip_where_torch_multiplies() -> None:
     """Matrix products of the twins are PyTorch's; MKL's bits depend on threads on some processors."""
-    if kernels.native() is None:
+    if native.kernels() is None:
         pytest.skip("without compiled kernels PyTorch multiplies, whose bits may depend on threads")
 
 

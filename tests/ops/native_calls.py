@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphbraid import Csc, Graph, SparseFeatures, kernels, ops
+from graphbraid import Csc, Graph, SparseFeatures, native, ops
 from graphbraid.datasets.blockmodel import BlockModel, generate
-from graphbraid.fullgraph import locality
+from graphbraid.fullgraph.lowering import locality
 from graphbraid.ops import bit_product, dense
 from graphbraid.ops.attention import both_ways
 from graphbraid.ops.spmm_max import TIES
@@ -48,8 +48,8 @@ class Recorder:
 
 def recorded(monkeypatch: Any) -> dict[str, Arguments]:
     """One sound call of each function, by its name."""
-    recorder = Recorder(kernels.native())
-    monkeypatch.setattr(kernels, "native", lambda: recorder)
+    recorder = Recorder(native.kernels())
+    monkeypatch.setattr(native, "native", lambda: recorder)
     _run_operators()
     _run_edits()
     return recorder.calls
@@ -89,11 +89,11 @@ def _first_of_the_largest(csc: Csc) -> None:
     """The maximum of sparse matrices, which only full-graph training runs."""
     x, grad, out = torch.rand(5, 4), torch.rand(5, 4), torch.empty(5, 4)
     winner = torch.empty(5, 4, dtype=torch.int32)
-    native = kernels.native()
-    native.spmm_max(csc.indptr, csc.indices, x, csc.weight, TIES.index("first"), out, winner)
+    kernels = native.kernels()
+    kernels.spmm_max(csc.indptr, csc.indices, x, csc.weight, TIES.index("first"), out, winner)
     reverse, perm = csc.transpose()
     weight = csc.weight[perm]
-    native.spmm_max_backward(
+    kernels.spmm_max_backward(
         reverse.indptr, reverse.indices, perm, csc.indptr, grad, weight, winner, torch.empty(5, 4)
     )
 

@@ -17,11 +17,11 @@ from tests.ops.graphs import (
 )
 
 from graphbraid.errors import DataError
+from graphbraid.graph.csc import Csc
 from graphbraid.ops import edge_softmax, gat_attention, gatv2_attention, reference
 from graphbraid.ops.aggregation import backend
 from graphbraid.ops.attention import both_ways
 from graphbraid.ops.dropout import keep_mask
-from graphbraid.topology import Csc
 
 SHAPES = [
     (1, 1),

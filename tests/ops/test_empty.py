@@ -5,7 +5,7 @@ import torch
 
 from graphbraid import Csc, Graph, ops
 from graphbraid.errors import DataError
-from graphbraid.sparse_features import SparseFeatures
+from graphbraid.graph.sparse_features import SparseFeatures
 
 GRAPHS = {
     "edges": Graph.from_edge_index(torch.tensor([[0, 1, 2, 0], [1, 2, 0, 0]]), 3).csc,

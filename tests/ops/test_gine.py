@@ -17,9 +17,9 @@ from tests.ops.graphs import (
 )
 
 from graphbraid.errors import DataError
+from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.ops import gine, reference
 from graphbraid.ops.aggregation import backend
-from graphbraid.topology import Csc, coo_to_csc
 
 
 def rows_of(csc, width, dtype=torch.float32):

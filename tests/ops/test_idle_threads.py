@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from graphbraid import kernels
+from graphbraid import native
 
 # A worker that sleeps after each region gives its core up that often; one that spins until the next does not.
 PROGRAM = """
@@ -27,8 +27,8 @@ before = others()
 x = torch.zeros(1 << 17)
 x.add_(1)
 workers = others() - before
-from graphbraid import kernels
-kernels.native()
+from graphbraid import native
+native.kernels()
 started = {thread: naps(thread) for thread in workers}
 for _ in range(300):
     x.add_(1)
@@ -38,13 +38,13 @@ for _ in range(300):
 print(json.dumps([naps(thread) - started[thread] for thread in workers]))
 """
 
-WITH_OPENMP = kernels.native() is not None and kernels.native().let_idle_threads_sleep()
+WITH_OPENMP = native.kernels() is not None and native.kernels().let_idle_threads_sleep()
 """Not so in the thread sanitizer's build, which has plain threads."""
 
 
 def naps_of_workers(**variables: str) -> list[int]:
     """How often each of torch's workers slept during 300 regions with short pauses between them."""
-    unset = dict.fromkeys(kernels.WAIT_VARIABLES, "")
+    unset = dict.fromkeys(native.WAIT_VARIABLES, "")
     environment = {k: v for k, v in {**os.environ, **unset, **variables}.items() if v}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=120

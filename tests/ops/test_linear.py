@@ -5,10 +5,10 @@ import torch
 from tests.ops.graphs import assert_same_bits_with_any_threads, skewed, square, values, without_edges
 
 from graphbraid.errors import DataError
+from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.ops import Aggregation, aggregate_linear, sparse_dropout, sparse_linear
 from graphbraid.ops import linear as linear_module
 from graphbraid.ops.sparse_linear import structure
-from graphbraid.sparse_features import SparseFeatures
 
 
 def dense_matrix(csc, mean):

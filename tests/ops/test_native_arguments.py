@@ -7,9 +7,9 @@ import torch
 from tests.extras import NO_KERNELS
 from tests.ops.native_calls import recorded, spoiled
 
-from graphbraid import kernels
+from graphbraid import native
 
-pytestmark = pytest.mark.skipif(kernels.native() is None, reason=NO_KERNELS)
+pytestmark = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 
 # What an entry cannot know to be wrong, by position. The Python side checks it before it calls.
 SOURCES = "how many sources there are is said by no other argument"
@@ -70,7 +70,7 @@ def calls():
 
 
 def test_every_entry_is_called(calls):
-    entries = {name for name in dir(kernels.native()) if not name.startswith("_")}
+    entries = {name for name in dir(native.kernels()) if not name.startswith("_")}
     assert entries == {*calls, *NOT_ARRAYS}
 
 
@@ -82,7 +82,7 @@ def test_arrays_that_do_not_fit_are_refused(calls):
                 continue
             tried += 1
             try:
-                getattr(kernels.native(), name)(*arguments)
+                getattr(native.kernels(), name)(*arguments)
             except (TypeError, ValueError):
                 continue
             taken.append(f"{name}, argument {position} {way}")
@@ -93,10 +93,10 @@ def test_arrays_that_do_not_fit_are_refused(calls):
 def test_a_message_names_the_argument_what_came_and_what_is_right(calls):
     indptr, indices, x, *rest = calls["spmm"]
     with pytest.raises(ValueError, match="indptr must run from 0 to 6; it runs from 1 to 6"):
-        kernels.native().spmm(indptr + (indptr == 0), indices, x, *rest)
+        native.kernels().spmm(indptr + (indptr == 0), indices, x, *rest)
     rest[9] = rest[9][:-1].clone()
     with pytest.raises(ValueError, match=r"out must have shape \(5, 4\); got \(4, 4\)"):
-        kernels.native().spmm(indptr, indices, x, *rest)
+        native.kernels().spmm(indptr, indices, x, *rest)
 
 
 @pytest.mark.parametrize(
@@ -111,11 +111,11 @@ def test_a_message_names_the_argument_what_came_and_what_is_right(calls):
 )
 def test_counts_have_bounds(name, arguments, message):
     with pytest.raises(ValueError, match=message):
-        getattr(kernels.native(), name)(*arguments)
+        getattr(native.kernels(), name)(*arguments)
 
 
 def test_rows_that_share_memory_are_not_written(calls):
     arguments = list(calls["spmm"])
     arguments[12] = torch.zeros(1, 4).expand(5, 4)
     with pytest.raises(ValueError, match="out must have rows of its own"):
-        kernels.native().spmm(*arguments)
+        native.kernels().spmm(*arguments)

@@ -15,9 +15,9 @@ from tests.ops.graphs import (
 )
 
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph.csc import Csc
 from graphbraid.ops import Aggregation, aggregate, reference, spmm
 from graphbraid.ops.spmm_max import TIES
-from graphbraid.topology import Csc
 
 COEFFICIENTS = {
     "plain": {},

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tests.ops.graphs import assert_same_bits_with_any_threads, values
 
-from graphbraid import kernels
+from graphbraid import native
 from graphbraid.ops import reference
 from graphbraid.ops.spread import places_of, spread_rows
 
@@ -41,7 +41,7 @@ def test_bits_do_not_depend_on_the_number_of_threads():
     assert_same_bits_with_any_threads(run)
 
 
-@pytest.mark.skipif(kernels.native() is None, reason="needs the compiled kernels")
+@pytest.mark.skipif(native.kernels() is None, reason="needs the compiled kernels")
 @pytest.mark.parametrize(
     ("rows", "places", "out", "message"),
     [

@@ -70,7 +70,7 @@ def test_operators_on_the_cpu_do_not_import_triton():
     code = """
 import sys, torch
 from graphbraid import ops
-from graphbraid.topology import Csc
+from graphbraid.graph.csc import Csc
 csc = Csc(torch.tensor([0, 1]), torch.tensor([0], dtype=torch.int32), 1)
 ops.spmm(csc, torch.ones(1, 2, requires_grad=True)).sum().backward()
 print("triton" in sys.modules)

@@ -9,8 +9,8 @@ from tests.robustness.workplace import Workplace, arrays, features_with, graph
 
 from graphbraid import Graph
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph.csc import Csc
 from graphbraid.loader import NeighborLoader
-from graphbraid.topology import Csc
 
 SHAPES = "Shapes and dtypes"
 IDS = "Ids out of range"

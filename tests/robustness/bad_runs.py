@@ -14,10 +14,10 @@ from tests.robustness.cases import call, command
 from tests.robustness.workplace import NUM_NODES, Workplace, arrays, cut, graph
 
 import graphbraid
-from graphbraid import kernels, nn
+from graphbraid import native, nn
 from graphbraid.datasets import from_tables, save_store
 from graphbraid.errors import ConfigError, KernelError, MissingPackageError, ResourceError, TrainingError
-from graphbraid.fullgraph.spmm_choice import Picker
+from graphbraid.fullgraph.device.spmm_choice import Picker
 
 RUNS = "Runs and checkpoints"
 PLACES = "Folders, disk and memory"
@@ -458,10 +458,10 @@ def unsupported_variant(w: Workplace):
         def is_supported(variant: str) -> bool:
             return variant == "portable"
 
-    w.monkeypatch.setattr(kernels, "_load", lambda: (OldProcessor, ""))
+    w.monkeypatch.setattr(native, "_load", lambda: (OldProcessor, ""))
     w.monkeypatch.setenv("GRAPHBRAID_KERNELS", "avx512")
     _choose_anew(w)
-    kernels.active()
+    native.active()
 
 
 @call(
@@ -471,10 +471,10 @@ def unsupported_variant(w: Workplace):
     "GRAPHBRAID_KERNELS=avx2 cannot run here: the compiled kernels could not be loaded",
 )
 def uncompiled_variant(w: Workplace):
-    w.monkeypatch.setattr(kernels, "_load", lambda: (None, "the compiled kernels could not be loaded"))
+    w.monkeypatch.setattr(native, "_load", lambda: (None, "the compiled kernels could not be loaded"))
     w.monkeypatch.setenv("GRAPHBRAID_KERNELS", "avx2")
     _choose_anew(w)
-    kernels.active()
+    native.active()
 
 
 @call(
@@ -489,8 +489,8 @@ def unknown_spmm(w: Workplace):
 
 
 def _choose_anew(w: Workplace) -> None:
-    kernels.active.cache_clear()
-    w.finally_(kernels.active.cache_clear)
+    native.active.cache_clear()
+    w.finally_(native.active.cache_clear)
 
 
 # ---- training

@@ -14,15 +14,16 @@ import torch
 from tests.robustness.bad_plans import profile
 from tests.robustness.workplace import graph
 
-from graphbraid import checksums
 from graphbraid.cli.settings import read_saved
 from graphbraid.collective import Plan, Profile, make_plan
 from graphbraid.datasets import open_names, open_store, save_store
 from graphbraid.datasets.ids import NodeIds
 from graphbraid.errors import DataError
+from graphbraid.files import checksums
 from graphbraid.nn import GraphSAGE
-from graphbraid.train import Trainer, checkpoint
-from graphbraid.train.folder import read_json
+from graphbraid.train import Trainer
+from graphbraid.train.run_folder import checkpoint
+from graphbraid.train.run_folder.folder import read_json
 
 FLIPS, CUTS = 150, 20
 

@@ -18,8 +18,9 @@ from graphbraid import nn
 from graphbraid.cli.main import app
 from graphbraid.datasets import save_store
 from graphbraid.errors import ConfigError, ResourceError
-from graphbraid.train import Trainer, checkpoint
-from graphbraid.train.folder import RunFolder
+from graphbraid.train import Trainer
+from graphbraid.train.run_folder import checkpoint
+from graphbraid.train.run_folder.folder import RunFolder
 
 
 class Exploit:

@@ -12,7 +12,7 @@ from tests.robustness.workplace import graph
 
 from graphbraid.nn import GraphSAGE
 from graphbraid.train import Trainer
-from graphbraid.train.folder import RunFolder
+from graphbraid.train.run_folder.folder import RunFolder
 
 KILLS = 20
 # One process imports; each of its children writes checkpoint after checkpoint until it is killed.

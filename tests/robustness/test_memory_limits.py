@@ -9,9 +9,9 @@ import pytest
 from tests.robustness.workplace import QUICK, arrays
 from typer.testing import CliRunner
 
-from graphbraid import hardware
 from graphbraid.cli.main import app
-from graphbraid.hardware import free_memory_bytes
+from graphbraid.machine import hardware
+from graphbraid.machine.hardware import free_memory_bytes
 
 MIB = 1 << 20
 

@@ -8,8 +8,8 @@ import torch
 from tests.collective.cases import stage_times
 
 from graphbraid import Graph, SparseFeatures, TrainConfig, nn
-from graphbraid.collective.scheduler import make_plan
-from graphbraid.collective.times import Profile
+from graphbraid.collective.plan.scheduler import make_plan
+from graphbraid.collective.plan.times import Profile
 from graphbraid.datasets import random_split
 from graphbraid.datasets.ids import NodeIds
 from graphbraid.errors import ConfigError, DataError

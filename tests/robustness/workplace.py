@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphbraid.checksums import sealed
 from graphbraid.datasets import save_store
+from graphbraid.files.checksums import sealed
 from graphbraid.graph import Graph
-from graphbraid.train import checkpoint
+from graphbraid.train.run_folder import checkpoint
 
 NUM_NODES, NUM_CLASSES, NUM_FEATURES = 90, 3, 6
 QUICK = ("--hidden", 8, "--fanouts", "3,3", "--batch-size", 32, "--epochs", 1, "--quiet")

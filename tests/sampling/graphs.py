@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from graphbraid.topology import Csc
+from graphbraid.graph.csc import Csc
 
 
 def power_law_csc(num_nodes=1000, num_edges=8000, *, seed=0, wide=False, weighted=False):

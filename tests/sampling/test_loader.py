@@ -15,7 +15,7 @@ import torch
 from tests.sampling.graphs import power_law_csc
 from torch_geometric.data import Data
 
-from graphbraid import Graph, kernels
+from graphbraid import Graph, native
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import SparseFeatures
 from graphbraid.loader import NeighborLoader
@@ -247,7 +247,7 @@ def test_closing_leaves_no_thread_and_the_loader_starts_again():
     loader = NeighborLoader(graph, [4], batch_size=5, num_workers=4)
     iterator = iter(loader)
     next(iterator)
-    if kernels.native() is not None:
+    if native.kernels() is not None:
         assert threads() == before + 4
     loader.close()
     assert threads() == before
@@ -387,7 +387,7 @@ def test_a_workers_memory_does_not_grow_with_the_graph():
     """Table and buffers are of the batch's size: 16 times the graph costs no more beyond its arrays."""
     code = """
 import sys, torch
-from graphbraid.topology import Csc
+from graphbraid.graph.csc import Csc
 from graphbraid import Graph
 from graphbraid.loader import NeighborLoader
 num_nodes = int(sys.argv[1])

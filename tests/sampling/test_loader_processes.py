@@ -9,7 +9,7 @@ import torch
 from tests.sampling.test_loader import digest, make_data, make_graph
 from torch import multiprocessing
 
-from graphbraid import kernels
+from graphbraid import native
 from graphbraid.errors import ConfigError
 from graphbraid.loader import NeighborLoader
 
@@ -45,7 +45,7 @@ print(digest(used.batches(0)))
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a system whose processes fork")
 def test_a_forked_child_begins_anew_and_its_open_iterators_raise():
-    if kernels.native() is None:
+    if native.kernels() is None:
         pytest.skip("without the compiled kernels a loader has no threads to lose")
     done = subprocess.run(
         [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120, check=False
@@ -81,7 +81,7 @@ def test_tensors_that_moved_into_shared_memory_are_read_where_they_lie_now():
     seconds = loader.stage_seconds["batches"]
     assert digest(loader.batches(0)) == expected
     assert loader.stage_seconds["batches"] == 2 * seconds
-    if kernels.native() is not None:  # else nothing keeps an address
+    if native.kernels() is not None:  # else nothing keeps an address
         moved = loader._batches._pipeline
         assert moved._places == moved._places_now()
 

@@ -7,17 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.extras import NO_KERNELS
 
-from graphbraid import kernels
+from graphbraid import native
 from graphbraid.sampling import rng
 
 u64 = st.integers(0, 2**64 - 1)
 
 
 def native_or_skip():
-    native = kernels.native()
-    if native is None:
+    kernels = native.kernels()
+    if kernels is None:
         pytest.skip(NO_KERNELS)
-    return native
+    return kernels
 
 
 @given(st.lists(u64, min_size=1, max_size=20))
@@ -32,7 +32,7 @@ def test_mix_is_splitmix64():
 
 
 def test_a_million_draws_agree_between_python_and_cpp():
-    native = native_or_skip()
+    kernels = native_or_skip()
     nodes = np.concatenate([np.arange(500), 2**31 + np.arange(250), 2**40 + np.arange(250)])
     for seed, epoch, step, hop in [
         (0, 0, 0, 0),
@@ -42,7 +42,7 @@ def test_a_million_draws_agree_between_python_and_cpp():
     ]:
         key = rng.batch_key(seed, epoch, step)
         expected = rng.draws(rng.row_keys(key, hop, nodes), 250).astype(np.int64)
-        got = torch.stack([native.draws(seed, epoch, step, hop, int(node), 250) for node in nodes])
+        got = torch.stack([kernels.draws(seed, epoch, step, hop, int(node), 250) for node in nodes])
         assert np.array_equal(got.numpy(), expected)
 
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from tests.extras import NO_KERNELS
 from tests.sampling.graphs import power_law_csc, star_csc
 
-from graphbraid import kernels
+from graphbraid import native
 from graphbraid.errors import ConfigError
+from graphbraid.graph.csc import Csc
 from graphbraid.sampling import SamplerConfig, SeedSchedule, rng, sample_batch
 from graphbraid.sampling.cpu import make_pipeline
-from graphbraid.topology import Csc
 
 FANOUTS = [(15, 10, 5), (3,), (-1, 2), (20, 60), (100, 0, 7), (-1, -1), (17, 8, 1)]
 
@@ -31,7 +31,7 @@ def assert_same(got, expected):
 
 
 def epoch_of(csc, config, schedule, *, x=None, num_threads=1, depth=2, epoch=2, first=0, last=None):
-    if kernels.native() is None:
+    if native.kernels() is None:
         pytest.skip(NO_KERNELS)
     pipeline = make_pipeline(csc, config, x, num_threads=num_threads, depth=depth)
     return list(pipeline.run(schedule, epoch, first, schedule.num_steps if last is None else last))

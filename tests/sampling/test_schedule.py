@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.extras import NO_KERNELS
 
-from graphbraid import kernels
+from graphbraid import native
 from graphbraid.errors import ConfigError
 from graphbraid.sampling import SeedSchedule
 from graphbraid.sampling.schedule import permuted
@@ -27,12 +27,12 @@ def test_any_part_can_be_asked_for_alone(n, key, data):
 
 @given(st.integers(1, 2**40), st.integers(0, 2**64 - 1))
 def test_python_and_cpp_permute_alike(n, key):
-    native = kernels.native()
-    if native is None:
+    kernels = native.kernels()
+    if kernels is None:
         pytest.skip(NO_KERNELS)
     begin = max(0, n // 2 - 20)
     end = min(n, begin + 40)
-    assert native.permuted(n, key, begin, end).tolist() == permuted(np.arange(begin, end), n, key).tolist()
+    assert kernels.permuted(n, key, begin, end).tolist() == permuted(np.arange(begin, end), n, key).tolist()
 
 
 def test_every_position_is_reached_equally_often():

@@ -10,13 +10,13 @@ import pytest
 import torch
 from tests.extras import NO_KERNELS
 
-from graphbraid import Graph, kernels
+from graphbraid import Graph, native
 from graphbraid.errors import ConfigError
 from graphbraid.loader import NeighborLoader
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.cpu import make_pipeline
 
-pytestmark = pytest.mark.skipif(kernels.native() is None, reason=NO_KERNELS)
+pytestmark = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 
 
 def ring(num_nodes: int = 50) -> Graph:
@@ -92,10 +92,10 @@ def test_operators_use_the_threads_that_can_be_had():
         x, ids = torch.rand(400_000, 8), torch.arange(400_000)
         torch.set_num_threads(1)
         alone = ops.gather_rows(x, ids)
-        from graphbraid import kernels
+        from graphbraid import native
         limit(60 << 20)
         torch.set_num_threads(500)
-        print(kernels.native().gather_rows(x.view(torch.uint8), ids, alone.view(torch.uint8)))
+        print(native.kernels().gather_rows(x.view(torch.uint8), ids, alone.view(torch.uint8)))
         torch.set_num_threads(1)
         print(torch.equal(alone, x))
     """)
@@ -136,9 +136,9 @@ def test_operators_in_a_forked_process_work_on_one_thread():
         x = torch.rand(400_000, 8)
         ids = torch.arange(400_000)
         out = torch.empty_like(x)
-        from graphbraid import kernels
+        from graphbraid import native
         def gather():
-            kernels.native().gather_rows(x.view(torch.uint8), ids, out.view(torch.uint8))
+            native.kernels().gather_rows(x.view(torch.uint8), ids, out.view(torch.uint8))
         torch.set_num_threads(4)
         gather()
         print(in_child(gather))
@@ -180,9 +180,9 @@ SOUND = {
     ],
 )
 def test_the_compiled_pipeline_refuses_what_does_not_fit(wrong, message):
-    kernels.native().Pipeline(**SOUND)
+    native.kernels().Pipeline(**SOUND)
     with pytest.raises(ValueError, match=message):
-        kernels.native().Pipeline(**{**SOUND, **wrong})
+        native.kernels().Pipeline(**{**SOUND, **wrong})
 
 
 @pytest.mark.parametrize(
@@ -198,11 +198,11 @@ def test_the_compiled_pipeline_refuses_what_does_not_fit(wrong, message):
 )
 def test_a_run_of_the_compiled_pipeline_refuses_what_does_not_fit(wrong, message):
     sound = {"batch_size": 1, "shuffle": False, "seed": 0, "epoch": 0, "first_step": 0, "last_step": 2}
-    pipeline = kernels.native().Pipeline(**SOUND)
+    pipeline = native.kernels().Pipeline(**SOUND)
     run = {"pipeline": pipeline, "seeds": torch.tensor([0, 1]), **sound}
-    kernels.native().Run(**run)
+    native.kernels().Run(**run)
     with pytest.raises(ValueError, match=message):
-        kernels.native().Run(**{**run, **wrong})
+        native.kernels().Run(**{**run, **wrong})
 
 
 def test_one_schedule_from_two_threads_gives_each_its_own_batches():

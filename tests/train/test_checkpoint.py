@@ -9,8 +9,10 @@ import torch
 from tests.train.communities import Sage, community_graph, new_model
 
 from graphbraid.errors import ConfigError, DataError, ResourceError
-from graphbraid.train import Callback, Trainer, checkpoint, optimizers
-from graphbraid.train.folder import RunFolder
+from graphbraid.train import Callback, Trainer
+from graphbraid.train.run_folder import checkpoint
+from graphbraid.train.run_folder.folder import RunFolder
+from graphbraid.train.step import optimizers
 
 OPTIONS = {"epochs": 2, "batch_size": 100, "fanouts": (5, 5), "threads": 1, "test_at_end": False}
 

@@ -10,20 +10,21 @@ import torch
 from tests.extras import NO_KERNELS
 from tests.train.communities import community_graph, new_model
 
-from graphbraid import kernels
+from graphbraid import native
 from graphbraid.collective import Profile, make_plan
-from graphbraid.collective.arrangement import Arrangement, Trial
-from graphbraid.collective.times import Duration, StageTimes
+from graphbraid.collective.plan.arrangement import Arrangement, Trial
+from graphbraid.collective.plan.times import Duration, StageTimes
 from graphbraid.nn import GraphSAGE
-from graphbraid.train import Trainer, planning
-from graphbraid.train.cores import follow
-from graphbraid.train.sources import make_loader
+from graphbraid.train import Trainer
+from graphbraid.train.step.sources import make_loader
+from graphbraid.train.tuning import planning
+from graphbraid.train.tuning.cores import follow
 
 OPTIONS = {"epochs": 2, "batch_size": 16, "fanouts": (5, 5), "lr": 0.02, "layout": "blocks"}
 TIMES = StageTimes(
     workers=1, cpu=Duration(seconds=0.01), dma=Duration(seconds=0.0), model=Duration(seconds=0.02)
 )
-needs_kernels = pytest.mark.skipif(kernels.native() is None, reason=NO_KERNELS)
+needs_kernels = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 
 
 @pytest.fixture(autouse=True)
@@ -39,10 +40,10 @@ def two_cores(monkeypatch):
     torch.set_num_threads(threads)
 
 
-def make_trainer(native=True, **options):
+def make_trainer(kernels=True, **options):
     graph = community_graph()
     torch.manual_seed(3)
-    model = GraphSAGE(graph.num_features, 8, graph.num_classes, 2) if native else new_model(graph)
+    model = GraphSAGE(graph.num_features, 8, graph.num_classes, 2) if kernels else new_model(graph)
     return Trainer(model, graph, **(OPTIONS | options))
 
 
@@ -119,7 +120,7 @@ def test_a_saved_plan_with_its_cores_changes_no_loss(turns, tmp_path: Path):
 
 
 def test_a_model_of_the_users_keeps_its_threads():
-    profile = make_trainer(native=False, layout="subgraph").profile()
+    profile = make_trainer(kernels=False, layout="subgraph").profile()
     assert profile.trials
     assert not any(trial.cores.turns for trial in profile.trials)
 

@@ -16,9 +16,10 @@ from tests.train.communities import Sage, community_graph
 from graphbraid import nn as gnn
 from graphbraid.errors import ResourceError
 from graphbraid.graph import Graph
-from graphbraid.sparse_features import SparseFeatures
-from graphbraid.train import Trainer, infer
-from graphbraid.train.activations import Activations
+from graphbraid.graph.sparse_features import SparseFeatures
+from graphbraid.train import Trainer
+from graphbraid.train.inference import infer
+from graphbraid.train.inference.activations import Activations
 
 SMALL = 1 << 16  # the least a budget may be: forces many chunks on these graphs
 

@@ -9,17 +9,17 @@ import torch
 from tests.extras import NO_KERNELS
 from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
 
-from graphbraid import kernels
+from graphbraid import native
 from graphbraid import nn as gnn
 from graphbraid.collective import Plan
-from graphbraid.collective.arrangement import Arrangement
-from graphbraid.collective.times import Duration, StageTimes
+from graphbraid.collective.plan.arrangement import Arrangement
+from graphbraid.collective.plan.times import Duration, StageTimes
 from graphbraid.errors import DataError
-from graphbraid.fullgraph import lower
-from graphbraid.fullgraph.kept_rates import MeasuredRates
-from graphbraid.ops.rates import Rates
+from graphbraid.fullgraph.lowering import passes as lower
+from graphbraid.fullgraph.measured.kept_rates import MeasuredRates
+from graphbraid.machine.rates import Rates
 from graphbraid.train import TrainConfig, Trainer
-from graphbraid.train.measured import LOWERING, PLAN, keep, kept_evidence, kept_plan
+from graphbraid.train.run_folder.measured import LOWERING, PLAN, keep, kept_evidence, kept_plan
 
 OPTIONS = {"mode": "full", "threads": 1, "test_at_end": False, "seed": 3}
 DENSE = Rates(sparse_values=1.0, binary_values=1.0)
@@ -29,7 +29,7 @@ SPARSE = Rates(multiply_flops=1.0, binary_values=1.0)
 @pytest.fixture
 def machine(monkeypatch):
     """Sets the rates that are found here, and says which input paths were taken since."""
-    if kernels.native() is None:
+    if native.kernels() is None:
         pytest.skip(NO_KERNELS)
     taken = []
 

@@ -8,8 +8,8 @@ from sklearn import metrics as sk
 from tests.train.communities import community_graph
 
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.tasks import Task, labelled, task_of, with_class_weights
-from graphbraid.train.metrics import METRICS, Scores, metric_names, monitored
+from graphbraid.train.inference.metrics import METRICS, Scores, metric_names, monitored
+from graphbraid.train.task import Task, labelled, task_of, with_class_weights
 
 CPU = torch.device("cpu")
 

@@ -11,11 +11,12 @@ import torch
 from tests.train.communities import community_graph, new_model
 
 from graphbraid.collective import Profile, fixed_plan
-from graphbraid.collective.emulated import EmulatedAccelerator
-from graphbraid.collective.times import Duration, StageTimes
+from graphbraid.collective.hardware.emulated import EmulatedAccelerator
+from graphbraid.collective.plan.times import Duration, StageTimes
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.train import Trainer, planning
-from graphbraid.train.planning import worker_counts
+from graphbraid.train import Trainer
+from graphbraid.train.tuning import planning
+from graphbraid.train.tuning.planning import worker_counts
 
 OPTIONS = {"epochs": 2, "batch_size": 64, "fanouts": (5, 5), "lr": 0.02, "threads": 1}
 TIMES = StageTimes(

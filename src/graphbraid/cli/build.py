@@ -12,11 +12,11 @@ from torch import nn
 from graphbraid import datasets
 from graphbraid.cli.settings import RunSettings
 from graphbraid.errors import ConfigError, DataError, GraphbraidError, ResourceError
-from graphbraid.files import format_bytes
+from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
-from graphbraid.hardware import free_memory_bytes
+from graphbraid.graph.validate import validate_features, validate_topology
+from graphbraid.machine.hardware import free_memory_bytes
 from graphbraid.nn import make_model
-from graphbraid.validate import validate_features, validate_topology
 
 _PREPARATION = frozenset(
     {"symmetrize", "add_self_loops", "dedupe", "normalize_features", "split_seed", "root", "name_or_path"}

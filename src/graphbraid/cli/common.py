@@ -17,9 +17,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from graphbraid import signals
+from graphbraid.cli import signals
 from graphbraid.errors import GraphbraidError, ResourceError
-from graphbraid.files import format_bytes
+from graphbraid.files.writing import format_bytes
 
 DEBUG_VARIABLE = "GRAPHBRAID_DEBUG"
 _NO_MEMORY = "can't allocate memory"

@@ -12,14 +12,14 @@ from rich.table import Table
 
 from graphbraid.cli.common import plain, say
 from graphbraid.cli.settings import ResolvedRun
-from graphbraid.files import format_bytes
+from graphbraid.files.writing import format_bytes
 from graphbraid.train import Callback, EpochRecord, RunResult, StepRecord
 
 if TYPE_CHECKING:
     from graphbraid.graph import Graph
     from graphbraid.train import Trainer
 
-# Stage -> what its clock counts; see graphbraid.train.clock. The samplers work beside the model.
+# Stage -> what its clock counts; see graphbraid.train.step.clock. The samplers work beside the model.
 _STAGES = {
     "sample": ("sampling", "in the sampling threads, beside the model"),
     "gather": ("gathering", "in the sampling threads, beside the model"),

@@ -12,10 +12,10 @@ from typing import Any
 import typer
 from rich.table import Table
 
-from graphbraid import __version__, kernels
+from graphbraid import __version__, native
 from graphbraid.cli.common import DebugOption, JsonOption, guarded, out_console, plain, print_json, say
 from graphbraid.errors import KernelError
-from graphbraid.hardware import Hardware
+from graphbraid.machine.hardware import Hardware
 
 REQUIRED = (
     "torch",
@@ -96,7 +96,7 @@ def _version(distribution: str) -> str | None:
 
 def _kernels() -> dict[str, Any]:
     try:
-        selection = kernels.active()
+        selection = native.active()
     except KernelError as error:
         return {"active": None, "reason": str(error), "rejected": {}}
     return {"active": selection.variant, "reason": selection.reason, "rejected": dict(selection.rejected)}
@@ -104,7 +104,7 @@ def _kernels() -> dict[str, Any]:
 
 def _rates() -> dict[str, Any]:
     """What the cost model of full-graph training weighs on this machine; empty where no kernel can run."""
-    from graphbraid.fullgraph.kept_rates import measured_rates
+    from graphbraid.fullgraph.measured.kept_rates import measured_rates
 
     try:
         measured = measured_rates()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from graphbraid.cli.settings import ResolvedRun, RunSettings
 from graphbraid.errors import ResourceError
-from graphbraid.files import resource_error
+from graphbraid.files.writing import resource_error
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from graphbraid.cli.common import (
 
 if TYPE_CHECKING:
     from graphbraid.collective import Plan, Profile
-    from graphbraid.collective.whatif import Machine
+    from graphbraid.collective.plan.whatif import Machine
 
 
 def _option(flags: str, text: str, metavar: str | None = None) -> Any:
@@ -79,7 +79,7 @@ def plan(
     """  # noqa: D412  (typer shows the blank line between examples)
     given = dict(locals())
     from graphbraid.collective import make_plan
-    from graphbraid.collective.whatif import Machine, alternatives
+    from graphbraid.collective.plan.whatif import Machine, alternatives
 
     measured, num_batches = _profile(given)
     machine = Machine.load(hardware) if hardware else Machine()
@@ -132,7 +132,7 @@ def _trainer(given: dict[str, Any]) -> Any:
 def _show(found: Plan, others: list[tuple[str, Plan]], out: Path | None) -> None:
     from rich.table import Table
 
-    from graphbraid.collective.times import format_seconds
+    from graphbraid.collective.plan.times import format_seconds
 
     console = out_console()
     console.print(found.table())

@@ -126,8 +126,8 @@ def _predict(
 
     from graphbraid.cli.build import build_model, check_predictable, names_of
     from graphbraid.cli.settings import read_saved, resolve
-    from graphbraid.tasks import Task
     from graphbraid.train import Trainer
+    from graphbraid.train.task import Task
 
     saved, outputs = read_saved(run_dir)
     if split is None:  # other data may have no labels to split by
@@ -255,7 +255,7 @@ def _writer(out: Path) -> Callable[[Path, dict[str, np.ndarray[Any, Any]]], None
 
 
 def _write_csv(out: Path, table: dict[str, np.ndarray[Any, Any]]) -> None:
-    from graphbraid.files import atomic_write
+    from graphbraid.files.writing import atomic_write
 
     with atomic_write(out) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -277,14 +277,14 @@ def _row_chunks(table: dict[str, np.ndarray[Any, Any]]) -> Iterator[Iterator[tup
 def _write_npz(out: Path, table: dict[str, np.ndarray[Any, Any]]) -> None:
     import numpy as np
 
-    from graphbraid.files import atomic_write
+    from graphbraid.files.writing import atomic_write
 
     with atomic_write(out) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **table)  # type: ignore[arg-type]
 
 
 def _write_parquet(out: Path, table: dict[str, np.ndarray[Any, Any]]) -> None:
-    from graphbraid.files import atomic_write
+    from graphbraid.files.writing import atomic_write
 
     arrow = _pyarrow()
     with atomic_write(out) as temporary:

@@ -11,12 +11,13 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from graphbraid.checksums import unsealed
 from graphbraid.cli.yaml_file import Entry, read_value
 from graphbraid.datasets import DEFAULT
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.graph import Graph, Task
-from graphbraid.schema import checked
+from graphbraid.files.checksums import unsealed
+from graphbraid.files.schema import checked
+from graphbraid.graph import Graph
+from graphbraid.graph.graph import Task
 from graphbraid.train import TrainConfig
 from graphbraid.train.config import Depth, Positive, Seed, no_bool
 

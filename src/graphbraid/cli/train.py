@@ -240,18 +240,18 @@ def _resolved(given: dict[str, Any]) -> ResolvedRun:
 
 
 def _make_trainer(run: ResolvedRun, show: Callable[[dict[str, str]], None], callbacks: list[Any]) -> Any:
-    from graphbraid import kernels
+    from graphbraid import native
     from graphbraid.cli.build import build_model, check_trainable, data_as_path, load_graph, names_of
     from graphbraid.cli.display import graph_facts
     from graphbraid.cli.settings import Outputs
-    from graphbraid.hardware import Hardware
+    from graphbraid.machine.hardware import Hardware
     from graphbraid.train import Trainer
 
     graph = load_graph(run.settings)
     check_trainable(graph, run.settings)
     model = build_model(run.settings, graph.num_features, graph.num_classes, run.train.seed)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    selection = kernels.active()
+    selection = native.active()
     info = {
         "settings": run.saved() | {"data": data_as_path(run.settings.data)},
         "outputs": dataclasses.asdict(Outputs.of(graph, names_of(run.settings.data).class_names)),

@@ -1,5 +1,5 @@
 // An order of the nodes in which neighbours stand close, and how many reads of rows a cache answers in an
-// order. fullgraph/locality.py decides with them; their twins are in fullgraph/locality_reference.py, which
+// order. fullgraph/lowering/locality.py decides with them; their twins are in fullgraph/lowering/locality_reference.py, which
 // give the same order and the same counts.
 //
 // Bound by cache misses on the nodes' states, not by instructions: one text for every processor, no variants.

@@ -61,7 +61,7 @@ NB_MODULE(_native, m) {
     resource_error = type.release().ptr();
     Py_XDECREF(before);
   });
-  m.doc() = "graphbraid's compiled kernels; graphbraid.kernels loads them and chooses the variant";
+  m.doc() = "graphbraid's compiled kernels; graphbraid.native loads them and chooses the variant";
   m.def("is_supported", [](const std::string& name) { return gb::is_supported(by_name(name)); });
   m.def("let_idle_threads_sleep", [] {
     nb::gil_scoped_release release;

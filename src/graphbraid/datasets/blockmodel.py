@@ -24,12 +24,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from graphbraid import kernels
+from graphbraid import native
 from graphbraid.datasets.draws import draws, stream_key
 from graphbraid.datasets.ids import sorted_unique
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
-from graphbraid.topology import Csc
+from graphbraid.graph.csc import Csc
 
 _Array = npt.NDArray[Any]
 
@@ -131,10 +131,10 @@ def generate(spec: BlockModel, name: str = "") -> Graph:
 
 def draw_csc(stubs: _Stubs) -> tuple[Tensor, Tensor]:
     """``indptr`` int64 and ``indices`` int32 of the drawn edges, by the kernel or its twin."""
-    native = kernels.native()
-    if native is None:
+    kernels = native.kernels()
+    if kernels is None:
         return reference_csc(stubs)
-    indptr, indices = native.block_model_csc(
+    indptr, indices = kernels.block_model_csc(
         torch.from_numpy(stubs.owner),
         torch.from_numpy(stubs.block_start),
         stubs.blocks_per_class,
@@ -148,11 +148,11 @@ def draw_csc(stubs: _Stubs) -> tuple[Tensor, Tensor]:
 
 def draw_features(class_of: _Array, centre: _Array, key: int) -> Tensor:
     """``(num_nodes, num_features)`` float32, by the kernel or its twin."""
-    native = kernels.native()
-    if native is None:
+    kernels = native.kernels()
+    if kernels is None:
         return reference_features(class_of, centre, key)
     out = torch.empty(len(class_of), centre.shape[1])
-    native.block_model_features(torch.from_numpy(class_of), torch.from_numpy(centre), key, out)
+    kernels.block_model_features(torch.from_numpy(class_of), torch.from_numpy(centre), key, out)
     return out
 
 

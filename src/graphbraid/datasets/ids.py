@@ -14,7 +14,7 @@ from torch import Tensor
 
 from graphbraid.arguments import check_type
 from graphbraid.errors import DataError
-from graphbraid.scans import check_ids
+from graphbraid.graph.scans import check_ids
 from graphbraid.signatures import typed
 
 _Array = npt.NDArray[Any]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from graphbraid.errors import ResourceError
-from graphbraid.files import format_bytes
-from graphbraid.hardware import free_memory_bytes
+from graphbraid.files.writing import format_bytes
+from graphbraid.machine.hardware import free_memory_bytes
 
 EDGE_BYTES = 24
 """Beside the edge list itself: both ends, their order, the finished topology."""

@@ -12,7 +12,7 @@ import numpy as np
 from graphbraid.datasets.npy import Array, read_npz
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph, SparseFeatures
-from graphbraid.scans import check_ids
+from graphbraid.graph.scans import check_ids
 from graphbraid.signatures import typed
 
 _CSR_KEYS = ("x_data", "x_indices", "x_indptr", "x_shape")

@@ -23,7 +23,7 @@ from graphbraid.datasets.ogb_files import read_gzipped_csv, read_processed
 from graphbraid.datasets.ogb_schema import Found, OgbContents, Values, checked_contents
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph
-from graphbraid.scans import check_ids
+from graphbraid.graph.scans import check_ids
 from graphbraid.signatures import typed
 
 _Array = npt.NDArray[Any]

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from graphbraid.arguments import MOST_COUNT
 from graphbraid.errors import DataError
-from graphbraid.schema import checked
+from graphbraid.files.schema import checked
 
 Values = npt.NDArray[Any] | Tensor
 Found = dict[str, tuple[str, Any]]

@@ -18,16 +18,16 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from torch import Tensor
 
-from graphbraid.checksums import sealed, unsealed
 from graphbraid.datasets import verified
 from graphbraid.datasets.ids import NodeIds
 from graphbraid.datasets.store_arrays import ArrayEntry, Count, StoredArray, write_array
 from graphbraid.errors import DataError, ResourceError
-from graphbraid.files import IfExists, atomic_directory, require_free_space
+from graphbraid.files.checksums import sealed, unsealed
+from graphbraid.files.schema import checked
+from graphbraid.files.writing import IfExists, atomic_directory, require_free_space
 from graphbraid.graph import Graph, SparseFeatures
-from graphbraid.schema import checked
+from graphbraid.graph.csc import Csc
 from graphbraid.signatures import typed
-from graphbraid.topology import Csc
 
 MANIFEST = "graph.json"
 FORMAT = "graphbraid-store"

@@ -15,8 +15,8 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from graphbraid.checksums import Checksum, of_file
 from graphbraid.errors import DataError
+from graphbraid.files.checksums import Checksum, of_file
 
 _CHUNK = 1 << 24  # bytes written or checked at a time
 DType = Literal[

@@ -8,11 +8,11 @@ import json
 import logging
 import shutil
 
-from graphbraid.caches import cache_folder
 from graphbraid.datasets.blockmodel import BlockModel, generate
 from graphbraid.datasets.memory import GENERATED_EDGE_BYTES, require_memory
 from graphbraid.datasets.store import open_store, save_store
 from graphbraid.errors import ConfigError, DataError, ResourceError
+from graphbraid.files.caches import cache_folder
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
 

@@ -13,10 +13,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from graphbraid.caches import cache_folder
-from graphbraid.checksums import sealed, unsealed
 from graphbraid.errors import DataError, ResourceError
-from graphbraid.files import atomic_write
+from graphbraid.files.caches import cache_folder
+from graphbraid.files.checksums import sealed, unsealed
+from graphbraid.files.writing import atomic_write
 
 _log = logging.getLogger(__name__)
 

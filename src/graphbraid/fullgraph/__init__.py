@@ -2,8 +2,8 @@
 
 from graphbraid.fullgraph.compiling import Uncompiled, compile, estimated_bytes  # noqa: A004
 from graphbraid.fullgraph.engine import Engine
-from graphbraid.fullgraph.evidence import Evidence
 from graphbraid.fullgraph.lowered import ALL
+from graphbraid.fullgraph.measured.evidence import Evidence
 from graphbraid.fullgraph.program.refusal import NotLoweredError
 
 __all__ = ["ALL", "Engine", "Evidence", "NotLoweredError", "Uncompiled", "compile", "estimated_bytes"]

@@ -8,18 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.device import Device, device_for
+from graphbraid.fullgraph.device.device import Device, device_for
+from graphbraid.fullgraph.device.placement import WORKSPACE_BYTES, Sizes
 from graphbraid.fullgraph.engine import Engine, lock_of
-from graphbraid.fullgraph.evidence import Evidence
-from graphbraid.fullgraph.executor import Executor
-from graphbraid.fullgraph.levels import whole_graph
-from graphbraid.fullgraph.locality import LOCALITY_BYTES
 from graphbraid.fullgraph.lowered import ALL, HOIST_BYTES
-from graphbraid.fullgraph.modes import in_mode
+from graphbraid.fullgraph.lowering.levels import whole_graph
+from graphbraid.fullgraph.lowering.locality import LOCALITY_BYTES
+from graphbraid.fullgraph.measured.evidence import Evidence
+from graphbraid.fullgraph.model.modes import in_mode
+from graphbraid.fullgraph.model.source import Source, graph_of_data
 from graphbraid.fullgraph.options import checked_nodes
-from graphbraid.fullgraph.placement import WORKSPACE_BYTES, Sizes
 from graphbraid.fullgraph.program.refusal import NotLoweredError, explained
-from graphbraid.fullgraph.source import Source, graph_of_data
+from graphbraid.fullgraph.step.executor import Executor
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
 

@@ -18,23 +18,23 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import GraphbraidError
-from graphbraid.fullgraph.as_written import AsWritten
-from graphbraid.fullgraph.device import Device, device_for
-from graphbraid.fullgraph.evidence import Evidence
-from graphbraid.fullgraph.locality import LOCALITY_BYTES
+from graphbraid.fullgraph.device.device import Device, device_for
 from graphbraid.fullgraph.lowered import ALL, HOIST_BYTES, Lowered
-from graphbraid.fullgraph.modes import in_mode
+from graphbraid.fullgraph.lowering.locality import LOCALITY_BYTES
+from graphbraid.fullgraph.measured.evidence import Evidence
+from graphbraid.fullgraph.model.as_written import AsWritten
+from graphbraid.fullgraph.model.modes import in_mode
+from graphbraid.fullgraph.model.source import Source
+from graphbraid.fullgraph.model.watch import ModelWatch, Snapshot
 from graphbraid.fullgraph.options import checked_nodes, checked_passes, checked_storage
 from graphbraid.fullgraph.program import Program, same_program
 from graphbraid.fullgraph.program.refusal import NotLoweredError, explained, failed
-from graphbraid.fullgraph.source import Source
-from graphbraid.fullgraph.watch import ModelWatch, Snapshot
 from graphbraid.graph import Graph
-from graphbraid.ops.rates import Rates
+from graphbraid.machine.rates import Rates
 from graphbraid.signatures import typed
 
 if TYPE_CHECKING:
-    from graphbraid.fullgraph.floor import Floor
+    from graphbraid.fullgraph.explain.floor import Floor
 
 _MOST_FORMS = 4
 """Readings of one model that are kept: it goes back and forth between modes."""
@@ -71,7 +71,7 @@ class Engine:
         nodes: ids, each once, or a mask: whose outputs are trained on.
         passes: names of the lowering passes that may run.
         rates: what the cost model weighs; None: this machine's, measured once
-            (:func:`graphbraid.fullgraph.kept_rates.measured_rates`), and trials where they are close.
+            (:func:`.kept_rates.measured_rates`), and trials where they are close.
         device: where to run; None: where the model's parameters are.
         storage: see :func:`graphbraid.compile`.
         hoist_bytes: see :func:`graphbraid.compile`.

@@ -11,27 +11,35 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from graphbraid.errors import ResourceError
-from graphbraid.fullgraph import lower
-from graphbraid.fullgraph.device import HOST, Device
-from graphbraid.fullgraph.evidence import Evidence
-from graphbraid.fullgraph.executor import Executor
-from graphbraid.fullgraph.facts import Facts, facts_of
-from graphbraid.fullgraph.kept_rates import MeasuredRates, measured_rates
-from graphbraid.fullgraph.lending import Lender, copied
-from graphbraid.fullgraph.levels import Reach, Step, copied_bytes, everything, reach, towards, whole_graph
-from graphbraid.fullgraph.locality import choose_order, feature_copies
-from graphbraid.fullgraph.placement import WORKSPACE_BYTES, Placement, Sizes, on_place
+from graphbraid.fullgraph.device.device import HOST, Device
+from graphbraid.fullgraph.device.placement import WORKSPACE_BYTES, Placement, Sizes, on_place
+from graphbraid.fullgraph.device.replay import ReplayingExecutor
+from graphbraid.fullgraph.lowering import passes as lower
+from graphbraid.fullgraph.lowering.facts import Facts, facts_of
+from graphbraid.fullgraph.lowering.levels import (
+    Reach,
+    Step,
+    copied_bytes,
+    everything,
+    reach,
+    towards,
+    whole_graph,
+)
+from graphbraid.fullgraph.lowering.locality import choose_order, feature_copies
+from graphbraid.fullgraph.lowering.symmetry import with_shared_transpose
+from graphbraid.fullgraph.measured.evidence import Evidence
+from graphbraid.fullgraph.measured.kept_rates import MeasuredRates, measured_rates
+from graphbraid.fullgraph.measured.trials import Trials, kept_trials
 from graphbraid.fullgraph.program import Attention, Decision, Program, same_program
 from graphbraid.fullgraph.program.refusal import NotLoweredError
-from graphbraid.fullgraph.replay import ReplayingExecutor
-from graphbraid.fullgraph.symmetry import with_shared_transpose
-from graphbraid.fullgraph.trials import Trials, kept_trials
+from graphbraid.fullgraph.step.executor import Executor
+from graphbraid.fullgraph.step.lending import Lender, copied
 from graphbraid.graph import Graph
-from graphbraid.ops.rates import Rates
+from graphbraid.machine.rates import Rates
 
 if TYPE_CHECKING:
-    from graphbraid.fullgraph.floor import Floor
-    from graphbraid.fullgraph.timing import StepTimes
+    from graphbraid.fullgraph.explain.floor import Floor
+    from graphbraid.fullgraph.explain.timing import StepTimes
 
 ALL = frozenset({*lower.PASSES, "prune", "symmetry", "locality"})
 """Names of all lowering decisions; each can be switched off."""
@@ -51,7 +59,7 @@ class Lowered:
         nodes: ``(num_nodes,)`` int64, each once: whose outputs are trained on.
         passes: names of the lowering passes that may run.
         rates: what the cost model weighs; None: this machine's, measured once
-            (:func:`graphbraid.fullgraph.kept_rates.measured_rates`), and trials where they are close.
+            (:func:`.kept_rates.measured_rates`), and trials where they are close.
         device: where to run.
         storage: see :func:`graphbraid.compile`.
         hoist_bytes: see :func:`graphbraid.compile`.
@@ -174,8 +182,8 @@ class Lowered:
         Raises:
             ResourceError: there is too little memory to measure.
         """
-        from graphbraid.fullgraph.floor import floor_of
-        from graphbraid.fullgraph.work import Ledger
+        from graphbraid.fullgraph.explain.floor import floor_of
+        from graphbraid.fullgraph.explain.work import Ledger
 
         assert self._facts is not None
         cache_bytes = self._cache_bytes if self._device.is_host else None
@@ -190,7 +198,7 @@ class Lowered:
         Args:
             measure: as :meth:`floor`.
         """
-        from graphbraid.fullgraph.explain import explain
+        from graphbraid.fullgraph.explain.text import explain
 
         choices = [] if self._placement is None else self._placement.picker.choices
         counted: dict[str, Any] = {"level_bytes": self._level_bytes, "doubt": self._measured.doubt}
@@ -201,7 +209,7 @@ class Lowered:
 
     def _timed(self) -> StepTimes:
         """Times of some steps of a copy."""
-        from graphbraid.fullgraph.timing import TimedExecutor
+        from graphbraid.fullgraph.explain.timing import TimedExecutor
 
         program, placement = copy.deepcopy(self.program), self._placement
         timed = TimedExecutor(program, self._graph, self._steps, placement=placement, wait=self._device.wait)

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from graphbraid.arguments import shown
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.fullgraph.device import Device
+from graphbraid.fullgraph.device.device import Device
 from graphbraid.graph import Graph
-from graphbraid.scans import check_ids
+from graphbraid.graph.scans import check_ids
 
 STORAGE = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

@@ -16,23 +16,23 @@ import torch
 from torch import Tensor
 
 from graphbraid.arguments import MOST_THREADS, as_count
-from graphbraid.collective.drift import Replanning
-from graphbraid.collective.executor import Executor
-from graphbraid.collective.plan import Plan
-from graphbraid.collective.profiler import measure
-from graphbraid.collective.scheduler import Limits, fixed_plan, make_plan
-from graphbraid.collective.stages import Context, Device, Operators
+from graphbraid.collective.plan.plan import Plan
+from graphbraid.collective.plan.scheduler import Limits, fixed_plan, make_plan
+from graphbraid.collective.run.drift import Replanning
+from graphbraid.collective.run.executor import Executor
+from graphbraid.collective.run.profiler import measure
+from graphbraid.collective.run.stages import Context, Device, Operators
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
+from graphbraid.graph.csc import degrees_and_loops
 from graphbraid.loader.inputs import as_device, as_fanouts, as_seeds
 from graphbraid.loader.plans import PLANS, read_plan
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.cpu import HostPipeline, make_pipeline
 from graphbraid.sampling.minibatch import MiniBatch
-from graphbraid.sampling.reference import Prepared
+from graphbraid.sampling.sample import Prepared
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.sampling.source import BatchSource
-from graphbraid.topology import degrees_and_loops
 
 
 class BatchLoader:

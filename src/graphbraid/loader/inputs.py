@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
-from graphbraid.scans import first_out_of_range
+from graphbraid.graph.scans import first_out_of_range
 
 
 def as_fanouts(num_neighbors: Any) -> tuple[int, ...]:

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler, get_worker_info
 
-from graphbraid.collective.executor import Executor
-from graphbraid.collective.plan import Plan
-from graphbraid.collective.stages import Context, Device
+from graphbraid.collective.plan.plan import Plan
+from graphbraid.collective.run.executor import Executor
+from graphbraid.collective.run.stages import Context, Device
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
 from graphbraid.loader.batches import BatchLoader

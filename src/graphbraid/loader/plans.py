@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from graphbraid.collective.plan import Plan
+from graphbraid.collective.plan.plan import Plan
 from graphbraid.errors import ConfigError, did_you_mean
 
 PLANS = ("auto", "cpu", "gpu")

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
-from graphbraid.interop.convert import as_tensor, plain
-from graphbraid.interop.pyg import entries_of, exact_graph_from_pyg
+from graphbraid.graph.interop.convert import as_tensor, plain
+from graphbraid.graph.interop.pyg import entries_of, exact_graph_from_pyg
 from graphbraid.sampling.source import ADJ_VALUES, BatchSource
 
 if TYPE_CHECKING:

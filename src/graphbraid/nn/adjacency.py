@@ -10,8 +10,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
-from graphbraid.interop.convert import plain
-from graphbraid.topology import Csc, coo_to_csc, index_dtype
+from graphbraid.graph.csc import Csc, coo_to_csc, index_dtype
+from graphbraid.graph.interop.convert import plain
 
 _kept = WeakTensorKeyDictionary()
 """``edge_index`` -> (its version, number of nodes, the adjacency): an epoch over the whole graph reads the
@@ -28,7 +28,7 @@ def as_csc(edge_index: Csc | Tensor, num_nodes: int, edge_weight: Tensor | None 
     in place.
 
     Args:
-        edge_index: a :class:`~graphbraid.topology.Csc`, or ``(2, num_edges)`` int32 or int64 ids: sources
+        edge_index: a :class:`~graphbraid.graph.csc.Csc`, or ``(2, num_edges)`` int32 or int64 ids: sources
             above destinations.
         num_nodes: rows of ``x``, which has one for each node.
         edge_weight: ``(num_edges,)`` finite numbers that float32 holds; only with an edge list.

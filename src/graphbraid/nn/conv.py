@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph.csc import Csc
+from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.nn.adjacency import as_csc
-from graphbraid.sparse_features import SparseFeatures
-from graphbraid.topology import Csc
 
 Features = Tensor | SparseFeatures
 

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from graphbraid.arguments import MOST_WIDTH, as_count, as_number
 from graphbraid.errors import ConfigError
+from graphbraid.graph.csc import Csc
+from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.nn.conv import Conv, Features, zero_bias
 from graphbraid.nn.linear import Linear, as_widths, glorot
 from graphbraid.ops import bias_act_dropout, dense_linear, gat_attention, gatv2_attention, sparse_linear
 from graphbraid.signatures import typed
-from graphbraid.sparse_features import SparseFeatures
-from graphbraid.topology import Csc
 
 
 class AttentionConv(Conv):

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from graphbraid.errors import ConfigError
+from graphbraid.graph.csc import Csc
 from graphbraid.nn.conv import Conv, Features, zero_bias
 from graphbraid.nn.linear import Linear
 from graphbraid.ops import Aggregation, aggregate_linear
 from graphbraid.ops.aggregation import sum_dtype
 from graphbraid.ops.derived import derived, stored_loops
 from graphbraid.signatures import typed
-from graphbraid.topology import Csc
 
 
 @typed

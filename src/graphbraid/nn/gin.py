@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from graphbraid.arguments import as_number
 from graphbraid.errors import DataError
+from graphbraid.graph.csc import Csc
 from graphbraid.nn.conv import Conv, Features, dense
 from graphbraid.ops import Aggregation, aggregate
 from graphbraid.signatures import typed
-from graphbraid.topology import Csc
 
 
 @typed

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from graphbraid.arguments import MOST_WIDTH, as_count, as_number
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph.csc import Csc
+from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.nn.adjacency import as_csc
 from graphbraid.nn.conv import Conv, Features, check_rows_of, check_takes_weights
 from graphbraid.nn.gat import AttentionConv, GATConv, GATv2Conv
@@ -19,8 +21,6 @@ from graphbraid.nn.linear import Linear
 from graphbraid.nn.sage import SAGEConv
 from graphbraid.ops import bias_act_dropout, dense_linear, sparse_dropout, sparse_linear
 from graphbraid.ops.epilogue import ACTIVATIONS
-from graphbraid.sparse_features import SparseFeatures
-from graphbraid.topology import Csc
 
 Adjacency = Csc | list[Csc] | tuple[Csc, ...] | Tensor
 """What a model takes as edges: of the whole graph, a block per layer, or PyG's ``edge_index``."""
@@ -104,7 +104,7 @@ class GraphModel(nn.Module, ABC):
 
         Args:
             x: ``(num_src, in_channels)`` features of the first block's sources, or of all nodes.
-            edge_index: one :class:`~graphbraid.topology.Csc` of the whole graph, ``num_layers`` blocks,
+            edge_index: one :class:`~graphbraid.graph.csc.Csc` of the whole graph, ``num_layers`` blocks,
                 outermost first, or PyG's ``(2, num_edges)`` integer tensor over the rows of ``x``.
             edge_weight: ``(num_edges,)`` constants, with an ``edge_index`` tensor and layers that take them.
 

@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError
+from graphbraid.graph.csc import Csc
 from graphbraid.nn.conv import Conv, Features, dense
 from graphbraid.nn.linear import Linear
 from graphbraid.ops import Aggregation, aggregate_linear, dense_linear, spmm
 from graphbraid.signatures import typed
-from graphbraid.topology import Csc
 
 REDUCTIONS = {"mean": "mean", "max": "max", "sum": "sum", "add": "sum"}
 

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphbraid import kernels
+from graphbraid import native
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
+from graphbraid.graph.csc import Csc
 from graphbraid.ops import reference
 from graphbraid.ops.derived import inverse_degrees
 from graphbraid.ops.row_epilogue import RowEpilogue
 from graphbraid.signatures import typed
-from graphbraid.topology import Csc
 
 sum_dtype = reference.sum_dtype
 
@@ -32,7 +32,7 @@ def backend(tensor: Tensor) -> Any:
     """
     found = None
     if tensor.device.type == "cpu":
-        found = kernels.native()
+        found = native.kernels()
         calls = getattr(_WATCHED, "calls", None)
         if calls is not None and found is not None:
             return _Watched(found, calls)
@@ -60,8 +60,8 @@ def watched() -> Iterator[Calls]:
 class _Watched:
     """The compiled kernels, noting each call."""
 
-    def __init__(self, native: Any, calls: Calls) -> None:
-        self._native, self._calls = native, calls
+    def __init__(self, kernels: Any, calls: Calls) -> None:
+        self._native, self._calls = kernels, calls
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         def call(*arguments: Any) -> None:
@@ -74,7 +74,7 @@ class _Watched:
 @functools.cache
 def triton_kernels() -> Any | None:
     """The Triton kernels, imported by the first call; None without triton, or where the twins are forced."""
-    if kernels.forced_variant() == "reference" or importlib.util.find_spec("triton") is None:
+    if native.forced_variant() == "reference" or importlib.util.find_spec("triton") is None:
         return None
     return importlib.import_module("graphbraid.ops.triton")
 

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from graphbraid import kernels
+from graphbraid import native
 from graphbraid.arguments import as_number, check_tensor
 from graphbraid.errors import DataError
+from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import backend, check_row_dtype, sum_dtype
 from graphbraid.ops.dropout import draw_seed
-from graphbraid.topology import Csc
 
 
 def gat_attention(
@@ -182,7 +182,7 @@ class _Gatv2(torch.autograd.Function):
 
 def needs_ids(rows: Tensor, p: float) -> bool:
     """Whether the backward kernels for ``rows`` ask for edges' ids: those of the CPU only under dropout."""
-    return p > 0 or backend(rows) is not kernels.native()
+    return p > 0 or backend(rows) is not native.kernels()
 
 
 def both_ways(csc: Csc, *, with_ids: bool = True) -> tuple[Tensor, ...]:

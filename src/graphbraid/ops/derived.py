@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from graphbraid.topology import Csc
+from graphbraid.graph.csc import Csc
 
 T = TypeVar("T")
 _KEPT: WeakKeyDictionary[Any, dict[Hashable, Any]] = WeakKeyDictionary()

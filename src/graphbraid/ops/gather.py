@@ -7,8 +7,8 @@ from torch import Tensor
 
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
+from graphbraid.graph.scans import first_out_of_range
 from graphbraid.ops.aggregation import backend
-from graphbraid.scans import first_out_of_range
 from graphbraid.signatures import typed
 
 

@@ -10,9 +10,9 @@ from torch.autograd.function import once_differentiable
 
 from graphbraid.arguments import as_number, check_tensor
 from graphbraid.errors import DataError
+from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import backend, check_row_dtype, check_rows, row_contiguous
 from graphbraid.signatures import typed
-from graphbraid.topology import Csc
 
 
 @typed

@@ -10,6 +10,8 @@ from torch.autograd.function import once_differentiable
 
 from graphbraid.arguments import check_tensor, check_type
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph.sparse_features import SparseFeatures
+from graphbraid.machine.rates import Rates
 from graphbraid.ops.aggregation import (
     Aggregation,
     aggregated,
@@ -18,10 +20,8 @@ from graphbraid.ops.aggregation import (
     row_contiguous,
 )
 from graphbraid.ops.dense import tall_gram, tall_product
-from graphbraid.ops.rates import Rates
 from graphbraid.ops.sparse_linear import sparse_linear
 from graphbraid.ops.spmm import aggregate
-from graphbraid.sparse_features import SparseFeatures
 
 _RATES = Rates()
 

@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
+from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import (
     Aggregation,
     aggregated,
@@ -19,7 +20,6 @@ from graphbraid.ops.aggregation import (
     sum_dtype,
 )
 from graphbraid.signatures import typed
-from graphbraid.topology import Csc
 
 
 @typed

@@ -12,11 +12,11 @@ from torch.autograd.function import once_differentiable
 
 from graphbraid.arguments import as_number, check_tensor
 from graphbraid.errors import DataError
+from graphbraid.graph.csc import Csc
+from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.ops.aggregation import Aggregation, check_row_dtype
 from graphbraid.ops.derived import derived, share
 from graphbraid.signatures import typed
-from graphbraid.sparse_features import SparseFeatures
-from graphbraid.topology import Csc
 
 
 @typed

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import backend, row_contiguous, sum_dtype
-from graphbraid.topology import Csc
 
 Ties = Literal["first", "shared", "shared with zero"]
 """Which of equal largest messages the gradient goes to: the first edge of the row; all of them, each an equal

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphbraid.sampling.reference import Adjacency
-from graphbraid.topology import Csc
+from graphbraid.graph.csc import Csc
+from graphbraid.sampling.sample import Adjacency
 
 
 def edge_index_of(adjacency: Adjacency) -> Tensor:

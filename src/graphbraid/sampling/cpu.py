@@ -11,14 +11,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from graphbraid import kernels
+from graphbraid import native
 from graphbraid.arguments import MOST_THREADS, as_count
 from graphbraid.errors import DataError
+from graphbraid.graph.csc import Csc
 from graphbraid.sampling import reference, rng
 from graphbraid.sampling.config import SamplerConfig
-from graphbraid.sampling.reference import Adjacency, Prepared, Sampled
+from graphbraid.sampling.sample import Adjacency, Prepared, Sampled
 from graphbraid.sampling.schedule import SeedSchedule
-from graphbraid.topology import Csc
 
 MOST_AHEAD = 1 << 20
 """Batches prepared ahead of their use, at most."""
@@ -88,16 +88,16 @@ def make_pipeline(
         reference.check_odds(csc)
     if x is not None and (x.ndim != 2 or x.shape[0] != csc.num_dst):
         raise DataError(f"x must have a row for each of the {csc.num_dst} nodes; got {tuple(x.shape)}")
-    native = kernels.native()
-    if native is None:
+    kernels = native.kernels()
+    if kernels is None:
         return _ReferencePipeline(csc, config, x)
-    return _NativePipeline(native, csc, config, x, num_threads=num_threads, depth=depth, refill=refill)
+    return _NativePipeline(kernels, csc, config, x, num_threads=num_threads, depth=depth, refill=refill)
 
 
 class _NativePipeline:
     def __init__(
         self,
-        native: Any,
+        kernels: Any,
         csc: Csc,
         config: SamplerConfig,
         x: Tensor | None,
@@ -106,10 +106,10 @@ class _NativePipeline:
         depth: int,
         refill: int,
     ) -> None:
-        self._native = native
+        self._native = kernels
         self._arrays, self._config = (csc, x), config  # the threads read them
         self._make = functools.partial(
-            native.Pipeline,
+            kernels.Pipeline,
             indptr=csc.indptr,
             indices=csc.indices,
             weight=csc.weight if config.weighted else None,

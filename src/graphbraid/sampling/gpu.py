@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from graphbraid.errors import ConfigError, MissingPackageError
+from graphbraid.graph.csc import Csc
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.cpu import Pipeline
-from graphbraid.sampling.reference import Prepared
+from graphbraid.sampling.sample import Prepared
 from graphbraid.sampling.schedule import SeedSchedule
-from graphbraid.topology import Csc
 
 
 class GpuPipeline(Pipeline, Protocol):

@@ -11,11 +11,11 @@ from torch import Tensor
 from graphbraid.arguments import as_device, as_flag, as_present_device
 from graphbraid.errors import ConfigError, MissingPackageError
 from graphbraid.graph import SparseFeatures
+from graphbraid.graph.csc import Csc
 from graphbraid.sampling.adjacency import adj_t_of, changed, changed_block, edge_index_of
-from graphbraid.sampling.reference import Prepared
 from graphbraid.sampling.rows import RowPart, take_rows
+from graphbraid.sampling.sample import Prepared
 from graphbraid.sampling.source import ADJ_VALUES, BatchSource
-from graphbraid.topology import Csc
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data

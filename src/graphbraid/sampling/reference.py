@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -12,50 +9,15 @@ from torch import Tensor
 
 from graphbraid.arguments import as_count
 from graphbraid.errors import DataError
+from graphbraid.graph.csc import Csc
+from graphbraid.graph.scans import check_ids, first_unsound_weight
 from graphbraid.ops.derived import derived
 from graphbraid.sampling import rng
 from graphbraid.sampling.config import SamplerConfig
-from graphbraid.scans import check_ids, first_unsound_weight
+from graphbraid.sampling.sample import Adjacency, Sampled
 from graphbraid.signatures import typed
-from graphbraid.topology import Csc
 
 I64 = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class Adjacency:
-    """One CSC over local ids."""
-
-    indptr: Tensor
-    """``(num_rows + 1,)`` int64."""
-    indices: Tensor
-    """``(num_edges,)`` int32 local source ids."""
-    edges: Tensor | None
-    """``(num_edges,)`` int64 position of each edge in the graph."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class Sampled:
-    """What sampling gives, before features: the record every sampler returns."""
-
-    n_id: Tensor
-    """``(num_nodes,)`` int64 global ids: the seeds, then by first appearance."""
-    adjacencies: list[Adjacency]
-    """Layout ``subgraph``: one that all hops extend; ``blocks``: one per hop, from the seeds."""
-    nodes_per_hop: list[int]
-    """New nodes: the seeds, then per hop."""
-    edges_per_hop: list[int]
-
-
-class Prepared(NamedTuple):
-    """What a mini-batch consists of: the record every pipeline gives."""
-
-    step: int
-    input_id: Tensor
-    """``(batch_size,)`` int64 positions of the seeds in the schedule."""
-    sampled: Sampled
-    x: Tensor | None
-    """``(num_nodes, F)`` gathered feature rows, where the pipeline gathers."""
 
 
 @typed

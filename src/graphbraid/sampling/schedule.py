@@ -12,8 +12,8 @@ from torch import Tensor
 
 from graphbraid.arguments import MOST_COUNT, as_count, as_flag, check_tensor
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph.scans import first_below
 from graphbraid.sampling import rng
-from graphbraid.scans import first_below
 
 _ROUNDS = 4
 

@@ -149,7 +149,7 @@ class TrainConfig:
     budget; None counts its message-passing layers (a layer with an attribute ``K``, such as APPNP, counts K
     times)."""
     metrics: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """Metrics to compute; None takes the task's usual ones (see ``graphbraid.train.metrics``)."""
+    """Metrics to compute; None takes the task's usual ones (see ``graphbraid.train.inference.metrics``)."""
     monitor: str | None = None
     """Validation metric that says which epoch is best; None takes the task's first metric."""
     patience: Positive | None = None

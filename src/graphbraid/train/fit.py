@@ -13,24 +13,25 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import TrainingError
-from graphbraid.tasks import with_class_weights
-from graphbraid.train import checkpoint, runtime
+from graphbraid.train import runtime
 from graphbraid.train.callbacks import Callback, CallbackList, EarlyStopping
-from graphbraid.train.clock import STAGES, Clock
-from graphbraid.train.environment import environment
-from graphbraid.train.folder import CONFIG, ENVIRONMENT, RESULT, RunFolder
-from graphbraid.train.identity import check_same, graph_identity, model_identity
+from graphbraid.train.inference.metrics import LOSS
 from graphbraid.train.interrupt import SignalGuard, StopRequested
-from graphbraid.train.loggers import RunLog, TensorBoard
-from graphbraid.train.measured import keep, kept_evidence, kept_plan
-from graphbraid.train.metrics import LOSS
-from graphbraid.train.optimizers import Schedule, make_optimizer
-from graphbraid.train.planning import plan_run, set_training_threads
 from graphbraid.train.preflight import check_fanouts, check_needs_no_val, dry_run, has_split, split_nodes
-from graphbraid.train.restore import check_fits
-from graphbraid.train.sources import Work, make_source
+from graphbraid.train.run_folder import checkpoint
+from graphbraid.train.run_folder.environment import environment
+from graphbraid.train.run_folder.folder import CONFIG, ENVIRONMENT, RESULT, RunFolder
+from graphbraid.train.run_folder.identity import check_same, graph_identity, model_identity
+from graphbraid.train.run_folder.loggers import RunLog, TensorBoard
+from graphbraid.train.run_folder.measured import keep, kept_evidence, kept_plan
+from graphbraid.train.run_folder.restore import check_fits
 from graphbraid.train.state import EpochRecord, Progress, RunResult, StepRecord
-from graphbraid.train.whole import compile_for, require_sampled, require_whole
+from graphbraid.train.step.clock import STAGES, Clock
+from graphbraid.train.step.optimizers import Schedule, make_optimizer
+from graphbraid.train.step.sources import Work, make_source
+from graphbraid.train.step.whole import compile_for, require_sampled, require_whole
+from graphbraid.train.task import with_class_weights
+from graphbraid.train.tuning.planning import plan_run, set_training_threads
 
 if TYPE_CHECKING:
     from graphbraid.train.trainer import Trainer

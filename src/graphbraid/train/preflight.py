@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError, GraphbraidError
 from graphbraid.graph import Graph
-from graphbraid.tasks import Task, labelled
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.runner import ModelRunner
+from graphbraid.train.step.runner import ModelRunner
+from graphbraid.train.task import Task, labelled
 
 
 def split_nodes(graph: Graph, split: str) -> Tensor:

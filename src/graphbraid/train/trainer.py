@@ -13,28 +13,29 @@ from torch import Tensor, nn
 
 from graphbraid.arguments import check_type
 from graphbraid.collective import Plan, Profile
-from graphbraid.collective.stages import Accelerator
+from graphbraid.collective.run.stages import Accelerator
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
-from graphbraid.interop.convert import as_tensor
+from graphbraid.graph.interop.convert import as_tensor
 from graphbraid.signatures import typed
-from graphbraid.tasks import Task, task_of
-from graphbraid.train import checkpoint, runtime
+from graphbraid.train import runtime
 from graphbraid.train.callbacks import Callback
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.evaluate import EvalMode, outputs_in_chunks, score
 from graphbraid.train.fit import FitRun
-from graphbraid.train.folder import RunFolder
-from graphbraid.train.identity import check_same_model
+from graphbraid.train.inference.evaluate import EvalMode, outputs_in_chunks, score
+from graphbraid.train.inference.metrics import metric_names, monitored
 from graphbraid.train.interrupt import SignalGuard
-from graphbraid.train.metrics import metric_names, monitored
-from graphbraid.train.planning import profile_run
 from graphbraid.train.preflight import check_fanouts, split_nodes
-from graphbraid.train.restore import check_weights
-from graphbraid.train.runner import ModelRunner
+from graphbraid.train.run_folder import checkpoint
+from graphbraid.train.run_folder.folder import RunFolder
+from graphbraid.train.run_folder.identity import check_same_model
+from graphbraid.train.run_folder.restore import check_weights
 from graphbraid.train.state import Progress, RunResult, Status
+from graphbraid.train.step.runner import ModelRunner
+from graphbraid.train.step.whole import choose_mode
+from graphbraid.train.task import Task, task_of
+from graphbraid.train.tuning.planning import profile_run
 from graphbraid.train.turns import Turns
-from graphbraid.train.whole import choose_mode
 
 
 class Trainer:

@@ -5,7 +5,7 @@ import torch
 from tests.ops.graphs import CORNERS, close, skewed, values
 from tests.ops.test_gine import rows_of
 
-from graphbraid.topology import Csc
+from graphbraid.graph.csc import Csc
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WIDTHS = (1, 7, 16, 33, 100, 257)

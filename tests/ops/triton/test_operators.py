@@ -6,7 +6,7 @@ import torch
 from tests.ops.graphs import close, skewed, values
 
 from graphbraid import ops
-from graphbraid.topology import Csc
+from graphbraid.graph.csc import Csc
 
 OPERATORS = (
     "aggregation",

@@ -4,8 +4,8 @@ import pytest
 import torch
 from tests.ops.graphs import CORNERS, close, skewed, values
 
+from graphbraid.graph.csc import Csc
 from graphbraid.ops.spmm_max import TIES
-from graphbraid.topology import Csc
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WIDTHS = (1, 3, 7, 16, 33, 64, 100, 257)

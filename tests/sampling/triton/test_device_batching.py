@@ -9,15 +9,22 @@ from tests.collective.cases import stage_times
 from tests.sampling.graphs import power_law_csc
 
 from graphbraid import Graph
-from graphbraid.collective import Profile, fixed_plan, stages
-from graphbraid.collective.device_batching import PARTS, DeviceBatching, choose_placement, part_bytes_of
-from graphbraid.collective.executor import Executor
-from graphbraid.collective.profiler import Effort, measure
-from graphbraid.collective.stages import Context, DeviceMemoryError, NoMarks, NoTransfer, Operators, register
+from graphbraid.collective import Profile, fixed_plan
+from graphbraid.collective.hardware.cpu import NoMarks, NoTransfer
+from graphbraid.collective.hardware.device_batching import (
+    PARTS,
+    DeviceBatching,
+    choose_placement,
+    part_bytes_of,
+)
+from graphbraid.collective.run import stages
+from graphbraid.collective.run.executor import Executor
+from graphbraid.collective.run.profiler import Effort, measure
+from graphbraid.collective.run.stages import Context, DeviceMemoryError, Operators, register
+from graphbraid.graph.csc import degrees_and_loops
 from graphbraid.nn import SAGEConv
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.minibatch import BatchSource
-from graphbraid.topology import degrees_and_loops
 
 NUM_STEPS, BATCH_SIZE = 4, 8
 ONLY_INTERPRETED = "needs a machine without a CUDA device, where Triton's interpreter makes the accelerator"

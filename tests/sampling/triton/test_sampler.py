@@ -11,9 +11,9 @@ from tests.sampling.graphs import power_law_csc, star_csc
 from tests.sampling.test_sampler import assert_same
 
 from graphbraid.errors import ConfigError, DataError, ResourceError
+from graphbraid.graph.csc import Csc
 from graphbraid.sampling import SamplerConfig, SeedSchedule, rng, sample_batch
-from graphbraid.sampling.reference import Adjacency, Sampled
-from graphbraid.topology import Csc
+from graphbraid.sampling.sample import Adjacency, Sampled
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Program: a model over a whole graph as a short list of operations on node matrices.
 
 A model is read into a program (:func:`graphbraid.fullgraph.program.read.read_model`), lowered to the cheapest
-equal one (:mod:`graphbraid.fullgraph.lower`) and run (:mod:`graphbraid.fullgraph.engine`).
+equal one (:mod:`graphbraid.fullgraph.lowering.passes`) and run (:mod:`graphbraid.fullgraph.engine`).
 """
 
 from __future__ import annotations

@@ -247,7 +247,7 @@ class RowFunction(Op):
     """A function of each row that learns nothing, by PyTorch's kernels: see :mod:`.row_functions`."""
 
     kind: str
-    """A name of :data:`graphbraid.fullgraph.row_functions.FUNCTIONS`."""
+    """A name of :data:`graphbraid.fullgraph.step.planned.row_functions.FUNCTIONS`."""
     arguments: tuple[float | str, ...] = ()
     """What the function takes beside the rows."""
     symbol = "function"

@@ -6,14 +6,14 @@ from typing import Any
 
 from torch import nn
 
-from graphbraid.fullgraph.calling import Calling, Given, calling_of
-from graphbraid.fullgraph.program.exact import Known, check, check_model, count, one_of, probability
+from graphbraid.fullgraph.model.calling import Calling, Given, calling_of
 from graphbraid.fullgraph.program.ir import Program
-from graphbraid.fullgraph.program.layers import LAYERS
 from graphbraid.fullgraph.program.operations import INPUT, Module, Normalise, Op
-from graphbraid.fullgraph.program.reading import Edges, LayerCall, checked_reader
+from graphbraid.fullgraph.program.readers.exact import Known, check, check_model, count, one_of, probability
+from graphbraid.fullgraph.program.readers.layers import LAYERS
+from graphbraid.fullgraph.program.readers.reading import Edges, LayerCall, checked_reader
+from graphbraid.fullgraph.program.readers.rowwise import rowwise
 from graphbraid.fullgraph.program.refusal import NotLoweredError
-from graphbraid.fullgraph.program.rowwise import rowwise
 from graphbraid.fullgraph.program.trace import read_traced
 from graphbraid.fullgraph.program.writer import Writer
 from graphbraid.nn import GAT, GCN, GIN, MLP, GATv2, GraphSAGE
@@ -30,7 +30,7 @@ def read_model(
             have a reader.
         in_channels: columns of the features.
         given: what there is to call it with; None: features and edges without weights.
-        calling: how it is called; None: as :func:`graphbraid.fullgraph.calling.calling_of` says.
+        calling: how it is called; None: as :func:`graphbraid.fullgraph.model.calling.calling_of` says.
 
     Raises:
         NotLoweredError: names what cannot be read.

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from graphbraid.fullgraph.calling import (
+from graphbraid.fullgraph.model.calling import (
     ADJACENCY,
     DATA,
     EDGE_ATTR,
@@ -25,12 +25,19 @@ from graphbraid.fullgraph.calling import (
     Given,
     X,
 )
-from graphbraid.fullgraph.program.activations import ACTIVATION_FUNCTIONS, ACTIVATION_METHODS
-from graphbraid.fullgraph.program.arithmetic import ARITHMETIC, ARITHMETIC_METHODS
-from graphbraid.fullgraph.program.functions import FUNCTIONS, METHODS, NEEDED, Function, FunctionCall, Rows
-from graphbraid.fullgraph.program.layers import LAYERS
 from graphbraid.fullgraph.program.operations import INPUT
-from graphbraid.fullgraph.program.reading import (
+from graphbraid.fullgraph.program.readers.activations import ACTIVATION_FUNCTIONS, ACTIVATION_METHODS
+from graphbraid.fullgraph.program.readers.arithmetic import ARITHMETIC, ARITHMETIC_METHODS
+from graphbraid.fullgraph.program.readers.functions import (
+    FUNCTIONS,
+    METHODS,
+    NEEDED,
+    Function,
+    FunctionCall,
+    Rows,
+)
+from graphbraid.fullgraph.program.readers.layers import LAYERS
+from graphbraid.fullgraph.program.readers.reading import (
     Edges,
     LayerCall,
     Reader,
@@ -38,8 +45,8 @@ from graphbraid.fullgraph.program.reading import (
     no_reader,
     reader_of,
 )
+from graphbraid.fullgraph.program.readers.rowwise import ROWWISE
 from graphbraid.fullgraph.program.refusal import NotLoweredError
-from graphbraid.fullgraph.program.rowwise import ROWWISE
 from graphbraid.fullgraph.program.untouched import untouched
 from graphbraid.fullgraph.program.writer import Writer
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from graphbraid.graph.csc import Csc
 from graphbraid.sampling.config import SamplerConfig
-from graphbraid.topology import Csc
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)

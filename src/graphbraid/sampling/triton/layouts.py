@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from graphbraid.sampling.reference import Adjacency
+from graphbraid.sampling.sample import Adjacency
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)

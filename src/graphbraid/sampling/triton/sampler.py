@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from graphbraid.errors import DataError
+from graphbraid.graph.csc import Csc
 from graphbraid.ops.triton.gather import gather_rows
 from graphbraid.ops.triton.partition import on_device_of
 from graphbraid.sampling import rng
 from graphbraid.sampling.config import SamplerConfig
-from graphbraid.sampling.reference import Prepared, Sampled
+from graphbraid.sampling.sample import Prepared, Sampled
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.sampling.triton import draw, relabel, weighted
 from graphbraid.sampling.triton.bounds import BatchBounds, GraphBounds
@@ -30,7 +31,6 @@ from graphbraid.sampling.triton.placement import check_placement, empty, place
 from graphbraid.sampling.triton.relabel import Table, check_positions
 from graphbraid.sampling.triton.rng import signed
 from graphbraid.sampling.triton.seeds import place_seeds
-from graphbraid.topology import Csc
 
 UNREAD_EDGES = 1 << 24
 """A hop that may have more edges is counted and its number read before its buffers are made: 2**24 edges take

@@ -1,0 +1,82 @@
+"""Operators for processors: the compiled sampler's threads; nothing is moved, and nothing marks a step."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from graphbraid.collective.run.stages import Context, register
+from graphbraid.sampling.cpu import make_pipeline
+from graphbraid.sampling.minibatch import MiniBatch
+
+
+@register("batching", "cpu")
+class CpuBatching:
+    """The compiled sampler's threads (or the reference), asked for one step at a time."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._late_gather_seconds, self._counting = 0.0, threading.Lock()
+        self._pipeline = make_pipeline(
+            context.source.graph.csc,
+            context.sampler,
+            context.gathered_rows if context.row_buffer is None else None,
+            num_threads=context.workers,
+            depth=1,
+        )
+
+    def __call__(self, epoch: int, step: int) -> MiniBatch:
+        """The mini-batch of a step, on the CPU."""
+        buffer = self.context.row_buffer
+        if buffer is None:
+            return self._prepared(epoch, step)
+        batch = self._prepared(epoch, step)
+        found = buffer.look_up(epoch, step, batch.n_id)
+        started = time.perf_counter()
+        if found is None:
+            _ = batch.x
+        else:
+            batch.row_part = buffer.part_of(found, batch.n_id)
+        with self._counting:
+            self._late_gather_seconds += time.perf_counter() - started
+        return batch
+
+    def _prepared(self, epoch: int, step: int) -> MiniBatch:
+        context = self.context  # the pipeline's threads do the work; this one waits for them
+        [prepared] = self._pipeline.run(context.schedule, epoch, step, step + 1)
+        return MiniBatch(context.source, prepared, layout=context.sampler.layout, epoch=epoch)
+
+    def stage_seconds(self) -> dict[str, float]:
+        """Seconds per stage, summed over threads, and the number of batches."""
+        seconds = self._pipeline.stage_seconds()
+        return seconds | {"gather": seconds["gather"] + self._late_gather_seconds}
+
+
+@register("transfer", "cpu")
+class NoTransfer:
+    """Where the device is the CPU a prepared batch is where it must be."""
+
+    def __init__(self, _: Context) -> None:
+        pass
+
+    def __call__(self, batch: MiniBatch) -> MiniBatch:
+        """The batch itself."""
+        return batch
+
+    def free(self, batch: MiniBatch) -> None:
+        """Nothing to do: memory goes with the last reference."""
+
+
+@register("model", "cpu")
+class NoMarks:
+    """On the CPU the caller's step is over when it returns."""
+
+    def __init__(self, _: Context) -> None:
+        pass
+
+    def begin(self, batch: MiniBatch) -> MiniBatch:
+        """The batch itself."""
+        return batch
+
+    def end(self, batch: MiniBatch) -> None:
+        """Nothing to do."""

@@ -1,0 +1,243 @@
+"""DeviceBatching: the device prepares batches itself, with the Triton sampler (route 1).
+
+Topology, labels and features are resident on the device as far as they fit; what does not lies in page-locked
+host memory, which the device reads over the link without the CPU (UVA). The batches have the bits of the
+CPU's. What needs a real device, streams and memory figures, stands in ``cuda.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from graphbraid.collective.run.stages import Context, DeviceMemoryError
+from graphbraid.files.writing import format_bytes
+from graphbraid.graph import SparseFeatures
+from graphbraid.graph.csc import Csc
+from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.gpu import GpuPipeline, make_gpu_pipeline
+from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.source import BatchSource
+
+_log = logging.getLogger(__name__)
+
+Part = Literal["topology", "labels", "features"]
+PARTS: tuple[Part, ...] = ("topology", "labels", "features")
+"""What is made resident first comes first: a read of topology over the link brings a line for one number, a
+read of features whole rows."""
+Placement = Mapping[Part, str]
+"""``device`` or ``host`` for each part."""
+
+
+class MakePipeline(Protocol):
+    """:func:`graphbraid.sampling.gpu.make_gpu_pipeline`, or another of its form."""
+
+    def __call__(
+        self,
+        csc: Csc,
+        config: SamplerConfig,
+        x: Tensor | None,
+        *,
+        device: torch.device | str,
+        topology: str,
+        features: str,
+    ) -> GpuPipeline:
+        """A pipeline whose batches lie on the device."""
+        ...
+
+
+def choose_placement(part_bytes: Mapping[Part, int], room: int) -> Placement:
+    """The parts that are resident in ``room`` bytes of device memory, taken in the order of ``PARTS``."""
+    placement: dict[Part, str] = {}
+    for part in PARTS:
+        fits = part_bytes[part] <= room
+        placement[part] = "device" if fits else "host"
+        room -= part_bytes[part] if fits else 0
+    return placement
+
+
+def part_bytes_of(context: Context) -> dict[Part, int]:
+    """Bytes of each part of what a loader's batches are cut from."""
+    csc, x = context.source.graph.csc, context.source.graph.x
+    draws_by_running_sums = context.sampler.weighted and context.sampler.replace
+    return {
+        "topology": csc.indptr.nbytes + csc.indices.nbytes + 8 * csc.num_edges * draws_by_running_sums,
+        "labels": sum(table.nbytes for table in _label_tables(context)),
+        "features": x.nbytes if isinstance(x, Tensor) else 0,
+    }
+
+
+class DeviceBatching:
+    """Batches by the Triton sampler, one step at a time, in the caller's stream.
+
+    Nothing is placed before the first batch is asked for. What was placed is kept for as long as the loader
+    is: its profile and its epochs share it.
+
+    Args:
+        context: the loader's; its device may be of any kind.
+        device: torch's device that the batches lie on. The CPU is for tests, where Triton interprets.
+        room: gives the bytes of device memory that may hold graph, labels and features.
+        place: ``place(table, placement)``: a table where the device reads it.
+        make_pipeline: makes the sampler.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        device: torch.device,
+        *,
+        room: Callable[[], int],
+        place: Callable[[Tensor, str], Tensor],
+        make_pipeline: MakePipeline = make_gpu_pipeline,
+    ) -> None:
+        self.context = context
+        self._device, self._room, self._place = device, room, place
+        self._make_pipeline = make_pipeline
+        self._begun: _Begun | None = None
+
+    def begin(self, epoch: int, step: int) -> None:
+        """Have the device sample a step that is likely to be asked for next; waits for nothing.
+
+        Any step may be asked for all the same. Does nothing before the first batch, which places the graph,
+        and where the device has no room: the call for the step will say so.
+        """
+        placed = _PLACED.get(self.context.source, {}).get(self._key)
+        if placed is not None:
+            with contextlib.suppress(torch.OutOfMemoryError):
+                launched = placed.pipeline.launch(self.context.schedule, epoch, step)
+                self._begun = _Begun((epoch, step), launched)
+
+    def __call__(self, epoch: int, step: int) -> MiniBatch:
+        """The mini-batch of a step, on the device, ready in the order of the current stream.
+
+        Waits for the device once, to read the batch's sizes: not for long after :meth:`begin`.
+
+        Raises:
+            DeviceMemoryError: the device has no room for it.
+        """
+        context = self.context
+        try:
+            placed = self._placed()
+            begun, self._begun = self._begun, None
+            if begun is None or begun.of != (epoch, step):
+                begun = _Begun((epoch, step), placed.pipeline.launch(context.schedule, epoch, step))
+            prepared = placed.pipeline.finish(begun.launched)
+        except torch.OutOfMemoryError as error:
+            raise DeviceMemoryError(f"step {step}: {error}") from error
+        return MiniBatch(placed.source, prepared, layout=context.sampler.layout, epoch=epoch)
+
+    @property
+    def placement(self) -> Placement:
+        """Where each part lies."""
+        return self._placed().placement
+
+    def stage_seconds(self) -> dict[str, float]:
+        """Seconds per stage on the device's clock, and the number of batches; waits for the device."""
+        return self._placed().pipeline.stage_seconds()
+
+    def _placed(self) -> _Placed:
+        kept = _PLACED.setdefault(self.context.source, {})
+        if self._key not in kept:
+            kept[self._key] = self._make()
+        return kept[self._key]
+
+    @property
+    def _key(self) -> tuple[object, ...]:
+        """What tells placed graphs of one source apart."""
+        return self._device, self.context.sampler, self.context.gather, self.context.hot_bytes
+
+    def _make(self) -> _Placed:
+        """Place by what fits; where the device has less room than it said, leave all on the host."""
+        sizes = part_bytes_of(self.context)
+        table_bytes = 8 * self.context.source.graph.num_nodes  # of local ids
+        wanted = choose_placement(sizes, self._room() - table_bytes)
+        try:
+            return self._make_with(wanted)
+        except torch.OutOfMemoryError:
+            if set(wanted.values()) == {"host"}:
+                raise
+            _log.warning("the device has no memory for %s: they stay on the host", _shown(wanted, sizes))
+            return self._make_with(dict.fromkeys(PARTS, "host"))
+
+    def _make_with(self, placement: Placement) -> _Placed:
+        context = self.context
+        source = _placed_source(context, placement, self._place)
+        x = source.graph.x
+        gathers = context.gather and isinstance(x, Tensor) and x.ndim == 2 and x.is_contiguous()
+        pipeline = self._make_pipeline(
+            source.graph.csc,
+            context.sampler,
+            x if gathers and isinstance(x, Tensor) else None,
+            device=self._device,
+            topology=placement["topology"],
+            features=placement["features"],
+        )
+        return _Placed(source=source, pipeline=pipeline, placement=placement)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class _Placed:
+    """A loader's graph where the device reads it, and the sampler over it."""
+
+    source: BatchSource
+    pipeline: GpuPipeline
+    placement: Placement
+
+
+class _Begun(NamedTuple):
+    of: tuple[int, int]
+    """Epoch and step."""
+    launched: Any
+
+
+_PLACED: weakref.WeakKeyDictionary[BatchSource, dict[tuple[object, ...], _Placed]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _placed_source(
+    context: Context, placement: Placement, place: Callable[[Tensor, str], Tensor]
+) -> BatchSource:
+    """The source with everything that batches look up by id where the device reads it.
+
+    The topology stays: the sampler places its own. Sparse features stay as well; their rows are made on the
+    CPU.
+    """
+    source, graph = context.source, context.source.graph
+    by_edge = context.sampler.return_edge_id  # without edge ids nothing is looked up by them
+
+    def label(table: Tensor | None, needed: bool = True) -> Tensor | None:
+        return table if table is None or not needed else place(table, placement["labels"])
+
+    csc = Csc(graph.csc.indptr, graph.csc.indices, graph.csc.num_src, label(graph.csc.weight), trusted=True)
+    x = graph.x if isinstance(graph.x, SparseFeatures | None) else place(graph.x, placement["features"])
+    return dataclasses.replace(
+        source,
+        graph=graph.replace(csc=csc, x=x, y=label(graph.y), edge_id=label(graph.edge_id, by_edge)),
+        node_attrs={name: place(t, placement["labels"]) for name, t in source.node_attrs.items()},
+        edge_attrs={
+            name: place(t, placement["labels"]) if by_edge else t for name, t in source.edge_attrs.items()
+        },
+        src_degree=label(source.src_degree),
+        src_loop=label(source.src_loop),
+    )
+
+
+def _label_tables(context: Context) -> list[Tensor]:
+    """What :func:`_placed_source` places beside features: labels, masks, weights, ids."""
+    source, graph = context.source, context.source.graph
+    by_edge = [graph.edge_id, *source.edge_attrs.values()] if context.sampler.return_edge_id else []
+    tables = [graph.y, graph.csc.weight, source.src_degree, source.src_loop, *by_edge]
+    return [t for t in (*tables, *source.node_attrs.values()) if t is not None]
+
+
+def _shown(placement: Placement, part_bytes: Mapping[Part, int]) -> str:
+    resident = [part for part in PARTS if placement[part] == "device"]
+    return ", ".join(f"{part} ({format_bytes(part_bytes[part])})" for part in resident)

@@ -1,0 +1,210 @@
+"""An emulated accelerator: real threads, real batches, given durations.
+
+Its link and its compute units are locks, held for as long as a stage is said to take; batches are what the
+CPU sampler makes, so results are real. With it plans, the executor and their failures run and are tested on
+any machine.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from graphbraid.collective.hardware.cpu import CpuBatching
+from graphbraid.collective.plan.simulator import Stage
+from graphbraid.collective.plan.times import StageTimes
+from graphbraid.collective.run.stages import Context, DeviceMemoryError, register
+from graphbraid.sampling.minibatch import MiniBatch
+
+Fault = Callable[[], BaseException]
+
+
+class EmulatedAccelerator:
+    """A device whose stages take the given durations.
+
+    Args:
+        times: mean seconds per stage; ``cpu`` is that of an emulated core.
+        memory_batches: batches that fit its memory; None: any number.
+        emulate_cpu: let batches from the CPU take ``times.cpu``, as on a machine with other cores; False
+            leaves the real cores.
+        link_bytes_per_second: a copy then takes its bytes' time instead of ``times.dma``; None: that.
+    """
+
+    hardware = "emulated"
+
+    def __init__(
+        self,
+        times: StageTimes,
+        *,
+        memory_batches: int | None = None,
+        emulate_cpu: bool = True,
+        link_bytes_per_second: float | None = None,
+    ) -> None:
+        self.times, self.link_bytes_per_second = times, link_bytes_per_second
+        self.host = "emulated-cpu" if emulate_cpu else "cpu"
+        self.memory_batches = memory_batches
+        self.link, self.compute = threading.Lock(), threading.Lock()
+        self._held: set[int] = set()  # ids of batches in device memory
+        self._memory = threading.Lock()
+        self._slower: dict[Stage, float] = {}
+        self._faults: dict[tuple[Stage, int], Fault] = {}
+
+    def seconds(self, stage: Stage) -> float:
+        """How long a stage takes now."""
+        duration = {
+            "cpu": self.times.cpu,
+            "dma": self.times.dma,
+            "uva": self.times.uva,
+            "model": self.times.model,
+        }[stage]
+        return 0.0 if duration is None else duration.seconds * self._slower.get(stage, 1.0)
+
+    def copy_seconds(self, batch: MiniBatch) -> float:
+        """How long a batch's copy takes now."""
+        if self.link_bytes_per_second is None:
+            return self.seconds("dma")
+        return batch.travelling_bytes / self.link_bytes_per_second * self._slower.get("dma", 1.0)
+
+    def slow_down(self, stage: Stage, factor: float) -> None:
+        """From now on the stage takes ``factor`` times its given duration."""
+        self._slower[stage] = factor
+
+    def fail(self, stage: Stage, step: int, fault: Fault) -> None:
+        """Let a stage of a step raise what ``fault`` gives, once."""
+        self._faults[stage, step] = fault
+
+    def check(self, stage: Stage, step: int) -> None:
+        """Raise the fault that waits for a stage of a step."""
+        if fault := self._faults.pop((stage, step), None):
+            raise fault()
+
+    def take_memory(self, batch: MiniBatch) -> None:
+        """Hold a batch in device memory.
+
+        Raises:
+            DeviceMemoryError: it is full.
+        """
+        with self._memory:
+            if self.memory_batches is not None and len(self._held) >= self.memory_batches:
+                raise DeviceMemoryError(
+                    f"the emulated device holds {len(self._held)} batches and has memory for "
+                    f"{self.memory_batches}"
+                )
+            self._held.add(id(batch))
+
+    def free_memory(self, batch: MiniBatch) -> None:
+        """Let go of a batch."""
+        with self._memory:
+            self._held.discard(id(batch))
+
+    @property
+    def held_batches(self) -> int:
+        """Batches in device memory."""
+        return len(self._held)
+
+    @contextmanager
+    def taking(self, stage: Stage, seconds: float | None = None) -> Iterator[None]:
+        """A body that lasts as long as the stage takes, or so many seconds; longer if its own work does."""
+        until = time.perf_counter() + (self.seconds(stage) if seconds is None else seconds)
+        yield
+        sleep_until(until)
+
+
+def sleep_until(moment: float) -> None:
+    """Sleep to a moment of ``time.perf_counter``."""
+    while (left := moment - time.perf_counter()) > 0:
+        time.sleep(left)
+
+
+@register("batching", "emulated-cpu")
+class EmulatedCpuBatching:
+    """The real sampler at the speed of an emulated core."""
+
+    def __init__(self, context: Context) -> None:
+        self._accelerator = _accelerator(context)
+        self._prepare = CpuBatching(context)
+
+    def __call__(self, epoch: int, step: int) -> MiniBatch:
+        """The mini-batch of a step, after ``T_cpu``."""
+        with self._accelerator.taking("cpu"):
+            self._accelerator.check("cpu", step)
+            return self._prepare(epoch, step)
+
+    def stage_seconds(self) -> dict[str, float]:
+        """Those of the real sampler."""
+        return self._prepare.stage_seconds()
+
+
+@register("batching", "emulated")
+class EmulatedBatching:
+    """The device's own batching: link and compute are both held, for ``T_uva``."""
+
+    def __init__(self, context: Context) -> None:
+        self._accelerator = _accelerator(context)
+        self._prepare = CpuBatching(context)
+
+    def __call__(self, epoch: int, step: int) -> MiniBatch:
+        """The mini-batch of a step, in device memory."""
+        accelerator = self._accelerator
+        with accelerator.link, accelerator.compute, accelerator.taking("uva"):
+            accelerator.check("uva", step)
+            batch = self._prepare(epoch, step)
+            accelerator.take_memory(batch)
+        return batch
+
+
+@register("transfer", "emulated")
+class EmulatedTransfer:
+    """The link is held for ``T_dma``, or for the time of what travels."""
+
+    completes_rows = True
+
+    def __init__(self, context: Context) -> None:
+        self._accelerator, self._rows = _accelerator(context), context.row_buffer
+
+    def __call__(self, batch: MiniBatch) -> MiniBatch:
+        """The batch, now in device memory."""
+        accelerator = self._accelerator
+        if self._rows is not None:
+            self._rows.admit(batch)
+            if batch.row_part is None:
+                _ = batch.x
+        with accelerator.link, accelerator.taking("dma", accelerator.copy_seconds(batch)):
+            accelerator.check("dma", batch.step)
+            accelerator.take_memory(batch)
+            if self._rows is not None:
+                self._rows.complete(batch)
+        return batch
+
+    def free(self, batch: MiniBatch) -> None:
+        """Let go of its device memory."""
+        self._accelerator.free_memory(batch)
+
+
+@register("model", "emulated")
+class EmulatedModel:
+    """The compute units are held from begin to end, for ``T_model`` or as long as the caller's step lasts."""
+
+    def __init__(self, context: Context) -> None:
+        self._accelerator = _accelerator(context)
+        self._until = 0.0
+
+    def begin(self, batch: MiniBatch) -> MiniBatch:
+        """Take the compute units."""
+        self._accelerator.compute.acquire()
+        self._until = time.perf_counter() + self._accelerator.seconds("model")
+        return batch
+
+    def end(self, batch: MiniBatch) -> None:
+        """Wait until the step would be over and give the compute units back."""
+        try:
+            sleep_until(self._until)
+        finally:
+            self._accelerator.compute.release()
+
+
+def _accelerator(context: Context) -> EmulatedAccelerator:
+    assert isinstance(context.device, EmulatedAccelerator)
+    return context.device

@@ -1,0 +1,206 @@
+"""Batching in processes of its own, for samplers that must not share the trainer's: and what their end means.
+
+A process samples; its answer, a few arrays of ids, comes through a pipe, and feature rows are gathered by the
+thread that asked. A process that ends while it is asked raises :class:`WorkerDiedError`, from which the
+executor goes on with the other route where there is one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import os
+import pickle
+import queue
+import signal
+import traceback
+import weakref
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphbraid.collective.hardware.cpu import CpuBatching
+from graphbraid.collective.run.stages import Context, Factory, WorkerDiedError
+from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.sample import Adjacency, Prepared, Sampled
+from graphbraid.sampling.source import BatchSource
+
+LOOK_SECONDS = 1.0
+"""How often an idle process looks whether the one that started it is still there."""
+
+
+class _Worker(NamedTuple):
+    process: BaseProcess
+    connection: Connection
+
+
+class ProcessBatching:
+    """Batching by ``context.workers`` processes; register it, or an operator derived from it.
+
+    Args:
+        context: the loader's. The processes are handed its graph without features, and not its device.
+        prepare: makes the operator that works in each process; it must be importable there.
+        start_method: of :mod:`multiprocessing`. ``fork`` starts at once, but only before any thread runs.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        prepare: Factory = CpuBatching,
+        start_method: Literal["spawn", "forkserver", "fork"] = "spawn",
+    ) -> None:
+        self._context = context
+        inside = dataclasses.replace(
+            context,
+            source=BatchSource(graph=context.source.graph.replace(x=None)),
+            device=torch.device("cpu"),
+            workers=1,
+            lookahead=False,
+            row_buffer=None,
+        )
+        how = multiprocessing.get_context(start_method)
+        self._workers = [_start(how, inside, prepare) for _ in range(context.workers)]
+        self._free: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        for worker in self._workers:
+            self._free.put(worker)
+        self._finalizer = weakref.finalize(self, _stop, self._workers)
+
+    @property
+    def pids(self) -> list[int]:
+        """Ids of the processes, also of those that have ended."""
+        return [worker.process.pid or 0 for worker in self._workers]
+
+    def __call__(self, epoch: int, step: int) -> MiniBatch:
+        """The mini-batch of a step, on the CPU.
+
+        Raises:
+            WorkerDiedError: the process ended before it answered.
+        """
+        worker = self._free.get()
+        try:
+            answer = self._ask(worker, epoch, step)
+        finally:
+            self._free.put(worker)  # a dead one, too: it must say so to all who ask
+        if isinstance(answer, BaseException):
+            raise answer
+        batch = self._as_batch(answer, epoch, step)
+        if self._context.gather:
+            _ = batch.x  # in this thread, not in the one that trains
+        return batch
+
+    def close(self) -> None:
+        """End the processes."""
+        self._finalizer()
+
+    def _ask(self, worker: _Worker, epoch: int, step: int) -> Any:
+        process, connection = worker
+        try:
+            connection.send((epoch, step))
+            wait([connection, process.sentinel])
+            if connection.poll():
+                return connection.recv()
+        except (EOFError, OSError):
+            pass  # it ended while the pipe was in use
+        process.join(1.0)
+        raise WorkerDiedError(
+            f"the process that prepares mini-batches (stage 'batching' on {self._context.hardware!r}, pid "
+            f"{process.pid}) {_how_it_ended(process.exitcode)} at epoch {epoch}, step {step}. Nothing is "
+            f"wrong with the step: iterate again from it (batches({epoch}, {step}), or resume the run). If "
+            "the system ended it for want of memory, as its log says, use fewer workers or smaller batches"
+        )
+
+    def _as_batch(self, arrays: tuple[Any, ...], epoch: int, step: int) -> MiniBatch:
+        n_id, input_id, adjacencies, nodes_per_hop, edges_per_hop = arrays
+        sampled = Sampled(
+            n_id=torch.from_numpy(n_id),
+            adjacencies=[
+                Adjacency(indptr=torch.from_numpy(p), indices=torch.from_numpy(i), edges=_as_tensor(e))
+                for p, i, e in adjacencies
+            ],
+            nodes_per_hop=nodes_per_hop,
+            edges_per_hop=edges_per_hop,
+        )
+        prepared = Prepared(step, torch.from_numpy(input_id), sampled, None)
+        return MiniBatch(self._context.source, prepared, layout=self._context.sampler.layout, epoch=epoch)
+
+
+def _start(how: Any, context: Context, prepare: Factory) -> _Worker:
+    ours, its = how.Pipe()
+    process = how.Process(
+        target=_work, args=(its, ours, context, prepare, os.getpid()), name="graphbraid-batching", daemon=True
+    )
+    process.start()
+    its.close()
+    return _Worker(process, ours)
+
+
+def _stop(workers: list[_Worker]) -> None:
+    for process, connection in workers:
+        connection.close()
+        process.terminate()
+        process.join(5.0)
+
+
+def _work(its: Connection, ours: Connection, context: Context, prepare: Factory, parent: int) -> None:
+    """A process's life: answer until the other end is gone."""
+    ours.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's to handle
+    torch.set_num_threads(1)
+    operator = prepare(context)
+    while os.getppid() == parent:
+        try:
+            if not its.poll(LOOK_SECONDS):
+                continue
+            epoch, step = its.recv()
+        except (EOFError, OSError):
+            return
+        its.send(_answer(operator, epoch, step))
+
+
+def _answer(operator: Any, epoch: int, step: int) -> Any:
+    try:
+        batch: MiniBatch = operator(epoch, step)
+    except Exception as error:
+        error.add_note(f"in the process that prepares mini-batches:\n{traceback.format_exc()}")
+        return _that_travels(error)
+    sampled = batch._sampled
+    return (
+        sampled.n_id.numpy(),
+        batch.input_id.numpy(),
+        [(a.indptr.numpy(), a.indices.numpy(), _as_array(a.edges)) for a in sampled.adjacencies],
+        sampled.nodes_per_hop,
+        sampled.edges_per_hop,
+    )
+
+
+def _that_travels(error: Exception) -> Exception:
+    """The error, or a plain one with its text where it cannot be pickled."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError("".join(traceback.format_exception(error)))
+    return error
+
+
+def _as_array(tensor: Tensor | None) -> np.ndarray | None:
+    return None if tensor is None else tensor.numpy()
+
+
+def _as_tensor(array: np.ndarray | None) -> Tensor | None:
+    return None if array is None else torch.from_numpy(array)
+
+
+def _how_it_ended(code: int | None) -> str:
+    if code is None:
+        return "does not answer any more"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

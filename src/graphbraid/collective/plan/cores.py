@@ -1,0 +1,79 @@
+"""Cores: how a machine without a device divides them between preparing batches and training.
+
+Three kinds of arrangement. Some threads prepare and others train; all cores train while threads prepare
+beside them; or they *take turns*: threads prepare a few batches ahead and then rest, and meanwhile the model
+has their cores, too. Which is best is measured: each is tried for some steps, on copies.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from graphbraid.collective.plan.arrangement import Arrangement
+from graphbraid.collective.plan.times import StageTimes
+
+if TYPE_CHECKING:
+    from graphbraid.collective.plan.plan import Plan
+    from graphbraid.collective.plan.scheduler import Limits
+    from graphbraid.collective.plan.times import Profile
+
+AHEAD, REFILL = 8, 1
+"""Batches that threads which take turns prepare before they rest, and how many are left when they go on."""
+
+
+def arrangements(cores: int, worker_counts: Sequence[int], *, may_take_turns: bool) -> list[Arrangement]:
+    """Those worth trying, the likeliest to be best first."""
+    counts = sorted({*worker_counts, cores})
+    found = [Arrangement(workers=w, threads=cores, turns=True) for w in counts] if may_take_turns else []
+    found += [Arrangement(workers=w, threads=max(1, cores - w)) for w in counts]
+    found.append(Arrangement(workers=1, threads=cores))
+    return list(dict.fromkeys(found))
+
+
+def expected_seconds(cores: Arrangement, times: Sequence[StageTimes], num_cores: int) -> float:
+    """Per step, from stage times: to leave out arrangements that cannot win.
+
+    Training is taken to need the core-seconds that it took with the most workers beside it, on however many
+    cores.
+    """
+    alone = times[-1]
+    prepare = min(t.cpu.seconds for t in times)
+    train = alone.model.seconds * max(1, num_cores - alone.workers)
+    if cores.turns or cores.workers + cores.threads > num_cores:
+        return max((prepare + train) / num_cores, prepare / cores.workers, train / max(cores.threads, 1))
+    return max(prepare / cores.workers, train / cores.threads)
+
+
+def ahead_of(cores: Arrangement, profile: Profile, limits: Limits) -> int:
+    """Batches that the workers prepare ahead: two each; in turns as many as fit, up to AHEAD."""
+    least = 2 * cores.workers
+    if not cores.turns or limits.host_bytes is None or not profile.host_batch_bytes:
+        return max(least, AHEAD) if cores.turns else least
+    return max(least, min(AHEAD, limits.host_bytes // profile.host_batch_bytes))
+
+
+def plan_of_trials(profile: Profile, num_batches: int, limits: Limits) -> Plan:
+    """The plan of the arrangement that was fastest when it was tried."""
+    from graphbraid.collective.plan.plan import Plan, RunnerUp
+
+    best, *others = sorted(profile.trials, key=lambda trial: trial.seconds)
+    fitting = [times for times in profile.times if times.workers <= best.cores.workers]
+    times = (fitting or profile.times)[-1]
+    alone, cores = profile.times[-1], max(trial.cores.threads for trial in profile.trials)
+    work = min(t.cpu.seconds for t in profile.times) + alone.model.seconds * max(1, cores - alone.workers)
+    return Plan(
+        num_batches=num_batches,
+        num_cpu=num_batches,
+        cbs=ahead_of(best.cores, profile, limits),
+        gbs=1,
+        times=dataclasses.replace(times, workers=best.cores.workers),
+        cores=best.cores,
+        predicted_seconds=num_batches * best.seconds,
+        bound_seconds=num_batches * min(best.seconds, work / cores),
+        limit="cpu",
+        runner_ups=tuple(
+            RunnerUp(name=t.cores.name, split=1.0, predicted_seconds=num_batches * t.seconds) for t in others
+        ),
+    )

@@ -1,0 +1,196 @@
+"""Dispatcher: how many of an epoch's batches the CPU prepares, from bounds and from a schedule's feedback."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from graphbraid.collective.plan.times import StageTimes
+
+Resource = Literal["cpu", "link", "device"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Share:
+    """A share of the batches for the CPU's route, and what it costs at best."""
+
+    share: float
+    """Of route 0, in [0, 1]."""
+    seconds: float
+    """Per batch, when no resource ever waits for another."""
+    limit: Resource
+    """The resource that needs this long."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpochBound:
+    """No schedule of an epoch is faster."""
+
+    seconds: float
+    num_cpu: int
+    """Batches of route 0 with which the bound is least."""
+    limit: Resource
+
+
+def loads(times: StageTimes, share: float) -> dict[Resource, float]:
+    """Seconds each resource works per batch when ``share`` of them take route 0 (design: three resources)."""
+    uva = (1.0 - share) * _uva(times)
+    return {
+        "cpu": share * times.cpu_per_batch,
+        "link": share * times.dma.seconds + uva,
+        "device": times.model.seconds + uva,
+    }
+
+
+def best_share(times: StageTimes) -> Share:
+    """The share that minimises the most loaded resource, ignoring start and end of the epoch.
+
+    Each load is a line over the share, so their maximum is convex and least at an end or where two lines
+    cross.
+    """
+    if times.uva is None:
+        candidates = [1.0]
+    else:
+        cpu, dma, model, uva = _seconds(times)
+        crossings = [
+            _ratio(uva, cpu - dma + uva),  # cpu meets link
+            _ratio(model + uva, cpu + uva),  # cpu meets device
+            _ratio(model, dma),  # link meets device
+        ]
+        candidates = [0.0, 1.0, *(c for c in crossings if 0.0 < c < 1.0)]
+
+    def cost(share: float) -> float:
+        return max(loads(times, share).values())
+
+    share = min(candidates, key=cost)
+    return Share(share=share, seconds=cost(share), limit=_most(loads(times, share)))
+
+
+def relaxed_ratio(times: StageTimes) -> float:
+    """The paper's first ratio x, for 1 CPU batch : x GPU batches; infinite where the CPU should have none.
+
+    Minimises Eq. 6 of Zhang et al., "Efficient GNN Training on Giant Graphs with Collective Batching and
+    Scheduling",
+    ``x·T_uva/(1+x) + max(T_dma/(1+x), T_model, (T_cpu - x·T_uva)/(1+x))`` (the later print has a product
+    where the earlier has the comma). Each piece is monotone in x, so the least value is at 0, at infinity or
+    at a crossing of two pieces of the maximum.
+    """
+    if times.uva is None:
+        return 0.0
+    cpu, dma, model, uva = _seconds(times)
+    crossings = [
+        _ratio(dma, model) - 1.0,
+        _ratio(cpu - dma, uva),
+        _ratio(cpu - model, model + uva),
+    ]
+    candidates = [0.0, *(x for x in crossings if math.isfinite(x) and x > 0.0), math.inf]
+    return min(candidates, key=lambda x: relaxed_seconds(times, x))
+
+
+def relaxed_seconds(times: StageTimes, ratio: float) -> float:
+    """Eq. 6 per batch at a ratio x, which may be infinite."""
+    cpu, dma, model, uva = _seconds(times)
+    if math.isinf(ratio):
+        return uva + max(0.0, model, -uva)
+    whole = 1.0 + ratio
+    return ratio * uva / whole + max(dma / whole, model, (cpu - ratio * uva) / whole)
+
+
+def epoch_bound(times: StageTimes, num_batches: int) -> EpochBound:
+    """The least seconds any schedule of an epoch takes, with the start and end that none can avoid.
+
+    For stages that always take their mean; see :func:`bound_with` for why it holds.
+    """
+    counts: Iterable[int] = range(num_batches + 1) if times.uva is not None else (num_batches,)
+    best = min(counts, key=lambda m: (max(bound_with(times, num_batches, m).values()), -m))
+    ends = bound_with(times, num_batches, best)
+    return EpochBound(seconds=max(ends.values()), num_cpu=best, limit=_most(ends))
+
+
+def bound_with(times: StageTimes, num_batches: int, num_cpu: int) -> dict[Resource, float]:
+    """Earliest end of an epoch by what each resource must do, with ``num_cpu`` batches on route 0.
+
+    Device: it does all models and the GPU's batching, one at a time. If every batch comes from the CPU it
+    has nothing to do before the first was prepared and copied.
+    Link: one transfer at a time; after the last, that batch's model still runs. If all are copies, the first
+    waits for a batch.
+    CPU: within the first k rounds of ``cpu`` seconds at most k·workers batches are finished, so the others,
+    m - k·workers of them, are ready at (k+1)·cpu at the earliest; they still have to be copied one at a time
+    and trained one at a time. The expression is linear in k, so k = 0 and the last round suffice.
+    """
+    cpu, dma, model, uva = times.cpu.seconds, times.dma.seconds, times.model.seconds, _uva(times)
+    m, rest = num_cpu, num_batches - num_cpu
+    ends: dict[Resource, float] = {
+        "cpu": 0.0,
+        "link": m * dma + rest * uva + model + (cpu if rest == 0 else 0.0),
+        "device": num_batches * model + rest * uva + (cpu + dma if rest == 0 else 0.0),
+    }
+    if m:
+        rounds = -(-m // times.workers)
+        for k in (0, rounds - 1):
+            late = m - k * times.workers
+            ends["cpu"] = max(ends["cpu"], (k + 1) * cpu + max(late * dma + model, dma + late * model))
+    return ends
+
+
+@dataclass(kw_only=True, slots=True)
+class Dispatcher:
+    """Moves batches between the routes until a schedule's feedback says that neither side waits.
+
+    The paper moves one batch per overlap and round; here the first move is large and halves whenever the
+    feedback turns. No count is tried twice, so it ends.
+    """
+
+    num_batches: int
+    num_cpu: int
+    """The count to try next."""
+    step: int
+    """Batches the next move takes."""
+    tried: dict[int, float] = field(default_factory=dict)
+    """Seconds of each count tried."""
+    _direction: int = 0
+
+    def tune(self, simulate: Callable[[int], tuple[float, int]], most_tries: int = 24) -> int:
+        """The best count found.
+
+        Args:
+            simulate: seconds of the epoch with a count of route 0, and the feedback: -1 if the CPU was
+                overloaded, 1 if it had time left, 0 for neither.
+            most_tries: schedules simulated, at most.
+        """
+        while self.num_cpu not in self.tried and len(self.tried) < most_tries:
+            seconds, feedback = simulate(self.num_cpu)
+            self.tried[self.num_cpu] = seconds
+            self._move(feedback)
+        return min(self.tried, key=lambda m: (self.tried[m], m))
+
+    def _move(self, feedback: int) -> None:
+        if feedback == 0:
+            return
+        if self._direction and feedback != self._direction:
+            self.step //= 2
+        self._direction = feedback
+        while self.step >= 1:
+            target = min(max(self.num_cpu + feedback * self.step, 0), self.num_batches)
+            if target not in self.tried:
+                self.num_cpu = target
+                return
+            self.step //= 2
+
+
+def _seconds(times: StageTimes) -> tuple[float, float, float, float]:
+    return times.cpu_per_batch, times.dma.seconds, times.model.seconds, _uva(times)
+
+
+def _uva(times: StageTimes) -> float:
+    return 0.0 if times.uva is None else times.uva.seconds
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator else math.inf
+
+
+def _most(load: dict[Resource, float]) -> Resource:
+    return max(load, key=lambda resource: load[resource])

@@ -1,0 +1,299 @@
+"""Simulator: runs a schedule event by event in virtual time.
+
+The rules are those the executor follows with real threads:
+
+- Steps are transferred in their order, and trained in their order. Link and device do one thing at a time;
+  the device's own batching takes both (MorphGL, Eq. 1 to 3).
+- A worker starts the next step of route 0 as soon as one of ``cbs`` host buffers is free, and the buffer is
+  held until the copy's end. A transfer starts when one of ``gbs`` device buffers is free, and the buffer is
+  held until the end of that step's training. So memory is exactly ``cbs`` and ``gbs`` batches, and the
+  waiting batches that Eq. 4 bounds are among them.
+- When the device is free and both a batch of its own and a training could start, it fills its buffer first
+  (``fill_first``): what it has ready is what it trains while the next copies hold the link.
+
+Departs from the paper's Algorithms 1 to 4 in that no phase waits for the one before to end everywhere: a
+barrier would leave link or device idle for one batch per overlap.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from graphbraid.collective.plan.dispatcher import Resource
+from graphbraid.collective.plan.routes import CPU, GPU, Routes
+from graphbraid.collective.plan.times import Duration, StageTimes
+from graphbraid.errors import ConfigError
+
+Stage = Literal["cpu", "dma", "uva", "model"]
+_CPU, _DMA, _UVA, _MODEL = 0, 1, 2, 3
+STAGES: tuple[Stage, ...] = ("cpu", "dma", "uva", "model")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """What the schedule's rules may use."""
+
+    cbs: int
+    """Host buffers, each for one batch."""
+    gbs: int
+    """Device buffers, each for one batch."""
+    workers: int
+    """Threads that prepare batches on the CPU."""
+    fill_first: bool = True
+    """The device prepares before it trains; False: it trains before it prepares."""
+    one_at_a_time: bool = False
+    """No step starts before the one before it was trained."""
+
+    def __post_init__(self) -> None:
+        for name in ("cbs", "gbs", "workers"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1; got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Durations:
+    """Seconds of each stage of each step; those of the route a step does not take are not read."""
+
+    cpu: Sequence[float]
+    dma: Sequence[float]
+    uva: Sequence[float]
+    model: Sequence[float]
+
+    @classmethod
+    def constant(cls, times: StageTimes, num_batches: int) -> Durations:
+        """Every stage takes its mean."""
+        return cls(**{name: [d.seconds] * num_batches for name, d in _by_name(times)})
+
+    @classmethod
+    def drawn(cls, times: StageTimes, num_batches: int, seed: int) -> Durations:
+        """Normal with each stage's spread, none below a tenth of its mean."""
+        draw = np.random.default_rng(seed)
+        values = {}
+        for name, d in _by_name(times):
+            z = draw.standard_normal(num_batches)
+            values[name] = np.maximum(d.seconds * (1.0 + d.cv * z), 0.1 * d.seconds).tolist()
+        return cls(**values)
+
+
+class Op(NamedTuple):
+    """One stage of one step, from ``start`` to ``end`` in seconds from the epoch's start."""
+
+    stage: Stage
+    step: int
+    start: float
+    end: float
+    worker: int
+    """Of stage ``cpu``; else 0."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Phases:
+    """Seconds of an epoch by what link and device do (MorphGL, section 4.2.3)."""
+
+    filling: float
+    """The device prepares a batch."""
+    flushing: float
+    """It trains, or a batch is copied."""
+    blocking: float
+    """Neither."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Schedule:
+    """A simulated epoch."""
+
+    ops: list[Op]
+    """By start."""
+    seconds: float
+    """From the start to the end of the last step's training."""
+    device_waits: float
+    """Seconds the device stood idle because the next step's CPU batch was not ready."""
+    cpu_waits: float
+    """Seconds workers stood idle while batches were left or the epoch ran on, per worker."""
+    phases: Phases
+    setting: Setting
+    routes: Routes
+
+    @property
+    def feedback(self) -> int:
+        """-1: the CPU has too many batches; 1: too few; 0: moving one would not help."""
+        if self.device_waits == self.cpu_waits:
+            return 0
+        return -1 if self.device_waits > self.cpu_waits else 1
+
+    def replace(self, **changes: Any) -> Schedule:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+    def busy(self) -> dict[Resource, float]:
+        """The share of the epoch each resource works; the CPU's over all its workers."""
+        seconds: dict[Resource, float] = {"cpu": 0.0, "link": 0.0, "device": 0.0}
+        for op in self.ops:
+            spent = op.end - op.start
+            if op.stage == "cpu":
+                seconds["cpu"] += spent / self.setting.workers
+            if op.stage in ("dma", "uva"):
+                seconds["link"] += spent
+            if op.stage in ("uva", "model"):
+                seconds["device"] += spent
+        return {name: value / self.seconds for name, value in seconds.items()}
+
+
+def simulate(routes: Routes, durations: Durations, setting: Setting) -> Schedule:
+    """Run an epoch in virtual time.
+
+    Args:
+        routes: the route of each step.
+        durations: seconds of each step's stages.
+        setting: buffers, workers and rules.
+
+    Raises:
+        ConfigError: there is no step.
+    """
+    if not routes:
+        raise ConfigError("an epoch needs at least one step")
+    return Simulation(routes, durations, setting).run()
+
+
+class Simulation:
+    """The state of one epoch: what runs, what is ready, which step is next at each resource.
+
+    Use :func:`simulate`; ``braid.py`` builds on this class.
+    """
+
+    def __init__(self, routes: Routes, durations: Durations, setting: Setting) -> None:
+        self._routes, self._setting = routes, setting
+        self._seconds = (durations.cpu, durations.dma, durations.uva, durations.model)
+        self._cpu_steps = [step for step, route in enumerate(routes) if route == CPU]
+        self._events: list[tuple[float, int, int, int]] = []  # end, stage, step, worker
+        self._ops: list[Op] = []
+        self._idle_workers = list(range(setting.workers))  # a heap: the lowest starts first
+        self._next_cpu = 0  # position in _cpu_steps
+        self._held = 0  # host buffers
+        self._prepared = bytearray(len(routes))
+        self._on_device = bytearray(len(routes))
+        self._next_transfer = 0
+        self._next_model = 0
+        self._trained = 0
+        self._link_free = self._device_free = True
+        self._filling = False
+        self._now = 0.0
+        self._device_waits = self._worker_waits = 0.0
+        self._phase = [0.0, 0.0, 0.0]
+
+    def run(self) -> Schedule:
+        """Run to the end."""
+        events = self._events
+        self._dispatch(0.0)
+        while events:
+            now = events[0][0]
+            self._account(now)
+            while events and events[0][0] == now:
+                self._finish(*heapq.heappop(events)[1:])
+            self._dispatch(now)
+        assert self._trained == len(self._routes), "the schedule stood still"
+        filling, flushing, blocking = self._phase
+        return Schedule(
+            ops=self._ops,
+            seconds=self._now,
+            device_waits=self._device_waits,
+            cpu_waits=self._worker_waits / self._setting.workers,
+            phases=Phases(filling=filling, flushing=flushing, blocking=blocking),
+            setting=self._setting,
+            routes=self._routes,
+        )
+
+    def _account(self, now: float) -> None:
+        """Charge the time since the last event to whoever waited through it."""
+        passed, self._now = now - self._now, now
+        busy = not (self._link_free and self._device_free)
+        self._phase[0 if self._filling else 1 if busy else 2] += passed
+        if self._idle_workers:
+            self._worker_waits += passed * len(self._idle_workers)
+        if self._device_free and self._link_free and self._waits_for_cpu():
+            self._device_waits += passed
+
+    def _waits_for_cpu(self) -> bool:
+        step = self._next_transfer
+        return step < len(self._routes) and self._routes[step] == CPU and not self._prepared[step]
+
+    def _finish(self, stage: int, step: int, worker: int) -> None:
+        if stage == _CPU:
+            self._prepared[step] = 1
+            heapq.heappush(self._idle_workers, worker)
+        elif stage == _MODEL:
+            self._trained += 1
+            self._device_free = True
+        else:
+            self._on_device[step] = 1
+            self._link_free = True
+            if stage == _DMA:
+                self._held -= 1
+            else:
+                self._device_free, self._filling = True, False
+
+    def _dispatch(self, now: float) -> None:
+        self._start_workers(now)
+        if self._setting.fill_first:
+            self._start_transfer(now)
+            self._start_model(now)
+        else:
+            self._start_model(now)
+            self._start_transfer(now)
+
+    def _start(self, now: float, stage: int, step: int, worker: int = 0) -> None:
+        end = now + self._seconds[stage][step]
+        self._ops.append(Op(STAGES[stage], step, now, end, worker))
+        heapq.heappush(self._events, (end, stage, step, worker))
+
+    def _start_workers(self, now: float) -> None:
+        setting = self._setting
+        while self._idle_workers and self._held < setting.cbs and self._next_cpu < len(self._cpu_steps):
+            step = self._cpu_steps[self._next_cpu]
+            if setting.one_at_a_time and step > self._trained:
+                return
+            self._next_cpu += 1
+            self._held += 1
+            self._start(now, _CPU, step, heapq.heappop(self._idle_workers))
+
+    def _start_transfer(self, now: float) -> None:
+        step = self._next_transfer
+        if not self._link_free or step >= len(self._routes) or step - self._trained >= self._setting.gbs:
+            return
+        if self._setting.one_at_a_time and step > self._trained:
+            return
+        if self._routes[step] == GPU:
+            if not self._device_free:
+                return
+            self._begin_batching(now, step)
+        elif self._prepared[step]:
+            self._begin_copy(now, step)
+
+    def _begin_batching(self, now: float, step: int) -> None:
+        self._start(now, _UVA, step)
+        self._device_free, self._filling = False, True
+        self._link_free = False
+        self._next_transfer += 1
+
+    def _begin_copy(self, now: float, step: int) -> None:
+        self._start(now, _DMA, step)
+        self._link_free = False
+        self._next_transfer += 1
+
+    def _start_model(self, now: float) -> None:
+        step = self._next_model
+        if self._device_free and step < len(self._routes) and self._on_device[step]:
+            self._device_free = False
+            self._next_model += 1
+            self._start(now, _MODEL, step)
+
+
+def _by_name(times: StageTimes) -> list[tuple[str, Duration]]:
+    uva = times.uva or Duration(seconds=0.0)
+    return [("cpu", times.cpu), ("dma", times.dma), ("uva", uva), ("model", times.model)]

@@ -1,0 +1,180 @@
+"""StageTimes: how long each stage of a mini-batch takes; Profile: that, for each number of workers."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median, pstdev
+from typing import ClassVar
+
+from pydantic import ConfigDict
+
+from graphbraid.collective.plan.arrangement import Trial
+from graphbraid.collective.plan.records import STRICT, load_record, save_record
+from graphbraid.errors import ConfigError
+from graphbraid.signatures import typed
+
+
+@typed
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Duration:
+    """A stage's seconds for one mini-batch."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    seconds: float
+    """Mean."""
+    cv: float = 0.0
+    """Coefficient of variation: standard deviation over mean."""
+
+    def __post_init__(self) -> None:
+        for name in ("seconds", "cv"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ConfigError(f"a duration's {name} must be finite and not negative; got {value!r}")
+
+    @classmethod
+    def typical(cls, seconds: Sequence[float]) -> Duration:
+        """Mean and spread of measurements, without those that took more than twice the median."""
+        middle = median(seconds)
+        kept = [s for s in seconds if s <= 2.0 * middle] or [middle]
+        mean = fmean(kept)
+        return cls(seconds=mean, cv=pstdev(kept) / mean if mean else 0.0)
+
+    def __str__(self) -> str:
+        return f"{format_seconds(self.seconds)} ± {100 * self.cv:.0f} %"
+
+    def times(self, factor: float) -> Duration:
+        """The same spread around ``factor`` times the mean."""
+        return Duration(seconds=self.seconds * factor, cv=self.cv)
+
+
+ZERO = Duration(seconds=0.0)
+
+
+@typed
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageTimes:
+    """What planning weighs (MorphGL, section 4.2.1), for one number of CPU workers.
+
+    Route 0 takes ``cpu`` of one worker, then ``dma`` of the link, then ``model`` of the device. Route 1 takes
+    ``uva`` of device and link at once, then ``model`` of the device.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    workers: int
+    """Threads that prepare batches on the CPU."""
+    cpu: Duration
+    """T_cpu: one worker's time for a batch while all ``workers`` are at work."""
+    dma: Duration
+    """T_dma: copying a prepared batch to the device; 0 where the device is the CPU."""
+    model: Duration
+    """T_model: forward, backward and optimizer step."""
+    uva: Duration | None = None
+    """T_uva: the device prepares a batch itself and reads what it needs over the link; None: it cannot."""
+    gpu: Duration | None = None
+    """T_gpu: that without the link, as if graph and features lay in device memory; None: not measured."""
+    lookahead: bool = False
+    """``cpu`` and ``dma`` are those with look-ahead (see ``lookahead.py``), which runs then have."""
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise ConfigError(f"workers must be at least 1; got {self.workers}")
+        if self.gpu is not None and self.uva is None:
+            raise ConfigError("gpu was given without uva: T_gpu is the part of T_uva that is not the link's")
+        if not self.cpu.seconds + self.dma.seconds + self.model.seconds > 0:
+            raise ConfigError("cpu, dma and model cannot all take no time")
+
+    @property
+    def cpu_per_batch(self) -> float:
+        """Seconds between two batches from all workers together."""
+        return self.cpu.seconds / self.workers
+
+    def with_workers(self, workers: int) -> StageTimes:
+        """The same speeds with another number of workers, as if they did not slow each other."""
+        return dataclasses.replace(self, workers=workers)
+
+    def what_if(self, *, core: float = 1.0, link: float = 1.0, device: float = 1.0) -> StageTimes:
+        """Times on hardware that is so many times faster.
+
+        Of ``uva``, the part beyond ``gpu`` is the link's; without ``gpu`` all of it is.
+
+        Raises:
+            ConfigError: a factor is not positive.
+        """
+        for name, factor in (("core", core), ("link", link), ("device", device)):
+            if not (math.isfinite(factor) and factor > 0):
+                raise ConfigError(f"{name} must be a positive factor of speed; got {factor!r}")
+        gpu = self.gpu or ZERO
+        uva = None
+        if self.uva is not None:
+            own = min(gpu.seconds, self.uva.seconds)
+            uva = Duration(seconds=own / device + (self.uva.seconds - own) / link, cv=self.uva.cv)
+        return dataclasses.replace(
+            self,
+            cpu=self.cpu.times(1 / core),
+            dma=self.dma.times(1 / link),
+            model=self.model.times(1 / device),
+            uva=uva,
+            gpu=None if self.gpu is None else self.gpu.times(1 / device),
+        )
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Label and value of each stage."""
+        rows = [("T_cpu", self.cpu), ("T_dma", self.dma), ("T_gpu", self.gpu), ("T_uva", self.uva)]
+        rows.append(("T_model", self.model))
+        shown = [(label, "none" if value is None else str(value)) for label, value in rows]
+        return shown + [("look-ahead", "on: T_cpu and T_dma are with it")] * self.lookahead
+
+
+@typed
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Profile:
+    """Measured times for each number of workers that was tried, and the memory of a batch."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    times: tuple[StageTimes, ...]
+    """By rising number of workers, which are distinct."""
+    host_batch_bytes: int = 0
+    """Pinned host memory of the largest batch seen; 0: unknown."""
+    device_batch_bytes: int = 0
+    """Device memory of the largest batch seen; 0: unknown."""
+    lookahead_bytes: int = 0
+    """Device memory that look-ahead keeps for itself where it is on."""
+    source: str = ""
+    """Where it was measured, for readers."""
+    trials: tuple[Trial, ...] = ()
+    """Without a device: arrangements of the cores that were tried."""
+
+    def __post_init__(self) -> None:
+        workers = [times.workers for times in self.times]
+        if not workers or workers != sorted(set(workers)):
+            raise ConfigError(f"times must be given for rising, distinct numbers of workers; got {workers}")
+        if min(self.host_batch_bytes, self.device_batch_bytes, self.lookahead_bytes) < 0:
+            raise ConfigError("host_batch_bytes, device_batch_bytes and lookahead_bytes must not be negative")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write as JSON."""
+        save_record(self, "profile", path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Profile:
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            DataError: the file is not there or holds no sound profile.
+        """
+        return load_record(cls, "profile", path)
+
+
+def format_seconds(seconds: float) -> str:
+    """``0.00123`` as ``"1.23 ms"``."""
+    for factor, unit in ((1.0, "s"), (1e3, "ms")):
+        if seconds * factor >= 1 or seconds == 0:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"

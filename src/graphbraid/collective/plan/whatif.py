@@ -1,0 +1,106 @@
+"""What if: the same run planned for other hardware, from times measured here."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pydantic import ConfigDict
+
+from graphbraid.collective.plan.plan import Plan
+from graphbraid.collective.plan.records import STRICT, load_record, save_record
+from graphbraid.collective.plan.scheduler import Limits, make_plan
+from graphbraid.collective.plan.times import Profile, StageTimes
+from graphbraid.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machine:
+    """Hardware to plan for, against the one that was measured."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    cores: int | None = None
+    """Cores that may prepare batches; None: as measured."""
+    core_speed: float = 1.0
+    """Times as fast as a measured core."""
+    link_speed: float = 1.0
+    """Times as fast as the measured link."""
+    device_speed: float = 1.0
+    """Times as fast as the measured device."""
+    host_bytes: int | None = None
+    """Pinned memory for host buffers; None: not limited."""
+    device_bytes: int | None = None
+    """Device memory for batches; None: not limited."""
+
+    def __post_init__(self) -> None:
+        if self.cores is not None and self.cores < 1:
+            raise ConfigError(f"cores must be at least 1; got {self.cores}")
+        for name in ("core_speed", "link_speed", "device_speed"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ConfigError(f"{name} must be a positive factor; got {value!r}")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write as JSON."""
+        save_record(self, "machine", path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Machine:
+        """Read a JSON file ``{"graphbraid": "machine", "cores": 16, ...}``; fields left out are as measured.
+
+        Raises:
+            DataError: the file is not there or holds no sound machine.
+        """
+        return load_record(cls, "machine", path)
+
+    @property
+    def limits(self) -> Limits:
+        """Memory a plan may use."""
+        return Limits(host_bytes=self.host_bytes, device_bytes=self.device_bytes)
+
+    def apply(self, profile: Profile) -> Profile:
+        """The profile this machine would have.
+
+        Numbers of workers beyond those measured keep the per-worker time of the nearest measured one, as if
+        more workers did not slow each other.
+        """
+        if self == Machine():
+            return profile
+        measured = profile.times
+        counts = {times.workers for times in measured}
+        if self.cores is not None:
+            most = self.cores
+            counts = (
+                {w for w in counts if w <= most} | {most} | {1 << i for i in range(most.bit_length() - 1)}
+            )
+        scaled = [self._scaled(_nearest(measured, w)).with_workers(w) for w in sorted(counts)]
+        return dataclasses.replace(profile, times=tuple(scaled), trials=())
+
+    def _scaled(self, times: StageTimes) -> StageTimes:
+        return times.what_if(core=self.core_speed, link=self.link_speed, device=self.device_speed)
+
+
+def alternatives(profile: Profile, num_batches: int, machine: Machine) -> list[tuple[str, Plan]]:
+    """Plans for a machine with one thing changed: what would help, and how much."""
+    most = max(times.workers for times in machine.apply(profile).times)
+    changed = {
+        f"{2 * most} cores": dataclasses.replace(machine, cores=2 * most),
+        f"{max(most // 2, 1)} cores": dataclasses.replace(machine, cores=max(most // 2, 1)),
+        "link twice as fast": dataclasses.replace(machine, link_speed=2 * machine.link_speed),
+        "device twice as fast": dataclasses.replace(machine, device_speed=2 * machine.device_speed),
+    }
+    if all(times.uva is None and times.dma.seconds < 1e-4 for times in profile.times):
+        del changed["link twice as fast"]  # there is no link
+    return [
+        (name, make_plan(other.apply(profile), num_batches, other.limits)) for name, other in changed.items()
+    ]
+
+
+def _nearest(measured: tuple[StageTimes, ...], workers: int) -> StageTimes:
+    """The measured times with at most so many workers, else with the fewest."""
+    fitting = [times for times in measured if times.workers <= workers]
+    return fitting[-1] if fitting else measured[0]

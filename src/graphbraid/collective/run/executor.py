@@ -1,0 +1,330 @@
+"""Executor: runs a plan with real threads, as an iterator over batches in step order.
+
+The rules are the simulator's (see there): workers prepare the next steps of route 0 while a host buffer is
+free, one thread copies in step order while a device buffer is free, and the caller's thread lets the device
+prepare its own batches whenever it asks for the next one. So ``for batch in executor`` is the paper's
+dual-buffer schedule, and the caller's training step is its model stage. Which step takes which route, how
+many buffers there are and how long anything takes changes no batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator
+from functools import partial
+from types import TracebackType
+
+import torch
+
+from graphbraid.collective.plan.plan import Plan
+from graphbraid.collective.plan.routes import CPU, GPU
+from graphbraid.collective.plan.scheduler import Limits, one_sided
+from graphbraid.collective.plan.simulator import Op, Stage
+from graphbraid.collective.run.drift import Replanning
+from graphbraid.collective.run.dual_buffer import DualBuffer
+from graphbraid.collective.run.replanner import Replanner
+from graphbraid.collective.run.stages import DeviceMemoryError, Operators, WorkerDiedError
+from graphbraid.errors import ConfigError, ResourceError
+from graphbraid.sampling.minibatch import MiniBatch
+
+_log = logging.getLogger(__name__)
+
+JOIN_SECONDS = 30.0
+"""Longest wait for a thread's current batch when the executor stops."""
+MOST_TRIES = 30
+"""Schedules simulated for the rest of an epoch, at most."""
+
+
+class Executor:
+    """The batches of steps ``[start, stop)`` of an epoch, prepared as a plan says, in step order.
+
+    Use it once, as an iterator, and close it (``with`` does) if it may end early.
+
+    Args:
+        operators: of each stage.
+        plan: who prepares what. Its routes are those of the whole epoch.
+        num_steps: steps of the whole epoch.
+        epoch: which epoch.
+        start: first step.
+        stop: step to stop before; None: the epoch's end.
+        replanning: plan anew when durations drift; None: keep the plan.
+
+    Raises:
+        ConfigError: the plan has the device prepare batches and it has no operator for that.
+    """
+
+    def __init__(
+        self,
+        operators: Operators,
+        plan: Plan,
+        *,
+        num_steps: int,
+        epoch: int = 0,
+        start: int = 0,
+        stop: int | None = None,
+        replanning: Replanning | None = None,
+    ) -> None:
+        if plan.num_cpu < plan.num_batches and operators.device_batching is None:
+            raise ConfigError(
+                f"the plan lets the device prepare {100 * (1 - plan.split):.0f} % of the batches, but no "
+                "operator for that is registered for it; use plan='cpu'"
+            )
+        self.plan = plan
+        """The plan in force; drift may replace it."""
+        self.events: list[str] = []
+        """What happened beside the plan: fewer buffers, new plans, a route that was lost."""
+        self.ops: list[Op] = []
+        """What ran when, as the simulator gives it; seconds from the first batch being asked for."""
+        self._operators, self._epoch, self._first = operators, epoch, start
+        self._begin = getattr(operators.device_batching, "begin", None)
+        last = num_steps if stop is None else stop
+        self._steps = DualBuffer(
+            plan.routes(num_steps)[start:last] if num_steps else b"",
+            cbs=plan.cbs,
+            gbs=plan.gbs,
+            most_cbs=plan.most_cbs or plan.cbs,
+            most_gbs=plan.most_gbs or plan.gbs,
+        )
+        self._changed = threading.Condition()  # every use of the steps is under it
+        self._threads: list[threading.Thread] = []
+        self._error: BaseException | None = None
+        self._stopped = self._started = False
+        self._origin = 0.0
+        self._lost: int | None = None  # the route whose operator died
+        self._replanner: Replanner | None = None
+        if replanning is not None and plan.times.uva is not None:  # else there is nothing to decide
+            self._replanner = Replanner(plan.times, replanning, start_thread=self._start, say=self._say)
+
+    def __iter__(self) -> Generator[MiniBatch]:
+        """The batches.
+
+        Raises:
+            ResourceError: the device has no memory for a single batch.
+        """
+        assert not self._started, "an executor runs once"
+        self._started = True
+        self._origin = time.perf_counter()
+        try:
+            self._start_threads()
+            for position in range(self._steps.num_steps):
+                yield from self._train(position, self._next(position))
+        finally:
+            self.close()
+
+    def __enter__(self) -> Executor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the threads, each after the batch it is at, and let go of all batches."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join(JOIN_SECONDS)
+        self._threads = []
+        for batch in self._steps.clear():
+            self._operators.transfer.free(batch)
+
+    # ---- the caller's thread: the device's own batching, and training
+
+    def _train(self, position: int, batch: MiniBatch) -> Generator[MiniBatch]:
+        """Hand a batch to the caller; when it asks for the next one, its step is over."""
+        model, started = self._operators.model, self._now()
+        ready = model.begin(batch)
+        try:
+            yield ready
+            self._begin_next()
+        finally:  # also where the caller leaves after this step
+            model.end(batch)
+            self._operators.transfer.free(batch)
+            with self._changed:
+                self._note("model", position, started)
+                self._steps.put_trained()
+                self._changed.notify_all()
+        with self._changed:
+            self._replan_if_due()
+
+    def _next(self, position: int) -> MiniBatch:
+        """The batch of a position; the device fills its buffer first."""
+        while True:
+            with self._changed:
+                self._raise_error()
+                mine = self._steps.claim_transfer(GPU)
+                if mine is None:
+                    batch = self._steps.take(position)
+                    if batch is not None:
+                        return batch
+                    self._changed.wait()
+                    continue
+            self._transfer(mine, "uva")
+
+    def _begin_next(self) -> None:
+        """Let the device sample what it prepares next while it still trains, if its operator can."""
+        if self._begin is None:
+            return
+        with self._changed:
+            position = self._steps.next_on_device()
+        if position is not None:
+            self._begin(self._epoch, self._first + position)
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    # ---- transfers, in step order: copies in a thread, the device's own batching in the caller's
+
+    def _transfer(self, position: int, stage: Stage) -> None:
+        started = self._now()
+        try:
+            batch = self._run_transfer(position, stage)
+        except (DeviceMemoryError, torch.OutOfMemoryError) as error:
+            self._give_back(position, error)
+            return
+        except WorkerDiedError as error:
+            if stage == "dma":
+                raise
+            self._lose_route(GPU, position, error)
+            return
+        with self._changed:
+            self._note(stage, position, started)
+            self._steps.put_on_device(position, batch)
+            self._changed.notify_all()
+
+    def _run_transfer(self, position: int, stage: Stage) -> MiniBatch:
+        if stage == "dma":
+            return self._operators.transfer(self._steps.prepared(position))
+        assert self._operators.device_batching is not None
+        return self._operators.device_batching(self._epoch, self._first + position)
+
+    def _give_back(self, position: int, error: BaseException) -> None:
+        """Device memory ran out: go on with fewer buffers; the step is tried again when one is free."""
+        with self._changed:
+            before = self._steps.gbs
+            if not self._steps.shrink(position):
+                raise ResourceError(
+                    f"the device has no memory for a single mini-batch (step {self._first + position}): "
+                    f"{error}. Lower batch_size or the fanouts."
+                ) from error
+            self._say(
+                f"device memory ran out at step {self._first + position}: {self._steps.gbs} batches are held "
+                f"there instead of {before}; no step is lost ({error})",
+                logging.WARNING,
+            )
+            self._changed.notify_all()
+
+    def _lose_route(self, route: int, position: int, error: WorkerDiedError) -> None:
+        """The operator of a route died: the step and those nobody has begun take the other one.
+
+        Raises:
+            WorkerDiedError: there is no other.
+        """
+        other = CPU + GPU - route
+        with self._changed:
+            if self._lost == other or (other == GPU and self._operators.device_batching is None):
+                raise error
+            moved = self._steps.move(position, route)
+            if self._lost is None:
+                self._lost, self._replanner = route, None
+                self.plan = one_sided(self.plan, other, cbs=self._steps.cbs, gbs=self._steps.gbs)
+                whose = "the device's" if route == GPU else "the CPU's"
+                self._say(
+                    f"{whose} batching was lost at step {self._first + position}: {moved} steps take "
+                    f"the other route; no step is lost ({error})",
+                    logging.WARNING,
+                )
+            self._changed.notify_all()
+
+    # ---- other threads
+
+    def _start_threads(self) -> None:
+        for i in range(self.plan.workers):
+            self._start(f"worker-{i}", partial(self._work, i))
+        self._start("copy", self._copy)
+
+    def _start(self, name: str, run: Callable[[], None]) -> None:
+        thread = threading.Thread(target=self._guarded, args=(run,), name=f"graphbraid-{name}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _guarded(self, run: Callable[[], None]) -> None:
+        """Run a thread's life; its error surfaces at the caller's next step, with its trace."""
+        try:
+            run()
+        except BaseException as error:
+            with self._changed:
+                self._error = self._error or error
+                self._changed.notify_all()
+
+    def _work(self, worker: int) -> None:
+        while (position := self._wait_for(self._claim_preparation)) is not None:
+            self._prepare(position, worker)
+
+    def _prepare(self, position: int, worker: int) -> None:
+        started = self._now()
+        try:
+            batch = self._operators.prepare(self._epoch, self._first + position)
+        except WorkerDiedError as error:
+            self._lose_route(CPU, position, error)
+            return
+        with self._changed:
+            self._note("cpu", position, started, worker)
+            self._steps.put_prepared(position, batch)
+            self._changed.notify_all()
+
+    def _claim_preparation(self) -> int | None:
+        position = self._steps.claim_preparation()
+        if position is not None:
+            self._operators.claim(self._epoch, self._first + position)
+        return position
+
+    def _copy(self) -> None:
+        while (position := self._wait_for(lambda: self._steps.claim_transfer(CPU))) is not None:
+            self._transfer(position, "dma")
+
+    def _wait_for(self, claim: Callable[[], int | None]) -> int | None:
+        """The position that ``claim`` gives once it gives one; None when the executor stops."""
+        with self._changed:
+            while not self._stopped:
+                position = claim()
+                if position is not None:
+                    return position
+                self._changed.wait()
+        return None
+
+    # ---- durations, and what follows from them
+
+    def _now(self) -> float:
+        return time.perf_counter() - self._origin
+
+    def _note(self, stage: Stage, position: int, started: float, worker: int = 0) -> None:
+        ended = self._now()
+        self.ops.append(Op(stage, self._first + position, started, ended, worker))
+        if self._replanner is not None:
+            self._replanner.drift.note(stage, ended - started)
+
+    def _replan_if_due(self) -> None:
+        """Put a plan for the steps nobody has begun in force, once durations drifted and it is made."""
+        if self._replanner is None:
+            return
+        steps, trained = self._steps, self._steps.trained
+        horizon, next_step = steps.horizon(), self._first + trained
+        left = steps.num_steps - horizon
+        limits = Limits(most_cbs=steps.most_cbs, most_gbs=steps.most_gbs, most_tries=MOST_TRIES)
+        plan = self._replanner.poll(self.plan, trained, left, step=next_step, limits=limits)
+        if plan is None:
+            return
+        steps.follow(plan.routes(left) if left else b"", cbs=plan.cbs, gbs=plan.gbs)
+        self.plan = plan
+        share = f"{100 * plan.split:.0f} % of the batches on the CPU"
+        self._say(f"new plan from step {self._first + horizon}: {share}")
+
+    def _say(self, text: str, level: int = logging.INFO) -> None:
+        self.events.append(text)
+        _log.log(level, text)

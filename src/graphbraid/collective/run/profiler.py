@@ -1,0 +1,280 @@
+"""Profiler: measures each stage on this machine, with this graph and model, and keeps what it found.
+
+Nothing of the caller's changes: batches are pure functions, and the training step it is handed works on
+copies. Durations are wall-clock times after a warm-up; those that stick out are dropped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from graphbraid import native
+from graphbraid.collective.plan.dispatcher import epoch_bound
+from graphbraid.collective.plan.times import ZERO, Duration, Profile, StageTimes
+from graphbraid.collective.run.stages import Context, Operators, can_look_ahead
+from graphbraid.errors import DataError, ResourceError
+from graphbraid.files.caches import cache_folder
+from graphbraid.machine.contention import OtherPrograms
+from graphbraid.machine.hardware import Hardware
+from graphbraid.sampling.minibatch import MiniBatch
+
+VERSION = 4
+"""Part of the cache's key: another way of measuring measures anew."""
+
+_log = logging.getLogger(__name__)
+
+MOST_OTHERS = 0.1
+"""A profile is kept for later runs if other programs had no more than this share of the cores."""
+PAYS = 0.97
+"""Look-ahead is taken where the epoch's bound is below this part of that without: it costs device memory."""
+
+TrainStep = Callable[[MiniBatch], object]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Effort:
+    """How much is measured."""
+
+    warm_up: int = 2
+    """Batches before the clock counts, per stage."""
+    samples: int = 10
+    """Batches per stage."""
+    seconds: float = 5.0
+    """For everything together; a stage stops after its part of it, with what it then has."""
+
+
+def measure(
+    context: Context,
+    workers: Sequence[int],
+    *,
+    train: TrainStep | None = None,
+    before_training: Callable[[int], None] = lambda _: None,
+    effort: Effort | None = None,
+) -> Profile:
+    """Measure every stage.
+
+    Args:
+        context: the loader's; its ``workers`` do not matter here.
+        workers: numbers of CPU workers to measure with, rising.
+        train: a training step on copies of model and optimizer; None: ``T_model`` is 0, to be learned while
+            training.
+        before_training: called with the number of workers before ``train`` is measured for it; on a machine
+            without a device it sets the threads that are left.
+        effort: batches and time.
+    """
+    effort = effort or Effort()
+    context = dataclasses.replace(context, lookahead=False)
+    ahead = dataclasses.replace(context, lookahead=True) if can_look_ahead(context) else None
+    clock = _Clock(effort, context.schedule.num_steps, effort.seconds / (3 * len(workers) + 3))
+    found = []
+    batch_bytes = kept_bytes = 0
+    transfer = transfer_ahead = uva = gpu = None
+    for count in workers:
+        operators = Operators.of(dataclasses.replace(context, workers=count))
+        cpu = _cpu(operators, clock, count)
+        if transfer is None:
+            transfer, batch_bytes = _transfer(operators, clock, context)
+            uva = _uva(operators, clock, context)
+            gpu = uva if _is_resident(operators) else None
+        before_training(count)
+        model = ZERO if train is None else _model(operators, clock, train, context)
+        times = StageTimes(workers=count, cpu=cpu, dma=transfer, uva=uva, gpu=gpu, model=model)
+        if ahead is not None:
+            operators = Operators.of(dataclasses.replace(ahead, workers=count))
+            cpu = _cpu(operators, clock, count)
+            if transfer_ahead is None:
+                transfer_ahead, _ = _transfer(operators, clock, context)
+                assert operators.row_buffer is not None
+                kept_bytes = operators.row_buffer.ring_bytes
+            other = dataclasses.replace(times, cpu=cpu, dma=transfer_ahead, lookahead=True)
+            times = _better(times, other, context.schedule.num_steps)
+        found.append(times)
+    return Profile(
+        times=tuple(found),
+        host_batch_bytes=batch_bytes,
+        device_batch_bytes=batch_bytes,
+        lookahead_bytes=kept_bytes,
+        source=f"{Hardware.detect().cpu_model}, {context.hardware}",
+    )
+
+
+def cached(key: Mapping[str, object], make: Callable[[], Profile]) -> Profile:
+    """The profile kept for a key, or a new one, which is then kept.
+
+    Unless other programs disturbed it: then it serves this run, which keeps what its bits may depend on.
+
+    Args:
+        key: plain values that say what was measured: graph, model, config. Machine and versions are added.
+        make: measures.
+    """
+    path = profile_file(key)
+    if path.is_file():
+        try:
+            return Profile.load(path)
+        except DataError as error:
+            _log.warning("the profile kept in the cache cannot be used and is measured again: %s", error)
+    watched = OtherPrograms()
+    profile = make()
+    share = watched.share()
+    if share is not None and share > MOST_OTHERS:
+        _log.warning(
+            "other programs had %.0f %% of the cores while stages were measured, and the plan is made for "
+            "that; the next run measures anew",
+            100 * share,
+        )
+        return profile
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        profile.save(path)
+    except (OSError, ResourceError) as error:
+        _log.warning("the profile could not be kept: %s", error)
+    return profile
+
+
+def profile_file(key: Mapping[str, object]) -> Path:
+    """Where the profile of a key is kept."""
+    hardware = Hardware.detect()
+    machine = [hardware.cpu_model, hardware.planned_cores, [gpu.name for gpu in hardware.gpus]]
+    software = [VERSION, torch.__version__, native.active().variant]
+    text = json.dumps([machine, software, sorted(key.items())], default=str)
+    return cache_folder("profiles") / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+
+
+def batch_bytes_of(batch: MiniBatch) -> int:
+    """Bytes of a batch's arrays, features included."""
+    part = batch.row_part  # then x is made on the device
+    tensors: list[Tensor | None] = [batch.n_id, batch.input_id, None if part else batch.x]
+    for block in batch.blocks:
+        tensors += [block.indptr, block.indices, block.weight]
+    storages = {
+        t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t is not None
+    }
+    return sum(storages.values()) + (0 if part is None else part.slots.numel() * part.rows[:1].nbytes)
+
+
+class _Clock:
+    """Runs a stage on successive steps and keeps its durations."""
+
+    def __init__(self, effort: Effort, num_steps: int, seconds: float) -> None:
+        self._effort, self._num_steps, self._seconds = effort, num_steps, seconds
+
+    def durations(self, run: Callable[[int], object], first: int = 0) -> list[float]:
+        """Seconds of ``run(step)`` after the warm-up; at least one."""
+        effort, found = self._effort, list[float]()
+        until = time.perf_counter() + self._seconds
+        for i in range(effort.warm_up + effort.samples):
+            started = time.perf_counter()
+            run((first + i) % self._num_steps)
+            ended = time.perf_counter()
+            if i >= effort.warm_up or ended > until:
+                found.append(ended - started)
+            if ended > until:
+                break
+        return found
+
+    def concurrently(self, workers: int, run: Callable[[int], object]) -> Duration:
+        """Of one worker while ``workers`` run at the same time."""
+        found: list[float] = []
+        errors: list[BaseException] = []
+
+        def work(index: int) -> None:
+            try:
+                found.extend(self.durations(run, first=index * self._effort.samples))
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(workers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+        return Duration.typical(found)
+
+
+def _cpu(operators: Operators, clock: _Clock, workers: int) -> Duration:
+    return clock.concurrently(workers, lambda step: _prepared(operators, step))
+
+
+def _prepared(operators: Operators, step: int) -> MiniBatch:
+    operators.claim(0, step)
+    return operators.prepare(0, step)
+
+
+def _better(times: StageTimes, ahead: StageTimes, num_steps: int) -> StageTimes:
+    """The times with look-ahead where it pays."""
+    seconds = [epoch_bound(t, num_steps).seconds for t in (times, ahead)]
+    return ahead if seconds[1] < PAYS * seconds[0] else times
+
+
+def _transfer(operators: Operators, clock: _Clock, context: Context) -> tuple[Duration, int]:
+    """T_dma, and the bytes of the largest batch seen."""
+    largest, seconds = 0, list[float]()
+
+    def run(step: int) -> None:
+        nonlocal largest
+        batch = _prepared(operators, step)
+        largest = max(largest, batch_bytes_of(batch))
+        started = time.perf_counter()
+        moved = operators.transfer(batch)
+        _wait_for(context)
+        seconds.append(time.perf_counter() - started)
+        operators.transfer.free(moved)
+
+    timed = len(clock.durations(run))
+    return Duration.typical(seconds[-timed:]), largest
+
+
+def _uva(operators: Operators, clock: _Clock, context: Context) -> Duration | None:
+    prepare = operators.device_batching
+    if prepare is None:
+        return None
+
+    def run(step: int) -> None:
+        batch = prepare(0, step)
+        _wait_for(context)
+        operators.transfer.free(batch)
+
+    return Duration.typical(clock.durations(run))
+
+
+def _is_resident(operators: Operators) -> bool:
+    """Whether the device prepares batches without the link: all they are cut from lies in its memory."""
+    placement = getattr(operators.device_batching, "placement", None)
+    return placement is not None and set(placement.values()) == {"device"}
+
+
+def _model(operators: Operators, clock: _Clock, train: TrainStep, context: Context) -> Duration:
+    seconds: list[float] = []
+
+    def run(step: int) -> None:
+        batch = operators.transfer(_prepared(operators, step))
+        _wait_for(context)
+        started = time.perf_counter()
+        ready = operators.model.begin(batch)
+        train(ready)
+        operators.model.end(batch)
+        _wait_for(context)
+        seconds.append(time.perf_counter() - started)
+        operators.transfer.free(batch)
+
+    timed = len(clock.durations(run))
+    return Duration.typical(seconds[-timed:])
+
+
+def _wait_for(context: Context) -> None:
+    """Until the device has done what it was given; others than CUDA's return when they are done."""
+    if isinstance(context.device, torch.device) and context.device.type == "cuda":
+        torch.cuda.synchronize(context.device)

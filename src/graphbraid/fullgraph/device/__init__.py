@@ -1,0 +1,1 @@
+"""The places that a step runs on, and what is copied there."""

@@ -1,0 +1,100 @@
+"""Replay: the passes of an executor recorded once on a device, then each started by one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graphbraid.fullgraph.device.device import NotRecordedError, Run
+from graphbraid.fullgraph.device.placement import Placement
+from graphbraid.fullgraph.lowering.levels import Step
+from graphbraid.fullgraph.program import Module, Normalise, Program
+from graphbraid.fullgraph.step.executor import Executor
+from graphbraid.graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Both passes of a step."""
+
+    forward: Run
+    backward: Run
+    gradients: dict[int, Tensor]
+    """What a replay of ``backward`` writes, by parameter."""
+    addresses: tuple[int, ...]
+    """Where the parameters and the modules' own numbers were."""
+    modes: tuple[bool, ...]
+    """Which modules were training."""
+
+
+class ReplayingExecutor(Executor):
+    """An :class:`Executor` on a device that records its passes after the first whole step.
+
+    That step compiles kernels and chooses among them. A recording holds addresses: the arena's and the
+    graph's do not change; where a parameter was given other memory, the passes are recorded anew. While
+    modules are in another mode than recorded, passes run call by call.
+    """
+
+    def __init__(
+        self, program: Program, graph: Graph, steps: Sequence[Step], *, training: bool, placement: Placement
+    ) -> None:
+        super().__init__(program, graph, steps, training=training, placement=placement)
+        self._device = placement.device
+        self._recording: Recording | None = None
+        self._num_steps = 0
+        self._modules = [op.module for op in program.ops if isinstance(op, Module | Normalise)]
+        self._replays: Recording | None = None
+        """What the last forward pass was a replay of."""
+        by_torch = self.run_by_torch()
+        self.why_not = f"{by_torch[0]} runs through PyTorch's autograd" if by_torch else ""
+        """Why the passes are not recorded; empty where they are, or will be."""
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the passes are replayed by now."""
+        return self._recording is not None
+
+    def _run_forward(self) -> None:
+        if self._recording is not None and self._recording.addresses != self._addresses():
+            self._recording = None
+        if self._recording is None and self._num_steps > 0 and not self.why_not:
+            self._recording = self._record()
+        recorded = self._recording
+        self._replays = recorded if recorded is not None and recorded.modes == self._modes() else None
+        if self._replays is None:
+            super()._run_forward()
+        else:
+            self._replays.forward()
+
+    def _run_backward(self) -> dict[int, Tensor]:
+        self._num_steps += 1
+        if self._replays is None:
+            return super()._run_backward()
+        self._replays.backward()
+        # Copies: the next step writes over the recorded ones, which a caller may have kept.
+        return {key: grad.clone() for key, grad in self._replays.gradients.items()}
+
+    def _record(self) -> Recording | None:
+        random_state, run_backward = torch.get_rng_state(), super()._run_backward
+        try:
+            forward = self._device.record(super()._run_forward)
+            gradients: dict[int, Tensor] = {}
+            backward = self._device.record(lambda: gradients.update(run_backward()))
+        except NotRecordedError as error:
+            self.why_not = f"the device could not record it: {error}"
+            return None
+        if not torch.equal(random_state, torch.get_rng_state()):
+            torch.set_rng_state(random_state)
+            self.why_not = "an operation draws random numbers on the host"
+            return None
+        return Recording(forward, backward, gradients, self._addresses(), self._modes())
+
+    def _addresses(self) -> tuple[int, ...]:
+        numbers = (number for module in self._modules for number in module.buffers())
+        return tuple(tensor.data_ptr() for tensor in (*self.program.parameters(), *numbers))
+
+    def _modes(self) -> tuple[bool, ...]:
+        return tuple(module.training for module in self._modules)

@@ -1,0 +1,231 @@
+"""Which kernel aggregates on a device: ours or torch.sparse's, whichever a measurement finds faster.
+
+Ours folds normalisation, self-loops and additions into one pass over the stored edges, which are shared by
+all layers. torch.sparse (cuSPARSE on CUDA) takes a CSR matrix that has all of that multiplied out, made once
+per map: 8 bytes an edge more, kept only where it wins.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from graphbraid.errors import ConfigError
+from graphbraid.ops.aggregation import Aggregation, follow_up
+from graphbraid.ops.row_epilogue import RowEpilogue
+
+OURS, SPARSE = "graphbraid", "torch.sparse"
+VARIABLE = "GRAPHBRAID_SPMM"
+"""Environment variable that forces one of the two by name."""
+_BUILD_BYTES = 48
+"""Bytes an edge that making the CSR matrix takes at its peak, itself included."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """Which kernel runs one aggregation, and why."""
+
+    rows: int
+    edges: int
+    width: int
+    name: str
+    """:data:`OURS` or :data:`SPARSE`."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """What each took; empty where nothing was measured."""
+    reason: str = ""
+    """Why nothing was measured."""
+
+    def __str__(self) -> str:
+        took = ", ".join(f"{name} {1e3 * seconds:.3g} ms" for name, seconds in self.seconds.items())
+        why = took or self.reason
+        return f"{self.edges:,} edges to {self.rows:,} rows of {self.width}: {self.name} ({why})"
+
+
+class Picker:
+    """Measures and remembers.
+
+    Args:
+        seconds: gives the time of a run, as :meth:`graphbraid.fullgraph.device.device.Device.seconds`.
+        free_bytes: gives the memory that is free; None where that is not known.
+        forced: one of the two names; None takes what :data:`VARIABLE` names, or else measures.
+
+    Raises:
+        ConfigError: no kernel has the name that is forced.
+    """
+
+    def __init__(
+        self,
+        seconds: Callable[[Callable[[], object]], float],
+        free_bytes: Callable[[], int | None] = lambda: None,
+        forced: str | None = None,
+    ) -> None:
+        forced = forced or os.environ.get(VARIABLE, "").strip() or None
+        if forced not in (None, OURS, SPARSE):
+            raise ConfigError(f"{VARIABLE}={forced!r} names no kernel; choose {OURS!r} or {SPARSE!r}")
+        self._seconds, self._free_bytes, self._forced = seconds, free_bytes, forced
+        self.choices: list[Choice] = []
+        """What was chosen so far."""
+
+    def pick(self, how: Aggregation, x: Tensor, out: Tensor) -> tuple[str, Tensor | None]:
+        """The kernel that maps rows like ``x`` to rows like ``out``, and the matrix it takes, if any."""
+        reason, matrix = self._why_ours(how, x), None
+        seconds: dict[str, float] = {}
+        name = self._forced or OURS
+        if not reason and name == SPARSE:
+            matrix, reason = csr_of(how), f"{VARIABLE} asks for it"
+        elif not reason:
+            seconds, matrix, reason = self._race(how, x, torch.empty_like(out))
+            if seconds:
+                name = min(seconds, key=lambda contender: seconds[contender])
+        else:
+            name = OURS
+        rows, edges = how.csc.num_dst, how.csc.num_edges
+        self.choices.append(
+            Choice(rows=rows, edges=edges, width=x.shape[1], name=name, seconds=seconds, reason=reason)
+        )
+        return name, matrix if name == SPARSE else None
+
+    def _why_ours(self, how: Aggregation, x: Tensor) -> str:
+        if self._forced == OURS:
+            return f"{VARIABLE} asks for it"
+        if x.dtype != torch.float32:
+            return f"torch.sparse is not measured for {x.dtype}"
+        if torch.are_deterministic_algorithms_enabled():
+            return "cuSPARSE does not promise the same bits twice"
+        free, needed = self._free_bytes(), _BUILD_BYTES * (how.csc.num_edges + how.csc.num_dst)
+        if free is not None and needed > free:
+            return f"trying torch.sparse takes {needed / 1e6:,.0f} MB, {free / 1e6:,.0f} MB are free"
+        return ""
+
+    def _race(self, how: Aggregation, x: Tensor, out: Tensor) -> tuple[dict[str, float], Tensor | None, str]:
+        """Seconds of both over scratch rows, the matrix, and why there are none, if so."""
+        try:
+            matrix = csr_of(how)
+            runs = {
+                OURS: lambda: how.forward(x, out=out),
+                SPARSE: lambda: multiply(matrix, x, None, out),
+            }
+            return {name: self._seconds(run) for name, run in runs.items()}, matrix, ""
+        except RuntimeError as error:  # a build of torch without it, or too little memory after all
+            return {}, None, f"torch.sparse failed: {str(error).splitlines()[0]}"
+
+
+class PickedMap:
+    """One direction of an aggregation on a device, by the kernel that is faster at each width.
+
+    Args:
+        how: the map, its tensors on the device.
+        picker: see :class:`Picker`.
+    """
+
+    def __init__(self, how: Aggregation, picker: Picker) -> None:
+        self._how, self._picker = how, picker
+        self._picked: dict[tuple[int, torch.dtype], str] = {}
+        self._matrix: Tensor | None = None
+
+    def __call__(
+        self, x: Tensor, addend: Tensor | None, out: Tensor, after: RowEpilogue | None = None
+    ) -> None:
+        """``out = A x (+ addend)``, then the epilogue; ``addend`` may be ``out`` or its first rows."""
+        if out.numel() == 0:
+            return
+        key = (x.shape[1], x.dtype)
+        if key not in self._picked:
+            self._picked[key], matrix = self._picker.pick(self._how, x, out)
+            self._matrix = self._matrix if matrix is None else matrix
+        if self._picked[key] == OURS:
+            self._how.forward(x, addend=addend, out=out, after=after)
+        else:
+            assert self._matrix is not None
+            multiply(self._matrix, x, addend, out)
+            follow_up(out, after)
+
+
+class PickedAggregation:
+    """An aggregation whose two directions each take the faster kernel; called as :class:`Aggregation`.
+
+    Args:
+        forward: the map.
+        backward: the transposed map, or None where no gradient flows through it.
+        picker: see :class:`Picker`.
+    """
+
+    def __init__(self, forward: Aggregation, backward: Aggregation | None, picker: Picker) -> None:
+        self._num_rows = forward.csc.num_dst, forward.csc.num_src
+        self._forward = PickedMap(forward, picker)
+        self._backward = None if backward is None else PickedMap(backward, picker)
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        addend: Tensor | None = None,
+        out: Tensor | None = None,
+        after: RowEpilogue | None = None,
+    ) -> Tensor:
+        """As :meth:`Aggregation.forward`."""
+        out = x.new_empty(self._num_rows[0], x.shape[1]) if out is None else out
+        self._forward(x, addend, out, after)
+        return out
+
+    def backward(self, grad: Tensor, *, addend: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+        """As :meth:`Aggregation.backward`."""
+        assert self._backward is not None, "planned without a gradient"
+        out = grad.new_empty(self._num_rows[1], grad.shape[1]) if out is None else out
+        self._backward(grad, addend, out)
+        return out
+
+
+def multiply(matrix: Tensor, x: Tensor, addend: Tensor | None, out: Tensor) -> None:
+    """``out = matrix x (+ addend)`` by torch.sparse; ``addend`` may be ``out`` or its first rows."""
+    if addend is None:
+        torch.addmm(out, matrix, x, beta=0, out=out)  # torch.mm would make a matrix of zeros to add
+        return
+    count = addend.shape[0]
+    if addend.data_ptr() != out.data_ptr():
+        out[:count].copy_(addend)
+    out[count:].zero_()
+    torch.addmm(out, matrix, x, out=out)
+
+
+def csr_of(how: Aggregation) -> Tensor:
+    """The matrix of an aggregation as a float32 CSR tensor: coefficients multiplied out, loops stored."""
+    csc, num_loops = how.csc, how.num_loops
+    rows, columns = csc.destinations().long(), csc.indices
+    values = torch.ones(csc.num_edges, device=columns.device) if how.weight is None else how.weight.float()
+    if how.skip_loops:
+        values = values.masked_fill(columns == rows, 0.0)
+    indptr = csc.indptr
+    if num_loops:
+        before = torch.arange(csc.num_dst + 1, device=columns.device).clamp_(max=num_loops)
+        places = torch.arange(csc.num_edges, device=columns.device) + before[rows]
+        indptr = indptr + before
+        own = indptr[1 : num_loops + 1] - 1  # a row's loop stands after its edges
+        nodes = torch.arange(num_loops, device=columns.device)
+        loop = nodes.new_ones(num_loops, dtype=torch.float32) if how.loop is None else how.loop.float()
+        total = csc.num_edges + num_loops
+        rows = rows.new_empty(total).index_copy_(0, places, rows).index_copy_(0, own, nodes)
+        columns = (
+            columns.new_empty(total)
+            .index_copy_(0, places, columns)
+            .index_copy_(0, own, nodes.to(columns.dtype))
+        )
+        values = values.new_empty(total).index_copy_(0, places, values)
+        values.index_copy_(0, own, how.loop_scale * loop)
+    src_scale, dst_scale = how.scales(torch.float32)
+    if src_scale is not None:
+        values = values * src_scale[columns.long()]
+    if dst_scale is not None:
+        values = values * dst_scale[rows]
+    narrow = max(columns.numel(), csc.num_src) <= torch.iinfo(torch.int32).max
+    ids = torch.int32 if narrow else torch.int64
+    with warnings.catch_warnings():  # torch calls its CSR a beta
+        warnings.simplefilter("ignore")
+        return torch.sparse_csr_tensor(
+            indptr.to(ids), columns.to(ids), values, (csc.num_dst, csc.num_src), check_invariants=False
+        )

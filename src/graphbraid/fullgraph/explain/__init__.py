@@ -1,0 +1,1 @@
+"""What a lowered program does and costs, in words and numbers."""

@@ -1,0 +1,188 @@
+"""Floor: the least time a lowered step can take at this machine's measured rates, beside what it took."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from graphbraid.fullgraph.explain.timing import StepTimes, TaskTime
+from graphbraid.fullgraph.explain.work import Ledger, Work
+from graphbraid.fullgraph.program import Op, Program
+from graphbraid.machine.rates import Rates
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OperationFloor:
+    """One operation in one direction."""
+
+    operation: str
+    """The value that it makes; empty for handing the outputs out and taking their gradient in."""
+    what: str
+    """The operation in words."""
+    backward: bool
+    work: Work
+    """What it cannot avoid."""
+    floor_seconds: float
+    """The least time for that."""
+    tasks: tuple[TaskTime, ...] = ()
+    """Its kernels' calls with their times; none where nothing was measured, or nothing is left to do."""
+
+    @property
+    def seconds(self) -> float:
+        """What its tasks took."""
+        return sum(task.seconds for task in self.tasks)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Floor:
+    """A training step: forward and backward pass, without the caller's loss and optimizer."""
+
+    operations: tuple[OperationFloor, ...]
+    rates: Rates
+    """Of this machine: what the work is divided by."""
+    doubt: str = ""
+    """Why the rates may be wrong; empty where nothing speaks against them."""
+    step_seconds: float | None = None
+    """What a whole step took; None where nothing was measured."""
+
+    @property
+    def floor_seconds(self) -> float:
+        """The least time of the step."""
+        return sum(operation.floor_seconds for operation in self.operations)
+
+    @property
+    def between_seconds(self) -> float:
+        """What a measured step took beside its tasks; below 0 where looking at each made them slower."""
+        return (self.step_seconds or 0.0) - sum(operation.seconds for operation in self.operations)
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times its floor a step took; None where nothing was measured or has to be done."""
+        if self.step_seconds is None or self.floor_seconds == 0:
+            return None
+        return self.step_seconds / self.floor_seconds
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, with the sums."""
+        totals = {
+            "floor_seconds": self.floor_seconds,
+            "between_seconds": None if self.step_seconds is None else self.between_seconds,
+            "ratio": self.ratio,
+        }
+        return dataclasses.asdict(self) | totals
+
+    def __str__(self) -> str:
+        lines = [_heading(self), _HEADER if self.step_seconds is not None else _HEADER[:_MEASURED].rstrip()]
+        for operation in self.operations:
+            if not operation.tasks and not operation.floor_seconds:
+                continue
+            lines.append(_line(operation, measured=self.step_seconds is not None))
+            if len(operation.tasks) > 1:
+                lines += [_task_line(task) for task in operation.tasks]
+        return "\n".join([*lines, *_totals(self)])
+
+
+def floor_of(
+    program: Program,
+    ledger: Ledger,
+    rates: Rates,
+    *,
+    num_nodes: int,
+    times: StepTimes | None = None,
+    doubt: str = "",
+) -> Floor:
+    """The floor of a lowered program's step.
+
+    Args:
+        program: lowered.
+        ledger: counts its work.
+        rates: of the machine.
+        num_nodes: training nodes, whose outputs are handed out.
+        times: what was measured, if anything.
+        doubt: why the rates may be wrong.
+    """
+    tasks = () if times is None else times.tasks
+
+    def entry(name: str, what: str, work: Work, *, backward: bool) -> OperationFloor:
+        its = tuple(task for task in tasks if (task.operation, task.backward) == (name, backward))
+        return OperationFloor(
+            operation=name,
+            what=what,
+            backward=backward,
+            work=work,
+            floor_seconds=work.seconds(rates),
+            tasks=its,
+        )
+
+    forward = [entry(op.out, _words(op), ledger.forward(op), backward=False) for op in program.ops]
+    back = [entry(op.out, _words(op), ledger.backward(op), backward=True) for op in reversed(program.ops)]
+    handed = entry("", "outputs of the training nodes", ledger.outputs(num_nodes), backward=False)
+    taken = entry("", "their gradient", ledger.outputs_backward(num_nodes), backward=True)
+    return Floor(
+        operations=(*forward, handed, taken, *back),
+        rates=rates,
+        doubt=doubt,
+        step_seconds=None if times is None else times.seconds,
+    )
+
+
+def _words(op: Op) -> str:
+    details = op.details()
+    return f"{op.symbol}{' ' * bool(details) + details}"
+
+
+_NAME = 46
+_HEADER = (
+    f"  {'':<{_NAME}}{'MB stream':>11}{'at random':>11}{'in cache':>11}{'GFLOP':>9}{'floor ms':>10}"
+    f"{'took ms':>10}{'ratio':>7}"
+)
+_MEASURED = len(_HEADER) - 17
+
+
+def _heading(floor: Floor) -> str:
+    rates = floor.rates
+    flops, *speeds = (
+        f"{rate / 1e9:.3g}"
+        for rate in (rates.multiply_flops, rates.stream_bytes, rates.row_bytes, rates.cached_row_bytes)
+    )
+    doubtful = f"; doubtful: {floor.doubt}" if floor.doubt else ""
+    memory = f"{speeds[0]} GB/s in sequence, {speeds[1]} at random, {speeds[2]} in cache"
+    return f"Floor of a step at {flops} GFLOP/s, {memory}{doubtful}"
+
+
+def _line(operation: OperationFloor, *, measured: bool) -> str:
+    arrow = "<-" if operation.backward else "->"
+    name = f"{arrow} {operation.operation} {operation.what}".replace("  ", " ")
+    work, mega = operation.work, 1e6
+    counted = [work.stream_bytes / mega, work.random_bytes / mega, work.cached_bytes / mega]
+    cells = "".join(f"{value:>11.2f}" for value in counted) + f"{work.flops / 1e9:>9.3f}"
+    line = f"  {_cut(name):<{_NAME}}{cells}{1e3 * operation.floor_seconds:>10.3f}"
+    if not measured:
+        return line
+    ratio = operation.seconds / operation.floor_seconds if operation.floor_seconds else None
+    return line + f"{_milli(operation.seconds)}{'' if ratio is None else f'{ratio:>7.1f}'}"
+
+
+def _task_line(task: TaskTime) -> str:
+    """Under the operation's time: the one of one of its tasks."""
+    return f"    {_cut(task.name):<{_MEASURED - 4}}{_milli(task.seconds)}"
+
+
+def _totals(floor: Floor) -> list[str]:
+    lines = [f"  {1e3 * floor.floor_seconds:.3f} ms is the least a step can take"]
+    if floor.step_seconds is not None:
+        times = f", {floor.ratio:.2f} times that" if floor.ratio is not None else ""
+        lines.append(
+            f"  {1e3 * floor.step_seconds:.3f} ms is what it took (median){times}; "
+            f"{1e3 * floor.between_seconds:.3f} ms of it between the tasks"
+        )
+    return lines
+
+
+def _cut(text: str) -> str:
+    return text if len(text) < _NAME else f"{text[: _NAME - 4]}..."
+
+
+def _milli(seconds: float) -> str:
+    return f"{1e3 * seconds:>10.3f}"

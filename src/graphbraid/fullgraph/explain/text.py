@@ -1,0 +1,71 @@
+"""The lowered program in words: decisions and what they save, operations and their rows, bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from graphbraid.fullgraph.device.replay import ReplayingExecutor
+from graphbraid.fullgraph.program import Program
+
+if TYPE_CHECKING:
+    from graphbraid.fullgraph.device.device import Device
+    from graphbraid.fullgraph.device.spmm_choice import Choice
+    from graphbraid.fullgraph.step.executor import Executor
+
+
+def explain(
+    program: Program,
+    executor: Executor,
+    device: Device,
+    choices: Sequence[Choice],
+    *,
+    level_bytes: int = 0,
+    doubt: str = "",
+) -> str:
+    """Some lines to print.
+
+    ``level_bytes`` is what edges in the levels' own order take, ``doubt`` why the rates may be wrong.
+    """
+    lines = ["Decisions"]
+    if doubt:
+        lines.append(f"  weighed by doubtful rates: {doubt}")
+    for decision in program.decisions:
+        line = f"  {'+' if decision.taken else '-'} {decision.name}: {decision.what}"
+        line += f"; saves {decision.saves}" if decision.saves else ""
+        line += f" (instead of {decision.instead_of})" if decision.instead_of else ""
+        lines.append(line)
+    lines.append("Program")
+    for op in program.ops:
+        rows, details = executor.num_rows(program.level(op.out)), op.details()
+        size = f"({rows:,}, {program.width(op.out)})"
+        reads = ", ".join(op.inputs)
+        lines.append(f"  {op.out} {size} = {op.symbol}({reads}){': ' + details if details else ''}")
+    arena = executor.arena
+    lines.append("Arena")
+    lines.append(
+        f"  {_mega(arena.nbytes)} for {len(arena.buffers)} matrices that would take "
+        f"{_mega(arena.separate_bytes)} apart; {_mega(arena.least_bytes)} are live at once"
+    )
+    what = "what is computed once" if device.is_host else "what is computed once and copied to the device"
+    lines.append(f"  {_mega(executor.nbytes)} with {what}")
+    if level_bytes:
+        lines.append(f"  {_mega(executor.nbytes + level_bytes)} with the levels' own edges and node ids")
+    return "\n".join(lines if device.is_host else lines + _on_device(executor, device, choices))
+
+
+def _on_device(executor: Executor, device: Device, choices: Sequence[Choice]) -> list[str]:
+    """How a device runs it: known once it has."""
+    lines = [f"Device {device.place}", *(f"  aggregation of {choice}" for choice in choices)]
+    if not isinstance(executor, ReplayingExecutor):
+        lines.append("  nothing has run yet: the first step chooses kernels, the second is recorded")
+    elif executor.why_not:
+        lines.append(f"  every kernel is started by a call of its own: {executor.why_not}")
+    else:
+        state = "recorded" if executor.is_recorded else "to be recorded in the next step"
+        lines.append(f"  forward and backward are {state}, each started by one call")
+    return lines
+
+
+def _mega(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB"

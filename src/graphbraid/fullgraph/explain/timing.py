@@ -1,0 +1,141 @@
+"""Timing: a training step run task by task on copies, so that nothing of the caller's changes."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graphbraid.fullgraph.device.placement import Placement
+from graphbraid.fullgraph.lowering.levels import Step
+from graphbraid.fullgraph.program import Program
+from graphbraid.fullgraph.step.arena import Task
+from graphbraid.fullgraph.step.executor import Executor
+from graphbraid.graph import Graph
+
+REPEATS = 7
+"""Steps that are timed, after one that warms up."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskTime:
+    """One task of a step: a kernel's call."""
+
+    name: str
+    operation: str
+    """The value whose operation it belongs to; empty for handing outputs out and their gradient in."""
+    backward: bool
+    seconds: float
+    """The median."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepTimes:
+    """What a step's tasks took, and the step as a whole without looking at each."""
+
+    tasks: tuple[TaskTime, ...]
+    seconds: float
+
+
+class TimedExecutor(Executor):
+    """Runs a copy of a program and reads the clock between its tasks.
+
+    Args:
+        program: lowered, of parameters and modules that are nobody else's.
+        graph: its features, in place, and edges.
+        steps: the way from each level to the next.
+        placement: of the device; None: it runs where the graph is.
+        wait: until the device has done what it was given.
+        clock: gives seconds.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        graph: Graph,
+        steps: Sequence[Step],
+        *,
+        placement: Placement | None,
+        wait: Callable[[], None],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        super().__init__(program, graph, steps, training=True, placement=placement)
+        self._wait, self._clock = wait, clock
+        self._looks = False
+        self._seconds: dict[int, list[float]] = {}
+
+    def measured(self, rows: Tensor | None, num_nodes: int, repeats: int = REPEATS) -> StepTimes:
+        """Times of ``repeats`` steps' tasks, and of as many whole steps in turn with them.
+
+        Args:
+            rows: the output's rows that are handed out; None: all.
+            num_nodes: how many they are.
+            repeats: at least 1.
+        """
+        devices = [] if self.output.tensor.device.type == "cpu" else [self.output.tensor.device]
+        with torch.random.fork_rng(devices):
+            grad = self.output.tensor.new_full((num_nodes, self.output.tensor.shape[1]), 1 / num_nodes)
+            self._step(grad, rows)
+            whole = []
+            for _ in range(repeats):
+                whole.append(self._step(grad, rows))
+                self._looks = True
+                self._step(grad, rows)
+                self._looks = False
+        return StepTimes(tasks=tuple(self._times()), seconds=statistics.median(whole))
+
+    def _step(self, grad: Tensor, rows: Tensor | None) -> float:
+        started = self._clock()
+        self._timed(-1, lambda: self._copy_out(self.forward(), rows))
+        self._timed(-2, lambda: self.backward(grad, rows))
+        self._wait()
+        return self._clock() - started
+
+    @staticmethod
+    def _copy_out(out: Tensor, rows: Tensor | None) -> Tensor:
+        return out.clone() if rows is None else out.index_select(0, rows)
+
+    def _run_forward(self) -> None:
+        for place, task in enumerate(self._plan.tasks[: self._forward_tasks]):
+            self._timed(place, task.run)
+
+    def _run_backward(self) -> dict[int, Tensor]:
+        for place, task in enumerate(self._plan.tasks[self._backward_tasks :], self._backward_tasks):
+            self._timed(place, task.run)
+        return self._plan.take_gradients()
+
+    def _timed(self, place: int, run: Callable[[], object]) -> None:
+        if not self._looks:
+            run()
+            return
+        self._wait()
+        started = self._clock()
+        run()
+        self._wait()
+        self._seconds.setdefault(place, []).append(self._clock() - started)
+
+    def _times(self) -> list[TaskTime]:
+        tasks, first_back = self._plan.tasks, self._backward_tasks
+        found = {place: statistics.median(seconds) for place, seconds in self._seconds.items()}
+        times = [
+            _time(task, place >= first_back, found[place])
+            for place, task in enumerate(tasks)
+            if place in found
+        ]
+        passes = [sum(t.seconds for t in times if t.backward == backward) for backward in (False, True)]
+        handing = [
+            TaskTime(name=name, operation="", backward=backward, seconds=max(0.0, found[key] - inside))
+            for name, backward, key, inside in (
+                ("outputs", False, -1, passes[0]),
+                ("gradient of the outputs", True, -2, passes[1]),
+            )
+        ]
+        return [*times, *handing]
+
+
+def _time(task: Task, backward: bool, seconds: float) -> TaskTime:
+    return TaskTime(name=task.name, operation=task.operation, backward=backward, seconds=seconds)

@@ -1,0 +1,62 @@
+"""Constants: what no parameter reaches, computed once over the whole graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from graphbraid.fullgraph.lowering.levels import aggregation
+from graphbraid.fullgraph.program import INPUT, Add, Adjacency, Aggregate, Combine, Op, Own
+from graphbraid.graph.csc import Csc
+from graphbraid.ops import reference
+from graphbraid.ops.aggregation import Aggregation, backend
+
+COLUMNS_AT_A_TIME = 32
+"""Columns computed at a time where only some rows are kept, where several operations follow each other, and
+by the twin, which takes memory for each edge and column."""
+FOLDED = (Aggregate, Own, Add, Combine)
+"""Operations that map columns to columns and learn nothing."""
+
+
+def computed_once(ops: Sequence[Op], csc: Csc, x: Tensor, nodes: Tensor | None) -> Tensor:
+    """``(len(nodes), in_channels)`` rows of the last operation's value.
+
+    Args:
+        ops: of :data:`FOLDED`, in the order they run, from the features.
+        csc: the graph's in-edges.
+        x: ``(num_nodes, in_channels)`` features.
+        nodes: int64 ids of the rows that are kept; None: all.
+    """
+    maps = {op.adjacency: aggregation(op.adjacency, csc) for op in ops if isinstance(op, Aggregate)}
+    if nodes is None and len(ops) == 1 and backend(x) is not reference:
+        return _result(ops, maps, x)
+    out = x.new_empty(csc.num_dst if nodes is None else nodes.numel(), x.shape[1])
+    for start in range(0, x.shape[1], COLUMNS_AT_A_TIME):
+        part = slice(start, start + COLUMNS_AT_A_TIME)
+        rows = _result(ops, maps, x[:, part])
+        out[:, part] = rows if nodes is None else rows.index_select(0, nodes)
+    return out
+
+
+def _result(ops: Sequence[Op], maps: Mapping[Adjacency, Aggregation], x: Tensor) -> Tensor:
+    values = {INPUT: x}
+    for op in ops:
+        values[op.out] = _run(op, maps, [values[name] for name in op.inputs])
+    return values[ops[-1].out]
+
+
+def _run(op: Op, maps: Mapping[Adjacency, Aggregation], inputs: list[Tensor]) -> Tensor:
+    if isinstance(op, Aggregate):
+        return maps[op.adjacency].forward(inputs[0], addend=inputs[1] if len(inputs) > 1 else None)
+    if isinstance(op, Own):  # every level holds all nodes here
+        return inputs[0]
+    factors = op.factors if isinstance(op, Combine) else (1.0,) * len(inputs)
+    out = torch.mul(inputs[0], factors[0])
+    for value, factor in zip(inputs[1:], factors[1:], strict=True):
+        out.add_(value, alpha=factor)
+    return out
+
+
+__all__ = ["COLUMNS_AT_A_TIME", "FOLDED", "computed_once"]

@@ -1,0 +1,208 @@
+"""Levels: the nodes each value of a program has rows for, and the edges between one level and the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from graphbraid.fullgraph.lowering.laplacian import LAPLACIANS, scaled_laplacian
+from graphbraid.fullgraph.program import Adjacency
+from graphbraid.graph.csc import Csc, index_dtype
+from graphbraid.ops.aggregation import Aggregation
+
+_EDGES_AT_A_TIME = 1 << 21
+"""Edges relabelled at a time: bounds what building the levels takes beside them."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Step:
+    """The way from one level to the next."""
+
+    csc: Csc
+    """Edges from the level's rows to the next level's rows."""
+    sources: Tensor | None
+    """``(num_src,)`` int64 node of each source row; None where row v is node v."""
+    destinations: Tensor | None
+    """``(num_dst,)`` int64 node of each destination row; None where row v is node v."""
+    edges: Tensor | None
+    """``(num_edges,)`` int64 position of each edge in the graph; None where nothing of the edges needs it."""
+
+    def bind(self, whole: Aggregation) -> Aggregation:
+        """``whole``, an aggregation over the graph, between these two levels: the rows' own coefficients."""
+        if self.destinations is None and self.sources is None:
+            return whole
+        return replace(
+            whole,
+            csc=self.csc,
+            weight=_take(whole.weight, self.edges),
+            src_scale=_take(whole.src_scale, self.sources),
+            dst_scale=_take(whole.dst_scale, self.destinations),
+            loop=_take(whole.loop, self.destinations),
+        )
+
+
+def num_rows_of(steps: Sequence[Step], level: int, num_nodes: int) -> int:
+    """Nodes of a level; ``num_nodes`` where no step leads anywhere."""
+    if level < len(steps):
+        return steps[level].csc.num_src
+    return steps[-1].csc.num_dst if steps else num_nodes
+
+
+def nodes_of(steps: Sequence[Step], level: int) -> Tensor | None:
+    """``(num_rows,)`` int64 node of each row of a level; None where row v is node v."""
+    if level < len(steps):
+        return steps[level].sources
+    return steps[-1].destinations if steps else None
+
+
+def whole_graph(csc: Csc, num_steps: int) -> list[Step]:
+    """Every level holds all nodes."""
+    return [Step(csc, None, None, None)] * num_steps
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Reach:
+    """The nodes that the outputs of some seeds depend on, nearest first."""
+
+    nodes: Tensor
+    """``(num_reached,)`` int64: the seeds, in their order, then each further level's new nodes, rising,
+    unless :meth:`ordered` otherwise."""
+    sizes: tuple[int, ...]
+    """How many of them each level holds, from the seeds' to level 0."""
+
+    def edges(self, csc: Csc) -> tuple[int, ...]:
+        """In-edges that each step reads, from level 0."""
+        degrees = csc.degrees()[self.nodes]
+        return tuple(int(degrees[:size].sum()) for size in reversed(self.sizes[:-1]))
+
+    def ordered(self, rank: Tensor | None) -> Reach:
+        """The same levels with each one's new nodes by rising ``rank[node]``; None: by rising node."""
+        parts = []
+        for begin, end in pairwise((0, *self.sizes)):
+            part = self.nodes[begin:end]
+            parts.append(part.sort().values if rank is None else part[rank[part].argsort()])
+        return Reach(torch.cat(parts), self.sizes)
+
+
+def everything(num_nodes: int, num_steps: int) -> Reach:
+    """Every level holds all nodes, as they stand."""
+    return Reach(torch.arange(num_nodes), (num_nodes,) * (num_steps + 1))
+
+
+def reach(csc: Csc, seeds: Tensor, num_steps: int) -> Reach:
+    """All nodes within ``num_steps`` in-edges of ``seeds``, ``(num_seeds,)`` int64, each once."""
+    is_reached = torch.zeros(csc.num_src, dtype=torch.bool)
+    is_reached[seeds] = True
+    newest, found, sizes = seeds, [seeds], [seeds.numel()]
+    for _ in range(num_steps):
+        is_source = torch.zeros(csc.num_src, dtype=torch.bool)
+        for _, positions in edges_of(csc, newest):
+            is_source[csc.indices[positions].long()] = True
+        newest = (is_source & ~is_reached).nonzero().squeeze(1)
+        is_reached[newest] = True
+        found.append(newest)
+        sizes.append(sizes[-1] + newest.numel())
+    return Reach(torch.cat(found), tuple(sizes))
+
+
+def towards(csc: Csc, reached: Reach, *, keep_edges: bool = False) -> list[Step]:
+    """Only the edges that the outputs of the seeds depend on; each level is the start of the one before it.
+
+    Because levels are nested, the edges of every later step are the first edges of the first: one array
+    serves all. Edges of a row keep their order; their positions are kept with weights, or ``keep_edges``.
+
+    Returns:
+        The steps, from level 0 to the last.
+    """
+    nodes, sizes = reached.nodes, reached.sizes
+    row_of = torch.full((csc.num_src,), -1, dtype=index_dtype(csc.num_src))
+    row_of[nodes] = torch.arange(nodes.numel(), dtype=row_of.dtype)
+    destinations = nodes[: sizes[-2]]
+    indptr = torch.zeros(destinations.numel() + 1, dtype=torch.int64)
+    torch.cumsum(csc.degrees()[destinations], 0, out=indptr[1:])
+    indices = torch.empty(int(indptr[-1]), dtype=row_of.dtype)
+    keep_edges = keep_edges or csc.weight is not None
+    edges = torch.empty(indices.numel(), dtype=torch.int64) if keep_edges else None
+    for begin, positions in edges_of(csc, destinations):
+        part = slice(begin, begin + positions.numel())
+        indices[part] = row_of[csc.indices[positions].long()]
+        if edges is not None:
+            edges[part] = positions
+    steps: list[Step] = []
+    for num_src, num_dst in zip(sizes[:0:-1], sizes[-2::-1], strict=True):
+        if steps and (steps[-1].csc.num_src, steps[-1].csc.num_dst) == (num_src, num_dst):
+            steps.append(steps[-1])
+            continue
+        last = int(indptr[num_dst])
+        block = Csc(indptr[: num_dst + 1], indices[:last], num_src, trusted=True)
+        if csc._reversed is csc and num_src == num_dst:  # no edge leads out of or into these nodes
+            block._reversed = block
+        steps.append(Step(block, nodes[:num_src], nodes[:num_dst], None if edges is None else edges[:last]))
+    return steps
+
+
+def copied_bytes(steps: Sequence[Step]) -> int:
+    """Bytes of what ``steps`` hold beside the graph; what they share counts once."""
+    shared: dict[int, int] = {}
+    for step in steps:
+        if step.destinations is None:
+            continue
+        for tensor in (step.csc.indptr, step.csc.indices, step.sources, step.edges):
+            if tensor is not None:
+                storage = tensor.untyped_storage()
+                shared[storage.data_ptr()] = storage.nbytes()
+    return sum(shared.values())
+
+
+def edges_of(csc: Csc, nodes: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Positions of the in-edges of ``nodes``, in their order, some at a time, and where each part starts."""
+    degrees = csc.degrees()[nodes]
+    ends = degrees.cumsum(0)
+    row, begin = 0, 0
+    while row < nodes.numel():
+        next_row = max(row + 1, int(torch.searchsorted(ends, begin + _EDGES_AT_A_TIME)))
+        counts = degrees[row:next_row]
+        starts = csc.indptr[nodes[row:next_row]] - (ends[row:next_row] - counts) + begin
+        positions = torch.repeat_interleave(starts, counts)
+        positions += torch.arange(positions.numel())
+        yield begin, positions
+        begin += positions.numel()
+        row = next_row
+
+
+def aggregation(adjacency: Adjacency, csc: Csc) -> Aggregation:
+    """The linear map that an adjacency is on a graph.
+
+    Raises:
+        ValueError: the adjacency is of an unknown kind.
+    """
+    whole = _unscaled(adjacency, csc)
+    if adjacency.scale == 1:
+        return whole
+    ones = whole.dst_scale if whole.dst_scale is not None else torch.ones(csc.num_dst)
+    return replace(whole, dst_scale=ones * adjacency.scale)
+
+
+def _unscaled(adjacency: Adjacency, csc: Csc) -> Aggregation:
+    weight = csc.weight if adjacency.weighted else None
+    plain = csc if csc.weight is weight else Csc(csc.indptr, csc.indices, csc.num_src, trusted=True)
+    if adjacency.kind == "gcn":
+        from graphbraid.nn.gcn import gcn_norm
+
+        whole = gcn_norm(
+            plain, add_self_loops=adjacency.loop_scale != 0, improved=adjacency.loop_scale == 2.0
+        )
+        return replace(whole, csc=csc)
+    if adjacency.kind in LAPLACIANS:
+        return replace(scaled_laplacian(plain, LAPLACIANS[adjacency.kind]), csc=csc)
+    if adjacency.kind not in ("sum", "mean"):
+        raise ValueError(f"no aggregation is called {adjacency.kind!r}")
+    return Aggregation(csc=csc, weight=weight, mean=adjacency.kind == "mean", loop_scale=adjacency.loop_scale)
+
+
+def _take(values: Tensor | None, ids: Tensor | None) -> Tensor | None:
+    return values if values is None or ids is None else values[ids]

@@ -1,0 +1,265 @@
+"""Locality: nodes renumbered so that rows which are read one after the other share the cache.
+
+Orders are judged by simulating a cache over the reads of an epoch's aggregations; what a hit and a miss cost
+are this machine's measured rates. Candidates are the graph's own order, the nodes that are read most often
+first, and one by communities; each is made only where it could pay for itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphbraid import native
+from graphbraid.fullgraph.lowering import locality_reference
+from graphbraid.fullgraph.lowering.facts import Facts
+from graphbraid.fullgraph.lowering.levels import Reach
+from graphbraid.fullgraph.program import (
+    INPUT,
+    Aggregate,
+    Attention,
+    Decision,
+    Hoisted,
+    Linear,
+    Maximum,
+    Program,
+)
+from graphbraid.graph.csc import Csc
+
+LOCALITY_BYTES = 1 << 28
+"""What renumbered edges may take unless told otherwise."""
+LEAST_GAIN = 0.1
+"""Share of the aggregations' time below which a gain is inside the model's error: it promises too much rather
+than too little."""
+EPOCHS = 100
+"""Within which making an order has to pay."""
+ROWS_A_BLOCK = 2
+"""Rows that come into the cache together: with a row the processor fetches some of what stands beside it, so
+that a row read often is best placed beside its like."""
+
+_COUNTING, _JOINING = 1e-8, 5e-8
+"""Seconds an edge that making the two orders and weighing them takes; measured, compiled."""
+_TWIN_SLOWER = 100
+_READS_SIMULATED = 1 << 20
+_LEAST_SETS = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reads:
+    """Rows that an operation reads at random in every epoch, one for each edge of a step."""
+
+    step: int
+    row_bytes: int
+    times: int
+    """Forward and backward."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Weighed:
+    """The levels' nodes in some order, and what the reads of an epoch take in it."""
+
+    name: str
+    reached: Reach
+    seconds: float
+    hits: float
+    """Share of the reads that the cache answers."""
+
+
+def choose_order(
+    program: Program, csc: Csc, reached: Reach, facts: Facts, *, allowed_bytes: int, cache_bytes: int
+) -> tuple[Reach | None, Decision]:
+    """The order of each level's nodes in which a lowered program's aggregations read their rows fastest.
+
+    Args:
+        program: lowered.
+        csc: the graph's in-edges.
+        reached: the levels' nodes as they stand: pruned, where that is free to reorder, or all of them.
+        facts: sizes of the levels, and rates.
+        allowed_bytes: what renumbered edges, and features in their order, may take.
+        cache_bytes: of the cache, for rows.
+
+    Returns:
+        The levels in the better order, None where they stay as they are, and why.
+    """
+    scale = _Scale(csc, row_reads(program), facts, cache_bytes)
+    if not scale.reads:
+        return None, _left("nothing is aggregated every epoch")
+    before = scale.weigh("", reached)
+    if before.hits == 1:
+        return None, _left(f"rows fit in {_mega(cache_bytes)} of cache in any order")
+    is_pruned = min(reached.sizes) < csc.num_dst
+    needed = 0 if is_pruned else added_bytes(program, csc, facts)
+    if needed > allowed_bytes:
+        what = f"renumbered edges would take {_mega(needed)} of the {_mega(allowed_bytes)} allowed"
+        return None, _left(f"{what}; locality_bytes allows more")
+    candidates = [before]
+    if is_pruned:  # then the training nodes stand as they were listed
+        candidates.append(scale.weigh("the graph's own order", reached.ordered(None)))
+    why_not = "no other order is better"
+    if scale.could_pay(before, _COUNTING):
+        candidates.append(scale.weigh("out-degree", reached.ordered(_rank(degree_order(csc)))))
+    best = min(candidates, key=_seconds)
+    if scale.could_pay(best, _JOINING):
+        candidates.append(scale.weigh("communities", reached.ordered(_rank(community_order(csc)))))
+    elif best is before:
+        why_not = "another order would not pay for its making"
+    best = min(candidates, key=_seconds)
+    if before.seconds - best.seconds < LEAST_GAIN * before.seconds:
+        return None, _left(f"{before.hits:.0%} of the row reads find the cache as nodes stand; {why_not}")
+    return best.reached, _taken(before, best, needed)
+
+
+def _taken(before: Weighed, best: Weighed, needed: int) -> Decision:
+    cost = f", {_mega(needed)} for renumbered edges" if needed else ""
+    return Decision(
+        name="locality",
+        taken=True,
+        what=f"nodes stand by {best.name}{cost}: {best.hits:.0%} of the row reads find the cache",
+        saves=f"{1e3 * (before.seconds - best.seconds):.3g} ms an epoch",
+        instead_of=f"{before.hits:.0%} as they stood, {1e3 * before.seconds:.3g} ms",
+    )
+
+
+def _left(what: str) -> Decision:
+    return Decision(name="locality", taken=False, what=what)
+
+
+def _rank(order: Tensor) -> Tensor:
+    """Each node's place in an order of all."""
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(order.numel())
+    return rank
+
+
+def row_reads(program: Program) -> list[Reads]:
+    """What a program's aggregations and attention read at random, forward and backward."""
+    reads = []
+    for op in program.ops:
+        if not isinstance(op, Aggregate | Attention | Maximum):
+            continue
+        source = op.inputs[0]
+        row_bytes, backward_reads = 4 * program.width(source), 1
+        if isinstance(op, Aggregate):
+            row_bytes = op.rows.itemsize * program.width(source)
+        elif isinstance(op, Attention):  # backward reads the sources' rows again, and the gradients'
+            row_bytes, backward_reads = 4 * op.heads * op.channels, 2
+        else:  # a maximum's reads the gradients, and which edge won them
+            backward_reads = 2
+        times = 1 + backward_reads * program.learns(source)
+        reads.append(Reads(step=program.level(source), row_bytes=row_bytes, times=times))
+    return reads
+
+
+def added_bytes(program: Program, csc: Csc, facts: Facts) -> int:
+    """What renumbering all nodes takes: their edges and ids, and features where they must be copied."""
+    edges = csc.indices.nbytes + csc.indptr.nbytes + 2 * 8 * csc.num_dst
+    if csc.weight is not None:  # each edge's position, and weights in their order
+        edges += 12 * csc.num_edges
+    cells = csc.num_dst * facts.in_channels
+    if program.input_path != "dense":  # made of the graph's features anyway; rows of sparse ones are copied
+        copied = program.input_path == "sparse" and facts.is_sparse
+        return edges + (int(8 * cells * facts.density) if copied else 0)
+    return edges + 4 * cells * feature_copies(program)
+
+
+def feature_copies(program: Program) -> int:
+    """How often the features of renumbered nodes are copied: a dense product reads their rows by id."""
+    return sum(INPUT in op.inputs and not isinstance(op, Linear | Hoisted) for op in program.ops)
+
+
+def community_order(csc: Csc) -> Tensor:
+    """``(num_dst,)`` int64 nodes, those of a community side by side.
+
+    Incremental aggregation as in Arai et al., "Rabbit Order": each node, those of few edges first, joins the
+    neighbouring community where that raises the modularity most. One thread, so that the order is always
+    the same.
+    """
+    out = torch.empty(csc.num_dst, dtype=torch.int64)
+    _backend().community_order(csc.indptr, csc.indices, out)
+    return out
+
+
+def degree_order(csc: Csc) -> Tensor:
+    """``(num_src,)`` int64 nodes, those that are read most often first."""
+    return torch.bincount(csc.indices, minlength=csc.num_src).argsort(descending=True, stable=True)
+
+
+def cached_share(csc: Csc, nodes: Tensor | None, capacity: int) -> float:
+    """Share of the row reads that a cache of ``capacity`` rows answers, of the in-edges of ``nodes`` in turn.
+
+    Simulates some of the cache's sets, which rows fall into by a hash, over all reads.
+    """
+    every = max(1, min(csc.num_edges // _READS_SIMULATED, capacity // (16 * _LEAST_SETS)))
+    reads, hits = _backend().cached_reads(csc.indptr, csc.indices, nodes, capacity, every)
+    return hits / reads if reads else 1.0
+
+
+class _Scale:
+    """Weighs orders: the same reads, the same cache."""
+
+    def __init__(self, csc: Csc, reads: list[Reads], facts: Facts, cache_bytes: int) -> None:
+        self.csc, self.reads, self.facts, self.cache_bytes = csc, reads, facts, cache_bytes
+
+    def weigh(self, name: str, reached: Reach) -> Weighed:
+        """What an epoch's reads take in an order, by simulating the cache."""
+        keys = {(read.step, read.row_bytes) for read in self.reads}
+        blocks = self._blocks(reached.nodes)
+        shares = {key: self._share(blocks, reached, *key) for key in keys}
+        seconds, hits = self._cost([shares[read.step, read.row_bytes] for read in self.reads])
+        return Weighed(name=name, reached=reached, seconds=seconds, hits=hits)
+
+    def could_pay(self, now: Weighed, making: float) -> bool:
+        """Whether an order that fetches each row once would pay for ``making`` seconds an edge."""
+        rows, edges = self.facts.rows, self.facts.edges
+        once = [
+            1.0
+            if self._fits(read.step, read.row_bytes)
+            else max(0.0, 1 - rows[read.step] / max(1, edges[read.step]))
+            for read in self.reads
+        ]
+        saved = now.seconds - self._cost(once)[0]
+        slower = 1 if native.kernels() is not None else _TWIN_SLOWER
+        return saved > max(LEAST_GAIN * now.seconds, making * slower * self.csc.num_edges / EPOCHS)
+
+    def _fits(self, step: int, row_bytes: int) -> bool:
+        return self.facts.rows[step] * row_bytes <= self.cache_bytes
+
+    def _blocks(self, nodes: Tensor) -> Csc:
+        """The edges with each source's block in place of the source."""
+        block = torch.zeros(self.csc.num_src, dtype=self.csc.indices.dtype)
+        block[nodes] = torch.arange(nodes.numel(), dtype=block.dtype) // ROWS_A_BLOCK
+        return Csc(self.csc.indptr, block.index_select(0, self.csc.indices), self.csc.num_src, trusted=True)
+
+    def _share(self, blocks: Csc, reached: Reach, step: int, row_bytes: int) -> float:
+        if self._fits(step, row_bytes):
+            return 1.0
+        nodes = reached.nodes[: reached.sizes[-2 - step]]
+        return cached_share(blocks, nodes, max(1, self.cache_bytes // (row_bytes * ROWS_A_BLOCK)))
+
+    def _cost(self, shares: list[float]) -> tuple[float, float]:
+        """Seconds of all reads, and the share that the cache answers, from those of each operation."""
+        rates = self.facts.rates
+        seconds = hits = total = 0.0
+        for read, share in zip(self.reads, shares, strict=True):
+            rows = read.times * self.facts.edges[read.step]
+            seconds += (
+                rows * read.row_bytes * (share / rates.cached_row_bytes + (1 - share) / rates.row_bytes)
+            )
+            hits += rows * share
+            total += rows
+        return seconds, hits / total if total else 1.0
+
+
+def _seconds(candidate: Weighed) -> float:
+    return candidate.seconds
+
+
+def _backend() -> Any:
+    return native.kernels() or locality_reference
+
+
+def _mega(count: int) -> str:
+    return f"{count / 1e6:,.3g} MB"

@@ -1,0 +1,30 @@
+"""Symmetry: an undirected graph's adjacency serves as its own transpose."""
+
+from __future__ import annotations
+
+import torch
+
+from graphbraid.fullgraph.program import Decision
+from graphbraid.graph.csc import Csc
+
+
+def with_shared_transpose(csc: Csc, wanted: bool, ordered: bool = False) -> tuple[Csc, Decision]:
+    """The adjacency, knowing itself as its transpose where each edge is stored both ways.
+
+    Not with weights, nor where edges must keep their order (``ordered``), as with features of their own:
+    their order in the transpose must be known anyway.
+    """
+    if not wanted or csc.weight is not None or ordered:
+        of_edges = "edge features need" if ordered else "edge weights need"
+        what = f"{of_edges} the transpose's order" if wanted else "switched off"
+        return csc, Decision(name="symmetry", taken=False, what=what)
+    rising, _ = csc.sort_rows()
+    shared = Csc(rising.indptr, rising.indices, rising.num_src, trusted=True)
+    reverse = shared.reversed()
+    if not (torch.equal(reverse.indptr, shared.indptr) and torch.equal(reverse.indices, shared.indices)):
+        return csc, Decision(name="symmetry", taken=False, what="edges are not stored both ways")
+    shared._reversed = shared
+    saves = f"{csc.nbytes / 1e6:.3g} MB"
+    return shared, Decision(
+        name="symmetry", taken=True, what="the adjacency is its own transpose", saves=saves
+    )

@@ -1,0 +1,1 @@
+"""Readers: what each layer, module and function of a model means, by its exact class."""

@@ -1,0 +1,164 @@
+"""Readers of activations: as modules, as functions and as methods of a tensor."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from graphbraid.fullgraph.program.operations import Prelu
+from graphbraid.fullgraph.program.readers.exact import Allowed, Known, anything, flag, number, one_of
+from graphbraid.fullgraph.program.readers.functions import NEEDED, Function, FunctionCall
+from graphbraid.fullgraph.program.readers.reading import LayerCall, Reader, Registry
+from graphbraid.fullgraph.program.writer import Writer
+from graphbraid.ops.epilogue import LEAKY_SLOPE
+
+_ROWS = one_of(1, -1)
+"""A dimension of a matrix of node rows that leads along each row."""
+
+
+def _positive(value: Any) -> bool:
+    return number(value) and value > 0
+
+
+@dataclass(frozen=True)
+class Activation:
+    """One activation, by all its names."""
+
+    write: Callable[..., str]
+    """``(writer, x, **arguments)``: appends the operation."""
+    arguments: Mapping[str, tuple[Any, Allowed]] = field(default_factory=dict)
+    """By name, in order: the default and the values that are handled."""
+    module: type[nn.Module] | None = None
+    functions: tuple[Any, ...] = ()
+    methods: tuple[str, ...] = ()
+
+
+def _function(kind: str, *fixed: float) -> Callable[..., str]:
+    def write(writer: Writer, x: str, **arguments: Any) -> str:
+        given = (a if isinstance(a, str) else float(a) for a in arguments.values())
+        return writer.function(x, kind, *given, *fixed)
+
+    return write
+
+
+def _celu(writer: Writer, x: str, alpha: float) -> str:
+    return writer.function(x, "elu", float(alpha), 1.0, 1 / float(alpha))
+
+
+def _along_rows(kind: str) -> Callable[..., str]:
+    return lambda writer, x, **_: writer.function(x, kind)
+
+
+def _relu(writer: Writer, x: str) -> str:
+    return writer.epilogue(x, act="relu")
+
+
+_SELU = (1.6732632423543772848170429916717, 1.0507009873554804934193349852946, 1.0)
+_ALONG: dict[str, tuple[Any, Allowed]] = {"dim": (NEEDED, _ROWS)}
+_ACTIVATIONS = (
+    Activation(_relu, {}, nn.ReLU, (F.relu, torch.relu), ("relu",)),
+    Activation(_function("tanh"), {}, nn.Tanh, (torch.tanh,), ("tanh",)),
+    Activation(_function("sigmoid"), {}, nn.Sigmoid, (torch.sigmoid,), ("sigmoid",)),
+    Activation(_function("silu"), {}, nn.SiLU, (F.silu,)),
+    Activation(_function("gelu"), {"approximate": ("none", one_of("none", "tanh"))}, nn.GELU, (F.gelu,)),
+    Activation(_function("elu", 1.0, 1.0), {"alpha": (1.0, number)}, nn.ELU, (F.elu,)),
+    Activation(lambda writer, x: writer.function(x, "elu", *_SELU), {}, nn.SELU, (F.selu, torch.selu)),
+    Activation(_celu, {"alpha": (1.0, _positive)}, nn.CELU, (F.celu, torch.celu)),
+    Activation(
+        _function("leaky_relu"), {"negative_slope": (LEAKY_SLOPE, number)}, nn.LeakyReLU, (F.leaky_relu,)
+    ),
+    Activation(
+        _function("softplus"),
+        {"beta": (1.0, _positive), "threshold": (20.0, number)},
+        nn.Softplus,
+        (F.softplus,),
+    ),
+    Activation(
+        _function("hardtanh"),
+        {"min_val": (-1.0, number), "max_val": (1.0, number)},
+        nn.Hardtanh,
+        (F.hardtanh,),
+    ),
+    Activation(lambda writer, x, **_: writer.function(x, "hardtanh", 0.0, 6.0), {}, nn.ReLU6, (F.relu6,)),
+    Activation(_along_rows("softmax"), _ALONG, nn.Softmax, (F.softmax, torch.softmax), ("softmax",)),
+    Activation(
+        _along_rows("log_softmax"),
+        _ALONG,
+        nn.LogSoftmax,
+        (F.log_softmax, torch.log_softmax),
+        ("log_softmax",),
+    ),
+)
+_UNUSED: dict[str, tuple[Any, Allowed]] = {
+    "inplace": (False, flag),
+    "_stacklevel": (3, anything),
+    "dtype": (None, one_of(None)),
+}
+"""What some of the functions take beside: nothing that changes a value."""
+
+
+def _reader(activation: Activation) -> Reader:
+    def read(call: LayerCall) -> str:
+        given = {key: getattr(call.layer, key) for key in activation.arguments}
+        return activation.write(call.writer, call.x, **given)
+
+    attributes = {key: allowed for key, (_, allowed) in activation.arguments.items()}
+    kept: dict[str, Allowed] = {"inplace": flag}
+    if activation.module is nn.ReLU6:
+        kept |= {"min_val": one_of(0.0), "max_val": one_of(6.0)}
+    return Reader(read, Known(attributes | kept), ("input",))
+
+
+def _function_of(activation: Activation, takes: Mapping[str, Any], *, in_place: bool = False) -> Function:
+    beside = {key: allowed for key, (_, allowed) in _UNUSED.items() if key in takes}
+
+    def read(call: FunctionCall) -> str:
+        for key, allowed in beside.items():
+            call.constant(key, allowed)
+        given = {key: call.constant(key, allowed) for key, (_, allowed) in activation.arguments.items()}
+        return activation.write(call.writer, call.rows("input"), **given)
+
+    return Function(read, takes, in_place=in_place)
+
+
+def _takes(activation: Activation, function: Any) -> dict[str, Any]:
+    """A function's parameters with their defaults; what PyTorch does not say is as the activation has it."""
+    known = {key: default for key, (default, _) in activation.arguments.items()}
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a builtin
+        return {"input": NEEDED, **known, **({"dtype": None} if "dim" in known else {})}
+    found = {}
+    for key, parameter in parameters.items():
+        found[key] = NEEDED if parameter.default is parameter.empty else parameter.default
+    return found
+
+
+def _prelu(call: LayerCall) -> str:
+    return call.writer.add(Prelu, call.x, slope=call.layer.weight)
+
+
+ACTIVATION_MODULES: Registry = {
+    (a.module.__module__, a.module.__name__): _reader(a) for a in _ACTIVATIONS if a.module is not None
+} | {
+    (nn.PReLU.__module__, "PReLU"): Reader(
+        _prelu, Known({"num_parameters": anything, "init": anything}, ("weight",)), ("input",)
+    )
+}
+"""The reader of each class."""
+ACTIVATION_FUNCTIONS: dict[Any, Function] = {
+    function: _function_of(a, _takes(a, function)) for a in _ACTIVATIONS for function in a.functions
+}
+"""The reader of each function."""
+ACTIVATION_METHODS: dict[str, Function] = {
+    name: _function_of(a, _takes(a, None)) for a in _ACTIVATIONS for name in a.methods
+}
+"""The reader of each method of a tensor."""
+
+__all__ = ["ACTIVATION_FUNCTIONS", "ACTIVATION_METHODS", "ACTIVATION_MODULES"]

@@ -1,0 +1,178 @@
+"""Readers of GATConv and GATv2Conv, PyG's and graphbraid's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from graphbraid.fullgraph.program.operations import FILLS, Attention, Linear, Own
+from graphbraid.fullgraph.program.readers.exact import (
+    Allowed,
+    anything,
+    count,
+    flag,
+    number,
+    one_of,
+    probability,
+)
+from graphbraid.fullgraph.program.readers.message_passing import (
+    OWN,
+    OWN_TAKES,
+    PYG,
+    check_aggregation,
+    own_layer,
+    plus_own,
+    pyg_layer,
+    refuse_weights,
+)
+from graphbraid.fullgraph.program.readers.reading import LayerCall, Reader, Registry
+from graphbraid.fullgraph.program.readers.rowwise import checked_linear
+
+# ---- GAT
+
+
+def _read_pyg_gat(call: LayerCall) -> str:
+    check_aggregation(call)
+    refuse_weights(call)
+    return _gat(call, **_edge_part(call))
+
+
+def _edge_part(call: LayerCall) -> dict[str, Any]:
+    """What the edges' features add to the logits; nothing where the layer does not read or get them."""
+    conv, channels = call.layer, call.edges.channels
+    if channels is None:
+        return {}
+    if conv.add_self_loops and not _can_fill(conv.fill_value, channels):
+        raise call.refuse(f"with fill_value={conv.fill_value!r} has no lowered form", "another fill_value")
+    if conv._modules.get("lin_edge") is None:
+        return {}
+    linear = checked_linear(call, "lin_edge", has_bias=False)
+    if linear.weight.shape[1] != channels:
+        raise call.refuse(f"takes {linear.weight.shape[1]} edge features; the graph has {channels}")
+    return {"edge_weight": linear.weight, "edge_vector": conv.att_edge, "fill": conv.fill_value}
+
+
+def _can_fill(value: Any, channels: int) -> bool:
+    """Whether PyG makes a self-loop's features of this as the engine does: numbers, or a reduction."""
+    if isinstance(value, Tensor):
+        fits = value.numel() == 1 or tuple(value.shape) in ((channels,), (1, channels))
+        return fits and value.dim() <= 2 and value.is_floating_point() and not value.requires_grad
+    return number(value) or (type(value) is str and value in FILLS)
+
+
+def _gat(call: LayerCall, **edges: Any) -> str:
+    conv, writer = call.layer, call.writer
+    lin = checked_linear(call, "lin", has_bias=False)
+    rows = writer.add(Linear, call.x, weight=lin.weight)
+    p = float(getattr(conv, "row_dropout", 0.0)) if conv.training else 0.0
+    summed = writer.epilogue(rows, p=p)
+    inputs = (rows,) if summed == rows else (summed, rows)
+    return _attend("gat", call, inputs, (conv.att_src, conv.att_dst), **edges)
+
+
+def _read_pyg_gatv2(call: LayerCall) -> str:
+    check_aggregation(call)
+    refuse_weights(call)
+    if call.edges.channels is not None:
+        raise call.refuse("with edge_attr has no lowered form", "a call without edge_attr, or GATConv")
+    return _gatv2(call)
+
+
+def _gatv2(call: LayerCall) -> str:
+    conv, writer = call.layer, call.writer
+    inputs = [writer.linear(call.x, checked_linear(call, "lin_l"))]
+    if conv.lin_r is not conv.lin_l:
+        inputs.append(writer.linear(writer.add(Own, call.x), checked_linear(call, "lin_r")))
+    return _attend("gatv2", call, tuple(inputs), (conv.att,))
+
+
+def _attend(
+    kind: str, call: LayerCall, inputs: tuple[str, ...], vectors: tuple[Any, ...], **edges: Any
+) -> str:
+    conv = call.layer
+    out = call.writer.add(
+        Attention,
+        *inputs,
+        kind=kind,
+        heads=conv.heads,
+        channels=conv.out_channels,
+        concat=conv.concat,
+        negative_slope=conv.negative_slope,
+        self_loops=conv.add_self_loops,
+        dropout=float(conv.dropout) if conv.training else 0.0,
+        vectors=vectors,
+        **edges,
+    )
+    if conv._modules.get("res") is not None:
+        out = plus_own(call, out, "res")
+    return call.writer.epilogue(out, bias=conv.bias)
+
+
+_ATTENTION: dict[str, Allowed] = {
+    "in_channels": anything,  # the weights say it; of a layer made by its first run it stays -1
+    "out_channels": count,
+    "heads": count,
+    "concat": flag,
+    "negative_slope": number,
+    "dropout": probability,
+    "add_self_loops": flag,
+}
+_PYG_ATTENTION = _ATTENTION | {
+    "edge_dim": one_of(None),
+    "fill_value": anything,  # looked at where there are edge features
+    "residual": flag,
+    "lin_edge": one_of(None),
+}
+_OF_GAT: dict[str, Allowed] = {
+    "edge_dim": lambda value: value is None or count(value),
+    "lin_src": one_of(None),
+    "lin_dst": one_of(None),
+}
+
+
+_ATTENDS = ("x", "edge_index", "edge_attr", "size", "return_attention_weights")
+ATTENTION: Registry = {
+    (f"{PYG}.gat_conv", "GATConv"): Reader(
+        _read_pyg_gat,
+        pyg_layer(
+            _PYG_ATTENTION | _OF_GAT,
+            children=("lin", "lin_edge", "res"),
+            parameters=("att_src", "att_dst", "bias"),
+            optional=("att_edge", "res"),
+        ),
+        _ATTENDS,
+    ),
+    (f"{PYG}.gatv2_conv", "GATv2Conv"): Reader(
+        _read_pyg_gatv2,
+        pyg_layer(
+            _PYG_ATTENTION | {"share_weights": flag},
+            children=("lin_l", "lin_r", "res"),
+            parameters=("att", "bias"),
+            optional=("res",),
+        ),
+        _ATTENDS,
+    ),
+    (f"{OWN}.gat", "GATConv"): Reader(
+        _gat,
+        own_layer(
+            _ATTENTION | {"row_dropout": probability, "res": one_of(None)},
+            parameters=("att_src", "att_dst"),
+            children=("lin", "res"),
+        ),
+        OWN_TAKES,
+    ),
+    (f"{OWN}.gat", "GATv2Conv"): Reader(
+        _gatv2,
+        own_layer(
+            _ATTENTION | {"share_weights": flag, "res": one_of(None)},
+            parameters=("att",),
+            children=("lin_l", "lin_r", "res"),
+        ),
+        OWN_TAKES,
+    ),
+}
+"""The reader of each class."""
+
+
+__all__ = ["ATTENTION"]

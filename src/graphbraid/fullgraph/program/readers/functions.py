@@ -1,0 +1,102 @@
+"""Readers of the functions and methods that a model's ``forward`` calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from graphbraid.fullgraph.program.readers.exact import flag, probability
+from graphbraid.fullgraph.program.refusal import NotLoweredError
+from graphbraid.fullgraph.program.writer import Writer
+
+NEEDED = object()
+"""Stands for the default of a parameter that has none."""
+
+
+@dataclass(frozen=True)
+class FunctionCall:
+    """One call of a function in a model's ``forward``.
+
+    Attributes:
+        writer: collects the operations.
+        name: of the function.
+        arguments: by parameter; a matrix of rows is a :class:`Rows`, what is computed otherwise a foreign
+            object that no reader takes.
+    """
+
+    writer: Writer
+    name: str
+    arguments: Mapping[str, Any]
+
+    def rows(self, key: str) -> str:
+        """The value of an argument that is a matrix of node rows.
+
+        Raises:
+            NotLoweredError: it is something else.
+        """
+        given = self.arguments[key]
+        if isinstance(given, Rows):
+            return given.value
+        raise NotLoweredError(self.name, f"its argument {given} is not a matrix of node rows")
+
+    def constant(self, key: str, allowed: Callable[[Any], bool]) -> Any:
+        """An argument that must be one of a kind of constants.
+
+        Raises:
+            NotLoweredError: it is computed, or of another kind.
+        """
+        given = self.arguments[key]
+        if not allowed(given):
+            raise NotLoweredError(self.name, f"with {key}={given} it has no lowered form", f"another {key}")
+        return given
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A matrix of node rows among the arguments of a call."""
+
+    value: str
+
+
+@dataclass(frozen=True)
+class Function:
+    """Reads the calls of one function.
+
+    Attributes:
+        read: appends the operations; returns the value of the result.
+        takes: the function's parameters in order, with their defaults (:data:`NEEDED`: none).
+        in_place: whether it overwrites its first argument, beside an argument ``inplace`` that says so.
+        by_name: parameters that can only be given by name.
+    """
+
+    read: Callable[[FunctionCall], str]
+    takes: Mapping[str, Any]
+    in_place: bool = False
+    by_name: Collection[str] = ()
+
+
+def _function_act(name: str) -> Callable[[FunctionCall], str]:
+    return lambda call: call.writer.epilogue(call.rows("input"), act=name)
+
+
+def _function_dropout(call: FunctionCall) -> str:
+    p, training = call.constant("p", probability), call.constant("training", flag)
+    return call.writer.epilogue(call.rows("input"), p=float(p) if training else 0.0)
+
+
+_RELU_ = Function(_function_act("relu"), {"input": NEEDED}, in_place=True)
+_INPLACE = {"inplace": False}
+FUNCTIONS: dict[Any, Function] = {
+    torch.relu_: _RELU_,
+    F.dropout: Function(_function_dropout, {"input": NEEDED, "p": 0.5, "training": True} | _INPLACE),
+}
+"""The reader of each function."""
+METHODS: dict[str, Function] = {"relu_": _RELU_}
+"""The reader of each method of a tensor; its first argument is the tensor."""
+
+
+__all__ = ["FUNCTIONS", "METHODS", "NEEDED", "Function", "FunctionCall", "Rows"]

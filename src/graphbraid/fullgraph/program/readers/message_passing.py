@@ -1,0 +1,102 @@
+"""What readers of graph layers share: what PyG's base of all layers holds, and what is refused of it."""
+
+from __future__ import annotations
+
+import sys
+
+from graphbraid.fullgraph.program.operations import Linear, Own
+from graphbraid.fullgraph.program.readers import exact
+from graphbraid.fullgraph.program.readers.exact import Allowed, Known, anything, flag, one_of
+from graphbraid.fullgraph.program.readers.reading import LayerCall
+from graphbraid.fullgraph.program.readers.rowwise import checked_linear
+
+PYG, OWN = "torch_geometric.nn.conv", "graphbraid.nn"
+"""Where the classes stand."""
+OWN_TAKES = ("x", "csc")
+"""What graphbraid's layers are called with."""
+_AGGREGATIONS = {"add": "SumAggregation", "sum": "SumAggregation", "mean": "MeanAggregation"}
+_AGGREGATIONS |= {"max": "MaxAggregation"}
+
+
+MESSAGE_PASSING: dict[str, Allowed] = {
+    "aggr": one_of("add", "sum"),
+    "flow": one_of("source_to_target"),
+    "node_dim": one_of(-2, 0),
+    "fuse": flag,
+    "_explain": one_of(None, False),
+    "_edge_mask": one_of(None),
+    "_loop_mask": one_of(None),
+    "_apply_sigmoid": anything,
+    "_decomposed_layers": one_of(1),
+    "inspector": anything,
+    "_user_args": anything,
+    "_fused_user_args": anything,
+    "_edge_user_args": anything,
+}
+"""What PyG's base of all layers holds; its hooks must be empty, which is checked of every module."""
+_HOOKS = ("propagate", "message", "aggregate", "message_and_aggregate", "edge_update")
+MESSAGE_PASSING |= {f"_{name}_forward{pre}_hooks": anything for name in _HOOKS for pre in ("", "_pre")}
+
+
+def pyg_layer(
+    attributes: dict[str, Allowed],
+    *,
+    children: tuple[str, ...] = (),
+    parameters: tuple[str, ...] = (),
+    **known: tuple[str, ...],
+) -> Known:
+    """What a layer of PyG may hold: its own attributes beside those of its base."""
+    attributes = MESSAGE_PASSING | attributes
+    return Known(attributes, parameters, children=("aggr_module", *children), **known)
+
+
+def check_aggregation(call: LayerCall) -> None:
+    """Refuse a layer of PyG whose aggregation is another module than its ``aggr`` says.
+
+    Raises:
+        NotLoweredError: names it.
+    """
+    module, expected = call.layer.aggr_module, _AGGREGATIONS[call.layer.aggr]
+    home = sys.modules.get("torch_geometric.nn.aggr.basic")
+    if type(module) is not getattr(home, expected, None):
+        raise call.refuse(f"with an aggregation of its own, {type(module).__name__}")
+    exact.check(f"{call.name}.aggr_module", module, Known({"_deterministic": flag}))
+
+
+def refuse_weights(call: LayerCall) -> None:
+    """Refuse edge weights, of a layer that PyG would multiply by those of a sparse matrix.
+
+    Raises:
+        NotLoweredError: there are some.
+    """
+    if call.edges.weighted:
+        raise call.refuse("on edges with weights has no lowered form", "edges without weights")
+
+
+def own_layer(
+    attributes: dict[str, Allowed], *, children: tuple[str, ...], parameters: tuple[str, ...] = ()
+) -> Known:
+    """What a layer of graphbraid may hold; a bias that is None is no parameter of it."""
+    return Known(
+        attributes | {"bias": one_of(None)}, parameters=parameters, optional=("bias",), children=children
+    )
+
+
+def plus_own(call: LayerCall, out: str, key: str) -> str:
+    """Add a linear map, without bias, of the destinations' own rows."""
+    own = call.writer.add(Own, call.x)
+    linear = checked_linear(call, key, has_bias=False)
+    return call.writer.sum(call.writer.add(Linear, own, weight=linear.weight), out)
+
+
+__all__ = [
+    "MESSAGE_PASSING",
+    "OWN",
+    "OWN_TAKES",
+    "PYG",
+    "check_aggregation",
+    "own_layer",
+    "plus_own",
+    "pyg_layer",
+    "refuse_weights",
+]

@@ -1,0 +1,1 @@
+"""One training step: tasks in one arena, planned once, run every epoch."""

@@ -1,0 +1,237 @@
+"""Backward planning: the tasks of each operation's adjoint, in the program's reverse order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from graphbraid.fullgraph.program import (
+    INPUT,
+    WHOLE,
+    Add,
+    Aggregate,
+    Attention,
+    Combine,
+    Concat,
+    Epilogue,
+    Following,
+    Gine,
+    Largest,
+    Linear,
+    Maximum,
+    Module,
+    Normalise,
+    Op,
+    Own,
+    Prelu,
+    RowFunction,
+    Scale,
+    UnitRows,
+)
+from graphbraid.fullgraph.step import kernels
+from graphbraid.fullgraph.step.plan import Plan
+from graphbraid.fullgraph.step.planned.combine import backward_combine, backward_concat, backward_largest
+from graphbraid.fullgraph.step.planned.functions import backward_function, backward_prelu
+from graphbraid.fullgraph.step.planned.gine import backward_gine
+from graphbraid.fullgraph.step.planned.maximum import backward_maximum
+from graphbraid.fullgraph.step.planned.small_rows import backward_scale, backward_unit_rows
+from graphbraid.fullgraph.step.repeated import Seed
+from graphbraid.fullgraph.step.rows import Read, Rows, add, copy, tensor_of
+from graphbraid.ops.dense import tall_gram, tall_product
+
+
+def plan_backward(plan: Plan) -> None:
+    """Plan the adjoints of all operations that learn; the output's gradient is there before they run."""
+    for op in reversed(plan.program.ops):
+        plan.planning = op.out
+        if plan.program.learns(op.out):
+            _PLANS[type(op)](plan, op)
+
+
+def _linear(plan: Plan, op: Linear) -> None:
+    grad, source = plan.grads[op.out], op.inputs[0]
+    _before(plan, op)
+    if len(op.inputs) == 2:
+        plan.pass_on(op, op.inputs[1])
+    _weight(plan, op, grad)
+    if plan.program.learns(source):
+        target, is_there = plan.grad_of(source)
+
+        def run() -> None:
+            tall_product(grad.tensor, op.matrix(), out=target.tensor, add=is_there)
+
+        plan.repeat(f"gradient of {source}", run, grad, target)
+
+
+def _weight(plan: Plan, op: Linear, grad: Rows) -> None:
+    weight = op.weight
+    if not weight.requires_grad:
+        return
+    name = f"gradient of {op.out}'s weight"
+    if op.view == WHOLE and not (op.inputs[0] == INPUT and plan.turned_weight(op)):
+        _whole_weight(plan, op, name, grad)
+        return
+    if op.inputs[0] == INPUT:
+        features, turned = plan.features, plan.turned_weight(op)
+
+        def multiply() -> None:
+            out = _matrix_for(plan, op)
+            features.factor.weight_grad(grad.tensor, out, turned=tensor_of(turned))
+            _give_weight(plan, op, out)
+
+        plan.do(name, multiply, grad, *turned)
+        return
+    x = plan.read(op.inputs[0])
+    plan.do(
+        name,
+        lambda: _give_weight(plan, op, tall_gram(grad.tensor, x.get(), out=_matrix_for(plan, op))),
+        grad,
+        *x.touches,
+    )
+
+
+def _whole_weight(plan: Plan, op: Linear, name: str, grad: Rows) -> None:
+    """By one kernel, into the weight's own gradient."""
+    if op.inputs[0] == INPUT:
+        features = plan.features
+        plan.repeat(
+            name, lambda out: features.factor.weight_grad(grad.tensor, out), grad, gradient_of=op.weight
+        )
+        return
+    x = plan.read(op.inputs[0])
+
+    def run(out: Tensor) -> None:
+        tall_gram(grad.tensor, x.get(), out=out)
+
+    plan.repeat(name, run, grad, *x.touches, gradient_of=op.weight)
+
+
+def _matrix_for(plan: Plan, op: Linear) -> Tensor:
+    """Memory for the gradient of ``op``'s matrix: the weight's own gradient, where that is all of it."""
+    return plan.lend(op.weight) if op.view == WHOLE else op.weight.new_empty(op.shape)
+
+
+def _give_weight(plan: Plan, op: Linear, grad: Tensor) -> None:
+    plan.give(op.weight, grad if op.view == WHOLE else op.view.gradient(grad, op.weight))
+
+
+def _aggregate(plan: Plan, op: Aggregate) -> None:
+    grad, source, how = plan.grads[op.out], op.inputs[0], plan.aggregation(op)
+    _before(plan, op)
+    if len(op.inputs) == 2:
+        plan.pass_on(op, op.inputs[1])
+    if not plan.program.learns(source):
+        return
+    given = plan.rounded(op, Read(lambda: grad.tensor, (grad,)))
+    target, is_there = plan.grad_of(source)
+
+    def run() -> None:
+        kernels.aggregate_backward(how, given.get(), target.tensor, target.tensor if is_there else None)
+
+    plan.repeat(f"gradient of {source}", run, target, *given.touches)
+
+
+def _own(plan: Plan, op: Own) -> None:
+    """Its gradient is the start of its source's, and was written there."""
+
+
+def _add(plan: Plan, op: Add) -> None:
+    for value in op.inputs:
+        plan.pass_on(op, value)
+
+
+def _epilogue(plan: Plan, op: Epilogue) -> None:
+    grad, source = plan.grads[op.out], op.inputs[0]
+    alone = len(plan.program.consumers(source)) == 1 and source not in plan.grads
+    in_place = alone and not isinstance(plan.program.producer(source), Own)
+    if in_place:
+        target = plan.grads[source] = grad
+    else:
+        target = plan.scratch(f"gradient through {op.out}", grad.count, grad.buffer.shape[1])
+    _through(plan, op, grad, target)
+    if not in_place and plan.program.learns(source):
+        total, is_there = plan.grad_of(source)
+        join = add if is_there else copy
+        plan.do(f"gradient of {source}", lambda: join(target.tensor, total.tensor), target, total)
+
+
+def _before(plan: Plan, op: Following) -> None:
+    """Turn the gradient of what follows ``op`` into that of its own rows, in place."""
+    if op.after is not None:
+        grad = plan.grads[op.out]
+        _through(plan, op.after, grad, grad)
+
+
+def _through(plan: Plan, op: Epilogue, grad: Rows, target: Rows) -> None:
+    """The gradient of an epilogue's input from that of its result; its bias's on the way."""
+    out, bias = plan.values[op.out], op.bias
+    name, touches = f"gradient of {op.inputs[0]}", (grad, out, target)
+
+    def run(whole: Tensor | None = None) -> None:
+        grad_bias = None if whole is None else op.bias_of(whole)
+        mask = plan.masks[op.out]
+        kernels.epilogue_backward(grad.tensor, out.tensor, op.act, mask, target.tensor, grad_bias)
+
+    def drawn() -> int | Tensor:
+        return plan.masks[op.out].seed
+
+    seed = Seed(draw=drawn, drawn=drawn) if op.p > 0 else None
+    if bias is None or not bias.requires_grad:
+        plan.repeat(name, run, *touches, seed=seed)
+    elif not op.bias_at:
+        plan.repeat(name, run, *touches, seed=seed, gradient_of=bias)
+    else:
+
+        def run_for_part() -> None:
+            whole = plan.lend(bias).zero_()
+            run(whole)
+            plan.give(bias, whole)
+
+        plan.do(name, run_for_part, *touches)
+
+
+def _normalise(plan: Plan, op: Normalise) -> None:
+    plan.norms[op.out].plan_backward()
+
+
+def _attention(plan: Plan, op: Attention) -> None:
+    plan.attentions[op.out].plan_backward()
+
+
+def _module(plan: Plan, op: Module) -> None:
+    grad, torch_op, source = plan.grads[op.out], plan.torch_ops[op.out], op.inputs[0]
+    target, is_there = plan.grad_of(source) if plan.program.learns(source) else (None, False)
+    join = add if is_there else copy
+
+    def run() -> None:
+        to_input, to_parameters = torch_op.backward(grad.tensor)
+        if target is not None:
+            join(to_input, target.tensor)
+        for parameter, gradient in zip(op.parameters(), to_parameters, strict=True):
+            plan.give(parameter, gradient)
+
+    written = () if target is None else (target,)
+    plan.do(f"gradient of {source}", run, grad, *plan.read(source).touches, *written)
+
+
+_PLANS: dict[type[Op], Callable[[Plan, Any], None]] = {
+    Linear: _linear,
+    Aggregate: _aggregate,
+    Own: _own,
+    Add: _add,
+    Epilogue: _epilogue,
+    Normalise: _normalise,
+    Attention: _attention,
+    Module: _module,
+    Maximum: backward_maximum,
+    Gine: backward_gine,
+    Scale: backward_scale,
+    Combine: backward_combine,
+    Concat: backward_concat,
+    Largest: backward_largest,
+    RowFunction: backward_function,
+    Prelu: backward_prelu,
+    UnitRows: backward_unit_rows,
+}

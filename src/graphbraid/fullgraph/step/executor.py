@@ -1,0 +1,198 @@
+"""Executor: runs the tasks of a program's training step in one arena, planned once, every epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from graphbraid.fullgraph.device.placement import Placement
+from graphbraid.fullgraph.lowering.levels import Step
+from graphbraid.fullgraph.program import Linear, Program
+from graphbraid.fullgraph.step.arena import Arena
+from graphbraid.fullgraph.step.backward import plan_backward
+from graphbraid.fullgraph.step.forward import plan_forward
+from graphbraid.fullgraph.step.plan import Plan
+from graphbraid.graph import Graph
+from graphbraid.ops.spread import places_of, spread_rows
+
+WIDE, MANY = 17, 1 << 18
+"""Columns, and elements, of an output's gradient from which threads share the rows' way into it."""
+
+
+class Executor:
+    """Runs a program over a graph. Planned when made; :meth:`allocate` takes the memory.
+
+    Args:
+        program: lowered.
+        graph: its features, in place, and edges.
+        steps: the way from each level to the next.
+        training: whether there is a backward pass.
+        placement: brings what a step reads to a device; None: it runs where the graph is. Constants are made
+            where the graph is, too, and then brought there.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        graph: Graph,
+        steps: Sequence[Step],
+        *,
+        training: bool,
+        placement: Placement | None = None,
+    ) -> None:
+        self.program, self.training, self.placement = program, training, placement
+        self.host_steps = steps
+        placed_before = 0 if placement is None else placement.nbytes
+        self._plan = plan = Plan(program, graph, steps, training=training, placement=placement)
+        plan_forward(plan)
+        self._forward_tasks = len(plan.tasks)
+        self.output = plan.values[program.output]
+        self._output_grad = self.output
+        if training:
+            width = program.width(program.output)
+            self._output_grad = plan.scratch("gradient of the output", self.output.count, width)
+            plan.grads[program.output] = self._output_grad
+            plan.do("loss", lambda: None, self.output, self._output_grad)
+            plan_backward(plan)
+        self._backward_tasks = self._forward_tasks + 1
+        self.arena = Arena(plan.tasks, keep=[] if training else [self.output.buffer])
+        self._other_bytes = plan.features.factor_bytes
+        if placement is not None:
+            self._other_bytes += placement.nbytes - placed_before
+        self.is_allocated = False
+        self._parameters = tuple(program.parameters())
+        self._places: list[tuple[int, tuple[int, ...]]] = []
+        self._spread: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it takes beside the graph: the arena, the constants, features kept otherwise than there.
+
+        On a device also what is copied.
+        """
+        constants = sum(constant.nbytes for constant in self._plan.constants.values())
+        return self.arena.nbytes + constants + self._other_bytes
+
+    @property
+    def num_forwards(self) -> int:
+        """Calls of :meth:`forward` so far: which of them the matrices in the arena belong to."""
+        return self._plan.num_forwards
+
+    def allocate(self) -> None:
+        """Take the memory and compute what is computed once."""
+        self._plan.features.allocate(list(self._plan.constants.values()))
+        self.arena.allocate(torch.device("cpu") if self.placement is None else self.placement.place)
+        self.is_allocated = True
+
+    @torch.no_grad()
+    def forward(self) -> Tensor:
+        """Run the operations; ``(num_rows, width)`` outputs, valid until the next call of either pass."""
+        self._look_at_parameters()
+        self._plan.num_forwards += 1
+        self._plan.seeds.draw()
+        self._run_forward()
+        return self.output.tensor
+
+    @torch.no_grad()
+    def repeat_forward(self) -> None:
+        """Run the operations of the last :meth:`forward` again: the same masks, no statistics moved twice."""
+        self._look_at_parameters()
+        self._plan.seeds.repeats = True
+        try:
+            self._run_forward()
+        finally:
+            self._plan.seeds.repeats = False
+
+    @torch.no_grad()
+    def backward(self, grad: Tensor, rows: Tensor | None = None) -> dict[int, Tensor]:
+        """Run the adjoints of the last :meth:`forward`.
+
+        Args:
+            grad: gradient of the outputs, or of those in ``rows``.
+            rows: int64 rows of the output that ``grad`` belongs to; the others' gradient is 0.
+
+        Returns:
+            The gradient of each parameter that learns, by its ``id``.
+        """
+        self._look_at_parameters()
+        target = self._output_grad.tensor
+        if rows is None:
+            target.copy_(grad)
+        elif self.spreads:
+            spread_rows(grad, self._places_of(rows), target)
+        else:
+            target.zero_().index_copy_(0, rows, grad)
+        return self._run_backward()
+
+    @property
+    def spreads(self) -> bool:
+        """Whether some rows' gradients are brought to all rows by a kernel: of many and wide ones.
+
+        PyTorch clears all of them first and then copies in one thread, which for others is as fast.
+        """
+        count, width = self._output_grad.count, self.program.width(self.program.output)
+        return self.placement is None and width >= WIDE and count * width >= MANY
+
+    def _places_of(self, rows: Tensor) -> Tensor:
+        """What :func:`spread_rows` needs of the output's rows, which are the same in every step."""
+        if self._spread is None or self._spread[0] is not rows:
+            self._spread = rows, places_of(rows, self.output.count)
+        return self._spread[1]
+
+    def _look_at_parameters(self) -> None:
+        """What tasks keep of their kernels' arguments holds while the parameters lie where they did."""
+        places = [(p.data_ptr(), p.stride()) for p in self._parameters]
+        if places != self._places:
+            self._places = places
+            for repeated in self._plan.repeated:
+                repeated.forget()
+
+    def _run_forward(self) -> None:
+        for task in self._plan.tasks[: self._forward_tasks]:
+            task.run()
+
+    def _run_backward(self) -> dict[int, Tensor]:
+        for task in self._plan.tasks[self._backward_tasks :]:
+            task.run()
+        return self._plan.take_gradients()
+
+    # ---- what it says of itself
+
+    def num_rows(self, level: int) -> int:
+        """Nodes of a level."""
+        return self._plan.num_rows(level)
+
+    def run_by_torch(self) -> list[str]:
+        """The operations that run through PyTorch's autograd."""
+        return [f"{op.symbol} {op.out}" for op in self.program.ops if op.out in self._plan.torch_ops]
+
+    def first_not_finite(self) -> str:
+        """Where forward first goes wrong, in words; runs it once more, operation by operation."""
+        self._look_at_parameters()
+        self._plan.seeds.repeats = True
+        try:
+            with torch.no_grad():
+                return self._first_not_finite()
+        finally:
+            self._plan.seeds.repeats = False
+
+    def _first_not_finite(self) -> str:
+        plan = self._plan
+        for task in plan.tasks[: self._forward_tasks]:
+            task.run()
+            if task.name not in plan.values:  # it only copies
+                continue
+            bad = (~torch.isfinite(plan.values[task.name].tensor)).any(1).nonzero()
+            if len(bad):
+                nodes = plan.nodes(self.program.level(task.name))
+                node = int(bad[0]) if nodes is None else int(nodes[bad[0]])
+                return f"{self._place(task.name)} is the first to go wrong, at node {node}"
+        return "every layer's rows are finite: the loss itself overflows"
+
+    def _place(self, value: str) -> str:
+        """A value's operation and layer: a linear map before an aggregation belongs to the layer after it."""
+        op = self.program.producer(value)
+        ahead = isinstance(op, Linear) and any(c.moves for c in self.program.consumers(value))
+        return f"layer {self.program.level(value) + ahead} ({op.symbol if op else 'input'})"

@@ -1,0 +1,128 @@
+"""The graph's features as a program reads them: constants of some level, and what the first weights multiply.
+
+Made once, where the graph is; with a placement they are brought to its device then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from graphbraid.fullgraph.device.placement import Placement, input_bytes
+from graphbraid.fullgraph.lowering.constants import computed_once
+from graphbraid.fullgraph.lowering.levels import Step, nodes_of, num_rows_of
+from graphbraid.fullgraph.program import INPUT, Hoisted, Linear, Program
+from graphbraid.fullgraph.step import kernels
+from graphbraid.fullgraph.step.edge_features import EdgeFeatures
+from graphbraid.fullgraph.step.rows import Constant
+from graphbraid.graph import Graph
+from graphbraid.graph.sparse_features import SparseFeatures
+from graphbraid.ops.aggregation import row_contiguous
+
+
+class Features:
+    """What the tasks of one program read of the features.
+
+    Args:
+        program: lowered; its ``input_path`` says how its weights multiply the features.
+        graph: its features stay in place wherever that serves.
+        steps: from each level to the next, where the graph is.
+        placement: brings what is made to a device; None: it stays where the graph is.
+    """
+
+    def __init__(
+        self, program: Program, graph: Graph, steps: Sequence[Step], placement: Placement | None
+    ) -> None:
+        self._program, self._graph, self._steps, self._placement = program, graph, steps, placement
+        self._is_factor = any(op.inputs[0] == INPUT and isinstance(op, Linear) for op in program.ops)
+        self.path = program.input_path
+        """How the first weights multiply them."""
+        self.edges = EdgeFeatures(program, graph, steps, placement)
+        """Those of the edges."""
+        self._dense: Tensor | None = None
+        self._factor: kernels.Input | None = None
+
+    @property
+    def factor(self) -> kernels.Input:
+        """What the first weights multiply; there once :meth:`allocate` was called."""
+        assert self._factor is not None
+        return self._factor
+
+    @property
+    def factor_bytes(self) -> int:
+        """Bytes that :attr:`factor` and the edges' features take beside the graph.
+
+        On the host dense features stay in place.
+        """
+        assert self._graph.x is not None
+        in_place = self.path == "dense" and self._placement is None
+        if in_place or not self._is_factor:
+            return self.edges.nbytes
+        return input_bytes(self._graph.x, self._nodes(0), self.path) + self.edges.nbytes
+
+    def allocate(self, constants: Sequence[Constant]) -> None:
+        """Make the factor and the constants; what was only needed for that is freed."""
+        if self._is_factor:
+            self._factor = self._make_factor()
+        for constant in constants:
+            _ = constant.tensor
+        self.edges.allocate()
+        is_read = isinstance(self._factor, kernels.DenseInput) and self._placement is None
+        if not is_read:
+            self._dense = None
+
+    def rows_of(self, level: int) -> Constant:
+        """``(num_rows, in_channels)`` features of a level's nodes."""
+        nodes = self._nodes(level)
+
+        def make() -> Tensor:
+            x = self._all_rows()
+            return self._there(x.contiguous() if nodes is None else x.index_select(0, nodes))
+
+        x = self._graph.x
+        as_it_is = isinstance(x, Tensor) and x.dtype == torch.float32 and x.is_contiguous()
+        is_copy = nodes is not None or not as_it_is or self._placement is not None
+        return Constant(self._shape(level), make, is_copy)
+
+    def hoisted(self, op: Hoisted) -> Constant:
+        """``(num_rows, in_channels)`` what an operation computes once of the features."""
+        level = op.num_steps()
+
+        def make() -> Tensor:
+            csc, nodes = self._graph.csc, self._nodes(level)
+            return self._there(computed_once(op.of, csc, self._all_rows(), nodes))
+
+        return Constant(self._shape(level), make, is_copy=True)
+
+    def _make_factor(self) -> kernels.Input:
+        x, nodes = self._graph.x, self._nodes(0)
+        assert x is not None
+        made: kernels.Input
+        if self.path == "sparse":
+            sparse = x if isinstance(x, SparseFeatures) else SparseFeatures.from_dense(x)
+            made = kernels.SparseInput(sparse.to(torch.float32), nodes)
+        elif self.path == "binary":
+            made = kernels.BinaryInput(x, nodes)
+        else:
+            made = kernels.DenseInput(self._all_rows(), nodes)
+        return made if self._placement is None else made.placed(self._placement)
+
+    def _all_rows(self) -> Tensor:
+        """All nodes' features in float32: the graph's own where they are so already."""
+        if self._dense is None:
+            x = self._graph.x
+            assert x is not None
+            dense = x.to_dense() if isinstance(x, SparseFeatures) else x
+            self._dense = row_contiguous(dense.to(torch.float32))  # else kernels would copy it in every step
+        return self._dense
+
+    def _there(self, constant: Tensor) -> Tensor:
+        return constant if self._placement is None else self._placement.matrix(constant)
+
+    def _nodes(self, level: int) -> Tensor | None:
+        return nodes_of(self._steps, level)
+
+    def _shape(self, level: int) -> tuple[int, int]:
+        return num_rows_of(self._steps, level, self._graph.num_nodes), self._program.in_channels

@@ -1,0 +1,203 @@
+"""Forward planning: the tasks that make each operation's value, in the order of the program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from graphbraid.fullgraph.program import (
+    INPUT,
+    Add,
+    Aggregate,
+    Attention,
+    Combine,
+    Concat,
+    Epilogue,
+    Following,
+    Gine,
+    Hoisted,
+    Largest,
+    Linear,
+    Maximum,
+    Module,
+    Normalise,
+    Op,
+    Own,
+    Prelu,
+    RowFunction,
+    Scale,
+    UnitRows,
+)
+from graphbraid.fullgraph.step import kernels
+from graphbraid.fullgraph.step.plan import Plan
+from graphbraid.fullgraph.step.planned.attention import plan_attention
+from graphbraid.fullgraph.step.planned.combine import forward_combine, forward_concat, forward_largest
+from graphbraid.fullgraph.step.planned.functions import forward_function, forward_prelu
+from graphbraid.fullgraph.step.planned.gine import forward_gine
+from graphbraid.fullgraph.step.planned.maximum import forward_maximum
+from graphbraid.fullgraph.step.planned.norm import plan_norm
+from graphbraid.fullgraph.step.planned.small_rows import forward_scale, forward_unit_rows
+from graphbraid.fullgraph.step.planned.torch_ops import TorchOp
+from graphbraid.fullgraph.step.repeated import Seed
+from graphbraid.fullgraph.step.rows import Rows, add, copy, tensor_of
+from graphbraid.ops.dense import tall_product
+from graphbraid.ops.row_epilogue import RowEpilogue
+
+
+def plan_forward(plan: Plan) -> None:
+    """Plan the forward tasks of every operation."""
+    for op in plan.program.ops:
+        plan.planning = op.out
+        _PLANS[type(op)](plan, op)
+
+
+def _linear(plan: Plan, op: Linear) -> None:
+    out, adds, (after, seed) = _result(plan, op), len(op.inputs) == 2, _after(plan, op)
+    if op.inputs[0] == INPUT:
+        features, turned = plan.features, plan.turned_weight(op)
+
+        def multiply() -> None:
+            features.factor.multiply(
+                op.matrix(), out.tensor, add=adds, turned=tensor_of(turned), after=after(out)
+            )
+
+        if turned:  # which is more than a kernel's call
+            plan.do(op.out, multiply, out, *turned)
+        else:
+            plan.repeat(op.out, multiply, out, seed=seed)
+        return
+    x = plan.read(op.inputs[0])
+
+    def run() -> None:
+        tall_product(x.get(), op.matrix().t(), out=out.tensor, add=adds, after=after(out))
+
+    plan.repeat(op.out, run, out, *x.touches, seed=seed)
+
+
+def _aggregate(plan: Plan, op: Aggregate) -> None:
+    how = plan.aggregation(op)
+    overwrites = len(op.inputs) == 2 and plan.may_overwrite(op.inputs[1])
+    out = plan.values[op.out] = plan.values[op.inputs[1]] if overwrites else plan.new(op.out, op)
+    after, seed = _after(plan, op)
+    x = plan.rounded(op, plan.read(op.inputs[0]))
+    addends = [plan.read(addend) for addend in op.inputs[1:]]
+
+    def run() -> None:
+        kernels.aggregate(how, x.get(), out.tensor, addends[0].get() if addends else None, after(out))
+
+    touches = (*x.touches, *(rows for addend in addends for rows in addend.touches))
+    plan.repeat(op.out, run, out, *touches, seed=seed)
+
+
+def _add(plan: Plan, op: Add) -> None:
+    out = _result(plan, op)
+    first = plan.read(op.inputs[0])
+    plan.do(op.out, lambda: add(first.get(), out.tensor), out, *first.touches)
+
+
+def _result(plan: Plan, op: Op) -> Rows:
+    """Where ``op`` writes: over its second input, which it adds to and nothing else reads, or anew."""
+    if len(op.inputs) < 2:
+        plan.values[op.out] = plan.new(op.out, op)
+    elif plan.may_overwrite(op.inputs[1]):
+        plan.values[op.out] = plan.values[op.inputs[1]]
+    else:
+        out = plan.values[op.out] = plan.new(op.out, op)
+        addend = plan.read(op.inputs[1])
+        plan.do(f"{op.out}: copy", lambda: copy(addend.get(), out.tensor), out, *addend.touches)
+    return plan.values[op.out]
+
+
+def _own(plan: Plan, op: Own) -> None:
+    level, source = plan.program.level(op.out), op.inputs[0]
+    if source == INPUT:
+        plan.constants[op.out] = plan.features.rows_of(level)
+    elif source in plan.constants:
+        plan.constants[op.out] = plan.constants[source].first(plan.num_rows(level))
+    else:
+        plan.values[op.out] = Rows(plan.values[source].buffer, plan.num_rows(level))
+
+
+def _hoisted(plan: Plan, op: Hoisted) -> None:
+    plan.constants[op.out] = plan.features.hoisted(op)
+
+
+def _epilogue(plan: Plan, op: Epilogue) -> None:
+    source, mask = op.inputs[0], _mask(plan, op)
+    x = plan.read(source)
+    out = plan.values[source] if plan.may_overwrite(source) else plan.new(op.out, op)
+    plan.values[op.out] = out
+
+    def run() -> None:
+        kernels.epilogue(x.get(), op.bias_row(), op.act, mask(), out.tensor)
+
+    plan.repeat(op.out, run, out, *x.touches, seed=_seed(plan, op, mask))
+
+
+def _after(plan: Plan, op: Following) -> tuple[Callable[[Rows], RowEpilogue | None], Seed | None]:
+    """Gives what follows ``op`` as its task runs, for the rows that it writes; the seed of its mask."""
+    after = op.after
+    if after is None:
+        return lambda _: None, None
+    mask = _mask(plan, after)
+
+    def epilogue(out: Rows) -> RowEpilogue:
+        return kernels.row_epilogue(after.bias_row(), after.act, mask(), out.tensor)
+
+    return epilogue, _seed(plan, after, mask)
+
+
+def _seed(plan: Plan, op: Epilogue, mask: Callable[[], kernels.Mask]) -> Seed | None:
+    if op.p == 0:
+        return None
+    return Seed(draw=lambda: mask().seed, drawn=lambda: plan.masks[op.out].seed)
+
+
+def _mask(plan: Plan, op: Epilogue) -> Callable[[], kernels.Mask]:
+    """Draws an epilogue's mask and leaves it for the backward pass."""
+    p = op.p
+    nodes = plan.nodes(plan.program.level(op.out))
+    seed = plan.seeds.add() if p > 0 else lambda: 0
+
+    def draw() -> kernels.Mask:
+        mask = plan.masks[op.out] = kernels.Mask(p, seed(), nodes if p > 0 else None)
+        return mask
+
+    return draw
+
+
+def _normalise(plan: Plan, op: Normalise) -> None:
+    plan.norms[op.out] = plan_norm(plan, op)
+
+
+def _attention(plan: Plan, op: Attention) -> None:
+    plan.attentions[op.out] = plan_attention(plan, op)
+
+
+def _module(plan: Plan, op: Module) -> None:
+    x = plan.read(op.inputs[0])
+    out = plan.values[op.out] = plan.new(op.out, op)
+    torch_op = plan.torch_ops[op.out] = TorchOp(op.module, op.parameters(), keep_graph=plan.training)
+    plan.do(op.out, lambda: copy(torch_op.forward(x.get()), out.tensor), out, *x.touches)
+
+
+_PLANS: dict[type[Op], Callable[[Plan, Any], None]] = {
+    Linear: _linear,
+    Aggregate: _aggregate,
+    Own: _own,
+    Add: _add,
+    Epilogue: _epilogue,
+    Hoisted: _hoisted,
+    Normalise: _normalise,
+    Attention: _attention,
+    Module: _module,
+    Maximum: forward_maximum,
+    Gine: forward_gine,
+    Scale: forward_scale,
+    Combine: forward_combine,
+    Concat: forward_concat,
+    Largest: forward_largest,
+    RowFunction: forward_function,
+    Prelu: forward_prelu,
+    UnitRows: forward_unit_rows,
+}

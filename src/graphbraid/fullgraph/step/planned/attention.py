@@ -1,0 +1,277 @@
+"""Attention in the arena: the tasks of GAT's and GATv2's attention, forward and backward.
+
+The kernels keep a number or two per row and head for backward and, of GAT, what came along edges with a
+positive logit. Nothing is kept per edge.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphbraid.fullgraph.program import Attention
+from graphbraid.fullgraph.step.plan import Plan
+from graphbraid.fullgraph.step.planned.edge_logits import EdgeLogits
+from graphbraid.fullgraph.step.rows import Rows
+from graphbraid.ops.aggregation import backend
+from graphbraid.ops.attention import both_ways, needs_ids
+from graphbraid.ops.dense import tall_gram, tall_product
+
+
+def plan_attention(plan: Plan, op: Attention) -> PlannedAttention:
+    """Plan the forward of ``op``; its :meth:`PlannedAttention.plan_backward` comes later."""
+    planned = (PlannedGat if op.kind == "gat" else PlannedGatv2)(plan, op)
+    planned.plan_forward()
+    return planned
+
+
+class PlannedAttention(ABC):
+    """One attention of an executor, and what its forward leaves for its backward."""
+
+    def __init__(self, plan: Plan, op: Attention) -> None:
+        self._plan, self._op = plan, op
+        level = plan.program.level(op.inputs[0])
+        self._csc = plan.steps[level].csc
+        self._learns = plan.training and plan.program.learns(op.out)
+        self._p = op.dropout
+        self._seed = plan.seeds.add() if self._p > 0 else lambda: 0
+        self._first_keys = self._keys_of(plan.host_steps[level].destinations) if self._p > 0 else None
+        self._how: tuple[Any, ...] = ()
+        rows = plan.read(op.inputs[0])
+        self._rows, self._touches = rows.get, rows.touches
+        width = op.heads * op.channels
+        self._by_head = self._scratch("rows by head", self._csc.num_dst, width)
+        self._lse = self._scratch("log-sum-exp", self._csc.num_dst, op.heads)
+        self._kept: tuple[Rows, ...] = (self._by_head, self._lse)
+
+    @abstractmethod
+    def _attend(self) -> None:
+        """Run the forward kernel into the rows by head."""
+
+    @abstractmethod
+    def plan_backward(self) -> None:
+        """Plan the tasks of the gradients."""
+
+    def plan_forward(self) -> None:
+        """Plan the tasks that make the value."""
+        plan, op = self._plan, self._op
+        out = plan.values[op.out] = plan.new(op.out, op) if op.averages else self._by_head
+
+        def run() -> None:
+            num_loops = min(self._csc.num_src, self._csc.num_dst) if op.self_loops else 0
+            self._how = (op.negative_slope, num_loops, self._p, self._seed())
+            self._attend()
+
+        name = f"{op.out}: by head" if op.averages else op.out
+        plan.do(name, run, *self._touches, *self._kept)
+        if op.averages:
+            plan.do(op.out, lambda: _mean_of_heads(self._by_head.tensor, out.tensor), self._by_head, out)
+
+    def _keys_of(self, destinations: Tensor | None) -> Tensor | None:
+        """Keys of the rows' dropout masks, as of all nodes': a mask is the same on whatever level."""
+        if destinations is None:
+            return None
+        keys = self._plan.graph.csc.indptr[destinations] + destinations
+        placement = self._plan.placement
+        return keys if placement is None else placement.array(keys)
+
+    def _scratch(self, name: str, rows: int, width: int) -> Rows:
+        return self._plan.scratch(f"{self._op.out}: {name}", rows, width)
+
+    def _plan_head_grad(self, *, is_wide: bool) -> Rows:
+        """The gradient of each head's rows: the result's, or of a mean its share, once unless ``is_wide``."""
+        plan, op = self._plan, self._op
+        grad = plan.grads[op.out]
+        if not op.averages:
+            return grad
+        copies = op.heads if is_wide else 1
+        part = self._scratch("gradient by head", grad.count, copies * op.channels)
+
+        def run() -> None:
+            heads = part.tensor.view(-1, copies, op.channels)
+            heads.copy_(grad.tensor[:, None].expand_as(heads)).mul_(1 / op.heads)
+
+        plan.do(f"{op.out}: gradient by head", run, grad, part)
+        return part
+
+    def _part_of_grad(self, source: str, width: int) -> tuple[Rows, Rows | None]:
+        """:meth:`Plan.part_of_grad`; where the source does not learn, what the kernel writes is let go."""
+        if self._plan.program.learns(source):
+            return self._plan.part_of_grad(source)
+        return self._scratch(f"gradient of {source}", self._csc.num_src, width), None
+
+
+class PlannedGat(PlannedAttention):
+    """GAT: a logit is the sum of a number of the source and one of the destination, per head."""
+
+    def __init__(self, plan: Plan, op: Attention) -> None:
+        super().__init__(plan, op)
+        csc, heads = self._csc, op.heads
+        scored = plan.read(op.inputs[-1])
+        self._scored = scored.get
+        self._touches = tuple(dict.fromkeys((*self._touches, *scored.touches)))
+        self._logits = (
+            self._scratch("source logits", csc.num_src, heads),
+            self._scratch("destination logits", csc.num_dst, heads),
+        )
+        self._above: tuple[Rows, ...] = ()
+        if self._learns and plan.placement is None:  # the kernels of other devices need none
+            self._above = (
+                self._scratch("rows above", csc.num_dst, heads * op.channels),
+                self._scratch("share above", csc.num_dst, heads),
+            )
+        self._kept = (*self._kept, *self._logits, *self._above)
+        self._of_edges = EdgeLogits(plan, op, csc) if op.reads_edges else None
+        if self._of_edges is not None:
+            self._kept = (*self._kept, self._of_edges.logits)
+
+    def _attend(self) -> None:
+        rows, scored = self._rows(), self._scored()
+        for vector, logit in zip(self._op.vectors, self._logits, strict=True):
+            tall_product(scored[: logit.count], _spread(vector), out=logit.tensor)
+        logits = [logit.tensor for logit in self._logits]
+        kept = [rows.tensor for rows in (self._by_head, self._lse, *self._above)]
+        more: dict[str, Any] = {"first_keys": self._first_keys}
+        if self._of_edges is not None:
+            more["edge_logit"] = self._of_edges.multiply()
+        backend(rows).gat_forward(
+            self._csc.indptr, self._csc.indices, rows, *logits, *self._how, *kept, **more
+        )
+
+    def plan_backward(self) -> None:
+        """One walk over the edges by source; then the logits' gradients go on to rows and vectors."""
+        plan, op, (source, scored) = self._plan, self._op, (self._op.inputs[0], self._op.inputs[-1])
+        grad = self._plan_head_grad(is_wide=False)
+        target, total = self._part_of_grad(source, op.heads * op.channels)
+        to_logits = tuple(
+            self._scratch("gradient of logits", logit.count, op.heads) for logit in self._logits
+        )
+
+        def run() -> None:
+            rows = self._rows()
+            inputs = rows, *(logit.tensor for logit in self._logits)
+            out, lse = self._by_head.tensor, self._lse.tensor
+            grads = target.tensor, *(logit.tensor for logit in to_logits)
+            above = [kept.tensor for kept in self._above]
+            of_edges, more = self._of_edges, dict[str, Any]()
+            if of_edges is not None:
+                more = {"edge_logit": of_edges.logits.tensor, "grad_edge_logit": of_edges.grads.tensor}
+            ways = both_ways(self._csc, with_ids=needs_ids(rows, self._p) or of_edges is not None)
+            backend(rows).gat_backward(
+                *ways,
+                *inputs,
+                *self._how,
+                out,
+                lse,
+                grad.tensor,
+                *grads,
+                *above,
+                first_keys=self._first_keys,
+                **more,
+            )
+            self._give_vectors(to_logits)
+            if of_edges is not None:
+                of_edges.give()
+            if scored == source:
+                self._add_to_scored(to_logits, target, is_there=True)
+
+        written = (*self._touches, *self._kept, grad, target, *to_logits)
+        if self._of_edges is not None:
+            written = (*written, self._of_edges.grads)
+        plan.do(f"gradient of {source}", run, *written)
+        plan.add_part(source, target, total)
+        if scored != source and plan.program.learns(scored):
+            whole, is_there = plan.grad_of(scored)
+            run_scored = partial(self._add_to_scored, to_logits, whole, is_there=is_there)
+            plan.do(f"gradient of {scored}", run_scored, whole, *to_logits)
+
+    def _give_vectors(self, to_logits: tuple[Rows, ...]) -> None:
+        scored = self._scored()
+        for vector, logit in zip(self._op.vectors, to_logits, strict=True):
+            if vector.requires_grad:
+                self._plan.give(vector, _own_heads(tall_gram(logit.tensor, scored[: logit.count])))
+
+    def _add_to_scored(self, to_logits: tuple[Rows, ...], target: Rows, *, is_there: bool) -> None:
+        """What the logits' gradients are to the rows that they come from; sources' cover all of these."""
+        for i, (vector, logit) in enumerate(zip(self._op.vectors, to_logits, strict=True)):
+            into = target.tensor[: logit.count]
+            tall_product(logit.tensor, _spread(vector).t(), out=into, add=is_there or i > 0)
+
+
+class PlannedGatv2(PlannedAttention):
+    """GATv2: a logit needs the rows of both ends."""
+
+    def __init__(self, plan: Plan, op: Attention) -> None:
+        super().__init__(plan, op)
+        own = plan.read(op.inputs[-1])
+        self._own, self._touches = own.get, (*self._touches, *own.touches)
+
+    def _inputs(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self._rows(), self._own()[: self._csc.num_dst], self._op.vectors[0].detach()[0]
+
+    def _attend(self) -> None:
+        inputs = self._inputs()
+        kept = self._by_head.tensor, self._lse.tensor
+        backend(inputs[0]).gatv2_forward(
+            self._csc.indptr, self._csc.indices, *inputs, *self._how, *kept, first_keys=self._first_keys
+        )
+
+    def plan_backward(self) -> None:
+        """By destination, then by source."""
+        plan, op, csc = self._plan, self._op, self._csc
+        width, (vector,) = op.heads * op.channels, op.vectors
+        grad = self._plan_head_grad(is_wide=True)
+        source, own = op.inputs[0], op.inputs[-1]
+        target, total = self._part_of_grad(source, width)
+        own_grad = self._scratch("gradient of own rows", csc.num_dst, width)
+
+        def run() -> None:
+            inputs = self._inputs()
+            to_vector = torch.empty_like(inputs[2])
+            grads = target.tensor, own_grad.tensor, to_vector
+            out, lse = self._by_head.tensor, self._lse.tensor
+            call = backend(inputs[0]).gatv2_backward
+            call(
+                *both_ways(csc, with_ids=needs_ids(inputs[0], self._p)),
+                *inputs,
+                *self._how,
+                out,
+                lse,
+                grad.tensor,
+                *grads,
+                first_keys=self._first_keys,
+            )
+            if vector.requires_grad:
+                plan.give(vector, to_vector)
+
+        plan.do(f"gradient of {source}", run, *self._touches, *self._kept, grad, target, own_grad)
+        plan.add_part(source, target, total)
+        if plan.program.learns(own):
+            whole, is_there = plan.grad_of(own)
+
+            def join() -> None:
+                rows = whole.tensor[: csc.num_dst]
+                rows.add_(own_grad.tensor) if is_there else rows.copy_(own_grad.tensor)
+
+            plan.do(f"gradient of {own}", join, own_grad, whole)
+
+
+def _mean_of_heads(by_head: Tensor, out: Tensor) -> None:
+    torch.mean(by_head.view(out.shape[0], -1, out.shape[1]), 1, out=out)
+
+
+def _spread(vector: Tensor) -> Tensor:
+    """``(heads * channels, heads)``: each head's vector over its own rows, zeros elsewhere."""
+    heads = vector.shape[1]
+    own = torch.eye(heads, dtype=vector.dtype, device=vector.device)
+    return (vector.detach()[0][:, :, None] * own[:, None]).flatten(0, 1)
+
+
+def _own_heads(gram: Tensor) -> Tensor:
+    """``(heads, channels)``: of ``(heads, heads * channels)`` the part of each head with itself."""
+    heads = gram.shape[0]
+    return gram.view(heads, heads, -1).diagonal(dim1=0, dim2=1).t().contiguous()

@@ -1,0 +1,86 @@
+"""The maximum over in-neighbours in the arena: which edges won each element is kept for the way back."""
+
+from __future__ import annotations
+
+import torch
+
+from graphbraid.fullgraph.program import Maximum
+from graphbraid.fullgraph.step.plan import Plan
+from graphbraid.fullgraph.step.rows import Rows
+from graphbraid.ops.aggregation import backend
+from graphbraid.ops.spmm_max import TIES
+
+
+def forward_maximum(plan: Plan, op: Maximum) -> None:
+    """Plan the task that makes the value."""
+    csc = plan.steps[plan.program.level(op.inputs[0])].csc
+    x = plan.read(op.inputs[0])
+    out = plan.values[op.out] = plan.new(op.out, op)
+    width = plan.program.width(op.out)
+    found = plan.kept[op.out] = plan.scratch(f"{op.out}: winners", out.count, width, dtype=torch.int32)
+    ties = TIES.index(op.ties)
+
+    def run() -> None:
+        rows = x.get().contiguous()  # the user's features may stand in another order
+        backend(rows).spmm_max(csc.indptr, csc.indices, rows, None, ties, out.tensor, found.tensor)
+
+    plan.do(op.out, run, out, found, *x.touches)
+
+
+def backward_maximum(plan: Plan, op: Maximum) -> None:
+    """Plan the tasks that give each element's gradient to the edge that won it, or to all that did."""
+    source = op.inputs[0]
+    target, total = plan.part_of_grad(source)
+    if op.ties == "first":
+        _to_the_first(plan, op, target)
+    else:
+        _to_all(plan, op, target)
+    plan.add_part(source, target, total)
+
+
+def _to_the_first(plan: Plan, op: Maximum, target: Rows) -> None:
+    source, grad, winner = op.inputs[0], plan.grads[op.out], plan.kept[op.out]
+    csc = plan.steps[plan.program.level(source)].csc
+
+    def run() -> None:
+        reverse, perm = csc.transpose()
+        call = backend(grad.tensor).spmm_max_backward
+        call(
+            reverse.indptr,
+            reverse.indices,
+            perm,
+            csc.indptr,
+            grad.tensor,
+            None,
+            winner.tensor,
+            target.tensor,
+        )
+
+    plan.do(f"gradient of {source}", run, grad, winner, target)
+
+
+def _to_all(plan: Plan, op: Maximum, target: Rows) -> None:
+    source, grad, count = op.inputs[0], plan.grads[op.out], plan.kept[op.out]
+    csc = plan.steps[plan.program.level(source)].csc
+    x, largest = plan.read(source), plan.values[op.out]
+    share = plan.scratch(f"{op.out}: shares", grad.count, grad.buffer.shape[1])
+
+    def run() -> None:
+        share.tensor.copy_(count.tensor)  # of one dtype, or PyTorch would make a copy of its own
+        torch.div(grad.tensor, share.tensor, out=share.tensor)
+        reverse, _ = csc.transpose()
+        call = backend(grad.tensor).spmm_max_shared_backward
+        call(
+            reverse.indptr,
+            reverse.indices,
+            share.tensor,
+            None,
+            largest.tensor,
+            x.get(),
+            target.tensor,
+        )
+
+    plan.do(f"gradient of {source}", run, grad, count, share, largest, target, *x.touches)
+
+
+__all__ = ["backward_maximum", "forward_maximum"]

@@ -1,0 +1,83 @@
+"""Small row-wise operations in the arena, by PyTorch's own kernels: a learned factor, rows of length 1."""
+
+from __future__ import annotations
+
+import torch
+
+from graphbraid.fullgraph.program import Scale, UnitRows
+from graphbraid.fullgraph.step.plan import Plan
+
+
+def forward_scale(plan: Plan, op: Scale) -> None:
+    """Plan the task that makes the value; backward reads the input."""
+    x = plan.read(op.inputs[0])
+    out = plan.values[op.out] = plan.new(op.out, op)
+    plan.do(op.out, lambda: torch.mul(x.get(), 1 + op.factor.detach(), out=out.tensor), out, *x.touches)
+
+
+def backward_scale(plan: Plan, op: Scale) -> None:
+    """Plan the gradients of the rows, ``(1 + factor) grad``, and of the factor, ``sum(grad * x)``."""
+    source, grad = op.inputs[0], plan.grads[op.out]
+    if op.factor.requires_grad:
+        x = plan.read(source)
+        products = plan.scratch(f"{op.out}: products", grad.count, plan.program.width(op.out))
+
+        def run() -> None:
+            torch.mul(grad.tensor, x.get(), out=products.tensor)
+            given = plan.lend(op.factor)
+            plan.give(op.factor, torch.sum(products.tensor.view(1, -1), 1, out=given))
+
+        plan.do(f"gradient of {op.out}'s factor", run, grad, products, *x.touches)
+    if plan.program.learns(source):
+        target, is_there = plan.grad_of(source)
+
+        def spread() -> None:
+            factor = 1 + op.factor.detach()
+            if is_there:
+                target.tensor.addcmul_(grad.tensor, factor)
+            else:
+                torch.mul(grad.tensor, factor, out=target.tensor)
+
+        plan.do(f"gradient of {source}", spread, grad, target)
+
+
+def forward_unit_rows(plan: Plan, op: UnitRows) -> None:
+    """Plan the task that makes the value, over its input where nothing else reads that."""
+    source = op.inputs[0]
+    x = plan.read(source)
+    out = plan.values[source] if plan.may_overwrite(source) else plan.new(op.out, op)
+    plan.values[op.out] = out
+    lengths = plan.kept[op.out] = plan.scratch(f"{op.out}: lengths", out.count, 1)
+
+    def run() -> None:
+        rows = x.get()
+        torch.linalg.vector_norm(rows, dim=1, keepdim=True, out=lengths.tensor)
+        torch.div(rows, lengths.tensor.clamp_(min=op.eps), out=out.tensor)
+
+    plan.do(op.out, run, out, lengths, *x.touches)
+
+
+def backward_unit_rows(plan: Plan, op: UnitRows) -> None:
+    """Plan the input's gradient, ``(grad - out * (grad . out)) / length``.
+
+    A row shorter than eps was divided by eps itself and has no second term.
+    """
+    source, grad, out = op.inputs[0], plan.grads[op.out], plan.values[op.out]
+    lengths = plan.kept[op.out]
+    along = plan.scratch(f"{op.out}: along", grad.count, 1)
+    is_long = plan.scratch(f"{op.out}: is long", grad.count, 1)
+    target, total = plan.part_of_grad(source)
+
+    def run() -> None:
+        into, y, length = target.tensor, out.tensor, lengths.tensor
+        torch.mul(grad.tensor, y, out=into)
+        torch.sum(into, 1, keepdim=True, out=along.tensor)
+        along.tensor.mul_(torch.gt(length, op.eps, out=is_long.tensor))
+        torch.mul(y, along.tensor, out=into)
+        torch.sub(grad.tensor, into, out=into).div_(length)
+
+    plan.do(f"gradient of {source}", run, grad, out, lengths, along, is_long, target)
+    plan.add_part(source, target, total)
+
+
+__all__ = ["backward_scale", "backward_unit_rows", "forward_scale", "forward_unit_rows"]

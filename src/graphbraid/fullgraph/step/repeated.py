@@ -1,0 +1,143 @@
+"""Repeated calls: what a task gives a compiled kernel in every step crosses to C++ once.
+
+An array takes microseconds to cross, longer than a small graph's kernel runs. The arena, a level's edges and
+their coefficients stay where they are; so once a task was seen to give its kernel the same memory twice, the
+call is bound: its arguments stay on the C++ side, which from then on checks and runs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from graphbraid import native
+from graphbraid.ops.aggregation import watched
+from graphbraid.ops.row_epilogue import RowEpilogue
+
+_TRIES = 4
+"""Runs that are watched before a call counts as one that does not repeat."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lent:
+    """Memory that is lent to a call each time anew, of a few that stay."""
+
+    lend: Callable[[], Tensor]
+    give: Callable[[Tensor], None]
+    """Takes what was lent once it is written."""
+    standing: Callable[[Tensor], Tensor | None]
+    """The same memory without being a loan; None where it does not stay."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seed:
+    """The seed of a call's dropout mask."""
+
+    draw: Callable[[], Any]
+    """What the next run takes."""
+    drawn: Callable[[], Any]
+    """What the last run took."""
+
+
+class Repeated:
+    """One call of one kernel, run again and again.
+
+    The first two runs are watched, and what the first gave the kernel is kept until the second is done. So
+    memory that both gave is no copy made on the way: that would have found its place taken.
+
+    Args:
+        run: calls the kernel and does nothing else; takes the lent memory where there is some.
+        seed: of the call's mask; None: it has none.
+        lent: what the kernel writes; None: that stays where it is.
+    """
+
+    __slots__ = ("_bound", "_lent", "_run", "_seed", "_seen", "_tries")
+
+    def __init__(
+        self, run: Callable[..., object], *, seed: Seed | None = None, lent: Lent | None = None
+    ) -> None:
+        self._run, self._seed, self._lent = run, seed, lent
+        self.forget()
+
+    def forget(self) -> None:
+        """Let go of all memory and look anew: a parameter has moved."""
+        self._bound: dict[int, Any] = {}
+        self._seen: tuple[list[Any], tuple[Any, ...]] | None = None
+        self._tries = 0
+
+    def __call__(self) -> None:
+        """Run the kernel."""
+        out = None if self._lent is None else self._lent.lend()
+        bound = self._bound.get(0 if out is None else out.data_ptr())
+        if bound is None:
+            self._look(out)
+        else:
+            if self._seed is not None:
+                bound.set_seed(self._seed.draw())
+            bound.run()
+        if self._lent is not None and out is not None:
+            self._lent.give(out)
+
+    def _look(self, out: Tensor | None) -> None:
+        given = () if out is None else (out,)
+        if self._tries >= _TRIES:
+            self._run(*given)
+            return
+        self._tries += 1
+        with watched() as calls:
+            self._run(*given)
+        call = self._standing(calls, out)
+        if call is None:
+            self._tries = _TRIES
+            return
+        name, arguments = call
+        seen = self._memory_of(arguments, out)
+        if self._seen is not None and self._seen[0] == seen:
+            bind = getattr(native.kernels().bound, name)  # type: ignore[union-attr]
+            self._bound[0 if out is None else out.data_ptr()] = bind(*arguments)
+            self._tries = 0  # for the lender's other memories
+            if self._lent is None:
+                self._seen = None
+                return
+        self._seen = seen, arguments
+
+    def _standing(
+        self, calls: list[tuple[str, tuple[Any, ...]]], out: Tensor | None
+    ) -> tuple[str, tuple[Any, ...]] | None:
+        """The only call, of a kernel that can be bound, with nothing lent among its arguments."""
+        kernels = native.kernels()
+        if kernels is None or len(calls) != 1 or not hasattr(kernels.bound, calls[0][0]):
+            return None
+        ((name, arguments),) = calls
+        if self._lent is None or out is None:
+            return name, arguments
+        stays = self._lent.standing(out)
+        places = [i for i, given in enumerate(arguments) if _is(given, out)]
+        if stays is None or len(places) != 1:
+            return None
+        (place,) = places
+        return name, (*arguments[:place], stays.view(arguments[place].shape), *arguments[place + 1 :])
+
+    def _memory_of(self, arguments: tuple[Any, ...], out: Tensor | None) -> list[Any]:
+        """What tells one call's arguments from another's, but the lent memory and the seed."""
+        seed = None if self._seed is None else self._seed.drawn()
+        found: list[Any] = []
+        for given in arguments:
+            if isinstance(given, RowEpilogue):
+                found += self._memory_of(given, out)
+            elif isinstance(given, Tensor):
+                where = 0 if out is not None and _is(given, out) else given.data_ptr()
+                found.append((where, given.shape, given.stride(), given.dtype))
+            else:
+                found.append("seed" if seed is not None and type(given) is int and given == seed else given)
+        return found
+
+
+def _is(given: object, out: Tensor) -> bool:
+    return isinstance(given, Tensor) and given.data_ptr() == out.data_ptr() and given.numel() == out.numel()
+
+
+__all__ = ["Lent", "Repeated", "Seed"]

@@ -1,0 +1,81 @@
+"""Rows: what a value or a gradient is kept in, and what is done to them without a kernel of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from graphbraid.fullgraph.step.arena import Buffer
+
+
+@dataclass(eq=False, slots=True)
+class Rows:
+    """The first rows of a buffer."""
+
+    buffer: Buffer
+    count: int
+
+    @property
+    def tensor(self) -> Tensor:
+        """``(count, width)``."""
+        whole = self.buffer.tensor
+        return whole if self.count == self.buffer.shape[0] else whole[: self.count]
+
+
+@dataclass(eq=False, slots=True)
+class Constant:
+    """A matrix that no step changes, made when the executor is allocated."""
+
+    shape: tuple[int, int]
+    make: Callable[[], Tensor]
+    is_copy: bool
+    """Whether it takes memory of its own."""
+    _tensor: Tensor | None = None
+
+    @property
+    def tensor(self) -> Tensor:
+        """The matrix."""
+        if self._tensor is None:
+            self._tensor = self.make()
+        return self._tensor
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it adds to what is loaded."""
+        return 4 * self.shape[0] * self.shape[1] if self.is_copy else 0
+
+    def first(self, count: int) -> Constant:
+        """Its first rows, in place."""
+        return Constant((count, self.shape[1]), lambda: self.tensor[:count], is_copy=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """How a task gets a value's rows."""
+
+    get: Callable[[], Tensor]
+    """Called as the task runs."""
+    touches: tuple[Rows, ...]
+    """The rows in the arena that this reads; none where the value is a constant."""
+
+
+def tensor_of(rows: tuple[Rows, ...]) -> Tensor | None:
+    """The tensor of the only rows; None where there are none."""
+    return rows[0].tensor if rows else None
+
+
+def zero(target: Tensor) -> None:
+    """``target = 0``."""
+    target.zero_()
+
+
+def copy(source: Tensor, target: Tensor) -> None:
+    """``target = source``."""
+    target.copy_(source)
+
+
+def add(source: Tensor, target: Tensor) -> None:
+    """``target += source``."""
+    target.add_(source)

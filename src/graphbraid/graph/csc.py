@@ -1,0 +1,303 @@
+"""Csc: the adjacency every kernel takes, of a whole graph or of one layer's block."""
+
+from __future__ import annotations
+
+from dataclasses import InitVar, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphbraid import native
+from graphbraid.arguments import as_count, as_flag, check_tensor
+from graphbraid.errors import DataError, ResourceError
+from graphbraid.graph.scans import check_columns, check_csc, check_ids, check_weight
+
+MOST_NODES = 1 << 40
+"""Nodes of a graph, at most: their ``indptr`` alone takes 8 TiB."""
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class Csc:
+    """In-edges by destination: the sources of node ``v`` are ``indices[indptr[v]:indptr[v + 1]]``.
+
+    A whole graph has ``num_src == num_dst``; a block of a mini-batch is bipartite, its destinations a prefix
+    of its sources. Immutable by convention: :meth:`transpose` is made once and kept.
+
+    What kernels read by index is scanned when one is made, in parallel and once.
+
+    Raises:
+        DataError: names the array that does not fit, or the first value that is wrong and where it stands.
+    """
+
+    indptr: Tensor
+    """``(num_dst + 1,)`` int64, starts at 0, never falls."""
+    indices: Tensor
+    """``(num_edges,)`` int32 or int64, source of each in-edge, in ``[0, num_src)``."""
+    num_src: int
+    """Number of source nodes."""
+    weight: Tensor | None = None
+    """``(num_edges,)`` float32 edge weights, or None."""
+    src_degree: Tensor | None = None
+    """``(num_src,)`` float32 in-degrees (sums of weights) in the graph a block was drawn from, self-loops not
+    counted; layers that normalise by degree use it, not the block's own. None on a whole graph."""
+    src_loop: Tensor | None = None
+    """``(num_src,)`` float32 weights of the sources' own self-loops there (1 without weights), NaN where a
+    source has none; goes with ``src_degree``. None where no source has one, or it is not known."""
+    trusted: InitVar[bool] = False
+    """Take the arrays unseen. For arrays known to be sound: kernels read by them without looking again."""
+    _transposed: tuple[Csc, Tensor] | None = field(default=None, repr=False)
+    _reversed: Csc | None = field(default=None, repr=False)
+
+    def __post_init__(self, trusted: bool) -> None:
+        if as_flag(trusted, "trusted"):
+            return
+        self.num_src = as_count(self.num_src, "num_src", most=MOST_NODES, error=DataError)
+        check_csc(self.indptr, self.indices, num_src=self.num_src)
+        check_columns(self.indptr, self.indices, self.num_src, "")
+        if self.weight is not None:
+            check_weight(self.weight, self.num_edges)
+        for name in ("src_degree", "src_loop"):
+            values = getattr(self, name)
+            if values is not None and check_tensor(values, name).shape != (self.num_src,):
+                raise DataError(f"{name} must have shape ({self.num_src},); got {tuple(values.shape)}")
+
+    @property
+    def num_dst(self) -> int:
+        """Number of destination nodes."""
+        return self.indptr.numel() - 1
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges."""
+        return self.indices.numel()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays, without the cached transpose."""
+        tensors = [self.indptr, self.indices] + ([] if self.weight is None else [self.weight])
+        return sum(t.numel() * t.element_size() for t in tensors)
+
+    def degrees(self) -> Tensor:
+        """``(num_dst,)`` int64 in-degrees."""
+        return self.indptr.diff()
+
+    def destinations(self) -> Tensor:
+        """``(num_edges,)`` destination of each edge, in the dtype of ``indices``."""
+        kernels = _native_for(self.indices)
+        if kernels is not None:
+            rows = torch.empty_like(self.indices)
+            kernels.fill_rows(self.indptr, rows)
+            return rows
+        nodes = torch.arange(self.num_dst, dtype=self.indices.dtype, device=self.indices.device)
+        return torch.repeat_interleave(nodes, self.degrees())
+
+    def transpose(self) -> tuple[Csc, Tensor]:
+        """The reversed edges, by source, and where each came from.
+
+        Returns:
+            The transposed :class:`Csc` (its rows are this one's sources, in rising order of destination) and
+            ``perm``, ``(num_edges,)`` int64: edge ``e`` of the transpose is edge ``perm[e]`` here.
+        """
+        if self._transposed is None:
+            indptr, destinations, perm = transpose_of(self)
+            assert perm is not None
+            weight = None if self.weight is None else self.weight[perm]
+            self._transposed = Csc(indptr, destinations, self.num_dst, weight, trusted=True), perm
+        return self._transposed
+
+    def reversed(self) -> Csc:
+        """The reversed edges by source, without weights; keeps 8 bytes an edge less than ``transpose``."""
+        if self._transposed is not None:
+            return self._transposed[0]
+        if self._reversed is None:
+            indptr, destinations, _ = transpose_of(self, keep_perm=False)
+            self._reversed = Csc(indptr, destinations, self.num_dst, trusted=True)
+        return self._reversed
+
+    def sort_rows(self) -> tuple[Csc, Tensor | None]:
+        """This adjacency with each row in rising order of source, equal edges in the order they are stored.
+
+        Returns:
+            Itself and None if it is so already, else a new :class:`Csc` and ``perm``, ``(num_edges,)`` int64:
+            its edge ``e`` is edge ``perm[e]`` here.
+        """
+        if _first_unsorted_row(self) < 0:
+            return self, None
+        sorted_csc, perm = coo_to_csc(self.indices, self.destinations(), self.num_src, self.num_dst)
+        if perm is not None and self.weight is not None:
+            sorted_csc.weight = self.weight[perm]
+        return sorted_csc, perm
+
+
+def coo_to_csc(
+    src: Tensor, dst: Tensor, num_src: int, num_dst: int, *, keep_perm: bool = True
+) -> tuple[Csc, Tensor | None]:
+    """Make the adjacency of an edge list. Edges are ordered by destination, then source, then as given.
+
+    With the native kernels on a CPU this keeps, beside the list and the result, 8 bytes an edge (4 without
+    ``perm``) and at most one more for counters: below 2.5 times the bytes of an int64 edge list at its peak.
+
+    Args:
+        src: ``(num_edges,)`` int32 or int64 sources in ``[0, num_src)``.
+        dst: ``(num_edges,)`` destinations in ``[0, num_dst)``, same dtype.
+        num_src: Number of source nodes.
+        num_dst: Number of destination nodes.
+        keep_perm: Also give where each edge stood in the list.
+
+    Returns:
+        The :class:`Csc` (int32 indices where every id fits) and ``perm``, ``(num_edges,)`` int64: edge ``e``
+        is edge ``perm[e]`` of the list; None if the list was in that order already or ``keep_perm`` is False.
+
+    Raises:
+        DataError: names the first id that is out of range, or the array that does not fit.
+    """
+    num_src = as_count(num_src, "the number of sources", most=MOST_NODES, error=DataError)
+    num_dst = as_count(num_dst, "the number of destinations", most=MOST_NODES, error=DataError)
+    check_ids(src, num_src, "sources")
+    check_ids(dst, num_dst, "destinations")
+    if src.dtype != dst.dtype or src.shape != dst.shape:
+        raise DataError(
+            f"sources and destinations must have one dtype and length; got {src.dtype} of {src.numel()} "
+            f"and {dst.dtype} of {dst.numel()}"
+        )
+    src, dst = src.contiguous(), dst.contiguous()
+    dtype = index_dtype(max(num_src, num_dst))
+    if first_out_of_order(src, dst) < 0:
+        return Csc(_rising_to_indptr(dst, num_dst), src.to(dtype), num_src, trusted=True), None
+    kernels = _native_for(src)
+    if kernels is None:
+        indptr, indices, perm = _reference_coo_to_csc(src, dst, num_dst)
+        return Csc(indptr, indices.to(dtype), num_src, trusted=True), perm if keep_perm else None
+    indptr = _new_indptr(num_dst)
+    indices = torch.empty(src.numel(), dtype=dtype)
+    kept = torch.empty(src.numel(), dtype=torch.int64) if keep_perm else None
+    kernels.coo_to_csc(src, dst, num_src, indptr, indices, kept, _needs_wide_counts(src.numel()))
+    return Csc(indptr, indices, num_src, trusted=True), kept
+
+
+def first_out_of_order(src: Tensor, dst: Tensor) -> int:
+    """Position of the first edge that should stand before its predecessor by (destination, source), or -1."""
+    kernels = _native_for(src)
+    if kernels is not None:
+        return int(kernels.first_out_of_order(src, dst))
+    falls = (dst[1:] < dst[:-1]) | ((dst[1:] == dst[:-1]) & (src[1:] < src[:-1]))
+    return _first_true(falls, shift=1)
+
+
+def transpose_of(
+    csc: Csc, *, keep_perm: bool = True, narrow_perm: bool = False
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The reversed edges by source, and where each came from; :meth:`Csc.transpose` wraps and keeps them.
+
+    Args:
+        csc: What to transpose.
+        keep_perm: Also give ``perm``.
+        narrow_perm: Give ``perm`` as int32 where that holds every position.
+
+    Returns:
+        ``indptr`` ``(num_src + 1,)`` int64; ``destinations`` ``(num_edges,)`` in the dtype of ``indices``,
+        rising within each source; ``perm`` ``(num_edges,)`` int64 or int32, or None.
+    """
+    num_edges = csc.num_edges
+    perm_dtype = index_dtype(num_edges) if narrow_perm else torch.int64
+    kernels = _native_for(csc.indices)
+    if kernels is None:
+        order = torch.argsort(csc.indices, stable=True)
+        destinations = csc.destinations()[order]
+        return (
+            _count_to_indptr(csc.indices, csc.num_src),
+            destinations,
+            order.to(perm_dtype) if keep_perm else None,
+        )
+    indptr = torch.empty(csc.num_src + 1, dtype=torch.int64)
+    destinations = torch.empty_like(csc.indices)
+    perm = torch.empty(num_edges, dtype=perm_dtype) if keep_perm else None
+    kernels.transpose_csc(csc.indptr, csc.indices, indptr, destinations, perm, _needs_wide_counts(num_edges))
+    return indptr, destinations, perm
+
+
+def _first_unsorted_row(csc: Csc) -> int:
+    """The first node whose sources do not stand in rising order, or -1."""
+    kernels = _native_for(csc.indices)
+    if kernels is not None:
+        return int(kernels.first_unsorted_row(csc.indptr, csc.indices))
+    destinations = csc.destinations()
+    position = first_out_of_order(csc.indices, destinations)
+    return position if position < 0 else int(destinations[position])
+
+
+def _reference_coo_to_csc(src: Tensor, dst: Tensor, num_dst: int) -> tuple[Tensor, Tensor, Tensor]:
+    by_source = torch.argsort(src, stable=True)
+    perm = by_source[torch.argsort(dst[by_source], stable=True)]
+    return _count_to_indptr(dst, num_dst), src[perm], perm
+
+
+def _native_for(ids: Tensor) -> Any | None:
+    return native.kernels() if ids.device.type == "cpu" else None
+
+
+def _needs_wide_counts(num_edges: int) -> bool:
+    """Whether positions of edges need more than the kernels' 32-bit counters."""
+    return num_edges >= 2**32
+
+
+def _count_to_indptr(keys: Tensor, num_keys: int) -> Tensor:
+    indptr = torch.zeros(num_keys + 1, dtype=torch.int64, device=keys.device)
+    torch.cumsum(torch.bincount(keys, minlength=num_keys), 0, out=indptr[1:])
+    return indptr
+
+
+def _new_indptr(num_rows: int) -> Tensor:
+    try:
+        return torch.empty(num_rows + 1, dtype=torch.int64)
+    except RuntimeError as error:
+        raise ResourceError(
+            f"the system does not give the {8 * (num_rows + 1) / 2**40:.2g} TiB of an indptr for "
+            f"{num_rows:,} nodes; are ids numbered from 0 without gaps?"
+        ) from error
+
+
+def _rising_to_indptr(rows: Tensor, num_rows: int) -> Tensor:
+    kernels = _native_for(rows)
+    if kernels is None:
+        return _count_to_indptr(rows, num_rows)
+    indptr = _new_indptr(num_rows)
+    kernels.rows_to_indptr(rows, indptr)
+    return indptr
+
+
+def _first_true(flags: Tensor, shift: int = 0) -> int:
+    """Position of the first True plus ``shift``, or -1; looks closer only if there is one."""
+    return int(flags.int().argmax()) + shift if bool(flags.any()) else -1
+
+
+def degrees_and_loops(csc: Csc) -> tuple[Tensor, Tensor | None]:
+    """What :attr:`Csc.src_degree` and :attr:`Csc.src_loop` say, for all nodes; by chunks of nodes."""
+    degree, loop = torch.empty(csc.num_dst), None
+    step = 1 << 16  # nodes at a time: nothing the size of the edges is made
+    for start in range(0, csc.num_dst, step):
+        end = min(start + step, csc.num_dst)
+        low, high = int(csc.indptr[start]), int(csc.indptr[end])
+        owner = torch.arange(end - start).repeat_interleave(csc.indptr[start : end + 1].diff())
+        weight = torch.ones(high - low) if csc.weight is None else csc.weight[low:high].clone()
+        at = (csc.indices[low:high] == owner + start).nonzero().squeeze(1)
+        if at.numel():
+            loop = torch.full((csc.num_dst,), torch.nan) if loop is None else loop
+            loop[owner[at] + start] = weight[at]
+        weight[at] = 0
+        degree[start:end] = torch.zeros(end - start).index_add_(0, owner, weight)
+    return degree, loop
+
+
+def narrowed(csc: Csc) -> Csc:
+    """A whole graph with its ids in the dtype that :func:`index_dtype` gives; itself where they are."""
+    dtype = index_dtype(max(csc.num_src, csc.num_dst))
+    if csc.indices.dtype == dtype:
+        return csc
+    return Csc(csc.indptr, csc.indices.to(dtype), csc.num_src, csc.weight, trusted=True)
+
+
+def index_dtype(num_nodes: int) -> torch.dtype:
+    """The dtype node ids are stored in: int32 where every id fits, which halves the bytes a kernel reads."""
+    return torch.int32 if num_nodes <= torch.iinfo(torch.int32).max else torch.int64

@@ -1,0 +1,431 @@
+"""Graph: the one data structure everything takes: topology, features, labels, splits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import InitVar, dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from graphbraid.arguments import as_flag, check_tensor
+from graphbraid.errors import DataError
+from graphbraid.graph import edges
+from graphbraid.graph.csc import Csc
+from graphbraid.graph.sparse_features import SparseFeatures
+from graphbraid.graph.validate import check_contents, check_shapes, validate_graph
+from graphbraid.signatures import typed
+
+__all__ = ["SPLITS", "Graph", "SparseFeatures", "Task"]
+
+SPLITS = ("train", "val", "test")
+
+_SCAN = 1 << 20
+_UNSIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+Task = Literal["single-label", "multi-label", "regression"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Graph:
+    """A homogeneous graph in CSC form with what training needs beside it.
+
+    Shapes, dtypes and what is read by index (edges, splits, edge ids) are checked on construction;
+    :meth:`validate` also looks at weights, features and labels.
+
+    Raises:
+        DataError: names the array that does not fit, or the first value that is wrong and where it stands.
+    """
+
+    csc: Csc
+    """Topology: the in-edges of each node, with optional edge weights."""
+    edge_id: Tensor | None = None
+    """``(num_edges,)`` int64: position of each edge in the list the graph was made from; None: as stored.
+
+    -1 marks an edge that was in no list, as an added self-loop.
+    """
+    edge_attr: Tensor | None = None
+    """``(num_edges, num_edge_features)`` float32, float16 or bfloat16 features of the edges, as stored."""
+    x: Tensor | SparseFeatures | None = None
+    """``(num_nodes, num_features)`` float32, float16 or bfloat16 features, dense or CSR."""
+    y: Tensor | None = None
+    """Labels or targets of the nodes, one row each.
+
+    ``(num_nodes,)`` int64 classes (-1 or -100: none), ``(num_nodes, num_labels)`` float32 multi-hot, or
+    ``(num_nodes,)`` or ``(num_nodes, k)`` float32 targets.
+    """
+    splits: Mapping[str, Tensor] = field(default_factory=dict)
+    """``train``, ``val``, ``test``: int64 node ids, each without duplicates."""
+    name: str = ""
+    """How reports call the graph."""
+    trusted: InitVar[bool] = False
+    """Take splits and edge ids unseen. For arrays known to be sound."""
+
+    def __post_init__(self, trusted: bool) -> None:
+        check_shapes(self)
+        if not as_flag(trusted, "trusted"):
+            check_contents(self, ("splits", "edge_id"))
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return self.csc.num_dst
+
+    @property
+    def num_edges(self) -> int:
+        """Number of stored (directed) edges."""
+        return self.csc.num_edges
+
+    @property
+    def num_features(self) -> int:
+        """Width of the features; 0 without features."""
+        return 0 if self.x is None else int(self.x.shape[1])
+
+    @property
+    def num_edge_features(self) -> int:
+        """Width of the edges' features; 0 without such."""
+        return 0 if self.edge_attr is None else int(self.edge_attr.shape[1])
+
+    @property
+    def task(self) -> Task:
+        """What ``y`` asks for: int64 is single-label, a matrix of only 0 and 1 multi-label, else regression.
+
+        Raises:
+            DataError: the graph has no labels.
+        """
+        y = self._labels()
+        if not y.dtype.is_floating_point:
+            return "single-label"
+        return "multi-label" if y.ndim == 2 and _is_multi_hot(y) else "regression"
+
+    @property
+    def num_classes(self) -> int:
+        """Classes (one more than the largest), labels (multi-label) or width of the target (regression).
+
+        Raises:
+            DataError: the graph has no labels.
+        """
+        y = self._labels()
+        if y.dtype.is_floating_point:
+            return 1 if y.ndim == 1 else int(y.shape[1])
+        return max(int(y.max()) + 1, 0) if y.numel() else 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays: topology, ids, features, labels and splits, without cached transposes."""
+        tensors = [self.edge_id, self.edge_attr, self.y, *self.splits.values()]
+        x = self.x
+        x_bytes = 0 if x is None else x.nbytes
+        return self.csc.nbytes + x_bytes + sum(t.nbytes for t in tensors if t is not None)
+
+    def __repr__(self) -> str:
+        name = f"{self.name}: " if self.name else ""
+        kind = f"{'sparse' if isinstance(self.x, SparseFeatures) else 'dense'} features"
+        features = f", {self.num_features} {kind}" if self.x is not None else ""
+        if self.edge_attr is not None:
+            features += f", {self.num_edge_features} edge features"
+        splits = "".join(f", {ids.numel():,} {key}" for key, ids in self.splits.items())
+        return f"Graph({name}{self.num_nodes:,} nodes, {self.num_edges:,} edges{features}{splits})"
+
+    @typed
+    def split(self, name: str) -> Tensor:
+        """The node ids of a split.
+
+        Raises:
+            DataError: there is no such split, or it is empty.
+        """
+        ids = self.splits.get(name)
+        if ids is None:
+            present = ", ".join(self.splits) or "none"
+            raise DataError(
+                f"the graph has no split {name!r} (present: {present}); pass splits={{{name!r}: ids}}"
+            )
+        if not ids.numel():
+            raise DataError(f"split {name!r} is empty; it needs at least one node id")
+        return ids
+
+    def dense_x(self) -> Tensor:
+        """The features as a dense tensor: as stored if they are dense, else a copy.
+
+        Raises:
+            DataError: the graph has no features.
+        """
+        if self.x is None:
+            raise DataError("the graph has no features; set them with graph.replace(x=...)")
+        return self.x.to_dense() if isinstance(self.x, SparseFeatures) else self.x
+
+    def replace(self, **fields: Any) -> Graph:
+        """A graph with some fields replaced; the others are shared.
+
+        Raises:
+            DataError: the new fields do not fit the graph.
+        """
+        trusted = as_flag(fields.pop("trusted", False), "trusted")
+        changed = replace(self, **fields, trusted=True)
+        if not trusted:
+            check_contents(changed, (*fields, "splits") if "csc" in fields else fields)
+        return changed
+
+    @classmethod
+    def from_edge_index(
+        cls,
+        edge_index: Any,
+        num_nodes: int | None = None,
+        *,
+        x: Any = None,
+        y: Any = None,
+        splits: Mapping[str, Any] | None = None,
+        edge_weight: Any = None,
+        edge_attr: Any = None,
+        name: str = "",
+        keep_edge_id: bool = True,
+    ) -> Graph:
+        """Make a graph of an edge list; the topology is a copy, features and labels are shared if they fit.
+
+        Args:
+            edge_index: ``(2, num_edges)`` integers (tensor, array or pair of arrays): sources, destinations.
+            num_nodes: Number of nodes; None takes the rows of ``x`` or ``y``, else the largest id plus one.
+            x: ``(num_nodes, num_features)`` tensor, array, SciPy matrix or :class:`SparseFeatures`; dtypes
+                other than float32, float16 and bfloat16 become float32.
+            y: Classes, multi-hot labels or targets, one row per node; -1 and -100 mark nodes without a class.
+            splits: Node ids or bool masks by name.
+            edge_weight: ``(num_edges,)`` numbers, kept as float32.
+            edge_attr: ``(num_edges, num_edge_features)`` features of the edges, dtypes as of ``x``; shared
+                where the list is in the graph's order, else a copy.
+            name: How reports call the graph.
+            keep_edge_id: Keep each edge's position in ``edge_index`` (8 bytes an edge).
+
+        Raises:
+            DataError: names the array and the first position that does not fit.
+        """
+        from graphbraid.graph.interop.edge_list import graph_from_edge_index
+
+        return graph_from_edge_index(
+            edge_index,
+            num_nodes,
+            x=x,
+            y=y,
+            splits=splits,
+            edge_weight=edge_weight,
+            edge_attr=edge_attr,
+            name=name,
+            keep_edge_id=keep_edge_id,
+        )
+
+    @typed
+    def to_edge_index(self, *, original_order: bool = False) -> Tensor:
+        """``(2, num_edges)`` int64 sources and destinations (a copy).
+
+        Args:
+            original_order: In the order of the list the graph was made from, if ``edge_id`` still names all
+                of it; else, and by default, as stored: by destination and source.
+        """
+        from graphbraid.graph.interop.edge_list import edge_index_of
+
+        return edge_index_of(self, original_order=original_order)
+
+    @typed
+    def in_original_order(self, values: Tensor) -> Tensor:
+        """Values per edge, given as stored, in the order of the list the graph was made from (a copy).
+
+        As they are if ``edge_id`` no longer names each edge of that list once.
+        """
+        from graphbraid.graph.interop.edge_list import original_positions
+
+        if check_tensor(values, "values").shape[:1] != (self.num_edges,):
+            raise DataError(
+                f"values must have one row per edge ({self.num_edges}); got shape {tuple(values.shape)}"
+            )
+        place = original_positions(self)
+        if place is None:
+            return values
+        ordered = torch.empty_like(values)
+        if values.dtype in _UNSIGNED:  # torch moves their bits as signed numbers only
+            signed = _UNSIGNED[values.dtype]
+            ordered.view(signed)[place] = values.view(signed)
+        else:
+            ordered[place] = values
+        return ordered
+
+    @classmethod
+    def from_scipy(
+        cls,
+        matrix: Any,
+        *,
+        x: Any = None,
+        y: Any = None,
+        splits: Mapping[str, Any] | None = None,
+        weighted: bool | None = None,
+        name: str = "",
+    ) -> Graph:
+        """Make a graph of a square ``scipy.sparse`` matrix, whose stored entry (u, v) is the edge u -> v.
+
+        A CSC matrix with sorted columns shares its indices and float32 values; others are converted, and
+        ``edge_id`` then holds positions in ``matrix.tocoo()`` (in ``matrix.data`` for a CSC matrix).
+
+        Args:
+            matrix: Sparse, real; duplicates and explicit zeros are edges too.
+            x: As in :meth:`from_edge_index`.
+            y: As in :meth:`from_edge_index`.
+            splits: As in :meth:`from_edge_index`.
+            weighted: Take the values as weights; None takes them if they are numbers and not all 1.
+            name: How reports call the graph.
+
+        Raises:
+            DataError: the matrix is not square or not real, or names the array that does not fit.
+        """
+        from graphbraid.graph.interop.scipy import graph_from_scipy
+
+        return graph_from_scipy(matrix, x=x, y=y, splits=splits, weighted=weighted, name=name)
+
+    def to_scipy(self) -> Any:
+        """A ``scipy.sparse.csc_matrix``, entry (u, v) the weight of edge u -> v, or 1.
+
+        It shares indices and weights with the graph; SciPy makes ``indptr`` int32 too if it can (a copy).
+        """
+        from graphbraid.graph.interop.scipy import graph_to_scipy
+
+        return graph_to_scipy(self)
+
+    @classmethod
+    def from_pyg(
+        cls, data: Any, *, edge_weight: str | None = "auto", split: int = 0, name: str = ""
+    ) -> Graph:
+        """Make a graph of a PyG ``Data``; features and labels are shared if they fit, the topology is a copy.
+
+        Edges come from ``edge_index`` or ``adj_t``, splits from the masks, edge features from an
+        ``edge_attr`` that is a matrix of floats beside ``edge_index``. Other attributes stay behind;
+        :class:`graphbraid.loader.NeighborLoader` takes the ``Data`` itself and slices those too.
+
+        Args:
+            data: Homogeneous ``torch_geometric.data.Data``.
+            edge_weight: The attribute that holds edge weights, None for none; "auto" takes ``edge_weight``,
+                else an ``edge_attr`` of one float per edge.
+            split: Column of masks of shape ``(num_nodes, num_splits)``.
+            name: How reports call the graph.
+
+        Raises:
+            DataError: heterogeneous or without edges, or names the attribute that does not fit.
+        """
+        from graphbraid.graph.interop.pyg import graph_from_pyg
+
+        return graph_from_pyg(data, edge_weight=edge_weight, split=split, name=name)
+
+    def to_pyg(self) -> Any:
+        """A PyG ``Data`` with ``x``, ``edge_index``, ``y``, ``edge_weight``, ``edge_attr`` and masks.
+
+        ``x`` and ``y`` are shared, and ``edge_attr`` where its edges stand in that order.
+
+        Edges stand in their original order if ``edge_id`` still names each once. Sparse features become a
+        ``torch.sparse_csr`` tensor.
+
+        Raises:
+            MissingPackageError: PyTorch Geometric is not installed.
+        """
+        from graphbraid.graph.interop.pyg import graph_to_pyg
+
+        return graph_to_pyg(self)
+
+    @classmethod
+    def from_dgl(
+        cls,
+        graph: Any,
+        *,
+        feature: str | None = "feat",
+        label: str | None = "label",
+        weight: str | None = None,
+        name: str = "",
+    ) -> Graph:
+        """Make a graph of a homogeneous ``DGLGraph``; shares its features, labels and, if int32, topology.
+
+        Args:
+            graph: DGL 1.1 or newer; edge ids are kept.
+            feature: Node data taken as features, None for none; the default may be missing.
+            label: Node data taken as labels, likewise.
+            weight: Edge data taken as weights.
+            name: How reports call the graph.
+
+        Raises:
+            DataError: heterogeneous, or names the data that is missing or does not fit.
+        """
+        from graphbraid.graph.interop.dgl import graph_from_dgl
+
+        return graph_from_dgl(graph, feature=feature, label=label, weight=weight, name=name)
+
+    def to_dgl(self) -> Any:
+        """A ``DGLGraph`` with node data ``feat``, ``label`` and masks, and edge data ``weight`` and ``feat``.
+
+        Edge ids are the original ones if ``edge_id`` still names each edge once. Node ids are int64 as DGL
+        prefers (a copy); sparse features become dense (a copy).
+
+        Raises:
+            MissingPackageError: DGL is not installed.
+        """
+        from graphbraid.graph.interop.dgl import graph_to_dgl
+
+        return graph_to_dgl(self)
+
+    def symmetrized(self, *, weights: str = "max", keep_edge_id: bool = True) -> Graph:
+        """With v -> u for each edge u -> v, each pair once; see :func:`graphbraid.graph.edges.symmetrize`.
+
+        An edge has the features of the one whose id it has.
+        """
+        return self._edited(edges.symmetrize, keep_edge_id, weights=weights)
+
+    def without_duplicates(self, *, weights: str = "sum", keep_edge_id: bool = True) -> Graph:
+        """With each edge u -> v once; see :func:`graphbraid.graph.edges.remove_duplicates` for the weights.
+
+        The first one's features stay.
+        """
+        return self._edited(edges.remove_duplicates, keep_edge_id, weights=weights)
+
+    def with_self_loops(self, *, weight: float = 1.0, keep_edge_id: bool = True) -> Graph:
+        """With a self-loop of this weight on each node that has none; added edges have id -1, features 0."""
+        return self._edited(edges.add_self_loops, keep_edge_id, weight=weight)
+
+    def without_self_loops(self, *, keep_edge_id: bool = True) -> Graph:
+        """Without edges from a node to itself."""
+        return self._edited(edges.remove_self_loops, keep_edge_id)
+
+    def validate(self, *, num_classes: int | None = None, allow_negative_weights: bool = False) -> Graph:
+        """Read all values once and give the graph back if they are sound.
+
+        Checked: ``indptr`` never falls; sources exist; weights are finite and not negative; features of nodes
+        and edges are finite; splits are not empty, hold nodes that exist, none twice and none in two; classes
+        are -1, -100 or in range, and the splits' nodes have labels.
+
+        Args:
+            num_classes: Also check that classes are below this.
+            allow_negative_weights: Take negative edge weights.
+
+        Raises:
+            DataError: names the first offender, its position and value.
+        """
+        validate_graph(self, num_classes=num_classes, allow_negative_weights=allow_negative_weights)
+        return self
+
+    def _edited(self, edit: Callable[..., edges.Edited], keep_edge_id: bool, **options: Any) -> Graph:
+        if self.edge_attr is None:
+            edited = edit(self.csc, self.edge_id, keep_edge_id=keep_edge_id, **options)
+            return self.replace(csc=edited.csc, edge_id=edited.edge_id)
+        edited = edit(self.csc, **options)  # ids are positions here
+        origin = edited.edge_id
+        assert origin is not None
+        return self.replace(
+            csc=edited.csc,
+            edge_id=edges.ids_of(origin, self.edge_id) if as_flag(keep_edge_id, "keep_edge_id") else None,
+            edge_attr=edges.rows_of(origin, self.edge_attr),
+        )
+
+    def _labels(self) -> Tensor:
+        if self.y is None:
+            raise DataError("the graph has no labels; set them with graph.replace(y=...)")
+        return self.y
+
+
+def _is_multi_hot(y: Tensor) -> bool:
+    """Whether all values are 0 or 1; looks at a million at a time, so that no large temporary is made."""
+    values = y.reshape(-1)
+    parts = (values[i : i + _SCAN] for i in range(0, values.numel(), _SCAN))
+    return all(bool(((part == 0) | (part == 1)).all()) for part in parts)

@@ -1,0 +1,119 @@
+"""Graph from and to edge lists: tensors or NumPy arrays of shape ``(2, num_edges)``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphbraid.errors import DataError
+from graphbraid.graph import Graph
+from graphbraid.graph.csc import coo_to_csc
+from graphbraid.graph.interop.convert import (
+    as_edge_index,
+    as_features,
+    as_labels,
+    as_num_nodes,
+    as_splits,
+    as_tensor,
+)
+from graphbraid.graph.scans import check_weight
+from graphbraid.graph.sparse_features import FEATURE_DTYPES
+from graphbraid.graph.validate import check_edge_attr
+
+
+def graph_from_edge_index(
+    edge_index: Any,
+    num_nodes: int | None = None,
+    *,
+    x: Any = None,
+    y: Any = None,
+    splits: Mapping[str, Any] | None = None,
+    edge_weight: Any = None,
+    edge_attr: Any = None,
+    name: str = "",
+    keep_edge_id: bool = True,
+) -> Graph:
+    """What :meth:`graphbraid.Graph.from_edge_index` does; its arguments are described there."""
+    src, dst = as_edge_index(edge_index)
+    features, labels = as_features(x), as_labels(y)
+    if num_nodes is None:
+        num_nodes = _count_nodes(src, dst, features, labels)
+    num_nodes = as_num_nodes(num_nodes)
+    weight, attr = _as_weight(edge_weight, src.numel()), as_edge_attr(edge_attr, src.numel())
+    needs_perm = keep_edge_id or weight is not None or attr is not None
+    csc, perm = coo_to_csc(src, dst, num_nodes, num_nodes, keep_perm=needs_perm)
+    if weight is not None:
+        csc.weight = weight if perm is None else weight[perm]
+    return Graph(
+        csc=csc,
+        edge_id=perm if keep_edge_id else None,
+        edge_attr=attr if attr is None or perm is None else attr.index_select(0, perm),
+        x=features,
+        y=labels,
+        splits=as_splits(splits, num_nodes),
+        name=name,
+    )
+
+
+def edge_index_of(graph: Graph, *, original_order: bool = False) -> Tensor:
+    """What :meth:`graphbraid.Graph.to_edge_index` does."""
+    csc = graph.csc
+    edge_index = torch.empty(2, csc.num_edges, dtype=torch.int64)
+    place = original_positions(graph) if original_order else None
+    if place is None:
+        edge_index[0], edge_index[1] = csc.indices, csc.destinations()
+    else:
+        edge_index[0, place] = csc.indices.long()
+        edge_index[1, place] = csc.destinations().long()
+    return edge_index
+
+
+def original_positions(graph: Graph) -> Tensor | None:
+    """``graph.edge_id`` if it names each edge once, so that the first order can be restored, else None."""
+    ids = graph.edge_id
+    if ids is None or not ids.numel() or int(ids.min()) < 0 or int(ids.max()) >= ids.numel():
+        return None
+    seen = torch.zeros(ids.numel(), dtype=torch.bool)
+    seen[ids] = True
+    return ids if bool(seen.all()) else None
+
+
+def _count_nodes(src: Tensor, dst: Tensor, x: Any, y: Tensor | None) -> int:
+    """As many nodes as there are rows of features or labels, else one more than the largest id."""
+    if x is not None:
+        return int(x.shape[0])
+    if y is not None:
+        return y.shape[0]
+    return 1 + max(int(src.max()), int(dst.max())) if src.numel() else 0
+
+
+def as_edge_attr(edge_attr: Any, num_edges: int) -> Tensor | None:
+    """Edge features as a matrix of floats; one number for each edge becomes a column.
+
+    Raises:
+        DataError: no such matrix, or not a row for each edge.
+    """
+    if edge_attr is None:
+        return None
+    attr = as_tensor(edge_attr, "edge_attr")
+    if attr.layout == torch.strided and attr.ndim == 1:
+        attr = attr.unsqueeze(1)
+    attr = attr if attr.dtype in FEATURE_DTYPES else attr.float()
+    check_edge_attr(attr, num_edges)
+    return attr
+
+
+def _as_weight(edge_weight: Any, num_edges: int) -> Tensor | None:
+    if edge_weight is None:
+        return None
+    weight = as_tensor(edge_weight, "edge_weight")
+    if weight.ndim == 2 and weight.shape[1] == 1:
+        weight = weight[:, 0]
+    if weight.shape != (num_edges,):
+        raise DataError(f"edge_weight must have shape ({num_edges},); got {tuple(weight.shape)}")
+    found = weight.float().contiguous()
+    check_weight(found, num_edges, "edge_weight", "edge_weight")
+    return found

@@ -1,0 +1,74 @@
+"""Graph from and to ``scipy.sparse``: entry (u, v) of the matrix is the edge u -> v."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphbraid.arguments import shown
+from graphbraid.errors import DataError
+from graphbraid.graph import Graph
+from graphbraid.graph.csc import Csc, narrowed
+from graphbraid.graph.interop.convert import as_features, as_labels, as_splits, as_tensor
+from graphbraid.graph.interop.edge_list import graph_from_edge_index
+
+
+def graph_from_scipy(
+    matrix: Any,
+    *,
+    x: Any = None,
+    y: Any = None,
+    splits: Mapping[str, Any] | None = None,
+    weighted: bool | None = None,
+    name: str = "",
+) -> Graph:
+    """What :meth:`graphbraid.Graph.from_scipy` does; its arguments are described there."""
+    if not hasattr(matrix, "tocoo") or isinstance(matrix, type):
+        raise DataError(f"matrix must be a scipy.sparse matrix; got {shown(matrix)}")
+    if len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise DataError(f"an adjacency matrix must be square; got shape {tuple(matrix.shape)}")
+    num_nodes = int(matrix.shape[0])
+    if matrix.format != "csc":
+        coo = matrix.tocoo()
+        return graph_from_edge_index(
+            (coo.row, coo.col),
+            num_nodes,
+            x=x,
+            y=y,
+            splits=splits,
+            edge_weight=_weight_of(coo.data, weighted),
+            name=name,
+        )
+    csc = Csc(
+        torch.from_numpy(matrix.indptr.astype(np.int64, copy=False)),
+        as_tensor(matrix.indices, "indices"),
+        num_nodes,
+        _weight_of(matrix.data, weighted),
+    )
+    csc, edge_id = narrowed(csc).sort_rows()
+    features, labels = as_features(x), as_labels(y)
+    return Graph(
+        csc=csc, edge_id=edge_id, x=features, y=labels, splits=as_splits(splits, num_nodes), name=name
+    )
+
+
+def graph_to_scipy(graph: Graph) -> Any:
+    """What :meth:`graphbraid.Graph.to_scipy` does."""
+    from scipy.sparse import csc_matrix
+
+    csc, num_nodes = graph.csc, graph.num_nodes
+    weight = torch.ones(csc.num_edges) if csc.weight is None else csc.weight
+    return csc_matrix((weight.numpy(), csc.indices.numpy(), csc.indptr.numpy()), shape=(num_nodes, num_nodes))
+
+
+def _weight_of(data: Any, weighted: bool | None) -> Tensor | None:
+    """Values as float32 weights; by default only if they are numbers of which some differ from 1."""
+    if data.dtype.kind not in "fiub":
+        raise DataError(f"an adjacency matrix must hold real numbers; got {data.dtype}")
+    if weighted is None:
+        weighted = data.dtype.kind != "b" and not bool(np.all(data == 1))
+    return as_tensor(data, "weights").float() if weighted else None

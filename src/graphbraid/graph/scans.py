@@ -1,0 +1,182 @@
+"""Scans of arrays that kernels read by index: made once, where a public call takes them in.
+
+Each reads its array once, in parallel, and stops at the first value that is wrong. Where the compiled kernels
+cannot run, its plain PyTorch twin holds a million elements of temporaries at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphbraid import native
+from graphbraid.arguments import check_tensor
+from graphbraid.errors import DataError
+
+_SCAN = 1 << 20
+ID_DTYPES = (torch.int32, torch.int64)
+
+
+def first_out_of_range(ids: Tensor, bound: int) -> int:
+    """Position of the first of 1-d ``ids`` outside ``[0, bound)``, or -1."""
+    kernels = _native_for(ids)
+    if kernels is not None:
+        return int(kernels.first_out_of_range(ids.contiguous(), bound))
+    return first_where(ids, lambda part: (part < 0) | (part >= bound))
+
+
+def first_fall(indptr: Tensor) -> int:
+    """The first row whose entry of ``indptr`` is larger than the next one, or -1."""
+    kernels = _native_for(indptr)
+    if kernels is not None:
+        return int(kernels.first_fall(indptr.contiguous()))
+    for begin in range(0, indptr.numel() - 1, _SCAN):
+        part = indptr[begin : begin + _SCAN + 1]
+        row = _first_true(part[1:] < part[:-1])
+        if row >= 0:
+            return begin + row
+    return -1
+
+
+def first_below(values: Tensor, least: int) -> int:
+    """Position of the first of 1-d int64 ``values`` below ``least``, which is at most 0, or -1."""
+    kernels = _native_for(values)
+    if kernels is not None:
+        return int(kernels.first_below(values.contiguous(), least))
+    return first_where(values, lambda part: part < least)
+
+
+def first_unsound_weight(weight: Tensor, *, may_be_negative: bool = True) -> int:
+    """Position of the first of 1-d ``weight`` that is not finite or, where that is wrong, negative; or -1."""
+    weight = weight.detach()
+    kernels = _native_for(weight)
+    if kernels is not None and weight.dtype == torch.float32:
+        return int(kernels.first_unsound_weight(weight.contiguous(), may_be_negative))
+    return first_where(
+        weight, lambda part: ~part.isfinite() if may_be_negative else ~(part.isfinite() & (part >= 0))
+    )
+
+
+def first_where(values: Tensor, wrong: Callable[[Tensor], Tensor]) -> int:
+    """Position of the first of 1-d ``values`` that is wrong, or -1."""
+    for begin in range(0, values.numel(), _SCAN):
+        position = _first_true(wrong(values[begin : begin + _SCAN]))
+        if position >= 0:
+            return begin + position
+    return -1
+
+
+def check_ids(ids: Tensor, bound: int, what: str) -> None:
+    """Check that ``ids`` is a 1-d tensor of int32 or int64 node ids in ``[0, bound)``.
+
+    Raises:
+        DataError: names ``what`` and the first position that is wrong.
+    """
+    check_tensor(ids, what)
+    if ids.ndim != 1 or ids.dtype not in ID_DTYPES:
+        raise DataError(
+            f"{what} must be a 1-d int32 or int64 tensor; got {ids.dtype} of shape {tuple(ids.shape)}"
+        )
+    position = first_out_of_range(ids, bound)
+    if position >= 0:
+        raise DataError(
+            f"{what} must be node ids in [0, {bound}); position {position} holds {int(ids[position])}"
+        )
+
+
+def check_csc(indptr: Tensor, indices: Tensor, *, num_src: int) -> None:
+    """Check the cheap half of the invariants: shapes, dtypes and the ends of ``indptr``.
+
+    Raises:
+        DataError: names the array that does not fit.
+    """
+    check_tensor(indptr, "indptr")
+    check_tensor(indices, "indices")
+    if indptr.dtype != torch.int64 or indptr.ndim != 1 or indptr.numel() < 1:
+        raise DataError(
+            f"indptr must be a non-empty 1-d int64 tensor; got {indptr.dtype} of shape {tuple(indptr.shape)}"
+        )
+    if indices.dtype not in ID_DTYPES or indices.ndim != 1:
+        raise DataError(
+            f"indices must be 1-d int32 or int64; got {indices.dtype} of shape {tuple(indices.shape)}"
+        )
+    if not (indptr.is_contiguous() and indices.is_contiguous()):
+        raise DataError("indptr and indices must be contiguous; make them so with .contiguous()")
+    if indptr.device != indices.device:
+        raise DataError(f"indptr and indices must be on one device; got {indptr.device} and {indices.device}")
+    if int(indptr[0]) != 0 or int(indptr[-1]) != indices.numel():
+        raise DataError(
+            f"indptr must run from 0 to the number of edges ({indices.numel()}); "
+            f"it runs from {int(indptr[0])} to {int(indptr[-1])}"
+        )
+    if num_src < 0:
+        raise DataError(f"num_src must not be negative; got {num_src}")
+
+
+def check_indptr(indptr: Tensor, what: str) -> None:
+    """Check that ``indptr`` never falls.
+
+    Raises:
+        DataError: names ``what`` and the first row where it does.
+    """
+    row = first_fall(indptr)
+    if row >= 0:
+        raise DataError(
+            f"{what} must never fall; it goes from {int(indptr[row])} at position {row} "
+            f"to {int(indptr[row + 1])} at {row + 1}"
+        )
+
+
+def check_columns(indptr: Tensor, indices: Tensor, bound: int, what: str) -> None:
+    """Check that ``indptr`` never falls and that all ``indices`` lie in ``[0, bound)``.
+
+    Raises:
+        DataError: names the first that is wrong, and of an index the row it stands in.
+    """
+    check_indptr(indptr, f"indptr of {what}" if what else "indptr")
+    position = first_out_of_range(indices, bound)
+    if position < 0:
+        return
+    row = row_of(indptr, position)
+    if what:
+        raise DataError(
+            f"columns of {what} must be in [0, {bound}); indices[{position}], in the row of node {row}, is "
+            f"{int(indices[position])}"
+        )
+    raise DataError(
+        f"indices must be source nodes in [0, {bound}); indices[{position}], an in-edge of node {row}, is "
+        f"{int(indices[position])}"
+    )
+
+
+def check_weight(weight: Tensor, num_edges: int, what: str = "edge weights", name: str = "weight") -> None:
+    """Check that edge weights are ``(num_edges,)`` float32 and finite.
+
+    Raises:
+        DataError: names the first that is not.
+    """
+    check_tensor(weight, what)
+    if weight.dtype != torch.float32 or weight.shape != (num_edges,):
+        raise DataError(
+            f"{what} must be torch.float32 of shape ({num_edges},); got {weight.dtype} of "
+            f"{tuple(weight.shape)}"
+        )
+    position = first_unsound_weight(weight)
+    if position >= 0:
+        raise DataError(f"{what} must be finite; {name}[{position}] is {float(weight[position])}")
+
+
+def row_of(indptr: Tensor, position: int) -> int:
+    """The row of an ``indptr`` that a position lies in."""
+    return int(torch.searchsorted(indptr, position, right=True)) - 1
+
+
+def _first_true(flags: Tensor) -> int:
+    return int(flags.int().argmax()) if bool(flags.any()) else -1
+
+
+def _native_for(values: Tensor) -> Any | None:
+    return native.kernels() if values.device.type == "cpu" else None

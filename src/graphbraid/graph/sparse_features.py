@@ -1,0 +1,174 @@
+"""SparseFeatures: node features in CSR, for inputs such as bags of words that are mostly zero."""
+
+from __future__ import annotations
+
+from dataclasses import InitVar, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphbraid import native
+from graphbraid.arguments import as_count, as_flag, check_tensor, shown
+from graphbraid.errors import DataError
+from graphbraid.graph.scans import check_columns, check_csc, check_ids
+
+FEATURE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True, weakref_slot=True)
+class SparseFeatures:
+    """Feature rows in CSR: the non-zeros of row ``v`` are ``values[indptr[v]:indptr[v + 1]]``.
+
+    A column stored twice in a row counts as the sum of both. What kernels read by index is scanned when one
+    is made, in parallel and once; :func:`.validate.validate_features` also looks at the values.
+
+    Raises:
+        DataError: names the array that does not fit, or the first value that is wrong and where it stands.
+    """
+
+    indptr: Tensor
+    """``(num_rows + 1,)`` int64."""
+    indices: Tensor
+    """``(nnz,)`` int32, column of each value."""
+    values: Tensor
+    """``(nnz,)`` float32, float16 or bfloat16."""
+    num_cols: int
+    """Number of columns, stored or not."""
+    trusted: InitVar[bool] = False
+    """Take the arrays unseen. For arrays known to be sound: kernels read by them without looking again."""
+
+    def __post_init__(self, trusted: bool) -> None:
+        if as_flag(trusted, "trusted"):
+            return
+        most = torch.iinfo(torch.int32).max
+        object.__setattr__(self, "num_cols", as_count(self.num_cols, "num_cols", most=most, error=DataError))
+        check_csc(self.indptr, self.indices, num_src=self.num_cols)
+        if self.indices.dtype != torch.int32:
+            raise DataError(f"columns of sparse features must be int32; got {self.indices.dtype}")
+        if check_tensor(self.values, "feature values").dtype not in FEATURE_DTYPES:
+            raise DataError(f"feature values must be float32, float16 or bfloat16; got {self.values.dtype}")
+        if self.values.shape != self.indices.shape:
+            raise DataError(f"{self.indices.numel()} columns but values of shape {tuple(self.values.shape)}")
+        check_columns(self.indptr, self.indices, self.num_cols, "the sparse features")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """``(num_rows, num_cols)``."""
+        return self.indptr.numel() - 1, self.num_cols
+
+    @property
+    def nnz(self) -> int:
+        """Number of stored values."""
+        return self.indices.numel()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the values."""
+        return self.values.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the three arrays."""
+        return sum(t.numel() * t.element_size() for t in (self.indptr, self.indices, self.values))
+
+    def rows(self, ids: Tensor) -> SparseFeatures:
+        """The rows named by ``ids``, in that order, repeated where an id is (a copy).
+
+        Args:
+            ids: ``(num_ids,)`` int32 or int64 row numbers in ``[0, num_rows)``.
+
+        Raises:
+            DataError: names the first id outside the rows.
+        """
+        check_ids(ids, self.shape[0], "row ids")
+        ids = ids.long()
+        starts = self.indptr[ids]
+        indptr = torch.zeros(ids.numel() + 1, dtype=torch.int64, device=ids.device)
+        torch.cumsum(self.indptr[ids + 1] - starts, 0, out=indptr[1:])
+        positions = torch.repeat_interleave(starts - indptr[:-1], indptr.diff())
+        positions += torch.arange(positions.numel(), device=ids.device)
+        return SparseFeatures(
+            indptr=indptr,
+            indices=self.indices[positions],
+            values=self.values[positions],
+            num_cols=self.num_cols,
+            trusted=True,
+        )
+
+    def to_dense(self) -> Tensor:
+        """``(num_rows, num_cols)`` of the values' dtype, with the zeros written out (a copy)."""
+        num_rows, num_cols = self.shape
+        dense = self.values.new_zeros(num_rows, num_cols)
+        kernels = native.kernels() if self.values.device.type == "cpu" else None
+        if kernels is not None and self.dtype == torch.float32:
+            kernels.csr_to_dense(self.indptr, self.indices, self.values.detach(), dense)
+            return dense
+        row = torch.repeat_interleave(torch.arange(num_rows, device=self.indptr.device), self.indptr.diff())
+        return dense.index_put_((row, self.indices.long()), self.values, accumulate=True)
+
+    def to(self, dtype: torch.dtype) -> SparseFeatures:
+        """The same rows with values of another dtype (a copy of the values only, and only if it differs)."""
+        if not isinstance(dtype, torch.dtype) or dtype not in FEATURE_DTYPES:
+            raise DataError(f"feature values must be float32, float16 or bfloat16; got {shown(dtype)}")
+        return SparseFeatures(
+            indptr=self.indptr,
+            indices=self.indices,
+            values=self.values.to(dtype),
+            num_cols=self.num_cols,
+            trusted=True,
+        )
+
+    @classmethod
+    def from_dense(cls, dense: Tensor) -> SparseFeatures:
+        """The non-zeros of a ``(num_rows, num_cols)`` tensor (a copy)."""
+        if check_tensor(dense, "dense features").dtype not in FEATURE_DTYPES:
+            raise DataError(f"dense features must be float32, float16 or bfloat16; got {dense.dtype}")
+        if dense.ndim != 2:
+            raise DataError(f"dense features must be 2-d; got shape {tuple(dense.shape)}")
+        row, column = dense.nonzero(as_tuple=True)
+        indptr = torch.zeros(dense.shape[0] + 1, dtype=torch.int64, device=dense.device)
+        torch.cumsum(torch.bincount(row, minlength=dense.shape[0]), 0, out=indptr[1:])
+        return cls(
+            indptr=indptr,
+            indices=column.int(),
+            values=dense[row, column],
+            num_cols=dense.shape[1],
+            trusted=True,
+        )
+
+    @classmethod
+    def from_scipy(cls, matrix: Any) -> SparseFeatures:
+        """Rows of any ``scipy.sparse`` matrix.
+
+        The float32 values and int32 columns of a CSR matrix are shared, not copied; other formats and dtypes
+        are converted (float64 and integers to float32).
+
+        Raises:
+            DataError: the values are complex or objects, there are more columns than int32 counts, or the
+                arrays do not fit together.
+        """
+        if not hasattr(matrix, "tocsr") or isinstance(matrix, type):
+            raise DataError(f"matrix must be a scipy.sparse matrix; got {shown(matrix)}")
+        csr = matrix.tocsr()
+        if csr.shape[1] > np.iinfo(np.int32).max:
+            raise DataError(f"features may have at most 2^31 - 1 columns; the matrix has {csr.shape[1]}")
+        if csr.dtype.kind not in "fiub":
+            raise DataError(f"features must be real numbers; the matrix holds {csr.dtype}")
+        kept = csr.dtype if csr.dtype in (np.float32, np.float16) else np.float32
+        return cls(
+            indptr=torch.from_numpy(csr.indptr.astype(np.int64, copy=False)),
+            indices=torch.from_numpy(csr.indices.astype(np.int32, copy=False)),
+            values=torch.from_numpy(csr.data.astype(kept, copy=False)),
+            num_cols=int(csr.shape[1]),
+        )
+
+    def to_scipy(self) -> Any:
+        """A ``scipy.sparse.csr_matrix`` sharing float32 values; half-precision ones are copied to float32."""
+        from scipy.sparse import csr_matrix
+
+        values = self.values.detach().to("cpu", torch.float32)
+        return csr_matrix(
+            (values.numpy(), self.indices.cpu().numpy(), self.indptr.cpu().numpy()), shape=self.shape
+        )

@@ -1,0 +1,311 @@
+"""Hardware: what this machine offers a run, measured once into a frozen record.
+
+Read from Linux's ``/proc`` and ``/sys``; what a system does not tell is None. Limits set by a container
+(cgroup) or by ``taskset`` count: a run is planned for what it may use, not for what the machine has.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from graphbraid.arguments import check_type
+from graphbraid.errors import ConfigError
+from graphbraid.files.writing import format_bytes
+
+_INSTRUCTION_SETS = (
+    "avx2",
+    "fma",
+    "f16c",
+    "bmi2",
+    "avx512f",
+    "avx512vl",
+    "avx512bw",
+    "avx512dq",
+    "avx512_bf16",
+    "amx_bf16",
+)
+ROOT = Path("/")
+"""Where ``proc`` and ``sys`` are found."""
+_UNLIMITED = 1 << 60  # cgroup v1 says "no limit" with a number near 2**63
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cache:
+    """One level of the first usable core's caches."""
+
+    level: int
+    kind: str
+    """``data``, ``instruction`` or ``unified``."""
+    size_bytes: int
+    shared_by: int
+    """Logical cores that share it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gpu:
+    """One CUDA device."""
+
+    index: int
+    name: str
+    memory_bytes: int
+    capability: str
+    """Compute capability, as ``9.0``."""
+    multiprocessors: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hardware:
+    """The processor, memory and devices a run may use."""
+
+    cpu_model: str
+    architecture: str
+    instruction_sets: tuple[str, ...]
+    """Those the kernels care about."""
+    physical_cores: int | None
+    """Of the whole machine."""
+    logical_cores: int
+    """Of the whole machine, hyper-threads counted."""
+    usable_cores: int
+    """Logical cores this process may run on."""
+    quota_cores: float | None
+    """Cores' worth of time a container grants; None: no such limit."""
+    memory_total_bytes: int | None
+    memory_available_bytes: int | None
+    """What can be taken now without swapping, within the container's limit."""
+    memory_limit_bytes: int | None
+    """The container's limit; None: no such limit."""
+    page_bytes: int
+    caches: tuple[Cache, ...]
+    gpus: tuple[Gpu, ...]
+
+    @classmethod
+    def detect(cls, *, root: Path | None = None) -> Hardware:
+        """Measure this machine.
+
+        Args:
+            root: where ``proc`` and ``sys`` are found; tests hand in recorded ones.
+        """
+        if root is not None:
+            check_type(root, "root", (str, os.PathLike), "a path", error=ConfigError)
+        root = ROOT if root is None else Path(root)
+        cpu = _read(root / "proc/cpuinfo")
+        flags = set(_field(cpu, "flags").split())
+        total, _ = _memory(_read(root / "proc/meminfo"))
+        limit, _ = _memory_cgroup(root)
+        return cls(
+            cpu_model=_field(cpu, "model name") or platform.processor() or platform.machine(),
+            architecture=platform.machine(),
+            instruction_sets=tuple(name for name in _INSTRUCTION_SETS if name in flags),
+            physical_cores=_physical_cores(cpu),
+            logical_cores=os.cpu_count() or 1,
+            usable_cores=_usable_cores(),
+            quota_cores=_cpu_quota(root),
+            memory_total_bytes=total,
+            memory_available_bytes=free_memory_bytes(root=root),
+            memory_limit_bytes=limit,
+            page_bytes=os.sysconf("SC_PAGESIZE") if hasattr(os, "sysconf") else 4096,
+            caches=_caches(root),
+            gpus=_gpus(),
+        )
+
+    @property
+    def planned_cores(self) -> int:
+        """Cores worth starting threads for: those usable, and not more than the container grants time for."""
+        if self.quota_cores is None:
+            return self.usable_cores
+        return max(1, min(self.usable_cores, round(self.quota_cores)))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Label and value of each line worth reading."""
+        rows = [
+            ("processor", f"{self.cpu_model} ({self.architecture})"),
+            ("instruction sets", " ".join(self.instruction_sets) or "none that the kernels use"),
+            ("cores", self._cores()),
+            ("memory", self._memory()),
+            ("caches", ", ".join(_cache_text(cache) for cache in self.caches) or "unknown"),
+            ("page size", format_bytes(self.page_bytes)),
+        ]
+        rows += [(f"GPU {gpu.index}", f"{gpu.name}, {format_bytes(gpu.memory_bytes)}") for gpu in self.gpus]
+        return rows if self.gpus else [*rows, ("GPU", "none that PyTorch can use")]
+
+    def __str__(self) -> str:
+        width = max(len(label) for label, _ in self.rows())
+        return "\n".join(f"{label:<{width}}  {value}" for label, value in self.rows())
+
+    def _cores(self) -> str:
+        text = f"{self.usable_cores} usable of {self.logical_cores} logical"
+        if self.physical_cores is not None:
+            text += f", {self.physical_cores} physical"
+        return (
+            text
+            if self.quota_cores is None
+            else f"{text}; the container grants {self.quota_cores:g} cores' time"
+        )
+
+    def _memory(self) -> str:
+        if self.memory_total_bytes is None or self.memory_available_bytes is None:
+            return "unknown"
+        text = f"{format_bytes(self.memory_available_bytes)} free of {format_bytes(self.memory_total_bytes)}"
+        limit = self.memory_limit_bytes
+        return text if limit is None else f"{text}; the container's limit is {format_bytes(limit)}"
+
+
+def free_memory_bytes(*, root: Path | None = None) -> int | None:
+    """Bytes that can be taken now without swapping, within the container's limits; None where not known."""
+    root = root or ROOT
+    available = _memory(_read(root / "proc/meminfo"))[1]
+    limit, used = _memory_cgroup(root)
+    if limit is None or used is None:
+        return available
+    within = max(limit - used, 0)
+    return within if available is None else min(available, within)
+
+
+def _cache_text(cache: Cache) -> str:
+    letter = {"data": "d", "instruction": "i"}.get(cache.kind, "")
+    return f"L{cache.level}{letter} {format_bytes(cache.size_bytes)}"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _field(cpuinfo: str, name: str) -> str:
+    match = re.search(rf"^{re.escape(name)}\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
+    return match.group(1).strip() if match else ""
+
+
+def _physical_cores(cpuinfo: str) -> int | None:
+    """Distinct (socket, core) pairs; None where the system lists no such ids, as on ARM."""
+    sockets = re.findall(r"^physical id\s*:\s*(\d+)", cpuinfo, re.MULTILINE)
+    cores = re.findall(r"^core id\s*:\s*(\d+)", cpuinfo, re.MULTILINE)
+    return len(set(zip(sockets, cores, strict=True))) if sockets and len(sockets) == len(cores) else None
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _memory(meminfo: str) -> tuple[int | None, int | None]:
+    """Total and available bytes."""
+
+    def kilobytes(name: str) -> int | None:
+        match = re.search(rf"^{name}:\s*(\d+) kB", meminfo, re.MULTILINE)
+        return int(match.group(1)) * 1024 if match else None
+
+    return kilobytes("MemTotal"), kilobytes("MemAvailable")
+
+
+def _cgroup_folders(root: Path, controller: str) -> list[Path]:
+    """This process's cgroup folders, own to topmost, of versions 2 and 1; any may hold a limit."""
+    base = root / "sys/fs/cgroup"
+    folders: list[Path] = []
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            top = base
+        elif controller in controllers.split(","):
+            top = base / controller
+        else:
+            continue
+        own = top / path.lstrip("/")
+        folders += [folder for folder in (own, *own.parents) if folder == top or top in folder.parents]
+    return folders
+
+
+def _cpu_quota(root: Path) -> float | None:
+    """Cores' worth of CPU time: the tightest limit on the way up."""
+    quotas = []
+    for folder in _cgroup_folders(root, "cpu"):
+        quota, _, period = _read(folder / "cpu.max").strip().partition(" ")
+        if not quota:
+            quota, period = (
+                _read(folder / "cpu.cfs_quota_us").strip(),
+                _read(folder / "cpu.cfs_period_us").strip(),
+            )
+        if quota.isdigit() and period.isdigit() and int(period) > 0:
+            quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
+
+
+def _memory_cgroup(root: Path) -> tuple[int | None, int | None]:
+    """Limit and use in bytes of the tightest memory limit on the way up, or None and None."""
+    found = []
+    for folder in _cgroup_folders(root, "memory"):
+        for limit_file, usage_file in (
+            ("memory.max", "memory.current"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ):
+            limit, usage = _read(folder / limit_file).strip(), _read(folder / usage_file).strip()
+            if limit.isdigit() and usage.isdigit() and int(limit) < _UNLIMITED:
+                found.append((int(limit), max(0, int(usage) - _reclaimable(_read(folder / "memory.stat")))))
+    return min(found, key=lambda pair: pair[0] - pair[1], default=(None, None))
+
+
+def _reclaimable(stat: str) -> int:
+    """Bytes of files that a cgroup has in memory: they count as used, but go when others need the room."""
+    values = dict(re.findall(r"^(\w+) (\d+)$", stat, re.MULTILINE))
+    prefix = "total_" if "total_inactive_file" in values else ""  # version 1, with the groups below
+    return sum(int(values.get(f"{prefix}{name}", 0)) for name in ("active_file", "inactive_file"))
+
+
+def _caches(root: Path) -> tuple[Cache, ...]:
+    core = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+    caches = []
+    for folder in sorted((root / f"sys/devices/system/cpu/cpu{core}/cache").glob("index*")):
+        match = re.fullmatch(r"(\d+)([KMG]?)", _read(folder / "size").strip())
+        level = _read(folder / "level").strip()
+        if match and level.isdigit():
+            scale = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[match.group(2)]
+            caches.append(
+                Cache(
+                    level=int(level),
+                    kind=_read(folder / "type").strip().lower(),
+                    size_bytes=int(match.group(1)) * scale,
+                    shared_by=_count_cpu_list(_read(folder / "shared_cpu_list")),
+                )
+            )
+    return tuple(caches)
+
+
+def _count_cpu_list(text: str) -> int:
+    """Number of cores in a kernel's list such as ``0-3,8``."""
+    count = 0
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        count += int(last or first) - int(first) + 1
+    return max(count, 1)
+
+
+def _gpus() -> tuple[Gpu, ...]:
+    import torch
+
+    if not torch.cuda.is_available():
+        return ()
+    gpus = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        gpus.append(
+            Gpu(
+                index=index,
+                name=properties.name,
+                memory_bytes=properties.total_memory,
+                capability=f"{properties.major}.{properties.minor}",
+                multiprocessors=properties.multi_processor_count,
+            )
+        )
+    return tuple(gpus)

@@ -1,0 +1,130 @@
+"""Loads the compiled kernels and chooses their variant once; without them the reference twins run.
+
+Variants, fastest first: ``avx512``, ``avx2``, ``portable``, and last ``reference`` (plain PyTorch, always
+works). ``GRAPHBRAID_KERNELS`` forces one by name and fails loudly where it cannot run. Nothing is loaded on
+import: the first call of :func:`kernels` or :func:`active` decides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import ctypes.util
+import functools
+import importlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from graphbraid.errors import KernelError, ResourceError
+
+ENV_VARIABLE = "GRAPHBRAID_KERNELS"
+WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+"""By these a user says how OpenMP's threads wait for work; else they sleep (decision 0009)."""
+COMPILED_VARIANTS = ("avx512", "avx2", "portable")
+VARIANTS = (*COMPILED_VARIANTS, "reference")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Selection:
+    """Which variant runs and why the faster ones do not."""
+
+    variant: str
+    """One of :data:`VARIANTS`."""
+    reason: str
+    """Why this one, in a sentence."""
+    rejected: dict[str, str]
+    """Each variant that was not taken, with its reason."""
+
+
+def kernels() -> Any | None:
+    """The compiled extension module, or None where the reference twins are to run.
+
+    Raises:
+        KernelError: ``GRAPHBRAID_KERNELS`` names a variant that cannot run here.
+    """
+    return None if active().variant == "reference" else _load()[0]
+
+
+def forced_variant() -> str:
+    """The variant that ``GRAPHBRAID_KERNELS`` names, or an empty string.
+
+    Raises:
+        KernelError: it names none.
+    """
+    forced = os.environ.get(ENV_VARIABLE, "").strip().lower()
+    if forced and forced not in VARIANTS:
+        raise KernelError(
+            f"{ENV_VARIABLE}={forced!r} names no kernel variant; choose one of {', '.join(VARIANTS)}"
+        )
+    return forced
+
+
+@functools.cache
+def active() -> Selection:
+    """The variant in use, chosen at the first call.
+
+    Raises:
+        KernelError: ``GRAPHBRAID_KERNELS`` names a variant that is unknown or cannot run here.
+    """
+    forced = forced_variant()
+    if forced == "reference":
+        return Selection(variant="reference", reason=f"{ENV_VARIABLE}=reference asks for it", rejected={})
+    rejected = {name: why for name in COMPILED_VARIANTS if (why := unsupported_reason(name))}
+    if forced:
+        if forced in rejected:
+            raise KernelError(f"{ENV_VARIABLE}={forced} cannot run here: {rejected[forced]}")
+        return _select(
+            Selection(variant=forced, reason=f"{ENV_VARIABLE}={forced} asks for it", rejected=rejected)
+        )
+    for name in COMPILED_VARIANTS:
+        if name not in rejected:
+            return _select(
+                Selection(variant=name, reason="the fastest this processor can run", rejected=rejected)
+            )
+    return Selection(variant="reference", reason="no compiled kernels could be loaded", rejected=rejected)
+
+
+def unsupported_reason(variant: str) -> str | None:
+    """Why a compiled variant cannot run here, or None if it can."""
+    module, failure = _load()
+    if module is None:
+        return failure
+    return None if module.is_supported(variant) else f"this processor does not have {variant}"
+
+
+def _select(selection: Selection) -> Selection:
+    module, _ = _load()
+    assert module is not None
+    module.raise_resource_errors_as(ResourceError)
+    module.select(selection.variant)
+    return selection
+
+
+@functools.cache
+def _load() -> tuple[ModuleType | None, str]:
+    """The extension module, or None and the reason."""
+    _map_openmp()
+    try:
+        module = importlib.import_module("graphbraid._native")
+    except ImportError as error:
+        return None, f"the compiled kernels could not be loaded ({error})"
+    if not any(os.environ.get(name) for name in WAIT_VARIABLES):
+        module.let_idle_threads_sleep()
+    return module, ""
+
+
+def _map_openmp() -> None:
+    """Make torch's OpenMP runtime visible to the kernels, which are not linked to one (decision 0002)."""
+    import torch
+
+    package = Path(torch.__file__).parent
+    candidates = [*package.glob("lib/libgomp*"), *package.parent.glob("torch.libs/libgomp*")]
+    if system := ctypes.util.find_library("gomp"):
+        candidates.append(Path(system))
+    for path in candidates:
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+            return

@@ -1,0 +1,95 @@
+"""Binary features: one number for all of a node's non-zero features, as in bags of words, kept as bits.
+
+A bag of words is zeros and ones, or, divided by its words, zeros and one number. 32 features then fit in a
+word, and a product with a weight takes no multiplications (:mod:`graphbraid.ops.bit_product`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphbraid.graph.sparse_features import SparseFeatures
+from graphbraid.ops.bit_product import WORD_BITS
+
+CELLS_AT_A_TIME = 1 << 20
+"""Features that are looked at together: the cache holds what is made of them."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class BinaryRows:
+    """Rows of features as bits, by row and by column; see :mod:`graphbraid.ops.bit_product`."""
+
+    by_row: Tensor
+    """``(ceil(num_columns / 32), num_rows)`` int32."""
+    by_column: Tensor
+    """``(ceil(num_rows / 32), num_columns)`` int32."""
+    factors: Tensor | None
+    """``(num_rows,)`` float32, each row's number; None where all are 1."""
+
+    @classmethod
+    def of(cls, x: Tensor | SparseFeatures, nodes: Tensor | None) -> BinaryRows:
+        """The features of ``nodes``, of all where None; they must be binary (:func:`is_binary`)."""
+        num_rows, num_columns = x.shape[0] if nodes is None else nodes.numel(), int(x.shape[1])
+        by_row = torch.zeros(_words(num_columns), num_rows, dtype=torch.int32)
+        by_column = torch.zeros(_words(num_rows), num_columns, dtype=torch.int32)
+        factors = torch.ones(num_rows)
+        for start, rows in _chunks(x, nodes):
+            here, is_set = slice(start, start + len(rows)), rows != 0
+            by_row[:, here] = _packed(is_set)
+            words = _packed(is_set.t())
+            by_column[start // WORD_BITS : start // WORD_BITS + len(words)] = words
+            value = _value_of_each(rows)
+            factors[here] = torch.where(value != 0, value, 1)
+        has_factors = bool((factors != 1).any())
+        return cls(by_row=by_row, by_column=by_column, factors=factors if has_factors else None)
+
+
+def is_binary(x: Tensor | SparseFeatures) -> bool:
+    """Whether the non-zero features of each node are one number; stops looking where they are not."""
+    return all(
+        bool(((rows == 0) | (rows == _value_of_each(rows)[:, None])).all()) for _, rows in _chunks(x, None)
+    )
+
+
+def binary_bytes(num_rows: int, num_columns: int) -> int:
+    """Bytes of :class:`BinaryRows` of that shape, with factors."""
+    return 4 * (_words(num_columns) * num_rows + _words(num_rows) * num_columns + num_rows)
+
+
+def _value_of_each(rows: Tensor) -> Tensor:
+    """``(num_rows,)`` a number that is not zero of each row; zero where there is none."""
+    if rows.shape[1] == 0:
+        return rows.new_zeros(len(rows))
+    low, high = torch.aminmax(rows, dim=1)
+    return torch.where(high > 0, high, low)
+
+
+def _chunks(x: Tensor | SparseFeatures, nodes: Tensor | None) -> Iterator[tuple[int, Tensor]]:
+    """Dense float32 rows, some at a time, each with the number of its first, a multiple of a word's bits."""
+    num_rows = x.shape[0] if nodes is None else nodes.numel()
+    step = max(CELLS_AT_A_TIME // max(int(x.shape[1]), 1) // WORD_BITS, 1) * WORD_BITS
+    for start in range(0, num_rows, step):
+        end = min(start + step, num_rows)
+        if isinstance(x, SparseFeatures):
+            ids = torch.arange(start, end) if nodes is None else nodes[start:end]
+            rows = x.rows(ids).to_dense()
+        else:
+            rows = x[start:end] if nodes is None else x[nodes[start:end]]
+        yield start, rows.to(torch.float32)
+
+
+def _packed(is_set: Tensor) -> Tensor:
+    """``(ceil(num_columns / 32), num_rows)`` int32 words of the rows of a bool matrix."""
+    num_rows, num_columns = is_set.shape
+    octets = np.zeros((num_rows, 4 * _words(num_columns)), np.uint8)
+    octets[:, : -(-num_columns // 8)] = np.packbits(is_set.contiguous().numpy(), axis=1, bitorder="little")
+    return torch.from_numpy(octets.view("<i4").astype(np.int32, copy=False)).t()
+
+
+def _words(count: int) -> int:
+    return -(-count // WORD_BITS)

@@ -1,0 +1,81 @@
+"""Evaluation: loss and metrics of nodes, from sampled neighbourhoods or exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from graphbraid.train.config import TrainConfig
+from graphbraid.train.inference.infer import Chunk, exact_chunks
+from graphbraid.train.inference.metrics import Scores
+from graphbraid.train.step.runner import ModelRunner
+from graphbraid.train.task import Task
+
+EvalMode = Literal["sampled", "exact"]
+
+
+def outputs_in_chunks(
+    runner: ModelRunner,
+    config: TrainConfig,
+    nodes: Tensor,
+    mode: EvalMode,
+    check: Callable[[], None] = lambda: None,
+) -> Iterator[Chunk]:
+    """The model's outputs for ``nodes``, by chunks in their order. Mode ``full`` has only exact outputs."""
+    if mode == "exact" or config.mode == "full":
+        return exact_chunks(runner, config, nodes, check=check)
+    return _sampled_chunks(runner, config, nodes, check)
+
+
+def score(
+    runner: ModelRunner,
+    config: TrainConfig,
+    nodes: Tensor,
+    mode: EvalMode,
+    *,
+    task: Task,
+    metrics: Sequence[str],
+    check: Callable[[], None] = lambda: None,
+) -> dict[str, float]:
+    """Loss and metrics of labelled ``nodes``, accumulated chunk by chunk."""
+    labels = runner.graph.y
+    assert labels is not None
+    scores = Scores(task.to(torch.device("cpu")), metrics, torch.device("cpu"))
+    for start, outputs in outputs_in_chunks(runner, config, nodes, mode, check):
+        scores.update(outputs, labels.index_select(0, nodes[start : start + outputs.shape[0]]))
+    return scores.compute()
+
+
+def _sampled_chunks(
+    runner: ModelRunner, config: TrainConfig, nodes: Tensor, check: Callable[[], None]
+) -> Iterator[Chunk]:
+    """Batches of the epoch 0 of a fixed schedule: every evaluation draws the same neighbours."""
+    from graphbraid.loader.batches import BatchLoader
+
+    was_training = runner.model.training
+    runner.model.eval()
+    try:
+        with BatchLoader(
+            runner.graph,
+            list(config.eval_fanouts or config.fanouts),
+            batch_size=config.eval_batch_size,
+            input_nodes=nodes,
+            replace=config.replace,
+            layout=config.layout,
+            seed=config.seed,
+            return_edge_id=False,
+            src_degree=runner.uses_degrees,
+            num_workers=config.workers,
+        ) as loader:
+            start = 0
+            for batch in loader.batches(0):
+                check()
+                with torch.no_grad():
+                    outputs = runner.on_batch(batch).float().cpu()
+                yield start, outputs
+                start += outputs.shape[0]
+    finally:
+        runner.model.train(was_training)

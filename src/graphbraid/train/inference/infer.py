@@ -1,0 +1,249 @@
+"""Exact inference: outputs computed from all neighbours of every node, under a memory budget.
+
+Three ways, the first that fits the budget:
+
+- *whole*: one pass over the whole graph;
+- *layer-wise* (graphbraid's models): layer by layer, and within a layer by chunks of destinations whose
+  in-edges and source rows fit; a layer's activations are kept in memory or, beyond the budget, in a
+  temporary file;
+- *expansion* (any other module): mini-batches with all neighbours of every hop, as many seeds as fit. One
+  hop more than the model's depth is drawn, so that layers which look at a source's own in-edges (GCN's
+  normalisation) see all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from graphbraid.errors import ResourceError
+from graphbraid.files.writing import format_bytes
+from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.graph.csc import Csc, degrees_and_loops
+from graphbraid.train.config import TrainConfig
+from graphbraid.train.inference.activations import Activations
+from graphbraid.train.step.runner import ModelRunner
+
+Chunk = tuple[int, Tensor]
+"""Where in the asked nodes a chunk starts, and its ``(n, width)`` float32 outputs."""
+_EDGE_BYTES = 96
+"""Of a chunk's edge: its position, source and local ids as int64, and what ``unique`` and a layer's scores
+need."""
+
+
+def exact_chunks(
+    runner: ModelRunner, config: TrainConfig, nodes: Tensor, *, check: Callable[[], None] = lambda: None
+) -> Iterator[Chunk]:
+    """Outputs for ``nodes``, by chunks in their order, in evaluation mode and without gradients.
+
+    Args:
+        runner: the model.
+        config: gives the memory budget.
+        nodes: ``(n,)`` int64 node ids.
+        check: called between chunks; may raise to stop.
+
+    Raises:
+        ResourceError: not even one node fits the budget, or the disk is full.
+    """
+    was_training = runner.model.training
+    runner.model.eval()
+    try:
+        for start, outputs in _chunks(runner, config, nodes, check):
+            check()
+            yield start, outputs.float()
+    finally:
+        runner.model.train(was_training)
+
+
+def _chunks(
+    runner: ModelRunner, config: TrainConfig, nodes: Tensor, check: Callable[[], None]
+) -> Iterator[Chunk]:
+    budget = config.memory_budget_bytes
+    if config.mode == "full" or whole_bytes(runner) <= budget:
+        with torch.no_grad():
+            outputs = runner.on_graph()
+        if config.mode != "full":
+            runner.forget_graph()
+        yield 0, outputs.index_select(0, nodes.to(outputs.device)).cpu()
+    elif runner.native:
+        yield from _LayerWise(runner, budget, config.out_dir, check).run(nodes)
+    else:
+        yield from _expansion(runner, config, nodes)
+
+
+def whole_bytes(runner: ModelRunner) -> int:
+    """Estimate of what one pass over the whole graph holds beside the graph and its features."""
+    graph, widest = runner.graph, _widest(runner.model)
+    rows = 3 * graph.num_nodes * widest * 4  # a layer's input, its transformed rows and its output
+    if runner.native:
+        return rows
+    edges = graph.num_edges * (
+        16 + 2 * widest * 4
+    )  # edge_index, and a message per edge with its index or weight
+    dense = graph.num_nodes * graph.num_features * 4 if isinstance(graph.x, SparseFeatures) else 0
+    return rows + edges + dense
+
+
+def _widest(model: nn.Module) -> int:
+    """Widest row any layer makes: the most rows of a weight matrix (``out_features`` come first)."""
+    return max((p.shape[0] for p in model.parameters() if p.ndim >= 2), default=1)
+
+
+class _LayerWise:
+    """Runs a model of graphbraid's layer by layer over chunks of destinations."""
+
+    def __init__(
+        self, runner: ModelRunner, budget: int, folder: Path | None, check: Callable[[], None]
+    ) -> None:
+        self._runner, self._budget, self._folder, self._check = runner, budget, folder, check
+        self._graph = runner.graph
+        self._widest = _widest(runner.model)
+        self._local = torch.full((self._graph.num_nodes,), -1, dtype=torch.int32)  # of the chunk under way
+        self._degree: Tensor | None = None
+        self._loop: Tensor | None = None
+        if runner.uses_degrees:
+            self._degree, self._loop = degrees_and_loops(self._graph.csc)
+
+    def run(self, nodes: Tensor) -> Iterator[Chunk]:
+        num_layers: int = self._runner.model.num_layers  # type: ignore[assignment]
+        everyone = torch.arange(self._graph.num_nodes)
+        source: Activations | None = None
+        for layer in range(num_layers - 1):
+            source = self._whole_layer(layer, source, everyone)
+        yield from self._layer(num_layers - 1, source, nodes)
+
+    def _whole_layer(self, layer: int, source: Activations | None, everyone: Tensor) -> Activations:
+        made: Activations | None = None
+        for start, rows in self._layer(layer, source, everyone):
+            self._check()
+            if made is None:
+                made = self._make_room(rows.shape[1], source)
+            made.write(start, rows.float())
+        assert made is not None
+        return made
+
+    def _make_room(self, width: int, source: Activations | None) -> Activations:
+        held = 0 if source is None else source.memory_bytes
+        fits = held + self._graph.num_nodes * width * 4 <= self._budget // 2
+        return Activations(self._graph.num_nodes, width, in_memory=fits, folder=self._folder)
+
+    def _layer(self, layer: int, source: Activations | None, nodes: Tensor) -> Iterator[Chunk]:
+        in_width = self._graph.num_features if source is None else source.shape[1]
+        for start, end in self._cut(nodes, in_width):
+            chunk = nodes[start:end]
+            src, block = self._block(chunk)
+            x = _feature_rows(self._graph, src) if source is None else source.gather(src)
+            with torch.no_grad(), self._runner.autocast():
+                device = self._runner.device
+                if device.type != "cpu":
+                    x = (x.to_dense() if isinstance(x, SparseFeatures) else x).to(device)
+                outputs = self._runner.model.forward_layer(layer, x, _to(block, device))  # type: ignore[operator]
+            yield start, outputs.cpu()
+
+    def _cut(self, nodes: Tensor, in_width: int) -> list[tuple[int, int]]:
+        """Cut ``nodes`` into chunks whose in-edges, source rows and results fit half the budget."""
+        row_bytes = (in_width + 3 * self._widest) * 4
+        indptr = self._graph.csc.indptr
+        edges = (indptr[nodes + 1] - indptr[nodes]).cumsum(0)
+        room = self._budget // 2
+        cuts, start, before = [], 0, 0
+        while start < nodes.numel():
+            # Each edge may bring a new source row, until every node of the graph is there.
+            most_edges = room // (row_bytes + _EDGE_BYTES)
+            if self._graph.num_nodes * row_bytes <= room // 2:
+                most_edges = max(most_edges, room // 2 // _EDGE_BYTES)
+            most_nodes = max(1, room // (2 * row_bytes))
+            end = int(torch.searchsorted(edges, torch.tensor(before + most_edges), right=True))
+            end = max(start + 1, min(end, start + most_nodes))
+            cuts.append((start, end))
+            start, before = end, int(edges[end - 1])
+        return cuts
+
+    def _block(self, chunk: Tensor) -> tuple[Tensor, Csc]:
+        """All in-edges of ``chunk`` as a block; returns its sources' ids, ``chunk`` first."""
+        csc, local = self._graph.csc, self._local
+        first, counts = csc.indptr[chunk], csc.indptr[chunk + 1] - csc.indptr[chunk]
+        indptr = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+        edges = torch.arange(int(indptr[-1])) + (first - indptr[:-1]).repeat_interleave(counts)
+        sources = csc.indices[edges].long()
+        local[chunk] = torch.arange(chunk.numel(), dtype=torch.int32)
+        others = torch.unique(sources[local[sources] < 0])
+        local[others] = torch.arange(chunk.numel(), chunk.numel() + others.numel(), dtype=torch.int32)
+        src, indices = torch.cat([chunk, others]), local[sources]
+        local[src] = -1
+        weight = None if csc.weight is None else csc.weight[edges]
+        degree = None if self._degree is None else self._degree[src]
+        loop = None if self._loop is None else self._loop[src]
+        return src, Csc(indptr, indices, src.numel(), weight, src_degree=degree, src_loop=loop, trusted=True)
+
+
+def _feature_rows(graph: Graph, nodes: Tensor) -> Tensor | SparseFeatures:
+    """Float32 feature rows of ``nodes``, dense or sparse as the graph has them."""
+    if isinstance(graph.x, SparseFeatures):
+        return graph.x.rows(nodes).to(torch.float32)
+    assert graph.x is not None
+    return graph.x.index_select(0, nodes).float()
+
+
+def _to(csc: Csc, device: torch.device) -> Csc:
+    if device.type == "cpu":
+        return csc
+    weight, degree, loop = (
+        None if part is None else part.to(device) for part in (csc.weight, csc.src_degree, csc.src_loop)
+    )
+    return Csc(
+        csc.indptr.to(device),
+        csc.indices.to(device),
+        csc.num_src,
+        weight,
+        src_degree=degree,
+        src_loop=loop,
+        trusted=True,
+    )
+
+
+def depth(model: nn.Module, config: TrainConfig) -> int:
+    """How far messages travel in a module that is not graphbraid's own."""
+    if config.hops is not None:
+        return config.hops
+    convs = [m for m in model.modules() if callable(getattr(m, "propagate", None))]
+    counted = sum(max(1, k) if isinstance(k := getattr(m, "K", 1), int) else 1 for m in convs)
+    return counted or len(config.fanouts)
+
+
+def _expansion(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> Iterator[Chunk]:
+    from graphbraid.loader.batches import BatchLoader
+
+    hops = depth(runner.model, config) + 1
+    size, start = 64, 0
+    while start < nodes.numel():
+        part = nodes[start : start + size]
+        with BatchLoader(
+            runner.graph, [-1] * hops, batch_size=part.numel(), input_nodes=part, seed=0, return_edge_id=False
+        ) as loader:
+            batch = next(loader.batches(0))
+        needed = _batch_bytes(runner, batch.num_nodes, batch.num_edges)
+        if needed > config.memory_budget_bytes:
+            if part.numel() == 1:
+                raise ResourceError(
+                    f"exact inference for node {int(part[0])} needs {format_bytes(needed)} for the "
+                    f"{batch.num_nodes} nodes within {hops} hops; memory_budget_bytes allows "
+                    f"{format_bytes(config.memory_budget_bytes)}. Raise it, use mode='sampled', or use a "
+                    "model of graphbraid.nn, which is computed layer by layer."
+                )
+            size = max(1, part.numel() // 2)
+            continue
+        with torch.no_grad():
+            outputs = runner.on_batch(batch)
+        yield start, outputs.cpu()
+        start += part.numel()
+        if needed < config.memory_budget_bytes // 4:
+            size *= 2
+
+
+def _batch_bytes(runner: ModelRunner, num_nodes: int, num_edges: int) -> int:
+    widest = _widest(runner.model)
+    return num_nodes * (runner.graph.num_features + 3 * widest) * 4 + num_edges * (16 + 2 * widest * 4)

@@ -1,0 +1,136 @@
+"""Metrics of an evaluation, by name, computed with torchmetrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric, classification, regression
+
+from graphbraid.errors import ConfigError, did_you_mean
+from graphbraid.train.task import Task, TaskName
+
+LOSS = "loss"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MetricKind:
+    """How one metric is made and which way is better."""
+
+    make: Callable[[int], Metric]
+    """``task.width`` -> a fresh metric."""
+    maximize: bool = True
+    """Whether larger is better."""
+
+
+def _average(metric: Any, averaging: str) -> Callable[[int], Metric]:
+    def make(width: int) -> Metric:
+        size = {"num_labels": width} if metric.__name__.startswith("Multilabel") else {"num_classes": width}
+        made: Metric = metric(**size, average=averaging)
+        return made
+
+    return make
+
+
+_SINGLE = {
+    "accuracy": MetricKind(make=_average(classification.MulticlassAccuracy, "micro")),
+    "accuracy_macro": MetricKind(make=_average(classification.MulticlassAccuracy, "macro")),
+    "f1_macro": MetricKind(make=_average(classification.MulticlassF1Score, "macro")),
+    "f1_micro": MetricKind(make=_average(classification.MulticlassF1Score, "micro")),
+    "auroc": MetricKind(make=_average(classification.MulticlassAUROC, "macro")),
+}
+_MULTI = {
+    "f1_micro": MetricKind(make=_average(classification.MultilabelF1Score, "micro")),
+    "f1_macro": MetricKind(make=_average(classification.MultilabelF1Score, "macro")),
+    "accuracy": MetricKind(make=_average(classification.MultilabelAccuracy, "micro")),
+    "auroc": MetricKind(make=_average(classification.MultilabelAUROC, "macro")),
+}
+_REGRESSION = {
+    "mae": MetricKind(make=lambda _: regression.MeanAbsoluteError(), maximize=False),
+    "rmse": MetricKind(make=lambda _: regression.MeanSquaredError(squared=False), maximize=False),
+    "r2": MetricKind(make=lambda _: regression.R2Score()),
+}
+
+METRICS: dict[TaskName, dict[str, MetricKind]] = {
+    "single-label": _SINGLE,
+    "multi-label": _MULTI,
+    "regression": _REGRESSION,
+}
+USUAL: dict[TaskName, tuple[str, ...]] = {
+    "single-label": ("accuracy", "f1_macro"),
+    "multi-label": ("f1_micro", "f1_macro"),
+    "regression": ("mae", "rmse", "r2"),
+}
+
+
+def metric_names(task: Task, wanted: Sequence[str] | None) -> tuple[str, ...]:
+    """The metrics to compute: those wanted, or the task's usual ones.
+
+    Raises:
+        ConfigError: the task has no metric of that name.
+    """
+    if wanted is None:
+        return USUAL[task.name]
+    known = METRICS[task.name]
+    for name in wanted:
+        if name not in known:
+            raise ConfigError(
+                f"metrics: a {task.name} task has {', '.join(known)}; got {name!r}."
+                + did_you_mean(name, known)
+            )
+    return tuple(dict.fromkeys(wanted))
+
+
+def monitored(task: Task, names: Sequence[str], monitor: str | None) -> tuple[str, bool]:
+    """The metric that says which epoch is best, and whether larger is better.
+
+    Raises:
+        ConfigError: ``monitor`` is not computed.
+    """
+    name = (monitor or names[0]).removeprefix("val_")
+    if name == LOSS:
+        return name, False
+    if name not in names:
+        raise ConfigError(
+            f"monitor must be one of {', '.join((*names, LOSS))}; got {monitor!r}. Add it to metrics if it "
+            "is to be computed."
+        )
+    return name, METRICS[task.name][name].maximize
+
+
+class Scores:
+    """Accumulates loss and metrics over chunks of an evaluation's nodes."""
+
+    def __init__(self, task: Task, names: Sequence[str], device: torch.device) -> None:
+        self._task = task
+        self._metrics = {name: METRICS[task.name][name].make(task.width).to(device) for name in names}
+        self._loss_sum = 0.0
+        self._mass = 0.0
+        self._num_rows = 0
+
+    def update(self, outputs: Tensor, labels: Tensor) -> None:
+        """Add ``outputs`` ``(n, width)`` of labelled nodes and their rows of ``Graph.y``."""
+        mass = self._task.mass(labels)
+        self._loss_sum += float(self._task.loss(outputs, labels)) * mass
+        self._mass += mass
+        self._num_rows += labels.shape[0]
+        predictions, targets = self._task.probabilities(outputs), labels
+        if self._task.name == "multi-label":
+            targets = labels.long()
+        elif self._task.name == "regression":
+            # One row of numbers for all target dimensions: the errors' mean does not care which is which.
+            predictions, targets = predictions.reshape(-1), labels.float().reshape(-1)
+        for metric in self._metrics.values():
+            metric.update(predictions, targets)
+
+    def compute(self) -> dict[str, float]:
+        """Mean loss and every metric. A metric that needs more (R2 of a single row) is NaN."""
+        if self._num_rows == 0:
+            raise AssertionError("no rows to score: callers check that a split is not empty")
+        values = {LOSS: self._loss_sum / self._mass}
+        for name, metric in self._metrics.items():
+            values[name] = float("nan") if name == "r2" and self._num_rows < 2 else float(metric.compute())
+        return values

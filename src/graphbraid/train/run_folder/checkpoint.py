@@ -1,0 +1,107 @@
+"""Checkpoints: everything a run needs to go on as if never stopped, in one file that is whole or absent."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.files import checksums
+from graphbraid.files.writing import atomic_write
+from graphbraid.train.run_folder.restore import check_contents
+
+FORMAT = "graphbraid-checkpoint-2"
+_WITHOUT_CHECKSUM = "graphbraid-checkpoint-1"
+"""Earlier versions wrote this; still read, checked by the CRC-32 sums that zip files have."""
+_KEYS = (
+    "model",
+    "optimizer",
+    "scheduler",
+    "callbacks",
+    "random",
+    "progress",
+    "log_position",
+    "config",
+    "model_identity",
+    "graph_identity",
+    "info",
+)
+
+
+def write(path: Path, contents: dict[str, Any]) -> None:
+    """Write a checkpoint aside, flush it and rename it: a kill leaves the former one or the new one.
+
+    Raises:
+        ResourceError: the disk is full or the folder cannot be written; the former checkpoint is as it was.
+    """
+    assert set(contents) == set(_KEYS), sorted(set(contents) ^ set(_KEYS))
+    with atomic_write(path) as temporary:
+        torch.save({"format": FORMAT, **contents}, temporary)
+        checksums.seal_zip(temporary)
+
+
+def read(path: str | os.PathLike[str], *, trust: bool = False) -> dict[str, Any]:
+    """Read a checkpoint onto the CPU, as tensors and plain values only.
+
+    Args:
+        path: the file.
+        trust: also load Python objects, which can run any code: only for files you wrote.
+
+    Raises:
+        ConfigError: there is no such file.
+        DataError: it is damaged (a single changed bit is found), no checkpoint of graphbraid, or holds
+            objects and is not trusted.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ConfigError(
+            f"there is no checkpoint {path}; give the folder of a run that wrote one, or do not resume."
+        )
+    contents, has_checksum = _load(path, trust)
+    if not isinstance(contents, dict):
+        contents = {}
+    found = contents.get("format")
+    if found not in (FORMAT, _WITHOUT_CHECKSUM):
+        raise DataError(
+            f"{path} is not a checkpoint of this version of graphbraid (it needs format {FORMAT!r})."
+        )
+    if found == FORMAT and not has_checksum:
+        raise DataError(f"{path} is damaged: its checksum is not there. Take another checkpoint.")
+    if missing := [key for key in _KEYS if key not in contents]:
+        raise DataError(f"{path} is damaged: it lacks {', '.join(missing)}.")
+    check_contents(contents, path)
+    return contents
+
+
+def _load(path: Path, trust: bool) -> tuple[Any, bool]:
+    """What the file holds, and whether it has a checksum."""
+    has_checksum = checksums.check_zip(path)
+    try:
+        if not zipfile.is_zipfile(path):  # every file that torch.save finished is one; half of one is not
+            raise DataError(
+                f"{path} is damaged or not a checkpoint: it is no whole zip file. Take another checkpoint."
+            )
+        if not has_checksum:
+            _check_parts(path)
+        return torch.load(path, map_location="cpu", weights_only=not trust), has_checksum
+    except pickle.UnpicklingError as error:
+        raise DataError(
+            f"{path} holds Python objects beside tensors and plain values (from the optimizer, scheduler or "
+            f"a callback): {str(error).splitlines()[0]} If you wrote the file, load it with "
+            "trust_checkpoint=True (--trust-checkpoint)."
+        ) from error
+    except (OSError, DataError, MemoryError):
+        raise
+    except Exception as error:  # whatever unpickling a damaged file may meet
+        raise DataError(f"{path} is damaged: {error}. Take another checkpoint.") from error
+
+
+def _check_parts(path: Path) -> None:
+    with zipfile.ZipFile(path) as archive:
+        if damaged := archive.testzip():
+            raise DataError(f"{path} is damaged: {damaged} has changed since it was written.")

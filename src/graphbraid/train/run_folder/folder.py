@@ -1,0 +1,222 @@
+"""RunFolder: the files of one run, used by one process at a time.
+
+A run's ``.lock`` says whose folder it is: a folder that holds anything else and no run is the user's and
+never touched. Names with a leading dot do not count, such as the remains of a killed program.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from graphbraid.errors import ConfigError, DataError, ResourceError
+from graphbraid.files.checksums import FIELD, sealed, unsealed
+from graphbraid.files.writing import atomic_write, remove_stale, resource_error
+from graphbraid.train.run_folder import loggers
+from graphbraid.train.run_folder.measured import LOWERING, PLAN
+
+CONFIG = "config.json"
+ENVIRONMENT = "environment.json"
+RESULT = "result.json"
+LOCK = ".lock"
+_OURS = b"graphbraid run\n"
+"""Content of the lock file."""
+_PROBE = ".writable"
+_SUM = re.compile("[0-9a-f]{32}")
+_log = logging.getLogger(__name__)
+
+
+class RunFolder:
+    """``out_dir`` while a run uses it: locked, writable, and free of the remains of a killed one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+        self.last = self.checkpoints / "last.pt"
+        self.best = self.checkpoints / "best.pt"
+        self._lock: int | None = None
+
+    def __enter__(self) -> RunFolder:
+        """Make the folder, lock it and remove half-written files of a killed process.
+
+        Raises:
+            ConfigError: the folder is not empty and holds no run; nothing was written.
+            ResourceError: it cannot be made or written, or another process is using it.
+        """
+        self._refuse_the_users()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise self._cannot_write(error) from error
+        try:
+            self._take_lock()
+            self._refuse_the_users()  # as it may have become meanwhile
+            self._claim()
+            self._check_writable()
+            for file in self._files():
+                remove_stale(file, after_seconds=0)  # nobody else holds the lock
+        except BaseException:
+            self._release()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._release()
+
+    def holds_run(self) -> bool:
+        """Whether there is a checkpoint to resume from."""
+        return self.last.exists()
+
+    def decide(self, resume: bool | str, overwrite: bool) -> bool:
+        """Whether to resume.
+
+        Raises:
+            ConfigError: there is nothing to resume, or a run that must not be overwritten.
+        """
+        if resume is True and not self.holds_run():
+            raise ConfigError(
+                f"resume=True, but {self.last} does not exist; give the out_dir of a started run, or "
+                "resume='auto' to start one if there is none."
+            )
+        if resume and self.holds_run():
+            return True
+        if self.holds_run() and not overwrite:
+            raise ConfigError(
+                f"out_dir {self.path} already holds a run; continue it with resume=True (--resume), "
+                "replace it with overwrite=True (--overwrite), or choose another folder."
+            )
+        return False
+
+    def clear(self) -> None:
+        """Remove a former run's files, the checkpoint to resume from first. Links stay."""
+        for file in self._files():
+            Path(os.path.realpath(file)).unlink(missing_ok=True)
+
+    def _files(self) -> tuple[Path, ...]:
+        names = (CONFIG, ENVIRONMENT, RESULT, LOWERING, PLAN, loggers.STEPS, loggers.METRICS)
+        return (self.last, self.best, *(self.path / name for name in names))
+
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write one of the small files, with its checksum."""
+        with atomic_write(self.path / name) as temporary:
+            temporary.write_text(json.dumps(sealed(content), indent=2) + "\n", encoding="utf-8")
+
+    def note_changes(self) -> None:
+        """Log which of the small files have changed since they were written, before they are written anew.
+
+        Nothing that a resumed run does depends on them, so it goes on.
+        """
+        for name in (CONFIG, ENVIRONMENT, RESULT):
+            try:
+                if (self.path / name).exists():
+                    read_json(self.path / name)
+            except (DataError, ResourceError) as error:
+                _log.warning("%s The run goes on by its checkpoint and writes it anew.", error)
+
+    def _refuse_the_users(self) -> None:
+        """Refuse a folder that holds something, but no run.
+
+        Raises:
+            ConfigError: it does; says what was found.
+            ResourceError: the folder cannot be read.
+        """
+        try:
+            held = sorted(entry.name for entry in self.path.iterdir() if not entry.name.startswith("."))
+        except FileNotFoundError:
+            held = []
+        except OSError as error:
+            raise self._cannot_write(error) from error
+        if not self._is_ours(empty=not held):
+            found = f"it holds {held[0]!r}" if held else f"its {LOCK} is not one of graphbraid's"
+            raise ConfigError(
+                f"out_dir {self.path} is not empty and no run of graphbraid ({found}), so nothing is written "
+                "there; choose a new or empty folder."
+            )
+
+    def _is_ours(self, *, empty: bool) -> bool:
+        lock = self.path / LOCK
+        if not lock.is_file():
+            return empty and not os.path.lexists(lock)
+        try:
+            content = lock.read_bytes()
+        except OSError as error:
+            raise self._cannot_write(error) from error
+        # Earlier versions, and a process killed right at the start, leave an empty lock.
+        return content == _OURS or (content == b"" and (empty or self.last.is_file() or self._is_begun()))
+
+    def _is_begun(self) -> bool:
+        """Whether all there is are the folders that a run begins with."""
+        return {e.name for e in self.path.iterdir() if not e.name.startswith(".")} == {"checkpoints"}
+
+    def _claim(self) -> None:
+        try:
+            self.checkpoints.mkdir(exist_ok=True)
+            assert self._lock is not None
+            os.pwrite(self._lock, _OURS, 0)
+        except OSError as error:
+            raise self._cannot_write(error) from error
+
+    def _cannot_write(self, error: OSError) -> ResourceError:
+        return resource_error(error, self.path) or ResourceError(
+            f"cannot write to out_dir {self.path}: {error.strerror}; choose a folder you can write."
+        )
+
+    def _take_lock(self) -> None:
+        if sys.platform == "win32" or self._lock is None:
+            return
+        import fcntl
+
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ResourceError(
+                f"out_dir {self.path} is in use by another run; wait for it or choose another folder."
+            ) from error
+        except OSError as error:
+            raise ResourceError(
+                f"cannot lock out_dir {self.path} ({error.strerror}), and two runs at once would mix; choose "
+                "a folder on another disk."
+            ) from error
+
+    def _check_writable(self) -> None:
+        for folder in (self.path, self.checkpoints):
+            remove_stale(folder / _PROBE, after_seconds=0)
+            with atomic_write(folder / _PROBE) as temporary:
+                temporary.write_bytes(b"ok")
+            (folder / _PROBE).unlink()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """What one of a run's small files holds; of earlier versions, which have no checksum, unchecked.
+
+    Raises:
+        DataError: it is no JSON object, or has changed since it was written.
+        ResourceError: it cannot be read.
+    """
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ResourceError(f"{file} cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{file} is damaged: it is not valid JSON ({error}).") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{file} is damaged: it is no JSON object.")
+    if FIELD not in content and any(_SUM.fullmatch(str(value)) for value in content.values()):
+        raise DataError(f"{file} is damaged: its checksum has lost its name.")
+    rest: dict[str, Any] = unsealed(content, file)
+    return rest

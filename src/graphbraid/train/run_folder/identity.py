@@ -1,0 +1,116 @@
+"""What a checkpoint belongs to: the model's shape, the graph, the config; and the refusal of any other."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.train.config import FREE_ON_RESUME, TrainConfig
+from graphbraid.train.step.optimizers import PER_STEP
+
+_SAMPLES = (
+    4096  # elements of each array that the graph's fingerprint reads: enough to tell, and no time on any size
+)
+
+
+def model_identity(model: nn.Module) -> dict[str, Any]:
+    """Class and shapes of a model's parameters and buffers."""
+    shapes = {
+        name: f"{tuple(value.shape)} {value.dtype}"
+        for name, value in model.state_dict().items()
+        if isinstance(value, Tensor)
+    }
+    return {"class": f"{type(model).__module__}.{type(model).__qualname__}", "shapes": shapes}
+
+
+def graph_identity(graph: Graph) -> dict[str, Any]:
+    """Sizes of a graph and a fingerprint of evenly spaced elements of its arrays."""
+    return {
+        "num_nodes": graph.num_nodes,
+        "num_edges": graph.num_edges,
+        "num_features": graph.num_features,
+        "splits": {name: int(ids.numel()) for name, ids in graph.splits.items()},
+        "fingerprint": _fingerprint(graph),
+    }
+
+
+def _fingerprint(graph: Graph) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    arrays: list[Tensor | None] = [graph.csc.indptr, graph.csc.indices, graph.csc.weight, graph.y]
+    if isinstance(graph.x, SparseFeatures):
+        arrays += [graph.x.indptr, graph.x.indices, graph.x.values]
+    else:
+        arrays.append(graph.x)
+    arrays += [graph.splits[name] for name in sorted(graph.splits)]
+    arrays += [] if graph.edge_attr is None else [graph.edge_attr]
+    for array in arrays:
+        digest.update(b"none" if array is None else _some_bytes(array))
+    return digest.hexdigest()
+
+
+def _some_bytes(array: Tensor) -> bytes:
+    flat = array.detach().reshape(-1)
+    if flat.numel() > _SAMPLES:
+        flat = flat[torch.linspace(0, flat.numel() - 1, _SAMPLES, dtype=torch.float64).long()]
+    return (
+        str((tuple(array.shape), array.dtype)).encode()
+        + flat.contiguous().view(torch.uint8).numpy().tobytes()
+    )
+
+
+def check_same(
+    found: Mapping[str, Any], model: nn.Module, graph: Mapping[str, Any], config: TrainConfig, path: object
+) -> None:
+    """Refuse a checkpoint, ``found``, of another model, graph (given by its identity) or config.
+
+    Raises:
+        ConfigError: the model or an option differs; names the first.
+        DataError: the graph differs.
+    """
+    check_same_model(found["model_identity"], model, path)
+    for key, here in graph.items():
+        value = found["graph_identity"].get(key)
+        if value != here:
+            raise DataError(
+                f"{path} was written while training on another graph: its {key} was {value}, this graph's "
+                f"is {here}. Load the same graph with the same splits, or start anew in another "
+                "out_dir."
+            )
+    _check_same_config(found["config"], config, path)
+
+
+def check_same_model(found: Mapping[str, Any], model: nn.Module, path: object) -> None:
+    """Refuse a checkpoint of another model.
+
+    Raises:
+        ConfigError: the class or a shape differs.
+    """
+    now = model_identity(model)
+    if found["class"] != now["class"]:
+        raise ConfigError(f"{path} holds a {found['class']}; the model given is a {now['class']}.")
+    for name in {**found["shapes"], **now["shapes"]}:
+        was, here = found["shapes"].get(name, "absent"), now["shapes"].get(name, "absent")
+        if was != here:
+            raise ConfigError(
+                f"{path} holds another model: its {name} is {was}, the given model's is {here}. Build the "
+                "model with the options of that run."
+            )
+
+
+def _check_same_config(found: Mapping[str, Any], config: TrainConfig, path: object) -> None:
+    free = set(FREE_ON_RESUME)
+    if config.scheduler in PER_STEP:  # its curve is laid over the whole run
+        free.discard("epochs")
+    now = config.to_json()
+    for name in now:
+        if name not in free and found.get(name) != now[name]:
+            raise ConfigError(
+                f"{path} was written with {name}={found.get(name)!r}; this run has {now[name]!r}, which "
+                f"would not continue it. Give {name} as it was, or start anew in another out_dir."
+            )

@@ -1,0 +1,1 @@
+"""One step of training: where its batch comes from, how the model is called, and the optimizer."""

@@ -1,0 +1,140 @@
+"""ModelRunner: calls a model the way it wants to be called, on a mini-batch or on the whole graph."""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from graphbraid.errors import DataError
+from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.graph.csc import Csc
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+    from graphbraid.fullgraph import Engine
+    from graphbraid.sampling import MiniBatch
+
+
+Features = TypeVar("Features", Tensor, SparseFeatures, Tensor | SparseFeatures)
+
+
+class ModelRunner:
+    """A model, its device and its precision.
+
+    graphbraid's own models (``takes_blocks = True``) get ``(x, blocks)`` or ``(x, csc)``; any other module is
+    called as in PyTorch Geometric, ``(x, edge_index)``, with ``edge_weight`` if the graph has weights and
+    ``forward`` takes them. The graph's arrays are used in place; only what a model needs in another form is
+    made, once.
+    """
+
+    def __init__(self, model: nn.Module, graph: Graph, fabric: Fabric) -> None:
+        if graph.x is None:
+            raise DataError(
+                "the model needs node features, but graph.x is None; give some with graph.replace(x=...), "
+                "for example one-hot degrees or random vectors."
+            )
+        self.model = model.to(fabric.device)
+        self.graph = graph
+        self.device: torch.device = fabric.device
+        self.native = bool(getattr(model, "takes_blocks", False))
+        self.uses_degrees = self.native and _normalises_by_degree(model)
+        self._fabric = fabric
+        self.passes_weight = graph.csc.weight is not None and not self.native and _takes(model, "edge_weight")
+        self._whole_inputs: tuple[Any, ...] | None = None
+        self.engine: Engine | None = None
+        """Runs the whole graph instead of :attr:`model`, once there is one."""
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The precision's context for forward and loss."""
+        return self._fabric.autocast()
+
+    def backward(self, loss: Tensor) -> None:
+        """Backpropagate in the run's precision."""
+        self._fabric.backward(loss)
+
+    def on_batch(self, batch: MiniBatch) -> Tensor:
+        """``(batch_size, width)`` outputs for a mini-batch's seeds."""
+        batch = batch if self.device.type == "cpu" else batch.to(self.device)
+        x = self._in_float32(self.features_of(batch))
+        with self.autocast():
+            if self.native:
+                outputs = self.model(x, batch.blocks)
+            elif self.passes_weight:
+                # The outermost block of layout "subgraph" has all edges, in the order of edge_index.
+                outputs = self.model(x, batch.edge_index, edge_weight=batch.blocks[0].weight)
+            else:
+                outputs = self.model(x, batch.edge_index)
+        return self._checked(outputs)[: batch.batch_size]
+
+    def features_of(self, batch: MiniBatch) -> Tensor | SparseFeatures:
+        """A mini-batch's feature rows as the model takes them: graphbraid's also sparse ones."""
+        x = batch.features if self.native and self.device.type == "cpu" else batch.x
+        assert x is not None
+        return x
+
+    def on_graph(self) -> Tensor:
+        """``(num_nodes, width)`` outputs for every node, from one pass over the whole graph."""
+        if self.engine is not None and not torch.is_grad_enabled() and not self.model.training:
+            return self._checked(self.engine.predict())
+        if self._whole_inputs is None:
+            self._whole_inputs = self._make_whole_inputs()
+        x, adjacency, *weight = self._whole_inputs
+        named = {"edge_weight": weight[0]} if weight else {}
+        with self.autocast():
+            return self._checked(self.model(x, adjacency, **named))
+
+    def forget_graph(self) -> None:
+        """Free the forms of the graph made by :meth:`on_graph`."""
+        self._whole_inputs = None
+
+    def _make_whole_inputs(self) -> tuple[Any, ...]:
+        csc = self.graph.csc
+        if self.native:
+            return self._whole_features(), _csc_to(csc, self.device)
+        edge_index = torch.stack([csc.indices.long(), csc.destinations().long()]).to(self.device)
+        inputs = (self._in_float32(self.graph.dense_x().to(self.device)), edge_index)
+        return (
+            (*inputs, csc.weight.to(self.device)) if self.passes_weight and csc.weight is not None else inputs
+        )
+
+    def _whole_features(self) -> Tensor | SparseFeatures:
+        x = self.graph.x
+        if isinstance(x, SparseFeatures) and self.device.type != "cpu":
+            x = x.to_dense()
+        assert x is not None
+        return self._in_float32(x if isinstance(x, SparseFeatures) else x.to(self.device))
+
+    def _in_float32(self, x: Features) -> Features:
+        """Features stored in 16 bits meet float32 parameters as float32; autocast takes it from there."""
+        return x if x.dtype == torch.float32 else x.to(torch.float32)
+
+    def _checked(self, outputs: Any) -> Tensor:
+        if not isinstance(outputs, Tensor) or outputs.ndim != 2:
+            got = f"shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else type(outputs).__name__
+            raise DataError(
+                f"the model must return a tensor of shape (num_nodes, width); got {got}. Wrap it in a "
+                "module that returns the logits."
+            )
+        return outputs
+
+
+def _normalises_by_degree(model: nn.Module) -> bool:
+    from graphbraid.nn import GCNConv
+
+    return any(isinstance(module, GCNConv) for module in model.modules())
+
+
+def _takes(model: nn.Module, argument: str) -> bool:
+    return argument in inspect.signature(model.forward).parameters
+
+
+def _csc_to(csc: Csc, device: torch.device) -> Csc:
+    if csc.indptr.device == device:
+        return csc
+    weight = None if csc.weight is None else csc.weight.to(device)
+    return Csc(csc.indptr.to(device), csc.indices.to(device), csc.num_src, weight, trusted=True)

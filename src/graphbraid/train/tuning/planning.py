@@ -1,0 +1,133 @@
+"""Planning a run: the profile of graph, model and machine, and the plan that mini-batches are prepared by."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from graphbraid.collective import Limits, Plan, Profile, fixed_plan, make_plan
+from graphbraid.collective.run.profiler import Effort, cached, measure
+from graphbraid.errors import ConfigError
+from graphbraid.loader.plans import read_plan
+from graphbraid.machine.hardware import Hardware
+from graphbraid.train import runtime
+from graphbraid.train.config import TrainConfig
+from graphbraid.train.run_folder.identity import graph_identity, model_identity
+from graphbraid.train.step.runner import ModelRunner
+from graphbraid.train.step.sources import make_loader
+from graphbraid.train.task import Task
+from graphbraid.train.tuning.cores import try_arrangements
+from graphbraid.train.tuning.shadow import Shadow
+
+if TYPE_CHECKING:
+    from graphbraid.collective.run.stages import Accelerator
+
+_KEY = ("fanouts", "batch_size", "layout", "replace", "precision", "threads", "optimizer", "clip")
+"""Options that change how long a stage takes."""
+AHEAD_SHARE = 0.125
+"""Part of the free memory that batches prepared ahead may take."""
+
+
+def plan_run(
+    runner: ModelRunner,
+    task: Task,
+    config: TrainConfig,
+    nodes: Tensor,
+    accelerator: Accelerator | None = None,
+) -> Plan | None:
+    """The plan that ``config.plan`` asks for; None where it asks for none.
+
+    Raises:
+        ConfigError: the plan does not fit the device.
+        DataError: the plan's file holds no sound plan.
+    """
+    if config.plan is None or config.mode == "full":
+        return None
+    plan = read_plan(config.plan)
+    if plan is None:
+        profile = profile_run(runner, task, config, nodes, accelerator)
+        plan = _plan_by_name(profile, config, _num_batches(config, nodes))
+    if accelerator is None and runner.device.type == "cpu" and plan.num_cpu < plan.num_batches:
+        raise ConfigError(
+            f"plan={config.plan!r} lets a device prepare batches, but device is {config.device!r}"
+        )
+    return plan
+
+
+def profile_run(
+    runner: ModelRunner,
+    task: Task,
+    config: TrainConfig,
+    nodes: Tensor,
+    accelerator: Accelerator | None = None,
+    *,
+    effort: Effort | None = None,
+) -> Profile:
+    """Measure the run's stages on copies of model and optimizer, or read what was measured before."""
+    cores = Hardware.detect().planned_cores
+    device = accelerator or runner.device
+    on_cpu = accelerator is None and runner.device.type == "cpu"
+    workers = worker_counts(cores, training_needs_one=on_cpu)
+
+    def make() -> Profile:
+        threads, random_state = torch.get_num_threads(), runtime.random_state()
+        try:
+            with make_loader(runner, config, nodes) as loader:
+                profile = measure(
+                    dataclasses.replace(loader.context(1), device=device),
+                    workers,
+                    train=Shadow(runner, task, config),
+                    before_training=lambda count: set_training_threads(config, count) if on_cpu else None,
+                    effort=effort,
+                )
+                if not on_cpu:
+                    return profile
+                trials = try_arrangements(
+                    runner, task, config, loader, profile=profile, limits=memory_limits()
+                )
+                return dataclasses.replace(profile, trials=trials)
+        finally:
+            torch.set_num_threads(threads)
+            runtime.set_random_state(random_state)
+
+    key: dict[str, Any] = {name: getattr(config, name) for name in _KEY}
+    key |= {"device": str(runner.device), "workers": workers, "nodes": nodes.numel()}
+    if accelerator is not None:
+        return make()  # what it is made of is not ours to know, so nothing is kept for it
+    return cached(key | {"graph": graph_identity(runner.graph), "model": model_identity(runner.model)}, make)
+
+
+def memory_limits() -> Limits:
+    """What batches prepared ahead may take of the memory that is free now."""
+    free = Hardware.detect().memory_available_bytes
+    return Limits(host_bytes=None if free is None else int(AHEAD_SHARE * free))
+
+
+def set_training_threads(config: TrainConfig, workers: int) -> None:
+    """Leave the cores that ``workers`` sampling threads do not take to the model's operators."""
+    if config.threads is None:
+        torch.set_num_threads(max(1, Hardware.detect().planned_cores - workers))
+
+
+def worker_counts(cores: int, *, training_needs_one: bool) -> Sequence[int]:
+    """Numbers of workers worth measuring: powers of two, and all cores that may sample."""
+    most = max(1, cores - 1 if training_needs_one else cores)
+    return sorted({1 << i for i in range(most.bit_length()) if 1 << i <= most} | {most})
+
+
+def _plan_by_name(profile: Profile, config: TrainConfig, num_batches: int) -> Plan:
+    if config.plan == "auto" or (config.plan == "cpu" and profile.trials):
+        return make_plan(profile, num_batches, memory_limits() if profile.trials else None)
+    if config.plan == "gpu" and profile.times[0].uva is None:
+        raise ConfigError(
+            f"plan='gpu' needs a device that prepares batches itself; device={config.device!r} does not"
+        )
+    return fixed_plan(profile, num_batches, 1.0 if config.plan == "cpu" else 0.0, Limits())
+
+
+def _num_batches(config: TrainConfig, nodes: Tensor) -> int:
+    return -(-nodes.numel() // config.batch_size)
