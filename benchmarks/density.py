@@ -26,7 +26,7 @@ from graphbraid.fullgraph.lowering import passes as lower
 from graphbraid.fullgraph.lowering.facts import facts_of
 from graphbraid.fullgraph.measured.kept_rates import machine_rates
 from graphbraid.fullgraph.program.read import read_model
-from graphbraid.fullgraph.step.kernels import BinaryInput, DenseInput, Input, SparseInput
+from graphbraid.fullgraph.step.calls.kernels import BinaryInput, DenseInput, Input, SparseInput
 from graphbraid.graph.csc import Csc
 from graphbraid.nn import GCN
 

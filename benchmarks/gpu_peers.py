@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphbraid import Graph
-from graphbraid.fullgraph.device.spmm_choice import csr_of
+from graphbraid.fullgraph.step.calls.spmm_choice import csr_of
 from graphbraid.nn.gcn import gcn_norm
 from graphbraid.ops.aggregation import Aggregation
 

@@ -17,11 +17,10 @@ PACKAGE = Path(graphbraid.__file__).parent
 
 # The house (docs/architecture.md), lowest floor first: a module imports only from its own floor or below.
 FLOORS = (
-    ("errors", "signals"),
-    ("arguments", "caches", "signatures", "files", "checksums", "schema", "kernels"),
-    ("hardware", "others", "scans"),
-    ("topology",),
-    ("sparse_features", "edges", "interop", "validate", "graph", "tasks"),
+    ("errors",),
+    ("arguments", "signatures", "files", "native"),
+    ("machine",),
+    ("graph",),
     ("ops",),
     ("sampling", "nn"),
     ("datasets", "collective"),
@@ -29,8 +28,19 @@ FLOORS = (
     ("train",),
     ("cli",),
 )
+# Floors inside a room; its loose modules stand above its inner rooms unless they are named here.
+INNER_FLOORS = {
+    "collective": (("plan",), ("run",), ("hardware",)),
+    "fullgraph": (("device", "program"), ("lowering",), ("step",), ("measured", "model", "explain")),
+    "train": (
+        ("state", "config", "task", "callbacks"),
+        ("runtime", "step"),
+        ("inference", "run_folder"),
+        ("tuning",),
+    ),
+}
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
-# Decided by name at run time, not imported: kernels loads _native; the command line is started by __main__.
+# Decided by name at run time, not imported: native loads _native; the command line is started by __main__.
 OUTSIDE = {"__init__", "__main__", "_native"}
 
 
@@ -115,12 +125,12 @@ def _module_name(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _room(path):
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+def _room(path, house=PACKAGE):
+    return path.relative_to(house).parts[0].removesuffix(".py")
 
 
-def _imported_rooms(path):
-    """(room, line) of each import of ours, those inside functions and for type checkers too."""
+def _imports(path):
+    """(parts of the module's name below graphbraid, line) of each import of ours, wherever it stands."""
     package = _module_name(path).split(".")[: None if path.name == "__init__.py" else -1]
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -134,7 +144,16 @@ def _imported_rooms(path):
         for name in names:
             parts = name.split(".")
             if parts[0] == "graphbraid" and len(parts) > 1:
-                yield parts[1], node.lineno
+                yield parts[1:], node.lineno
+
+
+def _for_type_checkers(path):
+    """Lines that only type checkers read: two classes may name each other there."""
+    lines = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            lines |= set(range(node.lineno, node.end_lineno + 1))
+    return lines
 
 
 def test_imports_point_downwards():
@@ -144,7 +163,7 @@ def test_imports_point_downwards():
         if room in OUTSIDE:
             continue
         assert room in FLOOR, f"{room} is on no floor: add it to FLOORS and to docs/architecture.md"
-        for imported, line in _imported_rooms(path):
+        for (imported, *_), line in _imports(path):
             if imported in OUTSIDE or imported == "__version__":
                 continue
             num_checked += 1
@@ -152,6 +171,26 @@ def test_imports_point_downwards():
                 offenders.append(f"{path.relative_to(PACKAGE)}:{line} ({room}) imports {imported}")
     assert not offenders, "\n".join(offenders)
     assert num_checked > 50
+
+
+@pytest.mark.parametrize("room", INNER_FLOORS)
+def test_imports_point_downwards_inside(room):
+    floor_of = {name: floor for floor, names in enumerate(INNER_FLOORS[room]) for name in names}
+    offenders, num_checked = [], 0
+    for path in sorted((PACKAGE / room).rglob("*.py")):
+        inner = _room(path, PACKAGE / room)
+        if (PACKAGE / room / inner).is_dir():
+            assert inner in floor_of, f"{room}/{inner} is on no floor: add it to INNER_FLOORS"
+        only_types = _for_type_checkers(path)
+        for parts, line in _imports(path):
+            if parts[0] != room or len(parts) < 2 or line in only_types:
+                continue
+            num_checked += 1
+            above = len(INNER_FLOORS[room])
+            if floor_of.get(parts[1], above) > floor_of.get(inner, above):
+                offenders.append(f"{path.relative_to(PACKAGE)}:{line} ({inner}) imports {parts[1]}")
+    assert not offenders, "\n".join(offenders)
+    assert num_checked > 10
 
 
 @pytest.fixture

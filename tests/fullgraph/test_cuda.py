@@ -12,8 +12,8 @@ from graphbraid import nn as gnn
 from graphbraid.fullgraph import Engine
 from graphbraid.fullgraph.device.cuda import Cuda
 from graphbraid.fullgraph.device.device import NotRecordedError, device_at
-from graphbraid.fullgraph.device.spmm_choice import OURS, SPARSE, VARIABLE
 from graphbraid.fullgraph.measured.rates import measure
+from graphbraid.fullgraph.step.calls.spmm_choice import OURS, SPARSE, VARIABLE
 
 pytestmark = pytest.mark.gpu
 

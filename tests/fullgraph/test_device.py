@@ -15,8 +15,8 @@ from graphbraid import native
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.fullgraph import ALL, Engine, Uncompiled, estimated_bytes
 from graphbraid.fullgraph.device.device import HOST, NotRecordedError
-from graphbraid.fullgraph.device.placement import Placement
 from graphbraid.fullgraph.lowering.levels import reach, towards
+from graphbraid.fullgraph.step.placement import Placement
 from graphbraid.graph import SparseFeatures
 from graphbraid.machine.rates import Rates
 

@@ -12,7 +12,7 @@ import graphbraid
 from graphbraid import native
 from graphbraid import nn as gnn
 from graphbraid.fullgraph.step import executor
-from graphbraid.fullgraph.step.repeated import Repeated
+from graphbraid.fullgraph.step.calls.repeated import Repeated
 from graphbraid.ops.dense import tall_product
 
 MODELS = {

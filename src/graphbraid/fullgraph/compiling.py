@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.fullgraph.device.device import Device, device_for
-from graphbraid.fullgraph.device.placement import WORKSPACE_BYTES, Sizes
 from graphbraid.fullgraph.engine import Engine, lock_of
 from graphbraid.fullgraph.lowered import ALL, HOIST_BYTES
 from graphbraid.fullgraph.lowering.levels import whole_graph
@@ -20,6 +19,7 @@ from graphbraid.fullgraph.model.source import Source, graph_of_data
 from graphbraid.fullgraph.options import checked_nodes
 from graphbraid.fullgraph.program.refusal import NotLoweredError, explained
 from graphbraid.fullgraph.step.executor import Executor
+from graphbraid.fullgraph.step.placement import WORKSPACE_BYTES, Sizes
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
 

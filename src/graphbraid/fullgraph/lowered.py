@@ -12,8 +12,6 @@ from torch.autograd.function import once_differentiable
 
 from graphbraid.errors import ResourceError
 from graphbraid.fullgraph.device.device import HOST, Device
-from graphbraid.fullgraph.device.placement import WORKSPACE_BYTES, Placement, Sizes, on_place
-from graphbraid.fullgraph.device.replay import ReplayingExecutor
 from graphbraid.fullgraph.lowering import passes as lower
 from graphbraid.fullgraph.lowering.facts import Facts, facts_of
 from graphbraid.fullgraph.lowering.levels import (
@@ -34,6 +32,8 @@ from graphbraid.fullgraph.program import Attention, Decision, Program, same_prog
 from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.fullgraph.step.executor import Executor
 from graphbraid.fullgraph.step.lending import Lender, copied
+from graphbraid.fullgraph.step.placement import WORKSPACE_BYTES, Placement, Sizes, on_place
+from graphbraid.fullgraph.step.replay import ReplayingExecutor
 from graphbraid.graph import Graph
 from graphbraid.machine.rates import Rates
 

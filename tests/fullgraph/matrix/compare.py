@@ -7,8 +7,8 @@ import torch.nn.functional as F
 
 import graphbraid
 from graphbraid.fullgraph import Uncompiled
-from graphbraid.fullgraph.model.calling import calling_of
 from graphbraid.fullgraph.model.source import Source
+from graphbraid.fullgraph.program.calling import calling_of
 
 LOWERED, LEFT_ALONE = "lowered", "left alone"
 

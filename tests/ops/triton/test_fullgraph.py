@@ -10,7 +10,7 @@ from tests.fullgraph.test_engine import MODELS, gradients, loss_of
 
 from graphbraid.fullgraph import Engine
 from graphbraid.fullgraph.device.device import NotRecordedError
-from graphbraid.fullgraph.device.spmm_choice import OURS, VARIABLE
+from graphbraid.fullgraph.step.calls.spmm_choice import OURS, VARIABLE
 from graphbraid.machine.rates import Rates
 
 
@@ -59,7 +59,7 @@ def test_the_engine_trains_as_on_the_compiled_kernels(device, short_segments, mo
         ):
             loaded = importlib.import_module(f"graphbraid.{module}")
             monkeypatch.setattr(loaded, "backend", lambda tensor: triton_kernels)
-        monkeypatch.setattr("graphbraid.fullgraph.step.kernels.seed_for", lambda rows, seed: seed)
+        monkeypatch.setattr("graphbraid.fullgraph.step.calls.kernels.seed_for", lambda rows, seed: seed)
         there = NotRecording()
     else:
         there = importlib.import_module("graphbraid.fullgraph.device.device").device_at(device)

@@ -1,1 +1,1 @@
-"""The places that a step runs on, and what is copied there."""
+"""The places that a step runs on: the host, a CUDA device."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from graphbraid.fullgraph.device.replay import ReplayingExecutor
 from graphbraid.fullgraph.program import Program
+from graphbraid.fullgraph.step.replay import ReplayingExecutor
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.device.device import Device
-    from graphbraid.fullgraph.device.spmm_choice import Choice
+    from graphbraid.fullgraph.step.calls.spmm_choice import Choice
     from graphbraid.fullgraph.step.executor import Executor
 
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.device.placement import Placement
 from graphbraid.fullgraph.lowering.levels import Step
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.step.arena import Task
 from graphbraid.fullgraph.step.executor import Executor
+from graphbraid.fullgraph.step.placement import Placement
 from graphbraid.graph import Graph
 
 REPEATS = 7

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -14,13 +14,30 @@ from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.machine.rates import Rates
 from graphbraid.ops.binary import is_binary
 
-if TYPE_CHECKING:
-    from graphbraid.fullgraph.measured.trials import Trials
-
 CLOSE = 2.0
 """Choices whose times by the rates are within this factor are told apart by trial."""
 LEAST_STAKE = 20e-6
 """Seconds of a step: where less is at stake a trial would only add its noise, to the bits too."""
+
+
+class Tried(Protocol):
+    """Seconds taken by trial on the very operands, beside those by rates."""
+
+    def aggregate_seconds(self, num_edges: int, width: int) -> float:
+        """Of an aggregation over so many edges."""
+        ...
+
+    def multiply_seconds(self, rows: int, depth: int, width: int) -> float:
+        """Of a dense product."""
+        ...
+
+    def sparse_seconds(self, rows: int, width: int) -> float:
+        """Of the features' product with a weight along the sparse path."""
+        ...
+
+    def binary_seconds(self, rows: int, width: int) -> float:
+        """Of the features' product with a weight along the binary path."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,13 +62,13 @@ class Facts:
     storage: torch.dtype = torch.float32
     """What rows may be rounded to before they are aggregated: float32 or bfloat16."""
 
-    trials: Trials | None = None
+    trials: Tried | None = None
     """Times what rates do not tell apart; None: rates alone decide."""
     by_trial: bool = False
     """Whether times are those of trials."""
 
     @property
-    def _speed(self) -> Rates | Trials:
+    def _speed(self) -> Rates | Tried:
         return self.trials if self.by_trial and self.trials is not None else self.rates
 
     def weighed(self, seconds: Callable[[Facts], dict[str, float]]) -> tuple[dict[str, float], str]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.device.device import HOST, Device
-from graphbraid.fullgraph.step.kernels import SparseInput
+from graphbraid.fullgraph.step.calls.kernels import SparseInput
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.machine.rates import Rates

@@ -27,7 +27,7 @@ from graphbraid.files.checksums import FIELD, sealed, unsealed
 from graphbraid.files.writing import atomic_write
 from graphbraid.fullgraph.device.device import HOST, Device, Run
 from graphbraid.fullgraph.lowering.levels import edges_of
-from graphbraid.fullgraph.step.kernels import BinaryInput, Input, SparseInput
+from graphbraid.fullgraph.step.calls.kernels import BinaryInput, Input, SparseInput
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.device.placement import on_place
-from graphbraid.fullgraph.model.calling import ADJACENCY, CSC, DATA, EDGE_ATTR, EDGES, WEIGHTS, Calling, X
+from graphbraid.fullgraph.program.calling import ADJACENCY, CSC, DATA, EDGE_ATTR, EDGES, WEIGHTS, Calling, X
+from graphbraid.fullgraph.step.placement import on_place
 from graphbraid.graph import Graph
 
 

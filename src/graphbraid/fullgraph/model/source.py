@@ -10,9 +10,9 @@ from torch import nn
 from graphbraid.arguments import shown
 from graphbraid.errors import DataError, GraphbraidError
 from graphbraid.fullgraph.model.as_written import AsWritten
-from graphbraid.fullgraph.model.calling import Given, X, calling_of
 from graphbraid.fullgraph.model.watch import GraphWatch
 from graphbraid.fullgraph.program import Program
+from graphbraid.fullgraph.program.calling import Given, X, calling_of
 from graphbraid.fullgraph.program.read import read_model
 from graphbraid.fullgraph.program.refusal import NotLoweredError, failed
 from graphbraid.graph import Graph

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from graphbraid.fullgraph.model.calling import Calling, Given, calling_of
+from graphbraid.fullgraph.program.calling import Calling, Given, calling_of
 from graphbraid.fullgraph.program.ir import Program
 from graphbraid.fullgraph.program.operations import INPUT, Module, Normalise, Op
 from graphbraid.fullgraph.program.readers.exact import Known, check, check_model, count, one_of, probability
@@ -30,7 +30,7 @@ def read_model(
             have a reader.
         in_channels: columns of the features.
         given: what there is to call it with; None: features and edges without weights.
-        calling: how it is called; None: as :func:`graphbraid.fullgraph.model.calling.calling_of` says.
+        calling: how it is called; None: as :func:`graphbraid.fullgraph.program.calling.calling_of` says.
 
     Raises:
         NotLoweredError: names what cannot be read.

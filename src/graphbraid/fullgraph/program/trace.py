@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from graphbraid.fullgraph.model.calling import (
+from graphbraid.fullgraph.program.calling import (
     ADJACENCY,
     DATA,
     EDGE_ATTR,

@@ -30,15 +30,15 @@ from graphbraid.fullgraph.program import (
     Scale,
     UnitRows,
 )
-from graphbraid.fullgraph.step import kernels
+from graphbraid.fullgraph.step.calls import kernels
+from graphbraid.fullgraph.step.calls.repeated import Seed
+from graphbraid.fullgraph.step.calls.rows import Read, Rows, add, copy, tensor_of
 from graphbraid.fullgraph.step.plan import Plan
 from graphbraid.fullgraph.step.planned.combine import backward_combine, backward_concat, backward_largest
 from graphbraid.fullgraph.step.planned.functions import backward_function, backward_prelu
 from graphbraid.fullgraph.step.planned.gine import backward_gine
 from graphbraid.fullgraph.step.planned.maximum import backward_maximum
 from graphbraid.fullgraph.step.planned.small_rows import backward_scale, backward_unit_rows
-from graphbraid.fullgraph.step.repeated import Seed
-from graphbraid.fullgraph.step.rows import Read, Rows, add, copy, tensor_of
 from graphbraid.ops.dense import tall_gram, tall_product
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.device.placement import Placement
 from graphbraid.fullgraph.lowering.levels import Step
 from graphbraid.fullgraph.program import Program
+from graphbraid.fullgraph.step.placement import Placement
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import row_contiguous

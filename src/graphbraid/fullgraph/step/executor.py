@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.device.placement import Placement
 from graphbraid.fullgraph.lowering.levels import Step
 from graphbraid.fullgraph.program import Linear, Program
 from graphbraid.fullgraph.step.arena import Arena
 from graphbraid.fullgraph.step.backward import plan_backward
 from graphbraid.fullgraph.step.forward import plan_forward
+from graphbraid.fullgraph.step.placement import Placement
 from graphbraid.fullgraph.step.plan import Plan
 from graphbraid.graph import Graph
 from graphbraid.ops.spread import places_of, spread_rows

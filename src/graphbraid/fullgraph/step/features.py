@@ -10,13 +10,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.device.placement import Placement, input_bytes
 from graphbraid.fullgraph.lowering.constants import computed_once
 from graphbraid.fullgraph.lowering.levels import Step, nodes_of, num_rows_of
 from graphbraid.fullgraph.program import INPUT, Hoisted, Linear, Program
-from graphbraid.fullgraph.step import kernels
+from graphbraid.fullgraph.step.calls import kernels
+from graphbraid.fullgraph.step.calls.rows import Constant
 from graphbraid.fullgraph.step.edge_features import EdgeFeatures
-from graphbraid.fullgraph.step.rows import Constant
+from graphbraid.fullgraph.step.placement import Placement, input_bytes
 from graphbraid.graph import Graph
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.ops.aggregation import row_contiguous

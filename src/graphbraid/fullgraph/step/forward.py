@@ -28,7 +28,9 @@ from graphbraid.fullgraph.program import (
     Scale,
     UnitRows,
 )
-from graphbraid.fullgraph.step import kernels
+from graphbraid.fullgraph.step.calls import kernels
+from graphbraid.fullgraph.step.calls.repeated import Seed
+from graphbraid.fullgraph.step.calls.rows import Rows, add, copy, tensor_of
 from graphbraid.fullgraph.step.plan import Plan
 from graphbraid.fullgraph.step.planned.attention import plan_attention
 from graphbraid.fullgraph.step.planned.combine import forward_combine, forward_concat, forward_largest
@@ -38,8 +40,6 @@ from graphbraid.fullgraph.step.planned.maximum import forward_maximum
 from graphbraid.fullgraph.step.planned.norm import plan_norm
 from graphbraid.fullgraph.step.planned.small_rows import forward_scale, forward_unit_rows
 from graphbraid.fullgraph.step.planned.torch_ops import TorchOp
-from graphbraid.fullgraph.step.repeated import Seed
-from graphbraid.fullgraph.step.rows import Rows, add, copy, tensor_of
 from graphbraid.ops.dense import tall_product
 from graphbraid.ops.row_epilogue import RowEpilogue
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.device.placement import Placement
 from graphbraid.fullgraph.lowering.levels import Step, aggregation, nodes_of, num_rows_of
 from graphbraid.fullgraph.program import (
     INPUT,
@@ -29,14 +28,15 @@ from graphbraid.fullgraph.program import (
     RowFunction,
     UnitRows,
 )
-from graphbraid.fullgraph.step import kernels
 from graphbraid.fullgraph.step.arena import Buffer, Task
+from graphbraid.fullgraph.step.calls import kernels
+from graphbraid.fullgraph.step.calls.repeated import Lent, Repeated, Seed
+from graphbraid.fullgraph.step.calls.rows import Constant, Read, Rows, add, copy, zero
+from graphbraid.fullgraph.step.calls.seeds import Seeds
 from graphbraid.fullgraph.step.features import Features
 from graphbraid.fullgraph.step.lending import Lender
+from graphbraid.fullgraph.step.placement import Placement
 from graphbraid.fullgraph.step.planned.row_functions import FUNCTIONS
-from graphbraid.fullgraph.step.repeated import Lent, Repeated, Seed
-from graphbraid.fullgraph.step.rows import Constant, Read, Rows, add, copy, zero
-from graphbraid.fullgraph.step.seeds import Seeds
 from graphbraid.graph import Graph
 
 if TYPE_CHECKING:

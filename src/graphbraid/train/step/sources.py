@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.runner import ModelRunner
-from graphbraid.train.tuning.cores import CoreSharing, follow
+from graphbraid.train.step.sharing import CoreSharing, follow
 
 if TYPE_CHECKING:
     from graphbraid.collective import Plan

@@ -1,4 +1,4 @@
-"""Cores of a machine without a device: trying arrangements on copies, and following one while training."""
+"""Cores of a machine without a device: arrangements tried on copies."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from graphbraid.collective.plan.arrangement import Arrangement, Trial
-from graphbraid.collective.plan.cores import REFILL, ahead_of, arrangements, expected_seconds
+from graphbraid.collective.plan.cores import ahead_of, arrangements, expected_seconds
 from graphbraid.machine.hardware import Hardware
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.runner import ModelRunner
+from graphbraid.train.step.sharing import CoreSharing, follow
 from graphbraid.train.task import Task
 from graphbraid.train.tuning.shadow import Shadow
 
@@ -29,31 +30,6 @@ LEAST_STEPS = 12
 """Fewer do not show an arrangement whose threads take turns."""
 MOST_TRIED = 6
 """Arrangements tried, at most."""
-
-
-class CoreSharing:
-    """Sets the threads of the model's operators before each mini-batch, as an arrangement says."""
-
-    def __init__(self, loader: BatchLoader, cores: Arrangement) -> None:
-        self._loader, self._cores = loader, cores
-
-    def before_batch(self) -> None:
-        """Give the model the cores that no preparing thread is busy on."""
-        threads = self._cores.threads
-        if self._cores.turns:
-            threads = max(1, threads - self._loader.busy_threads)
-        if threads != torch.get_num_threads():
-            torch.set_num_threads(threads)
-
-    def after_epoch(self) -> None:
-        """Nobody prepares any more."""
-        torch.set_num_threads(self._cores.threads)
-
-
-def follow(loader: BatchLoader, cores: Arrangement, ahead: int) -> CoreSharing:
-    """Let a loader's threads work as an arrangement says; returns what sets the model's."""
-    loader.work_in_turns(cores.workers, ahead, REFILL if cores.turns else None)
-    return CoreSharing(loader, cores)
 
 
 def try_arrangements(

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.program import Attention
+from graphbraid.fullgraph.step.calls.rows import Rows
 from graphbraid.fullgraph.step.plan import Plan
 from graphbraid.fullgraph.step.planned.edge_logits import EdgeLogits
-from graphbraid.fullgraph.step.rows import Rows
 from graphbraid.ops.aggregation import backend
 from graphbraid.ops.attention import both_ways, needs_ids
 from graphbraid.ops.dense import tall_gram, tall_product

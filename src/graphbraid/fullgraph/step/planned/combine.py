@@ -8,8 +8,8 @@ from functools import partial
 import torch
 
 from graphbraid.fullgraph.program import Combine, Concat, Largest, Op
+from graphbraid.fullgraph.step.calls.rows import Read, Rows
 from graphbraid.fullgraph.step.plan import Plan
-from graphbraid.fullgraph.step.rows import Read, Rows
 
 
 def forward_combine(plan: Plan, op: Combine) -> None:

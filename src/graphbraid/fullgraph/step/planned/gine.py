@@ -12,9 +12,9 @@ from collections.abc import Callable
 from torch import Tensor
 
 from graphbraid.fullgraph.program import Gine
-from graphbraid.fullgraph.step import kernels
+from graphbraid.fullgraph.step.calls import kernels
+from graphbraid.fullgraph.step.calls.rows import Rows
 from graphbraid.fullgraph.step.plan import Plan
-from graphbraid.fullgraph.step.rows import Rows
 from graphbraid.ops.aggregation import backend, row_contiguous
 from graphbraid.ops.dense import tall_gram, tall_product
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from graphbraid.fullgraph.program import Maximum
+from graphbraid.fullgraph.step.calls.rows import Rows
 from graphbraid.fullgraph.step.plan import Plan
-from graphbraid.fullgraph.step.rows import Rows
 from graphbraid.ops.aggregation import backend
 from graphbraid.ops.spmm_max import TIES
 

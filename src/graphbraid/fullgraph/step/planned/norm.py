@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.fullgraph.program import Normalise, Own
+from graphbraid.fullgraph.step.calls.rows import Rows
 from graphbraid.fullgraph.step.plan import Plan
-from graphbraid.fullgraph.step.rows import Rows
 from graphbraid.ops.aggregation import backend
 from graphbraid.ops.norm import as_factors, batch_statistics
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.device.device import Device
-from graphbraid.fullgraph.device.spmm_choice import PickedAggregation, Picker
 from graphbraid.fullgraph.lowering.facts import density
 from graphbraid.fullgraph.lowering.levels import Step
-from graphbraid.fullgraph.step.seeds import Seeds, SeedsInMemory
+from graphbraid.fullgraph.step.calls.seeds import Seeds, SeedsInMemory
+from graphbraid.fullgraph.step.calls.spmm_choice import PickedAggregation, Picker
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.device.placement import Placement
-from graphbraid.fullgraph.device.spmm_choice import PickedAggregation
+from graphbraid.fullgraph.step.calls.spmm_choice import PickedAggregation
+from graphbraid.fullgraph.step.placement import Placement
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.ops import reference
 from graphbraid.ops.aggregation import Aggregation, aggregated, backend

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.device.device import NotRecordedError, Run
-from graphbraid.fullgraph.device.placement import Placement
 from graphbraid.fullgraph.lowering.levels import Step
 from graphbraid.fullgraph.program import Module, Normalise, Program
 from graphbraid.fullgraph.step.executor import Executor
+from graphbraid.fullgraph.step.placement import Placement
 from graphbraid.graph import Graph
 
 
