@@ -94,6 +94,7 @@ class Lowered:
         self._rates = self._measured.rates
         self._cache_bytes = int(self._rates.cache_bytes) if cache_bytes is None else cache_bytes
         self._facts: Facts | None = None  # the features are looked at once
+        self._tried: Trials | None = None
         self._evidence, self._may_try = evidence, rates is None
         graph = on_place(graph, HOST.place)  # where levels and reverses are made, whatever the device
         self._reads_edges = read.reads_edges
@@ -163,8 +164,8 @@ class Lowered:
         """What choices were weighed by, those of the model's program in evaluation too."""
         if evaluated is not None:
             self._lower(evaluated, None, skip="hoist")  # whose trials belong to it
-        trials = None if self._facts is None else self._facts.trials
-        return Evidence(rates=self._rates, trials={} if trials is None else dict(trials.found))
+        trials = {} if self._tried is None else dict(self._tried.found)
+        return Evidence(rates=self._rates, trials=trials)
 
     def first_not_finite(self) -> str:
         """After outputs that are not finite: the operation and the first node where forward went wrong."""
@@ -284,7 +285,8 @@ class Lowered:
         limits: dict[str, Any] = {"hoist_bytes": hoist_bytes, "storage": self._storage}
         if self._facts is None:
             facts = facts_of(self._graph, rows, edges, self._rates, **limits)
-            self._facts = replace(facts, trials=self._trials(facts.density))
+            self._tried = self._trials(facts.density)
+            self._facts = replace(facts, trials=self._tried)
         facts = replace(self._facts, rows=tuple(rows), edges=tuple(edges), hoist_bytes=hoist_bytes)
         for name in names:
             program = lower.PASSES[name](program, facts)
