@@ -1,7 +1,8 @@
 """As much of DGL as the conversion touches, behaving as DGL 2.1 was seen to; DGL needs an older torch.
 
-Checked by hand against DGL 2.1.0: ``adj_tensors("csc")`` is ``(indptr, indices, ids)``, the ids empty for a
-graph made from CSC without ids; ``dgl.graph`` wants one dtype for all three; edge data stands by id.
+The checks of dgl_checks.py hold both to the same: ``adj_tensors("csc")`` is ``(indptr, indices, ids)``, the
+ids empty for a graph made from CSC without ids, and refused where the graph is restricted to other formats;
+``dgl.graph`` wants one dtype for all three; edge data stands by id.
 """
 
 from __future__ import annotations
@@ -26,14 +27,25 @@ class FakeGraph:
         if indptr.numel() != num_nodes + 1 or ids.numel() not in (0, indices.numel()):
             raise DGLError("sizes do not fit")
         self._csc = indptr, indices, ids
+        self._formats: tuple[str, ...] = ("coo", "csr", "csc")
         self.ndata = _Frame(num_nodes)
         self.edata = _Frame(indices.numel())
 
     def num_nodes(self) -> int:
         return self._csc[0].numel() - 1
 
+    def formats(self, form: str) -> FakeGraph:
+        """A copy that may take this format only."""
+        restricted = FakeGraph(*self._csc, self.num_nodes())
+        restricted.ndata, restricted.edata, restricted._formats = self.ndata, self.edata, (form,)
+        return restricted
+
     def adj_tensors(self, form: str) -> tuple[Tensor, Tensor, Tensor]:
         assert form == "csc"
+        if form not in self._formats:
+            raise DGLError(
+                f"The graph have restricted sparse format {self._formats[0]}, cannot create CSC matrix."
+            )
         return self._csc
 
     def edges(self) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.extras import NO_PYG
-from tests.graph.cases import edge_lists, random_edges
+from tests.graph.cases import edge_lists
+from tests.graph.edge_cases import random_edges
 from tests.graph.test_edges import EDITS
 
 from graphbraid.datasets import open_store, save_store

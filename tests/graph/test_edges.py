@@ -5,15 +5,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.graph.cases import (
-    EDGE_CASES,
     assert_same_graph,
     case_graph,
     graphs,
     pairs_of,
-    random_edges,
     reference_kernels,
     threads,
 )
+from tests.graph.edge_cases import EDGE_CASES, random_edges
 
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
-from tests.graph.cases import edge_lists, pairs_of, random_edges, reference_kernels
+from tests.graph.cases import edge_lists, pairs_of, reference_kernels
+from tests.graph.edge_cases import random_edges
 
 from graphbraid.errors import DataError, GraphbraidError
 from graphbraid.graph import Graph, SparseFeatures

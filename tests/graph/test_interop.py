@@ -1,4 +1,4 @@
-"""Conversions from and to SciPy, PyG and DGL give back what went in."""
+"""Conversions from and to SciPy and PyG give back what went in; DGL has tests/graph/test_dgl.py."""
 
 import sys
 
@@ -8,8 +8,8 @@ import scipy.sparse as sp
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.graph import fake_dgl
-from tests.graph.cases import edge_lists, graphs, pairs_of, random_edges
+from tests.graph.cases import edge_lists, graphs, pairs_of
+from tests.graph.edge_cases import random_edges
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 
@@ -273,64 +273,6 @@ def test_scipy_matrices_that_do_not_fit_are_named(matrix, message):
     with pytest.raises(DataError) as error:
         Graph.from_scipy(matrix)
     assert message in str(error.value)
-
-
-@pytest.fixture
-def dgl(monkeypatch):
-    monkeypatch.setitem(sys.modules, "dgl", fake_dgl)
-    return fake_dgl
-
-
-@pytest.mark.parametrize("idtype", [torch.int32, torch.int64])
-def test_dgl_graph_comes_over_with_its_edge_order(dgl, idtype):
-    edges = random_edges(20, 90).to(idtype)
-    source = dgl.graph((edges[0], edges[1]), num_nodes=20)
-    source.ndata["feat"] = torch.rand(20, 3)
-    source.ndata["label"] = torch.randint(4, (20,))
-    source.ndata["train_mask"] = torch.arange(20) < 5
-    source.edata["w"] = torch.rand(90)
-    graph = Graph.from_dgl(source, weight="w", name="d").validate()
-    assert torch.equal(graph.to_edge_index(original_order=True), edges.long())
-    assert torch.equal(graph.in_original_order(graph.csc.weight), source.edata["w"])
-    assert graph.x is source.ndata["feat"]
-    assert graph.split("train").tolist() == [0, 1, 2, 3, 4]
-    assert list(graph.splits) == ["train"]
-
-
-@given(graphs())
-def test_dgl_round_trip(graph):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "dgl", fake_dgl)
-        converted = graph.to_dgl()
-    src, dst = converted.edges()
-    assert torch.equal(torch.stack([src, dst]), graph.to_edge_index(original_order=True))
-    back = Graph.from_dgl(converted, weight=None if graph.csc.weight is None else "weight")
-    assert torch.equal(back.csc.indices, graph.csc.indices)
-    assert torch.equal(back.csc.indptr, graph.csc.indptr)
-    if graph.csc.weight is not None:
-        assert torch.equal(converted.edata["weight"], graph.in_original_order(graph.csc.weight))
-        assert torch.equal(back.csc.weight, graph.csc.weight)
-
-
-def test_dgl_gets_features_labels_and_masks(dgl):
-    x = SparseFeatures.from_dense(torch.eye(3))
-    graph = Graph.from_edge_index([[0, 1], [1, 2]], 3, x=x, y=[0, 1, 1], splits={"test": [2]})
-    converted = graph.to_dgl()
-    assert torch.equal(converted.ndata["feat"], torch.eye(3))
-    assert converted.ndata["label"].tolist() == [0, 1, 1]
-    assert converted.ndata["test_mask"].tolist() == [False, False, True]
-
-
-def test_dgl_graphs_that_do_not_fit_are_named(dgl):
-    source = dgl.graph((torch.tensor([0]), torch.tensor([1])), num_nodes=2)
-    assert Graph.from_dgl(source).x is None
-    with pytest.raises(DataError, match=r"feature='h' is not in the graph's ndata; it has \[\]"):
-        Graph.from_dgl(source, feature="h")
-    with pytest.raises(DataError, match="weight='w' is not in the graph's edata"):
-        Graph.from_dgl(source, weight="w")
-    source.is_homogeneous = False
-    with pytest.raises(DataError, match=r"dgl.to_homogeneous\(graph\) first"):
-        Graph.from_dgl(source)
 
 
 def test_missing_packages_are_named(monkeypatch):

@@ -3,7 +3,8 @@
 import pytest
 import torch
 from tests.extras import NO_KERNELS
-from tests.graph.cases import EDGE_CASES, random_edges, reference_kernels, threads
+from tests.graph.cases import reference_kernels, threads
+from tests.graph.edge_cases import EDGE_CASES, random_edges
 
 from graphbraid import native
 from graphbraid.errors import DataError

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from tests.graph.cases import EDGE_CASES, case_graph
+from tests.graph.cases import case_graph
+from tests.graph.edge_cases import EDGE_CASES
 
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph, SparseFeatures

@@ -30,7 +30,8 @@ def graph_from_dgl(
             "Convert it with dgl.to_homogeneous(graph) first"
         )
     num_nodes = int(graph.num_nodes())
-    indptr, indices, edge_id = graph.adj_tensors("csc")
+    # A graph restricted to other formats gives no CSC. Its copy in that format shares what is there.
+    indptr, indices, edge_id = graph.formats("csc").adj_tensors("csc")
     ids = edge_id.long() if edge_id.numel() else None  # empty where edges are numbered as they stand
     weight_by_id = _field(graph.edata, weight, "weight", "edata")
     values = None
