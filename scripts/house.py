@@ -1,0 +1,120 @@
+"""Prints the rooms of src/graphbraid, each with the first sentence of its docstring.
+
+``python scripts/house.py --write`` rewrites the block between the ``house`` markers of docs/architecture.md
+from the code; ``--check`` fails where the two differ, as a test does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "graphbraid"
+PAGE = ROOT / "docs" / "architecture.md"
+_BLOCK = re.compile(r"(?<=<!-- house -->\n).*?(?=<!-- /house -->)", re.DOTALL)
+_NAME_WIDTH, _WIDTH = 18, 120
+
+
+def block() -> str:
+    """The tree as a Markdown text block; floors as the tests list them, lowest first."""
+    return "\n".join(["```text", "src/graphbraid/", *_lines(), "```\n"])
+
+
+def page(text: str) -> str:
+    """The page ``text`` with its block made anew; refused where the markers are missing or twice there."""
+    if len(_BLOCK.findall(text)) != 1:
+        raise SystemExit(
+            f"{PAGE.relative_to(ROOT)} needs one pair of <!-- house --> and <!-- /house --> lines"
+        )
+    return _BLOCK.sub(lambda _: block(), text)
+
+
+def _lines() -> Iterator[str]:
+    floors, inner_floors = _floors()
+    rooms = _in_order(PACKAGE, floors)
+    modules = [path for path in PACKAGE.glob("*.py") if path.stem not in ("__init__", "__main__")]
+    for module in sorted(modules, key=lambda path: (_place(path.stem, floors), path.stem)):
+        yield from _entry(module.name, _sentence(module), 1)
+    for room in rooms:
+        yield from _entry(f"{room.name}/", _sentence(room / "__init__.py"), 1)
+        for inner in _in_order(room, inner_floors.get(room.name, ())):
+            yield from _entry(f"{inner.name}/", _sentence(inner / "__init__.py"), 2)
+    yield from _entry("csrc/", _sentence_of_cpp(PACKAGE / "csrc" / "module.cpp"), 1)
+
+
+def _floors() -> tuple[Sequence[Iterable[str]], dict[str, Sequence[Iterable[str]]]]:
+    for folder in (ROOT, ROOT / "src"):
+        sys.path.insert(0, str(folder))
+    from tests.test_imports import FLOORS, INNER_FLOORS
+
+    return FLOORS, INNER_FLOORS
+
+
+def _in_order(folder: Path, floors: Sequence[Iterable[str]]) -> list[Path]:
+    """The packages in ``folder``, lowest floor first; those that no floor names come last."""
+    packages = sorted(path.parent for path in folder.glob("*/__init__.py"))
+    return sorted(packages, key=lambda path: (_place(path.name, floors), path.name))
+
+
+def _place(name: str, floors: Sequence[Iterable[str]]) -> int:
+    names = [name for floor in floors for name in floor]
+    return names.index(name) if name in names else len(names)
+
+
+def _sentence(module: Path) -> str:
+    text = ast.get_docstring(ast.parse(module.read_text(encoding="utf-8")))
+    if not text:
+        raise SystemExit(
+            f"{module.relative_to(ROOT)} has no docstring: its first sentence says what it is for"
+        )
+    return _first_sentence(text)
+
+
+def _sentence_of_cpp(source: Path) -> str:
+    comment = re.match(r"(?://.*\n)+", source.read_text(encoding="utf-8"))
+    if comment is None:
+        raise SystemExit(f"{source.relative_to(ROOT)} must begin with a comment that says what it is for")
+    return _first_sentence(re.sub(r"^// ?", "", comment.group(), flags=re.MULTILINE))
+
+
+def _first_sentence(text: str) -> str:
+    paragraph = " ".join(text.partition("\n\n")[0].split())
+    return re.split(r"\.(?= [A-Z]|$)", paragraph, maxsplit=1)[0].replace("``", "")
+
+
+def _entry(name: str, sentence: str, depth: int) -> list[str]:
+    head = ("  " * depth + name).ljust(_NAME_WIDTH)
+    return textwrap.wrap(sentence, _WIDTH, initial_indent=head, subsequent_indent=" " * _NAME_WIDTH)
+
+
+def main() -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument("--write", action="store_true", help="rewrite the block in docs/architecture.md")
+    chosen.add_argument("--check", action="store_true", help="fail where the page differs from the code")
+    arguments = parser.parse_args()
+    if not (arguments.write or arguments.check):
+        print(block(), end="")
+        return 0
+    text = PAGE.read_text(encoding="utf-8")
+    made = page(text)
+    if arguments.write:
+        PAGE.write_text(made, encoding="utf-8")
+    elif made != text:
+        print(
+            "docs/architecture.md does not show the house as it is: run scripts/house.py --write",
+            file=sys.stderr,
+        )
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
