@@ -19,7 +19,7 @@ for variant in avx512 avx2 portable reference; do
   if ! reason=$("$python" - "$variant" <<'PY'
 import sys
 from graphbraid import native
-reason = None if sys.argv[1] == "reference" else kernels.unsupported_reason(sys.argv[1])
+reason = None if sys.argv[1] == "reference" else native.unsupported_reason(sys.argv[1])
 print(reason or "")
 sys.exit(reason is not None)
 PY

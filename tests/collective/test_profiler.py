@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.collective.cases import stage_times
 from tests.collective.emulation import FAST, make_context
+from tests.extras import once_undisturbed
 
 from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.plan.arrangement import Arrangement, Trial
@@ -23,15 +24,18 @@ def own_cache(monkeypatch, tmp_path):
 
 
 def test_the_given_durations_are_found_for_each_number_of_workers():
-    device = EmulatedAccelerator(GIVEN)
-    profile = measure(make_context(device), [1, 3], train=lambda batch: None)
-    assert [times.workers for times in profile.times] == [1, 3]
-    for times in profile.times:
-        for stage in ("cpu", "dma", "uva", "model"):
-            found, given = getattr(times, stage).seconds, getattr(GIVEN, stage).seconds
-            assert given <= found <= 2.0 * given, stage
-    assert device.held_batches == 0
-    assert profile.host_batch_bytes > 1000
+    def found():
+        device = EmulatedAccelerator(GIVEN)
+        profile = measure(make_context(device), [1, 3], train=lambda batch: None)
+        assert [times.workers for times in profile.times] == [1, 3]
+        for times in profile.times:
+            for stage in ("cpu", "dma", "uva", "model"):
+                found, given = getattr(times, stage).seconds, getattr(GIVEN, stage).seconds
+                assert given <= found <= 2.0 * given, stage
+        assert device.held_batches == 0
+        assert profile.host_batch_bytes > 1000
+
+    once_undisturbed(found)
 
 
 def test_without_a_device_there_is_no_second_route_and_threads_are_set_before_training():
@@ -45,15 +49,17 @@ def test_without_a_device_there_is_no_second_route_and_threads_are_set_before_tr
     )
     assert asked == [1, 2]
     assert all(times.uva is None and times.model.seconds >= 0.002 for times in profile.times)
-    assert all(times.dma.seconds < 0.002 for times in profile.times)
+    assert all(times.dma.seconds < times.model.seconds for times in profile.times)
 
 
-def test_a_slow_stage_is_cut_off_with_what_was_measured():
-    slow = stage_times(0.3, 0.001, 0.001, 0.001)
-    started = time.perf_counter()
-    profile = measure(make_context(EmulatedAccelerator(slow)), [1], effort=Effort(seconds=0.5))
-    assert time.perf_counter() - started < 3.0
-    assert profile.times[0].cpu.seconds == pytest.approx(0.3, rel=0.2)
+def test_a_slow_stage_is_cut_off_with_what_was_measured(monkeypatch):
+    prepared, device = [], EmulatedAccelerator(stage_times(0.3, 0.001, 0.001, 0.001))
+    monkeypatch.setattr(
+        device, "check", lambda stage, step: prepared.append(step) if stage == "cpu" else None
+    )
+    profile = measure(make_context(device), [1], effort=Effort(warm_up=2, samples=10, seconds=0.5))
+    assert len(prepared) == 4  # one to time it and one to copy, without look-ahead and with; 48 uncut
+    assert profile.times[0].cpu.seconds >= 0.3
 
 
 def test_an_error_while_measuring_is_raised():

@@ -50,9 +50,9 @@ def test_every_embedded_spec_aims_at_the_size_in_its_name():
 
 @pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 def test_the_default_is_made_in_under_ten_seconds(cache):
-    start = time.perf_counter()
+    start = time.process_time()  # of all threads: what others do meanwhile does not count
     graph = datasets.load(datasets.DEFAULT)
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
     assert graph.num_nodes == 100_000
 
 

@@ -20,7 +20,7 @@ SCRIPT = """
 import os, random, signal, sys, time
 from pathlib import Path
 import torch
-from graphbraid.train import checkpoint
+from graphbraid.train.run_folder import checkpoint
 
 last, draw = Path(sys.argv[1]), random.Random(0)
 contents = checkpoint.read(last)

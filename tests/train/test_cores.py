@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.extras import NO_KERNELS
+from tests.extras import NO_KERNELS, PATIENCE
 from tests.train.communities import community_graph, new_model
 
 from graphbraid import native
@@ -76,7 +76,7 @@ def test_threads_that_take_turns_rest_between_the_marks():
 
 
 def wait_until(holds):
-    deadline = time.perf_counter() + 5.0
+    deadline = time.perf_counter() + PATIENCE
     while not holds():
         assert time.perf_counter() < deadline
         time.sleep(0.001)

@@ -41,6 +41,12 @@ def test_adds_to_strided_rows_and_ends_in_an_epilogue(kernels):
     close(found, expected, terms=400)
 
 
-def test_nothing_to_do_writes_nothing(kernels):
-    kernels.bit_product(torch.empty(1, 0, dtype=torch.int32), None, values(5, 3), torch.empty(0, 3))
-    kernels.bit_gram(values(5, 0), torch.zeros(1, 4, dtype=torch.int32), None, torch.empty(0, 4))
+def test_no_rows_and_no_columns_write_nothing_and_no_depth_writes_zeros(both, kernels):
+    around = torch.full((4, 5), 7.0)
+    kernels.bit_product(torch.empty(1, 0, dtype=torch.int32), None, values(5, 3), around[2:2, 1:4])
+    kernels.bit_gram(values(5, 0), torch.zeros(1, 4, dtype=torch.int32), None, around[2:2, :4])
+    assert (around == 7).all()
+    without_depth = [torch.empty(0, 6, dtype=torch.int32), None, values(0, 3)]
+    ours, twins = both("bit_product", without_depth, [torch.full((6, 3), torch.nan)])[0]
+    assert (ours == 0).all()
+    assert torch.equal(ours, twins)
