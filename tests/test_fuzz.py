@@ -157,7 +157,7 @@ def compiled_kernels(monkeypatch: pytest.MonkeyPatch):
     kernels, threads = native.kernels(), torch.get_num_threads()
     if kernels is None:
         pytest.skip(NO_KERNELS)
-    monkeypatch.setattr(native, "native", native.kernels)
+    monkeypatch.setattr(native, "kernels", native.kernels)
     yield kernels
     kernels.select(native.active().variant)
     torch.set_num_threads(threads)
@@ -171,7 +171,7 @@ def test_every_kernel_is_called(compiled_kernels, monkeypatch: pytest.MonkeyPatc
             called.add(name)
             return getattr(compiled_kernels, name)
 
-    monkeypatch.setattr(native, "native", Recorded)
+    monkeypatch.setattr(native, "kernels", Recorded)
     there = {name for name in dir(compiled_kernels) if not name.startswith("_")}
     for seed in range(60):
         for name in CALLS:
@@ -207,7 +207,7 @@ def test_a_kernel_that_computes_something_else_is_found(
     monkeypatch.setattr(reference, "spmm", changed)
     verdicts = []
     for seed in range(12):
-        monkeypatch.setattr(native, "native", lambda: compiled_kernels)
+        monkeypatch.setattr(native, "kernels", lambda: compiled_kernels)
         verdicts.append(kernel_cases._compared("aggregate", "portable", 1, seed / 12))
     found = [verdict for verdict in verdicts if verdict.status == "differs"]
     assert len(found) >= 3

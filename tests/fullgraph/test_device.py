@@ -43,7 +43,7 @@ GRAPHS = {
 @pytest.fixture(autouse=True)
 def twins(monkeypatch):
     """Only the twins can be recorded by the fake."""
-    monkeypatch.setattr(native, "native", lambda: None)
+    monkeypatch.setattr(native, "kernels", lambda: None)
 
 
 def make_engine(graph, name, *, device, p=0.4, rates=None, **options):

@@ -18,7 +18,7 @@ from graphbraid.graph import Graph
 @contextlib.contextmanager
 def reference_kernels() -> Iterator[None]:
     """Within, the reference twins run."""
-    with mock.patch.object(native, "native", lambda: None):
+    with mock.patch.object(native, "kernels", lambda: None):
         yield
 
 

@@ -49,7 +49,7 @@ class Recorder:
 def recorded(monkeypatch: Any) -> dict[str, Arguments]:
     """One sound call of each function, by its name."""
     recorder = Recorder(native.kernels())
-    monkeypatch.setattr(native, "native", lambda: recorder)
+    monkeypatch.setattr(native, "kernels", lambda: recorder)
     _run_operators()
     _run_edits()
     return recorder.calls
