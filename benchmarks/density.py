@@ -22,7 +22,7 @@ from rich.table import Table
 
 from benchmarks.common import write_results
 from graphbraid import Graph, SparseFeatures
-from graphbraid.fullgraph.lowering import passes as lower
+from graphbraid.fullgraph.lowering.passes import choose_input_path
 from graphbraid.fullgraph.lowering.facts import facts_of
 from graphbraid.fullgraph.measured.kept_rates import machine_rates
 from graphbraid.fullgraph.program.read import read_model
@@ -56,7 +56,7 @@ def choice(x: torch.Tensor) -> str:
     """The path that lowering takes for these features."""
     csc = Csc(torch.zeros(NODES + 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), NODES)
     facts = facts_of(Graph(csc=csc, x=x), (NODES,) * 3, (0, 0), machine_rates(), hoist_bytes=0)
-    program = lower.choose_input_path(read_model(GCN(COLUMNS, HIDDEN, 10, 2), COLUMNS), facts)
+    program = choose_input_path(read_model(GCN(COLUMNS, HIDDEN, 10, 2), COLUMNS), facts)
     return str(program.settings["input_path"])
 
 

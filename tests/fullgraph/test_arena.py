@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphbraid.fullgraph.step.arena import Arena, Buffer, Task, most_live_bytes, place
+from graphbraid.fullgraph.step.arena import Arena, Buffer, StepTask, most_live_bytes, place
 
 INTERVALS = st.lists(
     st.tuples(st.integers(1, 4000), st.integers(0, 30), st.integers(0, 10)), min_size=1, max_size=40
@@ -32,7 +32,7 @@ def test_buffers_alive_together_stand_apart(intervals):
 
 def test_buffers_that_follow_each_other_share_bytes():
     a, b, c = (Buffer(name, (100, 8)) for name in "abc")
-    tasks = [Task("1", lambda: None, (a, b)), Task("2", lambda: None, (b, c))]
+    tasks = [StepTask("1", lambda: None, (a, b)), StepTask("2", lambda: None, (b, c))]
     arena = Arena(tasks)
     assert arena.nbytes == arena.least_bytes == 2 * a.nbytes
     assert arena.separate_bytes == 3 * a.nbytes
@@ -44,14 +44,14 @@ def test_buffers_that_follow_each_other_share_bytes():
 
 def test_a_kept_buffer_outlives_the_last_task():
     a, b = Buffer("a", (10, 1)), Buffer("b", (10, 1))
-    tasks = [Task("1", lambda: None, (a,)), Task("2", lambda: None, (b,))]
+    tasks = [StepTask("1", lambda: None, (a,)), StepTask("2", lambda: None, (b,))]
     assert Arena(tasks).nbytes == a.nbytes
     assert Arena(tasks, keep=[a]).nbytes == 2 * a.nbytes
 
 
 def test_each_dtype_gets_its_bytes():
     half, wide = Buffer("h", (7, 3), torch.bfloat16), Buffer("w", (7, 3), torch.float64)
-    arena = Arena([Task("1", lambda: None, (half, wide))])
+    arena = Arena([StepTask("1", lambda: None, (half, wide))])
     arena.allocate()
     half.tensor.fill_(1)
     wide.tensor.fill_(2)

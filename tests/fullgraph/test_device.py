@@ -16,7 +16,7 @@ from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.fullgraph import ALL, Engine, Uncompiled, estimated_bytes
 from graphbraid.fullgraph.device.device import HOST, NotRecordedError
 from graphbraid.fullgraph.lowering.levels import reach, towards
-from graphbraid.fullgraph.step.placement import Placement
+from graphbraid.fullgraph.step.device_copies import DeviceCopies
 from graphbraid.graph import SparseFeatures
 from graphbraid.machine.rates import Rates
 
@@ -127,7 +127,7 @@ def test_bits_of_binary_features_train_as_on_the_host(binary):
         assert engine.program.input_path == "binary"
         engine()
         if where is device:
-            moved = engine.form._placement.nbytes + engine.form._train.arena.nbytes
+            moved = engine.form._copies.nbytes + engine.form._train.arena.nbytes
             assert moved <= engine.nbytes <= 1.1 * moved
         results.append(epochs_without_the_host(engine, graph, where))
     assert_alike(*results)
@@ -237,7 +237,7 @@ def test_too_little_memory_on_a_device_is_said_before_anything_is_moved():
     engine = make_engine(make_graph(), "gcn", device=FakeDevice(free=10_000))
     with pytest.raises(ResourceError, match=r"needs [\d,]+ MB on cpu, but 0 MB are free"):
         engine()
-    assert engine.form._placement.nbytes == 0
+    assert engine.form._copies.nbytes == 0
 
 
 @pytest.mark.parametrize("kind", GRAPHS)
@@ -246,7 +246,7 @@ def test_the_plan_counts_what_is_moved(name, kind):
     graph = make_graph(**GRAPHS[kind])
     engine = make_engine(graph, name, device=FakeDevice())
     engine()
-    moved = engine.form._placement.nbytes + engine.form._train.arena.nbytes
+    moved = engine.form._copies.nbytes + engine.form._train.arena.nbytes
     assert moved <= engine.nbytes <= 1.1 * moved
 
 
@@ -259,11 +259,11 @@ def test_the_estimate_of_a_device_holds_the_graph_too():
 
 def test_levels_share_one_array_of_edges_on_a_device_too():
     graph = make_graph()
-    steps = towards(graph.csc, reach(graph.csc, graph.split("train"), 3))
-    placement = Placement(FakeDevice())
-    moved = placement.steps(steps)
-    assert len({step.csc.indices.untyped_storage().data_ptr() for step in moved}) == 1
-    for here, there in zip(steps, moved, strict=True):
+    blocks = towards(graph.csc, reach(graph.csc, graph.split("train"), 3))
+    copies = DeviceCopies(FakeDevice())
+    moved = copies.blocks(blocks)
+    assert len({block.csc.indices.untyped_storage().data_ptr() for block in moved}) == 1
+    for here, there in zip(blocks, moved, strict=True):
         assert torch.equal(here.csc.indices, there.csc.indices)
         assert torch.equal(here.sources, there.sources)
         assert here.csc.indices.data_ptr() != there.csc.indices.data_ptr()

@@ -16,12 +16,12 @@ from graphbraid.errors import ResourceError
 from graphbraid.fullgraph.device.device import Host
 from graphbraid.fullgraph.explain import timing
 from graphbraid.fullgraph.explain.floor import floor_of
-from graphbraid.fullgraph.explain.timing import StepTimes, TaskTime, TimedExecutor
+from graphbraid.fullgraph.explain.timing import StepTimes, TaskTime, TimedStep
 from graphbraid.fullgraph.explain.work import Ledger, Work
 from graphbraid.fullgraph.lowering.facts import facts_of
 from graphbraid.fullgraph.lowering.levels import whole_graph
 from graphbraid.fullgraph.lowering.locality import cached_share
-from graphbraid.fullgraph.program import Adjacency, Aggregate, Epilogue, Linear, Program
+from graphbraid.fullgraph.program import AdjacencyMatrix, Aggregate, Epilogue, Linear, Program
 from graphbraid.graph.csc import Csc
 from graphbraid.machine.rates import Rates
 
@@ -53,8 +53,8 @@ def two_layers():
     relu = Epilogue(out="b", inputs=("a",), bias=torch.nn.Parameter(torch.ones(8)), act="relu")
     ops = (
         Linear(out="a", inputs=("x",), weight=weight(8, CHANNELS)),
-        Aggregate(out="b", inputs=("a",), adjacency=Adjacency(kind="sum"), after=relu),
-        Aggregate(out="c", inputs=("b",), adjacency=Adjacency(kind="mean")),
+        Aggregate(out="b", inputs=("a",), adjacency=AdjacencyMatrix(kind="sum"), after=relu),
+        Aggregate(out="c", inputs=("b",), adjacency=AdjacencyMatrix(kind="mean")),
         Linear(out="d", inputs=("c",), weight=weight(5, 8)),
     )
     return Program(ops=ops, in_channels=CHANNELS)
@@ -63,8 +63,8 @@ def two_layers():
 def make_ledger(program, graph, cache_bytes=None):
     edges = (graph.csc.num_edges,) * 2
     facts = facts_of(graph, (NUM_NODES,) * 3, edges, RATES, hoist_bytes=0)
-    steps = whole_graph(graph.csc, program.num_levels - 1)
-    return Ledger(program, steps, lambda _: NUM_NODES, facts, cache_bytes)
+    blocks = whole_graph(graph.csc, program.num_levels - 1)
+    return Ledger(program, blocks, lambda _: NUM_NODES, facts, cache_bytes)
 
 
 def test_the_floor_of_a_known_program_by_hand():
@@ -148,11 +148,11 @@ def test_every_task_has_a_row(name):
 def test_times_are_those_between_two_looks_at_the_clock():
     graph, program = make_graph(), two_layers()
     ticks = itertools.count()
-    timed = TimedExecutor(
+    timed = TimedStep(
         program,
         graph,
         whole_graph(graph.csc, 2),
-        placement=None,
+        copies=None,
         wait=lambda: None,
         clock=lambda: float(next(ticks)),
     )
@@ -201,7 +201,7 @@ def test_explain_prints_the_floor_and_the_times_when_asked(monkeypatch):
         ),
         seconds=5.0,
     )
-    monkeypatch.setattr(timing.TimedExecutor, "measured", lambda *_: times)
+    monkeypatch.setattr(timing.TimedStep, "measured", lambda *_: times)
     said = engine.explain(measure=True)
     assert "5000.000 ms is what it took (median)" in said
     assert "2000.000 ms of it between the tasks" in said

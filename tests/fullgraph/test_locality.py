@@ -147,8 +147,8 @@ def test_an_undirected_graph_stays_its_own_transpose():
     graph = planted(symmetric=True)
     engine = engine_of(MODELS["gcn"](dropout=0.0), graph)
     assert decision(engine).taken
-    for step in engine.form._steps:
-        assert step is engine.form._steps[0]
+    for block in engine.form._blocks:
+        assert block is engine.form._blocks[0]
         assert step.csc.reversed() is step.csc
     reverse = Csc(step.csc.indptr, step.csc.indices, NODES).reversed()
     ours, theirs = (edge_set(csc) for csc in (step.csc, reverse))

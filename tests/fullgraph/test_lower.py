@@ -9,19 +9,19 @@ from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
 from torch import nn
 
 from graphbraid import nn as gnn
-from graphbraid.fullgraph.lowering import passes as lower
+from graphbraid.fullgraph.lowering.passes import PASSES, choose_input_path, fuse, hoist, order
 from graphbraid.fullgraph.lowering.facts import facts_of
 from graphbraid.fullgraph.lowering.levels import reach, towards
-from graphbraid.fullgraph.program import INPUT, Add, Adjacency, Aggregate, Epilogue, Linear, Program
+from graphbraid.fullgraph.program import INPUT, Add, AdjacencyMatrix, Aggregate, Epilogue, Linear, Program
 from graphbraid.fullgraph.program.read import read_model
 from graphbraid.machine.rates import Rates
 
 
-def facts(graph, num_steps=2, **changes):
+def facts(graph, num_blocks=2, **changes):
     made = facts_of(
         graph,
-        (graph.num_nodes,) * (num_steps + 1),
-        (graph.csc.num_edges,) * num_steps,
+        (graph.num_nodes,) * (num_blocks + 1),
+        (graph.csc.num_edges,) * num_blocks,
         Rates(),
         hoist_bytes=1 << 30,
     )
@@ -32,19 +32,19 @@ def names(program):
     return [op.symbol for op in program.ops]
 
 
-@pytest.mark.parametrize("name", lower.PASSES)
+@pytest.mark.parametrize("name", PASSES)
 def test_a_pass_returns_a_new_program_with_its_decision_and_leaves_the_old_alone(name):
     program = read_model(gnn.GCN(CHANNELS, 8, CLASSES, 2), CHANNELS)
     before = str(program)
-    after = lower.PASSES[name](program, facts(make_graph()))
+    after = PASSES[name](program, facts(make_graph()))
     assert str(program) == before
     assert [d.name for d in after.decisions] == [name.replace("_", " ")]
-    assert lower.PASSES[name](program, facts(make_graph())) == after
+    assert PASSES[name](program, facts(make_graph())) == after
 
 
 def test_hoisting_leaves_no_aggregation_in_the_first_layer():
     program = read_model(gnn.GCN(CHANNELS, 8, CLASSES, 2), CHANNELS)
-    hoisted = lower.hoist(program, facts(make_graph()))
+    hoisted = hoist(program, facts(make_graph()))
     assert names(program).count("aggregate") == 2
     assert names(hoisted).count("aggregate") == 1
     assert hoisted.ops[0].symbol == "constant"
@@ -53,20 +53,20 @@ def test_hoisting_leaves_no_aggregation_in_the_first_layer():
 @pytest.mark.parametrize("changes", [{"hoist_bytes": 10}])
 def test_hoisting_keeps_to_its_memory(changes):
     program = read_model(gnn.GCN(CHANNELS, 8, CLASSES, 2), CHANNELS)
-    after = lower.hoist(program, facts(make_graph(), **changes))
+    after = hoist(program, facts(make_graph(), **changes))
     assert after.ops == program.ops
     assert "would take" in after.decisions[-1].what
 
 
 def test_input_dropout_is_never_hoisted_over():
     program = read_model(gnn.GCN(CHANNELS, 8, CLASSES, 2, input_dropout=0.2), CHANNELS)
-    assert lower.hoist(program, facts(make_graph())).ops == program.ops
+    assert hoist(program, facts(make_graph())).ops == program.ops
 
 
 @pytest.mark.parametrize(("density", "path"), [(0.001, "sparse"), (1.0, "dense")])
 def test_the_input_path_follows_the_density(density, path):
     program = read_model(gnn.GCN(CHANNELS, 16, CLASSES, 2), CHANNELS)
-    after = lower.choose_input_path(program, facts(make_graph(), density=density, in_channels=2000))
+    after = choose_input_path(program, facts(make_graph(), density=density, in_channels=2000))
     assert after.settings["input_path"] == path
 
 
@@ -74,7 +74,7 @@ def test_the_input_path_follows_the_density(density, path):
 def test_the_input_path_of_binary_features_follows_the_density(density, path):
     program = read_model(gnn.GCN(CHANNELS, 16, CLASSES, 2), CHANNELS)
     given = facts(make_graph(), density=density, in_channels=2000, is_binary=True)
-    after = lower.choose_input_path(program, given)
+    after = choose_input_path(program, given)
     assert after.input_path == path
     decision = after.decisions[-1]
     assert decision.taken
@@ -85,7 +85,7 @@ def test_the_input_path_of_binary_features_follows_the_density(density, path):
 def test_binary_features_are_not_hoisted_over():
     program = read_model(gnn.GCN(CHANNELS, 8, CLASSES, 2), CHANNELS)
     program = program.rewritten(program.ops, input_path="binary")
-    after = lower.hoist(program, facts(make_graph()))
+    after = hoist(program, facts(make_graph()))
     assert after.ops == program.ops
     assert "stay binary" in after.decisions[-1].what
 
@@ -93,7 +93,7 @@ def test_binary_features_are_not_hoisted_over():
 @pytest.mark.parametrize(("width_in", "width_out", "first"), [(4, 64, "aggregate"), (64, 4, "linear")])
 def test_order_aggregates_at_the_narrower_side(width_in, width_out, first):
     weight = nn.Parameter(torch.ones(width_in, CHANNELS)), nn.Parameter(torch.ones(width_out, width_in))
-    adjacency = Adjacency(kind="sum")
+    adjacency = AdjacencyMatrix(kind="sum")
     for start in ("linear", "aggregate"):
         ops = [
             Linear(out="h", inputs=(INPUT,), weight=weight[0]),
@@ -106,7 +106,7 @@ def test_order_aggregates_at_the_narrower_side(width_in, width_out, first):
                 Linear(out="y", inputs=("z",), weight=weight[1]),
             ]
         program = Program(ops=tuple(ops), in_channels=CHANNELS)
-        after = lower.order(program, facts(make_graph(), num_steps=1))
+        after = order(program, facts(make_graph(), num_blocks=1))
         assert names(after)[1] == first, (start, str(after))
 
 
@@ -122,7 +122,7 @@ def test_fusing_merges_bias_activation_and_dropout_but_never_out_of_order():
     def fused(*order):
         ops = [Linear(out="v0", inputs=(INPUT,), weight=weight)]
         ops += [make[kind](f"v{i + 1}", f"v{i}") for i, kind in enumerate(order)]
-        after = lower.fuse(Program(ops=tuple(ops), in_channels=CHANNELS), facts(make_graph())).ops
+        after = fuse(Program(ops=tuple(ops), in_channels=CHANNELS), facts(make_graph())).ops
         return [after[0].after.details(), *(op.details() for op in after[1:])]
 
     assert fused("bias", "act", "drop") == ["bias, relu, dropout 0.5"]
@@ -137,14 +137,14 @@ def test_an_epilogue_joins_the_kernel_before_it_unless_others_read_its_rows(laye
     weight, bias = nn.Parameter(torch.ones(4, CHANNELS)), nn.Parameter(torch.zeros(4))
     ops = [
         Linear(out="h", inputs=(INPUT,), weight=weight),
-        Aggregate(out="s", inputs=("h",), adjacency=Adjacency(kind="sum")),
+        Aggregate(out="s", inputs=("h",), adjacency=AdjacencyMatrix(kind="sum")),
     ][: 1 + (layer == "aggregate")]
     rows = ops[-1].out
     ops.append(Epilogue(out="y", inputs=(rows,), bias=bias, act="relu"))
     if read_twice:
         ops.append(Add(out="z", inputs=("y", rows)))
     program = Program(ops=tuple(ops), in_channels=CHANNELS)
-    after = lower.fuse(program, facts(make_graph(), num_steps=1))
+    after = fuse(program, facts(make_graph(), num_blocks=1))
     joined = [op for op in after.ops if getattr(op, "after", None)]
     assert len(joined) == (not read_twice)
     if joined:
@@ -158,7 +158,7 @@ def test_an_epilogue_joins_the_kernel_before_it_unless_others_read_its_rows(laye
 def test_an_addition_joins_the_kernel_that_makes_one_side():
     program = read_model(gnn.GraphSAGE(CHANNELS, 8, CLASSES, 1), CHANNELS)
     assert any(isinstance(op, Add) for op in program.ops)
-    assert not any(isinstance(op, Add) for op in lower.fuse(program, facts(make_graph(), 1)).ops)
+    assert not any(isinstance(op, Add) for op in fuse(program, facts(make_graph(), 1)).ops)
 
 
 def test_a_program_that_reads_what_is_not_made_is_refused():
@@ -172,15 +172,15 @@ def test_levels_are_nested_and_hold_every_edge_of_the_nodes_that_count():
     graph = make_graph()
     seeds = graph.split("train")
     reached = reach(graph.csc, seeds, 2)
-    steps = towards(graph.csc, reached)
-    assert reached.edges(graph.csc) == tuple(step.csc.num_edges for step in steps)
-    assert torch.equal(steps[-1].destinations, seeds)
-    for earlier, later in pairwise(steps):
+    blocks = towards(graph.csc, reached)
+    assert reached.edges(graph.csc) == tuple(block.csc.num_edges for block in blocks)
+    assert torch.equal(blocks[-1].destinations, seeds)
+    for earlier, later in pairwise(blocks):
         assert torch.equal(earlier.destinations, later.sources)
-    for step in steps:
-        assert torch.equal(step.sources[: step.csc.num_dst], step.destinations)
-        assert len(step.sources.unique()) == len(step.sources)
-        for row, node in enumerate(step.destinations.tolist()):
+    for block in blocks:
+        assert torch.equal(block.sources[: block.csc.num_dst], block.destinations)
+        assert len(block.sources.unique()) == len(block.sources)
+        for row, node in enumerate(block.destinations.tolist()):
             begin, end = graph.csc.indptr[node], graph.csc.indptr[node + 1]
-            ours = step.csc.indices[step.csc.indptr[row] : step.csc.indptr[row + 1]].long()
-            assert torch.equal(step.sources[ours], graph.csc.indices[begin:end].long())
+            ours = block.csc.indices[block.csc.indptr[row] : block.csc.indptr[row + 1]].long()
+            assert torch.equal(block.sources[ours], graph.csc.indices[begin:end].long())

@@ -24,7 +24,7 @@ from graphbraid.fullgraph.lowering.levels import whole_graph
 from graphbraid.fullgraph.program import (
     INPUT,
     Add,
-    Adjacency,
+    AdjacencyMatrix,
     Aggregate,
     Linear,
     Module,
@@ -33,7 +33,7 @@ from graphbraid.fullgraph.program import (
     Program,
 )
 from graphbraid.fullgraph.program.readers.rowwise import ROWWISE
-from graphbraid.fullgraph.step.executor import Executor
+from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 
@@ -214,7 +214,7 @@ def test_graphbraid_s_models_train_as_they_do_uncompiled(name, norm):
 def test_own_rows_are_normalised_without_touching_those_they_are_the_start_of():
     graph = make_graph(train=60)
     linear, norm = nn.Linear(CHANNELS, HIDDEN, bias=False), seeded(nn.LayerNorm, HIDDEN)
-    sum_of = Adjacency(kind="sum")
+    sum_of = AdjacencyMatrix(kind="sum")
     program = (
         Linear(out="rows", inputs=(INPUT,), weight=linear.weight),
         Own(out="own", inputs=("rows",)),
@@ -226,13 +226,13 @@ def test_own_rows_are_normalised_without_touching_those_they_are_the_start_of():
     rows = linear(graph.x)
     expected = norm(rows) + ops.spmm(graph.csc, rows, "sum")
     for training in (True, False):
-        executor = Executor(
+        step = PlannedStep(
             Program(ops=program, in_channels=CHANNELS), graph, whole_graph(graph.csc, 1), training=training
         )
-        executor.allocate()
-        torch.testing.assert_close(executor.forward(), expected, rtol=1e-5, atol=1e-5)
+        step.allocate()
+        torch.testing.assert_close(step.forward(), expected, rtol=1e-5, atol=1e-5)
         if training:
-            found = executor.backward(grad)
+            found = step.backward(grad)
             for parameter in (linear.weight, *norm.parameters()):
                 (wanted,) = torch.autograd.grad(expected, parameter, grad, retain_graph=True)
                 close(found[id(parameter)], wanted, "gradient")

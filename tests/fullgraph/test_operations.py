@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from tests.fullgraph.graphs import CHANNELS, make_graph
 from torch import nn
 
-from graphbraid.fullgraph.lowering import passes as lower
+from graphbraid.fullgraph.lowering.passes import PASSES
 from graphbraid.fullgraph.lowering.facts import facts_of
 from graphbraid.fullgraph.lowering.levels import aggregation, whole_graph
 from graphbraid.fullgraph.program import (
     INPUT,
     Add,
-    Adjacency,
+    AdjacencyMatrix,
     Aggregate,
     Combine,
     Concat,
@@ -27,7 +27,7 @@ from graphbraid.fullgraph.program import (
     RowFunction,
     View,
 )
-from graphbraid.fullgraph.step.executor import Executor
+from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.fullgraph.step.planned.row_functions import FUNCTIONS
 from graphbraid.machine.rates import Rates
 
@@ -101,24 +101,24 @@ def run(op, inputs, parameters, graph):
     return {Add: lambda: x + inputs[1], Own: lambda: x, Concat: lambda: torch.cat(inputs, 1)}[type(op)]()
 
 
-def assert_runs(program, graph, passes=frozenset(lower.PASSES), hoist_bytes=1 << 30):
+def assert_runs(program, graph, passes=frozenset(PASSES), hoist_bytes=1 << 30):
     """The lowered program gives what the given one says."""
-    steps = whole_graph(graph.csc, program.num_levels - 1)
-    rows, edges = (graph.num_nodes,) * (len(steps) + 1), (graph.csc.num_edges,) * len(steps)
+    blocks = whole_graph(graph.csc, program.num_levels - 1)
+    rows, edges = (graph.num_nodes,) * (len(blocks) + 1), (graph.csc.num_edges,) * len(blocks)
     facts = facts_of(graph, rows, edges, Rates(), hoist_bytes=hoist_bytes)
     lowered = program
-    for name in [name for name in lower.PASSES if name in passes]:
-        lowered = lower.PASSES[name](lowered, facts)
-    executor = Executor(lowered, graph, steps, training=True)
-    executor.allocate()
+    for name in [name for name in PASSES if name in passes]:
+        lowered = PASSES[name](lowered, facts)
+    step = PlannedStep(lowered, graph, blocks, training=True)
+    step.allocate()
     value, grads = expected(program, graph)
     for _ in range(2):  # the arena is used again
-        out = executor.forward()
+        out = step.forward()
         torch.testing.assert_close(out.double(), value, rtol=1e-4, atol=2e-5)
-        found = executor.backward(weights_of(out))
+        found = step.backward(weights_of(out))
         for p, grad in zip(program.parameters(), grads, strict=True):
             torch.testing.assert_close(found[id(p)].double(), grad, rtol=1e-4, atol=1e-4)
-    evaluated = Executor(lowered, graph, steps, training=False)
+    evaluated = PlannedStep(lowered, graph, blocks, training=False)
     evaluated.allocate()
     torch.testing.assert_close(evaluated.forward().double(), value, rtol=1e-4, atol=2e-5)
     return lowered
@@ -205,14 +205,14 @@ def powers(adjacency, count, x=INPUT):
 
 @pytest.mark.parametrize("is_narrow", [False, True])
 def test_powers_of_the_features_and_their_sums_are_computed_once(is_narrow):
-    adjacency = Adjacency(kind="gcn", loop_scale=1.0)
+    adjacency = AdjacencyMatrix(kind="gcn", loop_scale=1.0)
     linear = Linear(out="h", inputs=(INPUT,), weight=parameter(4, CHANNELS))
     ops, names = powers(adjacency, 3, "h" if is_narrow else INPUT)
     owns = [Own(out=f"o{k}", inputs=(names[0] if k == 0 else f"o{k - 1}",)) for k in range(3)]
     owns.append(Own(out="q", inputs=(names[2],)))
     mix = Combine(out="m", inputs=("o2", "q", names[3]), factors=(0.2, 0.5, 0.3))
     ops = [linear, *ops, *owns, mix] if is_narrow else [*ops, *owns, mix, replace_input(linear, "m")]
-    for passes in (frozenset(lower.PASSES), frozenset(lower.PASSES) - {"hoist"}, frozenset()):
+    for passes in (frozenset(PASSES), frozenset(PASSES) - {"hoist"}, frozenset()):
         lowered = assert_runs(program_of(*ops), make_graph(), passes)
         assert any(isinstance(op, Aggregate) for op in lowered.ops) == ("hoist" not in passes)
     some = assert_runs(program_of(*ops), make_graph(), hoist_bytes=10)
@@ -226,7 +226,7 @@ def replace_input(op, value):
 @settings(max_examples=40, deadline=None)
 @given(
     data=st.data(),
-    passes=st.sets(st.sampled_from(sorted(lower.PASSES))),
+    passes=st.sets(st.sampled_from(sorted(PASSES))),
     hoist_bytes=st.sampled_from([0, 5000, 1 << 30]),
 )
 def test_programs_drawn_at_random_keep_their_numbers_under_any_passes(data, passes, hoist_bytes):
@@ -237,10 +237,10 @@ def test_programs_drawn_at_random_keep_their_numbers_under_any_passes(data, pass
 
 KINDS = ("linear", "aggregate", "own", "combine", "concat", "largest", "function", "bias", "add")
 ADJACENCIES = (
-    Adjacency(kind="sum", weighted=True),
-    Adjacency(kind="mean", scale=-0.5),
-    Adjacency(kind="gcn", loop_scale=1.0, weighted=True, scale=0.9),
-    Adjacency(kind="laplacian sym", scale=2.0),
+    AdjacencyMatrix(kind="sum", weighted=True),
+    AdjacencyMatrix(kind="mean", scale=-0.5),
+    AdjacencyMatrix(kind="gcn", loop_scale=1.0, weighted=True, scale=0.9),
+    AdjacencyMatrix(kind="laplacian sym", scale=2.0),
 )
 
 

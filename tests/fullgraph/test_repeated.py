@@ -11,7 +11,7 @@ from torch import nn
 import graphbraid
 from graphbraid import native
 from graphbraid import nn as gnn
-from graphbraid.fullgraph.step import executor
+from graphbraid.fullgraph.step import planned_step
 from graphbraid.fullgraph.step.calls.repeated import Repeated
 from graphbraid.ops.dense import tall_product
 
@@ -193,7 +193,7 @@ def test_the_gradient_of_many_wide_outputs_is_spread_to_the_same_bits(monkeypatc
     model, twin = pair(lambda: gnn.GCN(CHANNELS, 8, 20, 2, dropout=0.0))
     found = []
     for net, many in ((model, 1), (twin, 1 << 40)):
-        monkeypatch.setattr(executor, "MANY", many)
+        monkeypatch.setattr(planned_step, "MANY", many)
         engine = graphbraid.compile(net, graph, **for_all)
         out = engine()
         out.square().sum().backward()

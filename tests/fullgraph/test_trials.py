@@ -15,7 +15,7 @@ from graphbraid.errors import DataError
 from graphbraid.fullgraph import Evidence
 from graphbraid.fullgraph.device.device import HOST
 from graphbraid.fullgraph.lowering import facts as facts_module
-from graphbraid.fullgraph.lowering import passes as lower
+from graphbraid.fullgraph.lowering.passes import choose_input_path, hoist, order
 from graphbraid.fullgraph.lowering.facts import CLOSE, facts_of
 from graphbraid.fullgraph.measured import kept_rates, trials
 from graphbraid.fullgraph.measured.kept_rates import MeasuredRates
@@ -57,7 +57,7 @@ def input_path(times, clock):
     program = read_model(gnn.GCN(CHANNELS, 8, CLASSES, 2), CHANNELS)
     rates = sparse_rates(times)
     tried = Trials(graph, DENSITY, rates, {}, seconds=clock)
-    return lower.choose_input_path(program, facts(graph, rates, tried))
+    return choose_input_path(program, facts(graph, rates, tried))
 
 
 @pytest.mark.parametrize("times", [1.3, 0.8])
@@ -95,7 +95,7 @@ def test_the_order_and_hoisting_are_tried_too():
     program = read_model(gnn.GCN(CHANNELS, CHANNELS, CLASSES, 2), CHANNELS)
     tried = Trials(graph, 1.0, slow, {}, seconds=Clock(1.0))
     made = dataclasses.replace(facts(graph, slow, tried), hoist_bytes=1 << 20)
-    after = lower.order(lower.hoist(program, made), made)
+    after = order(hoist(program, made), made)
     assert sorted({name.split()[0] for name in tried.found}) == ["aggregate", "dense"]
     assert "(tried)" in after.decisions[0].what
     names = [f"dense {NUM_NODES} {CHANNELS} {CHANNELS}", f"aggregate {graph.csc.num_edges} {CHANNELS}"]

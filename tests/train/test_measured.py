@@ -15,7 +15,7 @@ from graphbraid.collective import Plan
 from graphbraid.collective.plan.arrangement import Arrangement
 from graphbraid.collective.plan.times import Duration, StageTimes
 from graphbraid.errors import DataError
-from graphbraid.fullgraph.lowering import passes as lower
+from graphbraid.fullgraph.lowering.passes import PASSES, choose_input_path
 from graphbraid.fullgraph.measured.kept_rates import MeasuredRates
 from graphbraid.machine.rates import Rates
 from graphbraid.train import TrainConfig, Trainer
@@ -38,14 +38,12 @@ def machine(monkeypatch):
         monkeypatch.setattr("graphbraid.fullgraph.lowered.measured_rates", lambda _: measured)
         return taken
 
-    choose = lower.choose_input_path
-
     def watch(program, facts):
-        after = choose(program, facts)
+        after = choose_input_path(program, facts)
         taken.append(after.input_path)
         return after
 
-    monkeypatch.setitem(lower.PASSES, "input_path", watch)
+    monkeypatch.setitem(PASSES, "input_path", watch)
     return find
 
 

@@ -18,8 +18,8 @@ from graphbraid.fullgraph.model.modes import in_mode
 from graphbraid.fullgraph.model.source import Source, graph_of_data
 from graphbraid.fullgraph.options import checked_nodes
 from graphbraid.fullgraph.program.refusal import NotLoweredError, explained
-from graphbraid.fullgraph.step.executor import Executor
-from graphbraid.fullgraph.step.placement import WORKSPACE_BYTES, Sizes
+from graphbraid.fullgraph.step.planned_step import PlannedStep
+from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, CopySizes
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
 
@@ -138,11 +138,11 @@ def estimated_bytes(model: nn.Module, graph: Graph, device: Device | None = None
     """
     with in_mode(model, training=True):
         program = Source(graph).read(model)
-    steps = whole_graph(graph.csc, program.num_levels - 1)
+    blocks = whole_graph(graph.csc, program.num_levels - 1)
     if device is not None and not device.is_host:
-        planned = Executor(program, graph, steps, training=True, placement=Sizes(device))
+        planned = PlannedStep(program, graph, blocks, training=True, copies=CopySizes(device))
         return planned.nbytes + WORKSPACE_BYTES
-    executor = Executor(program, graph, steps, training=True)
+    planned = PlannedStep(program, graph, blocks, training=True)
     transpose = graph.csc.nbytes + 8 * graph.csc.num_edges
     renumbered = min(LOCALITY_BYTES, graph.csc.nbytes + 8 * graph.num_nodes)
-    return executor.nbytes + transpose + renumbered
+    return planned.nbytes + transpose + renumbered

@@ -12,11 +12,11 @@ from torch.autograd.function import once_differentiable
 
 from graphbraid.errors import ResourceError
 from graphbraid.fullgraph.device.device import HOST, Device
-from graphbraid.fullgraph.lowering import passes as lower
+from graphbraid.fullgraph.lowering.passes import PASSES, couples_rows
 from graphbraid.fullgraph.lowering.facts import Facts, facts_of
 from graphbraid.fullgraph.lowering.levels import (
     Reach,
-    Step,
+    Block,
     copied_bytes,
     everything,
     reach,
@@ -30,10 +30,10 @@ from graphbraid.fullgraph.measured.kept_rates import MeasuredRates, measured_rat
 from graphbraid.fullgraph.measured.trials import Trials, kept_trials
 from graphbraid.fullgraph.program import Attention, Decision, Program, same_program
 from graphbraid.fullgraph.program.refusal import NotLoweredError
-from graphbraid.fullgraph.step.executor import Executor
+from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.fullgraph.step.lending import Lender, copied
-from graphbraid.fullgraph.step.placement import WORKSPACE_BYTES, Placement, Sizes, on_place
-from graphbraid.fullgraph.step.replay import ReplayingExecutor
+from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, DeviceCopies, CopySizes, on_place
+from graphbraid.fullgraph.step.replay import ReplayedStep
 from graphbraid.graph import Graph
 from graphbraid.machine.rates import Rates
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from graphbraid.fullgraph.explain.floor import Floor
     from graphbraid.fullgraph.explain.timing import StepTimes
 
-ALL = frozenset({*lower.PASSES, "prune", "symmetry", "locality"})
+ALL = frozenset({*PASSES, "prune", "symmetry", "locality"})
 """Names of all lowering decisions; each can be switched off."""
 PRUNE_BELOW = 0.95
 """Share of the edges below which leaving out the others pays."""
@@ -108,18 +108,18 @@ class Lowered:
         reached, pruned = self._levels(read)
         program, facts = self._lower(read.rewritten(read.ops, shared, pruned), reached)
         self.program, reached = self._renumbered(program, reached, facts)
-        num_steps = read.num_levels - 1
-        self._steps = whole_graph(self._csc, num_steps)
+        num_blocks = read.num_levels - 1
+        self._blocks = whole_graph(self._csc, num_blocks)
         if reached is not None:
-            self._steps = towards(self._csc, reached, keep_edges=self._reads_edges)
+            self._blocks = towards(self._csc, reached, keep_edges=self._reads_edges)
         row_of = None if reached is None else _rows_of(reached, graph.num_nodes)
         self._rows = self._rows_of_nodes(row_of)
         self._row_of = None if pruned.taken else row_of
-        self._placement = None if self._device.is_host else Placement(self._device)
-        self._sizes = None if self._device.is_host else Sizes(self._device)
-        self._train = self._planned(self.program, self._steps, training=True)
+        self._copies = None if self._device.is_host else DeviceCopies(self._device)
+        self._sizes = None if self._device.is_host else CopySizes(self._device)
+        self._train = self._planned(self.program, self._blocks, training=True)
         self._evaluated: Program | None = None
-        self._evaluate: Executor | None = None
+        self._evaluate: PlannedStep | None = None
         self._outputs = self._lender(self._nodes.numel())
         self._predictions = self._lender(graph.num_nodes)
 
@@ -137,7 +137,7 @@ class Lowered:
         if not self._device.is_host:
             return 0
         places = 0 if self._rows is None or not self._train.spreads else 4 * self._train.output.count
-        return copied_bytes(self._steps) + places + (0 if self._row_of is None else self._row_of.nbytes)
+        return copied_bytes(self._blocks) + places + (0 if self._row_of is None else self._row_of.nbytes)
 
     def __call__(self) -> Tensor:
         """``(len(nodes), width)`` outputs of the training nodes, in their order; differentiable."""
@@ -157,7 +157,7 @@ class Lowered:
             self._evaluated, self._evaluate = read, self._make_evaluation(read)
         self._evaluate = self._ready(self._evaluate)
         out = self._evaluate.forward()
-        rows = self._row_of if self._evaluate.host_steps is self._steps else None
+        rows = self._row_of if self._evaluate.host_blocks is self._blocks else None
         return copied(out, self._predictions, rows)
 
     def evidence(self, evaluated: Program | None) -> Evidence:
@@ -188,7 +188,7 @@ class Lowered:
 
         assert self._facts is not None
         cache_bytes = self._cache_bytes if self._device.is_host else None
-        ledger = Ledger(self.program, self._steps, self._train.num_rows, self._facts, cache_bytes)
+        ledger = Ledger(self.program, self._blocks, self._train.num_rows, self._facts, cache_bytes)
         times, num_nodes = self._timed() if measure else None, self._nodes.numel()
         doubt = self._measured.doubt
         return floor_of(self.program, ledger, self._rates, num_nodes=num_nodes, times=times, doubt=doubt)
@@ -201,7 +201,7 @@ class Lowered:
         """
         from graphbraid.fullgraph.explain.text import explain
 
-        choices = [] if self._placement is None else self._placement.picker.choices
+        choices = [] if self._copies is None else self._copies.picker.choices
         counted: dict[str, Any] = {"level_bytes": self._level_bytes, "doubt": self._measured.doubt}
         said = explain(self.program, self._train, self._device, choices, **counted)
         return f"{said}\n{self.floor(measure=measure)}"
@@ -210,10 +210,10 @@ class Lowered:
 
     def _timed(self) -> StepTimes:
         """Times of some steps of a copy."""
-        from graphbraid.fullgraph.explain.timing import TimedExecutor
+        from graphbraid.fullgraph.explain.timing import TimedStep
 
-        program, placement = copy.deepcopy(self.program), self._placement
-        timed = TimedExecutor(program, self._graph, self._steps, placement=placement, wait=self._device.wait)
+        program, copies = copy.deepcopy(self.program), self._copies
+        timed = TimedStep(program, self._graph, self._blocks, copies=copies, wait=self._device.wait)
         self._ready(timed)
         return timed.measured(self._rows, self._nodes.numel())
 
@@ -222,12 +222,12 @@ class Lowered:
         width = self.program.width(self.program.output)
         return Lender((num_rows, width)) if self._device.is_host else None
 
-    def _planned(self, program: Program, steps: list[Step], *, training: bool) -> Executor:
-        """An executor that knows its size; nothing is moved yet."""
-        return Executor(program, self._graph, steps, training=training, placement=self._sizes)
+    def _planned(self, program: Program, blocks: list[Block], *, training: bool) -> PlannedStep:
+        """A step that knows its size; nothing is moved yet."""
+        return PlannedStep(program, self._graph, blocks, training=training, copies=self._sizes)
 
-    def _ready(self, planned: Executor) -> Executor:
-        """The executor as it runs: its memory is taken at its first use, if there is enough."""
+    def _ready(self, planned: PlannedStep) -> PlannedStep:
+        """The step as it runs: its memory is taken at its first use, if there is enough."""
         if planned.is_allocated:
             return planned
         device = self._device
@@ -239,34 +239,34 @@ class Lowered:
                 f"{available / _MEGA:,.0f} MB are free. Narrower hidden layers need less; sampled "
                 "mini-batches (mode='sampled') need a few hundred MB whatever the graph's size."
             )
-        executor = planned
-        if self._placement is not None and planned.placement is not self._placement:
-            executor = self._placed(planned, self._placement)
-        executor.allocate()
-        if self._placement is not None:
-            self._placement.forget_host()
-        return executor
+        step = planned
+        if self._copies is not None and planned.copies is not self._copies:
+            step = self._placed(planned, self._copies)
+        step.allocate()
+        if self._copies is not None:
+            self._copies.forget_host()
+        return step
 
-    def _placed(self, planned: Executor, placement: Placement) -> Executor:
+    def _placed(self, planned: PlannedStep, copies: DeviceCopies) -> PlannedStep:
         """What was planned, with its edges on the device."""
-        make = ReplayingExecutor if planned.training else Executor
-        steps, training = planned.host_steps, planned.training
-        return make(planned.program, self._graph, steps, training=training, placement=placement)
+        make = ReplayedStep if planned.training else PlannedStep
+        blocks, training = planned.host_blocks, planned.training
+        return make(planned.program, self._graph, blocks, training=training, copies=copies)
 
     def _levels(self, program: Program) -> tuple[Reach | None, Decision]:
         """The nodes that matter, level by level; None: all of them everywhere."""
-        csc, num_steps = self._csc, program.num_levels - 1
+        csc, num_blocks = self._csc, program.num_levels - 1
         left_alone = None
         if "prune" not in self._passes:
             left_alone = "switched off"
-        elif num_steps == 0 or csc.num_edges == 0:
+        elif num_blocks == 0 or csc.num_edges == 0:
             left_alone = "there is nothing to aggregate"
-        elif lower.couples_rows(program):
+        elif couples_rows(program):
             left_alone = "batch normalisation needs every node's row"
         if left_alone is not None:
             return None, Decision(name="prune", taken=False, what=left_alone)
-        reached = reach(csc, self._nodes, num_steps)
-        left = sum(reached.edges(csc)) / (num_steps * csc.num_edges)
+        reached = reach(csc, self._nodes, num_blocks)
+        left = sum(reached.edges(csc)) / (num_blocks * csc.num_edges)
         if left > PRUNE_BELOW:
             what = f"{left:.0%} of the edges would be left"
             return None, Decision(name="prune", taken=False, what=what)
@@ -275,11 +275,11 @@ class Lowered:
         return reached, Decision(name="prune", taken=True, what=what)
 
     def _lower(self, program: Program, reached: Reach | None, *, skip: str = "") -> tuple[Program, Facts]:
-        names = [name for name in lower.PASSES if name in self._passes and name != skip]
+        names = [name for name in PASSES if name in self._passes and name != skip]
         available = (self._device.free_bytes() or 0) // 2
         hoist_bytes = min(self._hoist_bytes, available) if "hoist" in names else 0
-        csc, num_steps = self._csc, program.num_levels - 1
-        rows, edges = (csc.num_dst,) * (num_steps + 1), (csc.num_edges,) * num_steps
+        csc, num_blocks = self._csc, program.num_levels - 1
+        rows, edges = (csc.num_dst,) * (num_blocks + 1), (csc.num_edges,) * num_blocks
         if reached is not None:
             rows, edges = reached.sizes[::-1], reached.edges(csc)
         limits: dict[str, Any] = {"hoist_bytes": hoist_bytes, "storage": self._storage}
@@ -289,7 +289,7 @@ class Lowered:
             self._facts = replace(facts, trials=self._tried)
         facts = replace(self._facts, rows=tuple(rows), edges=tuple(edges), hoist_bytes=hoist_bytes)
         for name in names:
-            program = lower.PASSES[name](program, facts)
+            program = PASSES[name](program, facts)
         return program, facts
 
     def _renumbered(
@@ -323,7 +323,7 @@ class Lowered:
         if row_of is None:
             return self._nodes.to(self._device.place)
         rows = row_of[self._nodes]
-        is_in_order = self._steps[-1].csc.num_dst == rows.numel() and bool((rows.diff() == 1).all())
+        is_in_order = self._blocks[-1].csc.num_dst == rows.numel() and bool((rows.diff() == 1).all())
         return None if is_in_order else rows.to(self._device.place)
 
     def _trials(self, density: float) -> Trials | None:
@@ -335,12 +335,12 @@ class Lowered:
         believed = not self._measured.doubt
         return kept_trials(self._graph, density, self._rates, self._device, believed=believed)
 
-    def _make_evaluation(self, read: Program) -> Executor:
+    def _make_evaluation(self, read: Program) -> PlannedStep:
         program, _ = self._lower(read, None, skip="hoist")
-        steps = whole_graph(self._csc, read.num_levels - 1)
+        blocks = whole_graph(self._csc, read.num_levels - 1)
         if self._row_of is not None and not feature_copies(program):
-            steps = self._steps  # of all nodes, renumbered
-        return self._planned(program, steps, training=False)
+            blocks = self._blocks  # of all nodes, renumbered
+        return self._planned(program, blocks, training=False)
 
 
 def _rows_of(reached: Reach, num_nodes: int) -> Tensor:
@@ -351,19 +351,19 @@ def _rows_of(reached: Reach, num_nodes: int) -> Tensor:
 
 
 class _Run(torch.autograd.Function):
-    """The executor as one differentiable operation of the parameters."""
+    """The step as one differentiable operation of the parameters."""
 
     @staticmethod
     def forward(
         ctx: Any,
-        executor: Executor,
+        step: PlannedStep,
         lender: Lender | None,
         rows: Tensor | None,
         *parameters: nn.Parameter,
     ) -> Tensor:
-        ctx.executor, ctx.rows, ctx.ids = executor, rows, [id(p) for p in parameters]
-        out = executor.forward()
-        ctx.call, ctx.went_back = executor.num_forwards, False
+        ctx.step, ctx.rows, ctx.ids = step, rows, [id(p) for p in parameters]
+        out = step.forward()
+        ctx.call, ctx.went_back = step.num_forwards, False
         ctx.versions = [p._version for p in parameters]
         ctx.parameters = parameters
         return copied(out, lender, rows)
@@ -371,7 +371,7 @@ class _Run(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if ctx.call != ctx.executor.num_forwards:
+        if ctx.call != ctx.step.num_forwards:
             raise RuntimeError(
                 "engine() was called again before this backward pass, and what it needs is overwritten; call "
                 "backward() before the next engine()"
@@ -382,10 +382,10 @@ class _Run(torch.autograd.Function):
                 "before optimizer.step()"
             )
         if ctx.went_back:  # that wrote over what the forward pass had left
-            ctx.executor.repeat_forward()
+            ctx.step.repeat_forward()
         ctx.went_back = True
         # Out of the dict: autograd stores what nothing else refers to without a copy.
-        found = ctx.executor.backward(grad, ctx.rows)
+        found = ctx.step.backward(grad, ctx.rows)
         return None, None, None, *[found.pop(key, None) for key in ctx.ids]
 
 

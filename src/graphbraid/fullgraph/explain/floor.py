@@ -8,7 +8,7 @@ from typing import Any
 
 from graphbraid.fullgraph.explain.timing import StepTimes, TaskTime
 from graphbraid.fullgraph.explain.work import Ledger, Work
-from graphbraid.fullgraph.program import Op, Program
+from graphbraid.fullgraph.program import Operation, Program
 from graphbraid.machine.rates import Rates
 
 
@@ -127,7 +127,7 @@ def floor_of(
     )
 
 
-def _words(op: Op) -> str:
+def _words(op: Operation) -> str:
     details = op.details()
     return f"{op.symbol}{' ' * bool(details) + details}"
 

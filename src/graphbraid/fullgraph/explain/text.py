@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from graphbraid.fullgraph.program import Program
-from graphbraid.fullgraph.step.replay import ReplayingExecutor
+from graphbraid.fullgraph.step.replay import ReplayedStep
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.device.device import Device
     from graphbraid.fullgraph.step.calls.spmm_choice import Choice
-    from graphbraid.fullgraph.step.executor import Executor
+    from graphbraid.fullgraph.step.planned_step import PlannedStep
 
 
 def explain(
     program: Program,
-    executor: Executor,
+    planned: PlannedStep,
     device: Device,
     choices: Sequence[Choice],
     *,
@@ -37,32 +37,32 @@ def explain(
         lines.append(line)
     lines.append("Program")
     for op in program.ops:
-        rows, details = executor.num_rows(program.level(op.out)), op.details()
+        rows, details = planned.num_rows(program.level(op.out)), op.details()
         size = f"({rows:,}, {program.width(op.out)})"
         reads = ", ".join(op.inputs)
         lines.append(f"  {op.out} {size} = {op.symbol}({reads}){': ' + details if details else ''}")
-    arena = executor.arena
+    arena = planned.arena
     lines.append("Arena")
     lines.append(
         f"  {_mega(arena.nbytes)} for {len(arena.buffers)} matrices that would take "
         f"{_mega(arena.separate_bytes)} apart; {_mega(arena.least_bytes)} are live at once"
     )
     what = "what is computed once" if device.is_host else "what is computed once and copied to the device"
-    lines.append(f"  {_mega(executor.nbytes)} with {what}")
+    lines.append(f"  {_mega(planned.nbytes)} with {what}")
     if level_bytes:
-        lines.append(f"  {_mega(executor.nbytes + level_bytes)} with the levels' own edges and node ids")
-    return "\n".join(lines if device.is_host else lines + _on_device(executor, device, choices))
+        lines.append(f"  {_mega(planned.nbytes + level_bytes)} with the levels' own edges and node ids")
+    return "\n".join(lines if device.is_host else lines + _on_device(planned, device, choices))
 
 
-def _on_device(executor: Executor, device: Device, choices: Sequence[Choice]) -> list[str]:
+def _on_device(planned: PlannedStep, device: Device, choices: Sequence[Choice]) -> list[str]:
     """How a device runs it: known once it has."""
     lines = [f"Device {device.place}", *(f"  aggregation of {choice}" for choice in choices)]
-    if not isinstance(executor, ReplayingExecutor):
+    if not isinstance(planned, ReplayedStep):
         lines.append("  nothing has run yet: the first step chooses kernels, the second is recorded")
-    elif executor.why_not:
-        lines.append(f"  every kernel is started by a call of its own: {executor.why_not}")
+    elif planned.why_not:
+        lines.append(f"  every kernel is started by a call of its own: {planned.why_not}")
     else:
-        state = "recorded" if executor.is_recorded else "to be recorded in the next step"
+        state = "recorded" if planned.is_recorded else "to be recorded in the next step"
         lines.append(f"  forward and backward are {state}, each started by one call")
     return lines
 

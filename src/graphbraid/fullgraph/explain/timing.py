@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.lowering.levels import Step
+from graphbraid.fullgraph.lowering.levels import Block
 from graphbraid.fullgraph.program import Program
-from graphbraid.fullgraph.step.arena import Task
-from graphbraid.fullgraph.step.executor import Executor
-from graphbraid.fullgraph.step.placement import Placement
+from graphbraid.fullgraph.step.arena import StepTask
+from graphbraid.fullgraph.step.planned_step import PlannedStep
+from graphbraid.fullgraph.step.device_copies import DeviceCopies
 from graphbraid.graph import Graph
 
 REPEATS = 7
@@ -41,14 +41,14 @@ class StepTimes:
     seconds: float
 
 
-class TimedExecutor(Executor):
+class TimedStep(PlannedStep):
     """Runs a copy of a program and reads the clock between its tasks.
 
     Args:
         program: lowered, of parameters and modules that are nobody else's.
         graph: its features, in place, and edges.
-        steps: the way from each level to the next.
-        placement: of the device; None: it runs where the graph is.
+        blocks: the way from each level to the next.
+        copies: of the device; None: it runs where the graph is.
         wait: until the device has done what it was given.
         clock: gives seconds.
     """
@@ -57,13 +57,13 @@ class TimedExecutor(Executor):
         self,
         program: Program,
         graph: Graph,
-        steps: Sequence[Step],
+        blocks: Sequence[Block],
         *,
-        placement: Placement | None,
+        copies: DeviceCopies | None,
         wait: Callable[[], None],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        super().__init__(program, graph, steps, training=True, placement=placement)
+        super().__init__(program, graph, blocks, training=True, copies=copies)
         self._wait, self._clock = wait, clock
         self._looks = False
         self._seconds: dict[int, list[float]] = {}
@@ -137,5 +137,5 @@ class TimedExecutor(Executor):
         return [*times, *handing]
 
 
-def _time(task: Task, backward: bool, seconds: float) -> TaskTime:
+def _time(task: StepTask, backward: bool, seconds: float) -> TaskTime:
     return TaskTime(name=task.name, operation=task.operation, backward=backward, seconds=seconds)

@@ -14,8 +14,8 @@ from math import prod
 from typing import Any
 
 from graphbraid.fullgraph.lowering.facts import Facts
-from graphbraid.fullgraph.lowering.levels import Step
-from graphbraid.fullgraph.lowering.locality import ROWS_A_BLOCK, cached_share
+from graphbraid.fullgraph.lowering.levels import Block
+from graphbraid.fullgraph.lowering.locality import ROWS_A_FETCH, cached_share
 from graphbraid.fullgraph.program import (
     INPUT,
     Add,
@@ -26,7 +26,7 @@ from graphbraid.fullgraph.program import (
     Hoisted,
     Linear,
     Maximum,
-    Op,
+    Operation,
     Own,
     Program,
 )
@@ -61,7 +61,7 @@ class Ledger:
 
     Args:
         program: lowered.
-        steps: the way from each level to the next, where the graph is.
+        blocks: the way from each level to the next, where the graph is.
         rows: nodes of each level.
         facts: the features' share of non-zeros, and the rates of their product as bits.
         cache_bytes: of the cache, for rows and matrices; None: as if it held each row once read, where
@@ -71,20 +71,20 @@ class Ledger:
     def __init__(
         self,
         program: Program,
-        steps: list[Step],
+        blocks: list[Block],
         rows: Callable[[int], int],
         facts: Facts,
         cache_bytes: int | None,
     ) -> None:
-        self._program, self._steps, self._rows = program, steps, rows
+        self._program, self._blocks, self._rows = program, blocks, rows
         self._facts, self._cache_bytes = facts, cache_bytes
         self._shares: dict[tuple[int, int], float] = {}
 
-    def forward(self, op: Op) -> Work:
+    def forward(self, op: Operation) -> Work:
         """Of the pass that makes ``op``'s value."""
         return _FORWARD.get(type(op), Ledger._rowwise)(self, op)
 
-    def backward(self, op: Op) -> Work:
+    def backward(self, op: Operation) -> Work:
         """Of the pass from the gradient of ``op``'s value to those of its inputs and parameters."""
         if not self._program.learns(op.out):
             return Work()
@@ -112,19 +112,19 @@ class Ledger:
             return cells / 8
         return 8.0 * cells * self._facts.density
 
-    def _learning(self, op: Op) -> float:
+    def _learning(self, op: Operation) -> float:
         """Bytes of the gradients of ``op``'s inputs."""
         return sum(self._size(value) for value in set(op.inputs) if self._program.learns(value))
 
-    def _rowwise(self, op: Op) -> Work:
+    def _rowwise(self, op: Operation) -> Work:
         return self._work(sum(self._size(value) for value in set(op.inputs)) + self._size(op.out))
 
-    def _rowwise_backward(self, op: Op) -> Work:
+    def _rowwise_backward(self, op: Operation) -> Work:
         """The gradient and what it is a function of are read, the inputs' gradients are written."""
         read = self._size(op.out) + sum(self._size(value) for value in set(op.inputs))
         return self._work(read + self._learning(op))
 
-    def _nothing(self, _: Op) -> Work:
+    def _nothing(self, _: Operation) -> Work:
         """Rows that are others' first rows, gradients that are passed on, what is computed once."""
         return Work()
 
@@ -169,7 +169,7 @@ class Ledger:
             return self._work(self._through(op) + self._size(op.out) if self._through(op) else 0.0)
         return self._edges(op, self._size(op.inputs[0]) + self._through(op), times=1)
 
-    def _added(self, op: Op) -> float:
+    def _added(self, op: Operation) -> float:
         return sum(self._size(value) for value in op.inputs[1:])
 
     def _attention(self, op: Attention) -> Work:
@@ -180,7 +180,7 @@ class Ledger:
 
     def _edge_rows(self, op: Attention) -> float:
         """Bytes of the edges' features that an attention reads."""
-        num_edges = self._steps[self._program.level(op.inputs[0])].csc.num_edges
+        num_edges = self._blocks[self._program.level(op.inputs[0])].csc.num_edges
         return 0.0 if op.edge_weight is None else 4.0 * num_edges * op.edge_weight.shape[1]
 
     def _maximum(self, op: Maximum) -> Work:
@@ -203,24 +203,24 @@ class Ledger:
     def _with_edge_rows(self, op: Gine, streams: float, *, times: int, products: int) -> Work:
         """:meth:`_edges` that also read the edges' features once, and multiply them where they are mapped."""
         num_edges, width = (
-            self._steps[self._program.level(op.inputs[0])].csc.num_edges,
+            self._blocks[self._program.level(op.inputs[0])].csc.num_edges,
             self._program.width(op.out),
         )
         work = self._edges(op, streams + 4.0 * num_edges * op.edge_channels, times)
         flops = 0.0 if op.weight is None else 2.0 * products * num_edges * op.edge_channels * width
         return replace(work, flops=work.flops + flops)
 
-    def _edges(self, op: Op, streams: float, times: int) -> Work:
+    def _edges(self, op: Operation, streams: float, times: int) -> Work:
         """Every edge reads a row ``times`` times; ids, weights and matrices cross once."""
         source = op.inputs[0]
-        step = self._program.level(source)
-        csc, width = self._steps[step].csc, self._program.width(source)
+        level = self._program.level(source)
+        csc, width = self._blocks[level].csc, self._program.width(source)
         row_bytes = width * (op.rows.itemsize if isinstance(op, Aggregate) else 4)
         ids = csc.indices.nbytes + csc.indptr.nbytes
         if csc.weight is not None and isinstance(op, Aggregate) and op.adjacency.weighted:
             ids += csc.weight.nbytes
         reads = float(times * csc.num_edges * row_bytes)
-        share = self._share(step, row_bytes)
+        share = self._share(level, row_bytes)
         once = times * float(csc.num_src * row_bytes)
         return self._work(
             streams + ids + (once if share == 1 else 0.0),
@@ -229,16 +229,16 @@ class Ledger:
             flops=2.0 * times * csc.num_edges * width,
         )
 
-    def _share(self, step: int, row_bytes: int) -> float:
-        """Share of a step's row reads that the cache answers; 1: each row crosses the memory once."""
-        csc = self._steps[step].csc
+    def _share(self, level: int, row_bytes: int) -> float:
+        """Share of a block's row reads that the cache answers; 1: each row crosses the memory once."""
+        csc = self._blocks[level].csc
         if self._cache_bytes is None or csc.num_src * row_bytes <= self._cache_bytes or not csc.num_edges:
             return 1.0
-        if (step, row_bytes) not in self._shares:
-            blocks = Csc(csc.indptr, csc.indices // ROWS_A_BLOCK, csc.num_src, trusted=True)
-            capacity = max(1, self._cache_bytes // (row_bytes * ROWS_A_BLOCK))
-            self._shares[step, row_bytes] = cached_share(blocks, None, capacity)
-        return self._shares[step, row_bytes]
+        if (level, row_bytes) not in self._shares:
+            fetches = Csc(csc.indptr, csc.indices // ROWS_A_FETCH, csc.num_src, trusted=True)
+            capacity = max(1, self._cache_bytes // (row_bytes * ROWS_A_FETCH))
+            self._shares[level, row_bytes] = cached_share(fetches, None, capacity)
+        return self._shares[level, row_bytes]
 
     def _work(self, streams: float, *, random: float = 0.0, cached: float = 0.0, **other: float) -> Work:
         """Matrices that fit in the cache all together are read from there."""
@@ -248,7 +248,7 @@ class Ledger:
 
 
 _Count = Callable[[Ledger, Any], Work]
-_FORWARD: dict[type[Op], _Count] = {
+_FORWARD: dict[type[Operation], _Count] = {
     Own: Ledger._nothing,
     Hoisted: Ledger._nothing,
     Linear: Ledger._linear,
@@ -257,7 +257,7 @@ _FORWARD: dict[type[Op], _Count] = {
     Maximum: Ledger._maximum,
     Gine: Ledger._gine,
 }
-_BACKWARD: dict[type[Op], _Count] = {
+_BACKWARD: dict[type[Operation], _Count] = {
     Own: Ledger._nothing,
     Hoisted: Ledger._nothing,
     Add: Ledger._nothing,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.lowering.levels import aggregation
-from graphbraid.fullgraph.program import INPUT, Add, Adjacency, Aggregate, Combine, Op, Own
+from graphbraid.fullgraph.program import INPUT, Add, AdjacencyMatrix, Aggregate, Combine, Operation, Own
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import reference
 from graphbraid.ops.aggregation import Aggregation, backend
@@ -20,7 +20,7 @@ FOLDED = (Aggregate, Own, Add, Combine)
 """Operations that map columns to columns and learn nothing."""
 
 
-def computed_once(ops: Sequence[Op], csc: Csc, x: Tensor, nodes: Tensor | None) -> Tensor:
+def computed_once(ops: Sequence[Operation], csc: Csc, x: Tensor, nodes: Tensor | None) -> Tensor:
     """``(len(nodes), in_channels)`` rows of the last operation's value.
 
     Args:
@@ -40,14 +40,14 @@ def computed_once(ops: Sequence[Op], csc: Csc, x: Tensor, nodes: Tensor | None) 
     return out
 
 
-def _result(ops: Sequence[Op], maps: Mapping[Adjacency, Aggregation], x: Tensor) -> Tensor:
+def _result(ops: Sequence[Operation], maps: Mapping[AdjacencyMatrix, Aggregation], x: Tensor) -> Tensor:
     values = {INPUT: x}
     for op in ops:
         values[op.out] = _run(op, maps, [values[name] for name in op.inputs])
     return values[ops[-1].out]
 
 
-def _run(op: Op, maps: Mapping[Adjacency, Aggregation], inputs: list[Tensor]) -> Tensor:
+def _run(op: Operation, maps: Mapping[AdjacencyMatrix, Aggregation], inputs: list[Tensor]) -> Tensor:
     if isinstance(op, Aggregate):
         return maps[op.adjacency].forward(inputs[0], addend=inputs[1] if len(inputs) > 1 else None)
     if isinstance(op, Own):  # every level holds all nodes here

@@ -42,7 +42,7 @@ class Tried(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """Sizes that costs are made of."""
+    """CopySizes that costs are made of."""
 
     rows: tuple[int, ...]
     """Nodes of each level."""
@@ -83,9 +83,9 @@ class Facts:
             return found, ""
         return seconds(replace(self, by_trial=True)), " (tried)"
 
-    def aggregate_seconds(self, step: int, width: int) -> float:
-        """Time of an aggregation over the edges of a step."""
-        return self._speed.aggregate_seconds(self.edges[step], width)
+    def aggregate_seconds(self, level: int, width: int) -> float:
+        """Time of an aggregation over the edges that lead on from a level."""
+        return self._speed.aggregate_seconds(self.edges[level], width)
 
     def multiply_seconds(self, rows: int, depth: int, width: int) -> float:
         """Time of a dense product."""

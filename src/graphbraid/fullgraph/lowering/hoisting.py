@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from graphbraid.fullgraph.lowering.constants import FOLDED
 from graphbraid.fullgraph.lowering.facts import Facts
-from graphbraid.fullgraph.program import INPUT, Aggregate, Hoisted, Linear, Op, Own, Program
+from graphbraid.fullgraph.program import INPUT, Aggregate, Hoisted, Linear, Operation, Own, Program
 
 
 def hoisted(program: Program, facts: Facts, *, limit: float) -> tuple[Program, dict[str, float]]:
@@ -30,7 +30,7 @@ def hoisted(program: Program, facts: Facts, *, limit: float) -> tuple[Program, d
 
 def hoisted_bytes(program: Program, facts: Facts) -> int:
     """What the constants of a program take."""
-    levels = [op.num_steps() for op in program.ops if isinstance(op, Hoisted)]
+    levels = [op.num_blocks() for op in program.ops if isinstance(op, Hoisted)]
     return sum(4 * facts.rows[level] * facts.in_channels for level in levels)
 
 
@@ -38,9 +38,9 @@ def hoisted_bytes(program: Program, facts: Facts) -> int:
 class _Fold:
     """Operations that can be computed once: on the features, or before a linear map that moves on."""
 
-    chain: tuple[Op, ...]
+    chain: tuple[Operation, ...]
     """What makes their input of the features alone."""
-    ops: tuple[Op, ...]
+    ops: tuple[Operation, ...]
     """In the order they run; only the last one's value is read elsewhere."""
     linear: Linear | None
     """Which they all follow: ``S (x Wᵀ) = (S x) Wᵀ``."""
@@ -69,15 +69,15 @@ def _next(program: Program, refused: set[str]) -> _Fold | None:
     return None
 
 
-def _alone(program: Program, op: Op) -> _Fold | None:
+def _alone(program: Program, op: Operation) -> _Fold | None:
     """``op``, where it reads nothing but what is made of the features."""
     chain = _chain(program, op.inputs)
-    if chain is None or not any(isinstance(step, Aggregate) for step in (*chain, op)):
+    if chain is None or not any(isinstance(other, Aggregate) for other in (*chain, op)):
         return None
     return _Fold(chain, (op,), None)
 
 
-def _after_linear(program: Program, op: Op) -> _Fold | None:
+def _after_linear(program: Program, op: Operation) -> _Fold | None:
     """``op`` and whatever else may change places with a linear map of what is made of the features."""
     linear = program.producer(op.inputs[0])
     if not isinstance(linear, Linear) or len(linear.inputs) > 1 or linear.after is not None:
@@ -87,16 +87,16 @@ def _after_linear(program: Program, op: Op) -> _Fold | None:
         return None
     readers = program.consumers(linear.out)
     ops = [op] if len(readers) == 1 and len(op.inputs) == 1 else _following(program, linear)
-    inside = {linear.out, *(step.out for step in ops)}
+    inside = {linear.out, *(other.out for other in ops)}
     ends = [value for value in inside if _is_read_outside(program, value, ops)]
-    if not ops or ends != [ops[-1].out] or not any(isinstance(step, Aggregate) for step in ops):
+    if not ops or ends != [ops[-1].out] or not any(isinstance(other, Aggregate) for other in ops):
         return None
     return _Fold(chain, tuple(ops), linear)
 
 
-def _following(program: Program, linear: Linear) -> list[Op]:
+def _following(program: Program, linear: Linear) -> list[Operation]:
     """All operations that read nothing but a linear map's value and each other's."""
-    known, found = {linear.out}, list[Op]()
+    known, found = {linear.out}, list[Operation]()
     for op in program.ops:
         if isinstance(op, FOLDED) and known.issuperset(op.inputs):
             known.add(op.out)
@@ -104,27 +104,27 @@ def _following(program: Program, linear: Linear) -> list[Op]:
     return found
 
 
-def _is_read_outside(program: Program, value: str, ops: Sequence[Op]) -> bool:
+def _is_read_outside(program: Program, value: str, ops: Sequence[Operation]) -> bool:
     return value == program.output or any(reader not in ops for reader in program.consumers(value))
 
 
-def _chain(program: Program, values: Sequence[str]) -> tuple[Op, ...] | None:
+def _chain(program: Program, values: Sequence[str]) -> tuple[Operation, ...] | None:
     """The operations that make values of the features alone; None where something else takes part."""
-    made: dict[str, Op] = {}
+    made: dict[str, Operation] = {}
     for value in values:
         op = program.producer(value)
         if op is None:
             continue
         if isinstance(op, Hoisted):
-            steps: tuple[Op, ...] | None = op.of
+            chain: tuple[Operation, ...] | None = op.of
         elif isinstance(op, FOLDED):
             before = _chain(program, op.inputs)
-            steps = None if before is None else (*before, op)
+            chain = None if before is None else (*before, op)
         else:
-            steps = None
-        if steps is None:
+            chain = None
+        if chain is None:
             return None
-        made |= {step.out: step for step in steps}
+        made |= {other.out: other for other in chain}
     return tuple(made.values())
 
 
@@ -136,7 +136,7 @@ def _applied(program: Program, fold: _Fold) -> Program:
     names = {op.out: f"{op.out}_once" for op in fold.ops} | {fold.linear.out: fold.linear.inputs[0]}
     of = (*fold.chain, *(op.renamed(names) for op in fold.ops))
     constant = Hoisted(out=names[last], inputs=(INPUT,), of=of)
-    new: dict[str, tuple[Op, ...]] = {op.out: () for op in (*fold.ops, fold.linear)}
+    new: dict[str, tuple[Operation, ...]] = {op.out: () for op in (*fold.ops, fold.linear)}
     new[last] = (constant, replace(fold.linear, out=last, inputs=(constant.out,)))
     return _replaced(program, new)
 
@@ -151,21 +151,21 @@ def _seconds(program: Program, fold: _Fold, facts: Facts) -> tuple[float, float]
     return sum(_seconds_of(program, op, facts, width) for op in fold.ops) + before, after
 
 
-def _seconds_of(program: Program, op: Op, facts: Facts, width: int) -> float:
+def _seconds_of(program: Program, op: Operation, facts: Facts, width: int) -> float:
     """What an operation takes in an epoch: of an aggregation both ways, as it would run at its best."""
     if isinstance(op, Aggregate):
-        step = program.level(op.inputs[0])
-        return 2 * facts.aggregate_seconds(step, min(width, facts.in_channels))
+        level = program.level(op.inputs[0])
+        return 2 * facts.aggregate_seconds(level, min(width, facts.in_channels))
     if isinstance(op, Own):
         return 0.0
     nbytes = 4 * facts.rows[program.level(op.out)] * width * (1 + len(op.inputs))
     return nbytes / facts.rates.stream_bytes
 
 
-def _replaced(program: Program, new: dict[str, tuple[Op, ...]]) -> Program:
+def _replaced(program: Program, new: dict[str, tuple[Operation, ...]]) -> Program:
     """The program with operations replaced, without those that nothing reads any more."""
     ops = [made for op in program.ops for made in new.get(op.out, (op,))]
-    kept, alive = {program.output}, list[Op]()
+    kept, alive = {program.output}, list[Operation]()
     for op in reversed(ops):
         if op.out in kept:
             alive.append(op)

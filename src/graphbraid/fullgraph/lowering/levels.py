@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.lowering.laplacian import LAPLACIANS, scaled_laplacian
-from graphbraid.fullgraph.program import Adjacency
+from graphbraid.fullgraph.program import AdjacencyMatrix
 from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.ops.aggregation import Aggregation
 
@@ -19,7 +19,7 @@ _EDGES_AT_A_TIME = 1 << 21
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Step:
+class Block:
     """The way from one level to the next."""
 
     csc: Csc
@@ -45,23 +45,23 @@ class Step:
         )
 
 
-def num_rows_of(steps: Sequence[Step], level: int, num_nodes: int) -> int:
-    """Nodes of a level; ``num_nodes`` where no step leads anywhere."""
-    if level < len(steps):
-        return steps[level].csc.num_src
-    return steps[-1].csc.num_dst if steps else num_nodes
+def num_rows_of(blocks: Sequence[Block], level: int, num_nodes: int) -> int:
+    """Nodes of a level; ``num_nodes`` where no block leads anywhere."""
+    if level < len(blocks):
+        return blocks[level].csc.num_src
+    return blocks[-1].csc.num_dst if blocks else num_nodes
 
 
-def nodes_of(steps: Sequence[Step], level: int) -> Tensor | None:
+def nodes_of(blocks: Sequence[Block], level: int) -> Tensor | None:
     """``(num_rows,)`` int64 node of each row of a level; None where row v is node v."""
-    if level < len(steps):
-        return steps[level].sources
-    return steps[-1].destinations if steps else None
+    if level < len(blocks):
+        return blocks[level].sources
+    return blocks[-1].destinations if blocks else None
 
 
-def whole_graph(csc: Csc, num_steps: int) -> list[Step]:
+def whole_graph(csc: Csc, num_blocks: int) -> list[Block]:
     """Every level holds all nodes."""
-    return [Step(csc, None, None, None)] * num_steps
+    return [Block(csc, None, None, None)] * num_blocks
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -75,7 +75,7 @@ class Reach:
     """How many of them each level holds, from the seeds' to level 0."""
 
     def edges(self, csc: Csc) -> tuple[int, ...]:
-        """In-edges that each step reads, from level 0."""
+        """In-edges that each block reads, from level 0."""
         degrees = csc.degrees()[self.nodes]
         return tuple(int(degrees[:size].sum()) for size in reversed(self.sizes[:-1]))
 
@@ -88,17 +88,17 @@ class Reach:
         return Reach(torch.cat(parts), self.sizes)
 
 
-def everything(num_nodes: int, num_steps: int) -> Reach:
+def everything(num_nodes: int, num_blocks: int) -> Reach:
     """Every level holds all nodes, as they stand."""
-    return Reach(torch.arange(num_nodes), (num_nodes,) * (num_steps + 1))
+    return Reach(torch.arange(num_nodes), (num_nodes,) * (num_blocks + 1))
 
 
-def reach(csc: Csc, seeds: Tensor, num_steps: int) -> Reach:
-    """All nodes within ``num_steps`` in-edges of ``seeds``, ``(num_seeds,)`` int64, each once."""
+def reach(csc: Csc, seeds: Tensor, num_hops: int) -> Reach:
+    """All nodes within ``num_hops`` in-edges of ``seeds``, ``(num_seeds,)`` int64, each once."""
     is_reached = torch.zeros(csc.num_src, dtype=torch.bool)
     is_reached[seeds] = True
     newest, found, sizes = seeds, [seeds], [seeds.numel()]
-    for _ in range(num_steps):
+    for _ in range(num_hops):
         is_source = torch.zeros(csc.num_src, dtype=torch.bool)
         for _, positions in edges_of(csc, newest):
             is_source[csc.indices[positions].long()] = True
@@ -109,14 +109,14 @@ def reach(csc: Csc, seeds: Tensor, num_steps: int) -> Reach:
     return Reach(torch.cat(found), tuple(sizes))
 
 
-def towards(csc: Csc, reached: Reach, *, keep_edges: bool = False) -> list[Step]:
+def towards(csc: Csc, reached: Reach, *, keep_edges: bool = False) -> list[Block]:
     """Only the edges that the outputs of the seeds depend on; each level is the start of the one before it.
 
-    Because levels are nested, the edges of every later step are the first edges of the first: one array
+    Because levels are nested, the edges of every later block are the first edges of the first: one array
     serves all. Edges of a row keep their order; their positions are kept with weights, or ``keep_edges``.
 
     Returns:
-        The steps, from level 0 to the last.
+        The blocks, from level 0 to the last.
     """
     nodes, sizes = reached.nodes, reached.sizes
     row_of = torch.full((csc.num_src,), -1, dtype=index_dtype(csc.num_src))
@@ -132,26 +132,27 @@ def towards(csc: Csc, reached: Reach, *, keep_edges: bool = False) -> list[Step]
         indices[part] = row_of[csc.indices[positions].long()]
         if edges is not None:
             edges[part] = positions
-    steps: list[Step] = []
+    blocks: list[Block] = []
     for num_src, num_dst in zip(sizes[:0:-1], sizes[-2::-1], strict=True):
-        if steps and (steps[-1].csc.num_src, steps[-1].csc.num_dst) == (num_src, num_dst):
-            steps.append(steps[-1])
+        if blocks and (blocks[-1].csc.num_src, blocks[-1].csc.num_dst) == (num_src, num_dst):
+            blocks.append(blocks[-1])
             continue
         last = int(indptr[num_dst])
-        block = Csc(indptr[: num_dst + 1], indices[:last], num_src, trusted=True)
+        between = Csc(indptr[: num_dst + 1], indices[:last], num_src, trusted=True)
         if csc._reversed is csc and num_src == num_dst:  # no edge leads out of or into these nodes
-            block._reversed = block
-        steps.append(Step(block, nodes[:num_src], nodes[:num_dst], None if edges is None else edges[:last]))
-    return steps
+            between._reversed = between
+        ids = None if edges is None else edges[:last]
+        blocks.append(Block(between, nodes[:num_src], nodes[:num_dst], ids))
+    return blocks
 
 
-def copied_bytes(steps: Sequence[Step]) -> int:
-    """Bytes of what ``steps`` hold beside the graph; what they share counts once."""
+def copied_bytes(blocks: Sequence[Block]) -> int:
+    """Bytes of what ``blocks`` hold beside the graph; what they share counts once."""
     shared: dict[int, int] = {}
-    for step in steps:
-        if step.destinations is None:
+    for block in blocks:
+        if block.destinations is None:
             continue
-        for tensor in (step.csc.indptr, step.csc.indices, step.sources, step.edges):
+        for tensor in (block.csc.indptr, block.csc.indices, block.sources, block.edges):
             if tensor is not None:
                 storage = tensor.untyped_storage()
                 shared[storage.data_ptr()] = storage.nbytes()
@@ -174,7 +175,7 @@ def edges_of(csc: Csc, nodes: Tensor) -> Iterator[tuple[int, Tensor]]:
         row = next_row
 
 
-def aggregation(adjacency: Adjacency, csc: Csc) -> Aggregation:
+def aggregation(adjacency: AdjacencyMatrix, csc: Csc) -> Aggregation:
     """The linear map that an adjacency is on a graph.
 
     Raises:
@@ -187,7 +188,7 @@ def aggregation(adjacency: Adjacency, csc: Csc) -> Aggregation:
     return replace(whole, dst_scale=ones * adjacency.scale)
 
 
-def _unscaled(adjacency: Adjacency, csc: Csc) -> Aggregation:
+def _unscaled(adjacency: AdjacencyMatrix, csc: Csc) -> Aggregation:
     weight = csc.weight if adjacency.weighted else None
     plain = csc if csc.weight is weight else Csc(csc.indptr, csc.indices, csc.num_src, trusted=True)
     if adjacency.kind == "gcn":

@@ -36,7 +36,7 @@ LEAST_GAIN = 0.1
 than too little."""
 EPOCHS = 100
 """Within which making an order has to pay."""
-ROWS_A_BLOCK = 2
+ROWS_A_FETCH = 2
 """Rows that come into the cache together: with a row the processor fetches some of what stands beside it, so
 that a row read often is best placed beside its like."""
 
@@ -49,9 +49,9 @@ _LEAST_SETS = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reads:
-    """Rows that an operation reads at random in every epoch, one for each edge of a step."""
+    """Rows that an operation reads at random in every epoch, one for each edge of a block."""
 
-    step: int
+    level: int
     row_bytes: int
     times: int
     """Forward and backward."""
@@ -149,7 +149,7 @@ def row_reads(program: Program) -> list[Reads]:
         else:  # a maximum's reads the gradients, and which edge won them
             backward_reads = 2
         times = 1 + backward_reads * program.learns(source)
-        reads.append(Reads(step=program.level(source), row_bytes=row_bytes, times=times))
+        reads.append(Reads(level=program.level(source), row_bytes=row_bytes, times=times))
     return reads
 
 
@@ -205,10 +205,10 @@ class _Scale:
 
     def weigh(self, name: str, reached: Reach) -> Weighed:
         """What an epoch's reads take in an order, by simulating the cache."""
-        keys = {(read.step, read.row_bytes) for read in self.reads}
-        blocks = self._blocks(reached.nodes)
-        shares = {key: self._share(blocks, reached, *key) for key in keys}
-        seconds, hits = self._cost([shares[read.step, read.row_bytes] for read in self.reads])
+        keys = {(read.level, read.row_bytes) for read in self.reads}
+        fetches = self._fetches(reached.nodes)
+        shares = {key: self._share(fetches, reached, *key) for key in keys}
+        seconds, hits = self._cost([shares[read.level, read.row_bytes] for read in self.reads])
         return Weighed(name=name, reached=reached, seconds=seconds, hits=hits)
 
     def could_pay(self, now: Weighed, making: float) -> bool:
@@ -216,35 +216,35 @@ class _Scale:
         rows, edges = self.facts.rows, self.facts.edges
         once = [
             1.0
-            if self._fits(read.step, read.row_bytes)
-            else max(0.0, 1 - rows[read.step] / max(1, edges[read.step]))
+            if self._fits(read.level, read.row_bytes)
+            else max(0.0, 1 - rows[read.level] / max(1, edges[read.level]))
             for read in self.reads
         ]
         saved = now.seconds - self._cost(once)[0]
         slower = 1 if native.kernels() is not None else _TWIN_SLOWER
         return saved > max(LEAST_GAIN * now.seconds, making * slower * self.csc.num_edges / EPOCHS)
 
-    def _fits(self, step: int, row_bytes: int) -> bool:
-        return self.facts.rows[step] * row_bytes <= self.cache_bytes
+    def _fits(self, level: int, row_bytes: int) -> bool:
+        return self.facts.rows[level] * row_bytes <= self.cache_bytes
 
-    def _blocks(self, nodes: Tensor) -> Csc:
-        """The edges with each source's block in place of the source."""
-        block = torch.zeros(self.csc.num_src, dtype=self.csc.indices.dtype)
-        block[nodes] = torch.arange(nodes.numel(), dtype=block.dtype) // ROWS_A_BLOCK
-        return Csc(self.csc.indptr, block.index_select(0, self.csc.indices), self.csc.num_src, trusted=True)
+    def _fetches(self, nodes: Tensor) -> Csc:
+        """The edges with each source's fetch in place of the source."""
+        fetch = torch.zeros(self.csc.num_src, dtype=self.csc.indices.dtype)
+        fetch[nodes] = torch.arange(nodes.numel(), dtype=fetch.dtype) // ROWS_A_FETCH
+        return Csc(self.csc.indptr, fetch.index_select(0, self.csc.indices), self.csc.num_src, trusted=True)
 
-    def _share(self, blocks: Csc, reached: Reach, step: int, row_bytes: int) -> float:
-        if self._fits(step, row_bytes):
+    def _share(self, fetches: Csc, reached: Reach, level: int, row_bytes: int) -> float:
+        if self._fits(level, row_bytes):
             return 1.0
-        nodes = reached.nodes[: reached.sizes[-2 - step]]
-        return cached_share(blocks, nodes, max(1, self.cache_bytes // (row_bytes * ROWS_A_BLOCK)))
+        nodes = reached.nodes[: reached.sizes[-2 - level]]
+        return cached_share(fetches, nodes, max(1, self.cache_bytes // (row_bytes * ROWS_A_FETCH)))
 
     def _cost(self, shares: list[float]) -> tuple[float, float]:
         """Seconds of all reads, and the share that the cache answers, from those of each operation."""
         rates = self.facts.rates
         seconds = hits = total = 0.0
         for read, share in zip(self.reads, shares, strict=True):
-            rows = read.times * self.facts.edges[read.step]
+            rows = read.times * self.facts.edges[read.level]
             seconds += (
                 rows * read.row_bytes * (share / rates.cached_row_bytes + (1 - share) / rates.row_bytes)
             )

@@ -25,7 +25,7 @@ from graphbraid.fullgraph.program import (
     Linear,
     Module,
     Normalise,
-    Op,
+    Operation,
     Own,
     Program,
 )
@@ -70,9 +70,9 @@ def choose_input_path(program: Program, facts: Facts) -> Program:
     )
 
 
-def _readers(program: Program, value: str) -> list[Op]:
+def _readers(program: Program, value: str) -> list[Operation]:
     """The operations that read a value, or own rows of it."""
-    found: list[Op] = []
+    found: list[Operation] = []
     for op in program.consumers(value):
         found += _readers(program, op.out) if isinstance(op, Own) else [op]
     return found
@@ -93,9 +93,9 @@ def _input_seconds(program: Program, facts: Facts, width: int) -> dict[str, floa
     return seconds
 
 
-def _own_after_linear(program: Program) -> tuple[Op, ...]:
+def _own_after_linear(program: Program) -> tuple[Operation, ...]:
     """Linear maps of the features' own rows become own rows of linear maps: compact rows are never dense."""
-    ops: list[Op] = []
+    ops: list[Operation] = []
     for op in program.ops:
         chain = _own_rows_of_input(program, op.out if isinstance(op, Own) else op.inputs[0])
         if chain and isinstance(op, Own):
@@ -200,14 +200,14 @@ def _order_one(program: Program, aggregate: Aggregate, facts: Facts) -> tuple[Pr
 def _order_seconds(program: Program, linear: Linear, aggregate: Aggregate, facts: Facts) -> dict[str, float]:
     """Seconds of an epoch with the transformation first, and last."""
     x = linear.inputs[0] if linear.out == aggregate.inputs[0] else aggregate.inputs[0]
-    step = program.level(aggregate.inputs[0])
+    level = program.level(aggregate.inputs[0])
     narrow, wide = program.width(linear.out), program.width(x)
     learns = program.learns(x)
     products = 3 if learns else 2
-    first = products * facts.multiply_seconds(facts.rows[step], wide, narrow)
-    first += 2 * facts.aggregate_seconds(step, narrow)
-    last = products * facts.multiply_seconds(facts.rows[step + 1], wide, narrow)
-    last += (2 if learns else 1) * facts.aggregate_seconds(step, wide)
+    first = products * facts.multiply_seconds(facts.rows[level], wide, narrow)
+    first += 2 * facts.aggregate_seconds(level, narrow)
+    last = products * facts.multiply_seconds(facts.rows[level + 1], wide, narrow)
+    last += (2 if learns else 1) * facts.aggregate_seconds(level, wide)
     return {"first": first, "last": last}
 
 
@@ -231,7 +231,7 @@ def fuse(program: Program, facts: Facts) -> Program:
     return _decided(program, "fuse", saved > 0, what, saves=saves, ops=ops)
 
 
-def _merge_epilogues(program: Program) -> tuple[Op, ...] | None:
+def _merge_epilogues(program: Program) -> tuple[Operation, ...] | None:
     for op in program.ops:
         before = program.producer(op.inputs[0])
         if not isinstance(op, Epilogue) or not isinstance(before, Epilogue):
@@ -251,7 +251,7 @@ def _stage(op: Epilogue, *, last: bool = False) -> int:
     return there[-1] if last else there[0]
 
 
-def _merge_additions(program: Program) -> tuple[Op, ...] | None:
+def _merge_additions(program: Program) -> tuple[Operation, ...] | None:
     for op in program.ops:
         if not isinstance(op, Add):
             continue
@@ -265,7 +265,7 @@ def _merge_additions(program: Program) -> tuple[Op, ...] | None:
     return None
 
 
-def _join_epilogues(program: Program) -> tuple[Op, ...] | None:
+def _join_epilogues(program: Program) -> tuple[Operation, ...] | None:
     for op in program.ops:
         maker = program.producer(op.inputs[0])
         fits = isinstance(op, Epilogue) and isinstance(maker, Following) and maker.after is None
@@ -287,10 +287,10 @@ def store(program: Program, facts: Facts) -> Program:
         if not isinstance(op, Aggregate):
             ops.append(op)
             continue
-        step, width = program.level(op.inputs[0]), program.width(op.out)
+        level, width = program.level(op.inputs[0]), program.width(op.out)
         passes = 1 + program.learns(op.inputs[0])
-        rounding = 6.0 * facts.rows[step] * width / facts.rates.stream_bytes
-        saved += passes * (facts.aggregate_seconds(step, width) / 2 - rounding)
+        rounding = 6.0 * facts.rows[level] * width / facts.rates.stream_bytes
+        saved += passes * (facts.aggregate_seconds(level, width) / 2 - rounding)
         ops.append(replace(op, rows=facts.storage))
     what = "rows are rounded to bfloat16 before they are aggregated, sums are float32"
     taken = any(isinstance(op, Aggregate) for op in ops)
@@ -320,13 +320,13 @@ PASSES: dict[str, Pass] = {
 """In the order they run."""
 
 
-def _replaced(program: Program, new: Mapping[str, Op], without: str | None = None) -> Program:
+def _replaced(program: Program, new: Mapping[str, Operation], without: str | None = None) -> Program:
     """The program with the operations that make the named values replaced, and one taken out."""
     ops = tuple(new.get(op.out, op) for op in program.ops if op.out != without)
     return program.rewritten(_sorted(ops))
 
 
-def _sorted(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+def _sorted(ops: tuple[Operation, ...]) -> tuple[Operation, ...]:
     """In an order where each value is made before it is read, else as they stand."""
     made, rest, out = {INPUT}, list(ops), []
     while rest:
@@ -345,7 +345,7 @@ def _decided(
     *,
     saves: str = "",
     instead_of: str = "",
-    ops: tuple[Op, ...] | None = None,
+    ops: tuple[Operation, ...] | None = None,
     **settings: object,
 ) -> Program:
     decision = Decision(

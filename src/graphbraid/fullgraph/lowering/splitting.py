@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from graphbraid.fullgraph.program import WHOLE, Add, Concat, Linear, Op, Program
+from graphbraid.fullgraph.program import WHOLE, Add, Concat, Linear, Operation, Program
 
 
-def split_products(program: Program) -> tuple[Op, ...] | None:
+def split_products(program: Program) -> tuple[Operation, ...] | None:
     """The operations with every linear map of a :class:`Concat` split; None where there is none."""
-    ops: list[Op] = []
+    ops: list[Operation] = []
     for op in program.ops:
         before = program.producer(op.inputs[0]) if isinstance(op, Linear) else None
         if isinstance(op, Linear) and isinstance(before, Concat) and op.view == WHOLE and len(op.inputs) == 1:
@@ -22,9 +22,9 @@ def split_products(program: Program) -> tuple[Op, ...] | None:
     return tuple(op for op in ops if op.out in read or not isinstance(op, Concat))
 
 
-def _parts(program: Program, op: Linear, before: Concat) -> list[Op]:
+def _parts(program: Program, op: Linear, before: Concat) -> list[Operation]:
     """A product with each input's columns of the weight, and the running sum."""
-    ops: list[Op] = []
+    ops: list[Operation] = []
     start, total, last = 0, "", len(before.inputs) - 1
     for number, value in enumerate(before.inputs):
         stop = start + program.width(value)

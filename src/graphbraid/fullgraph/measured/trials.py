@@ -43,7 +43,7 @@ LEAST_ROWS = 256
 MOST_BYTES = 1 << 26
 """Matrices of a trial; larger ones lie in memory as those do that rates are measured on."""
 
-Features = Tensor | SparseFeatures
+FeatureMatrix = Tensor | SparseFeatures
 
 _log = logging.getLogger(__name__)
 _doubtful: dict[Path, Mapping[str, float]] = {}
@@ -126,7 +126,7 @@ class Trials:
         return self._tried(f"aggregate {num_edges} {width}", expected, num_edges, make)
 
     def _input_seconds(
-        self, name: str, rows: int, width: int, expected: float, take: Callable[[Features], Input]
+        self, name: str, rows: int, width: int, expected: float, take: Callable[[FeatureMatrix], Input]
     ) -> float:
         def make(share: float) -> _Part:
             count = _some(share, rows, 4 * self._in_channels)
@@ -221,7 +221,7 @@ def _write(path: Path, found: Mapping[str, float]) -> None:
         aside.write_text(json.dumps(sealed(dict(found)), indent=1))
 
 
-def _sparse(x: Features) -> Input:
+def _sparse(x: FeatureMatrix) -> Input:
     sparse = x if isinstance(x, SparseFeatures) else SparseFeatures.from_dense(x)
     return SparseInput(sparse.to(torch.float32), None)
 
@@ -232,7 +232,7 @@ def _some(share: float, count: int, nbytes: int) -> int:
     return min(count, max(LEAST_ROWS, min(int(share * count), most)))
 
 
-def _some_rows(x: Features, count: int) -> Features:
+def _some_rows(x: FeatureMatrix, count: int) -> FeatureMatrix:
     """Rows from all over the features."""
     ids = torch.arange(count) * x.shape[0] // count
     return x.rows(ids) if isinstance(x, SparseFeatures) else x.index_select(0, ids)

@@ -6,7 +6,7 @@ instance must be for that to hold.
 """
 
 from graphbraid.fullgraph.program.ir import Decision, Program, check, same_program
-from graphbraid.fullgraph.program.maps import WHOLE, Adjacency, View
+from graphbraid.fullgraph.program.maps import WHOLE, AdjacencyMatrix, View
 from graphbraid.fullgraph.program.operations import (
     FILLS,
     INPUT,
@@ -24,7 +24,7 @@ from graphbraid.fullgraph.program.operations import (
     Maximum,
     Module,
     Normalise,
-    Op,
+    Operation,
     Own,
     Prelu,
     RowFunction,
@@ -37,7 +37,7 @@ __all__ = [
     "INPUT",
     "WHOLE",
     "Add",
-    "Adjacency",
+    "AdjacencyMatrix",
     "Aggregate",
     "Attention",
     "Combine",
@@ -52,7 +52,7 @@ __all__ = [
     "Maximum",
     "Module",
     "Normalise",
-    "Op",
+    "Operation",
     "Own",
     "Prelu",
     "Program",

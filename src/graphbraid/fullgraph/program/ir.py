@@ -26,7 +26,7 @@ from graphbraid.fullgraph.program.operations import (
     Linear,
     Module,
     Normalise,
-    Op,
+    Operation,
     Prelu,
 )
 
@@ -50,7 +50,7 @@ class Decision:
 class Program:
     """Operations in the order they run; the last one's result is the output."""
 
-    ops: tuple[Op, ...]
+    ops: tuple[Operation, ...]
     in_channels: int
     decisions: tuple[Decision, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -69,18 +69,18 @@ class Program:
         """How the first weights multiply the features: ``dense``, ``sparse`` or ``binary``."""
         return str(self.settings.get("input_path", "dense"))
 
-    def producer(self, value: str) -> Op | None:
+    def producer(self, value: str) -> Operation | None:
         """The operation that makes a value; None for the input."""
         return next((op for op in self.ops if op.out == value), None)
 
-    def consumers(self, value: str) -> list[Op]:
+    def consumers(self, value: str) -> list[Operation]:
         """The operations that read a value."""
         return [op for op in self.ops if value in op.inputs]
 
     def level(self, value: str) -> int:
         """The level whose nodes a value has a row for."""
         op = self.producer(value)
-        return 0 if op is None else self.level(op.inputs[0]) + op.num_steps()
+        return 0 if op is None else self.level(op.inputs[0]) + op.num_blocks()
 
     def ends_in_epilogue(self, value: str) -> bool:
         """Whether an epilogue makes a value, alone or after another operation: its backward reads it."""
@@ -126,7 +126,7 @@ class Program:
                     seen.add(id(parameter))
                     yield parameter
 
-    def rewritten(self, ops: tuple[Op, ...], *decisions: Decision, **settings: Any) -> Program:
+    def rewritten(self, ops: tuple[Operation, ...], *decisions: Decision, **settings: Any) -> Program:
         """This program with other operations, and what was decided."""
         return replace(
             self, ops=ops, decisions=self.decisions + decisions, settings={**self.settings, **settings}
@@ -156,7 +156,7 @@ def check(program: Program) -> None:
         _check_widths(program, op)
 
 
-def _check_widths(program: Program, op: Op) -> None:
+def _check_widths(program: Program, op: Operation) -> None:
     width = program.width(op.inputs[0])
     if isinstance(op, Linear) and op.shape[1] != width:
         raise ValueError(f"{op.out} multiplies {width} columns by a weight of {op.shape[1]}")
@@ -200,7 +200,7 @@ def _same(first: Any, second: Any) -> bool:
         return list(first) == list(second) and _same(tuple(first.values()), tuple(second.values()))
     if isinstance(first, tuple):
         return len(first) == len(second) and all(_same(a, b) for a, b in zip(first, second, strict=True))
-    if isinstance(first, Op):
+    if isinstance(first, Operation):
         return _same(vars(first), vars(second))
     return bool(first == second)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Adjacency:
+class AdjacencyMatrix:
     """Which linear map of rows an aggregation is; the graph's edges and weights make it a matrix."""
 
     kind: str
@@ -74,4 +74,4 @@ WHOLE = View()
 """A parameter as it is."""
 
 
-__all__ = ["WHOLE", "Adjacency", "View"]
+__all__ = ["WHOLE", "AdjacencyMatrix", "View"]

@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.program.maps import WHOLE, Adjacency, View
+from graphbraid.fullgraph.program.maps import WHOLE, AdjacencyMatrix, View
 from graphbraid.ops.spmm_max import Ties
 
 INPUT = "x"
@@ -29,7 +29,7 @@ _TIES: dict[Ties, str] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Op:
+class Operation:
     """One operation: makes the value ``out`` from the values ``inputs``."""
 
     out: str
@@ -51,11 +51,11 @@ class Op:
         """What to print after the inputs."""
         return ""
 
-    def num_steps(self) -> int:
+    def num_blocks(self) -> int:
         """How many levels the result is further than the first input."""
         return int(self.moves)
 
-    def renamed(self, names: dict[str, str]) -> Op:
+    def renamed(self, names: dict[str, str]) -> Operation:
         """The same operation with values renamed."""
         return replace(
             self, out=names.get(self.out, self.out), inputs=tuple(names.get(i, i) for i in self.inputs)
@@ -63,7 +63,7 @@ class Op:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Epilogue(Op):
+class Epilogue(Operation):
     """``out = dropout(act(x + bias), p)``, each part optional; in place where nothing else reads x.
 
     An operation of its own, or what follows another one (:class:`Following`): then its ``out`` is that one's.
@@ -97,7 +97,7 @@ class Epilogue(Op):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Following(Op):
+class Following(Operation):
     """An operation whose kernel can apply an epilogue to each row before the row leaves the cache."""
 
     after: Epilogue | None = None
@@ -115,7 +115,7 @@ class Following(Op):
 class Aggregate(Following):
     """``out[v] = sum over in-neighbours u of a[v, u] x[u]``, plus the second input where one is given."""
 
-    adjacency: Adjacency
+    adjacency: AdjacencyMatrix
     rows: torch.dtype = torch.float32
     """What the rows are rounded to before they are read; sums are float32."""
     symbol = "aggregate"
@@ -128,7 +128,7 @@ class Aggregate(Following):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Maximum(Op):
+class Maximum(Operation):
     """``out[v] = max over in-neighbours u of x[u]``, column by column; 0 where there are none."""
 
     ties: Ties = "shared"
@@ -142,7 +142,7 @@ class Maximum(Op):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gine(Op):
+class Gine(Operation):
     """``out[v] = loop_scale x[v] + sum over in-neighbours u of relu(x[u] + e)``: GINE's sum.
 
     ``e`` is the edge's row of the graph's edge features, or of their linear map where there is a weight.
@@ -202,7 +202,7 @@ class Linear(Following):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Own(Op):
+class Own(Operation):
     """The destinations' own rows: the first rows of the level before. Costs nothing."""
 
     symbol = "own rows"
@@ -210,14 +210,14 @@ class Own(Op):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Add(Op):
+class Add(Operation):
     """``out = a + b`` of one level and width."""
 
     symbol = "add"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Combine(Op):
+class Combine(Operation):
     """``out = factors[0] a + factors[1] b + ...`` of values of one level and width, each of them once."""
 
     factors: tuple[float, ...]
@@ -229,21 +229,21 @@ class Combine(Op):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Concat(Op):
+class Concat(Operation):
     """The values' columns side by side."""
 
     symbol = "side by side"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Largest(Op):
+class Largest(Operation):
     """``out = max(a, b, ...)`` element by element; the first of equals has the gradient."""
 
     symbol = "largest"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowFunction(Op):
+class RowFunction(Operation):
     """A function of each row that learns nothing, by PyTorch's kernels: see :mod:`.row_functions`."""
 
     kind: str
@@ -258,7 +258,7 @@ class RowFunction(Op):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prelu(Op):
+class Prelu(Operation):
     """``out = x`` above 0, else ``slope x`` with a learned slope for all columns or for each."""
 
     slope: nn.Parameter
@@ -271,7 +271,7 @@ class Prelu(Op):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scale(Op):
+class Scale(Operation):
     """``out = (1 + factor) x``."""
 
     factor: nn.Parameter
@@ -288,7 +288,7 @@ class Scale(Op):
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnitRows(Op):
+class UnitRows(Operation):
     """``out = x / max(|x|, eps)`` with each row's Euclidean length: :func:`torch.nn.functional.normalize`."""
 
     eps: float = 1e-12
@@ -296,7 +296,7 @@ class UnitRows(Op):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attention(Op):
+class Attention(Operation):
     """Attention over in-neighbours of rows that are transformed already: GAT's and GATv2's middle.
 
     Inputs are the sources' rows and, for GATv2, the destinations' own rows; for GAT the rows that the
@@ -347,7 +347,7 @@ class Attention(Op):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Normalise(Op):
+class Normalise(Operation):
     """``out = (x - mean) / sqrt(var + eps) * weight + bias`` of each row (layer) or column (batch)."""
 
     kind: str
@@ -373,7 +373,7 @@ class Normalise(Op):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Module(Op):
+class Module(Operation):
     """A module that maps rows to rows, run by PyTorch: an activation or normalisation without a kernel."""
 
     module: nn.Module
@@ -394,18 +394,18 @@ class Module(Op):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hoisted(Op):
+class Hoisted(Operation):
     """A value that no parameter reaches, computed once when the engine is made."""
 
-    of: tuple[Op, ...]
+    of: tuple[Operation, ...]
     """Aggregations, own rows and combinations that make it of the features, in the order they run."""
     symbol = "constant"
 
-    def num_steps(self) -> int:
+    def num_blocks(self) -> int:
         """How many levels the result is further than the features."""
         levels = {INPUT: 0}
         for op in self.of:
-            levels[op.out] = levels[op.inputs[0]] + op.num_steps()
+            levels[op.out] = levels[op.inputs[0]] + op.num_blocks()
         return levels[self.of[-1].out]
 
     def details(self) -> str:

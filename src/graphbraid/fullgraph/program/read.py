@@ -8,7 +8,7 @@ from torch import nn
 
 from graphbraid.fullgraph.program.calling import Calling, Given, calling_of
 from graphbraid.fullgraph.program.ir import Program
-from graphbraid.fullgraph.program.operations import INPUT, Module, Normalise, Op
+from graphbraid.fullgraph.program.operations import INPUT, Module, Normalise, Operation
 from graphbraid.fullgraph.program.readers.exact import Known, check, check_model, count, one_of, probability
 from graphbraid.fullgraph.program.readers.layers import LAYERS
 from graphbraid.fullgraph.program.readers.reading import Edges, LayerCall, checked_reader
@@ -50,7 +50,7 @@ def read_model(
         raise NotLoweredError(type(model).__name__, str(error)) from None
 
 
-def _reached(ops: list[Op], out: str) -> tuple[Op, ...]:
+def _reached(ops: list[Operation], out: str) -> tuple[Operation, ...]:
     """The operations that the result needs; it is made by the last of them."""
     wanted, kept = {out}, []
     for op in reversed(ops):

@@ -34,7 +34,7 @@ from graphbraid.fullgraph.program.readers.functions import (
     NEEDED,
     Function,
     FunctionCall,
-    Rows,
+    NodeRows,
 )
 from graphbraid.fullgraph.program.readers.layers import LAYERS
 from graphbraid.fullgraph.program.readers.reading import (
@@ -310,7 +310,7 @@ class _TraceReader:
     def _seen(self, argument: Any) -> Any:
         """Rows as the readers of functions see them."""
         known = isinstance(argument, fx.Node) and argument in self._values
-        return Rows(self._values[argument]) if known else argument
+        return NodeRows(self._values[argument]) if known else argument
 
     def _value(self, name: str, argument: Any) -> str:
         if isinstance(argument, fx.Node) and argument in self._values:

@@ -12,7 +12,7 @@ from graphbraid.fullgraph.program.operations import (
     Epilogue,
     Largest,
     Linear,
-    Op,
+    Operation,
     Own,
     RowFunction,
 )
@@ -29,11 +29,11 @@ class Writer:
     """Collects operations, naming their values in order."""
 
     def __init__(self) -> None:
-        self.ops: list[Op] = []
+        self.ops: list[Operation] = []
         self._levels: dict[str, int] = {}
         self._made: dict[Hashable, str] = {}
 
-    def add(self, make: type[Op], *inputs: str, **fields: Any) -> str:
+    def add(self, make: type[Operation], *inputs: str, **fields: Any) -> str:
         """Append an operation; returns its value's name. What was combined already is not combined again."""
         key = (make, inputs, *fields.items()) if make in (Own, Combine) else None
         if key in self._made:
@@ -42,7 +42,7 @@ class Writer:
         self.ops.append(make(out=out, inputs=inputs, **fields))
         if key is not None:
             self._made[key] = out
-        self._levels[out] = self.level(inputs[0]) + self.ops[-1].num_steps()
+        self._levels[out] = self.level(inputs[0]) + self.ops[-1].num_blocks()
         return out
 
     def level(self, value: str) -> int:

@@ -50,7 +50,7 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class StepTask:
     """One call of a kernel, with the buffers it touches."""
 
     name: str
@@ -68,12 +68,12 @@ class Arena:
         keep: buffers that must outlive the last task, such as the output.
     """
 
-    def __init__(self, tasks: Sequence[Task], keep: Iterable[Buffer] = ()) -> None:
+    def __init__(self, tasks: Sequence[StepTask], keep: Iterable[Buffer] = ()) -> None:
         self.buffers = _with_lifetimes(tasks, keep)
         self.nbytes = place(self.buffers)
         """Size of the allocation."""
         self.least_bytes = most_live_bytes(self.buffers)
-        """The most bytes that are live at once: no placement can do with fewer."""
+        """The most bytes that are live at once: no copies can do with fewer."""
         self.separate_bytes = sum(b.nbytes for b in self.buffers)
         """Bytes if each buffer were an allocation of its own."""
 
@@ -144,7 +144,7 @@ def most_live_bytes(buffers: Sequence[Buffer]) -> int:
     return max((sum(b.nbytes for b in buffers if b.first <= t <= b.last) for t in times), default=0)
 
 
-def _with_lifetimes(tasks: Sequence[Task], keep: Iterable[Buffer]) -> list[Buffer]:
+def _with_lifetimes(tasks: Sequence[StepTask], keep: Iterable[Buffer]) -> list[Buffer]:
     seen: dict[int, Buffer] = {}
     for time, task in enumerate(tasks):
         for buffer in task.touches:

@@ -23,7 +23,7 @@ from graphbraid.fullgraph.program import (
     Maximum,
     Module,
     Normalise,
-    Op,
+    Operation,
     Own,
     Prelu,
     RowFunction,
@@ -33,7 +33,7 @@ from graphbraid.fullgraph.program import (
 from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.repeated import Seed
 from graphbraid.fullgraph.step.calls.rows import Read, Rows, add, copy, tensor_of
-from graphbraid.fullgraph.step.plan import Plan
+from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.fullgraph.step.planned.combine import backward_combine, backward_concat, backward_largest
 from graphbraid.fullgraph.step.planned.functions import backward_function, backward_prelu
 from graphbraid.fullgraph.step.planned.gine import backward_gine
@@ -42,7 +42,7 @@ from graphbraid.fullgraph.step.planned.small_rows import backward_scale, backwar
 from graphbraid.ops.dense import tall_gram, tall_product
 
 
-def plan_backward(plan: Plan) -> None:
+def plan_backward(plan: StepPlan) -> None:
     """Plan the adjoints of all operations that learn; the output's gradient is there before they run."""
     for op in reversed(plan.program.ops):
         plan.planning = op.out
@@ -50,7 +50,7 @@ def plan_backward(plan: Plan) -> None:
             _PLANS[type(op)](plan, op)
 
 
-def _linear(plan: Plan, op: Linear) -> None:
+def _linear(plan: StepPlan, op: Linear) -> None:
     grad, source = plan.grads[op.out], op.inputs[0]
     _before(plan, op)
     if len(op.inputs) == 2:
@@ -65,7 +65,7 @@ def _linear(plan: Plan, op: Linear) -> None:
         plan.repeat(f"gradient of {source}", run, grad, target)
 
 
-def _weight(plan: Plan, op: Linear, grad: Rows) -> None:
+def _weight(plan: StepPlan, op: Linear, grad: Rows) -> None:
     weight = op.weight
     if not weight.requires_grad:
         return
@@ -92,7 +92,7 @@ def _weight(plan: Plan, op: Linear, grad: Rows) -> None:
     )
 
 
-def _whole_weight(plan: Plan, op: Linear, name: str, grad: Rows) -> None:
+def _whole_weight(plan: StepPlan, op: Linear, name: str, grad: Rows) -> None:
     """By one kernel, into the weight's own gradient."""
     if op.inputs[0] == INPUT:
         features = plan.features
@@ -108,16 +108,16 @@ def _whole_weight(plan: Plan, op: Linear, name: str, grad: Rows) -> None:
     plan.repeat(name, run, grad, *x.touches, gradient_of=op.weight)
 
 
-def _matrix_for(plan: Plan, op: Linear) -> Tensor:
+def _matrix_for(plan: StepPlan, op: Linear) -> Tensor:
     """Memory for the gradient of ``op``'s matrix: the weight's own gradient, where that is all of it."""
     return plan.lend(op.weight) if op.view == WHOLE else op.weight.new_empty(op.shape)
 
 
-def _give_weight(plan: Plan, op: Linear, grad: Tensor) -> None:
+def _give_weight(plan: StepPlan, op: Linear, grad: Tensor) -> None:
     plan.give(op.weight, grad if op.view == WHOLE else op.view.gradient(grad, op.weight))
 
 
-def _aggregate(plan: Plan, op: Aggregate) -> None:
+def _aggregate(plan: StepPlan, op: Aggregate) -> None:
     grad, source, how = plan.grads[op.out], op.inputs[0], plan.aggregation(op)
     _before(plan, op)
     if len(op.inputs) == 2:
@@ -133,16 +133,16 @@ def _aggregate(plan: Plan, op: Aggregate) -> None:
     plan.repeat(f"gradient of {source}", run, target, *given.touches)
 
 
-def _own(plan: Plan, op: Own) -> None:
+def _own(plan: StepPlan, op: Own) -> None:
     """Its gradient is the start of its source's, and was written there."""
 
 
-def _add(plan: Plan, op: Add) -> None:
+def _add(plan: StepPlan, op: Add) -> None:
     for value in op.inputs:
         plan.pass_on(op, value)
 
 
-def _epilogue(plan: Plan, op: Epilogue) -> None:
+def _epilogue(plan: StepPlan, op: Epilogue) -> None:
     grad, source = plan.grads[op.out], op.inputs[0]
     alone = len(plan.program.consumers(source)) == 1 and source not in plan.grads
     in_place = alone and not isinstance(plan.program.producer(source), Own)
@@ -157,14 +157,14 @@ def _epilogue(plan: Plan, op: Epilogue) -> None:
         plan.do(f"gradient of {source}", lambda: join(target.tensor, total.tensor), target, total)
 
 
-def _before(plan: Plan, op: Following) -> None:
+def _before(plan: StepPlan, op: Following) -> None:
     """Turn the gradient of what follows ``op`` into that of its own rows, in place."""
     if op.after is not None:
         grad = plan.grads[op.out]
         _through(plan, op.after, grad, grad)
 
 
-def _through(plan: Plan, op: Epilogue, grad: Rows, target: Rows) -> None:
+def _through(plan: StepPlan, op: Epilogue, grad: Rows, target: Rows) -> None:
     """The gradient of an epilogue's input from that of its result; its bias's on the way."""
     out, bias = plan.values[op.out], op.bias
     name, touches = f"gradient of {op.inputs[0]}", (grad, out, target)
@@ -192,15 +192,15 @@ def _through(plan: Plan, op: Epilogue, grad: Rows, target: Rows) -> None:
         plan.do(name, run_for_part, *touches)
 
 
-def _normalise(plan: Plan, op: Normalise) -> None:
+def _normalise(plan: StepPlan, op: Normalise) -> None:
     plan.norms[op.out].plan_backward()
 
 
-def _attention(plan: Plan, op: Attention) -> None:
+def _attention(plan: StepPlan, op: Attention) -> None:
     plan.attentions[op.out].plan_backward()
 
 
-def _module(plan: Plan, op: Module) -> None:
+def _module(plan: StepPlan, op: Module) -> None:
     grad, torch_op, source = plan.grads[op.out], plan.torch_ops[op.out], op.inputs[0]
     target, is_there = plan.grad_of(source) if plan.program.learns(source) else (None, False)
     join = add if is_there else copy
@@ -216,7 +216,7 @@ def _module(plan: Plan, op: Module) -> None:
     plan.do(f"gradient of {source}", run, grad, *plan.read(source).touches, *written)
 
 
-_PLANS: dict[type[Op], Callable[[Plan, Any], None]] = {
+_PLANS: dict[type[Operation], Callable[[StepPlan, Any], None]] = {
     Linear: _linear,
     Aggregate: _aggregate,
     Own: _own,

@@ -7,28 +7,28 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.lowering.levels import Step
+from graphbraid.fullgraph.lowering.levels import Block
 from graphbraid.fullgraph.program import Program
-from graphbraid.fullgraph.step.placement import Placement
+from graphbraid.fullgraph.step.device_copies import DeviceCopies
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import row_contiguous
 
 
 class EdgeFeatures:
-    """One matrix, whose first rows are each step's edges: a later step's are the first of an earlier one's.
+    """One matrix, whose first rows are each block's edges: a later block's are the first of an earlier one's.
 
     Args:
         program: lowered.
         graph: its edge features stay in place where all edges are walked and they are float32.
-        steps: from each level to the next, where the graph is.
-        placement: brings the matrix to a device; None: it stays where the graph is.
+        blocks: from each level to the next, where the graph is.
+        copies: brings the matrix to a device; None: it stays where the graph is.
     """
 
     def __init__(
-        self, program: Program, graph: Graph, steps: Sequence[Step], placement: Placement | None
+        self, program: Program, graph: Graph, blocks: Sequence[Block], copies: DeviceCopies | None
     ) -> None:
-        self._graph, self._steps, self._placement = graph, steps, placement
+        self._graph, self._blocks, self._copies = graph, blocks, copies
         levels = [program.level(op.inputs[0]) for op in program.ops if op.reads_edges]
         self._first = min(levels, default=None)
         self._rows: Tensor | None = None
@@ -40,31 +40,31 @@ class EdgeFeatures:
         attr = self._graph.edge_attr
         if self._first is None or attr is None:
             return 0
-        of_loops = sum(4 * self._steps[level].csc.num_dst * attr.shape[1] for level, _ in self._loops)
-        in_place = attr.dtype == torch.float32 and attr.is_contiguous() and self._placement is None
-        step = self._steps[self._first]
-        if in_place and step.edges is None:
+        of_loops = sum(4 * self._blocks[level].csc.num_dst * attr.shape[1] for level, _ in self._loops)
+        in_place = attr.dtype == torch.float32 and attr.is_contiguous() and self._copies is None
+        block = self._blocks[self._first]
+        if in_place and block.edges is None:
             return of_loops
-        return of_loops + 4 * step.csc.num_edges * attr.shape[1]
+        return of_loops + 4 * block.csc.num_edges * attr.shape[1]
 
     def allocate(self) -> None:
         """Make the matrix."""
         if self._first is None:
             return
-        attr, edges = self._graph.edge_attr, self._steps[self._first].edges
+        attr, edges = self._graph.edge_attr, self._blocks[self._first].edges
         assert attr is not None
         rows = attr.detach() if edges is None else attr.detach().index_select(0, edges)
         rows = row_contiguous(rows.to(torch.float32))
-        self._rows = rows if self._placement is None else self._placement.matrix(rows)
+        self._rows = rows if self._copies is None else self._copies.matrix(rows)
         for level, fill in self._loops:
-            nodes = self._steps[level].destinations
+            nodes = self._blocks[level].destinations
             joined = joined_by_node(self._graph.csc, attr.detach(), fill)
             self._loops[level, fill] = joined if nodes is None else joined.index_select(0, nodes)
 
     def rows(self, level: int) -> Tensor:
         """``(num_edges, num_edge_features)`` of the edges that lead on from a level, once allocated."""
         assert self._rows is not None
-        return self._rows[: self._steps[level].csc.num_edges]
+        return self._rows[: self._blocks[level].csc.num_edges]
 
     def plan_loops(self, level: int, fill: str) -> Callable[[], Tensor]:
         """Have features of self-loops made: gives, once allocated, ``(num_dst, num_edge_features)``."""

@@ -21,7 +21,7 @@ from graphbraid.fullgraph.program import (
     Maximum,
     Module,
     Normalise,
-    Op,
+    Operation,
     Own,
     Prelu,
     RowFunction,
@@ -31,7 +31,7 @@ from graphbraid.fullgraph.program import (
 from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.repeated import Seed
 from graphbraid.fullgraph.step.calls.rows import Rows, add, copy, tensor_of
-from graphbraid.fullgraph.step.plan import Plan
+from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.fullgraph.step.planned.attention import plan_attention
 from graphbraid.fullgraph.step.planned.combine import forward_combine, forward_concat, forward_largest
 from graphbraid.fullgraph.step.planned.functions import forward_function, forward_prelu
@@ -44,14 +44,14 @@ from graphbraid.ops.dense import tall_product
 from graphbraid.ops.row_epilogue import RowEpilogue
 
 
-def plan_forward(plan: Plan) -> None:
+def plan_forward(plan: StepPlan) -> None:
     """Plan the forward tasks of every operation."""
     for op in plan.program.ops:
         plan.planning = op.out
         _PLANS[type(op)](plan, op)
 
 
-def _linear(plan: Plan, op: Linear) -> None:
+def _linear(plan: StepPlan, op: Linear) -> None:
     out, adds, (after, seed) = _result(plan, op), len(op.inputs) == 2, _after(plan, op)
     if op.inputs[0] == INPUT:
         features, turned = plan.features, plan.turned_weight(op)
@@ -74,7 +74,7 @@ def _linear(plan: Plan, op: Linear) -> None:
     plan.repeat(op.out, run, out, *x.touches, seed=seed)
 
 
-def _aggregate(plan: Plan, op: Aggregate) -> None:
+def _aggregate(plan: StepPlan, op: Aggregate) -> None:
     how = plan.aggregation(op)
     overwrites = len(op.inputs) == 2 and plan.may_overwrite(op.inputs[1])
     out = plan.values[op.out] = plan.values[op.inputs[1]] if overwrites else plan.new(op.out, op)
@@ -89,13 +89,13 @@ def _aggregate(plan: Plan, op: Aggregate) -> None:
     plan.repeat(op.out, run, out, *touches, seed=seed)
 
 
-def _add(plan: Plan, op: Add) -> None:
+def _add(plan: StepPlan, op: Add) -> None:
     out = _result(plan, op)
     first = plan.read(op.inputs[0])
     plan.do(op.out, lambda: add(first.get(), out.tensor), out, *first.touches)
 
 
-def _result(plan: Plan, op: Op) -> Rows:
+def _result(plan: StepPlan, op: Operation) -> Rows:
     """Where ``op`` writes: over its second input, which it adds to and nothing else reads, or anew."""
     if len(op.inputs) < 2:
         plan.values[op.out] = plan.new(op.out, op)
@@ -108,7 +108,7 @@ def _result(plan: Plan, op: Op) -> Rows:
     return plan.values[op.out]
 
 
-def _own(plan: Plan, op: Own) -> None:
+def _own(plan: StepPlan, op: Own) -> None:
     level, source = plan.program.level(op.out), op.inputs[0]
     if source == INPUT:
         plan.constants[op.out] = plan.features.rows_of(level)
@@ -118,11 +118,11 @@ def _own(plan: Plan, op: Own) -> None:
         plan.values[op.out] = Rows(plan.values[source].buffer, plan.num_rows(level))
 
 
-def _hoisted(plan: Plan, op: Hoisted) -> None:
+def _hoisted(plan: StepPlan, op: Hoisted) -> None:
     plan.constants[op.out] = plan.features.hoisted(op)
 
 
-def _epilogue(plan: Plan, op: Epilogue) -> None:
+def _epilogue(plan: StepPlan, op: Epilogue) -> None:
     source, mask = op.inputs[0], _mask(plan, op)
     x = plan.read(source)
     out = plan.values[source] if plan.may_overwrite(source) else plan.new(op.out, op)
@@ -134,7 +134,7 @@ def _epilogue(plan: Plan, op: Epilogue) -> None:
     plan.repeat(op.out, run, out, *x.touches, seed=_seed(plan, op, mask))
 
 
-def _after(plan: Plan, op: Following) -> tuple[Callable[[Rows], RowEpilogue | None], Seed | None]:
+def _after(plan: StepPlan, op: Following) -> tuple[Callable[[Rows], RowEpilogue | None], Seed | None]:
     """Gives what follows ``op`` as its task runs, for the rows that it writes; the seed of its mask."""
     after = op.after
     if after is None:
@@ -147,13 +147,13 @@ def _after(plan: Plan, op: Following) -> tuple[Callable[[Rows], RowEpilogue | No
     return epilogue, _seed(plan, after, mask)
 
 
-def _seed(plan: Plan, op: Epilogue, mask: Callable[[], kernels.Mask]) -> Seed | None:
+def _seed(plan: StepPlan, op: Epilogue, mask: Callable[[], kernels.Mask]) -> Seed | None:
     if op.p == 0:
         return None
     return Seed(draw=lambda: mask().seed, drawn=lambda: plan.masks[op.out].seed)
 
 
-def _mask(plan: Plan, op: Epilogue) -> Callable[[], kernels.Mask]:
+def _mask(plan: StepPlan, op: Epilogue) -> Callable[[], kernels.Mask]:
     """Draws an epilogue's mask and leaves it for the backward pass."""
     p = op.p
     nodes = plan.nodes(plan.program.level(op.out))
@@ -166,22 +166,22 @@ def _mask(plan: Plan, op: Epilogue) -> Callable[[], kernels.Mask]:
     return draw
 
 
-def _normalise(plan: Plan, op: Normalise) -> None:
+def _normalise(plan: StepPlan, op: Normalise) -> None:
     plan.norms[op.out] = plan_norm(plan, op)
 
 
-def _attention(plan: Plan, op: Attention) -> None:
+def _attention(plan: StepPlan, op: Attention) -> None:
     plan.attentions[op.out] = plan_attention(plan, op)
 
 
-def _module(plan: Plan, op: Module) -> None:
+def _module(plan: StepPlan, op: Module) -> None:
     x = plan.read(op.inputs[0])
     out = plan.values[op.out] = plan.new(op.out, op)
     torch_op = plan.torch_ops[op.out] = TorchOp(op.module, op.parameters(), keep_graph=plan.training)
     plan.do(op.out, lambda: copy(torch_op.forward(x.get()), out.tensor), out, *x.touches)
 
 
-_PLANS: dict[type[Op], Callable[[Plan, Any], None]] = {
+_PLANS: dict[type[Operation], Callable[[StepPlan, Any], None]] = {
     Linear: _linear,
     Aggregate: _aggregate,
     Own: _own,

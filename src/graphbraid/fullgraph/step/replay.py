@@ -1,4 +1,4 @@
-"""Replay: the passes of an executor recorded once on a device, then each started by one call."""
+"""Replay: the passes of a planned step recorded once on a device, then each started by one call."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.device.device import NotRecordedError, Run
-from graphbraid.fullgraph.lowering.levels import Step
+from graphbraid.fullgraph.lowering.levels import Block
 from graphbraid.fullgraph.program import Module, Normalise, Program
-from graphbraid.fullgraph.step.executor import Executor
-from graphbraid.fullgraph.step.placement import Placement
+from graphbraid.fullgraph.step.planned_step import PlannedStep
+from graphbraid.fullgraph.step.device_copies import DeviceCopies
 from graphbraid.graph import Graph
 
 
@@ -30,8 +30,8 @@ class Recording:
     """Which modules were training."""
 
 
-class ReplayingExecutor(Executor):
-    """An :class:`Executor` on a device that records its passes after the first whole step.
+class ReplayedStep(PlannedStep):
+    """A :class:`PlannedStep` on a device that records its passes after the first whole step.
 
     That step compiles kernels and chooses among them. A recording holds addresses: the arena's and the
     graph's do not change; where a parameter was given other memory, the passes are recorded anew. While
@@ -39,10 +39,10 @@ class ReplayingExecutor(Executor):
     """
 
     def __init__(
-        self, program: Program, graph: Graph, steps: Sequence[Step], *, training: bool, placement: Placement
+        self, program: Program, graph: Graph, blocks: Sequence[Block], *, training: bool, copies: DeviceCopies
     ) -> None:
-        super().__init__(program, graph, steps, training=training, placement=placement)
-        self._device = placement.device
+        super().__init__(program, graph, blocks, training=training, copies=copies)
+        self._device = copies.device
         self._recording: Recording | None = None
         self._num_steps = 0
         self._modules = [op.module for op in program.ops if isinstance(op, Module | Normalise)]

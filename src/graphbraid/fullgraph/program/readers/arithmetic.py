@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from graphbraid.fullgraph.program.readers.exact import number, one_of
-from graphbraid.fullgraph.program.readers.functions import NEEDED, Function, FunctionCall, Rows
+from graphbraid.fullgraph.program.readers.functions import NEEDED, Function, FunctionCall, NodeRows
 from graphbraid.fullgraph.program.refusal import NotLoweredError
 
 
@@ -25,7 +25,7 @@ def _sub(call: FunctionCall) -> str:
 
 def _mul(call: FunctionCall) -> str:
     first, second = "input", "other"
-    if not isinstance(call.arguments[first], Rows):
+    if not isinstance(call.arguments[first], NodeRows):
         first, second = second, first
     return call.writer.combine((float(call.constant(second, number)), call.rows(first)))
 
@@ -43,7 +43,7 @@ def _neg(call: FunctionCall) -> str:
 def _cat(call: FunctionCall) -> str:
     call.constant("dim", one_of(1, -1))
     values = call.arguments["tensors"]
-    if not isinstance(values, list | tuple) or not all(isinstance(value, Rows) for value in values):
+    if not isinstance(values, list | tuple) or not all(isinstance(value, NodeRows) for value in values):
         raise NotLoweredError(call.name, "it joins something that is not a matrix of node rows")
     return call.writer.beside(*(value.value for value in values))
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.program.maps import Adjacency
+from graphbraid.fullgraph.program.maps import AdjacencyMatrix
 from graphbraid.fullgraph.program.operations import Aggregate, Gine, Linear, Maximum, Own, Scale, UnitRows
 from graphbraid.fullgraph.program.readers import exact
 from graphbraid.fullgraph.program.readers.exact import Allowed, Known, anything, count, flag, number, one_of
@@ -69,7 +69,7 @@ def _read_own_gcn(call: LayerCall) -> str:
 def _gcn(call: LayerCall, fill: float) -> str:
     conv, writer = call.layer, call.writer
     weight = checked_linear(call, "lin", has_bias=False).weight
-    adjacency = Adjacency(kind="sum", weighted=call.edges.weighted)
+    adjacency = AdjacencyMatrix(kind="sum", weighted=call.edges.weighted)
     if conv.normalize:
         loops = fill if conv.add_self_loops else 0.0
         adjacency = replace(adjacency, kind="gcn", loop_scale=loops)
@@ -106,7 +106,7 @@ def _sage(call: LayerCall, ties: Ties = "shared") -> str:
         out = writer.add(Linear, writer.add(Maximum, rows, ties=ties), weight=left.weight)
     else:
         rows = writer.add(Linear, rows, weight=left.weight)
-        adjacency = Adjacency(kind="mean" if conv.aggr == "mean" else "sum")
+        adjacency = AdjacencyMatrix(kind="mean" if conv.aggr == "mean" else "sum")
         out = writer.add(Aggregate, rows, adjacency=adjacency)
     if conv._modules.get("lin_r") is not None:
         out = plus_own(call, out, "lin_r")
@@ -143,7 +143,7 @@ def _gin(call: LayerCall) -> str:
     if layers and (first := as_linear(f"{call.name}.nn", layers[0][1])) is not None:
         layers.pop(0)  # W (A x) = A (W x): lowering chooses
         x, bias = writer.add(Linear, x, weight=first.weight), first.bias
-    adjacency = Adjacency(kind="sum", loop_scale=0.0 if learns_eps else 1.0 + float(eps))
+    adjacency = AdjacencyMatrix(kind="sum", loop_scale=0.0 if learns_eps else 1.0 + float(eps))
     out = writer.add(Aggregate, x, adjacency=adjacency)
     if learns_eps:
         out = writer.sum(writer.add(Scale, writer.add(Own, x), factor=eps), out)

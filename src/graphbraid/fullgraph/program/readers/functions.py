@@ -24,7 +24,7 @@ class FunctionCall:
     Attributes:
         writer: collects the operations.
         name: of the function.
-        arguments: by parameter; a matrix of rows is a :class:`Rows`, what is computed otherwise a foreign
+        arguments: by parameter; a matrix of rows is a :class:`NodeRows`, what is computed otherwise a foreign
             object that no reader takes.
     """
 
@@ -39,7 +39,7 @@ class FunctionCall:
             NotLoweredError: it is something else.
         """
         given = self.arguments[key]
-        if isinstance(given, Rows):
+        if isinstance(given, NodeRows):
             return given.value
         raise NotLoweredError(self.name, f"its argument {given} is not a matrix of node rows")
 
@@ -56,7 +56,7 @@ class FunctionCall:
 
 
 @dataclass(frozen=True)
-class Rows:
+class NodeRows:
     """A matrix of node rows among the arguments of a call."""
 
     value: str
@@ -99,4 +99,4 @@ METHODS: dict[str, Function] = {"relu_": _RELU_}
 """The reader of each method of a tensor; its first argument is the tensor."""
 
 
-__all__ = ["FUNCTIONS", "METHODS", "NEEDED", "Function", "FunctionCall", "Rows"]
+__all__ = ["FUNCTIONS", "METHODS", "NEEDED", "Function", "FunctionCall", "NodeRows"]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from graphbraid.fullgraph.program.maps import Adjacency, View
+from graphbraid.fullgraph.program.maps import AdjacencyMatrix, View
 from graphbraid.fullgraph.program.operations import INPUT, Aggregate, Linear, Maximum
 from graphbraid.fullgraph.program.readers import exact
 from graphbraid.fullgraph.program.readers.exact import (
@@ -31,11 +31,11 @@ from graphbraid.fullgraph.program.readers.ties import ties_of
 # ---- what they share
 
 
-def _normalised(call: LayerCall, *, loops: bool, normalize: bool = True) -> Adjacency:
+def _normalised(call: LayerCall, *, loops: bool, normalize: bool = True) -> AdjacencyMatrix:
     """PyG's ``gcn_norm``, or the edges as they are."""
     if not normalize:
-        return Adjacency(kind="sum", weighted=call.edges.weighted)
-    return Adjacency(kind="gcn", loop_scale=float(loops), weighted=call.edges.weighted)
+        return AdjacencyMatrix(kind="sum", weighted=call.edges.weighted)
+    return AdjacencyMatrix(kind="gcn", loop_scale=float(loops), weighted=call.edges.weighted)
 
 
 def _checked(call: LayerCall) -> LayerCall:
@@ -60,7 +60,7 @@ def _read_graph(call: LayerCall) -> str:
     if conv.aggr == "max":
         out = writer.add(Linear, writer.add(Maximum, call.x, ties=ties_of(call)), weight=relation.weight)
     else:
-        adjacency = Adjacency(kind="mean" if conv.aggr == "mean" else "sum", weighted=edges.weighted)
+        adjacency = AdjacencyMatrix(kind="mean" if conv.aggr == "mean" else "sum", weighted=edges.weighted)
         rows = writer.add(Linear, call.x, weight=relation.weight)
         out = writer.add(Aggregate, rows, adjacency=adjacency)
     return writer.epilogue(plus_own(call, out, "lin_root"), bias=relation.bias)
@@ -149,7 +149,7 @@ def _read_cheb(call: LayerCall) -> str:
         raise call.refuse("on a sparse matrix has no lowered form", "edge_index")
     weights = _weights(call)
     kind = "laplacian" if conv.normalization is None else f"laplacian {conv.normalization}"
-    laplacian = Adjacency(kind=kind, weighted=call.edges.weighted)
+    laplacian = AdjacencyMatrix(kind=kind, weighted=call.edges.weighted)
     if _narrows(weights):
         return writer.epilogue(_clenshaw(call, weights, laplacian), bias=conv.bias)
     # T_k = 2 L T_{k-1} - T_{k-2}, each with a sign of its own, so that nothing is subtracted.
@@ -161,7 +161,7 @@ def _read_cheb(call: LayerCall) -> str:
     return writer.epilogue(_sum_of_products(call, terms, weights, signed=True), bias=conv.bias)
 
 
-def _clenshaw(call: LayerCall, weights: list[Any], laplacian: Adjacency) -> str:
+def _clenshaw(call: LayerCall, weights: list[Any], laplacian: AdjacencyMatrix) -> str:
     """``b_k = x W_k + 2 L b_{k+1} - b_{k+2}`` from the last k down, signed so that nothing is subtracted."""
     writer, last = call.writer, len(weights) - 1
     sums: list[str] = []

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from graphbraid.fullgraph.program.readers.exact import Known, check, is_from
-from graphbraid.fullgraph.program.readers.functions import Rows
+from graphbraid.fullgraph.program.readers.functions import NodeRows
 from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.fullgraph.program.writer import Writer
 from graphbraid.graph import Graph
@@ -39,7 +39,7 @@ class LayerCall:
         layer: the module, checked by its reader's :class:`Known`.
         x: the value of the rows that it is given.
         edges: of a graph layer.
-        given: its other arguments, by name, that are not None; a matrix of node rows is a :class:`Rows`.
+        given: its other arguments, by name, that are not None; a matrix of node rows is a :class:`NodeRows`.
         several: the values, where its first argument is a list of matrices.
     """
 
@@ -58,7 +58,7 @@ class LayerCall:
             NotLoweredError: it is something else.
         """
         given = self.given.get(key)
-        if isinstance(given, Rows):
+        if isinstance(given, NodeRows):
             return given.value
         raise self.refuse(f"with a {key!r} that is no matrix of node rows has no lowered form")
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.step.calls.spmm_choice import PickedAggregation
-from graphbraid.fullgraph.step.placement import Placement
+from graphbraid.fullgraph.step.device_copies import DeviceCopies
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.ops import reference
 from graphbraid.ops.aggregation import Aggregation, aggregated, backend
@@ -75,9 +75,9 @@ class DenseInput:
     def __init__(self, x: Tensor, nodes: Tensor | None) -> None:
         self.x, self.nodes = x, nodes
 
-    def placed(self, place: Placement) -> DenseInput:
+    def placed(self, copies: DeviceCopies) -> DenseInput:
         """The same rows on a device, gathered once."""
-        return DenseInput(place.matrix(self.x if self.nodes is None else self.x[self.nodes]), None)
+        return DenseInput(copies.matrix(self.x if self.nodes is None else self.x[self.nodes]), None)
 
     def multiply(
         self,
@@ -106,13 +106,13 @@ class SparseInput:
         self._by_row: Map = Aggregation(csc=pattern, weight=rows.values)
         self._by_column: Map = Aggregation(csc=by_column, weight=rows.values[perm])
 
-    def placed(self, place: Placement) -> SparseInput:
+    def placed(self, copies: DeviceCopies) -> SparseInput:
         """The same values on a device."""
         there = copy.copy(self)
         assert isinstance(self._by_row, Aggregation)
         assert isinstance(self._by_column, Aggregation)
-        there._by_row = place.aggregation(self._by_row, backward=False)
-        there._by_column = place.aggregation(self._by_column, backward=False)
+        there._by_row = copies.aggregation(self._by_row, backward=False)
+        there._by_column = copies.aggregation(self._by_column, backward=False)
         return there
 
     def multiply(
@@ -143,13 +143,13 @@ class BinaryInput:
     def __init__(self, x: Tensor | SparseFeatures, nodes: Tensor | None) -> None:
         self._rows = BinaryRows.of(x, nodes)
 
-    def placed(self, place: Placement) -> BinaryInput:
+    def placed(self, copies: DeviceCopies) -> BinaryInput:
         """The same bits on a device."""
         there, rows = copy.copy(self), self._rows
         there._rows = BinaryRows(
-            by_row=place.matrix(rows.by_row),
-            by_column=place.matrix(rows.by_column),
-            factors=None if rows.factors is None else place.matrix(rows.factors),
+            by_row=copies.matrix(rows.by_row),
+            by_column=copies.matrix(rows.by_column),
+            factors=None if rows.factors is None else copies.matrix(rows.factors),
         )
         return there
 

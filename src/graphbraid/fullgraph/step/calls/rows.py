@@ -26,7 +26,7 @@ class Rows:
 
 @dataclass(eq=False, slots=True)
 class Constant:
-    """A matrix that no step changes, made when the executor is allocated."""
+    """A matrix that no step changes, made when the planned step is allocated."""
 
     shape: tuple[int, int]
     make: Callable[[], Tensor]

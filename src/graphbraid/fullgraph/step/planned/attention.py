@@ -15,14 +15,14 @@ from torch import Tensor
 
 from graphbraid.fullgraph.program import Attention
 from graphbraid.fullgraph.step.calls.rows import Rows
-from graphbraid.fullgraph.step.plan import Plan
+from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.fullgraph.step.planned.edge_logits import EdgeLogits
 from graphbraid.ops.aggregation import backend
 from graphbraid.ops.attention import both_ways, needs_ids
 from graphbraid.ops.dense import tall_gram, tall_product
 
 
-def plan_attention(plan: Plan, op: Attention) -> PlannedAttention:
+def plan_attention(plan: StepPlan, op: Attention) -> PlannedAttention:
     """Plan the forward of ``op``; its :meth:`PlannedAttention.plan_backward` comes later."""
     planned = (PlannedGat if op.kind == "gat" else PlannedGatv2)(plan, op)
     planned.plan_forward()
@@ -30,16 +30,16 @@ def plan_attention(plan: Plan, op: Attention) -> PlannedAttention:
 
 
 class PlannedAttention(ABC):
-    """One attention of an executor, and what its forward leaves for its backward."""
+    """One attention of a planned step, and what its forward leaves for its backward."""
 
-    def __init__(self, plan: Plan, op: Attention) -> None:
+    def __init__(self, plan: StepPlan, op: Attention) -> None:
         self._plan, self._op = plan, op
         level = plan.program.level(op.inputs[0])
-        self._csc = plan.steps[level].csc
+        self._csc = plan.blocks[level].csc
         self._learns = plan.training and plan.program.learns(op.out)
         self._p = op.dropout
         self._seed = plan.seeds.add() if self._p > 0 else lambda: 0
-        self._first_keys = self._keys_of(plan.host_steps[level].destinations) if self._p > 0 else None
+        self._first_keys = self._keys_of(plan.host_blocks[level].destinations) if self._p > 0 else None
         self._how: tuple[Any, ...] = ()
         rows = plan.read(op.inputs[0])
         self._rows, self._touches = rows.get, rows.touches
@@ -76,8 +76,8 @@ class PlannedAttention(ABC):
         if destinations is None:
             return None
         keys = self._plan.graph.csc.indptr[destinations] + destinations
-        placement = self._plan.placement
-        return keys if placement is None else placement.array(keys)
+        copies = self._plan.copies
+        return keys if copies is None else copies.array(keys)
 
     def _scratch(self, name: str, rows: int, width: int) -> Rows:
         return self._plan.scratch(f"{self._op.out}: {name}", rows, width)
@@ -99,7 +99,7 @@ class PlannedAttention(ABC):
         return part
 
     def _part_of_grad(self, source: str, width: int) -> tuple[Rows, Rows | None]:
-        """:meth:`Plan.part_of_grad`; where the source does not learn, what the kernel writes is let go."""
+        """:meth:`StepPlan.part_of_grad`; where the source does not learn, the part is let go."""
         if self._plan.program.learns(source):
             return self._plan.part_of_grad(source)
         return self._scratch(f"gradient of {source}", self._csc.num_src, width), None
@@ -108,7 +108,7 @@ class PlannedAttention(ABC):
 class PlannedGat(PlannedAttention):
     """GAT: a logit is the sum of a number of the source and one of the destination, per head."""
 
-    def __init__(self, plan: Plan, op: Attention) -> None:
+    def __init__(self, plan: StepPlan, op: Attention) -> None:
         super().__init__(plan, op)
         csc, heads = self._csc, op.heads
         scored = plan.read(op.inputs[-1])
@@ -119,7 +119,7 @@ class PlannedGat(PlannedAttention):
             self._scratch("destination logits", csc.num_dst, heads),
         )
         self._above: tuple[Rows, ...] = ()
-        if self._learns and plan.placement is None:  # the kernels of other devices need none
+        if self._learns and plan.copies is None:  # the kernels of other devices need none
             self._above = (
                 self._scratch("rows above", csc.num_dst, heads * op.channels),
                 self._scratch("share above", csc.num_dst, heads),
@@ -205,7 +205,7 @@ class PlannedGat(PlannedAttention):
 class PlannedGatv2(PlannedAttention):
     """GATv2: a logit needs the rows of both ends."""
 
-    def __init__(self, plan: Plan, op: Attention) -> None:
+    def __init__(self, plan: StepPlan, op: Attention) -> None:
         super().__init__(plan, op)
         own = plan.read(op.inputs[-1])
         self._own, self._touches = own.get, (*self._touches, *own.touches)

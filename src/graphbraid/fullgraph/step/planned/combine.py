@@ -7,12 +7,12 @@ from functools import partial
 
 import torch
 
-from graphbraid.fullgraph.program import Combine, Concat, Largest, Op
+from graphbraid.fullgraph.program import Combine, Concat, Largest, Operation
 from graphbraid.fullgraph.step.calls.rows import Read, Rows
-from graphbraid.fullgraph.step.plan import Plan
+from graphbraid.fullgraph.step.step_plan import StepPlan
 
 
-def forward_combine(plan: Plan, op: Combine) -> None:
+def forward_combine(plan: StepPlan, op: Combine) -> None:
     """Plan the task that makes the value, over its first input where nothing else reads that."""
     reads, first = _reads(plan, op), op.inputs[0]
     out = plan.values[first] if plan.may_overwrite(first) else plan.new(op.out, op)
@@ -26,7 +26,7 @@ def forward_combine(plan: Plan, op: Combine) -> None:
     plan.do(op.out, run, out, *_touches(reads))
 
 
-def backward_combine(plan: Plan, op: Combine) -> None:
+def backward_combine(plan: StepPlan, op: Combine) -> None:
     """Plan the inputs' gradients: the result's times their factors."""
     grad = plan.grads[op.out]
     pairs = list(zip(op.inputs, op.factors, strict=True))
@@ -45,7 +45,7 @@ def _add_times(grad: Rows, factor: float, target: Rows, is_there: bool) -> None:
         torch.mul(grad.tensor, factor, out=target.tensor)
 
 
-def forward_concat(plan: Plan, op: Concat) -> None:
+def forward_concat(plan: StepPlan, op: Concat) -> None:
     """Plan the task that copies the inputs beside each other."""
     reads, parts = _reads(plan, op), _columns(plan, op)
     out = plan.values[op.out] = plan.new(op.out, op)
@@ -57,7 +57,7 @@ def forward_concat(plan: Plan, op: Concat) -> None:
     plan.do(op.out, run, out, *_touches(reads))
 
 
-def backward_concat(plan: Plan, op: Concat) -> None:
+def backward_concat(plan: StepPlan, op: Concat) -> None:
     """Plan the inputs' gradients: each its columns of the result's."""
     grad = plan.grads[op.out]
     for value, part in zip(op.inputs, _columns(plan, op), strict=True):
@@ -71,7 +71,7 @@ def _add_columns(grad: Rows, part: slice, target: Rows, is_there: bool) -> None:
     target.tensor.add_(columns) if is_there else target.tensor.copy_(columns)
 
 
-def forward_largest(plan: Plan, op: Largest) -> None:
+def forward_largest(plan: StepPlan, op: Largest) -> None:
     """Plan the task that makes the value, and keeps which input each element is of."""
     reads = _reads(plan, op)
     out = plan.values[op.out] = plan.new(op.out, op)
@@ -91,7 +91,7 @@ def forward_largest(plan: Plan, op: Largest) -> None:
     plan.do(op.out, run, out, winner, is_more, *_touches(reads))
 
 
-def backward_largest(plan: Plan, op: Largest) -> None:
+def backward_largest(plan: StepPlan, op: Largest) -> None:
     """Plan the inputs' gradients: the result's where they were the largest."""
     grad, winner = plan.grads[op.out], plan.kept[op.out]
     width = plan.program.width(op.out)
@@ -114,7 +114,7 @@ def _add_won(  # noqa: PLR0917 - what a task holds
         torch.mul(grad.tensor, is_won.tensor, out=target.tensor)
 
 
-def _reads(plan: Plan, op: Op) -> list[Read]:
+def _reads(plan: StepPlan, op: Operation) -> list[Read]:
     return [plan.read(value) for value in op.inputs]
 
 
@@ -122,7 +122,7 @@ def _touches(reads: Sequence[Read]) -> list[Rows]:
     return [rows for read in reads for rows in read.touches]
 
 
-def _columns(plan: Plan, op: Concat) -> list[slice]:
+def _columns(plan: StepPlan, op: Concat) -> list[slice]:
     """The columns of each input in the result."""
     parts, start = [], 0
     for value in op.inputs:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.program import Attention
-from graphbraid.fullgraph.step.plan import Plan
+from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.dense import tall_gram, tall_product
 
@@ -24,7 +24,7 @@ class EdgeLogits:
         csc: the edges that it walks.
     """
 
-    def __init__(self, plan: Plan, op: Attention, csc: Csc) -> None:
+    def __init__(self, plan: StepPlan, op: Attention, csc: Csc) -> None:
         assert op.edge_weight is not None
         assert op.edge_vector is not None
         self._plan, self._op, self._num_edges = plan, op, csc.num_edges

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from graphbraid.fullgraph.program import Prelu, RowFunction
-from graphbraid.fullgraph.step.plan import Plan
+from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.fullgraph.step.planned.row_functions import FUNCTIONS
 
 
-def forward_function(plan: Plan, op: RowFunction) -> None:
+def forward_function(plan: StepPlan, op: RowFunction) -> None:
     """Plan the task that makes the value, over its input where neither backward nor another reads that."""
     function, source = FUNCTIONS[op.kind], op.inputs[0]
     x = plan.read(source)
@@ -18,7 +18,7 @@ def forward_function(plan: Plan, op: RowFunction) -> None:
     plan.do(op.out, lambda: function.forward(x.get(), op.arguments, out.tensor), out, *x.touches)
 
 
-def backward_function(plan: Plan, op: RowFunction) -> None:
+def backward_function(plan: StepPlan, op: RowFunction) -> None:
     """Plan the input's gradient."""
     function, source, grad = FUNCTIONS[op.kind], op.inputs[0], plan.grads[op.out]
     if not plan.program.learns(source):
@@ -33,7 +33,7 @@ def backward_function(plan: Plan, op: RowFunction) -> None:
     plan.add_part(source, target, total)
 
 
-def forward_prelu(plan: Plan, op: Prelu) -> None:
+def forward_prelu(plan: StepPlan, op: Prelu) -> None:
     """Plan the task that makes the value; backward reads the input."""
     x = plan.read(op.inputs[0])
     out = plan.values[op.out] = plan.new(op.out, op)
@@ -49,7 +49,7 @@ def forward_prelu(plan: Plan, op: Prelu) -> None:
     plan.do(op.out, run, out, is_above, *x.touches)
 
 
-def backward_prelu(plan: Plan, op: Prelu) -> None:
+def backward_prelu(plan: StepPlan, op: Prelu) -> None:
     """Plan the gradients of the slope, ``sum(grad * min(x, 0))``, and of the input."""
     source, grad = op.inputs[0], plan.grads[op.out]
     x, width = plan.read(source), plan.program.width(op.out)

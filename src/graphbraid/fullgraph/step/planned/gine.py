@@ -14,15 +14,15 @@ from torch import Tensor
 from graphbraid.fullgraph.program import Gine
 from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.rows import Rows
-from graphbraid.fullgraph.step.plan import Plan
+from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.ops.aggregation import backend, row_contiguous
 from graphbraid.ops.dense import tall_gram, tall_product
 
 
-def forward_gine(plan: Plan, op: Gine) -> None:
+def forward_gine(plan: StepPlan, op: Gine) -> None:
     """Plan the tasks that make the edges' rows, where they are mapped, and the value."""
     level = plan.program.level(op.inputs[0])
-    csc, features = plan.steps[level].csc, plan.features.edges
+    csc, features = plan.blocks[level].csc, plan.features.edges
     x = plan.read(op.inputs[0])
     out = plan.values[op.out] = plan.new(op.out, op)
     weight, bias = op.weight, op.bias
@@ -49,10 +49,10 @@ def forward_gine(plan: Plan, op: Gine) -> None:
     plan.do(op.out, run, *touches)
 
 
-def backward_gine(plan: Plan, op: Gine) -> None:
+def backward_gine(plan: StepPlan, op: Gine) -> None:
     """Plan the gradients of the edges' map, over the edges' rows, and then of the input's rows."""
     source, grad = op.inputs[0], plan.grads[op.out]
-    csc = plan.steps[plan.program.level(source)].csc
+    csc = plan.blocks[plan.program.level(source)].csc
     x, edges, mapped = plan.read(source), _edges(plan, op), plan.kept.get(op.out)
     learns = mapped is not None and any(p.requires_grad for p in op.parameters())
     if mapped is not None and learns:
@@ -88,13 +88,13 @@ def backward_gine(plan: Plan, op: Gine) -> None:
     plan.add_part(source, target, total)
 
 
-def _edges(plan: Plan, op: Gine) -> Callable[[], Tensor]:
+def _edges(plan: StepPlan, op: Gine) -> Callable[[], Tensor]:
     """Gives the edges' rows as a task runs."""
     mapped, features, level = plan.kept.get(op.out), plan.features.edges, plan.program.level(op.inputs[0])
     return (lambda: features.rows(level)) if mapped is None else (lambda: mapped.tensor)
 
 
-def _give_map(plan: Plan, op: Gine, to_edges: Rows) -> None:
+def _give_map(plan: StepPlan, op: Gine, to_edges: Rows) -> None:
     """Plan the gradients of the edges' weight and bias from those of their rows."""
     features, level = plan.features.edges, plan.program.level(op.inputs[0])
     weight, bias = op.weight, op.bias

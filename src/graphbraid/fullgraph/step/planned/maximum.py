@@ -6,14 +6,14 @@ import torch
 
 from graphbraid.fullgraph.program import Maximum
 from graphbraid.fullgraph.step.calls.rows import Rows
-from graphbraid.fullgraph.step.plan import Plan
+from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.ops.aggregation import backend
 from graphbraid.ops.spmm_max import TIES
 
 
-def forward_maximum(plan: Plan, op: Maximum) -> None:
+def forward_maximum(plan: StepPlan, op: Maximum) -> None:
     """Plan the task that makes the value."""
-    csc = plan.steps[plan.program.level(op.inputs[0])].csc
+    csc = plan.blocks[plan.program.level(op.inputs[0])].csc
     x = plan.read(op.inputs[0])
     out = plan.values[op.out] = plan.new(op.out, op)
     width = plan.program.width(op.out)
@@ -27,7 +27,7 @@ def forward_maximum(plan: Plan, op: Maximum) -> None:
     plan.do(op.out, run, out, found, *x.touches)
 
 
-def backward_maximum(plan: Plan, op: Maximum) -> None:
+def backward_maximum(plan: StepPlan, op: Maximum) -> None:
     """Plan the tasks that give each element's gradient to the edge that won it, or to all that did."""
     source = op.inputs[0]
     target, total = plan.part_of_grad(source)
@@ -38,9 +38,9 @@ def backward_maximum(plan: Plan, op: Maximum) -> None:
     plan.add_part(source, target, total)
 
 
-def _to_the_first(plan: Plan, op: Maximum, target: Rows) -> None:
+def _to_the_first(plan: StepPlan, op: Maximum, target: Rows) -> None:
     source, grad, winner = op.inputs[0], plan.grads[op.out], plan.kept[op.out]
-    csc = plan.steps[plan.program.level(source)].csc
+    csc = plan.blocks[plan.program.level(source)].csc
 
     def run() -> None:
         reverse, perm = csc.transpose()
@@ -59,9 +59,9 @@ def _to_the_first(plan: Plan, op: Maximum, target: Rows) -> None:
     plan.do(f"gradient of {source}", run, grad, winner, target)
 
 
-def _to_all(plan: Plan, op: Maximum, target: Rows) -> None:
+def _to_all(plan: StepPlan, op: Maximum, target: Rows) -> None:
     source, grad, count = op.inputs[0], plan.grads[op.out], plan.kept[op.out]
-    csc = plan.steps[plan.program.level(source)].csc
+    csc = plan.blocks[plan.program.level(source)].csc
     x, largest = plan.read(source), plan.values[op.out]
     share = plan.scratch(f"{op.out}: shares", grad.count, grad.buffer.shape[1])
 

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from graphbraid.fullgraph.program import Normalise, Own
 from graphbraid.fullgraph.step.calls.rows import Rows
-from graphbraid.fullgraph.step.plan import Plan
+from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.ops.aggregation import backend
 from graphbraid.ops.norm import as_factors, batch_statistics
 
 
-def plan_norm(plan: Plan, op: Normalise) -> PlannedNorm:
+def plan_norm(plan: StepPlan, op: Normalise) -> PlannedNorm:
     """Plan the forward of ``op``; its :meth:`PlannedNorm.plan_backward` comes later."""
     planned = (PlannedLayerNorm if op.kind == "layer" else PlannedBatchNorm)(plan, op)
     planned.plan_forward()
@@ -30,9 +30,9 @@ def plan_norm(plan: Plan, op: Normalise) -> PlannedNorm:
 
 
 class PlannedNorm(ABC):
-    """One normalisation of an executor, and what its forward leaves for its backward."""
+    """One normalisation of a planned step, and what its forward leaves for its backward."""
 
-    def __init__(self, plan: Plan, op: Normalise) -> None:
+    def __init__(self, plan: StepPlan, op: Normalise) -> None:
         self._plan, self._op = plan, op
         self._module: Any = op.module
         x = plan.read(op.inputs[0])
@@ -103,7 +103,7 @@ class PlannedNorm(ABC):
 class PlannedLayerNorm(PlannedNorm):
     """Rows by their own mean and variance, which backward needs again: two vectors in the arena."""
 
-    def __init__(self, plan: Plan, op: Normalise) -> None:
+    def __init__(self, plan: StepPlan, op: Normalise) -> None:
         super().__init__(plan, op)
         self._statistics: tuple[Rows, ...] = ()
         if self._learns:
@@ -127,7 +127,7 @@ class PlannedLayerNorm(PlannedNorm):
         return grads[0], grads[1]
 
 
-def _row_numbers(plan: Plan, op: Normalise, name: str) -> Rows:
+def _row_numbers(plan: StepPlan, op: Normalise, name: str) -> Rows:
     """A number for each row of ``op``'s value."""
     return plan.scratch(f"{op.out}: {name}", plan.num_rows(plan.program.level(op.out)))
 
@@ -135,7 +135,7 @@ def _row_numbers(plan: Plan, op: Normalise, name: str) -> Rows:
 class PlannedBatchNorm(PlannedNorm):
     """Columns by the mean and variance of all rows, or by the running ones: as the module's mode says."""
 
-    def __init__(self, plan: Plan, op: Normalise) -> None:
+    def __init__(self, plan: StepPlan, op: Normalise) -> None:
         super().__init__(plan, op)
         self._last: tuple[Tensor, Tensor, bool] | None = None
         self._tracked_at = 0

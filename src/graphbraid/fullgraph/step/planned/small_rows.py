@@ -5,17 +5,17 @@ from __future__ import annotations
 import torch
 
 from graphbraid.fullgraph.program import Scale, UnitRows
-from graphbraid.fullgraph.step.plan import Plan
+from graphbraid.fullgraph.step.step_plan import StepPlan
 
 
-def forward_scale(plan: Plan, op: Scale) -> None:
+def forward_scale(plan: StepPlan, op: Scale) -> None:
     """Plan the task that makes the value; backward reads the input."""
     x = plan.read(op.inputs[0])
     out = plan.values[op.out] = plan.new(op.out, op)
     plan.do(op.out, lambda: torch.mul(x.get(), 1 + op.factor.detach(), out=out.tensor), out, *x.touches)
 
 
-def backward_scale(plan: Plan, op: Scale) -> None:
+def backward_scale(plan: StepPlan, op: Scale) -> None:
     """Plan the gradients of the rows, ``(1 + factor) grad``, and of the factor, ``sum(grad * x)``."""
     source, grad = op.inputs[0], plan.grads[op.out]
     if op.factor.requires_grad:
@@ -41,7 +41,7 @@ def backward_scale(plan: Plan, op: Scale) -> None:
         plan.do(f"gradient of {source}", spread, grad, target)
 
 
-def forward_unit_rows(plan: Plan, op: UnitRows) -> None:
+def forward_unit_rows(plan: StepPlan, op: UnitRows) -> None:
     """Plan the task that makes the value, over its input where nothing else reads that."""
     source = op.inputs[0]
     x = plan.read(source)
@@ -57,7 +57,7 @@ def forward_unit_rows(plan: Plan, op: UnitRows) -> None:
     plan.do(op.out, run, out, lengths, *x.touches)
 
 
-def backward_unit_rows(plan: Plan, op: UnitRows) -> None:
+def backward_unit_rows(plan: StepPlan, op: UnitRows) -> None:
     """Plan the input's gradient, ``(grad - out * (grad . out)) / length``.
 
     A row shorter than eps was divided by eps itself and has no second term.

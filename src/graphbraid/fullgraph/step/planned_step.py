@@ -1,4 +1,4 @@
-"""Executor: runs the tasks of a program's training step in one arena, planned once, every epoch."""
+"""PlannedStep: the tasks of a program's training step in one arena, planned once, run every epoch."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.lowering.levels import Step
+from graphbraid.fullgraph.lowering.levels import Block
 from graphbraid.fullgraph.program import Linear, Program
 from graphbraid.fullgraph.step.arena import Arena
 from graphbraid.fullgraph.step.backward import plan_backward
 from graphbraid.fullgraph.step.forward import plan_forward
-from graphbraid.fullgraph.step.placement import Placement
-from graphbraid.fullgraph.step.plan import Plan
+from graphbraid.fullgraph.step.device_copies import DeviceCopies
+from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.graph import Graph
 from graphbraid.ops.spread import places_of, spread_rows
 
@@ -21,15 +21,15 @@ WIDE, MANY = 17, 1 << 18
 """Columns, and elements, of an output's gradient from which threads share the rows' way into it."""
 
 
-class Executor:
-    """Runs a program over a graph. Planned when made; :meth:`allocate` takes the memory.
+class PlannedStep:
+    """The tasks of a program over a graph. Planned when made; :meth:`allocate` takes the memory.
 
     Args:
         program: lowered.
         graph: its features, in place, and edges.
-        steps: the way from each level to the next.
+        blocks: the way from each level to the next.
         training: whether there is a backward pass.
-        placement: brings what a step reads to a device; None: it runs where the graph is. Constants are made
+        copies: brings what a step reads to a device; None: it runs where the graph is. Constants are made
             where the graph is, too, and then brought there.
     """
 
@@ -37,15 +37,15 @@ class Executor:
         self,
         program: Program,
         graph: Graph,
-        steps: Sequence[Step],
+        blocks: Sequence[Block],
         *,
         training: bool,
-        placement: Placement | None = None,
+        copies: DeviceCopies | None = None,
     ) -> None:
-        self.program, self.training, self.placement = program, training, placement
-        self.host_steps = steps
-        placed_before = 0 if placement is None else placement.nbytes
-        self._plan = plan = Plan(program, graph, steps, training=training, placement=placement)
+        self.program, self.training, self.copies = program, training, copies
+        self.host_blocks = blocks
+        copied_before = 0 if copies is None else copies.nbytes
+        self._plan = plan = StepPlan(program, graph, blocks, training=training, copies=copies)
         plan_forward(plan)
         self._forward_tasks = len(plan.tasks)
         self.output = plan.values[program.output]
@@ -59,8 +59,8 @@ class Executor:
         self._backward_tasks = self._forward_tasks + 1
         self.arena = Arena(plan.tasks, keep=[] if training else [self.output.buffer])
         self._other_bytes = plan.features.factor_bytes
-        if placement is not None:
-            self._other_bytes += placement.nbytes - placed_before
+        if copies is not None:
+            self._other_bytes += copies.nbytes - copied_before
         self.is_allocated = False
         self._parameters = tuple(program.parameters())
         self._places: list[tuple[int, tuple[int, ...]]] = []
@@ -83,7 +83,7 @@ class Executor:
     def allocate(self) -> None:
         """Take the memory and compute what is computed once."""
         self._plan.features.allocate(list(self._plan.constants.values()))
-        self.arena.allocate(torch.device("cpu") if self.placement is None else self.placement.place)
+        self.arena.allocate(torch.device("cpu") if self.copies is None else self.copies.place)
         self.is_allocated = True
 
     @torch.no_grad()
@@ -133,7 +133,7 @@ class Executor:
         PyTorch clears all of them first and then copies in one thread, which for others is as fast.
         """
         count, width = self._output_grad.count, self.program.width(self.program.output)
-        return self.placement is None and width >= WIDE and count * width >= MANY
+        return self.copies is None and width >= WIDE and count * width >= MANY
 
     def _places_of(self, rows: Tensor) -> Tensor:
         """What :func:`spread_rows` needs of the output's rows, which are the same in every step."""

@@ -1,4 +1,4 @@
-"""Plan: what planning a training step collects, and what its tasks hand each other as they run.
+"""StepPlan: what planning a training step collects, and what its tasks hand each other as they run.
 
 A value's gradient has a buffer of its own, made by the first consumer that is met and added to by the others.
 Where an operation passes a gradient on unchanged (an addition), both share one buffer.
@@ -13,29 +13,29 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.lowering.levels import Step, aggregation, nodes_of, num_rows_of
+from graphbraid.fullgraph.lowering.levels import Block, aggregation, nodes_of, num_rows_of
 from graphbraid.fullgraph.program import (
     INPUT,
-    Adjacency,
+    AdjacencyMatrix,
     Aggregate,
     Attention,
     Gine,
     Linear,
     Maximum,
-    Op,
+    Operation,
     Own,
     Program,
     RowFunction,
     UnitRows,
 )
-from graphbraid.fullgraph.step.arena import Buffer, Task
+from graphbraid.fullgraph.step.arena import Buffer, StepTask
 from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.repeated import Lent, Repeated, Seed
 from graphbraid.fullgraph.step.calls.rows import Constant, Read, Rows, add, copy, zero
 from graphbraid.fullgraph.step.calls.seeds import Seeds
-from graphbraid.fullgraph.step.features import Features
+from graphbraid.fullgraph.step.node_features import NodeFeatures
 from graphbraid.fullgraph.step.lending import Lender
-from graphbraid.fullgraph.step.placement import Placement
+from graphbraid.fullgraph.step.device_copies import DeviceCopies
 from graphbraid.fullgraph.step.planned.row_functions import FUNCTIONS
 from graphbraid.graph import Graph
 
@@ -45,37 +45,37 @@ if TYPE_CHECKING:
     from graphbraid.fullgraph.step.planned.torch_ops import TorchOp
 
 
-class Plan:
+class StepPlan:
     """The tasks of a program's step so far, and where its values and gradients are.
 
     Args:
         program: lowered.
         graph: its features, in place, and edges.
-        steps: the way from each level to the next.
+        blocks: the way from each level to the next.
         training: whether there is a backward pass.
-        placement: brings what a step reads to a device; None: it runs where the graph is.
+        copies: brings what a step reads to a device; None: it runs where the graph is.
     """
 
     def __init__(
         self,
         program: Program,
         graph: Graph,
-        steps: Sequence[Step],
+        blocks: Sequence[Block],
         *,
         training: bool,
-        placement: Placement | None,
+        copies: DeviceCopies | None,
     ) -> None:
-        self.program, self.graph, self.training, self.placement = program, graph, training, placement
-        self.seeds = Seeds() if placement is None else placement.seeds()
-        self.host_steps: Sequence[Step] = steps
+        self.program, self.graph, self.training, self.copies = program, graph, training, copies
+        self.seeds = Seeds() if copies is None else copies.seeds()
+        self.host_blocks: Sequence[Block] = blocks
         """The way from each level to the next, where the graph is."""
-        self.steps: Sequence[Step] = steps
+        self.blocks: Sequence[Block] = blocks
         """The same, where the kernels run."""
-        if placement is not None:
+        if copies is not None:
             goes_back = training and any(isinstance(op, Attention | Gine | Maximum) for op in program.ops)
-            self.steps = placement.steps(steps, transpose=goes_back)
-        self.features = Features(program, graph, steps, placement)
-        self.tasks: list[Task] = []
+            self.blocks = copies.blocks(blocks, transpose=goes_back)
+        self.features = NodeFeatures(program, graph, blocks, copies)
+        self.tasks: list[StepTask] = []
         self.repeated: list[Repeated] = []
         """The tasks that keep what they gave their kernels."""
         self.planning = ""
@@ -84,7 +84,7 @@ class Plan:
         self.constants: dict[str, Constant] = {}
         self.grads: dict[str, Rows] = {}
         """The gradient of each value, by its name."""
-        self._aggregations: dict[tuple[Adjacency, int, bool], kernels.Map] = {}
+        self._aggregations: dict[tuple[AdjacencyMatrix, int, bool], kernels.Map] = {}
         # Of each operation, by its value's name: what its forward leaves for its backward.
         self.torch_ops: dict[str, TorchOp] = {}
         self.attentions: dict[str, PlannedAttention] = {}
@@ -100,13 +100,13 @@ class Plan:
 
     def num_rows(self, level: int) -> int:
         """Nodes of a level."""
-        return num_rows_of(self.host_steps, level, self.graph.num_nodes)
+        return num_rows_of(self.host_blocks, level, self.graph.num_nodes)
 
     def nodes(self, level: int) -> Tensor | None:
         """The node of each row of a level, where the kernels run; None where row v is node v."""
-        return nodes_of(self.steps, level)
+        return nodes_of(self.blocks, level)
 
-    def new(self, name: str, op: Op) -> Rows:
+    def new(self, name: str, op: Operation) -> Rows:
         """Rows as ``op``'s value has them."""
         return self.scratch(name, self.num_rows(self.program.level(op.out)), self.program.width(op.out))
 
@@ -130,7 +130,7 @@ class Plan:
             run: the call.
             touches: all rows in the arena that it reads or writes.
         """
-        self.tasks.append(Task(name, run, tuple(rows.buffer for rows in touches), self.planning))
+        self.tasks.append(StepTask(name, run, tuple(rows.buffer for rows in touches), self.planning))
 
     def repeat(
         self,
@@ -150,7 +150,7 @@ class Plan:
             gradient_of: the parameter whose gradient the kernel writes.
         """
         lent = None if gradient_of is None else self._lent_to(gradient_of)
-        if self.placement is None:
+        if self.copies is None:
             repeated = Repeated(run, seed=seed, lent=lent)
             self.repeated.append(repeated)
             self.do(name, repeated, *touches)
@@ -204,15 +204,15 @@ class Plan:
     def aggregation(self, op: Aggregate) -> kernels.Map:
         """The kernels of an aggregation, the same for both passes."""
         source = op.inputs[0]
-        step = self.host_steps[self.program.level(source)]
+        block = self.host_blocks[self.program.level(source)]
         backward = self.training and self.program.learns(source)
-        key = (op.adjacency, id(step), backward)
+        key = (op.adjacency, id(block), backward)
         if key not in self._aggregations:
-            how = step.bind(aggregation(op.adjacency, self.graph.csc))
+            how = block.bind(aggregation(op.adjacency, self.graph.csc))
             self._aggregations[key] = (
                 kernels.BothWays(how)
-                if self.placement is None
-                else self.placement.aggregation(how, backward=backward)
+                if self.copies is None
+                else self.copies.aggregation(how, backward=backward)
             )
         return self._aggregations[key]
 
@@ -248,7 +248,7 @@ class Plan:
         if total is not None:
             self.do(f"gradient of {value}", lambda: add(part.tensor, total.tensor), part, total)
 
-    def pass_on(self, op: Op, value: str) -> None:
+    def pass_on(self, op: Operation, value: str) -> None:
         """``value``'s gradient is ``op``'s: share the buffer where ``value`` has no other consumer."""
         grad = self.grads[op.out]
         if not self.program.learns(value):
@@ -264,7 +264,7 @@ class Plan:
 
     def lend(self, parameter: nn.Parameter) -> Tensor:
         """Memory for a parameter's gradient, to be written and then given to :meth:`give`."""
-        if self.placement is not None:
+        if self.copies is not None:
             return torch.empty_like(parameter, memory_format=torch.contiguous_format)
         if id(parameter) not in self._lenders:
             self._lenders[id(parameter)] = Lender(parameter.shape, parameter.dtype)

@@ -1,6 +1,6 @@
 """The graph's features as a program reads them: constants of some level, and what the first weights multiply.
 
-Made once, where the graph is; with a placement they are brought to its device then.
+Made once, where the graph is; with a copies they are brought to its device then.
 """
 
 from __future__ import annotations
@@ -11,35 +11,35 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.lowering.constants import computed_once
-from graphbraid.fullgraph.lowering.levels import Step, nodes_of, num_rows_of
+from graphbraid.fullgraph.lowering.levels import Block, nodes_of, num_rows_of
 from graphbraid.fullgraph.program import INPUT, Hoisted, Linear, Program
 from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.rows import Constant
 from graphbraid.fullgraph.step.edge_features import EdgeFeatures
-from graphbraid.fullgraph.step.placement import Placement, input_bytes
+from graphbraid.fullgraph.step.device_copies import DeviceCopies, input_bytes
 from graphbraid.graph import Graph
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.ops.aggregation import row_contiguous
 
 
-class Features:
+class NodeFeatures:
     """What the tasks of one program read of the features.
 
     Args:
         program: lowered; its ``input_path`` says how its weights multiply the features.
         graph: its features stay in place wherever that serves.
-        steps: from each level to the next, where the graph is.
-        placement: brings what is made to a device; None: it stays where the graph is.
+        blocks: from each level to the next, where the graph is.
+        copies: brings what is made to a device; None: it stays where the graph is.
     """
 
     def __init__(
-        self, program: Program, graph: Graph, steps: Sequence[Step], placement: Placement | None
+        self, program: Program, graph: Graph, blocks: Sequence[Block], copies: DeviceCopies | None
     ) -> None:
-        self._program, self._graph, self._steps, self._placement = program, graph, steps, placement
+        self._program, self._graph, self._blocks, self._copies = program, graph, blocks, copies
         self._is_factor = any(op.inputs[0] == INPUT and isinstance(op, Linear) for op in program.ops)
         self.path = program.input_path
         """How the first weights multiply them."""
-        self.edges = EdgeFeatures(program, graph, steps, placement)
+        self.edges = EdgeFeatures(program, graph, blocks, copies)
         """Those of the edges."""
         self._dense: Tensor | None = None
         self._factor: kernels.Input | None = None
@@ -57,7 +57,7 @@ class Features:
         On the host dense features stay in place.
         """
         assert self._graph.x is not None
-        in_place = self.path == "dense" and self._placement is None
+        in_place = self.path == "dense" and self._copies is None
         if in_place or not self._is_factor:
             return self.edges.nbytes
         return input_bytes(self._graph.x, self._nodes(0), self.path) + self.edges.nbytes
@@ -69,7 +69,7 @@ class Features:
         for constant in constants:
             _ = constant.tensor
         self.edges.allocate()
-        is_read = isinstance(self._factor, kernels.DenseInput) and self._placement is None
+        is_read = isinstance(self._factor, kernels.DenseInput) and self._copies is None
         if not is_read:
             self._dense = None
 
@@ -83,12 +83,12 @@ class Features:
 
         x = self._graph.x
         as_it_is = isinstance(x, Tensor) and x.dtype == torch.float32 and x.is_contiguous()
-        is_copy = nodes is not None or not as_it_is or self._placement is not None
+        is_copy = nodes is not None or not as_it_is or self._copies is not None
         return Constant(self._shape(level), make, is_copy)
 
     def hoisted(self, op: Hoisted) -> Constant:
         """``(num_rows, in_channels)`` what an operation computes once of the features."""
-        level = op.num_steps()
+        level = op.num_blocks()
 
         def make() -> Tensor:
             csc, nodes = self._graph.csc, self._nodes(level)
@@ -107,7 +107,7 @@ class Features:
             made = kernels.BinaryInput(x, nodes)
         else:
             made = kernels.DenseInput(self._all_rows(), nodes)
-        return made if self._placement is None else made.placed(self._placement)
+        return made if self._copies is None else made.placed(self._copies)
 
     def _all_rows(self) -> Tensor:
         """All nodes' features in float32: the graph's own where they are so already."""
@@ -119,10 +119,10 @@ class Features:
         return self._dense
 
     def _there(self, constant: Tensor) -> Tensor:
-        return constant if self._placement is None else self._placement.matrix(constant)
+        return constant if self._copies is None else self._copies.matrix(constant)
 
     def _nodes(self, level: int) -> Tensor | None:
-        return nodes_of(self._steps, level)
+        return nodes_of(self._blocks, level)
 
     def _shape(self, level: int) -> tuple[int, int]:
-        return num_rows_of(self._steps, level, self._graph.num_nodes), self._program.in_channels
+        return num_rows_of(self._blocks, level, self._graph.num_nodes), self._program.in_channels

@@ -1,4 +1,4 @@
-"""Placement: brings what an executor reads every step to a device, each array once."""
+"""DeviceCopies: brings what a planned step reads every time it runs to a device, each array once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graphbraid.fullgraph.device.device import Device
 from graphbraid.fullgraph.lowering.facts import density
-from graphbraid.fullgraph.lowering.levels import Step
+from graphbraid.fullgraph.lowering.levels import Block
 from graphbraid.fullgraph.step.calls.seeds import Seeds, SeedsInMemory
 from graphbraid.fullgraph.step.calls.spmm_choice import PickedAggregation, Picker
 from graphbraid.graph import Graph
@@ -25,11 +25,11 @@ WORKSPACE_BYTES = 1 << 26
 """Kept free beside what is counted: cuBLAS's workspace and the kernels' own partial sums."""
 
 
-class Placement:
-    """What an engine has on a device; executors of one engine share it.
+class DeviceCopies:
+    """What an engine has on a device; planned steps of one engine share it.
 
     Adjacencies and their reverses are prepared on the host, where there are kernels for it and memory to
-    spare, and copied once: steps that are the first edges of another's stay that on the device.
+    spare, and copied once: blocks that are the first edges of another's stay that on the device.
 
     Args:
         device: where to; not the host.
@@ -82,16 +82,16 @@ class Placement:
             there._transposed = self._transpose(host)
         return there
 
-    def steps(self, steps: Sequence[Step], *, transpose: bool = False) -> list[Step]:
+    def blocks(self, blocks: Sequence[Block], *, transpose: bool = False) -> list[Block]:
         """The way from each level to the next; with transposes, where an operation reads those."""
         return [
-            Step(
-                self.csc(step.csc, transpose=transpose),
-                self.array(step.sources),
-                self.array(step.destinations),
+            Block(
+                self.csc(block.csc, transpose=transpose),
+                self.array(block.sources),
+                self.array(block.destinations),
                 None,
             )
-            for step in steps
+            for block in blocks
         ]
 
     def aggregation(self, how: Aggregation, *, backward: bool) -> PickedAggregation:
@@ -154,8 +154,8 @@ class Placement:
         return there
 
 
-class Sizes(Placement):
-    """Counts the bytes of a placement; moves nothing and transposes nothing.
+class CopySizes(DeviceCopies):
+    """Counts the bytes of a copies; moves nothing and transposes nothing.
 
     Args:
         device: what is counted for.
