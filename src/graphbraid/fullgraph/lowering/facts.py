@@ -42,7 +42,7 @@ class Tried(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """CopySizes that costs are made of."""
+    """Sizes that costs are made of."""
 
     rows: tuple[int, ...]
     """Nodes of each level."""
