@@ -22,8 +22,8 @@ from rich.table import Table
 
 from benchmarks.common import write_results
 from graphbraid import Graph, SparseFeatures
-from graphbraid.fullgraph.lowering.passes import choose_input_path
 from graphbraid.fullgraph.lowering.facts import facts_of
+from graphbraid.fullgraph.lowering.passes import choose_input_path
 from graphbraid.fullgraph.measured.kept_rates import machine_rates
 from graphbraid.fullgraph.program.read import read_model
 from graphbraid.fullgraph.step.calls.kernels import BinaryInput, DenseInput, Input, SparseInput

@@ -149,9 +149,9 @@ def test_an_undirected_graph_stays_its_own_transpose():
     assert decision(engine).taken
     for block in engine.form._blocks:
         assert block is engine.form._blocks[0]
-        assert step.csc.reversed() is step.csc
-    reverse = Csc(step.csc.indptr, step.csc.indices, NODES).reversed()
-    ours, theirs = (edge_set(csc) for csc in (step.csc, reverse))
+        assert block.csc.reversed() is block.csc
+    reverse = Csc(block.csc.indptr, block.csc.indices, NODES).reversed()
+    ours, theirs = (edge_set(csc) for csc in (block.csc, reverse))
     assert ours == theirs
 
 

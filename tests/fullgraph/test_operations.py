@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tests.fullgraph.graphs import CHANNELS, make_graph
 from torch import nn
 
-from graphbraid.fullgraph.lowering.passes import PASSES
 from graphbraid.fullgraph.lowering.facts import facts_of
 from graphbraid.fullgraph.lowering.levels import aggregation, whole_graph
+from graphbraid.fullgraph.lowering.passes import PASSES
 from graphbraid.fullgraph.program import (
     INPUT,
     Add,
@@ -27,8 +27,8 @@ from graphbraid.fullgraph.program import (
     RowFunction,
     View,
 )
-from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.fullgraph.step.planned.row_functions import FUNCTIONS
+from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.machine.rates import Rates
 
 ARGUMENTS = {

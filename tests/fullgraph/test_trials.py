@@ -15,8 +15,8 @@ from graphbraid.errors import DataError
 from graphbraid.fullgraph import Evidence
 from graphbraid.fullgraph.device.device import HOST
 from graphbraid.fullgraph.lowering import facts as facts_module
-from graphbraid.fullgraph.lowering.passes import choose_input_path, hoist, order
 from graphbraid.fullgraph.lowering.facts import CLOSE, facts_of
+from graphbraid.fullgraph.lowering.passes import choose_input_path, hoist, order
 from graphbraid.fullgraph.measured import kept_rates, trials
 from graphbraid.fullgraph.measured.kept_rates import MeasuredRates
 from graphbraid.fullgraph.measured.trials import LEAST_ROWS, Trials, kept_trials

@@ -18,8 +18,8 @@ from graphbraid.fullgraph.model.modes import in_mode
 from graphbraid.fullgraph.model.source import Source, graph_of_data
 from graphbraid.fullgraph.options import checked_nodes
 from graphbraid.fullgraph.program.refusal import NotLoweredError, explained
-from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, CopySizes
+from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
 

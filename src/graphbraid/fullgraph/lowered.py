@@ -12,11 +12,10 @@ from torch.autograd.function import once_differentiable
 
 from graphbraid.errors import ResourceError
 from graphbraid.fullgraph.device.device import HOST, Device
-from graphbraid.fullgraph.lowering.passes import PASSES, couples_rows
 from graphbraid.fullgraph.lowering.facts import Facts, facts_of
 from graphbraid.fullgraph.lowering.levels import (
-    Reach,
     Block,
+    Reach,
     copied_bytes,
     everything,
     reach,
@@ -24,15 +23,16 @@ from graphbraid.fullgraph.lowering.levels import (
     whole_graph,
 )
 from graphbraid.fullgraph.lowering.locality import choose_order, feature_copies
+from graphbraid.fullgraph.lowering.passes import PASSES, couples_rows
 from graphbraid.fullgraph.lowering.symmetry import with_shared_transpose
 from graphbraid.fullgraph.measured.evidence import Evidence
 from graphbraid.fullgraph.measured.kept_rates import MeasuredRates, measured_rates
 from graphbraid.fullgraph.measured.trials import Trials, kept_trials
 from graphbraid.fullgraph.program import Attention, Decision, Program, same_program
 from graphbraid.fullgraph.program.refusal import NotLoweredError
-from graphbraid.fullgraph.step.planned_step import PlannedStep
+from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, CopySizes, DeviceCopies, on_place
 from graphbraid.fullgraph.step.lending import Lender, copied
-from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, DeviceCopies, CopySizes, on_place
+from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.fullgraph.step.replay import ReplayedStep
 from graphbraid.graph import Graph
 from graphbraid.machine.rates import Rates

@@ -13,8 +13,8 @@ from torch import Tensor
 from graphbraid.fullgraph.lowering.levels import Block
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.step.arena import StepTask
-from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.fullgraph.step.device_copies import DeviceCopies
+from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.graph import Graph
 
 REPEATS = 7

@@ -23,6 +23,9 @@ LEAST_STAKE = 20e-6
 class Tried(Protocol):
     """Seconds taken by trial on the very operands, beside those by rates."""
 
+    found: dict[str, float]
+    """Seconds by what was tried so far."""
+
     def aggregate_seconds(self, num_edges: int, width: int) -> float:
         """Of an aggregation over so many edges."""
         ...

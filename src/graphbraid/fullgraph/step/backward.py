@@ -33,12 +33,12 @@ from graphbraid.fullgraph.program import (
 from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.repeated import Seed
 from graphbraid.fullgraph.step.calls.rows import Read, Rows, add, copy, tensor_of
-from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.fullgraph.step.planned.combine import backward_combine, backward_concat, backward_largest
 from graphbraid.fullgraph.step.planned.functions import backward_function, backward_prelu
 from graphbraid.fullgraph.step.planned.gine import backward_gine
 from graphbraid.fullgraph.step.planned.maximum import backward_maximum
 from graphbraid.fullgraph.step.planned.small_rows import backward_scale, backward_unit_rows
+from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.ops.dense import tall_gram, tall_product
 
 

@@ -31,7 +31,6 @@ from graphbraid.fullgraph.program import (
 from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.repeated import Seed
 from graphbraid.fullgraph.step.calls.rows import Rows, add, copy, tensor_of
-from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.fullgraph.step.planned.attention import plan_attention
 from graphbraid.fullgraph.step.planned.combine import forward_combine, forward_concat, forward_largest
 from graphbraid.fullgraph.step.planned.functions import forward_function, forward_prelu
@@ -40,6 +39,7 @@ from graphbraid.fullgraph.step.planned.maximum import forward_maximum
 from graphbraid.fullgraph.step.planned.norm import plan_norm
 from graphbraid.fullgraph.step.planned.small_rows import forward_scale, forward_unit_rows
 from graphbraid.fullgraph.step.planned.torch_ops import TorchOp
+from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.ops.dense import tall_product
 from graphbraid.ops.row_epilogue import RowEpilogue
 

@@ -15,8 +15,8 @@ from graphbraid.fullgraph.lowering.levels import Block, nodes_of, num_rows_of
 from graphbraid.fullgraph.program import INPUT, Hoisted, Linear, Program
 from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.rows import Constant
-from graphbraid.fullgraph.step.edge_features import EdgeFeatures
 from graphbraid.fullgraph.step.device_copies import DeviceCopies, input_bytes
+from graphbraid.fullgraph.step.edge_features import EdgeFeatures
 from graphbraid.graph import Graph
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.ops.aggregation import row_contiguous

@@ -11,8 +11,8 @@ from graphbraid.fullgraph.lowering.levels import Block
 from graphbraid.fullgraph.program import Linear, Program
 from graphbraid.fullgraph.step.arena import Arena
 from graphbraid.fullgraph.step.backward import plan_backward
-from graphbraid.fullgraph.step.forward import plan_forward
 from graphbraid.fullgraph.step.device_copies import DeviceCopies
+from graphbraid.fullgraph.step.forward import plan_forward
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.graph import Graph
 from graphbraid.ops.spread import places_of, spread_rows

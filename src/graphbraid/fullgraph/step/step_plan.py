@@ -33,9 +33,9 @@ from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.repeated import Lent, Repeated, Seed
 from graphbraid.fullgraph.step.calls.rows import Constant, Read, Rows, add, copy, zero
 from graphbraid.fullgraph.step.calls.seeds import Seeds
-from graphbraid.fullgraph.step.node_features import NodeFeatures
-from graphbraid.fullgraph.step.lending import Lender
 from graphbraid.fullgraph.step.device_copies import DeviceCopies
+from graphbraid.fullgraph.step.lending import Lender
+from graphbraid.fullgraph.step.node_features import NodeFeatures
 from graphbraid.fullgraph.step.planned.row_functions import FUNCTIONS
 from graphbraid.graph import Graph
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from graphbraid.fullgraph.program import Attention
 from graphbraid.fullgraph.step.calls.rows import Rows
-from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.fullgraph.step.planned.edge_logits import EdgeLogits
+from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.ops.aggregation import backend
 from graphbraid.ops.attention import both_ways, needs_ids
 from graphbraid.ops.dense import tall_gram, tall_product

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from graphbraid.fullgraph.program import Prelu, RowFunction
-from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.fullgraph.step.planned.row_functions import FUNCTIONS
+from graphbraid.fullgraph.step.step_plan import StepPlan
 
 
 def forward_function(plan: StepPlan, op: RowFunction) -> None:
