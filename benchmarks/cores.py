@@ -33,7 +33,7 @@ from graphbraid.nn import GCN, GraphSAGE
 from graphbraid.sampling import MiniBatch
 from graphbraid.train import Trainer
 from graphbraid.train.step.sharing import CoreSharing, follow
-from graphbraid.train.step.sources import make_loader
+from graphbraid.train.step.feed import make_loader
 from graphbraid.train.tuning.planning import plan_run
 from graphbraid.train.tuning.shadow import Shadow
 
@@ -94,8 +94,7 @@ class Way:
         """Prepare and train the first steps of an epoch."""
         started = time.perf_counter()
         for batch in self._batches(epoch, steps):
-            loss, _ = self._step(batch)
-            self.losses.append(float(loss))
+            self.losses.append(self._step(batch).loss)
             del batch
         self.seconds.append((time.perf_counter() - started) / steps)
 

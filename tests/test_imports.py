@@ -33,10 +33,11 @@ INNER_FLOORS = {
     "collective": (("plan",), ("run",), ("hardware",)),
     "fullgraph": (("device", "program"), ("lowering",), ("step",), ("measured", "model", "explain")),
     "train": (
-        ("state", "config", "task", "callbacks"),
+        ("records", "config", "task", "callbacks"),
         ("runtime", "step"),
         ("inference", "run_folder"),
         ("tuning",),
+        ("run",),
     ),
 }
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}

@@ -46,7 +46,13 @@ class TrainingError(GraphbraidError, RuntimeError):
     exit_code = 7
 
 
-def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """A sentence to end a message with that names the nearest known name, or nothing."""
-    near = difflib.get_close_matches(str(name).lower(), list(known), n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
+def did_you_mean(name: object, known: Iterable[str], *, joined: bool = False) -> str:
+    """A question that names the known name nearest to ``name``, whatever its case; nothing where none is near.
+
+    A sentence of its own, for the end of a message; ``joined`` makes it go on after a semicolon instead.
+    """
+    by_lower = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(str(name).lower(), by_lower, n=1)
+    if not near:
+        return ""
+    return f"{'; did' if joined else ' Did'} you mean {by_lower[near[0]]!r}?"

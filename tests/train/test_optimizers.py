@@ -7,7 +7,8 @@ import torch
 
 from graphbraid.errors import ConfigError
 from graphbraid.train import TrainConfig
-from graphbraid.train.step.optimizers import Schedule, make_optimizer
+from graphbraid.train.step.learning_rate import LearningRateSchedule
+from graphbraid.train.step.optimizers import make_optimizer
 
 
 def model() -> torch.nn.Module:
@@ -86,7 +87,7 @@ def test_frozen_model_is_refused() -> None:
 
 def rates(config: TrainConfig, total: int = 10) -> list[float]:
     optimizer = make_optimizer(config, model())
-    schedule = Schedule(config, optimizer, total_steps=total, maximize=True)
+    schedule = LearningRateSchedule(config, optimizer, total_steps=total, maximize=True)
     found = []
     for _ in range(total):
         found.append(schedule.learning_rate)
@@ -109,7 +110,7 @@ def test_step_schedules_rise_in_the_warm_up_and_fall_to_zero() -> None:
 def test_plateau_halves_the_rate_when_the_metric_stalls() -> None:
     config = TrainConfig(lr=1.0, scheduler="plateau")
     optimizer = make_optimizer(config, model())
-    schedule = Schedule(config, optimizer, total_steps=10, maximize=True)
+    schedule = LearningRateSchedule(config, optimizer, total_steps=10, maximize=True)
     for value in (0.5, *[0.4] * 6):
         schedule.after_epoch(value)
     assert schedule.learning_rate == 0.5
@@ -122,7 +123,7 @@ def test_scheduler_by_function_advances_by_epochs() -> None:
         lr=1.0, scheduler=lambda o: torch.optim.lr_scheduler.StepLR(o, 1, 0.1), optimizer="sgd"
     )
     optimizer = make_optimizer(config, model())
-    schedule = Schedule(config, optimizer, total_steps=10, maximize=True)
+    schedule = LearningRateSchedule(config, optimizer, total_steps=10, maximize=True)
     optimizer.step()
     schedule.after_step()
     assert schedule.learning_rate == 1.0
@@ -141,4 +142,4 @@ def test_scheduler_by_function_advances_by_epochs() -> None:
 def test_scheduler_that_does_not_fit_is_refused(options: dict[str, object], message: str) -> None:
     config = TrainConfig(**options)
     with pytest.raises(ConfigError, match=message):
-        Schedule(config, make_optimizer(config, model()), total_steps=3, maximize=True)
+        LearningRateSchedule(config, make_optimizer(config, model()), total_steps=3, maximize=True)

@@ -31,7 +31,7 @@ def test_compiled_training_has_the_losses_of_the_model_itself(monkeypatch):
     assert compiled.runner.engine is not None
     assert compiled.uncompiled_reason == ""
     plain = make()
-    monkeypatch.setattr("graphbraid.train.fit.compile_for", lambda *_: (None, "switched off"))
+    monkeypatch.setattr("graphbraid.train.run.setup.compile_for", lambda *_: (None, "switched off"))
     assert losses(plain) == pytest.approx(first, rel=1e-5)
     assert plain.uncompiled_reason == "switched off"
     assert plain.evaluate("test") == pytest.approx(compiled.evaluate("test"), rel=1e-4)
@@ -47,14 +47,14 @@ def test_multi_label_graphs_are_compiled_too(monkeypatch):
     compiled, first = multi_label()
     assert compiled.task.name == "multi-label"
     assert compiled.runner.engine is not None, compiled.uncompiled_reason
-    monkeypatch.setattr("graphbraid.train.fit.compile_for", lambda *_: (None, "switched off"))
+    monkeypatch.setattr("graphbraid.train.run.setup.compile_for", lambda *_: (None, "switched off"))
     assert multi_label()[1] == pytest.approx(first, rel=1e-5)
 
 
 @pytest.mark.parametrize("options", [{"clip": 0.5}, {"class_weights": "balanced"}, {"accumulate": 2}])
 def test_what_the_trainer_adds_to_a_step_stays(monkeypatch, options):
     first = losses(make(**options))
-    monkeypatch.setattr("graphbraid.train.fit.compile_for", lambda *_: (None, "switched off"))
+    monkeypatch.setattr("graphbraid.train.run.setup.compile_for", lambda *_: (None, "switched off"))
     assert losses(make(**options)) == pytest.approx(first, rel=1e-5)
 
 
@@ -90,7 +90,7 @@ def test_a_model_that_takes_edge_weights_is_compiled(monkeypatch):
 
     compiled, first = trained()
     assert compiled.runner.engine is not None, compiled.uncompiled_reason
-    monkeypatch.setattr("graphbraid.train.fit.compile_for", lambda *_: (None, "switched off"))
+    monkeypatch.setattr("graphbraid.train.run.setup.compile_for", lambda *_: (None, "switched off"))
     plain, second = trained()
     assert second == pytest.approx(first, rel=1e-5)
     assert plain.evaluate("test") == pytest.approx(compiled.evaluate("test"), rel=1e-4)

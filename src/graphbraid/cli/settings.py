@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from graphbraid.cli.yaml_file import Entry, read_value
 from graphbraid.datasets import DEFAULT
-from graphbraid.errors import ConfigError, DataError
+from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.files.checksums import unsealed
 from graphbraid.files.schema import checked
 from graphbraid.graph import Graph
@@ -279,9 +278,8 @@ def _match_layers(values: dict[str, Any]) -> None:
 
 
 def _unknown(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(known)}"
-    return f"there is no option {name!r}; {hint}"
+    hint = did_you_mean(name, known, joined=True) or f"; known are: {', '.join(known)}"
+    return f"there is no option {name!r}{hint}"
 
 
 def _place(name: str, sources: Mapping[str, str], flags: Mapping[str, str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from graphbraid.datasets.ogb import is_ogb_folder, load_ogb
 from graphbraid.datasets.prepare import prepare
 from graphbraid.datasets.store import is_store, open_store
 from graphbraid.datasets.synthetic import EMBEDDED, load_embedded
-from graphbraid.errors import ConfigError, DataError
+from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
 
@@ -102,14 +101,11 @@ def _find(name: str, root: Path | None) -> Path:
 
 
 def _not_found(name: str, path: Path) -> str:
-    parts = [f"there is no dataset, file or folder {name!r}"]
     folder = path.parent
     there = _loadable(folder)
-    close = difflib.get_close_matches(
-        Path(name).name, [*EMBEDDED, *there, *(Path(n).stem for n in there)], n=1
-    )
-    if close:
-        parts.append(f"did you mean {close[0]!r}?")
+    known = [*EMBEDDED, *there, *(Path(file).stem for file in there)]
+    hint = did_you_mean(Path(name).name, known, joined=True)
+    parts = [f"there is no dataset, file or folder {name!r}{hint}"]
     if not folder.is_dir():
         parts.append(f"the folder {folder} does not exist")
     else:
@@ -159,6 +155,5 @@ def _kind_of(path: Path) -> _Kind:
 def _check_options(kind: _Kind, options: Mapping[str, Any]) -> None:
     for option in options:
         if option not in kind.options:
-            close = difflib.get_close_matches(option, kind.options, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(kind.options)}"
-            raise ConfigError(f"{kind.title} takes no option {option!r}; {hint}")
+            hint = did_you_mean(option, kind.options, joined=True) or f"; it takes {', '.join(kind.options)}"
+            raise ConfigError(f"{kind.title} takes no option {option!r}{hint}")

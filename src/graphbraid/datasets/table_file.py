@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from graphbraid.arguments import as_count
-from graphbraid.errors import ConfigError, DataError, MissingPackageError, ResourceError
+from graphbraid.errors import ConfigError, DataError, MissingPackageError, ResourceError, did_you_mean
 from graphbraid.signatures import typed
 
 CSV_SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
@@ -94,11 +93,9 @@ class TableFile:
             DataError: It does not; lists the columns.
         """
         if column not in self.types:
-            close = difflib.get_close_matches(column, self.columns, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
             raise DataError(
                 f"{self.name} has no column {column!r} ({role}); its columns are "
-                f"{', '.join(self.columns)}.{hint}"
+                f"{', '.join(self.columns)}.{did_you_mean(column, self.columns)}"
             )
         return column
 

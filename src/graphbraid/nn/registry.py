@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from typing import Any
 
 from graphbraid.arguments import check_choice
-from graphbraid.errors import ConfigError
+from graphbraid.errors import ConfigError, did_you_mean
 from graphbraid.nn.models import GAT, GCN, GIN, MLP, GATv2, GraphModel, GraphSAGE
 from graphbraid.signatures import typed
 
@@ -37,14 +36,15 @@ def make_model(name: str, in_channels: int, out_channels: int, **options: Any) -
     """
     if name not in MODELS:
         raise ConfigError(
-            f"no model is called {name!r}; choose one of {', '.join(MODELS)}{_hint(name, list(MODELS))}"
+            f"no model is called {name!r}; choose one of {', '.join(MODELS)}.{did_you_mean(name, MODELS)}"
         )
     model = MODELS[name]
     known = model_options(name)
     for option in options:
         if option not in known:
             raise ConfigError(
-                f"model {name!r} has no option {option!r}{_hint(option, known)} It takes {', '.join(known)}."
+                f"model {name!r} has no option {option!r}.{did_you_mean(option, known)} It takes "
+                f"{', '.join(known)}."
             )
     hidden_channels = options.pop("hidden_channels", 64)
     return model(in_channels, hidden_channels, out_channels, **options)
@@ -65,8 +65,3 @@ def model_options(name: str) -> list[str]:
         sources.append(inspect.signature(model.layer.__init__))
     names = dict.fromkeys(parameter for source in sources for parameter in source.parameters)
     return [option for option in names if option not in ignored]
-
-
-def _hint(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f". Did you mean {near[0]!r}?" if near else "."

@@ -2,7 +2,7 @@
 
 from graphbraid.train.callbacks import Callback, EarlyStopping
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.state import EpochRecord, RunResult, StepRecord
+from graphbraid.train.records import EpochRecord, RunResult, StepRecord
 from graphbraid.train.trainer import Trainer
 
 __all__ = ["Callback", "EarlyStopping", "EpochRecord", "RunResult", "StepRecord", "TrainConfig", "Trainer"]

@@ -1,16 +1,45 @@
-"""What a training run tells its listeners, and early stopping."""
+"""Callbacks: what a training run tells its listeners, and early stopping."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from graphbraid.signatures import typed
-from graphbraid.train.state import EpochRecord, RunResult, StepRecord
+from graphbraid.train.config import TrainConfig
+from graphbraid.train.records import EpochRecord, Progress, RunResult, Status, StepRecord
 
 if TYPE_CHECKING:
-    from graphbraid.train.trainer import Trainer
+    from graphbraid.train.trainer import Trainer  # so that users' callbacks may call all of its methods
+
+
+class RunView(Protocol):
+    """What the listeners of this package read of a Trainer, and ask of it."""
+
+    @property
+    def config(self) -> TrainConfig:
+        """How it trains."""
+        ...
+
+    @property
+    def progress(self) -> Progress:
+        """Where the run stands."""
+        ...
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Optimizer steps of an epoch."""
+        ...
+
+    @property
+    def monitored(self) -> tuple[str, bool]:
+        """The metric that says which epoch is best, and whether larger is better."""
+        ...
+
+    def request_stop(self, status: Status = ...) -> None:
+        """End the run after the step or epoch under way."""
+        ...
 
 
 class Callback:
@@ -64,64 +93,68 @@ class EarlyStopping(Callback):
     def __init__(self, patience: int) -> None:
         self.patience = patience
 
-    def on_fit_start(self, trainer: Trainer) -> None:
+    def on_fit_start(self, trainer: RunView) -> None:
         """Stop at once if a resumed run had run out of patience."""
         self._check(trainer)
 
-    def on_epoch_end(self, trainer: Trainer, record: EpochRecord) -> None:
+    def on_epoch_end(self, trainer: RunView, record: EpochRecord) -> None:
         """Stop when patience has run out."""
         self._check(trainer)
 
-    def _check(self, trainer: Trainer) -> None:
+    def _check(self, trainer: RunView) -> None:
         if trainer.progress.evaluations_since_best >= self.patience:
             trainer.request_stop("early-stopped")
 
 
-class CallbackList(Callback):
-    """Calls several callbacks in order."""
+class Listeners:
+    """The callbacks of one run of a Trainer, told in order."""
 
-    def __init__(self, callbacks: Iterable[Callback]) -> None:
-        self._callbacks = list(callbacks)
+    def __init__(self, trainer: Trainer, callbacks: Iterable[Callback]) -> None:
+        self._trainer, self._callbacks = trainer, list(callbacks)
 
-    def on_fit_start(self, trainer: Trainer) -> None:
+    def add(self, callback: Callback) -> None:
+        """Tell one more, after the others."""
+        self._callbacks.append(callback)
+
+    def on_fit_start(self) -> None:
         """Tell all."""
         for callback in self._callbacks:
-            callback.on_fit_start(trainer)
+            callback.on_fit_start(self._trainer)
 
-    def on_epoch_start(self, trainer: Trainer, epoch: int) -> None:
+    def on_epoch_start(self, epoch: int) -> None:
         """Tell all."""
         for callback in self._callbacks:
-            callback.on_epoch_start(trainer, epoch)
+            callback.on_epoch_start(self._trainer, epoch)
 
-    def on_step_end(self, trainer: Trainer, record: StepRecord) -> None:
+    def on_step_end(self, record: StepRecord) -> None:
         """Tell all."""
         for callback in self._callbacks:
-            callback.on_step_end(trainer, record)
+            callback.on_step_end(self._trainer, record)
 
-    def on_evaluate_start(self, trainer: Trainer, split: str) -> None:
+    def on_evaluate_start(self, split: str) -> None:
         """Tell all."""
         for callback in self._callbacks:
-            callback.on_evaluate_start(trainer, split)
+            callback.on_evaluate_start(self._trainer, split)
 
-    def on_epoch_end(self, trainer: Trainer, record: EpochRecord) -> None:
+    def on_epoch_end(self, record: EpochRecord) -> None:
         """Tell all."""
         for callback in self._callbacks:
-            callback.on_epoch_end(trainer, record)
+            callback.on_epoch_end(self._trainer, record)
 
-    def on_checkpoint(self, trainer: Trainer, path: Path) -> None:
+    def on_checkpoint(self, path: Path) -> None:
         """Tell all."""
         for callback in self._callbacks:
-            callback.on_checkpoint(trainer, path)
+            callback.on_checkpoint(self._trainer, path)
 
-    def on_fit_end(self, trainer: Trainer, result: RunResult) -> None:
+    def on_fit_end(self, result: RunResult) -> None:
         """Tell all."""
         for callback in self._callbacks:
-            callback.on_fit_end(trainer, result)
+            callback.on_fit_end(self._trainer, result)
 
-    def on_exception(self, trainer: Trainer, error: BaseException) -> None:
+    def on_exception(self, error: BaseException) -> None:
         """Tell all."""
         for callback in self._callbacks:
-            callback.on_exception(trainer, error)
+            callback.on_exception(self._trainer, error)
 
     def state_dict(self) -> dict[str, Any]:
         """State of all, by position and class, where they have any."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import typing
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, Validation
 from torch.optim import Optimizer
 
 from graphbraid.arguments import MOST_COUNT, MOST_THREADS, check_type
-from graphbraid.errors import ConfigError
+from graphbraid.errors import ConfigError, did_you_mean
 
 
 def _refuse_bool(value: Any) -> Any:
@@ -194,8 +193,7 @@ class TrainConfig:
         known = [field.name for field in dataclasses.fields(cls)]
         for key in values:
             if key not in known:
-                near = difflib.get_close_matches(str(key), known, n=1)
-                hint = f" Did you mean {near[0]!r}?" if near else f" Known are: {', '.join(known)}."
+                hint = did_you_mean(key, known) or f" Known are: {', '.join(known)}."
                 raise ConfigError(
                     f"{key!r} is not an option of TrainConfig (its value is {values[key]!r}).{hint}"
                 )

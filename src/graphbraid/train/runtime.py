@@ -83,6 +83,16 @@ def set_random_state(state: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
+def random_state_kept() -> Iterator[None]:
+    """Leave every global generator as it was, whatever the body draws and however it ends."""
+    state = random_state()
+    try:
+        yield
+    finally:
+        set_random_state(state)
+
+
+@contextlib.contextmanager
 def torch_settings(config: TrainConfig) -> Iterator[None]:
     """Threads and determinism of torch as the config wants them, and as they were afterwards."""
     threads, was_deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,21 +18,21 @@ from graphbraid.graph import Graph
 from graphbraid.graph.interop.convert import as_tensor
 from graphbraid.signatures import typed
 from graphbraid.train import runtime
-from graphbraid.train.callbacks import Callback
+from graphbraid.train.callbacks import Callback, Listeners
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.fit import FitRun
 from graphbraid.train.inference.evaluate import EvalMode, outputs_in_chunks, score
-from graphbraid.train.inference.metrics import metric_names, monitored
-from graphbraid.train.interrupt import SignalGuard
-from graphbraid.train.preflight import check_fanouts, split_nodes
 from graphbraid.train.run_folder import checkpoint
 from graphbraid.train.run_folder.folder import RunFolder
 from graphbraid.train.run_folder.identity import check_same_model
 from graphbraid.train.run_folder.restore import check_weights
-from graphbraid.train.state import Progress, RunResult, Status
+from graphbraid.train.records import Progress, RunResult, Status
+from graphbraid.train.run.fit import FitRun
+from graphbraid.train.run.interrupt import SignalGuard
+from graphbraid.train.run.preflight import check_fanouts, split_nodes
+from graphbraid.train.run.state import RunState
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.step.whole import choose_mode
-from graphbraid.train.task import Task, task_of
+from graphbraid.train.task import Task
 from graphbraid.train.tuning.planning import profile_run
 from graphbraid.train.turns import Turns
 
@@ -90,8 +89,6 @@ class Trainer:
         self.config = given.updated(**overrides)
         self.mode_reason = ""
         """Why mode ``auto`` took the mode it took."""
-        self.uncompiled_reason = ""
-        """Why mode ``full`` runs the model as it is; empty where it is compiled."""
         if self.config.mode == "auto" and graph.x is not None:
             mode, self.mode_reason = choose_mode(model, graph, self.config)
             self.config = self.config.updated(mode=mode)
@@ -99,8 +96,6 @@ class Trainer:
         if info is not None:
             check_type(info, "info", Mapping, "a mapping of plain values", error=ConfigError)
         self.info: Mapping[str, Any] = dict(info or {})
-        self.progress = Progress()
-        self.stop_status: Status | None = None
         self._turns = Turns()
         if accelerator is not None and self.config.plan is None:
             raise ConfigError(
@@ -108,24 +103,58 @@ class Trainer:
             )
         self.accelerator = accelerator
         self.runner = ModelRunner(model, graph, runtime.make_fabric(self.config))
-        self.steps_per_epoch: int | None = None
-        self.plan: Plan | None = None
-        """Who prepares the mini-batches, once :meth:`fit` has planned them."""
+        self._state = self._new_state()
 
-    @cached_property
+    def _new_state(self) -> RunState:
+        """Of a run that has not begun."""
+        return RunState(
+            config=self.config,
+            graph=self.graph,
+            runner=self.runner,
+            accelerator=self.accelerator,
+            info=self.info,
+            mode_reason=self.mode_reason,
+        )
+
+    @property
     def task(self) -> Task:
         """What the graph's labels describe."""
-        return task_of(self.graph)
+        return self._state.task
 
-    @cached_property
+    @property
     def metrics(self) -> tuple[str, ...]:
         """Names of the metrics an evaluation computes."""
-        return metric_names(self.task, self.config.metrics)
+        return self._state.metrics
 
-    @cached_property
+    @property
     def monitored(self) -> tuple[str, bool]:
         """The metric that says which epoch is best, and whether larger is better."""
-        return monitored(self.task, self.metrics, self.config.monitor)
+        return self._state.monitored
+
+    @property
+    def progress(self) -> Progress:
+        """Where the run under way, or the last one, stands."""
+        return self._state.progress
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Optimizer steps of an epoch, once :meth:`fit` knows them."""
+        return self._state.steps_per_epoch
+
+    @property
+    def stop_status(self) -> Status | None:
+        """How the run is to end after the step under way; None: it goes on."""
+        return self._state.stop_status
+
+    @property
+    def plan(self) -> Plan | None:
+        """Who prepares the mini-batches, once :meth:`fit` has planned them."""
+        return self._state.plan
+
+    @property
+    def uncompiled_reason(self) -> str:
+        """Why mode ``full`` runs the model as it is; empty where it is compiled."""
+        return self._state.uncompiled_reason
 
     def fit(self) -> RunResult:
         """Train, evaluating and saving on the way.
@@ -145,19 +174,17 @@ class Trainer:
         """
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._turns.take(trains=True))
-            self.stop_status = None
             stack.enter_context(runtime.torch_settings(self.config))
             folder = stack.enter_context(RunFolder(self.config.out_dir)) if self.config.out_dir else None
-            guard = SignalGuard()
-            run = FitRun(
-                self, folder, guard
-            )  # until the first step there is nothing to save: it may be cut short
+            guard, listeners = SignalGuard(), Listeners(self, self.callbacks)
+            self._state = self._new_state()
+            # Entered later: until the first step there is nothing to save, so the checks may be cut short.
+            run = FitRun(self._state, listeners, folder, guard)
             stack.enter_context(guard)
-            self.steps_per_epoch = run.steps_per_epoch
             try:
                 return run.run()
             except BaseException as error:
-                run.callbacks.on_exception(self, error)
+                listeners.on_exception(error)
                 raise
 
     def profile(self) -> Profile:
@@ -242,8 +269,7 @@ class Trainer:
 
     def request_stop(self, status: Status = "stopped") -> None:
         """End :meth:`fit` after the step or epoch under way. For callbacks; the first wish counts."""
-        if self.stop_status is None:
-            self.stop_status = status
+        self._state.request_stop(status)
 
     def score(
         self, nodes: Tensor, mode: EvalMode, task: Task, check: Callable[[], None] = lambda: None

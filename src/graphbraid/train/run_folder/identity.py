@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.train.config import FREE_ON_RESUME, TrainConfig
-from graphbraid.train.step.optimizers import PER_STEP
+from graphbraid.train.step.learning_rate import PER_STEP
 
 _SAMPLES = (
     4096  # elements of each array that the graph's fingerprint reads: enough to tell, and no time on any size

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.csc import Csc
+from graphbraid.train.step.batches import Batch, WholeGraph
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from graphbraid.fullgraph import Engine
-    from graphbraid.sampling import MiniBatch
+    from graphbraid.sampling.minibatch import MiniBatch
 
 
 Features = TypeVar("Features", Tensor, SparseFeatures, Tensor | SparseFeatures)
@@ -56,6 +57,14 @@ class ModelRunner:
     def backward(self, loss: Tensor) -> None:
         """Backpropagate in the run's precision."""
         self._fabric.backward(loss)
+
+    def outputs_of(self, batch: Batch) -> Tensor:
+        """``(batch_size, width)`` outputs for the seeds of whatever a step is trained on."""
+        if not isinstance(batch, WholeGraph):
+            return self.on_batch(batch)
+        if self.engine is not None:  # made for these very nodes
+            return self.engine()
+        return self.on_graph().index_select(0, batch.nodes)
 
     def on_batch(self, batch: MiniBatch) -> Tensor:
         """``(batch_size, width)`` outputs for a mini-batch's seeds."""

@@ -122,5 +122,6 @@ def _after_steps(
     torch.set_num_threads(threads)
     runtime.seed_everything(config.seed)
     shadow = Shadow(runner, task, config)
-    found = [value for batch in batches for value in shadow(batch)]
-    return [*found, *(p.detach() for p in shadow.parameters())]
+    steps = [shadow(batch) for batch in batches]
+    found = torch.tensor([(step.loss_sum, step.grad_norm) for step in steps], dtype=torch.float64)
+    return [found, *(p.detach() for p in shadow.parameters())]

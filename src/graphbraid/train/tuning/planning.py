@@ -18,7 +18,7 @@ from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.run_folder.identity import graph_identity, model_identity
 from graphbraid.train.step.runner import ModelRunner
-from graphbraid.train.step.sources import make_loader
+from graphbraid.train.step.feed import make_loader
 from graphbraid.train.task import Task
 from graphbraid.train.tuning.cores import try_arrangements
 from graphbraid.train.tuning.shadow import Shadow
@@ -74,9 +74,9 @@ def profile_run(
     workers = worker_counts(cores, training_needs_one=on_cpu)
 
     def make() -> Profile:
-        threads, random_state = torch.get_num_threads(), runtime.random_state()
+        threads = torch.get_num_threads()
         try:
-            with make_loader(runner, config, nodes) as loader:
+            with runtime.random_state_kept(), make_loader(runner, config, nodes) as loader:
                 profile = measure(
                     dataclasses.replace(loader.context(1), device=device),
                     workers,
@@ -92,7 +92,6 @@ def profile_run(
                 return dataclasses.replace(profile, trials=trials)
         finally:
             torch.set_num_threads(threads)
-            runtime.set_random_state(random_state)
 
     key: dict[str, Any] = {name: getattr(config, name) for name in _KEY}
     key |= {"device": str(runner.device), "workers": workers, "nodes": nodes.numel()}

@@ -3,44 +3,47 @@
 from __future__ import annotations
 
 import copy
-import math
-from typing import TYPE_CHECKING
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
+from graphbraid.sampling.minibatch import MiniBatch
 from graphbraid.train.config import TrainConfig
+from graphbraid.train.step.clock import Clock
+from graphbraid.train.step.learning_rate import LearningRateSchedule
 from graphbraid.train.step.optimizers import make_optimizer
 from graphbraid.train.step.runner import ModelRunner
+from graphbraid.train.step.step import StepResult, TrainStep
 from graphbraid.train.task import Task
-
-if TYPE_CHECKING:
-    from graphbraid.sampling import MiniBatch
 
 
 class Shadow:
-    """A copy of a model with an optimizer of its own; called with a mini-batch it makes a whole step."""
+    """A copy of a model with an optimizer of its own; called with a mini-batch it makes a training step.
+
+    Its learning rate stays, since a scheduler's function may only be made for one run, and its steps go on
+    where the loss is not finite: without a warm-up copies may diverge, and their steps take as long.
+    """
 
     def __init__(self, runner: ModelRunner, task: Task, config: TrainConfig) -> None:
         self._runner = copy.copy(runner)
         self._runner.model = copy.deepcopy(runner.model).train()
-        ready = isinstance(config.optimizer, Optimizer)  # holds the real parameters; another takes as long
-        self._optimizer = make_optimizer(
-            config.updated(optimizer="adamw") if ready else config, self._runner.model
+        config = config.updated(scheduler=None)
+        if isinstance(config.optimizer, Optimizer):  # holds the real parameters; another takes as long
+            config = config.updated(optimizer="adamw")
+        optimizer = make_optimizer(config, self._runner.model)
+        self._step = TrainStep(
+            self._runner,
+            task,
+            optimizer,
+            LearningRateSchedule(config, optimizer, total_steps=1, maximize=True),
+            clip=config.clip,
+            clock=Clock(),
+            failures=None,
         )
-        self._task, self._clip = task, config.clip or math.inf
 
-    def __call__(self, batch: MiniBatch) -> list[Tensor]:
-        """The step's loss and the norm of its gradients."""
-        outputs, labels = self._runner.on_batch(batch), batch.seed_y
-        assert labels is not None
-        with self._runner.autocast():
-            loss = self._task.loss(outputs, labels.to(outputs.device))
-        self._optimizer.zero_grad(set_to_none=True)
-        self._runner.backward(loss)
-        norm = nn.utils.clip_grad_norm_(self.parameters(), self._clip)
-        self._optimizer.step()
-        return [loss.detach(), norm]
+    def __call__(self, batch: MiniBatch) -> StepResult:
+        """Make a step with one mini-batch."""
+        return self._step(iter((batch,)), 1, batch.batch_size)
 
     def parameters(self) -> list[nn.Parameter]:
         """Of the copy."""

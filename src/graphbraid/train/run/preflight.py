@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError, GraphbraidError
 from graphbraid.graph import Graph
 from graphbraid.train.config import TrainConfig
+from graphbraid.train.step.batches import Batch
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.task import Task, labelled
 
@@ -64,8 +63,8 @@ def check_fanouts(model: nn.Module, config: TrainConfig) -> None:
         )
 
 
-def dry_run(runner: ModelRunner, task: Task, forward: Callable[[], Tensor], what: str) -> None:
-    """Run the model once without training it, and check the shape of what comes out.
+def dry_run(runner: ModelRunner, task: Task, batch: Batch, what: str) -> None:
+    """Run the model once on ``batch`` without training it, and check the shape of what comes out.
 
     Also gives lazily initialised modules their shapes, before an optimizer is made.
 
@@ -76,7 +75,7 @@ def dry_run(runner: ModelRunner, task: Task, forward: Callable[[], Tensor], what
     runner.model.eval()
     try:
         with torch.no_grad():
-            outputs = forward()
+            outputs = runner.outputs_of(batch)
     except GraphbraidError:
         raise
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:

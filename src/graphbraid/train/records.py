@@ -34,6 +34,13 @@ class Progress:
     history: list[dict[str, Any]] = field(default_factory=list)
     """One entry per finished epoch: what ``metrics.csv`` holds."""
 
+    def add_step(self, loss_sum: float, num_seeds: int) -> None:
+        """Go to the next step, after one over ``num_seeds`` seed nodes whose losses make ``loss_sum``."""
+        self.step += 1
+        self.global_step += 1
+        self.loss_sum += loss_sum
+        self.num_seeds += num_seeds
+
     def start_next_epoch(self) -> None:
         """Go to the first step of the next epoch."""
         self.epoch += 1
@@ -72,7 +79,7 @@ class StepRecord:
     learning_rate: float
     """Learning rate of the step (first parameter group)."""
     grad_norm: float | None = None
-    """L2 norm of all gradients before clipping; None where ``clip`` is off."""
+    """L2 norm of all gradients together, before clipping."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

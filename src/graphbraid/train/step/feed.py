@@ -1,15 +1,15 @@
-"""Where the steps of an epoch come from: sampled mini-batches, or the whole graph at once."""
+"""Feeds: where the batches of a run come from, sampled mini-batches or the whole graph at once."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
-from functools import partial
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
 from graphbraid.train.config import TrainConfig
+from graphbraid.train.step.batches import Batch, WholeGraph
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.step.sharing import CoreSharing, follow
 
@@ -18,18 +18,19 @@ if TYPE_CHECKING:
     from graphbraid.collective.run.stages import Accelerator
     from graphbraid.loader.batches import BatchLoader
 
-Work = tuple[Tensor, Callable[[], Tensor]]
-"""Global ids of a mini-batch's seeds, and the call that runs the model on it."""
 
-
-class Source(Protocol):
-    """Gives the mini-batches of any epoch from any position on: a pure function of (epoch, position)."""
+class Feed(Protocol):
+    """Gives the batches of any epoch from any position on: a pure function of (epoch, position)."""
 
     num_batches: int
-    """Mini-batches of an epoch."""
+    """Batches of an epoch."""
 
-    def batches(self, epoch: int, start: int) -> Generator[Work]:
-        """The epoch's mini-batches from ``start`` on."""
+    def batches(self, epoch: int, start: int) -> Generator[Batch]:
+        """The epoch's batches from ``start`` on."""
+        ...
+
+    def num_seeds(self, start: int, count: int) -> int:
+        """Seed nodes of the ``count`` batches from ``start`` on, or of as many as the epoch has."""
         ...
 
     def stage_seconds(self) -> dict[str, float]:
@@ -41,20 +42,20 @@ class Source(Protocol):
         ...
 
 
-def make_source(
+def make_feed(
     runner: ModelRunner,
     config: TrainConfig,
     nodes: Tensor,
     plan: Plan | None = None,
     accelerator: Accelerator | None = None,
-) -> Source:
-    """The source that ``config.mode`` asks for, over the training nodes."""
+) -> Feed:
+    """The feed that ``config.mode`` asks for, over the training nodes."""
     if config.mode == "full":
-        return FullSource(runner, nodes)
+        return WholeGraphFeed(runner, nodes)
     loader, sharing = make_loader(runner, config, nodes, plan, accelerator), None
     if plan is not None and plan.cores is not None and loader.plan is None and config.threads is None:
         sharing = follow(loader, plan.cores, plan.cbs)
-    return SampledSource(runner, config, loader, sharing)
+    return SampledFeed(runner, config, loader, sharing)
 
 
 def make_loader(
@@ -91,7 +92,7 @@ def make_loader(
     )
 
 
-class SampledSource:
+class SampledFeed:
     """Shuffled mini-batches of sampled neighbourhoods, prepared ahead by the loader's threads."""
 
     def __init__(
@@ -106,22 +107,26 @@ class SampledSource:
         self.num_batches = len(self._loader)
         self._late_gather_seconds = 0.0
 
-    def batches(self, epoch: int, start: int) -> Generator[Work]:
+    def batches(self, epoch: int, start: int) -> Generator[Batch]:
         """The epoch's mini-batches from ``start`` on."""
         try:
             for batch in self._loader.batches(epoch, start):
                 started = time.perf_counter()
                 self._runner.features_of(batch)  # sparse rows are gathered at this first use
                 self._late_gather_seconds += time.perf_counter() - started
-                # From the schedule, not from the batch: reading ids back would wait for the device.
-                seeds = self._loader.schedule.seeds_of(batch.epoch, batch.step)
                 if self._sharing is not None:
                     self._sharing.before_batch()
-                yield seeds, partial(self._runner.on_batch, batch)
+                yield batch
+                del batch  # its buffer goes back to the threads before the next one is asked for
         finally:
             if self._sharing is not None:
                 self._sharing.after_epoch()
             self._write_trace()
+
+    def num_seeds(self, start: int, count: int) -> int:
+        """Seed nodes of the ``count`` mini-batches from ``start`` on, or of as many as the epoch has."""
+        schedule = self._loader.schedule
+        return min(count * schedule.batch_size, schedule.seeds.numel() - start * schedule.batch_size)
 
     def _write_trace(self) -> None:
         """Of the first epoch that was trained, or what was trained of it."""
@@ -143,23 +148,24 @@ class SampledSource:
         self._loader.close()
 
 
-class FullSource:
-    """One step over the whole graph per epoch."""
+class WholeGraphFeed:
+    """The whole graph as an epoch's one batch; its labels are taken once."""
 
     num_batches = 1
 
     def __init__(self, runner: ModelRunner, nodes: Tensor) -> None:
-        self._runner = runner
-        self._nodes = nodes
-        self._on_device = nodes.to(runner.device)
+        assert runner.graph.y is not None
+        labels = runner.graph.y.index_select(0, nodes)
+        self._batch = WholeGraph(nodes=nodes.to(runner.device), seed_y=labels.to(runner.device))
 
-    def batches(self, epoch: int, start: int) -> Generator[Work]:
+    def batches(self, epoch: int, start: int) -> Generator[Batch]:
         """The whole graph, unless ``start`` is past it."""
         if start == 0:
-            yield self._nodes, self._runner.engine or self._run_model
+            yield self._batch
 
-    def _run_model(self) -> Tensor:
-        return self._runner.on_graph().index_select(0, self._on_device)
+    def num_seeds(self, start: int, count: int) -> int:
+        """All training nodes."""
+        return self._batch.batch_size
 
     def stage_seconds(self) -> dict[str, float]:
         """Nothing is prepared."""

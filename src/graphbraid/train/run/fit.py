@@ -1,0 +1,238 @@
+"""FitRun: one call of ``Trainer.fit``, from the early checks to the result."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from graphbraid.train import runtime
+from graphbraid.train.callbacks import EarlyStopping, Listeners
+from graphbraid.train.inference.evaluate import EvalMode, score
+from graphbraid.train.records import EpochRecord, Progress, RunResult, StepRecord
+from graphbraid.train.run.interrupt import SignalGuard, StopRequested
+from graphbraid.train.run.preflight import has_split, split_nodes
+from graphbraid.train.run.saving import Saving
+from graphbraid.train.run.setup import set_up
+from graphbraid.train.run.state import RunState
+from graphbraid.train.run_folder.folder import RunFolder
+from graphbraid.train.run_folder.loggers import TensorBoard
+from graphbraid.train.step.batches import Batch
+from graphbraid.train.step.clock import Clock
+from graphbraid.train.step.failures import Failures
+from graphbraid.train.step.step import TrainStep
+
+
+class FitRun:
+    """A run under way. Made with everything checked; :meth:`run` trains.
+
+    Args:
+        state: what the run is given; it shows where the run stands.
+        listeners: told of steps, epochs and the end; those that the config asks for are added.
+        folder: for the run's files; None writes none.
+        guard: notes the wish to be interrupted.
+
+    Raises:
+        ConfigError, DataError, ResourceError: what ``Trainer.fit`` raises before the first step.
+    """
+
+    def __init__(
+        self, state: RunState, listeners: Listeners, folder: RunFolder | None, guard: SignalGuard
+    ) -> None:
+        self._state, self._listeners, self._folder, self._guard = state, listeners, folder, guard
+        self._config, self._runner = state.config, state.runner
+        self._resumes = folder is not None and folder.decide(self._config.resume, self._config.overwrite)
+        self._monitor, self._maximize = state.monitored
+        self._add_listeners()
+        self._parts = set_up(state, folder.path if folder is not None and self._resumes else None)
+        self._clock = Clock()
+        self._feed_seconds: dict[str, float] = {}
+        self._step = TrainStep(
+            self._runner,
+            self._parts.task,
+            self._parts.optimizer,
+            self._parts.schedule,
+            clip=self._config.clip,
+            clock=self._clock,
+            failures=Failures(self._runner, self._parts.train_nodes.numel(), self._here),
+        )
+        self._saving = Saving(state, self._parts, listeners, folder)
+
+    def run(self) -> RunResult:
+        """Train until all epochs are done or something asks to stop.
+
+        Raises:
+            TrainingError: the loss or the gradients are not finite; says epoch and step.
+        """
+        started = time.perf_counter()
+        with contextlib.closing(self._parts.feed), contextlib.closing(self._saving):
+            self._start()
+            self._listeners.on_fit_start()
+            self._train()
+            result = self._end(started)
+        self._listeners.on_fit_end(result)
+        return result
+
+    def _add_listeners(self) -> None:
+        if self._config.patience is not None:
+            self._listeners.add(EarlyStopping(self._config.patience))
+        if self._config.tensorboard and self._folder is not None:
+            self._listeners.add(TensorBoard(self._folder.path / "tensorboard"))
+
+    def _start(self) -> None:
+        runtime.seed_everything(self._config.seed)
+        self._state.progress = Progress()
+        if self._resumes:
+            self._saving.go_on()
+        else:
+            self._saving.begin()
+
+    # ---- training
+
+    def _train(self) -> None:
+        state = self._state
+        try:
+            while state.progress.epoch < self._config.epochs and not self._must_stop():
+                self._listeners.on_epoch_start(state.progress.epoch)
+                self._clock.lap()
+                if not self._train_epoch():
+                    break
+                self._finish_epoch()
+        except StopRequested:  # raised inside an evaluation, which a resumed run repeats
+            state.request_stop("interrupted")
+        if state.progress.epoch < self._config.epochs:
+            self._save(is_best=False)
+
+    def _must_stop(self) -> bool:
+        if self._guard.signal is not None:
+            self._state.request_stop("interrupted")
+        return self._state.stop_status is not None
+
+    def _train_epoch(self) -> bool:
+        """Train the rest of an epoch's steps; False if told to stop on the way."""
+        progress, every = self._state.progress, self._config.checkpoint_every_steps
+        num_steps = self._parts.steps_per_epoch
+        self._runner.model.train()
+        first = progress.step * self._config.accumulate
+        with contextlib.closing(self._parts.feed.batches(progress.epoch, first)) as batches:
+            while progress.step < num_steps:
+                record = self._make_step(batches)
+                self._saving.log_step(record)
+                self._listeners.on_step_end(record)
+                if self._must_stop():
+                    return False
+                if every and progress.global_step % every == 0 and progress.step < num_steps:
+                    self._save(is_best=False)
+        return True
+
+    def _make_step(self, batches: Iterator[Batch]) -> StepRecord:
+        """Make a step over ``accumulate`` batches, or what is left of the epoch, and note it."""
+        progress, feed, accumulate = self._state.progress, self._parts.feed, self._config.accumulate
+        first = progress.step * accumulate
+        count = min(accumulate, feed.num_batches - first)
+        made = self._step(batches, count, feed.num_seeds(first, count))
+        record = StepRecord(
+            epoch=progress.epoch,
+            step=progress.step,
+            global_step=progress.global_step,
+            loss=made.loss,
+            num_seeds=made.num_seeds,
+            learning_rate=made.learning_rate,
+            grad_norm=made.grad_norm,
+        )
+        progress.add_step(made.loss_sum, made.num_seeds)
+        return record
+
+    def _here(self) -> str:
+        progress = self._state.progress
+        return f"epoch {progress.epoch}, step {progress.step} (global step {progress.global_step})"
+
+    # ---- the end of an epoch
+
+    def _finish_epoch(self) -> None:
+        progress, schedule = self._state.progress, self._parts.schedule
+        val = self._evaluate_if_due()
+        is_best = bool(val) and progress.note(val[self._monitor], self._maximize)
+        schedule.after_epoch(val.get(self._monitor))
+        self._clock.add(self._new_feed_seconds())
+        record = EpochRecord(
+            epoch=progress.epoch,
+            global_step=progress.global_step,
+            train_loss=progress.loss_sum / progress.num_seeds,
+            learning_rate=schedule.learning_rate,
+            val=val,
+            seconds=self._clock.lap(),
+            is_best=is_best,
+        )
+        progress.history.append(record.row())
+        self._saving.log_epoch(record)
+        self._listeners.on_epoch_end(record)
+        progress.start_next_epoch()
+        self._save(is_best=is_best)
+
+    def _evaluate_if_due(self) -> dict[str, float]:
+        nodes, num_epochs = self._parts.val_nodes, self._state.progress.epoch + 1
+        is_last = num_epochs == self._config.epochs
+        if nodes is None or not (is_last or num_epochs % self._config.eval_every == 0):
+            return {}
+        self._listeners.on_evaluate_start("val")
+        # A model that draws while evaluating must not shift what training draws next.
+        with self._clock.measure("evaluate"), runtime.random_state_kept():
+            return self._score(nodes, self._config.eval_mode)
+
+    def _score(self, nodes: Tensor, mode: EvalMode) -> dict[str, float]:
+        """Loss, with the run's class weights, and metrics of labelled ``nodes``."""
+        return score(
+            self._runner,
+            self._config,
+            nodes,
+            mode,
+            task=self._parts.task,
+            metrics=self._state.metrics,
+            check=self._guard.check,
+        )
+
+    def _new_feed_seconds(self) -> dict[str, float]:
+        now, before = self._parts.feed.stage_seconds(), self._feed_seconds
+        self._feed_seconds = now
+        return {stage: seconds - before.get(stage, 0.0) for stage, seconds in now.items()}
+
+    def _save(self, *, is_best: bool) -> None:
+        with self._clock.measure("checkpoint"):
+            self._saving.save(is_best=is_best)
+
+    # ---- the end of the run
+
+    def _end(self, started: float) -> RunResult:
+        status, progress = self._state.stop_status or "finished", self._state.progress
+        test: dict[str, float] = {}
+        if status != "interrupted":
+            self._saving.restore_best()
+            try:
+                test = self._test()
+            except StopRequested:
+                status = "interrupted"
+        result = RunResult(
+            status=status,
+            num_epochs=progress.epoch,
+            global_step=progress.global_step,
+            monitor=self._monitor,
+            best_epoch=progress.best_epoch,
+            best_value=progress.best_value,
+            test=test,
+            history=list(progress.history),
+            seconds=time.perf_counter() - started,
+            out_dir=None if self._folder is None else self._folder.path,
+        )
+        self._saving.write_result(result)
+        return result
+
+    def _test(self) -> dict[str, float]:
+        if not (self._config.test_at_end and has_split(self._state.graph, "test")):
+            return {}
+        self._listeners.on_evaluate_start("test")
+        with torch.no_grad():
+            return self._score(split_nodes(self._state.graph, "test"), "exact")

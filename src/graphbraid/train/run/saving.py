@@ -1,0 +1,148 @@
+"""Saving: a run's files as it goes on, and what a later run continues from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from graphbraid.train import runtime
+from graphbraid.train.callbacks import Listeners
+from graphbraid.train.inference.metrics import LOSS
+from graphbraid.train.records import EpochRecord, Progress, RunResult, StepRecord
+from graphbraid.train.run.setup import RunParts
+from graphbraid.train.run.state import RunState
+from graphbraid.train.run_folder import checkpoint
+from graphbraid.train.run_folder.environment import environment
+from graphbraid.train.run_folder.folder import CONFIG, ENVIRONMENT, RESULT, RunFolder
+from graphbraid.train.run_folder.identity import check_same, graph_identity, model_identity
+from graphbraid.train.run_folder.loggers import RunLog
+from graphbraid.train.run_folder.measured import keep
+from graphbraid.train.run_folder.restore import check_fits
+from graphbraid.train.step.clock import STAGES
+
+
+class Saving:
+    """Writes one run's logs and checkpoints, and reads them; with no folder it keeps the best weights."""
+
+    def __init__(
+        self, state: RunState, parts: RunParts, listeners: Listeners, folder: RunFolder | None
+    ) -> None:
+        self._state, self._parts, self._listeners, self._folder = state, parts, listeners, folder
+        self._graph_identity = graph_identity(state.graph)
+        self._best_weights: dict[str, Tensor] | None = None
+        self._log: RunLog | None = None
+
+    # ---- the start
+
+    def begin(self) -> None:
+        """Lay out a fresh run's folder, with a checkpoint of its very start."""
+        if self._folder is None:
+            return
+        self._folder.clear()
+        self._describe(self._folder)
+        keep(self._folder.path, self._state.runner.engine, self._state.plan)
+        self._log = RunLog(self._folder.path, self._columns())
+        self.save(is_best=False)
+
+    def go_on(self) -> None:
+        """Put the run where the folder's last checkpoint was written.
+
+        Raises:
+            ConfigError: the model or an option differs from that run's.
+            DataError: the checkpoint or a log is damaged, or of another graph.
+        """
+        assert self._folder is not None
+        self._load(self._folder)
+        self._folder.note_changes()
+        self._describe(self._folder)
+
+    def _describe(self, folder: RunFolder) -> None:
+        folder.write_json(CONFIG, {"train": self._state.config.to_json(), "info": dict(self._state.info)})
+        folder.write_json(ENVIRONMENT, environment())
+
+    def _columns(self) -> list[str]:
+        evaluated = () if self._parts.val_nodes is None else (LOSS, *self._state.metrics)
+        val = [f"val_{name}" for name in evaluated]
+        seconds = [f"{stage}_seconds" for stage in STAGES]
+        return ["epoch", "global_step", "train_loss", *val, "learning_rate", "is_best", *seconds]
+
+    # ---- on the way
+
+    def log_step(self, record: StepRecord) -> None:
+        """Append a step to the log."""
+        if self._log is not None:
+            self._log.step(record)
+
+    def log_epoch(self, record: EpochRecord) -> None:
+        """Append an epoch to the log."""
+        if self._log is not None:
+            self._log.epoch(record)
+
+    def save(self, *, is_best: bool) -> None:
+        """Write a checkpoint, as the best one too if it is; with no folder, remember the best weights.
+
+        Raises:
+            ResourceError: the disk is full; the former checkpoints are whole.
+        """
+        if self._folder is None or self._log is None:
+            if is_best:
+                weights = self._state.runner.model.state_dict()
+                self._best_weights = {name: v.detach().cpu().clone() for name, v in weights.items()}
+            return
+        contents = self._contents(self._log)
+        # The best first: were it last, a kill between the two would leave a finished epoch without it.
+        for path in (self._folder.best, self._folder.last) if is_best else (self._folder.last,):
+            checkpoint.write(path, contents)
+            self._listeners.on_checkpoint(path)
+
+    def _contents(self, log: RunLog) -> dict[str, Any]:
+        return {
+            "model": self._state.runner.model.state_dict(),
+            "optimizer": self._parts.optimizer.state_dict(),
+            "scheduler": self._parts.schedule.state_dict(),
+            "callbacks": self._listeners.state_dict(),
+            "random": runtime.random_state(),
+            "progress": self._state.progress.to_dict(),
+            "log_position": log.position(),
+            "config": self._state.config.to_json(),
+            "model_identity": model_identity(self._state.runner.model),
+            "graph_identity": self._graph_identity,
+            "info": dict(self._state.info),
+        }
+
+    def _load(self, folder: RunFolder) -> None:
+        state, parts, model = self._state, self._parts, self._state.runner.model
+        contents = checkpoint.read(folder.last, trust=state.config.trust_checkpoint)
+        check_same(contents, model, self._graph_identity, state.config, folder.last)
+        check_fits(contents, model, parts.optimizer, parts.steps_per_epoch, folder.last)
+        model.load_state_dict(contents["model"])
+        parts.optimizer.load_state_dict(contents["optimizer"])
+        parts.schedule.load_state_dict(contents["scheduler"])
+        self._listeners.load_state_dict(contents["callbacks"])
+        state.progress = Progress(**contents["progress"])
+        self._log = RunLog(folder.path, self._columns(), position=contents["log_position"])
+        runtime.set_random_state(contents["random"])
+
+    # ---- the end
+
+    def restore_best(self) -> None:
+        """Give the model the best epoch's weights, if there was one and the run is to end with it."""
+        if not self._state.config.restore_best or self._state.progress.best_epoch is None:
+            return
+        weights: dict[str, Tensor] | None = self._best_weights
+        if self._folder is not None:
+            trust = self._state.config.trust_checkpoint
+            weights = checkpoint.read(self._folder.best, trust=trust)["model"]
+        if weights is not None:
+            self._state.runner.model.load_state_dict(weights)
+
+    def write_result(self, result: RunResult) -> None:
+        """Write how the run ended."""
+        if self._folder is not None:
+            self._folder.write_json(RESULT, result.to_json())
+
+    def close(self) -> None:
+        """Close the log files."""
+        if self._log is not None:
+            self._log.close()

@@ -1,0 +1,136 @@
+"""What a run trains with: everything is checked, compiled, planned and made here, before the first step."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from graphbraid.train import runtime
+from graphbraid.train.run.preflight import check_fanouts, check_needs_no_val, dry_run, has_split, split_nodes
+from graphbraid.train.run.state import RunState
+from graphbraid.train.run_folder.measured import kept_evidence, kept_plan
+from graphbraid.train.step.feed import Feed, make_feed
+from graphbraid.train.step.learning_rate import LearningRateSchedule
+from graphbraid.train.step.optimizers import make_optimizer
+from graphbraid.train.step.whole import compile_for, require_sampled, require_whole
+from graphbraid.train.task import Task, with_class_weights
+from graphbraid.train.tuning.planning import plan_run, set_training_threads
+
+if TYPE_CHECKING:
+    from graphbraid.collective import Plan
+    from graphbraid.fullgraph import Evidence
+
+_DRY_SEEDS = 2
+"""Of the mini-batch that the model is called with before all else."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class RunParts:
+    """What a run trains with."""
+
+    train_nodes: Tensor
+    """``(num_train,)`` int64: labelled nodes of the split ``train``."""
+    val_nodes: Tensor | None
+    """``(num_val,)`` int64: those of ``val``; None where the run does not evaluate."""
+    task: Task
+    """The loss, with its class weights, on the model's device."""
+    feed: Feed
+    """Gives the batches."""
+    steps_per_epoch: int
+    """Optimizer steps of an epoch."""
+    optimizer: Optimizer
+    """Of the model's parameters."""
+    schedule: LearningRateSchedule
+    """The optimizer's learning rate."""
+
+
+def set_up(state: RunState, former: Path | None) -> RunParts:
+    """Check the run and make what it trains with; ``state`` gets the engine, the plan and the steps.
+
+    Args:
+        state: of the run.
+        former: the folder of the run that this one continues; None where it starts anew.
+
+    Raises:
+        ConfigError: the model or an option does not fit.
+        DataError: a split or labels are missing, or a kept plan is damaged.
+        ResourceError: training cannot fit the memory.
+    """
+    config, runner = state.config, state.runner
+    train_nodes, val_nodes = split_nodes(state.graph, "train"), _val_nodes(state)
+    assert state.graph.y is not None
+    weighted = with_class_weights(state.task, config.class_weights, state.graph.y[train_nodes])
+    task = weighted.to(runner.device)
+    check_fanouts(runner.model, config)
+    _try_model(state, task, train_nodes, None if former is None else kept_evidence(former))
+    state.plan = _plan(state, task, train_nodes, former)
+    feed = make_feed(runner, config, train_nodes, state.plan, state.accelerator)
+    steps = state.steps_per_epoch = math.ceil(feed.num_batches / config.accumulate)
+    optimizer, maximize = make_optimizer(config, runner.model), state.monitored[1]
+    return RunParts(
+        train_nodes=train_nodes,
+        val_nodes=val_nodes,
+        task=task,
+        feed=feed,
+        steps_per_epoch=steps,
+        optimizer=optimizer,
+        schedule=LearningRateSchedule(
+            config, optimizer, total_steps=steps * config.epochs, maximize=maximize
+        ),
+    )
+
+
+def _val_nodes(state: RunState) -> Tensor | None:
+    if state.config.eval_every == 0:
+        return None
+    if has_split(state.graph, "val"):
+        return split_nodes(state.graph, "val")
+    check_needs_no_val(state.config)
+    return None
+
+
+def _try_model(state: RunState, task: Task, train_nodes: Tensor, evidence: Evidence | None) -> None:
+    """Call the model once, compiled where it can be, which also makes what a lazily built one lacks."""
+    runtime.seed_everything(state.config.seed)  # a lazily built model draws its weights here
+    if state.config.mode == "full":
+        require_whole(state.runner.model, state.graph, state.config)
+        _compile(state, train_nodes, evidence)
+        _dry_run(state, task, train_nodes, "the whole graph")
+        if state.runner.engine is None:
+            _compile(state, train_nodes, evidence)
+        return
+    if why := state.mode_reason:
+        require_sampled(state.runner.model, state.graph, state.config, train_nodes, why)
+    seeds = train_nodes[:_DRY_SEEDS]
+    _dry_run(state, task, seeds, f"a mini-batch of {seeds.numel()} seed nodes")
+
+
+def _dry_run(state: RunState, task: Task, seeds: Tensor, what: str) -> None:
+    with (
+        contextlib.closing(make_feed(state.runner, state.config, seeds)) as feed,
+        contextlib.closing(feed.batches(0, 0)) as batches,
+    ):
+        dry_run(state.runner, task, next(batches), what)
+
+
+def _compile(state: RunState, train_nodes: Tensor, evidence: Evidence | None) -> None:
+    """Give the runner an engine, or the state the reason why there is none."""
+    state.runner.engine, state.uncompiled_reason = compile_for(
+        state.runner, state.config, train_nodes, evidence
+    )
+
+
+def _plan(state: RunState, task: Task, train_nodes: Tensor, former: Path | None) -> Plan | None:
+    """The plan that ``former`` was run by, or a new one; without a device it says how many threads train."""
+    config, runner = state.config, state.runner
+    plan = None if former is None else kept_plan(former, config)
+    plan = plan or plan_run(runner, task, config, train_nodes, state.accelerator)
+    if plan is not None and state.accelerator is None and runner.device.type == "cpu":
+        set_training_threads(config, plan.workers)
+    return plan

@@ -1,0 +1,130 @@
+"""TrainStep: one optimizer step, as training makes it and as profiling measures it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from graphbraid.train.step.batches import Batch
+from graphbraid.train.step.clock import Clock
+from graphbraid.train.step.failures import Failures
+from graphbraid.train.step.learning_rate import LearningRateSchedule
+from graphbraid.train.step.runner import ModelRunner
+from graphbraid.train.task import Task
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepResult:
+    """What a step was made with."""
+
+    loss_sum: float
+    """Sum over the step's seed nodes of their loss."""
+    num_seeds: int
+    """Seed nodes of the step."""
+    learning_rate: float
+    """Learning rate of the step (first parameter group)."""
+    grad_norm: float
+    """L2 norm of all gradients together, before clipping."""
+
+    @property
+    def loss(self) -> float:
+        """Mean loss over the step's seed nodes."""
+        return self.loss_sum / self.num_seeds
+
+
+class TrainStep:
+    """Makes steps: forward, loss, backward, clipping, the optimizer's update and the learning rate's.
+
+    ``Trainer.fit`` makes them with the user's model, :class:`graphbraid.train.tuning.shadow.Shadow` with
+    copies, so that what is profiled is what runs.
+
+    Args:
+        runner: the model, its device and its precision.
+        task: the loss, on the model's device.
+        optimizer: updates the model's parameters.
+        schedule: the optimizer's learning rate.
+        clip: largest L2 norm of all gradients together; None does not clip.
+        clock: counts the seconds of ``wait``, ``forward`` and ``backward``.
+        failures: ends the run at a loss or gradients that are not finite; None lets steps go on.
+    """
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        task: Task,
+        optimizer: Optimizer,
+        schedule: LearningRateSchedule,
+        *,
+        clip: float | None,
+        clock: Clock,
+        failures: Failures | None,
+    ) -> None:
+        self._runner, self._task = runner, task
+        self._optimizer, self._schedule = optimizer, schedule
+        self._clip, self._clock, self._failures = clip or math.inf, clock, failures
+
+    def __call__(self, batches: Iterator[Batch], num_batches: int, num_seeds: int) -> StepResult:
+        """Make one step.
+
+        Args:
+            batches: where the step's batches are taken from.
+            num_batches: how many; their gradients are averaged over all seeds.
+            num_seeds: seeds of these batches together.
+
+        Raises:
+            TrainingError: the loss or the gradients are not finite; the parameters are as they were.
+        """
+        self._optimizer.zero_grad(set_to_none=True)
+        loss_sum = 0.0
+        for _ in range(num_batches):
+            loss_sum += self._accumulate(batches, num_seeds)
+        with self._clock.measure("backward"):
+            learning_rate = self._schedule.learning_rate
+            grad_norm = self._clip_gradients()
+            self._optimizer.step()
+            self._schedule.after_step()
+        return StepResult(
+            loss_sum=loss_sum, num_seeds=num_seeds, learning_rate=learning_rate, grad_norm=grad_norm
+        )
+
+    def _accumulate(self, batches: Iterator[Batch], num_seeds: int) -> float:
+        """Add the next batch's share of the step's gradient; returns the sum of its seeds' losses."""
+        with self._clock.measure("wait"):
+            batch = next(batches)
+        with self._clock.measure("forward"):
+            loss = self._loss(batch)
+            mean = float(loss.detach())
+        if self._failures is not None and not math.isfinite(mean):
+            raise self._failures.of_loss(mean, self._schedule.learning_rate)
+        with self._clock.measure("backward"):
+            share = batch.batch_size / num_seeds
+            self._runner.backward(loss if share == 1.0 else loss * share)
+        return mean * batch.batch_size
+
+    def _loss(self, batch: Batch) -> Tensor:
+        """Mean loss over the batch's seeds, a scalar."""
+        outputs, labels = self._outputs(batch), batch.seed_y
+        assert labels is not None, "graphs without labels are refused before a run begins"
+        with self._runner.autocast():
+            return self._task.loss(outputs, labels.to(outputs.device))
+
+    def _outputs(self, batch: Batch) -> Tensor:
+        try:
+            return self._runner.outputs_of(batch)
+        except ValueError as error:
+            known = None if self._failures is None else self._failures.of_forward(error)
+            if known is None:
+                raise
+            raise known from error
+
+    def _clip_gradients(self) -> float:
+        """L2 norm of all gradients, which are scaled down to ``clip`` where they exceed it."""
+        params = [p for group in self._optimizer.param_groups for p in group["params"]]
+        norm = float(nn.utils.clip_grad_norm_(params, self._clip))
+        if self._failures is not None and not math.isfinite(norm):
+            raise self._failures.of_gradients(norm, self._schedule.learning_rate)
+        return norm
