@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.train.communities import community_graph, new_model
+from tests.train.communities import Sage, community_graph, new_model
 
 from graphbraid.errors import ResourceError
 from graphbraid.train import Callback, Trainer
@@ -209,6 +209,34 @@ def test_interrupt_during_an_evaluation_repeats_it_after_the_resume(tmp_path: Pa
     assert steps_of(tmp_path / "cut") == steps_of(tmp_path / "whole")
     assert [row["val_loss"] for row in result.history] == [row["val_loss"] for row in whole.history]
     assert result.test == whole.test
+
+
+def test_what_an_interrupted_evaluation_drew_shifts_nothing_after_the_resume(tmp_path: Path) -> None:
+    class Noisy(Sage):
+        interrupts = False
+
+        def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+            if not self.training:
+                torch.rand(1)
+                if self.interrupts:
+                    self.interrupts = False
+                    os.kill(os.getpid(), signal.SIGINT)
+            return super().forward(x, edge_index)
+
+    class InterruptSecond(Callback):
+        def on_evaluate_start(self, trainer: Trainer, split: str) -> None:
+            trainer.model.interrupts = trainer.progress.epoch == 1
+
+    def noisy() -> Noisy:
+        torch.manual_seed(0)
+        return Noisy(graph.num_features, graph.num_classes)
+
+    graph, options = community_graph(), OPTIONS | {"eval_batch_size": 50}
+    Trainer(noisy(), graph, **options, out_dir=tmp_path / "whole").fit()
+    options |= {"out_dir": tmp_path / "cut"}
+    assert Trainer(noisy(), graph, **options, callbacks=[InterruptSecond()]).fit().status == "interrupted"
+    assert Trainer(noisy(), graph, **options, resume=True).fit().status == "finished"
+    assert steps_of(tmp_path / "cut") == steps_of(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("error", ["during the write", "at the sync"])
