@@ -15,21 +15,20 @@ from graphbraid.collective import Plan, Profile
 from graphbraid.collective.run.stages import Accelerator
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
-from graphbraid.graph.interop.convert import as_tensor
 from graphbraid.signatures import typed
 from graphbraid.train import runtime
 from graphbraid.train.callbacks import Callback, Listeners
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.inference.evaluate import EvalMode, outputs_in_chunks, score
-from graphbraid.train.run_folder import checkpoint
-from graphbraid.train.run_folder.folder import RunFolder
-from graphbraid.train.run_folder.identity import check_same_model
-from graphbraid.train.run_folder.restore import check_weights
+from graphbraid.train.inference.evaluate import EvalMode, node_ids, outputs_in_chunks, score
 from graphbraid.train.records import Progress, RunResult, Status
 from graphbraid.train.run.fit import FitRun
 from graphbraid.train.run.interrupt import SignalGuard
 from graphbraid.train.run.preflight import check_fanouts, split_nodes
 from graphbraid.train.run.state import RunState
+from graphbraid.train.run_folder import checkpoint
+from graphbraid.train.run_folder.folder import RunFolder
+from graphbraid.train.run_folder.identity import check_same_model
+from graphbraid.train.run_folder.restore import check_weights
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.step.whole import choose_mode
 from graphbraid.train.task import Task
@@ -239,7 +238,7 @@ class Trainer:
             ConfigError: an id is out of range, or another thread trains.
             ResourceError: exact inference does not fit the budget.
         """
-        ids = self._checked_ids(nodes)
+        ids = node_ids(self.graph, nodes)
         outputs: Tensor | None = None
         with self._turns.take(), runtime.torch_settings(self.config):
             self._check_sampled(mode)
@@ -283,20 +282,3 @@ class Trainer:
             raise ConfigError(f"mode must be 'sampled' or 'exact'; got {mode!r}.")
         if mode == "sampled":
             check_fanouts(self.model, self.config)
-
-    def _checked_ids(self, nodes: Tensor | Sequence[int] | None) -> Tensor:
-        if nodes is None:
-            return torch.arange(self.graph.num_nodes)
-        ids = as_tensor(nodes, "nodes")
-        if ids.ndim != 1 or ids.numel() == 0 or ids.is_floating_point() or ids.dtype == torch.bool:
-            raise ConfigError(
-                f"nodes must be a non-empty list of node ids; got {ids.dtype} of shape {tuple(ids.shape)}."
-            )
-        ids = ids.long().cpu()
-        outside = (ids < 0) | (ids >= self.graph.num_nodes)
-        if bool(outside.any()):
-            at = int(outside.nonzero()[0])
-            raise ConfigError(
-                f"nodes must be ids in [0, {self.graph.num_nodes}); nodes[{at}] is {int(ids[at])}."
-            )
-        return ids

@@ -39,8 +39,6 @@ MOST_OTHERS = 0.1
 PAYS = 0.97
 """Look-ahead is taken where the epoch's bound is below this part of that without: it costs device memory."""
 
-TrainStep = Callable[[MiniBatch], object]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Effort:
@@ -58,7 +56,7 @@ def measure(
     context: Context,
     workers: Sequence[int],
     *,
-    train: TrainStep | None = None,
+    train: Callable[[MiniBatch], object] | None = None,
     before_training: Callable[[int], None] = lambda _: None,
     effort: Effort | None = None,
 ) -> Profile:
@@ -256,7 +254,7 @@ def _is_resident(operators: Operators) -> bool:
     return placement is not None and set(placement.values()) == {"device"}
 
 
-def _model(operators: Operators, clock: _Clock, train: TrainStep, context: Context) -> Duration:
+def _model(operators: Operators, clock: _Clock, train: Callable[[MiniBatch], object], context: Context) -> Duration:
     seconds: list[float] = []
 
     def run(step: int) -> None:

@@ -8,6 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from graphbraid.errors import ConfigError
+from graphbraid.graph import Graph
+from graphbraid.graph.interop.convert import as_tensor
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.infer import Chunk, exact_chunks
 from graphbraid.train.inference.metrics import Scores
@@ -79,3 +82,25 @@ def _sampled_chunks(
                 start += outputs.shape[0]
     finally:
         runner.model.train(was_training)
+
+
+def node_ids(graph: Graph, nodes: Tensor | Sequence[int] | None) -> Tensor:
+    """``(n,)`` int64: the ids a caller names, on the CPU; None names all nodes.
+
+    Raises:
+        ConfigError: there are none, or one is no id in ``[0, num_nodes)``.
+        DataError: they are no numbers in a list.
+    """
+    if nodes is None:
+        return torch.arange(graph.num_nodes)
+    ids = as_tensor(nodes, "nodes")
+    if ids.ndim != 1 or ids.numel() == 0 or ids.is_floating_point() or ids.dtype == torch.bool:
+        raise ConfigError(
+            f"nodes must be a non-empty list of node ids; got {ids.dtype} of shape {tuple(ids.shape)}."
+        )
+    ids = ids.long().cpu()
+    outside = (ids < 0) | (ids >= graph.num_nodes)
+    if bool(outside.any()):
+        at = int(outside.nonzero()[0])
+        raise ConfigError(f"nodes must be ids in [0, {graph.num_nodes}); nodes[{at}] is {int(ids[at])}.")
+    return ids
