@@ -47,7 +47,7 @@ class TrainingError(GraphbraidError, RuntimeError):
 
 
 def did_you_mean(name: object, known: Iterable[str], *, joined: bool = False) -> str:
-    """A question that names the known name nearest to ``name``, whatever its case; nothing where none is near.
+    """A question that names the known name nearest to ``name``, whatever its case, or nothing.
 
     A sentence of its own, for the end of a message; ``joined`` makes it go on after a semicolon instead.
     """

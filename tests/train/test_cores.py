@@ -16,8 +16,8 @@ from graphbraid.collective.plan.arrangement import Arrangement, Trial
 from graphbraid.collective.plan.times import Duration, StageTimes
 from graphbraid.nn import GraphSAGE
 from graphbraid.train import Trainer
-from graphbraid.train.step.sharing import follow
 from graphbraid.train.step.feed import make_loader
+from graphbraid.train.step.sharing import follow
 from graphbraid.train.tuning import planning
 
 OPTIONS = {"epochs": 2, "batch_size": 16, "fanouts": (5, 5), "lr": 0.02, "layout": "blocks"}

@@ -1,4 +1,4 @@
-"""A step: what is profiled is what runs; batches bring their seeds' labels; what cannot be stepped on is said."""
+"""A step is profiled as it runs; batches bring their seeds' labels; what cannot be stepped on is said."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def test_a_profiled_step_has_the_bits_of_a_trained_one(options: dict[str, object
     trainer = Trainer(new_model(graph), graph, **OPTIONS | options, callbacks=[record])
     shadow = Shadow(trainer.runner, trainer.task, trainer.config)
     before = [p.detach().clone() for p in trainer.model.parameters()]
-    with make_loader(trainer.runner, trainer.config, train_nodes(trainer)) as loader:
-        with runtime.torch_settings(trainer.config):
-            runtime.seed_everything(trainer.config.seed)
-            profiled = [shadow(batch) for batch in loader.batches(0)]
+    loader = make_loader(trainer.runner, trainer.config, train_nodes(trainer))
+    with loader, runtime.torch_settings(trainer.config):
+        runtime.seed_everything(trainer.config.seed)
+        profiled = [shadow(batch) for batch in loader.batches(0)]
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
     trainer.fit()
     assert len(profiled) == STEPS
@@ -114,5 +114,5 @@ def test_an_error_of_the_users_model_stays_what_it_is() -> None:
             return super().forward(x, edge_index)
 
     graph = community_graph()
-    with pytest.raises(ValueError, match="^mine$"):
+    with pytest.raises(ValueError, match=r"^mine$"):
         Trainer(Fails(12, 3), graph, **OPTIONS).fit()

@@ -254,7 +254,9 @@ def _is_resident(operators: Operators) -> bool:
     return placement is not None and set(placement.values()) == {"device"}
 
 
-def _model(operators: Operators, clock: _Clock, train: Callable[[MiniBatch], object], context: Context) -> Duration:
+def _model(
+    operators: Operators, clock: _Clock, train: Callable[[MiniBatch], object], context: Context
+) -> Duration:
     seconds: list[float] = []
 
     def run(step: int) -> None:

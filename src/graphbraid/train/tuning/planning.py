@@ -17,8 +17,8 @@ from graphbraid.machine.hardware import Hardware
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.run_folder.identity import graph_identity, model_identity
-from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.step.feed import make_loader
+from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.task import Task
 from graphbraid.train.tuning.cores import try_arrangements
 from graphbraid.train.tuning.shadow import Shadow
