@@ -1,1 +1,1 @@
-"""One step of training: where its batch comes from, how the model is called, and the optimizer."""
+"""One step of training: where its batch comes from, how the model is called, the loss and the update."""
