@@ -1,6 +1,7 @@
 """Importing has no side effects and never fails, and imports point downwards through the house."""
 
 import ast
+import graphlib
 import importlib.util
 import json
 import os
@@ -192,6 +193,25 @@ def test_imports_point_downwards_inside(room):
                 offenders.append(f"{path.relative_to(PACKAGE)}:{line} ({inner}) imports {parts[1]}")
     assert not offenders, "\n".join(offenders)
     assert num_checked > 10
+
+
+# Whose modules import each other, mostly on use: as Graph does the libraries it converts to, and they Graph.
+IN_CIRCLES = {"graph", "loader", "collective", "fullgraph"}
+
+
+@pytest.mark.parametrize("room", sorted({room for rooms in FLOORS for room in rooms} - IN_CIRCLES))
+def test_no_modules_of_a_room_import_each_other(room):
+    paths = [PACKAGE / f"{room}.py", *(PACKAGE / room).rglob("*.py")]
+    modules = {tuple(_module_name(path).split(".")[1:]): path for path in paths if path.is_file()}
+    needed = {}
+    for module, path in modules.items():
+        only_types = _for_type_checkers(path)
+        names = [parts for parts, line in _imports(path) if line not in only_types]
+        # "from a import b" names a module b of the package a, or what module a holds.
+        found = {tuple(parts) if tuple(parts) in modules else tuple(parts[:-1]) for parts in names}
+        needed[module] = (found & modules.keys()) - {module}
+    assert modules
+    graphlib.TopologicalSorter(needed).prepare()  # raises CycleError, which lists the circle
 
 
 @pytest.fixture
