@@ -11,7 +11,7 @@ import pytest
 import torch
 from tests.extras import NO_KERNELS
 from tests.fuzz import api, files
-from tests.fuzz import native as kernel_cases
+from tests.fuzz import kernels as kernel_cases
 from tests.fuzz.case import Name
 from tests.fuzz.damage import damage
 from tests.fuzz.kernel_calls import CALLS

@@ -21,7 +21,7 @@ needs_kernels = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 
 def twin(spec, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(blockmodel.native, "native", lambda: None)
+        patch.setattr(blockmodel.native, "kernels", lambda: None)
         return generate(spec)
 
 
