@@ -1,6 +1,6 @@
 # Two commands set everything up on a fresh machine with Python 3.11+ and a C++ compiler:
 #   make demo    trains on the built-in dataset
-#   make test    runs the whole test suite
+#   make test    runs the tests of every part but the slowest; make test-all runs those too
 # `make help` lists the rest. What is installed is pinned by constraints.txt; stamp files make a second call quick.
 
 SHELL := bash
@@ -21,7 +21,7 @@ CPP_FILES := $(wildcard src/graphbraid/csrc/*.cpp src/graphbraid/csrc/*.h src/gr
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest
 TEST_PROCESSES ?= 2
 
-.PHONY: help demo test variants lint format types docs sanitize wheel constraints clean
+.PHONY: help demo test test-slow test-all variants lint format types docs sanitize wheel constraints clean
 
 help: ## show this
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -29,8 +29,13 @@ help: ## show this
 demo: $(VENV)/.installed ## train on the built-in dataset
 	$(BIN)/graphbraid train
 
-test: $(VENV)/.installed-test ## run the whole test suite
-	$(PYTEST) -n $(TEST_PROCESSES) --dist loadgroup
+test: $(VENV)/.installed-test ## run the tests but the slowest: three minutes on two cores
+	$(PYTEST) -n $(TEST_PROCESSES) --dist loadgroup -m "not slow"
+
+test-slow: $(VENV)/.installed-test ## run the slow tests, which `make test` leaves out
+	$(PYTEST) -n $(TEST_PROCESSES) --dist loadgroup -m slow
+
+test-all: test test-slow ## run the whole test suite
 
 variants: $(VENV)/.installed-test ## run the tests of the kernels under each kernel variant
 	PYTHON=$(BIN)/python scripts/test_variants.sh

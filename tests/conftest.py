@@ -9,6 +9,13 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import torch
+from tests.warm import WarmProcesses
+
+if not torch.cuda.is_available():
+    # Triton's kernels run on the CPU through its interpreter. Whether a process interprets or compiles them
+    # is decided as triton is imported, which not only their tests do.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background, a suite has Ctrl-C ignored and would hand that on to those it interrupts.
@@ -45,6 +52,14 @@ def shared_graph() -> Callable[[str], Path]:
         return path
 
     return find
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmProcesses]:
+    """Starts Python programs as processes of their own, without importing torch again."""
+    processes = WarmProcesses(tmp_path_factory.mktemp("warm"))
+    yield processes
+    processes.close()
 
 
 @pytest.fixture(scope="session", autouse=True)

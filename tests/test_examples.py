@@ -2,8 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -42,17 +40,17 @@ def cache(tmp_path_factory):
     return str(tmp_path_factory.mktemp("cache"))
 
 
-@pytest.mark.parametrize("name", sorted(EXPECTED))
-def test_example_runs(name, cache, tmp_path):
+SLOW = {"resume_after_kill.py", "dataset_from_csv.py", "imbalanced_classes.py"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in SLOW else []) for name in sorted(EXPECTED)],
+)
+def test_example_runs(name, cache, tmp_path, warm):
     pattern, least_accuracy = EXPECTED[name]
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=os.environ | {"GRAPHBRAID_CACHE": cache},
-        timeout=300,
-    )
+    environment = os.environ | {"GRAPHBRAID_CACHE": cache}
+    done = warm.run([EXAMPLES / name], cwd=tmp_path, environment=environment)
     assert done.returncode == 0, done.stderr
     doubt = "the machine's rates are doubtful"  # other tests run beside this one
     assert [line for line in done.stderr.splitlines() if not line.startswith(doubt)] == []

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.filterwarnings("ignore")  # torch calls its CSR a beta, PyG has deprecations of its own
-@pytest.mark.parametrize("with_pyg", [True, False])
+@pytest.mark.parametrize("with_pyg", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_table_s_contenders_have_one_loss(tmp_path, monkeypatch, capsys, with_pyg):
     if with_pyg:
         pytest.importorskip("torch_geometric", reason=NO_PYG)
@@ -89,10 +89,8 @@ def test_graphs_are_what_their_specs_say():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
 @pytest.mark.parametrize("module", ["gpu_collective", "gpu_fullgraph", "gpu_kernels"])
-def test_without_a_device_a_benchmark_says_what_to_do(module):
-    done = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{module}"], capture_output=True, text=True, cwd=ROOT, timeout=120
-    )
+def test_without_a_device_a_benchmark_says_what_to_do(module, warm):
+    done = warm.run(["-m", f"benchmarks.{module}"], cwd=ROOT)
     assert done.returncode == 1
     assert "there is no CUDA device here; --smoke" in done.stderr
 

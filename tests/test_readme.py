@@ -12,16 +12,10 @@ README = (ROOT / "README.md").read_text()
 SNIPPETS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
-def test_the_snippets_run(tmp_path):
+def test_the_snippets_run(tmp_path, warm):
     assert len(SNIPPETS) >= 2
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join(SNIPPETS)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=os.environ | {"GRAPHBRAID_CACHE": str(tmp_path / "cache")},
-        timeout=300,
-    )
+    environment = os.environ | {"GRAPHBRAID_CACHE": str(tmp_path / "cache")}
+    done = warm.run(["-c", "\n".join(SNIPPETS)], cwd=tmp_path, environment=environment)
     assert done.returncode == 0, done.stderr
 
 

@@ -56,6 +56,17 @@ def graphbraid_process():
 
 
 @pytest.fixture
+def graphbraid_warm(warm):
+    """Call a command in a process that need not import torch again."""
+
+    def call(*arguments, **variables):
+        done = warm.run(["-m", "graphbraid", *arguments], environment=os.environ | variables)
+        return Outcome(done.returncode, done.stdout, done.stderr)
+
+    return call
+
+
+@pytest.fixture
 def two_communities():
     """200 nodes in two communities with class-bearing features; three splits."""
     generator = torch.Generator().manual_seed(0)

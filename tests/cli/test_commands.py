@@ -114,6 +114,7 @@ def test_a_resumed_run_equals_one_that_was_never_stopped(graphbraid, store, tmp_
     assert resumed.json["result"]["test"] == whole.json["result"]["test"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_and_leaves_no_half_written_file(store, tmp_path, graphbraid):
     run_dir = tmp_path / "run"
     arguments = (

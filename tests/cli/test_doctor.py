@@ -16,14 +16,14 @@ def test_doctor_reports_versions_kernels_and_hardware(graphbraid_process):
 
 
 @pytest.mark.parametrize("variant", ["portable", "reference"])
-def test_doctor_says_that_a_variant_was_forced(graphbraid_process, variant):
-    done = graphbraid_process("doctor", GRAPHBRAID_KERNELS=variant)
+def test_doctor_says_that_a_variant_was_forced(graphbraid_warm, variant):
+    done = graphbraid_warm("doctor", GRAPHBRAID_KERNELS=variant)
     assert done.exit_code == 0
     assert f"{variant}: GRAPHBRAID_KERNELS={variant} asks for it" in done.stdout
 
 
-def test_doctor_ends_with_6_where_the_forced_variant_does_not_exist(graphbraid_process):
-    done = graphbraid_process("doctor", "--json", GRAPHBRAID_KERNELS="neon")
+def test_doctor_ends_with_6_where_the_forced_variant_does_not_exist(graphbraid_warm):
+    done = graphbraid_warm("doctor", "--json", GRAPHBRAID_KERNELS="neon")
     assert done.exit_code == 6
     assert done.json["kernels"]["active"] is None
     assert any("'neon' names no kernel variant" in problem for problem in done.json["problems"])

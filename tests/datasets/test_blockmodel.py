@@ -50,6 +50,7 @@ def test_the_twin_does_not_depend_on_its_chunks(monkeypatch):
     assert_same_graph(twin(SPEC, monkeypatch), whole)
 
 
+@pytest.mark.slow
 @needs_kernels
 def test_bits_do_not_depend_on_threads_or_variant():
     code = (

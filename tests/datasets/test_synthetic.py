@@ -97,6 +97,7 @@ def edges_of_default(_):
     return datasets.load("braid-100k").num_edges
 
 
+@pytest.mark.slow
 def test_two_processes_may_ask_at_once(cache):
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         counts = pool.map(edges_of_default, range(4), chunksize=1)

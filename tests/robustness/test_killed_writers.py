@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tests.robustness.workplace import graph
+from tests.warm import WarmProcesses
 
 from graphbraid.nn import GraphSAGE
 from graphbraid.train import Trainer
@@ -62,17 +61,13 @@ print(newest)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_killed_writer_leaves_a_whole_checkpoint_and_loses_none(tmp_path: Path) -> None:
+def test_a_killed_writer_leaves_a_whole_checkpoint_and_loses_none(
+    tmp_path: Path, warm: WarmProcesses
+) -> None:
     options = {"epochs": 1, "fanouts": (3, 3), "batch_size": 32, "test_at_end": False}
     Trainer(GraphSAGE(6, 8, 3), graph(), **options, out_dir=tmp_path / "run").fit()
     last = tmp_path / "run" / "checkpoints" / "last.pt"
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(last), str(KILLS)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
+    done = warm.run(["-c", SCRIPT, last, KILLS])
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 0, "no child finished a checkpoint: none was killed while it wrote one"
     with RunFolder(tmp_path / "run"):  # the next run removes what the killed ones left

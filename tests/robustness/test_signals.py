@@ -62,7 +62,11 @@ def steps_of(run: Path) -> list[int]:
     return [json.loads(line)["global_step"] for line in (run / "steps.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)],
+    ids=lambda number: number.name,
+)
 def test_signal_in_the_middle_of_an_epoch_leaves_a_whole_run_that_goes_on(
     number: signal.Signals, data: Path, tmp_path: Path
 ) -> None:
@@ -111,7 +115,7 @@ def takes_signals(pid: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="needs Linux's /proc")
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", [0, 1, 2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4, 5))])
 def test_sigterm_ends_a_command_at_any_instant(number: int, data: Path, tmp_path: Path) -> None:
     """Also while it imports, reads and plans: 130, no traceback, no half-written file."""
     out = tmp_path / "out"

@@ -43,6 +43,7 @@ print(digest(used.batches(0)))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a system whose processes fork")
 def test_a_forked_child_begins_anew_and_its_open_iterators_raise():
     if native.kernels() is None:

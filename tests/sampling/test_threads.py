@@ -107,6 +107,7 @@ def test_more_threads_than_any_machine_has_are_refused():
         make_pipeline(ring().csc, SamplerConfig(fanouts=(2,)), None, num_threads=100_000, depth=2)
 
 
+@pytest.mark.slow
 def test_a_used_loader_in_a_forked_process_works_or_raises_at_once():
     said = run_python("""
         loader = NeighborLoader(graph, [2], seed=0, batch_size=10)

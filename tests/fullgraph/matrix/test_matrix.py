@@ -14,7 +14,10 @@ from tests.fullgraph.matrix.compare import LEFT_ALONE, assert_alike, engine_of, 
 from tests.fullgraph.matrix.graphs import GRAPHS, data_of
 
 
-@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize(
+    "graph",
+    [pytest.param(name, marks=[] if name == "untidy" else pytest.mark.slow) for name in GRAPHS],
+)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_equals_pyg(case, graph):
     data = case.prepare(data_of(graph))

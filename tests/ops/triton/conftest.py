@@ -1,12 +1,11 @@
 """The Triton kernels beside their twins: on a CUDA device, or on the CPU through Triton's interpreter.
 
-A process either compiles or interprets: TRITON_INTERPRET=1 must be set before triton is imported, which
-others do too. So tests/ops/test_triton.py runs these files interpreted, in processes of their own; in the
-suite's own process they need a CUDA device.
+A process either compiles or interprets: tests/conftest.py decides which, before triton is imported.
 """
 
 import importlib
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,21 +16,37 @@ from torch import Tensor
 from graphbraid.ops import reference
 from graphbraid.ops.row_epilogue import RowEpilogue
 
+HERE = Path(__file__).parent
+SLOW = (torch.bfloat16, torch.float16, 257, "int64 ids")
+"""Parameters of tests that differ in them alone from one that runs anyway: interpreted kernels take long."""
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def pytest_collection_modifyitems(items):
-    """Mark what needs a device."""
+    """Mark what runs on a device where there is one."""
     for item in items:
-        if not INTERPRETED and "device" in getattr(item, "fixturenames", ()):
+        if not INTERPRETED and item.path.is_relative_to(HERE) and "device" in item.fixturenames:
             item.add_marker(pytest.mark.gpu)
+        if INTERPRETED and item.path.is_relative_to(HERE) and _is_slow(item):
+            item.add_marker(pytest.mark.slow)
+
+
+def _is_slow(item):
+    given = getattr(item, "callspec", None)
+    return given is not None and any(
+        value in SLOW for value in given.params.values() if not _is_container(value)
+    )
+
+
+def _is_container(value):
+    return isinstance(value, Tensor | list | dict | tuple)
 
 
 @pytest.fixture
 def device():
     """Where the kernels run."""
     if not INTERPRETED and not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device; tests/ops/test_triton.py runs this on the CPU, interpreted")
+        pytest.skip("needs a CUDA device, or TRITON_INTERPRET=1")
     pytest.importorskip("triton", reason=NO_TRITON)
     return torch.device("cpu" if INTERPRETED else "cuda")
 

@@ -1,22 +1,23 @@
 """The sampler in Triton beside the reference: on a CUDA device, or on the CPU through Triton's interpreter.
 
-As in tests/ops/triton: tests/sampling/test_triton_sampler.py runs these files interpreted, in a process of
-their own; in the suite's own process they need a CUDA device.
+A process either compiles or interprets: tests/conftest.py decides which, before triton is imported.
 """
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
 from tests.extras import NO_TRITON
 
+HERE = Path(__file__).parent
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def pytest_collection_modifyitems(items):
-    """Mark what needs a device."""
+    """Mark what runs on a device where there is one."""
     for item in items:
-        if not INTERPRETED and "device" in getattr(item, "fixturenames", ()):
+        if not INTERPRETED and item.path.is_relative_to(HERE) and "device" in item.fixturenames:
             item.add_marker(pytest.mark.gpu)
 
 
@@ -24,6 +25,6 @@ def pytest_collection_modifyitems(items):
 def device():
     """Where the kernels run."""
     if not INTERPRETED and not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device; tests/sampling/test_triton_sampler.py runs this on the CPU")
+        pytest.skip("needs a CUDA device, or TRITON_INTERPRET=1")
     pytest.importorskip("triton", reason=NO_TRITON)
     return torch.device("cpu" if INTERPRETED else "cuda")

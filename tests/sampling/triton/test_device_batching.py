@@ -10,14 +10,13 @@ from tests.sampling.graphs import power_law_csc
 
 from graphbraid import Graph
 from graphbraid.collective import Profile, fixed_plan
-from graphbraid.collective.hardware.cpu import NoMarks, NoTransfer
+from graphbraid.collective.hardware.cpu import CpuBatching, NoMarks, NoTransfer
 from graphbraid.collective.hardware.device_batching import (
     PARTS,
     DeviceBatching,
     choose_placement,
     part_bytes_of,
 )
-from graphbraid.collective.run import stages
 from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.profiler import Effort, measure
 from graphbraid.collective.run.stages import Context, DeviceMemoryError, Operators, register
@@ -151,7 +150,7 @@ def batches(context, plan=PLAN):
 def test_a_braided_epoch_has_the_batches_of_the_cpu(make_device, layout, replace, weighted, room):
     options = {"layout": layout, "replace": replace, "weighted": weighted, "edges": not replace}
     found, by_device = batches(make_context(make_device(room), hot_bytes=room, **options))
-    prepare = stages.CpuBatching(make_context(torch.device("cpu"), **options))
+    prepare = CpuBatching(make_context(torch.device("cpu"), **options))
     assert found == [contents(prepare(0, step)) for step in range(NUM_STEPS)]
     assert len(by_device) == NUM_STEPS // 2
     # edges without ids have no attributes of the caller's
@@ -314,6 +313,7 @@ def test_no_memory_for_a_batch_is_a_device_memory_error_and_costs_no_step(make_d
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, whose waits it looks for")
 def test_after_the_first_batch_nothing_but_the_sizes_is_waited_for(device):
     prepare = DeviceBatching(make_context(device), device, room=lambda: 0, place=placing_on(device))
     prepare(0, 0)

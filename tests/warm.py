@@ -1,0 +1,81 @@
+"""Python programs as processes of their own that need not import torch again, which outlasts most of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.extras import PATIENCE
+
+ROOT = Path(__file__).parents[1]
+
+
+class WarmProcesses:
+    """Starts programs by forking from tests/warm_server.py, which is started with the first.
+
+    Not for a test of what happens while Python starts and imports, nor of variables that a library reads when
+    it is loaded, as OpenMP does.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._server: subprocess.Popen[str] | None = None
+
+    def run(
+        self,
+        arguments: Sequence[object],
+        *,
+        cwd: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        timeout: float = 2 * PATIENCE,
+    ) -> subprocess.CompletedProcess[str]:
+        """As ``subprocess.run([sys.executable, *arguments], capture_output=True, text=True)``."""
+        server = self._running()
+        texts = [str(argument) for argument in arguments]
+        streams = {name: str(self._folder / name) for name in ("stdout", "stderr")}
+        where = {"cwd": str(cwd or Path.cwd()), "environment": dict(environment or os.environ)}
+        assert server.stdin is not None
+        server.stdin.write(json.dumps({"arguments": texts, **where, **streams}) + "\n")
+        server.stdin.flush()
+        process = self._answer(timeout)
+        try:
+            status = self._answer(timeout)
+        except subprocess.TimeoutExpired:
+            os.kill(process, signal.SIGKILL)
+            self._answer(timeout)
+            raise
+        out, err = (Path(path).read_text() for path in streams.values())
+        return subprocess.CompletedProcess(texts, os.waitstatus_to_exitcode(status), out, err)
+
+    def close(self) -> None:
+        """End the server."""
+        if self._server is not None:
+            self._server.communicate(timeout=PATIENCE)
+
+    def _running(self) -> subprocess.Popen[str]:
+        if self._server is None:
+            paths = (str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH"))
+            self._server = subprocess.Popen(
+                [sys.executable, str(ROOT / "tests" / "warm_server.py")],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                bufsize=1,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            )
+        return self._server
+
+    def _answer(self, timeout: float) -> int:
+        server = self._running()
+        assert server.stdout is not None
+        if not select.select([server.stdout], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired(str(server.args), timeout)
+        line = server.stdout.readline()
+        assert line, "the server of warm processes has ended"
+        return int(line)

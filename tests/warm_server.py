@@ -1,0 +1,76 @@
+"""Runs Python programs in processes forked from one that has imported what they all import.
+
+Reads requests from standard input, one JSON object a line: ``arguments`` (as of ``python``: a file, ``-m``
+and a module, or ``-c`` and code, and what follows), ``cwd``, ``environment``, and the files ``stdout`` and
+``stderr``. Answers with two lines: the process's number when it has begun, its wait status when it has ended.
+tests/warm.py is the other side.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import runpy
+import sys
+from typing import Any
+
+# Imports alone: no kernel may run and no variable of the environment be read before the fork.
+COMMON = (
+    "torch",
+    "torch._dynamo",  # what the first optimizer imports
+    "lightning_fabric",
+    "torchmetrics",
+    "torch_geometric.nn",
+    "torch_geometric.loader",
+    "graphbraid.cli.main",
+    "graphbraid.datasets",
+    "graphbraid.fullgraph",
+    "graphbraid.train",
+)
+
+
+def main() -> None:
+    """Serve until standard input ends; in a forked process, run what was asked for and end as it does."""
+    for name in COMMON:
+        try:
+            importlib.import_module(name)
+        except ImportError:  # an optional package
+            continue
+    for line in sys.stdin:
+        request = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            _become(request)
+            _run(request["arguments"])
+            return
+        print(child, flush=True)
+        print(os.waitpid(child, 0)[1], flush=True)
+
+
+def _become(request: dict[str, Any]) -> None:
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["cwd"])
+    for stream, name in ((0, os.devnull), (1, request["stdout"]), (2, request["stderr"])):
+        file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        os.dup2(file, stream)
+        os.close(file)
+
+
+def _run(arguments: list[str]) -> None:
+    kind = arguments[0]
+    if kind in ("-m", "-c"):
+        sys.argv, sys.path[0] = [kind, *arguments[2:]], ""
+    else:
+        sys.argv, sys.path[0] = arguments, os.path.dirname(os.path.abspath(kind))  # noqa: PTH100, PTH120
+    if kind == "-m":
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    elif kind == "-c":
+        exec(compile(arguments[1], "<string>", "exec"), {"__name__": "__main__"})
+    else:
+        runpy.run_path(kind, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
