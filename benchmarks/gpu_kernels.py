@@ -22,9 +22,10 @@ from torch import Tensor
 from benchmarks import gpu_graphs
 from benchmarks.common import write_results
 from benchmarks.gpu_fullgraph import add_arguments, device_of, software
-from graphbraid.fullgraph.device.device import Device, device_at
+from graphbraid.fullgraph.device.choosing import device_at
+from graphbraid.fullgraph.device.device import Device
+from graphbraid.fullgraph.device.graphs import on_place
 from graphbraid.fullgraph.step.calls.spmm_choice import csr_of, multiply
-from graphbraid.fullgraph.step.device_copies import on_place
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import Aggregation, backend
 from graphbraid.ops.bit_product import WORD_BITS, bit_gram, bit_product

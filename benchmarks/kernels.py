@@ -23,7 +23,7 @@ from rich.table import Table
 from benchmarks.common import write_results
 from benchmarks.gpu_kernels import Case, cases, copy_rate
 from graphbraid import SparseFeatures
-from graphbraid.fullgraph.device.device import HOST
+from graphbraid.fullgraph.device.host import HOST
 from graphbraid.fullgraph.step.calls.kernels import SparseInput
 from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.ops import spmm

@@ -278,7 +278,7 @@ def test_a_failure_to_lower_is_no_failure(monkeypatch):
     def fail(*_, **__):
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(engine_module, "Lowered", fail)
+    monkeypatch.setattr(engine_module, "lower", fail)
     data, model = data_of("untidy"), Stack(GCN)
     engine = engine_of(model, data)
     assert "lowering it failed (ZeroDivisionError: a bug)" in engine.explain()

@@ -14,7 +14,8 @@ import graphbraid
 from graphbraid import native
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.fullgraph import ALL, Engine, Uncompiled, estimated_bytes
-from graphbraid.fullgraph.device.device import HOST, NotRecordedError
+from graphbraid.fullgraph.device.device import NotRecordedError
+from graphbraid.fullgraph.device.host import HOST
 from graphbraid.fullgraph.lowering.levels import reach, towards
 from graphbraid.fullgraph.step.device_copies import DeviceCopies
 from graphbraid.graph import SparseFeatures
@@ -127,7 +128,7 @@ def test_bits_of_binary_features_train_as_on_the_host(binary):
         assert engine.program.input_path == "binary"
         engine()
         if where is device:
-            moved = engine.form._copies.nbytes + engine.form._train.arena.nbytes
+            moved = engine.runner._copies.nbytes + engine.runner._train.arena.nbytes
             assert moved <= engine.nbytes <= 1.1 * moved
         results.append(epochs_without_the_host(engine, graph, where))
     assert_alike(*results)
@@ -237,7 +238,7 @@ def test_too_little_memory_on_a_device_is_said_before_anything_is_moved():
     engine = make_engine(make_graph(), "gcn", device=FakeDevice(free=10_000))
     with pytest.raises(ResourceError, match=r"needs [\d,]+ MB on cpu, but 0 MB are free"):
         engine()
-    assert engine.form._copies.nbytes == 0
+    assert engine.runner._copies.nbytes == 0
 
 
 @pytest.mark.parametrize("kind", GRAPHS)
@@ -246,7 +247,7 @@ def test_the_plan_counts_what_is_moved(name, kind):
     graph = make_graph(**GRAPHS[kind])
     engine = make_engine(graph, name, device=FakeDevice())
     engine()
-    moved = engine.form._copies.nbytes + engine.form._train.arena.nbytes
+    moved = engine.runner._copies.nbytes + engine.runner._train.arena.nbytes
     assert moved <= engine.nbytes <= 1.1 * moved
 
 

@@ -13,7 +13,7 @@ import graphbraid
 from graphbraid import native
 from graphbraid import nn as gnn
 from graphbraid.errors import ResourceError
-from graphbraid.fullgraph.device.device import Host
+from graphbraid.fullgraph.device.host import Host
 from graphbraid.fullgraph.explain import timing
 from graphbraid.fullgraph.explain.floor import floor_of
 from graphbraid.fullgraph.explain.timing import StepTimes, TaskTime, TimedStep
@@ -137,7 +137,7 @@ def test_every_task_has_a_row(name):
     engine = graphbraid.compile(MODELS[name](), make_graph(weighted=name == "gcn"))
     floor = engine.floor(measure=True)
     rows = [task.name for operation in floor.operations for task in operation.tasks]
-    planned = [task.name for task in engine.form._train._plan.tasks if task.name != "loss"]
+    planned = [task.name for task in engine.runner._train._plan.tasks if task.name != "loss"]
     assert sorted(rows) == sorted([*planned, "outputs", "gradient of the outputs"])
     assert all(operation.floor_seconds >= 0 for operation in floor.operations)
     assert floor.step_seconds > 0

@@ -147,8 +147,8 @@ def test_an_undirected_graph_stays_its_own_transpose():
     graph = planted(symmetric=True)
     engine = engine_of(MODELS["gcn"](dropout=0.0), graph)
     assert decision(engine).taken
-    for block in engine.form._blocks:
-        assert block is engine.form._blocks[0]
+    for block in engine.lowered.blocks:
+        assert block is engine.lowered.blocks[0]
         assert block.csc.reversed() is block.csc
     reverse = Csc(block.csc.indptr, block.csc.indices, NODES).reversed()
     ours, theirs = (edge_set(csc) for csc in (block.csc, reverse))

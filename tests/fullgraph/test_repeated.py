@@ -59,7 +59,7 @@ def each_time_anew(monkeypatch):
 
 
 def repeated(engine):
-    return engine.form._train._plan.repeated
+    return engine.runner._train._plan.repeated
 
 
 def pair(make):
@@ -197,6 +197,6 @@ def test_the_gradient_of_many_wide_outputs_is_spread_to_the_same_bits(monkeypatc
         engine = graphbraid.compile(net, graph, **for_all)
         out = engine()
         out.square().sum().backward()
-        assert engine.form._train.spreads == (many == 1)
+        assert engine.runner._train.spreads == (many == 1)
         found.append([out, *(p.grad for p in net.parameters())])
     assert_same_bits(*([some] for some in found))

@@ -13,7 +13,7 @@ from graphbraid import native
 from graphbraid import nn as gnn
 from graphbraid.errors import DataError
 from graphbraid.fullgraph import Evidence
-from graphbraid.fullgraph.device.device import HOST
+from graphbraid.fullgraph.device.host import HOST
 from graphbraid.fullgraph.lowering import facts as facts_module
 from graphbraid.fullgraph.lowering.facts import CLOSE, facts_of
 from graphbraid.fullgraph.lowering.passes import choose_input_path, hoist, order
@@ -183,7 +183,7 @@ def test_evidence_lowers_alike_to_the_same_bits(cache, monkeypatch):
     monkeypatch.setattr(type(HOST), "seconds", lambda _, run, **__: clock(run))
     monkeypatch.setattr(kept_rates, "measure", lambda _: sparse_rates(1.0))
     monkeypatch.setattr(
-        "graphbraid.fullgraph.lowered.measured_rates", lambda _: MeasuredRates(rates=sparse_rates(1.0))
+        "graphbraid.fullgraph.measured.basis.measured_rates", lambda _: MeasuredRates(rates=sparse_rates(1.0))
     )
     passes = graphbraid.fullgraph.ALL - {"prune", "hoist"}
     first = graphbraid.compile(model, graph, passes=passes)

@@ -263,6 +263,10 @@ for _name in ("gcn", "sage", "gat", "gin"):
 add("compile", lambda w: Call(gb.compile, _compile_args(w, "gcn") | {"graph": w.graph}, _engine_use))
 add("Engine", lambda w: Call(gb.Engine, _compile_args(w, "gcn"), _engine_use, fixed=("rates",)))
 add(
+    "fullgraph.lower",
+    lambda w: Call(fullgraph.lower, _compile_args(w, "gcn") | {"graph": w.graph}, str),
+)
+add(
     "fullgraph.estimated_bytes",
     lambda w: Call(fullgraph.estimated_bytes, {"model": w.model("gcn"), "graph": w.graph}),
 )

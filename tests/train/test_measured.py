@@ -35,7 +35,7 @@ def machine(monkeypatch):
 
     def find(rates):
         measured = MeasuredRates(rates=rates, doubt="beside another program")
-        monkeypatch.setattr("graphbraid.fullgraph.lowered.measured_rates", lambda _: measured)
+        monkeypatch.setattr("graphbraid.fullgraph.measured.basis.measured_rates", lambda _: measured)
         return taken
 
     def watch(program, facts):

@@ -9,7 +9,7 @@ from torch import nn
 from graphbraid import Trainer
 from graphbraid import nn as gnn
 from graphbraid.errors import ConfigError, ResourceError, TrainingError
-from graphbraid.fullgraph.device.device import HOST
+from graphbraid.fullgraph.device.host import HOST
 from graphbraid.machine.hardware import Hardware
 from graphbraid.train.step import whole
 

@@ -2,8 +2,21 @@
 
 from graphbraid.fullgraph.compiling import Uncompiled, compile, estimated_bytes  # noqa: A004
 from graphbraid.fullgraph.engine import Engine
-from graphbraid.fullgraph.lowered import ALL
-from graphbraid.fullgraph.measured.evidence import Evidence
+from graphbraid.fullgraph.lower_model import lower
+from graphbraid.fullgraph.lowering.evidence import Evidence
+from graphbraid.fullgraph.lowering.lowered import Lowered
+from graphbraid.fullgraph.lowering.options import ALL, CompileOptions
 from graphbraid.fullgraph.program.refusal import NotLoweredError
 
-__all__ = ["ALL", "Engine", "Evidence", "NotLoweredError", "Uncompiled", "compile", "estimated_bytes"]
+__all__ = [
+    "ALL",
+    "CompileOptions",
+    "Engine",
+    "Evidence",
+    "Lowered",
+    "NotLoweredError",
+    "Uncompiled",
+    "compile",
+    "estimated_bytes",
+    "lower",
+]

@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.device.device import Device, device_for
+from graphbraid.fullgraph.device.choosing import device_for
+from graphbraid.fullgraph.device.device import Device
 from graphbraid.fullgraph.engine import Engine, lock_of
-from graphbraid.fullgraph.lowered import ALL, HOIST_BYTES
+from graphbraid.fullgraph.lowering.evidence import Evidence
 from graphbraid.fullgraph.lowering.levels import whole_graph
 from graphbraid.fullgraph.lowering.locality import LOCALITY_BYTES
-from graphbraid.fullgraph.measured.evidence import Evidence
+from graphbraid.fullgraph.lowering.options import ALL, HOIST_BYTES, checked_nodes
 from graphbraid.fullgraph.model.modes import in_mode
 from graphbraid.fullgraph.model.source import Source, graph_of_data
-from graphbraid.fullgraph.options import checked_nodes
 from graphbraid.fullgraph.program.refusal import NotLoweredError, explained
 from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, CopySizes
 from graphbraid.fullgraph.step.planned_step import PlannedStep

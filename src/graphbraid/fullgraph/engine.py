@@ -8,8 +8,7 @@ runs as it is written.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -18,17 +17,27 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import GraphbraidError
-from graphbraid.fullgraph.device.device import Device, device_for
-from graphbraid.fullgraph.lowered import ALL, HOIST_BYTES, Lowered
+from graphbraid.fullgraph.device.choosing import device_for
+from graphbraid.fullgraph.device.device import Device
+from graphbraid.fullgraph.lower_model import lower
+from graphbraid.fullgraph.lowering.evidence import Evidence
 from graphbraid.fullgraph.lowering.locality import LOCALITY_BYTES
-from graphbraid.fullgraph.measured.evidence import Evidence
+from graphbraid.fullgraph.lowering.lowered import Lowered
+from graphbraid.fullgraph.lowering.options import (
+    ALL,
+    HOIST_BYTES,
+    CompileOptions,
+    checked_nodes,
+    names_of,
+    storage_of,
+)
 from graphbraid.fullgraph.model.as_written import AsWritten
-from graphbraid.fullgraph.model.modes import in_mode
+from graphbraid.fullgraph.model.modes import in_mode, plain_tensors
 from graphbraid.fullgraph.model.source import Source
 from graphbraid.fullgraph.model.watch import ModelWatch, Snapshot
-from graphbraid.fullgraph.options import checked_nodes, checked_passes, checked_storage
 from graphbraid.fullgraph.program import Program, same_program
 from graphbraid.fullgraph.program.refusal import NotLoweredError, explained, failed
+from graphbraid.fullgraph.runner import Runner
 from graphbraid.graph import Graph
 from graphbraid.machine.rates import Rates
 from graphbraid.signatures import typed
@@ -55,7 +64,7 @@ class _Reading:
     seen: Snapshot
     program: Program | None
     why: NotLoweredError | None
-    lowered: Lowered | None = None
+    runner: Runner | None = None
 
 
 class Engine:
@@ -107,29 +116,29 @@ class Engine:
     ) -> None:
         self.model = model
         self._device = device_for(model, device)
-        self._options: dict[str, Any] = {
-            "passes": checked_passes(passes, ALL),
-            "rates": rates,
-            "device": self._device,
-            "storage": checked_storage(storage, self._device),
-            "hoist_bytes": hoist_bytes,
-            "locality_bytes": locality_bytes,
-            "cache_bytes": cache_bytes,
-            "evidence": evidence,
-        }
+        self._options = CompileOptions(
+            passes=names_of(passes),
+            device=self._device,
+            storage=storage_of(storage),
+            hoist_bytes=hoist_bytes,
+            locality_bytes=locality_bytes,
+            cache_bytes=cache_bytes,
+            rates=rates,
+            evidence=evidence,
+        )
         self._nodes = checked_nodes(nodes, graph)
         self._lock = lock_of(model)
         self._readings: list[_Reading] = []
-        with self._lock, _plain_tensors():
+        with self._lock, plain_tensors():
             self._watch = ModelWatch(model)
             self._source = Source(graph, data)
             reading = self._now()
-            form = self._lowered(reading)
-            if form is None:
+            runner = self._runner(reading)
+            if runner is None:
                 assert reading.why is not None
                 raise reading.why
-            self.form: Lowered = form
-            """The program that ran last, as it was lowered."""
+            self.runner: Runner = runner
+            """Runs what was lowered last."""
 
     # ---- running
 
@@ -140,39 +149,44 @@ class Engine:
         over what a backward pass of the last one needs, and a backward pass that comes too late raises
         RuntimeError.
         """
-        with self._lock, _plain_tensors():
+        with self._lock, plain_tensors():
             reading = self._now()
-            form = self._lowered(reading)
-            if form is None:
+            runner = self._runner(reading)
+            if runner is None:
                 rows: Tensor = self._as_written().rows(self._nodes.to(self._device.place))
                 return rows
-            self.form = form
-            return form()
+            self.runner = runner
+            return runner()
 
     def predict(self) -> Tensor:
         """``(num_nodes, width)`` outputs of every node, as in evaluation."""
-        with self._lock, _plain_tensors(), torch.no_grad(), in_mode(self.model, training=False):
+        with self._lock, plain_tensors(), torch.no_grad(), in_mode(self.model, training=False):
             reading = self._now()
-            forms = (r.lowered for r in self._readings if r.lowered is not None)
-            form = next((f for f in forms if reading.program is None or f.serves(reading.program)), None)
-            form = form or self._lowered(reading)
-            if form is None or reading.program is None:
+            runners = (r.runner for r in self._readings if r.runner is not None)
+            runner = next((r for r in runners if reading.program is None or r.serves(reading.program)), None)
+            runner = runner or self._runner(reading)
+            if runner is None or reading.program is None:
                 out: Tensor = self._as_written()()
                 return out
-            return form.predict(reading.program)
+            return runner.predict(reading.program)
 
     # ---- what it says of itself
 
     @property
     def why(self) -> NotLoweredError | None:
         """Why the model, as it is now, runs as it is written; None where it is lowered."""
-        with self._lock, _plain_tensors():
+        with self._lock, plain_tensors():
             return self._now().why
+
+    @property
+    def lowered(self) -> Lowered:
+        """What ran last, as it was lowered: print it to see the program, its levels and every decision."""
+        return self.runner.lowered
 
     @property
     def program(self) -> Program:
         """The lowered program that ran last."""
-        return self.form.program
+        return self.runner.lowered.program
 
     @property
     def nbytes(self) -> int:
@@ -180,20 +194,20 @@ class Engine:
 
         On a device also what it gets of the graph and its features.
         """
-        return self.form.nbytes
+        return self.runner.nbytes
 
     @property
     def evidence(self) -> Evidence:
         """What choices were weighed by: another engine that is given it lowers alike, to the same bits."""
-        with self._lock, _plain_tensors():
+        with self._lock, plain_tensors():
             with in_mode(self.model, training=False):
                 evaluated = self._now().program
-            return self.form.evidence(evaluated)
+            return self.runner.evidence(evaluated)
 
     def first_not_finite(self) -> str:
         """After outputs that are not finite: the operation and the first node where forward went wrong."""
         with self._lock:
-            return self.form.first_not_finite()
+            return self.runner.first_not_finite()
 
     def floor(self, *, measure: bool = False) -> Floor:
         """What a step cannot avoid at this machine's rates, per operation.
@@ -206,8 +220,8 @@ class Engine:
         Raises:
             ResourceError: there is too little memory to measure.
         """
-        with self._lock, _plain_tensors():
-            return self.form.floor(measure=measure)
+        with self._lock, plain_tensors():
+            return self.runner.floor(measure=measure)
 
     def explain(self, *, measure: bool = False) -> str:
         """The lowered program and every decision: what it saves, what it was chosen over, and the floor.
@@ -215,14 +229,14 @@ class Engine:
         Args:
             measure: as :meth:`floor`.
         """
-        with self._lock, _plain_tensors():
+        with self._lock, plain_tensors():
             reading = self._now()
-            form = self._lowered(reading)
-            if form is None:
+            runner = self._runner(reading)
+            if runner is None:
                 assert reading.why is not None
                 return explained(reading.why)
-            self.form = form
-            return form.explain(measure=measure)
+            self.runner = runner
+            return runner.explain(measure=measure)
 
     # ---- reading
 
@@ -250,34 +264,27 @@ class Engine:
         known = (r for r in self._readings if r.program is not None and r.seen.numbers == now.numbers)
         alike = next((r for r in known if r.program is not None and same_program(r.program, program)), None)
         if alike is not None:  # nothing of it mattered
-            return _Reading(now, alike.program, None, alike.lowered)
+            return _Reading(now, alike.program, None, alike.runner)
         return _Reading(now, program, None)
 
-    def _lowered(self, reading: _Reading) -> Lowered | None:
+    def _runner(self, reading: _Reading) -> Runner | None:
         """What runs a reading's program; None where it has none, which ``reading.why`` then explains."""
-        if reading.lowered is None and reading.program is not None:
+        if reading.runner is None and reading.program is not None:
             try:
-                reading.lowered = Lowered(reading.program, self._source.graph, self._nodes, **self._options)
+                reading.runner = Runner(self._lower(reading.program))
             except GraphbraidError:
                 raise
             except NotLoweredError as why:
                 reading.program, reading.why = None, why
             except Exception as error:  # a model that runs must not fail for being lowered
                 reading.program, reading.why = None, failed(self.model, error)
-        return reading.lowered
+        return reading.runner
+
+    def _lower(self, program: Program) -> Lowered:
+        return lower(program, self._source.graph, self._nodes, self._options)
 
     def _as_written(self) -> AsWritten:
         return self._source.as_written(self.model, self._device.place)
-
-
-@contextmanager
-def _plain_tensors() -> Iterator[None]:
-    """In inference mode, the same without it: what an engine keeps is written to in later calls."""
-    if not torch.is_inference_mode_enabled():
-        yield
-        return
-    with torch.inference_mode(False), torch.no_grad():
-        yield
 
 
 __all__ = ["Engine", "lock_of"]

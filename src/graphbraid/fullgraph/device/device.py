@@ -1,18 +1,11 @@
-"""Devices: what the engine asks of the place it runs on; everything of CUDA's stands in ``cuda.py``."""
+"""Device: what the engine asks of the place it runs on."""
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
-from torch import nn
-
-from graphbraid import native
-from graphbraid.arguments import as_device, check_type
-from graphbraid.errors import ConfigError
-from graphbraid.machine.hardware import Hardware
 
 Run = Callable[[], object]
 
@@ -56,73 +49,3 @@ class Device(ABC):
         Raises:
             NotRecordedError: the device cannot record something that ``run`` does.
         """
-
-
-class Host(Device):
-    """The processor and its memory."""
-
-    place = torch.device("cpu")
-    is_host = True
-
-    @property
-    def name(self) -> str:
-        """Processor, threads and kernel variant."""
-        cpu = Hardware.detect().cpu_model or "unknown"
-        return f"{cpu} {torch.get_num_threads()} {native.active().variant}"
-
-    def free_bytes(self) -> int | None:
-        """What can be taken without swapping."""
-        return Hardware.detect().memory_available_bytes
-
-    def seconds(self, run: Run, repeats: int = 7) -> float:
-        """The least of some runs after one to warm up: what the machine does when nothing else does."""
-        run()
-        seconds = []
-        for _ in range(repeats):
-            started = time.perf_counter()
-            run()
-            seconds.append(time.perf_counter() - started)
-        return min(seconds)
-
-    def record(self, run: Run) -> Run:
-        """Nothing is gained by recording: the same calls."""
-        return run
-
-
-HOST = Host()
-
-
-def device_for(model: nn.Module, device: Device | torch.device | str | None = None) -> Device:
-    """Where to run a model: the device named, or that of its parameters, which must be there.
-
-    Raises:
-        ConfigError: there is no such device, no engine for its kind, or the parameters are elsewhere.
-    """
-    check_type(model, "model", nn.Module, "a torch.nn.Module")
-    places = {p.device for p in model.parameters()}
-    if isinstance(device, Device):
-        chosen = device
-    else:
-        named = as_device(device) if device is not None else next(iter(places), torch.device("cpu"))
-        chosen = device_at(named)
-    if elsewhere := [place for place in places if place != chosen.place]:
-        raise ConfigError(
-            f"the model has parameters on {elsewhere[0]}, but is to run on {chosen.place}; move it there "
-            f"first, with model.to({str(chosen.place)!r})"
-        )
-    return chosen
-
-
-def device_at(place: torch.device) -> Device:
-    """The device at a place.
-
-    Raises:
-        ConfigError: there is none, or no engine for its kind.
-    """
-    if place.type == "cpu":
-        return HOST
-    if place.type != "cuda":
-        raise ConfigError(f"full-graph training runs on the CPU and on CUDA devices; got {place}")
-    from graphbraid.fullgraph.device.cuda import Cuda
-
-    return Cuda(place)

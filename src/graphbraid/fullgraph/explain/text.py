@@ -1,47 +1,34 @@
-"""The lowered program in words: decisions and what they save, operations and their rows, bytes."""
+"""A runner in words: the lowered program, the arena, and how a device runs it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from graphbraid.fullgraph.program import Program
+from graphbraid.fullgraph.lowering.text import decision_lines, operation_lines
 from graphbraid.fullgraph.step.replay import ReplayedStep
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.device.device import Device
+    from graphbraid.fullgraph.lowering.lowered import Lowered
     from graphbraid.fullgraph.step.calls.spmm_choice import Choice
     from graphbraid.fullgraph.step.planned_step import PlannedStep
 
 
 def explain(
-    program: Program,
-    planned: PlannedStep,
-    device: Device,
-    choices: Sequence[Choice],
-    *,
-    level_bytes: int = 0,
-    doubt: str = "",
+    lowered: Lowered, planned: PlannedStep, choices: Sequence[Choice], *, level_bytes: int = 0
 ) -> str:
     """Some lines to print.
 
-    ``level_bytes`` is what edges in the levels' own order take, ``doubt`` why the rates may be wrong.
+    Args:
+        lowered: the program and its decisions.
+        planned: its training step.
+        choices: the kernels that a device aggregates by.
+        level_bytes: what edges in the levels' own order take.
     """
-    lines = ["Decisions"]
-    if doubt:
-        lines.append(f"  weighed by doubtful rates: {doubt}")
-    for decision in program.decisions:
-        line = f"  {'+' if decision.taken else '-'} {decision.name}: {decision.what}"
-        line += f"; saves {decision.saves}" if decision.saves else ""
-        line += f" (instead of {decision.instead_of})" if decision.instead_of else ""
-        lines.append(line)
-    lines.append("Program")
-    for op in program.ops:
-        rows, details = planned.num_rows(program.level(op.out)), op.details()
-        size = f"({rows:,}, {program.width(op.out)})"
-        reads = ", ".join(op.inputs)
-        lines.append(f"  {op.out} {size} = {op.symbol}({reads}){': ' + details if details else ''}")
-    arena = planned.arena
+    lines = decision_lines(lowered.program, lowered.basis.doubt)
+    lines += operation_lines(lowered.program, lowered.num_rows)
+    arena, device = planned.arena, lowered.options.device
     lines.append("Arena")
     lines.append(
         f"  {_mega(arena.nbytes)} for {len(arena.buffers)} matrices that would take "

@@ -8,7 +8,7 @@ What a kernel does beside that, passes of its own and scratch rows, is not count
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -71,7 +71,7 @@ class Ledger:
     def __init__(
         self,
         program: Program,
-        blocks: list[Block],
+        blocks: Sequence[Block],
         rows: Callable[[int], int],
         facts: Facts,
         cache_bytes: int | None,

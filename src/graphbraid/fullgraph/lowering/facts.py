@@ -44,6 +44,17 @@ class Tried(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Basis:
+    """What choices are weighed by: measured, where the facts are looked up."""
+
+    rates: Rates
+    doubt: str = ""
+    """Why the rates may be wrong, as a sentence; empty where nothing speaks against them."""
+    trials: Callable[[Graph, float], Tried | None] | None = None
+    """Gives the trials of a graph, from its features' share of non-zeros; None: rates alone decide."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
     """Sizes that costs are made of."""
 

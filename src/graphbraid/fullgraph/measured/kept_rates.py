@@ -26,7 +26,8 @@ from graphbraid.errors import DataError, ResourceError
 from graphbraid.files.caches import cache_folder
 from graphbraid.files.checksums import FIELD, sealed, unsealed
 from graphbraid.files.writing import atomic_write
-from graphbraid.fullgraph.device.device import HOST, Device
+from graphbraid.fullgraph.device.device import Device
+from graphbraid.fullgraph.device.host import HOST
 from graphbraid.fullgraph.measured.rates import VERSION, measure
 from graphbraid.machine.contention import LEAST_SECONDS, OtherPrograms
 from graphbraid.machine.rates import Rates

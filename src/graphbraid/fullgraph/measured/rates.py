@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.device.device import HOST, Device
+from graphbraid.fullgraph.device.device import Device
+from graphbraid.fullgraph.device.host import HOST
 from graphbraid.fullgraph.step.calls.kernels import SparseInput
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures

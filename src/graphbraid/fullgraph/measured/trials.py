@@ -10,12 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +23,9 @@ from graphbraid.errors import ResourceError
 from graphbraid.files.caches import cache_folder
 from graphbraid.files.checksums import FIELD, sealed, unsealed
 from graphbraid.files.writing import atomic_write
-from graphbraid.fullgraph.device.device import HOST, Device, Run
+from graphbraid.fullgraph.device.device import Device, Run
+from graphbraid.fullgraph.device.host import HOST
+from graphbraid.fullgraph.lowering.evidence import sound_trials
 from graphbraid.fullgraph.lowering.levels import edges_of
 from graphbraid.fullgraph.step.calls.kernels import BinaryInput, Input, SparseInput
 from graphbraid.graph import Graph
@@ -188,26 +188,12 @@ def kept_trials(
     return Trials(graph, density, rates, found, keep=lambda found: _write(path, found))
 
 
-def sound(found: Any) -> dict[str, float]:
-    """Trials read from a file.
-
-    Raises:
-        ValueError: they are no positive numbers by name.
-    """
-    if not isinstance(found, dict):
-        raise ValueError("trials are seconds by name")
-    for name, seconds in found.items():
-        if not isinstance(seconds, float | int) or not math.isfinite(seconds) or seconds <= 0:
-            raise ValueError(f"{name!r} did not take {seconds!r} seconds")
-    return {str(name): float(seconds) for name, seconds in found.items()}
-
-
 def _read(path: Path) -> dict[str, float]:
     try:
         content = json.loads(path.read_text())
         if not isinstance(content, dict) or FIELD not in content:
             raise ValueError("it has no checksum")
-        return sound(unsealed(content, path))
+        return sound_trials(unsealed(content, path))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from graphbraid.fullgraph.device.graphs import on_place
 from graphbraid.fullgraph.program.calling import ADJACENCY, CSC, DATA, EDGE_ATTR, EDGES, WEIGHTS, Calling, X
-from graphbraid.fullgraph.step.device_copies import on_place
 from graphbraid.graph import Graph
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import nn
 
 
@@ -20,4 +21,14 @@ def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
             module.training = was_training
 
 
-__all__ = ["in_mode"]
+@contextmanager
+def plain_tensors() -> Iterator[None]:
+    """In inference mode, the same without it: what an engine keeps is written to in later calls."""
+    if not torch.is_inference_mode_enabled():
+        yield
+        return
+    with torch.inference_mode(False), torch.no_grad():
+        yield
+
+
+__all__ = ["in_mode", "plain_tensors"]

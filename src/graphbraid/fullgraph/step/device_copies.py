@@ -15,7 +15,6 @@ from graphbraid.fullgraph.lowering.facts import density
 from graphbraid.fullgraph.lowering.levels import Block
 from graphbraid.fullgraph.step.calls.seeds import Seeds, SeedsInMemory
 from graphbraid.fullgraph.step.calls.spmm_choice import PickedAggregation, Picker
-from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.ops.aggregation import Aggregation
@@ -180,21 +179,6 @@ class CopySizes(DeviceCopies):
         if id(csc) not in self._bare:
             self._bare[id(csc)] = csc, csc
             self.nbytes += csc.indices.nbytes + 2 * 8 * (csc.num_src + 1)
-
-
-def on_place(graph: Graph, place: torch.device) -> Graph:
-    """The graph with its topology and features at a place; itself where they are there."""
-    csc, x = graph.csc, graph.x
-    if csc.indptr.device != place:
-        weight = None if csc.weight is None else csc.weight.to(place)
-        csc = Csc(csc.indptr.to(place), csc.indices.to(place), csc.num_src, weight, trusted=True)
-    if isinstance(x, SparseFeatures) and x.values.device != place:
-        x = replace(
-            x, **{name: getattr(x, name).to(place) for name in ("indptr", "indices", "values")}, trusted=True
-        )
-    elif isinstance(x, Tensor):
-        x = x.to(place)
-    return graph if csc is graph.csc and x is graph.x else graph.replace(csc=csc, x=x)
 
 
 def input_bytes(x: Tensor | SparseFeatures, nodes: Tensor | None, path: str) -> int:

@@ -11,8 +11,9 @@ from torch.nn.parameter import UninitializedParameter
 from graphbraid.errors import ResourceError
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph import Engine, NotLoweredError, Uncompiled, compile, estimated_bytes  # noqa: A004
-from graphbraid.fullgraph.device.device import Device, device_at
-from graphbraid.fullgraph.measured.evidence import Evidence
+from graphbraid.fullgraph.device.choosing import device_at
+from graphbraid.fullgraph.device.device import Device
+from graphbraid.fullgraph.lowering.evidence import Evidence
 from graphbraid.fullgraph.model.modes import in_mode
 from graphbraid.graph import Graph
 from graphbraid.loader import BatchLoader

@@ -7,7 +7,35 @@ from dataclasses import dataclass, replace
 
 from graphbraid.fullgraph.lowering.constants import FOLDED
 from graphbraid.fullgraph.lowering.facts import Facts
+from graphbraid.fullgraph.lowering.passes.rewriting import decided, in_bytes, in_seconds
 from graphbraid.fullgraph.program import INPUT, Aggregate, Hoisted, Linear, Operation, Own, Program
+
+
+def hoist(program: Program, facts: Facts) -> Program:
+    """Aggregate the features once instead of every epoch, where nothing that learns or draws comes before."""
+    best, _ = hoisted(program, facts, limit=float("inf"))
+    if best is program:
+        what = "the features are not aggregated before something that learns"
+        return decided(program, "hoist", False, what)
+    if program.input_path != "dense":
+        what = f"the features stay {program.input_path}, which aggregated they would not"
+        return decided(program, "hoist", False, what)
+    seconds, tried = facts.weighed(lambda by: hoisted(program, by, limit=float("inf"))[1])
+    saves = seconds["every epoch"] - seconds["once"]
+    if saves <= 0:
+        return decided(program, "hoist", False, f"it would not save time{tried}")
+    allowed, some = hoisted(program, facts, limit=facts.hoist_bytes)
+    more = (
+        f"aggregated features would take {in_bytes(_bytes_of(best, facts))} of the "
+        f"{in_bytes(facts.hoist_bytes)} allowed, and save {in_seconds(saves)} an epoch; "
+        "hoist_bytes allows more"
+    )
+    if allowed is program:
+        return decided(program, "hoist", False, more)
+    what = f"features aggregated once, {in_bytes(_bytes_of(allowed, facts))}{tried}"
+    if allowed.ops != best.ops:
+        what, saves = f"{what}; all {more}", some["every epoch"] - some["once"]
+    return decided(program, "hoist", True, what, saves=f"{in_seconds(saves)} an epoch", ops=allowed.ops)
 
 
 def hoisted(program: Program, facts: Facts, *, limit: float) -> tuple[Program, dict[str, float]]:
@@ -21,14 +49,14 @@ def hoisted(program: Program, facts: Facts, *, limit: float) -> tuple[Program, d
         ``every epoch`` and ``once`` they are there.
     """
     after, folds = _folded(program, facts, float("inf"))
-    if hoisted_bytes(after, facts) > limit:  # one combination may take less than its parts
+    if _bytes_of(after, facts) > limit:  # one combination may take less than its parts
         after, folds = _folded(program, facts, limit)
     costs = [_seconds(before, fold, facts) for before, fold in folds]
     every, once = (sum(cost[i] for cost in costs) for i in range(2))
     return after, {"every epoch": every, "once": once}
 
 
-def hoisted_bytes(program: Program, facts: Facts) -> int:
+def _bytes_of(program: Program, facts: Facts) -> int:
     """What the constants of a program take."""
     levels = [op.num_blocks() for op in program.ops if isinstance(op, Hoisted)]
     return sum(4 * facts.rows[level] * facts.in_channels for level in levels)
@@ -51,7 +79,7 @@ def _folded(program: Program, facts: Facts, limit: float) -> tuple[Program, list
     folds, refused = list[tuple[Program, _Fold]](), set[str]()
     while (fold := _next(program, refused)) is not None:
         after = _applied(program, fold)
-        if hoisted_bytes(after, facts) <= limit:
+        if _bytes_of(after, facts) <= limit:
             folds.append((program, fold))
             program = after
         else:
@@ -173,4 +201,4 @@ def _replaced(program: Program, new: dict[str, tuple[Operation, ...]]) -> Progra
     return program.rewritten(tuple(reversed(alive)))
 
 
-__all__ = ["hoisted", "hoisted_bytes"]
+__all__ = ["hoist", "hoisted"]

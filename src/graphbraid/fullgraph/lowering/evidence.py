@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graphbraid.errors import DataError
-from graphbraid.fullgraph.measured.trials import sound
 from graphbraid.machine.rates import Rates
 
 
@@ -40,9 +39,26 @@ class Evidence:
             values = {str(name): float(rate) for name, rate in content["rates"].items()}
             if bad := [name for name, rate in values.items() if not math.isfinite(rate) or rate <= 0]:
                 raise ValueError(f"the rate {bad[0]} is {values[bad[0]]}")
-            return cls(rates=Rates(**values), trials=sound(content["trials"]))
+            return cls(rates=Rates(**values), trials=sound_trials(content["trials"]))
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise DataError(
                 f"{where} holds no sound rates and trials: {error}. Delete it, and the run goes on by those "
                 "of this machine."
             ) from error
+
+
+def sound_trials(found: Any) -> dict[str, float]:
+    """Trials read from a file.
+
+    Raises:
+        ValueError: they are no positive numbers by name.
+    """
+    if not isinstance(found, dict):
+        raise ValueError("trials are seconds by name")
+    for name, seconds in found.items():
+        if not isinstance(seconds, float | int) or not math.isfinite(seconds) or seconds <= 0:
+            raise ValueError(f"{name!r} did not take {seconds!r} seconds")
+    return {str(name): float(seconds) for name, seconds in found.items()}
+
+
+__all__ = ["Evidence", "sound_trials"]

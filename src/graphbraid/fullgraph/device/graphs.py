@@ -1,0 +1,30 @@
+"""A graph's arrays brought to a place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from graphbraid.graph import Graph
+from graphbraid.graph.csc import Csc
+from graphbraid.graph.sparse_features import SparseFeatures
+
+
+def on_place(graph: Graph, place: torch.device) -> Graph:
+    """The graph with its topology and features at a place; itself where they are there."""
+    csc, x = graph.csc, graph.x
+    if csc.indptr.device != place:
+        weight = None if csc.weight is None else csc.weight.to(place)
+        csc = Csc(csc.indptr.to(place), csc.indices.to(place), csc.num_src, weight, trusted=True)
+    if isinstance(x, SparseFeatures) and x.values.device != place:
+        x = replace(
+            x, **{name: getattr(x, name).to(place) for name in ("indptr", "indices", "values")}, trusted=True
+        )
+    elif isinstance(x, Tensor):
+        x = x.to(place)
+    return graph if csc is graph.csc and x is graph.x else graph.replace(csc=csc, x=x)
+
+
+__all__ = ["on_place"]

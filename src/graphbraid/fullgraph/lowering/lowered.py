@@ -1,0 +1,75 @@
+"""Lowered: what lowering decided, as one record that can be printed, run, or written as source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from graphbraid.fullgraph.lowering.facts import Basis, Facts
+from graphbraid.fullgraph.lowering.levels import Block, num_rows_of
+from graphbraid.fullgraph.lowering.options import CompileOptions
+from graphbraid.fullgraph.lowering.text import decision_lines, operation_lines
+from graphbraid.fullgraph.program import Program
+from graphbraid.graph import Graph
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Lowered:
+    """A program over a whole graph, lowered; nothing of it is allocated or on a device yet."""
+
+    program: Program
+    """The cheapest equal one, with the decisions that led to it."""
+    graph: Graph
+    """On the host, its adjacency knowing itself as its transpose where it is."""
+    nodes: Tensor
+    """``(num_nodes,)`` int64, each once: whose outputs are asked for."""
+    blocks: tuple[Block, ...]
+    """From each level to the next, where the graph is."""
+    rows: Tensor | None
+    """``(num_nodes,)`` int64 rows of the output that belong to ``nodes``; None: all of them, in order."""
+    row_of: Tensor | None
+    """``(graph.num_nodes,)`` int64 row of each node, where all of them stand in another order at every level;
+    None: row v is node v, or only some nodes have rows."""
+    options: CompileOptions
+    """What was asked for."""
+    basis: Basis
+    """The rates that choices were weighed by, and how far to believe them."""
+    facts: Facts
+    """The sizes that choices were weighed by, and the trials that told close ones apart."""
+
+    def num_rows(self, level: int) -> int:
+        """Nodes of a level."""
+        return num_rows_of(self.blocks, level, self.graph.num_nodes)
+
+    def __str__(self) -> str:
+        lines = [*self._heading(), *decision_lines(self.program, self.basis.doubt)]
+        return "\n".join([*lines, *operation_lines(self.program, self.num_rows), *self._levels()])
+
+    def _heading(self) -> list[str]:
+        storage = str(self.options.storage).removeprefix("torch.")
+        place, graph = self.options.device.place, self.graph
+        rates = self.basis.rates
+        cache_bytes = self.options.cache_bytes_by(rates)
+        return [
+            f"Lowered for the outputs of {self.nodes.numel():,} of {graph.num_nodes:,} nodes on {place}, "
+            f"rows stored in {storage}",
+            f"  weighed by {rates.multiply_flops / 1e9:.3g} GFLOP/s, {rates.stream_bytes / 1e9:.3g} GB/s in "
+            f"sequence, {rates.row_bytes / 1e9:.3g} at random, {rates.cached_row_bytes / 1e9:.3g} in "
+            f"{cache_bytes / 1e6:.3g} MB of cache; {self.facts.density:.4g} of the features are not zero",
+        ]
+
+    def _levels(self) -> list[str]:
+        order = "in the graph's order" if self.row_of is None else "renumbered"
+        if self.blocks and self.blocks[-1].destinations is not None and self.row_of is None:
+            order = "those of the last level first"
+        lines = [f"Levels, their nodes {order}"]
+        for level in range(self.program.num_levels):
+            line = f"  {level}: {self.num_rows(level):,} nodes"
+            if level < len(self.blocks):
+                line += f", {self.blocks[level].csc.num_edges:,} edges to the next"
+            lines.append(line)
+        return lines
+
+
+__all__ = ["Lowered"]

@@ -1,0 +1,123 @@
+"""The options of :func:`graphbraid.compile`: the record that lowering and running go by, and its checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphbraid.arguments import shown
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.fullgraph.device.device import Device
+from graphbraid.fullgraph.device.host import HOST
+from graphbraid.fullgraph.lowering.evidence import Evidence
+from graphbraid.fullgraph.lowering.locality import LOCALITY_BYTES
+from graphbraid.fullgraph.lowering.passes import PASSES
+from graphbraid.graph import Graph
+from graphbraid.graph.scans import check_ids
+from graphbraid.machine.rates import Rates
+from graphbraid.signatures import typed
+
+ALL = frozenset({*PASSES, "prune", "symmetry", "locality"})
+"""Names of all lowering decisions; each can be switched off."""
+HOIST_BYTES = 1 << 28
+"""What a hoisted aggregation may take unless told otherwise: time is not worth any amount of memory."""
+STORAGE = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@typed
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompileOptions:
+    """How a program is lowered and where it runs; :func:`graphbraid.compile` says what each means.
+
+    Raises:
+        ConfigError: no pass has such a name, or rows cannot be stored so on the device.
+    """
+
+    passes: frozenset[str] = ALL
+    """Names of the lowering decisions that may be taken."""
+    device: Device = HOST
+    storage: torch.dtype = torch.float32
+    """What rows may be rounded to before they are aggregated."""
+    hoist_bytes: int = HOIST_BYTES
+    locality_bytes: int = LOCALITY_BYTES
+    cache_bytes: int | None = None
+    """What rows find room in of the processor's cache; None: as the rates say."""
+    rates: Rates | None = None
+    """What the cost model weighs; None: this machine's, measured once, and trials where they are close."""
+    evidence: Evidence | None = None
+    """Of an earlier lowering, to decide alike: its rates and trials, whatever is measured here and now."""
+
+    def __post_init__(self) -> None:
+        if unknown := sorted(self.passes - ALL):
+            known = ", ".join(sorted(ALL))
+            raise ConfigError(f"no lowering pass is called {unknown[0]!r}; there are {known}")
+        if self.storage not in STORAGE.values():
+            raise ConfigError(
+                f"storage must be {' or '.join(map(str, STORAGE.values()))}; got {self.storage}"
+            )
+        if self.storage != torch.float32 and not self.device.is_host:
+            raise ConfigError("on a device rows are stored in float32; storage='bfloat16' needs the CPU")
+
+    def cache_bytes_by(self, rates: Rates) -> int:
+        """Of the processor's cache, what rows find room in."""
+        return int(rates.cache_bytes) if self.cache_bytes is None else self.cache_bytes
+
+
+def names_of(passes: Iterable[str]) -> frozenset[str]:
+    """The names of lowering passes.
+
+    Raises:
+        ConfigError: they are no names.
+    """
+    if isinstance(passes, str) or not isinstance(passes, Iterable):
+        raise ConfigError(f"passes must be names of lowering passes; got {shown(passes)}")
+    if other := [name for name in passes if not isinstance(name, str)]:
+        raise ConfigError(f"passes must be names of lowering passes; got {shown(other[0])} among them")
+    return frozenset(passes)
+
+
+def storage_of(storage: str) -> torch.dtype:
+    """What rows are rounded to before they are aggregated, by its name.
+
+    Raises:
+        ConfigError: it has no such name.
+    """
+    if storage not in STORAGE:
+        raise ConfigError(f"storage must be one of {', '.join(STORAGE)}; got {storage!r}")
+    return STORAGE[storage]
+
+
+def checked_nodes(nodes: Any, graph: Graph) -> Tensor:
+    """``(num_nodes,)`` int64 ids of a split's name, ids in any sequence or array, or a mask.
+
+    Raises:
+        ConfigError: there are none, or one is named twice.
+        DataError: the graph has no such split, or no such node.
+    """
+    ids = graph.split(nodes) if isinstance(nodes, str) else _as_tensor(nodes)
+    if ids.dtype == torch.bool and ids.shape == (graph.num_nodes,):
+        ids = ids.nonzero().squeeze(1)
+    if ids.numel() == 0:
+        raise ConfigError("there are no training nodes; name at least one")
+    check_ids(ids, graph.num_nodes, "training nodes")
+    counts = torch.bincount(ids, minlength=graph.num_nodes)
+    if int(counts.max()) > 1:
+        raise ConfigError(f"training nodes must each be named once; {int(counts.argmax())} is named again")
+    return ids.long()
+
+
+def _as_tensor(nodes: Any) -> Tensor:
+    if isinstance(nodes, Tensor):
+        return nodes.detach().cpu()
+    try:
+        return torch.from_numpy(np.asarray(list(nodes) if isinstance(nodes, range | set) else nodes).copy())
+    except (TypeError, ValueError) as error:
+        raise DataError(f"training nodes must be ids, a mask or a split's name; got {nodes!r}") from error
+
+
+__all__ = ["ALL", "HOIST_BYTES", "CompileOptions", "checked_nodes", "names_of", "storage_of"]

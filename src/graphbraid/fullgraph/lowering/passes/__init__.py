@@ -1,0 +1,29 @@
+"""The passes: each turns a program into a cheaper equal one.
+
+A pass is a pure function ``(program, facts) -> program`` and leaves a :class:`Decision`, also where it
+changes nothing. They can be switched off one by one, which the benchmark's ablation does.
+"""
+
+from collections.abc import Callable
+
+from graphbraid.fullgraph.lowering.facts import Facts
+from graphbraid.fullgraph.lowering.passes.fusing import fuse
+from graphbraid.fullgraph.lowering.passes.hoisting import hoist
+from graphbraid.fullgraph.lowering.passes.input_path import choose_input_path
+from graphbraid.fullgraph.lowering.passes.ordering import order
+from graphbraid.fullgraph.lowering.passes.splitting import split
+from graphbraid.fullgraph.lowering.passes.storage import store
+from graphbraid.fullgraph.program import Program
+
+Pass = Callable[[Program, Facts], Program]
+PASSES: dict[str, Pass] = {
+    "split": split,
+    "input_path": choose_input_path,
+    "hoist": hoist,
+    "order": order,
+    "fuse": fuse,
+    "storage": store,
+}
+"""In the order they run."""
+
+__all__ = ["PASSES", "Pass", "choose_input_path", "fuse", "hoist", "order", "split", "store"]

@@ -1,0 +1,90 @@
+"""Input path: how the first weights multiply the features, as dense, as sparse or as bits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from graphbraid.fullgraph.lowering.facts import Facts
+from graphbraid.fullgraph.lowering.passes.hoisting import hoisted
+from graphbraid.fullgraph.lowering.passes.rewriting import decided, in_seconds
+from graphbraid.fullgraph.program import INPUT, Linear, Operation, Own, Program
+
+
+def choose_input_path(program: Program, facts: Facts) -> Program:
+    """Multiply the features as dense, as sparse or as bits, whichever takes least time."""
+    readers = _readers(program, INPUT)
+    width = sum(program.width(op.out) for op in readers if isinstance(op, Linear))
+    if not width or not all(isinstance(op, Linear) and len(op.inputs) == 1 for op in readers):
+        why = "the features are read by something else than a linear map"
+        return decided(program, "input path", False, f"dense: {why}", input_path="dense")
+    seconds, tried = facts.weighed(lambda by: _input_seconds(program, by, width))
+    chosen = min(seconds, key=lambda path: seconds[path])
+    others = sorted((path for path in seconds if path != chosen), key=lambda path: seconds[path])
+    what = f"{chosen}: {facts.density:.4g} of the features are not zero"
+    if chosen == "binary":
+        what += ", one number in each row: 32 features are a word of bits"
+    what += tried
+    return decided(
+        program,
+        "input path",
+        chosen != "dense",
+        what,
+        saves=in_seconds(seconds[others[0]] - seconds[chosen]),
+        instead_of=" or ".join(f"{path}, {in_seconds(seconds[path])} an epoch" for path in others),
+        ops=program.ops if chosen == "dense" else _own_after_linear(program),
+        input_path=chosen,
+    )
+
+
+def _readers(program: Program, value: str) -> list[Operation]:
+    """The operations that read a value, or own rows of it."""
+    found: list[Operation] = []
+    for op in program.consumers(value):
+        found += _readers(program, op.out) if isinstance(op, Own) else [op]
+    return found
+
+
+def _input_seconds(program: Program, facts: Facts, width: int) -> dict[str, float]:
+    """What the features' products with weights take in an epoch, along each path that there is."""
+    rows = facts.rows[0]
+    seconds = {
+        "dense": 2 * facts.multiply_seconds(rows, facts.in_channels, width),
+        "sparse": 2 * facts.sparse_seconds(rows, width),
+    }
+    if not facts.is_sparse:  # then hoisting would make the features dense twice
+        _, hoist = hoisted(program, facts, limit=facts.hoist_bytes)
+        seconds["dense"] -= hoist["every epoch"] - hoist["once"]
+    if facts.is_binary:
+        seconds["binary"] = 2 * facts.binary_seconds(rows, width)
+    return seconds
+
+
+def _own_after_linear(program: Program) -> tuple[Operation, ...]:
+    """Linear maps of the features' own rows become own rows of linear maps: compact rows are never dense."""
+    ops: list[Operation] = []
+    for op in program.ops:
+        chain = _own_rows_of_input(program, op.out if isinstance(op, Own) else op.inputs[0])
+        if chain and isinstance(op, Own):
+            continue
+        if not chain or not isinstance(op, Linear):
+            ops.append(op)
+            continue
+        value = f"{op.out}_all"
+        ops.append(replace(op, out=value, inputs=(INPUT,)))
+        for number in range(chain):
+            name = op.out if number == chain - 1 else f"{op.out}_all{number + 1}"
+            ops.append(Own(out=name, inputs=(value,)))
+            value = name
+    return tuple(ops)
+
+
+def _own_rows_of_input(program: Program, value: str) -> int:
+    """How many levels further a value is the features' own rows; 0 where it is anything else."""
+    op, count = program.producer(value), 0
+    while isinstance(op, Own):
+        value, count = op.inputs[0], count + 1
+        op = program.producer(value)
+    return count if value == INPUT else 0
+
+
+__all__ = ["choose_input_path"]

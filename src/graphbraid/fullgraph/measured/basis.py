@@ -1,0 +1,30 @@
+"""The basis of a lowering: what was measured of the machine, or is given."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from graphbraid.fullgraph.lowering.facts import Basis, Tried
+from graphbraid.fullgraph.lowering.options import CompileOptions
+from graphbraid.fullgraph.measured.kept_rates import MeasuredRates, measured_rates
+from graphbraid.fullgraph.measured.trials import Trials, kept_trials
+from graphbraid.graph import Graph
+
+
+def basis_for(options: CompileOptions) -> Basis:
+    """What the options give to weigh choices by, or else this machine's rates, and trials."""
+    given = options.rates if options.evidence is None else options.evidence.rates
+    measured = measured_rates(options.device) if given is None else MeasuredRates(rates=given)
+    return Basis(rates=measured.rates, doubt=measured.doubt, trials=partial(_trials, options, measured))
+
+
+def _trials(options: CompileOptions, measured: MeasuredRates, graph: Graph, density: float) -> Tried | None:
+    """What tells close choices apart; None where rates alone do."""
+    if options.evidence is not None:
+        return Trials(graph, density, measured.rates, options.evidence.trials, may_try=False)
+    if options.rates is not None:
+        return None
+    return kept_trials(graph, density, measured.rates, options.device, believed=not measured.doubt)
+
+
+__all__ = ["basis_for"]

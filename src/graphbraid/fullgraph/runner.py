@@ -1,0 +1,187 @@
+"""Runner: a lowered program with the memory it runs in."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from graphbraid.errors import ResourceError
+from graphbraid.fullgraph.lowering.evidence import Evidence
+from graphbraid.fullgraph.lowering.levels import Block, copied_bytes
+from graphbraid.fullgraph.lowering.lower_program import lower_for_evaluation
+from graphbraid.fullgraph.lowering.lowered import Lowered
+from graphbraid.fullgraph.program import Program, same_program
+from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, CopySizes, DeviceCopies
+from graphbraid.fullgraph.step.differentiable import run_step
+from graphbraid.fullgraph.step.lending import Lender, copied
+from graphbraid.fullgraph.step.planned_step import PlannedStep
+from graphbraid.fullgraph.step.replay import ReplayedStep
+
+if TYPE_CHECKING:
+    from graphbraid.fullgraph.explain.floor import Floor
+    from graphbraid.fullgraph.explain.timing import StepTimes
+
+_MEGA = 1e6
+
+
+class Runner:
+    """Runs one lowered program: what an engine holds while its model and the graph stay as they are.
+
+    Made without allocating anything: each step takes its memory when it first runs.
+
+    Args:
+        lowered: what to run, and where.
+    """
+
+    def __init__(self, lowered: Lowered) -> None:
+        self.lowered = lowered
+        self._device = device = lowered.options.device
+        rows = lowered.rows
+        self._rows = None if rows is None else rows.to(device.place)
+        self._copies = None if device.is_host else DeviceCopies(device)
+        self._sizes = None if device.is_host else CopySizes(device)
+        self._train = self._planned(lowered.program, lowered.blocks, training=True)
+        self._evaluated: Program | None = None
+        self._evaluate: PlannedStep | None = None
+        self._outputs = self._lender(lowered.nodes.numel())
+        self._predictions = self._lender(lowered.graph.num_nodes)
+
+    # ---- running
+
+    def __call__(self) -> Tensor:
+        """``(len(nodes), width)`` outputs of the training nodes, in their order; differentiable."""
+        self._train = self._ready(self._train)
+        return run_step(self._train, self._outputs, self._rows)
+
+    def serves(self, read: Program) -> bool:
+        """Whether :meth:`predict` can run a program: one that reads edges needs them in the graph's order."""
+        return self.lowered.program.reads_edges or not read.reads_edges
+
+    def predict(self, read: Program) -> Tensor:
+        """``(num_nodes, width)`` outputs of every node, by the model's program in evaluation."""
+        if self._evaluate is None or self._evaluated is None or not same_program(read, self._evaluated):
+            self._evaluate = None  # its memory first
+            program, blocks = lower_for_evaluation(self.lowered, read)
+            self._evaluated, self._evaluate = read, self._planned(program, blocks, training=False)
+        self._evaluate = self._ready(self._evaluate)
+        out = self._evaluate.forward()
+        rows = self.lowered.row_of if self._evaluate.host_blocks is self.lowered.blocks else None
+        return copied(out, self._predictions, rows)
+
+    # ---- what it says of itself
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that training takes beside the graph, its features and the parameters.
+
+        On a device also what it gets of the graph and its features.
+        """
+        return self._train.nbytes + self._level_bytes
+
+    @property
+    def _level_bytes(self) -> int:
+        """Of edges and ids in the levels' own order; what a device gets of them is counted there."""
+        if not self._device.is_host:
+            return 0
+        places = 0 if self._rows is None or not self._train.spreads else 4 * self._train.output.count
+        row_of = self.lowered.row_of
+        return copied_bytes(self.lowered.blocks) + places + (0 if row_of is None else row_of.nbytes)
+
+    def evidence(self, evaluated: Program | None) -> Evidence:
+        """What choices were weighed by, those of the model's program in evaluation too."""
+        if evaluated is not None:
+            lower_for_evaluation(self.lowered, evaluated)  # whose trials belong to it
+        trials = self.lowered.facts.trials
+        return Evidence(rates=self.lowered.basis.rates, trials={} if trials is None else dict(trials.found))
+
+    def first_not_finite(self) -> str:
+        """After outputs that are not finite: the operation and the first node where forward went wrong."""
+        self._train = self._ready(self._train)
+        return self._train.first_not_finite()
+
+    def floor(self, *, measure: bool = False) -> Floor:
+        """What a step cannot avoid at this machine's rates, per operation.
+
+        Args:
+            measure: also time some steps, task by task, on copies of the parameters and of all they are kept
+                in: nothing of the model's, nor torch's random state, changes. Takes as much memory again
+                as :attr:`nbytes`.
+
+        Raises:
+            ResourceError: there is too little memory to measure.
+        """
+        from graphbraid.fullgraph.explain.floor import floor_of
+        from graphbraid.fullgraph.explain.work import Ledger
+
+        lowered, rates = self.lowered, self.lowered.basis.rates
+        cache_bytes = lowered.options.cache_bytes_by(rates) if self._device.is_host else None
+        ledger = Ledger(lowered.program, lowered.blocks, lowered.num_rows, lowered.facts, cache_bytes)
+        times, num_nodes = self._timed() if measure else None, lowered.nodes.numel()
+        doubt = lowered.basis.doubt
+        return floor_of(lowered.program, ledger, rates, num_nodes=num_nodes, times=times, doubt=doubt)
+
+    def explain(self, *, measure: bool = False) -> str:
+        """The lowered program and every decision: what it saves, what it was chosen over, and the floor.
+
+        Args:
+            measure: as :meth:`floor`.
+        """
+        from graphbraid.fullgraph.explain.text import explain
+
+        choices = [] if self._copies is None else self._copies.picker.choices
+        said = explain(self.lowered, self._train, choices, level_bytes=self._level_bytes)
+        return f"{said}\n{self.floor(measure=measure)}"
+
+    def _timed(self) -> StepTimes:
+        """Times of some steps of a copy."""
+        from graphbraid.fullgraph.explain.timing import TimedStep
+
+        lowered = self.lowered
+        program, copies, wait = copy.deepcopy(lowered.program), self._copies, self._device.wait
+        timed = TimedStep(program, lowered.graph, lowered.blocks, copies=copies, wait=wait)
+        self._ready(timed)
+        return timed.measured(self._rows, lowered.nodes.numel())
+
+    # ---- memory
+
+    def _lender(self, num_rows: int) -> Lender | None:
+        """Lends outputs on the host; a device's allocator has its own ways to use memory again."""
+        program = self.lowered.program
+        return Lender((num_rows, program.width(program.output))) if self._device.is_host else None
+
+    def _planned(self, program: Program, blocks: Sequence[Block], *, training: bool) -> PlannedStep:
+        """A step that knows its size; nothing is moved yet."""
+        return PlannedStep(program, self.lowered.graph, blocks, training=training, copies=self._sizes)
+
+    def _ready(self, planned: PlannedStep) -> PlannedStep:
+        """The step as it runs: its memory is taken at its first use, if there is enough."""
+        if planned.is_allocated:
+            return planned
+        device = self._device
+        available, needed = device.free_bytes(), planned.nbytes + WORKSPACE_BYTES * (not device.is_host)
+        if available is not None and needed > available:
+            where = "beside the data" if device.is_host else f"on {device.place}"
+            raise ResourceError(
+                f"the whole graph needs {needed / _MEGA:,.0f} MB {where}, but "
+                f"{available / _MEGA:,.0f} MB are free. Narrower hidden layers need less; sampled "
+                "mini-batches (mode='sampled') need a few hundred MB whatever the graph's size."
+            )
+        step = planned
+        if self._copies is not None and planned.copies is not self._copies:
+            step = self._on_device(planned, self._copies)
+        step.allocate()
+        if self._copies is not None:
+            self._copies.forget_host()
+        return step
+
+    def _on_device(self, planned: PlannedStep, copies: DeviceCopies) -> PlannedStep:
+        """What was planned, with its edges on the device."""
+        make = ReplayedStep if planned.training else PlannedStep
+        graph, blocks = self.lowered.graph, planned.host_blocks
+        return make(planned.program, graph, blocks, training=planned.training, copies=copies)
+
+
+__all__ = ["Runner"]
