@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -28,6 +29,19 @@ def graph_of_data(data: Any) -> Graph:
     return graph_from_pyg(data, edge_features=False)
 
 
+@runtime_checkable
+class AttributeData(Protocol):
+    """PyG's data, of which only its attributes by name are asked."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """An attribute; ``default`` where there is none."""
+        ...
+
+    def keys(self) -> Iterable[str]:
+        """The names of the attributes."""
+        ...
+
+
 class Source:
     """A graph and, where it was made of PyG's data, that.
 
@@ -40,8 +54,10 @@ class Source:
         DataError: ``data`` is no PyG data.
     """
 
-    def __init__(self, graph: Graph, data: Any = None, why: NotLoweredError | None = None) -> None:
-        if data is not None and not all(callable(getattr(data, name, None)) for name in ("get", "keys")):
+    def __init__(
+        self, graph: Graph, data: AttributeData | None = None, why: NotLoweredError | None = None
+    ) -> None:
+        if data is not None and not isinstance(data, AttributeData):
             raise DataError(f"data must be PyG's Data that the graph was made of; got {shown(data)}")
         self.graph, self._data, self._why = graph, data, why
         """Its graph has edge features from the first program on that reads them."""
@@ -52,7 +68,8 @@ class Source:
         """Whether a tensor was written to or, in the user's data, replaced."""
         if self._watch.has_changed():
             return True
-        return any(self._data.get(key) is not held for key, held in self._held.items())
+        data = self._data
+        return data is not None and any(data.get(key) is not held for key, held in self._held.items())
 
     def anew(self) -> Source:
         """The source as it is now."""

@@ -1,27 +1,23 @@
 """The program a model is read into, and its readers.
 
-``operations`` and ``ir`` are the program itself; ``read`` is the way in, ``trace`` follows a model's own
-``forward``, ``layers`` and ``rowwise`` say for each exact class what it computes, and ``exact`` what an
-instance must be for that to hold.
+``operations``, ``edge_operations`` and ``ir`` are the program itself; ``read`` is the way in, ``tracing`` and
+``read_trace`` follow a model's own ``forward``, ``readers`` say for each exact class what it computes, and
+``readers.exact`` what an instance must be for that to hold.
 """
 
+from graphbraid.fullgraph.program.edge_operations import FILLS, Aggregate, Attention, Gine, Maximum
 from graphbraid.fullgraph.program.ir import Decision, Program, check, same_program
 from graphbraid.fullgraph.program.maps import WHOLE, AdjacencyMatrix, View
 from graphbraid.fullgraph.program.operations import (
-    FILLS,
     INPUT,
     Add,
-    Aggregate,
-    Attention,
     Combine,
     Concat,
     Epilogue,
     Following,
-    Gine,
     Hoisted,
     Largest,
     Linear,
-    Maximum,
     Module,
     Normalise,
     Operation,

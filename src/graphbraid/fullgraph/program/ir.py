@@ -12,16 +12,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from graphbraid.fullgraph.program.edge_operations import Aggregate, Attention, Gine
 from graphbraid.fullgraph.program.operations import (
     INPUT,
     Add,
-    Aggregate,
-    Attention,
     Combine,
     Concat,
     Epilogue,
     Following,
-    Gine,
     Largest,
     Linear,
     Module,

@@ -9,12 +9,12 @@ from torch import nn
 from graphbraid.fullgraph.program.calling import Calling, Given, calling_of
 from graphbraid.fullgraph.program.ir import Program
 from graphbraid.fullgraph.program.operations import INPUT, Module, Normalise, Operation
+from graphbraid.fullgraph.program.read_trace import read_traced
 from graphbraid.fullgraph.program.readers.exact import Known, check, check_model, count, one_of, probability
 from graphbraid.fullgraph.program.readers.layers import LAYERS
 from graphbraid.fullgraph.program.readers.reading import Edges, LayerCall, checked_reader
 from graphbraid.fullgraph.program.readers.rowwise import rowwise
 from graphbraid.fullgraph.program.refusal import NotLoweredError
-from graphbraid.fullgraph.program.trace import read_traced
 from graphbraid.fullgraph.program.writer import Writer
 from graphbraid.nn import GAT, GCN, GIN, MLP, GATv2, GraphSAGE
 from graphbraid.ops.epilogue import ACTIVATIONS

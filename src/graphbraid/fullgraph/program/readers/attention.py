@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from graphbraid.fullgraph.program.operations import FILLS, Attention, Linear, Own
+from graphbraid.fullgraph.program.edge_operations import FILLS, Attention
+from graphbraid.fullgraph.program.operations import Linear, Own
 from graphbraid.fullgraph.program.readers.exact import (
     Allowed,
     anything,

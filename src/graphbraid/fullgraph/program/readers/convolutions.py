@@ -8,8 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from graphbraid.fullgraph.program.edge_operations import Aggregate, Gine, Maximum
 from graphbraid.fullgraph.program.maps import AdjacencyMatrix
-from graphbraid.fullgraph.program.operations import Aggregate, Gine, Linear, Maximum, Own, Scale, UnitRows
+from graphbraid.fullgraph.program.operations import Linear, Own, Scale, UnitRows
 from graphbraid.fullgraph.program.readers import exact
 from graphbraid.fullgraph.program.readers.exact import Allowed, Known, anything, count, flag, number, one_of
 from graphbraid.fullgraph.program.readers.message_passing import (

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
+from torch import Tensor
+
+from graphbraid.fullgraph.program.maps import AdjacencyMatrix
 from graphbraid.fullgraph.program.operations import Linear, Own
 from graphbraid.fullgraph.program.readers import exact
-from graphbraid.fullgraph.program.readers.exact import Allowed, Known, anything, flag, one_of
-from graphbraid.fullgraph.program.readers.reading import LayerCall
+from graphbraid.fullgraph.program.readers.exact import Allowed, Known, anything, count, flag, one_of
+from graphbraid.fullgraph.program.readers.reading import LayerCall, Reader, Registry
 from graphbraid.fullgraph.program.readers.rowwise import checked_linear
 
 PYG, OWN = "torch_geometric.nn.conv", "graphbraid.nn"
 """Where the classes stand."""
 OWN_TAKES = ("x", "csc")
 """What graphbraid's layers are called with."""
+WEIGHTED = ("x", "edge_index", "edge_weight")
+"""What PyG's layers that read edge weights are called with."""
+SIZES: dict[str, Allowed] = {"in_channels": anything, "out_channels": count}
+"""What most layers say of their columns."""
 _AGGREGATIONS = {"add": "SumAggregation", "sum": "SumAggregation", "mean": "MeanAggregation"}
 _AGGREGATIONS |= {"max": "MaxAggregation"}
 
@@ -82,6 +90,26 @@ def own_layer(
     )
 
 
+def pyg_entry(
+    file: str, name: str, read: Any, known: Known, takes: tuple[str, ...] = WEIGHTED, **options: Any
+) -> Registry:
+    """The reader of one class of PyG, by the file and the name that the class has there."""
+    return {(f"{PYG}.{file}", name): Reader(read, known, takes, **options)}
+
+
+def normalised(call: LayerCall, *, loops: bool, normalize: bool = True) -> AdjacencyMatrix:
+    """PyG's ``gcn_norm``, or the edges as they are."""
+    if not normalize:
+        return AdjacencyMatrix(kind="sum", weighted=call.edges.weighted)
+    return AdjacencyMatrix(kind="gcn", loop_scale=float(loops), weighted=call.edges.weighted)
+
+
+def narrows(weight: Tensor) -> bool:
+    """Whether a weight makes rows narrower, so that they are aggregated after it."""
+    out_channels, in_channels = weight.shape
+    return bool(out_channels < in_channels)
+
+
 def plus_own(call: LayerCall, out: str, key: str) -> str:
     """Add a linear map, without bias, of the destinations' own rows."""
     own = call.writer.add(Own, call.x)
@@ -94,9 +122,14 @@ __all__ = [
     "OWN",
     "OWN_TAKES",
     "PYG",
+    "SIZES",
+    "WEIGHTED",
     "check_aggregation",
+    "narrows",
+    "normalised",
     "own_layer",
     "plus_own",
+    "pyg_entry",
     "pyg_layer",
     "refuse_weights",
 ]

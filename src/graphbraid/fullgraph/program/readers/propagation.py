@@ -1,21 +1,14 @@
-"""Readers of PyG's propagating layers: GraphConv, SGConv, SSGConv, APPNP, GCN2Conv, TAGConv, ChebConv, ARMA.
-
-All are aggregations, combinations and linear maps. Sums over powers of an adjacency are written so that rows
-are aggregated at the narrower side: as powers of the input, or nested, from the last weight inwards.
-"""
+"""Readers of PyG's propagating layers: GraphConv, SGConv, SSGConv, APPNP, GCN2Conv, ARMAConv."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
+from graphbraid.fullgraph.program.edge_operations import Aggregate, Maximum
 from graphbraid.fullgraph.program.maps import AdjacencyMatrix, View
-from graphbraid.fullgraph.program.operations import INPUT, Aggregate, Linear, Maximum
-from graphbraid.fullgraph.program.readers import exact
+from graphbraid.fullgraph.program.operations import INPUT, Linear
 from graphbraid.fullgraph.program.readers.exact import (
     Allowed,
-    Known,
     anything,
     count,
     flag,
@@ -23,19 +16,21 @@ from graphbraid.fullgraph.program.readers.exact import (
     one_of,
     probability,
 )
-from graphbraid.fullgraph.program.readers.message_passing import PYG, check_aggregation, plus_own, pyg_layer
-from graphbraid.fullgraph.program.readers.reading import LayerCall, Reader, Registry
+from graphbraid.fullgraph.program.readers.message_passing import (
+    SIZES,
+    WEIGHTED,
+    check_aggregation,
+    narrows,
+    normalised,
+    plus_own,
+    pyg_entry,
+    pyg_layer,
+)
+from graphbraid.fullgraph.program.readers.reading import LayerCall, Registry
 from graphbraid.fullgraph.program.readers.rowwise import checked_linear, rowwise
 from graphbraid.fullgraph.program.readers.ties import ties_of
 
 # ---- what they share
-
-
-def _normalised(call: LayerCall, *, loops: bool, normalize: bool = True) -> AdjacencyMatrix:
-    """PyG's ``gcn_norm``, or the edges as they are."""
-    if not normalize:
-        return AdjacencyMatrix(kind="sum", weighted=call.edges.weighted)
-    return AdjacencyMatrix(kind="gcn", loop_scale=float(loops), weighted=call.edges.weighted)
 
 
 def _checked(call: LayerCall) -> LayerCall:
@@ -74,21 +69,21 @@ def _read_sg(call: LayerCall) -> str:
     linear = checked_linear(call, "lin")
     out = writer.add(Linear, call.x, weight=linear.weight)
     for _ in range(conv.K):
-        out = writer.add(Aggregate, out, adjacency=_normalised(call, loops=conv.add_self_loops))
+        out = writer.add(Aggregate, out, adjacency=normalised(call, loops=conv.add_self_loops))
     return writer.epilogue(out, bias=linear.bias)
 
 
 def _read_ssg(call: LayerCall) -> str:
     conv, writer = _checked(call).layer, call.writer
     linear = checked_linear(call, "lin")
-    narrows = _narrows([linear.weight])
-    powers = [writer.add(Linear, call.x, weight=linear.weight) if narrows else call.x]
+    transforms_first = narrows(linear.weight)
+    powers = [writer.add(Linear, call.x, weight=linear.weight) if transforms_first else call.x]
     for _ in range(conv.K):
-        adjacency = _normalised(call, loops=conv.add_self_loops)
+        adjacency = normalised(call, loops=conv.add_self_loops)
         powers.append(writer.add(Aggregate, powers[-1], adjacency=adjacency))
     share = (1 - conv.alpha) / conv.K
     out = writer.combine((float(conv.alpha), powers[0]), *((share, power) for power in powers[1:]))
-    out = out if narrows else writer.add(Linear, out, weight=linear.weight)
+    out = out if transforms_first else writer.add(Linear, out, weight=linear.weight)
     return writer.epilogue(out, bias=linear.bias)
 
 
@@ -96,7 +91,7 @@ def _read_appnp(call: LayerCall) -> str:
     conv, writer = _checked(call).layer, call.writer
     if conv.dropout > 0 and conv.training:
         raise call.refuse("with dropout of edges has no lowered form", "dropout=0")
-    adjacency = _normalised(call, loops=conv.add_self_loops, normalize=conv.normalize)
+    adjacency = normalised(call, loops=conv.add_self_loops, normalize=conv.normalize)
     adjacency = replace(adjacency, scale=1 - conv.alpha)
     teleport = writer.combine((float(conv.alpha), call.x))
     out = call.x
@@ -107,7 +102,7 @@ def _read_appnp(call: LayerCall) -> str:
 
 def _read_gcn2(call: LayerCall) -> str:
     conv, writer = _checked(call).layer, call.writer
-    adjacency = _normalised(call, loops=conv.add_self_loops, normalize=conv.normalize)
+    adjacency = normalised(call, loops=conv.add_self_loops, normalize=conv.normalize)
     rows = writer.add(Aggregate, call.x, adjacency=replace(adjacency, scale=1 - conv.alpha))
     first, alpha, beta = call.rows("x_0"), float(conv.alpha), float(conv.beta)
     view = View(turned=True, scale=beta, identity=1 - beta)
@@ -120,100 +115,13 @@ def _read_gcn2(call: LayerCall) -> str:
     return writer.sum(writer.add(Linear, first, weight=conv.weight2, view=scaled), out)
 
 
-# ---- TAGConv, ChebConv
-
-
-def _read_tag(call: LayerCall) -> str:
-    check_aggregation(call)
-    conv, writer = call.layer, call.writer
-    weights = _weights(call)
-    adjacency = _normalised(call, loops=False, normalize=conv.normalize)
-    aggregate = partial(writer.add, Aggregate, adjacency=adjacency)
-    if _narrows(weights):
-        out = writer.add(Linear, call.x, weight=weights[-1])
-        for weight in reversed(weights[:-1]):
-            out = aggregate(out)
-            own = writer.rows_at(call.x, writer.level(out))
-            out = writer.sum(writer.add(Linear, own, weight=weight), out)
-        return writer.epilogue(out, bias=conv.bias)
-    powers = [call.x]
-    for _ in weights[1:]:
-        powers.append(aggregate(powers[-1]))
-    return writer.epilogue(_sum_of_products(call, powers, weights), bias=conv.bias)
-
-
-def _read_cheb(call: LayerCall) -> str:
-    check_aggregation(call)
-    conv, writer = call.layer, call.writer
-    if call.edges.sparse:
-        raise call.refuse("on a sparse matrix has no lowered form", "edge_index")
-    weights = _weights(call)
-    kind = "laplacian" if conv.normalization is None else f"laplacian {conv.normalization}"
-    laplacian = AdjacencyMatrix(kind=kind, weighted=call.edges.weighted)
-    if _narrows(weights):
-        return writer.epilogue(_clenshaw(call, weights, laplacian), bias=conv.bias)
-    # T_k = 2 L T_{k-1} - T_{k-2}, each with a sign of its own, so that nothing is subtracted.
-    terms = [call.x]
-    for k in range(1, len(weights)):
-        factor = 1.0 if k == 1 else 2.0 * _sign(k) * _sign(k - 1)
-        term = writer.add(Aggregate, terms[-1], adjacency=replace(laplacian, scale=factor))
-        terms.append(term if k == 1 else writer.sum(terms[-2], term))
-    return writer.epilogue(_sum_of_products(call, terms, weights, signed=True), bias=conv.bias)
-
-
-def _clenshaw(call: LayerCall, weights: list[Any], laplacian: AdjacencyMatrix) -> str:
-    """``b_k = x W_k + 2 L b_{k+1} - b_{k+2}`` from the last k down, signed so that nothing is subtracted."""
-    writer, last = call.writer, len(weights) - 1
-    sums: list[str] = []
-    for k in range(last, -1, -1):
-        rows = writer.rows_at(call.x, writer.level(call.x) + last - k)
-        out = writer.add(Linear, rows, weight=weights[k], view=View(scale=_sign(k)))
-        if len(sums) > 1:
-            out = writer.sum(sums[-2], out)
-        if sums:
-            factor = (2.0 if k > 0 else 1.0) * _sign(k) * _sign(k + 1)
-            term = writer.add(Aggregate, sums[-1], adjacency=replace(laplacian, scale=factor))
-            out = writer.sum(out, term)
-        sums.append(out)
-    return sums[-1]
-
-
-def _sign(k: int) -> float:
-    """Of the term that stands for the k-th: +, +, -, -, and so on, so that two apart differ."""
-    return 1.0 if k % 4 < 2 else -1.0
-
-
-def _weights(call: LayerCall) -> list[Any]:
-    """The weights of ``lins``, which have no bias."""
-    lins = call.layer.lins
-    exact.check(f"{call.name}.lins", lins, Known(children=None))
-    inner = LayerCall(call.writer, f"{call.name}.lins", lins, call.x)
-    return [checked_linear(inner, key, has_bias=False).weight for key in lins._modules]
-
-
-def _narrows(weights: list[Any]) -> bool:
-    out_channels, in_channels = weights[0].shape
-    return bool(out_channels < in_channels)
-
-
-def _sum_of_products(call: LayerCall, values: list[str], weights: list[Any], *, signed: bool = False) -> str:
-    """Each value's linear map, of the last one's nodes, and their sum."""
-    writer = call.writer
-    out = ""
-    for k, (value, weight) in enumerate(zip(values, weights, strict=True)):
-        rows = writer.rows_at(value, writer.level(values[-1]))
-        product = writer.add(Linear, rows, weight=weight, view=View(scale=_sign(k) if signed else 1.0))
-        out = writer.sum(out, product) if out else product
-    return out
-
-
 # ---- ARMAConv
 
 
 def _read_arma(call: LayerCall) -> str:
     check_aggregation(call)
     conv, writer = call.layer, call.writer
-    adjacency = _normalised(call, loops=False)
+    adjacency = normalised(call, loops=False)
     outs = [call.x] * conv.num_stacks
     for t in range(conv.num_layers):
         at = 0 if conv.shared_weights else t
@@ -231,45 +139,35 @@ def _read_arma(call: LayerCall) -> str:
 
 # ---- all of them
 
-_SIZES: dict[str, Allowed] = {"in_channels": anything, "out_channels": count}
 _KEPT: dict[str, Allowed] = {"cached": flag, "add_self_loops": flag}
 _KEPT_EDGES = _KEPT | {"_cached_edge_index": anything, "_cached_adj_t": anything, "normalize": flag}
-_WEIGHTED = ("x", "edge_index", "edge_weight")
-
-
-def _entry(
-    file: str, name: str, read: Any, known: Known, takes: tuple[str, ...] = _WEIGHTED, **options: Any
-) -> Registry:
-    return {(f"{PYG}.{file}", name): Reader(read, known, takes, **options)}
-
-
 PROPAGATION: Registry = {
-    **_entry(
+    **pyg_entry(
         "graph_conv",
         "GraphConv",
         _read_graph,
-        pyg_layer(_SIZES | {"aggr": one_of("add", "sum", "mean", "max")}, children=("lin_rel", "lin_root")),
-        (*_WEIGHTED, "size"),
+        pyg_layer(SIZES | {"aggr": one_of("add", "sum", "mean", "max")}, children=("lin_rel", "lin_root")),
+        (*WEIGHTED, "size"),
     ),
-    **_entry(
+    **pyg_entry(
         "sg_conv",
         "SGConv",
         _read_sg,
-        pyg_layer(_SIZES | _KEPT | {"K": count, "_cached_x": anything}, children=("lin",)),
+        pyg_layer(SIZES | _KEPT | {"K": count, "_cached_x": anything}, children=("lin",)),
     ),
-    **_entry(
+    **pyg_entry(
         "ssg_conv",
         "SSGConv",
         _read_ssg,
-        pyg_layer(_SIZES | _KEPT | {"K": count, "alpha": number, "_cached_h": anything}, children=("lin",)),
+        pyg_layer(SIZES | _KEPT | {"K": count, "alpha": number, "_cached_h": anything}, children=("lin",)),
     ),
-    **_entry(
+    **pyg_entry(
         "appnp",
         "APPNP",
         _read_appnp,
         pyg_layer(_KEPT_EDGES | {"K": count, "alpha": number, "dropout": probability}),
     ),
-    **_entry(
+    **pyg_entry(
         "gcn2_conv",
         "GCN2Conv",
         _read_gcn2,
@@ -280,27 +178,12 @@ PROPAGATION: Registry = {
         ("x", "x_0", "edge_index", "edge_weight"),
         gives=("x_0",),
     ),
-    **_entry(
-        "tag_conv",
-        "TAGConv",
-        _read_tag,
-        pyg_layer(_SIZES | {"K": count, "normalize": flag}, children=("lins",), parameters=("bias",)),
-    ),
-    **_entry(
-        "cheb_conv",
-        "ChebConv",
-        _read_cheb,
-        pyg_layer(
-            _SIZES | {"normalization": one_of(None, "sym", "rw")}, children=("lins",), parameters=("bias",)
-        ),
-        (*_WEIGHTED, "batch", "lambda_max"),
-    ),
-    **_entry(
+    **pyg_entry(
         "arma_conv",
         "ARMAConv",
         _read_arma,
         pyg_layer(
-            _SIZES
+            SIZES
             | {
                 "num_stacks": count,
                 "num_layers": count,

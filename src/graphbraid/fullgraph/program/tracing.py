@@ -1,0 +1,155 @@
+"""Tracing: follows the very call of a model that would run, and keeps whole what a reader reads.
+
+A trace holds the one way that Python took. So it is made in the mode the model is in, and refused where the
+model changes itself or draws random numbers on the way: another call might take another one.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+import threading
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from graphbraid.fullgraph.program.calling import ADJACENCY, DATA, EDGE_ATTR, EDGES, WEIGHTS, Calling, Given, X
+from graphbraid.fullgraph.program.readers.layers import LAYERS
+from graphbraid.fullgraph.program.readers.reading import Reader, reader_of
+from graphbraid.fullgraph.program.readers.rowwise import ROWWISE
+from graphbraid.fullgraph.program.refusal import NotLoweredError
+from graphbraid.fullgraph.program.untouched import untouched
+
+_TRACING = threading.Lock()
+"""A trace patches torch.nn.Module while it runs."""
+
+
+def traced(model: nn.Module, calling: Calling, given: Given) -> tuple[fx.Graph, dict[str, nn.Module]]:
+    """The calls that a call of the model makes, in order, and the modules by the names that it has for them.
+
+    Raises:
+        NotLoweredError: the call cannot be followed.
+    """
+    root = _Root(model, calling, given)
+    try:
+        with _TRACING, untouched(model):
+            graph = _Tracer().trace(root)
+    except NotLoweredError:
+        raise
+    except Exception as error:  # whatever a user's forward may raise under tracing
+        why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise NotLoweredError(
+            type(model).__name__,
+            f"its forward cannot be traced ({why})",
+            "a forward without branches on tensors' values or shapes",
+        ) from error
+    return graph, dict(root.named_modules())
+
+
+class _Root(nn.Module):
+    """The call that is traced: of the model as whoever uses it calls it."""
+
+    def __init__(self, model: nn.Module, calling: Calling, given: Given) -> None:
+        super().__init__()
+        self.model = model
+        self._calling, self._given = calling, given
+
+    def forward(self, x: Any, edges: Any, weights: Any, edge_attr: Any) -> Any:
+        """What the model returns."""
+        values = _Values({X: x, EDGES: edges, ADJACENCY: edges, WEIGHTS: weights})
+        if self._given.edge_channels is not None:
+            values[EDGE_ATTR] = edge_attr
+        values[DATA] = _Data(self._given, values)
+        return self._calling.run(self.model, values)
+
+
+class _Values(dict[str, Any]):
+    """What the call is given; anything else cannot be read."""
+
+    def __missing__(self, what: str) -> Any:
+        raise NotLoweredError("forward", f"it takes {what!r}", "forward(x, edge_index)")
+
+
+class _Data:
+    """Stands for PyG's data in a trace: features, edges, weights; anything else cannot be read."""
+
+    def __init__(self, given: Given, values: _Values) -> None:
+        plain: type = getattr(sys.modules.get("torch_geometric.data"), "Data", object)
+        self._class = plain if given.data_class is None else given.data_class
+        names = given.attributes or ({X, EDGES} | ({WEIGHTS} if given.weighted else set()))
+        self._given = {name: values[name] for name in (X, EDGES, WEIGHTS) if name in names}
+        if given.edge_channels is not None:
+            self._given[EDGE_ATTR] = values[EDGE_ATTR]
+        elif given.weighted and given.weights_are_attr and EDGE_ATTR in names:
+            self._given[EDGE_ATTR] = values[WEIGHTS]
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """What ``isinstance`` shall find: the class of what the call is given."""
+        return self._class
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._given:
+            raise NotLoweredError("forward", f"it reads {name!r} of the data", "data.x and data.edge_index")
+        return self._given[name]
+
+
+class _Proxy(fx.Proxy):
+    """Records assignments in place, which Python would otherwise turn into new values."""
+
+
+def _in_place(name: str) -> Any:
+    target = getattr(operator, name)
+
+    def record(self: fx.Proxy, other: Any) -> Any:
+        return self.tracer.create_proxy("call_function", target, (self, other), {})
+
+    return record
+
+
+for _name in (
+    "iadd",
+    "isub",
+    "imul",
+    "itruediv",
+    "ifloordiv",
+    "imod",
+    "ipow",
+    "imatmul",
+    "iand",
+    "ior",
+    "ixor",
+):
+    setattr(_Proxy, f"__{_name}__", _in_place(_name))
+
+
+class _Tracer(fx.Tracer):
+    """Keeps whole what a reader reads; notes where gradients or precision are switched."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        is_layer = _is_pyg_layer(m) or _reader(m) is not None
+        return is_layer or super().is_leaf_module(m, module_qualified_name)
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+            raise NotLoweredError(
+                "forward", "a part of it runs without gradients", "a forward with gradients"
+            )
+        if torch.is_autocast_enabled("cpu"):
+            raise NotLoweredError("forward", "a part of it runs under autocast", "a forward in float32")
+        return super().create_node(*args, **kwargs)
+
+
+def _is_pyg_layer(module: nn.Module) -> bool:
+    return any(base.__module__ == "torch_geometric.nn.conv.message_passing" for base in type(module).__mro__)
+
+
+def _reader(module: nn.Module) -> Reader | None:
+    return reader_of(LAYERS, type(module)) or reader_of(ROWWISE, type(module))
+
+
+__all__ = ["traced"]
