@@ -60,9 +60,9 @@ def tensors_of(batch: Prepared) -> Tensors:
     """All that a batch consists of."""
     _, input_id, sampled, x = batch
     parts = [input_id, sampled.n_id] + ([] if x is None else [x])
-    for adjacency in sampled.adjacencies:
-        parts += [adjacency.indptr, adjacency.indices]
-        parts += [] if adjacency.edges is None else [adjacency.edges]
+    for edges in sampled.edges:
+        parts += [edges.indptr, edges.indices]
+        parts += [] if edges.positions is None else [edges.positions]
     return parts
 
 

@@ -56,8 +56,8 @@ def test_a_batch_that_differs_ends_the_benchmark(graphs, monkeypatch):
     def broken(self, epoch, step):
         batch = prepare(self, epoch, step)
         if step == 3 and self.context.row_buffer is not None:
-            batch.row_part = None
-            batch.set_x(batch.x + 1)
+            batch.send_whole()
+            batch.x = batch.x + 1
         return batch
 
     monkeypatch.setattr(CpuBatching, "__call__", broken)

@@ -86,8 +86,8 @@ class Batch:
     def __init__(self, part):
         self.row_part, self.x = part, None
 
-    def set_x(self, x):
-        self.x, self.row_part = x, None
+    def send_whole(self):
+        self.row_part = None
 
 
 id_sets = st.lists(st.integers(0, 29), min_size=1, max_size=12)

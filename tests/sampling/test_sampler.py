@@ -23,11 +23,11 @@ def assert_same(got, expected):
     assert torch.equal(got.n_id, expected.n_id)
     assert got.nodes_per_hop == expected.nodes_per_hop
     assert got.edges_per_hop == expected.edges_per_hop
-    for a, b in zip(got.adjacencies, expected.adjacencies, strict=True):
+    for a, b in zip(got.edges, expected.edges, strict=True):
         assert torch.equal(a.indptr, b.indptr)
         assert torch.equal(a.indices, b.indices)
-        assert (a.edges is None) == (b.edges is None)
-        assert a.edges is None or torch.equal(a.edges, b.edges)
+        assert (a.positions is None) == (b.positions is None)
+        assert a.positions is None or torch.equal(a.positions, b.positions)
 
 
 def epoch_of(csc, config, schedule, *, x=None, num_threads=1, depth=2, epoch=2, first=0, last=None):
@@ -108,19 +108,19 @@ def test_a_sample_is_what_it_says(data):
     assert not torch.isin(found, seeds).any()
     assert sum(sampled.nodes_per_hop) == len(sampled.n_id)
     hops_of = [[h] for h in range(len(fanouts))] if layout == "blocks" else [list(range(len(fanouts)))]
-    for adjacency, hops in zip(sampled.adjacencies, hops_of, strict=True):
-        degree = csc.degrees()[sampled.n_id[: adjacency.indptr.numel() - 1]]
+    for edges, hops in zip(sampled.edges, hops_of, strict=True):
+        degree = csc.degrees()[sampled.n_id[: edges.indptr.numel() - 1]]
         bounds = np.cumsum([0, *sampled.nodes_per_hop])
         for hop in hops:
             rows = slice(0 if layout == "blocks" or hop == 0 else bounds[hop], bounds[hop + 1])
             fanout = fanouts[hop]
             expected = degree[rows] if fanout < 0 else degree[rows].clamp(max=fanout)
-            assert torch.equal(adjacency.indptr.diff()[rows], expected)
+            assert torch.equal(edges.indptr.diff()[rows], expected)
         # Each edge is the graph's edge at its position, into the row's node; none is drawn twice for a row.
-        row = torch.repeat_interleave(torch.arange(len(degree)), adjacency.indptr.diff())
-        assert torch.equal(csc.indices[adjacency.edges].long(), sampled.n_id[adjacency.indices.long()])
-        assert torch.equal(csc.destinations()[adjacency.edges].long(), sampled.n_id[row])
-        pairs = torch.stack([row, adjacency.edges])
+        row = torch.repeat_interleave(torch.arange(len(degree)), edges.indptr.diff())
+        assert torch.equal(csc.indices[edges.positions].long(), sampled.n_id[edges.indices.long()])
+        assert torch.equal(csc.destinations()[edges.positions].long(), sampled.n_id[row])
+        pairs = torch.stack([row, edges.positions])
         assert pairs.unique(dim=1).shape == pairs.shape
 
 
@@ -129,7 +129,7 @@ def test_local_ids_go_by_first_appearance():
     sampled = sample_batch(
         csc, SamplerConfig(fanouts=(5, 5)), torch.tensor([3, 1, 3]), rng.batch_key(0, 0, 0)
     )
-    local = sampled.adjacencies[0].indices.long()
+    local = sampled.edges[0].indices.long()
     new = local[local >= 3]
     first_seen = list(dict.fromkeys(new.tolist()))
     assert first_seen == list(range(3, len(sampled.n_id)))
@@ -141,7 +141,7 @@ def counts_of(csc, fanout, *, trials, **options):
     pipeline = make_pipeline(csc, SamplerConfig(fanouts=(fanout,), **options), None, num_threads=1, depth=1)
     schedule = SeedSchedule(seeds=torch.zeros(trials, dtype=torch.int64), batch_size=1, seed=fanout)
     for _, _, sampled, _ in pipeline.run(schedule, 0, 0, trials):
-        nodes = sampled.n_id[sampled.adjacencies[0].indices.long()].numpy() - 1
+        nodes = sampled.n_id[sampled.edges[0].indices.long()].numpy() - 1
         np.add.at(counts, nodes, 1)
     return counts
 
@@ -168,7 +168,7 @@ def test_neighbours_are_drawn_with_probability_fanout_over_degree():
         schedule = SeedSchedule(seeds=seeds.repeat(steps), batch_size=num_nodes, seed=fanout)
         counts = np.zeros(indptr[-1])
         for _, _, sampled, _ in pipeline.run(schedule, 0, 0, steps):
-            counts += np.bincount(sampled.adjacencies[0].edges.numpy(), minlength=indptr[-1])
+            counts += np.bincount(sampled.edges[0].positions.numpy(), minlength=indptr[-1])
         for degree in range(1, 41):
             per_neighbour = counts[np.repeat(degrees == degree, degrees)].reshape(copies, degree).sum(0)
             trials = copies * steps

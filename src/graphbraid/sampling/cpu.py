@@ -17,7 +17,7 @@ from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.sampling import reference, rng
 from graphbraid.sampling.config import SamplerConfig
-from graphbraid.sampling.sample import Adjacency, Prepared, Sampled
+from graphbraid.sampling.sample import Prepared, Sampled, SampledEdges
 from graphbraid.sampling.schedule import SeedSchedule
 
 MOST_AHEAD = 1 << 20
@@ -184,9 +184,9 @@ class _NativePipeline:
 
 
 def _as_prepared(batch: tuple[Any, ...]) -> Prepared:
-    step, n_id, input_id, adjacencies, nodes_per_hop, edges_per_hop, x = batch
-    parts = [Adjacency(indptr=p, indices=i, edges=e) for p, i, e in adjacencies]
-    sampled = Sampled(n_id=n_id, adjacencies=parts, nodes_per_hop=nodes_per_hop, edges_per_hop=edges_per_hop)
+    step, n_id, input_id, arrays, nodes_per_hop, edges_per_hop, x = batch
+    edges = [SampledEdges(indptr=p, indices=i, positions=e) for p, i, e in arrays]
+    sampled = Sampled(n_id=n_id, edges=edges, nodes_per_hop=nodes_per_hop, edges_per_hop=edges_per_hop)
     return Prepared(step, input_id, sampled, x)
 
 

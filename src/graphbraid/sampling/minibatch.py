@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import torch
 from torch import Tensor
 
-from graphbraid.arguments import as_device, as_flag, as_present_device
 from graphbraid.errors import ConfigError, MissingPackageError
 from graphbraid.graph import SparseFeatures
 from graphbraid.graph.csc import Csc
-from graphbraid.sampling.adjacency import adj_t_of, changed, changed_block, edge_index_of
-from graphbraid.sampling.rows import RowPart, take_rows
-from graphbraid.sampling.sample import Prepared
-from graphbraid.sampling.source import ADJ_VALUES, BatchSource
+from graphbraid.sampling.cut import Cut
+from graphbraid.sampling.edge_forms import edge_index_of
+from graphbraid.sampling.nested import Change, apply_nested
+from graphbraid.sampling.rows import RowPart
+from graphbraid.sampling.sample import Prepared, Sampled
+from graphbraid.sampling.source import BatchSource
+from graphbraid.sampling.tensor_holder import TensorHolder
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
 T = TypeVar("T")
-Change = Callable[[Tensor], Tensor]
-"""What :meth:`MiniBatch.apply` does with each tensor."""
 APART = ("blocks", "features", "seed_y")
 """Attributes that a PyG ``Data`` has no keys for."""
 
 
-class MiniBatch:
+class MiniBatch(TensorHolder):
     """A sampled mini-batch.
 
     ``n_id``, ``input_id``, ``batch_size``, ``epoch``, ``step``, ``num_sampled_nodes`` and
     ``num_sampled_edges`` are there at once, with ``x`` where features were gathered; ``edge_index``,
-    ``blocks``, ``y``, ``e_id`` and every other node or edge attribute of the source are made at first use and
-    kept. Attributes may be set, as on PyG's ``Data``.
+    ``blocks``, ``y``, ``e_id``, ``edge_attr`` and every other node or edge attribute of the source are made
+    at first use and kept. ``x``, ``y``, ``edge_index`` and attributes of one's own may be set, as on PyG's
+    ``Data``.
+
+    As a tensor does, it moves by :meth:`to`, :meth:`pin_memory` and :meth:`record_stream`, all of them
+    :meth:`apply` of a change to the tensors that it holds. Each gives a batch and leaves this one as it was;
+    what was not made before is made later, where the batch then is.
 
     Attributes:
         n_id: ``(num_nodes,)`` int64 global ids: the seeds, then by first appearance.
@@ -53,11 +57,11 @@ class MiniBatch:
     ) -> None:
         step, input_id, sampled, x = prepared
         self._source: BatchSource | None = source
-        self._sampled, self._layout = sampled, layout
-        self._adjacencies = sampled.adjacencies
-        self._device = sampled.n_id.device
+        self._sampled, self._layout = sampled, layout  # stay where the source is read
+        self._edges, self._device = sampled.edges, sampled.n_id.device  # move with the batch
         self._cache: dict[str, Any] = {} if x is None else {"x": x}
-        self._row_part: RowPart | None = None  # behind a property: public attributes are the batch's keys
+        self._kept: tuple[str, ...] = ()  # names of what was made when the source stayed behind
+        self._row_part: RowPart | None = None
         self.n_id, self.input_id = sampled.n_id, input_id
         self.batch_size, self.epoch, self.step = input_id.numel(), epoch, step
         self.num_sampled_nodes, self.num_sampled_edges = sampled.nodes_per_hop, sampled.edges_per_hop
@@ -84,48 +88,55 @@ class MiniBatch:
         return self._layout
 
     @property
+    def sampled(self) -> Sampled:
+        """What the sampler gave, where it gave it: it does not move with the batch."""
+        return self._sampled
+
+    @property
     def x(self) -> Tensor | None:
         """``(num_nodes, F)`` feature rows, dense (sparse features are densified; see :attr:`features`)."""
-        return self._once("x", lambda: self._need_source().x_rows(self._sampled.n_id))
+        return self._once("x", lambda cut: cut.x())
 
-    def set_x(self, x: Tensor) -> None:
-        """Give the feature rows, made elsewhere; nothing is left to travel."""
-        self._cache["x"] = x
+    @x.setter
+    def x(self, x: Tensor | None) -> None:
+        self._cache |= {"x": x, "features": x}
         self._row_part = None
 
     @property
     def row_part(self) -> RowPart | None:
-        """What travels to the device in place of ``x``, where it has the other rows."""
+        """What travels to the device in place of ``x``, where it has the other rows; else None."""
         return self._row_part
 
-    @row_part.setter
-    def row_part(self, part: RowPart | None) -> None:
+    def send_part(self, part: RowPart) -> None:
+        """Let ``part`` travel to the device, which has the batch's other rows, in place of ``x``."""
         self._row_part = part
 
-    @property
-    def travelling_bytes(self) -> int:
-        """Bytes that a copy to another device takes now: ids, edges, features and labels made so far."""
-        return sum(t.nbytes for t in self.tensors())
+    def send_whole(self) -> None:
+        """Let ``x`` travel after all; it is gathered when it is next read."""
+        self._row_part = None
 
     @property
     def features(self) -> Tensor | SparseFeatures | None:
         """``(num_nodes, F)`` feature rows in the graph's own form, dense or CSR."""
-        stored = None if self._source is None else self._source.graph.x
-        if "features" in self._cache:
-            return cast("SparseFeatures", self._cache["features"])
-        if not isinstance(stored, SparseFeatures):
-            return self.x
-        return self._once("features", lambda: stored.rows(self._sampled.n_id.cpu()), move=False)
+        if "features" not in self._cache:
+            stored = None if self._source is None else self._source.graph.x
+            if not isinstance(stored, SparseFeatures):
+                return self.x
+        return self._once("features", lambda cut: cut.sparse_features(), move=False)
 
     @property
     def y(self) -> Tensor | None:
         """The nodes' labels, a row per node; a batch is trained on its first ``batch_size`` rows."""
-        return self._once("y", lambda: self._need_source().y_rows(self._sampled.n_id))
+        return self._once("y", lambda cut: cut.y())
+
+    @y.setter
+    def y(self, y: Tensor | None) -> None:
+        self._cache |= {"y": y, "seed_y": None if y is None else y[: self.batch_size]}
 
     @property
     def seed_y(self) -> Tensor | None:
         """The seeds' labels: ``y[:batch_size]`` without gathering the rest."""
-        return self._once("seed_y", lambda: self._need_source().y_rows(self._sampled.n_id[: self.batch_size]))
+        return self._once("seed_y", lambda cut: cut.y(self.batch_size))
 
     @property
     def edge_index(self) -> Tensor:
@@ -134,12 +145,16 @@ class MiniBatch:
         Raises:
             ConfigError: in layout ``blocks``, whose layers have edges of their own.
         """
-        if self._layout != "subgraph":
+        if self._layout != "subgraph" and "edge_index" not in self._cache:
             raise ConfigError(
                 "a batch in layout 'blocks' has one edge list per layer, in `blocks`; for one edge_index "
                 "over all layers, as PyG's models take it, make the loader with layout='subgraph'"
             )
-        return self._once("edge_index", lambda: edge_index_of(self._adjacencies[0]))
+        return self._once("edge_index", lambda _: edge_index_of(self._edges[0]))
+
+    @edge_index.setter
+    def edge_index(self, edge_index: Tensor) -> None:
+        self._cache["edge_index"] = edge_index
 
     @property
     def e_id(self) -> Tensor | None:
@@ -147,11 +162,11 @@ class MiniBatch:
 
         None unless the loader keeps edge ids (``return_edge_id``).
         """
-        if not self._keeps_edges:
+        if not self._sampled.positions_are_kept:
             return None
         if self._source is not None and self._source.has("e_id"):
             return cast("Tensor", self.value("e_id"))
-        return self._once("e_id", lambda: self._need_source().edge_ids(self._edge_positions()))
+        return self._once("e_id", lambda cut: cut.e_id())
 
     @property
     def blocks(self) -> list[Csc]:
@@ -159,50 +174,25 @@ class MiniBatch:
 
         Layout ``subgraph``: prefixes of one CSC, so each layer computes just the rows the next one needs.
         """
-        return self._once("blocks", self._make_blocks, move=False)
+        return self._once("blocks", lambda cut: cut.blocks(self._edges, self._device), move=False)
 
     def apply(self, change: Change) -> MiniBatch:
-        """A batch with ``change`` of each tensor that this one holds; the others are made from it later."""
-        out = self.__copy__()
-        out._cache = {name: _changed(value, change) for name, value in self._cache.items()}
-        out._adjacencies = [changed(adjacency, change) for adjacency in self._adjacencies]
-        out._row_part = None if self._row_part is None else self._row_part.apply(change)
-        out.__dict__.update({n: change(v) for n, v in vars(self).items() if isinstance(v, Tensor)})
-        return out
+        """A batch with ``change`` of each tensor that this one holds; the others are made from it later.
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> MiniBatch:
-        """This batch with its tensors on ``device``; itself where they already are.
+        It holds its ids and edges, the attributes made or set so far, and ``row_part``. Sparse ``features``
+        stay on the CPU.
 
-        Raises:
-            ConfigError: ``device`` names none that is here, or ``non_blocking`` is no flag.
+        Args:
+            change: is called with each tensor and gives the one to hold in its place.
         """
-        non_blocking = as_flag(non_blocking, "non_blocking")
-        if as_device(device) == self._device:
-            return self
-        target = as_present_device(device)
-        moved = self.apply(lambda t: t.to(target, non_blocking=non_blocking))
-        moved._device = target
-        return moved
-
-    def pin_memory(self) -> MiniBatch:
-        """This batch with the tensors it holds in page-locked memory."""
-        return self.apply(lambda t: t.pin_memory())
-
-    def record_stream(self, stream: torch.cuda.Stream) -> None:
-        """Keep the memory of the tensors it holds on a CUDA device until ``stream`` has read them."""
-        for tensor in self.tensors():
-            if tensor.is_cuda:
-                tensor.record_stream(stream)
-
-    def tensors(self) -> Iterator[Tensor]:
-        """The tensors it holds now, ids and edges included, each once."""
-        yield from (value for value in vars(self).values() if isinstance(value, Tensor))
-        for value in self._cache.values():
-            yield from (value,) if isinstance(value, Tensor) else ()
-        for adjacency in self._adjacencies:
-            yield from (adjacency.indptr, adjacency.indices)
-        if self._row_part is not None:
-            yield from (self._row_part.rows, self._row_part.slots)
+        out = self.__copy__()
+        out._cache = {name: apply_nested(v, change) for name, v in self._cache.items() if self._moves(name)}
+        out._edges = [edges.apply(change) for edges in self._edges]
+        out._row_part = None if self._row_part is None else self._row_part.apply(change)
+        own = {name: v for name, v in vars(self).items() if not name.startswith("_")}
+        out.__dict__.update({name: apply_nested(v, change) for name, v in own.items()})
+        out._device = out._edges[0].indptr.device
+        return out
 
     def to_data(self) -> Data:
         """The batch as PyG's ``Data``, with all its attributes.
@@ -218,14 +208,15 @@ class MiniBatch:
 
     def keys(self) -> list[str]:
         """Names of all attributes, those not made yet included."""
+        given = (name for name in ("x", "y", "edge_index") if self._cache.get(name) is not None)
         own = (name for name in vars(self) if not name.startswith("_"))
-        return list(dict.fromkeys((*self.lazy_keys(), *own)))
+        return list(dict.fromkeys((*self.lazy_keys(), *given, *own)))
 
     def lazy_keys(self) -> list[str]:
         """Names of the attributes that are made at first use."""
         if self._source is None:
             return list(self._kept)
-        return self._source.keys(self._layout, by_edge=self._keeps_edges)
+        return self._cut().keys()
 
     @property
     def constants(self) -> Mapping[str, Any]:
@@ -237,16 +228,18 @@ class MiniBatch:
 
         A user's attribute may have the name of a method or property of this class.
         """
-        source, ids = self._source, self._sampled.n_id
+        source = self._source
+        if source is None and name in self._kept:
+            return self._cache[name]
         if source is None or not source.has(name) or name in ("x", "y"):
-            return self._cache[name] if source is None and name in self._kept else getattr(self, name)
-        key = f"{name} of the data" if name in APART else name
-        if name in source.node_attrs:
-            return self._once(key, lambda: source.node_rows(name, ids))
-        if name in source.edge_attrs:
-            return self._once(key, lambda: source.edge_rows(name, self._need_edges(name)))
+            return getattr(self, name)
+        if name in source.node_attrs or name in source.edge_attrs:
+            key = f"{name} of the data" if name in APART else name
+            return self._once(key, lambda cut: cut.attribute(name))
         constant = source.constants[name]
-        return constant.to(self._device) if isinstance(constant, Tensor) else constant
+        if isinstance(constant, Tensor) or self._device.type != "cpu":
+            return apply_nested(constant, lambda t: t.to(self._device))
+        return constant
 
     def holds(self, name: str, value: Tensor) -> bool:
         """Whether ``value`` is the very tensor that it holds as ``name``."""
@@ -266,8 +259,12 @@ class MiniBatch:
             return known["_cache"][name]
         if self._source is not None and self._source.has(name):
             return self.value(name)
-        if name in ("edge_weight", "adj_t") and name in self.lazy_keys():
-            return self._once(name, self._make_adj_t if name == "adj_t" else self._edge_weights)
+        if name == "edge_weight" and name in self.lazy_keys():
+            return self._once(name, lambda cut: cut.edge_weight())
+        if name == "edge_attr" and self._source is not None and self._source.graph.edge_attr is not None:
+            return self._once(name, lambda cut: cut.edge_attr())
+        if name == "adj_t" and name in self.lazy_keys():
+            return self._once(name, lambda cut: cut.adj_t(self.edge_index, self._device))
         raise AttributeError(f"this mini-batch has no attribute {name!r}; it has {', '.join(self.keys())}")
 
     def __copy__(self) -> MiniBatch:
@@ -287,71 +284,16 @@ class MiniBatch:
             f"num_nodes={self.num_nodes}, num_edges={self.num_edges}, layout={self._layout!r})"
         )
 
-    @property
-    def _keeps_edges(self) -> bool:
-        return self._sampled.adjacencies[0].edges is not None
+    def _cut(self) -> Cut:
+        assert self._source is not None, "an unpickled batch holds all it can give"
+        return Cut(source=self._source, sampled=self._sampled, layout=self._layout)
 
-    def _once(self, name: str, make: Callable[[], T], *, move: bool = True) -> T:
+    def _once(self, name: str, make: Callable[[Cut], T], *, move: bool = True) -> T:
         if name not in self._cache:
-            made = make()
+            made = make(self._cut())
             self._cache[name] = made.to(self._device) if move and isinstance(made, Tensor) else made
         return cast("T", self._cache[name])
 
-    def _need_source(self) -> BatchSource:
-        assert self._source is not None, "an unpickled batch holds all it can give"
-        return self._source
-
-    def _edge_positions(self) -> Tensor:
-        return torch.cat([a.edges for a in self._sampled.adjacencies if a.edges is not None])
-
-    def _edge_weights(self) -> Tensor:
-        return self._need_source().edge_weights(self._need_edges("edge_weight"))
-
-    def _need_edges(self, name: str) -> Tensor:
-        if not self._keeps_edges:
-            raise ConfigError(f"batch.{name} needs edge ids; make the loader with return_edge_id=True")
-        return self._edge_positions()
-
-    def _make_adj_t(self) -> Any:
-        source = self._need_source()
-        values = None
-        if ADJ_VALUES in source.edge_attrs:
-            values = source.edge_rows(ADJ_VALUES, self._need_edges("adj_t")).to(self._device)
-        return adj_t_of(source.adj_t, self.edge_index, values, self.num_nodes)
-
-    def _make_blocks(self) -> list[Csc]:
-        num_hops = len(self._sampled.edges_per_hop)
-        return [self._block(hop) for hop in reversed(range(num_hops))]
-
-    def _block(self, hop: int) -> Csc:
-        """The block whose destinations are the nodes known before ``hop``."""
-        source = self._need_source()
-        num_dst = sum(self._sampled.nodes_per_hop[: hop + 1])
-        num_src = num_dst + self._sampled.nodes_per_hop[hop + 1]
-        adjacency = self._adjacencies[hop if self._layout == "blocks" else 0]
-        num_edges = sum(self._sampled.edges_per_hop[: hop + 1]) if self._layout == "subgraph" else None
-        weight = source.graph.csc.weight
-        if weight is not None:
-            edges = self._sampled.adjacencies[hop if self._layout == "blocks" else 0].edges
-            assert edges is not None
-            weight = take_rows(weight, edges[:num_edges]).to(self._device)
-        sources = self._sampled.n_id[:num_src]
-        degree, loop = (
-            None if values is None else take_rows(values, sources).to(self._device)
-            for values in (source.src_degree, source.src_loop)
-        )
-        return Csc(
-            adjacency.indptr[: num_dst + 1],
-            adjacency.indices[:num_edges],
-            num_src,
-            weight,
-            src_degree=degree,
-            src_loop=loop,
-            trusted=True,
-        )
-
-
-def _changed(value: Any, change: Change) -> Any:
-    if isinstance(value, Tensor):
-        return change(value)
-    return [changed_block(block, change) for block in value] if isinstance(value, list) else value
+    def _moves(self, name: str) -> bool:
+        """Whether what was made is taken along: an ``adj_t`` that is no tensor is made anew if it can be."""
+        return name != "adj_t" or self._source is None or isinstance(self._cache[name], Tensor)

@@ -14,7 +14,7 @@ from graphbraid.graph.scans import check_ids, first_unsound_weight
 from graphbraid.ops.derived import derived
 from graphbraid.sampling import rng
 from graphbraid.sampling.config import SamplerConfig
-from graphbraid.sampling.sample import Adjacency, Sampled
+from graphbraid.sampling.sample import Sampled, SampledEdges
 from graphbraid.signatures import typed
 
 I64 = npt.NDArray[np.int64]
@@ -74,18 +74,18 @@ def sample_checked(csc: Csc, config: SamplerConfig, seeds: Tensor, key: int) -> 
     groups = [[hop] for hop in hops] if config.layout == "blocks" else [hops]
     return Sampled(
         n_id=torch.from_numpy(n_id),
-        adjacencies=[_adjacency(group, config) for group in groups],
+        edges=[_edges(group, config) for group in groups],
         nodes_per_hop=nodes_per_hop,
         edges_per_hop=[len(local) for _, local, _ in hops],
     )
 
 
-def _adjacency(hops: list[tuple[I64, I64, I64]], config: SamplerConfig) -> Adjacency:
+def _edges(hops: list[tuple[I64, I64, I64]], config: SamplerConfig) -> SampledEdges:
     counts, local, positions = (np.concatenate(parts) for parts in zip(*hops, strict=True))
-    return Adjacency(
+    return SampledEdges(
         indptr=torch.from_numpy(np.concatenate([[0], np.cumsum(counts)])),
         indices=torch.from_numpy(local.astype(np.int32)),
-        edges=torch.from_numpy(positions) if config.return_edge_id else None,
+        positions=torch.from_numpy(positions) if config.return_edge_id else None,
     )
 
 

@@ -1,23 +1,30 @@
-"""The records that samplers and pipelines give, whichever they are: Adjacency, Sampled, Prepared."""
+"""The records that samplers and pipelines give, whichever they are: SampledEdges, Sampled, Prepared."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class Adjacency:
-    """One CSC over local ids."""
+class SampledEdges:
+    """Edges between nodes of a sample: one CSC over local ids."""
 
     indptr: Tensor
     """``(num_rows + 1,)`` int64."""
     indices: Tensor
     """``(num_edges,)`` int32 local source ids."""
-    edges: Tensor | None
-    """``(num_edges,)`` int64 position of each edge in the graph."""
+    positions: Tensor | None
+    """``(num_edges,)`` int64 position of each edge in the graph; None unless the sampler keeps them."""
+
+    def apply(self, change: Callable[[Tensor], Tensor]) -> SampledEdges:
+        """These with ``change`` of their local ids; positions stay with the graph they are looked up in."""
+        return dataclasses.replace(self, indptr=change(self.indptr), indices=change(self.indices))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -26,11 +33,22 @@ class Sampled:
 
     n_id: Tensor
     """``(num_nodes,)`` int64 global ids: the seeds, then by first appearance."""
-    adjacencies: list[Adjacency]
+    edges: list[SampledEdges]
     """Layout ``subgraph``: one that all hops extend; ``blocks``: one per hop, from the seeds."""
     nodes_per_hop: list[int]
     """New nodes: the seeds, then per hop."""
     edges_per_hop: list[int]
+
+    @property
+    def positions_are_kept(self) -> bool:
+        """Whether the sampler kept each edge's position in the graph."""
+        return self.edges[0].positions is not None
+
+    @property
+    def positions(self) -> Tensor | None:
+        """``(num_edges,)`` int64 position of each edge in the graph, hop by hop; None where not kept."""
+        kept = [edges.positions for edges in self.edges if edges.positions is not None]
+        return torch.cat(kept) if kept else None
 
 
 class Prepared(NamedTuple):

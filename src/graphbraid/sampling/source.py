@@ -49,7 +49,7 @@ class BatchSource:
             names = ["blocks", *(name for name in names if name not in ("edge_index", "adj_t"))]
         if by_edge:
             return list(dict.fromkeys((*names, "e_id")))
-        return [name for name in names if name not in self.edge_attrs]
+        return [name for name in names if not self._is_by_edge(name)]
 
     def has(self, name: str) -> bool:
         """Whether it has the attribute beside what the graph holds."""
@@ -93,9 +93,22 @@ class BatchSource:
         assert self.graph.csc.weight is not None
         return take_rows(self.graph.csc.weight, positions)
 
+    def edge_features(self, positions: Tensor) -> Tensor:
+        """``(num_edges, num_edge_features)`` of edges at positions in a graph that has ``edge_attr``."""
+        assert self.graph.edge_attr is not None
+        return take_rows(self.graph.edge_attr, positions)
+
+    def _is_by_edge(self, name: str) -> bool:
+        return name in self.edge_attrs or (name == "edge_attr" and not self.has(name))  # else the graph's
+
     def _default_names(self) -> list[str]:
         graph = self.graph
-        held = (("x", graph.x), ("y", graph.y), ("edge_weight", graph.csc.weight))
+        held = (
+            ("x", graph.x),
+            ("y", graph.y),
+            ("edge_weight", graph.csc.weight),
+            ("edge_attr", graph.edge_attr),
+        )
         held_names = [name for name, value in held if value is not None]
         return list(
             dict.fromkeys(("edge_index", *held_names, *self.node_attrs, *self.edge_attrs, *self.constants))

@@ -13,7 +13,7 @@ from tests.sampling.test_sampler import assert_same
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.graph.csc import Csc
 from graphbraid.sampling import SamplerConfig, SeedSchedule, rng, sample_batch
-from graphbraid.sampling.sample import Adjacency, Sampled
+from graphbraid.sampling.sample import Sampled, SampledEdges
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +29,16 @@ def pipeline(device):
 
 def on_cpu(sampled):
     parts = [
-        Adjacency(
-            indptr=a.indptr.cpu(), indices=a.indices.cpu(), edges=None if a.edges is None else a.edges.cpu()
+        SampledEdges(
+            indptr=e.indptr.cpu(),
+            indices=e.indices.cpu(),
+            positions=None if e.positions is None else e.positions.cpu(),
         )
-        for a in sampled.adjacencies
+        for e in sampled.edges
     ]
     return Sampled(
         n_id=sampled.n_id.cpu(),
-        adjacencies=parts,
+        edges=parts,
         nodes_per_hop=sampled.nodes_per_hop,
         edges_per_hop=sampled.edges_per_hop,
     )
@@ -47,7 +49,7 @@ def assert_epoch_is_the_references(running, csc, config, schedule, *, x=None, ep
     for step, input_id, sampled, rows in running.run(schedule, epoch, first, schedule.num_steps):
         key = rng.batch_key(schedule.seed, epoch, step)
         assert_same(on_cpu(sampled), sample_batch(csc, config, schedule.seeds_of(epoch, step), key))
-        dtypes = [(a.indptr.dtype, a.indices.dtype) for a in sampled.adjacencies]
+        dtypes = [(a.indptr.dtype, a.indices.dtype) for a in sampled.edges]
         assert set(dtypes) == {(torch.int64, torch.int32)}
         assert torch.equal(input_id.cpu(), schedule.positions_of(epoch, step))
         assert (rows is None) == (x is None)
@@ -145,7 +147,7 @@ def test_hops_whose_size_is_read_on_the_way_keep_their_bits(pipeline, monkeypatc
     running = pipeline(csc, config)
     assert_epoch_is_the_references(running, csc, config, schedule)
     if layout == "blocks":
-        hops = running.sample(seeds_of(60), 3).adjacencies
+        hops = running.sample(seeds_of(60), 3).edges
         room = [hop.indices.untyped_storage().nbytes() for hop in hops]
         assert room == [4 * hop.indices.numel() for hop in hops]  # a bound would be more
 
@@ -234,9 +236,9 @@ def test_edges_and_nodes_of_a_csc_keep_their_meaning(pipeline):
     csc: Csc = power_law_csc(80, 700)
     config = SamplerConfig(fanouts=(3, 3), return_edge_id=True)
     sampled = on_cpu(pipeline(csc, config).sample(torch.tensor([3, 1, 3]), 77))
-    adjacency = sampled.adjacencies[0]
-    row = torch.repeat_interleave(torch.arange(adjacency.indptr.numel() - 1), adjacency.indptr.diff())
-    assert torch.equal(csc.indices[adjacency.edges].long(), sampled.n_id[adjacency.indices.long()])
-    assert torch.equal(csc.destinations()[adjacency.edges].long(), sampled.n_id[row])
-    new = adjacency.indices[adjacency.indices >= 3].tolist()
+    [edges] = sampled.edges
+    row = torch.repeat_interleave(torch.arange(edges.indptr.numel() - 1), edges.indptr.diff())
+    assert torch.equal(csc.indices[edges.positions].long(), sampled.n_id[edges.indices.long()])
+    assert torch.equal(csc.destinations()[edges.positions].long(), sampled.n_id[row])
+    new = edges.indices[edges.indices >= 3].tolist()
     assert list(dict.fromkeys(new)) == list(range(3, len(sampled.n_id)))

@@ -36,7 +36,7 @@ class CpuBatching:
         if found is None:
             _ = batch.x
         else:
-            batch.row_part = buffer.part_of(found, batch.n_id)
+            batch.send_part(buffer.part_of(found, batch.n_id))
         with self._counting:
             self._late_gather_seconds += time.perf_counter() - started
         return batch

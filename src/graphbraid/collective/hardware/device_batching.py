@@ -220,7 +220,13 @@ def _placed_source(
     x = graph.x if isinstance(graph.x, SparseFeatures | None) else place(graph.x, placement["features"])
     return dataclasses.replace(
         source,
-        graph=graph.replace(csc=csc, x=x, y=label(graph.y), edge_id=label(graph.edge_id, by_edge)),
+        graph=graph.replace(
+            csc=csc,
+            x=x,
+            y=label(graph.y),
+            edge_id=label(graph.edge_id, by_edge),
+            edge_attr=label(graph.edge_attr, by_edge),
+        ),
         node_attrs={name: place(t, placement["labels"]) for name, t in source.node_attrs.items()},
         edge_attrs={
             name: place(t, placement["labels"]) if by_edge else t for name, t in source.edge_attrs.items()
@@ -233,8 +239,9 @@ def _placed_source(
 def _label_tables(context: Context) -> list[Tensor]:
     """What :func:`_placed_source` places beside features: labels, masks, weights, ids."""
     source, graph = context.source, context.source.graph
-    by_edge = [graph.edge_id, *source.edge_attrs.values()] if context.sampler.return_edge_id else []
-    tables = [graph.y, graph.csc.weight, source.src_degree, source.src_loop, *by_edge]
+    tables = [graph.y, graph.csc.weight, source.src_degree, source.src_loop]
+    if context.sampler.return_edge_id:
+        tables += [graph.edge_id, graph.edge_attr, *source.edge_attrs.values()]
     return [t for t in (*tables, *source.node_attrs.values()) if t is not None]
 
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from graphbraid.collective.hardware.cpu import CpuBatching
 from graphbraid.collective.run.stages import Context, Factory, WorkerDiedError
 from graphbraid.sampling.minibatch import MiniBatch
-from graphbraid.sampling.sample import Adjacency, Prepared, Sampled
+from graphbraid.sampling.sample import Prepared, Sampled, SampledEdges
 from graphbraid.sampling.source import BatchSource
 
 LOOK_SECONDS = 1.0
@@ -57,7 +57,7 @@ class ProcessBatching:
         self._context = context
         inside = dataclasses.replace(
             context,
-            source=BatchSource(graph=context.source.graph.replace(x=None)),
+            source=BatchSource(graph=context.source.graph.replace(x=None, edge_attr=None)),
             device=torch.device("cpu"),
             workers=1,
             lookahead=False,
@@ -115,12 +115,12 @@ class ProcessBatching:
         )
 
     def _as_batch(self, arrays: tuple[Any, ...], epoch: int, step: int) -> MiniBatch:
-        n_id, input_id, adjacencies, nodes_per_hop, edges_per_hop = arrays
+        n_id, input_id, edges, nodes_per_hop, edges_per_hop = arrays
         sampled = Sampled(
             n_id=torch.from_numpy(n_id),
-            adjacencies=[
-                Adjacency(indptr=torch.from_numpy(p), indices=torch.from_numpy(i), edges=_as_tensor(e))
-                for p, i, e in adjacencies
+            edges=[
+                SampledEdges(indptr=torch.from_numpy(p), indices=torch.from_numpy(i), positions=_as_tensor(e))
+                for p, i, e in edges
             ],
             nodes_per_hop=nodes_per_hop,
             edges_per_hop=edges_per_hop,
@@ -168,11 +168,11 @@ def _answer(operator: Any, epoch: int, step: int) -> Any:
     except Exception as error:
         error.add_note(f"in the process that prepares mini-batches:\n{traceback.format_exc()}")
         return _that_travels(error)
-    sampled = batch._sampled
+    sampled = batch.sampled
     return (
         sampled.n_id.numpy(),
         batch.input_id.numpy(),
-        [(a.indptr.numpy(), a.indices.numpy(), _as_array(a.edges)) for a in sampled.adjacencies],
+        [(e.indptr.numpy(), e.indices.numpy(), _as_array(e.positions)) for e in sampled.edges],
         sampled.nodes_per_hop,
         sampled.edges_per_hop,
     )

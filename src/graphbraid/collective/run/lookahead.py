@@ -163,7 +163,7 @@ class RowBuffer:
         part = batch.row_part
         if part is None or (part.generation == self._generation and part.first == self._next):
             return
-        batch.row_part = None
+        batch.send_whole()
         if part.generation == self._generation:
             self._start_anew()
 
@@ -177,7 +177,7 @@ class RowBuffer:
             return
         ring = self._ring_on(part.rows)
         if ring is None:
-            moved.row_part = None  # batch.x is then gathered whole
+            moved.send_whole()
             return
         x = ring.new_empty(part.slots.numel(), ring.shape[1])
         begin, count = part.first % len(ring), len(part.rows)
@@ -186,7 +186,7 @@ class RowBuffer:
         ring[: count - straight].copy_(part.rows[straight:])
         torch.index_select(ring, 0, part.slots, out=x)
         self._next = part.first + count
-        moved.set_x(x)
+        moved.x = x
 
     def _end_turn(self, key: Key) -> None:
         with self._claimed:

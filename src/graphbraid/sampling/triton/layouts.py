@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from graphbraid.sampling.sample import Adjacency
+from graphbraid.sampling.sample import SampledEdges
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -35,20 +35,20 @@ def steps_of(bounds: list[int]) -> list[int]:
     return [after - before for before, after in pairwise(bounds)]
 
 
-def cut_blocks(hops: list[DrawnHop], nodes: list[int], edges: list[int]) -> list[Adjacency]:
-    """An adjacency per hop; its rows are all nodes known before it."""
+def cut_blocks(hops: list[DrawnHop], nodes: list[int], edges: list[int]) -> list[SampledEdges]:
+    """The edges of each hop; their rows are all nodes known before it."""
     return [
-        Adjacency(
+        SampledEdges(
             indptr=hop.offsets[: num_rows + 1],
             indices=hop.local[:count],
-            edges=None if hop.positions is None else hop.positions[:count],
+            positions=None if hop.positions is None else hop.positions[:count],
         )
         for hop, num_rows, count in zip(hops, nodes[1:-1], steps_of(edges), strict=True)
     ]
 
 
-def cut_subgraph(hops: list[DrawnHop], nodes: list[int], edges: list[int]) -> list[Adjacency]:
-    """The hops' adjacencies, one below the other."""
+def cut_subgraph(hops: list[DrawnHop], nodes: list[int], edges: list[int]) -> list[SampledEdges]:
+    """The hops' edges, one below the other."""
     indptr = hops[0].offsets.new_zeros(nodes[-2] + 1)
     for h, hop in enumerate(hops):
         rows = hop.offsets[1 : nodes[h + 1] - nodes[h] + 1]
@@ -56,9 +56,9 @@ def cut_subgraph(hops: list[DrawnHop], nodes: list[int], edges: list[int]) -> li
     cut = list(zip(hops, steps_of(edges), strict=True))
     positions = [hop.positions[:count] for hop, count in cut if hop.positions is not None]
     return [
-        Adjacency(
+        SampledEdges(
             indptr=indptr,
             indices=torch.cat([hop.local[:count] for hop, count in cut]),
-            edges=torch.cat(positions) if positions else None,
+            positions=torch.cat(positions) if positions else None,
         )
     ]

@@ -253,7 +253,7 @@ class TritonPipeline:
         cut = cut_blocks if self._config.layout == "blocks" else cut_subgraph
         return Sampled(
             n_id=launched.n_id[: nodes[-1]],
-            adjacencies=cut(launched.hops, nodes, edges),
+            edges=cut(launched.hops, nodes, edges),
             nodes_per_hop=steps_of(nodes),
             edges_per_hop=steps_of(edges),
         )

@@ -1,24 +1,22 @@
-"""A sample's edges in the forms that models take: ``edge_index``, ``adj_t``, and copies elsewhere."""
+"""A sample's edges in the forms that models take: ``edge_index`` and ``adj_t``."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from graphbraid.graph.csc import Csc
-from graphbraid.sampling.sample import Adjacency
+from graphbraid.sampling.sample import SampledEdges
 
 
-def edge_index_of(adjacency: Adjacency) -> Tensor:
+def edge_index_of(edges: SampledEdges) -> Tensor:
     """``(2, num_edges)`` int64 local ids, sources above destinations."""
-    rows = torch.arange(adjacency.indptr.numel() - 1, device=adjacency.indptr.device)
-    out = torch.empty((2, adjacency.indices.numel()), dtype=torch.int64, device=rows.device)
-    out[0] = adjacency.indices
-    out[1] = torch.repeat_interleave(rows, adjacency.indptr.diff(), output_size=out.shape[1])
+    rows = torch.arange(edges.indptr.numel() - 1, device=edges.indptr.device)
+    out = torch.empty((2, edges.indices.numel()), dtype=torch.int64, device=rows.device)
+    out[0] = edges.indices
+    out[1] = torch.repeat_interleave(rows, edges.indptr.diff(), output_size=out.shape[1])
     return out
 
 
@@ -53,26 +51,3 @@ def adj_t_of(like: Any, edge_index: Tensor, values: Tensor | None, num_nodes: in
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CS. tensor support is in beta state")
         return make(ends, inner[order], values[order], size, check_invariants=False)
-
-
-def changed(adjacency: Adjacency, change: Callable[[Tensor], Tensor]) -> Adjacency:
-    """With ``change`` of its local ids; positions in the graph stay with what they are looked up in."""
-    return Adjacency(
-        indptr=change(adjacency.indptr), indices=change(adjacency.indices), edges=adjacency.edges
-    )
-
-
-def changed_block(block: Csc, change: Callable[[Tensor], Tensor]) -> Csc:
-    """With ``change`` of each of its arrays."""
-    weight, degree, loop = (
-        None if t is None else change(t) for t in (block.weight, block.src_degree, block.src_loop)
-    )
-    return Csc(
-        change(block.indptr),
-        change(block.indices),
-        block.num_src,
-        weight,
-        src_degree=degree,
-        src_loop=loop,
-        trusted=True,
-    )
