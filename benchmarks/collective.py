@@ -25,9 +25,9 @@ import torch
 
 from benchmarks.collective_load import real_load
 from benchmarks.common import RESULTS, machine, write_results
+from benchmarks.strategies import drawn_routes
 from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.plan.plan import Plan
-from graphbraid.collective.plan.routes import drawn_routes
 from graphbraid.collective.plan.scheduler import fixed_plan, make_plan
 from graphbraid.collective.plan.simulator import Durations, simulate
 from graphbraid.collective.plan.times import Duration, Profile, StageTimes

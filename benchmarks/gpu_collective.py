@@ -28,14 +28,14 @@ import torch
 from benchmarks.common import write_results
 from benchmarks.gpu_fullgraph import add_arguments, software
 from benchmarks.gpu_sampling import skewed_graph
+from benchmarks.strategies import drawn_routes
 from graphbraid.collective import Plan, Profile, StageTimes, fixed_plan, make_plan
 from graphbraid.collective.hardware.emulated import EmulatedAccelerator
-from graphbraid.collective.plan.routes import drawn_routes
 from graphbraid.collective.plan.simulator import Op
 from graphbraid.collective.plan.times import Duration
 from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.profiler import Effort, measure
-from graphbraid.collective.run.stages import Context, Device, Operators
+from graphbraid.collective.run.stages import BatchDevice, Context, Operators
 from graphbraid.graph import Graph
 from graphbraid.loader import NeighborLoader
 from graphbraid.nn import GraphSAGE
@@ -98,7 +98,7 @@ class Machine:
         self.place = torch.device("cpu" if smoke else "cuda")
 
     @property
-    def device(self) -> Device:
+    def device(self) -> BatchDevice:
         """What the loader is given."""
         if not self._smoke:
             return self.place

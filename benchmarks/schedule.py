@@ -18,9 +18,9 @@ from typing import Any
 
 from benchmarks.common import write_results
 from benchmarks.optimum import optimal_seconds
+from benchmarks.strategies import cpu_pipeline, gpu_only, naive_hybrid, static_split
 from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.plan.scheduler import make_plan
-from graphbraid.collective.plan.strategies import cpu_pipeline, gpu_only, naive_hybrid, static_split
 from graphbraid.collective.plan.times import Duration, Profile, StageTimes
 
 GRID = [i / 20 for i in range(21)]

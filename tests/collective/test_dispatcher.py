@@ -7,6 +7,7 @@ from benchmarks.optimum import optimal_seconds
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.collective.cases import any_times, stage_times, two_routes
+from tests.collective.relaxed import relaxed_ratio, relaxed_seconds
 
 from graphbraid.collective.plan.dispatcher import (
     Dispatcher,
@@ -14,8 +15,6 @@ from graphbraid.collective.plan.dispatcher import (
     bound_with,
     epoch_bound,
     loads,
-    relaxed_ratio,
-    relaxed_seconds,
 )
 
 

@@ -6,12 +6,13 @@ import time
 import pytest
 from benchmarks.optimum import optimal_seconds
 from benchmarks.schedule import GRID, against_bound, drawn_times
+from benchmarks.strategies import cpu_pipeline, gpu_only, static_split
 from tests.collective.cases import stage_times
 from tests.collective.checker import check_schedule
 
-from graphbraid.collective.plan.scheduler import Limits, fixed_plan, make_plan, simulated
+from graphbraid.collective.plan.limits import Limits
+from graphbraid.collective.plan.scheduler import fixed_plan, make_plan, simulated
 from graphbraid.collective.plan.simulator import Durations
-from graphbraid.collective.plan.strategies import cpu_pipeline, gpu_only, static_split
 from graphbraid.collective.plan.times import Profile
 from graphbraid.errors import ConfigError, ResourceError
 

@@ -3,6 +3,15 @@
 import dataclasses
 
 import pytest
+from benchmarks.strategies import (
+    braided,
+    cpu_pipeline,
+    drawn_routes,
+    gpu_only,
+    naive_hybrid,
+    sequential,
+    static_split,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.collective.cases import any_times, stage_times, two_routes
@@ -10,16 +19,8 @@ from tests.collective.checker import check_schedule
 
 from graphbraid.collective.plan.braid import braid
 from graphbraid.collective.plan.dispatcher import bound_with
-from graphbraid.collective.plan.routes import CPU, GPU, drawn_routes, spread_routes
+from graphbraid.collective.plan.routes import CPU, GPU, spread_routes
 from graphbraid.collective.plan.simulator import Durations, Setting, simulate
-from graphbraid.collective.plan.strategies import (
-    braided,
-    cpu_pipeline,
-    gpu_only,
-    naive_hybrid,
-    sequential,
-    static_split,
-)
 from graphbraid.errors import ConfigError
 
 settings = st.builds(
@@ -101,17 +102,6 @@ def test_no_simulated_epoch_beats_the_bound_of_its_own_split(times, n, share, se
     times = times.with_workers(setting.workers)
     schedule = simulate(routes, Durations.constant(times, n), setting)
     assert schedule.seconds >= max(bound_with(times, n, routes.count(CPU)).values()) * (1 - 1e-9)
-
-
-def test_drawn_durations_have_the_spread_asked_for_and_repeat():
-    times = stage_times(0.1, 0.2, 0.3, 0.4, cv=0.1)
-    durations = Durations.drawn(times, 4000, seed=1)
-    mean = sum(durations.model) / 4000
-    spread = (sum((x - mean) ** 2 for x in durations.model) / 4000) ** 0.5
-    assert mean == pytest.approx(0.3, rel=0.01)
-    assert spread == pytest.approx(0.03, rel=0.05)
-    assert Durations.drawn(times, 4000, seed=1) == durations
-    assert min(Durations.drawn(stage_times(1, 1, 1, cv=5.0), 4000, seed=1).cpu) == pytest.approx(0.1)
 
 
 def test_routes_are_spread_evenly():

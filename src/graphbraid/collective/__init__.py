@@ -1,7 +1,8 @@
 """Collective batching: CPU and device prepare mini-batches together, as a plan found by simulation says."""
 
+from graphbraid.collective.plan.limits import Limits
 from graphbraid.collective.plan.plan import Plan
-from graphbraid.collective.plan.scheduler import Limits, fixed_plan, make_plan, simulated
+from graphbraid.collective.plan.scheduler import fixed_plan, make_plan, simulated
 from graphbraid.collective.plan.times import Duration, Profile, StageTimes
 from graphbraid.collective.run.stages import register
 

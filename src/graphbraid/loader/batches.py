@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 from graphbraid.arguments import MOST_THREADS, as_count
+from graphbraid.collective.plan.limits import Limits
 from graphbraid.collective.plan.plan import Plan
-from graphbraid.collective.plan.scheduler import Limits, fixed_plan, make_plan
+from graphbraid.collective.plan.scheduler import fixed_plan, make_plan
 from graphbraid.collective.run.drift import Replanning
 from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.profiler import measure
-from graphbraid.collective.run.stages import Context, Device, Operators
+from graphbraid.collective.run.stages import BatchDevice, Context, Operators
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import degrees_and_loops
@@ -86,7 +87,7 @@ class BatchLoader:
         return_edge_id: bool = True,
         src_degree: bool = False,
         gather: bool = True,
-        device: Device | str = "cpu",
+        device: BatchDevice | str = "cpu",
         plan: Plan | str | os.PathLike[str] | None = None,
         hot_bytes: int | None = None,
     ) -> None:
@@ -117,7 +118,7 @@ class BatchLoader:
         self._gather, self._hot_bytes = gather, hot_bytes
         self._src_degree = src_degree
         self._source = self._with_degrees(source)
-        self.device: Device = as_device(device) if isinstance(device, str | torch.device) else device
+        self.device: BatchDevice = as_device(device) if isinstance(device, str | torch.device) else device
         if plan is None and not isinstance(self.device, torch.device):
             plan = "auto"
         self.plan: Plan | None = read_plan(plan)

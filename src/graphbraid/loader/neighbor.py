@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Sampler, get_worker_info
 
 from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.run.executor import Executor
-from graphbraid.collective.run.stages import Context, Device
+from graphbraid.collective.run.stages import BatchDevice, Context
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
 from graphbraid.loader.batches import BatchLoader
@@ -118,7 +118,7 @@ class NeighborLoader(DataLoader[Any]):
         return_edge_id: bool = True,
         src_degree: bool = False,
         gather: bool = True,
-        device: Device | str = "cpu",
+        device: BatchDevice | str = "cpu",
         plan: Plan | str | os.PathLike[str] | None = None,
         hot_bytes: int | None = None,
         **others: Any,

@@ -32,7 +32,7 @@ Part = Literal["topology", "labels", "features"]
 PARTS: tuple[Part, ...] = ("topology", "labels", "features")
 """What is made resident first comes first: a read of topology over the link brings a line for one number, a
 read of features whole rows."""
-Placement = Mapping[Part, str]
+PartPlacement = Mapping[Part, str]
 """``device`` or ``host`` for each part."""
 
 
@@ -53,7 +53,7 @@ class MakePipeline(Protocol):
         ...
 
 
-def choose_placement(part_bytes: Mapping[Part, int], room: int) -> Placement:
+def choose_placement(part_bytes: Mapping[Part, int], room: int) -> PartPlacement:
     """The parts that are resident in ``room`` bytes of device memory, taken in the order of ``PARTS``."""
     placement: dict[Part, str] = {}
     for part in PARTS:
@@ -134,7 +134,7 @@ class DeviceBatching:
         return MiniBatch(placed.source, prepared, layout=context.sampler.layout, epoch=epoch)
 
     @property
-    def placement(self) -> Placement:
+    def placement(self) -> PartPlacement:
         """Where each part lies."""
         return self._placed().placement
 
@@ -166,7 +166,7 @@ class DeviceBatching:
             _log.warning("the device has no memory for %s: they stay on the host", _shown(wanted, sizes))
             return self._make_with(dict.fromkeys(PARTS, "host"))
 
-    def _make_with(self, placement: Placement) -> _Placed:
+    def _make_with(self, placement: PartPlacement) -> _Placed:
         context = self.context
         source = _placed_source(context, placement, self._place)
         x = source.graph.x
@@ -188,7 +188,7 @@ class _Placed:
 
     source: BatchSource
     pipeline: GpuPipeline
-    placement: Placement
+    placement: PartPlacement
 
 
 class _Begun(NamedTuple):
@@ -203,7 +203,7 @@ _PLACED: weakref.WeakKeyDictionary[BatchSource, dict[tuple[object, ...], _Placed
 
 
 def _placed_source(
-    context: Context, placement: Placement, place: Callable[[Tensor, str], Tensor]
+    context: Context, placement: PartPlacement, place: Callable[[Tensor, str], Tensor]
 ) -> BatchSource:
     """The source with everything that batches look up by id where the device reads it.
 
@@ -245,6 +245,6 @@ def _label_tables(context: Context) -> list[Tensor]:
     return [t for t in (*tables, *source.node_attrs.values()) if t is not None]
 
 
-def _shown(placement: Placement, part_bytes: Mapping[Part, int]) -> str:
+def _shown(placement: PartPlacement, part_bytes: Mapping[Part, int]) -> str:
     resident = [part for part in PARTS if placement[part] == "device"]
     return ", ".join(f"{part} ({format_bytes(part_bytes[part])})" for part in resident)

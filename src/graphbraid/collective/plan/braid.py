@@ -14,11 +14,11 @@ import math
 
 from graphbraid.collective.plan.dispatcher import bound_with
 from graphbraid.collective.plan.routes import CPU, GPU, Routes, spread_routes
-from graphbraid.collective.plan.simulator import Durations, Schedule, Setting, Simulation
+from graphbraid.collective.plan.simulator import Durations, Setting, SimulatedEpoch, Simulation
 from graphbraid.collective.plan.times import StageTimes
 
 
-def braid(times: StageTimes, num_batches: int, num_cpu: int, stock: int, setting: Setting) -> Schedule:
+def braid(times: StageTimes, num_batches: int, num_cpu: int, stock: int, setting: Setting) -> SimulatedEpoch:
     """The greedy schedule, whose ``routes`` are what is wanted.
 
     Args:
@@ -49,7 +49,7 @@ class _Braid(Simulation):
         dma, model = times.dma.seconds, times.model.seconds
         self._least_stock = min(math.ceil(dma / model) if model else 1, self._stock)
 
-    def run(self) -> Schedule:
+    def run(self) -> SimulatedEpoch:
         """The schedule; its CPU batches are given their steps at the end."""
         schedule = super().run()
         steps = [step for step, route in enumerate(self._decided) if route == CPU]

@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from graphbraid.collective.plan.arrangement import Arrangement
-from graphbraid.collective.plan.times import StageTimes
-
-if TYPE_CHECKING:
-    from graphbraid.collective.plan.plan import Plan
-    from graphbraid.collective.plan.scheduler import Limits
-    from graphbraid.collective.plan.times import Profile
+from graphbraid.collective.plan.limits import Limits
+from graphbraid.collective.plan.plan import Plan, RunnerUp
+from graphbraid.collective.plan.times import Profile, StageTimes
 
 AHEAD, REFILL = 8, 1
 """Batches that threads which take turns prepare before they rest, and how many are left when they go on."""
@@ -56,8 +52,6 @@ def ahead_of(cores: Arrangement, profile: Profile, limits: Limits) -> int:
 
 def plan_of_trials(profile: Profile, num_batches: int, limits: Limits) -> Plan:
     """The plan of the arrangement that was fastest when it was tried."""
-    from graphbraid.collective.plan.plan import Plan, RunnerUp
-
     best, *others = sorted(profile.trials, key=lambda trial: trial.seconds)
     fitting = [times for times in profile.times if times.workers <= best.cores.workers]
     times = (fitting or profile.times)[-1]

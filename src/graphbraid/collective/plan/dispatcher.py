@@ -68,36 +68,6 @@ def best_share(times: StageTimes) -> Share:
     return Share(share=share, seconds=cost(share), limit=_most(loads(times, share)))
 
 
-def relaxed_ratio(times: StageTimes) -> float:
-    """The paper's first ratio x, for 1 CPU batch : x GPU batches; infinite where the CPU should have none.
-
-    Minimises Eq. 6 of Zhang et al., "Efficient GNN Training on Giant Graphs with Collective Batching and
-    Scheduling",
-    ``x·T_uva/(1+x) + max(T_dma/(1+x), T_model, (T_cpu - x·T_uva)/(1+x))`` (the later print has a product
-    where the earlier has the comma). Each piece is monotone in x, so the least value is at 0, at infinity or
-    at a crossing of two pieces of the maximum.
-    """
-    if times.uva is None:
-        return 0.0
-    cpu, dma, model, uva = _seconds(times)
-    crossings = [
-        _ratio(dma, model) - 1.0,
-        _ratio(cpu - dma, uva),
-        _ratio(cpu - model, model + uva),
-    ]
-    candidates = [0.0, *(x for x in crossings if math.isfinite(x) and x > 0.0), math.inf]
-    return min(candidates, key=lambda x: relaxed_seconds(times, x))
-
-
-def relaxed_seconds(times: StageTimes, ratio: float) -> float:
-    """Eq. 6 per batch at a ratio x, which may be infinite."""
-    cpu, dma, model, uva = _seconds(times)
-    if math.isinf(ratio):
-        return uva + max(0.0, model, -uva)
-    whole = 1.0 + ratio
-    return ratio * uva / whole + max(dma / whole, model, (cpu - ratio * uva) / whole)
-
-
 def epoch_bound(times: StageTimes, num_batches: int) -> EpochBound:
     """The least seconds any schedule of an epoch takes, with the start and end that none can avoid.
 

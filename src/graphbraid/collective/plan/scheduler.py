@@ -9,12 +9,12 @@ from graphbraid.arguments import as_count, as_number
 from graphbraid.collective.plan.braid import braid, braid_routes
 from graphbraid.collective.plan.cores import plan_of_trials
 from graphbraid.collective.plan.dispatcher import Dispatcher, EpochBound, bound_with, epoch_bound
+from graphbraid.collective.plan.limits import Limits
 from graphbraid.collective.plan.plan import Plan, RunnerUp
 from graphbraid.collective.plan.routes import CPU
-from graphbraid.collective.plan.simulator import Durations, Schedule, Setting, simulate
+from graphbraid.collective.plan.simulator import Durations, Setting, SimulatedEpoch, simulate
 from graphbraid.collective.plan.times import Profile, StageTimes
-from graphbraid.errors import ConfigError, ResourceError
-from graphbraid.files.writing import format_bytes
+from graphbraid.errors import ConfigError
 from graphbraid.signatures import typed
 
 EQUAL = 1.0 + 1e-9
@@ -23,36 +23,6 @@ MOST_BATCHES = 10_000_000
 """Of an epoch that is planned: its plan is simulated batch by batch."""
 SEARCHED_BATCHES = 500
 """A longer epoch is searched as one of this length, then simulated whole."""
-
-
-@typed
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """What a plan may use."""
-
-    host_bytes: int | None = None
-    """Pinned memory for host buffers; None: not limited."""
-    device_bytes: int | None = None
-    """Device memory for batches; None: not limited."""
-    most_cbs: int = 64
-    """Host buffers."""
-    most_gbs: int = 32
-    """Device buffers."""
-    most_tries: int = 100
-    """Schedules simulated, at most; what was found by then is the plan."""
-
-    def caps(self, profile: Profile) -> tuple[int, int]:
-        """The largest cbs and gbs.
-
-        Raises:
-            ResourceError: not even one batch fits.
-        """
-        kept = profile.lookahead_bytes if any(times.lookahead for times in profile.times) else 0
-        device_bytes = None if self.device_bytes is None else self.device_bytes - kept
-        return (
-            _fitting("host", self.host_bytes, profile.host_batch_bytes, self.most_cbs),
-            _fitting("device", device_bytes, profile.device_batch_bytes, self.most_gbs),
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,7 +104,7 @@ def one_sided(plan: Plan, route: int, *, cbs: int, gbs: int) -> Plan:
 
 
 @typed
-def simulated(plan: Plan, times: StageTimes | None = None, num_batches: int | None = None) -> Schedule:
+def simulated(plan: Plan, times: StageTimes | None = None, num_batches: int | None = None) -> SimulatedEpoch:
     """The plan's epoch in virtual time, with its own times or others."""
     n = (
         plan.num_batches
@@ -204,7 +174,7 @@ class _Search:
         largest, *others = sorted({0, *powers, self._gbs - 1}, reverse=True)
         return [largest, None, *others]
 
-    def consider(self, times: StageTimes, num_cpu: int, stock: int | None) -> Schedule:
+    def consider(self, times: StageTimes, num_cpu: int, stock: int | None) -> SimulatedEpoch:
         """Simulate a candidate and keep it if it is the best, or the best of its kind."""
         candidate = _Candidate(times=times, num_cpu=num_cpu, stock=stock, cbs=self._cbs, gbs=self._gbs)
         schedule = self._schedule(candidate)
@@ -271,7 +241,7 @@ class _Search:
         roomy = dataclasses.replace(roomy, seconds=self._fixed(roomy).seconds)
         return roomy if roomy.seconds <= most else best
 
-    def _schedule(self, candidate: _Candidate) -> Schedule:
+    def _schedule(self, candidate: _Candidate) -> SimulatedEpoch:
         """As the greedy rule lays it."""
         c = candidate
         if c.stock is None or c.num_cpu in (0, self.num_batches):
@@ -279,7 +249,7 @@ class _Search:
         self._tries_left -= 1
         return braid(c.times, self.num_batches, c.num_cpu, c.stock, c.setting())
 
-    def _fixed(self, candidate: _Candidate) -> Schedule:
+    def _fixed(self, candidate: _Candidate) -> SimulatedEpoch:
         """As it runs once the routes are laid."""
         self._tries_left -= 1
         c, n = candidate, self.num_batches
@@ -299,22 +269,3 @@ class _Search:
         name = "cpu" if candidate.num_cpu == self.num_batches else "braided"
         workers = candidate.times.workers
         return f"{name}, {workers} worker{'s' if workers > 1 else ''}"
-
-
-def _half(count: int) -> int:
-    return count // 2
-
-
-def _one_less(count: int) -> int:
-    return count - 1
-
-
-def _fitting(where: str, limit_bytes: int | None, batch_bytes: int, most: int) -> int:
-    if limit_bytes is None or batch_bytes == 0:
-        return most
-    if limit_bytes < batch_bytes:
-        raise ResourceError(
-            f"a mini-batch needs {format_bytes(batch_bytes)} of {where} memory and "
-            f"{format_bytes(limit_bytes)} are allowed; lower batch_size or the fanouts"
-        )
-    return min(most, limit_bytes // batch_bytes)

@@ -23,8 +23,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
 from graphbraid.collective.plan.dispatcher import Resource
 from graphbraid.collective.plan.routes import CPU, GPU, Routes
 from graphbraid.collective.plan.times import Duration, StageTimes
@@ -70,16 +68,6 @@ class Durations:
         """Every stage takes its mean."""
         return cls(**{name: [d.seconds] * num_batches for name, d in _by_name(times)})
 
-    @classmethod
-    def drawn(cls, times: StageTimes, num_batches: int, seed: int) -> Durations:
-        """Normal with each stage's spread, none below a tenth of its mean."""
-        draw = np.random.default_rng(seed)
-        values = {}
-        for name, d in _by_name(times):
-            z = draw.standard_normal(num_batches)
-            values[name] = np.maximum(d.seconds * (1.0 + d.cv * z), 0.1 * d.seconds).tolist()
-        return cls(**values)
-
 
 class Op(NamedTuple):
     """One stage of one step, from ``start`` to ``end`` in seconds from the epoch's start."""
@@ -105,8 +93,8 @@ class Phases:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Schedule:
-    """A simulated epoch."""
+class SimulatedEpoch:
+    """What a simulation of an epoch gives: when each stage of each step runs, and who waits."""
 
     ops: list[Op]
     """By start."""
@@ -127,7 +115,7 @@ class Schedule:
             return 0
         return -1 if self.device_waits > self.cpu_waits else 1
 
-    def replace(self, **changes: Any) -> Schedule:
+    def replace(self, **changes: Any) -> SimulatedEpoch:
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
@@ -145,7 +133,7 @@ class Schedule:
         return {name: value / self.seconds for name, value in seconds.items()}
 
 
-def simulate(routes: Routes, durations: Durations, setting: Setting) -> Schedule:
+def simulate(routes: Routes, durations: Durations, setting: Setting) -> SimulatedEpoch:
     """Run an epoch in virtual time.
 
     Args:
@@ -187,7 +175,7 @@ class Simulation:
         self._device_waits = self._worker_waits = 0.0
         self._phase = [0.0, 0.0, 0.0]
 
-    def run(self) -> Schedule:
+    def run(self) -> SimulatedEpoch:
         """Run to the end."""
         events = self._events
         self._dispatch(0.0)
@@ -199,7 +187,7 @@ class Simulation:
             self._dispatch(now)
         assert self._trained == len(self._routes), "the schedule stood still"
         filling, flushing, blocking = self._phase
-        return Schedule(
+        return SimulatedEpoch(
             ops=self._ops,
             seconds=self._now,
             device_waits=self._device_waits,

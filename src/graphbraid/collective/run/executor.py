@@ -18,9 +18,10 @@ from types import TracebackType
 
 import torch
 
+from graphbraid.collective.plan.limits import Limits
 from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.plan.routes import CPU, GPU
-from graphbraid.collective.plan.scheduler import Limits, one_sided
+from graphbraid.collective.plan.scheduler import one_sided
 from graphbraid.collective.plan.simulator import Op, Stage
 from graphbraid.collective.run.drift import Replanning
 from graphbraid.collective.run.dual_buffer import DualBuffer

@@ -7,8 +7,9 @@ import threading
 from collections.abc import Callable
 
 from graphbraid.collective.plan.dispatcher import epoch_bound
+from graphbraid.collective.plan.limits import Limits
 from graphbraid.collective.plan.plan import Plan
-from graphbraid.collective.plan.scheduler import Limits, make_plan, simulated
+from graphbraid.collective.plan.scheduler import make_plan, simulated
 from graphbraid.collective.plan.simulator import Stage
 from graphbraid.collective.plan.times import Profile, StageTimes
 from graphbraid.collective.run.drift import Drift, Replanning

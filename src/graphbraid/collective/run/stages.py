@@ -46,7 +46,7 @@ class Accelerator(Protocol):
     """Of the CPU's batching: ``"cpu"`` but for emulations."""
 
 
-Device = torch.device | Accelerator
+BatchDevice = torch.device | Accelerator
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -56,7 +56,7 @@ class Context:
     source: BatchSource
     sampler: SamplerConfig
     schedule: SeedSchedule
-    device: Device
+    device: BatchDevice
     workers: int = 1
     """Threads that prepare batches on the CPU at the same time."""
     gather: bool = True
