@@ -35,7 +35,8 @@ from graphbraid.collective.plan.simulator import Op
 from graphbraid.collective.plan.times import Duration
 from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.profiler import Effort, measure
-from graphbraid.collective.run.stages import BatchDevice, Context, Operators
+from graphbraid.collective.run.protocols import BatchDevice
+from graphbraid.collective.run.stages import Context, Operators
 from graphbraid.graph import Graph
 from graphbraid.loader import NeighborLoader
 from graphbraid.nn import GraphSAGE

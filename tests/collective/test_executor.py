@@ -25,7 +25,8 @@ from graphbraid.collective.plan.scheduler import fixed_plan, make_plan
 from graphbraid.collective.plan.simulator import Durations
 from graphbraid.collective.plan.times import Profile
 from graphbraid.collective.run.drift import Drift, Replanning
-from graphbraid.collective.run.stages import DeviceMemoryError, Operators, find, make_operator, register
+from graphbraid.collective.run.protocols import DeviceMemoryError
+from graphbraid.collective.run.stages import Operators, find, make_operator, register
 from graphbraid.errors import ConfigError, ResourceError
 
 
@@ -186,8 +187,8 @@ executor = make_executor(stage_times(60.0, 0.001, 0.001, workers=1), share=1.0)
 executor._operators.cpu_batching._accelerator.check = lambda *_: (print("asleep", flush=True), 1 / 0.0001)
 print("started", flush=True)
 import graphbraid.collective.hardware.emulated as emulated
-from graphbraid.collective.run import executor as module
-module.JOIN_SECONDS = 0.2
+from graphbraid.collective.run import crew
+crew.JOIN_SECONDS = 0.2
 for _ in executor:
     pass
 """

@@ -4,14 +4,17 @@ from graphbraid.collective.plan.limits import Limits
 from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.plan.scheduler import fixed_plan, make_plan, simulated
 from graphbraid.collective.plan.times import Duration, Profile, StageTimes
+from graphbraid.collective.run.protocols import DeviceMemoryError, WorkerDiedError
 from graphbraid.collective.run.stages import register
 
 __all__ = [
+    "DeviceMemoryError",
     "Duration",
     "Limits",
     "Plan",
     "Profile",
     "StageTimes",
+    "WorkerDiedError",
     "fixed_plan",
     "make_plan",
     "register",

@@ -22,7 +22,8 @@ from graphbraid.collective.plan.scheduler import fixed_plan, make_plan
 from graphbraid.collective.run.drift import Replanning
 from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.profiler import measure
-from graphbraid.collective.run.stages import BatchDevice, Context, Operators
+from graphbraid.collective.run.protocols import BatchDevice
+from graphbraid.collective.run.stages import Context, Operators
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import degrees_and_loops

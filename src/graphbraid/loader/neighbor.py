@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader, Sampler, get_worker_info
 
 from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.run.executor import Executor
-from graphbraid.collective.run.stages import BatchDevice, Context
+from graphbraid.collective.run.protocols import BatchDevice
+from graphbraid.collective.run.stages import Context
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
 from graphbraid.loader.batches import BatchLoader

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from graphbraid.arguments import check_type
 from graphbraid.collective import Plan, Profile
-from graphbraid.collective.run.stages import Accelerator
+from graphbraid.collective.run.protocols import Accelerator
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed

@@ -19,7 +19,8 @@ from graphbraid.collective.hardware.device_batching import (
 )
 from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.profiler import Effort, measure
-from graphbraid.collective.run.stages import Context, DeviceMemoryError, Operators, register
+from graphbraid.collective.run.protocols import DeviceMemoryError
+from graphbraid.collective.run.stages import Context, Operators, register
 from graphbraid.graph.csc import degrees_and_loops
 from graphbraid.nn import SAGEConv
 from graphbraid.sampling import SamplerConfig, SeedSchedule

@@ -17,7 +17,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from graphbraid.collective.run.stages import Context, DeviceMemoryError
+from graphbraid.collective.run.protocols import DeviceMemoryError
+from graphbraid.collective.run.stages import Context
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import SparseFeatures
 from graphbraid.graph.csc import Csc

@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from graphbraid.collective.hardware.cpu import CpuBatching
 from graphbraid.collective.plan.simulator import Stage
 from graphbraid.collective.plan.times import StageTimes
-from graphbraid.collective.run.stages import Context, DeviceMemoryError, register
+from graphbraid.collective.run.protocols import DeviceMemoryError
+from graphbraid.collective.run.stages import Context, register
 from graphbraid.sampling.minibatch import MiniBatch
 
 Fault = Callable[[], BaseException]

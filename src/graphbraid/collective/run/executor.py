@@ -10,9 +10,8 @@ many buffers there are and how long anything takes changes no batch.
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from functools import partial
 from types import TracebackType
 
@@ -23,17 +22,17 @@ from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.plan.routes import CPU, GPU
 from graphbraid.collective.plan.scheduler import one_sided
 from graphbraid.collective.plan.simulator import Op, Stage
+from graphbraid.collective.run.crew import Crew
 from graphbraid.collective.run.drift import Replanning
 from graphbraid.collective.run.dual_buffer import DualBuffer
+from graphbraid.collective.run.protocols import DeviceMemoryError, WorkerDiedError
 from graphbraid.collective.run.replanner import Replanner
-from graphbraid.collective.run.stages import DeviceMemoryError, Operators, WorkerDiedError
+from graphbraid.collective.run.stages import Operators
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.sampling.minibatch import MiniBatch
 
 _log = logging.getLogger(__name__)
 
-JOIN_SECONDS = 30.0
-"""Longest wait for a thread's current batch when the executor stops."""
 MOST_TRIES = 30
 """Schedules simulated for the rest of an epoch, at most."""
 
@@ -79,7 +78,7 @@ class Executor:
         self.ops: list[Op] = []
         """What ran when, as the simulator gives it; seconds from the first batch being asked for."""
         self._operators, self._epoch, self._first = operators, epoch, start
-        self._begin = getattr(operators.device_batching, "begin", None)
+        self._ahead = operators.batching_ahead
         last = num_steps if stop is None else stop
         self._steps = DualBuffer(
             plan.routes(num_steps)[start:last] if num_steps else b"",
@@ -88,15 +87,14 @@ class Executor:
             most_cbs=plan.most_cbs or plan.cbs,
             most_gbs=plan.most_gbs or plan.gbs,
         )
-        self._changed = threading.Condition()  # every use of the steps is under it
-        self._threads: list[threading.Thread] = []
-        self._error: BaseException | None = None
-        self._stopped = self._started = False
+        self._crew = Crew()
+        self._changed = self._crew.changed  # every use of the steps is under it
+        self._started = False
         self._origin = 0.0
         self._lost: int | None = None  # the route whose operator died
         self._replanner: Replanner | None = None
         if replanning is not None and plan.times.uva is not None:  # else there is nothing to decide
-            self._replanner = Replanner(plan.times, replanning, start_thread=self._start, say=self._say)
+            self._replanner = Replanner(plan.times, replanning, start_thread=self._crew.start, say=self._say)
 
     def __iter__(self) -> Generator[MiniBatch]:
         """The batches.
@@ -124,12 +122,7 @@ class Executor:
 
     def close(self) -> None:
         """Stop the threads, each after the batch it is at, and let go of all batches."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
-        for thread in self._threads:
-            thread.join(JOIN_SECONDS)
-        self._threads = []
+        self._crew.stop()
         for batch in self._steps.clear():
             self._operators.transfer.free(batch)
 
@@ -156,7 +149,7 @@ class Executor:
         """The batch of a position; the device fills its buffer first."""
         while True:
             with self._changed:
-                self._raise_error()
+                self._crew.raise_error()
                 mine = self._steps.claim_transfer(GPU)
                 if mine is None:
                     batch = self._steps.take(position)
@@ -168,16 +161,12 @@ class Executor:
 
     def _begin_next(self) -> None:
         """Let the device sample what it prepares next while it still trains, if its operator can."""
-        if self._begin is None:
+        if self._ahead is None:
             return
         with self._changed:
             position = self._steps.next_on_device()
         if position is not None:
-            self._begin(self._epoch, self._first + position)
-
-    def _raise_error(self) -> None:
-        if self._error is not None:
-            raise self._error
+            self._ahead.begin(self._epoch, self._first + position)
 
     # ---- transfers, in step order: copies in a thread, the device's own batching in the caller's
 
@@ -246,25 +235,11 @@ class Executor:
 
     def _start_threads(self) -> None:
         for i in range(self.plan.workers):
-            self._start(f"worker-{i}", partial(self._work, i))
-        self._start("copy", self._copy)
-
-    def _start(self, name: str, run: Callable[[], None]) -> None:
-        thread = threading.Thread(target=self._guarded, args=(run,), name=f"graphbraid-{name}", daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _guarded(self, run: Callable[[], None]) -> None:
-        """Run a thread's life; its error surfaces at the caller's next step, with its trace."""
-        try:
-            run()
-        except BaseException as error:
-            with self._changed:
-                self._error = self._error or error
-                self._changed.notify_all()
+            self._crew.start(f"worker-{i}", partial(self._work, i))
+        self._crew.start("copy", self._copy)
 
     def _work(self, worker: int) -> None:
-        while (position := self._wait_for(self._claim_preparation)) is not None:
+        while (position := self._crew.wait_for(self._claim_preparation)) is not None:
             self._prepare(position, worker)
 
     def _prepare(self, position: int, worker: int) -> None:
@@ -286,18 +261,8 @@ class Executor:
         return position
 
     def _copy(self) -> None:
-        while (position := self._wait_for(lambda: self._steps.claim_transfer(CPU))) is not None:
+        while (position := self._crew.wait_for(lambda: self._steps.claim_transfer(CPU))) is not None:
             self._transfer(position, "dma")
-
-    def _wait_for(self, claim: Callable[[], int | None]) -> int | None:
-        """The position that ``claim`` gives once it gives one; None when the executor stops."""
-        with self._changed:
-            while not self._stopped:
-                position = claim()
-                if position is not None:
-                    return position
-                self._changed.wait()
-        return None
 
     # ---- durations, and what follows from them
 

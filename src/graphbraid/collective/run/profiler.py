@@ -84,7 +84,7 @@ def measure(
         if transfer is None:
             transfer, batch_bytes = _transfer(operators, clock, context)
             uva = _uva(operators, clock, context)
-            gpu = uva if _is_resident(operators) else None
+            gpu = uva if operators.is_resident else None
         before_training(count)
         model = ZERO if train is None else _model(operators, clock, train, context)
         times = StageTimes(workers=count, cpu=cpu, dma=transfer, uva=uva, gpu=gpu, model=model)
@@ -246,12 +246,6 @@ def _uva(operators: Operators, clock: _Clock, context: Context) -> Duration | No
         operators.transfer.free(batch)
 
     return Duration.typical(clock.durations(run))
-
-
-def _is_resident(operators: Operators) -> bool:
-    """Whether the device prepares batches without the link: all they are cut from lies in its memory."""
-    placement = getattr(operators.device_batching, "placement", None)
-    return placement is not None and set(placement.values()) == {"device"}
 
 
 def _model(

@@ -3,7 +3,8 @@
 A mini-batch goes through three stages. *Batching* samples and gathers it, on the CPU's threads (route 0) or
 on the device itself (route 1). *Transfer* moves what the CPU prepared to the device. *Model* is the caller's
 training step; its operator only marks where it begins and ends. An operator is made for one loader by the
-factory registered for its stage and hardware; ``docs/collective.md`` registers one step by step.
+factory registered for its stage and hardware, and held to its stage's protocol (``protocols.py``) when it is
+made; ``docs/collective.md`` registers one step by step.
 """
 
 from __future__ import annotations
@@ -12,12 +13,22 @@ import dataclasses
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 
 from graphbraid.collective.run.lookahead import RowBuffer
-from graphbraid.errors import ConfigError, ResourceError, did_you_mean
+from graphbraid.collective.run.protocols import (
+    BatchDevice,
+    Batching,
+    BatchingAhead,
+    CompletesRows,
+    CountsSeconds,
+    Model,
+    PlacesParts,
+    Transfer,
+)
+from graphbraid.errors import ConfigError, did_you_mean
 from graphbraid.graph import SparseFeatures
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.minibatch import MiniBatch
@@ -27,26 +38,8 @@ from graphbraid.signatures import typed
 
 StageName = Literal["batching", "transfer", "model"]
 STAGE_NAMES: tuple[StageName, ...] = ("batching", "transfer", "model")
-
-
-class DeviceMemoryError(ResourceError):
-    """A device has no memory left for a batch: the executor goes on with fewer buffers."""
-
-
-class WorkerDiedError(ResourceError):
-    """Who prepares batches is gone for good, such as a killed process: the executor takes the other route."""
-
-
-class Accelerator(Protocol):
-    """A device that is not torch's, such as the emulated one: names the hardware its operators are under."""
-
-    hardware: str
-    """Of transfer, model and the device's own batching."""
-    host: str
-    """Of the CPU's batching: ``"cpu"`` but for emulations."""
-
-
-BatchDevice = torch.device | Accelerator
+COUNTED = ("sample", "gather", "batches")
+"""What an operator that counts its seconds tells."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -85,53 +78,6 @@ class Context:
         if not self.gather or isinstance(x, SparseFeatures | None):
             return None
         return x if x.ndim == 2 and x.is_contiguous() else None
-
-
-class Batching(Protocol):
-    """Prepares batches; called by several threads at once on the CPU, by one on a device."""
-
-    def __call__(self, epoch: int, step: int) -> MiniBatch:
-        """The mini-batch of a step, on the CPU or on the device: a pure function of its arguments.
-
-        Raises:
-            DeviceMemoryError: the device has no memory for it.
-            WorkerDiedError: no batch will come from here any more.
-        """
-        ...
-
-    # A device's operator may have ``begin(epoch, step)``: called in the training thread after a step's work
-    # was given to the device, it starts the batch that will be asked for next, without waiting.
-
-
-class Transfer(Protocol):
-    """Moves prepared batches to the device, one at a time, in a thread of its own."""
-
-    def __call__(self, batch: MiniBatch) -> MiniBatch:
-        """The batch on the device.
-
-        Raises:
-            DeviceMemoryError: the device has no memory for it.
-        """
-        ...
-
-    def free(self, batch: MiniBatch) -> None:
-        """The batch was trained or dropped: its device memory may go to another."""
-        ...
-
-    # A factory whose ``completes_rows`` is true calls its context's ``row_buffer``: ``admit`` before a
-    # batch's copy and ``complete`` after it.
-
-
-class Model(Protocol):
-    """Marks where the caller's training step begins and ends, in the caller's thread."""
-
-    def begin(self, batch: MiniBatch) -> MiniBatch:
-        """The batch, when the training step may read it."""
-        ...
-
-    def end(self, batch: MiniBatch) -> None:
-        """The training step of the batch was given to the device."""
-        ...
 
 
 Factory = Callable[[Context], Any]
@@ -189,7 +135,7 @@ def make_operator(stage: StageName, hardware: str, context: Context) -> Any:
     """Make an operator for one loader.
 
     Raises:
-        ConfigError: none is registered; says which hardware has one.
+        ConfigError: none is registered, and says which hardware has one; or what the factory made is none.
     """
     factory = find(stage, hardware)
     if factory is None:
@@ -198,7 +144,45 @@ def make_operator(stage: StageName, hardware: str, context: Context) -> Any:
             f"no operator is registered for stage {stage!r} on {hardware!r}; there are some on "
             f"{', '.join(known)}. Add one with graphbraid.collective.register({stage!r}, {hardware!r})."
         )
-    return factory(context)
+    return _made(stage, hardware, factory, context)
+
+
+_WANTED: dict[StageName, tuple[type, str]] = {
+    "batching": (Batching, "is called with an epoch and a step and gives the mini-batch"),
+    "transfer": (
+        Transfer,
+        "is called with a mini-batch, gives it on the device, and has free(batch)",
+    ),
+    "model": (Model, "has begin(batch), which gives the mini-batch, and end(batch)"),
+}
+_OPTIONAL: dict[StageName, tuple[str, ...]] = {
+    "batching": ("begin", "stage_seconds"),
+    "transfer": (),
+    "model": (),
+}
+"""Methods that an operator need not have."""
+
+
+def _made(stage: StageName, hardware: str, factory: Factory, context: Context) -> Any:
+    """What a factory makes, once it has what its stage asks for: nothing an operator says is passed over."""
+    operator = factory(context)
+    what = f"the operator registered for stage {stage!r} on {hardware!r}, a {type(operator).__name__},"
+    protocol, wanted = _WANTED[stage]
+    if not isinstance(operator, protocol):
+        raise ConfigError(f"{what} is none: one {wanted}")
+    for name in _OPTIONAL[stage]:
+        if not callable(getattr(operator, name, int)):
+            raise ConfigError(f"{what} has an attribute {name!r} that must be a method")
+    if stage == "transfer" and _completes_rows(operator) and not _completes_rows(factory):
+        raise ConfigError(
+            f"{what} says completes_rows, which is read of its factory: set it there too, as in "
+            "factory.completes_rows = True, or register the class itself"
+        )
+    return operator
+
+
+def _completes_rows(of: object) -> bool:
+    return isinstance(of, CompletesRows) and of.completes_rows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -225,17 +209,42 @@ class Operators:
         with self.row_buffer.preparing(epoch, step):
             return self.cpu_batching(epoch, step)
 
+    @property
+    def batching_ahead(self) -> BatchingAhead | None:
+        """The device's batching where it can begin a batch before it is asked for."""
+        return self.device_batching if isinstance(self.device_batching, BatchingAhead) else None
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether the device prepares batches without the link: all they are cut from lies in its memory.
+
+        Known once the device has prepared one; False where its operator does not tell.
+        """
+        device = self.device_batching
+        return isinstance(device, PlacesParts) and set(device.placement.values()) == {"device"}
+
     def stage_seconds(self) -> dict[str, float]:
-        """Seconds in sampling and gathering on the CPU, where its operator counts them."""
-        count = getattr(self.cpu_batching, "stage_seconds", None)
-        return count() if count is not None else {"sample": 0.0, "gather": 0.0, "batches": 0.0}
+        """Seconds in sampling and gathering on the CPU; 0 where its operator does not count them.
+
+        Raises:
+            ConfigError: it counts, and leaves one out.
+        """
+        if not isinstance(self.cpu_batching, CountsSeconds):
+            return dict.fromkeys(COUNTED, 0.0)
+        seconds = self.cpu_batching.stage_seconds()
+        if not {*COUNTED} <= seconds.keys():
+            raise ConfigError(
+                f"stage_seconds() of {type(self.cpu_batching).__name__} must give 'sample', 'gather' and "
+                f"'batches'; it gives {', '.join(map(repr, seconds)) or 'nothing'}"
+            )
+        return seconds
 
     @classmethod
     def of(cls, context: Context) -> Operators:
         """Those registered for the context's device.
 
         Raises:
-            ConfigError: one is missing that every device must have.
+            ConfigError: one is missing that every device must have, or what was registered is none.
         """
         hardware = context.hardware
         if context.lookahead and can_look_ahead(context):
@@ -245,7 +254,7 @@ class Operators:
         own = None if hardware == "cpu" else find("batching", hardware)
         return cls(
             cpu_batching=make_operator("batching", context.host, context),
-            device_batching=None if own is None else own(context),
+            device_batching=None if own is None else _made("batching", hardware, own, context),
             transfer=make_operator("transfer", hardware, context),
             model=make_operator("model", hardware, context),
             row_buffer=context.row_buffer,
@@ -254,6 +263,4 @@ class Operators:
 
 def can_look_ahead(context: Context) -> bool:
     """Whether copies may leave rows out: dense features are gathered, and the device's operator can."""
-    return context.gathered_rows is not None and getattr(
-        find("transfer", context.hardware), "completes_rows", False
-    )
+    return context.gathered_rows is not None and _completes_rows(find("transfer", context.hardware))

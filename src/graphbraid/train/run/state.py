@@ -16,7 +16,7 @@ from graphbraid.train.task import Task, task_of
 
 if TYPE_CHECKING:
     from graphbraid.collective import Plan
-    from graphbraid.collective.run.stages import Accelerator
+    from graphbraid.collective.run.protocols import Accelerator
 
 
 @dataclass(kw_only=True, eq=False)

@@ -15,7 +15,7 @@ from graphbraid.train.step.sharing import CoreSharing, follow
 
 if TYPE_CHECKING:
     from graphbraid.collective import Plan
-    from graphbraid.collective.run.stages import Accelerator
+    from graphbraid.collective.run.protocols import Accelerator
     from graphbraid.loader.batches import BatchLoader
 
 

@@ -24,7 +24,7 @@ from graphbraid.train.tuning.cores import try_arrangements
 from graphbraid.train.tuning.shadow import Shadow
 
 if TYPE_CHECKING:
-    from graphbraid.collective.run.stages import Accelerator
+    from graphbraid.collective.run.protocols import Accelerator
 
 _KEY = ("fanouts", "batch_size", "layout", "replace", "precision", "threads", "optimizer", "clip")
 """Options that change how long a stage takes."""

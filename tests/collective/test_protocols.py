@@ -1,0 +1,129 @@
+"""Operators are held to their protocols when they are made; what they may have beside them is used."""
+
+import dataclasses
+import functools
+
+import pytest
+import torch
+from tests.collective.emulation import FAST, make_context
+
+from graphbraid.collective import register
+from graphbraid.collective.hardware.cpu import CpuBatching, NoMarks, NoTransfer
+from graphbraid.collective.hardware.emulated import EmulatedAccelerator, EmulatedTransfer
+from graphbraid.collective.run import stages
+from graphbraid.collective.run.protocols import Accelerator
+from graphbraid.collective.run.stages import Operators, can_look_ahead
+from graphbraid.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    """A device of the caller's whose operators are the CPU's, until a test registers others."""
+    kept = dict(stages._factories)
+    register("transfer", "npu")(NoTransfer)
+    register("model", "npu")(NoMarks)
+    yield
+    stages._factories.clear()
+    stages._factories.update(kept)
+
+
+class Npu:
+    hardware, host = "npu", "cpu"
+
+
+def operators(**options):
+    return Operators.of(dataclasses.replace(make_context(Npu()), **options))
+
+
+def test_operators_without_anything_optional_do():
+    found = operators()
+    assert found.device_batching is found.batching_ahead is None
+    assert not found.is_resident
+    assert isinstance(Npu(), Accelerator)
+    assert not isinstance(torch.device("cpu"), Accelerator)
+
+
+class Callable:
+    def __init__(self, context):
+        pass
+
+    def __call__(self, *arguments):
+        return None
+
+
+class Nothing:
+    def __init__(self, context):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("stage", "factory", "message"),
+    [
+        ("batching", Nothing, r"stage 'batching' on 'npu', a Nothing, is none: .*an epoch and a step"),
+        ("transfer", Callable, r"stage 'transfer' on 'npu', a Callable, is none: .*free\(batch\)"),
+        ("transfer", lambda context: None, r"'npu', a NoneType, is none"),
+        ("model", Callable, r"stage 'model' on 'npu', a Callable, is none: .*begin\(batch\).*end\(batch\)"),
+    ],
+)
+def test_what_a_factory_makes_must_fit_its_stage(stage, factory, message):
+    register(stage, "npu")(factory)
+    with pytest.raises(ConfigError, match=message):
+        operators()
+
+
+def test_an_optional_method_that_is_none_is_refused():
+    class Counted(CpuBatching):
+        stage_seconds = {"sample": 0.0}  # noqa: RUF012
+
+    register("batching", "npu")(Counted)
+    with pytest.raises(
+        ConfigError, match="a Counted, has an attribute 'stage_seconds' that must be a method"
+    ):
+        operators()
+
+
+def test_seconds_must_be_told_for_each_stage():
+    found = operators()
+    assert found.stage_seconds() == {"sample": 0.0, "gather": 0.0, "batches": 0.0}
+    found.cpu_batching(0, 0)
+    assert found.stage_seconds()["batches"] == 1
+    found.cpu_batching.stage_seconds = lambda: {"sample": 1.0}
+    with pytest.raises(ConfigError, match="must give 'sample', 'gather' and 'batches'; it gives 'sample'"):
+        found.stage_seconds()
+    uncounted = dataclasses.replace(found, cpu_batching=Callable(None))
+    assert uncounted.stage_seconds() == {"sample": 0.0, "gather": 0.0, "batches": 0.0}
+
+
+def test_a_device_that_begins_ahead_and_one_that_says_where_its_parts_lie():
+    class Ahead(CpuBatching):
+        placement = {"topology": "device", "features": "device"}  # noqa: RUF012
+
+        def begin(self, epoch, step):
+            pass
+
+    register("batching", "npu")(Ahead)
+    found = operators()
+    assert found.batching_ahead is found.device_batching
+    assert found.is_resident
+    Ahead.placement = {"topology": "device", "features": "host"}
+    assert not operators().is_resident
+
+
+def test_look_ahead_is_said_by_the_factory_and_never_passed_over():
+    device = EmulatedAccelerator(FAST)
+    device.hardware = "npu"
+    context = dataclasses.replace(make_context(device), lookahead=True)
+    assert not can_look_ahead(context)
+    register("transfer", "npu")(functools.partial(EmulatedTransfer))
+    with pytest.raises(ConfigError, match="says completes_rows, which is read of its factory: set it there"):
+        Operators.of(context)
+
+    def factory(context):
+        return EmulatedTransfer(context)
+
+    factory.completes_rows = True
+    register("transfer", "npu")(factory)
+    assert can_look_ahead(context)
+    assert Operators.of(context).row_buffer is not None
+    register("transfer", "npu")(EmulatedTransfer)
+    assert Operators.of(context).row_buffer is not None
