@@ -11,8 +11,7 @@ from graphbraid.collective import Plan, Profile, fixed_plan
 from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.run.drift import Replanning
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.loader import NeighborLoader
-from graphbraid.loader import batches as loader_module
+from graphbraid.loader import NeighborLoader, planned
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +43,7 @@ def test_an_accelerators_batches_are_those_of_the_plain_loader(plan):
 
 def test_a_saved_plan_and_a_plan_itself_are_followed(tmp_path, monkeypatch):
     # On a busy machine durations drift; here the plan shall stay.
-    monkeypatch.setattr(loader_module, "Replanning", lambda: Replanning(threshold=1e9))
+    monkeypatch.setattr(planned, "Replanning", lambda: Replanning(threshold=1e9))
     plan = fixed_plan(Profile(times=(FAST,)), NUM_STEPS, 0.25)
     plan.save(tmp_path / "plan.json")
     for given in (plan, tmp_path / "plan.json", str(tmp_path / "plan.json")):

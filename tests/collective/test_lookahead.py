@@ -23,8 +23,7 @@ from graphbraid.collective.run.profiler import measure
 from graphbraid.collective.run.stages import Context, Operators, can_look_ahead, make_operator, register
 from graphbraid.errors import ResourceError
 from graphbraid.graph import SparseFeatures
-from graphbraid.loader import NeighborLoader
-from graphbraid.loader import batches as loader_module
+from graphbraid.loader import NeighborLoader, planned
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.minibatch import BatchSource
 
@@ -266,7 +265,7 @@ def test_the_ring_counts_against_the_device_s_memory():
 
 
 def test_a_loader_follows_a_plan_with_look_ahead(expected, monkeypatch):
-    monkeypatch.setattr(loader_module, "Replanning", lambda: Replanning(threshold=1e9))
+    monkeypatch.setattr(planned, "Replanning", lambda: Replanning(threshold=1e9))
     loader = NeighborLoader(
         GRAPH,
         [6, 5],
@@ -279,7 +278,7 @@ def test_a_loader_follows_a_plan_with_look_ahead(expected, monkeypatch):
         return_edge_id=False,
     )
     assert [contents(batch) for batch in loader.batches(0)] == expected
-    assert loader._batches._operators.row_buffer.capacity > 0
+    assert loader._batches._planned.operators.row_buffer.capacity > 0
     assert loader.stage_seconds["gather"] > 0
     loader.close()
 

@@ -13,7 +13,7 @@ from graphbraid import Graph
 from graphbraid.collective.hardware.process import ProcessBatching
 from graphbraid.collective.run.stages import make_operator
 from graphbraid.errors import ConfigError
-from graphbraid.loader import BatchLoader, NeighborLoader
+from graphbraid.loader import BatchLoader, LoaderSettings, NeighborLoader
 from graphbraid.sampling.source import BatchSource
 
 OPTIONS = {"num_neighbors": [4, 3], "batch_size": 50, "seed": 0}
@@ -80,13 +80,14 @@ def test_they_are_those_that_pygs_neighbor_loader_cuts_for_the_same_draws():
 
 def test_they_are_gathered_when_they_are_read_and_need_edge_ids():
     graph = Graph.from_pyg(make_featured_data())
-    batch = next(BatchLoader(graph, [4], batch_size=9).batches(0))
+    batch = next(BatchLoader(graph, LoaderSettings(num_neighbors=[4], batch_size=9)).batches(0))
     assert "edge_attr" in batch.keys()  # noqa: SIM118
     held = batch.travelling_bytes
     assert batch.edge_attr is batch.edge_attr
     assert batch.travelling_bytes == held + batch.edge_attr.nbytes
     assert batch.to("meta").edge_attr.device.type == "meta"
-    without = next(BatchLoader(graph, [4], batch_size=9, return_edge_id=False).batches(0))
+    settings = LoaderSettings(num_neighbors=[4], batch_size=9, return_edge_id=False)
+    without = next(BatchLoader(graph, settings).batches(0))
     assert "edge_attr" not in without.keys()  # noqa: SIM118
     with pytest.raises(ConfigError, match=r"batch.edge_attr needs edge ids; .*return_edge_id=True"):
         _ = without.edge_attr

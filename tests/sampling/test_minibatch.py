@@ -8,7 +8,7 @@ from tests.sampling.test_loader import make_graph
 from graphbraid import Graph
 from graphbraid.errors import ConfigError
 from graphbraid.graph import SparseFeatures
-from graphbraid.loader import BatchLoader
+from graphbraid.loader import BatchLoader, LoaderSettings
 from graphbraid.sampling.minibatch import MiniBatch
 from graphbraid.sampling.rows import RowPart
 from graphbraid.sampling.source import BatchSource
@@ -29,10 +29,14 @@ def make_source(**fields):
 
 
 def make_batch(layout="subgraph", **options):
-    loader = BatchLoader(
-        make_source(), [4, 3], batch_size=BATCH_SIZE, layout=layout, src_degree=True, **options
+    settings = LoaderSettings(
+        num_neighbors=[4, 3], batch_size=BATCH_SIZE, layout=layout, src_degree=True, **options
     )
-    return next(loader.batches(0))
+    return next(BatchLoader(make_source(), settings).batches(0))
+
+
+def small_batch(source):
+    return next(BatchLoader(source, LoaderSettings(num_neighbors=[3], batch_size=5)).batches(0))
 
 
 def arrays_of(batch):
@@ -193,7 +197,7 @@ def test_x_y_and_edge_index_may_be_set_and_what_follows_from_them_follows():
     assert batch.features is batch.x is x
     assert torch.equal(batch.seed_y, y[:BATCH_SIZE])
     assert batch.num_features == 2
-    plain = next(BatchLoader(Graph(csc=power_law_csc(50, 300)), [3], batch_size=5).batches(0))
+    plain = small_batch(Graph(csc=power_law_csc(50, 300)))
     assert "x" not in plain
     plain.x = torch.ones(plain.num_nodes, 4)
     assert "x" in plain
@@ -202,7 +206,7 @@ def test_x_y_and_edge_index_may_be_set_and_what_follows_from_them_follows():
 
 def test_sparse_features_stay_on_the_cpu_and_their_dense_rows_move():
     graph = make_graph(features="sparse")
-    batch = next(BatchLoader(graph, [3], batch_size=5).batches(0))
+    batch = small_batch(graph)
     rows = batch.features
     assert isinstance(rows, SparseFeatures)
     moved = batch.to("meta")
@@ -219,6 +223,6 @@ class MadeOnce:
 
 def test_an_adj_t_that_is_no_tensor_is_made_anew_where_the_batch_is():
     source = BatchSource(graph=make_graph(), names=("adj_t",), adj_t=MadeOnce(torch.ones(1)))
-    batch: MiniBatch = next(BatchLoader(source, [3], batch_size=5).batches(0))
+    batch: MiniBatch = small_batch(source)
     assert batch.adj_t.row.device.type == "cpu"
     assert batch.to("meta").adj_t.row.device.type == "meta"

@@ -14,7 +14,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import NormalizeFeatures, ToUndirected
 
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.loader import BatchLoader, NeighborLoader
+from graphbraid.loader import BatchLoader, LoaderSettings, NeighborLoader
 
 
 def first(data, **options):
@@ -208,7 +208,7 @@ def test_a_copy_elsewhere_has_all_and_leaves_the_graph_behind(layout, how):
 
 def test_a_plain_mini_batch_leaves_the_graph_behind_too():
     graph = make_graph(weighted=True).replace(x=torch.randn(NUM_NODES, 500))
-    loader = BatchLoader(graph, [2], batch_size=4)
+    loader = BatchLoader(graph, LoaderSettings(num_neighbors=[2], batch_size=4))
     batch = next(loader.batches(0))
     text = pickle.dumps(batch)
     assert len(text) < 100_000

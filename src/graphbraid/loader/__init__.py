@@ -3,5 +3,6 @@
 from graphbraid.loader.batches import BatchLoader
 from graphbraid.loader.neighbor import NeighborLoader
 from graphbraid.loader.plans import PLANS, read_plan
+from graphbraid.loader.settings import LoaderSettings
 
-__all__ = ["PLANS", "BatchLoader", "NeighborLoader", "read_plan"]
+__all__ = ["PLANS", "BatchLoader", "LoaderSettings", "NeighborLoader", "read_plan"]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import inspect
 import itertools
 import os
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from multiprocessing.context import get_spawning_popen
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -17,18 +16,18 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler, get_worker_info
 
 from graphbraid.collective.plan.plan import Plan
-from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.protocols import BatchDevice
-from graphbraid.collective.run.stages import Context
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
 from graphbraid.loader.batches import BatchLoader
 from graphbraid.loader.inputs import as_ids, as_seeds, check_ids, drawn_seed
-from graphbraid.loader.options import REPLACED, check_options
-from graphbraid.loader.sources import Contents, source_of
+from graphbraid.loader.over_batches import OverBatches
+from graphbraid.loader.presenting import present, pyg_classes, told_ids
+from graphbraid.loader.pyg_options import REPLACED, check_options
+from graphbraid.loader.settings import LoaderSettings
+from graphbraid.loader.sources import FollowedData
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.minibatch import MiniBatch
-from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.signatures import typed
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ CALLS = 2**31 - 1
 """The epoch of batches that are asked for by calling a loader with ids."""
 
 
-class NeighborLoader(DataLoader[Any]):
+class NeighborLoader(OverBatches, DataLoader[Any]):
     """Mini-batches of sampled neighbours, prepared ahead by persistent threads.
 
     ``from graphbraid.loader import NeighborLoader`` takes the place of PyG's import: the same arguments, the
@@ -128,33 +127,24 @@ class NeighborLoader(DataLoader[Any]):
             name: value for name, value in locals().items() if name not in ("self", "others", "__class__")
         }
         kept = check_options(others, inspect.signature(NeighborLoader.__init__).parameters)
-        source = source_of(data, weight_attr)
+        self._followed = FollowedData()
+        source = self._followed.read(data, weight_attr)
         seeds = as_seeds(input_nodes, source.graph)
         self._ordered = sampler is None and batch_sampler is None
         if plan is not None and not self._ordered:
             raise ConfigError("a plan is made for the loader's own order: leave out plan= or the sampler")
-        self._batches = BatchLoader(
-            source,
-            num_neighbors,
-            seeds,
-            batch_size=1 if batch_sampler is not None else batch_size,  # type: ignore[arg-type]
-            shuffle=bool(shuffle),
-            drop_last=drop_last and self._ordered,
-            replace=replace,
-            weighted=weight_attr is not None,
-            layout=layout,
-            seed=drawn_seed(generator) if seed is None else seed,
-            num_workers=num_workers,
-            prefetch_factor=prefetch_factor,
-            return_edge_id=return_edge_id,
-            src_degree=src_degree,
-            gather=gather,
-            device=device,
-            plan=plan,
-            hot_bytes=hot_bytes,
-        )
-        self._contents = Contents(data, weight_attr)
-        self._input_id = _input_ids(input_nodes, input_id, seeds)
+        named = {field.name for field in dataclasses.fields(LoaderSettings)}
+        read = {
+            "input_nodes": seeds,
+            "batch_size": 1 if batch_sampler is not None else batch_size,
+            "shuffle": bool(shuffle),
+            "drop_last": drop_last and self._ordered,
+            "weighted": weight_attr is not None,
+            "seed": drawn_seed(generator) if seed is None else seed,
+        }
+        settings = LoaderSettings(**{name: given[name] for name in named & given.keys()} | read)
+        self._batches = BatchLoader(source, settings)
+        self._input_id = told_ids(input_nodes, input_id, seeds)
         self._calls = itertools.count()
         self._init_torch(
             len(seeds),
@@ -242,17 +232,9 @@ class NeighborLoader(DataLoader[Any]):
 
     def _read_again(self) -> None:
         """Take over what was set or deleted in ``loader.data`` since it was read."""
-        now = Contents(self.data, self.weight_attr)
-        if now.same(self._contents):
-            return
-        if self.data.num_nodes != self.graph.num_nodes:
-            raise ConfigError(
-                f"loader.data has {self.data.num_nodes} nodes now, and had {self.graph.num_nodes} when the "
-                "loader was made; make another one"
-            )
-        known = self.graph if now.same_topology(self._contents) else None
-        source, self._contents = source_of(self.data, self.weight_attr, known), now
-        self._batches.read(source)
+        source = self._followed.changed(self.data, self.weight_attr, self.graph)
+        if source is not None:
+            self._batches.read(source)
 
     def _sampled_positions(self) -> Iterator[Tensor]:
         assert self.batch_sampler is not None
@@ -272,66 +254,7 @@ class NeighborLoader(DataLoader[Any]):
             del out
 
     def _present(self, batch: MiniBatch) -> Any:
-        if self._input_id is not None:
-            batch.input_id = self._input_id[batch.input_id.cpu()].to(batch.input_id.device)
-        classes = pyg_classes()
-        out: Any = batch if classes is None else classes[0].of(batch)
-        if self.pin_memory and torch.accelerator.is_available() and batch.n_id.device.type == "cpu":
-            for name in batch.lazy_keys():
-                batch.value(name)
-            out = out.pin_memory()
-        return out if self.transform is None else self.transform(out)
-
-    @property
-    def graph(self) -> Graph:
-        """The graph that batches are cut from."""
-        return self._batches.graph
-
-    @property
-    def schedule(self) -> SeedSchedule:
-        """Which seeds a step has."""
-        return self._batches.schedule
-
-    @property
-    def plan(self) -> Plan | None:
-        """The plan in force, once there is one."""
-        return self._batches.plan
-
-    @property
-    def executor(self) -> Executor | None:
-        """What ran the latest planned iteration: its timeline in ``ops``, its messages in ``events``."""
-        return self._batches.executor
-
-    def context(self, workers: int) -> Context:
-        """What :mod:`graphbraid.collective` makes this loader's operators from."""
-        return self._batches.context(workers)
-
-    @property
-    def stage_seconds(self) -> dict[str, float]:
-        """Seconds in ``sample`` and ``gather``, summed over threads, and the number of ``batches``.
-
-        Counted from the last :meth:`reset_stage_seconds`.
-        """
-        return self._batches.stage_seconds
-
-    def reset_stage_seconds(self) -> None:
-        """Start :attr:`stage_seconds` anew."""
-        self._batches.reset_stage_seconds()
-
-    def close(self) -> None:
-        """Stop the threads and end open iterators; batches stay valid.
-
-        A later iteration starts threads again.
-        """
-        self._batches.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        return present(batch, input_id=self._input_id, pin=self.pin_memory, transform=self.transform)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if get_spawning_popen() is not None:  # its tensors are about to move to memory that both share
@@ -350,32 +273,6 @@ class NeighborLoader(DataLoader[Any]):
         return (
             f"{type(self).__name__}({self.node_sampler}, batches={len(self)}, batch_size={self.batch_size})"
         )
-
-
-@functools.cache
-def pyg_classes() -> tuple[Any, Any] | None:
-    """The class of batches and that of loaders where PyG is installed, else None."""
-    try:
-        from graphbraid.loader.pyg_data import SampledData
-        from graphbraid.loader.pyg_loader import NeighborLoader as PygNeighborLoader
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] != "torch_geometric":
-            raise
-        return None
-    return SampledData, PygNeighborLoader
-
-
-def _input_ids(input_nodes: Any, input_id: Any, seeds: Tensor) -> Tensor | None:
-    """What batches tell of their seeds: for a mask the nodes, which are its positions; None: positions."""
-    if input_id is not None:
-        given = torch.as_tensor(input_id)
-        if given.shape != seeds.shape:
-            raise ConfigError(
-                f"input_id must have an entry per seed, shape ({len(seeds)},); got {tuple(given.shape)}"
-            )
-        return given
-    is_mask = input_nodes is not None and not isinstance(input_nodes, str)
-    return seeds if is_mask and as_ids(input_nodes, "input_nodes").dtype == torch.bool else None
 
 
 def _remade(kind: type[NeighborLoader], arguments: dict[str, Any], epoch: int) -> NeighborLoader:

@@ -44,23 +44,52 @@ def source_of(data: Graph | Data, weight_attr: str | None, known: Graph | None =
     return _Reading(data, graph).source()
 
 
-class Contents:
+class FollowedData:
+    """Reads a loader's data, and again where its attributes were set or deleted since."""
+
+    def __init__(self) -> None:
+        self._contents: _Contents | None = None
+
+    def read(self, data: Graph | Data, weight_attr: str | None, known: Graph | None = None) -> BatchSource:
+        """As :func:`source_of`."""
+        source = source_of(data, weight_attr, known)
+        self._contents = _Contents(data, weight_attr)
+        return source
+
+    def changed(self, data: Graph | Data, weight_attr: str | None, graph: Graph) -> BatchSource | None:
+        """The source as it is now; None where it is the one that was read last, of ``graph``.
+
+        Raises:
+            ConfigError: ``data`` has another number of nodes than ``graph``.
+        """
+        now = _Contents(data, weight_attr)
+        if self._contents is None or now.same(self._contents):
+            return None
+        if data.num_nodes != graph.num_nodes:
+            raise ConfigError(
+                f"loader.data has {data.num_nodes} nodes now, and had {graph.num_nodes} when the "
+                "loader was made; make another one"
+            )
+        return self.read(data, weight_attr, graph if now.same_topology(self._contents) else None)
+
+
+class _Contents:
     """What a Data holds at one time, by identity; PyG's loaders read theirs anew for each batch."""
 
     def __init__(self, data: Graph | Data, weight_attr: str | None) -> None:
         self._values = {"": data} if isinstance(data, Graph) else dict(data.to_dict())
         self._topology = ("", "edge_index", "adj_t", "edge_weight", weight_attr)
 
-    def same(self, other: Contents) -> bool:
+    def same(self, other: _Contents) -> bool:
         """Whether both hold the same things by the same names."""
         names = self._values.keys()
         return names == other._values.keys() and all(self._is_same(other, name) for name in names)
 
-    def same_topology(self, other: Contents) -> bool:
+    def same_topology(self, other: _Contents) -> bool:
         """Whether both hold the same edges and weights."""
         return all(self._is_same(other, name) for name in self._topology if name is not None)
 
-    def _is_same(self, other: Contents, name: str) -> bool:
+    def _is_same(self, other: _Contents, name: str) -> bool:
         one, two = self._values.get(name), other._values.get(name)
         return one is two or (isinstance(one, int) and isinstance(two, int) and one == two)
 

@@ -56,14 +56,13 @@ def _sampled_chunks(
     runner: ModelRunner, config: TrainConfig, nodes: Tensor, check: Callable[[], None]
 ) -> Iterator[Chunk]:
     """Batches of the epoch 0 of a fixed schedule: every evaluation draws the same neighbours."""
-    from graphbraid.loader.batches import BatchLoader
+    from graphbraid.loader import BatchLoader, LoaderSettings
 
     was_training = runner.model.training
     runner.model.eval()
     try:
-        with BatchLoader(
-            runner.graph,
-            list(config.eval_fanouts or config.fanouts),
+        settings = LoaderSettings(
+            num_neighbors=config.eval_fanouts or config.fanouts,
             batch_size=config.eval_batch_size,
             input_nodes=nodes,
             replace=config.replace,
@@ -72,7 +71,8 @@ def _sampled_chunks(
             return_edge_id=False,
             src_degree=runner.uses_degrees,
             num_workers=config.workers,
-        ) as loader:
+        )
+        with BatchLoader(runner.graph, settings) as loader:
             start = 0
             for batch in loader.batches(0):
                 check()

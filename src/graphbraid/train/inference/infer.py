@@ -215,15 +215,16 @@ def depth(model: nn.Module, config: TrainConfig) -> int:
 
 
 def _expansion(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> Iterator[Chunk]:
-    from graphbraid.loader.batches import BatchLoader
+    from graphbraid.loader import BatchLoader, LoaderSettings
 
     hops = depth(runner.model, config) + 1
     size, start = 64, 0
     while start < nodes.numel():
         part = nodes[start : start + size]
-        with BatchLoader(
-            runner.graph, [-1] * hops, batch_size=part.numel(), input_nodes=part, seed=0, return_edge_id=False
-        ) as loader:
+        settings = LoaderSettings(
+            num_neighbors=[-1] * hops, batch_size=part.numel(), input_nodes=part, return_edge_id=False
+        )
+        with BatchLoader(runner.graph, settings) as loader:
             batch = next(loader.batches(0))
         needed = _batch_bytes(runner, batch.num_nodes, batch.num_edges)
         if needed > config.memory_budget_bytes:

@@ -70,14 +70,13 @@ def make_loader(
     A plan without a device only says how many threads sample, which the loader's own pipeline does best;
     where a trace is wanted, the executor runs it.
     """
-    from graphbraid.loader.batches import BatchLoader
+    from graphbraid.loader import BatchLoader, LoaderSettings
 
     device = accelerator or runner.device
     has_device = accelerator is not None or runner.device.type != "cpu"
     follows_plan = plan is not None and (has_device or config.trace is not None)
-    return BatchLoader(
-        runner.graph,
-        list(config.fanouts),
+    settings = LoaderSettings(
+        num_neighbors=config.fanouts,
         batch_size=config.batch_size,
         input_nodes=nodes,
         shuffle=True,
@@ -90,6 +89,7 @@ def make_loader(
         device=device if follows_plan else "cpu",
         plan=plan if follows_plan else None,
     )
+    return BatchLoader(runner.graph, settings)
 
 
 class SampledFeed:

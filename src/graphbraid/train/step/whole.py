@@ -16,7 +16,7 @@ from graphbraid.fullgraph.device.device import Device
 from graphbraid.fullgraph.lowering.evidence import Evidence
 from graphbraid.fullgraph.model.modes import in_mode
 from graphbraid.graph import Graph
-from graphbraid.loader import BatchLoader
+from graphbraid.loader import BatchLoader, LoaderSettings
 from graphbraid.train.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -87,10 +87,9 @@ def require_sampled(model: nn.Module, graph: Graph, config: TrainConfig, nodes: 
     free = device_named(config.device).free_bytes()
     if free is None:
         return
-    loader = BatchLoader(
-        graph,
-        list(config.fanouts),
-        nodes,
+    settings = LoaderSettings(
+        num_neighbors=config.fanouts,
+        input_nodes=nodes,
         batch_size=config.batch_size,
         shuffle=True,
         replace=config.replace,
@@ -99,6 +98,7 @@ def require_sampled(model: nn.Module, graph: Graph, config: TrainConfig, nodes: 
         return_edge_id=False,
         gather=False,
     )
+    loader = BatchLoader(graph, settings)
     try:
         [batch] = loader.batches(0, 0, 1)
         num_rows = batch.n_id.numel()

@@ -1,0 +1,83 @@
+"""PlannedBatches: a loader's batches as a plan says, which is made when they are first asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Generator
+
+from graphbraid.collective.plan.limits import Limits
+from graphbraid.collective.plan.plan import Plan
+from graphbraid.collective.plan.scheduler import fixed_plan, make_plan
+from graphbraid.collective.run.drift import Replanning
+from graphbraid.collective.run.executor import Executor
+from graphbraid.collective.run.profiler import measure
+from graphbraid.collective.run.stages import Context, Operators
+from graphbraid.errors import ConfigError
+from graphbraid.sampling.minibatch import MiniBatch
+
+
+class PlannedBatches:
+    """Runs the epochs of one loader by a plan.
+
+    Args:
+        plan: the plan, or the name of one to be made: ``auto``, ``cpu`` or ``gpu``.
+        workers: threads that prepare batches while a plan is made.
+    """
+
+    def __init__(self, plan: Plan | str, workers: int) -> None:
+        self.plan: Plan | None = plan if isinstance(plan, Plan) else None
+        """The plan in force, once there is one."""
+        self.executor: Executor | None = None
+        """What ran the latest iteration."""
+        self.operators: Operators | None = None
+        """Those of the loader, once it was iterated."""
+        self._name = plan if isinstance(plan, str) else None
+        self._workers = workers
+
+    def batches(self, context: Context, epoch: int, start: int, stop: int) -> Generator[MiniBatch]:
+        """The batches of steps ``[start, stop)`` of an epoch, in order.
+
+        Args:
+            context: what operators are made from, for any number of workers.
+            epoch: which epoch.
+            start: first step.
+            stop: step to stop before.
+        """
+        num_steps = context.schedule.num_steps
+        plan = self.plan = self.plan or self._make_plan(context, num_steps)
+        if self.operators is None:
+            planned = dataclasses.replace(context, workers=plan.workers, lookahead=plan.times.lookahead)
+            self.operators = Operators.of(planned)
+        keeps = self._name in ("cpu", "gpu")  # asked for by name: kept whatever it takes
+        executor = self.executor = Executor(
+            self.operators,
+            plan,
+            num_steps=num_steps,
+            epoch=epoch,
+            start=start,
+            stop=stop,
+            replanning=None if keeps else Replanning(),
+        )
+        try:
+            with contextlib.closing(iter(executor)) as batches:
+                yield from batches
+        finally:
+            self.plan = executor.plan
+
+    def forget_operators(self) -> None:
+        """Make them anew for the next iteration."""
+        self.operators = None
+
+    def _make_plan(self, context: Context, num_steps: int) -> Plan:
+        """Measure what can be measured without the model, whose time the first steps then show."""
+        profile = measure(context, [self._workers])
+        limits = Limits(most_cbs=max(64, 2 * self._workers))
+        if self._name == "auto":
+            return make_plan(profile, num_steps, limits)
+        if self._name == "gpu" and profile.times[0].uva is None:
+            raise ConfigError(
+                f"plan='gpu' needs a device that prepares batches; {context.device} does not. "
+                "A CUDA device does where triton is installed"
+            )
+        return fixed_plan(profile, num_steps, 1.0 if self._name == "cpu" else 0.0, limits)

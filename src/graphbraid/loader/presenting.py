@@ -1,0 +1,62 @@
+"""How users get a mini-batch: as PyG's ``Data`` where PyG is installed, pinned, transformed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphbraid.errors import ConfigError
+from graphbraid.loader.inputs import as_ids
+from graphbraid.sampling.minibatch import MiniBatch
+
+
+def present(
+    batch: MiniBatch, *, input_id: Tensor | None, pin: bool, transform: Callable[[Any], Any] | None
+) -> Any:
+    """What a loader yields for a batch, which it takes over.
+
+    Args:
+        batch: as it was prepared.
+        input_id: ``(num_seeds,)``: what it tells of its seeds, by their positions; None: the positions.
+        pin: put all that it holds and can make in page-locked memory, where there is an accelerator.
+        transform: is called with the batch; what it returns is yielded.
+    """
+    if input_id is not None:
+        batch.input_id = input_id[batch.input_id.cpu()].to(batch.input_id.device)
+    classes = pyg_classes()
+    out: Any = batch if classes is None else classes[0].of(batch)
+    if pin and torch.accelerator.is_available() and batch.n_id.device.type == "cpu":
+        for name in batch.lazy_keys():
+            batch.value(name)
+        out = out.pin_memory()
+    return out if transform is None else transform(out)
+
+
+@functools.cache
+def pyg_classes() -> tuple[Any, Any] | None:
+    """The class of batches and that of loaders where PyG is installed, else None."""
+    try:
+        from graphbraid.loader.pyg_data import SampledData
+        from graphbraid.loader.pyg_loader import NeighborLoader as PygNeighborLoader
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "torch_geometric":
+            raise
+        return None
+    return SampledData, PygNeighborLoader
+
+
+def told_ids(input_nodes: Any, input_id: Any, seeds: Tensor) -> Tensor | None:
+    """What batches tell of their seeds: for a mask the nodes, which are its positions; None: positions."""
+    if input_id is not None:
+        given = torch.as_tensor(input_id)
+        if given.shape != seeds.shape:
+            raise ConfigError(
+                f"input_id must have an entry per seed, shape ({len(seeds)},); got {tuple(given.shape)}"
+            )
+        return given
+    is_mask = input_nodes is not None and not isinstance(input_nodes, str)
+    return seeds if is_mask and as_ids(input_nodes, "input_nodes").dtype == torch.bool else None

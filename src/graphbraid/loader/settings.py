@@ -1,0 +1,136 @@
+"""LoaderSettings: what a loader's batches are, who prepares them, and where they go."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphbraid.arguments import MOST_THREADS, as_count, shown
+from graphbraid.collective.plan.plan import Plan
+from graphbraid.collective.run.protocols import Accelerator, BatchDevice
+from graphbraid.errors import ConfigError
+from graphbraid.graph import Graph
+from graphbraid.loader.inputs import as_device, as_fanouts, as_seeds
+from graphbraid.loader.plans import read_plan
+from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.schedule import SeedSchedule
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class LoaderSettings:
+    """The options of a :class:`graphbraid.loader.BatchLoader`.
+
+    Those that :class:`graphbraid.loader.NeighborLoader` has, too, are described there at length.
+
+    Raises:
+        ConfigError: an option that cannot be meant.
+    """
+
+    num_neighbors: Sequence[int]
+    """Fanout per hop, first hop from the seeds first; -1 takes all neighbours."""
+    input_nodes: Tensor | Sequence[int] | str | None = None
+    """Seeds: node ids, a bool mask, the name of a split, or None for all nodes."""
+    batch_size: int = 1
+    """Seeds per batch."""
+    shuffle: bool = False
+    """Permute the seeds anew in each epoch."""
+    drop_last: bool = False
+    """Leave out a last batch that is not full."""
+    replace: bool = False
+    """Draw with replacement."""
+    weighted: bool = False
+    """Draw by the graph's edge weights."""
+    layout: str = "subgraph"
+    """``subgraph`` or ``blocks``."""
+    seed: int = 0
+    """Of the shuffle and of every draw."""
+    num_workers: int = 0
+    """Threads that prepare batches; 0 is one."""
+    prefetch_factor: int | None = None
+    """Batches prepared ahead per thread; None: two."""
+    return_edge_id: bool = True
+    """Keep ``e_id``, without which batches have no edge attributes; a weighted graph's are always kept."""
+    src_degree: bool = False
+    """Give blocks the graph's in-degrees, for layers that normalise by them."""
+    gather: bool = True
+    """Gather dense features while sampling, not when ``batch.x`` is first read."""
+    device: BatchDevice | str = "cpu"
+    """Where batches are given: a torch device, or an accelerator whose operators are registered."""
+    plan: Plan | str | os.PathLike[str] | None = None
+    """Who prepares which batch: a plan, its file, or one by name; None: the CPU, on a torch device."""
+    hot_bytes: int | None = None
+    """Device memory for graph, labels and features; None: half of what is free."""
+
+    def __post_init__(self) -> None:
+        self._set(
+            num_neighbors=as_fanouts(self.num_neighbors),
+            num_workers=max(as_count(self.num_workers, "num_workers", most=MOST_THREADS), 1),
+            device=_as_batch_device(self.device),
+        )
+        if self.prefetch_factor is not None:
+            self._set(prefetch_factor=as_count(self.prefetch_factor, "prefetch_factor", least=1))
+        if self.hot_bytes is not None:
+            self._set(hot_bytes=as_count(self.hot_bytes, "hot_bytes", most=1 << 62))
+        if self.plan is None and not isinstance(self.device, torch.device):
+            self._set(plan="auto")
+        self._set(plan=read_plan(self.plan) or self.plan)
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def depth(self) -> int:
+        """Batches under way or waiting, at most."""
+        return self.num_workers * (self.prefetch_factor or 2)
+
+    @property
+    def batch_device(self) -> BatchDevice:
+        """``device``, never by name."""
+        assert not isinstance(self.device, str), "read when it was given"
+        return self.device
+
+    def sampler(self, graph: Graph) -> SamplerConfig:
+        """How neighbours are drawn.
+
+        Raises:
+            ConfigError: options that exclude each other.
+        """
+        return SamplerConfig(
+            fanouts=tuple(self.num_neighbors),
+            replace=self.replace,
+            layout=self.layout,
+            weighted=self.weighted,
+            return_edge_id=self.return_edge_id or graph.csc.weight is not None,
+        )
+
+    def schedule(self, graph: Graph) -> SeedSchedule:
+        """Which seeds a step has.
+
+        Raises:
+            ConfigError: seeds outside the graph, or options that leave no batch.
+            DataError: there is no such split, or it is empty.
+        """
+        return SeedSchedule(
+            seeds=as_seeds(self.input_nodes, graph),
+            batch_size=self.batch_size,
+            shuffle=self.shuffle,
+            drop_last=self.drop_last,
+            seed=self.seed,
+        )
+
+
+def _as_batch_device(device: Any) -> BatchDevice:
+    if isinstance(device, str | torch.device):
+        return as_device(device)
+    if not isinstance(device, Accelerator):
+        raise ConfigError(
+            "device must be a torch device such as 'cpu' or 'cuda:0', or an accelerator, which names its "
+            f"operators by `hardware` and `host`; got {shown(device)}"
+        )
+    return device
