@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests that reach a kernel once under each kernel variant this processor has; says which it lacks. The Triton
-# kernels do not depend on the variant.
+# Runs the tests that reach a kernel once under each kernel variant this processor has; says which it lacks. Not those
+# that run every variant by themselves, nor the Triton kernels', which do not depend on it.
 #   PYTHON=.venv/bin/python scripts/test_variants.sh [pytest arguments]
 #   GB_BUT_ACTIVE=1    not the variant that is chosen where none is forced, since the whole suite ran under it
 set -euo pipefail
@@ -32,5 +32,5 @@ PY
   fi
   echo "== kernels $variant"
   GRAPHBRAID_KERNELS=$variant OMP_WAIT_POLICY=passive "$python" -m pytest -q -n "${TEST_PROCESSES:-2}" --dist loadgroup \
-    -m "not slow" --ignore tests/ops/triton --ignore tests/ops/test_triton.py --ignore tests/sampling/triton --ignore tests/sampling/test_triton_sampler.py "${tests[@]}" "$@"
+    -m "not slow and not each_variant" --ignore tests/ops/triton --ignore tests/ops/test_triton.py --ignore tests/sampling/triton --ignore tests/sampling/test_triton_sampler.py "${tests[@]}" "$@"
 done

@@ -135,6 +135,7 @@ def test_run_killed_twice_and_then_finished_resumes_to_the_bit(
     assert_same_run(tmp_path, uninterrupted)
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_cleanly_and_the_run_goes_on(run: Server, uninterrupted: Path, tmp_path: Path) -> None:
     process = start(str(tmp_path), "--slow")
     assert process.stdout is not None

@@ -144,10 +144,10 @@ def batches(context, plan=PLAN):
     return found, {op.step for op in executor.ops if op.stage == "uva"}
 
 
-@pytest.mark.parametrize("room", [1 << 40, 0])
+@pytest.mark.parametrize("room", [pytest.param(1 << 40, marks=pytest.mark.slow), 0])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("layout", ["subgraph", "blocks"])
+@pytest.mark.parametrize("layout", [pytest.param("subgraph", marks=pytest.mark.slow), "blocks"])
 def test_a_braided_epoch_has_the_batches_of_the_cpu(make_device, layout, replace, weighted, room):
     options = {"layout": layout, "replace": replace, "weighted": weighted, "edges": not replace}
     found, by_device = batches(make_context(make_device(room), hot_bytes=room, **options))

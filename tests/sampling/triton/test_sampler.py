@@ -64,7 +64,7 @@ def seeds_of(num_nodes, count=14):
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("layout", ["subgraph", "blocks"])
+@pytest.mark.parametrize("layout", ["subgraph", pytest.param("blocks", marks=pytest.mark.slow)])
 def test_batches_equal_the_references_bit_for_bit(pipeline, layout, replace, weighted):
     for (nodes, edges, wide), fanouts in [
         ((60, 500, False), (4, 3)),
@@ -110,7 +110,9 @@ def test_any_graph_and_any_options_give_the_references_batches(pipeline, data):
     assert_same(on_cpu(pipeline(csc, config).sample(seeds, key)), sample_batch(csc, config, seeds, key))
 
 
-@pytest.mark.parametrize("options", [{}, {"replace": True}, {"weighted": True}])
+@pytest.mark.parametrize(
+    "options", [{}, pytest.param({"replace": True}, marks=pytest.mark.slow), {"weighted": True}]
+)
 def test_long_rows_and_fanouts_beyond_a_tile_keep_their_bits(pipeline, monkeypatch, options):
     monkeypatch.setattr("graphbraid.sampling.triton.draw._LONGEST_TILE", 4)
     csc = star_csc(300)  # a race of more runners than a program holds
@@ -178,7 +180,7 @@ def test_a_batch_is_read_only_when_the_next_is_under_way(pipeline, monkeypatch):
     assert events == ["send", "send", "read", "send", "read", "read"]
 
 
-@pytest.mark.parametrize("shape", [(30, 1), (30, 0)])
+@pytest.mark.parametrize("shape", [(30, 1), pytest.param((30, 0), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("placement", ["device", "host"])
 def test_arrays_may_lie_on_the_host(pipeline, placement, shape):
     csc = power_law_csc(30, 200, weighted=True)
