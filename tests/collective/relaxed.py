@@ -1,6 +1,54 @@
-"""Eq. 6 of the paper, the relaxed problem of sharing batches out: what the planner's bound must equal."""
+"""The bound per batch in closed form, and Eq. 6 of the paper: they check each other and the planner's."""
 
 import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """A share of the batches for the CPU's route, and what it costs at best."""
+
+    share: float
+    """Of route 0, in [0, 1]."""
+    seconds: float
+    """Per batch, when no resource ever waits for another."""
+    limit: str
+    """The resource that needs this long."""
+
+
+def loads(times, share):
+    """Seconds each resource works per batch when ``share`` of them take route 0 (design: three resources)."""
+    uva = (1.0 - share) * uva_of(times)
+    return {
+        "cpu": share * times.cpu_per_batch,
+        "link": share * times.dma.seconds + uva,
+        "device": times.model.seconds + uva,
+    }
+
+
+def best_share(times):
+    """The share that minimises the most loaded resource, ignoring start and end of the epoch.
+
+    Each load is a line over the share, so their maximum is convex and least at an end or where two lines
+    cross.
+    """
+    if times.uva is None:
+        candidates = [1.0]
+    else:
+        cpu, dma, model, uva = seconds_of(times)
+        crossings = [
+            ratio_of(uva, cpu - dma + uva),  # cpu meets link
+            ratio_of(model + uva, cpu + uva),  # cpu meets device
+            ratio_of(model, dma),  # link meets device
+        ]
+        candidates = [0.0, 1.0, *(c for c in crossings if 0.0 < c < 1.0)]
+
+    def cost(share):
+        return max(loads(times, share).values())
+
+    share = min(candidates, key=cost)
+    load = loads(times, share)
+    return Share(share=share, seconds=cost(share), limit=max(load, key=load.get))
 
 
 def relaxed_ratio(times):
@@ -34,8 +82,12 @@ def relaxed_seconds(times, ratio):
 
 
 def seconds_of(times):
-    return times.cpu_per_batch, times.dma.seconds, times.model.seconds, times.uva.seconds
+    return times.cpu_per_batch, times.dma.seconds, times.model.seconds, uva_of(times)
 
 
 def ratio_of(numerator, denominator):
     return numerator / denominator if denominator else math.inf
+
+
+def uva_of(times):
+    return 0.0 if times.uva is None else times.uva.seconds

@@ -7,14 +7,12 @@ from benchmarks.optimum import optimal_seconds
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.collective.cases import any_times, stage_times, two_routes
-from tests.collective.relaxed import relaxed_ratio, relaxed_seconds
+from tests.collective.relaxed import best_share, loads, relaxed_ratio, relaxed_seconds
 
 from graphbraid.collective.plan.dispatcher import (
     Dispatcher,
-    best_share,
     bound_with,
     epoch_bound,
-    loads,
 )
 
 

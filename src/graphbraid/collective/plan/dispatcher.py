@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -13,18 +12,6 @@ Resource = Literal["cpu", "link", "device"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Share:
-    """A share of the batches for the CPU's route, and what it costs at best."""
-
-    share: float
-    """Of route 0, in [0, 1]."""
-    seconds: float
-    """Per batch, when no resource ever waits for another."""
-    limit: Resource
-    """The resource that needs this long."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class EpochBound:
     """No schedule of an epoch is faster."""
 
@@ -32,40 +19,6 @@ class EpochBound:
     num_cpu: int
     """Batches of route 0 with which the bound is least."""
     limit: Resource
-
-
-def loads(times: StageTimes, share: float) -> dict[Resource, float]:
-    """Seconds each resource works per batch when ``share`` of them take route 0 (design: three resources)."""
-    uva = (1.0 - share) * _uva(times)
-    return {
-        "cpu": share * times.cpu_per_batch,
-        "link": share * times.dma.seconds + uva,
-        "device": times.model.seconds + uva,
-    }
-
-
-def best_share(times: StageTimes) -> Share:
-    """The share that minimises the most loaded resource, ignoring start and end of the epoch.
-
-    Each load is a line over the share, so their maximum is convex and least at an end or where two lines
-    cross.
-    """
-    if times.uva is None:
-        candidates = [1.0]
-    else:
-        cpu, dma, model, uva = _seconds(times)
-        crossings = [
-            _ratio(uva, cpu - dma + uva),  # cpu meets link
-            _ratio(model + uva, cpu + uva),  # cpu meets device
-            _ratio(model, dma),  # link meets device
-        ]
-        candidates = [0.0, 1.0, *(c for c in crossings if 0.0 < c < 1.0)]
-
-    def cost(share: float) -> float:
-        return max(loads(times, share).values())
-
-    share = min(candidates, key=cost)
-    return Share(share=share, seconds=cost(share), limit=_most(loads(times, share)))
 
 
 def epoch_bound(times: StageTimes, num_batches: int) -> EpochBound:
@@ -150,16 +103,8 @@ class Dispatcher:
             self.step //= 2
 
 
-def _seconds(times: StageTimes) -> tuple[float, float, float, float]:
-    return times.cpu_per_batch, times.dma.seconds, times.model.seconds, _uva(times)
-
-
 def _uva(times: StageTimes) -> float:
     return 0.0 if times.uva is None else times.uva.seconds
-
-
-def _ratio(numerator: float, denominator: float) -> float:
-    return numerator / denominator if denominator else math.inf
 
 
 def _most(load: dict[Resource, float]) -> Resource:
