@@ -136,7 +136,7 @@ KINDS["cached profile"] = FileKind(
 
 def keep_rates() -> None:
     """Put rates of no machine into the cache: cases do not measure."""
-    rates._write(rates.rates_file(), _typical(), rates.HOST)
+    rates._KEPT.write(rates.rates_file(), _typical())
 
 
 def _typical() -> rates.MeasuredRates:

@@ -8,6 +8,13 @@ from pathlib import Path
 
 LEAST_SECONDS = 0.5
 """In less the system's clock, which counts hundredths, says little."""
+MOST_OTHERS = 0.1
+"""A measurement is believed if other programs had no more than this share of the cores."""
+
+
+def is_disturbed(others: float | None) -> bool:
+    """Whether other programs had too large a share of the cores for a measurement to be believed."""
+    return others is not None and others > MOST_OTHERS
 
 
 class OtherPrograms:

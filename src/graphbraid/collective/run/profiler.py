@@ -7,7 +7,6 @@ copies. Durations are wall-clock times after a warm-up; those that stick out are
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import logging
 import threading
@@ -15,27 +14,27 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from graphbraid import native
 from graphbraid.collective.plan.dispatcher import epoch_bound
 from graphbraid.collective.plan.times import ZERO, Duration, Profile, StageTimes
 from graphbraid.collective.run.stages import Context, Operators, can_look_ahead
-from graphbraid.errors import DataError, ResourceError
-from graphbraid.files.caches import cache_folder
-from graphbraid.machine.contention import OtherPrograms
+from graphbraid.files.schema import checked
+from graphbraid.machine.contention import OtherPrograms, is_disturbed
 from graphbraid.machine.hardware import Hardware
+from graphbraid.machine.measurements import NOT_KEPT, Kept
 from graphbraid.sampling.minibatch import MiniBatch
 
-VERSION = 4
+VERSION = 5
 """Part of the cache's key: another way of measuring measures anew."""
 
 _log = logging.getLogger(__name__)
 
-MOST_OTHERS = 0.1
-"""A profile is kept for later runs if other programs had no more than this share of the cores."""
 PAYS = 0.97
 """Look-ahead is taken where the epoch's bound is below this part of that without: it costs device memory."""
 
@@ -116,16 +115,14 @@ def cached(key: Mapping[str, object], make: Callable[[], Profile]) -> Profile:
         key: plain values that say what was measured: graph, model, config. Machine and versions are added.
         make: measures.
     """
-    path = profile_file(key)
-    if path.is_file():
-        try:
-            return Profile.load(path)
-        except DataError as error:
-            _log.warning("the profile kept in the cache cannot be used and is measured again: %s", error)
+    file = profile_file(key)
+    kept = _KEPT.read(file)
+    if kept is not None:
+        return kept
     watched = OtherPrograms()
     profile = make()
     share = watched.share()
-    if share is not None and share > MOST_OTHERS:
+    if share is not None and is_disturbed(share):
         _log.warning(
             "other programs had %.0f %% of the cores while stages were measured, and the plan is made for "
             "that; the next run measures anew",
@@ -133,9 +130,8 @@ def cached(key: Mapping[str, object], make: Callable[[], Profile]) -> Profile:
         )
         return profile
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        profile.save(path)
-    except (OSError, ResourceError) as error:
+        _KEPT.write(file, profile)
+    except NOT_KEPT as error:
         _log.warning("the profile could not be kept: %s", error)
     return profile
 
@@ -146,7 +142,14 @@ def profile_file(key: Mapping[str, object]) -> Path:
     machine = [hardware.cpu_model, hardware.planned_cores, [gpu.name for gpu in hardware.gpus]]
     software = [VERSION, torch.__version__, native.active().variant]
     text = json.dumps([machine, software, sorted(key.items())], default=str)
-    return cache_folder("profiles") / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+    return _KEPT.file(text)
+
+
+def _from_json(content: Any) -> Profile:
+    return checked(TypeAdapter(Profile), content)
+
+
+_KEPT = Kept("profiles", dataclasses.asdict, _from_json)
 
 
 def batch_bytes_of(batch: MiniBatch) -> int:

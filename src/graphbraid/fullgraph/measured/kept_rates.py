@@ -9,31 +9,24 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
-import json
 import logging
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from graphbraid import native
-from graphbraid.errors import DataError, ResourceError
-from graphbraid.files.caches import cache_folder
-from graphbraid.files.checksums import FIELD, sealed, unsealed
-from graphbraid.files.writing import atomic_write
 from graphbraid.fullgraph.device.device import Device
 from graphbraid.fullgraph.device.host import HOST
 from graphbraid.fullgraph.measured.rates import VERSION, measure
-from graphbraid.machine.contention import LEAST_SECONDS, OtherPrograms
+from graphbraid.machine.contention import LEAST_SECONDS, OtherPrograms, is_disturbed
+from graphbraid.machine.measurements import NOT_KEPT, Kept
 from graphbraid.machine.rates import Rates
 
-MOST_OTHERS = 0.1
-"""Rates are believed if other programs had no more than this share of the cores."""
 MOST_CHANGE = 2.0
 """Rates are believed if none is so many times faster or slower than in another quiet measurement."""
 AGAIN_SECONDS = 60.0
@@ -53,6 +46,8 @@ class MeasuredRates:
     """Why they may be wrong, as a sentence; empty where nothing speaks against them."""
     at: float = 0.0
     """When they were measured, in seconds since 1970."""
+    measured_on: str = field(default="", compare=False)
+    """The machine in words, whatever the version of torch."""
 
 
 def machine_rates(device: Device = HOST) -> Rates:
@@ -70,7 +65,7 @@ def measured_rates(device: Device = HOST) -> MeasuredRates:
     """
     if device.is_host and native.kernels() is None:
         return MeasuredRates(rates=Rates())
-    kept = _read(rates_file(device))
+    kept = _KEPT.read(rates_file(device))
     if kept is not None and not (kept.doubt and time.time() - kept.at >= AGAIN_SECONDS):
         return kept
     try:
@@ -82,8 +77,8 @@ def measured_rates(device: Device = HOST) -> MeasuredRates:
     if found.doubt:
         _log.warning("the machine's rates are doubtful: %s; a later run measures them again", found.doubt)
     try:
-        _write(rates_file(device), found, device)
-    except (OSError, ResourceError) as error:
+        _KEPT.write(rates_file(device), found)
+    except NOT_KEPT as error:
         _log.warning("the machine's rates could not be kept, typical ones are taken: %s", error)
         return MeasuredRates(rates=Rates())
     return found
@@ -91,8 +86,7 @@ def measured_rates(device: Device = HOST) -> MeasuredRates:
 
 def rates_file(device: Device = HOST) -> Path:
     """Where this machine's rates are kept."""
-    key = f"{VERSION} {device.name} {torch.__version__}"
-    return cache_folder("rates") / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+    return _KEPT.file(f"{_description(device)} {torch.__version__}")
 
 
 def _measured(device: Device) -> MeasuredRates:
@@ -103,9 +97,11 @@ def _measured(device: Device) -> MeasuredRates:
         rates = _faster(rates, measure(device))
     others = watched.share() if device.is_host else None
     doubt = ""
-    if others is not None and others > MOST_OTHERS:
+    if is_disturbed(others):
         doubt = f"other programs had {others:.0%} of the cores while they were measured"
-    return MeasuredRates(rates=rates, others=others, doubt=doubt, at=time.time())
+    return MeasuredRates(
+        rates=rates, others=others, doubt=doubt, at=time.time(), measured_on=_description(device)
+    )
 
 
 def _judged(found: MeasuredRates, kept: MeasuredRates | None, quiet: list[Rates]) -> MeasuredRates:
@@ -116,7 +112,7 @@ def _judged(found: MeasuredRates, kept: MeasuredRates | None, quiet: list[Rates]
     if found.doubt:  # of two that were disturbed, the one that was less
         is_less = kept is not None and kept.others is not None and kept.others < (found.others or 0.0)
         return dataclasses.replace(kept, at=found.at) if kept is not None and is_less else found
-    was_quiet = kept is not None and (kept.others is None or kept.others <= MOST_OTHERS)
+    was_quiet = kept is not None and not is_disturbed(kept.others)
     if kept is not None and was_quiet and not _unlike(found.rates, kept.rates):
         return found
     for before in quiet:
@@ -141,12 +137,8 @@ def _faster(one: Rates, other: Rates) -> Rates:
 
 def _quiet_ones(device: Device) -> Iterator[Rates]:
     """What the same machine's kept files of other versions of torch say, where nothing disturbed them."""
-    here = rates_file(device)
-    for path in sorted(here.parent.glob("*.json")):
-        if path == here or _described(path) != _description(device):
-            continue
-        kept = _read(path)
-        if kept is not None and not kept.doubt:
+    for kept in _KEPT.read_others(rates_file(device)):
+        if kept.measured_on == _description(device) and not kept.doubt:
             yield kept.rates
 
 
@@ -154,36 +146,21 @@ def _description(device: Device) -> str:
     return f"{VERSION} {device.name}"
 
 
-def _described(path: Path) -> str:
-    try:
-        return str(json.loads(path.read_text())["measured_on"])
-    except (OSError, ValueError, TypeError, KeyError):
-        return ""
+def _from_json(content: dict[str, Any]) -> MeasuredRates:
+    rates = Rates(**content["rates"])
+    if bad := [name for name, rate in content["rates"].items() if not _is_rate(rate)]:
+        raise ValueError(f"the rate {bad[0]} is no positive number")
+    return MeasuredRates(
+        rates=rates,
+        others=None if content["others"] is None else float(content["others"]),
+        doubt=str(content["doubt"]),
+        at=float(content["at"]),
+        measured_on=str(content["measured_on"]),
+    )
 
 
-def _read(path: Path) -> MeasuredRates | None:
-    """What a file holds; None where there is none, or where it is no record of sound rates, which is said."""
-    try:
-        content: dict[str, Any] = json.loads(path.read_text())
-        if FIELD not in content:
-            raise DataError(f"{path} has no checksum")
-        content = unsealed(content, path)
-        rates = Rates(**content["rates"])
-        sound = [isinstance(v, float | int) and math.isfinite(v) and v > 0 for v in content["rates"].values()]
-        others = None if content["others"] is None else float(content["others"])
-        kept = MeasuredRates(rates=rates, others=others, doubt=str(content["doubt"]), at=float(content["at"]))
-        if not all(sound):
-            raise DataError(f"{path} holds a rate that is no positive number")
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        _log.warning("the rates kept in the cache %s cannot be used (%s)", path, error)
-        return None
-    return kept
+def _is_rate(value: object) -> bool:
+    return isinstance(value, float | int) and math.isfinite(value) and value > 0
 
 
-def _write(path: Path, found: MeasuredRates, device: Device) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    content = dataclasses.asdict(found) | {"measured_on": _description(device)}
-    with atomic_write(path) as aside:
-        aside.write_text(json.dumps(sealed(content), indent=1))
+_KEPT = Kept("rates", dataclasses.asdict, _from_json)

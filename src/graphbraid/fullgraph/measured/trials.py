@@ -7,8 +7,6 @@ a few milliseconds. What was found is kept, so that later runs decide alike.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,10 +17,6 @@ import torch
 from torch import Tensor
 
 from graphbraid import native
-from graphbraid.errors import ResourceError
-from graphbraid.files.caches import cache_folder
-from graphbraid.files.checksums import FIELD, sealed, unsealed
-from graphbraid.files.writing import atomic_write
 from graphbraid.fullgraph.device.device import Device, Run
 from graphbraid.fullgraph.device.host import HOST
 from graphbraid.fullgraph.lowering.evidence import sound_trials
@@ -31,6 +25,7 @@ from graphbraid.fullgraph.step.calls.kernels import BinaryInput, Input, SparseIn
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
+from graphbraid.machine.measurements import NOT_KEPT, Kept
 from graphbraid.machine.rates import Rates
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.dense import tall_gram, tall_product
@@ -174,37 +169,21 @@ def kept_trials(
         return None
     sizes = [graph.num_nodes, graph.csc.num_edges, *graph.x.shape, density]
     key = f"{VERSION} {device.name} {torch.__version__} {isinstance(graph.x, Tensor)} {sizes}"
-    path = cache_folder("trials") / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+    file = _KEPT.file(key)
     if not believed:
         return Trials(
-            graph, density, rates, _doubtful.get(path, {}), keep=partial(_doubtful.__setitem__, path)
+            graph, density, rates, _doubtful.get(file, {}), keep=partial(_doubtful.__setitem__, file)
         )
-    found = _read(path)
+    found = _KEPT.read(file) or {}
     try:
-        _write(path, found)
-    except (OSError, ResourceError) as error:
+        _KEPT.write(file, found)
+    except NOT_KEPT as error:
         _log.warning("trials could not be kept, so that rates alone decide: %s", error)
         return None
-    return Trials(graph, density, rates, found, keep=lambda found: _write(path, found))
+    return Trials(graph, density, rates, found, keep=lambda found: _KEPT.write(file, found))
 
 
-def _read(path: Path) -> dict[str, float]:
-    try:
-        content = json.loads(path.read_text())
-        if not isinstance(content, dict) or FIELD not in content:
-            raise ValueError("it has no checksum")
-        return sound_trials(unsealed(content, path))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        _log.warning("the trials kept in the cache %s cannot be used and are made again (%s)", path, error)
-        return {}
-
-
-def _write(path: Path, found: Mapping[str, float]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as aside:
-        aside.write_text(json.dumps(sealed(dict(found)), indent=1))
+_KEPT: Kept[Mapping[str, float]] = Kept("trials", dict, sound_trials)
 
 
 def _sparse(x: FeatureMatrix) -> Input:
