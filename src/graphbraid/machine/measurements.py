@@ -1,7 +1,7 @@
 """Measurements kept between runs: a file for each, named by the key that says what was measured.
 
 Files carry a checksum. One that is damaged, or holds nothing sound, counts as not there: it is said, and what
-it held is measured again. Whoever measures decides by :mod:`.contention` whether a measurement is worth keeping.
+it held is measured again. Whoever measures decides, by :mod:`.contention`, what is worth keeping.
 """
 
 from __future__ import annotations
