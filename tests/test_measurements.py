@@ -50,8 +50,6 @@ def test_what_is_damaged_is_said_and_counts_as_not_there(damage, said, caplog):
     assert SPEEDS.read(file) is None
     said_first = f"the speeds kept in the cache {file} cannot be used: what it held is measured again"
     assert said_first in caplog.text
-        f"the speeds kept in the cache {file} cannot be used: what it held is measured again" in caplog.text
-    )
     assert said in caplog.text
 
 
