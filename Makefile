@@ -10,6 +10,8 @@ SHELL := bash
 
 PYTHON ?= python3
 VENV ?= .venv
+PEERS ?= .peers
+PEER_PACKAGES := torch torchdata numpy pydantic pyyaml scipy pandas dgl psutil setuptools
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 # The kernels are compiled against the pinned build tools below, in a folder that is kept, so a rebuild is quick.
@@ -21,7 +23,7 @@ CPP_FILES := $(wildcard src/graphbraid/csrc/*.cpp src/graphbraid/csrc/*.h src/gr
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest
 TEST_PROCESSES ?= 2
 
-.PHONY: help demo test test-slow test-all variants lint format types docs sanitize wheel constraints clean
+.PHONY: help demo test test-slow test-all variants lint format types docs sanitize wheel constraints peers clean
 
 help: ## show this
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -65,8 +67,10 @@ wheel: $(VENV)/.installed-dev ## build a manylinux wheel into dist/ and check it
 constraints: ## rewrite constraints.txt from the newest versions that fit, in a fresh environment
 	PYTHON=$(PYTHON) scripts/pin_constraints.sh
 
-clean: ## remove everything made here, the environment too
-	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+peers: $(PEERS)/.installed ## make the environment of DGL and GraphBolt, which benchmarks compare with
+
+clean: ## remove everything made here, the environments too
+	rm -rf $(VENV) $(PEERS) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 	rm -f src/graphbraid/_native*.so
 
@@ -77,6 +81,13 @@ $(VENV)/.created:
 	@$(PYTHON) -c 'import os, sysconfig, sys; sys.exit(not os.path.exists(sysconfig.get_paths()["include"] + "/Python.h"))' || \
 	  { echo "the kernels need Python's headers; on Debian: apt-get install python3-dev" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV) || { echo "on Debian: apt-get install python3-venv" >&2; exit 1; }
+	touch $@
+
+# Of their own: DGL's last packages stop at an older PyTorch. PyG is measured in the project's environment.
+$(PEERS)/.installed: benchmarks/peers/constraints.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip --disable-pip-version-check install --constraint $< $(PEER_PACKAGES)
+	$(PEERS)/bin/python -c 'import dgl.graphbolt'
 	touch $@
 
 # torch first and alone: its pin decides which build is taken, and all else must agree with it.

@@ -1,1 +1,4 @@
-"""Measurements against peers: ``python -m benchmarks.NAME`` prints a table and writes ``results/*.json``."""
+"""Measurements, a folder per question; each entry point prints a table and writes ``results/NAME.jsonl``.
+
+``benchmarks/README.md`` says which command measures what.
+"""

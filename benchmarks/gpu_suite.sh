@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything that wants a GPU, within nine minutes: builds the kernels, runs the GPU tests, the full-graph table,
-# sampled training by who prepares the batches, and the kernels' bandwidths. JSON and logs go to $OUT (default: benchmarks/results).
+# sampled training by who prepares the batches, and the kernels' bandwidths. Results and logs go to $OUT (default: benchmarks/results).
 #   PYTHON=python3 OUT=results benchmarks/gpu_suite.sh
 #   benchmarks/gpu_suite.sh --smoke      the same steps on the CPU with tiny sizes
 # What is missing is said and left out: without nanobind or a compiler the CPU's kernels, without pytest and
@@ -92,10 +92,10 @@ else
   echo "  python3 -m pip download --only-binary=:all: -d $wheels pytest hypothesis"
 fi
 
-step "fullgraph" 140 "$python" -m benchmarks.gpu_fullgraph $smoke --budget 100 --out "$out/gpu_fullgraph.json"
-step "collective" 110 "$python" -m benchmarks.gpu_collective $smoke --budget 60 --repeats 1 --steps 50 --cores 2 4 16 \
-  --out "$out/gpu_collective.json"
-step "kernels" 60 "$python" -m benchmarks.gpu_kernels $smoke --budget 40 --out "$out/gpu_kernels.json"
+step "fullgraph" 140 "$python" -m benchmarks.gpu.fullgraph $smoke --budget 100 --out "$out/gpu_fullgraph.jsonl"
+step "collective" 110 "$python" -m benchmarks.gpu.collective $smoke --budget 60 --repeats 1 --steps 50 --cores 2 4 16 \
+  --out "$out/gpu_collective.jsonl"
+step "kernels" 60 "$python" -m benchmarks.gpu.kernels $smoke --budget 40 --out "$out/gpu_kernels.jsonl"
 if [ -n "$config" ] && [ -z "$smoke" ]; then # last: each of hundreds of variants is compiled first
   workers=()
   has xdist && workers=(-n 8)

@@ -1,14 +1,15 @@
 """The accuracy benchmark: what it trains, what it writes, and that it learns."""
 
 import argparse
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from benchmarks import accuracy, accuracy_table
-from benchmarks.accuracy_setups import SETUPS
+from benchmarks.accuracy import literature as accuracy
+from benchmarks.accuracy.setups import SETUPS
+from benchmarks.common.rows import put_rows, read_lines
+from benchmarks.tables.accuracy import published_of, sampled_beside_full_of
 from tests.extras import NO_PYG
 
 from graphbraid import nn
@@ -81,43 +82,39 @@ def test_the_two_arms_of_a_dataset_differ_only_in_how_batches_are_made():
 def test_results_hold_every_seed_and_fill_the_docs_tables(folder, tmp_path):
     setups = [short("gcn", "full"), short("sage", "sampled"), short("sage", "full")]
     setups = [replace(s, train=s.train | {"epochs": 3}) for s in setups]
-    out = tmp_path / "accuracy.json"
+    out = tmp_path / "accuracy.jsonl"
     accuracy.run_all(setups[:1], 2, folder, jobs=1, out=out)
     accuracy.run_all(setups[1:], 2, folder, jobs=1, out=out)
-    results = json.loads(out.read_text())
-    assert [row["name"] for row in results["rows"]] == [s.name for s in setups]
-    for row in results["rows"]:
+    rows = read_lines(out)
+    assert [row["name"] for row in rows] == [s.name for s in setups]
+    for row in rows:
+        assert row["repeats"] == 2
         assert row["machine"]["torch"] == torch.__version__
         assert [one["seed"] for one in row["runs"]] == [0, 1]
         assert row["mean"] == pytest.approx(np.mean([one["test"] for one in row["runs"]]))
         assert row["deviation"] == pytest.approx(np.std([one["test"] for one in row["runs"]], ddof=1))
-    docs = tmp_path / "results.md"
-    docs.write_text(f"before\n{accuracy_table.BEGIN}\nold\n{accuracy_table.END}\nafter\n")
-    accuracy_table.write_docs(out, docs)
-    text = docs.read_text()
-    assert "old" not in text and text.startswith("before") and text.endswith("after\n")
-    assert f"| cora | GCN | {results['rows'][0]['mean']:.2f} ± " in text
-    assert text.count("| cora |") == 2
+    assert f"| cora | GCN | {rows[0]['mean']:.2f} ± " in published_of(rows[:1])
+    assert sampled_beside_full_of(rows[1:]).count("| cora |") == 1
+    assert "| cora |" not in sampled_beside_full_of(rows[1:2])  # one arm alone
 
 
 def test_options_that_match_nothing_are_refused(monkeypatch):
-    monkeypatch.setattr(
-        accuracy, "parse", lambda: argparse.Namespace(docs=False, only=["nothing"], seeds=1, jobs=1)
-    )
+    monkeypatch.setattr(accuracy, "parse", lambda: argparse.Namespace(only=["nothing"], seeds=1, jobs=1))
     with pytest.raises(SystemExit, match="--only matches none of cora/gcn/full"):
         accuracy.main()
 
 
 def test_with_its_masks_pyg_has_the_engine_s_losses_and_rows_are_merged(folder, tmp_path, monkeypatch):
-    full_accuracy = pytest.importorskip("benchmarks.full_accuracy", reason=NO_PYG)
+    full_accuracy = pytest.importorskip("benchmarks.accuracy.beside_pyg", reason=NO_PYG)
     monkeypatch.setattr(full_accuracy, "SETUPS", {"citeseer": {}, "cora": {}})
-    out = tmp_path / "full.json"
-    out.write_text(json.dumps({"rows": [{"dataset": d, "mark": d} for d in ("cora", "citeseer")]}))
+    out = tmp_path / "full.jsonl"
+    put_rows(out, [{"row": d, "mark": d} for d in ("cora", "citeseer")])
     arguments = f"x --data {folder} --names cora --seeds 2 --epochs 20 --out {out}".split()
     monkeypatch.setattr("sys.argv", arguments)
     full_accuracy.main()
-    kept, row = json.loads(out.read_text())["rows"]
-    assert kept == {"dataset": "citeseer", "mark": "citeseer"}
+    row, kept = read_lines(out)
+    assert kept == {"row": "citeseer", "mark": "citeseer"}
+    assert "mark" not in row
     assert (row["dataset"], row["epochs"]) == ("cora", 20)
     assert row["pyg_same_masks"]["largest_relative_loss_difference"] <= 1e-5
     ours, theirs = (row["runs"][c][0]["first_losses"] for c in ("graphbraid", "pyg"))

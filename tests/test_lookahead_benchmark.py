@@ -1,11 +1,10 @@
-"""benchmarks.lookahead on a tiny graph: what it measures, and that it checks the batches."""
-
-import json
+"""benchmarks.planning.lookahead on a tiny graph: what it measures, and that it checks the batches."""
 
 import numpy as np
 import pytest
 import torch
-from benchmarks import lookahead
+from benchmarks.common.rows import read_lines
+from benchmarks.planning import lookahead
 from tests.sampling.graphs import power_law_csc
 
 from graphbraid.collective.hardware.cpu import CpuBatching
@@ -33,21 +32,21 @@ def graphs(tmp_path):
 
 def run(graphs, *options):
     common = ["--names", "tiny", "--fanouts", "4", "4", "--batch-size", "20", "--steps", "14"]
-    out = ["--graphs", str(graphs), "--out", str(graphs / "out.json")]
+    out = ["--graphs", str(graphs), "--out", str(graphs / "out.jsonl")]
     return lookahead.main([*common, *out, *options])
 
 
 def test_shares_grow_with_the_window_and_bytes_shrink_by_what_is_shared(graphs):
     run(graphs, "--repeats", "1")
-    [row] = json.loads((graphs / "out.json").read_text())["rows"]
+    [row] = read_lines(graphs / "out.jsonl")
     shares = list(row["share_of_earlier_batches"].values())
     assert 0 < shares[0] < shares[1] < shares[2] < shares[3] < 1
     assert row["copy_bytes"]["ahead"] < row["copy_bytes"]["plain"]
     assert row["executed"]["speedup"] > 0
     assert len(row["predicted"]) == len(lookahead.LINKS) * len(lookahead.WORKERS)
-    again = run(graphs, "--repeats", "0", "--update")["rows"]
-    assert len(again) == 1
-    assert "executed" not in again[0]
+    run(graphs, "--repeats", "0")
+    [again] = read_lines(graphs / "out.jsonl")
+    assert "executed" not in again
 
 
 def test_a_batch_that_differs_ends_the_benchmark(graphs, monkeypatch):

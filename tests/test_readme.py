@@ -42,11 +42,6 @@ def test_the_links_lead_somewhere():
         assert link.startswith("https://") or (ROOT / link).exists(), link
 
 
-def test_the_table_of_benchmarks_has_its_place():
-    begin, end = README.index("<!-- benchmarks:begin -->"), README.index("<!-- benchmarks:end -->")
-    assert begin < end
-
-
 def test_make_help_lists_every_target():
     assert shutil.which("make"), "make is needed for the README's commands"
     shown = subprocess.run(

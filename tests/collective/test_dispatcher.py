@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from benchmarks.optimum import optimal_seconds
+from benchmarks.planning.optimum import optimal_seconds
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.collective.cases import any_times, stage_times, two_routes

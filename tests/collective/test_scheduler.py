@@ -4,9 +4,9 @@ import random
 import time
 
 import pytest
-from benchmarks.optimum import optimal_seconds
-from benchmarks.schedule import GRID, against_bound, drawn_times
-from benchmarks.strategies import cpu_pipeline, gpu_only, static_split
+from benchmarks.planning.optimum import optimal_seconds
+from benchmarks.planning.schedule import GRID, against_bound, drawn_times
+from benchmarks.planning.strategies import cpu_pipeline, gpu_only, static_split
 from tests.collective.cases import stage_times
 from tests.collective.checker import check_schedule
 

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from benchmarks.strategies import (
+from benchmarks.planning.strategies import (
     braided,
     cpu_pipeline,
     drawn_routes,

@@ -1,10 +1,10 @@
-"""What benchmarks.gpu_sampling compares and makes."""
+"""What benchmarks.gpu.sampling compares and makes."""
 
 import importlib
 
 import pytest
 import torch
-from benchmarks import gpu_sampling
+from benchmarks.gpu import sampling as gpu_sampling
 
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.cpu import make_pipeline

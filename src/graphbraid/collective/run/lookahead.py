@@ -29,7 +29,7 @@ from graphbraid.sampling.rows import RowPart
 _log = logging.getLogger(__name__)
 
 KEPT_BATCHES = 4
-"""Rows in the ring, as a multiple of the first batch's. By ``python -m benchmarks.lookahead`` 25 to 58 % of
+"""Rows in the ring, as a multiple of the first batch's. By ``benchmarks.planning.lookahead`` 25 to 58 % of
 a batch's rows need not travel with two, 50 to 92 % with four, 70 to 94 % with eight, for twice the memory."""
 
 Key = tuple[int, int]

@@ -1,0 +1,1 @@
+"""Whether models learn what the literature and PyTorch Geometric's learn."""

@@ -1,0 +1,1 @@
+"""How long an epoch on the whole graph takes, beside other libraries and the least it can take."""

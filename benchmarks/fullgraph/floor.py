@@ -1,0 +1,128 @@
+"""Full-graph epochs beside their floor: what a step cannot avoid at this machine's measured rates.
+
+    python -m benchmarks.fullgraph.floor --graphs GRAPHS --names arxiv-like amazon_computers
+
+Every graph is a process of its own, with the model of ``benchmarks.fullgraph.beside_peers``. An epoch is the
+step with its loss and Adam; the floor is that of the step alone, by ``engine.floor()``. Where an epoch takes
+more than 1.3 times its floor, the table says where it goes: the operations that lose most, what lies between
+the kernels' calls, and what the loss and the optimizer take. The least of the epochs counts, and of five
+measurements of the step, as the rates are the least of some runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from rich.table import Table
+
+import graphbraid
+from benchmarks.common.contenders import Contender, ours, run_in_turn
+from benchmarks.common.options import add_graphs_argument, add_out_argument, parser_of
+from benchmarks.common.rows import write_rows
+from benchmarks.fullgraph.ours import add_model_arguments, load_graph, make_net
+from graphbraid.fullgraph import Engine
+from graphbraid.fullgraph.explain.floor import Floor
+
+GOAL = 1.3
+LARGEST = 5
+MEASURED = 5
+"""Times that the step is measured; the least disturbed counts, as the rates are the least of their runs."""
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """One graph: epochs, and the floor of its step beside the times of its tasks."""
+    torch.manual_seed(0)
+    torch.set_num_threads(options.threads)
+    graph, _ = load_graph(options.graph)
+    model = make_net(graph, options)
+    engine = graphbraid.compile(model, graph)
+    if not isinstance(engine, Engine):
+        sys.exit(engine.explain())
+    optimizer = torch.optim.Adam(model.parameters(), 0.01, fused=True)
+    labels, seconds = graph.y[graph.split("train")], []
+    for _ in range(options.epochs + 2):
+        started = time.perf_counter()
+        optimizer.zero_grad()
+        F.cross_entropy(engine(), labels).backward()
+        optimizer.step()
+        seconds.append(time.perf_counter() - started)
+    floors = [engine.floor(measure=True) for _ in range(MEASURED)]
+    floor = min(floors, key=lambda found: found.step_seconds or 0.0)
+    epoch = min(seconds[2:])
+    return {
+        "graph": options.graph.name,
+        "model": options.model,
+        "hidden": options.hidden,
+        "epoch_s": epoch,
+        "step_s": floor.step_seconds,
+        "floor_s": floor.floor_seconds,
+        "doubt": floor.doubt,
+        "goes": where_it_goes(floor, epoch),
+        "floor": floor.to_json(),
+    }
+
+
+def where_it_goes(floor: Floor, epoch: float) -> list[tuple[str, float]]:
+    """What an epoch takes beyond its floor, largest first, in seconds."""
+    assert floor.step_seconds is not None
+    lost = [
+        (f"{'<-' if o.backward else '->'} {o.operation} {o.what}", o.seconds - o.floor_seconds)
+        for o in floor.operations
+    ]
+    between = ("between the kernels' calls", floor.between_seconds)
+    around = ("loss and optimizer", epoch - floor.step_seconds)
+    largest = sorted(lost, key=lambda entry: -entry[1])
+    others = ("other operations", sum(seconds for _, seconds in largest[LARGEST:]))
+    return sorted([*largest[:LARGEST], others, between, around], key=lambda entry: -entry[1])
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """Print the table."""
+    table = Table("graph", "epoch ms", "step ms", "floor ms", "epoch / floor", "where the rest goes, ms")
+    for row in rows:
+        ratio = row["epoch_s"] / row["floor_s"]
+        goes = ", ".join(f"{what} {1e3 * seconds:.2f}" for what, seconds in row["goes"] if seconds > 0)
+        times = [f"{1e3 * row[key]:.2f}" for key in ("epoch_s", "step_s", "floor_s")]
+        table.add_row(row["graph"], *times, f"{ratio:.2f}", goes if ratio > GOAL else "")
+    Console(width=160).print(table)
+    for doubt in {row["doubt"] for row in rows if row["doubt"]}:
+        print("doubtful:", doubt)
+
+
+def main() -> None:
+    """Run the benchmark, or one graph of it."""
+    parser = parser_of(__doc__)
+    add_graphs_argument(parser)
+    parser.add_argument("--names", nargs="+", required=True)
+    parser.add_argument("--repeats", type=int, default=3)
+    add_out_argument(parser)
+    options, passed = parser.parse_known_args()
+    rows = []
+    for name in options.names:
+        folder = str(options.graphs / name)
+        contender = Contender(name, ours("fullgraph.floor", "--one", folder, *passed))
+        run_in_turn([contender], options.repeats)
+        middle = sorted(contender.runs, key=lambda run: run["epoch_s"] / run["floor_s"])[options.repeats // 2]
+        rows.append(middle)
+        named = {f"{name}, {middle['model']}, width {middle['hidden']}": middle}
+        write_rows("fullgraph_floor", named, repeats=options.repeats, out=options.out)
+    show(rows)
+
+
+def one() -> None:
+    """One graph; one JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_model_arguments(parser)
+    parser.add_argument("--epochs", type=int, default=20)
+    print(json.dumps(measure(parser.parse_args(sys.argv[2:]))))
+
+
+if __name__ == "__main__":
+    one() if sys.argv[1:2] == ["--one"] else main()

@@ -1,0 +1,237 @@
+"""Full-graph training on a GPU side by side with PyG (edge_index and torch.sparse) or plain PyTorch.
+
+    python -m benchmarks.gpu.fullgraph            on a CUDA device
+    python -m benchmarks.gpu.fullgraph --smoke    the same logic on tiny graphs, on the CPU
+
+Three layers, hidden width 32, Adam (fused, for all). All contenders start from the same weights and must have
+the same loss after five epochs. Each is warmed up; the median of the repeats of a row of epochs counts. Peak
+memory is all that PyTorch allocated on the device, the graph and its features included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import graphbraid
+from benchmarks.common.options import add_out_argument, parser_of
+from benchmarks.common.rows import write_rows
+from benchmarks.gpu import peers as gpu_peers
+from benchmarks.graphs import generated
+from graphbraid import Graph
+from graphbraid import nn as gnn
+from graphbraid.errors import ResourceError
+from graphbraid.fullgraph import Engine
+from graphbraid.fullgraph.device.cuda import Cuda
+
+OURS = "graphbraid"
+NOT_RECORDED = "not recorded"
+"""Ours with every kernel started by a call of its own."""
+LOSS_EPOCHS = 5
+
+
+def make_model(kind: str, graph: Graph) -> nn.Module:
+    """Three layers of one kind, weights by seed 0."""
+    torch.manual_seed(0)
+    ends = (graph.num_features, 32, graph.num_classes, 3)
+    if kind == "gat":
+        return gnn.GAT(*ends, heads=4, dropout=0.0, act="relu")
+    return {"gcn": gnn.GCN, "sage": gnn.GraphSAGE}[kind](*ends, dropout=0.0, act="relu")
+
+
+class Contender:
+    """One way to train, on fresh copies of the same weights."""
+
+    def __init__(self, name: str, model: nn.Module, graph: Graph, place: torch.device) -> None:
+        self.model = copy.deepcopy(model).to(place)
+        nodes = graph.split("train")
+        self.labels = graph.y[nodes].to(place)
+        self.engine: Engine | None = None
+        if name in (OURS, NOT_RECORDED):
+            device = Cuda(place, records=False) if name == NOT_RECORDED else None
+            engine = graphbraid.compile(self.model, graph, device=device)
+            assert isinstance(engine, Engine), engine.explain()
+            self.engine, self.outputs = engine, engine
+        else:
+            forward, there = gpu_peers.make(name, self.model, graph, place), nodes.to(place)
+            self.outputs = lambda: forward().index_select(0, there)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), 0.01, fused=True)
+
+    def epoch(self) -> Tensor:
+        """One step over the whole graph; its loss, not read."""
+        self.optimizer.zero_grad()
+        loss = F.cross_entropy(self.outputs(), self.labels)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+
+def measure(
+    name: str, model: nn.Module, graph: Graph, place: torch.device, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Loss, seconds an epoch of each repeat, peak memory; or why there are none."""
+    started = time.perf_counter()
+    free_memory(place)
+    try:
+        contender = Contender(name, model, graph, place)
+        losses = [contender.epoch() for _ in range(LOSS_EPOCHS)]
+        loss = float(losses[-1])
+        first_seconds = time.perf_counter() - started
+        seconds = [timed(contender.epoch, options.epochs, place) for _ in range(options.repeats)]
+    except (torch.cuda.OutOfMemoryError, ResourceError) as error:
+        return {"failed": str(error).splitlines()[0]}
+    row: dict[str, Any] = {
+        "loss": loss,
+        "epoch_s": statistics.median(seconds),
+        "runs": seconds,
+        "setup_s": first_seconds,
+    }
+    if place.type == "cuda":
+        row["peak_bytes"] = torch.cuda.max_memory_allocated(place)
+        row["reserved_bytes"] = torch.cuda.max_memory_reserved(place)
+    if contender.engine is not None:
+        row["explain"] = contender.engine.explain().splitlines()
+        row["engine_bytes"] = contender.engine.nbytes
+    return row
+
+
+def timed(run: Callable[[], object], count: int, place: torch.device) -> float:
+    """Seconds of one of ``count`` runs in a row, the device's work included."""
+    wait(place)
+    started = time.perf_counter()
+    for _ in range(count):
+        run()
+    wait(place)
+    return (time.perf_counter() - started) / count
+
+
+def wait(place: torch.device) -> None:
+    """Until the device has done what it was given."""
+    if place.type == "cuda":
+        torch.cuda.synchronize(place)
+
+
+def free_memory(place: torch.device) -> None:
+    """Give back what earlier contenders had."""
+    gc.collect()
+    if place.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(place)
+
+
+def measure_graph(
+    kind: str, graph: Graph, place: torch.device, options: argparse.Namespace
+) -> dict[str, Any]:
+    """One row of the table."""
+    model = make_model(kind, graph)
+    row: dict[str, Any] = {"graph": graph.name, "model": kind, "edges": graph.num_edges}
+    peers = [NOT_RECORDED] * (place.type == "cuda") + gpu_peers.names(kind)
+    for name in [OURS, *peers]:
+        print(f"  {graph.name}, {kind}: {name}", file=sys.stderr, flush=True)
+        row[name] = measure(name, model, graph, place, options)
+    row["problem"] = problem_of(row, peers)
+    return row
+
+
+def problem_of(row: dict[str, Any], peers: list[str]) -> str:
+    """What makes a row's figures mean nothing; empty where all ran and agree."""
+    if "failed" in row[OURS]:
+        return f"{OURS} failed: {row[OURS]['failed']}"
+    mine = row[OURS]["loss"]
+    for peer in peers:
+        theirs = row[peer].get("loss", mine)
+        if not abs(mine - theirs) <= 2e-4 * max(1.0, abs(theirs)):
+            return f"the losses differ: {mine} and {peer}'s {theirs}"
+    return ""
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """Print a line per row and contender."""
+    for row in rows:
+        mine = row[OURS].get("epoch_s")
+        print(f"{row['graph']}, {row['model']} {row['problem']}".rstrip())
+        for name, cell in row.items():
+            if not isinstance(cell, dict):
+                continue
+            if "failed" in cell:
+                print(f"  {name:12} {cell['failed']}")
+                continue
+            ratio = f"{cell['epoch_s'] / mine:6.1f}x" if mine else ""
+            peak = f"{cell['peak_bytes'] / 1e6:9,.0f} MB" if "peak_bytes" in cell else ""
+            print(f"  {name:12} {1e3 * cell['epoch_s']:9.3f} ms {ratio} {peak}  loss {cell['loss']:.5f}")
+
+
+def device_of(options: argparse.Namespace) -> torch.device:
+    """The CPU for ``--smoke``, else the CUDA device that must be there."""
+    if options.smoke:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        sys.exit("there is no CUDA device here; --smoke runs the same on the CPU with tiny graphs")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options that the GPU benchmarks share."""
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes, on the CPU")
+    parser.add_argument("--budget", type=float, default=1e9, help="seconds after which no row is begun")
+    add_out_argument(parser)
+
+
+def software(place: torch.device) -> dict[str, Any]:
+    """The device and what drives it."""
+    if place.type != "cuda":
+        return {"device": "cpu"}
+    properties = torch.cuda.get_device_properties(place)
+    return {
+        "device": properties.name,
+        "memory_bytes": properties.total_memory,
+        "cuda": torch.version.cuda,
+        "pyg": gpu_peers.has_pyg(),
+    }
+
+
+def main(argv: list[str] | None = None) -> dict[str, Any]:
+    """Run the benchmark."""
+    parser = parser_of(__doc__)
+    add_arguments(parser)
+    parser.add_argument("--names", nargs="+", help="graphs; default: all")
+    parser.add_argument("--models", nargs="+", default=list(gpu_peers.KINDS), choices=gpu_peers.KINDS)
+    parser.add_argument("--epochs", type=int, default=20, help="in a row, for one time")
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args(argv)
+    place, started = device_of(options), time.perf_counter()
+    if not gpu_peers.has_pyg():
+        print("PyG is not installed; plain PyTorch stands in for its two ways", file=sys.stderr)
+    specs = generated.SMOKE if options.smoke else generated.SPECS
+    rows: list[dict[str, Any]] = []
+    left_out: list[str] = []
+    for name in options.names or specs:
+        graph = None
+        for kind in options.models:
+            if time.perf_counter() - started > options.budget:
+                left_out.append(f"{name}, {kind}")
+                continue
+            graph = graph or generated.make(name, specs[name])
+            rows.append(measure_graph(kind, graph, place, options))
+    show(rows)
+    if left_out:
+        print(f"left out for want of time: {'; '.join(left_out)}")
+    named = {f"{row['graph']}, {row['model']}": {"gpu": software(place), **row} for row in rows}
+    name = f"gpu_fullgraph{'_smoke' * options.smoke}"
+    print("wrote", write_rows(name, named, repeats=options.repeats, out=options.out))
+    return {"rows": rows, "left_out": left_out}
+
+
+if __name__ == "__main__":
+    found = main()
+    sys.exit("; ".join(row["problem"] for row in found["rows"] if row["problem"]) or 0)

@@ -1,0 +1,214 @@
+"""The kernels' bandwidth on a GPU beside its measured copy bandwidth, and SpMM beside torch.sparse.
+
+    python -m benchmarks.gpu.kernels            on a CUDA device
+    python -m benchmarks.gpu.kernels --smoke    the same logic at a tiny size, on the CPU
+
+A kernel's bytes are what it must ask for: every row it reads by id counts each time. Rows that the cache
+holds make that more than the memory gives, so figures above the copy's are no mistake.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.common.options import parser_of
+from benchmarks.common.rows import write_rows
+from benchmarks.gpu.fullgraph import add_arguments, device_of, software
+from benchmarks.graphs import generated
+from graphbraid.fullgraph.device.choosing import device_at
+from graphbraid.fullgraph.device.device import Device
+from graphbraid.fullgraph.device.graphs import on_place
+from graphbraid.fullgraph.step.calls.spmm_choice import csr_of, multiply
+from graphbraid.graph.csc import Csc
+from graphbraid.ops.aggregation import Aggregation, backend
+from graphbraid.ops.bit_product import WORD_BITS, bit_gram, bit_product
+from graphbraid.ops.dense import tall_gram, tall_product
+
+WIDTHS = (16, 32, 64, 128, 256)
+HEADS = 4
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of a kernel."""
+
+    name: str
+    run: Callable[[], object]
+    nbytes: int
+    flops: int = 0
+
+
+def cases(csc: Csc, width: int) -> list[Case]:
+    """Every kernel at one width."""
+    place, edges, rows = csc.indptr.device, csc.num_edges, csc.num_dst
+    kernels = backend(torch.empty(0, device=place))
+    draw = torch.Generator(place).manual_seed(0)
+
+    def values(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=draw, device=place)
+
+    x, out, grad, bias = values(rows, width), values(rows, width), values(rows, width), values(width)
+    logits, alpha = values(edges, HEADS), torch.empty(edges, HEADS, device=place)
+    ends = (values(rows, HEADS), values(rows, HEADS))
+    kept = [
+        torch.empty(rows, HEADS, device=place),
+        torch.empty_like(x),
+        torch.empty(rows, HEADS, device=place),
+    ]
+    ids = torch.randperm(rows, generator=draw, device=place)
+    row_moments = (values(rows), values(rows))
+    column_grads = (torch.empty(width, device=place), torch.empty(width, device=place))
+    how, table = Aggregation(csc=csc), x.view(torch.uint8).view(rows, -1)
+    copied = torch.empty_like(table)
+    weight = values(width, 32)
+    matrix = csr_of(how)
+    transposed, perm = csc.transpose()
+    both = (csc.indptr, csc.indices, transposed.indptr, transposed.indices, perm)
+    attention = (0.2, 0, 0.0, 0)
+    grads = (torch.empty_like(x), *(torch.empty_like(end) for end in ends))
+    index, matrix_bytes = csc.indices.element_size(), 4 * rows * width
+    gathered = 4 * edges * width + index * edges + 8 * rows
+    return [
+        Case("spmm", lambda: how.forward(x, out=out), gathered + matrix_bytes),
+        Case("spmm by torch.sparse", lambda: multiply(matrix, x, None, out), gathered + matrix_bytes),
+        Case(
+            "sddmm",
+            lambda: kernels.sddmm(csc.indptr, csc.indices, x, grad, None, None, alpha),
+            gathered + matrix_bytes + 4 * HEADS * edges,
+        ),
+        Case(
+            "edge softmax",
+            lambda: kernels.edge_softmax(csc.indptr, logits, alpha),
+            3 * 4 * HEADS * edges + 8 * rows,
+        ),
+        Case(
+            "gat forward",
+            lambda: kernels.gat_forward(csc.indptr, csc.indices, x, *ends, *attention, out, *kept),
+            gathered + 4 * HEADS * edges + matrix_bytes,
+        ),
+        Case(
+            "gat backward",
+            lambda: kernels.gat_backward(*both, x, *ends, *attention, out, kept[0], grad, *grads, *kept[1:]),
+            gathered + (8 + 5 * 4 * HEADS) * edges + 4 * matrix_bytes,
+        ),
+        Case("epilogue", lambda: kernels.epilogue(x, bias, 1, 0.01, 0.5, 7, out), 2 * matrix_bytes),
+        Case(
+            "epilogue backward",
+            lambda: kernels.epilogue_backward(grad, out, 1, 0.01, 0.5, 7, x, bias),
+            3 * matrix_bytes,
+        ),
+        Case(
+            "layer norm",
+            lambda: kernels.layer_norm(x, bias, bias, 1e-5, out, *row_moments),
+            2 * matrix_bytes + 8 * rows,
+        ),
+        Case(
+            "layer norm backward",
+            lambda: kernels.layer_norm_backward(grad, x, bias, *row_moments, out, *column_grads),
+            3 * matrix_bytes + 8 * rows,
+        ),
+        Case("column moments", lambda: kernels.column_moments(x, *column_grads), matrix_bytes),
+        Case("gather rows", lambda: kernels.gather_rows(table, ids, copied), 2 * matrix_bytes + 8 * rows),
+        Case(
+            "product with a weight",
+            lambda: tall_product(x, weight),
+            matrix_bytes + 4 * 32 * rows,
+            2 * rows * width * 32,
+        ),
+        Case("weight's gradient", lambda: tall_gram(x, grad), 2 * matrix_bytes, 2 * rows * width**2),
+        *binary_cases(rows, width, draw),
+    ]
+
+
+def binary_cases(rows: int, width: int, draw: torch.Generator, columns: int = 512) -> list[Case]:
+    """Features of zeros and ones, as bits; operations are those of the dense product they stand for."""
+    rows -= rows % WORD_BITS
+    by_row, by_column = (
+        torch.randint(-(1 << 31), (1 << 31) - 1, shape, generator=draw, dtype=torch.int32, device=draw.device)
+        for shape in ((columns // WORD_BITS, rows), (rows // WORD_BITS, columns))
+    )
+    weight, out = (
+        torch.randn(shape, generator=draw, device=draw.device) for shape in ((width, columns), (rows, width))
+    )
+    flops = 2 * rows * columns * width
+    return [
+        Case(
+            "binary features x weight",
+            lambda: bit_product(by_row, weight.t(), out=out),
+            by_row.nbytes + out.nbytes,
+            flops,
+        ),
+        Case(
+            "binary features' gradient",
+            lambda: bit_gram(out, by_column, out=weight),
+            by_column.nbytes + out.nbytes,
+            flops,
+        ),
+    ]
+
+
+def copy_rate(device: Device, nbytes: int) -> float:
+    """Bytes a second that a plain copy reads and writes."""
+    source = torch.empty(nbytes // 4, device=device.place)
+    target = torch.empty_like(source)
+    return 2 * source.nbytes / device.seconds(lambda: target.copy_(source))
+
+
+def measure(case: Case, device: Device, copy: float) -> dict[str, Any]:
+    """Time and rates of a case."""
+    try:
+        seconds = device.seconds(case.run)
+    except RuntimeError as error:
+        return {"kernel": case.name, "failed": str(error).splitlines()[0]}
+    rate = case.nbytes / seconds
+    found = {"kernel": case.name, "ms": 1e3 * seconds, "gb_per_s": rate / 1e9, "of_copy": rate / copy}
+    return found | ({"tflops": case.flops / seconds / 1e12} if case.flops else {})
+
+
+def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
+    """Run the benchmark."""
+    parser = parser_of(__doc__)
+    add_arguments(parser)
+    parser.add_argument("--names", nargs="+", help="graphs; default: two of different degree")
+    options = parser.parse_args(argv)
+    place, started = device_of(options), time.perf_counter()
+    device, specs = device_at(place), generated.SMOKE if options.smoke else generated.SPECS
+    names = options.names or (["dense"] if options.smoke else ["arxiv-like", "reddit-lite"])
+    copy = copy_rate(device, 1 << (16 if options.smoke else 30))
+    print(f"copy: {copy / 1e9:,.0f} GB/s read and written")
+    rows: list[dict[str, Any]] = []
+    with torch.no_grad():
+        for name in names:
+            csc = on_place(generated.make(name, specs[name]), place).csc
+            for width in WIDTHS[:2] if options.smoke else WIDTHS:
+                if time.perf_counter() - started > options.budget:
+                    print(f"left out for want of time: {name}, {width} columns")
+                    continue
+                for case in cases(csc, width):
+                    row = {"graph": name, "width": width, **measure(case, device, copy)}
+                    rows.append(row)
+                    print(line_of(row), flush=True)
+    there = {"gpu": software(place), "copy_gb_per_s": copy / 1e9}
+    named = {f"{row['graph']}, width {row['width']}, {row['kernel']}": {**there, **row} for row in rows}
+    print("wrote", write_rows(f"gpu_kernels{'_smoke' * options.smoke}", named, repeats=1, out=options.out))
+    return rows
+
+
+def line_of(row: dict[str, Any]) -> str:
+    """One line to print."""
+    head = f"{row['graph']:12} {row['width']:4} {row['kernel']:24}"
+    if "failed" in row:
+        return f"{head} {row['failed']}"
+    flops = f" {row['tflops']:6.2f} TFLOP/s" if "tflops" in row else ""
+    return f"{head} {row['ms']:9.4f} ms {row['gb_per_s']:9,.1f} GB/s {row['of_copy']:5.0%} of a copy{flops}"
+
+
+if __name__ == "__main__":
+    sys.exit(1 if any("failed" in row for row in main()) else 0)

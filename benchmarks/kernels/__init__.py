@@ -1,0 +1,1 @@
+"""How near single kernels come to what the machine can do."""

@@ -1,0 +1,1 @@
+"""How good plans are: beside the bound and the optimum, and run on an emulated accelerator."""

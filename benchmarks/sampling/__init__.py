@@ -1,0 +1,1 @@
+"""How fast mini-batches are prepared, beside other libraries and the machine's limits."""

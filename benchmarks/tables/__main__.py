@@ -1,0 +1,31 @@
+"""Writes the tables of the README and the docs from the committed results.
+
+python -m benchmarks.tables [--check]
+"""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks.common.contenders import ROOT
+from benchmarks.common.options import parser_of
+from benchmarks.tables.pages import PAGES, made
+
+
+def main() -> None:
+    """Write or check."""
+    parser = parser_of(__doc__)
+    parser.add_argument("--check", action="store_true", help="fail if a page differs from the results")
+    options = parser.parse_args()
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        new = made(text)
+        if options.check and new != text:
+            sys.exit(
+                f"{page.relative_to(ROOT)} is out of step with benchmarks/results; run this without --check"
+            )
+        page.write_text(new, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

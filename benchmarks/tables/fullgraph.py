@@ -1,0 +1,163 @@
+"""Tables of full-graph training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.common.rows import Row, read_rows
+from benchmarks.tables.markdown import NOT_MEASURED, geometric_mean, milliseconds, table, where
+
+GENERATED = (
+    "corafull-like",
+    "physics-like",
+    "flickr-like",
+    "arxiv-like",
+    "products-lite",
+    "reddit-lite",
+)
+REAL = ("coauthor_physics", "nell", "blogcatalog", "amazon_computers", "facebook_pages")
+PEERS = {"pyg": "PyG (edge_index)", "pyg-csr": "PyG (CSR)", "dgl": "DGL"}
+MODELS = {"gcn": "GCN", "sage": "GraphSAGE", "gin": "GIN", "gat": "GAT with 4 heads"}
+ROUNDED = "bfloat16 rows"
+COMMAND = "benchmarks.fullgraph.beside_peers"
+LEAST_PART = 0.05
+"""Of an epoch: what a floor's table names."""
+
+
+def rows_of(model: str, graphs: Sequence[str]) -> list[Row]:
+    """The rows of a model, in the order of the graphs."""
+    rows = [row for row in read_rows("fullgraph") if row["model"] == model and row["graph"] in graphs]
+    return sorted(rows, key=lambda row: graphs.index(row["graph"]))
+
+
+def epochs_in_short() -> str:
+    """GCN on generated and on real graphs: times, and memory beside the best of the peers."""
+    rows = rows_of("gcn", GENERATED + REAL)
+    lines = ([row["graph"], *_times(row), _memory(row)] for row in rows)
+    heads = ("a full-graph epoch of GCN", "graphbraid", *PEERS.values(), _MEMORY)
+    return "\n\n".join([table(heads, lines), _note(rows), where(rows, COMMAND)])
+
+
+def epochs(model: str, graphs: Sequence[str] = GENERATED + REAL) -> str:
+    """One model: times, the floor, memory."""
+    rows = rows_of(model, graphs)
+    lines = []
+    for row in rows:
+        mine, *peers = _times(row)
+        floor = row.get("floor_s")
+        over = f"{row['graphbraid']['epoch_s'] / floor:.2f}x" if floor else NOT_MEASURED
+        rounded = milliseconds(row.get(ROUNDED, {}).get("epoch_s"))
+        lines.append([row["graph"], mine, over, rounded, *peers, _memory(row)])
+    heads = (
+        f"a full-graph epoch of {MODELS[model]}",
+        "graphbraid",
+        "over its floor",
+        ROUNDED,
+        *PEERS.values(),
+        _MEMORY,
+    )
+    return "\n\n".join([table(heads, lines), _note(rows), where(rows, COMMAND)])
+
+
+_MEMORY = "MB above the data: graphbraid, " + ", ".join(PEERS.values())
+
+
+def _times(row: Row) -> list[str]:
+    peers = (
+        f"{1e3 * row[peer]['epoch_s']:,.0f} ms ({row['ratio'][peer]:.1f}x)" if peer in row else NOT_MEASURED
+        for peer in PEERS
+    )
+    return [f"**{milliseconds(row['graphbraid']['epoch_s'])}**", *peers]
+
+
+def _memory(row: Row) -> str:
+    return ", ".join(
+        f"{1e3 * row[name]['above_data_gb']:,.0f}" if name in row else NOT_MEASURED
+        for name in ("graphbraid", *PEERS)
+    )
+
+
+def _note(rows: list[Row]) -> str:
+    often = " or ".join(str(n) for n in sorted({len(row["graphbraid"]["runs"]) for row in rows}))
+    means = {
+        label: geometric_mean([row["ratio"][peer] for row in rows if peer in row["ratio"]])
+        for peer, label in PEERS.items()
+        if any(peer in row["ratio"] for row in rows)
+    }
+    leads = "; ".join(f"{mean:.1f}x over {label}" for label, mean in means.items())
+    doubts = sorted({row["doubt"] for row in rows if row.get("doubt")})
+    return "\n".join(
+        [
+            *(f"The rates that floors are counted with are doubtful: {doubt}." for doubt in doubts),
+            "Three layers, hidden width 32, Adam, two threads, weights and losses as in PyG; "
+            f"{often} runs of five epochs each, medians. Geometric mean of the lead: {leads}.",
+        ]
+    )
+
+
+def memory() -> str:
+    """Peak memory while the edges double."""
+    rows = read_rows("full_memory")
+    names = ("graphbraid", *PEERS)
+    lines = (
+        [
+            f"{row['num_edges']:,}",
+            *(f"{1e3 * row[n]['above_data_gb']:,.0f} MB" if n in row else NOT_MEASURED for n in names),
+        ]
+        for row in rows
+    )
+    heads = (f"edges between {rows[0]['num_nodes']:,} nodes", "graphbraid", *PEERS.values())
+    return "\n\n".join([table(heads, lines), where(rows, "benchmarks.memory.fullgraph")])
+
+
+def models() -> str:
+    """PyG's ready models and propagating layers, compiled beside PyG itself."""
+    rows = read_rows("fullgraph_models")
+    lines = (
+        [
+            row["graph"],
+            row["model"],
+            milliseconds(row["graphbraid_s"]),
+            milliseconds(row["pyg_s"]),
+            f"{row['pyg_s'] / row['graphbraid_s']:.1f}x",
+            f"{row['compile_s']:.2f} s",
+        ]
+        for row in rows
+    )
+    heads = ("graph", "model", "graphbraid", "PyG (edge_index)", "lead", "compiled in")
+    return "\n\n".join([table(heads, lines), where(rows, "benchmarks.fullgraph.models")])
+
+
+def ablation() -> str:
+    """Milliseconds an epoch with all passes, without each, and with none."""
+    rows = [row for row in rows_of("gcn", GENERATED) if "ablation" in row]
+    names = list(rows[0]["ablation"])
+    lines = ([row["graph"], *(f"{1e3 * row['ablation'][name]:.1f}" for name in names)] for row in rows)
+    return "\n\n".join([table(("ms an epoch", *names), lines), where(rows, COMMAND)])
+
+
+def floor() -> str:
+    """An epoch beside the least its step can take, and where more goes."""
+    rows = read_rows("fullgraph_floor")
+    lines = []
+    for row in rows:
+        times = [milliseconds(row[key]) for key in ("epoch_s", "step_s", "floor_s")]
+        parts = [part for part in row["goes"] if part[1] >= LEAST_PART * row["epoch_s"]]
+        beyond = ", ".join(f"{what} {1e3 * seconds:.1f}" for what, seconds in parts)
+        ratio = f"{row['epoch_s'] / row['floor_s']:.2f}"
+        lines.append([row["graph"], str(row["hidden"]), *times, ratio, beyond])
+    heads = (
+        "full-graph epoch, GCN",
+        "width",
+        "epoch",
+        "step",
+        "its floor",
+        "epoch over floor",
+        "beyond, ms",
+    )
+    doubts = sorted({row["doubt"] for row in rows if row["doubt"]})
+    note = (
+        "The least of some; the epoch with its loss and Adam. Parts of a twentieth of it or more are named."
+    )
+    notes = [note, *(f"The rates are doubtful: {doubt}." for doubt in doubts)]
+    return "\n\n".join([table(heads, lines), *notes, where(rows, "benchmarks.fullgraph.floor")])

@@ -1,0 +1,52 @@
+"""Puts tables into pages: between ``<!-- table: NAME -->`` and ``<!-- end of table -->``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+
+from benchmarks.common.contenders import ROOT
+from benchmarks.common.rows import read_rows
+from benchmarks.tables import accuracy, fullgraph, sampled
+
+PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "fullgraph.md")
+TABLES: dict[str, tuple[str, Callable[[], str]]] = {
+    "batches in short": ("sampling", sampled.batches_in_short),
+    "batches": ("sampling", sampled.batches),
+    "scaling": ("sampling", sampled.scaling),
+    "epoch": ("epoch", sampled.epoch),
+    "defaults": ("defaults", sampled.defaults),
+    "memory": ("memory", sampled.memory),
+    "full-graph epochs in short": ("fullgraph", fullgraph.epochs_in_short),
+    **{
+        f"full-graph epochs, {model}": ("fullgraph", partial(fullgraph.epochs, model))
+        for model in fullgraph.MODELS
+    },
+    "full-graph memory": ("full_memory", fullgraph.memory),
+    "full-graph models": ("fullgraph_models", fullgraph.models),
+    "full-graph ablation": ("fullgraph", fullgraph.ablation),
+    "full-graph floor": ("fullgraph_floor", fullgraph.floor),
+    "accuracy beside the literature": ("accuracy", accuracy.published),
+    "accuracy sampled and full": ("accuracy", accuracy.sampled_beside_full),
+    "full-graph accuracy": ("full_accuracy", accuracy.beside_pyg),
+}
+"""Each table's results and what makes it."""
+NOTHING = "Not measured yet."
+_PLACE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+
+
+def made(text: str) -> str:
+    """A page with its tables as the results have them.
+
+    Raises:
+        ValueError: the page asks for a table that nobody makes.
+    """
+
+    def filled(place: re.Match[str]) -> str:
+        if place[2] not in TABLES:
+            raise ValueError(f"there is no table {place[2]!r}; known: {', '.join(TABLES)}")
+        results, make = TABLES[place[2]]
+        return f"{place[1]}\n{make() if read_rows(results) else NOTHING}\n\n{place[3]}"
+
+    return _PLACE.sub(filled, text)

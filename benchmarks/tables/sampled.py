@@ -1,0 +1,102 @@
+"""Tables of sampling and of sampled training."""
+
+from __future__ import annotations
+
+from benchmarks.common.rows import Row, read_rows
+from benchmarks.tables.markdown import milliseconds, table, where
+
+PEERS = {"graphbolt": "GraphBolt", "dgl": "DGL"}
+WORK = {False: "sample", True: "sample + gather"}
+NOTE = "Milliseconds per mini-batch of 1,024 seeds, fanouts 15,10,5; in brackets, graphbraid's lead."
+COMMAND = "benchmarks.sampling.beside_peers"
+
+
+def _times(row: Row) -> list[str]:
+    peers = (f"{row[p]['ms_per_batch']:.1f} ms ({row['ratio'][p]:.1f}x)" for p in PEERS)
+    return [f"**{row['graphbraid']['ms_per_batch']:.2f} ms**", *peers]
+
+
+def batches_in_short() -> str:
+    """Batches with their features, prepared by two workers."""
+    rows = [row for row in read_rows("sampling") if row["features"] and row["workers"] == 2]
+    lines = ([row["graph"], *_times(row)] for row in rows)
+    heads = ("a mini-batch, sampled and gathered", "graphbraid", *PEERS.values())
+    return "\n\n".join([table(heads, lines), f"{NOTE} Two workers.", where(rows, COMMAND)])
+
+
+def batches() -> str:
+    """Every graph, with and without features, by one worker and by two."""
+    rows = read_rows("sampling")
+    lines = (
+        [
+            row["graph"],
+            WORK[row["features"]],
+            str(row["workers"]),
+            *_times(row),
+            f"{row['gather']['share_of_limit']:.0%}" if row["features"] else "",
+        ]
+        for row in rows
+    )
+    heads = ("graph", "work", "workers", "graphbraid", *PEERS.values(), "gather, share of copy rate")
+    note = f"{NOTE} The share of the copy rate passes 100 % where one worker gathers while the other samples."
+    return "\n\n".join([table(heads, lines), note, where(rows, COMMAND)])
+
+
+def scaling() -> str:
+    """How much faster two workers are than one, beside what the machine's memory allows."""
+    rows = read_rows("sampling")
+    of = {(row["graph"], row["features"], row["workers"]): row for row in rows}
+    lines = []
+    for (graph, features, workers), one in of.items():
+        if workers == 1 and (two := of.get((graph, features, 2))):
+            speedup = one["graphbraid"]["ms_per_batch"] / two["graphbraid"]["ms_per_batch"]
+            limit = two["limit"]["limit_gb_per_s"] / one["limit"]["limit_gb_per_s"]
+            lines.append([graph, WORK[features], f"{speedup:.2f}x", f"{limit:.2f}x"])
+    heads = ("graph", "work", "two workers over one", "the same reads alone, two threads over one")
+    return "\n\n".join([table(heads, lines), where(rows, COMMAND)])
+
+
+def epoch() -> str:
+    """An epoch of training, contender by contender."""
+    rows = read_rows("epoch")
+    lines = (
+        [
+            row["name"],
+            f"{row['epoch_s']:.2f}",
+            f"{row['ratio']:.2f}",
+            f"{row['runs'][0]['losses'][-1]:.4f}",
+        ]
+        for row in rows
+    )
+    heads = ("an epoch of sampled GraphSAGE", "seconds", "relative", "loss after the last epoch")
+    note = f"3 layers, hidden width 256, {rows[0]['graph']}, CPU only, all from the same initial weights."
+    return "\n\n".join([table(heads, lines), note, where(rows, "benchmarks.training.epoch")])
+
+
+def defaults() -> str:
+    """An epoch of `graphbraid train` as it starts, beside other ways and the peers'."""
+    rows = read_rows("defaults")
+    parts = [(mode, busy) for mode in ("sampled", "full") for busy in sorted({row["busy"] for row in rows})]
+    of = {(row["mode"], row["busy"], row["way"]): row for row in rows}
+    lines = (
+        [way, *(milliseconds(of.get((*part, way), {}).get("epoch_seconds")) for part in parts)]
+        for way in dict.fromkeys(row["way"] for row in rows)
+    )
+    heads = ["median epoch", *(f"{mode}, {busy} busy" if busy else f"{mode}, quiet" for mode, busy in parts)]
+    note = "Beside as many processes that are busy all the time. Peers train the same layers without dropout."
+    return "\n\n".join([table(heads, lines), note, where(rows, "benchmarks.training.defaults")])
+
+
+def memory() -> str:
+    """Peak memory while the graph grows."""
+    rows = read_rows("memory")
+    lines = (
+        [
+            f"{row['growth']}x",
+            f"{row['num_edges']:,}",
+            *(f"{row[key] / 1e9:.2f} GB" for key in ("graph_bytes", "peak_rss", "beyond_data")),
+        ]
+        for row in rows
+    )
+    heads = ("growth", "edges", "graph + features", "peak memory of training", "beyond the data")
+    return "\n\n".join([table(heads, lines), where(rows, "benchmarks.memory.sampled")])

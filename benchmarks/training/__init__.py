@@ -1,0 +1,1 @@
+"""How long an epoch of sampled training takes, and what decides it."""

@@ -1,0 +1,156 @@
+"""What benchmarks share: results as lines, tables made of them, graphs, peers that do the same work."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from benchmarks.common import rows as results
+from benchmarks.common.old_results import convert
+from benchmarks.graphs import generated, make, rmat
+from benchmarks.graphs.folder import load, save
+from benchmarks.tables import pages
+from tests.extras import NO_PYG
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory):
+    """A folder with one graph of 300 nodes, called tiny."""
+    folder = tmp_path_factory.mktemp("graphs")
+    save(generated.make("dense", generated.SMOKE["dense"]), folder / "tiny")
+    return folder
+
+
+def run(module, *arguments):
+    """What a benchmark's process printed last, as JSON."""
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_row_says_where_it_was_measured_and_replaces_its_namesake(tmp_path):
+    out = tmp_path / "some.jsonl"
+    results.write_rows("some", {"a": {"figure": 1}, "b": {"figure": 2}}, repeats=3, out=out)
+    results.write_rows("some", {"a": {"figure": 3, "repeats": 7}}, repeats=3, out=out)
+    first, second = results.read_rows("some", tmp_path)
+    assert [(row["row"], row["figure"], row["repeats"]) for row in (first, second)] == [
+        ("a", 3, 7),
+        ("b", 2, 3),
+    ]
+    assert {"cpu", "cores", "kernels", "torch"} <= set(first["machine"])
+    assert {"commit", "date"} <= set(first)
+    assert len(out.read_text().splitlines()) == 2
+
+
+def test_a_remark_on_how_it_was_measured_stays_with_a_row(tmp_path, monkeypatch):
+    monkeypatch.setenv(results.REMARK, "beside other programs")
+    path = results.write_rows("some", {"a": {}}, repeats=1, out=tmp_path / "some.jsonl")
+    assert results.read_lines(path)[0]["remark"] == "beside other programs"
+
+
+def test_old_results_become_rows_and_later_ones_win(tmp_path):
+    machine = {"cpu": "x", "cores": 2, "commit": "abc", "date": "2026-01-02"}
+    row = {"graph": "g", "model": "gcn", "commit": "def", "graphbraid": {"runs": [{}, {}]}}
+    old = {"machine": machine, "rows": [row], "geometric_mean": {"pyg": 2.0}}
+    into, [found] = convert("fullgraph_real", old)
+    assert into == "fullgraph"
+    assert (found["row"], found["commit"], found["date"]) == ("g, gcn", "def", "2026-01-02")
+    assert found["repeats"] == 2
+    assert found["machine"] == {"cpu": "x", "cores": 2}
+    results.put_rows(tmp_path / "fullgraph.jsonl", [{"row": "g, gcn", "was": "before"}, {"row": "other"}])
+    (tmp_path / "fullgraph.json").write_text(json.dumps(old))
+    assert [row["row"] for row in results.read_rows("fullgraph", tmp_path)] == ["g, gcn", "other"]
+    assert results.read_rows("fullgraph", tmp_path)[0] == found
+    with pytest.raises(ValueError, match=r"no benchmark wrote unknown\.json"):
+        convert("unknown", old)
+
+
+def test_every_committed_row_is_stamped():
+    names = {path.stem for path in results.RESULTS.glob("*.jsonl")}
+    assert {"sampling", "epoch", "fullgraph", "accuracy"} <= names
+    for name in names:
+        for row in results.read_rows(name):
+            assert {"row", "commit", "date", "machine", "repeats"} <= set(row), (name, row["row"])
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.name)
+def test_the_tables_are_those_of_the_results(page):
+    text = page.read_text()
+    assert "<!-- table: " in text
+    assert pages.made(text) == text, "python -m benchmarks.tables writes them anew"
+
+
+def test_a_table_that_nobody_makes_is_refused():
+    with pytest.raises(ValueError, match="there is no table 'nonsense'"):
+        pages.made("<!-- table: nonsense -->\n<!-- end of table -->")
+
+
+def test_what_was_not_measured_is_a_dash(monkeypatch):
+    row = {"row": "g", "graph": "arxiv-like", "model": "gcn", "commit": "c", "date": "d"}
+    row |= {"machine": {"cpu": "x", "cores": 2}, "ratio": {"pyg": 2.0}}
+    row |= {name: {"epoch_s": 0.5, "above_data_gb": 0.1, "runs": [{}]} for name in ("graphbraid", "pyg")}
+    monkeypatch.setattr(pages.fullgraph, "read_rows", lambda _: [row])
+    line = pages.fullgraph.epochs_in_short().splitlines()[2]
+    assert line == "| arxiv-like | **500.0 ms** | 500 ms (2.0x) | – | – | 100, 100, –, – |"  # noqa: RUF001
+
+
+def test_random_graphs_are_compressed_columns_of_distinct_sources():
+    spec = rmat.Rmat(num_nodes=50, num_drawn=400, num_features=6, num_classes=3, train_share=0.5, density=0.4)
+    graph = rmat.make(spec)
+    dense = np.zeros((50, 50), np.int64)
+    for node in range(50):
+        sources = graph["indices"][graph["indptr"][node] : graph["indptr"][node + 1]]
+        assert (np.diff(sources) > 0).all()
+        dense[node, sources] = 1
+    assert (dense == dense.T).all()
+    assert dense.trace() == 0
+    assert set(np.unique(graph["x"])) == {0.0, 1.0}
+    assert len(set(graph["train_idx"])) == 25
+    again = rmat.make(spec)
+    assert all(np.array_equal(graph[name], again[name]) for name in graph)
+
+
+def test_graphs_are_made_by_name_once(tmp_path, monkeypatch):
+    spec = rmat.Rmat(num_nodes=50, num_drawn=400, num_features=6, num_classes=3, train_share=0.5)
+    monkeypatch.setitem(rmat.SPECS, "little", spec)
+    assert load(make.make("little", tmp_path, None)).num_nodes == 50
+    (tmp_path / "little" / "x.npy").write_bytes(b"left alone")
+    make.make("little", tmp_path, None)
+    assert (tmp_path / "little" / "x.npy").read_bytes() == b"left alone"
+    with pytest.raises(ValueError, match="there is no graph 'none'"):
+        make.make("none", tmp_path, tmp_path)
+    assert make.missing_archives(["little", "none", "arxiv-like"], tmp_path, None) == ["none"]
+
+
+def test_an_archive_becomes_a_folder_and_shuffled_has_the_same_degrees(tmp_path):
+    draw = np.random.default_rng(0)
+    y = np.where(np.arange(40) < 30, np.arange(40) % 3, -1)
+    x = draw.random((40, 4), dtype=np.float32)
+    np.savez(tmp_path / "a.npz", edge_index=draw.integers(0, 40, (2, 200)), num_nodes=40, x=x, y=y)
+    plain, shuffled = (load(make.make(name, tmp_path, tmp_path)) for name in ("a", "a_shuffled"))
+    assert len(plain.split("train")) == len(shuffled.split("train")) == 18
+    assert sorted(plain.csc.degrees().tolist()) == sorted(shuffled.csc.degrees().tolist())
+    assert not np.array_equal(plain.x.numpy(), shuffled.x.numpy())
+    assert np.array_equal(np.sort(plain.x.numpy(), 0), np.sort(shuffled.x.numpy(), 0))
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage", "gin", "gat"])
+def test_pyg_s_both_ways_train_what_ours_trains(graphs, model):
+    pytest.importorskip("torch_geometric", reason=NO_PYG)
+    arguments = [graphs / "tiny", "--model", model, "--epochs", "3", "--heads", "2"]
+    ours = run("fullgraph.ours", *arguments)
+    for library in ("pyg", "pyg-csr"):
+        theirs = run("peers.fullgraph", library, *arguments)
+        assert theirs["loss"] == pytest.approx(ours["loss"], rel=2e-4)
+        assert theirs["peak_rss_gb"] >= theirs["data_rss_gb"] > 0
+        assert len(theirs["epochs_s"]) == 3
