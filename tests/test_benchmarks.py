@@ -154,3 +154,41 @@ def test_pyg_s_both_ways_train_what_ours_trains(graphs, model):
         assert theirs["loss"] == pytest.approx(ours["loss"], rel=2e-4)
         assert theirs["peak_rss_gb"] >= theirs["data_rss_gb"] > 0
         assert len(theirs["epochs_s"]) == 3
+
+
+TINY = {
+    "sampling.ours": ("{graph}", "--batches", "2", "--batch-size", "8"),
+    "fullgraph.ablation": ("{graph}", "--rounds", "1", "--variants", "all", "none"),
+    "fullgraph.floor": ("--graphs", "{graphs}", "--names", "tiny", "--repeats", "1", "--epochs", "1"),
+    "training.checks": ("--graphs", "{graphs}", "--names", "tiny", "--repeats", "1"),
+    "memory.sampled": ("--nodes", "500", "--edges", "4000", "--features", "8"),
+    "planning.schedule": (
+        *("--cases", "3", "--cases-workers", "2", "--small-cases", "2", "--batches", "20"),
+    ),
+}
+"""Entry points at tiny sizes; those with peers need their environment."""
+PRINT_JSON = {"sampling.ours", "fullgraph.ablation"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", TINY)
+def test_an_entry_point_runs_at_a_tiny_size(graphs, tmp_path, module):
+    if module.startswith(("fullgraph", "training")):
+        pytest.importorskip("torch_geometric", reason=NO_PYG)
+    places = {"graph": graphs / "tiny", "graphs": graphs}
+    out = [] if module in PRINT_JSON else ["--out", str(tmp_path / "out.jsonl")]
+    arguments = [argument.format(**places) for argument in TINY[module]]
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{module}", *arguments, *out],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr
+    if out:
+        rows = results.read_lines(tmp_path / "out.jsonl")
+        assert rows
+        assert all({"row", "commit", "repeats"} <= set(row) for row in rows)
+    else:
+        assert json.loads(done.stdout.splitlines()[-1])["graph"] == "tiny"

@@ -24,17 +24,10 @@ from rich.table import Table
 from benchmarks.common.contenders import Contender, ours, peer, run_in_turn
 from benchmarks.common.options import add_graphs_argument, add_out_argument, add_peer_arguments, parser_of
 from benchmarks.common.rows import write_rows
+from benchmarks.graphs.named import LARGE, OF_MODEL, REAL
 
-GRAPHS = ["corafull-like", "physics-like", "flickr-like", "arxiv-like", "products-lite", "reddit-lite"]
-REAL = ["coauthor_physics", "nell", "blogcatalog", "amazon_computers", "facebook_pages"]
-LARGE = GRAPHS[4:]
-LARGE_MESSAGES = [GRAPHS[0], *LARGE]
-FOR_GAT = GRAPHS[:4]  # PyG's messages of four heads on the larger two do not fit in 24 GiB
-# PyG's SAGE and GIN send messages of the features' width: physics-like's and reddit-lite's do not fit either
-FOR_SUMS = ["corafull-like", "flickr-like", "arxiv-like", "products-lite", *REAL[3:]]
-# After five steps GIN's loss on corafull-like is 10^4, and float32 decides it: PyG's 9,871, ours and a run in
-# float64 9,893
-NAMES = {"gcn": GRAPHS, "gat": FOR_GAT, "sage": FOR_SUMS, "gin": FOR_SUMS[1:]}
+LARGE_MESSAGES = ("corafull-like", *LARGE)
+"""On which PyG's messages of the features' width take ten seconds."""
 HEADS = 4
 ROUNDED = "bfloat16 rows"
 PEERS = ["pyg", "pyg-csr", "dgl"]
@@ -154,7 +147,7 @@ def main() -> None:
     add_out_argument(parser)
     options = parser.parse_args()
     rows = []
-    for graph in options.names or (REAL if options.real else NAMES[options.model]):
+    for graph in options.names or (REAL if options.real else OF_MODEL[options.model]):
         rows.append(measure_graph(graph, options))
         named = {f"{graph}, {options.model}": rows[-1]}
         print("wrote", write_rows("fullgraph", named, repeats=options.repeats, out=options.out))

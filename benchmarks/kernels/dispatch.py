@@ -41,7 +41,7 @@ def _double(x: Tensor) -> Tensor:
 _double.register_autograd(lambda _, grad: grad * 2)
 
 
-def microseconds(run: Callable[[Tensor], Tensor], *, calls: int = 2000, repeats: int = REPEATS) -> float:
+def microseconds(run: Callable[[Tensor], Tensor], *, calls: int, repeats: int = REPEATS) -> float:
     """Median over the repeats of the mean of so many calls."""
     x = torch.ones(16, requires_grad=True)
     means = []
@@ -56,14 +56,15 @@ def microseconds(run: Callable[[Tensor], Tensor], *, calls: int = 2000, repeats:
 def main() -> None:
     """Measure and write."""
     parser = parser_of(__doc__)
+    parser.add_argument("--calls", type=int, default=2000, help="of one mean")
     add_out_argument(parser)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    plain = microseconds(lambda x: x)
+    plain = microseconds(lambda x: x, calls=options.calls)
     times = {
         "surrounding": plain,
-        "autograd function": microseconds(_Double.apply) - plain,
-        "custom op": microseconds(_double) - plain,
+        "autograd function": microseconds(_Double.apply, calls=options.calls) - plain,
+        "custom op": microseconds(_double, calls=options.calls) - plain,
     }
     for name, value in times.items():
         print(f"{name:20} {value:6.1f} us")

@@ -9,22 +9,20 @@ import sys
 
 from benchmarks.common.contenders import ROOT
 from benchmarks.common.options import parser_of
-from benchmarks.tables.pages import PAGES, made
+from benchmarks.tables.pages import PAGES, made, write_pages
 
 
 def main() -> None:
     """Write or check."""
     parser = parser_of(__doc__)
     parser.add_argument("--check", action="store_true", help="fail if a page differs from the results")
-    options = parser.parse_args()
+    if not parser.parse_args().check:
+        write_pages()
+        return
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        new = made(text)
-        if options.check and new != text:
-            sys.exit(
-                f"{page.relative_to(ROOT)} is out of step with benchmarks/results; run this without --check"
-            )
-        page.write_text(new, encoding="utf-8")
+        if made(text) != text:
+            sys.exit(f"{page.relative_to(ROOT)} is out of step with the results; run this without --check")
 
 
 if __name__ == "__main__":

@@ -50,3 +50,9 @@ def made(text: str) -> str:
         return f"{place[1]}\n{make() if read_rows(results) else NOTHING}\n\n{place[3]}"
 
     return _PLACE.sub(filled, text)
+
+
+def write_pages() -> None:
+    """Put the tables into every page."""
+    for page in PAGES:
+        page.write_text(made(page.read_text(encoding="utf-8")), encoding="utf-8")
