@@ -8,6 +8,7 @@ from tests.extras import NO_PYG
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch_geometric.nn as pyg
+from tests.fullgraph.matrix.case import layer
 from tests.fullgraph.matrix.cases_edges import FEATURES, GINE, Featured, with_features
 from tests.fullgraph.matrix.compare import LEFT_ALONE, LOWERED, engine_of, verdict
 from tests.fullgraph.matrix.graphs import CHANNELS, data_of
@@ -19,6 +20,17 @@ from graphbraid import Graph
 from graphbraid.errors import DataError
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+MAKERS = {
+    "gine": GINE,
+    "gat": layer(pyg.GATConv, edge_dim=FEATURES, heads=2, concat=False),
+    "gatv2": layer(pyg.GATv2Conv, edge_dim=FEATURES, heads=2, concat=False),
+}
+
+
+@pytest.fixture(params=MAKERS)
+def make(request):
+    """Each layer that reads edge features."""
+    return MAKERS[request.param]
 
 
 def data_with_features(name="untidy"):
@@ -29,8 +41,8 @@ def expected(model, data):
     return model(data.x, data.edge_index, data.edge_attr)[data.train_mask]
 
 
-def test_features_written_to_or_replaced_are_noticed():
-    data, model = data_with_features(), Featured(GINE)
+def test_features_written_to_or_replaced_are_noticed(make):
+    data, model = data_with_features(), Featured(make)
     engine = engine_of(model, data)
     torch.testing.assert_close(engine(), expected(model, data), **CLOSE)
     data.edge_attr.mul_(-2)
@@ -40,8 +52,8 @@ def test_features_written_to_or_replaced_are_noticed():
     assert engine.why is None
 
 
-def test_a_graph_of_ones_own_brings_its_features_and_changes_of_them_are_noticed():
-    data, model = data_with_features(), Featured(GINE)
+def test_a_graph_of_ones_own_brings_its_features_and_changes_of_them_are_noticed(make):
+    data, model = data_with_features(), Featured(make)
     graph = Graph.from_pyg(data)
     engine = graphbraid.compile(model, graph)
     train = graph.split("train")
@@ -52,8 +64,8 @@ def test_a_graph_of_ones_own_brings_its_features_and_changes_of_them_are_noticed
     torch.testing.assert_close(engine.predict()[train], expected(model, data), **CLOSE)
 
 
-def test_features_that_require_gradients_get_them():
-    data, model = data_with_features(), Featured(GINE)
+def test_features_that_require_gradients_get_them(make):
+    data, model = data_with_features(), Featured(make)
     engine = engine_of(model, data)
     data.edge_attr.requires_grad_()
     assert "require gradients" in engine.why.reason
@@ -120,8 +132,8 @@ def test_weights_of_the_graph_do_not_count():
     torch.testing.assert_close(engine_of(model, without)(), expected(model, data), **CLOSE)
 
 
-def test_a_second_backward_pass_gives_the_same_gradients():
-    data, model = data_with_features(), Featured(GINE)
+def test_a_second_backward_pass_gives_the_same_gradients(make):
+    data, model = data_with_features(), Featured(make)
     out = engine_of(model, data)()
     grads = []
     for _ in range(2):
@@ -132,17 +144,40 @@ def test_a_second_backward_pass_gives_the_same_gradients():
         assert torch.equal(first, second)
 
 
-def test_steps_are_timed_and_have_a_floor():
-    floor = engine_of(Featured(GINE), data_with_features()).floor(measure=True)
-    assert "rectified sum" in str(floor.to_json())
+@pytest.mark.parametrize(("name", "symbol"), [("gine", "rectified sum"), ("gatv2", "attention")])
+def test_steps_are_timed_and_have_a_floor(name, symbol):
+    floor = engine_of(Featured(MAKERS[name]), data_with_features()).floor(measure=True)
+    assert symbol in str(floor.to_json())
 
 
-def test_bits_do_not_depend_on_threads():
+def test_a_floor_counts_the_map_of_edge_features():
+    data, flops = data_with_features(), []
+    for columns in (1, 5):
+        data.edge_attr = torch.rand(data.num_edges, columns)
+        model = Featured(layer(pyg.GATv2Conv, edge_dim=columns), hidden=8)
+        engine = graphbraid.compile(model, data, nodes=torch.arange(data.num_nodes))
+        first = next(op.out for op in engine.program.ops if op.reads_edges)
+        operations = engine.floor().operations
+        flops.append([one.work.flops for one in operations if one.operation == first])
+    forward, backward = (wide - narrow for narrow, wide in zip(*flops, strict=True))
+    assert forward == backward == 2 * (5 - 1) * data.num_edges * 8
+
+
+def test_attention_that_gets_features_it_has_no_map_for_is_left_to_pyg():
+    data, model = data_with_features(), Featured(layer(pyg.GATv2Conv))
+    engine = engine_of(model, data)
+    assert verdict(engine) == LEFT_ALONE
+    assert "gets edge_attr without edge_dim" in engine.explain()
+    with pytest.raises(AssertionError):
+        engine()
+
+
+def test_bits_do_not_depend_on_threads(make):
     data, results = data_with_features("real"), []
     before = torch.get_num_threads()
     for count in (1, 2, 3):
         torch.manual_seed(0)
-        model = Featured(GINE)
+        model = Featured(make)
         engine = engine_of(model, data)
         torch.set_num_threads(count)
         try:
@@ -156,11 +191,21 @@ def test_bits_do_not_depend_on_threads():
             assert torch.equal(a, b)
 
 
-def test_an_edge_list_without_edges():
+def test_rows_of_a_wider_matrix_are_read_where_they_are(make):
+    data, model = data_with_features("directed"), Featured(make)
+    order = torch.argsort(data.edge_index[1] * data.num_nodes + data.edge_index[0])
+    data.edge_index, wide = data.edge_index[:, order], torch.rand(data.num_edges, FEATURES + 2)
+    data.edge_attr = wide[:, :FEATURES]
+    engine = graphbraid.compile(model, data, nodes=torch.arange(data.num_nodes))
+    torch.testing.assert_close(engine(), model(data.x, data.edge_index, data.edge_attr), **CLOSE)
+    engine().sum().backward()
+
+
+def test_an_edge_list_without_edges(make):
     data = data_with_features()
     data.edge_index, data.edge_attr = data.edge_index[:, :0], data.edge_attr[:0]
     data.edge_weight = None
-    model = Featured(GINE)
+    model = Featured(make)
     engine = engine_of(model, data)
     torch.testing.assert_close(engine(), expected(model, data), **CLOSE)
     engine().sum().backward()

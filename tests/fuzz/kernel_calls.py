@@ -17,6 +17,7 @@ from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.loader import NeighborLoader
 from graphbraid.ops.aggregation import ROW_DTYPES, backend
+from graphbraid.ops.attention import both_ways
 from graphbraid.ops.bit_product import bit_gram, bit_product
 from graphbraid.ops.dense import tall_gram, tall_product
 from graphbraid.ops.epilogue import ACTIVATION_CODES
@@ -260,6 +261,39 @@ def gatv2_attention(i: Inputs) -> Call:
     loops, p = i.maybe("self-loops"), i.one_of("dropping", (0.0, 0.4))
     run = lambda: ops.gatv2_attention(csc, x_src, x_dst, att, self_loops=loops, dropout=p)  # noqa: E731
     return _both_ways(i, run, x_src=x_src, x_dst=x_dst, att=att)
+
+
+@_call
+def gatv2_of_edge_features(i: Inputs) -> Call:
+    """With features of edges, as the whole graph's engine asks for."""
+    csc, dtype, heads = i.csc(), i.dtype(), i.one_of("heads", (1, 2, 3, 8))
+    channels, features = i.one_of("channels", (1, 3, 8, 16, 33)), i.one_of("features", (1, 3, 4, 9))
+    i.cancels(dtype, channels)
+    i.terms *= 1 + features
+    width, sums = heads * channels, _sums(dtype)
+    x = [i.rows(n, width, dtype).detach() for n in (csc.num_src, csc.num_dst)]
+    inputs = [*x, i.normal(heads, channels, dtype=sums)]
+    num_loops = min(csc.num_src, csc.num_dst) if i.maybe("self-loops") else 0
+    how = (0.2, num_loops, i.one_of("dropping", (0.0, 0.4)), 1234567)
+    of_edges = {
+        "edge_features": i.normal(csc.num_edges, features, dtype=sums),
+        "loop_features": i.normal(num_loops, features, dtype=sums),
+        "edge_weight": i.normal(features, width, dtype=sums),
+    }
+    grad = i.normal(csc.num_dst, width, dtype=dtype)
+
+    def call() -> Results:
+        to = backend(x[0])
+        out, lse = torch.empty_like(x[1]), torch.empty(csc.num_dst, heads, dtype=sums)
+        to.gatv2_forward(csc.indptr, csc.indices, *inputs, *how, out, lse, **of_edges)
+        grads = [torch.empty_like(t) for t in (*inputs, of_edges["edge_weight"])]
+        ways = both_ways(csc)
+        after = (out, lse, grad, *grads[:3])
+        to.gatv2_backward(*ways, *inputs, *how, *after, **of_edges, grad_edge_weight=grads[3])
+        names = ("sources", "destinations", "att", "map")
+        return {"result": out} | {f"gradient of {n}": g for n, g in zip(names, grads, strict=True)}
+
+    return call
 
 
 @_call

@@ -34,10 +34,13 @@ static void gat_forward(const Indptr& indptr, const VectorArray& indices, const 
 
 static void gatv2_forward(const Indptr& indptr, const VectorArray& indices, const Matrix& src,
                           const Matrix& dst, const Matrix& att, double slope, int64_t num_loops, double p,
-                          uint64_t seed, const Matrix& out, const Matrix& lse, const FirstKeys& first_keys) {
+                          uint64_t seed, const Matrix& out, const Matrix& lse, const FirstKeys& first_keys,
+                          const OptionalRows& edge_features, const OptionalRows& loop_features,
+                          const OptionalMatrix& edge_weight) {
   AttentionArgs a = common_args(indptr, indices, src, slope, num_loops, p, seed, out, lse);
   add_keys(a, first_keys);
   add_gatv2(a, dst, att);
+  add_edge_features(a, edge_features, loop_features, edge_weight);
   nb::gil_scoped_release release;
   GB_PICK(attention_forward)(a);
 }
@@ -49,7 +52,8 @@ void bind_attention(nb::module_& m) {
         optional_arg("first_keys"), optional_arg("edge_logit"));
   m.def("gatv2_forward", &gatv2_forward, array_arg("indptr"), array_arg("indices"), array_arg("src"),
         array_arg("dst"), array_arg("att"), nb::arg("slope"), nb::arg("num_loops"), nb::arg("p"),
-        nb::arg("seed"), array_arg("out"), array_arg("lse"), optional_arg("first_keys"));
+        nb::arg("seed"), array_arg("out"), array_arg("lse"), optional_arg("first_keys"),
+        optional_arg("edge_features"), optional_arg("loop_features"), optional_arg("edge_weight"));
 }
 
 }  // namespace gb

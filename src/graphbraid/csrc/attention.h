@@ -28,6 +28,12 @@ struct AttentionArgs {
   const void* dst = nullptr;         // GATv2: (num_dst, heads * channels)
   const void* att = nullptr;         // GATv2: (heads * channels,)
 
+  // GATv2, where edges have features: these and their map; else null.
+  Rows edge_features = {};  // (num_edges, edge_channels), dtype of the sums
+  Rows loop_features = {};  // (num_loops, edge_channels): of the implicit self-loops
+  const void* edge_weight = nullptr;  // (edge_channels, heads * channels)
+  int64_t edge_channels = 0;
+
   void* out = nullptr;  // (num_dst, heads * channels)
   void* lse = nullptr;  // (num_dst, heads): log of the sum of exponentials of the row's logits
   // GAT, for backward, or null; of the edges with z > 0:
@@ -48,6 +54,7 @@ struct AttentionBackwardArgs {
   void* grad_edge_logit = nullptr;  // GAT, with edge_logit
   void* grad_dst = nullptr;         // GATv2
   void* grad_att = nullptr;         // GATv2
+  void* grad_edge_weight = nullptr;  // GATv2: (edge_channels, heads * channels), or null: not asked for
 };
 
 struct EdgeSoftmaxArgs {

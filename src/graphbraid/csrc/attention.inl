@@ -1,7 +1,8 @@
 // Fused attention over in-neighbours, GAT and GATv2. With e = u -> v, per head h:
 //
 //   GAT    z[e, h] = src_logit[u, h] + dst_logit[v, h] (+ edge_logit[e, h]),  logit = leaky(z)
-//   GATv2  logit[e, h] = sum over c of att[h, c] * leaky(src[u, h, c] + dst[v, h, c])
+//   GATv2  logit[e, h] = sum over c of att[h, c] * leaky(z[e, h, c]),
+//          z[e] = src[u] + dst[v] (+ edge_features[e] * edge_weight)
 //   out[v, h, :] = sum of mask[e, h] * alpha[e, h] * src[u, h, :],  alpha: softmax over v's edges
 //
 // Only the log-sum-exp of each row and head is kept; backward computes the coefficients again. With
@@ -16,6 +17,7 @@
 namespace gb::GB_VARIANT {
 
 #include "attention_rows.inl"
+#include "gatv2_rows.inl"
 
 // GAT: z of each edge into `above`.
 template <typename A>
@@ -72,6 +74,7 @@ void attention_forward_typed(const AttentionArgs& a) {
   constexpr int64_t second_level_bytes = int64_t{1} << 18;  // of rows that stay there
   parallel_rows(a.indptr, a.num_dst, 2 * k.lines + a.heads, [&](int64_t first, int64_t last) {
     EdgeRow<A> row;
+    EdgeOwnRows<T> own(a);
     const int64_t prefetch_end = a.indptr[last];
     for (int64_t v = first; v < last; ++v) {
       k.collect(v, a.indptr[v], a.indptr[v + 1], true, prefetch_end, a.indices, nullptr, row);
@@ -81,7 +84,7 @@ void attention_forward_typed(const AttentionArgs& a) {
         gat_sums<A>(k, v, row);
         attention_softmax<true, A>(k, v, row, on_the_way);
       } else {
-        gatv2_logits(k, k.rows, k.own[v], row);
+        gatv2_row_logits(k, own, k.own[v], row);
         attention_softmax<false, A>(k, v, row, on_the_way);
         if (row.count * k.rows.bytes() < second_level_bytes) distance = 0;  // read for the logits
       }

@@ -81,6 +81,27 @@ inline void add_gatv2(AttentionArgs& a, const Matrix& dst, const Matrix& att) {
   a.att = checked(att, a.heads, a.channels, sum_dtype(a.dtype), "att");
 }
 
+using OptionalRows = std::optional<RowArray>;
+
+// GATv2: the features of edges and of implicit self-loops, whose rows may be one, and their map. All or none.
+inline void add_edge_features(AttentionArgs& a, const OptionalRows& features, const OptionalRows& loops,
+                              const OptionalMatrix& weight) {
+  need(features.has_value() == weight.has_value() && features.has_value() == loops.has_value(),
+       "edge_features, loop_features and edge_weight go together");
+  if (!features) return;
+  const DType dtype = sum_dtype(a.dtype);
+  a.edge_channels = static_cast<int64_t>(weight->shape(0));
+  need(a.edge_channels > 0, "edge_weight must have rows");
+  const auto rows = [&](const RowArray& array, int64_t count, const char* name) {
+    need_shape(array, count, a.edge_channels, name);
+    if (dtype_of(array, name) != dtype) refuse(std::string(name) + " has the wrong dtype");
+    return rows_of(array);
+  };
+  a.edge_features = rows(*features, a.num_edges, "edge_features");
+  a.loop_features = rows(*loops, a.num_loops, "loop_features");
+  a.edge_weight = checked(*weight, a.edge_channels, a.heads * a.channels, dtype, "edge_weight");
+}
+
 inline void add_backward(AttentionBackwardArgs& b, const Indptr& t_indptr, const VectorArray& t_indices,
                          const Indptr& perm, const Matrix& grad, const Matrix& grad_src) {
   const AttentionArgs& a = b.forward;
@@ -88,9 +109,9 @@ inline void add_backward(AttentionBackwardArgs& b, const Indptr& t_indptr, const
   need(transposed.num_dst == a.num_src && transposed.num_edges == a.num_edges &&
            transposed.wide == a.wide_indices,
        "the transpose does not fit the graph");
-  // Without dropout and numbers of edges' own no edge's id is asked for.
+  // Without dropout and what edges have of their own no edge's id is asked for.
   const bool has_ids = static_cast<int64_t>(perm.shape(0)) == a.num_edges;
-  need(has_ids || (a.threshold == 0 && !a.edge_logit), "perm must have one number per edge");
+  need(has_ids || (a.threshold == 0 && !a.edge_logit && !a.edge_weight), "perm must have one number per edge");
   b.t_indptr = transposed.indptr;
   b.t_indices = transposed.indices;
   b.perm = perm.data();

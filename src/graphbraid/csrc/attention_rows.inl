@@ -11,7 +11,7 @@ constexpr int64_t kRowsAhead = 24;   // at most: whose rows are
 template <typename A>
 struct EdgeRow {
   Buffer<int64_t> nodes;   // behind `count` nodes, those of the next edges
-  Buffer<int64_t> places;  // with numbers of edges' own: where they stand
+  Buffer<int64_t> places;  // with numbers of edges' own: where they stand, implicit self-loops' last
   Buffer<uint64_t> keys;
   Buffer<uint32_t> bits;
   Buffer<A> value, extra, other, mask;
@@ -191,6 +191,7 @@ struct Coefficients {
   const A* src_logit = static_cast<const A*>(a.src_logit);
   const A* dst_logit = static_cast<const A*>(a.dst_logit);
   const A* edge_logit = static_cast<const A*>(a.edge_logit);
+  const bool needs_places = a.edge_logit || a.edge_weight;
   const A slope = static_cast<A>(a.slope);
   const HeadLanes<A> lanes{a.heads};
 
@@ -205,15 +206,16 @@ struct Coefficients {
   void collect(int64_t v, int64_t begin, int64_t end, bool is_last, int64_t prefetch_end, const void* indices,
                const int64_t* ids, EdgeRow<A>& row) const {
     row.reserve(end - begin + 1, a.heads, a.threshold > 0);
-    if (edge_logit) row.places.reserve(end - begin + 1);
+    if (needs_places) row.places.reserve(end - begin + 1);
     a.wide_indices ? collect_(v, begin, end, prefetch_end, static_cast<const int64_t*>(indices), ids, row)
                    : collect_(v, begin, end, prefetch_end, static_cast<const int32_t*>(indices), ids, row);
+    if (a.edge_weight && ids) prefetch_features(begin, end, prefetch_end, ids);
     if (!is_last || v >= a.num_loops) return;
     // The next edges' nodes move up by one.
     std::copy_backward(row.nodes.data() + row.count, row.nodes.data() + row.known,
                        row.nodes.data() + row.known + 1);
     if (a.threshold) row.keys[row.count] = key(v, a.indptr[v + 1]);
-    if (edge_logit) row.places[row.count] = a.num_edges + v;
+    if (needs_places) row.places[row.count] = a.num_edges + v;
     row.nodes[row.count++] = v;
     ++row.known;
   }
@@ -242,6 +244,13 @@ struct Coefficients {
   GB_INLINE Vec<A> leaky(const Vec<A>& z) const { return z > 0 ? z : z * slope; }
 
  private:
+  // By source edges' features are read at random: fetches those of the edges that follow.
+  void prefetch_features(int64_t begin, int64_t end, int64_t prefetch_end, const int64_t* ids) const {
+    const int64_t bytes = a.edge_channels * static_cast<int64_t>(sizeof(A));
+    for (int64_t e = begin + kEdgesAhead; e < std::min(end + kEdgesAhead, prefetch_end); ++e)
+      prefetch_far(static_cast<const A*>(a.edge_features.data) + ids[e] * a.edge_features.stride, bytes);
+  }
+
   template <typename I>
   void collect_(int64_t v, int64_t begin, int64_t end, int64_t prefetch_end, const I* indices,
                 const int64_t* ids, EdgeRow<A>& row) const {
@@ -250,7 +259,7 @@ struct Coefficients {
       const int64_t u = indices[e];
       row.nodes[n] = u;
       if (a.threshold) row.keys[n] = ids ? key(u, ids[e]) : key(v, e);
-      if (edge_logit) row.places[n] = ids ? ids[e] : e;
+      if (needs_places) row.places[n] = ids ? ids[e] : e;
       n += a.num_loops == 0 || u != v;  // implicit loops stand for those that are stored
     }
     row.count = n;
@@ -280,24 +289,11 @@ struct Attention : Coefficients<Acc<T>> {
   const A* att = static_cast<const A*>(a.att);
 
   // GATv2: what columns of an edge between rows `left` and `right` add to its logit.
-  GB_INLINE auto logit_part(const T* left, const T* right) const {
+  GB_INLINE auto logit_part(const T* left, const A* right) const {
     return [this, left, right](int64_t c, auto n)
                GB_LAMBDA { return get(att + c, n) * this->leaky(get(left + c, n) + get(right + c, n)); };
   }
 };
-
-// GATv2: the logit of each edge into `value`. x: rows at the other end; `own`: the row at this.
-template <typename T>
-void gatv2_logits(const Attention<T>& k, const SummedRows<T>& x, const T* own, EdgeRow<Acc<T>>& row) {
-  const int64_t distance = x.distance();
-  sum_heads<T>(
-      row.count, k.a.heads, k.a.channels, true,
-      [&](int64_t i) GB_LAMBDA {
-        if (i + distance < row.known) x.prefetch(row.nodes[i + distance]);
-        return k.logit_part(x[row.nodes[i]], own);
-      },
-      row.value.data());
-}
 
 // (num_dst, heads): <grad[v, h, :], rows[v, h, :]>
 template <typename T, typename U>

@@ -6,12 +6,17 @@
 //   grad_src[u, h, :] = sum over u's out-edges of mask * alpha * grad[v, h, :]
 //                       + att[h, :] * sum of g[e, h] * leaky'(z[h, :])
 //
+// and of the map that z has a row of where edges have features, by destination
+//
+//   grad_edge_weight[d, h, :] = att[h, :] * sum over all edges of features[e, d] * g[e, h] * leaky'(z[h, :])
+//
 // A row's edges are taken some at a time, so that their rows stay in the cache from the logits to the sums.
 // The formulas stand in attention.inl. Bound by reading num_edges rows of src, dst and grad each.
 
 namespace gb::GB_VARIANT {
 
 #include "attention_rows.inl"
+#include "gatv2_rows.inl"
 
 // Shares of rows for sums over all rows: fixed, so that adding them up in order gives the same bits with any
 // threads.
@@ -80,11 +85,12 @@ void logit_gradients_out(const Coefficients<A>& k, const A* lse, const A* d, Edg
       [&](int64_t at, auto n, int64_t) GB_LAMBDA { return get(row_d + at, n); });
 }
 
-// finish(slot, sum of g * leaky'(z), sum of g * leaky(z)) for all slots, with z = x[node] + own and g in
-// `extra`.
-template <typename T, typename Finish>
+// finish(slot, sum of g * leaky'(z), sum of g * leaky(z)) for all slots, with z = x[node] + own[i] and g in
+// `extra`. EachOwn: edges do not share an own row; the first sum's terms go to `terms`, unless it is null.
+template <bool EachOwn, typename T, typename Finish>
 GB_INLINE void add_leaky(const Attention<T>& k, const HeadSlots<T>& slots, const SummedRows<T>& x,
-                         const T* own, const EdgeRow<Acc<T>>& row, const Finish& finish) {
+                         const OwnRows<Acc<T>>& own, const EdgeRow<Acc<T>>& row, Acc<T>* terms,
+                         const Finish& finish) {
   slots.tiles([&](auto mixed, auto full, auto nv, const HeadSlot<T>* tile, bool) GB_LAMBDA {
     constexpr int NV = std::min<int>(decltype(nv)::value, 4);  // more do not fit the registers
     for (int part = 0; part < static_cast<int>(nv); part += NV) {
@@ -92,17 +98,20 @@ GB_INLINE void add_leaky(const Attention<T>& k, const HeadSlots<T>& slots, const
       HeadSlot<T> slot[NV];
       unroll<NV>([&](auto s) GB_LAMBDA {
         slot[s] = tile[part + s];
-        right[s] = slot_columns<full>(own + slot[s].from, slot[s].count);
+        right[s] = slot_columns<full>(own.data + slot[s].from, slot[s].count);
       });
       for (int64_t i = 0; i < row.count; ++i) {
         const T* from = x[row.nodes[i]];
         const Acc<T>* g = row.extra.data() + i * slots.heads;
         unroll<NV>([&](auto s) GB_LAMBDA {
+          if constexpr (EachOwn) right[s] = slot_columns<full>(own[i] + slot[s].from, slot[s].count);
           const Vec<T> z = slot_columns<full>(from + slot[s].from, slot[s].count) + right[s];
           const Vec<T> c = lane_numbers<mixed>(slot[s], g);
           const Vec<T> sloped = c * k.slope;
           steep[s] += z > 0 ? c : sloped;
           whole[s] += z * (z > 0 ? c : sloped);
+          if constexpr (EachOwn)
+            if (terms) store_n(terms + i * k.width + slot[s].to, z > 0 ? c : sloped, slot[s].count);
         });
       }
       unroll<NV>([&](auto s) GB_LAMBDA { finish(slot[s], steep[s], whole[s]); });
@@ -125,7 +134,27 @@ GB_INLINE void store_through(const Attention<T>& k, const Acc<T>* sum, const Acc
   }
 }
 
-// The gradients of dst rows and of att.
+// The same, whether or not edges share an own row.
+template <typename T, typename Finish>
+GB_INLINE void add_leaky(const Attention<T>& k, const HeadSlots<T>& slots, const SummedRows<T>& x,
+                         const OwnRows<Acc<T>>& own, const EdgeRow<Acc<T>>& row, Acc<T>* terms,
+                         const Finish& finish) {
+  own.stride == 0 ? add_leaky<false>(k, slots, x, own, row, terms, finish)
+                  : add_leaky<true>(k, slots, x, own, row, terms, finish);
+}
+
+// to[d, c] = factor[c] * the sum of the shares' parts, in order.
+template <typename A>
+void sum_shares(const std::vector<A>& parts, const A* factor, int64_t rows, int64_t width, A* to) {
+  const int64_t size = rows * width;
+  std::fill(to, to + size, A{0});
+  for (int64_t share = 0; share < kShares; ++share)
+    for (int64_t c = 0; c < size; ++c) to[c] += parts[static_cast<size_t>(share * size + c)];
+  if (!factor) return;
+  for (int64_t c = 0; c < size; ++c) to[c] *= factor[c % width];
+}
+
+// The gradients of dst rows, of att and of the edges' map.
 template <typename T>
 void gatv2_backward_by_destination(const AttentionBackwardArgs& b, const Attention<T>& k,
                                    const HeadSlots<T>& slots, const Acc<T>* d) {
@@ -133,9 +162,12 @@ void gatv2_backward_by_destination(const AttentionBackwardArgs& b, const Attenti
   const AttentionArgs& a = b.forward;
   const SummedRows<T> grads{static_cast<const T*>(b.grad), k.width};
   const A* lse = static_cast<const A*>(a.lse);
+  const int64_t map_size = b.grad_edge_weight ? a.edge_channels * k.width : 0;
   std::vector<A> att_parts(static_cast<size_t>(kShares * k.width));
+  std::vector<A> map_parts(static_cast<size_t>(kShares * map_size));
   parallel_dynamic(kShares, 1, [&](int64_t first_share, int64_t last_share) {
     EdgeRow<A> row;
+    EdgeOwnRows<T> own_rows(a);
     std::vector<A> sums(static_cast<size_t>(2 * k.width));  // the first half stays 0
     A *none = sums.data(), *sum = none + k.width;
     for (int64_t share = first_share; share < last_share; ++share) {
@@ -144,29 +176,31 @@ void gatv2_backward_by_destination(const AttentionBackwardArgs& b, const Attenti
       const int64_t last = share + 1 == kShares
                                ? a.num_dst
                                : row_at_work(a.indptr, a.num_dst, 4, work * (share + 1) / kShares);
-      A* att_sum = att_parts.data() + share * k.width;
+      A *att_sum = att_parts.data() + share * k.width, *map_sum = map_parts.data() + share * map_size;
       for (int64_t v = first; v < last; ++v) {
         std::fill(sum, sum + k.width, A{0});
         edge_blocks(
             a.indptr[v], a.indptr[v + 1], k.rows.bytes(), [&](int64_t begin, int64_t end, bool is_last) {
               k.collect(v, begin, end, is_last, a.indptr[last], a.indices, nullptr, row);
-              gatv2_logits(k, k.rows, k.own[v], row);
+              const OwnRows<A> own = own_rows.make(k.own[v], row, 0, row.count);
+              gatv2_logits(k, k.rows, own, 0, row.count, row);
               reached_rows(k, k.rows, grads[v], 0, row);
               logit_gradients_in<A>(k, lse + v * a.heads, d + v * a.heads, row);
-              add_leaky(k, slots, k.rows, k.own[v], row,
+              add_leaky(k, slots, k.rows, own, row, map_size ? own_rows.writable() : nullptr,
                         [&](const HeadSlot<T>& s, const Vec<T>& steep, const Vec<T>& whole) GB_LAMBDA {
                           add_to(sum + s.to, steep, s.count);
                           add_to(att_sum + s.to, whole, s.count);
                         });
+              if (map_size) own_rows.add_gradients(row.count, false, map_sum);
             });
         store_through(k, none, sum, static_cast<T*>(b.grad_dst) + v * k.width);
       }
+      if (map_size) own_rows.add_gradients(0, true, map_sum);
     }
   });
-  A* grad_att = static_cast<A*>(b.grad_att);
-  std::fill(grad_att, grad_att + k.width, A{0});
-  for (int64_t share = 0; share < kShares; ++share)
-    for (int64_t c = 0; c < k.width; ++c) grad_att[c] += att_parts[share * k.width + c];
+  sum_shares<A>(att_parts, nullptr, 1, k.width, static_cast<A*>(b.grad_att));
+  if (map_size)
+    sum_shares<A>(map_parts, k.att, a.edge_channels, k.width, static_cast<A*>(b.grad_edge_weight));
 }
 
 // The gradient of src rows.
@@ -179,21 +213,23 @@ void gatv2_backward_by_source(const AttentionBackwardArgs& b, const Attention<T>
   const A* lse = static_cast<const A*>(a.lse);
   parallel_rows(b.t_indptr, a.num_src, 4 * k.lines, [&](int64_t first, int64_t last) {
     EdgeRow<A> row;
+    EdgeOwnRows<T> own_rows(a);
     std::vector<A> sums(static_cast<size_t>(2 * k.width));
     A *sum = sums.data(), *steep_sum = sum + k.width;
     for (int64_t u = first; u < last; ++u) {
       std::fill(sums.begin(), sums.end(), A{0});
-      const T* own = k.rows[u];
+      const T* own_row = k.rows[u];
       edge_blocks(b.t_indptr[u], b.t_indptr[u + 1], 2 * k.rows.bytes(),
                   [&](int64_t begin, int64_t end, bool is_last) {
                     k.collect(u, begin, end, is_last, b.t_indptr[last], b.t_indices, b.perm, row);
-                    gatv2_logits(k, k.own, own, row);
-                    reached_rows(k, grads, own, grads.distance(), row);
+                    const OwnRows<A> own = own_rows.make(own_row, row, 0, row.count);
+                    gatv2_logits(k, k.own, own, 0, row.count, row);
+                    reached_rows(k, grads, own_row, grads.distance(), row);
                     logit_gradients_out<A>(k, lse, d, row);
                     add_rows<false>(slots, grads, 0, 0, row,
                                     [&](const HeadSlot<T>& s, const Vec<T>& part, const Vec<T>&)
                                         GB_LAMBDA { add_to(sum + s.to, part, s.count); });
-                    add_leaky(k, slots, k.own, own, row,
+                    add_leaky(k, slots, k.own, own, row, nullptr,
                               [&](const HeadSlot<T>& s, const Vec<T>& steep, const Vec<T>&)
                                   GB_LAMBDA { add_to(steep_sum + s.to, steep, s.count); });
                   });

@@ -1,5 +1,5 @@
 # ruff: noqa: PLR0917 - the kernels take their arguments by position
-"""Plain PyTorch twins of the attention and epilogue kernels, part of :mod:`graphbraid.ops.reference`."""
+"""Plain PyTorch twins of the attention kernels, part of :mod:`graphbraid.ops.reference`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphbraid.ops.dropout import keep_mask
-
-
-def sum_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype rows of ``dtype`` are summed in."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
+from graphbraid.ops.epilogue_reference import column_sums, sum_dtype
 
 
 def destinations(indptr: Tensor) -> Tensor:
@@ -75,10 +71,14 @@ def gatv2_forward(
     out: Tensor,
     lse: Tensor,
     first_keys: Tensor | None = None,
+    edge_features: Tensor | None = None,
+    loop_features: Tensor | None = None,
+    edge_weight: Tensor | None = None,
 ) -> None:
     """Twin of the kernel of that name."""
     edges = _edges(indptr, indices, num_loops, first_keys)
-    z = _heads(src, att.shape[0])[edges[0]] + _heads(dst, att.shape[0])[edges[1]]
+    features = _features(indptr, indices, num_loops, edge_features, loop_features)
+    z = _joined(src, dst, att, edges, features, edge_weight)
     _attend(src, (F.leaky_relu(z, slope) * att).sum(-1), edges, p, seed, out, lse)
 
 
@@ -145,68 +145,26 @@ def gatv2_backward(
     grad_dst: Tensor,
     grad_att: Tensor,
     first_keys: Tensor | None = None,
+    edge_features: Tensor | None = None,
+    loop_features: Tensor | None = None,
+    edge_weight: Tensor | None = None,
+    grad_edge_weight: Tensor | None = None,
 ) -> None:
     """Twin of the kernel of that name; needs no transpose."""
     del t_indptr, t_indices, perm
     edges = _edges(indptr, indices, num_loops, first_keys)
-    z = _heads(src, att.shape[0])[edges[0]] + _heads(dst, att.shape[0])[edges[1]]
+    features = _features(indptr, indices, num_loops, edge_features, loop_features)
+    z = _joined(src, dst, att, edges, features, edge_weight)
     leaky = F.leaky_relu(z, slope)
     alpha = ((leaky * att).sum(-1) - lse[edges[1]]).exp()
     rows, part = _softmax_grad(src, alpha, edges, p, seed, out, grad)
     through = (part[:, :, None] * torch.where(z > 0, att, att * slope)).flatten(1)
     grad_src.copy_(torch.zeros_like(grad_src, dtype=rows.dtype).index_add_(0, edges[0], rows + through))
     grad_dst.copy_(torch.zeros_like(grad_dst, dtype=rows.dtype).index_add_(0, edges[1], through))
-    grad_att.copy_(_column_sums((part[:, :, None] * leaky).flatten(1)).view_as(grad_att))
-
-
-def epilogue(
-    x: Tensor,
-    bias: Tensor | None,
-    act: int,
-    slope: float,
-    p: float,
-    seed: int | Tensor,
-    out: Tensor,
-    ids: Tensor | None = None,
-) -> None:
-    """Twin of ``epilogue.inl``; ``act`` numbers as there."""
-    y = x.to(sum_dtype(x.dtype))
-    y = y if bias is None else y + bias
-    y = (y, y.relu(), F.leaky_relu(y, slope), F.elu(y))[act]
-    out.copy_(y if p == 0 else y * _mask(y.shape, p, seed, y, ids))
-
-
-def epilogue_backward(
-    grad: Tensor,
-    out: Tensor,
-    act: int,
-    slope: float,
-    p: float,
-    seed: int | Tensor,
-    grad_x: Tensor,
-    grad_bias: Tensor | None,
-    ids: Tensor | None = None,
-) -> None:
-    """Twin of the kernel of that name: the activation's slope from its output."""
-    y, g = out.to(sum_dtype(out.dtype)), grad.to(sum_dtype(out.dtype))
-    if p > 0:
-        g, y = g * _mask(y.shape, p, seed, y, ids), y * (1 - p)
-    below = (torch.ones_like(y), torch.zeros_like(y), torch.full_like(y, slope), y + 1)[act]
-    g = torch.where(y > 0, g, g * below)
-    grad_x.copy_(g)
-    if grad_bias is not None:
-        grad_bias.copy_(_column_sums(g))
-
-
-def _column_sums(rows: Tensor) -> Tensor:
-    """Sums over rows, in order: ``sum(0)`` splits them by the number of threads, which changes the bits."""
-    only = torch.zeros(rows.shape[0], dtype=torch.int64, device=rows.device)
-    return rows.new_zeros(1, rows.shape[1]).index_add_(0, only, rows)[0]
-
-
-def _mask(shape: torch.Size, p: float, seed: int | Tensor, like: Tensor, ids: Tensor | None) -> Tensor:
-    rows = torch.arange(shape[0], device=like.device) if ids is None else ids
-    return keep_mask(rows, shape[1], p, seed).to(like.dtype) / (1 - p)
+    grad_att.copy_(column_sums((part[:, :, None] * leaky).flatten(1)).view_as(grad_att))
+    if grad_edge_weight is not None and features is not None:
+        for row, feature in zip(grad_edge_weight, features.t(), strict=True):
+            row.copy_(column_sums(feature[:, None] * through))
 
 
 def _edges(
@@ -237,6 +195,29 @@ def _places(indptr: Tensor, indices: Tensor, num_loops: int) -> Tensor:
         return places
     loops = torch.arange(num_loops, device=indices.device) + indices.numel()
     return torch.cat((places[indices.long() != destinations(indptr)], loops))
+
+
+def _features(
+    indptr: Tensor, indices: Tensor, num_loops: int, of_edges: Tensor | None, of_loops: Tensor | None
+) -> Tensor | None:
+    """The features of the edges walked, in the order of :func:`_edges`."""
+    if of_edges is None or of_loops is None:
+        return None
+    return torch.cat((of_edges, of_loops))[_places(indptr, indices, num_loops)]
+
+
+def _joined(
+    src: Tensor,
+    dst: Tensor,
+    att: Tensor,
+    edges: tuple[Tensor, Tensor, Tensor],
+    features: Tensor | None,
+    weight: Tensor | None,
+) -> Tensor:
+    """What GATv2's leaky ReLU is applied to: the rows of both ends and what the edges' features are mapped to."""
+    heads = att.shape[0]
+    z = _heads(src, heads)[edges[0]] + _heads(dst, heads)[edges[1]]
+    return z if features is None or weight is None else z + _heads(features @ weight, heads)
 
 
 def _heads(rows: Tensor, heads: int) -> Tensor:

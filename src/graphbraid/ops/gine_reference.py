@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from graphbraid.ops.attention_reference import destinations, sum_dtype
+from graphbraid.ops.attention_reference import destinations
+from graphbraid.ops.epilogue_reference import sum_dtype
 
 
 def gine(

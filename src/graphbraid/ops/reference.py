@@ -15,14 +15,12 @@ from graphbraid.ops.attention_reference import (
     destinations,
     edge_softmax,
     edge_softmax_backward,
-    epilogue,
-    epilogue_backward,
     gat_backward,
     gat_forward,
     gatv2_backward,
     gatv2_forward,
-    sum_dtype,
 )
+from graphbraid.ops.epilogue_reference import epilogue, epilogue_backward, sum_dtype
 from graphbraid.ops.gine_reference import gine, gine_backward, gine_edge_backward
 from graphbraid.ops.norm_reference import (
     batch_norm,

@@ -146,7 +146,7 @@ _GINE_LEFT = {
 }
 
 
-_GAT_OPTIONS = {
+_ATTENTION_OPTIONS = {
     "edge_dim": {},
     "heads=2, concat=False": {"heads": 2, "concat": False},
     "heads=3, concat=False, residual=True": {"heads": 3, "concat": False, "residual": True},
@@ -161,16 +161,74 @@ _GAT_OPTIONS = {
     "fill_value=a row": {"fill_value": torch.tensor([0.5, -1.0, 2.0])},
     "fill_value=a matrix of one row": {"fill_value": torch.tensor([[0.5, -1.0, 2.0]])},
 }
-_GAT_LEFT = {
+_OPTIONS_OF = {
+    "GATConv": {},
+    "GATv2Conv": {
+        "share_weights=True": {"share_weights": True},
+        "share_weights=True, heads=2, concat=False": {"share_weights": True, "heads": 2, "concat": False},
+        "residual=True": {"residual": True},
+        "fill_value=0.5, heads=3, residual=True": {
+            "fill_value": 0.5,
+            "heads": 3,
+            "concat": False,
+            "residual": True,
+        },
+    },
+}
+_ATTENTION_LEFT = {
     "fill_value=True": {"fill_value": True},
     "aggr='max'": {"aggr": "max"},
     "flow='target_to_source'": {"flow": "target_to_source"},
 }
+_LEARNED_BY = {"GATConv": "att_edge", "GATv2Conv": "att"}
 
 
-def gat(**options):
-    """A maker of GAT layers with edge features."""
-    return layer(pyg.GATConv, edge_dim=FEATURES, **options)
+def _attention_cases(kind):
+    """Those of an attention with edge features."""
+    name = kind.__name__
+    part = f"{name} with edge_attr"
+
+    def made(**options):
+        return layer(kind, edge_dim=FEATURES, **options)
+
+    return [
+        *(
+            case(part, option, lambda o=given: Featured(made(**o)))
+            for option, given in (_ATTENTION_OPTIONS | _OPTIONS_OF[name]).items()
+        ),
+        case(
+            part,
+            "heads=2, side by side",
+            lambda: Featured(lambda i, o: kind(i, o // 2, heads=2, edge_dim=FEATURES)),
+        ),
+        case(part, "edge_dim=1", lambda: Featured(layer(kind, edge_dim=1)), with_features(1)),
+        case(part, "edge_dim=17", lambda: Featured(layer(kind, edge_dim=17)), with_features(17)),
+        case(part, "by keyword, once", lambda: FeaturedOnce(made())),
+        case(part, "of forward(data)", lambda: OfData(made(heads=2, concat=False))),
+        case(part, "a layer used twice", lambda: featured(shared)(made())),
+        case(part, "residual", lambda: featured(residual)(made())),
+        case(part, "in evaluation only", lambda: featured(edges_in_evaluation_only)(made())),
+        case(part, "evaluation, dropout", lambda: Featured(made(dropout=0.5)).eval()),
+        case(part, "a frozen lin_edge", lambda: _frozen(Featured(made()), "lin_edge")),
+        case(
+            part,
+            f"a frozen {_LEARNED_BY[name]}",
+            lambda: _frozen(Featured(made()), f".{_LEARNED_BY[name]}"),
+        ),
+        case(part, "a frozen layer", lambda: _frozen(Featured(made()), "first.")),
+        case(part, "of half precision", lambda: Featured(made()), with_features(dtype=torch.bfloat16)),
+        *(
+            left_alone(part, option, lambda o=given: Featured(made(**o)))
+            for option, given in _ATTENTION_LEFT.items()
+        ),
+        left_alone(
+            part,
+            "a vector of numbers",
+            lambda: Featured(layer(kind, edge_dim=1)),
+            "it takes 'edge_attr'",
+            with_features(0),
+        ),
+    ]
 
 
 def _wide(**options):
@@ -213,43 +271,13 @@ EDGES = [
         "",
         with_features(FEATURES + 1),
     ),
-    *(
-        case("GATConv with edge_attr", name, lambda o=options: Featured(gat(**o)))
-        for name, options in _GAT_OPTIONS.items()
-    ),
-    case(
-        "GATConv with edge_attr",
-        "heads=2, side by side",
-        lambda: Featured(lambda i, o: pyg.GATConv(i, o // 2, heads=2, edge_dim=FEATURES)),
-    ),
-    case(
-        "GATConv with edge_attr",
-        "edge_dim=1",
-        lambda: Featured(layer(pyg.GATConv, edge_dim=1)),
-        with_features(1),
-    ),
-    case("GATConv with edge_attr", "by keyword, once", lambda: FeaturedOnce(gat())),
-    case("GATConv with edge_attr", "of forward(data)", lambda: OfData(gat(heads=2, concat=False))),
-    case("GATConv with edge_attr", "a layer used twice", lambda: featured(shared)(gat())),
-    case("GATConv with edge_attr", "in evaluation only", lambda: featured(edges_in_evaluation_only)(gat())),
-    case("GATConv with edge_attr", "evaluation, dropout", lambda: Featured(gat(dropout=0.5)).eval()),
-    case("GATConv with edge_attr", "a frozen lin_edge", lambda: _frozen(Featured(gat()), "lin_edge")),
-    case("GATConv with edge_attr", "a frozen att_edge", lambda: _frozen(Featured(gat()), "att_edge")),
-    case("GATConv with edge_attr", "a frozen layer", lambda: _frozen(Featured(gat()), "first.")),
+    *_attention_cases(pyg.GATConv),
+    *_attention_cases(pyg.GATv2Conv),
     case("PyG's ready GAT", "edge_dim", lambda: pyg.GAT(CHANNELS, HIDDEN, 2, CLASSES, edge_dim=FEATURES)),
-    *(
-        left_alone("GATConv with edge_attr", name, lambda o=options: Featured(gat(**o)))
-        for name, options in _GAT_LEFT.items()
-    ),
-    left_alone(
-        "GATConv with edge_attr",
-        "a vector of numbers",
-        lambda: Featured(layer(pyg.GATConv, edge_dim=1)),
-        "it takes 'edge_attr'",
-        with_features(0),
-    ),
-    left_alone(
-        "GATv2Conv with edge_attr", "edge_dim", lambda: Featured(layer(pyg.GATv2Conv, edge_dim=FEATURES))
+    case(
+        "PyG's ready GAT",
+        "v2=True, edge_dim",
+        lambda: pyg.GAT(CHANNELS, HIDDEN, 2, CLASSES, v2=True, edge_dim=FEATURES),
     ),
     *(
         case(name, "edge features that it does not read", lambda k=kind: Featured(layer(k)))

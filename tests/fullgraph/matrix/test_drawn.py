@@ -41,6 +41,16 @@ LAYERS = {
         },
     ),
     "gatv2": (pyg.GATv2Conv, {"heads": (1, 2), "share_weights": (True, False), "residual": (True, False)}),
+    "gatv2 edges": (
+        pyg.GATv2Conv,
+        {
+            "heads": (1, 3),
+            "share_weights": (True, False),
+            "residual": (True, False),
+            "add_self_loops": (True, False),
+            "fill_value": ("mean", "max", "add", 0.3),
+        },
+    ),
     "gin": (None, {"eps": (0.0, 0.4), "train_eps": (True, False)}),
     "gine": (None, {"eps": (0.0, 0.4), "train_eps": (True, False)}),
 }
@@ -89,7 +99,7 @@ def _made(kind, options, width):
         network = nn.Sequential(nn.Linear(width, width), nn.ReLU())
         return pyg.GINEConv(network, edge_dim=FEATURES, **options)
     extra = {"concat": False} if kind.startswith("gat") else {}
-    extra |= {"edge_dim": FEATURES} if kind == "gat edges" else {}
+    extra |= {"edge_dim": FEATURES} if kind.endswith("edges") else {}
     return LAYERS[kind][0](width, width, **options, **extra)
 
 

@@ -173,15 +173,20 @@ class Ledger:
         return sum(self._size(value) for value in op.inputs[1:])
 
     def _attention(self, op: Attention) -> Work:
-        return self._edges(op, self._size(op.out) + self._added(op) + self._edge_rows(op), times=1)
+        return self._attended(op, self._added(op), times=1)
 
     def _attention_backward(self, op: Attention) -> Work:
-        return self._edges(op, self._size(op.out) + self._learning(op) + self._edge_rows(op), times=2)
+        return self._attended(op, self._learning(op), times=2)
 
-    def _edge_rows(self, op: Attention) -> float:
-        """Bytes of the edges' features that an attention reads."""
+    def _attended(self, op: Attention, streams: float, times: int) -> Work:
+        """:meth:`_edges`, and the edges' features: read once, by GATv2 multiplied once with their map."""
+        streams += self._size(op.out)
+        if op.edge_weight is None:
+            return self._edges(op, streams, times)
         num_edges = self._blocks[self._program.level(op.inputs[0])].csc.num_edges
-        return 0.0 if op.edge_weight is None else 4.0 * num_edges * op.edge_weight.shape[1]
+        work = self._edges(op, streams + 4.0 * num_edges * op.edge_weight.shape[1], times)
+        mapped = 2.0 * num_edges * op.edge_weight.numel() if op.kind == "gatv2" else 0.0
+        return replace(work, flops=work.flops + mapped)
 
     def _maximum(self, op: Maximum) -> Work:
         winners = self._size(op.out) if self._program.learns(op.inputs[0]) else 0.0

@@ -191,10 +191,12 @@ def attend_kernel(
         tl.store(lse + v * heads + h, tl.where(is_empty, 0.0, best + tl.log(divisor)), mask=head)
 
 
-def without_edge_logits(*logits: Tensor | None) -> None:
-    """Refuse them: no kernel here reads any."""
-    if any(logit is not None for logit in logits):
-        raise NotImplementedError("the kernels in Triton take no logits of edges; those on the CPU do")
+def without_edges(*of_edges: Tensor | None) -> None:
+    """Refuse what edges have of their own, logits or features: no kernel here reads any."""
+    if any(given is not None for given in of_edges):
+        raise NotImplementedError(
+            "the kernels in Triton take no logits or features of edges; those on the CPU do"
+        )
 
 
 def gat_forward(
@@ -222,7 +224,7 @@ def gat_forward(
         NotImplementedError: edges have logits; models with such layers run as they are written on a device.
     """
     del above, share
-    without_edge_logits(edge_logit)
+    without_edges(edge_logit)
     inputs = (src_logit, dst_logit, None, None, first_keys)
     _attend(indptr, indices, src, inputs, slope, num_loops, p, seed, out, lse)
 
@@ -240,8 +242,16 @@ def gatv2_forward(
     out: Tensor,
     lse: Tensor,
     first_keys: Tensor | None = None,
+    edge_features: Tensor | None = None,
+    loop_features: Tensor | None = None,
+    edge_weight: Tensor | None = None,
 ) -> None:
-    """The arguments of the twin in ``ops/attention_reference.py``; rows contiguous."""
+    """The arguments of the twin in ``ops/attention_reference.py``; rows contiguous.
+
+    Raises:
+        NotImplementedError: edges have features, as :func:`gat_forward`.
+    """
+    without_edges(edge_features, loop_features, edge_weight)
     inputs = (None, None, dst, att, first_keys)
     _attend(indptr, indices, src, inputs, slope, num_loops, p, seed, out, lse)
 

@@ -13,7 +13,7 @@ from graphbraid.ops.triton.attention import (
     leaky,
     mask_keys,
     over_heads,
-    without_edge_logits,
+    without_edges,
 )
 from graphbraid.ops.triton.dropout import dropout_arguments, dropout_key, kept, seed_of
 from graphbraid.ops.triton.edge_softmax import row_sums
@@ -330,7 +330,7 @@ def gat_backward(
         NotImplementedError: edges have logits, as :func:`gat_forward`.
     """
     del above, share
-    without_edge_logits(edge_logit, grad_edge_logit)
+    without_edges(edge_logit, grad_edge_logit)
     num_edges, heads = indices.numel(), lse.shape[1]
     if grad.shape[1] < src.shape[1]:
         grad = grad.repeat(1, heads)
@@ -385,8 +385,17 @@ def gatv2_backward(
     grad_dst: Tensor,
     grad_att: Tensor,
     first_keys: Tensor | None = None,
+    edge_features: Tensor | None = None,
+    loop_features: Tensor | None = None,
+    edge_weight: Tensor | None = None,
+    grad_edge_weight: Tensor | None = None,
 ) -> None:
-    """The arguments of the twin in ``ops/attention_reference.py``; rows contiguous."""
+    """The arguments of the twin in ``ops/attention_reference.py``; rows contiguous.
+
+    Raises:
+        NotImplementedError: edges have features, as :func:`gat_forward`.
+    """
+    without_edges(edge_features, loop_features, edge_weight, grad_edge_weight)
     num_edges, heads, width = indices.numel(), lse.shape[1], src.shape[1]
     d = _row_dots(grad, out, heads)
     edge_grad, edge_alpha = (lse.new_empty((num_edges + num_loops, heads)) for _ in range(2))

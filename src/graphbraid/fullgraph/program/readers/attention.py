@@ -36,11 +36,12 @@ from graphbraid.fullgraph.program.readers.rowwise import checked_linear
 def _read_pyg_gat(call: LayerCall) -> str:
     check_aggregation(call)
     refuse_weights(call)
-    return _gat(call, **_edge_part(call))
+    edges = _edge_part(call)
+    return _gat(call, **(edges | {"edge_vector": call.layer.att_edge} if edges else {}))
 
 
 def _edge_part(call: LayerCall) -> dict[str, Any]:
-    """What the edges' features add to the logits; nothing where the layer does not read or get them."""
+    """The map of the edges' features and what fills those of loops; nothing where none are read or got."""
     conv, channels = call.layer, call.edges.channels
     if channels is None:
         return {}
@@ -51,7 +52,7 @@ def _edge_part(call: LayerCall) -> dict[str, Any]:
     linear = checked_linear(call, "lin_edge", has_bias=False)
     if linear.weight.shape[1] != channels:
         raise call.refuse(f"takes {linear.weight.shape[1]} edge features; the graph has {channels}")
-    return {"edge_weight": linear.weight, "edge_vector": conv.att_edge, "fill": conv.fill_value}
+    return {"edge_weight": linear.weight, "fill": conv.fill_value}
 
 
 def _can_fill(value: Any, channels: int) -> bool:
@@ -75,17 +76,17 @@ def _gat(call: LayerCall, **edges: Any) -> str:
 def _read_pyg_gatv2(call: LayerCall) -> str:
     check_aggregation(call)
     refuse_weights(call)
-    if call.edges.channels is not None:
-        raise call.refuse("with edge_attr has no lowered form", "a call without edge_attr, or GATConv")
-    return _gatv2(call)
+    if call.edges.channels is not None and call.layer._modules.get("lin_edge") is None:
+        raise call.refuse("gets edge_attr without edge_dim, which PyG refuses", "edge_dim=, or no edge_attr")
+    return _gatv2(call, **_edge_part(call))
 
 
-def _gatv2(call: LayerCall) -> str:
+def _gatv2(call: LayerCall, **edges: Any) -> str:
     conv, writer = call.layer, call.writer
     inputs = [writer.linear(call.x, checked_linear(call, "lin_l"))]
     if conv.lin_r is not conv.lin_l:
         inputs.append(writer.linear(writer.add(Own, call.x), checked_linear(call, "lin_r")))
-    return _attend("gatv2", call, tuple(inputs), (conv.att,))
+    return _attend("gatv2", call, tuple(inputs), (conv.att,), **edges)
 
 
 def _attend(
@@ -120,13 +121,12 @@ _ATTENTION: dict[str, Allowed] = {
     "add_self_loops": flag,
 }
 _PYG_ATTENTION = _ATTENTION | {
-    "edge_dim": one_of(None),
+    "edge_dim": lambda value: value is None or count(value),
     "fill_value": anything,  # looked at where there are edge features
     "residual": flag,
     "lin_edge": one_of(None),
 }
 _OF_GAT: dict[str, Allowed] = {
-    "edge_dim": lambda value: value is None or count(value),
     "lin_src": one_of(None),
     "lin_dst": one_of(None),
 }
@@ -148,7 +148,7 @@ ATTENTION: Registry = {
         _read_pyg_gatv2,
         pyg_layer(
             _PYG_ATTENTION | {"share_weights": flag},
-            children=("lin_l", "lin_r", "res"),
+            children=("lin_l", "lin_r", "lin_edge", "res"),
             parameters=("att", "bias"),
             optional=("res",),
         ),

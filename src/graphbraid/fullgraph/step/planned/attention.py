@@ -16,6 +16,7 @@ from torch import Tensor
 from graphbraid.fullgraph.program import Attention
 from graphbraid.fullgraph.step.calls.rows import Rows
 from graphbraid.fullgraph.step.planned.edge_logits import EdgeLogits
+from graphbraid.fullgraph.step.planned.edge_map import EdgeMap
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.ops.aggregation import backend
 from graphbraid.ops.attention import both_ways, needs_ids
@@ -209,6 +210,7 @@ class PlannedGatv2(PlannedAttention):
         super().__init__(plan, op)
         own = plan.read(op.inputs[-1])
         self._own, self._touches = own.get, (*self._touches, *own.touches)
+        self._of_edges = EdgeMap(plan, op, self._csc) if op.reads_edges else None
 
     def _inputs(self) -> tuple[Tensor, Tensor, Tensor]:
         return self._rows(), self._own()[: self._csc.num_dst], self._op.vectors[0].detach()[0]
@@ -216,8 +218,15 @@ class PlannedGatv2(PlannedAttention):
     def _attend(self) -> None:
         inputs = self._inputs()
         kept = self._by_head.tensor, self._lse.tensor
+        more = {} if self._of_edges is None else self._of_edges.arguments()
         backend(inputs[0]).gatv2_forward(
-            self._csc.indptr, self._csc.indices, *inputs, *self._how, *kept, first_keys=self._first_keys
+            self._csc.indptr,
+            self._csc.indices,
+            *inputs,
+            *self._how,
+            *kept,
+            first_keys=self._first_keys,
+            **more,
         )
 
     def plan_backward(self) -> None:
@@ -234,9 +243,12 @@ class PlannedGatv2(PlannedAttention):
             to_vector = torch.empty_like(inputs[2])
             grads = target.tensor, own_grad.tensor, to_vector
             out, lse = self._by_head.tensor, self._lse.tensor
+            of_edges, more = self._of_edges, dict[str, Any]()
+            if of_edges is not None:
+                more = of_edges.arguments() | {"grad_edge_weight": of_edges.new_gradient()}
             call = backend(inputs[0]).gatv2_backward
             call(
-                *both_ways(csc, with_ids=needs_ids(inputs[0], self._p)),
+                *both_ways(csc, with_ids=needs_ids(inputs[0], self._p) or of_edges is not None),
                 *inputs,
                 *self._how,
                 out,
@@ -244,7 +256,10 @@ class PlannedGatv2(PlannedAttention):
                 grad.tensor,
                 *grads,
                 first_keys=self._first_keys,
+                **more,
             )
+            if of_edges is not None:
+                of_edges.give(more["grad_edge_weight"])
             if vector.requires_grad:
                 plan.give(vector, to_vector)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.program import Attention
+from graphbraid.fullgraph.step.planned.attended_edges import AttendedEdges
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.dense import tall_gram, tall_product
@@ -29,42 +30,35 @@ class EdgeLogits:
         assert op.edge_vector is not None
         self._plan, self._op, self._num_edges = plan, op, csc.num_edges
         self._weight, self._vector = op.edge_weight, op.edge_vector
-        self._level = plan.program.level(op.inputs[0])
-        num_loops = min(csc.num_src, csc.num_dst) if op.self_loops else 0
-        count = csc.num_edges + num_loops
+        self._edges = AttendedEdges(plan, op, csc)
+        count = csc.num_edges + self._edges.num_loops
         self.logits = plan.scratch(f"{op.out}: edge logits", count, op.heads)
         self.grads = plan.scratch(f"{op.out}: gradient of edge logits", count, op.heads)
-        self._joined = None
-        if op.self_loops and isinstance(op.fill, str):
-            self._joined = plan.features.edges.plan_loops(self._level, op.fill)
-        self._ones = torch.ones(num_loops, 1)
+        self._ones = torch.ones(self._edges.num_loops, 1)
 
     def multiply(self) -> Tensor:
         """Fill :attr:`logits`."""
         folded, out = self._folded().t(), self.logits.tensor
-        tall_product(self._rows(), folded, out=out[: self._num_edges])
-        if self._joined is not None:
-            tall_product(self._joined(), folded, out=out[self._num_edges :])
+        tall_product(self._edges.rows(), folded, out=out[: self._num_edges])
+        if self._edges.loops_differ:
+            tall_product(self._edges.loops(), folded, out=out[self._num_edges :])
         elif self._op.self_loops:
-            out[self._num_edges :] = self._constant() @ folded
+            out[self._num_edges :] = self._edges.loops() @ folded
         return out
 
     def give(self) -> None:
         """Give the parameters' gradients, from :attr:`grads`."""
         edges, loops = self.grads.tensor[: self._num_edges], self.grads.tensor[self._num_edges :]
-        to_folded = tall_gram(edges, self._rows())
-        if self._joined is not None:
-            to_folded += tall_gram(loops, self._joined())
+        to_folded = tall_gram(edges, self._edges.rows())
+        if self._edges.loops_differ:
+            to_folded += tall_gram(loops, self._edges.loops())
         elif self._op.self_loops:
-            to_folded += tall_gram(loops, self._ones) * self._constant()
+            to_folded += tall_gram(loops, self._ones) * self._edges.loops()
         by_head, vector = self._by_head(), self._vector.detach()[0]
         if self._weight.requires_grad:
             self._plan.give(self._weight, vector[:, :, None] * to_folded[:, None])
         if self._vector.requires_grad:
             self._plan.give(self._vector, (by_head * to_folded[:, None]).sum(-1))
-
-    def _rows(self) -> Tensor:
-        return self._plan.features.edges.rows(self._level)
 
     def _by_head(self) -> Tensor:
         """``(heads, channels, num_edge_features)`` of the weight."""
@@ -73,12 +67,6 @@ class EdgeLogits:
     def _folded(self) -> Tensor:
         """``(heads, num_edge_features)``."""
         return (self._by_head() * self._vector.detach()[0][:, :, None]).sum(1)
-
-    def _constant(self) -> Tensor:
-        """``(1, num_edge_features)`` features of every self-loop, as they are now."""
-        fill = self._op.fill
-        row = fill.detach() if isinstance(fill, Tensor) else torch.tensor(float(fill))
-        return row.to(self._weight.device, self._weight.dtype).reshape(1, -1).expand(1, self._weight.shape[1])
 
 
 __all__ = ["EdgeLogits"]

@@ -1,0 +1,182 @@
+// What GATv2's kernels share: logits from the rows of both ends, and what edges' features add to them. Stands
+// inside their texts, behind attention_rows.inl.
+//
+// An edge's z is the row at its other end plus its row at this end: the node's own, for all of the row's
+// edges, or where edges have features the node's own plus features[e] * edge_weight. These are made for some
+// edges at a time, in a scratch matrix that stays in the cache, and made again wherever they are needed.
+
+// The rows at this end of a row's edges, in the dtype of the sums.
+template <typename A>
+struct OwnRows {
+  const A* data;
+  int64_t stride;  // 0: all edges have one
+
+  GB_INLINE const A* operator[](int64_t i) const { return data + i * stride; }
+};
+
+// The same row in the dtype of the sums.
+template <typename T>
+struct WideRow {
+  Buffer<Acc<T>> numbers;
+
+  GB_INLINE const Acc<T>* operator()(const T* row, int64_t width) {
+    if constexpr (std::is_same_v<T, Acc<T>>) {
+      return row;
+    } else {
+      constexpr int L = kLanes<T>;
+      numbers.reserve(width);
+      for (int64_t c = 0; c < width; c += L) {
+        const int n = static_cast<int>(std::min<int64_t>(L, width - c));
+        store_n(numbers.data() + c, load_n(row + c, n), n);
+      }
+      return numbers.data();
+    }
+  }
+};
+
+// The logits of the `count` edges from the row's edge `first` on into `value`. x: rows at the other end; own:
+// the rows at this, of the first of them on.
+template <typename T>
+void gatv2_logits(const Attention<T>& k, const SummedRows<T>& x, const OwnRows<Acc<T>>& own, int64_t first,
+                  int64_t count, EdgeRow<Acc<T>>& row) {
+  const int64_t distance = x.distance();
+  sum_heads<T>(
+      count, k.a.heads, k.a.channels, true,
+      [&](int64_t i) GB_LAMBDA {
+        const int64_t next = first + i + distance;
+        if (next < row.known) x.prefetch(row.nodes[next]);
+        return k.logit_part(x[row.nodes[first + i]], own[i]);
+      },
+      row.value.data() + first * k.a.heads);
+}
+
+// body(column, number of vectors, elements of each) for two vectors of columns at a time, the numbers being
+// constants, then for one, of which fewer elements may be left.
+template <typename A, typename Body>
+GB_INLINE void column_tiles(int64_t width, const Body& body) {
+  constexpr int L = kLanes<A>;
+  using std::integral_constant;
+  int64_t c = 0;
+  for (; c + 2 * L <= width; c += 2 * L) body(c, integral_constant<int, 2>{}, integral_constant<int, L>{});
+  for (; c < width; c += L)
+    body(c, integral_constant<int, 1>{}, static_cast<int>(std::min<int64_t>(L, width - c)));
+}
+
+// The edges' features and their map.
+template <typename A>
+struct EdgeMap {
+  static constexpr int L = kLanes<A>;
+  static constexpr int kTogether = 4;  // edges, or features, whose sums the registers hold beside each other
+  const AttentionArgs& a;
+  const int64_t width = a.heads * a.channels, channels = a.edge_channels;
+  const A* weight = static_cast<const A*>(a.edge_weight);
+
+  GB_INLINE const A* operator[](int64_t place) const {
+    const bool is_loop = place >= a.num_edges;
+    const Rows& rows = is_loop ? a.loop_features : a.edge_features;
+    return static_cast<const A*>(rows.data) + (is_loop ? place - a.num_edges : place) * rows.stride;
+  }
+
+  // to[i, :] = own + from[i] * weight
+  void multiply(const A* const* from, int64_t count, const A* own, A* to) const {
+    for (int64_t i = 0; i < count; i += kTogether) {
+      const int live = static_cast<int>(std::min<int64_t>(kTogether, count - i));
+      const A* edge[kTogether];  // behind the last it is repeated, and let go
+      for (int j = 0; j < kTogether; ++j) edge[j] = from[i + std::min(j, live - 1)];
+      column_tiles<A>(width, [&](int64_t c, auto nv, auto n) GB_LAMBDA {
+        constexpr int NV = decltype(nv)::value;
+        Vec<A> sum[kTogether][NV];
+        unroll<NV>([&](auto s) GB_LAMBDA {
+          const Vec<A> start = get(own + c + s * L, n);
+          unroll<kTogether>([&](auto j) GB_LAMBDA { sum[j][s] = start; });
+        });
+        for (int64_t d = 0; d < channels; ++d)
+          unroll<NV>([&](auto s) GB_LAMBDA {
+            const Vec<A> part = get(weight + d * width + c + s * L, n);
+            unroll<kTogether>([&](auto j) GB_LAMBDA { sum[j][s] += edge[j][d] * part; });
+          });
+        unroll<kTogether>([&](auto j) GB_LAMBDA {
+          if (j < live)
+            unroll<NV>([&](auto s) GB_LAMBDA { put(to + (i + j) * width + c + s * L, sum[j][s], n); });
+        });
+      });
+    }
+  }
+
+  // sums[d, :] += the sum over i of from[i][d] * rows[i, :]
+  void add_products(const A* const* from, const A* rows, int64_t count, A* sums) const {
+    for (int64_t d = 0; d < channels; d += kTogether) {
+      const int live = static_cast<int>(std::min<int64_t>(kTogether, channels - d));
+      int64_t feature[kTogether];  // as above
+      for (int j = 0; j < kTogether; ++j) feature[j] = d + std::min(j, live - 1);
+      column_tiles<A>(width, [&](int64_t c, auto nv, auto n) GB_LAMBDA {
+        constexpr int NV = decltype(nv)::value;
+        Vec<A> sum[kTogether][NV] = {};
+        for (int64_t i = 0; i < count; ++i)
+          unroll<NV>([&](auto s) GB_LAMBDA {
+            const Vec<A> part = get(rows + i * width + c + s * L, n);
+            unroll<kTogether>([&](auto j) GB_LAMBDA { sum[j][s] += from[i][feature[j]] * part; });
+          });
+        unroll<kTogether>([&](auto j) GB_LAMBDA {
+          A* to = sums + feature[j] * width + c;
+          if (j < live)
+            unroll<NV>([&](auto s) GB_LAMBDA { put(to + s * L, get(to + s * L, n) + sum[j][s], n); });
+        });
+      });
+    }
+  }
+};
+
+// Some edges' own rows: of edges with features a scratch matrix, which add_leaky may write over.
+template <typename T>
+struct EdgeOwnRows {
+  using A = Acc<T>;
+  static constexpr int64_t kMostWaiting = 128;
+  const EdgeMap<A> map;
+  WideRow<T> wide;
+  Buffer<const A*> features;
+  Buffer<A> rows;
+  int64_t waiting = 0;  // edges before those that the rows are made for, whose rows are still read
+
+  explicit EdgeOwnRows(const AttentionArgs& a) : map{a} {}
+
+  // How many edges' rows stay in the first-level cache.
+  int64_t most() const {
+    return std::clamp<int64_t>((int64_t{1} << 14) / (map.width * static_cast<int64_t>(sizeof(A))), 16, 256);
+  }
+
+  // Those of the `count` edges from the row's edge `first` on, at the node with the row `own`.
+  OwnRows<A> make(const T* own, const EdgeRow<A>& row, int64_t first, int64_t count) {
+    const A* shared = wide(own, map.width);
+    if (!map.weight) return {shared, 0};
+    features.reserve(waiting + count, waiting);
+    rows.reserve((waiting + count) * map.width, waiting * map.width);
+    const A** from = features.data() + waiting;
+    for (int64_t i = 0; i < count; ++i) from[i] = map[row.places[first + i]];
+    A* to = rows.data() + waiting * map.width;
+    map.multiply(from, count, shared, to);
+    return {to, map.width};
+  }
+
+  // Where the rows that were made last may be written over.
+  A* writable() { return rows.data() + waiting * map.width; }
+
+  // The edges' rows have become gradients: adds the products with their features to `sums`, once there are
+  // some, or `all` of them.
+  void add_gradients(int64_t count, bool all, A* sums) {
+    waiting += count;
+    if (!all && waiting < kMostWaiting) return;
+    map.add_products(features.data(), rows.data(), waiting, sums);
+    waiting = 0;
+  }
+};
+
+// GATv2's logits of a whole row.
+template <typename T>
+void gatv2_row_logits(const Attention<T>& k, EdgeOwnRows<T>& own, const T* own_row, EdgeRow<Acc<T>>& row) {
+  const int64_t most = own.map.weight ? own.most() : std::max<int64_t>(row.count, 1);
+  for (int64_t first = 0; first < row.count; first += most) {
+    const int64_t count = std::min(most, row.count - first);
+    gatv2_logits(k, k.rows, own.make(own_row, row, first, count), first, count, row);
+  }
+}

@@ -1,0 +1,230 @@
+"""GATv2's attention where edges have features: kernels, twins, plain autograd."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.extras import NO_KERNELS
+from tests.ops.graphs import (
+    CORNERS,
+    DTYPES,
+    assert_same_bits_with_any_threads,
+    close,
+    compiled,  # noqa: F401 - a fixture
+    skewed,
+    values,
+)
+from tests.ops.test_attention import attend, gatv2_inputs, with_loops
+from tests.ops.test_gine import drawn
+
+from graphbraid import native
+from graphbraid.graph.csc import Csc
+from graphbraid.ops import reference
+from graphbraid.ops.aggregation import backend
+from graphbraid.ops.attention import both_ways
+
+SHAPES = [(1, 1), (1, 40), (3, 5), (4, 16), (8, 8), (1, 64), (17, 3), (2, 257)]
+NAMES = ("edge_features", "loop_features", "edge_weight")
+
+
+def run(module, csc, inputs, edges, *, loops, p=0.0, after=None, learns=True):
+    """What the kernels write: result, log-sum-exp, and the gradients, that of the edges' map last.
+
+    ``after``: result and log-sum-exp that backward is given, which half precision has rounded otherwise.
+    """
+    x, att = inputs[0], inputs[2]
+    how = (0.2, loops_of(csc) if loops else 0, p, 2**62 + 12345)
+    out = x.new_full((csc.num_dst, x.shape[1]), torch.nan)
+    lse = att.new_full((csc.num_dst, att.shape[0]), torch.nan)
+    of_edges = dict(zip(NAMES, edges, strict=True))
+    module.gatv2_forward(csc.indptr, csc.indices, *inputs, *how, out, lse, **of_edges)
+    grad = values(csc.num_dst, x.shape[1], dtype=x.dtype, seed=4)
+    grads = [torch.full_like(t, torch.nan) for t in (*inputs, edges[2])]
+    arguments = (*both_ways(csc), *inputs, *how, *(after or (out, lse)), grad, *grads[:3])
+    module.gatv2_backward(*arguments, **of_edges, grad_edge_weight=grads[3] if learns else None)
+    return [out, lse, *grads]
+
+
+def loops_of(csc):
+    return min(csc.num_src, csc.num_dst)
+
+
+def edges_of(csc, width, features, dtype, *, loops):
+    """Features of edges and self-loops, and their map."""
+    counts = csc.num_edges, loops_of(csc) if loops else 0
+    sums = reference.sum_dtype(dtype)
+    rows = [values(count, features, dtype=sums, seed=7 + i) for i, count in enumerate(counts)]
+    return [*rows, values(features, width, dtype=sums, seed=9) / features**0.5]
+
+
+def assert_kernels_equal_twins(
+    native, csc, heads, channels, features, dtype=torch.float32, *, loops, **how
+):
+    inputs = gatv2_inputs(csc, heads, channels, dtype)
+    edges = edges_of(csc, heads * channels, features, dtype, loops=loops)
+    expected = run(reference, csc, inputs, edges, loops=loops, **how)
+    found = run(native, csc, inputs, edges, loops=loops, after=expected[:2], **how)
+    for ours, theirs in zip(found[:2], expected[:2], strict=True):
+        close(ours, theirs, terms=64 * (1 + features))
+    for ours, theirs in zip(found[2:], expected[2:], strict=True):
+        # The parameters' gradients are float32, but made of outputs that were rounded to the rows' dtype.
+        close(ours.to(dtype), theirs.to(dtype), terms=400 * (1 + channels) * (1 + features))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("heads", "channels"), SHAPES)
+def test_kernels_equal_twins_at_every_shape(compiled, heads, channels, dtype):  # noqa: F811
+    for loops, p, features in ((False, 0.0, 3), (True, 0.4, 8)):
+        assert_kernels_equal_twins(compiled, skewed(), heads, channels, features, dtype, loops=loops, p=p)
+
+
+@pytest.mark.parametrize("features", [1, 2, 4, 5, 16, 33])
+def test_kernels_equal_twins_for_any_number_of_features(compiled, features):  # noqa: F811
+    assert_kernels_equal_twins(compiled, skewed(), 4, 12, features, loops=True)
+
+
+@pytest.mark.parametrize("corner", CORNERS)
+@pytest.mark.parametrize("loops", [False, True])
+def test_kernels_equal_twins_on_corner_graphs(compiled, corner, loops):  # noqa: F811
+    assert_kernels_equal_twins(compiled, CORNERS[corner](), 2, 5, 3, loops=loops)
+
+
+@pytest.mark.parametrize("loops", [False, True])
+def test_kernels_equal_twins_on_a_row_of_many_blocks(compiled, loops):  # noqa: F811
+    # Its edges' rows are made some at a time, forward and backward, and their products wait for each other.
+    hub = torch.randint(700, (1303,), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
+    csc = Csc(torch.tensor([0, 3, 1300, 1300, 1303]), hub, 700)
+    for features in (2, 7):
+        assert_kernels_equal_twins(compiled, csc, 2, 16, features, loops=loops, p=0.3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    case=drawn(),
+    heads=st.integers(1, 9),
+    features=st.integers(1, 9),
+    loops=st.booleans(),
+    p=st.sampled_from([0.0, 0.5]),
+)
+def test_any_block_equals_the_twin(case, heads, features, loops, p):
+    csc, width, _ = case
+    channels = 1 + width % 64
+    assert_kernels_equal_twins(backend(torch.zeros(1)), csc, heads, channels, features, loops=loops, p=p)
+
+
+@pytest.mark.parametrize("loops", [False, True])
+def test_value_and_gradients_equal_plain_operators(loops):
+    csc = skewed()
+    walked = with_loops(csc) if loops else csc
+    src, dst = walked.indices.long(), walked.destinations().long()
+    inputs = gatv2_inputs(csc, 3, 5, torch.float64)
+    edges = edges_of(csc, 15, 4, torch.float64, loops=loops)
+    found = run(backend(inputs[0]), csc, inputs, edges, loops=loops)
+    learned = [t.clone().requires_grad_() for t in (*inputs, edges[2])]
+    features = edges[0]
+    if loops:  # of the edges that are walked, in their order: by destination, the loop last
+        kept = (csc.indices.long() != csc.destinations().long()).nonzero().flatten()
+        ends = torch.cat([csc.destinations().long()[kept], torch.arange(loops_of(csc))])
+        features = torch.cat([features[kept], edges[1]])[torch.argsort(ends, stable=True)]
+    z = learned[0][src] + learned[1][dst] + features @ learned[3]
+    logits = (F.leaky_relu(z, 0.2).view(-1, 3, 5) * learned[2]).sum(-1)
+    out = attend(walked, learned[0], logits)
+    torch.testing.assert_close(found[0], out.detach())
+    grad = values(csc.num_dst, 15, dtype=torch.float64, seed=4)
+    for ours, theirs in zip(found[2:], torch.autograd.grad(out, learned, grad), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_features_of_zero_change_no_bit():
+    csc, dtype = skewed(), torch.float32
+    inputs = gatv2_inputs(csc, 4, 16, dtype)
+    edges = [t * 0 for t in edges_of(csc, 64, 3, dtype, loops=True)]
+    module, how = backend(inputs[0]), (0.2, loops_of(csc), 0.0, 0)
+    found = run(module, csc, inputs, edges, loops=True)
+    out, lse = torch.empty_like(found[0]), torch.empty_like(found[1])
+    module.gatv2_forward(csc.indptr, csc.indices, *inputs, *how, out, lse)
+    assert torch.equal(found[0], out)
+    assert torch.equal(found[1], lse)
+    grads = [torch.empty_like(t) for t in inputs]
+    grad = values(csc.num_dst, 64, seed=4)
+    module.gatv2_backward(*both_ways(csc), *inputs, *how, out, lse, grad, *grads)
+    for ours, theirs in zip(found[2:5], grads, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_rows_may_stand_apart_and_self_loops_may_share_one():
+    csc = skewed()
+    inputs = gatv2_inputs(csc, 2, 6, torch.float32)
+    edges = edges_of(csc, 12, 3, torch.float32, loops=True)
+    edges[1] = edges[1][:1].expand(loops_of(csc), 3)
+    apart = [torch.cat([edges[0], edges[0]], 1)[:, :3], edges[1], edges[2]]
+    module = backend(inputs[0])
+    expected = run(module, csc, inputs, [t.contiguous() for t in edges], loops=True)
+    for ours, theirs in zip(run(module, csc, inputs, apart, loops=True), expected, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_map_that_does_not_learn_changes_no_other_gradient():
+    csc = skewed()
+    inputs = gatv2_inputs(csc, 2, 6, torch.float32)
+    edges = edges_of(csc, 12, 3, torch.float32, loops=True)
+    both = [run(backend(inputs[0]), csc, inputs, edges, loops=True, learns=learns) for learns in (True, False)]
+    for learned, frozen in zip(both[0][:5], both[1][:5], strict=True):
+        assert torch.equal(learned, frozen)
+    assert both[1][5].isnan().all()
+
+
+def test_bits_do_not_depend_on_the_number_of_threads():
+    csc = skewed(3000, 2000, seed=3)
+    inputs = gatv2_inputs(csc, 4, 9, torch.float32)
+    edges = edges_of(csc, 36, 5, torch.float32, loops=True)
+    assert_same_bits_with_any_threads(lambda: run(backend(inputs[0]), csc, inputs, edges, loops=True, p=0.2))
+
+
+@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f, l, w: (f[:-1], l, w), "edge_features must have shape"),
+        (lambda f, l, w: (f[:, :-1], l, w), "edge_features must have shape"),
+        (lambda f, l, w: (f.double(), l, w), "edge_features has the wrong dtype"),
+        (lambda f, l, w: (f.t().contiguous().t(), l, w), "each row must be contiguous"),
+        (lambda f, l, w: (f, l[:-1], w), "loop_features must have shape"),
+        (lambda f, l, w: (f, l.double(), w), "loop_features has the wrong dtype"),
+        (lambda f, l, w: (f, None, w), "edge_features, loop_features and edge_weight go together"),
+        (lambda f, l, w: (None, l, w), "edge_features, loop_features and edge_weight go together"),
+        (lambda f, l, w: (f, l, w[:, :-1].contiguous()), "edge_weight must have shape"),
+        (lambda f, l, w: (f, l, w.double()), "edge_weight has the wrong dtype"),
+        (lambda f, l, w: (f[:, :0], l[:, :0], w[:0]), "edge_weight must have rows"),
+    ],
+)
+def test_features_that_do_not_fit_are_refused(change, message):
+    csc = skewed()
+    inputs = gatv2_inputs(csc, 2, 3, torch.float32)
+    edges = edges_of(csc, 6, 4, torch.float32, loops=True)
+    how, out, lse = (0.2, loops_of(csc), 0.0, 0), torch.empty(csc.num_dst, 6), torch.empty(csc.num_dst, 2)
+    wrong = dict(zip(NAMES, change(*edges), strict=True))
+    forward = (csc.indptr, csc.indices, *inputs, *how, out, lse)
+    with pytest.raises(ValueError, match=message):
+        native.kernels().gatv2_forward(*forward, **wrong)
+    backward = (*both_ways(csc), *inputs, *how, out, lse, out.clone(), *(t.clone() for t in inputs))
+    with pytest.raises(ValueError, match=message):
+        native.kernels().gatv2_backward(*backward, **wrong)
+
+
+@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+def test_backward_needs_places_of_edges_and_a_gradient_that_fits():
+    csc = skewed()
+    inputs = gatv2_inputs(csc, 2, 3, torch.float32)
+    edges = edges_of(csc, 6, 4, torch.float32, loops=True)
+    of_edges = dict(zip(NAMES, edges, strict=True))
+    out, lse = torch.empty(csc.num_dst, 6), torch.empty(csc.num_dst, 2)
+    after = (*inputs, 0.2, loops_of(csc), 0.0, 0, out, lse, out.clone(), *(t.clone() for t in inputs))
+    call = native.kernels().gatv2_backward
+    with pytest.raises(ValueError, match="perm must have one number per edge"):
+        call(*both_ways(csc, with_ids=False), *after, **of_edges)
+    with pytest.raises(ValueError, match="grad_edge_weight must have shape"):
+        call(*both_ways(csc), *after, **of_edges, grad_edge_weight=edges[2][:-1].clone())
+    with pytest.raises(ValueError, match="grad_edge_weight goes with edge_weight"):
+        call(*both_ways(csc), *after, grad_edge_weight=edges[2].clone())
