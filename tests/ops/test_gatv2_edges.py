@@ -58,9 +58,7 @@ def edges_of(csc, width, features, dtype, *, loops):
     return [*rows, values(features, width, dtype=sums, seed=9) / features**0.5]
 
 
-def assert_kernels_equal_twins(
-    native, csc, heads, channels, features, dtype=torch.float32, *, loops, **how
-):
+def assert_kernels_equal_twins(native, csc, heads, channels, features, dtype=torch.float32, *, loops, **how):
     inputs = gatv2_inputs(csc, heads, channels, dtype)
     edges = edges_of(csc, heads * channels, features, dtype, loops=loops)
     expected = run(reference, csc, inputs, edges, loops=loops, **how)
@@ -169,7 +167,9 @@ def test_a_map_that_does_not_learn_changes_no_other_gradient():
     csc = skewed()
     inputs = gatv2_inputs(csc, 2, 6, torch.float32)
     edges = edges_of(csc, 12, 3, torch.float32, loops=True)
-    both = [run(backend(inputs[0]), csc, inputs, edges, loops=True, learns=learns) for learns in (True, False)]
+    both = [
+        run(backend(inputs[0]), csc, inputs, edges, loops=True, learns=learns) for learns in (True, False)
+    ]
     for learned, frozen in zip(both[0][:5], both[1][:5], strict=True):
         assert torch.equal(learned, frozen)
     assert both[1][5].isnan().all()
@@ -186,17 +186,17 @@ def test_bits_do_not_depend_on_the_number_of_threads():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda f, l, w: (f[:-1], l, w), "edge_features must have shape"),
-        (lambda f, l, w: (f[:, :-1], l, w), "edge_features must have shape"),
-        (lambda f, l, w: (f.double(), l, w), "edge_features has the wrong dtype"),
-        (lambda f, l, w: (f.t().contiguous().t(), l, w), "each row must be contiguous"),
-        (lambda f, l, w: (f, l[:-1], w), "loop_features must have shape"),
-        (lambda f, l, w: (f, l.double(), w), "loop_features has the wrong dtype"),
-        (lambda f, l, w: (f, None, w), "edge_features, loop_features and edge_weight go together"),
-        (lambda f, l, w: (None, l, w), "edge_features, loop_features and edge_weight go together"),
-        (lambda f, l, w: (f, l, w[:, :-1].contiguous()), "edge_weight must have shape"),
-        (lambda f, l, w: (f, l, w.double()), "edge_weight has the wrong dtype"),
-        (lambda f, l, w: (f[:, :0], l[:, :0], w[:0]), "edge_weight must have rows"),
+        (lambda rows, loops, weight: (rows[:-1], loops, weight), "edge_features must have shape"),
+        (lambda rows, loops, weight: (rows[:, :-1], loops, weight), "edge_features must have shape"),
+        (lambda rows, loops, weight: (rows.double(), loops, weight), "edge_features has the wrong dtype"),
+        (lambda rows, loops, weight: (rows.t().contiguous().t(), loops, weight), "each row must be contiguous"),
+        (lambda rows, loops, weight: (rows, loops[:-1], weight), "loop_features must have shape"),
+        (lambda rows, loops, weight: (rows, loops.double(), weight), "loop_features has the wrong dtype"),
+        (lambda rows, loops, weight: (rows, None, weight), "edge_features, loop_features and edge_weight go together"),
+        (lambda rows, loops, weight: (None, loops, weight), "edge_features, loop_features and edge_weight go together"),
+        (lambda rows, loops, weight: (rows, loops, weight[:, :-1].contiguous()), "edge_weight must have shape"),
+        (lambda rows, loops, weight: (rows, loops, weight.double()), "edge_weight has the wrong dtype"),
+        (lambda rows, loops, weight: (rows[:, :0], loops[:, :0], weight[:0]), "edge_weight must have rows"),
     ],
 )
 def test_features_that_do_not_fit_are_refused(change, message):

@@ -29,8 +29,8 @@ struct AttentionArgs {
   const void* att = nullptr;         // GATv2: (heads * channels,)
 
   // GATv2, where edges have features: these and their map; else null.
-  Rows edge_features = {};  // (num_edges, edge_channels), dtype of the sums
-  Rows loop_features = {};  // (num_loops, edge_channels): of the implicit self-loops
+  Rows edge_features = {};            // (num_edges, edge_channels), dtype of the sums
+  Rows loop_features = {};            // (num_loops, edge_channels): of the implicit self-loops
   const void* edge_weight = nullptr;  // (edge_channels, heads * channels)
   int64_t edge_channels = 0;
 
@@ -46,14 +46,14 @@ struct AttentionBackwardArgs {
   const int64_t* t_indptr = nullptr;
   const void* t_indices = nullptr;
   const int64_t* perm = nullptr;
-  const void* grad = nullptr;       // (num_dst, heads * channels), or (num_dst, channels)
-  bool narrow = false;              // GAT: each head's gradient is the same, given once
-  void* grad_src = nullptr;         // (num_src, heads * channels)
-  void* grad_src_logit = nullptr;   // GAT
-  void* grad_dst_logit = nullptr;   // GAT
-  void* grad_edge_logit = nullptr;  // GAT, with edge_logit
-  void* grad_dst = nullptr;         // GATv2
-  void* grad_att = nullptr;         // GATv2
+  const void* grad = nullptr;        // (num_dst, heads * channels), or (num_dst, channels)
+  bool narrow = false;               // GAT: each head's gradient is the same, given once
+  void* grad_src = nullptr;          // (num_src, heads * channels)
+  void* grad_src_logit = nullptr;    // GAT
+  void* grad_dst_logit = nullptr;    // GAT
+  void* grad_edge_logit = nullptr;   // GAT, with edge_logit
+  void* grad_dst = nullptr;          // GATv2
+  void* grad_att = nullptr;          // GATv2
   void* grad_edge_weight = nullptr;  // GATv2: (edge_channels, heads * channels), or null: not asked for
 };
 

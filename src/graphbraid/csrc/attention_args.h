@@ -111,7 +111,8 @@ inline void add_backward(AttentionBackwardArgs& b, const Indptr& t_indptr, const
        "the transpose does not fit the graph");
   // Without dropout and what edges have of their own no edge's id is asked for.
   const bool has_ids = static_cast<int64_t>(perm.shape(0)) == a.num_edges;
-  need(has_ids || (a.threshold == 0 && !a.edge_logit && !a.edge_weight), "perm must have one number per edge");
+  need(has_ids || (a.threshold == 0 && !a.edge_logit && !a.edge_weight),
+       "perm must have one number per edge");
   b.t_indptr = transposed.indptr;
   b.t_indices = transposed.indices;
   b.perm = perm.data();

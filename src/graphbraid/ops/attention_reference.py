@@ -214,7 +214,7 @@ def _joined(
     features: Tensor | None,
     weight: Tensor | None,
 ) -> Tensor:
-    """What GATv2's leaky ReLU is applied to: the rows of both ends and what the edges' features are mapped to."""
+    """What GATv2's leaky ReLU is applied to: the sum of both ends' rows and the edges' mapped features."""
     heads = att.shape[0]
     z = _heads(src, heads)[edges[0]] + _heads(dst, heads)[edges[1]]
     return z if features is None or weight is None else z + _heads(features @ weight, heads)
