@@ -184,27 +184,28 @@ def test_bits_do_not_depend_on_the_number_of_threads():
 
 @pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("name", "change", "message"),
     [
-        (lambda rows, loops, weight: (rows[:-1], loops, weight), "edge_features must have shape"),
-        (lambda rows, loops, weight: (rows[:, :-1], loops, weight), "edge_features must have shape"),
-        (lambda rows, loops, weight: (rows.double(), loops, weight), "edge_features has the wrong dtype"),
-        (lambda rows, loops, weight: (rows.t().contiguous().t(), loops, weight), "each row must be contiguous"),
-        (lambda rows, loops, weight: (rows, loops[:-1], weight), "loop_features must have shape"),
-        (lambda rows, loops, weight: (rows, loops.double(), weight), "loop_features has the wrong dtype"),
-        (lambda rows, loops, weight: (rows, None, weight), "edge_features, loop_features and edge_weight go together"),
-        (lambda rows, loops, weight: (None, loops, weight), "edge_features, loop_features and edge_weight go together"),
-        (lambda rows, loops, weight: (rows, loops, weight[:, :-1].contiguous()), "edge_weight must have shape"),
-        (lambda rows, loops, weight: (rows, loops, weight.double()), "edge_weight has the wrong dtype"),
-        (lambda rows, loops, weight: (rows[:, :0], loops[:, :0], weight[:0]), "edge_weight must have rows"),
+        ("edge_features", lambda rows: rows[:-1], "edge_features must have shape"),
+        ("edge_features", lambda rows: rows[:, :-1], "edge_features must have shape"),
+        ("edge_features", lambda rows: rows.double(), "edge_features has the wrong dtype"),
+        ("edge_features", lambda rows: rows.t().contiguous().t(), "each row must be contiguous"),
+        ("edge_features", lambda _: None, "edge_features, loop_features and edge_weight go together"),
+        ("loop_features", lambda rows: rows[:-1], "loop_features must have shape"),
+        ("loop_features", lambda rows: rows.double(), "loop_features has the wrong dtype"),
+        ("loop_features", lambda _: None, "edge_features, loop_features and edge_weight go together"),
+        ("edge_weight", lambda rows: rows[:, :-1].contiguous(), "edge_weight must have shape"),
+        ("edge_weight", lambda rows: rows.double(), "edge_weight has the wrong dtype"),
+        ("edge_weight", lambda rows: rows[:0], "edge_weight must have rows"),
     ],
 )
-def test_features_that_do_not_fit_are_refused(change, message):
+def test_features_that_do_not_fit_are_refused(name, change, message):
     csc = skewed()
     inputs = gatv2_inputs(csc, 2, 3, torch.float32)
     edges = edges_of(csc, 6, 4, torch.float32, loops=True)
     how, out, lse = (0.2, loops_of(csc), 0.0, 0), torch.empty(csc.num_dst, 6), torch.empty(csc.num_dst, 2)
-    wrong = dict(zip(NAMES, change(*edges), strict=True))
+    wrong = dict(zip(NAMES, edges, strict=True))
+    wrong[name] = change(wrong[name])
     forward = (csc.indptr, csc.indices, *inputs, *how, out, lse)
     with pytest.raises(ValueError, match=message):
         native.kernels().gatv2_forward(*forward, **wrong)
