@@ -35,8 +35,9 @@ struct WideRow {
 };
 
 // The logits of the `count` edges from the row's edge `first` on into `value`. x: rows at the other end; own:
-// the rows at this, of the first of them on.
-template <typename T>
+// the rows at this, of the first of them on. EachOwn: they do not share one; what they share stays in
+// registers.
+template <bool EachOwn, typename T>
 void gatv2_logits(const Attention<T>& k, const SummedRows<T>& x, const OwnRows<Acc<T>>& own, int64_t first,
                   int64_t count, EdgeRow<Acc<T>>& row) {
   const int64_t distance = x.distance();
@@ -45,9 +46,15 @@ void gatv2_logits(const Attention<T>& k, const SummedRows<T>& x, const OwnRows<A
       [&](int64_t i) GB_LAMBDA {
         const int64_t next = first + i + distance;
         if (next < row.known) x.prefetch(row.nodes[next]);
-        return k.logit_part(x[row.nodes[first + i]], own[i]);
+        return k.logit_part(x[row.nodes[first + i]], EachOwn ? own[i] : own.data);
       },
       row.value.data() + first * k.a.heads);
+}
+template <typename T>
+void gatv2_logits(const Attention<T>& k, const SummedRows<T>& x, const OwnRows<Acc<T>>& own, int64_t first,
+                  int64_t count, EdgeRow<Acc<T>>& row) {
+  own.stride == 0 ? gatv2_logits<false>(k, x, own, first, count, row)
+                  : gatv2_logits<true>(k, x, own, first, count, row);
 }
 
 // body(column, number of vectors, elements of each) for two vectors of columns at a time, the numbers being

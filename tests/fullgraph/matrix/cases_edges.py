@@ -262,7 +262,7 @@ EDGES = [
         "GINEConv",
         "encoded edge features",
         lambda: featured(encoded)(GINE, encoder=nn.Linear(FEATURES, FEATURES)),
-        "not a matrix of node rows",
+        "encoder.*maps edge features",
     ),
     left_alone(
         "GINEConv",

@@ -184,6 +184,12 @@ class _TraceReader:
     def _value(self, name: str, argument: Any) -> str:
         if isinstance(argument, fx.Node) and argument in self._values:
             return self._values[argument]
+        if argument is not None and argument is self._attr:
+            raise NotLoweredError(
+                name,
+                "it maps edge features, which layers read as the graph has them",
+                "a layer's edge_dim, which maps them linearly, or features that are encoded before",
+            )
         raise NotLoweredError(name, f"its argument {argument} is not a matrix of node rows")
 
     def _overwrite(self, name: str, argument: Any, out: str) -> None:
