@@ -102,7 +102,7 @@ def test_features_of_edges_are_refused(kernels):
     inputs, of_edges = INPUTS["gatv2"](csc, 2, 3, torch.float32), values(csc.num_edges, 2)
     how, out, lse = (0.2, 0, 0.0, 0), torch.empty(10, 6), torch.empty(10, 2)
     with pytest.raises(NotImplementedError, match="those on the CPU do"):
-        kernels.gatv2_forward(csc.indptr, csc.indices, *inputs, *how, out, lse, edge_features=of_edges)
+        kernels.gatv2_forward(csc.indptr, csc.indices, *inputs, *how, out, lse, None, of_edges)
     grads = [torch.empty_like(t) for t in inputs]
     with pytest.raises(NotImplementedError, match="those on the CPU do"):
-        kernels.gatv2_backward(*both_ways(csc), *inputs, *how, out, lse, out, *grads, edge_features=of_edges)
+        kernels.gatv2_backward(*both_ways(csc), *inputs, *how, out, lse, out, *grads, None, of_edges)
