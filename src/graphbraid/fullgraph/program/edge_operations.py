@@ -104,9 +104,10 @@ class Attention(Operation):
     vectors: tuple[nn.Parameter, ...]
     """GAT: of the source and of the destination, ``(1, heads, channels)`` each; GATv2: one."""
     edge_weight: nn.Parameter | None = None
-    """GAT: ``(heads * channels, num_edge_features)``, of the edges' part of a logit; None: they have none."""
+    """``(heads * channels, num_edge_features)``, of the edges' part of a logit (GAT), or of what the leaky
+    ReLU is applied to (GATv2); None: they have none."""
     edge_vector: nn.Parameter | None = None
-    """``(1, heads, channels)``, with ``edge_weight``."""
+    """GAT: ``(1, heads, channels)``, with ``edge_weight``."""
     fill: float | str | Tensor = field(default="mean", compare=False)
     """The features of a self-loop that is added: numbers, or how those of the edges into its node are joined.
     """
