@@ -19,66 +19,26 @@ for as many heads as fit, all channels of a head at a time.
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphbraid.ops.triton.dropout import dropout_arguments, dropout_key, kept, seed_of
-from graphbraid.ops.triton.partition import Segments, edges_of, over_rows, partial_rows, segments_of
+from graphbraid.ops.triton.dropout import dropout_arguments
+from graphbraid.ops.triton.heads import (
+    COUNTS,
+    coefficients_kept,
+    edges_and_loop,
+    edges_to_nodes,
+    head_tile,
+    leaky,
+    load_heads,
+    load_numbers,
+    load_own,
+    over_heads,
+)
+from graphbraid.ops.triton.partition import partial_rows, segments_of
 
 _LOWEST = tl.constexpr(-1e38)  # finite, so that the difference of two empty maxima is 0 and not NaN
-COUNTS = ["num_loops", "num_edges", "seed", "threshold"]  # differ between batches: no kernel for each
-
-
-@triton.jit
-def edges_to_nodes(
-    first,  # of the tile's edges
-    end,  # of the row's stored edges
-    stop,  # one further where the row has an implicit self-loop
-    row,
-    ids,  # (num_edges,) int32 or int64: the other end of each edge
-    perm,  # (num_edges,) int64 edge numbers, or None where they are the positions
-    num_edges,
-    LOOPS: tl.constexpr,
-    EDGES: tl.constexpr,
-):
-    """Of EDGES edges: the node at the other end, the edge's number, and whether it counts."""
-    e = first + tl.arange(0, EDGES)
-    stored = e < end
-    live = e < stop
-    node = tl.load(ids + e, mask=stored, other=0).to(tl.int64)
-    number = e
-    if perm is not None:
-        number = tl.load(perm + e, mask=stored, other=0)
-    if LOOPS:
-        live = live & ((e >= end) | (node != row))
-        node = tl.where(stored, node, row)
-        number = tl.where(stored, number, num_edges + row)
-    return node, number, live
-
-
-@triton.jit
-def mask_keys(
-    number,  # of each edge; of an implicit self-loop num_edges + v
-    v,  # destination of each edge, or of all
-    indptr,  # (num_dst + 1,) int64
-    first_keys,  # (num_dst,) int64; None: rows follow each other, each with a place for a loop at its end
-    num_edges,
-):
-    """Key of each edge's dropout mask: counts up from the row's first, an implicit self-loop's comes last."""
-    edge = tl.where(number < num_edges, number, tl.load(indptr + v + 1))
-    offset = v
-    if first_keys is not None:
-        offset = tl.load(first_keys + v) - tl.load(indptr + v)
-    return edge + offset
-
-
-@triton.jit
-def leaky(z, slope):
-    """Leaky ReLU."""
-    return tl.where(z > 0, z, z * slope)
 
 
 @triton.jit(do_not_specialize=COUNTS)
@@ -120,31 +80,24 @@ def attend_kernel(
     end. Bound by reading num_edges rows of src.
     """
     item = tl.program_id(0).to(tl.int64)
-    h = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
-    c = tl.arange(0, CHANNELS)
-    head = h < heads
-    inside = head[:, None] & (c < channels)[None, :]
-    place = h[:, None] * channels + c[None, :]
+    h, head, place, inside = head_tile(heads, channels, HEADS, CHANNELS)
     width = heads * channels
-    v, begin, end = edges_of(item, indptr, segment_row, segment_first, SEGMENT, PARTIAL)
-    stop = end
-    if LOOPS and not PARTIAL:
-        stop = tl.where(v < num_loops, end + 1, end)
+    v, begin, end, stop = edges_and_loop(
+        item, indptr, num_loops, segment_row, segment_first, LOOPS, SEGMENT, PARTIAL
+    )
     if att is None:
         right = tl.load(dst_logit + v * heads + h, mask=head, other=0.0)
     else:
-        right = tl.load(dst + v * width + place, mask=inside, other=0.0).to(tl.float32)
+        right = load_own(dst, v, width, place, inside)
         scale = tl.load(att + place, mask=inside, other=0.0)
     top = tl.full((EDGES, HEADS), _LOWEST, tl.float32)
     total = tl.zeros((EDGES, HEADS), tl.float32)
     acc = tl.zeros((EDGES, HEADS, CHANNELS), tl.float32)
     for first in range(begin, stop, EDGES):
         u, number, live = edges_to_nodes(first, end, stop, v, indices, None, num_edges, LOOPS, EDGES)
-        at = u[:, None, None] * width + place[None, :, :]
-        rows = tl.load(src + at, mask=live[:, None, None] & inside[None, :, :], other=0.0).to(tl.float32)
+        rows = load_heads(src, u, width, place, live, inside)
         if att is None:
-            at_logit = u[:, None] * heads + h[None, :]
-            left = tl.load(src_logit + at_logit, mask=live[:, None] & head[None, :], other=0.0)
+            left = load_numbers(src_logit, u, heads, h, live, head, 0.0)
             logit = leaky(left + right[None, :], slope)
         else:
             logit = tl.sum(scale[None, :, :] * leaky(rows + right[None, :, :], slope), axis=2)
@@ -154,8 +107,7 @@ def attend_kernel(
         power = tl.exp(logit - raised)
         total = total * shrink + power
         if DROPOUT:
-            keys = mask_keys(number, v, indptr, first_keys, num_edges)
-            stays = kept(dropout_key(seed_of(seed), keys)[:, None], h[None, :], threshold)
+            stays = coefficients_kept(number, v, indptr, first_keys, num_edges, h, seed, threshold)
             power = tl.where(stays, power * keep_scale, 0.0)
         acc = acc * shrink[:, :, None] + power[:, :, None] * rows
         top = raised
@@ -164,12 +116,9 @@ def attend_kernel(
         for first in range(tl.load(segment_first + v), last, EDGES):
             s = first + tl.arange(0, EDGES)
             live = s < last
-            at_head = s[:, None] * heads + h[None, :]
-            at = s[:, None, None] * width + place[None, :, :]
-            mask = live[:, None] & head[None, :]
-            logit = tl.load(partial_top + at_head, mask=mask, other=_LOWEST)
-            sums = tl.load(partial_total + at_head, mask=mask, other=0.0)
-            rows = tl.load(partial + at, mask=live[:, None, None] & inside[None, :, :], other=0.0)
+            logit = load_numbers(partial_top, s, heads, h, live, head, _LOWEST)
+            sums = load_numbers(partial_total, s, heads, h, live, head, 0.0)
+            rows = load_heads(partial, s, width, place, live, inside)
             raised = tl.maximum(top, logit)
             shrink = tl.exp(top - raised)
             power = tl.exp(logit - raised)
@@ -286,32 +235,3 @@ def _attend(
     )
     constants = {"LOOPS": num_loops > 0, **dropout_arguments(p, seed)}
     over_heads(attend_kernel, segments, (out.shape[0], heads, channels), arguments, constants)
-
-
-def over_heads(
-    kernel: Any,
-    segments: Segments | None,
-    shape: tuple[int, int, int],
-    arguments: tuple[Any, ...],
-    constants: dict[str, Any],
-) -> None:
-    """Launch over the segments of hubs, then over all rows, by heads that share a tile.
-
-    Args:
-        kernel: as in :func:`graphbraid.ops.triton.partition.over_rows`.
-        segments: likewise.
-        shape: rows, heads, channels of a head; no launch where one is 0.
-        arguments: by position.
-        constants: the rest but heads, channels and the tile, by name.
-    """
-    num_rows, heads, channels = shape
-    if num_rows * heads * channels == 0:
-        return
-    block = triton.next_power_of_2(channels)
-    together = max(1, min(triton.next_power_of_2(heads), 256 // block))
-    # About 1024 numbers in a tile: eight a lane of four warps, times two or three matrices.
-    edges = max(1, min(16, 1024 // (together * block)))
-    warps = max(1, min(8, edges * together * block // 256))
-    tile = {"EDGES": edges, "HEADS": together, "CHANNELS": block, "num_warps": warps}
-    grid = (num_rows, triton.cdiv(heads, together))
-    over_rows(kernel, segments, grid, arguments, {"heads": heads, "channels": channels, **constants, **tile})

@@ -7,18 +7,25 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphbraid.ops.triton.attention import (
-    COUNTS,
-    edges_to_nodes,
-    leaky,
-    mask_keys,
-    over_heads,
-    without_edges,
-)
-from graphbraid.ops.triton.dropout import dropout_arguments, dropout_key, kept, seed_of
+from graphbraid.ops.triton.attention import without_edges
+from graphbraid.ops.triton.dropout import dropout_arguments
 from graphbraid.ops.triton.edge_softmax import row_sums
 from graphbraid.ops.triton.epilogue import column_sums
-from graphbraid.ops.triton.partition import edges_of, on_device_of, partial_rows, segments_of
+from graphbraid.ops.triton.heads import (
+    COUNTS,
+    coefficients_kept,
+    edges_and_loop,
+    edges_to_nodes,
+    head_tile,
+    leaky,
+    load_heads,
+    load_numbers,
+    load_own,
+    over_heads,
+    store_head_sums,
+)
+from graphbraid.ops.triton.partition import on_device_of, partial_rows, segments_of
+from graphbraid.ops.triton.tiles import load_rows, store_sums
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -35,10 +42,8 @@ def row_dots_kernel(
     i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     c = tl.arange(0, CHANNELS)
     mask = (i < count)[:, None] & (c < channels)[None, :]
-    place = i[:, None] * channels + c[None, :]
-    left = tl.load(a + place, mask=mask, other=0.0).to(tl.float32)
-    right = tl.load(b + place, mask=mask, other=0.0).to(tl.float32)
-    tl.store(out + i, tl.sum(left * right, axis=1), mask=i < count)
+    products = load_rows(a, i, channels, c, mask) * load_rows(b, i, channels, c, mask)
+    tl.store(out + i, tl.sum(products, axis=1), mask=i < count)
 
 
 @triton.jit(do_not_specialize=COUNTS)
@@ -82,57 +87,38 @@ def gat_backward_kernel(
     Bound by reading num_edges rows of grad.
     """
     item = tl.program_id(0).to(tl.int64)
-    h = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
-    c = tl.arange(0, CHANNELS)
-    head = h < heads
-    inside = head[:, None] & (c < channels)[None, :]
-    place = h[:, None] * channels + c[None, :]
+    h, head, place, inside = head_tile(heads, channels, HEADS, CHANNELS)
     width = heads * channels
-    u, begin, end = edges_of(item, t_indptr, segment_row, segment_first, SEGMENT, PARTIAL)
-    stop = end
-    if LOOPS and not PARTIAL:
-        stop = tl.where(u < num_loops, end + 1, end)
-    own = tl.load(src + u * width + place, mask=inside, other=0.0).to(tl.float32)
+    u, begin, end, stop = edges_and_loop(
+        item, t_indptr, num_loops, segment_row, segment_first, LOOPS, SEGMENT, PARTIAL
+    )
+    own = load_own(src, u, width, place, inside)
     own_logit = tl.load(src_logit + u * heads + h, mask=head, other=0.0)
     acc = tl.zeros((EDGES, HEADS, CHANNELS), tl.float32)
     acc_logit = tl.zeros((EDGES, HEADS), tl.float32)
     for first in range(begin, stop, EDGES):
         v, number, live = edges_to_nodes(first, end, stop, u, t_indices, perm, num_edges, LOOPS, EDGES)
-        mask = live[:, None] & head[None, :]
-        at_head = v[:, None] * heads + h[None, :]
-        at = v[:, None, None] * width + place[None, :, :]
-        g = tl.load(grad + at, mask=live[:, None, None] & inside[None, :, :], other=0.0).to(tl.float32)
-        z = own_logit[None, :] + tl.load(dst_logit + at_head, mask=mask, other=0.0)
+        g = load_heads(grad, v, width, place, live, inside)
+        z = own_logit[None, :] + load_numbers(dst_logit, v, heads, h, live, head, 0.0)
         # exp(-inf) = 0: an edge that does not count has no coefficient.
-        alpha = tl.exp(leaky(z, slope) - tl.load(lse + at_head, mask=mask, other=float("inf")))
+        alpha = tl.exp(leaky(z, slope) - load_numbers(lse, v, heads, h, live, head, float("inf")))
         reached = tl.sum(g * own[None, :, :], axis=2)
         coefficient = alpha
         if DROPOUT:
-            keys = mask_keys(number, tl.where(live, v, 0), indptr, first_keys, num_edges)
-            stays = kept(dropout_key(seed_of(seed), keys)[:, None], h[None, :], threshold)
+            row = tl.where(live, v, 0)
+            stays = coefficients_kept(number, row, indptr, first_keys, num_edges, h, seed, threshold)
             factor = tl.where(stays, keep_scale, 0.0)
             reached *= factor
             coefficient *= factor
-        part = alpha * (reached - tl.load(d + at_head, mask=mask, other=0.0))
+        part = alpha * (reached - load_numbers(d, v, heads, h, live, head, 0.0))
         part = tl.where(z > 0, part, part * slope)
-        tl.store(edge_grad + number[:, None] * heads + h[None, :], part, mask=mask)
+        tl.store(edge_grad + number[:, None] * heads + h[None, :], part, mask=live[:, None] & head[None, :])
         acc_logit += part
         acc += coefficient[:, :, None] * g
-    if PARTIAL:
-        tl.store(partial_logit + item * heads + h, tl.sum(acc_logit, axis=0), mask=head)
-        tl.store(partial + item * width + place, tl.sum(acc, axis=0), mask=inside)
-    else:
-        if segment_row is not None:
-            last = tl.load(segment_first + u + 1)
-            for first in range(tl.load(segment_first + u), last, EDGES):
-                s = first + tl.arange(0, EDGES)
-                live = s < last
-                at_head = s[:, None] * heads + h[None, :]
-                at = s[:, None, None] * width + place[None, :, :]
-                acc_logit += tl.load(partial_logit + at_head, mask=live[:, None] & head[None, :], other=0.0)
-                acc += tl.load(partial + at, mask=live[:, None, None] & inside[None, :, :], other=0.0)
-        tl.store(grad_src_logit + u * heads + h, tl.sum(acc_logit, axis=0), mask=head)
-        tl.store(grad_src + u * width + place, tl.sum(acc, axis=0), mask=inside)
+    store_sums(
+        acc_logit, item, u, grad_src_logit, partial_logit, segment_first, h, head, heads, PARTIAL, EDGES
+    )
+    store_head_sums(acc, item, u, grad_src, partial, segment_first, width, place, inside, PARTIAL, EDGES)
 
 
 @triton.jit(do_not_specialize=COUNTS)
@@ -175,35 +161,28 @@ def gatv2_backward_by_destination_kernel(
     Bound by reading num_edges rows of src.
     """
     item = tl.program_id(0).to(tl.int64)
-    h = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
-    c = tl.arange(0, CHANNELS)
-    head = h < heads
-    inside = head[:, None] & (c < channels)[None, :]
-    place = h[:, None] * channels + c[None, :]
+    h, head, place, inside = head_tile(heads, channels, HEADS, CHANNELS)
     width = heads * channels
-    v, begin, end = edges_of(item, indptr, segment_row, segment_first, SEGMENT, PARTIAL)
-    stop = end
-    if LOOPS and not PARTIAL:
-        stop = tl.where(v < num_loops, end + 1, end)
+    v, begin, end, stop = edges_and_loop(
+        item, indptr, num_loops, segment_row, segment_first, LOOPS, SEGMENT, PARTIAL
+    )
     scale = tl.load(att + place, mask=inside, other=0.0)
-    right = tl.load(dst + v * width + place, mask=inside, other=0.0).to(tl.float32)
-    g = tl.load(grad + v * width + place, mask=inside, other=0.0).to(tl.float32)
+    right = load_own(dst, v, width, place, inside)
+    g = load_own(grad, v, width, place, inside)
     row_lse = tl.load(lse + v * heads + h, mask=head, other=0.0)
     row_d = tl.load(d + v * heads + h, mask=head, other=0.0)
     acc = tl.zeros((EDGES, HEADS, CHANNELS), tl.float32)
     acc_att = tl.zeros((EDGES, HEADS, CHANNELS), tl.float32)
     for first in range(begin, stop, EDGES):
         u, number, live = edges_to_nodes(first, end, stop, v, indices, None, num_edges, LOOPS, EDGES)
-        at = u[:, None, None] * width + place[None, :, :]
-        rows = tl.load(src + at, mask=live[:, None, None] & inside[None, :, :], other=0.0).to(tl.float32)
+        rows = load_heads(src, u, width, place, live, inside)
         z = rows + right[None, :, :]
         logit = tl.sum(scale[None, :, :] * leaky(z, slope), axis=2)
         alpha = tl.exp(tl.where(live[:, None], logit - row_lse[None, :], -float("inf")))
         reached = tl.sum(g[None, :, :] * rows, axis=2)
         coefficient = alpha
         if DROPOUT:
-            keys = mask_keys(number, v, indptr, first_keys, num_edges)
-            stays = kept(dropout_key(seed_of(seed), keys)[:, None], h[None, :], threshold)
+            stays = coefficients_kept(number, v, indptr, first_keys, num_edges, h, seed, threshold)
             factor = tl.where(stays, keep_scale, 0.0)
             reached *= factor
             coefficient *= factor
@@ -213,20 +192,10 @@ def gatv2_backward_by_destination_kernel(
         tl.store(edge_alpha + to, coefficient, mask=live[:, None] & head[None, :])
         acc += part[:, :, None] * tl.where(z > 0, scale[None, :, :], scale[None, :, :] * slope)
         acc_att += part[:, :, None] * leaky(z, slope)
-    if PARTIAL:
-        tl.store(partial + item * width + place, tl.sum(acc, axis=0), mask=inside)
-        tl.store(partial_att + item * width + place, tl.sum(acc_att, axis=0), mask=inside)
-    else:
-        if segment_row is not None:
-            last = tl.load(segment_first + v + 1)
-            for first in range(tl.load(segment_first + v), last, EDGES):
-                s = first + tl.arange(0, EDGES)
-                at = s[:, None, None] * width + place[None, :, :]
-                mask = (s < last)[:, None, None] & inside[None, :, :]
-                acc += tl.load(partial + at, mask=mask, other=0.0)
-                acc_att += tl.load(partial_att + at, mask=mask, other=0.0)
-        tl.store(grad_dst + v * width + place, tl.sum(acc, axis=0), mask=inside)
-        tl.store(row_att + v * width + place, tl.sum(acc_att, axis=0), mask=inside)
+    store_head_sums(acc, item, v, grad_dst, partial, segment_first, width, place, inside, PARTIAL, EDGES)
+    store_head_sums(
+        acc_att, item, v, row_att, partial_att, segment_first, width, place, inside, PARTIAL, EDGES
+    )
 
 
 @triton.jit(do_not_specialize=["num_loops", "num_edges"])
@@ -261,42 +230,23 @@ def gatv2_backward_by_source_kernel(
     Bound by reading num_edges rows of grad and of dst.
     """
     item = tl.program_id(0).to(tl.int64)
-    h = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
-    c = tl.arange(0, CHANNELS)
-    head = h < heads
-    inside = head[:, None] & (c < channels)[None, :]
-    place = h[:, None] * channels + c[None, :]
+    h, head, place, inside = head_tile(heads, channels, HEADS, CHANNELS)
     width = heads * channels
-    u, begin, end = edges_of(item, t_indptr, segment_row, segment_first, SEGMENT, PARTIAL)
-    stop = end
-    if LOOPS and not PARTIAL:
-        stop = tl.where(u < num_loops, end + 1, end)
+    u, begin, end, stop = edges_and_loop(
+        item, t_indptr, num_loops, segment_row, segment_first, LOOPS, SEGMENT, PARTIAL
+    )
     scale = tl.load(att + place, mask=inside, other=0.0)
-    own = tl.load(src + u * width + place, mask=inside, other=0.0).to(tl.float32)
+    own = load_own(src, u, width, place, inside)
     acc = tl.zeros((EDGES, HEADS, CHANNELS), tl.float32)
     for first in range(begin, stop, EDGES):
         v, number, live = edges_to_nodes(first, end, stop, u, t_indices, perm, num_edges, LOOPS, EDGES)
-        mask = live[:, None] & head[None, :]
-        tile = live[:, None, None] & inside[None, :, :]
-        at_head = number[:, None] * heads + h[None, :]
-        at = v[:, None, None] * width + place[None, :, :]
-        g = tl.load(grad + at, mask=tile, other=0.0).to(tl.float32)
-        z = own[None, :, :] + tl.load(dst + at, mask=tile, other=0.0).to(tl.float32)
-        coefficient = tl.load(edge_alpha + at_head, mask=mask, other=0.0)
-        part = tl.load(edge_grad + at_head, mask=mask, other=0.0)
+        g = load_heads(grad, v, width, place, live, inside)
+        z = own[None, :, :] + load_heads(dst, v, width, place, live, inside)
+        coefficient = load_numbers(edge_alpha, number, heads, h, live, head, 0.0)
+        part = load_numbers(edge_grad, number, heads, h, live, head, 0.0)
         acc += coefficient[:, :, None] * g
         acc += part[:, :, None] * tl.where(z > 0, scale[None, :, :], scale[None, :, :] * slope)
-    if PARTIAL:
-        tl.store(partial + item * width + place, tl.sum(acc, axis=0), mask=inside)
-    else:
-        if segment_row is not None:
-            last = tl.load(segment_first + u + 1)
-            for first in range(tl.load(segment_first + u), last, EDGES):
-                s = first + tl.arange(0, EDGES)
-                at = s[:, None, None] * width + place[None, :, :]
-                mask = (s < last)[:, None, None] & inside[None, :, :]
-                acc += tl.load(partial + at, mask=mask, other=0.0)
-        tl.store(grad_src + u * width + place, tl.sum(acc, axis=0), mask=inside)
+    store_head_sums(acc, item, u, grad_src, partial, segment_first, width, place, inside, PARTIAL, EDGES)
 
 
 def gat_backward(

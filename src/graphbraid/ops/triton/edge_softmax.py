@@ -17,6 +17,7 @@ from graphbraid.ops.triton.partition import (
     search_steps,
     segments_of,
 )
+from graphbraid.ops.triton.tiles import load_rows, store_sums, work_tile
 
 _LOWEST = tl.constexpr(-1e38)  # finite, so that the difference of two empty maxima is 0 and not NaN
 
@@ -41,9 +42,7 @@ def softmax_rows_kernel(
 
     Each lane keeps a running maximum of its own; the lanes meet at the end. Bound by reading logits once.
     """
-    item = tl.program_id(0).to(tl.int64)
-    columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
-    inside = columns < heads
+    item, columns, inside = work_tile(heads, FEAT)
     v, begin, end = edges_of(item, indptr, segment_row, segment_first, SEGMENT, PARTIAL)
     high = tl.full((EDGES, FEAT), _LOWEST, tl.float32)
     acc = tl.zeros((EDGES, FEAT), tl.float32)
@@ -93,29 +92,17 @@ def row_sums_kernel(
     FEAT: tl.constexpr,
 ):
     """out[v, h] = sum of values[e, h] * factors[e, h] over v's edges. Bound by reading both once."""
-    item = tl.program_id(0).to(tl.int64)
-    columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
-    inside = columns < heads
+    item, columns, inside = work_tile(heads, FEAT)
     v, begin, end = edges_of(item, indptr, segment_row, segment_first, SEGMENT, PARTIAL)
     acc = tl.zeros((EDGES, FEAT), tl.float32)
     for first in range(begin, end, EDGES):
         e = first + tl.arange(0, EDGES)
-        place = e[:, None] * heads + columns[None, :]
         mask = (e < end)[:, None] & inside[None, :]
-        rows = tl.load(values + place, mask=mask, other=0.0)
+        rows = load_rows(values, e, heads, columns, mask)
         if factors is not None:
-            rows *= tl.load(factors + place, mask=mask, other=0.0)
+            rows *= load_rows(factors, e, heads, columns, mask)
         acc += rows
-    if PARTIAL:
-        tl.store(partial + item * heads + columns, tl.sum(acc, axis=0), mask=inside)
-    else:
-        if segment_row is not None:
-            last = tl.load(segment_first + v + 1)
-            for first in range(tl.load(segment_first + v), last, EDGES):
-                s = first + tl.arange(0, EDGES)
-                place = s[:, None] * heads + columns[None, :]
-                acc += tl.load(partial + place, mask=(s < last)[:, None] & inside[None, :], other=0.0)
-        tl.store(out + item * heads + columns, tl.sum(acc, axis=0), mask=inside)
+    store_sums(acc, item, v, out, partial, segment_first, columns, inside, heads, PARTIAL, EDGES)
 
 
 @triton.jit(do_not_specialize=["num_dst", "num_edges", "steps"])

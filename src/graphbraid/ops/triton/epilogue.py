@@ -8,6 +8,7 @@ from torch import Tensor
 
 from graphbraid.ops.triton.dropout import dropout_arguments, dropout_key, kept, seed_of
 from graphbraid.ops.triton.partition import on_device_of
+from graphbraid.ops.triton.tiles import load_rows, work_tile
 
 _RELU = tl.constexpr(1)
 _LEAKY_RELU = tl.constexpr(2)
@@ -53,12 +54,12 @@ def epilogue_kernel(
 
     Bound by reading x and writing out.
     """
-    v = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
-    mask = (v < num_rows)[:, None] & (columns < width)[None, :]
-    y = tl.load(x + v[:, None] * x_stride + columns[None, :], mask=mask, other=0.0).to(tl.float32)
+    block, columns, inside = work_tile(width, FEAT)
+    v = block * ROWS + tl.arange(0, ROWS)
+    mask = (v < num_rows)[:, None] & inside[None, :]
+    y = load_rows(x, v, x_stride, columns, mask)
     if bias is not None:
-        y += tl.load(bias + columns, mask=columns < width, other=0.0)[None, :]
+        y += tl.load(bias + columns, mask=inside, other=0.0)[None, :]
     y = activated(y, slope, ACT)
     if DROPOUT:
         row = v
@@ -92,17 +93,15 @@ def epilogue_backward_kernel(
 
     act' is found from the output, the mask is drawn again. Bound by reading grad and out, writing grad_x.
     """
-    part = tl.program_id(0).to(tl.int64)
-    columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
-    inside = columns < width
+    part, columns, inside = work_tile(width, FEAT)
     end = tl.minimum((part + 1) * rows_per_part, num_rows)
     acc = tl.zeros((ROWS, FEAT), tl.float32)
     for first in range(part * rows_per_part, end, ROWS):
         v = first + tl.arange(0, ROWS)
         mask = (v < end)[:, None] & inside[None, :]
         place = v[:, None] * width + columns[None, :]
-        g = tl.load(grad + place, mask=mask, other=0.0).to(tl.float32)
-        y = tl.load(out + place, mask=mask, other=0.0).to(tl.float32)
+        g = load_rows(grad, v, width, columns, mask)
+        y = load_rows(out, v, width, columns, mask)
         if DROPOUT:
             row = v
             if ids is not None:
@@ -133,15 +132,13 @@ def column_sums_kernel(
     FEAT: tl.constexpr,
 ):
     """out[part, :] = sum of the part's rows, always in the same order. Bound by reading rows once."""
-    part = tl.program_id(0).to(tl.int64)
-    columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
-    inside = columns < width
+    part, columns, inside = work_tile(width, FEAT)
     end = tl.minimum((part + 1) * rows_per_part, num_rows)
     acc = tl.zeros((ROWS, FEAT), tl.float32)
     for first in range(part * rows_per_part, end, ROWS):
         v = first + tl.arange(0, ROWS)
         mask = (v < end)[:, None] & inside[None, :]
-        acc += tl.load(rows + v[:, None] * width + columns[None, :], mask=mask, other=0.0)
+        acc += load_rows(rows, v, width, columns, mask)
     tl.store(out + part * width + columns, tl.sum(acc, axis=0), mask=inside)
 
 

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from graphbraid.ops.triton.partition import (
     RowReduction,
-    add_segments,
     destination_of,
     edges_of,
     on_device_of,
@@ -17,6 +16,7 @@ from graphbraid.ops.triton.partition import (
     row_tiles,
     search_steps,
 )
+from graphbraid.ops.triton.tiles import add_segments, load_row, load_rows, work_tile
 
 
 @triton.jit
@@ -33,7 +33,6 @@ def finish_row(
     inside,
     width,
     own_stride,
-    segment_row,
     segment_first,
     PARTIAL: tl.constexpr,
     EDGES: tl.constexpr,
@@ -43,10 +42,8 @@ def finish_row(
     if PARTIAL:
         tl.store(partial + place, tl.sum(acc, axis=0), mask=inside)
     else:
-        if segment_row is not None:
-            acc = add_segments(acc, partial, segment_first, v, columns, inside, width, EDGES)
-        limit = tl.where(v < num_loops, width, 0)
-        row = tl.load(own + v * own_stride + columns, mask=columns < limit, other=0.0).to(tl.float32)
+        acc = add_segments(acc, partial, segment_first, v, columns, inside, width, EDGES)
+        row = load_row(own, v, own_stride, columns, columns < tl.where(v < num_loops, width, 0))
         tl.store(out + place, tl.sum(acc, axis=0) + loop_scale * row, mask=inside)
 
 
@@ -76,9 +73,7 @@ def gine_kernel(
 
     Bound by reading num_edges rows of x and of edges.
     """
-    item = tl.program_id(0).to(tl.int64)
-    columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
-    inside = columns < width
+    item, columns, inside = work_tile(width, FEAT)
     v, begin, end = edges_of(item, indptr, segment_row, segment_first, SEGMENT, PARTIAL)
     acc = tl.zeros((EDGES, FEAT), tl.float32)
     for first in range(begin, end, EDGES):
@@ -86,10 +81,7 @@ def gine_kernel(
         live = e < end
         tile = live[:, None] & inside[None, :]
         u = tl.load(indices + e, mask=live, other=0).to(tl.int64)
-        rows = tl.load(x + u[:, None] * x_stride + columns[None, :], mask=tile, other=0.0).to(tl.float32)
-        rows += tl.load(edges + e[:, None] * edge_stride + columns[None, :], mask=tile, other=0.0).to(
-            tl.float32
-        )
+        rows = load_rows(x, u, x_stride, columns, tile) + load_rows(edges, e, edge_stride, columns, tile)
         acc += tl.where(rows < 0, 0.0, rows)
     finish_row(
         acc,
@@ -104,7 +96,6 @@ def gine_kernel(
         inside,
         width,
         x_stride,
-        segment_row,
         segment_first,
         PARTIAL,
         EDGES,
@@ -138,9 +129,7 @@ def gine_backward_kernel(
 
     Bound by reading num_edges rows of grad and of edges.
     """
-    item = tl.program_id(0).to(tl.int64)
-    columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
-    inside = columns < width
+    item, columns, inside = work_tile(width, FEAT)
     u, begin, end = edges_of(item, indptr, segment_row, segment_first, SEGMENT, PARTIAL)
     acc = tl.zeros((EDGES, FEAT), tl.float32)
     for first in range(begin, end, EDGES):
@@ -148,14 +137,11 @@ def gine_backward_kernel(
         live = t < end
         tile = live[:, None] & inside[None, :]
         e = tl.load(perm + t, mask=live, other=0)
-        rows = tl.load(edges + e[:, None] * edge_stride + columns[None, :], mask=tile, other=0.0).to(
-            tl.float32
-        )
+        rows = load_rows(edges, e, edge_stride, columns, tile)
         if x is not None:
-            rows += tl.load(x + u * x_stride + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
+            rows += load_row(x, u, x_stride, columns, inside)[None, :]
             v = tl.load(indices + t, mask=live, other=0).to(tl.int64)
-            given = tl.load(grad + v[:, None] * grad_stride + columns[None, :], mask=tile, other=0.0)
-            rows = tl.where(rows <= 0, 0.0, given.to(tl.float32))
+            rows = tl.where(rows <= 0, 0.0, load_rows(grad, v, grad_stride, columns, tile))
         acc += rows
     finish_row(
         acc,
@@ -170,7 +156,6 @@ def gine_backward_kernel(
         inside,
         width,
         grad_stride,
-        segment_row,
         segment_first,
         PARTIAL,
         EDGES,
@@ -207,9 +192,8 @@ def gine_edge_backward_kernel(
     tile = live[:, None] & (columns < width)[None, :]
     v = destination_of(e, indptr, num_dst, steps)
     u = tl.load(indices + e, mask=live, other=0).to(tl.int64)
-    rows = tl.load(x + u[:, None] * x_stride + columns[None, :], mask=tile, other=0.0).to(tl.float32)
-    rows += tl.load(edges + e[:, None] * edge_stride + columns[None, :], mask=tile, other=0.0).to(tl.float32)
-    given = tl.load(grad + v[:, None] * grad_stride + columns[None, :], mask=tile, other=0.0).to(tl.float32)
+    rows = load_rows(x, u, x_stride, columns, tile) + load_rows(edges, e, edge_stride, columns, tile)
+    given = load_rows(grad, v, grad_stride, columns, tile)
     tl.store(out + e[:, None] * out_stride + columns[None, :], tl.where(rows <= 0, 0.0, given), mask=tile)
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from graphbraid.ops.triton.epilogue import column_sums, row_parts, walk_tile
 from graphbraid.ops.triton.partition import on_device_of
+from graphbraid.ops.triton.tiles import load_rows, work_tile
 
 
 @triton.jit
@@ -47,16 +48,14 @@ def layer_norm_kernel(
     for first in range(0, width, FEAT):
         columns = first + tl.arange(0, FEAT)
         mask = live[:, None] & (columns < width)[None, :]
-        total += tl.sum(
-            tl.load(x + v[:, None] * width + columns[None, :], mask=mask, other=0.0).to(tl.float32), 1
-        )
+        total += tl.sum(load_rows(x, v, width, columns, mask), 1)
     average = total / width
     rest = tl.zeros((ROWS,), tl.float32)
     squares = tl.zeros((ROWS,), tl.float32)
     for first in range(0, width, FEAT):
         columns = first + tl.arange(0, FEAT)
         mask = live[:, None] & (columns < width)[None, :]
-        y = tl.load(x + v[:, None] * width + columns[None, :], mask=mask, other=0.0).to(tl.float32)
+        y = load_rows(x, v, width, columns, mask)
         d = tl.where(mask, y - average[:, None], 0.0)
         rest += tl.sum(d, 1)
         squares += tl.sum(d * d, 1)
@@ -68,7 +67,7 @@ def layer_norm_kernel(
         columns = first + tl.arange(0, FEAT)
         mask = live[:, None] & (columns < width)[None, :]
         place = v[:, None] * width + columns[None, :]
-        y = tl.load(x + place, mask=mask, other=0.0).to(tl.float32)
+        y = load_rows(x, v, width, columns, mask)
         scale, shift = affine_columns(weight, bias, columns, columns < width)
         tl.store(out + place, (y - average[:, None]) * factor[:, None] * scale + shift, mask=mask)
     if mean is not None:
@@ -105,8 +104,8 @@ def layer_norm_backward_kernel(
         mask = live[:, None] & (columns < width)[None, :]
         place = v[:, None] * width + columns[None, :]
         scale, _ = affine_columns(weight, None, columns, columns < width)
-        h = tl.load(grad + place, mask=mask, other=0.0).to(tl.float32) * scale
-        y = (tl.load(x + place, mask=mask, other=0.0).to(tl.float32) - centre) * factor
+        h = load_rows(grad, v, width, columns, mask) * scale
+        y = (load_rows(x, v, width, columns, mask) - centre) * factor
         total += tl.sum(h, 1)
         product += tl.sum(h * y, 1)
     average = (total / width)[:, None]
@@ -116,8 +115,8 @@ def layer_norm_backward_kernel(
         mask = live[:, None] & (columns < width)[None, :]
         place = v[:, None] * width + columns[None, :]
         scale, _ = affine_columns(weight, None, columns, columns < width)
-        h = tl.load(grad + place, mask=mask, other=0.0).to(tl.float32) * scale
-        y = (tl.load(x + place, mask=mask, other=0.0).to(tl.float32) - centre) * factor
+        h = load_rows(grad, v, width, columns, mask) * scale
+        y = (load_rows(x, v, width, columns, mask) - centre) * factor
         tl.store(grad_x + place, factor * (h - average - y * along), mask=mask)
 
 
@@ -140,18 +139,15 @@ def norm_sums_kernel(
 
     Bound by reading grad and x.
     """
-    part = tl.program_id(0).to(tl.int64)
-    columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
-    inside = columns < width
+    part, columns, inside = work_tile(width, FEAT)
     end = tl.minimum((part + 1) * rows_per_part, num_rows)
     along = tl.zeros((ROWS, FEAT), tl.float32)
     total = tl.zeros((ROWS, FEAT), tl.float32)
     for first in range(part * rows_per_part, end, ROWS):
         v = first + tl.arange(0, ROWS)
         mask = (v < end)[:, None] & inside[None, :]
-        place = v[:, None] * width + columns[None, :]
-        g = tl.load(grad + place, mask=mask, other=0.0).to(tl.float32)
-        y = tl.load(x + place, mask=mask, other=0.0).to(tl.float32)
+        g = load_rows(grad, v, width, columns, mask)
+        y = load_rows(x, v, width, columns, mask)
         if PER_ROW:
             y -= tl.load(mean + v, mask=v < end, other=0.0)[:, None]
             y *= tl.load(rstd + v, mask=v < end, other=0.0)[:, None]
@@ -180,9 +176,7 @@ def column_moments_kernel(
     A share is read a tile at a time; a tile's moments join the share's as those of two sets of rows (Chan,
     Golub and LeVeque), so that no large squares are subtracted. Bound by reading x once.
     """
-    part = tl.program_id(0).to(tl.int64)
-    columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
-    inside = columns < width
+    part, columns, inside = work_tile(width, FEAT)
     begin = part * rows_per_part
     end = tl.minimum(begin + rows_per_part, num_rows)
     average = tl.zeros((FEAT,), tl.float32)
@@ -190,7 +184,7 @@ def column_moments_kernel(
     for first in range(begin, end, ROWS):
         v = first + tl.arange(0, ROWS)
         mask = (v < end)[:, None] & inside[None, :]
-        y = tl.load(x + v[:, None] * width + columns[None, :], mask=mask, other=0.0).to(tl.float32)
+        y = load_rows(x, v, width, columns, mask)
         count = tl.minimum(end - first, ROWS).to(tl.float32)
         before = (first - begin).to(tl.float32)
         centre = tl.sum(y, 0) / count
@@ -224,16 +218,15 @@ def join_moments_kernel(
         mask = (part < num_parts)[:, None] & inside[None, :]
         count = tl.minimum(num_rows - part * rows_per_part, rows_per_part)
         share = (count / num_rows).to(tl.float32)[:, None]
-        total += share * tl.load(means + part[:, None] * width + columns[None, :], mask=mask, other=0.0)
+        total += share * load_rows(means, part, width, columns, mask)
     average = tl.sum(total, 0)
     spread = tl.zeros((ROWS, FEAT), tl.float32)
     for first in range(0, num_parts, ROWS):
         part = first + tl.arange(0, ROWS)
         mask = (part < num_parts)[:, None] & inside[None, :]
-        place = part[:, None] * width + columns[None, :]
         count = tl.minimum(num_rows - part * rows_per_part, rows_per_part).to(tl.float32)[:, None]
-        d = tl.load(means + place, mask=mask, other=0.0) - average[None, :]
-        spread += tl.load(squares + place, mask=mask, other=0.0) + tl.where(mask, count * d * d, 0.0)
+        d = load_rows(means, part, width, columns, mask) - average[None, :]
+        spread += load_rows(squares, part, width, columns, mask) + tl.where(mask, count * d * d, 0.0)
     tl.store(mean + columns, average, mask=inside)
     tl.store(var + columns, tl.sum(spread, 0) / num_rows, mask=inside)
 
@@ -252,12 +245,11 @@ def batch_norm_kernel(
     FEAT: tl.constexpr,
 ):
     """The forward, out = (x - mean) * rstd * weight + bias. Bound by reading x and writing out."""
-    v = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
-    inside = columns < width
+    block, columns, inside = work_tile(width, FEAT)
+    v = block * ROWS + tl.arange(0, ROWS)
     mask = (v < num_rows)[:, None] & inside[None, :]
     place = v[:, None] * width + columns[None, :]
-    y = tl.load(x + place, mask=mask, other=0.0).to(tl.float32)
+    y = load_rows(x, v, width, columns, mask)
     y -= tl.load(mean + columns, mask=inside, other=0.0)[None, :]
     scale, shift = affine_columns(weight, bias, columns, inside)
     y = y * tl.load(rstd + columns, mask=inside, other=0.0)[None, :] * scale + shift
@@ -284,16 +276,15 @@ def batch_norm_backward_kernel(
 
     Without the averages where running statistics were taken. Bound by reading grad and x, writing grad_x.
     """
-    v = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
-    inside = columns < width
+    block, columns, inside = work_tile(width, FEAT)
+    v = block * ROWS + tl.arange(0, ROWS)
     mask = (v < num_rows)[:, None] & inside[None, :]
     place = v[:, None] * width + columns[None, :]
-    g = tl.load(grad + place, mask=mask, other=0.0).to(tl.float32)
+    g = load_rows(grad, v, width, columns, mask)
     factor = tl.load(rstd + columns, mask=inside, other=0.0)[None, :]
     scale, _ = affine_columns(weight, None, columns, inside)
     if FROM_ROWS:
-        y = tl.load(x + place, mask=mask, other=0.0).to(tl.float32)
+        y = load_rows(x, v, width, columns, mask)
         y = (y - tl.load(mean + columns, mask=inside, other=0.0)[None, :]) * factor
         along = (tl.load(grad_weight + columns, mask=inside, other=0.0) / num_rows)[None, :]
         g -= (tl.load(grad_bias + columns, mask=inside, other=0.0) / num_rows)[None, :] + y * along

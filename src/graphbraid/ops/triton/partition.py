@@ -177,17 +177,6 @@ def edges_of(
 
 
 @triton.jit
-def add_segments(acc, partial, segment_first, v, columns, inside, width, EDGES: tl.constexpr):
-    """``acc``, (EDGES, FEAT), with the sums of a hub's segments added: what ``partial`` holds of row v."""
-    last = tl.load(segment_first + v + 1)
-    for first in range(tl.load(segment_first + v), last, EDGES):
-        s = first + tl.arange(0, EDGES)
-        place = s[:, None] * width + columns[None, :]
-        acc += tl.load(partial + place, mask=(s < last)[:, None] & inside[None, :], other=0.0)
-    return acc
-
-
-@triton.jit
 def destination_of(e, indptr, num_dst, steps):
     """Rows of the edges ``e``, by halving: cached reads of indptr, no array as long as the edges."""
     low = tl.zeros_like(e)

@@ -7,6 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from graphbraid.ops.triton.partition import destination_of, on_device_of, search_steps
+from graphbraid.ops.triton.tiles import load_rows
 
 
 @triton.jit(do_not_specialize=["num_dst", "num_edges", "steps"])
@@ -44,10 +45,9 @@ def sddmm_kernel(
         for channel in range(0, channels, CHANNELS):
             c = channel + tl.arange(0, CHANNELS)
             tile = live[:, None] & (c < channels)[None, :]
-            at = (head * channels + c)[None, :]
-            left = tl.load(dst_rows + v[:, None] * dst_stride + at, mask=tile, other=0.0)
-            right = tl.load(src_rows + u[:, None] * src_stride + at, mask=tile, other=0.0)
-            acc += left.to(tl.float32) * right.to(tl.float32)
+            columns = head * channels + c
+            left = load_rows(dst_rows, v, dst_stride, columns, tile)
+            acc += left * load_rows(src_rows, u, src_stride, columns, tile)
         total = tl.sum(acc, axis=1)
         if dst_scale is not None:
             total *= tl.load(dst_scale + v, mask=live, other=0.0)

@@ -9,7 +9,8 @@ from torch import Tensor
 from graphbraid.ops.row_epilogue import RowEpilogue
 from graphbraid.ops.triton.dropout import dropout_arguments, dropout_key, kept, seed_of
 from graphbraid.ops.triton.epilogue import activated
-from graphbraid.ops.triton.partition import RowReduction, add_segments, edges_of, partial_rows
+from graphbraid.ops.triton.partition import RowReduction, edges_of, partial_rows
+from graphbraid.ops.triton.tiles import add_segments, load_row, load_rows, work_tile
 
 
 @triton.jit(do_not_specialize=["num_loops", "num_addend", "seed", "threshold"])
@@ -60,9 +61,7 @@ def spmm_kernel(
     Bound by reading num_edges rows of x. Programs of one tile of columns run together: what of x they share
     stays in the second-level cache.
     """
-    item = tl.program_id(0).to(tl.int64)  # int64: item * width passes 2**31
-    columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
-    inside = columns < width
+    item, columns, inside = work_tile(width, FEAT)
     v, begin, end = edges_of(item, indptr, segment_row, segment_first, SEGMENT, PARTIAL)
     # EDGES sums side by side keep as many rows on their way; they are added up once, at the end.
     acc = tl.zeros((EDGES, FEAT), tl.float32)
@@ -72,8 +71,7 @@ def spmm_kernel(
         u = tl.load(indices + e, mask=live, other=0).to(tl.int64)
         if SKIP_LOOPS:
             live = live & (u != v)
-        place = u[:, None] * x_stride + columns[None, :]
-        rows = tl.load(x + place, mask=live[:, None] & inside[None, :], other=0.0).to(tl.float32)
+        rows = load_rows(x, u, x_stride, columns, live[:, None] & inside[None, :])
         if weight is not None:
             rows *= tl.load(weight + e, mask=live, other=0.0)[:, None]
         if src_scale is not None:
@@ -82,13 +80,11 @@ def spmm_kernel(
     if PARTIAL:
         tl.store(partial + item * width + columns, tl.sum(acc, axis=0), mask=inside)
     else:
-        if segment_row is not None:
-            acc = add_segments(acc, partial, segment_first, v, columns, inside, width, EDGES)
+        acc = add_segments(acc, partial, segment_first, v, columns, inside, width, EDGES)
         total = tl.sum(acc, axis=0)
         if LOOPS:
             has_loop = v < num_loops
-            limit = tl.where(has_loop, width, 0)
-            own = tl.load(x + v * x_stride + columns, mask=columns < limit, other=0.0).to(tl.float32)
+            own = load_row(x, v, x_stride, columns, columns < tl.where(has_loop, width, 0))
             if loop is not None:
                 own *= tl.load(loop + v, mask=has_loop, other=0.0)
             if src_scale is not None:
@@ -101,8 +97,7 @@ def spmm_kernel(
             total *= tl.load(dst_scale + v)
         if addend is not None:
             limit = tl.where(v < num_addend, width, 0)
-            place = v * addend_stride + columns
-            total += tl.load(addend + place, mask=columns < limit, other=0.0).to(tl.float32)
+            total += load_row(addend, v, addend_stride, columns, columns < limit)
         if AFTER:
             total = total.to(out.dtype.element_ty).to(tl.float32)  # as the row would be read again
             if bias is not None:

@@ -6,7 +6,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphbraid.ops.triton.partition import RowReduction, add_segments, edges_of, partial_rows
+from graphbraid.ops.triton.partition import RowReduction, edges_of, partial_rows
+from graphbraid.ops.triton.tiles import load_row, load_rows, store_sums, work_tile
 
 _NAN_KEY = tl.constexpr(0x7FFFFFFF)  # above the key of +inf; as bits a NaN again
 _NO_KEY = tl.constexpr(-(2**31))  # below the key of -inf
@@ -48,9 +49,7 @@ def spmm_max_kernel(
 
     Bound by reading num_edges rows of x.
     """
-    item = tl.program_id(0).to(tl.int64)
-    columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
-    inside = columns < width
+    item, columns, inside = work_tile(width, FEAT)
     v, begin, end = edges_of(item, indptr, segment_row, segment_first, SEGMENT, PARTIAL)
     row_begin = tl.load(indptr + v)
     best = tl.full((EDGES, FEAT), _NO_KEY, tl.int32)
@@ -59,8 +58,7 @@ def spmm_max_kernel(
         e = first + tl.arange(0, EDGES)
         live = e < end
         u = tl.load(indices + e, mask=live, other=0).to(tl.int64)
-        place = u[:, None] * x_stride + columns[None, :]
-        rows = tl.load(x + place, mask=live[:, None] & inside[None, :], other=0.0).to(tl.float32)
+        rows = load_rows(x, u, x_stride, columns, live[:, None] & inside[None, :])
         if weight is not None:
             rows *= tl.load(weight + e, mask=live, other=0.0)[:, None]
         key = tl.where(live[:, None], ordered_key(rows), _NO_KEY)
@@ -132,9 +130,7 @@ def spmm_max_backward_kernel(
 
     Bound by reading num_edges rows of grad and of winner.
     """
-    item = tl.program_id(0).to(tl.int64)
-    columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
-    inside = columns < width
+    item, columns, inside = work_tile(width, FEAT)
     u, begin, end = edges_of(item, indptr, segment_row, segment_first, SEGMENT, PARTIAL)
     acc = tl.zeros((EDGES, FEAT), tl.float32)
     for first in range(begin, end, EDGES):
@@ -146,17 +142,11 @@ def spmm_max_backward_kernel(
         tile = live[:, None] & inside[None, :]
         winners = tl.load(winner + v[:, None] * width + columns[None, :], mask=tile, other=-1)
         won = winners == position[:, None]
-        place = v[:, None] * grad_stride + columns[None, :]
-        rows = tl.load(grad + place, mask=won & tile, other=0.0).to(tl.float32)
+        rows = load_rows(grad, v, grad_stride, columns, won & tile)
         if weight is not None:
             rows *= tl.load(weight + e, mask=live, other=0.0)[:, None]
         acc += rows
-    if PARTIAL:
-        tl.store(partial + item * width + columns, tl.sum(acc, axis=0), mask=inside)
-    else:
-        if segment_row is not None:
-            acc = add_segments(acc, partial, segment_first, u, columns, inside, width, EDGES)
-        tl.store(out + item * width + columns, tl.sum(acc, axis=0), mask=inside)
+    store_sums(acc, item, u, out, partial, segment_first, columns, inside, width, PARTIAL, EDGES)
 
 
 @triton.jit
@@ -184,30 +174,23 @@ def spmm_max_shared_backward_kernel(
     No message is above the maximum, so what is not below it is equal, or all share a NaN. Bound by reading
     num_edges rows of share and of largest.
     """
-    item = tl.program_id(0).to(tl.int64)
-    columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
-    inside = columns < width
+    item, columns, inside = work_tile(width, FEAT)
     u, begin, end = edges_of(item, indptr, segment_row, segment_first, SEGMENT, PARTIAL)
-    own = tl.load(x + u * x_stride + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
+    own = load_row(x, u, x_stride, columns, inside)[None, :]
     acc = tl.zeros((EDGES, FEAT), tl.float32)
     for first in range(begin, end, EDGES):
         e = first + tl.arange(0, EDGES)
         live = e < end
-        v = tl.load(indices + e, mask=live, other=0).to(tl.int64)[:, None]
+        v = tl.load(indices + e, mask=live, other=0).to(tl.int64)
         tile = live[:, None] & inside[None, :]
-        best = tl.load(largest + v * width + columns[None, :], mask=tile, other=0.0).to(tl.float32)
-        rows = tl.load(share + v * share_stride + columns[None, :], mask=tile, other=0.0).to(tl.float32)
+        best = load_rows(largest, v, width, columns, tile)
+        rows = load_rows(share, v, share_stride, columns, tile)
         if weight is not None:
             factor = tl.load(weight + e, mask=live, other=0.0)[:, None]
             acc += tl.where((own * factor < best) | (tile == 0), 0.0, rows * factor)
         else:
             acc += tl.where((own < best) | (tile == 0), 0.0, rows)
-    if PARTIAL:
-        tl.store(partial + item * width + columns, tl.sum(acc, axis=0), mask=inside)
-    else:
-        if segment_row is not None:
-            acc = add_segments(acc, partial, segment_first, u, columns, inside, width, EDGES)
-        tl.store(out + item * width + columns, tl.sum(acc, axis=0), mask=inside)
+    store_sums(acc, item, u, out, partial, segment_first, columns, inside, width, PARTIAL, EDGES)
 
 
 def spmm_max(
