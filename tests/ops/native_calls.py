@@ -17,12 +17,6 @@ from graphbraid.ops.spmm_max import TIES
 from graphbraid.ops.spread import spread_rows
 
 Arguments = tuple[Any, ...]
-SAME_SIZE = {
-    torch.float32: torch.int32,
-    torch.int32: torch.float32,
-    torch.int64: torch.float64,
-    torch.uint8: torch.int8,
-}
 
 
 class Recorder:
@@ -112,23 +106,12 @@ def _run_edits() -> None:
     generate(BlockModel(num_nodes=64, num_edges=200, num_classes=2, blocks_per_class=2, num_features=4))
 
 
-def spoiled(call: Arguments) -> Iterator[tuple[int, str, Arguments]]:
-    """A call with one tensor made wrong in one way: its position, the way, and the arguments."""
+def resized(call: Arguments) -> Iterator[tuple[int, str, Tensor]]:
+    """Each tensor of a call in other sizes: its position, the way, and the tensor."""
     for position, value in enumerate(call):
         if isinstance(value, Tensor):
-            for way, wrong in _wrong(value):
-                yield position, way, (*call[:position], wrong, *call[position + 1 :])
-
-
-def _wrong(value: Tensor) -> Iterator[tuple[str, Tensor]]:
-    yield "shorter", value[:-1].clone()
-    yield "longer", torch.cat([value, value[-1:]])
-    yield "dtype", value.to(SAME_SIZE[value.dtype])
-    yield "dimensions", value.unsqueeze(0).clone()
-    if value.ndim == 1:
-        yield "apart", value.repeat_interleave(2)[::2]
-    else:
-        yield "narrower", value[:, :-1].clone()
-        yield "wider", torch.cat([value, value[:, -1:]], 1)
-        if min(value.shape) > 1:
-            yield "columns first", value.t().contiguous().t()
+            yield position, "shorter", value[:-1].clone()
+            yield position, "longer", torch.cat([value, value[-1:]])
+            if value.ndim > 1:
+                yield position, "narrower", value[:, :-1].clone()
+                yield position, "wider", torch.cat([value, value[:, -1:]], 1)

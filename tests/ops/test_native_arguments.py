@@ -1,11 +1,14 @@
-"""Every entry of the compiled module refuses, in constant time, arrays that do not fit each other."""
+"""Every entry of the compiled module refuses, by name and in constant time, arrays that it cannot take."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 import torch
 from tests.extras import NO_KERNELS
-from tests.ops.native_calls import recorded, spoiled
+from tests.ops.native_calls import recorded, resized
+from tests.ops.native_signatures import array_arguments, of_another_kind, read_only
 
 from graphbraid import native
 
@@ -48,7 +51,6 @@ FREE = {
     ("transpose_csc", 0): ROWS,
     ("transpose_csc", 2): SOURCES,
 }
-SHAPES = {"shorter", "longer", "narrower", "wider", "columns first"}
 NOT_ARRAYS = {
     "Pipeline": "tests/sampling/test_threads.py",
     "bound": "binds entries that are called here by their own names",
@@ -74,20 +76,60 @@ def test_every_entry_is_called(calls):
     assert entries == {*calls, *NOT_ARRAYS}
 
 
-def test_arrays_that_do_not_fit_are_refused(calls):
+def test_arrays_of_another_kind_are_refused_by_name(calls):
+    wrong, tried = [], 0
+    for name, call in calls.items():
+        for argument, sound in arrays_given(name, call):
+            for way, value in of_another_kind(argument, sound):
+                tried += 1
+                said = refusal(name, spoiled(call, argument.position, value))
+                if said is None or not re.search(rf"\b{argument.name} must (be|have)\b", said):
+                    wrong.append(f"{name}, {argument.name} {way}: {said}")
+    assert not wrong
+    assert tried > 2000
+
+
+def test_arrays_that_are_only_read_may_be_read_only(calls):
+    for name, call in calls.items():
+        for argument, sound in arrays_given(name, call):
+            if not argument.is_written:
+                assert refusal(name, spoiled(call, argument.position, read_only(sound))) is None, argument
+
+
+def test_arrays_that_do_not_fit_each_other_are_refused(calls):
     taken, tried = [], 0
     for name, call in calls.items():
-        for position, way, arguments in spoiled(call):
-            if way in SHAPES and (name, position) in FREE:
+        for position, way, value in resized(call):
+            if (name, position) in FREE:
                 continue
             tried += 1
-            try:
-                getattr(native.kernels(), name)(*arguments)
-            except (TypeError, ValueError):
-                continue
-            taken.append(f"{name}, argument {position} {way}")
+            if refusal(name, spoiled(call, position, value)) is None:
+                taken.append(f"{name}, argument {position} {way}")
     assert not taken
-    assert tried > 700
+    assert tried > 250
+
+
+def arrays_given(name, call):
+    """The entry's arguments that are arrays, and what the call gives for them; not those left out."""
+    arguments = array_arguments(getattr(native.kernels(), name))
+    given = dict(enumerate(call))
+    return [(a, given[a.position]) for a in arguments if given.get(a.position) is not None]
+
+
+def spoiled(call, position, value):
+    """A sound call with other numbers in one place; what it writes is its own."""
+    arguments = [a.clone() if isinstance(a, torch.Tensor) else a for a in call]
+    arguments[position] = value
+    return arguments
+
+
+def refusal(name, arguments):
+    """What the entry says of such arguments; None where it takes them."""
+    try:
+        getattr(native.kernels(), name)(*arguments)
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return None
 
 
 def test_a_message_names_the_argument_what_came_and_what_is_right(calls):

@@ -167,11 +167,10 @@ SOUND = {
     [
         ({"indptr": torch.tensor([0, 1, 3])}, "indptr must run from 0 to 2; it runs from 0 to 3"),
         ({"indptr": torch.empty(0, dtype=torch.int64)}, "indptr"),
-        ({"indices": torch.tensor([1.0, 0.0])}, "indices must be 1-d int32 or int64"),
-        ({"indices": torch.tensor([[1, 0]])}, "indices must be 1-d"),
+        ({"indices": torch.tensor([[1, 0]])}, "indices must be 1-dimensional; got 2 dimensions"),
         ({"weight": torch.ones(3)}, "weight must have length 2; got 3"),
         ({"x": torch.ones(3, 2)}, "x must have length 2; got 3"),
-        ({"x": torch.ones(2)}, "x must be a matrix"),
+        ({"x": torch.ones(2)}, "x must be 2-dimensional; got 1 dimensions"),
         ({"fanouts": []}, "fanouts must name a hop"),
         ({"fanouts": [-2]}, "a fanout must lie in"),
         ({"num_threads": 0}, "num_threads must lie in"),
@@ -184,6 +183,11 @@ def test_the_compiled_pipeline_refuses_what_does_not_fit(wrong, message):
     native.kernels().Pipeline(**SOUND)
     with pytest.raises(ValueError, match=message):
         native.kernels().Pipeline(**{**SOUND, **wrong})
+
+
+def test_the_compiled_pipeline_refuses_another_dtype():
+    with pytest.raises(TypeError, match="indices must be int32 or int64; got float32"):
+        native.kernels().Pipeline(**{**SOUND, "indices": torch.tensor([1.0, 0.0])})
 
 
 @pytest.mark.parametrize(

@@ -18,23 +18,23 @@
 
 namespace gb {
 
-static void gat_forward(const Indptr& indptr, const VectorArray& indices, const Matrix& src,
-                        const Matrix& src_logit, const Matrix& dst_logit, double slope, int64_t num_loops,
-                        double p, uint64_t seed, const Matrix& out, const Matrix& lse,
-                        const std::optional<Matrix>& above, const std::optional<Matrix>& share,
-                        const FirstKeys& first_keys, const OptionalMatrix& edge_logit) {
+static void gat_forward(const Indptr& indptr, const Ids& indices, const Matrix& src, const Matrix& src_logit,
+                        const Matrix& dst_logit, double slope, int64_t num_loops, double p, uint64_t seed,
+                        const WrittenMatrix& out, const WrittenMatrix& lse,
+                        const OptionalWrittenMatrix& above, const OptionalWrittenMatrix& share,
+                        const OptionalIds& first_keys, const OptionalMatrix& edge_logit) {
   AttentionArgs a = common_args(indptr, indices, src, slope, num_loops, p, seed, out, lse);
   add_keys(a, first_keys);
   add_gat(a, src_logit, dst_logit);
   add_above(a, above, share);
-  a.edge_logit = edge_logits(a, edge_logit, "edge_logit");
+  a.edge_logit = edge_logits(a, edge_logit);
   nb::gil_scoped_release release;
   GB_PICK(attention_forward)(a);
 }
 
-static void gatv2_forward(const Indptr& indptr, const VectorArray& indices, const Matrix& src,
-                          const Matrix& dst, const Matrix& att, double slope, int64_t num_loops, double p,
-                          uint64_t seed, const Matrix& out, const Matrix& lse, const FirstKeys& first_keys,
+static void gatv2_forward(const Indptr& indptr, const Ids& indices, const Matrix& src, const Matrix& dst,
+                          const Matrix& att, double slope, int64_t num_loops, double p, uint64_t seed,
+                          const WrittenMatrix& out, const WrittenMatrix& lse, const OptionalIds& first_keys,
                           const OptionalRows& edge_features, const OptionalRows& loop_features,
                           const OptionalMatrix& edge_weight) {
   AttentionArgs a = common_args(indptr, indices, src, slope, num_loops, p, seed, out, lse);
@@ -46,14 +46,13 @@ static void gatv2_forward(const Indptr& indptr, const VectorArray& indices, cons
 }
 
 void bind_attention(nb::module_& m) {
-  m.def("gat_forward", &gat_forward, array_arg("indptr"), array_arg("indices"), array_arg("src"),
-        array_arg("src_logit"), array_arg("dst_logit"), nb::arg("slope"), nb::arg("num_loops"), nb::arg("p"),
-        nb::arg("seed"), array_arg("out"), array_arg("lse"), optional_arg("above"), optional_arg("share"),
-        optional_arg("first_keys"), optional_arg("edge_logit"));
-  m.def("gatv2_forward", &gatv2_forward, array_arg("indptr"), array_arg("indices"), array_arg("src"),
-        array_arg("dst"), array_arg("att"), nb::arg("slope"), nb::arg("num_loops"), nb::arg("p"),
-        nb::arg("seed"), array_arg("out"), array_arg("lse"), optional_arg("first_keys"),
-        optional_arg("edge_features"), optional_arg("loop_features"), optional_arg("edge_weight"));
+  using namespace nb::literals;
+  def_native(m, "gat_forward", &gat_forward, "indptr"_a, "indices"_a, "src"_a, "src_logit"_a, "dst_logit"_a,
+             "slope"_a, "num_loops"_a, "p"_a, "seed"_a, "out"_a, "lse"_a, "above"_a = nb::none(),
+             "share"_a = nb::none(), "first_keys"_a = nb::none(), "edge_logit"_a = nb::none());
+  def_native(m, "gatv2_forward", &gatv2_forward, "indptr"_a, "indices"_a, "src"_a, "dst"_a, "att"_a,
+             "slope"_a, "num_loops"_a, "p"_a, "seed"_a, "out"_a, "lse"_a, "first_keys"_a = nb::none(),
+             "edge_features"_a = nb::none(), "loop_features"_a = nb::none(), "edge_weight"_a = nb::none());
 }
 
 }  // namespace gb

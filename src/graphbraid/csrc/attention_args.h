@@ -1,87 +1,97 @@
-// Checks of the attention kernels' arguments, shared by their bindings.
+// Readers of the attention kernels' arguments, shared by their bindings.
 #pragma once
 
 #include <algorithm>
 
 #include "attention.h"
-#include "rows.h"
+#include "dropout.h"
+#include "edge_rows.h"
 
 namespace gb {
 
-using Matrix = nb::ndarray<nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Indptr = Array1<const int64_t>;
+using OptionalMatrix = std::optional<Matrix>;
+using OptionalWrittenMatrix = std::optional<WrittenMatrix>;
+using OptionalRows = std::optional<RowArray>;
 
-// Data of a matrix that must have the given shape and dtype.
-inline void* checked(const Matrix& matrix, int64_t rows, int64_t columns, DType dtype, const char* name) {
-  need_shape(matrix, rows, columns, name);
-  if (dtype_of(matrix, name) != dtype) refuse(std::string(name) + " has the wrong dtype");
+// Data of a matrix that must have the given shape and be of `dtype` or what its rows are summed in.
+template <typename Given>
+auto shaped(const Given& matrix, int64_t rows, int64_t columns, DType dtype, const char* what) {
+  need_shape(matrix, rows, columns);
+  need_dtype(matrix, dtype, what);
   return matrix.data();
 }
+template <typename Given>
+auto as_src(const AttentionArgs& a, const Given& matrix, int64_t rows, int64_t columns) {
+  return shaped(matrix, rows, columns, a.dtype, "src");
+}
+template <typename Given>
+auto as_sums(const AttentionArgs& a, const Given& matrix, int64_t rows, int64_t columns) {
+  return shaped(matrix, rows, columns, sum_dtype(a.dtype), "the sums");
+}
 
-inline AttentionArgs common_args(const Indptr& indptr, const VectorArray& indices, const Matrix& src,
-                                 double slope, int64_t num_loops, double p, uint64_t seed, const Matrix& out,
-                                 const Matrix& lse) {
+// What the forward writes and the backward reads has one place in AttentionArgs.
+inline void* either_way(const void* data) { return const_cast<void*>(data); }
+
+// Forward: out and lse are written; backward: they are read.
+template <typename Given>
+AttentionArgs common_args(const Indptr& indptr, const Ids& indices, const Matrix& src, double slope,
+                          int64_t num_loops, double p, uint64_t seed, const Given& out, const Given& lse) {
   const Topology topology = topology_of(indptr, indices);
   AttentionArgs a;
-  a.dtype = dtype_of(src, "src");
+  a.dtype = dtype_of(src);
   a.wide_indices = topology.wide;
   a.indptr = topology.indptr;
   a.indices = topology.indices;
   a.num_dst = topology.num_dst;
   a.num_edges = topology.num_edges;
-  a.num_src = static_cast<int64_t>(src.shape(0));
-  a.heads = static_cast<int64_t>(lse.shape(1));
-  const int64_t width = static_cast<int64_t>(src.shape(1));
-  need(a.heads > 0 && width > 0 && width % a.heads == 0, "the width must be a multiple of the heads");
+  a.num_src = src.num_rows();
+  a.heads = lse.num_columns();
+  const int64_t width = src.num_columns();
+  need(a.heads > 0 && width > 0 && width % a.heads == 0,
+       "the columns of src must be a multiple of those of lse, the heads");
   a.channels = width / a.heads;
   a.slope = slope;
   need_count(num_loops, 0, std::min(a.num_src, a.num_dst), "num_loops");
   a.num_loops = num_loops;
   need(p >= 0 && p < 1, "p must lie in [0, 1)");
-  a.threshold = static_cast<uint32_t>(p * 4294967296.0);
+  a.threshold = drop_threshold(p);
   a.keep_scale = 1.0 / (1.0 - p);
   a.seed = seed;
   a.src = src.data();
-  a.out = checked(out, a.num_dst, width, a.dtype, "out");
-  a.lse = checked(lse, a.num_dst, a.heads, sum_dtype(a.dtype), "lse");
+  a.out = either_way(as_src(a, out, a.num_dst, width));
+  a.lse = either_way(as_sums(a, lse, a.num_dst, a.heads));
   return a;
 }
 
-using FirstKeys = std::optional<Array1<const int64_t>>;
-
-inline void add_keys(AttentionArgs& a, const FirstKeys& first_keys) {
-  if (!first_keys) return;
-  need_length(*first_keys, a.num_dst, "first_keys");
-  a.first_keys = first_keys->data();
+inline void add_keys(AttentionArgs& a, const OptionalIds& first_keys) {
+  need_length(first_keys, a.num_dst);
+  a.first_keys = data_or_null(first_keys);
 }
 
 inline void add_gat(AttentionArgs& a, const Matrix& src_logit, const Matrix& dst_logit) {
-  a.src_logit = checked(src_logit, a.num_src, a.heads, sum_dtype(a.dtype), "src_logit");
-  a.dst_logit = checked(dst_logit, a.num_dst, a.heads, sum_dtype(a.dtype), "dst_logit");
+  a.src_logit = as_sums(a, src_logit, a.num_src, a.heads);
+  a.dst_logit = as_sums(a, dst_logit, a.num_dst, a.heads);
 }
 
-using OptionalMatrix = std::optional<Matrix>;
-
-// GAT: what edges add of their own; the implicit self-loops' last.
-inline void* edge_logits(const AttentionArgs& a, const OptionalMatrix& logits, const char* name) {
-  return logits ? checked(*logits, a.num_edges + a.num_loops, a.heads, sum_dtype(a.dtype), name) : nullptr;
+// GAT: what edges add of their own, or its gradient; the implicit self-loops' last.
+template <typename Given>
+auto edge_logits(const AttentionArgs& a, const std::optional<Given>& logits) {
+  return logits ? as_sums(a, *logits, a.num_edges + a.num_loops, a.heads) : nullptr;
 }
 
 // What GAT's forward keeps for its backward; both or none.
-inline void add_above(AttentionArgs& a, const std::optional<Matrix>& above,
-                      const std::optional<Matrix>& share) {
+template <typename Given>
+void add_above(AttentionArgs& a, const std::optional<Given>& above, const std::optional<Given>& share) {
   need(above.has_value() == share.has_value(), "above and share go together");
   if (!above) return;
-  a.above = checked(*above, a.num_dst, a.heads * a.channels, sum_dtype(a.dtype), "above");
-  a.share = checked(*share, a.num_dst, a.heads, sum_dtype(a.dtype), "share");
+  a.above = either_way(as_sums(a, *above, a.num_dst, a.heads * a.channels));
+  a.share = either_way(as_sums(a, *share, a.num_dst, a.heads));
 }
 
 inline void add_gatv2(AttentionArgs& a, const Matrix& dst, const Matrix& att) {
-  a.dst = checked(dst, a.num_dst, a.heads * a.channels, a.dtype, "dst");
-  a.att = checked(att, a.heads, a.channels, sum_dtype(a.dtype), "att");
+  a.dst = as_src(a, dst, a.num_dst, a.heads * a.channels);
+  a.att = as_sums(a, att, a.heads, a.channels);
 }
-
-using OptionalRows = std::optional<RowArray>;
 
 // GATv2: the features of edges and of implicit self-loops, whose rows may be one, and their map. All or none.
 inline void add_edge_features(AttentionArgs& a, const OptionalRows& features, const OptionalRows& loops,
@@ -89,35 +99,29 @@ inline void add_edge_features(AttentionArgs& a, const OptionalRows& features, co
   need(features.has_value() == weight.has_value() && features.has_value() == loops.has_value(),
        "edge_features, loop_features and edge_weight go together");
   if (!features) return;
-  const DType dtype = sum_dtype(a.dtype);
-  a.edge_channels = static_cast<int64_t>(weight->shape(0));
+  a.edge_channels = weight->num_rows();
   need(a.edge_channels > 0, "edge_weight must have rows");
-  const auto rows = [&](const RowArray& array, int64_t count, const char* name) {
-    need_shape(array, count, a.edge_channels, name);
-    if (dtype_of(array, name) != dtype) refuse(std::string(name) + " has the wrong dtype");
-    return rows_of(array);
-  };
-  a.edge_features = rows(*features, a.num_edges, "edge_features");
-  a.loop_features = rows(*loops, a.num_loops, "loop_features");
-  a.edge_weight = checked(*weight, a.edge_channels, a.heads * a.channels, dtype, "edge_weight");
+  as_sums(a, *features, a.num_edges, a.edge_channels);
+  as_sums(a, *loops, a.num_loops, a.edge_channels);
+  a.edge_features = rows_of(*features);
+  a.loop_features = rows_of(*loops);
+  a.edge_weight = as_sums(a, *weight, a.edge_channels, a.heads * a.channels);
 }
 
-inline void add_backward(AttentionBackwardArgs& b, const Indptr& t_indptr, const VectorArray& t_indices,
-                         const Indptr& perm, const Matrix& grad, const Matrix& grad_src) {
+inline void add_backward(AttentionBackwardArgs& b, const Indptr& t_indptr, const Ids& t_indices,
+                         const Indptr& perm, const Matrix& grad, const WrittenMatrix& grad_src) {
   const AttentionArgs& a = b.forward;
   const Topology transposed = topology_of(t_indptr, t_indices);
-  need(transposed.num_dst == a.num_src && transposed.num_edges == a.num_edges &&
-           transposed.wide == a.wide_indices,
-       "the transpose does not fit the graph");
+  need_length(t_indptr, a.num_src + 1);
+  need_length(t_indices, a.num_edges);
+  need(transposed.wide == a.wide_indices, "t_indices must have the dtype of indices");
   // Without dropout and what edges have of their own no edge's id is asked for.
-  const bool has_ids = static_cast<int64_t>(perm.shape(0)) == a.num_edges;
-  need(has_ids || (a.threshold == 0 && !a.edge_logit && !a.edge_weight),
-       "perm must have one number per edge");
+  if (a.threshold != 0 || a.edge_logit || a.edge_weight) need_length(perm, a.num_edges);
   b.t_indptr = transposed.indptr;
   b.t_indices = transposed.indices;
   b.perm = perm.data();
-  b.grad = checked(grad, a.num_dst, b.narrow ? a.channels : a.heads * a.channels, a.dtype, "grad");
-  b.grad_src = checked(grad_src, a.num_src, a.heads * a.channels, a.dtype, "grad_src");
+  b.grad = as_src(a, grad, a.num_dst, b.narrow ? a.channels : a.heads * a.channels);
+  b.grad_src = as_src(a, grad_src, a.num_src, a.heads * a.channels);
 }
 
 }  // namespace gb

@@ -70,7 +70,7 @@ struct HeadSlots {
   GB_INLINE void tiles(const Tile& tile) const {
     using Yes = std::true_type;
     using No = std::false_type;
-    if constexpr (std::is_same_v<T, float>) {
+    if constexpr (std::is_same_v<T, float> && GB_LANES_F32 > 4) {
       // Beside each slot's sums stands, where heads mix, its lanes' heads.
       constexpr int most = GB_LANES_F32 == 16 ? 8 : 4;
       if (!mixed && full) return by<most>([&](auto... with) GB_LAMBDA { tile(No{}, Yes{}, with...); });

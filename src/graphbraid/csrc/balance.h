@@ -32,10 +32,11 @@ inline int64_t row_at_work(const int64_t* indptr, int64_t num_rows, int64_t row_
 template <typename Body>
 void parallel_rows(const int64_t* indptr, int64_t num_rows, int64_t edge_work, const Body& body) {
   constexpr int64_t kRowCost = 4;  // a row's own cost in edges: its output, loop start and epilogue
+  constexpr int64_t kWorkOfAChunk = int64_t{1} << 15, kMostChunks = 4096;
   if (num_rows == 0) return;
   const int64_t work = indptr[num_rows] + num_rows * kRowCost;
-  const int64_t grain = std::max<int64_t>(1, (int64_t{1} << 15) / std::max<int64_t>(1, edge_work));
-  const int64_t chunks = std::clamp<int64_t>(work / grain, 1, 4096);
+  const int64_t grain = std::max<int64_t>(1, kWorkOfAChunk / std::max<int64_t>(1, edge_work));
+  const int64_t chunks = std::clamp<int64_t>(work / grain, 1, kMostChunks);
   if (chunks == 1 || max_threads() == 1) {
     body(int64_t{0}, num_rows);
     return;

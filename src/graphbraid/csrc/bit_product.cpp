@@ -11,7 +11,6 @@
 #include "dropout.h"
 #include "epilogue_arguments.h"
 #include "parallel.h"
-#include "rows.h"
 #include "variants.h"
 #include "worth.h"
 #include "x86.h"
@@ -21,33 +20,32 @@
 
 namespace gb {
 
-using Floats = nb::ndarray<float, nb::ndim<2>, nb::device::cpu>;
+using FloatRows = Array<const float, 2, Layout::kRows>;
+using WrittenFloatRows = Array<float, 2, Layout::kRows>;
+using StridedFloats = Array<const float, 2, Layout::kAny>;
 using Words = Array2<const int32_t>;
 
 static const uint32_t* words_of(const Words& bits, int64_t depth, int64_t rows) {
-  need(static_cast<int64_t>(bits.shape(0)) == (depth + kWordBits - 1) / kWordBits,
-       "bits must have a row for each 32 rows that are summed");
-  need(static_cast<int64_t>(bits.shape(1)) == rows, "bits must have a column for each result");
+  need_shape(bits, (depth + kWordBits - 1) / kWordBits, rows);
   return reinterpret_cast<const uint32_t*>(bits.data());
 }
 
 static const float* factors_of(const OptionalVector& factors, int64_t rows) {
-  return static_cast<const float*>(coefficients(factors, DType::kFloat32, rows, "factors"));
+  return static_cast<const float*>(in_sums(factors, DType::kFloat32, rows));
 }
 
-static void bit_product(const Words& bits, const OptionalVector& factors, const Floats& b, const Floats& out,
-                        bool add, const std::optional<EpilogueTuple>& after) {
+static void bit_product(const Words& bits, const OptionalVector& factors, const StridedFloats& b,
+                        const WrittenFloatRows& out, bool add, const OptionalEpilogue& after) {
   BitProductArgs p;
-  p.num_rows = static_cast<int64_t>(out.shape(0));
-  p.depth = static_cast<int64_t>(b.shape(0));
-  p.width = static_cast<int64_t>(b.shape(1));
+  p.num_rows = out.num_rows();
+  p.depth = b.num_rows();
+  p.width = b.num_columns();
   p.bits = words_of(bits, p.depth, p.num_rows);
   p.factors = factors_of(factors, p.num_rows);
   p.b = {b.data(), b.stride(0), b.stride(1)};
-  need_shape(out, p.num_rows, p.width, "out");
-  const Rows out_rows = written_rows(RowArray(out), "out");
+  need_columns(out, p.width);
   p.out = out.data();
-  p.out_stride = out_rows.stride;
+  p.out_stride = out.stride(0);
   p.add = add;
   const std::optional<Epilogue> follows = epilogue_of(after, DType::kFloat32, p.num_rows, p.width);
   p.epilogue = follows ? &*follows : nullptr;
@@ -55,14 +53,14 @@ static void bit_product(const Words& bits, const OptionalVector& factors, const 
   if (p.num_rows > 0 && p.width > 0) GB_PICK(bit_product)(p);
 }
 
-static void bit_gram(const Floats& a, const Words& bits, const OptionalVector& factors,
+static void bit_gram(const FloatRows& a, const Words& bits, const OptionalVector& factors,
                      const Array2<float>& out) {
   BitGramArgs g;
-  g.num_rows = static_cast<int64_t>(a.shape(0));
-  g.height = static_cast<int64_t>(a.shape(1));
-  g.width = static_cast<int64_t>(out.shape(1));
-  need_length(out, g.height, "out");
-  g.a = static_cast<const float*>(rows_of(RowArray(a)).data);
+  g.num_rows = a.num_rows();
+  g.height = a.num_columns();
+  g.width = out.num_columns();
+  need_length(out, g.height);
+  g.a = a.data();
   g.a_stride = a.stride(0);
   g.bits = words_of(bits, g.num_rows, g.width);
   g.factors = factors_of(factors, g.num_rows);
@@ -73,11 +71,9 @@ static void bit_gram(const Floats& a, const Words& bits, const OptionalVector& f
 
 void bind_bit_product(nb::module_& m) {
   using namespace nb::literals;
-  def_kernel<&bit_product>(m, "bit_product", "bits"_a.noconvert(), "factors"_a.noconvert().none(),
-                           "b"_a.noconvert(), "out"_a.noconvert(), "add"_a = false,
-                           "after"_a.none() = nb::none());
-  def_kernel<&bit_gram>(m, "bit_gram", "a"_a.noconvert(), "bits"_a.noconvert(),
-                        "factors"_a.noconvert().none(), "out"_a.noconvert());
+  def_kernel<&bit_product>(m, "bit_product", "bits"_a, "factors"_a, "b"_a, "out"_a, "add"_a = false,
+                           "after"_a = nb::none());
+  def_kernel<&bit_gram>(m, "bit_gram", "a"_a, "bits"_a, "factors"_a, "out"_a);
 }
 
 }  // namespace gb

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <limits>
 
-#include "arrays.h"
+#include "binding.h"
 #include "hugepages.h"
 #include "parallel.h"
 #include "rng.h"
@@ -108,50 +108,45 @@ std::pair<std::vector<int64_t>, std::vector<int32_t>> draw_csc(const Stubs& s, i
   return {std::move(indptr), std::move(indices)};
 }
 
+nb::tuple block_model_csc(const Array1<const int32_t>& owner, const Indptr& block_start,
+                          int64_t blocks_per_class, uint64_t in_block, uint64_t in_class, uint64_t key,
+                          int64_t num_nodes) {
+  const int64_t num_stubs = owner.length();
+  need_count(num_stubs, 0, std::numeric_limits<uint32_t>::max(), "the length of owner");
+  const int64_t num_blocks = rows_between(block_start, num_stubs);
+  need(num_blocks > 0 && blocks_per_class > 0 && num_blocks % blocks_per_class == 0,
+       "block_start must hold a whole number of classes");
+  need_count(num_nodes, 0, std::numeric_limits<int32_t>::max(), "num_nodes");
+  const Stubs stubs{owner.data(),     block_start.data(), num_stubs, num_blocks,
+                    blocks_per_class, in_block,           in_class,  key};
+  std::pair<std::vector<int64_t>, std::vector<int32_t>> csc;
+  {
+    nb::gil_scoped_release release;
+    csc = draw_csc(stubs, num_nodes);
+  }
+  return nb::make_tuple(as_tensor(std::move(csc.first)), as_tensor(std::move(csc.second)));
+}
+
+void block_model_features(const Array1<const int32_t>& class_of, const Array2<const int32_t>& centre,
+                          uint64_t key, const Array2<float>& out) {
+  const int64_t num_nodes = out.num_rows(), num_features = out.num_columns();
+  need_length(class_of, num_nodes);
+  need_columns(centre, num_features);
+  nb::gil_scoped_release release;
+  use_huge_pages(out.data(), num_nodes * num_features);
+  const auto fill = GB_PICK(block_model_features);
+  parallel_dynamic(num_nodes, 1 << 10, [&](int64_t first, int64_t last) {
+    fill(class_of.data(), centre.data(), key, out.data(), first, last, num_features);
+  });
+}
+
 }  // namespace
 
 void bind_blockmodel(nb::module_& m) {
-  m.def(
-      "block_model_csc",
-      [](Array1<const int32_t> owner, Array1<const int64_t> block_start, int64_t blocks_per_class,
-         uint64_t in_block, uint64_t in_class, uint64_t key, int64_t num_nodes) {
-        const int64_t num_stubs = static_cast<int64_t>(owner.shape(0));
-        const int64_t num_blocks = static_cast<int64_t>(block_start.shape(0)) - 1;
-        need(num_stubs <= std::numeric_limits<uint32_t>::max(),
-             "more stubs than a 32-bit draw can choose from");
-        need(num_blocks > 0 && blocks_per_class > 0 && num_blocks % blocks_per_class == 0,
-             "block_start must hold a whole number of classes");
-        need(block_start.data()[0] == 0 && block_start.data()[num_blocks] == num_stubs,
-             "block_start must run from 0 to the number of stubs");
-        need_count(num_nodes, 0, std::numeric_limits<int32_t>::max(), "num_nodes");
-        const Stubs stubs{owner.data(),     block_start.data(), num_stubs, num_blocks,
-                          blocks_per_class, in_block,           in_class,  key};
-        std::pair<std::vector<int64_t>, std::vector<int32_t>> csc;
-        {
-          nb::gil_scoped_release release;
-          csc = draw_csc(stubs, num_nodes);
-        }
-        return nb::make_tuple(as_tensor(std::move(csc.first)), as_tensor(std::move(csc.second)));
-      },
-      array_arg("owner"), array_arg("block_start"), nb::arg("blocks_per_class"), nb::arg("in_block"),
-      nb::arg("in_class"), nb::arg("key"), nb::arg("num_nodes"));
-  m.def(
-      "block_model_features",
-      [](Array1<const int32_t> class_of, Array2<const int32_t> centre, uint64_t key, Array2<float> out) {
-        const int64_t num_nodes = static_cast<int64_t>(out.shape(0));
-        const int64_t num_features = static_cast<int64_t>(out.shape(1));
-        need(static_cast<int64_t>(class_of.shape(0)) == num_nodes,
-             "class_of and out must have a row per node");
-        need(static_cast<int64_t>(centre.shape(1)) == num_features,
-             "centre and out must have the same width");
-        nb::gil_scoped_release release;
-        use_huge_pages(out.data(), num_nodes * num_features);
-        const auto fill = GB_PICK(block_model_features);
-        parallel_dynamic(num_nodes, 1 << 10, [&](int64_t first, int64_t last) {
-          fill(class_of.data(), centre.data(), key, out.data(), first, last, num_features);
-        });
-      },
-      array_arg("class_of"), array_arg("centre"), nb::arg("key"), array_arg("out"));
+  using namespace nb::literals;
+  def_native(m, "block_model_csc", &block_model_csc, "owner"_a, "block_start"_a, "blocks_per_class"_a,
+             "in_block"_a, "in_class"_a, "key"_a, "num_nodes"_a);
+  def_native(m, "block_model_features", &block_model_features, "class_of"_a, "centre"_a, "key"_a, "out"_a);
 }
 
 }  // namespace gb

@@ -22,7 +22,7 @@ class BoundCall {
 };
 
 inline void take_seed(uint64_t& argument, uint64_t seed) { argument = seed; }
-inline void take_seed(std::optional<EpilogueTuple>& after, uint64_t seed) {
+inline void take_seed(OptionalEpilogue& after, uint64_t seed) {
   if (after) std::get<4>(*after) = seed;
 }
 template <typename Other>
@@ -49,11 +49,11 @@ class Bound<kKernel> final : public BoundCall {
 };
 
 // Defines a kernel in `m`, and under the same name in its submodule `bound` what binds it to arguments.
-template <auto kKernel, typename... Extra>
-void def_kernel(nb::module_& m, const char* name, const Extra&... extra) {
-  m.def(name, kKernel, extra...);
+template <auto kKernel, typename... Named>
+void def_kernel(nb::module_& m, const char* name, const Named&... named) {
+  def_native(m, name, kKernel, named...);
   nb::module_ bound = nb::borrow<nb::module_>(m.attr("bound"));
-  bound.def(name, &Bound<kKernel>::make, nb::rv_policy::take_ownership, extra...);
+  bound.def(name, with_names(&Bound<kKernel>::make, named...), nb::rv_policy::take_ownership, named...);
 }
 
 // The submodule and its class; before any kernel.

@@ -6,8 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "attention_args.h"
+#include "attention.h"
 #include "balance.h"
+#include "binding.h"
 #include "buffer.h"
 #include "dropout.h"
 #include "variants.h"
@@ -18,20 +19,21 @@
 
 namespace gb {
 
-static EdgeSoftmaxArgs softmax_args(const Indptr& indptr, const Matrix& logits, const Matrix& out) {
+static EdgeSoftmaxArgs softmax_args(const Indptr& indptr, const Matrix& logits, const WrittenMatrix& out) {
+  need(sum_dtype(dtype_of(logits)) == dtype_of(logits), "the edges' numbers must be float32 or float64");
   EdgeSoftmaxArgs a;
-  const DType dtype = dtype_of(logits, "logits");
-  need(dtype == sum_dtype(dtype), "logits must be float32 or float64");
-  a.is_double = dtype == DType::kFloat64;
+  a.is_double = dtype_of(logits) == DType::kFloat64;
   a.indptr = indptr.data();
-  a.num_dst = rows_between(indptr, static_cast<int64_t>(logits.shape(0)));
-  a.heads = static_cast<int64_t>(logits.shape(1));
+  a.num_dst = rows_between(indptr, logits.num_rows());
+  a.heads = logits.num_columns();
   a.logits = logits.data();
-  a.out = checked(out, static_cast<int64_t>(logits.shape(0)), a.heads, dtype, "out");
+  need_dtype_of(out, logits);
+  need_shape(out, logits.num_rows(), a.heads);
+  a.out = out.data();
   return a;
 }
 
-static void edge_softmax(const Indptr& indptr, const Matrix& logits, const Matrix& out) {
+static void edge_softmax(const Indptr& indptr, const Matrix& logits, const WrittenMatrix& out) {
   const EdgeSoftmaxArgs a = softmax_args(indptr, logits, out);
   if (a.heads == 0) return;
   nb::gil_scoped_release release;
@@ -39,18 +41,20 @@ static void edge_softmax(const Indptr& indptr, const Matrix& logits, const Matri
 }
 
 static void edge_softmax_backward(const Indptr& indptr, const Matrix& alpha, const Matrix& grad,
-                                  const Matrix& out) {
+                                  const WrittenMatrix& out) {
   EdgeSoftmaxArgs a = softmax_args(indptr, alpha, out);
-  a.grad = checked(grad, static_cast<int64_t>(alpha.shape(0)), a.heads, dtype_of(alpha, "alpha"), "grad");
+  need_dtype_of(grad, alpha);
+  need_shape(grad, alpha.num_rows(), a.heads);
+  a.grad = grad.data();
   if (a.heads == 0) return;
   nb::gil_scoped_release release;
   GB_PICK(edge_softmax_backward)(a);
 }
 
 void bind_edge_softmax(nb::module_& m) {
-  m.def("edge_softmax", &edge_softmax, array_arg("indptr"), array_arg("logits"), array_arg("out"));
-  m.def("edge_softmax_backward", &edge_softmax_backward, array_arg("indptr"), array_arg("alpha"),
-        array_arg("grad"), array_arg("out"));
+  using namespace nb::literals;
+  def_native(m, "edge_softmax", &edge_softmax, "indptr"_a, "logits"_a, "out"_a);
+  def_native(m, "edge_softmax_backward", &edge_softmax_backward, "indptr"_a, "alpha"_a, "grad"_a, "out"_a);
 }
 
 }  // namespace gb

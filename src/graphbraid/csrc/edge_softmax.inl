@@ -1,5 +1,9 @@
-// Softmax over each destination's edges, and its gradient. Bound by the exponentials and by memory in
-// sequence.
+// Softmax over each destination's edges, and its gradient:
+//
+//   logits (num_edges, heads)  --- total per head over v's edges, which are a flat run of numbers --->
+//                                                                              out (num_edges, heads)
+//
+// Bound by the exponentials and by memory in sequence.
 
 namespace gb::GB_VARIANT {
 

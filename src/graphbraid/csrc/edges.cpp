@@ -4,12 +4,10 @@
 // the new indptr and so the exact sizes to allocate, and into one that writes. Bound by memory bandwidth, not
 // by instructions: no variants. A row is one thread's work, so results do not depend on the number of
 // threads.
-#include <nanobind/stl/optional.h>
-
 #include <algorithm>
 #include <optional>
 
-#include "arrays.h"
+#include "binding.h"
 #include "hugepages.h"
 #include "parallel.h"
 
@@ -18,34 +16,36 @@ namespace {
 
 constexpr int64_t kRowsPerTask = 1024;  // small enough that the rows of hubs spread over the threads
 
-template <typename T>
-T* data_or_null(std::optional<Array1<T>>& array) {
-  return array ? array->data() : nullptr;
-}
+// An adjacency to rewrite, and where the rewritten one goes: at first only out_indptr is given, which is
+// filled; then the arrays that it asks for, which are written.
+struct Rewrite {
+  const Indptr& indptr;
+  const Ids& indices;
+  const std::optional<Array1<const float>>& weight;
+  const OptionalIds& edge_id;
+  const Array1<int64_t>& out_indptr;
+  const std::optional<Array1<Id>>& out_indices;
+  const std::optional<Array1<float>>& out_weight;
+  const std::optional<Array1<int64_t>>& out_id;
 
-// Checks what a rewriting kernel is given: the adjacency, and either no arrays to write, when only out_indptr
-// is, or those that out_indptr, as the first run left it, asks for. Returns the number of rows.
-template <typename Node>
-int64_t rows_to_rewrite(const Array1<const int64_t>& indptr, const Array1<const Node>& indices,
-                        const std::optional<Array1<const float>>& weight,
-                        const std::optional<Array1<const int64_t>>& edge_id,
-                        const Array1<int64_t>& out_indptr, const std::optional<Array1<Node>>& out_indices,
-                        const std::optional<Array1<float>>& out_weight,
-                        const std::optional<Array1<int64_t>>& out_id) {
-  const int64_t num_edges = indices.size(), num_rows = rows_between(indptr, num_edges);
-  need_length(weight, num_edges, "weight");
-  if (edge_id && edge_id->size() != 0) need_length(edge_id, num_edges, "edge_id");
-  need_length(out_indptr, num_rows + 1, "out_indptr");
-  if (!out_indices) {
-    need(!out_weight && !out_id, "out_weight and out_id need out_indices");
-    return num_rows;
+  // Checks that they fit; returns the number of rows.
+  int64_t num_rows() const {
+    const int64_t num_edges = indices.length(), rows = rows_between(indptr, num_edges);
+    need_length(weight, num_edges);
+    if (edge_id && edge_id->length() != 0) need_length(edge_id, num_edges);
+    need_length(out_indptr, rows + 1);
+    if (!out_indices) {
+      need(!out_weight && !out_id, "out_weight and out_id need out_indices");
+      return rows;
+    }
+    need_dtype_of(*out_indices, indices);
+    const int64_t num_kept = out_indices->length();
+    rows_between(out_indptr, num_kept);
+    need_length(out_weight, num_kept);
+    need_length(out_id, num_kept);
+    return rows;
   }
-  const int64_t num_kept = out_indices->size();
-  rows_between(out_indptr, num_kept, "out_indptr");
-  need_length(out_weight, num_kept, "out_weight");
-  need_length(out_id, num_kept, "out_id");
-  return num_rows;
-}
+};
 
 // How the weights of edges that become one are combined.
 enum class Reduce : int { kSum = 0, kMean = 1, kMax = 2, kFirst = 3 };
@@ -112,6 +112,19 @@ void rewrite_rows(int64_t num_rows, int64_t* indptr, const Edges<Node>& out, con
   for (int64_t v = 0; v < num_rows; ++v) indptr[v + 1] += indptr[v];
 }
 
+// The rewrite by row(source nodes)(v, sink), for the type that ids have.
+template <typename MakeRow>
+void run(const Rewrite& rewrite, const MakeRow& make_row) {
+  const int64_t num_rows = rewrite.num_rows();
+  nb::gil_scoped_release release;
+  with_ids(rewrite.indices, [&]<typename Node>(const Node* source) {
+    const Edges<Node> out{static_cast<Node*>(data_or_null(rewrite.out_indices)),
+                          data_or_null(rewrite.out_weight), data_or_null(rewrite.out_id),
+                          data_or_null(rewrite.edge_id)};
+    rewrite_rows(num_rows, rewrite.out_indptr.data(), out, make_row(source));
+  });
+}
+
 // Combines the weights of a run of equal edges; sums are in double.
 class Weights {
  public:
@@ -144,141 +157,119 @@ class Weights {
 };
 
 // The transpose of an adjacency, or nothing of it.
-template <typename Node, typename Perm>
-void need_back(const Array1<const int64_t>& indptr, const Array1<const Node>& indices,
-               const std::optional<Array1<const float>>& weight,
-               const std::optional<Array1<const int64_t>>& back_indptr,
-               const std::optional<Array1<const Node>>& back_indices,
-               const std::optional<Array1<const Perm>>& back_perm) {
+void need_back(const Rewrite& rewrite, const OptionalIds& back_indptr, const std::optional<Ids>& back_indices,
+               const std::optional<Ids>& back_perm) {
+  const int64_t num_edges = rewrite.indices.length();
   need(back_indptr.has_value() == back_indices.has_value(), "back_indptr and back_indices go together");
-  need_length(back_perm, static_cast<int64_t>(indices.size()), "back_perm");
+  need_length(back_perm, num_edges);
   if (!back_indptr) return;
-  need(!weight || back_perm, "weights of both directions need back_perm");
-  need_length(back_indptr, static_cast<int64_t>(indptr.size()), "back_indptr");
-  need_length(back_indices, static_cast<int64_t>(indices.size()), "back_indices");
-  rows_between(*back_indptr, static_cast<int64_t>(indices.size()), "back_indptr");
+  need(!rewrite.weight || back_perm, "weights of both directions need back_perm");
+  need_length(back_indptr, rewrite.indptr.length());
+  need_length(back_indices, num_edges);
+  need_dtype_of(*back_indices, rewrite.indices);
+  rows_between(*back_indptr, num_edges);
 }
+
+// Positions of edges, int32 or int64 by a branch that is always taken alike.
+struct Positions {
+  const void* data;
+  bool wide;
+  explicit operator bool() const { return data != nullptr; }
+  int64_t operator[](int64_t i) const {
+    return wide ? static_cast<const int64_t*>(data)[i] : static_cast<const int32_t*>(data)[i];
+  }
+};
 
 // Merges row v of two adjacencies, equal sources becoming one edge.
 //
 // indptr, indices, weight      rows in rising order of source; weight may be None
 // back_indptr, back_indices    the transpose, or None: then only duplicates are removed
 // back_perm (num_edges,)       where each edge of the transpose stands in `indices`; None if neither weights
-// nor
-//                              origins are asked for
+//                              nor origins are asked for
 // A self-loop is its own transpose, so those of the transpose are left out: it counts once.
-template <typename Node, typename Perm>
-void merge_rows(Array1<const int64_t> indptr, Array1<const Node> indices,
-                std::optional<Array1<const float>> weight, std::optional<Array1<const int64_t>> edge_id,
-                std::optional<Array1<const int64_t>> back_indptr,
-                std::optional<Array1<const Node>> back_indices, std::optional<Array1<const Perm>> back_perm,
-                int reduce, Array1<int64_t> out_indptr, std::optional<Array1<Node>> out_indices,
-                std::optional<Array1<float>> out_weight, std::optional<Array1<int64_t>> out_id) {
-  need_back(indptr, indices, weight, back_indptr, back_indices, back_perm);
+void merge_rows(const Indptr& indptr, const Ids& indices, const std::optional<Array1<const float>>& weight,
+                const OptionalIds& edge_id, const OptionalIds& back_indptr,
+                const std::optional<Ids>& back_indices, const std::optional<Ids>& back_perm, int reduce,
+                const Array1<int64_t>& out_indptr, const std::optional<Array1<Id>>& out_indices,
+                const std::optional<Array1<float>>& out_weight,
+                const std::optional<Array1<int64_t>>& out_id) {
+  const Rewrite rewrite{indptr, indices, weight, edge_id, out_indptr, out_indices, out_weight, out_id};
+  need_back(rewrite, back_indptr, back_indices, back_perm);
   need_count(reduce, 0, static_cast<int>(Reduce::kFirst), "reduce");
   const int64_t *ptr = indptr.data(), *back_ptr = data_or_null(back_indptr);
-  const Node *source = indices.data(), *back = data_or_null(back_indices);
-  const Perm* perm = data_or_null(back_perm);
+  const Positions perm{data_or_null(back_perm), back_perm && is_wide(*back_perm)};
   const float* w = data_or_null(weight);
-  const Edges<Node> out{data_or_null(out_indices), data_or_null(out_weight), data_or_null(out_id),
-                        data_or_null(edge_id)};
-  const int64_t num_rows =
-      rows_to_rewrite(indptr, indices, weight, edge_id, out_indptr, out_indices, out_weight, out_id);
-  const auto row = [=](int64_t v, auto& sink) {
-    int64_t i = ptr[v], j = back_ptr != nullptr ? back_ptr[v] : 0;
-    const int64_t i_end = ptr[v + 1], j_end = back_ptr != nullptr ? back_ptr[v + 1] : 0;
-    while (i < i_end || j < j_end) {
-      const Node u = j >= j_end || (i < i_end && source[i] <= back[j]) ? source[i] : back[j];
-      const bool forward = i < i_end && source[i] == u;
-      const int64_t origin = forward ? i : perm != nullptr ? static_cast<int64_t>(perm[j]) : -1;
-      Weights a(static_cast<Reduce>(reduce)), b(static_cast<Reduce>(reduce));
-      for (; i < i_end && source[i] == u; ++i)
-        if (w != nullptr) a.add(w[i]);
-      for (; j < j_end && back[j] == u; ++j)
-        if (w != nullptr && u != v) b.add(w[perm[j]]);
-      sink.emit(u, origin, w != nullptr ? Weights::combine(a, b) : 1.0f);
-    }
-  };
-  nb::gil_scoped_release release;
-  rewrite_rows(num_rows, out_indptr.data(), out, row);
+  const void* back_data = data_or_null(back_indices);
+  run(rewrite, [=]<typename Node>(const Node* source) {
+    const Node* back = static_cast<const Node*>(back_data);
+    return [=](int64_t v, auto& sink) {
+      int64_t i = ptr[v], j = back_ptr != nullptr ? back_ptr[v] : 0;
+      const int64_t i_end = ptr[v + 1], j_end = back_ptr != nullptr ? back_ptr[v + 1] : 0;
+      while (i < i_end || j < j_end) {
+        const Node u = j >= j_end || (i < i_end && source[i] <= back[j]) ? source[i] : back[j];
+        const bool forward = i < i_end && source[i] == u;
+        const int64_t origin = forward ? i : perm ? perm[j] : -1;
+        Weights a(static_cast<Reduce>(reduce)), b(static_cast<Reduce>(reduce));
+        for (; i < i_end && source[i] == u; ++i)
+          if (w != nullptr) a.add(w[i]);
+        for (; j < j_end && back[j] == u; ++j)
+          if (w != nullptr && u != v) b.add(w[perm[j]]);
+        sink.emit(u, origin, w != nullptr ? Weights::combine(a, b) : 1.0f);
+      }
+    };
+  });
 }
 
 // Rows without their self-loops.
-template <typename Node>
-void drop_loops(Array1<const int64_t> indptr, Array1<const Node> indices,
-                std::optional<Array1<const float>> weight, std::optional<Array1<const int64_t>> edge_id,
-                Array1<int64_t> out_indptr, std::optional<Array1<Node>> out_indices,
-                std::optional<Array1<float>> out_weight, std::optional<Array1<int64_t>> out_id) {
+void drop_loops(const Indptr& indptr, const Ids& indices, const std::optional<Array1<const float>>& weight,
+                const OptionalIds& edge_id, const Array1<int64_t>& out_indptr,
+                const std::optional<Array1<Id>>& out_indices, const std::optional<Array1<float>>& out_weight,
+                const std::optional<Array1<int64_t>>& out_id) {
   const int64_t* ptr = indptr.data();
-  const Node* source = indices.data();
   const float* w = data_or_null(weight);
-  const Edges<Node> out{data_or_null(out_indices), data_or_null(out_weight), data_or_null(out_id),
-                        data_or_null(edge_id)};
-  const int64_t num_rows =
-      rows_to_rewrite(indptr, indices, weight, edge_id, out_indptr, out_indices, out_weight, out_id);
-  const auto row = [=](int64_t v, auto& sink) {
-    for (int64_t e = ptr[v]; e < ptr[v + 1]; ++e)
-      if (source[e] != v) sink.emit(source[e], e, w != nullptr ? w[e] : 1.0f);
-  };
-  nb::gil_scoped_release release;
-  rewrite_rows(num_rows, out_indptr.data(), out, row);
+  run({indptr, indices, weight, edge_id, out_indptr, out_indices, out_weight, out_id},
+      [=](const auto* source) {
+        return [=](int64_t v, auto& sink) {
+          for (int64_t e = ptr[v]; e < ptr[v + 1]; ++e)
+            if (source[e] != v) sink.emit(source[e], e, w != nullptr ? w[e] : 1.0f);
+        };
+      });
 }
 
 // Rows in rising order of source, each with a self-loop: one of loop_weight is put in its place where there
 // is none.
-template <typename Node>
-void add_loops(Array1<const int64_t> indptr, Array1<const Node> indices,
-               std::optional<Array1<const float>> weight, std::optional<Array1<const int64_t>> edge_id,
-               float loop_weight, Array1<int64_t> out_indptr, std::optional<Array1<Node>> out_indices,
-               std::optional<Array1<float>> out_weight, std::optional<Array1<int64_t>> out_id) {
+void add_loops(const Indptr& indptr, const Ids& indices, const std::optional<Array1<const float>>& weight,
+               const OptionalIds& edge_id, float loop_weight, const Array1<int64_t>& out_indptr,
+               const std::optional<Array1<Id>>& out_indices, const std::optional<Array1<float>>& out_weight,
+               const std::optional<Array1<int64_t>>& out_id) {
   const int64_t* ptr = indptr.data();
-  const Node* source = indices.data();
   const float* w = data_or_null(weight);
-  const Edges<Node> out{data_or_null(out_indices), data_or_null(out_weight), data_or_null(out_id),
-                        data_or_null(edge_id)};
-  const int64_t num_rows =
-      rows_to_rewrite(indptr, indices, weight, edge_id, out_indptr, out_indices, out_weight, out_id);
-  const auto row = [=](int64_t v, auto& sink) {
-    int64_t e = ptr[v];
-    const auto copy_while = [&](auto&& take) {
-      for (; e < ptr[v + 1] && take(source[e]); ++e) sink.emit(source[e], e, w != nullptr ? w[e] : 1.0f);
-    };
-    copy_while([=](Node u) { return u < v; });
-    if (e == ptr[v + 1] || source[e] != v) sink.emit(v, -1, loop_weight);
-    copy_while([](Node) { return true; });
-  };
-  nb::gil_scoped_release release;
-  rewrite_rows(num_rows, out_indptr.data(), out, row);
-}
-
-template <typename Node, typename Perm>
-void bind_merge_rows(nb::module_& m) {
-  m.def("merge_rows", &merge_rows<Node, Perm>, array_arg("indptr"), array_arg("indices"),
-        array_arg("weight").none(), array_arg("edge_id").none(), array_arg("back_indptr").none(),
-        array_arg("back_indices").none(), array_arg("back_perm").none(), nb::arg("reduce"),
-        array_arg("out_indptr"), array_arg("out_indices").none(), array_arg("out_weight").none(),
-        array_arg("out_id").none());
-}
-
-template <typename Node>
-void bind_loops(nb::module_& m) {
-  m.def("drop_loops", &drop_loops<Node>, array_arg("indptr"), array_arg("indices"),
-        array_arg("weight").none(), array_arg("edge_id").none(), array_arg("out_indptr"),
-        array_arg("out_indices").none(), array_arg("out_weight").none(), array_arg("out_id").none());
-  m.def("add_loops", &add_loops<Node>, array_arg("indptr"), array_arg("indices"), array_arg("weight").none(),
-        array_arg("edge_id").none(), nb::arg("loop_weight"), array_arg("out_indptr"),
-        array_arg("out_indices").none(), array_arg("out_weight").none(), array_arg("out_id").none());
+  run({indptr, indices, weight, edge_id, out_indptr, out_indices, out_weight, out_id},
+      [=]<typename Node>(const Node* source) {
+        return [=](int64_t v, auto& sink) {
+          int64_t e = ptr[v];
+          const auto copy_while = [&](auto&& take) {
+            for (; e < ptr[v + 1] && take(source[e]); ++e)
+              sink.emit(source[e], e, w != nullptr ? w[e] : 1.0f);
+          };
+          copy_while([=](Node u) { return u < v; });
+          if (e == ptr[v + 1] || source[e] != v) sink.emit(v, -1, loop_weight);
+          copy_while([](Node) { return true; });
+        };
+      });
 }
 
 }  // namespace
 
 void bind_edges(nb::module_& m) {
-  bind_merge_rows<int32_t, int32_t>(m);
-  bind_merge_rows<int32_t, int64_t>(m);
-  bind_merge_rows<int64_t, int32_t>(m);
-  bind_merge_rows<int64_t, int64_t>(m);
-  bind_loops<int32_t>(m);
-  bind_loops<int64_t>(m);
+  using namespace nb::literals;
+  def_native(m, "merge_rows", &merge_rows, "indptr"_a, "indices"_a, "weight"_a, "edge_id"_a, "back_indptr"_a,
+             "back_indices"_a, "back_perm"_a, "reduce"_a, "out_indptr"_a, "out_indices"_a, "out_weight"_a,
+             "out_id"_a);
+  def_native(m, "drop_loops", &drop_loops, "indptr"_a, "indices"_a, "weight"_a, "edge_id"_a, "out_indptr"_a,
+             "out_indices"_a, "out_weight"_a, "out_id"_a);
+  def_native(m, "add_loops", &add_loops, "indptr"_a, "indices"_a, "weight"_a, "edge_id"_a, "loop_weight"_a,
+             "out_indptr"_a, "out_indices"_a, "out_weight"_a, "out_id"_a);
 }
 
 }  // namespace gb

@@ -33,22 +33,21 @@ struct EpilogueArgs {
 
 namespace gb {
 
-static EpilogueArgs common_args(const RowArray& x, const RowArray& out) {
+static EpilogueArgs common_args(const RowArray& x, const WrittenRows& out) {
   EpilogueArgs a;
-  a.dtype = dtype_of(x, "x");
-  a.num_rows = static_cast<int64_t>(x.shape(0));
-  a.width = static_cast<int64_t>(x.shape(1));
-  need(dtype_of(out, "out") == a.dtype && out.shape(0) == x.shape(0) && out.shape(1) == x.shape(1),
-       "out must have the shape and dtype of x");
+  a.dtype = dtype_of(x);
+  a.num_rows = x.num_rows();
+  a.width = x.num_columns();
+  need_dtype_of(out, x);
+  need_shape(out, a.num_rows, a.width);
   a.x = rows_of(x);
-  const Rows out_rows = written_rows(out, "out");
-  a.out = const_cast<void*>(out_rows.data);
-  a.out_stride = out_rows.stride;
+  a.out = out.data();
+  a.out_stride = out.stride(0);
   return a;
 }
 
 static void epilogue(const RowArray& x, const OptionalVector& bias, int act, double slope, double p,
-                     uint64_t seed, const RowArray& out, const OptionalIds& ids) {
+                     uint64_t seed, const WrittenRows& out, const OptionalIds& ids) {
   EpilogueArgs a = common_args(x, out);
   a.how = epilogue_of(bias, act, slope, p, seed, ids, a.dtype, a.num_rows, a.width);
   nb::gil_scoped_release release;
@@ -56,25 +55,24 @@ static void epilogue(const RowArray& x, const OptionalVector& bias, int act, dou
 }
 
 static void epilogue_backward(const RowArray& grad, const RowArray& out, int act, double slope, double p,
-                              uint64_t seed, const RowArray& grad_x, const OptionalVector& grad_bias,
-                              const OptionalIds& ids) {
+                              uint64_t seed, const WrittenRows& grad_x,
+                              const std::optional<WrittenVector>& grad_bias, const OptionalIds& ids) {
   EpilogueArgs a = common_args(out, grad_x);
   a.how = epilogue_of(std::nullopt, act, slope, p, seed, ids, a.dtype, a.num_rows, a.width);
-  need(dtype_of(grad, "grad") == a.dtype && grad.shape(0) == out.shape(0) && grad.shape(1) == out.shape(1),
-       "grad must have the shape and dtype of out");
+  need_dtype_of(grad, out);
+  need_shape(grad, a.num_rows, a.width);
   a.grad = rows_of(grad);
-  a.grad_bias = const_cast<void*>(coefficients(grad_bias, a.dtype, a.width, "grad_bias"));
+  a.grad_bias = in_sums(grad_bias, a.dtype, a.width);
   nb::gil_scoped_release release;
   if (a.width > 0) GB_PICK(epilogue_backward)(a);
 }
 
 void bind_epilogue(nb::module_& m) {
   using namespace nb::literals;
-  def_kernel<&epilogue>(m, "epilogue", "x"_a.noconvert(), "bias"_a.noconvert().none(), "act"_a, "slope"_a,
-                        "p"_a, "seed"_a, "out"_a.noconvert(), "ids"_a.noconvert().none() = nb::none());
-  def_kernel<&epilogue_backward>(m, "epilogue_backward", "grad"_a.noconvert(), "out"_a.noconvert(), "act"_a,
-                                 "slope"_a, "p"_a, "seed"_a, "grad_x"_a.noconvert(),
-                                 "grad_bias"_a.noconvert().none(), "ids"_a.noconvert().none() = nb::none());
+  def_kernel<&epilogue>(m, "epilogue", "x"_a, "bias"_a, "act"_a, "slope"_a, "p"_a, "seed"_a, "out"_a,
+                        "ids"_a = nb::none());
+  def_kernel<&epilogue_backward>(m, "epilogue_backward", "grad"_a, "out"_a, "act"_a, "slope"_a, "p"_a,
+                                 "seed"_a, "grad_x"_a, "grad_bias"_a, "ids"_a = nb::none());
 }
 
 }  // namespace gb

@@ -2,6 +2,9 @@
 //
 //   grad_x = grad * mask * act'(x + bias),  grad_bias = column sums of grad_x
 //
+//   x, out, grad, grad_x  (num_rows, width)      bias, grad_bias  (width,): every row adds it, all rows sum
+//   to it
+//
 // act' is found from the output, the mask from the output (ReLU) or drawn again, so nothing more is kept. May
 // run in place. Bound by reading and writing each row once.
 

@@ -18,14 +18,14 @@
 
 namespace gb {
 
-static void gat_backward(const Indptr& indptr, const VectorArray& indices, const Indptr& t_indptr,
-                         const VectorArray& t_indices, const Indptr& perm, const Matrix& src,
-                         const Matrix& src_logit, const Matrix& dst_logit, double slope, int64_t num_loops,
-                         double p, uint64_t seed, const Matrix& out, const Matrix& lse, const Matrix& grad,
-                         const Matrix& grad_src, const Matrix& grad_src_logit, const Matrix& grad_dst_logit,
-                         const std::optional<Matrix>& above, const std::optional<Matrix>& share,
-                         const FirstKeys& first_keys, const OptionalMatrix& edge_logit,
-                         const OptionalMatrix& grad_edge_logit) {
+static void gat_backward(const Indptr& indptr, const Ids& indices, const Indptr& t_indptr,
+                         const Ids& t_indices, const Indptr& perm, const Matrix& src, const Matrix& src_logit,
+                         const Matrix& dst_logit, double slope, int64_t num_loops, double p, uint64_t seed,
+                         const Matrix& out, const Matrix& lse, const Matrix& grad,
+                         const WrittenMatrix& grad_src, const WrittenMatrix& grad_src_logit,
+                         const WrittenMatrix& grad_dst_logit, const OptionalMatrix& above,
+                         const OptionalMatrix& share, const OptionalIds& first_keys,
+                         const OptionalMatrix& edge_logit, const OptionalWrittenMatrix& grad_edge_logit) {
   AttentionBackwardArgs b;
   b.forward = common_args(indptr, indices, src, slope, num_loops, p, seed, out, lse);
   const AttentionArgs& a = b.forward;
@@ -33,25 +33,24 @@ static void gat_backward(const Indptr& indptr, const VectorArray& indices, const
   add_gat(b.forward, src_logit, dst_logit);
   need(above.has_value(), "the forward must have kept above and share");
   add_above(b.forward, above, share);
-  b.forward.edge_logit = edge_logits(a, edge_logit, "edge_logit");
-  b.grad_edge_logit = edge_logits(a, grad_edge_logit, "grad_edge_logit");
+  b.forward.edge_logit = edge_logits(a, edge_logit);
+  b.grad_edge_logit = edge_logits(a, grad_edge_logit);
   need(edge_logit.has_value() == grad_edge_logit.has_value(), "edge_logit and its gradient go together");
-  b.narrow = a.heads > 1 && static_cast<int64_t>(grad.shape(1)) == a.channels;
+  b.narrow = a.heads > 1 && grad.num_columns() == a.channels;
   add_backward(b, t_indptr, t_indices, perm, grad, grad_src);
-  b.grad_src_logit = checked(grad_src_logit, a.num_src, a.heads, sum_dtype(a.dtype), "grad_src_logit");
-  b.grad_dst_logit = checked(grad_dst_logit, a.num_dst, a.heads, sum_dtype(a.dtype), "grad_dst_logit");
+  b.grad_src_logit = as_sums(a, grad_src_logit, a.num_src, a.heads);
+  b.grad_dst_logit = as_sums(a, grad_dst_logit, a.num_dst, a.heads);
   nb::gil_scoped_release release;
   GB_PICK(gat_backward)(b);
 }
 
 void bind_gat_backward(nb::module_& m) {
-  m.def("gat_backward", &gat_backward, array_arg("indptr"), array_arg("indices"), array_arg("t_indptr"),
-        array_arg("t_indices"), array_arg("perm"), array_arg("src"), array_arg("src_logit"),
-        array_arg("dst_logit"), nb::arg("slope"), nb::arg("num_loops"), nb::arg("p"), nb::arg("seed"),
-        array_arg("out"), array_arg("lse"), array_arg("grad"), array_arg("grad_src"),
-        array_arg("grad_src_logit"), array_arg("grad_dst_logit"), optional_arg("above"),
-        optional_arg("share"), optional_arg("first_keys"), optional_arg("edge_logit"),
-        optional_arg("grad_edge_logit"));
+  using namespace nb::literals;
+  def_native(m, "gat_backward", &gat_backward, "indptr"_a, "indices"_a, "t_indptr"_a, "t_indices"_a, "perm"_a,
+             "src"_a, "src_logit"_a, "dst_logit"_a, "slope"_a, "num_loops"_a, "p"_a, "seed"_a, "out"_a,
+             "lse"_a, "grad"_a, "grad_src"_a, "grad_src_logit"_a, "grad_dst_logit"_a, "above"_a = nb::none(),
+             "share"_a = nb::none(), "first_keys"_a = nb::none(), "edge_logit"_a = nb::none(),
+             "grad_edge_logit"_a = nb::none());
 }
 
 }  // namespace gb

@@ -1,4 +1,9 @@
-// Gathers rows; compiled once per variant. Bound by reading num_ids scattered rows and writing them in
+// Gathers rows, as bytes:
+//
+//   table (num_rows, row_bytes), ids (num_ids,)  --->  out (num_ids, row_bytes)     out[i, :] = table[ids[i],
+//   :]
+//
+// Compiled once per variant. Bound by reading num_ids scattered rows and writing them in
 // sequence.
 //
 // Rows are prefetched a fixed number of bytes ahead, so that enough lines are on their way whatever the row's

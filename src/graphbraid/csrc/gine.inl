@@ -1,4 +1,10 @@
-// Sums of rectified sums of rows, GINE's, over in-neighbours. With e = u -> v:
+// Sums of rectified sums of rows, GINE's, over in-neighbours:
+//
+//   x (num_src, width), edges (num_edges, width)  --- sum over v's edges --->  out (num_dst, width)
+//   grad_edges (num_edges, width), grad_x (num_src, width)  <--- by v's, by u's edges ---  grad (num_dst,
+//   width)
+//
+// With e = u -> v:
 //
 //   out[v, :] = loop_scale * x[v, :] + sum of relu(x[u, :] + edges[e, :])
 //   grad_edges[e, :] = grad[v, :] where x[u, :] + edges[e, :] > 0, else 0
@@ -25,13 +31,6 @@ GB_INLINE Vec<T> tile_vector(const T* row, int i, int last) {
 template <typename T>
 GB_INLINE const T* row_of(const Rows& rows, int64_t i, int64_t column) {
   return static_cast<const T*>(rows.data) + i * rows.stride + column;
-}
-
-// The node at the other end of an edge. Read so, by a branch that is always taken alike, the kernels are half
-// the code.
-GB_INLINE int64_t node_at(const EdgeRows& a, int64_t edge) {
-  return a.wide_indices ? static_cast<const int64_t*>(a.indices)[edge]
-                        : static_cast<const int32_t*>(a.indices)[edge];
 }
 
 template <typename V>

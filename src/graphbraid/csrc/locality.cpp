@@ -4,7 +4,6 @@
 //
 // Bound by cache misses on the nodes' states, not by instructions: one text for every processor, no variants.
 // The doubles are those of the twin: this file is compiled without fused multiply-add.
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 
 #include <algorithm>
@@ -14,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "arrays.h"
+#include "binding.h"
 
 namespace gb {
 namespace {
@@ -212,50 +211,43 @@ class RowCache {
 };
 
 // indptr (num_nodes + 1,), indices (num_edges,) in [0, num_nodes): a CSC; out (num_nodes,) written: the nodes
-template <typename Node>
-void community_order(Array1<const int64_t> indptr, Array1<const Node> indices, Array1<int64_t> out) {
-  const int64_t num_nodes = rows_between(indptr, static_cast<int64_t>(indices.size()));
-  need_length(out, num_nodes, "out");
+void community_order(const Indptr& indptr, const Ids& indices, const Array1<int64_t>& out) {
+  const int64_t num_nodes = rows_between(indptr, indices.length());
+  need_length(out, num_nodes);
   nb::gil_scoped_release release;
-  Communities<Node>(indptr.data(), indices.data(), num_nodes).order(out.data());
+  with_ids(indices, [&]<typename Node>(const Node* nodes) {
+    Communities<Node>(indptr.data(), nodes, num_nodes).order(out.data());
+  });
 }
 
 // indptr, indices: a CSC; nodes (num_rows,): the rows that are summed, in this order, None for all as they
 // stand. Returns how many reads of source rows were simulated and how many a cache of `capacity` rows
 // answers.
-template <typename Node>
-std::pair<int64_t, int64_t> cached_reads(Array1<const int64_t> indptr, Array1<const Node> indices,
-                                         std::optional<Array1<const int64_t>> nodes, int64_t capacity,
-                                         int64_t every) {
-  const int64_t num_all = rows_between(indptr, static_cast<int64_t>(indices.size()));
+std::pair<int64_t, int64_t> cached_reads(const Indptr& indptr, const Ids& indices, const OptionalIds& nodes,
+                                         int64_t capacity, int64_t every) {
+  const int64_t num_all = rows_between(indptr, indices.length());
   const int64_t* ptr = indptr.data();
-  const Node* source = indices.data();
-  const int64_t num_rows = nodes ? static_cast<int64_t>(nodes->size()) : num_all;
+  const int64_t num_rows = nodes ? nodes->length() : num_all;
   need_count(capacity, 0, kMostItems, "capacity");
   need_count(every, 1, kMostItems, "every");
-  const int64_t* ids = nodes ? nodes->data() : nullptr;
+  const int64_t* ids = data_or_null(nodes);
   nb::gil_scoped_release release;
   RowCache cache(capacity, every);
-  for (int64_t r = 0; r < num_rows; ++r) {
-    const int64_t v = ids == nullptr ? r : ids[r];
-    for (int64_t e = ptr[v]; e < ptr[v + 1]; ++e) cache.read(source[e]);
-  }
+  with_ids(indices, [&](const auto* source) {
+    for (int64_t r = 0; r < num_rows; ++r) {
+      const int64_t v = ids == nullptr ? r : ids[r];
+      for (int64_t e = ptr[v]; e < ptr[v + 1]; ++e) cache.read(source[e]);
+    }
+  });
   return {cache.reads, cache.hits};
-}
-
-template <typename Node>
-void bind_locality_of(nb::module_& m) {
-  m.def("community_order", &community_order<Node>, array_arg("indptr"), array_arg("indices"),
-        array_arg("out"));
-  m.def("cached_reads", &cached_reads<Node>, array_arg("indptr"), array_arg("indices"),
-        array_arg("nodes").none(), nb::arg("capacity"), nb::arg("every"));
 }
 
 }  // namespace
 
 void bind_locality(nb::module_& m) {
-  bind_locality_of<int32_t>(m);
-  bind_locality_of<int64_t>(m);
+  using namespace nb::literals;
+  def_native(m, "community_order", &community_order, "indptr"_a, "indices"_a, "out"_a);
+  def_native(m, "cached_reads", &cached_reads, "indptr"_a, "indices"_a, "nodes"_a, "capacity"_a, "every"_a);
 }
 
 }  // namespace gb

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "edge_rows.h"
 #include "parallel.h"
-#include "rows.h"
 #include "variants.h"
 #include "x86.h"
 
@@ -17,109 +17,101 @@
 
 namespace gb {
 
-using Matrix = nb::ndarray<nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using OptionalMatrix = std::optional<Matrix>;
+using OptionalWrittenMatrix = std::optional<WrittenMatrix>;
+using OptionalWrittenVector = std::optional<WrittenVector>;
 
 static NormArgs args_of(const Matrix& x) {
   NormArgs a;
-  a.dtype = dtype_of(x, "x");
-  a.num_rows = static_cast<int64_t>(x.shape(0));
-  a.width = static_cast<int64_t>(x.shape(1));
+  a.dtype = dtype_of(x);
+  a.num_rows = x.num_rows();
+  a.width = x.num_columns();
   a.x = x.data();
   return a;
 }
 
-static void* like_x(const NormArgs& a, const Matrix& matrix, const char* name) {
-  need(dtype_of(matrix, name) == a.dtype && static_cast<int64_t>(matrix.shape(0)) == a.num_rows &&
-           static_cast<int64_t>(matrix.shape(1)) == a.width,
-       (std::string(name) + " must have the shape and dtype of x").c_str());
+template <typename Given>
+static auto like_x(const NormArgs& a, const Given& matrix) {
+  need_dtype(matrix, a.dtype, "x");
+  need_shape(matrix, a.num_rows, a.width);
   return matrix.data();
 }
 
-static void* written(const OptionalVector& vector, const NormArgs& a, int64_t size, const char* name) {
-  return const_cast<void*>(coefficients(vector, a.dtype, size, name));
-}
-
 static void layer_norm(const Matrix& x, const OptionalVector& weight, const OptionalVector& bias, double eps,
-                       const Matrix& out, const OptionalVector& mean, const OptionalVector& rstd) {
+                       const WrittenMatrix& out, const OptionalWrittenVector& mean,
+                       const OptionalWrittenVector& rstd) {
   NormArgs a = args_of(x);
-  a.weight = coefficients(weight, a.dtype, a.width, "weight");
-  a.bias = coefficients(bias, a.dtype, a.width, "bias");
+  a.weight = in_sums(weight, a.dtype, a.width);
+  a.bias = in_sums(bias, a.dtype, a.width);
   a.eps = eps;
-  a.out = like_x(a, out, "out");
-  a.mean = written(mean, a, a.num_rows, "mean");
-  a.rstd = written(rstd, a, a.num_rows, "rstd");
+  a.out = like_x(a, out);
+  a.new_mean = in_sums(mean, a.dtype, a.num_rows);
+  a.new_rstd = in_sums(rstd, a.dtype, a.num_rows);
   nb::gil_scoped_release release;
   if (a.width > 0) GB_PICK(layer_norm)(a);
 }
 
 static void layer_norm_backward(const Matrix& grad, const Matrix& x, const OptionalVector& weight,
-                                const VectorArray& mean, const VectorArray& rstd,
-                                const OptionalMatrix& grad_x, const OptionalVector& grad_weight,
-                                const OptionalVector& grad_bias) {
+                                const Vector& mean, const Vector& rstd, const OptionalWrittenMatrix& grad_x,
+                                const OptionalWrittenVector& grad_weight,
+                                const OptionalWrittenVector& grad_bias) {
   NormArgs a = args_of(x);
-  a.grad = like_x(a, grad, "grad");
-  a.weight = coefficients(weight, a.dtype, a.width, "weight");
-  a.mean = written(mean, a, a.num_rows, "mean");
-  a.rstd = written(rstd, a, a.num_rows, "rstd");
-  if (grad_x) a.out = like_x(a, *grad_x, "grad_x");
-  a.grad_weight = written(grad_weight, a, a.width, "grad_weight");
-  a.grad_bias = written(grad_bias, a, a.width, "grad_bias");
+  a.grad = like_x(a, grad);
+  a.weight = in_sums(weight, a.dtype, a.width);
+  a.mean = in_sums(mean, a.dtype, a.num_rows);
+  a.rstd = in_sums(rstd, a.dtype, a.num_rows);
+  if (grad_x) a.out = like_x(a, *grad_x);
+  a.grad_weight = in_sums(grad_weight, a.dtype, a.width);
+  a.grad_bias = in_sums(grad_bias, a.dtype, a.width);
   nb::gil_scoped_release release;
   if (a.width > 0) GB_PICK(layer_norm_backward)(a);
 }
 
-static void column_moments(const Matrix& x, const VectorArray& mean, const VectorArray& var) {
+static void column_moments(const Matrix& x, const WrittenVector& mean, const WrittenVector& var) {
   NormArgs a = args_of(x);
-  a.mean = written(mean, a, a.width, "mean");
-  a.rstd = written(var, a, a.width, "var");
+  a.new_mean = in_sums(mean, a.dtype, a.width);
+  a.new_variance = in_sums(var, a.dtype, a.width);
   nb::gil_scoped_release release;
   if (a.width > 0) GB_PICK(column_moments)(a);
 }
 
-static void batch_norm(const Matrix& x, const VectorArray& mean, const VectorArray& rstd,
-                       const OptionalVector& weight, const OptionalVector& bias, const Matrix& out) {
+static void batch_norm(const Matrix& x, const Vector& mean, const Vector& rstd, const OptionalVector& weight,
+                       const OptionalVector& bias, const WrittenMatrix& out) {
   NormArgs a = args_of(x);
-  a.mean = written(mean, a, a.width, "mean");
-  a.rstd = written(rstd, a, a.width, "rstd");
-  a.weight = coefficients(weight, a.dtype, a.width, "weight");
-  a.bias = coefficients(bias, a.dtype, a.width, "bias");
-  a.out = like_x(a, out, "out");
+  a.mean = in_sums(mean, a.dtype, a.width);
+  a.rstd = in_sums(rstd, a.dtype, a.width);
+  a.weight = in_sums(weight, a.dtype, a.width);
+  a.bias = in_sums(bias, a.dtype, a.width);
+  a.out = like_x(a, out);
   nb::gil_scoped_release release;
   if (a.width > 0) GB_PICK(batch_norm)(a);
 }
 
-static void batch_norm_backward(const Matrix& grad, const Matrix& x, const VectorArray& mean,
-                                const VectorArray& rstd, const OptionalVector& weight, bool from_rows,
-                                const OptionalMatrix& grad_x, const VectorArray& grad_weight,
-                                const VectorArray& grad_bias) {
+static void batch_norm_backward(const Matrix& grad, const Matrix& x, const Vector& mean, const Vector& rstd,
+                                const OptionalVector& weight, bool from_rows,
+                                const OptionalWrittenMatrix& grad_x, const WrittenVector& grad_weight,
+                                const WrittenVector& grad_bias) {
   NormArgs a = args_of(x);
-  a.grad = like_x(a, grad, "grad");
-  a.mean = written(mean, a, a.width, "mean");
-  a.rstd = written(rstd, a, a.width, "rstd");
-  a.weight = coefficients(weight, a.dtype, a.width, "weight");
+  a.grad = like_x(a, grad);
+  a.mean = in_sums(mean, a.dtype, a.width);
+  a.rstd = in_sums(rstd, a.dtype, a.width);
+  a.weight = in_sums(weight, a.dtype, a.width);
   a.from_rows = from_rows;
-  if (grad_x) a.out = like_x(a, *grad_x, "grad_x");
-  a.grad_weight = written(grad_weight, a, a.width, "grad_weight");
-  a.grad_bias = written(grad_bias, a, a.width, "grad_bias");
+  if (grad_x) a.out = like_x(a, *grad_x);
+  a.grad_weight = in_sums(grad_weight, a.dtype, a.width);
+  a.grad_bias = in_sums(grad_bias, a.dtype, a.width);
   nb::gil_scoped_release release;
   if (a.width > 0) GB_PICK(batch_norm_backward)(a);
 }
 
 void bind_norm(nb::module_& m) {
   using namespace nb::literals;
-  m.def("layer_norm", &layer_norm, "x"_a.noconvert(), "weight"_a.noconvert().none(),
-        "bias"_a.noconvert().none(), "eps"_a, "out"_a.noconvert(), "mean"_a.noconvert().none(),
-        "rstd"_a.noconvert().none());
-  m.def("layer_norm_backward", &layer_norm_backward, "grad"_a.noconvert(), "x"_a.noconvert(),
-        "weight"_a.noconvert().none(), "mean"_a.noconvert(), "rstd"_a.noconvert(),
-        "grad_x"_a.noconvert().none(), "grad_weight"_a.noconvert().none(), "grad_bias"_a.noconvert().none());
-  m.def("column_moments", &column_moments, "x"_a.noconvert(), "mean"_a.noconvert(), "var"_a.noconvert());
-  m.def("batch_norm", &batch_norm, "x"_a.noconvert(), "mean"_a.noconvert(), "rstd"_a.noconvert(),
-        "weight"_a.noconvert().none(), "bias"_a.noconvert().none(), "out"_a.noconvert());
-  m.def("batch_norm_backward", &batch_norm_backward, "grad"_a.noconvert(), "x"_a.noconvert(),
-        "mean"_a.noconvert(), "rstd"_a.noconvert(), "weight"_a.noconvert().none(), "from_rows"_a,
-        "grad_x"_a.noconvert().none(), "grad_weight"_a.noconvert(), "grad_bias"_a.noconvert());
+  def_native(m, "layer_norm", &layer_norm, "x"_a, "weight"_a, "bias"_a, "eps"_a, "out"_a, "mean"_a, "rstd"_a);
+  def_native(m, "layer_norm_backward", &layer_norm_backward, "grad"_a, "x"_a, "weight"_a, "mean"_a, "rstd"_a,
+             "grad_x"_a, "grad_weight"_a, "grad_bias"_a);
+  def_native(m, "column_moments", &column_moments, "x"_a, "mean"_a, "var"_a);
+  def_native(m, "batch_norm", &batch_norm, "x"_a, "mean"_a, "rstd"_a, "weight"_a, "bias"_a, "out"_a);
+  def_native(m, "batch_norm_backward", &batch_norm_backward, "grad"_a, "x"_a, "mean"_a, "rstd"_a, "weight"_a,
+             "from_rows"_a, "grad_x"_a, "grad_weight"_a, "grad_bias"_a);
 }
 
 }  // namespace gb

@@ -13,10 +13,12 @@ struct NormArgs {
   const void* x = nullptr;     // (num_rows, width), contiguous, as are grad and out
   const void* grad = nullptr;  // backward only
   void* out = nullptr;         // may be x; backward: gradient of x, may be grad or null
-  // In the dtype of the sums; mean and rstd are per row in layer normalisation, per column in batch
-  // normalisation.
-  void* mean = nullptr;
-  void* rstd = nullptr;          // 1 / sqrt(variance + eps); the variance itself in column_moments
+  // In the dtype of the sums. Per row in layer normalisation, per column in batch normalisation:
+  const void* mean = nullptr;
+  const void* rstd = nullptr;    // 1 / sqrt(variance + eps)
+  void* new_mean = nullptr;      // written by what finds them; may be null
+  void* new_rstd = nullptr;      // likewise
+  void* new_variance = nullptr;  // likewise
   const void* weight = nullptr;  // (width,); null: ones
   const void* bias = nullptr;    // (width,); null: zeros
   double eps = 0;

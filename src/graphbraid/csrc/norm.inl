@@ -2,6 +2,9 @@
 //
 //   out = (x - mean) * rstd * weight + bias,  rstd = 1 / sqrt(variance + eps)
 //
+//   layer:  mean, rstd  (num_rows,)  sums along a row          x, out, grad  (num_rows, width)
+//   batch:  mean, rstd  (width,)     sums down a column        weight, bias  (width,)
+//
 // with mean and variance of the row, or of the column (column_moments, or running statistics). Their
 // gradients, with y = (x - mean) * rstd and averages over the row or column that mean and rstd are of:
 //
@@ -15,6 +18,11 @@
 namespace gb::GB_VARIANT {
 
 #include "simd.inl"
+
+// Numbers that are worth a task of their own, and those of a block whose strip stays in the first-level
+// cache.
+inline int64_t rows_per_task(int64_t width) { return std::max<int64_t>(1, 8192 / width); }
+constexpr int64_t kNormBlockBytes = 65536;
 
 // Rows are shared out in fixed parts, so that column sums have the same bits with any number of threads.
 constexpr int64_t kNormParts = 64;
@@ -79,8 +87,8 @@ void layer_norm_typed(const NormArgs& a) {
   using A = Acc<T>;
   constexpr int L = kLanes<T>;
   const A *weight = static_cast<const A*>(a.weight), *bias = static_cast<const A*>(a.bias);
-  A *means = static_cast<A*>(a.mean), *rstds = static_cast<A*>(a.rstd);
-  parallel_static(a.num_rows, std::max<int64_t>(1, 8192 / a.width), [&](int64_t first, int64_t last) {
+  A *means = static_cast<A*>(a.new_mean), *rstds = static_cast<A*>(a.new_rstd);
+  parallel_static(a.num_rows, rows_per_task(a.width), [&](int64_t first, int64_t last) {
     for (int64_t v = first; v < last; ++v) {
       const T* x = static_cast<const T*>(a.x) + v * a.width;
       T* out = static_cast<T*>(a.out) + v * a.width;
@@ -232,7 +240,8 @@ void column_moments_typed(const NormArgs& a) {
   using A = Acc<T>;
   const int64_t width = a.width;
   // Few enough rows to be read from the cache the second time: a strip of theirs from the first level.
-  const int64_t block = std::clamp<int64_t>(65536 / (width * static_cast<int64_t>(sizeof(T))), 8, 256);
+  const int64_t block =
+      std::clamp<int64_t>(kNormBlockBytes / (width * static_cast<int64_t>(sizeof(T))), 8, 256);
   std::vector<Moments> moments(static_cast<size_t>(kNormParts), Moments(width));
   parallel_dynamic(kNormParts, 1, [&](int64_t first_part, int64_t last_part) {
     Moments of_block(width);
@@ -246,7 +255,7 @@ void column_moments_typed(const NormArgs& a) {
   });
   Moments all(width);
   for (const Moments& part : moments) all.add(part);
-  A *mean = static_cast<A*>(a.mean), *variance = static_cast<A*>(a.rstd);
+  A *mean = static_cast<A*>(a.new_mean), *variance = static_cast<A*>(a.new_variance);
   for (int64_t c = 0; c < width; ++c) {
     const double squares = all.squares[static_cast<size_t>(c)];
     mean[c] = static_cast<A>(all.mean[static_cast<size_t>(c)]);
@@ -260,7 +269,7 @@ void batch_norm_typed(const NormArgs& a) {
   constexpr int L = kLanes<T>;
   const A *mean = static_cast<const A*>(a.mean), *rstd = static_cast<const A*>(a.rstd);
   const A *weight = static_cast<const A*>(a.weight), *bias = static_cast<const A*>(a.bias);
-  parallel_static(a.num_rows, std::max<int64_t>(1, 8192 / a.width), [&](int64_t first, int64_t last) {
+  parallel_static(a.num_rows, rows_per_task(a.width), [&](int64_t first, int64_t last) {
     for (int64_t v = first; v < last; ++v) {
       const T* x = static_cast<const T*>(a.x) + v * a.width;
       T* out = static_cast<T*>(a.out) + v * a.width;
@@ -302,7 +311,7 @@ void batch_norm_backward_typed(const NormArgs& a) {
     average[c] = static_cast<const A*>(a.grad_bias)[c] / static_cast<A>(a.num_rows);
     along[c] = static_cast<const A*>(a.grad_weight)[c] / static_cast<A>(a.num_rows) * rstd[c];
   }
-  parallel_static(a.num_rows, std::max<int64_t>(1, 8192 / a.width), [&](int64_t first, int64_t last) {
+  parallel_static(a.num_rows, rows_per_task(a.width), [&](int64_t first, int64_t last) {
     for (int64_t v = first; v < last; ++v) {
       const T* x = static_cast<const T*>(a.x) + v * a.width;
       const T* grad = static_cast<const T*>(a.grad) + v * a.width;

@@ -1,5 +1,4 @@
 // Python's view of the sampler: Pipeline, Run, and the counter RNG for tests.
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
@@ -8,7 +7,7 @@
 #include <memory>
 #include <utility>
 
-#include "arrays.h"
+#include "binding.h"
 #include "gather.h"
 #include "parallel.h"
 #include "pipeline.h"
@@ -25,10 +24,10 @@ using Tensor = nb::ndarray<nb::pytorch>;
 
 // The arrays a pipeline reads, kept alive with it.
 struct Inputs {
-  Array1<const int64_t> indptr;
-  AnyArray indices;
+  Indptr indptr;
+  Ids indices;
   std::optional<Array1<const float>> weight;
-  std::optional<AnyArray> x;
+  std::optional<Array<const Anything, 2>> x;
 };
 
 class PyPipeline {
@@ -58,17 +57,16 @@ class PyPipeline {
     SampleGraph graph;
     graph.indptr = inputs_.indptr.data();
     graph.indices = inputs_.indices.data();
-    graph.weight = inputs_.weight ? inputs_.weight->data() : nullptr;
-    graph.num_nodes = static_cast<int64_t>(inputs_.indptr.shape(0)) - 1;
-    graph.num_edges = static_cast<int64_t>(inputs_.indices.shape(0));
-    graph.wide = inputs_.indices.itemsize() == 8;
+    graph.weight = data_or_null(inputs_.weight);
+    graph.num_nodes = inputs_.indptr.length() - 1;
+    graph.num_edges = inputs_.indices.length();
+    graph.wide = is_wide(inputs_.indices);
     return graph;
   }
   FeatureRows features() const {
     if (!inputs_.x) return {};
-    const int64_t columns = static_cast<int64_t>(inputs_.x->shape(1));
     return {static_cast<const char*>(inputs_.x->data()),
-            columns * static_cast<int64_t>(inputs_.x->itemsize())};
+            inputs_.x->num_columns() * inputs_.x->element_bytes()};
   }
 
   Inputs inputs_;
@@ -79,24 +77,16 @@ class PyPipeline {
 // What the threads read by index must be there; the values of indptr and indices were seen when the graph was
 // made.
 void check_inputs(const Inputs& inputs, const SampleConfig& config) {
-  const nb::dlpack::dtype ids = inputs.indices.dtype();
-  need(inputs.indices.ndim() == 1 && ids.code == static_cast<uint8_t>(nb::dlpack::dtype_code::Int) &&
-           (ids.bits == 32 || ids.bits == 64),
-       "indices must be 1-d int32 or int64");
-  const int64_t num_edges = static_cast<int64_t>(inputs.indices.shape(0));
-  const int64_t num_nodes = rows_between(inputs.indptr, num_edges);
-  need_length(inputs.weight, num_edges, "weight");
-  if (inputs.x) {
-    need(inputs.x->ndim() == 2, "x must be a matrix");
-    need_length(*inputs.x, num_nodes, "x");
-  }
+  const int64_t num_nodes = rows_between(inputs.indptr, inputs.indices.length());
+  need_length(inputs.weight, inputs.indices.length());
+  need_length(inputs.x, num_nodes);
   need(!config.fanouts.empty(), "fanouts must name a hop");
   for (const int64_t fanout : config.fanouts) need_count(fanout, -1, kMostFanout, "a fanout");
 }
 
 class PyRun {
  public:
-  PyRun(PyPipeline& owner, Array1<const int64_t> seeds, const Schedule& schedule, int64_t first_step,
+  PyRun(PyPipeline& owner, const Indptr& seeds, const Schedule& schedule, int64_t first_step,
         int64_t last_step)
       : owner(owner),
         seeds(seeds),
@@ -112,19 +102,19 @@ class PyRun {
   PyRun(const PyRun&) = delete;
 
   PyPipeline& owner;
-  Array1<const int64_t> seeds;
+  Indptr seeds;
   std::unique_ptr<Run> run;
 };
 
 // Steps that exist, and seeds that are nodes.
-void check_run(const Inputs& inputs, const Array1<const int64_t>& seeds, int64_t batch_size,
-               int64_t first_step, int64_t last_step) {
-  const int64_t num_seeds = static_cast<int64_t>(seeds.shape(0));
+void check_run(const Inputs& inputs, const Indptr& seeds, int64_t batch_size, int64_t first_step,
+               int64_t last_step) {
+  const int64_t num_seeds = seeds.length();
   need_count(batch_size, 1, kMostItems, "batch_size");
   const int64_t num_steps = num_seeds / batch_size + (num_seeds % batch_size != 0);
   need_count(last_step, 0, num_steps, "last_step");
   need_count(first_step, 0, last_step, "first_step");
-  const int64_t num_nodes = static_cast<int64_t>(inputs.indptr.shape(0)) - 1;
+  const int64_t num_nodes = inputs.indptr.length() - 1;
   const int64_t* nodes = seeds.data();
   int64_t outside;
   {
@@ -171,8 +161,7 @@ nb::tuple export_batch(const PyPipeline& owner, const std::shared_ptr<Batch>& ba
   }
   nb::object x = nb::none();
   if (const auto& source = owner.inputs().x)
-    x = tensors.matrix(batch->x.data(), sampled.num_nodes, static_cast<int64_t>(source->shape(1)),
-                       source->dtype());
+    x = tensors.matrix(batch->x.data(), sampled.num_nodes, source->num_columns(), source->element());
   return nb::make_tuple(batch->step, tensors.vector(sampled.n_id.data(), sampled.num_nodes),
                         tensors.vector(batch->input_id.data(), sampled.num_seeds), adjacencies,
                         sampled.nodes_per_hop, sampled.edges_per_hop, x);
@@ -192,16 +181,36 @@ nb::object next_batch(PyRun& self) {
   }
 }
 
-nb::object gather(Array2<const uint8_t> table, Array1<const int64_t> ids,
-                  nb::ndarray<uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu> out) {
-  const int64_t row = static_cast<int64_t>(table.shape(1));
-  need_shape(out, static_cast<int64_t>(ids.shape(0)), row, "out");
+void gather(const Array2<const uint8_t>& table, const Indptr& ids, const Array2<uint8_t>& out) {
+  const int64_t row = table.num_columns(), num_ids = ids.length();
+  need_shape(out, num_ids, row);
+  const char* from = reinterpret_cast<const char*>(table.data());
+  char* to = reinterpret_cast<char*>(out.data());
   nb::gil_scoped_release release;
-  parallel_static(static_cast<int64_t>(ids.shape(0)), 256, [&](int64_t begin, int64_t end) {
-    gather_rows(reinterpret_cast<const char*>(table.data()), row, ids.data() + begin, end - begin,
-                reinterpret_cast<char*>(out.data()) + begin * row);
+  constexpr int64_t kRowsWorthAThread = 256;
+  parallel_static(num_ids, kRowsWorthAThread, [&](int64_t begin, int64_t end) {
+    gather_rows(from, row, ids.data() + begin, end - begin, to + begin * row);
   });
-  return nb::none();
+}
+
+void init_pipeline(PyPipeline* self, const Indptr& indptr, const Ids& indices,
+                   const std::optional<Array1<const float>>& weight,
+                   const std::optional<Array<const Anything, 2>>& x, const std::vector<int64_t>& fanouts,
+                   bool replace, bool blocks, bool keep_edges, int num_threads, int depth, int refill) {
+  Inputs inputs{indptr, indices, weight, x};
+  SampleConfig config{fanouts, replace, blocks, keep_edges};
+  check_inputs(inputs, config);
+  need_count(num_threads, 1, kMostThreads, "num_threads");
+  need_count(depth, 1, std::numeric_limits<int>::max() - 2, "depth");
+  need_count(refill, 0, depth, "refill");
+  new (self) PyPipeline(std::move(inputs), std::move(config), num_threads, depth, refill);
+}
+
+void init_run(PyRun* self, PyPipeline& pipeline, const Indptr& seeds, int64_t batch_size, bool shuffle,
+              uint64_t seed, uint64_t epoch, int64_t first_step, int64_t last_step) {
+  check_run(pipeline.inputs(), seeds, batch_size, first_step, last_step);
+  const Schedule schedule{seeds.data(), seeds.length(), batch_size, shuffle, seed, epoch};
+  new (self) PyRun(pipeline, seeds, schedule, first_step, last_step);
 }
 
 }  // namespace
@@ -227,45 +236,22 @@ void bind_sampling(nb::module_& m) {
       out.push_back(static_cast<int64_t>(permutation(static_cast<uint64_t>(i))));
     return as_tensor(std::move(out));
   });
-  m.def("gather_rows", &gather, array_arg("table"), array_arg("ids"), array_arg("out"));
+  using namespace nb::literals;
+  def_native(m, "gather_rows", &gather, "table"_a, "ids"_a, "out"_a);
 
-  nb::class_<PyPipeline>(m, "Pipeline")
-      .def(
-          "__init__",
-          [](PyPipeline* self, Array1<const int64_t> indptr, AnyArray indices,
-             std::optional<Array1<const float>> weight, std::optional<AnyArray> x,
-             std::vector<int64_t> fanouts, bool replace, bool blocks, bool keep_edges, int num_threads,
-             int depth, int refill) {
-            Inputs inputs{indptr, indices, weight, x};
-            SampleConfig config{std::move(fanouts), replace, blocks, keep_edges};
-            check_inputs(inputs, config);
-            need_count(num_threads, 1, kMostThreads, "num_threads");
-            need_count(depth, 1, std::numeric_limits<int>::max() - 2, "depth");
-            need_count(refill, 0, depth, "refill");
-            new (self) PyPipeline(std::move(inputs), std::move(config), num_threads, depth, refill);
-          },
-          array_arg("indptr"), array_arg("indices"), array_arg("weight").none(), array_arg("x").none(),
-          nb::arg("fanouts"), nb::arg("replace"), nb::arg("blocks"), nb::arg("keep_edges"),
-          nb::arg("num_threads"), nb::arg("depth"), nb::arg("refill"))
-      .def("busy_threads", [](PyPipeline& self) { return self.pipeline().busy_threads(); })
+  nb::class_<PyPipeline> pipeline(m, "Pipeline");
+  def_init(pipeline, &init_pipeline, "indptr"_a, "indices"_a, "weight"_a, "x"_a, "fanouts"_a, "replace"_a,
+           "blocks"_a, "keep_edges"_a, "num_threads"_a, "depth"_a, "refill"_a);
+  pipeline.def("busy_threads", [](PyPipeline& self) { return self.pipeline().busy_threads(); })
       .def("stage_seconds", [](PyPipeline& self) {
         const StageSeconds seconds = self.pipeline().stage_seconds();
         return nb::make_tuple(seconds.sample, seconds.gather, seconds.batches);
       });
 
-  nb::class_<PyRun>(m, "Run")
-      .def(
-          "__init__",
-          [](PyRun* self, PyPipeline& owner, Array1<const int64_t> seeds, int64_t batch_size, bool shuffle,
-             uint64_t seed, uint64_t epoch, int64_t first_step, int64_t last_step) {
-            check_run(owner.inputs(), seeds, batch_size, first_step, last_step);
-            const Schedule schedule{
-                seeds.data(), static_cast<int64_t>(seeds.shape(0)), batch_size, shuffle, seed, epoch};
-            new (self) PyRun(owner, seeds, schedule, first_step, last_step);
-          },
-          nb::keep_alive<1, 2>(), nb::arg("pipeline"), array_arg("seeds"), nb::arg("batch_size"),
-          nb::arg("shuffle"), nb::arg("seed"), nb::arg("epoch"), nb::arg("first_step"), nb::arg("last_step"))
-      .def("next", &next_batch);
+  nb::class_<PyRun> run(m, "Run");
+  def_init(run, &init_run, nb::keep_alive<1, 2>(), "pipeline"_a, "seeds"_a, "batch_size"_a, "shuffle"_a,
+           "seed"_a, "epoch"_a, "first_step"_a, "last_step"_a);
+  run.def("next", &next_batch);
 }
 
 }  // namespace gb

@@ -1,5 +1,8 @@
 // Inner products along edges, per head:
 //
+//   dst (num_dst, heads * channels), src (num_src, heads * channels)  --->  out (num_edges, heads)
+//                                    sum over a head's channels
+//
 //   out[e, h] = dst_scale[v] * src_scale[u] * <dst[v, h, :], src[u, h, :]>  for the edge e = u -> v
 //
 // Edges are independent and walked some at a time, wherever rows end: sums of a vector's worth of products

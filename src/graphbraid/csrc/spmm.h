@@ -27,6 +27,13 @@ struct EdgeRows {
   const void* weight = nullptr;  // (num_edges,), in the dtype of the sums; may be null
 };
 
+// The node at the other end of an edge. Read so, by a branch that is always taken alike, a kernel needs no
+// text of its own for each width of ids.
+inline int64_t node_at(const EdgeRows& a, int64_t edge) {
+  return a.wide_indices ? static_cast<const int64_t*>(a.indices)[edge]
+                        : static_cast<const int32_t*>(a.indices)[edge];
+}
+
 struct SpmmArgs : EdgeRows {
   // Further coefficients, in the dtype of the sums; each may be null.
   const void* src_scale = nullptr;  // (num_src,)

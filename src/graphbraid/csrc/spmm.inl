@@ -1,5 +1,9 @@
 // Aggregation over in-neighbours:
 //
+//   indptr  (num_dst + 1,)      edges e of row v:   indptr[v] <= e < indptr[v + 1]
+//   x       (num_src, width)  --------------------------------------------------->  out  (num_dst, width)
+//   weight  (num_edges,)        out[v, :] sums the rows x[u, :], u = indices[e]
+//
 //   out[v, :] = dst_scale[v] * sum of weight[e] * src_scale[u] * x[u, :] over the edges e = u -> v
 //
 // each factor optional, `mean` divides by the row's edges; with implicit self-loops, loop_scale * loop[v] *
@@ -15,10 +19,20 @@ namespace gb::GB_VARIANT {
 #include "epilogue_call.inl"
 #include "simd.inl"
 
+// Ids of either width.
+struct AnyId {};
+
 // Accumulators that fit in the registers, beside a loaded vector and a coefficient.
 constexpr int kMaxTile = GB_LANES_F32 == 16 ? 16 : 8;
 // Rows that are summed before their epilogue: few enough to stay in the first-level cache.
 constexpr int64_t kRowsPerEpilogue = 32;
+
+// The segments of hubs, and the sums of each.
+template <typename A>
+struct Hubs {
+  std::vector<Segment> segments;
+  std::vector<A> sums;  // (number of segments, width)
+};
 
 // What a tile of NV vectors does with the edges [begin, end) of row v: acc[i] += coefficient * x[u, column +
 // i * L ...]. The last vector holds `last` elements.
@@ -28,14 +42,19 @@ GB_INLINE void sum_edges(const SpmmArgs& a, int64_t v, int64_t begin, int64_t en
   constexpr int L = kLanes<T>;
   constexpr int lines = (NV * L * static_cast<int>(sizeof(T)) + 63) / 64;
   constexpr int distance = prefetch_distance(lines);
-  const I* indices = static_cast<const I*>(a.indices);
+  const auto node = [&a](int64_t e) GB_LAMBDA {
+    if constexpr (std::is_same_v<I, AnyId>)
+      return node_at(a, e);
+    else
+      return static_cast<int64_t>(static_cast<const I*>(a.indices)[e]);
+  };
   const T* x = static_cast<const T*>(a.x.data) + column;
   const Acc<T>* weight = static_cast<const Acc<T>*>(a.weight);
   const Acc<T>* src_scale = static_cast<const Acc<T>*>(a.src_scale);
   for (int64_t e = begin; e < end; ++e) {
-    const int64_t u = indices[e];
+    const int64_t u = node(e);
     if (e + distance < prefetch_end) {
-      const char* next = reinterpret_cast<const char*>(x + indices[e + distance] * a.x.stride);
+      const char* next = reinterpret_cast<const char*>(x + node(e + distance) * a.x.stride);
       unroll<lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(next + 64 * i, 0, prefetch_level(lines)); });
     }
     const T* row = x + u * a.x.stride;
@@ -92,32 +111,40 @@ GB_INLINE void finish_row(const SpmmArgs& a, int64_t v, int64_t column, int last
   write_row<T, NV, T>(a, v, column, last, acc);
 }
 
-// One tile of columns of the rows [first, last_row), or of the segments of hubs in that range, whose sums go
-// to `partial`, one row per segment; the rows of hubs are summed from there.
-template <typename T, typename I, int NV, bool Plain, bool OfHubs>
-void sum_rows(const SpmmArgs& a, const std::vector<Segment>& hubs, Acc<T>* partial, int64_t first,
-              int64_t last_row, int64_t prefetch_end, int64_t column, int last) {
+// A hub's row is summed from those of its segments.
+template <typename T, int NV>
+GB_INLINE void add_segments(const Hubs<Acc<T>>& hubs, int64_t v, int64_t width, int64_t degree,
+                            int64_t column, int last, Vec<T> (&acc)[NV]) {
   constexpr int L = kLanes<T>;
-  for (int64_t v = first; v < last_row; ++v) {
-    const int64_t begin = OfHubs ? hubs[v].begin : a.indptr[v], end = OfHubs ? hubs[v].end : a.indptr[v + 1];
+  const int64_t parts = (degree + kHubEdges - 1) / kHubEdges;
+  const Acc<T>* part = hubs.sums.data() + first_segment(hubs.segments, v) * width + column;
+  for (int64_t s = 0; s < parts; ++s, part += width) {
+    unroll<NV - 1>([&](auto i) GB_LAMBDA { acc[i] += load(part + i * L); });
+    acc[NV - 1] += load_n(part + (NV - 1) * L, last);
+  }
+}
+
+// One tile of columns of the rows [first, last_row), or of those segments of hubs. By a branch for each row:
+// with a text of their own for the segments the kernels are twice the code.
+template <typename T, typename I, int NV, bool Plain>
+void sum_rows(const SpmmArgs& a, Hubs<Acc<T>>& hubs, bool of_hubs, int64_t first, int64_t last_row,
+              int64_t prefetch_end, int64_t column, int last) {
+  constexpr int L = kLanes<T>;
+  for (int64_t row = first; row < last_row; ++row) {
+    const Segment edges = of_hubs ? hubs.segments[row] : Segment{row, a.indptr[row], a.indptr[row + 1]};
+    const int64_t degree = edges.end - edges.begin;
     Vec<T> acc[NV] = {};
-    if (!OfHubs && end - begin > kHubEdges) {
-      const int64_t parts = (end - begin + kHubEdges - 1) / kHubEdges;
-      const Acc<T>* part = partial + first_segment(hubs, v) * a.width + column;
-      for (int64_t s = 0; s < parts; ++s, part += a.width) {
-        unroll<NV - 1>([&](auto i) GB_LAMBDA { acc[i] += load(part + i * L); });
-        acc[NV - 1] += load_n(part + (NV - 1) * L, last);
-      }
-    } else {
-      sum_edges<T, I, NV, Plain>(a, OfHubs ? hubs[v].row : v, begin, end, OfHubs ? end : prefetch_end, column,
-                                 last, acc);
-    }
-    if constexpr (OfHubs) {
-      Acc<T>* out = partial + v * a.width + column;
+    if (degree > kHubEdges)
+      add_segments<T>(hubs, row, a.width, degree, column, last, acc);
+    else
+      sum_edges<T, I, NV, Plain>(a, edges.row, edges.begin, edges.end, of_hubs ? edges.end : prefetch_end,
+                                 column, last, acc);
+    if (of_hubs) {
+      Acc<T>* out = hubs.sums.data() + row * a.width + column;
       unroll<NV - 1>([&](auto i) GB_LAMBDA { store(out + i * L, acc[i]); });
       store_n(out + (NV - 1) * L, acc[NV - 1], last);
     } else {
-      finish_row<T, NV>(a, v, column, last, acc);
+      finish_row<T, NV>(a, row, column, last, acc);
     }
   }
 }
@@ -195,19 +222,19 @@ template <typename T, typename I, bool Plain>
 void spmm_typed(const SpmmArgs& a) {
   // Code size: ids of 64 bits and doubles (for checking gradients) are rare, and half rows have half the
   // lines.
-  constexpr int max_tile = sizeof(I) == 8 || sizeof(T) == 8 ? 4 : sizeof(T) == 2 ? 8 : kMaxTile;
+  constexpr bool is_rare = sizeof(T) == 8 || (sizeof(T) == 4 && std::is_same_v<I, AnyId>);
+  constexpr int max_tile = is_rare ? 4 : sizeof(T) == 2 ? 8 : kMaxTile;
   const std::vector<Tile<T>> tiles = tiles_of<T>(a.width, max_tile);
-  const std::vector<Segment> hubs = hub_segments(a.indptr, a.num_dst);
-  std::vector<Acc<T>> partial(hubs.size() * static_cast<size_t>(a.width));
-  const auto sum = [&](auto of_hubs, int64_t first, int64_t last, int64_t prefetch_end) {
+  Hubs<Acc<T>> hubs{hub_segments(a.indptr, a.num_dst), {}};
+  hubs.sums.resize(hubs.segments.size() * static_cast<size_t>(a.width));
+  const auto sum = [&](bool of_hubs, int64_t first, int64_t last, int64_t prefetch_end) {
     for (const Tile<T>& tile : tiles)
       with_vectors<max_tile>(tile.vectors, [&](auto nv) {
-        sum_rows<T, I, nv, Plain, of_hubs>(a, hubs, partial.data(), first, last, prefetch_end, tile.column,
-                                           tile.last);
+        sum_rows<T, I, nv, Plain>(a, hubs, of_hubs, first, last, prefetch_end, tile.column, tile.last);
       });
   };
-  parallel_dynamic(static_cast<int64_t>(hubs.size()), 1, [&](int64_t first, int64_t last) {
-    for (int64_t s = first; s < last; ++s) sum(std::true_type{}, s, s + 1, 0);
+  parallel_dynamic(static_cast<int64_t>(hubs.segments.size()), 1, [&](int64_t first, int64_t last) {
+    for (int64_t s = first; s < last; ++s) sum(true, s, s + 1, 0);
   });
   const int64_t lines = (a.width * static_cast<int64_t>(sizeof(T)) + 63) / 64;
   parallel_rows(a.indptr, a.num_dst, lines, [&](int64_t first, int64_t last_row) {
@@ -217,32 +244,29 @@ void spmm_typed(const SpmmArgs& a) {
     const int64_t step = tiles.size() > 1 ? 1 : a.epilogue ? kRowsPerEpilogue : last_row - first;
     for (int64_t v = first; v < last_row; v += step) {
       const int64_t end = std::min(v + step, last_row);
-      sum(std::false_type{}, v, end, prefetch_end);
+      sum(false, v, end, prefetch_end);
       if (a.epilogue) a.out_wide ? follow_up<Acc<T>>(a, v, end) : follow_up<T>(a, v, end);
     }
   });
 }
 
-template <typename T>
-void spmm_indexed(const SpmmArgs& a) {
-  const bool plain = !a.weight && !a.src_scale && !a.skip_loops;
-  if (a.wide_indices) return spmm_typed<T, int64_t, false>(a);  // rare: no code of its own for plain sums
-  if constexpr (sizeof(T) == 4) {
-    if (plain) return spmm_typed<T, int32_t, true>(a);
-  }
-  spmm_typed<T, int32_t, false>(a);
+// Rows of float32 by int32 ids are what training reads: a text of their own, and another for plain sums.
+void spmm_float32(const SpmmArgs& a) {
+  if (a.wide_indices) return spmm_typed<float, AnyId, false>(a);
+  if (a.weight || a.src_scale || a.skip_loops) return spmm_typed<float, int32_t, false>(a);
+  spmm_typed<float, int32_t, true>(a);
 }
 
 void spmm(const SpmmArgs& a) {
   switch (a.dtype) {
     case DType::kFloat32:
-      return spmm_indexed<float>(a);
+      return spmm_float32(a);
     case DType::kFloat64:
-      return spmm_indexed<double>(a);
+      return spmm_typed<double, AnyId, false>(a);
     case DType::kBfloat16:
-      return spmm_indexed<Bf16>(a);
+      return spmm_typed<Bf16, AnyId, false>(a);
     case DType::kFloat16:
-      return spmm_indexed<F16>(a);
+      return spmm_typed<F16, AnyId, false>(a);
   }
 }
 

@@ -1,5 +1,8 @@
 // Largest message per destination and feature, and what its gradient is divided by:
 //
+//   x (num_src, width)  --- largest over v's edges --->  out, found (num_dst, width)
+//   grad of x (num_src, width)  <--- sum over u's edges of the transpose ---  grad of out (num_dst, width)
+//
 //   out[v, f] = max of weight[e] * x[u, f] over the edges e = u -> v
 //
 // 0 in an empty row; a NaN wins. By what `ties` says, found[v, f] is the first such edge, counted in the row
@@ -64,12 +67,11 @@ GB_INLINE void store_positions(int32_t* p, VecI64 v, int n) {
   for (int i = 0; i < n; ++i) p[i] = static_cast<int32_t>(v[i]);
 }
 
-template <typename T, typename I, int NV>
+template <typename T, int NV>
 GB_INLINE void max_tile(const SpmmMaxArgs& a, int64_t v, int64_t prefetch_end, int64_t column, int last) {
   constexpr int L = kLanes<T>;
   constexpr int lines = (NV * L * static_cast<int>(sizeof(T)) + 63) / 64;
   constexpr int distance = prefetch_distance(lines);
-  const I* indices = static_cast<const I*>(a.indices);
   const T* x = static_cast<const T*>(a.x.data) + column;
   const Acc<T>* weight = static_cast<const Acc<T>*>(a.weight);
   const int64_t begin = a.indptr[v], end = a.indptr[v + 1];
@@ -85,10 +87,10 @@ GB_INLINE void max_tile(const SpmmMaxArgs& a, int64_t v, int64_t prefetch_end, i
   });
   for (int64_t e = begin; e < end; ++e) {
     if (e + distance < prefetch_end) {
-      const char* next = reinterpret_cast<const char*>(x + indices[e + distance] * a.x.stride);
+      const char* next = reinterpret_cast<const char*>(x + node_at(a, e + distance) * a.x.stride);
       unroll<lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(next + 64 * i, 0, prefetch_level(lines)); });
     }
-    const T* row = x + indices[e] * a.x.stride;
+    const T* row = x + node_at(a, e) * a.x.stride;
     const Acc<T> c = weight ? weight[e] : Acc<T>{1};
     const Mask<T> taken = splat<Mask<T>>(static_cast<Lane>(first ? e - begin : 1));
     unroll<NV>([&](auto i) GB_LAMBDA {
@@ -108,11 +110,10 @@ GB_INLINE void max_tile(const SpmmMaxArgs& a, int64_t v, int64_t prefetch_end, i
 }
 
 // Calls f(number of vectors as a constant, first column, elements in the last vector) for each tile of a row.
-template <typename T, typename I, typename F>
+template <typename T, typename F>
 GB_INLINE void over_tiles(int64_t width, F&& f) {
   constexpr int L = kLanes<T>;
-  // Code size: ids of 64 bits and doubles are rare.
-  constexpr int most = sizeof(I) == 8 || sizeof(T) == 8 ? 4 : kMaxTileVectors;
+  constexpr int most = sizeof(T) == 8 ? 4 : kMaxTileVectors;  // doubles are rare: code size
   for (int64_t column = 0; column < width;) {
     const int64_t vectors = (width - column + L - 1) / L;
     const int nv = vectors >= most ? most : vectors >= 4 ? 4 : vectors >= 2 ? 2 : 1;
@@ -130,40 +131,39 @@ GB_INLINE void over_tiles(int64_t width, F&& f) {
   }
 }
 
-template <typename T, typename I>
-void max_typed(const SpmmMaxArgs& a) {
+template <typename T>
+void run_max(const SpmmMaxArgs& a) {
   const int64_t lines = (a.width * static_cast<int64_t>(sizeof(T)) + 63) / 64;
   parallel_rows(a.indptr, a.num_dst, 2 * lines, [&](int64_t first, int64_t last_row) {
     const int64_t prefetch_end = a.indptr[last_row];
     for (int64_t v = first; v < last_row; ++v)
-      over_tiles<T, I>(a.width, [&](auto nv, int64_t column, int last)
-                                    GB_LAMBDA { max_tile<T, I, nv>(a, v, prefetch_end, column, last); });
+      over_tiles<T>(a.width, [&](auto nv, int64_t column, int last)
+                                 GB_LAMBDA { max_tile<T, nv>(a, v, prefetch_end, column, last); });
   });
 }
 
 // One tile of columns of a source's gradient: what its winning messages are given.
-template <typename T, typename I, int NV>
+template <typename T, int NV>
 GB_INLINE void won_tile(const SpmmMaxBackwardArgs& a, int64_t u, int64_t prefetch_end, int64_t column,
                         int last) {
   constexpr int L = kLanes<T>;
   constexpr int lines = (NV * L * static_cast<int>(sizeof(T)) + 63) / 64;
   constexpr int winner_lines = (NV * L * 4 + 63) / 64;
   constexpr int distance = prefetch_distance(lines + winner_lines);
-  const I* indices = static_cast<const I*>(a.indices);
   const T* grad = static_cast<const T*>(a.x.data) + column;
   const int32_t* winners = a.winner + column;
   const Acc<T>* weight = static_cast<const Acc<T>*>(a.weight);
   Vec<T> acc[NV] = {};
   for (int64_t e = a.indptr[u]; e < a.indptr[u + 1]; ++e) {
     if (e + distance < prefetch_end) {
-      const int64_t next = indices[e + distance];
+      const int64_t next = node_at(a, e + distance);
       const char* row = reinterpret_cast<const char*>(grad + next * a.x.stride);
       const char* won = reinterpret_cast<const char*>(winners + next * a.width);
       unroll<lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(row + 64 * i, 0, kSecondLevel); });
       unroll<winner_lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(won + 64 * i, 0, kSecondLevel); });
       __builtin_prefetch(a.forward_indptr + next, 0, kSecondLevel);
     }
-    const int64_t v = indices[e];
+    const int64_t v = node_at(a, e);
     const Mask<T> position =
         splat<Mask<T>>(static_cast<std::decay_t<decltype(Mask<T>{}[0])>>(a.perm[e] - a.forward_indptr[v]));
     const T* row = grad + v * a.x.stride;
@@ -180,13 +180,12 @@ GB_INLINE void won_tile(const SpmmMaxBackwardArgs& a, int64_t u, int64_t prefetc
 }
 
 // The same where equal messages share: a.x holds each maximum's share of its gradient.
-template <typename T, typename I, int NV>
+template <typename T, int NV>
 GB_INLINE void shared_tile(const SpmmMaxSharedArgs& a, int64_t u, int64_t prefetch_end, int64_t column,
                            int last) {
   constexpr int L = kLanes<T>;
   constexpr int lines = (NV * L * static_cast<int>(sizeof(T)) + 63) / 64;
   constexpr int distance = prefetch_distance(2 * lines);
-  const I* indices = static_cast<const I*>(a.indices);
   const T* share = static_cast<const T*>(a.x.data) + column;
   const T* largest = static_cast<const T*>(a.largest) + column;
   const T* own = static_cast<const T*>(a.rows.data) + u * a.rows.stride + column;
@@ -195,7 +194,7 @@ GB_INLINE void shared_tile(const SpmmMaxSharedArgs& a, int64_t u, int64_t prefet
   unroll<NV>([&](auto i) GB_LAMBDA { row[i] = load_n(own + i * L, i < NV - 1 ? L : last); });
   for (int64_t e = a.indptr[u]; e < a.indptr[u + 1]; ++e) {
     if (e + distance < prefetch_end) {
-      const int64_t next = indices[e + distance];
+      const int64_t next = node_at(a, e + distance);
       const char* given = reinterpret_cast<const char*>(share + next * a.x.stride);
       const char* best = reinterpret_cast<const char*>(largest + next * a.width);
       unroll<lines>([&](auto i) GB_LAMBDA {
@@ -203,7 +202,7 @@ GB_INLINE void shared_tile(const SpmmMaxSharedArgs& a, int64_t u, int64_t prefet
         __builtin_prefetch(best + 64 * i, 0, kSecondLevel);
       });
     }
-    const int64_t v = indices[e];
+    const int64_t v = node_at(a, e);
     const T* given = share + v * a.x.stride;
     const T* best = largest + v * a.width;
     const Acc<T> c = weight ? weight[e] : Acc<T>{1};
@@ -218,36 +217,26 @@ GB_INLINE void shared_tile(const SpmmMaxSharedArgs& a, int64_t u, int64_t prefet
   unroll<NV>([&](auto i) GB_LAMBDA { store_n(out + i * L, acc[i], i < NV - 1 ? L : last); });
 }
 
-template <typename T, typename I>
-void max_shared_typed(const SpmmMaxSharedArgs& a) {
+template <typename T>
+void run_max(const SpmmMaxSharedArgs& a) {
   const int64_t lines = (a.width * static_cast<int64_t>(sizeof(T)) + 63) / 64;
   parallel_rows(a.indptr, a.num_dst, 2 * lines, [&](int64_t first, int64_t last_row) {
     const int64_t prefetch_end = a.indptr[last_row];
     for (int64_t u = first; u < last_row; ++u)
-      over_tiles<T, I>(a.width, [&](auto nv, int64_t column, int last)
-                                    GB_LAMBDA { shared_tile<T, I, nv>(a, u, prefetch_end, column, last); });
+      over_tiles<T>(a.width, [&](auto nv, int64_t column, int last)
+                                 GB_LAMBDA { shared_tile<T, nv>(a, u, prefetch_end, column, last); });
   });
 }
 
-template <typename T, typename I>
-void max_backward_typed(const SpmmMaxBackwardArgs& a) {
+template <typename T>
+void run_max(const SpmmMaxBackwardArgs& a) {
   const int64_t lines = (a.width * static_cast<int64_t>(sizeof(T) + sizeof(int32_t)) + 63) / 64;
   parallel_rows(a.indptr, a.num_dst, lines, [&](int64_t first, int64_t last_row) {
     const int64_t prefetch_end = a.indptr[last_row];
     for (int64_t u = first; u < last_row; ++u)
-      over_tiles<T, I>(a.width, [&](auto nv, int64_t column, int last)
-                                    GB_LAMBDA { won_tile<T, I, nv>(a, u, prefetch_end, column, last); });
+      over_tiles<T>(a.width, [&](auto nv, int64_t column, int last)
+                                 GB_LAMBDA { won_tile<T, nv>(a, u, prefetch_end, column, last); });
   });
-}
-
-template <typename T, typename A>
-void run_max(const A& a) {
-  if constexpr (std::is_same_v<A, SpmmMaxArgs>)
-    a.wide_indices ? max_typed<T, int64_t>(a) : max_typed<T, int32_t>(a);
-  else if constexpr (std::is_same_v<A, SpmmMaxBackwardArgs>)
-    a.wide_indices ? max_backward_typed<T, int64_t>(a) : max_backward_typed<T, int32_t>(a);
-  else
-    a.wide_indices ? max_shared_typed<T, int64_t>(a) : max_shared_typed<T, int32_t>(a);
 }
 
 template <typename A>

@@ -12,16 +12,15 @@
 #include <cstring>
 #include <vector>
 
-#include "arrays.h"
+#include "binding.h"
 #include "worth.h"
 
 namespace gb {
 
 static void spread_rows(const Array2<const float>& rows, const Array1<const int32_t>& place,
                         const Array2<float>& out) {
-  const int64_t num_rows = static_cast<int64_t>(rows.shape(0)), width = static_cast<int64_t>(rows.shape(1));
-  const int64_t num_out = static_cast<int64_t>(place.shape(0));
-  need_shape(out, num_out, width, "out");
+  const int64_t num_rows = rows.num_rows(), width = rows.num_columns(), num_out = place.length();
+  need_shape(out, num_out, width);
   if (width == 0) return;  // nor is there a row to point at
   const int32_t* at = place.data();
   const float* from = rows.data();
@@ -45,7 +44,8 @@ static void spread_rows(const Array2<const float>& rows, const Array1<const int3
 }
 
 void bind_spread(nb::module_& m) {
-  m.def("spread_rows", &spread_rows, array_arg("rows"), array_arg("place"), array_arg("out"));
+  using namespace nb::literals;
+  def_native(m, "spread_rows", &spread_rows, "rows"_a, "place"_a, "out"_a);
 }
 
 }  // namespace gb
