@@ -79,7 +79,7 @@ def _defaults(mode: str, busy: int) -> Part:
     )
 
 
-_FEW = ("--repeats", "3", "--large-repeats", "1", "--no-ablation")
+_FEW = ("--repeats", "3", "--large-repeats", "1")
 
 PARTS = (
     Part(
@@ -120,11 +120,19 @@ PARTS = (
         pyg=True,
     ),
     _fullgraph("fullgraph-gcn", "gcn", OF_MODEL["gcn"], 18, "--repeats", "3", "--large-repeats", "1"),
-    _fullgraph("fullgraph-real", "gcn", REAL, 11, "--repeats", "3", "--no-ablation"),
+    _fullgraph("fullgraph-real", "gcn", REAL, 11, "--repeats", "3"),
     _fullgraph("fullgraph-shuffled", "gcn", ("web_cnr2000", "web_cnr2000_shuffled"), 8, "--repeats", "3"),
     _fullgraph("fullgraph-sage", "sage", OF_MODEL["sage"], 13, *_FEW),
     _fullgraph("fullgraph-gin", "gin", OF_MODEL["gin"], 11, *_FEW),
-    _fullgraph("fullgraph-gat", "gat", OF_MODEL["gat"], 18, "--repeats", "2", "--no-ablation"),
+    _fullgraph("fullgraph-gat", "gat", OF_MODEL["gat"], 18, "--repeats", "2"),
+    Part(
+        name="passes",
+        module="fullgraph.without_passes",
+        results="fullgraph_ablation",
+        minutes=7,
+        graphs=OF_MODEL["gcn"],
+        pyg=True,
+    ),
     Part(
         name="floor",
         module="fullgraph.floor",

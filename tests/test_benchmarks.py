@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from benchmarks.common import rows as results
-from benchmarks.common.old_results import convert
 from benchmarks.graphs import generated, make, rmat
 from benchmarks.graphs.folder import load, save
 from benchmarks.tables import pages
@@ -56,23 +55,6 @@ def test_a_remark_on_how_it_was_measured_stays_with_a_row(tmp_path, monkeypatch)
     monkeypatch.setenv(results.REMARK, "beside other programs")
     path = results.write_rows("some", {"a": {}}, repeats=1, out=tmp_path / "some.jsonl")
     assert results.read_lines(path)[0]["remark"] == "beside other programs"
-
-
-def test_old_results_become_rows_and_later_ones_win(tmp_path):
-    machine = {"cpu": "x", "cores": 2, "commit": "abc", "date": "2026-01-02"}
-    row = {"graph": "g", "model": "gcn", "commit": "def", "graphbraid": {"runs": [{}, {}]}}
-    old = {"machine": machine, "rows": [row], "geometric_mean": {"pyg": 2.0}}
-    into, [found] = convert("fullgraph_real", old)
-    assert into == "fullgraph"
-    assert (found["row"], found["commit"], found["date"]) == ("g, gcn", "def", "2026-01-02")
-    assert found["repeats"] == 2
-    assert found["machine"] == {"cpu": "x", "cores": 2}
-    results.put_rows(tmp_path / "fullgraph.jsonl", [{"row": "g, gcn", "was": "before"}, {"row": "other"}])
-    (tmp_path / "fullgraph.json").write_text(json.dumps(old))
-    assert [row["row"] for row in results.read_rows("fullgraph", tmp_path)] == ["g, gcn", "other"]
-    assert results.read_rows("fullgraph", tmp_path)[0] == found
-    with pytest.raises(ValueError, match=r"no benchmark wrote unknown\.json"):
-        convert("unknown", old)
 
 
 def test_every_committed_row_is_stamped():
@@ -158,6 +140,7 @@ def test_pyg_s_both_ways_train_what_ours_trains(graphs, model):
 
 TINY = {
     "sampling.ours": ("{graph}", "--batches", "2", "--batch-size", "8"),
+    "fullgraph.without_passes": ("--graphs", "{graphs}", "--names", "tiny", "--rounds", "1"),
     "fullgraph.ablation": ("{graph}", "--rounds", "1", "--variants", "all", "none"),
     "fullgraph.floor": ("--graphs", "{graphs}", "--names", "tiny", "--repeats", "1", "--epochs", "1"),
     "training.checks": ("--graphs", "{graphs}", "--names", "tiny", "--repeats", "1"),

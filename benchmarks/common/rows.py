@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.contenders import ROOT
-from benchmarks.common.old_results import convert
 
 RESULTS = ROOT / "benchmarks" / "results"
 REMARK = "GRAPHBRAID_BENCHMARK_REMARK"
@@ -54,12 +53,7 @@ def put_rows(path: Path, rows: list[Row]) -> None:
 
 def read_rows(name: str, folder: Path = RESULTS) -> list[Row]:
     """The rows of some results, in the order they were written; none where nothing was measured yet."""
-    rows = {row["row"]: row for row in read_lines(folder / f"{name}.jsonl")}
-    for old in sorted(folder.glob("*.json")):  # written before there were lines
-        into, converted = convert(old.stem, json.loads(old.read_text(encoding="utf-8")))
-        if into == name:
-            rows |= {row["row"]: row for row in converted}
-    return list(rows.values())
+    return list({row["row"]: row for row in read_lines(folder / f"{name}.jsonl")}.values())
 
 
 def read_lines(path: Path) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Full-graph training side by side with PyG and DGL, in one run, and each lowering pass switched off in turn.
+"""Full-graph training side by side with PyG and DGL, in one run.
 
     python -m benchmarks.fullgraph.beside_peers --graphs GRAPHS
 
@@ -6,8 +6,7 @@ Three layers, hidden width 32, Adam, two threads; every contender is a process o
 the median of the repeats counts. PyG runs both ways that its documentation shows: with an ``edge_index`` and
 with a ``torch.sparse`` CSR matrix. The model is a plain PyG stack, ours compiled from it: all start from the
 same weights and must have the same loss after five epochs. DGL draws its weights in another order; its loss
-is shown. The floor is what the step cannot avoid, by ``engine.floor()``. The variants of the ablation share a
-process and take turns by the epoch.
+is shown. The floor is what the step cannot avoid, by ``engine.floor()``.
 """
 
 from __future__ import annotations
@@ -72,20 +71,7 @@ def measure_graph(graph: str, options: argparse.Namespace) -> dict[str, Any]:
         row["floor_s"] = statistics.median(floors)
         row["doubt"] = next((run["doubt"] for run in mine.runs if run["doubt"]), None)
     row["ratio"] = {c.name: c.median("epoch_s") / mine.median("epoch_s") for c in group[1:]}
-    if not options.no_ablation:
-        row["ablation"], row["ablation_spread"] = ablation(graph, options)
     return row
-
-
-def ablation(graph: str, options: argparse.Namespace) -> tuple[dict[str, float], dict[str, Any]]:
-    """Median seconds of an epoch with all passes, with each off, and with none; and how they spread."""
-    folder, model = str(options.graphs / graph), ["--model", options.model]
-    model += ["--heads", str(HEADS)] * (options.model == "gat")
-    rounds = ["--rounds", str(options.ablation_rounds)]
-    contender = Contender("ablation", ours("fullgraph.ablation", folder, *model, *rounds))
-    run_in_turn([contender], 1)
-    variants: dict[str, Any] = contender.runs[0]["variants"]
-    return {name: found["median_s"] for name, found in variants.items()}, variants
 
 
 def geometric_mean(values: list[float]) -> float:
@@ -120,12 +106,6 @@ def show(rows: list[dict[str, Any]]) -> None:
     for lib in PEERS:
         mean = geometric_mean([row["ratio"][lib] for row in rows])
         console.print(f"geometric mean over {lib}: {mean:.1f}x")
-    if "ablation" in rows[0]:
-        names = list(rows[0]["ablation"])
-        ablations = Table("ms an epoch", *names)
-        for row in rows:
-            ablations.add_row(row["graph"], *[f"{1e3 * row['ablation'][n]:.1f}" for n in names])
-        console.print(ablations)
 
 
 def main() -> None:
@@ -139,10 +119,6 @@ def main() -> None:
     parser.add_argument("--model", default="gcn", choices=["gcn", "sage", "gin", "gat"])
     parser.add_argument(
         "--large-repeats", type=int, help="repeats on graphs whose epochs take PyG ten seconds"
-    )
-    parser.add_argument("--no-ablation", action="store_true")
-    parser.add_argument(
-        "--ablation-rounds", type=int, default=15, help="epochs of each variant, all taking turns"
     )
     add_out_argument(parser)
     options = parser.parse_args()

@@ -25,7 +25,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     },
     "full-graph memory": ("full_memory", fullgraph.memory),
     "full-graph models": ("fullgraph_models", fullgraph.models),
-    "full-graph ablation": ("fullgraph", fullgraph.ablation),
+    "full-graph ablation": ("fullgraph_ablation", fullgraph.ablation),
     "full-graph floor": ("fullgraph_floor", fullgraph.floor),
     "accuracy beside the literature": ("accuracy", accuracy.published),
     "accuracy sampled and full": ("accuracy", accuracy.sampled_beside_full),
