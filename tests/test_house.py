@@ -1,6 +1,7 @@
 """The architecture page shows the house as it is built."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,15 @@ def test_a_page_that_differs_is_refused(house):
     )
     with pytest.raises(SystemExit, match="needs one pair"):
         house.page(text.replace("<!-- house -->", ""))
+
+
+@pytest.mark.parametrize(
+    "page", ["architecture.md", "kernels.md", "robustness.md", "fullgraph.md", "sampling.md"]
+)
+def test_the_files_that_a_page_names_exist(house, page):
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:[a-z_0-9]+/)+(?:[a-z_0-9]+\.(?:py|cpp|h|inl))?)`", text))
+    missing = [
+        name for name in sorted(named) if not any((top / name).exists() for top in (house.PACKAGE, ROOT))
+    ]
+    assert not missing, f"docs/{page} names what is not there: {', '.join(missing)}"
