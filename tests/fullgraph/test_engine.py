@@ -427,7 +427,6 @@ def test_a_model_without_lowered_form_gets_the_graph_s_weights_too():
     [
         ("SAGEConv", {"aggr": "median"}, "SAGEConv with aggr='median'"),
         ("SAGEConv", {"aggr": ["mean", "max"]}, "SAGEConv with aggr="),
-        ("GATv2Conv", {"edge_dim": 3}, "GATv2Conv with edge_dim=3"),
         ("ResGatedGraphConv", {}, "no operation stands for ResGatedGraphConv"),
     ],
 )

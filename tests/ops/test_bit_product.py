@@ -119,8 +119,8 @@ def test_bits_do_not_depend_on_threads(compiled):  # noqa: F811
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"bits": (3, 9)}, "a row for each 32 rows"),
-        ({"bits": (2, 8)}, "a column for each result"),
+        ({"bits": (3, 9)}, r"bits must have shape \(2, 9\); got \(3, 9\)"),
+        ({"bits": (2, 8)}, r"bits must have shape \(2, 9\); got \(2, 8\)"),
         ({"factors": (8,)}, "factors must have length"),
         ({"out": (9, 6)}, "out must have"),
     ],

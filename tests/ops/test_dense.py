@@ -139,7 +139,7 @@ def test_linear_takes_the_shapes_and_dtypes_of_torch():
 @pytest.mark.parametrize(
     ("a", "b", "out", "message"),
     [
-        ((4, 3), (2, 5), (4, 5), "a row for each column"),
+        ((4, 3), (2, 5), (4, 5), "b must have length 3; got 2"),
         ((4, 3), (3, 5), (4, 6), r"out must have shape \(4, 5\); got \(4, 6\)"),
     ],
 )
