@@ -183,19 +183,22 @@ def test_bits_do_not_depend_on_the_number_of_threads():
 
 
 @pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+NOT_SUMMED_IN = "must have the dtype of the sums, float32; got float64"
+
+
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
         ("edge_features", lambda rows: rows[:-1], "edge_features must have shape"),
         ("edge_features", lambda rows: rows[:, :-1], "edge_features must have shape"),
-        ("edge_features", lambda rows: rows.double(), "edge_features must have the dtype of the sums, float32; got float64"),
-        ("edge_features", lambda rows: rows.t().contiguous().t(), "each row of edge_features must be contiguous"),
+        ("edge_features", lambda rows: rows.double(), f"edge_features {NOT_SUMMED_IN}"),
+        ("edge_features", lambda rows: rows.t().contiguous().t(), "row of edge_features must be contiguous"),
         ("edge_features", lambda _: None, "edge_features, loop_features and edge_weight go together"),
         ("loop_features", lambda rows: rows[:-1], "loop_features must have shape"),
-        ("loop_features", lambda rows: rows.double(), "loop_features must have the dtype of the sums, float32; got float64"),
+        ("loop_features", lambda rows: rows.double(), f"loop_features {NOT_SUMMED_IN}"),
         ("loop_features", lambda _: None, "edge_features, loop_features and edge_weight go together"),
         ("edge_weight", lambda rows: rows[:, :-1].contiguous(), "edge_weight must have shape"),
-        ("edge_weight", lambda rows: rows.double(), "edge_weight must have the dtype of the sums, float32; got float64"),
+        ("edge_weight", lambda rows: rows.double(), f"edge_weight {NOT_SUMMED_IN}"),
         ("edge_weight", lambda rows: rows[:0], "edge_weight must have rows"),
     ],
 )
