@@ -182,10 +182,10 @@ def test_bits_do_not_depend_on_the_number_of_threads():
     assert_same_bits_with_any_threads(lambda: run(backend(inputs[0]), csc, inputs, edges, loops=True, p=0.2))
 
 
-@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 NOT_SUMMED_IN = "must have the dtype of the sums, float32; got float64"
 
 
+@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
