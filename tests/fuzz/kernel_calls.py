@@ -271,7 +271,7 @@ def gatv2_of_edge_features(i: Inputs) -> Call:
     i.cancels(dtype, channels)
     i.terms *= 1 + features
     width, sums = heads * channels, _sums(dtype)
-    x = [i.rows(n, width, dtype).detach() for n in (csc.num_src, csc.num_dst)]
+    x = [i.rows(n, width, dtype).detach().contiguous() for n in (csc.num_src, csc.num_dst)]
     inputs = [*x, i.normal(heads, channels, dtype=sums)]
     num_loops = min(csc.num_src, csc.num_dst) if i.maybe("self-loops") else 0
     how = (0.2, num_loops, i.one_of("dropping", (0.0, 0.4)), 1234567)
