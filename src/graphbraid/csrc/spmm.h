@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "dtypes.h"
 #include "epilogue.h"
@@ -27,9 +28,14 @@ struct EdgeRows {
   const void* weight = nullptr;  // (num_edges,), in the dtype of the sums; may be null
 };
 
-// The node at the other end of an edge. Read so, by a branch that is always taken alike, a kernel needs no
-// text of its own for each width of ids.
-inline int64_t node_at(const EdgeRows& a, int64_t edge) {
+// Ids of either width.
+struct AnyId {};
+
+// The node at the other end of an edge, by ids of type I. Of AnyId read by a branch that is always taken
+// alike: a kernel then needs no text of its own for each width.
+template <typename I = AnyId>
+int64_t node_at(const EdgeRows& a, int64_t edge) {
+  if constexpr (!std::is_same_v<I, AnyId>) return static_cast<const I*>(a.indices)[edge];
   return a.wide_indices ? static_cast<const int64_t*>(a.indices)[edge]
                         : static_cast<const int32_t*>(a.indices)[edge];
 }

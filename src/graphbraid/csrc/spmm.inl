@@ -19,9 +19,6 @@ namespace gb::GB_VARIANT {
 #include "epilogue_call.inl"
 #include "simd.inl"
 
-// Ids of either width.
-struct AnyId {};
-
 // Accumulators that fit in the registers, beside a loaded vector and a coefficient.
 constexpr int kMaxTile = GB_LANES_F32 == 16 ? 16 : 8;
 // Rows that are summed before their epilogue: few enough to stay in the first-level cache.
@@ -42,19 +39,13 @@ GB_INLINE void sum_edges(const SpmmArgs& a, int64_t v, int64_t begin, int64_t en
   constexpr int L = kLanes<T>;
   constexpr int lines = (NV * L * static_cast<int>(sizeof(T)) + 63) / 64;
   constexpr int distance = prefetch_distance(lines);
-  const auto node = [&a](int64_t e) GB_LAMBDA {
-    if constexpr (std::is_same_v<I, AnyId>)
-      return node_at(a, e);
-    else
-      return static_cast<int64_t>(static_cast<const I*>(a.indices)[e]);
-  };
   const T* x = static_cast<const T*>(a.x.data) + column;
   const Acc<T>* weight = static_cast<const Acc<T>*>(a.weight);
   const Acc<T>* src_scale = static_cast<const Acc<T>*>(a.src_scale);
   for (int64_t e = begin; e < end; ++e) {
-    const int64_t u = node(e);
+    const int64_t u = node_at<I>(a, e);
     if (e + distance < prefetch_end) {
-      const char* next = reinterpret_cast<const char*>(x + node(e + distance) * a.x.stride);
+      const char* next = reinterpret_cast<const char*>(x + node_at<I>(a, e + distance) * a.x.stride);
       unroll<lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(next + 64 * i, 0, prefetch_level(lines)); });
     }
     const T* row = x + u * a.x.stride;

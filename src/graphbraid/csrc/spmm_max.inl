@@ -67,7 +67,7 @@ GB_INLINE void store_positions(int32_t* p, VecI64 v, int n) {
   for (int i = 0; i < n; ++i) p[i] = static_cast<int32_t>(v[i]);
 }
 
-template <typename T, int NV>
+template <typename T, typename I, int NV>
 GB_INLINE void max_tile(const SpmmMaxArgs& a, int64_t v, int64_t prefetch_end, int64_t column, int last) {
   constexpr int L = kLanes<T>;
   constexpr int lines = (NV * L * static_cast<int>(sizeof(T)) + 63) / 64;
@@ -87,10 +87,10 @@ GB_INLINE void max_tile(const SpmmMaxArgs& a, int64_t v, int64_t prefetch_end, i
   });
   for (int64_t e = begin; e < end; ++e) {
     if (e + distance < prefetch_end) {
-      const char* next = reinterpret_cast<const char*>(x + node_at(a, e + distance) * a.x.stride);
+      const char* next = reinterpret_cast<const char*>(x + node_at<I>(a, e + distance) * a.x.stride);
       unroll<lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(next + 64 * i, 0, prefetch_level(lines)); });
     }
-    const T* row = x + node_at(a, e) * a.x.stride;
+    const T* row = x + node_at<I>(a, e) * a.x.stride;
     const Acc<T> c = weight ? weight[e] : Acc<T>{1};
     const Mask<T> taken = splat<Mask<T>>(static_cast<Lane>(first ? e - begin : 1));
     unroll<NV>([&](auto i) GB_LAMBDA {
@@ -131,19 +131,19 @@ GB_INLINE void over_tiles(int64_t width, F&& f) {
   }
 }
 
-template <typename T>
+template <typename T, typename I>
 void run_max(const SpmmMaxArgs& a) {
   const int64_t lines = (a.width * static_cast<int64_t>(sizeof(T)) + 63) / 64;
   parallel_rows(a.indptr, a.num_dst, 2 * lines, [&](int64_t first, int64_t last_row) {
     const int64_t prefetch_end = a.indptr[last_row];
     for (int64_t v = first; v < last_row; ++v)
       over_tiles<T>(a.width, [&](auto nv, int64_t column, int last)
-                                 GB_LAMBDA { max_tile<T, nv>(a, v, prefetch_end, column, last); });
+                                 GB_LAMBDA { max_tile<T, I, nv>(a, v, prefetch_end, column, last); });
   });
 }
 
 // One tile of columns of a source's gradient: what its winning messages are given.
-template <typename T, int NV>
+template <typename T, typename I, int NV>
 GB_INLINE void won_tile(const SpmmMaxBackwardArgs& a, int64_t u, int64_t prefetch_end, int64_t column,
                         int last) {
   constexpr int L = kLanes<T>;
@@ -156,14 +156,14 @@ GB_INLINE void won_tile(const SpmmMaxBackwardArgs& a, int64_t u, int64_t prefetc
   Vec<T> acc[NV] = {};
   for (int64_t e = a.indptr[u]; e < a.indptr[u + 1]; ++e) {
     if (e + distance < prefetch_end) {
-      const int64_t next = node_at(a, e + distance);
+      const int64_t next = node_at<I>(a, e + distance);
       const char* row = reinterpret_cast<const char*>(grad + next * a.x.stride);
       const char* won = reinterpret_cast<const char*>(winners + next * a.width);
       unroll<lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(row + 64 * i, 0, kSecondLevel); });
       unroll<winner_lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(won + 64 * i, 0, kSecondLevel); });
       __builtin_prefetch(a.forward_indptr + next, 0, kSecondLevel);
     }
-    const int64_t v = node_at(a, e);
+    const int64_t v = node_at<I>(a, e);
     const Mask<T> position =
         splat<Mask<T>>(static_cast<std::decay_t<decltype(Mask<T>{}[0])>>(a.perm[e] - a.forward_indptr[v]));
     const T* row = grad + v * a.x.stride;
@@ -180,7 +180,7 @@ GB_INLINE void won_tile(const SpmmMaxBackwardArgs& a, int64_t u, int64_t prefetc
 }
 
 // The same where equal messages share: a.x holds each maximum's share of its gradient.
-template <typename T, int NV>
+template <typename T, typename I, int NV>
 GB_INLINE void shared_tile(const SpmmMaxSharedArgs& a, int64_t u, int64_t prefetch_end, int64_t column,
                            int last) {
   constexpr int L = kLanes<T>;
@@ -194,7 +194,7 @@ GB_INLINE void shared_tile(const SpmmMaxSharedArgs& a, int64_t u, int64_t prefet
   unroll<NV>([&](auto i) GB_LAMBDA { row[i] = load_n(own + i * L, i < NV - 1 ? L : last); });
   for (int64_t e = a.indptr[u]; e < a.indptr[u + 1]; ++e) {
     if (e + distance < prefetch_end) {
-      const int64_t next = node_at(a, e + distance);
+      const int64_t next = node_at<I>(a, e + distance);
       const char* given = reinterpret_cast<const char*>(share + next * a.x.stride);
       const char* best = reinterpret_cast<const char*>(largest + next * a.width);
       unroll<lines>([&](auto i) GB_LAMBDA {
@@ -202,7 +202,7 @@ GB_INLINE void shared_tile(const SpmmMaxSharedArgs& a, int64_t u, int64_t prefet
         __builtin_prefetch(best + 64 * i, 0, kSecondLevel);
       });
     }
-    const int64_t v = node_at(a, e);
+    const int64_t v = node_at<I>(a, e);
     const T* given = share + v * a.x.stride;
     const T* best = largest + v * a.width;
     const Acc<T> c = weight ? weight[e] : Acc<T>{1};
@@ -217,39 +217,40 @@ GB_INLINE void shared_tile(const SpmmMaxSharedArgs& a, int64_t u, int64_t prefet
   unroll<NV>([&](auto i) GB_LAMBDA { store_n(out + i * L, acc[i], i < NV - 1 ? L : last); });
 }
 
-template <typename T>
+template <typename T, typename I>
 void run_max(const SpmmMaxSharedArgs& a) {
   const int64_t lines = (a.width * static_cast<int64_t>(sizeof(T)) + 63) / 64;
   parallel_rows(a.indptr, a.num_dst, 2 * lines, [&](int64_t first, int64_t last_row) {
     const int64_t prefetch_end = a.indptr[last_row];
     for (int64_t u = first; u < last_row; ++u)
       over_tiles<T>(a.width, [&](auto nv, int64_t column, int last)
-                                 GB_LAMBDA { shared_tile<T, nv>(a, u, prefetch_end, column, last); });
+                                 GB_LAMBDA { shared_tile<T, I, nv>(a, u, prefetch_end, column, last); });
   });
 }
 
-template <typename T>
+template <typename T, typename I>
 void run_max(const SpmmMaxBackwardArgs& a) {
   const int64_t lines = (a.width * static_cast<int64_t>(sizeof(T) + sizeof(int32_t)) + 63) / 64;
   parallel_rows(a.indptr, a.num_dst, lines, [&](int64_t first, int64_t last_row) {
     const int64_t prefetch_end = a.indptr[last_row];
     for (int64_t u = first; u < last_row; ++u)
       over_tiles<T>(a.width, [&](auto nv, int64_t column, int last)
-                                 GB_LAMBDA { won_tile<T, nv>(a, u, prefetch_end, column, last); });
+                                 GB_LAMBDA { won_tile<T, I, nv>(a, u, prefetch_end, column, last); });
   });
 }
 
+// Rows of float32 by int32 ids are what training reads: a text of their own, as narrow rows feel the branch.
 template <typename A>
 void run_max_of_dtype(const A& a) {
   switch (a.dtype) {
     case DType::kFloat32:
-      return run_max<float>(a);
+      return a.wide_indices ? run_max<float, AnyId>(a) : run_max<float, int32_t>(a);
     case DType::kFloat64:
-      return run_max<double>(a);
+      return run_max<double, AnyId>(a);
     case DType::kBfloat16:
-      return run_max<Bf16>(a);
+      return run_max<Bf16, AnyId>(a);
     case DType::kFloat16:
-      return run_max<F16>(a);
+      return run_max<F16, AnyId>(a);
   }
 }
 
