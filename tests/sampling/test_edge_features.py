@@ -100,7 +100,7 @@ def test_an_attribute_of_the_data_by_this_name_comes_first():
     assert torch.equal(batch.edge_attr, batch.e_id)
 
 
-def test_a_process_of_its_own_gives_them_too():
+def test_a_forked_process_gives_them_too():
     context = make_context(torch.device("cpu"), 1)
     graph = context.source.graph
     graph = graph.replace(edge_attr=torch.randn(graph.num_edges, 2))
