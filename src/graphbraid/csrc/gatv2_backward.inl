@@ -94,11 +94,12 @@ GB_INLINE void add_leaky(const Attention<T>& k, const HeadSlots<T>& slots, const
   slots.tiles([&](auto mixed, auto full, auto nv, const HeadSlot<T>* tile, bool) GB_LAMBDA {
     constexpr int NV = std::min<int>(decltype(nv)::value, 4);  // more do not fit the registers
     for (int part = 0; part < static_cast<int>(nv); part += NV) {
-      Vec<T> steep[NV] = {}, whole[NV] = {}, right[NV];
+      Vec<T> steep[NV] = {}, whole[NV] = {}, right[NV] = {};
       HeadSlot<T> slot[NV];
       unroll<NV>([&](auto s) GB_LAMBDA {
         slot[s] = tile[part + s];
-        right[s] = slot_columns<full>(own.data + slot[s].from, slot[s].count);
+        // Where each edge has its own there may be no edge, and no memory for any.
+        if constexpr (!EachOwn) right[s] = slot_columns<full>(own.data + slot[s].from, slot[s].count);
       });
       for (int64_t i = 0; i < row.count; ++i) {
         const T* from = x[row.nodes[i]];
