@@ -218,18 +218,27 @@ def let_the_planner_finish(executor):
 
 def test_drift_plans_anew_without_touching_the_batches():
     times = stage_times(0.004, 0.001, 0.001, 0.004, workers=2)
-    executor = make_executor(times, share=0.7, replanning=Replanning(threshold=0.4, samples=4, patience=4))
-    found = []
-    for batch in executor:
-        if batch.step == 6:
-            executor.device.slow_down("cpu", 8.0)
-        let_the_planner_finish(executor)  # on a busy machine the epoch would be over before
-        found.append(contents(batch))
-    assert found == reference()
-    assert any("planning anew" in event for event in executor.events)
-    assert any("new plan from step" in event for event in executor.events)
-    cpu = [op.step for op in executor.ops if op.stage == "cpu"]
-    assert len(cpu) < 0.7 * NUM_STEPS  # the slow CPU got fewer than it was planned to have
+    expected, epochs = reference(), []
+
+    def planned_anew():
+        executor = make_executor(
+            times, share=0.7, replanning=Replanning(threshold=0.4, samples=4, patience=4)
+        )
+        epochs.append([])
+        for batch in executor:
+            if batch.step == 6:
+                executor.device.slow_down("cpu", 8.0)
+            let_the_planner_finish(executor)  # on a busy machine the epoch would be over before
+            epochs[-1].append(contents(batch))
+        assert any("planning anew" in event for event in executor.events)
+        assert any("new plan from step" in event for event in executor.events)
+        assert executor.plan.split < 0.5  # the slow CPU gets fewer than it was planned to have
+        assert sum(op.stage == "cpu" for op in executor.ops) < 0.7 * NUM_STEPS
+
+    try:
+        once_undisturbed(planned_anew)
+    finally:
+        assert all(found == expected for found in epochs)  # however the machine disturbed the durations
 
 
 def test_a_drift_that_no_other_plan_would_make_up_for_keeps_the_plan():
