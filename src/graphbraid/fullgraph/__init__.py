@@ -1,4 +1,4 @@
-"""Training over the whole graph at once: a model is read, lowered to the cheapest equal program and run."""
+"""Full-graph training: read a model, lower it to the cheapest equivalent program, and run that."""
 
 from graphbraid.fullgraph.compiling import Uncompiled, compile, estimated_bytes  # noqa: A004
 from graphbraid.fullgraph.engine import Engine

@@ -1,4 +1,4 @@
-"""compile: the way into full-graph training."""
+""":func:`graphbraid.compile`, the entry point of full-graph training."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from graphbraid.signatures import typed
 
 
 class Uncompiled:
-    """Stands in for an :class:`Engine` where a model has no lowered form: runs the model as it is written.
+    """Stand-in for an :class:`Engine` that runs a model without a lowered form as it is written.
 
     Args:
         model: any module.
-        source: what it runs on.
-        nodes: ``(num_nodes,)`` int64, whose outputs are trained on.
+        source: the graph, and the user's data if any, that the model is called with.
+        nodes: ``(num_train,)`` int64 ids of the training nodes.
         why: what could not be lowered, and the reason.
-        place: where to run.
+        place: device to run on.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class Uncompiled:
         self.why = why
 
     def __call__(self) -> Tensor:
-        """``(len(nodes), width)`` outputs of the training nodes; differentiable.
+        """Return the ``(len(nodes), width)`` outputs of the training nodes; differentiable.
 
-        Where the model returns several tensors, as many in the same arrangement: those with a row per node
-        have the training nodes' rows.
+        If the model returns several tensors, return the same structure; tensors with one row per node are
+        reduced to the training nodes' rows.
         """
         with lock_of(self._model):
             out: Tensor = self._run.rows(self._nodes)
@@ -53,13 +53,13 @@ class Uncompiled:
 
     @torch.no_grad()
     def predict(self) -> Tensor:
-        """``(num_nodes, width)`` outputs of every node, as in evaluation: what the model returns."""
+        """Return the model's output for every node in evaluation mode, usually ``(num_nodes, width)``."""
         with lock_of(self._model), in_mode(self._model, training=False):
             out: Tensor = self._run()
             return out
 
     def explain(self, *, measure: bool = False) -> str:
-        """Why the model runs as it is; no task of it is known, so ``measure`` changes nothing."""
+        """Return why the model was not lowered; ``measure`` is ignored, since there are no tasks to time."""
         return explained(self.why)
 
 
@@ -75,7 +75,7 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
     locality_bytes: int = LOCALITY_BYTES,
     evidence: Evidence | None = None,
 ) -> Engine | Uncompiled:
-    """Lower a model over a whole graph to the cheapest equal program.
+    """Lower a model over a whole graph to the cheapest equivalent program.
 
     Example::
 
@@ -90,31 +90,32 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
             optimizer.step()
         outputs = engine.predict()
 
-    The model is read as it would be called: its ``forward`` gets what its parameters' names say (``x``,
-    ``edge_index`` or ``adj_t``, ``edge_weight``, ``edge_attr``, ``data``, or an attribute of the user's).
-    It may change later: modes, modules, attributes and the features are looked at in every call.
+    The model's ``forward`` receives its arguments by the names of its parameters (``x``, ``edge_index`` or
+    ``adj_t``, ``edge_weight``, ``edge_attr``, ``data``, or any attribute of the user's data). The model may
+    change later: every call checks its modes, modules and attributes, and the graph's features.
 
     Args:
-        model: of :mod:`graphbraid.nn`, or any model for PyG made of the parts in ``docs/lowered_models.md``.
+        model: one of :mod:`graphbraid.nn`, or a PyG model made of the parts in ``docs/lowered_models.md``.
             Its parameters stay its own. Any other model runs as it is written; ``explain()`` says why.
-        graph: features and edges, used in place; or PyG's ``Data``, whose attributes the model may take.
-        nodes: the name of a split, ids (a tensor, array, list or range; each once), or a mask: whose outputs
-            ``engine()`` gives.
+        graph: a graph with features, used in place; or PyG's ``Data``, whose attributes the model may take.
+        nodes: the training nodes, whose outputs ``engine()`` returns: the name of a split, distinct ids (a
+            tensor, array, list or range), or a mask.
         passes: names of the lowering passes that may run (:data:`graphbraid.fullgraph.ALL`).
-        device: the CPU or a CUDA device, where the parameters must be; None: where they are. What a step
-            reads of the graph is copied there once; outputs are there.
+        device: the CPU or a CUDA device; the parameters must be there. If None, the parameters' device. What
+            a step reads of the graph is copied there once, and outputs are returned there.
         storage: ``float32``, or ``bfloat16`` to round rows before they are aggregated: sums stay float32,
             edges read half the bytes, and results differ by that rounding.
-        hoist_bytes: what an aggregation of the features that is computed once may take.
-        locality_bytes: what edges that are renumbered to share the cache may take beside the graph's own.
-        evidence: of an earlier engine (``engine.evidence``), to lower alike and get the same bits whatever is
-            measured here and now; None: this machine's rates, and a trial where they leave two choices close.
+        hoist_bytes: bytes that an aggregation of the features computed once may take.
+        locality_bytes: bytes that renumbered edges may take in addition to the graph's own.
+        evidence: the ``engine.evidence`` of an earlier engine, to make the same choices and get the same bits
+            whatever this machine measures now. If None, this machine's measured rates decide, with a trial
+            where they leave two choices close.
 
     Raises:
-        ConfigError: a node is out of range or named twice, no pass or storage has such a name, or the
+        ConfigError: a node is out of range or named twice, a pass or storage name is unknown, or the
             parameters are not on ``device``.
         DataError: the graph has no features or no such split.
-        ResourceError: there is too little memory; says how much is needed and what would fit.
+        ResourceError: there is too little memory; the message says how much is needed and what would fit.
     """
     data = None if isinstance(graph, Graph) else graph
     whole = graph if isinstance(graph, Graph) else graph_of_data(graph)
@@ -129,9 +130,9 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
 
 @typed
 def estimated_bytes(model: nn.Module, graph: Graph, device: Device | None = None) -> int:
-    """Bytes that training a model on all of a graph takes at most; nothing is allocated.
+    """Return an upper bound on the bytes that full-graph training of a model takes, without allocating them.
 
-    Beside the data on the host; on a device with what is copied there.
+    The graph and its features on the host are not included; on a device, their copies there are.
 
     Raises:
         NotLoweredError: the model has no lowered form.

@@ -1,8 +1,8 @@
-"""Engine: a model over a whole graph, as it is at every call.
+"""Engine: runs a model over a whole graph, following changes of the model from call to call.
 
-A model is read into a program in the mode it is in, lowered and run. Whatever of it changes later (a mode, a
-module, an attribute, the features) is noticed at the next call and read again; what then has no lowered form
-runs as it is written.
+A model is read into a program in its current mode, lowered and run. When a mode, a module, an attribute or
+the features change, the next call notices and reads the model again; if it then has no lowered form, it runs
+as it is written.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ if TYPE_CHECKING:
     from graphbraid.fullgraph.explain.floor import Floor
 
 _MOST_FORMS = 4
-"""Readings of one model that are kept: it goes back and forth between modes."""
+"""Number of readings kept per model, since a model alternates between modes."""
 _LOCKS: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
 _MAKING_LOCKS = threading.Lock()
 
 
 def lock_of(model: nn.Module) -> threading.RLock:
-    """The lock of all engines of a model: one call at a time, since modes and buffers are the model's."""
+    """Return the lock shared by all engines of a model: its modes and buffers allow one call at a time."""
     with _MAKING_LOCKS:
         return _LOCKS.setdefault(model, threading.RLock())
 
 
 @dataclass
 class _Reading:
-    """A model as it was at one moment: its program, or why it has none."""
+    """A snapshot of a model with its program, or the reason why it has none."""
 
     seen: Snapshot
     program: Program | None
@@ -70,31 +70,31 @@ class _Reading:
 class Engine:
     """Trains one model on one whole graph.
 
-    ``engine()`` gives the outputs of the training nodes, through which ``loss.backward()`` flows into the
-    model's parameters; they stay the user's own, and any torch optimizer works. Made by
-    :func:`graphbraid.compile`. One call at a time: threads wait for each other.
+    ``engine()`` returns the outputs of the training nodes; ``loss.backward()`` propagates from them to the
+    model's parameters; these stay the user's own, and any torch optimizer works. Create engines with
+    :func:`graphbraid.compile`. Calls are serialized: threads wait for each other.
 
     Args:
         model: see :func:`graphbraid.fullgraph.program.read.read_model`.
-        graph: features and edges; used in place.
-        nodes: ids, each once, or a mask: whose outputs are trained on.
+        graph: a graph with features; used in place.
+        nodes: the training nodes, as distinct ids, a mask or the name of a split.
         passes: names of the lowering passes that may run.
-        rates: what the cost model weighs; None: this machine's, measured once
-            (:func:`.kept_rates.measured_rates`), and trials where they are close.
-        device: where to run; None: where the model's parameters are.
+        rates: machine rates for the cost model. If None, this machine's, measured once
+            (:func:`.kept_rates.measured_rates`), with trials where they leave two choices close.
+        device: device to run on. If None, the device of the model's parameters.
         storage: see :func:`graphbraid.compile`.
         hoist_bytes: see :func:`graphbraid.compile`.
         locality_bytes: see :func:`graphbraid.compile`.
-        cache_bytes: of the processor's cache, what rows find room in; None: this machine's.
+        cache_bytes: bytes of the processor's cache available to rows. If None, this machine's, as measured.
         evidence: see :func:`graphbraid.compile`.
-        data: the user's own, where ``graph`` was made of it.
+        data: the user's own data object, if ``graph`` was made from one.
 
     Raises:
-        NotLoweredError: names the part of the model that has no lowered form.
-        ConfigError: no pass has such a name, a node is out of range or named twice, or the parameters are not
+        NotLoweredError: part of the model has no lowered form; the message names it.
+        ConfigError: a pass name is unknown, a node is out of range or named twice, or the parameters are not
             on ``device``.
         DataError: the graph has no features.
-        ResourceError: there is too little memory; says how much is needed and what would fit.
+        ResourceError: there is too little memory; the message says how much is needed and what would fit.
     """
 
     @typed
@@ -138,16 +138,16 @@ class Engine:
                 assert reading.why is not None
                 raise reading.why
             self.runner: Runner = runner
-            """Runs what was lowered last."""
+            """Runner of the program that was lowered last."""
 
     # ---- running
 
     def __call__(self) -> Tensor:
-        """``(len(nodes), width)`` outputs of the training nodes, in their order; differentiable.
+        """Return the ``(len(nodes), width)`` outputs of the training nodes, in their order; differentiable.
 
-        What the model would give now, in the mode it is in. One forward pass at a time: the next call writes
-        over what a backward pass of the last one needs, and a backward pass that comes too late raises
-        RuntimeError.
+        These are the model's outputs in its current mode. Only one forward pass can be pending: the next call
+        overwrites what the backward pass of the last one needs, and a backward pass that comes too late
+        raises ``RuntimeError``.
         """
         with self._lock, plain_tensors():
             reading = self._now()
@@ -159,7 +159,7 @@ class Engine:
             return runner()
 
     def predict(self) -> Tensor:
-        """``(num_nodes, width)`` outputs of every node, as in evaluation."""
+        """Return the ``(num_nodes, width)`` outputs of every node in evaluation mode."""
         with self._lock, plain_tensors(), torch.no_grad(), in_mode(self.model, training=False):
             reading = self._now()
             runners = (r.runner for r in self._readings if r.runner is not None)
@@ -170,17 +170,17 @@ class Engine:
                 return out
             return runner.predict(reading.program)
 
-    # ---- what it says of itself
+    # ---- properties and explanations
 
     @property
     def why(self) -> NotLoweredError | None:
-        """Why the model, as it is now, runs as it is written; None where it is lowered."""
+        """The reason why the model in its current state runs as it is written; None if it is lowered."""
         with self._lock, plain_tensors():
             return self._now().why
 
     @property
     def lowered(self) -> Lowered:
-        """What ran last, as it was lowered: print it to see the program, its levels and every decision."""
+        """The lowering that ran last; print it to see the program, its levels and every decision."""
         return self.runner.lowered
 
     @property
@@ -192,30 +192,30 @@ class Engine:
     def nbytes(self) -> int:
         """Bytes that training takes beside the graph, its features and the parameters.
 
-        On a device also what it gets of the graph and its features.
+        On a device this includes what is copied there of the graph and its features.
         """
         return self.runner.nbytes
 
     @property
     def evidence(self) -> Evidence:
-        """What choices were weighed by: another engine that is given it lowers alike, to the same bits."""
+        """Rates and trials behind the choices; an engine given them makes the same ones, to the same bits."""
         with self._lock, plain_tensors():
             with in_mode(self.model, training=False):
                 evaluated = self._now().program
             return self.runner.evidence(evaluated)
 
     def first_not_finite(self) -> str:
-        """After outputs that are not finite: the operation and the first node where forward went wrong."""
+        """Describe the operation and first node where the last forward pass gave a non-finite value."""
         with self._lock:
             return self.runner.first_not_finite()
 
     def floor(self, *, measure: bool = False) -> Floor:
-        """What a step cannot avoid at this machine's rates, per operation.
+        """Return the least work and time of a step at this machine's rates, operation by operation.
 
         Args:
-            measure: also time some steps, task by task, on copies of the parameters and of all they are kept
-                in: nothing of the model's, nor torch's random state, changes. Takes as much memory again
-                as :attr:`nbytes`.
+            measure: also time some steps, task by task, on copies of the parameters and buffers, so that
+                neither the model nor torch's random state changes. Takes as much memory again as
+                :attr:`nbytes`.
 
         Raises:
             ResourceError: there is too little memory to measure.
@@ -224,10 +224,10 @@ class Engine:
             return self.runner.floor(measure=measure)
 
     def explain(self, *, measure: bool = False) -> str:
-        """The lowered program and every decision: what it saves, what it was chosen over, and the floor.
+        """Describe the lowered program, every decision with its saving and alternatives, and the floor.
 
         Args:
-            measure: as :meth:`floor`.
+            measure: see :meth:`floor`.
         """
         with self._lock, plain_tensors():
             reading = self._now()
@@ -241,7 +241,7 @@ class Engine:
     # ---- reading
 
     def _now(self) -> _Reading:
-        """The model as it is now, read anew where it or the graph has changed."""
+        """Return the model's current reading, made anew if the model or the graph has changed."""
         if torch.is_autocast_enabled(self._device.place.type):
             why = NotLoweredError("autocast", "kernels run in float32", "a call outside of autocast")
             return _Reading(self._watch.now(), None, why)
@@ -263,12 +263,12 @@ class Engine:
             return _Reading(now, None, why)
         known = (r for r in self._readings if r.program is not None and r.seen.numbers == now.numbers)
         alike = next((r for r in known if r.program is not None and same_program(r.program, program)), None)
-        if alike is not None:  # nothing of it mattered
+        if alike is not None:  # the change did not affect the program
             return _Reading(now, alike.program, None, alike.runner)
         return _Reading(now, program, None)
 
     def _runner(self, reading: _Reading) -> Runner | None:
-        """What runs a reading's program; None where it has none, which ``reading.why`` then explains."""
+        """Return the runner of a reading's program; None if there is none, and ``reading.why`` says why."""
         if reading.runner is None and reading.program is not None:
             try:
                 reading.runner = Runner(self._lower(reading.program))
@@ -276,7 +276,7 @@ class Engine:
                 raise
             except NotLoweredError as why:
                 reading.program, reading.why = None, why
-            except Exception as error:  # a model that runs must not fail for being lowered
+            except Exception as error:  # lowering must never make a model fail that runs as written
                 reading.program, reading.why = None, failed(self.model, error)
         return reading.runner
 

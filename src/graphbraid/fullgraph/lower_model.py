@@ -1,4 +1,4 @@
-"""lower: the first of the two steps that compiling is; a runner is made from what it gives."""
+""":func:`graphbraid.fullgraph.lower`, the first step of compiling; a runner is made from its result."""
 
 from __future__ import annotations
 
@@ -21,23 +21,25 @@ from graphbraid.signatures import typed
 def lower(
     model: nn.Module | Program, graph: Graph, nodes: Any = "train", options: CompileOptions | None = None
 ) -> Lowered:
-    """Lower a model over a whole graph, as :func:`graphbraid.compile` does; nothing runs, nothing is moved.
+    """Lower a model over a whole graph as :func:`graphbraid.compile` does; nothing runs and nothing moves.
 
     Example::
 
         print(graphbraid.fullgraph.lower(model, graph))
 
     Args:
-        model: see :func:`graphbraid.compile`; read as it is now. Or its program.
-        graph: features and edges, used in place.
-        nodes: the name of a split, ids, each once, or a mask: whose outputs are trained on.
-        options: which decisions may be taken, and where it will run; None: all, where the parameters are.
+        model: a model, read in its current state (see :func:`graphbraid.compile`), or its program.
+        graph: a graph with features, used in place.
+        nodes: the training nodes: the name of a split, distinct ids, or a mask.
+        options: the decisions that may be taken and the device. If None, all decisions, on the parameters'
+            device.
 
     Returns:
-        A record that prints: its rates, decisions, the program, the nodes and edges of its levels.
+        A frozen record; printing it shows the rates, the decisions, the program, and each level's nodes and
+        edges.
 
     Raises:
-        NotLoweredError: names the part of the model that has no lowered form.
+        NotLoweredError: part of the model has no lowered form; the message names it.
         ConfigError: a node is out of range or named twice.
         DataError: the graph has no features or no such split.
     """

@@ -1,1 +1,1 @@
-"""The places that a step runs on: the host, a CUDA device."""
+"""The devices that a step can run on: the host or a CUDA device."""

@@ -1,4 +1,4 @@
-"""Which device a model runs on."""
+"""Choice of the device that a model runs on."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from graphbraid.fullgraph.device.host import HOST
 
 
 def device_for(model: nn.Module, device: Device | torch.device | str | None = None) -> Device:
-    """Where to run a model: the device named, or that of its parameters, which must be there.
+    """Return the device to run a model on: the one named, or that of its parameters.
 
     Raises:
-        ConfigError: there is no such device, no engine for its kind, or the parameters are elsewhere.
+        ConfigError: the device does not exist or is of an unsupported type, or the parameters are elsewhere.
     """
     check_type(model, "model", nn.Module, "a torch.nn.Module")
     places = {p.device for p in model.parameters()}
@@ -34,10 +34,10 @@ def device_for(model: nn.Module, device: Device | torch.device | str | None = No
 
 
 def device_at(place: torch.device) -> Device:
-    """The device at a place.
+    """Return the engine's device for a ``torch.device``.
 
     Raises:
-        ConfigError: there is none, or no engine for its kind.
+        ConfigError: the device does not exist or is of an unsupported type.
     """
     if place.type == "cpu":
         return HOST

@@ -1,7 +1,7 @@
-"""CUDA: the one file of the engine that calls ``torch.cuda``.
+"""CUDA devices; the only file of the engine that calls ``torch.cuda``.
 
 A recording is a CUDA graph: the kernels of a pass with their arguments, started by one call instead of one
-each. Whatever a kernel was given by value stays as it was; what it reads from memory may change.
+call each. Arguments passed by value are fixed at recording; what kernels read from memory may change.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.device.device import Device, NotRecordedError, Run
 
 _RUNS = 10
-"""Runs in one timed recording: a kernel takes microseconds, an event tells half of one."""
+"""Runs in one timed recording: a kernel may take microseconds, and events resolve about half of one."""
 _REPEATS = 5
 
 
@@ -22,11 +22,11 @@ class Cuda(Device):
     """A CUDA device.
 
     Args:
-        place: ``cuda`` (the current one) or ``cuda:N``.
-        records: whether passes are recorded; off, to see what that gains.
+        place: ``cuda`` (the current device) or ``cuda:N``.
+        records: whether passes are recorded as CUDA graphs; False to measure what recording gains.
 
     Raises:
-        ConfigError: there is no such device.
+        ConfigError: the device does not exist.
     """
 
     is_host = False
@@ -42,20 +42,22 @@ class Cuda(Device):
 
     @property
     def name(self) -> str:
-        """The card and PyTorch's CUDA."""
+        """Name of the card and PyTorch's CUDA version."""
         return f"{torch.cuda.get_device_name(self.place)} {torch.version.cuda}"
 
     def free_bytes(self) -> int:
-        """What the card has free, and what PyTorch keeps of it without using it."""
+        """Return the card's free bytes, including those that PyTorch has reserved but does not use."""
         free, _ = torch.cuda.mem_get_info(self.place)
         kept = torch.cuda.memory_reserved(self.place) - torch.cuda.memory_allocated(self.place)
         return int(free + kept)
 
     def seconds(self, run: Run) -> float:
-        """Time on the device by events; of a recording, so that Python's part is not in it.
+        """Return the seconds that one ``run`` takes on the device, timed by events over a recording.
+
+        Timing a recording leaves out the time that Python takes to start the kernels.
 
         Raises:
-            NotRecordedError: the run cannot be recorded, and so be no part of a step that is.
+            NotRecordedError: the run cannot be recorded, so it could not be part of a recorded step either.
         """
 
         def several() -> None:
@@ -79,11 +81,11 @@ class Cuda(Device):
         return float(min(seconds[1:]))
 
     def wait(self) -> None:
-        """Until all streams of the card are done."""
+        """Wait until all streams of the card are done."""
         torch.cuda.synchronize(self.place)
 
     def record(self, run: Run) -> Run:
-        """Capture a CUDA graph; its memory is its own, so nothing else is written by a replay."""
+        """Capture ``run`` as a CUDA graph with its own memory pool, so that replays write nothing else."""
         if not self._records:
             raise NotRecordedError("recording is switched off")
         return self._capture(run)
@@ -92,7 +94,7 @@ class Cuda(Device):
         if self._stream is None:
             self._stream = torch.cuda.Stream(self.place)  # type: ignore[no-untyped-call]
         graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
-        # Thread-local: the loader's threads may allocate pinned memory meanwhile.
+        # Thread-local, since the loader's threads may allocate pinned memory during the capture.
         capture = torch.cuda.graph(graph, pool, self._stream, capture_error_mode="thread_local")
         try:
             with torch.cuda.device(self.place), capture:
@@ -104,6 +106,6 @@ class Cuda(Device):
 
 
 def _leave(place: torch.device, pool: tuple[int, int]) -> None:
-    """Tell the allocator that a capture that failed is over, or it would refuse the next one."""
-    with contextlib.suppress(AttributeError, RuntimeError):  # private to PyTorch, or done already
+    """Tell the allocator that a failed capture is over; otherwise it would refuse the next one."""
+    with contextlib.suppress(AttributeError, RuntimeError):  # a private function, or already called
         torch._C._cuda_endAllocateToPool(place.index, pool)

@@ -1,4 +1,4 @@
-"""Device: what the engine asks of the place it runs on."""
+"""Device: the interface between the engine and the hardware that it runs on."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ Run = Callable[[], object]
 
 
 class NotRecordedError(RuntimeError):
-    """What a device could not record, as a sentence."""
+    """Raised when a device cannot record a run; the message says why, as a sentence."""
 
 
 class Device(ABC):
-    """A place that an engine runs on."""
+    """Hardware that an engine runs on."""
 
     place: torch.device
     is_host: bool
-    """Whether the graph is there already, and kernels take no more than a call to start."""
+    """Whether this is the host: the graph is already there, and starting a kernel is a function call."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """What its speed depends on, in words: rates measured under one name are kept for it."""
+        """Description of all that the speed depends on; measured rates are stored under it."""
 
     @abstractmethod
     def free_bytes(self) -> int | None:
-        """Memory that can be taken now; None where that is not known."""
+        """Return the bytes that can be allocated now; None if that is unknown."""
 
     @abstractmethod
     def seconds(self, run: Run) -> float:
-        """The least time that ``run`` takes, over some repeats after it has warmed up.
+        """Return the least seconds that ``run`` takes over several repeats after a warm-up.
 
         Raises:
-            NotRecordedError: the device records what it times, and cannot record this.
+            NotRecordedError: the device records what it times, and cannot record ``run``.
         """
 
     def wait(self) -> None:
-        """Until it has done what it was given; at once where a call returns when it is done."""
+        """Wait until all work given to the device is done; return at once if calls are synchronous."""
         return
 
     @abstractmethod
     def record(self, run: Run) -> Run:
-        """What ``run`` does on the device, as one call that does it again on the same addresses.
+        """Record what ``run`` does and return a call that repeats it on the same addresses.
 
         Raises:
             NotRecordedError: the device cannot record something that ``run`` does.

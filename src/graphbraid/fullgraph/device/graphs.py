@@ -1,4 +1,4 @@
-"""A graph's arrays brought to a place."""
+"""Copies of a graph's arrays on a device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from graphbraid.graph.sparse_features import SparseFeatures
 
 
 def on_place(graph: Graph, place: torch.device) -> Graph:
-    """The graph with its topology and features at a place; itself where they are there."""
+    """Return the graph with its topology and features on a device; the same object if they already are."""
     csc, x = graph.csc, graph.x
     if csc.indptr.device != place:
         weight = None if csc.weight is None else csc.weight.to(place)

@@ -12,23 +12,26 @@ from graphbraid.machine.hardware import Hardware
 
 
 class Host(Device):
-    """The processor and its memory."""
+    """The host: its processor and memory."""
 
     place = torch.device("cpu")
     is_host = True
 
     @property
     def name(self) -> str:
-        """Processor, threads and kernel variant."""
+        """Processor model, number of threads and kernel variant."""
         cpu = Hardware.detect().cpu_model or "unknown"
         return f"{cpu} {torch.get_num_threads()} {native.active().variant}"
 
     def free_bytes(self) -> int | None:
-        """What can be taken without swapping."""
+        """Return the bytes of host memory available without swapping; None if unknown."""
         return Hardware.detect().memory_available_bytes
 
     def seconds(self, run: Run, repeats: int = 7) -> float:
-        """The least of some runs after one to warm up: what the machine does when nothing else does."""
+        """Return the least seconds of ``repeats`` runs after a warm-up.
+
+        The minimum is closest to what the machine does while nothing else runs.
+        """
         run()
         seconds = []
         for _ in range(repeats):
@@ -38,7 +41,7 @@ class Host(Device):
         return min(seconds)
 
     def record(self, run: Run) -> Run:
-        """Nothing is gained by recording: the same calls."""
+        """Return ``run`` itself: recording gains nothing on the host."""
         return run
 
 

@@ -1,1 +1,1 @@
-"""What a lowered program does and costs, in words and numbers."""
+"""Explanations of a lowered program: its work, its least time and its measured times."""

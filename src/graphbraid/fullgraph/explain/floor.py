@@ -1,4 +1,4 @@
-"""Floor: the least time a lowered step can take at this machine's measured rates, beside what it took."""
+"""Floor: the least time a lowered step can take at this machine's measured rates, beside measured times."""
 
 from __future__ import annotations
 
@@ -14,57 +14,57 @@ from graphbraid.machine.rates import Rates
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OperationFloor:
-    """One operation in one direction."""
+    """The floor of one operation in one direction, forward or backward."""
 
     operation: str
-    """The value that it makes; empty for handing the outputs out and taking their gradient in."""
+    """Name of the value it computes; empty for returning the outputs and taking in their gradient."""
     what: str
-    """The operation in words."""
+    """Description of the operation."""
     backward: bool
     work: Work
-    """What it cannot avoid."""
+    """The bytes and operations it cannot avoid."""
     floor_seconds: float
-    """The least time for that."""
+    """Least seconds for that work."""
     tasks: tuple[TaskTime, ...] = ()
-    """Its kernels' calls with their times; none where nothing was measured, or nothing is left to do."""
+    """Its kernel calls with their times; empty if nothing was measured or nothing is left to do."""
 
     @property
     def seconds(self) -> float:
-        """What its tasks took."""
+        """Measured seconds of its tasks."""
         return sum(task.seconds for task in self.tasks)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Floor:
-    """A training step: forward and backward pass, without the caller's loss and optimizer."""
+    """The floor of a training step: forward and backward pass, without the caller's loss and optimizer."""
 
     operations: tuple[OperationFloor, ...]
     rates: Rates
-    """Of this machine: what the work is divided by."""
+    """This machine's rates, by which the work is divided."""
     doubt: str = ""
-    """Why the rates may be wrong; empty where nothing speaks against them."""
+    """Why the rates may be wrong; empty if there is no doubt."""
     step_seconds: float | None = None
-    """What a whole step took; None where nothing was measured."""
+    """Measured seconds of a whole step (median); None if nothing was measured."""
 
     @property
     def floor_seconds(self) -> float:
-        """The least time of the step."""
+        """Least seconds of the step."""
         return sum(operation.floor_seconds for operation in self.operations)
 
     @property
     def between_seconds(self) -> float:
-        """What a measured step took beside its tasks; below 0 where looking at each made them slower."""
+        """Measured seconds of a step outside its tasks; negative where timing each task slowed them down."""
         return (self.step_seconds or 0.0) - sum(operation.seconds for operation in self.operations)
 
     @property
     def ratio(self) -> float | None:
-        """How many times its floor a step took; None where nothing was measured or has to be done."""
+        """Measured time of a step over its floor; None if nothing was measured or the floor is zero."""
         if self.step_seconds is None or self.floor_seconds == 0:
             return None
         return self.step_seconds / self.floor_seconds
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, with the sums."""
+        """Return the record and its sums as plain values."""
         totals = {
             "floor_seconds": self.floor_seconds,
             "between_seconds": None if self.step_seconds is None else self.between_seconds,
@@ -92,15 +92,15 @@ def floor_of(
     times: StepTimes | None = None,
     doubt: str = "",
 ) -> Floor:
-    """The floor of a lowered program's step.
+    """Compute the floor of a lowered program's step.
 
     Args:
-        program: lowered.
-        ledger: counts its work.
-        rates: of the machine.
-        num_nodes: training nodes, whose outputs are handed out.
-        times: what was measured, if anything.
-        doubt: why the rates may be wrong.
+        program: a lowered program.
+        ledger: counts the program's work.
+        rates: the machine's rates.
+        num_nodes: number of training nodes, whose outputs are returned.
+        times: measured times of the step's tasks. If None, nothing was measured.
+        doubt: why the rates may be wrong; empty if there is no doubt.
     """
     tasks = () if times is None else times.tasks
 
@@ -165,7 +165,7 @@ def _line(operation: OperationFloor, *, measured: bool) -> str:
 
 
 def _task_line(task: TaskTime) -> str:
-    """Under the operation's time: the one of one of its tasks."""
+    """Return the line of one task, printed under its operation's line."""
     return f"    {_cut(task.name):<{_MEASURED - 4}}{_milli(task.seconds)}"
 
 

@@ -1,4 +1,4 @@
-"""A runner in words: the lowered program, the arena, and how a device runs it."""
+"""The text of ``explain()``: the lowered program, the arena, and how a device runs it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 def explain(
     lowered: Lowered, planned: PlannedStep, choices: Sequence[Choice], *, level_bytes: int = 0
 ) -> str:
-    """Some lines to print.
+    """Return the explanation of a lowered program and its training step, as lines to print.
 
     Args:
         lowered: the program and its decisions.
         planned: its training step.
-        choices: the kernels that a device aggregates by.
-        level_bytes: what edges in the levels' own order take.
+        choices: the kernels chosen for a device's aggregations.
+        level_bytes: bytes of the levels' own edges and node ids.
     """
     lines = decision_lines(lowered.program, lowered.basis.doubt)
     lines += operation_lines(lowered.program, lowered.num_rows)
@@ -42,7 +42,7 @@ def explain(
 
 
 def _on_device(planned: PlannedStep, device: Device, choices: Sequence[Choice]) -> list[str]:
-    """How a device runs it: known once it has."""
+    """Return the lines about how a device runs the step, which is known once it has run."""
     lines = [f"Device {device.place}", *(f"  aggregation of {choice}" for choice in choices)]
     if not isinstance(planned, ReplayedStep):
         lines.append("  nothing has run yet: the first step chooses kernels, the second is recorded")

@@ -1,4 +1,4 @@
-"""Timing: a training step run task by task on copies, so that nothing of the caller's changes."""
+"""Timing of a training step, task by task, on copies so that the caller's state does not change."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.graph import Graph
 
 REPEATS = 7
-"""Steps that are timed, after one that warms up."""
+"""Number of timed steps, after one warm-up step."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskTime:
-    """One task of a step: a kernel's call."""
+    """Time of one task of a step, that is of one kernel call."""
 
     name: str
     operation: str
-    """The value whose operation it belongs to; empty for handing outputs out and their gradient in."""
+    """Name of the value whose operation it belongs to; empty for returning outputs or taking in gradients."""
     backward: bool
     seconds: float
-    """The median."""
+    """Median over the timed steps."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepTimes:
-    """What a step's tasks took, and the step as a whole without looking at each."""
+    """Times of a step's tasks, and of whole steps run without timing each task."""
 
     tasks: tuple[TaskTime, ...]
     seconds: float
 
 
 class TimedStep(PlannedStep):
-    """Runs a copy of a program and reads the clock between its tasks.
+    """A training step that can read the clock between its tasks.
 
     Args:
-        program: lowered, of parameters and modules that are nobody else's.
-        graph: its features, in place, and edges.
-        blocks: the way from each level to the next.
-        copies: of the device; None: it runs where the graph is.
-        wait: until the device has done what it was given.
-        clock: gives seconds.
+        program: a lowered program on copies of the parameters and modules.
+        graph: a graph with features; used in place.
+        blocks: the edges from each level to the next.
+        copies: the graph's copies on the device. If None, the step runs where the graph is.
+        wait: waits until the device has done all work given to it.
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -69,12 +69,12 @@ class TimedStep(PlannedStep):
         self._seconds: dict[int, list[float]] = {}
 
     def measured(self, rows: Tensor | None, num_nodes: int, repeats: int = REPEATS) -> StepTimes:
-        """Times of ``repeats`` steps' tasks, and of as many whole steps in turn with them.
+        """Time the tasks of ``repeats`` steps, and as many whole steps, alternating between the two.
 
         Args:
-            rows: the output's rows that are handed out; None: all.
-            num_nodes: how many they are.
-            repeats: at least 1.
+            rows: int64 rows of the output to return. If None, all of them.
+            num_nodes: number of returned rows.
+            repeats: number of steps of each kind, at least 1.
         """
         devices = [] if self.output.tensor.device.type == "cpu" else [self.output.tensor.device]
         with torch.random.fork_rng(devices):

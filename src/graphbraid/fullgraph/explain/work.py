@@ -1,9 +1,10 @@
 """Work: the bytes and operations that a lowered operation cannot avoid, forward and backward.
 
-Every matrix that an operation reads or makes crosses the memory once, and so do the ids of its edges; what
-fits in the cache crosses that instead. An aggregation reads a row for each edge: those that a simulated cache
-of this machine's size does not answer come from memory. Products count their multiplications and additions.
-What a kernel does beside that, passes of its own and scratch rows, is not counted: it can be avoided.
+Every matrix that an operation reads or writes moves between memory and processor once, and so do the ids of
+its edges; if all of them fit in the cache, they move between cache and processor instead. An aggregation
+reads one row per edge; rows that miss in a simulated cache of this machine's size come from memory. Products
+count their multiplications and additions. A kernel's extra passes and scratch rows are not counted, since
+they can be avoided.
 """
 
 from __future__ import annotations
@@ -36,21 +37,21 @@ from graphbraid.machine.rates import Rates
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
-    """What must be done: a machine does these four at the same time, each at its own rate."""
+    """Bytes and operations of one pass; memory, cache and arithmetic work at the same time."""
 
     stream_bytes: float = 0.0
-    """Read or written in sequence, from or to memory."""
+    """Bytes read from or written to memory in sequence."""
     random_bytes: float = 0.0
-    """Rows read at random that the cache does not hold."""
+    """Bytes of rows read at random that miss the cache."""
     cached_bytes: float = 0.0
-    """Rows read at random in all, and matrices that the cache holds."""
+    """Bytes of all rows read at random, hits and misses, and of matrices that fit in the cache."""
     flops: float = 0.0
-    """Multiplications and additions."""
+    """Number of multiplications and additions."""
     bit_seconds: float = 0.0
-    """Of products with features held as bits, at their own measured rate."""
+    """Seconds of products with features stored as bits, by their own measured rate."""
 
     def seconds(self, rates: Rates) -> float:
-        """The least time: the longest of memory, cache and arithmetic."""
+        """Return the least seconds: the longest of the times of memory, cache and arithmetic."""
         memory = self.stream_bytes / rates.stream_bytes + self.random_bytes / rates.row_bytes
         cache, arithmetic = self.cached_bytes / rates.cached_row_bytes, self.flops / rates.multiply_flops
         return max(memory, cache, arithmetic, self.bit_seconds)
@@ -60,12 +61,12 @@ class Ledger:
     """Counts the work of a program's operations.
 
     Args:
-        program: lowered.
-        blocks: the way from each level to the next, where the graph is.
-        rows: nodes of each level.
-        facts: the features' share of non-zeros, and the rates of their product as bits.
-        cache_bytes: of the cache, for rows and matrices; None: as if it held each row once read, where
-            caches are not modelled.
+        program: a lowered program.
+        blocks: the edges from each level to the next, on the host.
+        rows: returns the number of nodes of a level.
+        facts: gives the features' density and the time of products with features stored as bits.
+        cache_bytes: bytes of cache for rows and matrices. If None, the cache is not modelled: every row is
+            read from memory once.
     """
 
     def __init__(
@@ -81,22 +82,22 @@ class Ledger:
         self._shares: dict[tuple[int, int], float] = {}
 
     def forward(self, op: Operation) -> Work:
-        """Of the pass that makes ``op``'s value."""
+        """Return the work of the pass that computes ``op``'s value."""
         return _FORWARD.get(type(op), Ledger._rowwise)(self, op)
 
     def backward(self, op: Operation) -> Work:
-        """Of the pass from the gradient of ``op``'s value to those of its inputs and parameters."""
+        """Return the work of computing the gradients of ``op``'s inputs and parameters from its value's."""
         if not self._program.learns(op.out):
             return Work()
         return _BACKWARD.get(type(op), Ledger._rowwise_backward)(self, op)
 
     def outputs(self, num_nodes: int) -> Work:
-        """Of handing out the training nodes' outputs."""
+        """Return the work of copying out the training nodes' outputs."""
         width = 4 * self._program.width(self._program.output)
         return self._work(2 * num_nodes * width)
 
     def outputs_backward(self, num_nodes: int) -> Work:
-        """Of taking their gradient in: the rows of other nodes are zeros that must be written."""
+        """Return the work of taking in the outputs' gradient; other nodes' rows are written as zeros."""
         return self._work(
             num_nodes * 4 * self._program.width(self._program.output) + self._size(self._program.output)
         )
@@ -104,7 +105,7 @@ class Ledger:
     # ---- matrices
 
     def _size(self, value: str) -> float:
-        """Bytes of a value, or of its gradient; of the features in the form that products read."""
+        """Return the bytes of a value or its gradient; for the features, in the form that products read."""
         if value != INPUT or self._program.input_path == "dense":
             return 4.0 * self._rows(self._program.level(value)) * self._program.width(value)
         cells = self._rows(0) * self._program.in_channels
@@ -113,23 +114,23 @@ class Ledger:
         return 8.0 * cells * self._facts.density
 
     def _learning(self, op: Operation) -> float:
-        """Bytes of the gradients of ``op``'s inputs."""
+        """Return the bytes of the gradients of ``op``'s inputs."""
         return sum(self._size(value) for value in set(op.inputs) if self._program.learns(value))
 
     def _rowwise(self, op: Operation) -> Work:
         return self._work(sum(self._size(value) for value in set(op.inputs)) + self._size(op.out))
 
     def _rowwise_backward(self, op: Operation) -> Work:
-        """The gradient and what it is a function of are read, the inputs' gradients are written."""
+        """Count the gradient and the inputs as read, and the inputs' gradients as written."""
         read = self._size(op.out) + sum(self._size(value) for value in set(op.inputs))
         return self._work(read + self._learning(op))
 
     def _nothing(self, _: Operation) -> Work:
-        """Rows that are others' first rows, gradients that are passed on, what is computed once."""
+        """Count nothing: for prefixes of other values' rows, gradients passed on unchanged, and constants."""
         return Work()
 
     def _through(self, op: Following) -> float:
-        """Bytes read for the way back through what follows an operation: its result says where it was 0."""
+        """Return the bytes read to go back through a fused activation: its result, zero where it was."""
         return self._size(op.out) if op.after is not None and (op.after.act != "none") else 0.0
 
     # ---- linear maps
@@ -149,14 +150,14 @@ class Ledger:
         return self._product(op, streams, op.weight.requires_grad + learns)
 
     def _product(self, op: Linear, streams: float, times: int) -> Work:
-        """``times`` products of the rows with a weight's size, beside so many bytes of matrices."""
+        """Count ``times`` products of the rows and the weight, which stream ``streams`` bytes of matrices."""
         width, depth = op.shape
         rows, facts = self._rows(self._program.level(op.inputs[0])), self._facts
         path = self._program.input_path if op.inputs[0] == INPUT else "dense"
         if path == "binary":
             return self._work(streams, bit_seconds=times * facts.binary_seconds(rows, width))
         cells = rows * depth * (facts.density if path == "sparse" else 1.0)
-        rows_read = times * 4.0 * cells * width if path == "sparse" else 0.0  # of the weight: the cache's
+        rows_read = times * 4.0 * cells * width if path == "sparse" else 0.0  # weight rows, in cache
         return self._work(streams, flops=2.0 * times * cells * width, cached=rows_read)
 
     # ---- edges
@@ -179,7 +180,7 @@ class Ledger:
         return self._attended(op, self._learning(op), times=2)
 
     def _attended(self, op: Attention, streams: float, times: int) -> Work:
-        """:meth:`_edges`, and the edges' features: read once, by GATv2 multiplied once with their map."""
+        """Count :meth:`_edges` and the edge features, read once and, for GATv2, mapped once."""
         streams += self._size(op.out)
         if op.edge_weight is None:
             return self._edges(op, streams, times)
@@ -201,12 +202,12 @@ class Ledger:
         return self._with_edge_rows(op, self._size(op.out) + self._added(op), times=1, products=1)
 
     def _gine_backward(self, op: Gine) -> Work:
-        """By source, to the rows, and in the edges' order, to their map: each reads what the sums were of."""
+        """Count one pass by source, for the rows' gradient, and one by edge, for the map's."""
         times = 2 * self._program.learns(op.inputs[0]) + (op.weight is not None)
         return self._with_edge_rows(op, self._size(op.out) + self._learning(op), times=times, products=1)
 
     def _with_edge_rows(self, op: Gine, streams: float, *, times: int, products: int) -> Work:
-        """:meth:`_edges` that also read the edges' features once, and multiply them where they are mapped."""
+        """Count :meth:`_edges` and the edge features, read once and mapped where the layer has a map."""
         num_edges, width = (
             self._blocks[self._program.level(op.inputs[0])].csc.num_edges,
             self._program.width(op.out),
@@ -216,7 +217,7 @@ class Ledger:
         return replace(work, flops=work.flops + flops)
 
     def _edges(self, op: Operation, streams: float, times: int) -> Work:
-        """Every edge reads a row ``times`` times; ids, weights and matrices cross once."""
+        """Count a row read ``times`` times per edge; ids, weights and matrices move once."""
         source = op.inputs[0]
         level = self._program.level(source)
         csc, width = self._blocks[level].csc, self._program.width(source)
@@ -235,7 +236,7 @@ class Ledger:
         )
 
     def _share(self, level: int, row_bytes: int) -> float:
-        """Share of a block's row reads that the cache answers; 1: each row crosses the memory once."""
+        """Return the share of a block's row reads that hit the cache; 1 if memory is read once per row."""
         csc = self._blocks[level].csc
         if self._cache_bytes is None or csc.num_src * row_bytes <= self._cache_bytes or not csc.num_edges:
             return 1.0
@@ -246,7 +247,7 @@ class Ledger:
         return self._shares[level, row_bytes]
 
     def _work(self, streams: float, *, random: float = 0.0, cached: float = 0.0, **other: float) -> Work:
-        """Matrices that fit in the cache all together are read from there."""
+        """Make a :class:`Work`; matrices that together fit in the cache are counted as read from there."""
         if self._cache_bytes is not None and not random and streams <= self._cache_bytes:
             return Work(cached_bytes=max(cached, streams), **other)
         return Work(stream_bytes=streams, random_bytes=random, cached_bytes=cached, **other)
@@ -272,4 +273,4 @@ _BACKWARD: dict[type[Operation], _Count] = {
     Maximum: Ledger._maximum_backward,
     Gine: Ledger._gine_backward,
 }
-"""Of operations that work edge by edge or multiply; all others read and write their rows once."""
+"""Counting methods of operations on edges and products; all others read and write their rows once."""

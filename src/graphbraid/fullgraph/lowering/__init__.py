@@ -1,1 +1,1 @@
-"""Lowering: passes that turn a program into the cheapest equal one, and what they weigh."""
+"""Lowering: passes that turn a program into the cheapest equivalent one, and the costs they weigh."""

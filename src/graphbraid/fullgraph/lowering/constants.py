@@ -1,4 +1,4 @@
-"""Constants: what no parameter reaches, computed once over the whole graph."""
+"""Constants: values that depend on no parameter, computed once over the whole graph."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from graphbraid.ops import reference
 from graphbraid.ops.aggregation import Aggregation, backend
 
 COLUMNS_AT_A_TIME = 32
-"""Columns computed at a time where only some rows are kept, where several operations follow each other, and
-by the twin, which takes memory for each edge and column."""
+"""Columns computed at a time, which bounds the temporary memory: where only some rows are kept, where several
+operations follow each other, and in the reference, which takes memory per edge and column."""
 FOLDED = (Aggregate, Own, Add, Combine)
-"""Operations that map columns to columns and learn nothing."""
+"""Operations that treat each column alike and have no parameters."""
 
 
 def computed_once(ops: Sequence[Operation], csc: Csc, x: Tensor, nodes: Tensor | None) -> Tensor:
-    """``(len(nodes), in_channels)`` rows of the last operation's value.
+    """Return the ``(len(nodes), in_channels)`` rows of the last operation's value.
 
     Args:
-        ops: of :data:`FOLDED`, in the order they run, from the features.
+        ops: operations of the types :data:`FOLDED`, in the order they run, starting from the features.
         csc: the graph's in-edges.
         x: ``(num_nodes, in_channels)`` features.
-        nodes: int64 ids of the rows that are kept; None: all.
+        nodes: int64 ids of the rows to keep. If None, all of them.
     """
     maps = {op.adjacency: aggregation(op.adjacency, csc) for op in ops if isinstance(op, Aggregate)}
     if nodes is None and len(ops) == 1 and backend(x) is not reference:

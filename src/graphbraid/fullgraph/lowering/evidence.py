@@ -1,4 +1,4 @@
-"""Evidence: what a lowering was decided by, so that another one decides alike and gives the same bits."""
+"""Evidence: the rates and trials behind a lowering, so that another one can repeat it bit for bit."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from graphbraid.machine.rates import Rates
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """Rates and trials: a run keeps them, and goes on with them after it was stopped.
+    """Rates and trials that a run stores and uses again when it is resumed.
 
-    Choices differ in the rounding of what they compute, so that another measurement, on another day or
-    machine, could lead a resumed run to other bits.
+    The choices differ in how they round, so with new measurements, taken on another day or machine, a resumed
+    run could give other bits.
     """
 
     rates: Rates
     trials: Mapping[str, float] = field(default_factory=dict)
-    """Seconds by what was tried."""
+    """Measured seconds, by the name of what was tried."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return the evidence as plain values."""
         return {"rates": dataclasses.asdict(self.rates), "trials": dict(self.trials)}
 
     @classmethod
     def from_json(cls, content: Any, where: str = "the evidence") -> Evidence:
-        """What :meth:`to_json` gave.
+        """Make evidence from what :meth:`to_json` returned.
 
         Raises:
-            DataError: it is something else; says what of ``where`` is wrong.
+            DataError: ``content`` is anything else; the message says what is wrong in ``where``.
         """
         try:
             values = {str(name): float(rate) for name, rate in content["rates"].items()}
@@ -48,10 +48,10 @@ class Evidence:
 
 
 def sound_trials(found: Any) -> dict[str, float]:
-    """Trials read from a file.
+    """Return trials read from a file, once checked.
 
     Raises:
-        ValueError: they are no positive numbers by name.
+        ValueError: ``found`` is not a mapping from names to positive numbers.
     """
     if not isinstance(found, dict):
         raise ValueError("trials are seconds by name")

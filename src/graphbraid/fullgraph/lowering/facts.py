@@ -1,4 +1,4 @@
-"""What lowering weighs: the sizes of the graph and its levels, and a machine's rates."""
+"""The facts that lowering weighs: sizes of the graph and its levels, and a machine's rates."""
 
 from __future__ import annotations
 
@@ -15,81 +15,81 @@ from graphbraid.machine.rates import Rates
 from graphbraid.ops.binary import is_binary
 
 CLOSE = 2.0
-"""Choices whose times by the rates are within this factor are told apart by trial."""
+"""Factor within which two choices' predicted times are close, so that a trial decides."""
 LEAST_STAKE = 20e-6
-"""Seconds of a step: where less is at stake a trial would only add its noise, to the bits too."""
+"""Seconds per step below which no trial runs: its noise would decide, and so change bits between runs."""
 
 
 class Tried(Protocol):
-    """Seconds taken by trial on the very operands, beside those by rates."""
+    """Measured times of operations on the graph's own operands, where predictions by rates are too close."""
 
     found: dict[str, float]
-    """Seconds by what was tried so far."""
+    """Seconds measured so far, by the name of what was tried."""
 
     def aggregate_seconds(self, num_edges: int, width: int) -> float:
-        """Of an aggregation over so many edges."""
+        """Return the seconds of an aggregation of rows of ``width`` columns over ``num_edges`` edges."""
         ...
 
     def multiply_seconds(self, rows: int, depth: int, width: int) -> float:
-        """Of a dense product."""
+        """Return the seconds of a dense ``(rows, depth) x (depth, width)`` product."""
         ...
 
     def sparse_seconds(self, rows: int, width: int) -> float:
-        """Of the features' product with a weight along the sparse path."""
+        """Return the seconds of the features' product with a weight on the sparse path."""
         ...
 
     def binary_seconds(self, rows: int, width: int) -> float:
-        """Of the features' product with a weight along the binary path."""
+        """Return the seconds of the features' product with a weight on the binary path."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Basis:
-    """What choices are weighed by: measured, where the facts are looked up."""
+    """The measurements by which choices are weighed."""
 
     rates: Rates
     doubt: str = ""
-    """Why the rates may be wrong, as a sentence; empty where nothing speaks against them."""
+    """Why the rates may be wrong, as a sentence; empty if there is no doubt."""
     trials: Callable[[Graph, float], Tried | None] | None = None
-    """Gives the trials of a graph, from its features' share of non-zeros; None: rates alone decide."""
+    """Returns the trials of a graph, given its features' density. If None, rates alone decide."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """Sizes that costs are made of."""
+    """Sizes and rates from which costs are computed."""
 
     rows: tuple[int, ...]
-    """Nodes of each level."""
+    """Number of nodes of each level."""
     edges: tuple[int, ...]
-    """Edges from each level to the next."""
+    """Number of edges from each level to the next."""
     in_channels: int
     density: float
-    """Share of the features that is not zero."""
+    """Share of the features that are not zero."""
     is_sparse: bool
     """Whether the graph holds its features in CSR."""
     is_binary: bool
-    """Whether the non-zero features of each node are one number; False where nothing would be faster by it.
+    """Whether each node's non-zero features all equal one number; False, unchecked, where bits would not pay.
     """
     hoist_bytes: int
-    """Bytes a hoisted aggregation may take."""
+    """Bytes that hoisted aggregations may take."""
     rates: Rates
     storage: torch.dtype = torch.float32
-    """What rows may be rounded to before they are aggregated: float32 or bfloat16."""
+    """Dtype to which rows may be rounded before they are aggregated: float32 or bfloat16."""
 
     trials: Tried | None = None
-    """Times what rates do not tell apart; None: rates alone decide."""
+    """Trials for choices that the rates leave close. If None, rates alone decide."""
     by_trial: bool = False
-    """Whether times are those of trials."""
+    """Whether the time methods return measured times of trials instead of predictions by rates."""
 
     @property
     def _speed(self) -> Rates | Tried:
         return self.trials if self.by_trial and self.trials is not None else self.rates
 
     def weighed(self, seconds: Callable[[Facts], dict[str, float]]) -> tuple[dict[str, float], str]:
-        """Seconds of each choice: by the rates, or by trial where the best two are close.
+        """Return the seconds of each choice, by the rates or, where the best two are close, by trial.
 
         Returns:
-            The seconds, and what they are by, to be printed after them.
+            The seconds by choice, and a suffix for the printed decision: ``" (tried)"`` or empty.
         """
         found = seconds(self)
         best, *others = sorted(found.values())
@@ -98,21 +98,21 @@ class Facts:
         return seconds(replace(self, by_trial=True)), " (tried)"
 
     def aggregate_seconds(self, level: int, width: int) -> float:
-        """Time of an aggregation over the edges that lead on from a level."""
+        """Return the seconds of an aggregation over the edges from ``level`` to the next."""
         return self._speed.aggregate_seconds(self.edges[level], width)
 
     def multiply_seconds(self, rows: int, depth: int, width: int) -> float:
-        """Time of a dense product."""
+        """Return the seconds of a dense ``(rows, depth) x (depth, width)`` product."""
         return self._speed.multiply_seconds(rows, depth, width)
 
     def sparse_seconds(self, rows: int, width: int) -> float:
-        """Time of the features' product with a weight along the sparse path."""
+        """Return the seconds of the features' product with a weight on the sparse path."""
         if self.by_trial and self.trials is not None:
             return self.trials.sparse_seconds(rows, width)
         return self.rates.sparse_seconds(rows * self.in_channels * self.density, width)
 
     def binary_seconds(self, rows: int, width: int) -> float:
-        """Time of the features' product with a weight along the binary path."""
+        """Return the seconds of the features' product with a weight on the binary path."""
         if self.by_trial and self.trials is not None:
             return self.trials.binary_seconds(rows, width)
         return self.rates.binary_seconds(rows, self.in_channels, width)
@@ -127,7 +127,7 @@ def facts_of(
     hoist_bytes: int,
     storage: torch.dtype = torch.float32,
 ) -> Facts:
-    """The sizes of a graph and of its levels: ``rows`` of each, ``edges`` from each to the next."""
+    """Collect the facts of a graph whose levels have ``rows`` nodes and ``edges`` edges to the next level."""
     x = graph.x
     assert x is not None
     in_channels, share = int(x.shape[1]), density(x)
@@ -146,7 +146,7 @@ def facts_of(
 
 
 def density(x: Tensor | SparseFeatures) -> float:
-    """Share of the features that is not zero, counted in at most 2²⁴ of them for dense ones."""
+    """Return the share of features that are not zero; dense ones are sampled if there are more than 2²⁴."""
     cells = max(x.shape[0] * x.shape[1], 1)
     if isinstance(x, SparseFeatures):
         return x.nnz / cells

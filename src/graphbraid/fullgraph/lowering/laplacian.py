@@ -9,18 +9,18 @@ from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import Aggregation
 
 LAPLACIANS: dict[str, str | None] = {"laplacian": None, "laplacian sym": "sym", "laplacian rw": "rw"}
-"""PyG's name of the normalisation of each kind of adjacency."""
+"""PyG's name of the normalisation for each Laplacian kind of adjacency."""
 
 
 def scaled_laplacian(csc: Csc, normalization: str | None) -> Aggregation:
-    """``2 L / lambda_max - I`` over a graph without its stored self-loops.
+    """Return the aggregation by ``2 L / lambda_max - I`` of a graph without its stored self-loops.
 
-    ``L`` is ``I - D^-1/2 A D^-1/2`` (sym), ``I - A D^-1`` (rw) or ``D - A``, and ``lambda_max`` twice its
-    largest entry: what PyG takes where none is given. Degrees are the weights of the edges that *leave* a
-    node, as PyG counts them.
+    ``L`` is ``I - D^-1/2 A D^-1/2`` (sym), ``I - A D^-1`` (rw) or ``D - A`` (None), and ``lambda_max`` is
+    twice its largest entry, PyG's default. A node's degree is the sum of the weights of the edges that
+    *leave* it, as in PyG.
 
     Args:
-        csc: in-edges, with weights that may have any sign.
+        csc: in-edges, with weights of any sign.
         normalization: ``sym``, ``rw`` or None.
     """
     weight = torch.ones(csc.num_edges) if csc.weight is None else csc.weight.float()
@@ -37,7 +37,7 @@ def scaled_laplacian(csc: Csc, normalization: str | None) -> Aggregation:
     loop = scale * diagonal - 1
     if bool((loop == 0).all()):
         return Aggregation(csc=csc, weight=csc.weight, src_scale=src, dst_scale=-scale * dst, skip_loops=True)
-    if normalization is None:  # loops share the rows' factor
+    if normalization is None:  # self-loops share the rows' factor
         return Aggregation(
             csc=csc,
             weight=csc.weight,
@@ -46,12 +46,12 @@ def scaled_laplacian(csc: Csc, normalization: str | None) -> Aggregation:
             loop_scale=1.0,
             skip_loops=True,
         )
-    assert csc.weight is not None  # without, the diagonal is the largest
+    assert csc.weight is not None  # without weights the diagonal holds the largest entry
     return Aggregation(csc=csc, weight=-scale * entries, loop=loop, loop_scale=1.0, skip_loops=True)
 
 
 def _scales(degree: Tensor, normalization: str | None) -> tuple[Tensor, Tensor]:
-    """Factors of sources and of destinations; nodes without edges have 0."""
+    """Return the factors of sources and of destinations; they are 0 for nodes without edges."""
     ones = torch.ones_like(degree)
     if normalization is None:
         return ones, ones

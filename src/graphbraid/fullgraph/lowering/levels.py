@@ -1,4 +1,4 @@
-"""Levels: the nodes each value of a program has rows for, and the edges between one level and the next."""
+"""Levels: the nodes for which a program's values have rows, and the edges from each level to the next."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.ops.aggregation import Aggregation
 
 _EDGES_AT_A_TIME = 1 << 21
-"""Edges relabelled at a time: bounds what building the levels takes beside them."""
+"""Edges relabelled at a time, which bounds the temporary memory of building the levels."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Block:
-    """The way from one level to the next."""
+    """The edges from one level to the next, with the nodes at both ends."""
 
     csc: Csc
     """Edges from the level's rows to the next level's rows."""
     sources: Tensor | None
-    """``(num_src,)`` int64 node of each source row; None where row v is node v."""
+    """``(num_src,)`` int64 node of each source row; None if row v is node v."""
     destinations: Tensor | None
-    """``(num_dst,)`` int64 node of each destination row; None where row v is node v."""
+    """``(num_dst,)`` int64 node of each destination row; None if row v is node v."""
     edges: Tensor | None
-    """``(num_edges,)`` int64 position of each edge in the graph; None where nothing of the edges needs it."""
+    """``(num_edges,)`` int64 position of each edge in the graph; None if nothing is stored per edge."""
 
     def bind(self, whole: Aggregation) -> Aggregation:
-        """``whole``, an aggregation over the graph, between these two levels: the rows' own coefficients."""
+        """Restrict an aggregation over the whole graph to these two levels, with their rows' coefficients."""
         if self.destinations is None and self.sources is None:
             return whole
         return replace(
@@ -46,41 +46,41 @@ class Block:
 
 
 def num_rows_of(blocks: Sequence[Block], level: int, num_nodes: int) -> int:
-    """Nodes of a level; ``num_nodes`` where no block leads anywhere."""
+    """Return the number of nodes of a level; ``num_nodes`` if there are no blocks."""
     if level < len(blocks):
         return blocks[level].csc.num_src
     return blocks[-1].csc.num_dst if blocks else num_nodes
 
 
 def nodes_of(blocks: Sequence[Block], level: int) -> Tensor | None:
-    """``(num_rows,)`` int64 node of each row of a level; None where row v is node v."""
+    """Return the ``(num_rows,)`` int64 node of each row of a level; None if row v is node v."""
     if level < len(blocks):
         return blocks[level].sources
     return blocks[-1].destinations if blocks else None
 
 
 def whole_graph(csc: Csc, num_blocks: int) -> list[Block]:
-    """Every level holds all nodes."""
+    """Return blocks between levels that each hold all nodes."""
     return [Block(csc, None, None, None)] * num_blocks
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Reach:
-    """The nodes that the outputs of some seeds depend on, nearest first."""
+    """The nodes on which the outputs of some seeds depend, nearest first."""
 
     nodes: Tensor
-    """``(num_reached,)`` int64: the seeds, in their order, then each further level's new nodes, rising,
-    unless :meth:`ordered` otherwise."""
+    """``(num_reached,)`` int64: the seeds in their order, then each further level's new nodes, ascending
+    (or as :meth:`ordered` has placed them)."""
     sizes: tuple[int, ...]
-    """How many of them each level holds, from the seeds' to level 0."""
+    """Number of nodes that each level holds, a prefix of ``nodes``: from the seeds' level to level 0."""
 
     def edges(self, csc: Csc) -> tuple[int, ...]:
-        """In-edges that each block reads, from level 0."""
+        """Return the number of in-edges that each block reads, from level 0 on."""
         degrees = csc.degrees()[self.nodes]
         return tuple(int(degrees[:size].sum()) for size in reversed(self.sizes[:-1]))
 
     def ordered(self, rank: Tensor | None) -> Reach:
-        """The same levels with each one's new nodes by rising ``rank[node]``; None: by rising node."""
+        """Return the same levels, each one's new nodes sorted by ``rank[node]`` or, if None, by id."""
         parts = []
         for begin, end in pairwise((0, *self.sizes)):
             part = self.nodes[begin:end]
@@ -89,12 +89,12 @@ class Reach:
 
 
 def everything(num_nodes: int, num_blocks: int) -> Reach:
-    """Every level holds all nodes, as they stand."""
+    """Return levels that each hold all nodes, in the graph's order."""
     return Reach(torch.arange(num_nodes), (num_nodes,) * (num_blocks + 1))
 
 
 def reach(csc: Csc, seeds: Tensor, num_hops: int) -> Reach:
-    """All nodes within ``num_hops`` in-edges of ``seeds``, ``(num_seeds,)`` int64, each once."""
+    """Find all nodes within ``num_hops`` in-edges of the distinct ``(num_seeds,)`` int64 ``seeds``."""
     is_reached = torch.zeros(csc.num_src, dtype=torch.bool)
     is_reached[seeds] = True
     newest, found, sizes = seeds, [seeds], [seeds.numel()]
@@ -110,10 +110,11 @@ def reach(csc: Csc, seeds: Tensor, num_hops: int) -> Reach:
 
 
 def towards(csc: Csc, reached: Reach, *, keep_edges: bool = False) -> list[Block]:
-    """Only the edges that the outputs of the seeds depend on; each level is the start of the one before it.
+    """Build blocks of only the edges that the seeds' outputs depend on; each level is a prefix of the last.
 
-    Because levels are nested, the edges of every later block are the first edges of the first: one array
-    serves all. Edges of a row keep their order; their positions are kept with weights, or ``keep_edges``.
+    Because levels are nested, the edges of every later block are a prefix of the first block's, so all share
+    one array. Edges of a row keep their order; their positions in the graph are kept if it has weights or if
+    ``keep_edges``.
 
     Returns:
         The blocks, from level 0 to the last.
@@ -147,7 +148,7 @@ def towards(csc: Csc, reached: Reach, *, keep_edges: bool = False) -> list[Block
 
 
 def copied_bytes(blocks: Sequence[Block]) -> int:
-    """Bytes of what ``blocks`` hold beside the graph; what they share counts once."""
+    """Return the bytes that ``blocks`` hold in addition to the graph; shared arrays count once."""
     shared: dict[int, int] = {}
     for block in blocks:
         if block.destinations is None:
@@ -160,7 +161,7 @@ def copied_bytes(blocks: Sequence[Block]) -> int:
 
 
 def edges_of(csc: Csc, nodes: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Positions of the in-edges of ``nodes``, in their order, some at a time, and where each part starts."""
+    """Yield the positions of the in-edges of ``nodes`` in chunks, each with the number of edges before it."""
     degrees = csc.degrees()[nodes]
     ends = degrees.cumsum(0)
     row, begin = 0, 0
@@ -176,7 +177,7 @@ def edges_of(csc: Csc, nodes: Tensor) -> Iterator[tuple[int, Tensor]]:
 
 
 def aggregation(adjacency: AdjacencyMatrix, csc: Csc) -> Aggregation:
-    """The linear map that an adjacency is on a graph.
+    """Return the linear map over a graph that an adjacency stands for.
 
     Raises:
         ValueError: the adjacency is of an unknown kind.

@@ -1,8 +1,8 @@
-"""Locality: nodes renumbered so that rows which are read one after the other share the cache.
+"""Locality: renumbering nodes so that rows read in succession share the cache.
 
-Orders are judged by simulating a cache over the reads of an epoch's aggregations; what a hit and a miss cost
-are this machine's measured rates. Candidates are the graph's own order, the nodes that are read most often
-first, and one by communities; each is made only where it could pay for itself.
+Orders are compared by simulating a cache over the row reads of an epoch's aggregations, with the costs of
+hits and misses from this machine's measured rates. The candidates are the graph's own order, the most read
+nodes first, and an order by communities; each is computed only where it could pay for itself.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from graphbraid.fullgraph.program import (
 from graphbraid.graph.csc import Csc
 
 LOCALITY_BYTES = 1 << 28
-"""What renumbered edges may take unless told otherwise."""
+"""Bytes that renumbered edges may take by default."""
 LEAST_GAIN = 0.1
-"""Share of the aggregations' time below which a gain is inside the model's error: it promises too much rather
-than too little."""
+"""Share of the aggregations' time that an order must save; less is within the error of the cache model, which
+tends to promise too much."""
 EPOCHS = 100
-"""Within which making an order has to pay."""
+"""Number of epochs within which computing an order has to pay for itself."""
 ROWS_A_FETCH = 2
-"""Rows that come into the cache together: with a row the processor fetches some of what stands beside it, so
-that a row read often is best placed beside its like."""
+"""Neighbouring rows that enter the cache together: the processor prefetches beyond the row it reads, so rows
+read often are best placed next to each other."""
 
 _COUNTING, _JOINING = 1e-8, 5e-8
-"""Seconds an edge that making the two orders and weighing them takes; measured, compiled."""
+"""Seconds per edge to compute and weigh the orders by degree and by communities; measured (compiled)."""
 _TWIN_SLOWER = 100
 _READS_SIMULATED = 1 << 20
 _LEAST_SETS = 64
@@ -49,40 +49,40 @@ _LEAST_SETS = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reads:
-    """Rows that an operation reads at random in every epoch, one for each edge of a block."""
+    """The rows that an operation reads at random in every epoch, one per edge of a block."""
 
     level: int
     row_bytes: int
     times: int
-    """Forward and backward."""
+    """Number of passes over the edges, forward and backward."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Weighed:
-    """The levels' nodes in some order, and what the reads of an epoch take in it."""
+    """An order of the levels' nodes, and the predicted time of an epoch's row reads in it."""
 
     name: str
     reached: Reach
     seconds: float
     hits: float
-    """Share of the reads that the cache answers."""
+    """Share of the reads that hit the cache."""
 
 
 def choose_order(
     program: Program, csc: Csc, reached: Reach, facts: Facts, *, allowed_bytes: int, cache_bytes: int
 ) -> tuple[Reach | None, Decision]:
-    """The order of each level's nodes in which a lowered program's aggregations read their rows fastest.
+    """Choose the order of each level's nodes in which a program's aggregations read their rows fastest.
 
     Args:
-        program: lowered.
+        program: a lowered program.
         csc: the graph's in-edges.
-        reached: the levels' nodes as they stand: pruned, where that is free to reorder, or all of them.
+        reached: the levels' nodes in their present order: pruned ones, which are free to reorder, or all.
         facts: sizes of the levels, and rates.
-        allowed_bytes: what renumbered edges, and features in their order, may take.
-        cache_bytes: of the cache, for rows.
+        allowed_bytes: bytes that renumbered edges, and features in the same order, may take.
+        cache_bytes: bytes of cache available to rows.
 
     Returns:
-        The levels in the better order, None where they stay as they are, and why.
+        The levels in the better order, or None if they stay as they are; and the decision with its reason.
     """
     scale = _Scale(csc, row_reads(program), facts, cache_bytes)
     if not scale.reads:
@@ -96,7 +96,7 @@ def choose_order(
         what = f"renumbered edges would take {_mega(needed)} of the {_mega(allowed_bytes)} allowed"
         return None, _left(f"{what}; locality_bytes allows more")
     candidates = [before]
-    if is_pruned:  # then the training nodes stand as they were listed
+    if is_pruned:  # then the training nodes come first, in the order they were listed
         candidates.append(scale.weigh("the graph's own order", reached.ordered(None)))
     why_not = "no other order is better"
     if scale.could_pay(before, _COUNTING):
@@ -128,14 +128,14 @@ def _left(what: str) -> Decision:
 
 
 def _rank(order: Tensor) -> Tensor:
-    """Each node's place in an order of all."""
+    """Return each node's position in an order of all nodes."""
     rank = torch.empty_like(order)
     rank[order] = torch.arange(order.numel())
     return rank
 
 
 def row_reads(program: Program) -> list[Reads]:
-    """What a program's aggregations and attention read at random, forward and backward."""
+    """List the random row reads of a program's aggregations, attention and maxima, forward and backward."""
     reads = []
     for op in program.ops:
         if not isinstance(op, Aggregate | Attention | Maximum):
@@ -144,9 +144,9 @@ def row_reads(program: Program) -> list[Reads]:
         row_bytes, backward_reads = 4 * program.width(source), 1
         if isinstance(op, Aggregate):
             row_bytes = op.rows.itemsize * program.width(source)
-        elif isinstance(op, Attention):  # backward reads the sources' rows again, and the gradients'
+        elif isinstance(op, Attention):  # backward reads the sources' rows again, and gradient rows
             row_bytes, backward_reads = 4 * op.heads * op.channels, 2
-        else:  # a maximum's reads the gradients, and which edge won them
+        else:  # a maximum's backward reads gradients, and which edge won
             backward_reads = 2
         times = 1 + backward_reads * program.learns(source)
         reads.append(Reads(level=program.level(source), row_bytes=row_bytes, times=times))
@@ -154,28 +154,28 @@ def row_reads(program: Program) -> list[Reads]:
 
 
 def added_bytes(program: Program, csc: Csc, facts: Facts) -> int:
-    """What renumbering all nodes takes: their edges and ids, and features where they must be copied."""
+    """Return the bytes that renumbering all nodes takes: edges, ids, and features where they are copied."""
     edges = csc.indices.nbytes + csc.indptr.nbytes + 2 * 8 * csc.num_dst
-    if csc.weight is not None:  # each edge's position, and weights in their order
+    if csc.weight is not None:  # each edge's position, and the reordered weights
         edges += 12 * csc.num_edges
     cells = csc.num_dst * facts.in_channels
-    if program.input_path != "dense":  # made of the graph's features anyway; rows of sparse ones are copied
+    if program.input_path != "dense":  # a form made of the features anyway; sparse rows are copied
         copied = program.input_path == "sparse" and facts.is_sparse
         return edges + (int(8 * cells * facts.density) if copied else 0)
     return edges + 4 * cells * feature_copies(program)
 
 
 def feature_copies(program: Program) -> int:
-    """How often the features of renumbered nodes are copied: a dense product reads their rows by id."""
+    """Count the copies of renumbered nodes' features; a dense product needs none, as it reads rows by id."""
     return sum(INPUT in op.inputs and not isinstance(op, Linear | Hoisted) for op in program.ops)
 
 
 def community_order(csc: Csc) -> Tensor:
-    """``(num_dst,)`` int64 nodes, those of a community side by side.
+    """Return the nodes, ``(num_dst,)`` int64, with those of a community next to each other.
 
-    Incremental aggregation as in Arai et al., "Rabbit Order": each node, those of few edges first, joins the
-    neighbouring community where that raises the modularity most. One thread, so that the order is always
-    the same.
+    Incremental aggregation as in Arai et al., "Rabbit Order": each node, in ascending order of degree, joins
+    the neighbouring community with the largest gain in modularity. Runs on one thread, so that the order is
+    always the same.
     """
     out = torch.empty(csc.num_dst, dtype=torch.int64)
     _backend().community_order(csc.indptr, csc.indices, out)
@@ -183,14 +183,14 @@ def community_order(csc: Csc) -> Tensor:
 
 
 def degree_order(csc: Csc) -> Tensor:
-    """``(num_src,)`` int64 nodes, those that are read most often first."""
+    """Return the nodes, ``(num_src,)`` int64, with those read most often first."""
     return torch.bincount(csc.indices, minlength=csc.num_src).argsort(descending=True, stable=True)
 
 
 def cached_share(csc: Csc, nodes: Tensor | None, capacity: int) -> float:
-    """Share of the row reads that a cache of ``capacity`` rows answers, of the in-edges of ``nodes`` in turn.
+    """Return the share of row reads that hit a cache of ``capacity`` rows, over the in-edges of ``nodes``.
 
-    Simulates some of the cache's sets, which rows fall into by a hash, over all reads.
+    Simulates a sample of the cache's sets over all reads; a hash assigns rows to sets.
     """
     every = max(1, min(csc.num_edges // _READS_SIMULATED, capacity // (16 * _LEAST_SETS)))
     reads, hits = _backend().cached_reads(csc.indptr, csc.indices, nodes, capacity, every)
@@ -198,13 +198,13 @@ def cached_share(csc: Csc, nodes: Tensor | None, capacity: int) -> float:
 
 
 class _Scale:
-    """Weighs orders: the same reads, the same cache."""
+    """Compares orders by the same reads in the same cache."""
 
     def __init__(self, csc: Csc, reads: list[Reads], facts: Facts, cache_bytes: int) -> None:
         self.csc, self.reads, self.facts, self.cache_bytes = csc, reads, facts, cache_bytes
 
     def weigh(self, name: str, reached: Reach) -> Weighed:
-        """What an epoch's reads take in an order, by simulating the cache."""
+        """Predict the time of an epoch's reads in an order by simulating the cache."""
         keys = {(read.level, read.row_bytes) for read in self.reads}
         fetches = self._fetches(reached.nodes)
         shares = {key: self._share(fetches, reached, *key) for key in keys}
@@ -212,7 +212,7 @@ class _Scale:
         return Weighed(name=name, reached=reached, seconds=seconds, hits=hits)
 
     def could_pay(self, now: Weighed, making: float) -> bool:
-        """Whether an order that fetches each row once would pay for ``making`` seconds an edge."""
+        """Return whether an order that fetches each row only once would repay ``making`` seconds per edge."""
         rows, edges = self.facts.rows, self.facts.edges
         once = [
             1.0
@@ -228,7 +228,7 @@ class _Scale:
         return self.facts.rows[level] * row_bytes <= self.cache_bytes
 
     def _fetches(self, nodes: Tensor) -> Csc:
-        """The edges with each source's fetch in place of the source."""
+        """Return the edges with each source replaced by the fetch, a group of rows, that it belongs to."""
         fetch = torch.zeros(self.csc.num_src, dtype=self.csc.indices.dtype)
         fetch[nodes] = torch.arange(nodes.numel(), dtype=fetch.dtype) // ROWS_A_FETCH
         return Csc(self.csc.indptr, fetch.index_select(0, self.csc.indices), self.csc.num_src, trusted=True)
@@ -240,7 +240,7 @@ class _Scale:
         return cached_share(fetches, nodes, max(1, self.cache_bytes // (row_bytes * ROWS_A_FETCH)))
 
     def _cost(self, shares: list[float]) -> tuple[float, float]:
-        """Seconds of all reads, and the share that the cache answers, from those of each operation."""
+        """Return the seconds of all reads and the share that hits, from each operation's share."""
         rates = self.facts.rates
         seconds = hits = total = 0.0
         for read, share in zip(self.reads, shares, strict=True):

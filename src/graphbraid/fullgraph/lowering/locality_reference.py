@@ -1,4 +1,4 @@
-"""Twins of the kernels in ``csrc/locality.cpp``: the same order and the same counts, in plain Python."""
+"""Plain-Python references of the kernels in ``csrc/locality.cpp``, with the same orders and counts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _WAYS = 16
 
 
 def community_order(indptr: Tensor, indices: Tensor, out: Tensor) -> None:
-    """Write the nodes, community by community; see :func:`.locality.community_order`.
+    """Write the nodes community by community; see :func:`.locality.community_order`.
 
     Args:
         indptr: ``(num_nodes + 1,)`` int64, of a CSC.
@@ -58,14 +58,14 @@ def community_order(indptr: Tensor, indices: Tensor, out: Tensor) -> None:
 def cached_reads(
     indptr: Tensor, indices: Tensor, nodes: Tensor | None, capacity: int, every: int
 ) -> tuple[int, int]:
-    """Reads of source rows, and how many of them a cache answers; 16 places a set, the oldest leaves.
+    """Count the reads of source rows and the hits among them in a 16-way cache with LRU replacement.
 
     Args:
         indptr: ``(num_nodes + 1,)`` int64, of a CSC.
         indices: ``(num_edges,)`` int32 or int64.
-        nodes: ``(num_rows,)`` int64, the rows that are summed, in this order; None: all as they stand.
-        capacity: rows that the cache holds.
-        every: simulate one set in so many.
+        nodes: ``(num_rows,)`` int64, the destination rows in the order they are aggregated. If None, all.
+        capacity: number of rows that the cache holds.
+        every: one in this many sets is simulated.
     """
     ends, sources = indptr.tolist(), indices.tolist()
     num_sets = max(1, capacity // _WAYS)

@@ -1,7 +1,7 @@
-"""Lowering: a program over a graph becomes the cheapest equal one, on only the nodes and edges it needs.
+"""Lowering of a program to the cheapest equivalent one, on only the nodes and edges it needs.
 
-Each stage takes values and returns values: the adjacency that serves as its own transpose, the levels that
-the outputs depend on, the passes over the program, and the order of the levels' nodes.
+The stages are pure functions: the adjacency that serves as its own transpose, the levels that the outputs
+depend on, the passes over the program, and the order of the levels' nodes.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def lower_program(
     """Lower a program over a whole graph.
 
     Args:
-        program: as the model was read.
-        graph: features and edges; used in place, on the host whatever the device.
-        nodes: ``(num_nodes,)`` int64, each once: whose outputs are asked for.
-        options: which decisions may be taken, and where the program will run.
-        basis: what choices are weighed by.
+        program: the program as it was read from the model.
+        graph: a graph with features; used in place, and on the host whatever the device.
+        nodes: ``(num_train,)`` int64, the distinct nodes whose outputs are needed.
+        options: the decisions that may be taken, and the device that the program will run on.
+        basis: the measurements by which choices are weighed.
 
     Raises:
         NotLoweredError: an operation has no kernel on the device.
@@ -67,10 +67,10 @@ def lower_program(
 
 
 def lower_for_evaluation(lowered: Lowered, program: Program) -> tuple[Program, Sequence[Block]]:
-    """A program of the same graph that gives the outputs of all nodes, and its blocks.
+    """Lower a program over the same graph for the outputs of all nodes; return it and its blocks.
 
-    Nothing is hoisted: it may run only once. Where all nodes were renumbered and that costs no copy of the
-    features, they stand as they do in ``lowered``, whose blocks are then returned themselves.
+    Nothing is hoisted, since the program may run only once. If ``lowered`` renumbered all nodes and using
+    that order takes no copy of the features, the order is kept and ``lowered.blocks`` itself is returned.
     """
     csc, num_blocks = lowered.graph.csc, program.num_levels - 1
     rows, edges = _sizes(csc, num_blocks, None)
@@ -104,14 +104,14 @@ def _facts_of(
 
 
 def _sizes(csc: Csc, num_blocks: int, reached: Reach | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Nodes of each level and edges from each to the next."""
+    """Return the number of nodes of each level and of edges from each level to the next."""
     if reached is None:
         return (csc.num_dst,) * (num_blocks + 1), (csc.num_edges,) * num_blocks
     return reached.sizes[::-1], reached.edges(csc)
 
 
 def _available_bytes(options: CompileOptions) -> int:
-    """What a choice that takes memory may take of what is free."""
+    """Return the bytes that a choice may take: half of what is free."""
     return (options.device.free_bytes() or 0) // 2
 
 
@@ -125,7 +125,7 @@ def _through_passes(program: Program, facts: Facts, wanted: frozenset[str]) -> P
 def _renumbered(
     program: Program, csc: Csc, reached: Reach | None, facts: Facts, options: CompileOptions
 ) -> tuple[Program, Reach | None]:
-    """The levels' nodes in the order that serves the cache best; None: all of them as they stand."""
+    """Choose the order of the levels' nodes; None for the levels means all nodes in the graph's order."""
     left_alone = None
     if "locality" not in options.passes:
         left_alone = "switched off"
@@ -150,14 +150,14 @@ def _renumbered(
 
 
 def _rows_of(reached: Reach, num_nodes: int) -> Tensor:
-    """``(num_nodes,)`` int64 row of each node, of those that the levels hold."""
+    """Return the ``(num_nodes,)`` int64 row of each node; -1 for nodes that no level holds."""
     row_of = torch.full((num_nodes,), -1, dtype=torch.int64)
     row_of[reached.nodes] = torch.arange(reached.nodes.numel())
     return row_of
 
 
 def _output_rows(nodes: Tensor, row_of: Tensor | None, blocks: Sequence[Block]) -> Tensor | None:
-    """The output's rows of ``nodes``; None where they are all of its rows, in order."""
+    """Return the output's rows of ``nodes``; None if these are all of its rows, in order."""
     if row_of is None:
         return nodes
     rows = row_of[nodes]

@@ -1,4 +1,4 @@
-"""Lowered: what lowering decided, as one record that can be printed, run, or written as source."""
+"""Lowered: the result of lowering, a record that can be printed, run, or emitted as source code."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from graphbraid.graph import Graph
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Lowered:
-    """A program over a whole graph, lowered; nothing of it is allocated or on a device yet."""
+    """A lowered program over a whole graph; none of it is allocated or on a device yet."""
 
     program: Program
-    """The cheapest equal one, with the decisions that led to it."""
+    """The lowered program, with the decisions that led to it."""
     graph: Graph
-    """On the host, its adjacency knowing itself as its transpose where it is."""
+    """The graph, on the host; if its adjacency is symmetric, that serves as its own transpose."""
     nodes: Tensor
-    """``(num_nodes,)`` int64, each once: whose outputs are asked for."""
+    """``(num_train,)`` int64, the distinct nodes whose outputs are needed."""
     blocks: tuple[Block, ...]
-    """From each level to the next, where the graph is."""
+    """The edges from each level to the next, on the host."""
     rows: Tensor | None
-    """``(num_nodes,)`` int64 rows of the output that belong to ``nodes``; None: all of them, in order."""
+    """``(num_train,)`` int64 rows of the output that belong to ``nodes``; None if all of them, in order."""
     row_of: Tensor | None
-    """``(graph.num_nodes,)`` int64 row of each node, where all of them stand in another order at every level;
-    None: row v is node v, or only some nodes have rows."""
+    """``(graph.num_nodes,)`` int64 row of each node, if every level holds all nodes in another order than the
+    graph's; None if row v is node v, or if only some nodes have rows."""
     options: CompileOptions
-    """What was asked for."""
+    """The options it was lowered with."""
     basis: Basis
-    """The rates that choices were weighed by, and how far to believe them."""
+    """The rates by which choices were weighed, and any doubt about them."""
     facts: Facts
-    """The sizes that choices were weighed by, and the trials that told close ones apart."""
+    """The sizes by which choices were weighed, and the trials that decided between close ones."""
 
     def num_rows(self, level: int) -> int:
-        """Nodes of a level."""
+        """Return the number of nodes of a level."""
         return num_rows_of(self.blocks, level, self.graph.num_nodes)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The options of :func:`graphbraid.compile`: the record that lowering and running go by, and its checks."""
+"""The options of :func:`graphbraid.compile`, as a checked record that lowering and running share."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ from graphbraid.machine.rates import Rates
 from graphbraid.signatures import typed
 
 ALL = frozenset({*PASSES, "prune", "symmetry", "locality"})
-"""Names of all lowering decisions; each can be switched off."""
+"""Names of all lowering passes; each can be switched off."""
 HOIST_BYTES = 1 << 28
-"""What a hoisted aggregation may take unless told otherwise: time is not worth any amount of memory."""
+"""Bytes that hoisted aggregations may take by default, since saved time is not worth unbounded memory."""
 STORAGE = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @typed
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompileOptions:
-    """How a program is lowered and where it runs; :func:`graphbraid.compile` says what each means.
+    """How a program is lowered and where it runs; see :func:`graphbraid.compile` for each option.
 
     Raises:
-        ConfigError: no pass has such a name, or rows cannot be stored so on the device.
+        ConfigError: a pass name is unknown, or the device does not support the storage dtype.
     """
 
     passes: frozenset[str] = ALL
-    """Names of the lowering decisions that may be taken."""
+    """Names of the lowering passes that may run."""
     device: Device = HOST
     storage: torch.dtype = torch.float32
-    """What rows may be rounded to before they are aggregated."""
+    """Dtype to which rows may be rounded before they are aggregated."""
     hoist_bytes: int = HOIST_BYTES
     locality_bytes: int = LOCALITY_BYTES
     cache_bytes: int | None = None
-    """What rows find room in of the processor's cache; None: as the rates say."""
+    """Bytes of the processor's cache available to rows. If None, as measured with the rates."""
     rates: Rates | None = None
-    """What the cost model weighs; None: this machine's, measured once, and trials where they are close."""
+    """Rates for the cost model. If None, this machine's, measured once, with trials for close choices."""
     evidence: Evidence | None = None
-    """Of an earlier lowering, to decide alike: its rates and trials, whatever is measured here and now."""
+    """Rates and trials of an earlier lowering, to make the same choices whatever is measured now."""
 
     def __post_init__(self) -> None:
         if unknown := sorted(self.passes - ALL):
@@ -64,15 +64,15 @@ class CompileOptions:
             raise ConfigError("on a device rows are stored in float32; storage='bfloat16' needs the CPU")
 
     def cache_bytes_by(self, rates: Rates) -> int:
-        """Of the processor's cache, what rows find room in."""
+        """Return the bytes of the processor's cache available to rows."""
         return int(rates.cache_bytes) if self.cache_bytes is None else self.cache_bytes
 
 
 def names_of(passes: Iterable[str]) -> frozenset[str]:
-    """The names of lowering passes.
+    """Return the names of lowering passes as a set.
 
     Raises:
-        ConfigError: they are no names.
+        ConfigError: ``passes`` is not an iterable of names.
     """
     if isinstance(passes, str) or not isinstance(passes, Iterable):
         raise ConfigError(f"passes must be names of lowering passes; got {shown(passes)}")
@@ -82,10 +82,10 @@ def names_of(passes: Iterable[str]) -> frozenset[str]:
 
 
 def storage_of(storage: str) -> torch.dtype:
-    """What rows are rounded to before they are aggregated, by its name.
+    """Return the dtype to which rows are rounded before they are aggregated, from its name.
 
     Raises:
-        ConfigError: it has no such name.
+        ConfigError: the name is unknown.
     """
     if storage not in STORAGE:
         raise ConfigError(f"storage must be one of {', '.join(STORAGE)}; got {storage!r}")
@@ -93,10 +93,10 @@ def storage_of(storage: str) -> torch.dtype:
 
 
 def checked_nodes(nodes: Any, graph: Graph) -> Tensor:
-    """``(num_nodes,)`` int64 ids of a split's name, ids in any sequence or array, or a mask.
+    """Return the ``(num_train,)`` int64 ids of nodes given as a split's name, ids or a mask.
 
     Raises:
-        ConfigError: there are none, or one is named twice.
+        ConfigError: there are no nodes, or one is named twice.
         DataError: the graph has no such split, or no such node.
     """
     ids = graph.split(nodes) if isinstance(nodes, str) else _as_tensor(nodes)

@@ -1,4 +1,4 @@
-"""Pruning: which nodes' rows the outputs asked for depend on, level by level."""
+"""Pruning: finding the nodes on which the needed outputs depend, level by level."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from graphbraid.fullgraph.program import Decision, Module, Normalise, Program
 from graphbraid.graph.csc import Csc
 
 PRUNE_BELOW = 0.95
-"""Share of the edges below which leaving out the others pays."""
+"""Share of the edges that may be left for pruning to pay."""
 
 
 def prune(program: Program, csc: Csc, nodes: Tensor, *, wanted: bool) -> tuple[Reach | None, Decision]:
-    """The nodes that the outputs of ``nodes`` depend on; None: all of them everywhere."""
+    """Find the nodes that the outputs of ``nodes`` depend on; None means all nodes at every level."""
     num_blocks = program.num_levels - 1
     left_alone = None
     if not wanted:
@@ -34,7 +34,7 @@ def prune(program: Program, csc: Csc, nodes: Tensor, *, wanted: bool) -> tuple[R
 
 
 def _couples_rows(program: Program) -> bool:
-    """Whether a row's result depends on rows that no edge leads from, so that none may be left out."""
+    """Return whether a row's result depends on rows it has no edge from, so that none may be left out."""
     return any(isinstance(op, Module | Normalise) and op.couples_rows for op in program.ops)
 
 

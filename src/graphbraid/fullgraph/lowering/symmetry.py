@@ -9,10 +9,10 @@ from graphbraid.graph.csc import Csc
 
 
 def with_shared_transpose(csc: Csc, wanted: bool, ordered: bool = False) -> tuple[Csc, Decision]:
-    """The adjacency, knowing itself as its transpose where each edge is stored both ways.
+    """Return the adjacency, marked as its own transpose if each edge is stored in both directions.
 
-    Not with weights, nor where edges must keep their order (``ordered``), as with features of their own:
-    their order in the transpose must be known anyway.
+    This does not apply to weighted edges, nor where edges must keep their order (``ordered``) because they
+    have features: their positions in the transpose are needed anyway.
     """
     if not wanted or csc.weight is not None or ordered:
         of_edges = "edge features need" if ordered else "edge weights need"

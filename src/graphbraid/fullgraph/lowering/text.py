@@ -1,4 +1,4 @@
-"""A lowered program in words: its decisions, its operations and their rows."""
+"""Text about a lowered program: its decisions, its operations and their shapes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from graphbraid.fullgraph.program import Program
 
 
 def decision_lines(program: Program, doubt: str = "") -> list[str]:
-    """What was decided, what it saves and what it was chosen over; ``doubt``: why the rates may be wrong."""
+    """Return a line per decision; ``doubt`` says why the rates may be wrong, and is empty otherwise."""
     lines = ["Decisions"]
     if doubt:
         lines.append(f"  weighed by doubtful rates: {doubt}")
@@ -21,7 +21,7 @@ def decision_lines(program: Program, doubt: str = "") -> list[str]:
 
 
 def operation_lines(program: Program, num_rows: Callable[[int], int]) -> list[str]:
-    """The operations with their results' shapes; ``num_rows`` gives the nodes of a level."""
+    """Return a line per operation with its result's shape; ``num_rows`` returns the nodes of a level."""
     lines = ["Program"]
     for op in program.ops:
         rows, details = num_rows(program.level(op.out)), op.details()

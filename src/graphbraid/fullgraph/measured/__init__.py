@@ -1,1 +1,1 @@
-"""What was measured to decide a lowering: rates, trials on the very operands, and the evidence kept."""
+"""Measurements that decide a lowering: the machine's rates, and trials on the graph's own operands."""

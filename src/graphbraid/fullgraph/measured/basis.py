@@ -1,4 +1,4 @@
-"""The basis of a lowering: what was measured of the machine, or is given."""
+"""The basis of a lowering: rates and trials, measured on this machine or given."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from graphbraid.graph import Graph
 
 
 def basis_for(options: CompileOptions) -> Basis:
-    """What the options give to weigh choices by, or else this machine's rates, and trials."""
+    """Return the rates and trials that the options give, or else this machine's."""
     given = options.rates if options.evidence is None else options.evidence.rates
     measured = measured_rates(options.device) if given is None else MeasuredRates(rates=given)
     return Basis(rates=measured.rates, doubt=measured.doubt, trials=partial(_trials, options, measured))
 
 
 def _trials(options: CompileOptions, measured: MeasuredRates, graph: Graph, density: float) -> Tried | None:
-    """What tells close choices apart; None where rates alone do."""
+    """Return the trials that decide between close choices; None if rates alone decide."""
     if options.evidence is not None:
         return Trials(graph, density, measured.rates, options.evidence.trials, may_try=False)
     if options.rates is not None:

@@ -1,8 +1,8 @@
-"""The machine's rates between runs: measured once while nothing else runs, else doubtful and measured again.
+"""The machine's rates, stored between runs: measured once, and again if other programs disturbed them.
 
-Rates taken beside other programs are slower than the machine is, and some of them more than others, so that
-plans made by them are wrong for good. They serve the process that took them; the file then says that they are
-doubtful, and a later process measures again.
+Rates measured while other programs run are too low, some more than others, so that plans made from them
+would be wrong in every later run. The process that measured such rates uses them, but the file marks them as
+doubtful and a later process measures again.
 """
 
 from __future__ import annotations
@@ -28,40 +28,40 @@ from graphbraid.machine.measurements import NOT_KEPT, Kept
 from graphbraid.machine.rates import Rates
 
 MOST_CHANGE = 2.0
-"""Rates are believed if none is so many times faster or slower than in another quiet measurement."""
+"""Largest factor by which a believed rate may differ from another undisturbed measurement."""
 AGAIN_SECONDS = 60.0
-"""After so long doubtful rates are measured again: a busy machine pays for it once a minute at most."""
+"""Seconds after which doubtful rates are measured again, so at most once a minute on a busy machine."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredRates:
-    """Rates, and how far to believe them."""
+    """Rates, with how and when they were measured and any doubt about them."""
 
     rates: Rates
     others: float | None = None
-    """Share of the cores that other programs had meanwhile; None where that is not known."""
+    """Share of the cores that other programs used during the measurement; None if unknown."""
     doubt: str = ""
-    """Why they may be wrong, as a sentence; empty where nothing speaks against them."""
+    """Why the rates may be wrong, as a sentence; empty if there is no doubt."""
     at: float = 0.0
-    """When they were measured, in seconds since 1970."""
+    """Time of the measurement, in seconds since 1970."""
     measured_on: str = field(default="", compare=False)
-    """The machine in words, whatever the version of torch."""
+    """Description of the machine, without the version of torch."""
 
 
 def machine_rates(device: Device = HOST) -> Rates:
-    """The rates of this machine with this number of threads and kernel variant, or of a device of it."""
+    """Return the rates of this machine, with its threads and kernel variant, or of one of its devices."""
     return measured_rates(device).rates
 
 
 @functools.cache
 def measured_rates(device: Device = HOST) -> MeasuredRates:
-    """The same with how far to believe them.
+    """Return the rates of :func:`machine_rates` with how and when they were measured.
 
-    Measured at the first call and then read from the cache, so that later runs decide alike; measured again
-    where what is kept is doubtful and older than :data:`AGAIN_SECONDS`. Typical rates where there are no
-    compiled kernels, or where the cache cannot be written.
+    The first call measures; later ones read the stored rates, so that later runs make the same choices. Rates
+    that are doubtful and older than :data:`AGAIN_SECONDS` are measured again. Without compiled kernels, or if
+    the cache cannot be written, typical rates are returned.
     """
     if device.is_host and native.kernels() is None:
         return MeasuredRates(rates=Rates())
@@ -85,12 +85,12 @@ def measured_rates(device: Device = HOST) -> MeasuredRates:
 
 
 def rates_file(device: Device = HOST) -> Path:
-    """Where this machine's rates are kept."""
+    """Return the file in which this machine's rates are stored."""
     return _KEPT.file(f"{_description(device)} {torch.__version__}")
 
 
 def _measured(device: Device) -> MeasuredRates:
-    """Measured for long enough to know what other programs did meanwhile."""
+    """Measure for long enough to know what other programs did in that time."""
     watched, until = OtherPrograms(), time.perf_counter() + LEAST_SECONDS
     rates = measure(device)
     while device.is_host and time.perf_counter() < until:
@@ -105,11 +105,11 @@ def _measured(device: Device) -> MeasuredRates:
 
 
 def _judged(found: MeasuredRates, kept: MeasuredRates | None, quiet: list[Rates]) -> MeasuredRates:
-    """``found``, doubted where it is unlike what was measured quietly before; ``kept`` is doubtful.
+    """Return ``found``, marked doubtful if it differs from earlier undisturbed rates; ``kept`` is doubtful.
 
-    A second quiet measurement that agrees with the first is believed, whatever came before them.
+    If the last two undisturbed measurements agree, the second is believed, whatever came before.
     """
-    if found.doubt:  # of two that were disturbed, the one that was less
+    if found.doubt:  # of two disturbed measurements, keep the less disturbed one
         is_less = kept is not None and kept.others is not None and kept.others < (found.others or 0.0)
         return dataclasses.replace(kept, at=found.at) if kept is not None and is_less else found
     was_quiet = kept is not None and not is_disturbed(kept.others)
@@ -122,7 +122,7 @@ def _judged(found: MeasuredRates, kept: MeasuredRates | None, quiet: list[Rates]
 
 
 def _unlike(rates: Rates, before: Rates) -> str:
-    """Which rate differs too much from an earlier one's, in words; empty where none does."""
+    """Describe the rate that differs too much from an earlier one; empty if none does."""
     for name, now in dataclasses.asdict(rates).items():
         ratio = now / getattr(before, name)
         if not 1 / MOST_CHANGE <= ratio <= MOST_CHANGE:
@@ -131,12 +131,12 @@ def _unlike(rates: Rates, before: Rates) -> str:
 
 
 def _faster(one: Rates, other: Rates) -> Rates:
-    """The higher of each two rates: what slows a measurement for a while makes no machine faster."""
+    """Return the higher of each two rates, since disturbances only ever make a measurement slower."""
     return Rates(**{name: max(rate, getattr(other, name)) for name, rate in dataclasses.asdict(one).items()})
 
 
 def _quiet_ones(device: Device) -> Iterator[Rates]:
-    """What the same machine's kept files of other versions of torch say, where nothing disturbed them."""
+    """Yield this machine's undisturbed rates as stored under other versions of torch."""
     for kept in _KEPT.read_others(rates_file(device)):
         if kept.measured_on == _description(device) and not kept.doubt:
             yield kept.rates

@@ -1,4 +1,4 @@
-"""Measuring this machine's rates: what the cost model of the lowering passes weighs."""
+"""Measurement of this machine's rates, for the cost model of the lowering passes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from graphbraid.ops.bit_product import bit_gram, bit_product
 from graphbraid.ops.dense import tall_gram, tall_product
 
 VERSION = 5
-"""Part of the key: another way of measuring measures anew."""
+"""Part of the storage key; raise it when the way of measuring changes."""
 
 
 def measure(device: Device = HOST) -> Rates:
-    """Measure now. A device other than the host gets more to do, that its caches do not hold."""
+    """Measure the rates now, with larger operands on a device, so that they exceed its caches."""
     shift = 0 if device.is_host else 3
     with torch.no_grad(), torch.device(device.place):
         memory = _row_bytes(device.seconds, num_nodes=1 << (18 + shift))
@@ -61,9 +61,9 @@ def _row_bytes(seconds: Seconds, num_nodes: int, degree: int = 8, width: int = 6
 
 
 def _cache_bytes(seconds: Seconds, cached: float, memory: float, num_nodes: int, width: int = 64) -> float:
-    """Bytes of the rows, of doubling sizes, that are still read nearer to the cache's rate than the memory's.
+    """Return the largest size, by doubling, whose rows are read nearer to the cache's rate than to memory's.
 
-    What a processor says of its caches does not tell: the last one may be slow, or others' too.
+    The sizes that a processor reports do not tell this: the last-level cache may be slow, or shared.
     """
     for doubling in range(1, 5):
         if _row_bytes(seconds, num_nodes << doubling, degree=32) ** 2 < cached * memory:
@@ -108,7 +108,7 @@ def _binary_values(seconds: Seconds, rows: int, columns: int = 512, width: int =
 
 
 def _drawn(bound: int, count: int) -> Tensor:
-    """``(count,)`` int32 below ``bound``, the same on every device."""
+    """Draw ``(count,)`` int32 numbers in ``[0, bound)``, the same on every device."""
     draw = torch.Generator("cpu").manual_seed(0)
     ids = torch.randint(0, bound, (count,), generator=draw, dtype=torch.int32, device="cpu")
     return ids.to(torch.get_default_device())

@@ -1,7 +1,7 @@
-"""The passes: each turns a program into a cheaper equal one.
+"""The lowering passes: each turns a program into a cheaper equivalent one.
 
-A pass is a pure function ``(program, facts) -> program`` and leaves a :class:`Decision`, also where it
-changes nothing. They can be switched off one by one, which the benchmark's ablation does.
+A pass is a pure function ``(program, facts) -> program`` that records a :class:`Decision`, even where it
+changes nothing. Each can be switched off, as the ablation benchmark does.
 """
 
 from collections.abc import Callable
@@ -24,6 +24,6 @@ PASSES: dict[str, Pass] = {
     "fuse": fuse,
     "storage": store,
 }
-"""In the order they run."""
+"""The passes by name, in the order they run."""
 
 __all__ = ["PASSES", "Pass", "choose_input_path", "fuse", "hoist", "order", "split", "store"]

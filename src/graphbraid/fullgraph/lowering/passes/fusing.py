@@ -1,4 +1,4 @@
-"""Fusing: what follows an operation row by row is done by its kernel, while the cache holds the rows."""
+"""Fusing: row-wise operations are done by the kernel before them, while the cache holds the rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from graphbraid.fullgraph.program import Add, Aggregate, Epilogue, Following, Li
 
 
 def fuse(program: Program, facts: Facts) -> Program:
-    """Fewer passes over the rows.
+    """Fuse operations, so that fewer passes over the rows are left.
 
     Bias, activation and dropout become one pass, additions join the kernel that makes one of their sides, and
     a pass that follows an aggregation or a linear map is applied to its rows while the cache holds them.
@@ -43,7 +43,7 @@ def _merge_epilogues(program: Program) -> tuple[Operation, ...] | None:
 
 
 def _stage(op: Epilogue, *, last: bool = False) -> int:
-    """Which part of an epilogue an operation begins (or ends) with: 0 bias, 1 activation, 2 dropout."""
+    """Return the first (or last) part of an epilogue: 0 is bias, 1 activation, 2 dropout."""
     parts = [op.bias is not None, op.act != "none", op.p > 0]
     there = [i for i, part in enumerate(parts) if part] or [0]
     return there[-1] if last else there[0]

@@ -1,4 +1,4 @@
-"""Hoisting: what no parameter and no draw reaches is computed once, not in every epoch."""
+"""Hoisting: values that depend on no parameter and no random number are computed once, not every epoch."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from graphbraid.fullgraph.program import INPUT, Aggregate, Hoisted, Linear, Oper
 
 
 def hoist(program: Program, facts: Facts) -> Program:
-    """Aggregate the features once instead of every epoch, where nothing that learns or draws comes before."""
+    """Aggregate the features once instead of every epoch, where nothing learned or random comes before."""
     best, _ = hoisted(program, facts, limit=float("inf"))
     if best is program:
         what = "the features are not aggregated before something that learns"
         return decided(program, "hoist", False, what)
     if program.input_path != "dense":
-        what = f"the features stay {program.input_path}, which aggregated they would not"
+        what = f"the features stay {program.input_path}; aggregated they would be dense"
         return decided(program, "hoist", False, what)
     seconds, tried = facts.weighed(lambda by: hoisted(program, by, limit=float("inf"))[1])
     saves = seconds["every epoch"] - seconds["once"]
@@ -39,14 +39,14 @@ def hoist(program: Program, facts: Facts) -> Program:
 
 
 def hoisted(program: Program, facts: Facts, *, limit: float) -> tuple[Program, dict[str, float]]:
-    """The program with what can be computed once made constants, as far as ``limit`` bytes allow.
+    """Turn what can be computed once into constants, as far as ``limit`` bytes allow.
 
     ``A (x Wᵀ)`` becomes ``(A x) Wᵀ`` with ``A x`` a constant: no aggregation is left in the first layer,
     forward or backward. Powers ``A A x`` and combinations of them are constants too.
 
     Returns:
-        The program, itself where nothing changes, and the seconds of an epoch that its constants take
-        ``every epoch`` and ``once`` they are there.
+        The program (the same object if nothing changes), and the seconds per epoch of the operations
+        concerned: ``"every epoch"`` if they run as they are, ``"once"`` if the constants are there.
     """
     after, folds = _folded(program, facts, float("inf"))
     if _bytes_of(after, facts) > limit:  # one combination may take less than its parts
@@ -57,25 +57,25 @@ def hoisted(program: Program, facts: Facts, *, limit: float) -> tuple[Program, d
 
 
 def _bytes_of(program: Program, facts: Facts) -> int:
-    """What the constants of a program take."""
+    """Return the bytes of a program's constants."""
     levels = [op.num_blocks() for op in program.ops if isinstance(op, Hoisted)]
     return sum(4 * facts.rows[level] * facts.in_channels for level in levels)
 
 
 @dataclass(frozen=True)
 class _Fold:
-    """Operations that can be computed once: on the features, or before a linear map that moves on."""
+    """Operations that can be computed once, on the features or before a linear map that moves behind them."""
 
     chain: tuple[Operation, ...]
-    """What makes their input of the features alone."""
+    """Operations that compute their input from the features alone."""
     ops: tuple[Operation, ...]
-    """In the order they run; only the last one's value is read elsewhere."""
+    """The operations in the order they run; only the last one's value is read elsewhere."""
     linear: Linear | None
-    """Which they all follow: ``S (x Wᵀ) = (S x) Wᵀ``."""
+    """Linear map that they all follow and that moves behind them: ``S (x Wᵀ) = (S x) Wᵀ``."""
 
 
 def _folded(program: Program, facts: Facts, limit: float) -> tuple[Program, list[tuple[Program, _Fold]]]:
-    """The program after all folds that the limit allows, and each with the program before it."""
+    """Apply all folds that the limit allows; return the program, and each fold with the program before it."""
     folds, refused = list[tuple[Program, _Fold]](), set[str]()
     while (fold := _next(program, refused)) is not None:
         after = _applied(program, fold)
@@ -98,7 +98,7 @@ def _next(program: Program, refused: set[str]) -> _Fold | None:
 
 
 def _alone(program: Program, op: Operation) -> _Fold | None:
-    """``op``, where it reads nothing but what is made of the features."""
+    """Return a fold of ``op`` if it reads only values computed from the features alone; None otherwise."""
     chain = _chain(program, op.inputs)
     if chain is None or not any(isinstance(other, Aggregate) for other in (*chain, op)):
         return None
@@ -106,7 +106,7 @@ def _alone(program: Program, op: Operation) -> _Fold | None:
 
 
 def _after_linear(program: Program, op: Operation) -> _Fold | None:
-    """``op`` and whatever else may change places with a linear map of what is made of the features."""
+    """Return a fold of ``op`` and all else that commutes with a linear map of such values; None otherwise."""
     linear = program.producer(op.inputs[0])
     if not isinstance(linear, Linear) or len(linear.inputs) > 1 or linear.after is not None:
         return None
@@ -123,7 +123,7 @@ def _after_linear(program: Program, op: Operation) -> _Fold | None:
 
 
 def _following(program: Program, linear: Linear) -> list[Operation]:
-    """All operations that read nothing but a linear map's value and each other's."""
+    """Return all foldable operations that read only a linear map's value and each other's."""
     known, found = {linear.out}, list[Operation]()
     for op in program.ops:
         if isinstance(op, FOLDED) and known.issuperset(op.inputs):
@@ -137,7 +137,7 @@ def _is_read_outside(program: Program, value: str, ops: Sequence[Operation]) -> 
 
 
 def _chain(program: Program, values: Sequence[str]) -> tuple[Operation, ...] | None:
-    """The operations that make values of the features alone; None where something else takes part."""
+    """Return the operations that compute ``values`` from the features alone; None if there are none."""
     made: dict[str, Operation] = {}
     for value in values:
         op = program.producer(value)
@@ -170,7 +170,7 @@ def _applied(program: Program, fold: _Fold) -> Program:
 
 
 def _seconds(program: Program, fold: _Fold, facts: Facts) -> tuple[float, float]:
-    """What a fold's operations and the linear map before them take in an epoch, before and after."""
+    """Return the seconds per epoch of a fold's operations and linear map, before and after folding."""
     if fold.linear is None:
         return sum(_seconds_of(program, op, facts, facts.in_channels) for op in fold.ops), 0.0
     width = program.width(fold.linear.out)
@@ -180,7 +180,7 @@ def _seconds(program: Program, fold: _Fold, facts: Facts) -> tuple[float, float]
 
 
 def _seconds_of(program: Program, op: Operation, facts: Facts, width: int) -> float:
-    """What an operation takes in an epoch: of an aggregation both ways, as it would run at its best."""
+    """Return an operation's seconds per epoch; an aggregation counts both ways, at its narrower side."""
     if isinstance(op, Aggregate):
         level = program.level(op.inputs[0])
         return 2 * facts.aggregate_seconds(level, min(width, facts.in_channels))
@@ -191,7 +191,7 @@ def _seconds_of(program: Program, op: Operation, facts: Facts, width: int) -> fl
 
 
 def _replaced(program: Program, new: dict[str, tuple[Operation, ...]]) -> Program:
-    """The program with operations replaced, without those that nothing reads any more."""
+    """Replace operations of a program and drop those whose value nothing reads any more."""
     ops = [made for op in program.ops for made in new.get(op.out, (op,))]
     kept, alive = {program.output}, list[Operation]()
     for op in reversed(ops):

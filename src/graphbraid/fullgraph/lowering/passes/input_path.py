@@ -1,4 +1,4 @@
-"""Input path: how the first weights multiply the features, as dense, as sparse or as bits."""
+"""Input path: whether the first weights multiply the features as dense, as sparse or as bits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from graphbraid.fullgraph.program import INPUT, Linear, Operation, Own, Program
 
 
 def choose_input_path(program: Program, facts: Facts) -> Program:
-    """Multiply the features as dense, as sparse or as bits, whichever takes least time."""
+    """Choose to multiply the features as dense, as sparse or as bits, whichever takes the least time."""
     readers = _readers(program, INPUT)
     width = sum(program.width(op.out) for op in readers if isinstance(op, Linear))
     if not width or not all(isinstance(op, Linear) and len(op.inputs) == 1 for op in readers):
@@ -37,7 +37,7 @@ def choose_input_path(program: Program, facts: Facts) -> Program:
 
 
 def _readers(program: Program, value: str) -> list[Operation]:
-    """The operations that read a value, or own rows of it."""
+    """Return the operations that read a value, directly or through :class:`Own`."""
     found: list[Operation] = []
     for op in program.consumers(value):
         found += _readers(program, op.out) if isinstance(op, Own) else [op]
@@ -45,13 +45,13 @@ def _readers(program: Program, value: str) -> list[Operation]:
 
 
 def _input_seconds(program: Program, facts: Facts, width: int) -> dict[str, float]:
-    """What the features' products with weights take in an epoch, along each path that there is."""
+    """Return the seconds per epoch of the features' products with weights, on each available path."""
     rows = facts.rows[0]
     seconds = {
         "dense": 2 * facts.multiply_seconds(rows, facts.in_channels, width),
         "sparse": 2 * facts.sparse_seconds(rows, width),
     }
-    if not facts.is_sparse:  # then hoisting would make the features dense twice
+    if not facts.is_sparse:  # sparse features would have to be made dense to be hoisted
         _, hoist = hoisted(program, facts, limit=facts.hoist_bytes)
         seconds["dense"] -= hoist["every epoch"] - hoist["once"]
     if facts.is_binary:
@@ -60,7 +60,7 @@ def _input_seconds(program: Program, facts: Facts, width: int) -> dict[str, floa
 
 
 def _own_after_linear(program: Program) -> tuple[Operation, ...]:
-    """Linear maps of the features' own rows become own rows of linear maps: compact rows are never dense."""
+    """Move linear maps before :class:`Own` of the features, so that compact rows are never made dense."""
     ops: list[Operation] = []
     for op in program.ops:
         chain = _own_rows_of_input(program, op.out if isinstance(op, Own) else op.inputs[0])
@@ -79,7 +79,7 @@ def _own_after_linear(program: Program) -> tuple[Operation, ...]:
 
 
 def _own_rows_of_input(program: Program, value: str) -> int:
-    """How many levels further a value is the features' own rows; 0 where it is anything else."""
+    """Return how many :class:`Own` lead from the features to a value; 0 if anything else takes part."""
     op, count = program.producer(value), 0
     while isinstance(op, Own):
         value, count = op.inputs[0], count + 1

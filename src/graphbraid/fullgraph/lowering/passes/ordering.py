@@ -1,4 +1,4 @@
-"""Order: rows are transformed before they are aggregated or after, whichever narrows what edges read."""
+"""Order: rows are transformed before or after they are aggregated, whichever is cheaper."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from graphbraid.fullgraph.program import INPUT, Aggregate, Linear, Program
 
 
 def order(program: Program, facts: Facts) -> Program:
-    """Transform before aggregating where that narrows the rows, after it where it does not."""
+    """Transform before aggregating where that narrows the rows enough, and after it elsewhere."""
     moved: list[str] = []
-    for _ in range(program.num_levels):  # of several aggregations in a row each may follow the one before
+    for _ in range(program.num_levels):  # aggregations in a row may each follow the one before
         before = len(moved)
         for aggregate in [op for op in program.ops if isinstance(op, Aggregate)]:
             if program.producer(aggregate.out) is not aggregate:
@@ -60,7 +60,7 @@ def _order_one(program: Program, aggregate: Aggregate, facts: Facts) -> tuple[Pr
 
 
 def _order_seconds(program: Program, linear: Linear, aggregate: Aggregate, facts: Facts) -> dict[str, float]:
-    """Seconds of an epoch with the transformation first, and last."""
+    """Return the seconds per epoch with the transformation ``"first"`` and with it ``"last"``."""
     x = linear.inputs[0] if linear.out == aggregate.inputs[0] else aggregate.inputs[0]
     level = program.level(aggregate.inputs[0])
     narrow, wide = program.width(linear.out), program.width(x)

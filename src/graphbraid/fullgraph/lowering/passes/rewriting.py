@@ -1,4 +1,4 @@
-"""Rewriting: what every pass does with a program, and how it says what it decided."""
+"""Rewriting: how passes replace operations of a program and record what they decided."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from graphbraid.fullgraph.program import INPUT, Decision, Operation, Program
 
 
 def replaced(program: Program, new: Mapping[str, Operation], without: str | None = None) -> Program:
-    """The program with the operations that make the named values replaced, and one taken out."""
+    """Replace the operations that compute the named values, and drop the one that computes ``without``."""
     ops = tuple(new.get(op.out, op) for op in program.ops if op.out != without)
     return program.rewritten(_in_order(ops))
 
 
 def _in_order(ops: tuple[Operation, ...]) -> tuple[Operation, ...]:
-    """In an order where each value is made before it is read, else as they stand."""
+    """Sort operations so that each value is computed before it is read, and otherwise keep their order."""
     made, rest, out = {INPUT}, list(ops), []
     while rest:
         op = next(op for op in rest if all(i in made for i in op.inputs))
@@ -35,7 +35,7 @@ def decided(
     ops: tuple[Operation, ...] | None = None,
     **settings: object,
 ) -> Program:
-    """The program after a pass, with other ``ops`` or its own, and what the pass decided."""
+    """Return the program after a pass, with new ``ops`` or its own, and the pass's decision appended."""
     decision = Decision(
         name=name, taken=taken, what=what, saves=saves if taken else "", instead_of=instead_of
     )
@@ -43,12 +43,12 @@ def decided(
 
 
 def in_seconds(seconds: float) -> str:
-    """A time in words."""
+    """Format a time."""
     return f"{1e3 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
 def in_bytes(count: float) -> str:
-    """A size in words."""
+    """Format a size."""
     return f"{count / 1e6:.3g} MB" if count < 1e9 else f"{count / 1e9:.3g} GB"
 
 

@@ -1,4 +1,4 @@
-"""Splitting: a linear map of columns side by side is a sum of linear maps, and nothing is copied together."""
+"""Splitting: a linear map of concatenated values becomes a sum of linear maps, which saves the copies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from graphbraid.fullgraph.program import WHOLE, Add, Concat, Linear, Operation, 
 
 
 def split(program: Program, facts: Facts) -> Program:
-    """Multiply values that stand side by side each by their part of the weight: they need not be copied."""
+    """Multiply each concatenated value by its part of the weight, so that none has to be copied."""
     ops = _split_products(program)
     if ops is None:
         return decided(program, "split", False, "no linear map reads values side by side")
@@ -21,7 +21,7 @@ def split(program: Program, facts: Facts) -> Program:
 
 
 def _split_products(program: Program) -> tuple[Operation, ...] | None:
-    """The operations with every linear map of a :class:`Concat` split; None where there is none."""
+    """Return the operations with every linear map of a :class:`Concat` split; None if there is none."""
     ops: list[Operation] = []
     for op in program.ops:
         before = program.producer(op.inputs[0]) if isinstance(op, Linear) else None
@@ -36,7 +36,7 @@ def _split_products(program: Program) -> tuple[Operation, ...] | None:
 
 
 def _parts(program: Program, op: Linear, before: Concat) -> list[Operation]:
-    """A product with each input's columns of the weight, and the running sum."""
+    """Return products of each input with its columns of the weight, and their running sums."""
     ops: list[Operation] = []
     start, total, last = 0, "", len(before.inputs) - 1
     for number, value in enumerate(before.inputs):

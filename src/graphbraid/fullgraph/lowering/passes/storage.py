@@ -1,4 +1,4 @@
-"""Storage: what rows are rounded to before they are aggregated."""
+"""Storage: the dtype to which rows are rounded before they are aggregated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graphbraid.fullgraph.program import Aggregate, Program
 
 
 def store(program: Program, facts: Facts) -> Program:
-    """Round rows to bfloat16 before they are aggregated, where asked for: half the bytes read per edge."""
+    """Round rows to bfloat16 before they are aggregated, if requested: half the bytes read per edge."""
     if facts.storage == torch.float32:
         return decided(program, "storage", False, "float32 rows; storage='bfloat16' halves what edges read")
     saved, ops = 0.0, []
