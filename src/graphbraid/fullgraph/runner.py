@@ -1,4 +1,4 @@
-"""Runner: a lowered program with the memory it runs in."""
+"""Runner: a lowered program together with the memory it runs in."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _MEGA = 1e6
 
 
 class Runner:
-    """Runs one lowered program: what an engine holds while its model and the graph stay as they are.
+    """Runs one lowered program, for an engine whose model and graph do not change.
 
-    Made without allocating anything: each step takes its memory when it first runs.
+    Construction allocates nothing; each step takes its memory when it first runs.
 
     Args:
-        lowered: what to run, and where.
+        lowered: the program to run, with its options, which name the device.
     """
 
     def __init__(self, lowered: Lowered) -> None:
@@ -52,18 +52,18 @@ class Runner:
     # ---- running
 
     def __call__(self) -> Tensor:
-        """``(len(nodes), width)`` outputs of the training nodes, in their order; differentiable."""
+        """Return the ``(len(nodes), width)`` outputs of the training nodes, in their order; differentiable."""
         self._train = self._ready(self._train)
         return run_step(self._train, self._outputs, self._rows)
 
     def serves(self, read: Program) -> bool:
-        """Whether :meth:`predict` can run a program: one that reads edges needs them in the graph's order."""
+        """Return whether :meth:`predict` can run a program; one that reads edge features needs the graph's order."""
         return self.lowered.program.reads_edges or not read.reads_edges
 
     def predict(self, read: Program) -> Tensor:
-        """``(num_nodes, width)`` outputs of every node, by the model's program in evaluation."""
+        """Return the ``(num_nodes, width)`` outputs of every node, by the model's program in evaluation mode."""
         if self._evaluate is None or self._evaluated is None or not same_program(read, self._evaluated):
-            self._evaluate = None  # its memory first
+            self._evaluate = None  # frees its memory first
             program, blocks = lower_for_evaluation(self.lowered, read)
             self._evaluated, self._evaluate = read, self._planned(program, blocks, training=False)
         self._evaluate = self._ready(self._evaluate)
@@ -71,19 +71,19 @@ class Runner:
         rows = self.lowered.row_of if self._evaluate.host_blocks is self.lowered.blocks else None
         return copied(out, self._predictions, rows)
 
-    # ---- what it says of itself
+    # ---- properties and explanations
 
     @property
     def nbytes(self) -> int:
         """Bytes that training takes beside the graph, its features and the parameters.
 
-        On a device also what it gets of the graph and its features.
+        On a device this includes what is copied there of the graph and its features.
         """
         return self._train.nbytes + self._level_bytes
 
     @property
     def _level_bytes(self) -> int:
-        """Of edges and ids in the levels' own order; what a device gets of them is counted there."""
+        """Bytes of edges and ids in the levels' own order, on the host; a device's copies are counted elsewhere."""
         if not self._device.is_host:
             return 0
         places = 0 if self._rows is None or not self._train.spreads else 4 * self._train.output.count
@@ -91,24 +91,24 @@ class Runner:
         return copied_bytes(self.lowered.blocks) + places + (0 if row_of is None else row_of.nbytes)
 
     def evidence(self, evaluated: Program | None) -> Evidence:
-        """What choices were weighed by, those of the model's program in evaluation too."""
+        """Return the rates and trials behind the choices, including those of the program in evaluation mode."""
         if evaluated is not None:
-            lower_for_evaluation(self.lowered, evaluated)  # whose trials belong to it
+            lower_for_evaluation(self.lowered, evaluated)  # runs the trials that belong to it
         trials = self.lowered.facts.trials
         return Evidence(rates=self.lowered.basis.rates, trials={} if trials is None else dict(trials.found))
 
     def first_not_finite(self) -> str:
-        """After outputs that are not finite: the operation and the first node where forward went wrong."""
+        """Describe the operation and first node where the last forward pass gave a non-finite value."""
         self._train = self._ready(self._train)
         return self._train.first_not_finite()
 
     def floor(self, *, measure: bool = False) -> Floor:
-        """What a step cannot avoid at this machine's rates, per operation.
+        """Return the least work and time of a step at this machine's rates, operation by operation.
 
         Args:
-            measure: also time some steps, task by task, on copies of the parameters and of all they are kept
-                in: nothing of the model's, nor torch's random state, changes. Takes as much memory again
-                as :attr:`nbytes`.
+            measure: also time some steps, task by task, on copies of the parameters and buffers, so that
+                neither the model nor torch's random state changes. Takes as much memory again as
+                :attr:`nbytes`.
 
         Raises:
             ResourceError: there is too little memory to measure.
@@ -124,10 +124,10 @@ class Runner:
         return floor_of(lowered.program, ledger, rates, num_nodes=num_nodes, times=times, doubt=doubt)
 
     def explain(self, *, measure: bool = False) -> str:
-        """The lowered program and every decision: what it saves, what it was chosen over, and the floor.
+        """Describe the lowered program, every decision with its saving and alternatives, and the floor.
 
         Args:
-            measure: as :meth:`floor`.
+            measure: see :meth:`floor`.
         """
         from graphbraid.fullgraph.explain.text import explain
 
@@ -136,7 +136,7 @@ class Runner:
         return f"{said}\n{self.floor(measure=measure)}"
 
     def _timed(self) -> StepTimes:
-        """Times of some steps of a copy."""
+        """Time some steps on a copy of the program."""
         from graphbraid.fullgraph.explain.timing import TimedStep
 
         lowered = self.lowered
@@ -148,16 +148,16 @@ class Runner:
     # ---- memory
 
     def _lender(self, num_rows: int) -> Lender | None:
-        """Lends outputs on the host; a device's allocator has its own ways to use memory again."""
+        """Make a lender of outputs on the host; on a device the caching allocator reuses memory by itself."""
         program = self.lowered.program
         return Lender((num_rows, program.width(program.output))) if self._device.is_host else None
 
     def _planned(self, program: Program, blocks: Sequence[Block], *, training: bool) -> PlannedStep:
-        """A step that knows its size; nothing is moved yet."""
+        """Plan a step, which then knows its size, without moving or allocating anything."""
         return PlannedStep(program, self.lowered.graph, blocks, training=training, copies=self._sizes)
 
     def _ready(self, planned: PlannedStep) -> PlannedStep:
-        """The step as it runs: its memory is taken at its first use, if there is enough."""
+        """Return a step that can run; allocate its memory at its first use, if there is enough."""
         if planned.is_allocated:
             return planned
         device = self._device
@@ -178,7 +178,7 @@ class Runner:
         return step
 
     def _on_device(self, planned: PlannedStep, copies: DeviceCopies) -> PlannedStep:
-        """What was planned, with its edges on the device."""
+        """Return a planned step with its edges on the device."""
         make = ReplayedStep if planned.training else PlannedStep
         graph, blocks = self.lowered.graph, planned.host_blocks
         return make(planned.program, graph, blocks, training=planned.training, copies=copies)

@@ -1,8 +1,8 @@
-"""Trials: products and aggregations of one graph, timed where rates do not tell choices apart.
+"""Trials: products and aggregations of one graph, timed where rates leave two choices close.
 
-Rates are measured on operands of one size; a small graph lies in the cache, its features may be narrow. Where
-two choices are close by the rates, both are run, on the graph's own features and edges, as many rows as take
-a few milliseconds. What was found is kept, so that later runs decide alike.
+Rates are measured on operands of one size, but a small graph fits in the cache, and its features may be
+narrow. Where two choices are close by the rates, both run on some of the graph's own features and edges, for
+a few milliseconds each. The times are stored, so that later runs make the same choices.
 """
 
 from __future__ import annotations
@@ -31,39 +31,39 @@ from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.dense import tall_gram, tall_product
 
 VERSION = 1
-"""Part of the key: another way of trying tries anew."""
+"""Part of the storage key; raise it when the way of timing changes."""
 RUN_SECONDS = 4e-3
-"""What one run of a trial takes by the rates, at most; there are six of them."""
+"""Longest predicted seconds of one run of a trial, which has six runs."""
 LEAST_ROWS = 256
 MOST_BYTES = 1 << 26
-"""Matrices of a trial; larger ones lie in memory as those do that rates are measured on."""
+"""Largest matrix of a trial; larger ones exceed the cache, as those by which rates are measured do."""
 
 FeatureMatrix = Tensor | SparseFeatures
 
 _log = logging.getLogger(__name__)
 _doubtful: dict[Path, Mapping[str, float]] = {}
-"""Trials that this process made beside other programs, by the file they would be kept in."""
+"""Trials of this process made with doubtful rates, by the file they would otherwise be stored in."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Something to run, and how many rows or edges it handles."""
+    """A run of part of an operation, and the number of rows or edges it handles."""
 
     run: Run
     count: int
 
 
 class Trials:
-    """Seconds of a graph's products and aggregations, each measured once.
+    """Measured seconds of a graph's products and aggregations, each timed once.
 
     Args:
-        graph: its features and edges are what is tried.
-        density: share of its features that is not zero.
-        rates: say how many rows are tried, and stand in where a trial would take too much memory.
-        found: what was found before, by what was tried.
-        may_try: whether what is not in ``found`` is tried; if not, it goes by the rates.
-        keep: called with all that was found after each trial.
-        seconds: gives the time of a run.
+        graph: the graph whose features and edges are used.
+        density: share of its features that are not zero.
+        rates: determine how many rows are tried, and replace trials that would take too much memory.
+        found: seconds found before, by the name of what was tried.
+        may_try: whether to time what is not in ``found``; if False, the rates predict it.
+        keep: called with all seconds found so far after each trial.
+        seconds: returns the time of a run.
     """
 
     def __init__(
@@ -82,10 +82,10 @@ class Trials:
         self._density, self._rates, self._may_try = density, rates, may_try
         self._keep, self._seconds = keep, seconds
         self.found = dict(found)
-        """Seconds by what was tried: part of what a run keeps to decide alike."""
+        """Seconds by the name of what was tried; part of the :class:`.Evidence` that a run stores."""
 
     def multiply_seconds(self, rows: int, depth: int, width: int) -> float:
-        """Of a dense product: the mean of the product and its weight's gradient."""
+        """Return the seconds of a dense product: the mean of the product and its weight's gradient."""
 
         def make(share: float) -> _Part:
             count = _some(share, rows, 4 * depth)
@@ -97,17 +97,17 @@ class Trials:
         return self._tried(f"dense {rows} {depth} {width}", 2 * expected, rows, make) / 2
 
     def sparse_seconds(self, rows: int, width: int) -> float:
-        """Of the features' product with a weight as sparse ones: the mean of both directions."""
+        """Return the seconds of the features' sparse product with a weight, the mean of both directions."""
         expected = self._rates.sparse_seconds(rows * self._in_channels * self._density, width)
         return self._input_seconds("sparse", rows, width, expected, _sparse)
 
     def binary_seconds(self, rows: int, width: int) -> float:
-        """Of the features' product with a weight as bits: the mean of both directions."""
+        """Return the seconds of the features' product as bits with a weight, the mean of both directions."""
         expected = self._rates.binary_seconds(rows, self._in_channels, width)
         return self._input_seconds("binary", rows, width, expected, lambda x: BinaryInput(x, None))
 
     def aggregate_seconds(self, num_edges: int, width: int) -> float:
-        """Of an aggregation of float32 rows over so many edges."""
+        """Return the seconds of an aggregation of float32 rows over ``num_edges`` edges."""
         csc, expected = self._csc, self._rates.aggregate_seconds(num_edges, width)
         if 4 * csc.num_src * width > MOST_BYTES:
             return expected
@@ -137,7 +137,7 @@ class Trials:
         return self._tried(f"{name} {rows} {width}", 2 * expected, rows, make) / 2
 
     def _tried(self, key: str, expected: float, count: int, make: Callable[[float], _Part]) -> float:
-        """Seconds of ``count`` rows or edges, from the share of them that takes :data:`RUN_SECONDS`."""
+        """Return the seconds for ``count`` rows or edges, timed on a share that takes :data:`RUN_SECONDS`."""
         if key in self.found or not self._may_try or expected <= 0:
             return self.found.get(key, expected)
         with torch.no_grad():
@@ -152,18 +152,18 @@ class Trials:
 def kept_trials(
     graph: Graph, density: float, rates: Rates, device: Device, *, believed: bool
 ) -> Trials | None:
-    """The trials of a graph on this machine, with those that were made before.
+    """Return the trials of a graph on this machine, with those stored by earlier runs.
 
     Args:
-        graph: told from others by its sizes.
-        density: of its features.
-        rates: of the machine.
-        device: trials are made on the host only.
-        believed: whether rates, and so trials made now, are free of doubt; if not, they are kept for this
-            process only, which then decides alike.
+        graph: the graph, identified by its sizes.
+        density: share of its features that are not zero.
+        rates: the machine's rates.
+        device: the device that the program will run on; trials run on the host only.
+        believed: whether the rates, and so trials made now, are free of doubt. If False, trials are kept for
+            this process only, so that it makes the same choices throughout.
 
     Returns:
-        None where nothing can be tried or kept: then rates decide.
+        The trials, or None if nothing can be tried or stored and rates alone decide.
     """
     if not device.is_host or native.kernels() is None or graph.x is None:
         return None
@@ -192,19 +192,19 @@ def _sparse(x: FeatureMatrix) -> Input:
 
 
 def _some(share: float, count: int, nbytes: int) -> int:
-    """That share of ``count`` rows of so many bytes, but not too few and not too much memory."""
+    """Return a share of ``count`` rows of ``nbytes`` each, but not too few and not too much memory."""
     most = MOST_BYTES // nbytes if nbytes else count
     return min(count, max(LEAST_ROWS, min(int(share * count), most)))
 
 
 def _some_rows(x: FeatureMatrix, count: int) -> FeatureMatrix:
-    """Rows from all over the features."""
+    """Return evenly spaced rows of the features."""
     ids = torch.arange(count) * x.shape[0] // count
     return x.rows(ids) if isinstance(x, SparseFeatures) else x.index_select(0, ids)
 
 
 def _some_edges(csc: Csc, count: int) -> Csc:
-    """The in-edges of destinations from all over the graph."""
+    """Return the in-edges of evenly spaced destinations."""
     nodes = torch.arange(count) * csc.num_dst // count
     indptr = torch.zeros(count + 1, dtype=torch.int64)
     torch.cumsum(csc.degrees()[nodes], 0, out=indptr[1:])

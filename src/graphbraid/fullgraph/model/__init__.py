@@ -1,1 +1,1 @@
-"""The user's model: how it is called and with what, whether it has changed, and running it as written."""
+"""The user's model: the data it is called with, whether it has changed, and running it as written."""

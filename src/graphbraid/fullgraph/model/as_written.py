@@ -1,4 +1,4 @@
-"""A model run as it is written, with the tensors that it takes: the user's own where there are some."""
+"""Running a model as it is written, on the user's own tensors where there are some."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from graphbraid.graph import Graph
 
 
 class AsWritten:
-    """Calls a model on a whole graph.
+    """Calls a model as it is written on a whole graph.
 
     Args:
         model: any module.
-        graph: what it runs on.
-        calling: how it is called.
-        place: where to run.
-        data: the user's own, whose tensors are used wherever it has them; None: there is only the graph.
+        graph: the graph to run on.
+        calling: the arguments to call the model with.
+        place: device to run on.
+        data: the user's data, whose tensors are used where it has them. If None, only the graph's are.
     """
 
     def __init__(
@@ -31,11 +31,11 @@ class AsWritten:
         self._made: dict[str, Any] = {}
 
     def __call__(self) -> Any:
-        """What the model returns."""
+        """Call the model and return what it returns."""
         return self._calling.run(self._model, _Values(self._value))
 
     def rows(self, nodes: Tensor) -> Any:
-        """What the model returns, of these nodes: their rows of every tensor that has a row per node."""
+        """Call the model and reduce each returned tensor with one row per node to the rows of ``nodes``."""
         return _map(self(), lambda t: t.index_select(0, nodes) if self._has_rows(t) else t)
 
     def _has_rows(self, tensor: Tensor) -> bool:
@@ -56,7 +56,7 @@ class AsWritten:
         return self._made[what]
 
     def _of_data(self, what: str) -> Any:
-        """What the user's own data holds of that name, as it is now."""
+        """Return the current value of an argument in the user's own data; None if it has none."""
         if what == DATA:
             return self._data.to(self._place) if self._place.type != "cpu" else self._data
         found = self._data.get(what)
@@ -67,7 +67,7 @@ class AsWritten:
         return found.to(self._place) if isinstance(found, Tensor) else found
 
     def _floats(self, features: Tensor) -> Tensor:
-        """Features as they are now, in the precision of the model's parameters."""
+        """Return current features in the precision of the model's parameters."""
         kinds = {p.dtype for p in self._model.parameters() if p.is_floating_point()}
         if features.is_floating_point() and len(kinds) == 1:
             return features.to(self._place, kinds.pop())
@@ -91,7 +91,7 @@ class AsWritten:
 
 
 class _Values(dict[str, Any]):
-    """Each value is made as it is asked for."""
+    """A mapping that makes each value when it is asked for."""
 
     def __init__(self, make: Callable[[str], Any]) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class _Values(dict[str, Any]):
 
 
 def _map(returned: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The tensors in what a model returned, also in tuples, lists and dicts, changed."""
+    """Apply ``change`` to all tensors that a model returned, also in tuples, lists and dicts."""
     if isinstance(returned, Tensor):
         return change(returned)
     if isinstance(returned, dict):

@@ -1,4 +1,4 @@
-"""Modes: a model is put into another mode for a while, and every module of it back into its own."""
+"""Context managers for a model's training mode and torch's inference mode."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 @contextmanager
 def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
-    """The model as ``model.train(training)`` leaves it; afterwards every module is in the mode it was in."""
+    """Put a model in training or evaluation mode, and afterwards each module back into its own mode."""
     before = [(module, module.training) for module in model.modules()]
     model.train(training)
     try:
@@ -23,7 +23,7 @@ def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
 
 @contextmanager
 def plain_tensors() -> Iterator[None]:
-    """In inference mode, the same without it: what an engine keeps is written to in later calls."""
+    """Leave inference mode, if it is on: what an engine stores is written to again in later calls."""
     if not torch.is_inference_mode_enabled():
         yield
         return

@@ -1,4 +1,4 @@
-"""Source: the graph that a model runs on, or the user's own data that it was made of, as both are now."""
+"""Source: the current state of the graph that a model runs on, and of the user's data behind it."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ from graphbraid.graph.interop.edge_list import as_edge_attr
 from graphbraid.graph.interop.pyg import edge_features_of, graph_from_pyg
 
 _READ = ("x", "edge_index", "adj_t", "edge_weight", "edge_attr")
-"""What a graph is made of, of PyG's data."""
+"""Attributes of PyG's data from which a graph is made."""
 
 
 def graph_of_data(data: Any) -> Graph:
-    """The graph of PyG's data without edge features, which take a copy: those a :class:`Source` brings."""
+    """Make a graph of PyG's data without edge features; a :class:`Source` adds them once they are read."""
     return graph_from_pyg(data, edge_features=False)
 
 
 @runtime_checkable
 class AttributeData(Protocol):
-    """PyG's data, of which only its attributes by name are asked."""
+    """The part of the interface of PyG's data that is used: attributes by name."""
 
     def get(self, key: str, default: Any = None) -> Any:
-        """An attribute; ``default`` where there is none."""
+        """Return an attribute, or ``default`` if there is none."""
         ...
 
     def keys(self) -> Iterable[str]:
-        """The names of the attributes."""
+        """Return the names of the attributes."""
         ...
 
 
 class Source:
-    """A graph and, where it was made of PyG's data, that.
+    """A graph and, if it was made of PyG's data, that data.
 
     Args:
-        graph: what programs run on.
-        data: the user's own; None: there is only the graph.
-        why: what keeps programs from running on the data as it is.
+        graph: the graph that programs run on.
+        data: the user's data. If None, there is only the graph.
+        why: why programs cannot run on the data in its current state. If None, they can.
 
     Raises:
-        DataError: ``data`` is no PyG data.
+        DataError: ``data`` is not PyG data.
     """
 
     def __init__(
@@ -60,28 +60,28 @@ class Source:
         if data is not None and not isinstance(data, AttributeData):
             raise DataError(f"data must be PyG's Data that the graph was made of; got {shown(data)}")
         self.graph, self._data, self._why = graph, data, why
-        """Its graph has edge features from the first program on that reads them."""
+        """The graph gets its edge features when the first program that reads them is read."""
         self._held = {} if data is None else {key: data.get(key) for key in _READ}
         self._watch = GraphWatch(graph, self._held.values())
 
     def has_changed(self) -> bool:
-        """Whether a tensor was written to or, in the user's data, replaced."""
+        """Return whether a tensor was written to or, in the user's data, replaced."""
         if self._watch.has_changed():
             return True
         data = self._data
         return data is not None and any(data.get(key) is not held for key, held in self._held.items())
 
     def anew(self) -> Source:
-        """The source as it is now."""
+        """Return a source of the current state of the graph and the user's data."""
         if self._data is None:
             return Source(self.graph)
         try:
             return Source(graph_of_data(self._data), self._data)
-        except GraphbraidError as error:  # the model may not take what is wrong
+        except GraphbraidError as error:  # the model may not use the faulty attribute
             return Source(self.graph, self._data, NotLoweredError("data", str(error), "data that agrees"))
 
     def given(self) -> Given:
-        """What there is to call a model with."""
+        """Describe the arguments that are available to call a model with."""
         names = frozenset() if self._data is None else frozenset(map(str, self._data.keys()))
         are_attr = "edge_attr" in names and "edge_weight" not in names
         return Given(
@@ -94,11 +94,11 @@ class Source:
         )
 
     def read(self, model: nn.Module) -> Program:
-        """The program of a model in the mode it is in.
+        """Read a model in its current mode into a program.
 
         Raises:
-            NotLoweredError: names what cannot be read.
-            DataError: the model takes features and there are none.
+            NotLoweredError: part of the model cannot be read; the message names it.
+            DataError: the model takes features and the graph has none.
         """
         given = self.given()
         calling = calling_of(model, given)
@@ -124,16 +124,16 @@ class Source:
             return program
         except (NotLoweredError, GraphbraidError):
             raise
-        except Exception as error:  # a model that runs must not fail for being read
+        except Exception as error:  # reading must never make a model fail that runs as written
             raise failed(model, error) from error
 
     def _edge_channels(self) -> int | None:
-        """Columns of the edges' features; None where they are no matrix of floats with a row per edge."""
+        """Return the number of edge features; None unless they are a float matrix with one row per edge."""
         attr = self.graph.edge_attr if self._data is None else edge_features_of(self._data)
         return None if attr is None or attr.shape[0] != self.graph.num_edges else int(attr.shape[1])
 
     def _bring_edge_features(self) -> None:
-        """Have the user's edge features in the graph's order: shared where that is theirs, else a copy."""
+        """Give the graph the user's edge features in its order; copied only if that differs from theirs."""
         if self.graph.edge_attr is not None:
             return
         attr, ids = as_edge_attr(edge_features_of(self._data), self.graph.num_edges), self.graph.edge_id
@@ -142,7 +142,7 @@ class Source:
         self.graph = self.graph.replace(edge_attr=ordered)
 
     def as_written(self, model: nn.Module, place: torch.device) -> AsWritten:
-        """Runs the model as it is written."""
+        """Return a runner of the model as it is written."""
         return AsWritten(model, self.graph, calling_of(model, self.given()), place, self._data)
 
 

@@ -1,7 +1,7 @@
-"""Watching what a program was read from: a change of the model or of the graph is noticed at the next call.
+"""Detection of changes of the model or the graph since a program was read from them.
 
-Looked at in every call, so by identity and in one sweep: tens of microseconds for a model of some layers.
-A value that was replaced by an equal one counts as a change; whoever asks then reads the model again.
+Every call checks, so the check compares by identity in one sweep, which takes tens of microseconds for a
+model of a few layers. A value replaced by an equal one counts as a change; the model is then read again.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _LIBRARIES = ("torch.", "torch_geometric.", "graphbraid.")
 _ABOUT_PARAMETERS = attrgetter("dtype", "requires_grad", "shape")
 _END = (object(),)
 _COUNTED = ("running_mean", "running_var", "num_batches_tracked")
-"""Buffers that every step moves and no program holds."""
+"""Buffers that every step updates and that no program depends on."""
 
 
 class Snapshot:
-    """What a model was at one moment; it keeps the objects that it was made of alive."""
+    """The state of a model at one moment; keeps the objects it compares alive."""
 
     __slots__ = ("numbers", "values")
 
@@ -36,11 +36,11 @@ class Snapshot:
 
 
 class ModelWatch:
-    """Everything of a model that decides what calling it computes, but the numbers in its parameters.
+    """Watches all of a model that decides what calling it computes, except its parameters' values.
 
-    That is every module's class, attributes, submodules, parameters, mode and hooks, and one step into the
-    lists, dicts and plain objects that the user's own modules hold. Where a module or a container is put in
-    another's place, the sweep sees that; a new watch then looks into it.
+    This covers every module's class, attributes, submodules, parameters, mode and hooks, and, one level deep,
+    the lists, dicts and plain objects that the user's own modules hold. If a module or container is replaced,
+    the sweep notices, and a new watch must be made to look into the new one.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -70,15 +70,15 @@ class ModelWatch:
                 self._dicts.append(getattr(value, "__dict__", {}))
 
     def now(self) -> Snapshot:
-        """What the model is."""
+        """Return a snapshot of the model's current state."""
         return Snapshot(tuple(self._values()), self._numbers())
 
     def is_still(self, seen: Snapshot) -> bool:
-        """Whether the model is what it was; makes no snapshot to compare, since every step asks."""
+        """Return whether the model is unchanged since ``seen``; makes no snapshot, since every step asks."""
         return self._numbers() == seen.numbers and all(map(is_, seen.values, self._values()))
 
     def _values(self) -> Iterator[Any]:
-        """Ends in an object of its own: of two models' values one cannot be the other's beginning."""
+        """Yield all watched values and an end mark, so that no sequence of values is a prefix of another."""
         return chain(
             map(type, self._modules),
             chain.from_iterable(map(dict.values, self._dicts)),
@@ -92,7 +92,7 @@ class ModelWatch:
 
 
 class GraphWatch:
-    """The tensors that a program's constants were made of: where they lie, how often they were changed."""
+    """Watches the tensors from which a program's constants were made, by address and version."""
 
     def __init__(self, graph: Graph, others: Iterable[object] = ()) -> None:
         x = graph.x
@@ -107,11 +107,11 @@ class GraphWatch:
         ]
 
     def has_changed(self) -> bool:
-        """Whether any of them was written to, or given other memory, since this watch was made."""
+        """Return whether any tensor was written to or given other memory since this watch was made."""
         return self._now() != self._before
 
     def wants_gradients(self) -> bool:
-        """Whether any of them requires gradients."""
+        """Return whether any tensor requires gradients."""
         return any(t.requires_grad for t in self._tensors)
 
 

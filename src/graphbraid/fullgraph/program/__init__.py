@@ -1,8 +1,8 @@
-"""The program a model is read into, and its readers.
+"""The program that a model is read into, and its readers.
 
-``operations``, ``edge_operations`` and ``ir`` are the program itself; ``read`` is the way in, ``tracing`` and
-``read_trace`` follow a model's own ``forward``, ``readers`` say for each exact class what it computes, and
-``readers.exact`` what an instance must be for that to hold.
+``operations``, ``edge_operations`` and ``ir`` are the program itself; ``read`` is the entry point,
+``tracing`` and ``read_trace`` follow a model's own ``forward``, ``readers`` say for each exact class what it
+computes, and ``readers.exact`` checks the conditions on an instance for that to hold.
 """
 
 from graphbraid.fullgraph.program.edge_operations import FILLS, Aggregate, Attention, Gine, Maximum

@@ -1,7 +1,7 @@
-"""How a model is called: which of a graph's tensors each parameter of its ``forward`` is given.
+"""How a model is called: the tensor of the graph that each parameter of its ``forward`` receives.
 
-The same call is made where a model runs as it is written, with tensors, and where it is traced, with
-stand-ins for them. So what is read is what would be run.
+A model that runs as it is written is called with tensors, and a traced one in the same way with stand-ins for
+them, so that the program read is the one that would run.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from graphbraid.graph.csc import Csc
 
 X, EDGES, ADJACENCY, WEIGHTS, DATA, CSC = "x", "edge_index", "adj_t", "edge_weight", "data", "csc"
 EDGE_ATTR = "edge_attr"
-"""What can be given beside attributes of the user's data: the features, the edges as a list or as a sparse
-matrix, their weights, the whole of the data, graphbraid's own topology, the edges' features."""
+"""What a parameter can receive, besides attributes of the user's data: the features, the edges as a list or
+as a sparse matrix, the edge weights, the data object, graphbraid's own topology, the edge features."""
 _NAMES = {
     X: ("x", "X", "feat", "feats", "feature", "features", "h", "z", "input", "inputs", "node_features"),
     EDGES: ("edge_index", "edges", "edge_idx", "ei"),
@@ -35,14 +35,15 @@ _BY_PLACE = (X, EDGES)
 
 @dataclass(frozen=True)
 class Given:
-    """What there is to call a model with.
+    """The arguments that are available to call a model with.
 
     Attributes:
         weighted: whether the edges have weights.
-        weights_are_attr: whether these are the ``edge_attr`` of the user's data, or there is no such data.
-        edge_channels: columns of the edges' features; None: there are no such features.
-        attributes: names that the user's own data holds; none where there is only a graph.
-        graph: whose edges they are.
+        weights_are_attr: whether the weights may be given as ``edge_attr``: the user's data has them there,
+            or has no ``edge_attr`` of its own.
+        edge_channels: number of edge features. If None, there are none.
+        attributes: names of the attributes of the user's data; empty if there is only a graph.
+        graph: the graph that the edges belong to.
         data_class: the class of the user's data.
     """
 
@@ -54,37 +55,37 @@ class Given:
     data_class: type | None = None
 
     def is_simple(self) -> bool:
-        """Whether no edge stands twice and none leads from a node to itself."""
+        """Return whether there are no repeated edges and no self-loops."""
         return self.graph is not None and _is_simple(self.graph.csc)
 
 
 @dataclass(frozen=True)
 class Calling:
-    """The arguments of a call, each named by what it is given."""
+    """The arguments of a call, each described by the name of what it receives."""
 
     positional: tuple[str, ...]
     named: Mapping[str, str]
 
     def run(self, model: nn.Module, values: Mapping[str, Any]) -> Any:
-        """Call the model with these values."""
+        """Call the model with ``values``, by the names of what its parameters receive."""
         return model(
             *(values[what] for what in self.positional), **{k: values[v] for k, v in self.named.items()}
         )
 
     def takes(self, what: str) -> bool:
-        """Whether the call is given it."""
+        """Return whether any argument of the call receives ``what``."""
         return what in self.positional or what in self.named.values()
 
 
 def calling_of(model: nn.Module, given: Given) -> Calling:
-    """How a model is called.
+    """Determine how to call a model.
 
     Parameters are recognised by PyG's names (``x``, ``edge_index``, ``adj_t``, ``edge_weight``,
-    ``edge_attr``, ``data``), any other by the attribute of that name in the user's data, or else, where it
-    has no default, by its place. What has a default is given only what is there.
+    ``edge_attr``, ``data``). Any other receives the attribute of the same name of the user's data or, if it
+    has no default value, is recognised by its position. Parameters with a default keep it if nothing matches.
 
     Raises:
-        ConfigError: a parameter without a default has no counterpart.
+        ConfigError: a parameter without a default matches nothing.
     """
     if getattr(model, "takes_blocks", False):
         return Calling((X, CSC), {})
@@ -107,14 +108,14 @@ def _parameters(model: nn.Module) -> list[inspect.Parameter]:
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = list(inspect.signature(model.forward).parameters.values())
     named = [parameter for parameter in parameters if parameter.kind not in variadic]
-    if not named and parameters:  # forward(*args), as wrappers have it
+    if not named and parameters:  # forward(*args) of a wrapper module
         inner = next((child for child in model.children() if callable(child.forward)), None)
         return _parameters(inner) if inner is not None else named
     return named
 
 
 def _given_to(parameter: inspect.Parameter, place: int, given: Given) -> str | None:
-    """What a parameter is given; None: its default."""
+    """Return what a parameter receives; None if it keeps its default."""
     what, needed = _by_name(parameter.name, given), parameter.default is parameter.empty
     if what == DATA:
         what = DATA if place == 0 and needed else None
@@ -133,16 +134,16 @@ def _by_name(name: str, given: Given) -> str | None:
         return EDGE_ATTR
     what = _KNOWN.get(name)
     if name == EDGE_ATTR and not (given.weighted and given.weights_are_attr):
-        what = None  # of several columns, or beside weights
+        what = None  # it has several columns, or there are weights too
     if what == EDGES and EDGES not in given.attributes and ADJACENCY in given.attributes:
-        return ADJACENCY  # a sparse matrix under the name of a list
+        return ADJACENCY  # a sparse matrix passed under an edge list's name
     if name in given.attributes and what in (None, DATA):
         return name
     return None if what == WEIGHTS and not given.weighted else what
 
 
 def _is_simple(csc: Csc) -> bool:
-    """Whether no edge stands twice and none leads from a node to itself."""
+    """Return whether there are no repeated edges and no self-loops."""
     src, dst = csc.indices.long(), csc.destinations().long()
     edges = src * csc.num_dst + dst
     return not bool((src == dst).any()) and torch.unique(edges).numel() == edges.numel()

@@ -1,4 +1,4 @@
-"""The operations that read rows along edges: sums, maxima and attention over in-neighbours."""
+"""Operations that read rows along edges: sums, maxima and attention over in-neighbours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graphbraid.fullgraph.program.operations import Following, Operation
 from graphbraid.ops.spmm_max import Ties
 
 FILLS = ("mean", "add", "sum", "min", "max", "mul")
-"""How the features of the edges into a node become those of the self-loop that PyG adds to it."""
+"""Reductions of the features of a node's in-edges to those of the self-loop that PyG adds to it."""
 _TIES: dict[Ties, str] = {
     "first": "the first of equals has the gradient",
     "shared": "",
@@ -22,16 +22,16 @@ _TIES: dict[Ties, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Aggregate(Following):
-    """``out[v] = sum over in-neighbours u of a[v, u] x[u]``, plus the second input where one is given."""
+    """``out[v] = sum over in-neighbours u of a[v, u] x[u]``, plus the second input if there is one."""
 
     adjacency: AdjacencyMatrix
     rows: torch.dtype = torch.float32
-    """What the rows are rounded to before they are read; sums are float32."""
+    """Dtype to which the rows are rounded before they are read; sums are float32."""
     symbol = "aggregate"
     moves = True
 
     def details(self) -> str:
-        """What to print after the inputs."""
+        """Return the text to print after the inputs."""
         rounded = "" if self.rows == torch.float32 else f", {str(self.rows).removeprefix('torch.')} rows"
         return f"{self.adjacency}{rounded}{super().details()}"
 
@@ -41,12 +41,12 @@ class Maximum(Operation):
     """``out[v] = max over in-neighbours u of x[u]``, column by column; 0 where there are none."""
 
     ties: Ties = "shared"
-    """Which of equal largest elements the gradient goes to."""
+    """Which of several equal maxima receive the gradient."""
     symbol = "maximum"
     moves = True
 
     def details(self) -> str:
-        """What to print after the inputs."""
+        """Return the text to print after the inputs."""
         return _TIES[self.ties]
 
 
@@ -58,26 +58,26 @@ class Gine(Operation):
     """
 
     edge_channels: int
-    """Columns of the edges' features."""
+    """Number of edge features."""
     weight: nn.Parameter | None = None
-    """``(width, edge_channels)``."""
+    """``(width, edge_channels)`` weight of the edge features' linear map; None if there is no map."""
     bias: nn.Parameter | None = None
-    """``(width,)``."""
+    """``(width,)`` bias of the map; None if there is none."""
     loop_scale: float = 0.0
     symbol = "rectified sum"
     moves = True
 
     @property
     def reads_edges(self) -> bool:
-        """Whether it reads the edges' features."""
+        """Whether the operation reads edge features."""
         return True
 
     def parameters(self) -> tuple[nn.Parameter, ...]:
-        """What it learns."""
+        """Return the parameters it learns."""
         return tuple(p for p in (self.weight, self.bias) if p is not None)
 
     def details(self) -> str:
-        """What to print after the inputs."""
+        """Return the text to print after the inputs."""
         loops = f" + {self.loop_scale:g} I" if self.loop_scale else ""
         made = "edge features" if self.weight is None else f"{self.edge_channels} edge features, mapped"
         return f"{made}{loops}"
@@ -85,51 +85,51 @@ class Gine(Operation):
 
 @dataclass(frozen=True, kw_only=True)
 class Attention(Operation):
-    """Attention over in-neighbours of rows that are transformed already: GAT's and GATv2's middle.
+    """Attention over in-neighbours of rows that are already transformed: GAT or GATv2 without linear maps.
 
-    Inputs are the sources' rows and, for GATv2, the destinations' own rows; for GAT the rows that the
-    coefficients come from, where those that are summed are others.
+    The first input holds the sources' rows. The second is optional: for GATv2 the destinations' own rows, and
+    for GAT the rows that give the coefficients, if they differ from those that are summed.
     """
 
     kind: str
     """``gat`` or ``gatv2``."""
     heads: int
     channels: int
-    """Of one head."""
+    """Columns of one head."""
     concat: bool
-    """Whether heads stand side by side; if not, their mean is the result."""
+    """Whether the heads are concatenated; if False, their mean is the result."""
     negative_slope: float
     self_loops: bool
     dropout: float
     vectors: tuple[nn.Parameter, ...]
-    """GAT: of the source and of the destination, ``(1, heads, channels)`` each; GATv2: one."""
+    """Attention vectors, each ``(1, heads, channels)``: the source's and the destination's for GAT, one for
+    GATv2."""
     edge_weight: nn.Parameter | None = None
-    """``(heads * channels, num_edge_features)``, of the edges' part of a logit (GAT), or of what the leaky
-    ReLU is applied to (GATv2); None: they have none."""
+    """``(heads * channels, num_edge_features)`` weight of the edge features' map, which adds to the logit
+    (GAT) or to the input of the leaky ReLU (GATv2); None if edge features have no part in the attention."""
     edge_vector: nn.Parameter | None = None
-    """GAT: ``(1, heads, channels)``, with ``edge_weight``."""
+    """``(1, heads, channels)`` attention vector of the mapped edge features, for GAT with ``edge_weight``."""
     fill: float | str | Tensor = field(default="mean", compare=False)
-    """The features of a self-loop that is added: numbers, or how those of the edges into its node are joined.
-    """
+    """Features of added self-loops: numbers, or the reduction (of :data:`FILLS`) of those of the in-edges."""
     symbol = "attention"
     moves = True
 
     @property
     def reads_edges(self) -> bool:
-        """Whether it reads the edges' features."""
+        """Whether the operation reads edge features."""
         return self.edge_weight is not None
 
     @property
     def averages(self) -> bool:
-        """Whether the result is a mean over several heads, and not their rows themselves."""
+        """Whether the result is a mean over several heads."""
         return not self.concat and self.heads > 1
 
     def parameters(self) -> tuple[nn.Parameter, ...]:
-        """What it learns."""
+        """Return the parameters it learns."""
         return (*self.vectors, *(p for p in (self.edge_weight, self.edge_vector) if p is not None))
 
     def details(self) -> str:
-        """What to print after the inputs."""
+        """Return the text to print after the inputs."""
         joined = "side by side" if self.concat else "mean"
         edges = "" if self.edge_weight is None else f", {self.edge_weight.shape[1]} edge features"
         return f"{self.kind}, {self.heads} heads of {self.channels} ({joined}){edges}"

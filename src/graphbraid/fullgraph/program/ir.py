@@ -1,7 +1,7 @@
 """Program: a model over a whole graph as a short list of operations on node matrices.
 
 A model is read into a program (:func:`graphbraid.fullgraph.program.read.read_model`), lowered to the cheapest
-equal one (:mod:`graphbraid.fullgraph.lowering.passes`) and run (:mod:`graphbraid.fullgraph.engine`).
+equivalent one (:mod:`graphbraid.fullgraph.lowering.passes`) and run (:mod:`graphbraid.fullgraph.engine`).
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from graphbraid.fullgraph.program.operations import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """What a lowering pass did, and why: what ``explain()`` prints."""
+    """What a lowering pass did and why, as ``explain()`` prints it."""
 
     name: str
-    """The pass."""
+    """Name of the pass."""
     taken: bool
     what: str
     """The choice, as a sentence."""
     saves: str = ""
-    """What it saves, in seconds or bytes."""
+    """Time or bytes that it saves, as text."""
     instead_of: str = ""
-    """What it was chosen over, with its cost."""
+    """The alternatives, with their costs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """Operations in the order they run; the last one's result is the output."""
+    """A list of operations in the order they run; the last one's result is the output."""
 
     ops: tuple[Operation, ...]
     in_channels: int
     decisions: tuple[Decision, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What passes decided that is no operation: ``input_path``."""
+    """Decisions of passes that are not expressed as operations: ``input_path``."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -68,30 +68,30 @@ class Program:
         return str(self.settings.get("input_path", "dense"))
 
     def producer(self, value: str) -> Operation | None:
-        """The operation that makes a value; None for the input."""
+        """Return the operation that computes a value; None for the input."""
         return next((op for op in self.ops if op.out == value), None)
 
     def consumers(self, value: str) -> list[Operation]:
-        """The operations that read a value."""
+        """Return the operations that read a value."""
         return [op for op in self.ops if value in op.inputs]
 
     def level(self, value: str) -> int:
-        """The level whose nodes a value has a row for."""
+        """Return the level for whose nodes a value has rows."""
         op = self.producer(value)
         return 0 if op is None else self.level(op.inputs[0]) + op.num_blocks()
 
     def ends_in_epilogue(self, value: str) -> bool:
-        """Whether an epilogue makes a value, alone or after another operation: its backward reads it."""
+        """Return whether a value is an epilogue's result, alone or fused, so that its backward reads it."""
         op = self.producer(value)
         return isinstance(op, Epilogue) or (isinstance(op, Following) and op.after is not None)
 
     @property
     def num_levels(self) -> int:
-        """Levels of the program, the input's included."""
+        """Number of levels of the program, including the input's."""
         return self.level(self.output) + 1
 
     def width(self, value: str) -> int:
-        """Columns of a value."""
+        """Return the number of columns of a value."""
         op = self.producer(value)
         if op is None:
             return self.in_channels
@@ -106,17 +106,17 @@ class Program:
         return self.width(op.inputs[0])
 
     def learns(self, value: str) -> bool:
-        """Whether a parameter reaches a value, so that a gradient flows into it."""
+        """Return whether a value depends on a parameter, so that a gradient flows into it."""
         op = self.producer(value)
         return op is not None and (bool(op.parameters()) or any(self.learns(i) for i in op.inputs))
 
     @property
     def reads_edges(self) -> bool:
-        """Whether an operation reads the edges' features."""
+        """Whether any operation reads edge features."""
         return any(op.reads_edges for op in self.ops)
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """All parameters, each once."""
+        """Yield all parameters, each once."""
         seen: set[int] = set()
         for op in self.ops:
             for parameter in op.parameters():
@@ -125,7 +125,7 @@ class Program:
                     yield parameter
 
     def rewritten(self, ops: tuple[Operation, ...], *decisions: Decision, **settings: Any) -> Program:
-        """This program with other operations, and what was decided."""
+        """Return this program with other operations, and with decisions and settings added."""
         return replace(
             self, ops=ops, decisions=self.decisions + decisions, settings={**self.settings, **settings}
         )
@@ -142,7 +142,7 @@ class Program:
 
 
 def check(program: Program) -> None:
-    """Raise ValueError unless each value is made once, before it is read, and levels and widths agree."""
+    """Raise ``ValueError`` unless each value is made once, before it is read, and levels and widths fit."""
     made = {INPUT}
     for op in program.ops:
         if missing := [i for i in op.inputs if i not in made]:
@@ -178,7 +178,7 @@ def _check_widths(program: Program, op: Operation) -> None:
 
 
 def same_program(first: Program, second: Program) -> bool:
-    """Whether two programs are the same operations on the same parameters and modules."""
+    """Return whether two programs are the same operations on the same parameters and modules."""
     return (
         first.in_channels == second.in_channels
         and len(first.ops) == len(second.ops)
@@ -189,7 +189,7 @@ def same_program(first: Program, second: Program) -> bool:
 
 
 def _same(first: Any, second: Any) -> bool:
-    """Equality that compares tensors and modules by identity."""
+    """Return whether two values are equal, comparing tensors and modules by identity."""
     if first is second:
         return True
     if type(first) is not type(second) or isinstance(first, Tensor | nn.Module):

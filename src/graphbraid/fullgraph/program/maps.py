@@ -1,4 +1,4 @@
-"""What linear operations multiply by: an adjacency, or a view of a parameter."""
+"""The matrices of linear operations: an adjacency, or a view of a parameter."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdjacencyMatrix:
-    """Which linear map of rows an aggregation is; the graph's edges and weights make it a matrix."""
+    """The kind of an aggregation; together with the graph's edges and weights it is a matrix."""
 
     kind: str
-    """``sum``, ``mean``, ``gcn``: symmetrically normalised by degrees; or ``laplacian``, ``laplacian sym`` or
-    ``laplacian rw``: scaled to eigenvalues between -1 and 1, as Chebyshev polynomials need it."""
+    """``sum``; ``mean``; ``gcn``, symmetrically normalised by degrees; or ``laplacian``, ``laplacian sym`` or
+    ``laplacian rw``, scaled to eigenvalues between -1 and 1 for Chebyshev polynomials."""
     loop_scale: float = 0.0
-    """Factor of a node's own row: ``1 + eps`` in GIN; 1, or 2 where ``improved``, in GCN; 0: none."""
+    """Factor of a node's own row: ``1 + eps`` in GIN; 1 in GCN, or 2 if ``improved``; 0 for no self-loops."""
     weighted: bool = False
-    """Whether the graph's edge weights count."""
+    """Whether the graph's edge weights are used."""
     scale: float = 1.0
     """Factor of the whole map."""
 
@@ -30,19 +30,19 @@ class AdjacencyMatrix:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class View:
-    """Which matrix a parameter stands for in a linear map: ``identity I + scale P``, with P a part of it."""
+    """The matrix of a linear map made from a parameter: ``identity I + scale P``, with P a part of it."""
 
     at: tuple[int, ...] = ()
-    """Indices of its first dimensions, which leave a matrix."""
+    """Indices into the parameter's first dimensions that select a matrix."""
     turned: bool = False
-    """Whether the parameter holds ``(in_channels, out_channels)``."""
+    """Whether the parameter is stored transposed, as ``(in_channels, out_channels)``."""
     columns: tuple[int, int] | None = None
-    """The input channels that are taken, of a map of several values side by side; None: all."""
+    """Range of input channels that belong to one of several concatenated values; None for all."""
     scale: float = 1.0
     identity: float = 0.0
 
     def matrix(self, parameter: Tensor) -> Tensor:
-        """``(out_channels, in_channels)``, without history; in the parameter's own memory where it can be."""
+        """Return the detached ``(out_channels, in_channels)`` matrix, in the parameter's own memory if it can."""
         part = self._part(parameter.detach())
         if self.scale != 1:
             part = part * self.scale
@@ -51,13 +51,13 @@ class View:
         return part.contiguous()
 
     def gradient(self, grad: Tensor, parameter: Tensor) -> Tensor:
-        """The parameter's gradient from that of :meth:`matrix`."""
+        """Return the parameter's gradient from that of :meth:`matrix`."""
         whole = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
         self._part(whole).copy_(grad).mul_(self.scale)
         return whole
 
     def shape(self, parameter: Tensor) -> tuple[int, int]:
-        """Of :meth:`matrix`."""
+        """Return the shape of :meth:`matrix`."""
         rows, columns = parameter.shape[-2:]
         if self.turned:
             rows, columns = columns, rows
@@ -71,7 +71,7 @@ class View:
 
 
 WHOLE = View()
-"""A parameter as it is."""
+"""The view of a parameter as it is."""
 
 
 __all__ = ["WHOLE", "AdjacencyMatrix", "View"]

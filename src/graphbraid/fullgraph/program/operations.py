@@ -1,9 +1,9 @@
-"""The operations a program is made of: typed, plain data that can be printed, compared and rewritten.
+"""The operations of a program: typed, plain data that can be printed, compared and rewritten.
 
-A value is a matrix with a row per node of its *level*. Level 0 holds the input's nodes, the last level those
-whose outputs are asked for; an aggregation leads from one level to the next. Before pruning, every level
-holds all nodes; after it, each holds only what the next one reads, destinations first, so that a level's
-nodes are the first of the level before it.
+A value is a matrix with one row per node of its *level*. Level 0 holds the input's nodes and the last level
+those whose outputs are needed; an aggregation leads from one level to the next. Before pruning, every level
+holds all nodes. After pruning, each holds only the nodes that the next one reads, destinations first, so that
+a level's nodes are a prefix of those of the level before it.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ INPUT = "x"
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """One operation: makes the value ``out`` from the values ``inputs``."""
+    """An operation that computes the value ``out`` from the values ``inputs``."""
 
     out: str
     inputs: tuple[str, ...]
     symbol: ClassVar[str] = "op"
     moves: ClassVar[bool] = False
-    """Whether the result is one level further than the inputs."""
+    """Whether the result belongs to the level after the inputs'."""
 
     @property
     def reads_edges(self) -> bool:
-        """Whether it reads the edges' features."""
+        """Whether the operation reads edge features."""
         return False
 
     def parameters(self) -> tuple[nn.Parameter, ...]:
-        """What it learns."""
+        """Return the parameters it learns."""
         return ()
 
     def details(self) -> str:
-        """What to print after the inputs."""
+        """Return the text to print after the inputs."""
         return ""
 
     def num_blocks(self) -> int:
-        """How many levels the result is further than the first input."""
+        """Return the number of levels from the first input to the result."""
         return int(self.moves)
 
     def renamed(self, names: dict[str, str]) -> Operation:
-        """The same operation with values renamed."""
+        """Return the same operation with values renamed."""
         return replace(
             self, out=names.get(self.out, self.out), inputs=tuple(names.get(i, i) for i in self.inputs)
         )
@@ -55,34 +55,34 @@ class Operation:
 
 @dataclass(frozen=True, kw_only=True)
 class Epilogue(Operation):
-    """``out = dropout(act(x + bias), p)``, each part optional; in place where nothing else reads x.
+    """``out = dropout(act(x + bias), p)``, each part optional; runs in place if nothing else reads ``x``.
 
-    An operation of its own, or what follows another one (:class:`Following`): then its ``out`` is that one's.
+    Either an operation of its own, or fused with another one (:class:`Following`), whose ``out`` it shares.
     """
 
     bias: nn.Parameter | None = None
     bias_at: tuple[int, ...] = ()
-    """Indices of the bias's first dimensions, where only a part of it is added."""
+    """Indices into the bias's first dimensions, if only a part of it is added."""
     act: str = "none"
-    """As in :func:`graphbraid.ops.bias_act_dropout`."""
+    """Name of the activation, as in :func:`graphbraid.ops.bias_act_dropout`."""
     p: float = 0.0
     """Probability of dropping an element while training."""
     symbol = "epilogue"
 
     def parameters(self) -> tuple[nn.Parameter, ...]:
-        """What it learns."""
+        """Return the parameters it learns."""
         return () if self.bias is None else (self.bias,)
 
     def bias_of(self, whole: Tensor) -> Tensor:
-        """``(width,)``: the part of the bias, or of its gradient, that is added; shares its memory."""
+        """Return a ``(width,)`` view of the part of the bias, or of its gradient, that is used."""
         return (whole[self.bias_at] if self.bias_at else whole).view(-1)
 
     def bias_row(self) -> Tensor | None:
-        """``(width,)`` what is added, without history."""
+        """Return the detached ``(width,)`` bias that is added; None if there is none."""
         return None if self.bias is None else self.bias_of(self.bias.detach())
 
     def details(self) -> str:
-        """What to print after the inputs."""
+        """Return the text to print after the inputs."""
         parts = ["bias"] * (self.bias is not None) + [self.act] * (self.act != "none")
         return ", ".join(parts + [f"dropout {self.p:g}"] * (self.p > 0))
 
@@ -92,19 +92,20 @@ class Following(Operation):
     """An operation whose kernel can apply an epilogue to each row before the row leaves the cache."""
 
     after: Epilogue | None = None
+    """The fused epilogue; None if there is none."""
 
     def parameters(self) -> tuple[nn.Parameter, ...]:
-        """What it learns."""
+        """Return the parameters it learns."""
         return () if self.after is None else self.after.parameters()
 
     def details(self) -> str:
-        """What to print after the inputs."""
+        """Return the text to print after the inputs."""
         return "" if self.after is None else f", then {self.after.details()}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Linear(Following):
-    """``out = x matrixᵀ``, plus the second input where one is given; the matrix is a view of the weight."""
+    """``out = x matrixᵀ``, plus the second input if there is one; the matrix is a view of the weight."""
 
     weight: nn.Parameter
     view: View = WHOLE
@@ -112,26 +113,26 @@ class Linear(Following):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """``(out_channels, in_channels)``."""
+        """Shape ``(out_channels, in_channels)`` of the matrix."""
         return self.view.shape(self.weight)
 
     def matrix(self) -> Tensor:
-        """``(out_channels, in_channels)``, without history."""
+        """Return the detached ``(out_channels, in_channels)`` matrix."""
         return self.weight.detach() if self.view == WHOLE else self.view.matrix(self.weight)
 
     def parameters(self) -> tuple[nn.Parameter, ...]:
-        """What it learns."""
+        """Return the parameters it learns."""
         return (self.weight, *super().parameters())
 
     def details(self) -> str:
-        """What to print after the inputs."""
+        """Return the text to print after the inputs."""
         out_channels, in_channels = self.shape
         return f"{in_channels} -> {out_channels}{super().details()}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Own(Operation):
-    """The destinations' own rows: the first rows of the level before. Costs nothing."""
+    """The destinations' own rows, a prefix of the previous level's rows; a view, without any work."""
 
     symbol = "own rows"
     moves = True
@@ -139,62 +140,62 @@ class Own(Operation):
 
 @dataclass(frozen=True, kw_only=True)
 class Add(Operation):
-    """``out = a + b`` of one level and width."""
+    """``out = a + b``, of the same level and width."""
 
     symbol = "add"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Combine(Operation):
-    """``out = factors[0] a + factors[1] b + ...`` of values of one level and width, each of them once."""
+    """``out = factors[0] a + factors[1] b + ...``, of distinct values of the same level and width."""
 
     factors: tuple[float, ...]
     symbol = "combine"
 
     def details(self) -> str:
-        """What to print after the inputs."""
+        """Return the text to print after the inputs."""
         return "times " + ", ".join(f"{factor:g}" for factor in self.factors)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Concat(Operation):
-    """The values' columns side by side."""
+    """Concatenation of the values' columns."""
 
     symbol = "side by side"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Largest(Operation):
-    """``out = max(a, b, ...)`` element by element; the first of equals has the gradient."""
+    """``out = max(a, b, ...)`` element by element; the first of equal values receives the gradient."""
 
     symbol = "largest"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowFunction(Operation):
-    """A function of each row that learns nothing, by PyTorch's kernels: see :mod:`.row_functions`."""
+    """A function of each row without parameters, run by PyTorch's kernels (see :mod:`.row_functions`)."""
 
     kind: str
     """A name of :data:`graphbraid.fullgraph.step.planned.row_functions.FUNCTIONS`."""
     arguments: tuple[float | str, ...] = ()
-    """What the function takes beside the rows."""
+    """Arguments of the function after the rows."""
     symbol = "function"
 
     def details(self) -> str:
-        """What to print after the inputs."""
+        """Return the text to print after the inputs."""
         return " ".join((self.kind, *map(str, self.arguments)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prelu(Operation):
-    """``out = x`` above 0, else ``slope x`` with a learned slope for all columns or for each."""
+    """``out = x`` above zero, else ``slope x``, with one learned slope or one per column."""
 
     slope: nn.Parameter
     """``(1,)`` or ``(width,)``."""
     symbol = "prelu"
 
     def parameters(self) -> tuple[nn.Parameter, ...]:
-        """What it learns."""
+        """Return the parameters it learns."""
         return (self.slope,)
 
 
@@ -207,17 +208,17 @@ class Scale(Operation):
     symbol = "scale"
 
     def parameters(self) -> tuple[nn.Parameter, ...]:
-        """What it learns."""
+        """Return the parameters it learns."""
         return (self.factor,)
 
     def details(self) -> str:
-        """What to print after the inputs."""
+        """Return the text to print after the inputs."""
         return "1 + a learned number"
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnitRows(Operation):
-    """``out = x / max(|x|, eps)`` with each row's Euclidean length: :func:`torch.nn.functional.normalize`."""
+    """``out = x / max(|x|, eps)`` by each row's Euclidean norm, as :func:`torch.nn.functional.normalize`."""
 
     eps: float = 1e-12
     symbol = "rows of length 1"
@@ -230,62 +231,61 @@ class Normalise(Operation):
     kind: str
     """``layer`` or ``batch``."""
     module: nn.Module
-    """Holds ``eps``, ``weight`` and ``bias`` (or None), and the running statistics as
-    :class:`torch.nn.BatchNorm1d` does."""
+    """Module with ``eps``, ``weight`` and ``bias`` (or None), and for batches the running statistics of
+    :class:`torch.nn.BatchNorm1d`."""
     channels: int
     symbol = "normalise"
 
     @property
     def couples_rows(self) -> bool:
-        """Whether a row's result depends on other rows: then no row may be left out."""
+        """Whether a row's result depends on other rows, so that no row may be left out."""
         return self.kind == "batch"
 
     def parameters(self) -> tuple[nn.Parameter, ...]:
-        """What it learns."""
+        """Return the parameters it learns."""
         return tuple(self.module.parameters(recurse=False))
 
     def details(self) -> str:
-        """What to print after the inputs."""
+        """Return the text to print after the inputs."""
         return f"{self.kind}, eps {self.module.eps:g}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Module(Operation):
-    """A module that maps rows to rows, run by PyTorch: an activation or normalisation without a kernel."""
+    """A module that maps rows to rows, run by PyTorch because it has no kernel here."""
 
     module: nn.Module
     width_out: int | None
-    """Columns of the result; None: as many as the input has."""
+    """Columns of the result; None for as many as the input has."""
     couples_rows: bool
-    """Whether a row's result depends on other rows, as in batch normalisation: then no row may be left out.
-    """
+    """Whether a row's result depends on other rows, as in batch normalisation; then none may be omitted."""
     symbol = "module"
 
     def parameters(self) -> tuple[nn.Parameter, ...]:
-        """What it learns."""
+        """Return the parameters it learns."""
         return tuple(self.module.parameters())
 
     def details(self) -> str:
-        """What to print after the inputs."""
+        """Return the text to print after the inputs."""
         return str(self.module).splitlines()[0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hoisted(Operation):
-    """A value that no parameter reaches, computed once when the engine is made."""
+    """A value that depends on no parameter, computed once when the engine is made."""
 
     of: tuple[Operation, ...]
-    """Aggregations, own rows and combinations that make it of the features, in the order they run."""
+    """Aggregations, own rows and combinations that compute it from the features, in the order they run."""
     symbol = "constant"
 
     def num_blocks(self) -> int:
-        """How many levels the result is further than the features."""
+        """Return the number of levels from the features to the result."""
         levels = {INPUT: 0}
         for op in self.of:
             levels[op.out] = levels[op.inputs[0]] + op.num_blocks()
         return levels[self.of[-1].out]
 
     def details(self) -> str:
-        """What to print after the inputs."""
+        """Return the text to print after the inputs."""
         steps = [op for op in self.of if not isinstance(op, Own)]
         return "; ".join(f"{op.symbol} {op.details()}".strip() for op in steps) + ", computed once"

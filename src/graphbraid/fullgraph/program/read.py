@@ -1,4 +1,4 @@
-"""The way in: reads a model into a program, graphbraid's own models layer by layer, others by a trace."""
+"""The entry point for reading models: graphbraid's own are read layer by layer, others by a trace."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ from graphbraid.ops.epilogue import ACTIVATIONS
 def read_model(
     model: nn.Module, in_channels: int, given: Given | None = None, calling: Calling | None = None
 ) -> Program:
-    """The program of a model in the mode it is in.
+    """Read a model in its current mode into a program.
 
     Args:
-        model: of :mod:`graphbraid.nn`, or any whose ``forward`` is made of layers, modules and functions that
-            have a reader.
-        in_channels: columns of the features.
-        given: what there is to call it with; None: features and edges without weights.
-        calling: how it is called; None: as :func:`graphbraid.fullgraph.program.calling.calling_of` says.
+        model: a model of :mod:`graphbraid.nn`, or any whose ``forward`` is made of layers, modules and
+            functions that have a reader.
+        in_channels: number of feature columns.
+        given: the arguments available to call it with. If None, features and edges without weights.
+        calling: how to call it. If None, determined by
+            :func:`graphbraid.fullgraph.program.calling.calling_of`.
 
     Raises:
-        NotLoweredError: names what cannot be read.
+        NotLoweredError: part of the model cannot be read; the message names it.
     """
     given = given or Given()
     check_model(model)
@@ -51,7 +52,7 @@ def read_model(
 
 
 def _reached(ops: list[Operation], out: str) -> tuple[Operation, ...]:
-    """The operations that the result needs; it is made by the last of them."""
+    """Return the operations that the result depends on; the last of them computes it."""
     wanted, kept = {out}, []
     for op in reversed(ops):
         if op.out in wanted:

@@ -1,4 +1,4 @@
-"""Reads a model's own ``forward``: what the very call that would run does, in order, becomes operations."""
+"""Reading a model's own ``forward``: the calls that it makes, in their order, become operations."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ _METHODS = METHODS | ARITHMETIC_METHODS | ACTIVATION_METHODS
 
 
 def read_traced(writer: Writer, model: nn.Module, calling: Calling, given: Given) -> str:
-    """Append the operations of a model's call; returns the value of its result.
+    """Append the operations of a model's call to a writer and return the name of the result.
 
     Raises:
-        NotLoweredError: names what cannot be read.
+        NotLoweredError: part of the model cannot be read; the message names it.
     """
     graph, modules = traced(model, calling, given)
     reader = _TraceReader(writer, modules, calling, given)
@@ -177,7 +177,7 @@ class _TraceReader:
         return {key: fx.node.map_aggregate(value, self._seen) for key, value in found.items()}
 
     def _seen(self, argument: Any) -> Any:
-        """Rows as the readers of functions see them."""
+        """Return an argument as the readers of functions see it, with node rows as :class:`NodeRows`."""
         known = isinstance(argument, fx.Node) and argument in self._values
         return NodeRows(self._values[argument]) if known else argument
 
@@ -193,7 +193,7 @@ class _TraceReader:
         raise NotLoweredError(name, f"its argument {argument} is not a matrix of node rows")
 
     def _overwrite(self, name: str, argument: Any, out: str) -> None:
-        """From here on, whatever is the argument is what was written over it."""
+        """Make all names of an argument refer to the value written over it from here on."""
         before = self._value(name, argument)
         if before == INPUT:
             raise NotLoweredError(name, "it writes over the features", "an operation that is not in place")
@@ -203,7 +203,7 @@ class _TraceReader:
 
 
 def _bound(name: str, takes: Sequence[str], args: Sequence[Any], kwargs: Any) -> Iterator[tuple[str, Any]]:
-    """Arguments by the names of their parameters."""
+    """Yield arguments by the names of their parameters."""
     if len(args) > len(takes):
         raise NotLoweredError(name, f"it takes {args[len(takes)]} too")
     yield from zip(takes, args, strict=False)

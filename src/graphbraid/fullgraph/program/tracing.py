@@ -1,7 +1,7 @@
-"""Tracing: follows the very call of a model that would run, and keeps whole what a reader reads.
+"""Tracing of the very call of a model that would run, with modules that have a reader kept whole.
 
-A trace holds the one way that Python took. So it is made in the mode the model is in, and refused where the
-model changes itself or draws random numbers on the way: another call might take another one.
+A trace records the one path that Python took. It is therefore made in the model's current mode, and refused
+if the model changes itself or draws random numbers on the way, since another call might take another path.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.fullgraph.program.untouched import untouched
 
 _TRACING = threading.Lock()
-"""A trace patches torch.nn.Module while it runs."""
+"""Serializes traces, since a trace patches ``torch.nn.Module`` while it runs."""
 
 
 def traced(model: nn.Module, calling: Calling, given: Given) -> tuple[fx.Graph, dict[str, nn.Module]]:
-    """The calls that a call of the model makes, in order, and the modules by the names that it has for them.
+    """Trace a call of the model; return the calls that it makes, in order, and the modules by name.
 
     Raises:
         NotLoweredError: the call cannot be followed.
@@ -48,7 +48,7 @@ def traced(model: nn.Module, calling: Calling, given: Given) -> tuple[fx.Graph, 
 
 
 class _Root(nn.Module):
-    """The call that is traced: of the model as whoever uses it calls it."""
+    """The module that is traced: it calls the model as a user would."""
 
     def __init__(self, model: nn.Module, calling: Calling, given: Given) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class _Root(nn.Module):
         self._calling, self._given = calling, given
 
     def forward(self, x: Any, edges: Any, weights: Any, edge_attr: Any) -> Any:
-        """What the model returns."""
+        """Call the model and return what it returns."""
         values = _Values({X: x, EDGES: edges, ADJACENCY: edges, WEIGHTS: weights})
         if self._given.edge_channels is not None:
             values[EDGE_ATTR] = edge_attr
@@ -65,14 +65,14 @@ class _Root(nn.Module):
 
 
 class _Values(dict[str, Any]):
-    """What the call is given; anything else cannot be read."""
+    """The arguments of the call; any other cannot be read."""
 
     def __missing__(self, what: str) -> Any:
         raise NotLoweredError("forward", f"it takes {what!r}", "forward(x, edge_index)")
 
 
 class _Data:
-    """Stands for PyG's data in a trace: features, edges, weights; anything else cannot be read."""
+    """Stand-in for PyG's data in a trace: features, edges, weights; any other attribute cannot be read."""
 
     def __init__(self, given: Given, values: _Values) -> None:
         plain: type = getattr(sys.modules.get("torch_geometric.data"), "Data", object)
@@ -86,7 +86,7 @@ class _Data:
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        """What ``isinstance`` shall find: the class of what the call is given."""
+        """The class that ``isinstance`` reports: that of the user's data."""
         return self._class
 
     def __getattr__(self, name: str) -> Any:
@@ -96,7 +96,7 @@ class _Data:
 
 
 class _Proxy(fx.Proxy):
-    """Records assignments in place, which Python would otherwise turn into new values."""
+    """A proxy that records in-place operators, which ``fx`` would otherwise record as new values."""
 
 
 def _in_place(name: str) -> Any:
@@ -125,7 +125,7 @@ for _name in (
 
 
 class _Tracer(fx.Tracer):
-    """Keeps whole what a reader reads; notes where gradients or precision are switched."""
+    """A tracer that keeps modules with a reader whole, and refuses switched gradients or precision."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         is_layer = _is_pyg_layer(m) or _reader(m) is not None

@@ -1,4 +1,4 @@
-"""A trace leaves no mark: what it changed of a model or of the random generators is put back, and refused."""
+"""A guard around traces that restores what they change of a model or the random generators, and refuses."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from graphbraid.fullgraph.program.refusal import NotLoweredError
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """Undo what happens to a model and to the random generators.
+    """Undo all changes to a model and to the random generators, and refuse the model if there were any.
 
     Raises:
-        NotLoweredError: something did, so that another call might take another way.
+        NotLoweredError: something changed, so that another call might take another path.
     """
     held = [(module, *_held(module)) for module in model.modules()]
     generators = _generators()
@@ -46,7 +46,7 @@ def _generators() -> tuple[Any, Any, torch.Tensor]:
 
 
 def _put_back(before: tuple[Any, Any, torch.Tensor]) -> bool:
-    """Whether anything was drawn; the generators are as before."""
+    """Restore the generators and return whether anything was drawn."""
     python, numpy, torch_state = _generators()
     drew = python != before[0] or not torch.equal(torch_state, before[2])
     drew = drew or numpy[2] != before[1][2] or not np.array_equal(numpy[1], before[1][1])
@@ -58,14 +58,14 @@ def _put_back(before: tuple[Any, Any, torch.Tensor]) -> bool:
 
 
 def _held(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The attributes of a module, and what stands in those that are containers."""
+    """Return the attributes of a module, and copies of those that are containers."""
     attributes = dict(vars(module))
     contents = {k: v.copy() for k, v in attributes.items() if isinstance(v, dict | list | set)}
     return attributes, contents
 
 
 def _restored(module: nn.Module, attributes: dict[str, Any], contents: dict[str, Any]) -> str:
-    """The name of an attribute that has changed, after all were put back; empty where none has."""
+    """Restore all attributes and return the name of one that had changed; empty if none had."""
     now, changed = vars(module), ""
     for key in now.keys() - attributes.keys():
         del now[key]

@@ -1,4 +1,4 @@
-"""Writer: collects the operations of a program as its readers meet them."""
+"""Writer: collects the operations of a program from its readers."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _FUSED: dict[tuple[str, tuple[float | str, ...]], str] = {
     ("elu", (1.0, 1.0, 1.0)): "elu",
     ("leaky_relu", (LEAKY_SLOPE,)): "leaky_relu",
 }
-"""Functions that an epilogue can apply, by its name for them."""
+"""Epilogue activations by the functions that they are equal to."""
 
 
 class Writer:
-    """Collects operations, naming their values in order."""
+    """Collects operations and names their values in order."""
 
     def __init__(self) -> None:
         self.ops: list[Operation] = []
@@ -34,7 +34,7 @@ class Writer:
         self._made: dict[Hashable, str] = {}
 
     def add(self, make: type[Operation], *inputs: str, **fields: Any) -> str:
-        """Append an operation; returns its value's name. What was combined already is not combined again."""
+        """Append an operation, unless an equal combination exists already, and return its value's name."""
         key = (make, inputs, *fields.items()) if make in (Own, Combine) else None
         if key in self._made:
             return self._made[key]
@@ -46,26 +46,26 @@ class Writer:
         return out
 
     def level(self, value: str) -> int:
-        """How many aggregations lie behind a value."""
+        """Return the level of a value: the number of aggregations before it."""
         return self._levels.get(value, 0)
 
     def rows_at(self, value: str, level: int) -> str:
-        """A value's rows of a later level's nodes, or the value itself where it is of that level."""
+        """Return a value's rows for the nodes of a later level; the value itself if that is its level."""
         while self.level(value) < level:
             value = self.add(Own, value)
         return value
 
     def on_one_level(self, *values: str) -> list[str]:
-        """The values' rows of the nodes of the latest one's level."""
+        """Return the values' rows for the nodes of the latest of their levels."""
         level = max(self.level(value) for value in values)
         return [self.rows_at(value, level) for value in values]
 
     def sum(self, first: str, second: str) -> str:
-        """``first + second``, of rows at any two levels."""
+        """Append ``first + second``, of values at any two levels."""
         return self.add(Add, *self.on_one_level(first, second))
 
     def combine(self, *terms: tuple[float, str]) -> str:
-        """The sum of values, at any levels, times constant factors."""
+        """Append the sum of values, at any levels, times constant factors."""
         factors: dict[str, float] = {}
         for value, (factor, _) in zip(self.on_one_level(*(v for _, v in terms)), terms, strict=True):
             factors[value] = factors.get(value, 0.0) + factor
@@ -74,15 +74,15 @@ class Writer:
         return self.add(Combine, *factors, factors=tuple(factors.values()))
 
     def beside(self, *values: str) -> str:
-        """The columns of values, at any levels, side by side."""
+        """Append the concatenation of the columns of values at any levels."""
         return values[0] if len(values) == 1 else self.add(Concat, *self.on_one_level(*values))
 
     def largest(self, *values: str) -> str:
-        """The largest of values, at any levels, element by element."""
+        """Append the elementwise maximum of values at any levels."""
         return values[0] if len(values) == 1 else self.add(Largest, *self.on_one_level(*values))
 
     def function(self, x: str, kind: str, *arguments: float | str) -> str:
-        """A function of rows: what an epilogue can do is one, and so joins the kernel before it."""
+        """Append a function of rows; as an epilogue where possible, so that it can be fused."""
         if (act := _FUSED.get((kind, arguments))) is not None:
             return self.epilogue(x, act=act)
         return self.add(RowFunction, x, kind=kind, arguments=arguments)
@@ -96,7 +96,7 @@ class Writer:
         act: str = "none",
         p: float = 0.0,
     ) -> str:
-        """Bias, activation and dropout, each as an operation of its own; nothing where there is none."""
+        """Append bias, activation and dropout, each as an operation of its own if it is there."""
         if bias is not None:
             x = self.add(Epilogue, x, bias=bias, bias_at=bias_at)
         if act != "none":
@@ -104,7 +104,7 @@ class Writer:
         return self.add(Epilogue, x, p=p) if p > 0 else x
 
     def linear(self, x: str, module: Any) -> str:
-        """A linear layer."""
+        """Append a linear layer."""
         return self.epilogue(self.add(Linear, x, weight=module.weight), bias=module.bias)
 
 

@@ -1,1 +1,1 @@
-"""One training step: tasks in one arena, planned once, run every epoch."""
+"""One training step: tasks on buffers in one arena, planned once and run every epoch."""

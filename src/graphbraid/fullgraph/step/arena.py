@@ -1,9 +1,9 @@
-"""One allocation for every buffer of an engine: two buffers share bytes where their lifetimes do not meet.
+"""One allocation for all buffers of a step; buffers with disjoint lifetimes share bytes.
 
 A buffer is live from the first task that touches it to the last. Buffers are placed from the largest to the
-smallest, each at the lowest offset where it meets no live neighbour: greedy by size, which comes within a few
-per cent of the largest number of bytes live at once, the lower bound that :class:`Arena` reports beside its
-size.
+smallest, each at the lowest offset where it overlaps no buffer that is live at the same time. This greedy
+placement by size comes within a few per cent of the largest number of bytes live at once, the lower bound
+that :class:`Arena` reports beside its size.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _HOST = torch.device("cpu")
 
 @dataclass(eq=False, slots=True)
 class Buffer:
-    """A matrix that lives in the arena."""
+    """A matrix in the arena."""
 
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.float32
     offset: int = -1
     first: int = -1
-    """The first task that touches it."""
+    """Index of the first task that touches it."""
     last: int = -1
-    """The last task that touches it."""
+    """Index of the last task that touches it."""
     _tensor: Tensor | None = field(default=None, repr=False)
 
     @property
@@ -44,44 +44,44 @@ class Buffer:
 
     @property
     def tensor(self) -> Tensor:
-        """The matrix; there once the arena is made."""
+        """The matrix; available once the arena is allocated."""
         assert self._tensor is not None, f"{self.name} has no place yet"
         return self._tensor
 
 
 @dataclass(frozen=True, slots=True)
 class StepTask:
-    """One call of a kernel, with the buffers it touches."""
+    """A kernel call with the buffers it touches."""
 
     name: str
     run: Callable[[], object]
     touches: tuple[Buffer, ...]
     operation: str = ""
-    """The value of the operation that it was planned for."""
+    """Name of the value whose operation it was planned for."""
 
 
 class Arena:
-    """Places the buffers of ``tasks`` in one allocation.
+    """Places the buffers of a list of tasks in one allocation.
 
     Args:
-        tasks: in the order they run.
+        tasks: the tasks in the order they run.
         keep: buffers that must outlive the last task, such as the output.
     """
 
     def __init__(self, tasks: Sequence[StepTask], keep: Iterable[Buffer] = ()) -> None:
         self.buffers = _with_lifetimes(tasks, keep)
         self.nbytes = place(self.buffers)
-        """Size of the allocation."""
+        """Bytes of the allocation."""
         self.least_bytes = most_live_bytes(self.buffers)
-        """The most bytes that are live at once: no copies can do with fewer."""
+        """Largest number of bytes live at once, a lower bound of any placement."""
         self.separate_bytes = sum(b.nbytes for b in self.buffers)
         """Bytes if each buffer were an allocation of its own."""
 
     def allocate(self, place: torch.device = _HOST) -> None:
-        """Make the allocation and give each buffer its tensor.
+        """Allocate the memory and give each buffer its tensor.
 
         Args:
-            place: the device that the memory is of.
+            place: the device to allocate on.
 
         Raises:
             RuntimeError: there is too little memory.
@@ -98,7 +98,7 @@ class Arena:
 
 
 def _in_huge_pages(nbytes: int) -> Tensor:
-    """Memory for which the system is asked for 2 MiB pages.
+    """Allocate memory and ask the system to use 2 MiB pages for it.
 
     Aggregation reads rows at random, and with 4 KiB pages most of these reads also miss the TLB.
 
@@ -112,13 +112,13 @@ def _in_huge_pages(nbytes: int) -> Tensor:
         pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise RuntimeError(f"the system has no {nbytes:,} bytes to give") from error
-    with contextlib.suppress(OSError):  # built without such pages: the plain ones serve
+    with contextlib.suppress(OSError):  # a kernel built without huge pages: small pages do
         pages.madvise(advice)
     return torch.frombuffer(pages, dtype=torch.uint8)
 
 
 def place(buffers: Sequence[Buffer]) -> int:
-    """Give each buffer an offset; returns the bytes of the whole."""
+    """Give each buffer an offset and return the total bytes."""
     placed: list[Buffer] = []
     total = 0
     for buffer in sorted(buffers, key=lambda b: (-b.nbytes, b.first)):
@@ -139,7 +139,7 @@ def place(buffers: Sequence[Buffer]) -> int:
 
 
 def most_live_bytes(buffers: Sequence[Buffer]) -> int:
-    """The most bytes that are live at one task."""
+    """Return the largest number of bytes live at any one task."""
     times = {b.first for b in buffers}
     return max((sum(b.nbytes for b in buffers if b.first <= t <= b.last) for t in times), default=0)
 

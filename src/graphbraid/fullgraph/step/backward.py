@@ -1,4 +1,4 @@
-"""Backward planning: the tasks of each operation's adjoint, in the program's reverse order."""
+"""Planning of the backward pass: the tasks of each operation's adjoint, in reverse program order."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from graphbraid.ops.dense import tall_gram, tall_product
 
 
 def plan_backward(plan: StepPlan) -> None:
-    """Plan the adjoints of all operations that learn; the output's gradient is there before they run."""
+    """Plan the adjoints of all operations with gradients, starting from the output's gradient."""
     for op in reversed(plan.program.ops):
         plan.planning = op.out
         if plan.program.learns(op.out):
@@ -93,7 +93,7 @@ def _weight(plan: StepPlan, op: Linear, grad: Rows) -> None:
 
 
 def _whole_weight(plan: StepPlan, op: Linear, name: str, grad: Rows) -> None:
-    """By one kernel, into the weight's own gradient."""
+    """Plan one kernel call that writes the gradient of a weight used as it is."""
     if op.inputs[0] == INPUT:
         features = plan.features
         plan.repeat(
@@ -109,7 +109,7 @@ def _whole_weight(plan: StepPlan, op: Linear, name: str, grad: Rows) -> None:
 
 
 def _matrix_for(plan: StepPlan, op: Linear) -> Tensor:
-    """Memory for the gradient of ``op``'s matrix: the weight's own gradient, where that is all of it."""
+    """Return memory for the gradient of ``op``'s matrix: that of the weight's gradient if they are the same."""
     return plan.lend(op.weight) if op.view == WHOLE else op.weight.new_empty(op.shape)
 
 
@@ -134,7 +134,7 @@ def _aggregate(plan: StepPlan, op: Aggregate) -> None:
 
 
 def _own(plan: StepPlan, op: Own) -> None:
-    """Its gradient is the start of its source's, and was written there."""
+    """Plan nothing: the gradient is a prefix of the source's, and was written there."""
 
 
 def _add(plan: StepPlan, op: Add) -> None:
@@ -158,14 +158,14 @@ def _epilogue(plan: StepPlan, op: Epilogue) -> None:
 
 
 def _before(plan: StepPlan, op: Following) -> None:
-    """Turn the gradient of what follows ``op`` into that of its own rows, in place."""
+    """Plan to turn the gradient of ``op``'s fused epilogue into that of its own rows, in place."""
     if op.after is not None:
         grad = plan.grads[op.out]
         _through(plan, op.after, grad, grad)
 
 
 def _through(plan: StepPlan, op: Epilogue, grad: Rows, target: Rows) -> None:
-    """The gradient of an epilogue's input from that of its result; its bias's on the way."""
+    """Plan the gradients of an epilogue's input and bias from that of its result."""
     out, bias = plan.values[op.out], op.bias
     name, touches = f"gradient of {op.inputs[0]}", (grad, out, target)
 

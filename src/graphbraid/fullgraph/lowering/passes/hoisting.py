@@ -137,7 +137,7 @@ def _is_read_outside(program: Program, value: str, ops: Sequence[Operation]) -> 
 
 
 def _chain(program: Program, values: Sequence[str]) -> tuple[Operation, ...] | None:
-    """Return the operations that compute ``values`` from the features alone; None if there are none."""
+    """Return the operations that compute ``values`` from the features alone; None if others take part."""
     made: dict[str, Operation] = {}
     for value in values:
         op = program.producer(value)

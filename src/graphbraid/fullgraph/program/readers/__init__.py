@@ -1,1 +1,1 @@
-"""Readers: what each layer, module and function of a model means, by its exact class."""
+"""Readers: the meaning of each layer, module and function of a model, by exact class."""

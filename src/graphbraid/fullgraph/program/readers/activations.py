@@ -19,7 +19,7 @@ from graphbraid.fullgraph.program.writer import Writer
 from graphbraid.ops.epilogue import LEAKY_SLOPE
 
 _ROWS = one_of(1, -1)
-"""A dimension of a matrix of node rows that leads along each row."""
+"""Values of ``dim`` that reduce along each row of a matrix of node rows."""
 
 
 def _positive(value: Any) -> bool:
@@ -28,12 +28,12 @@ def _positive(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Activation:
-    """One activation, by all its names."""
+    """One activation, with all its names as a module, function and method."""
 
     write: Callable[..., str]
-    """``(writer, x, **arguments)``: appends the operation."""
+    """Appends the operation, called as ``write(writer, x, **arguments)``."""
     arguments: Mapping[str, tuple[Any, Allowed]] = field(default_factory=dict)
-    """By name, in order: the default and the values that are handled."""
+    """By name, in their order: the default value and a test of the values that are handled."""
     module: type[nn.Module] | None = None
     functions: tuple[Any, ...] = ()
     methods: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ _UNUSED: dict[str, tuple[Any, Allowed]] = {
     "_stacklevel": (3, anything),
     "dtype": (None, one_of(None)),
 }
-"""What some of the functions take beside: nothing that changes a value."""
+"""Further arguments of some functions, none of which changes a value."""
 
 
 def _reader(activation: Activation) -> Reader:
@@ -128,7 +128,7 @@ def _function_of(activation: Activation, takes: Mapping[str, Any], *, in_place: 
 
 
 def _takes(activation: Activation, function: Any) -> dict[str, Any]:
-    """A function's parameters with their defaults; what PyTorch does not say is as the activation has it."""
+    """Return a function's parameters with their defaults; from ``activation`` if it has no signature."""
     known = {key: default for key, (default, _) in activation.arguments.items()}
     try:
         parameters = inspect.signature(function).parameters
@@ -151,14 +151,14 @@ ACTIVATION_MODULES: Registry = {
         _prelu, Known({"num_parameters": anything, "init": anything}, ("weight",)), ("input",)
     )
 }
-"""The reader of each class."""
+"""Readers by module and name of the class."""
 ACTIVATION_FUNCTIONS: dict[Any, Function] = {
     function: _function_of(a, _takes(a, function)) for a in _ACTIVATIONS for function in a.functions
 }
-"""The reader of each function."""
+"""Readers by function."""
 ACTIVATION_METHODS: dict[str, Function] = {
     name: _function_of(a, _takes(a, None)) for a in _ACTIVATIONS for name in a.methods
 }
-"""The reader of each method of a tensor."""
+"""Readers by name of a tensor's method."""
 
 __all__ = ["ACTIVATION_FUNCTIONS", "ACTIVATION_METHODS", "ACTIVATION_MODULES"]

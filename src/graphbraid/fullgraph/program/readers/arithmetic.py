@@ -1,4 +1,4 @@
-"""Readers of arithmetic between matrices of node rows and constants, and of what joins several matrices."""
+"""Readers of arithmetic on matrices of node rows and constants, and of concatenation."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _CAT = {"tensors": NEEDED, "dim": 0}
 def _both(
     function: Any, method: str, read: Any, takes: Mapping[str, Any], by_name: tuple[str, ...] = ()
 ) -> None:
-    """A function, the operator, its form in place, and the methods."""
+    """Register a reader for a function, its operator, their in-place forms, and its methods."""
     plain = Function(read, takes, by_name=by_name)
     in_place = Function(read, takes, in_place=True, by_name=by_name)
     ARITHMETIC[function] = plain
@@ -71,9 +71,9 @@ def _both(
 ARITHMETIC: dict[Any, Function] = dict.fromkeys(
     (torch.cat, torch.concat, torch.concatenate), Function(_cat, _CAT)
 )
-"""The reader of each function."""
+"""Readers by function."""
 ARITHMETIC_METHODS: dict[str, Function] = {}
-"""The reader of each method of a tensor."""
+"""Readers by name of a tensor's method."""
 _both(torch.add, "add", _add, _ALPHA, ("alpha",))
 _both(torch.sub, "sub", _sub, _ALPHA, ("alpha",))
 _both(torch.mul, "mul", _mul, _PAIR)

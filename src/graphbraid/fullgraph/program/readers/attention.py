@@ -41,7 +41,7 @@ def _read_pyg_gat(call: LayerCall) -> str:
 
 
 def _edge_part(call: LayerCall) -> dict[str, Any]:
-    """The map of the edges' features and what fills those of loops; nothing where none are read or got."""
+    """Return the map of the edge features and the fill of self-loops; empty if the layer reads none."""
     conv, channels = call.layer, call.edges.channels
     if channels is None:
         return {}
@@ -56,7 +56,7 @@ def _edge_part(call: LayerCall) -> dict[str, Any]:
 
 
 def _can_fill(value: Any, channels: int) -> bool:
-    """Whether PyG makes a self-loop's features of this as the engine does: numbers, or a reduction."""
+    """Return whether the engine supports a ``fill_value``: numbers, or the name of a reduction."""
     if isinstance(value, Tensor):
         fits = value.numel() == 1 or tuple(value.shape) in ((channels,), (1, channels))
         return fits and value.dim() <= 2 and value.is_floating_point() and not value.requires_grad
@@ -112,7 +112,7 @@ def _attend(
 
 
 _ATTENTION: dict[str, Allowed] = {
-    "in_channels": anything,  # the weights say it; of a layer made by its first run it stays -1
+    "in_channels": anything,  # known from the weights; stays -1 in a lazily initialised layer
     "out_channels": count,
     "heads": count,
     "concat": flag,
@@ -122,7 +122,7 @@ _ATTENTION: dict[str, Allowed] = {
 }
 _PYG_ATTENTION = _ATTENTION | {
     "edge_dim": lambda value: value is None or count(value),
-    "fill_value": anything,  # looked at where there are edge features
+    "fill_value": anything,  # checked only if there are edge features
     "residual": flag,
     "lin_edge": one_of(None),
 }
@@ -173,7 +173,7 @@ ATTENTION: Registry = {
         OWN_TAKES,
     ),
 }
-"""The reader of each class."""
+"""Readers by module and name of the class."""
 
 
 __all__ = ["ATTENTION"]

@@ -34,7 +34,7 @@ from graphbraid.ops.spmm_max import Ties
 def _read_pyg_gcn(call: LayerCall) -> str:
     check_aggregation(call)
     conv = call.layer
-    # PyG adds loops of weight 2 only to edges that have weights.
+    # PyG adds self-loops of weight 2 only if the edges have weights.
     fill = 2.0 if conv.improved and (call.edges.weighted or call.edges.sparse) else 1.0
     if not _cache_fits(call):
         raise call.refuse("keeps coefficients of other edges", "conv.reset_parameters(), or cached=False")
@@ -42,7 +42,7 @@ def _read_pyg_gcn(call: LayerCall) -> str:
 
 
 def _cache_fits(call: LayerCall) -> bool:
-    """Whether coefficients that a layer keeps from an earlier run, if any, are those of this graph."""
+    """Return whether coefficients that a layer cached in an earlier run, if any, are those of this graph."""
     conv, graph = call.layer, call.edges.graph
     if conv._cached_edge_index is None:
         return conv._cached_adj_t is None
@@ -79,7 +79,7 @@ def _gcn(call: LayerCall, fill: float) -> str:
 
 
 _GCN: dict[str, Allowed] = {
-    "in_channels": anything,  # the weights say it; of a layer made by its first run it stays -1
+    "in_channels": anything,  # known from the weights; stays -1 in a lazily initialised layer
     "out_channels": count,
     "improved": flag,
     "add_self_loops": flag,
@@ -116,7 +116,7 @@ def _sage(call: LayerCall, ties: Ties = "shared") -> str:
 
 
 _SAGE: dict[str, Allowed] = {
-    "in_channels": anything,  # the weights say it; of a layer made by its first run it stays -1
+    "in_channels": anything,  # known from the weights; stays -1 in a lazily initialised layer
     "out_channels": count,
     "aggr": one_of("mean", "sum", "add", "max"),
     "normalize": flag,
@@ -142,7 +142,7 @@ def _gin(call: LayerCall) -> str:
     layers = list(conv.nn.named_children()) if type(conv.nn) is nn.Sequential else [("", conv.nn)]
     bias = None
     if layers and (first := as_linear(f"{call.name}.nn", layers[0][1])) is not None:
-        layers.pop(0)  # W (A x) = A (W x): lowering chooses
+        layers.pop(0)  # W (A x) = A (W x): lowering chooses the order
         x, bias = writer.add(Linear, x, weight=first.weight), first.bias
     adjacency = AdjacencyMatrix(kind="sum", loop_scale=0.0 if learns_eps else 1.0 + float(eps))
     out = writer.add(Aggregate, x, adjacency=adjacency)
@@ -225,7 +225,7 @@ CONVOLUTIONS: Registry = {
         OWN_TAKES,
     ),
 }
-"""The reader of each class."""
+"""Readers by module and name of the class."""
 
 
 __all__ = ["CONVOLUTIONS"]

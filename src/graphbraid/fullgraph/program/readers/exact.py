@@ -1,8 +1,8 @@
-"""What a module must be for its reader to be right: of an exact class, and holding nothing but what is known.
+"""Checks that a module is of an exact class and holds nothing but what its reader handles.
 
-A class is known by what it is, never by its name: a subclass may do anything. And an instance may hold only
-attributes whose names and values its reader names, so that whatever is new (an option of a later PyG, a hook,
-a parametrization, a method put in its place) makes a model run as it is written instead of wrongly.
+A class is identified by the class object, never by its name alone, since a subclass may do anything. An
+instance may hold only attributes whose names and values its reader lists, so that anything new (an option of
+a later PyG, a hook, a parametrization, a replaced method) makes a model run as it is written and not wrongly.
 """
 
 from __future__ import annotations
@@ -22,49 +22,49 @@ from torch.nn.parameter import is_lazy
 from graphbraid.fullgraph.program.refusal import NotLoweredError
 
 Allowed = Callable[[Any], bool]
-"""Whether a reader is right for an attribute of this value."""
+"""Test of whether a reader handles a value of an attribute."""
 
 
 def anything(_: Any) -> bool:
-    """Of an attribute that changes nothing, or whose every value the reader handles."""
+    """Accept any value: the attribute changes nothing, or the reader handles all its values."""
     return True
 
 
 def flag(value: Any) -> bool:
-    """True or False."""
+    """Accept True and False."""
     return type(value) is bool
 
 
 def count(value: Any) -> bool:
-    """A whole number of at least 1."""
+    """Accept integers of at least 1."""
     return type(value) is int and value >= 1
 
 
 def number(value: Any) -> bool:
-    """A finite number."""
+    """Accept finite numbers."""
     return type(value) in (int, float) and math.isfinite(value)
 
 
 def probability(value: Any) -> bool:
-    """A number of at least 0 and below 1."""
+    """Accept numbers in ``[0, 1)``."""
     return type(value) in (int, float) and 0 <= value < 1
 
 
 def one_of(*values: Any) -> Allowed:
-    """One of these values, of the same type."""
+    """Return a test that accepts these values, of the same types."""
     return lambda value: any(type(value) is type(v) and value == v for v in values)
 
 
 @dataclass(frozen=True)
 class Known:
-    """What an instance of a class may hold.
+    """What an instance of a class may hold for its reader to handle it.
 
     Attributes:
-        attributes: by name, the values of plain attributes that the reader handles.
-        parameters: names of its parameters; each may be None.
-        optional: names of what may be a parameter, or be missing there.
-        buffers: names of its buffers; each may be None.
-        children: names of its submodules, each of which the reader reads or checks; None: of any name.
+        attributes: tests of the values of plain attributes, by name.
+        parameters: names of the parameters; each may be None.
+        optional: names that may be a parameter or be absent.
+        buffers: names of the buffers; each may be None.
+        children: names of the submodules, each of which the reader reads or checks. If None, any name.
     """
 
     attributes: Mapping[str, Allowed] = field(default_factory=dict)
@@ -91,10 +91,10 @@ GLOBAL_HOOKS = (
 
 
 def check_model(model: nn.Module) -> None:
-    """Refuse what a trace of a model would not show: hooks, and methods that an instance has of its own.
+    """Refuse what a trace of a model would not show: hooks, and methods replaced on an instance.
 
     Raises:
-        NotLoweredError: names the module.
+        NotLoweredError: there is such a thing; the message names the module.
     """
     if any(getattr(torch_module, name, None) for name in GLOBAL_HOOKS):
         raise NotLoweredError(
@@ -117,7 +117,7 @@ def check(name: str, module: nn.Module, known: Known) -> None:
     """Refuse an instance that holds something its reader does not handle.
 
     Raises:
-        NotLoweredError: names the module and what it holds.
+        NotLoweredError: there is such a thing; the message names it and the module.
     """
     kind = type(module).__name__
     _refuse_patched(name, type(module))
@@ -138,7 +138,7 @@ def check(name: str, module: nn.Module, known: Known) -> None:
 
 
 def is_from(kind: type, home: str) -> bool:
-    """Whether a class is the one of its name that stands in the module ``home``."""
+    """Return whether a class is the one that the module ``home`` has under its name."""
     return kind.__module__ == home and getattr(sys.modules.get(home), kind.__name__, None) is kind
 
 
@@ -151,7 +151,7 @@ def _check_tensors(name: str, module: nn.Module, known: Known) -> None:
             check_parameter(name, key, parameter)
     if extra := set(module._buffers) - set(known.buffers):
         raise NotLoweredError(name, f"{kind} has a buffer {min(extra)!r} that is not known here")
-    # A weight that something computes (weight norm, pruning) stands in the instance, and is no parameter.
+    # A computed weight (weight norm, pruning) is a plain attribute of the instance, not a parameter.
     if missing := [key for key in parameters if key not in module._parameters]:
         raise NotLoweredError(
             name, f"{missing[0]} of {kind} is no parameter of it", f"a plain parameter {missing[0]}"
@@ -159,10 +159,10 @@ def _check_tensors(name: str, module: nn.Module, known: Known) -> None:
 
 
 def check_parameter(name: str, key: str, parameter: nn.Parameter) -> None:
-    """Refuse what is no plain float32 parameter.
+    """Refuse anything but a plain float32 parameter.
 
     Raises:
-        NotLoweredError: names it.
+        NotLoweredError: it is something else; the message names it.
     """
     if type(parameter) is not nn.Parameter:
         raise NotLoweredError(name, f"{key} is a {type(parameter).__name__}", "a plain torch.nn.Parameter")
@@ -174,7 +174,7 @@ def check_parameter(name: str, key: str, parameter: nn.Parameter) -> None:
 
 
 def runs_something(key: str) -> bool:
-    """Whether an attribute of this name holds hooks that run when the module is called."""
+    """Return whether an attribute of this name holds hooks that run when the module is called."""
     return key in _RUNS_SOMETHING or (key.endswith("_hooks") and key not in TORCH_OWN)
 
 
@@ -185,7 +185,7 @@ def _refuse_hooks(name: str, module: nn.Module) -> None:
 
 
 def _refuse_patched(name: str, kind: type) -> None:
-    """Methods that somebody put into a class of PyG or torch after it was made."""
+    """Refuse a class of PyG or torch of which a method was replaced."""
     for base in kind.__mro__[:-1]:
         for key, member in vars(base).items():
             home = getattr(member, "__globals__", None)

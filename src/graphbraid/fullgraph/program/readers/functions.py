@@ -14,7 +14,7 @@ from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.fullgraph.program.writer import Writer
 
 NEEDED = object()
-"""Stands for the default of a parameter that has none."""
+"""Marks parameters without a default value."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class FunctionCall:
     """One call of a function in a model's ``forward``.
 
     Attributes:
-        writer: collects the operations.
-        name: of the function.
-        arguments: by parameter; a matrix of rows is a :class:`NodeRows`, what is computed otherwise a foreign
-            object that no reader takes.
+        writer: the writer that collects operations.
+        name: name of the function.
+        arguments: arguments by parameter; a matrix of node rows is a :class:`NodeRows`, and any other
+            computed value an object that no reader accepts.
     """
 
     writer: Writer
@@ -33,7 +33,7 @@ class FunctionCall:
     arguments: Mapping[str, Any]
 
     def rows(self, key: str) -> str:
-        """The value of an argument that is a matrix of node rows.
+        """Return the name of the value of an argument that is a matrix of node rows.
 
         Raises:
             NotLoweredError: it is something else.
@@ -44,10 +44,10 @@ class FunctionCall:
         raise NotLoweredError(self.name, f"its argument {given} is not a matrix of node rows")
 
     def constant(self, key: str, allowed: Callable[[Any], bool]) -> Any:
-        """An argument that must be one of a kind of constants.
+        """Return an argument that must be a constant accepted by ``allowed``.
 
         Raises:
-            NotLoweredError: it is computed, or of another kind.
+            NotLoweredError: it is computed, or not accepted.
         """
         given = self.arguments[key]
         if not allowed(given):
@@ -57,20 +57,20 @@ class FunctionCall:
 
 @dataclass(frozen=True)
 class NodeRows:
-    """A matrix of node rows among the arguments of a call."""
+    """A matrix of node rows among the arguments of a call, by the name of its value."""
 
     value: str
 
 
 @dataclass(frozen=True)
 class Function:
-    """Reads the calls of one function.
+    """Reader of the calls of one function.
 
     Attributes:
-        read: appends the operations; returns the value of the result.
-        takes: the function's parameters in order, with their defaults (:data:`NEEDED`: none).
-        in_place: whether it overwrites its first argument, beside an argument ``inplace`` that says so.
-        by_name: parameters that can only be given by name.
+        read: appends the operations and returns the name of the result.
+        takes: the function's parameters in order, with their defaults (:data:`NEEDED` if there is none).
+        in_place: whether it always overwrites its first argument; an argument ``inplace`` may also say so.
+        by_name: keyword-only parameters.
     """
 
     read: Callable[[FunctionCall], str]
@@ -94,9 +94,9 @@ FUNCTIONS: dict[Any, Function] = {
     torch.relu_: _RELU_,
     F.dropout: Function(_function_dropout, {"input": NEEDED, "p": 0.5, "training": True} | _INPLACE),
 }
-"""The reader of each function."""
+"""Readers by function."""
 METHODS: dict[str, Function] = {"relu_": _RELU_}
-"""The reader of each method of a tensor; its first argument is the tensor."""
+"""Readers by name of a tensor's method, whose first argument is the tensor."""
 
 
 __all__ = ["FUNCTIONS", "METHODS", "NEEDED", "Function", "FunctionCall", "NodeRows"]

@@ -1,4 +1,4 @@
-"""The readers of all graph layers, by their exact class."""
+"""Readers of all graph layers, by exact class."""
 
 from graphbraid.fullgraph.program.readers.attention import ATTENTION
 from graphbraid.fullgraph.program.readers.convolutions import CONVOLUTIONS
@@ -7,6 +7,6 @@ from graphbraid.fullgraph.program.readers.propagation import PROPAGATION
 from graphbraid.fullgraph.program.readers.reading import Registry
 
 LAYERS: Registry = CONVOLUTIONS | ATTENTION | PROPAGATION | POLYNOMIALS
-"""Each file of layers has its own; a layer is added there."""
+"""All readers of graph layers; add a layer to the registry of its own file."""
 
 __all__ = ["LAYERS"]

@@ -1,4 +1,4 @@
-"""What readers of graph layers share: what PyG's base of all layers holds, and what is refused of it."""
+"""Shared parts of the readers of graph layers: the attributes of PyG's base class, and common checks."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from graphbraid.fullgraph.program.readers.reading import LayerCall, Reader, Regi
 from graphbraid.fullgraph.program.readers.rowwise import checked_linear
 
 PYG, OWN = "torch_geometric.nn.conv", "graphbraid.nn"
-"""Where the classes stand."""
+"""Modules that hold the classes."""
 OWN_TAKES = ("x", "csc")
-"""What graphbraid's layers are called with."""
+"""Arguments of graphbraid's own layers."""
 WEIGHTED = ("x", "edge_index", "edge_weight")
-"""What PyG's layers that read edge weights are called with."""
+"""Arguments of PyG's layers that read edge weights."""
 SIZES: dict[str, Allowed] = {"in_channels": anything, "out_channels": count}
-"""What most layers say of their columns."""
+"""Attributes of most layers about their numbers of columns."""
 _AGGREGATIONS = {"add": "SumAggregation", "sum": "SumAggregation", "mean": "MeanAggregation"}
 _AGGREGATIONS |= {"max": "MaxAggregation"}
 
@@ -41,7 +41,7 @@ MESSAGE_PASSING: dict[str, Allowed] = {
     "_fused_user_args": anything,
     "_edge_user_args": anything,
 }
-"""What PyG's base of all layers holds; its hooks must be empty, which is checked of every module."""
+"""Attributes of PyG's ``MessagePassing``; its hooks must be empty, which is checked for every module."""
 _HOOKS = ("propagate", "message", "aggregate", "message_and_aggregate", "edge_update")
 MESSAGE_PASSING |= {f"_{name}_forward{pre}_hooks": anything for name in _HOOKS for pre in ("", "_pre")}
 
@@ -53,16 +53,16 @@ def pyg_layer(
     parameters: tuple[str, ...] = (),
     **known: tuple[str, ...],
 ) -> Known:
-    """What a layer of PyG may hold: its own attributes beside those of its base."""
+    """Return what a layer of PyG may hold: its own attributes and those of its base class."""
     attributes = MESSAGE_PASSING | attributes
     return Known(attributes, parameters, children=("aggr_module", *children), **known)
 
 
 def check_aggregation(call: LayerCall) -> None:
-    """Refuse a layer of PyG whose aggregation is another module than its ``aggr`` says.
+    """Refuse a layer of PyG whose aggregation module is not the one that its ``aggr`` names.
 
     Raises:
-        NotLoweredError: names it.
+        NotLoweredError: it is another one; the message names it.
     """
     module, expected = call.layer.aggr_module, _AGGREGATIONS[call.layer.aggr]
     home = sys.modules.get("torch_geometric.nn.aggr.basic")
@@ -72,10 +72,10 @@ def check_aggregation(call: LayerCall) -> None:
 
 
 def refuse_weights(call: LayerCall) -> None:
-    """Refuse edge weights, of a layer that PyG would multiply by those of a sparse matrix.
+    """Refuse edge weights, for a layer that uses them in PyG only if they come in a sparse matrix.
 
     Raises:
-        NotLoweredError: there are some.
+        NotLoweredError: the edges have weights.
     """
     if call.edges.weighted:
         raise call.refuse("on edges with weights has no lowered form", "edges without weights")
@@ -84,7 +84,7 @@ def refuse_weights(call: LayerCall) -> None:
 def own_layer(
     attributes: dict[str, Allowed], *, children: tuple[str, ...], parameters: tuple[str, ...] = ()
 ) -> Known:
-    """What a layer of graphbraid may hold; a bias that is None is no parameter of it."""
+    """Return what a layer of graphbraid may hold; a bias of None is a plain attribute, not a parameter."""
     return Known(
         attributes | {"bias": one_of(None)}, parameters=parameters, optional=("bias",), children=children
     )
@@ -93,19 +93,19 @@ def own_layer(
 def pyg_entry(
     file: str, name: str, read: Any, known: Known, takes: tuple[str, ...] = WEIGHTED, **options: Any
 ) -> Registry:
-    """The reader of one class of PyG, by the file and the name that the class has there."""
+    """Return the registry entry of a PyG layer, from its module and class name."""
     return {(f"{PYG}.{file}", name): Reader(read, known, takes, **options)}
 
 
 def normalised(call: LayerCall, *, loops: bool, normalize: bool = True) -> AdjacencyMatrix:
-    """PyG's ``gcn_norm``, or the edges as they are."""
+    """Return the adjacency normalised by PyG's ``gcn_norm``, or as it is if not ``normalize``."""
     if not normalize:
         return AdjacencyMatrix(kind="sum", weighted=call.edges.weighted)
     return AdjacencyMatrix(kind="gcn", loop_scale=float(loops), weighted=call.edges.weighted)
 
 
 def narrows(weight: Tensor) -> bool:
-    """Whether a weight makes rows narrower, so that they are aggregated after it."""
+    """Return whether a weight makes rows narrower, so that they are aggregated after it."""
     out_channels, in_channels = weight.shape
     return bool(out_channels < in_channels)
 

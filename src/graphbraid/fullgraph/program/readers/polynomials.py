@@ -1,7 +1,7 @@
-"""Readers of PyG's polynomials of an adjacency with a weight for each term: TAGConv and ChebConv.
+"""Readers of PyG's polynomials of an adjacency with one weight per term: TAGConv and ChebConv.
 
 The sums over powers are written so that rows are aggregated at the narrower side: as powers of the input, or
-nested, from the last weight inwards.
+nested by Horner's scheme (TAGConv) and Clenshaw's (ChebConv).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _read_cheb(call: LayerCall) -> str:
     laplacian = AdjacencyMatrix(kind=kind, weighted=call.edges.weighted)
     if narrows(weights[0]):
         return writer.epilogue(_clenshaw(call, weights, laplacian), bias=conv.bias)
-    # T_k = 2 L T_{k-1} - T_{k-2}, each with a sign of its own, so that nothing is subtracted.
+    # T_k = 2 L T_{k-1} - T_{k-2}, each stored with a sign such that nothing is subtracted.
     terms = [call.x]
     for k in range(1, len(weights)):
         factor = 1.0 if k == 1 else 2.0 * _sign(k) * _sign(k - 1)
@@ -67,7 +67,7 @@ def _read_cheb(call: LayerCall) -> str:
 
 
 def _clenshaw(call: LayerCall, weights: list[Any], laplacian: AdjacencyMatrix) -> str:
-    """``b_k = x W_k + 2 L b_{k+1} - b_{k+2}`` from the last k down, signed so that nothing is subtracted."""
+    """Write Clenshaw's ``b_k = x W_k + 2 L b_{k+1} - b_{k+2}``, signed so that nothing is subtracted."""
     writer, last = call.writer, len(weights) - 1
     sums: list[str] = []
     for k in range(last, -1, -1):
@@ -84,12 +84,12 @@ def _clenshaw(call: LayerCall, weights: list[Any], laplacian: AdjacencyMatrix) -
 
 
 def _sign(k: int) -> float:
-    """Of the term that stands for the k-th: +, +, -, -, and so on, so that two apart differ."""
+    """Return the sign of the stored k-th term: +, +, -, -, and so on, so that k and k + 2 differ."""
     return 1.0 if k % 4 < 2 else -1.0
 
 
 def _weights(call: LayerCall) -> list[Any]:
-    """The weights of ``lins``, which have no bias."""
+    """Return the weights of ``lins``, linear layers without bias."""
     lins = call.layer.lins
     exact.check(f"{call.name}.lins", lins, Known(children=None))
     inner = LayerCall(call.writer, f"{call.name}.lins", lins, call.x)
@@ -97,7 +97,7 @@ def _weights(call: LayerCall) -> list[Any]:
 
 
 def _sum_of_products(call: LayerCall, values: list[str], weights: list[Any], *, signed: bool = False) -> str:
-    """Each value's linear map, of the last one's nodes, and their sum."""
+    """Write the sum of each value's linear map, for the nodes of the last value's level."""
     writer = call.writer
     out = ""
     for k, (value, weight) in enumerate(zip(values, weights, strict=True)):
@@ -124,7 +124,7 @@ POLYNOMIALS: Registry = {
         (*WEIGHTED, "batch", "lambda_max"),
     ),
 }
-"""The reader of each class."""
+"""Readers by module and name of the class."""
 
 
 __all__ = ["POLYNOMIALS"]

@@ -196,7 +196,7 @@ PROPAGATION: Registry = {
         ),
     ),
 }
-"""The reader of each class."""
+"""Readers by module and name of the class."""
 
 
 __all__ = ["PROPAGATION"]

@@ -1,4 +1,4 @@
-"""What a reader is: of a graph layer, or of a module that maps rows to rows."""
+"""Interface of readers of graph layers and of modules that map rows to rows."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Edges:
     """The edges that a layer is called with."""
 
     weighted: bool = False
-    """Whether weights reach the layer."""
+    """Whether the layer receives edge weights."""
     sparse: bool = False
-    """Whether they are a sparse matrix, whose own values are the weights."""
+    """Whether the edges are a sparse matrix, whose values are the weights."""
     channels: int | None = None
-    """Columns of the edge features that reach the layer; None: none do."""
+    """Number of edge features that the layer receives; None if it receives none."""
     graph: Graph | None = field(default=None, compare=False)
-    """The graph whose edges they are, for what cannot be told without a look at them."""
+    """The graph that the edges belong to, for checks that must look at them."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class LayerCall:
     """One call of a module.
 
     Attributes:
-        writer: collects the operations.
-        name: of the module, in the model.
-        layer: the module, checked by its reader's :class:`Known`.
-        x: the value of the rows that it is given.
-        edges: of a graph layer.
-        given: its other arguments, by name, that are not None; a matrix of node rows is a :class:`NodeRows`.
-        several: the values, where its first argument is a list of matrices.
+        writer: the writer that collects operations.
+        name: name of the module in the model.
+        layer: the module, already checked against its reader's :class:`Known`.
+        x: name of the value of its input rows.
+        edges: the edges that a graph layer is called with.
+        given: its other arguments that are not None, by name; a matrix of node rows is a :class:`NodeRows`.
+        several: names of the values, if its first argument is a list of matrices.
     """
 
     writer: Writer
@@ -52,7 +52,7 @@ class LayerCall:
     several: tuple[str, ...] = ()
 
     def rows(self, key: str) -> str:
-        """The value of another argument that is a matrix of node rows.
+        """Return the name of the value of another argument that is a matrix of node rows.
 
         Raises:
             NotLoweredError: it is something else.
@@ -63,20 +63,19 @@ class LayerCall:
         raise self.refuse(f"with a {key!r} that is no matrix of node rows has no lowered form")
 
     def refuse(self, reason: str, needed: str = "") -> NotLoweredError:
-        """The error to raise where this call has no lowered form; ``reason`` follows the class's name."""
+        """Return the error to raise if this call has no lowered form; ``reason`` follows the class's name."""
         return NotLoweredError(self.name, f"{type(self.layer).__name__} {reason}", needed)
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads the instances of one class.
+    """Reader of the instances of one class.
 
     Attributes:
-        read: appends the operations; returns the value of the result.
+        read: appends the operations and returns the name of the result.
         known: what an instance may hold.
-        takes: names of ``forward``'s parameters in order; the first is the rows; of a graph layer
-            ``edge_index`` or ``csc`` is its edges. Others must be None, or are given to ``read`` if ``gives``
-            names them.
+        takes: names of ``forward``'s parameters in order. The first receives the rows; ``edge_index`` or
+            ``csc`` of a graph layer receives the edges. The others must be None, unless ``gives`` names them.
         gives: parameters that ``read`` handles itself.
     """
 
@@ -87,20 +86,20 @@ class Reader:
 
 
 Registry = dict[tuple[str, str], Reader]
-"""Readers by the module and the name of their class, which need not be imported."""
+"""Readers by the module and name of their class, which need not be imported."""
 
 
 def reader_of(registry: Registry, kind: type) -> Reader | None:
-    """The reader of exactly this class."""
+    """Return the reader of exactly this class; None if there is none."""
     reader = registry.get((kind.__module__, kind.__name__))
     return reader if reader is not None and is_from(kind, kind.__module__) else None
 
 
 def checked_reader(registry: Registry, name: str, module: nn.Module) -> Reader:
-    """The reader of a module that was found to hold nothing else than it handles.
+    """Return the reader of a module, after checking that the module holds only what it handles.
 
     Raises:
-        NotLoweredError: there is none, or the module holds something else.
+        NotLoweredError: there is no reader, or the module holds something else.
     """
     reader = reader_of(registry, type(module))
     if reader is None:
@@ -110,7 +109,7 @@ def checked_reader(registry: Registry, name: str, module: nn.Module) -> Reader:
 
 
 def no_reader(name: str, module: nn.Module) -> NotLoweredError:
-    """The error for a module whose class no reader knows; a subclass of one may do anything."""
+    """Return the error for a module whose exact class has no reader."""
     kind = type(module)
     what = kind.__name__
     if not kind.__module__.startswith(("torch.", "torch_geometric.", "graphbraid.")):

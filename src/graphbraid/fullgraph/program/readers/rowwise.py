@@ -1,4 +1,4 @@
-"""Readers of modules that map rows to rows, each by its exact class."""
+"""Readers of modules that map rows to rows, by exact class."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from graphbraid.fullgraph.program.writer import Writer
 
 
 def rowwise(writer: Writer, name: str, module: nn.Module, x: str) -> str:
-    """A module that maps rows to rows, or a sequence of them.
+    """Append the operations of a module that maps rows to rows, or of a sequence of such modules.
 
     Raises:
-        NotLoweredError: no operation stands for it.
+        NotLoweredError: the module has no lowered form.
     """
     if type(module) is nn.Sequential:
         check(name, module, Known(children=None))
@@ -47,10 +47,10 @@ def rowwise(writer: Writer, name: str, module: nn.Module, x: str) -> str:
 
 
 def as_linear(name: str, module: nn.Module) -> Any:
-    """The module, if it is a linear layer that holds nothing else; None for any other class.
+    """Return the module if it is a plain linear layer; None for any other class.
 
     Raises:
-        NotLoweredError: it holds something else.
+        NotLoweredError: it is a linear layer, but holds something that is not handled.
     """
     reader = reader_of(ROWWISE, type(module))
     if reader is None or reader.read is not _linear:
@@ -60,10 +60,10 @@ def as_linear(name: str, module: nn.Module) -> Any:
 
 
 def checked_linear(call: LayerCall, key: str, *, has_bias: bool | None = None) -> Any:
-    """The linear layer that a layer holds under this name.
+    """Return the linear layer that a layer holds under a name.
 
     Raises:
-        NotLoweredError: there is something else.
+        NotLoweredError: there is none, or something else.
     """
     module = call.layer._modules.get(key)
     if module is None:
@@ -136,7 +136,7 @@ def _mlp(call: LayerCall) -> str:
 
 
 def _named(call: LayerCall, key: str) -> list[tuple[str, nn.Module]]:
-    """The modules of a list that a module holds, with their names."""
+    """Return the modules of a ``ModuleList`` that a module holds, with their names."""
     modules = call.layer._modules[key]
     if type(modules) is not nn.ModuleList:
         raise no_reader(f"{call.name}.{key}", modules)
@@ -155,7 +155,7 @@ def _momentum(value: Any) -> bool:
     return value is None or number(value)
 
 
-_SIZES: dict[str, Allowed] = {"in_features": anything, "out_features": anything}  # the weight says them
+_SIZES: dict[str, Allowed] = {"in_features": anything, "out_features": anything}  # known from the weight
 _AFFINE = ("weight", "bias")
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 _TORCH, _PYG = "torch.nn.modules", "torch_geometric.nn"
@@ -240,7 +240,7 @@ ROWWISE: Registry = {
         ("xs",),
     ),
 } | ACTIVATION_MODULES
-"""The reader of each class."""
+"""Readers by module and name of the class."""
 
 
 __all__ = ["ROWWISE", "as_linear", "checked_linear", "rowwise"]

@@ -1,7 +1,7 @@
-"""Which of equal largest messages PyG's maximum gives its gradient to: seen on two of them, once.
+"""How PyG's maximum divides its gradient among equal messages, found by running it on two of them, once.
 
-It is PyG's choice of kernel that decides: ``torch.scatter_reduce`` shares, and counts its own initial zero
-where the maximum is 0; ``torch.sparse.mm`` and torch-scatter give all to one.
+It depends on the kernel that PyG chooses: ``torch.scatter_reduce`` shares the gradient, and counts its own
+initial zero where the maximum is 0; ``torch.sparse.mm`` and torch-scatter give all of it to one message.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _SEEN: dict[tuple[tuple[float, ...], tuple[float, ...]], Ties] = {
     ((0.5, 0.5), (0.5, 0.5)): "shared",
     ((0.5, 0.5), (1 / 3, 1 / 3)): "shared with zero",
 }
-"""By the gradients of two messages, both 1 and both 0."""
+"""Kinds by the gradients of two equal messages: first of two ones, then of two zeros."""
 
 
 def ties_of(call: LayerCall) -> Ties:
-    """What becomes of ties in a layer of PyG that takes the maximum, SAGEConv or GraphConv.
+    """Return how a PyG layer that takes the maximum, SAGEConv or GraphConv, treats ties.
 
     Raises:
-        NotLoweredError: it is none of what the kernels do, or PyG itself fails.
+        NotLoweredError: no kernel treats ties in this way, or PyG itself fails.
     """
     layer, kind = call.layer, cast("Any", type(call.layer))
     device = next(layer.parameters()).device
@@ -37,7 +37,7 @@ def ties_of(call: LayerCall) -> Ties:
     except (RuntimeError, NotImplementedError, ImportError) as error:
         raise call.refuse(f"with aggr='max' fails by itself here: {error}") from error
     found = _SEEN.get(seen)
-    if found is None or (found == "first" and device.type != "cpu"):  # of a race, the first may win by chance
+    if found is None or (found == "first" and device.type != "cpu"):  # in a race the first may win by chance
         shares = " and ".join(str(tuple(round(share, 3) for share in pair)) for pair in seen)
         raise call.refuse(f"with aggr='max' shares the gradient of two equal ones and two zeros as {shares}")
     return found
@@ -47,7 +47,7 @@ def ties_of(call: LayerCall) -> Ties:
 def _probe(
     kind: Any, sparse: bool, fuse: bool, deterministic: bool, device: torch.device
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The gradients of two equal messages to a third node: of ones, and of zeros."""
+    """Return the gradients of two equal messages to a third node: of ones, and of zeros."""
     with torch.inference_mode(False), torch.enable_grad(), torch.random.fork_rng():
         layer = kind(1, 1, aggr="max", bias=False).to(device)
         layer.fuse, layer.aggr_module._deterministic = fuse, deterministic
@@ -67,7 +67,7 @@ def _probe(
 
 
 def _sparse(places: Tensor) -> Tensor:
-    with warnings.catch_warnings():  # of PyTorch, to whoever made the model's own
+    with warnings.catch_warnings():  # PyTorch has warned the user already about the model's own sparse matrix
         warnings.simplefilter("ignore")
         ones = torch.ones(places.shape[1], device=places.device)
         return torch.sparse_coo_tensor(places, ones, (3, 3)).to_sparse_csr()

@@ -1,1 +1,1 @@
-"""Calls of kernels: what one operation of a step runs, on the rows and with the numbers it is given."""
+"""Calls of kernels by the tasks of a step, and the rows, seeds and bound arguments they take."""

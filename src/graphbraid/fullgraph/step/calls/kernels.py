@@ -1,7 +1,7 @@
-"""What each operation of a program runs: calls of the operators' kernels on buffers, forward and backward.
+"""The kernel calls of a program's operations, forward and backward, on given buffers.
 
-Results go where the engine decides. Beside them a call takes memory of the size of a weight, or of the rows
-and columns it handles at a time.
+The engine decides where results go. In addition, a call takes at most the memory of a weight, or of the rows
+and columns that it handles at a time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from graphbraid.ops.sparse_linear import structure
 
 
 class BothWays:
-    """A linear map of rows and its transpose, which is made at its first use and kept."""
+    """A linear map of rows and its transpose, which is made at its first use and stored."""
 
     def __init__(self, how: Aggregation) -> None:
         self._how = how
@@ -40,12 +40,12 @@ class BothWays:
         out: Tensor | None = None,
         after: RowEpilogue | None = None,
     ) -> Tensor:
-        """``A x (+ addend)``, then the epilogue, as :meth:`Aggregation.forward`."""
+        """Compute ``A x (+ addend)``, then the epilogue, like :meth:`Aggregation.forward`."""
         return aggregated(self._how, x, addend=addend, out=out, after=after)
 
     def backward(self, grad: Tensor, *, addend: Tensor | None = None, out: Tensor | None = None) -> Tensor:
-        """``Aᵀ grad (+ addend)``."""
-        if self._reverse is None:  # float32: what rows of any storage are summed in
+        """Compute ``Aᵀ grad (+ addend)``."""
+        if self._reverse is None:  # float32, in which rows of any storage dtype are summed
             self._reverse = self._how.transposed(torch.float32)
         return aggregated(self._reverse, grad, addend=addend, out=out)
 
@@ -57,26 +57,26 @@ Map = Aggregation | BothWays | PickedAggregation
 def aggregate(
     how: Map, x: Tensor, out: Tensor, addend: Tensor | None, after: RowEpilogue | None = None
 ) -> None:
-    """``out = A x (+ addend)``, then the epilogue; ``addend`` may be ``out`` or its first rows."""
-    if isinstance(how, Aggregation):  # of planned buffers, which nobody has to check
+    """Compute ``out = A x (+ addend)``, then the epilogue; ``addend`` may be ``out`` or a prefix of it."""
+    if isinstance(how, Aggregation):  # planned buffers need no checks
         aggregated(how, x, addend=addend, out=out, after=after)
     else:
         how.forward(x, addend=addend, out=out, after=after)
 
 
 def aggregate_backward(how: Map, grad: Tensor, out: Tensor, addend: Tensor | None) -> None:
-    """``out = Aᵀ grad (+ addend)``."""
+    """Compute ``out = Aᵀ grad (+ addend)``."""
     how.backward(grad, addend=addend, out=out)
 
 
 class DenseInput:
-    """The features as a matrix, in place: all rows, or some by id."""
+    """The features as a dense matrix, in place: all rows, or some by id."""
 
     def __init__(self, x: Tensor, nodes: Tensor | None) -> None:
         self.x, self.nodes = x, nodes
 
     def placed(self, copies: DeviceCopies) -> DenseInput:
-        """The same rows on a device, gathered once."""
+        """Return the same rows on a device, gathered once."""
         return DenseInput(copies.matrix(self.x if self.nodes is None else self.x[self.nodes]), None)
 
     def multiply(
@@ -88,16 +88,16 @@ class DenseInput:
         turned: Tensor | None = None,
         after: RowEpilogue | None = None,
     ) -> None:
-        """``out (+)= x weightᵀ``, then the epilogue."""
+        """Compute ``out (+)= x weightᵀ``, then the epilogue."""
         tall_product(self.x, weight.t(), out=out, add=add, ids=self.nodes, after=after)
 
     def weight_grad(self, grad: Tensor, out: Tensor | None = None, *, turned: Tensor | None = None) -> Tensor:
-        """``gradᵀ x``, ``(out_channels, in_channels)``, into ``out`` if given."""
+        """Compute ``gradᵀ x``, ``(out_channels, in_channels)``, into ``out`` if given."""
         return tall_gram(grad, self.x, out=out, ids=self.nodes)
 
 
 class SparseInput:
-    """The features in CSR: forward by rows, backward by columns."""
+    """The features in CSR, stored by row for forward and by column for backward."""
 
     def __init__(self, x: SparseFeatures, nodes: Tensor | None) -> None:
         rows = x if nodes is None else x.rows(nodes)
@@ -107,7 +107,7 @@ class SparseInput:
         self._by_column: Map = Aggregation(csc=by_column, weight=rows.values[perm])
 
     def placed(self, copies: DeviceCopies) -> SparseInput:
-        """The same values on a device."""
+        """Return the same values on a device."""
         there = copy.copy(self)
         assert isinstance(self._by_row, Aggregation)
         assert isinstance(self._by_column, Aggregation)
@@ -124,27 +124,27 @@ class SparseInput:
         turned: Tensor | None = None,
         after: RowEpilogue | None = None,
     ) -> None:
-        """``out (+)= x weightᵀ``, then the epilogue.
+        """Compute ``out (+)= x weightᵀ``, then the epilogue.
 
-        ``turned``, ``(in_channels, out_channels)``, is written on the way.
+        ``turned``, ``(in_channels, out_channels)``, is scratch memory for the transposed weight.
         """
         rows = weight.t().contiguous() if turned is None else turned.copy_(weight.t())
         aggregate(self._by_row, rows, out, out if add else None, after)
 
     def weight_grad(self, grad: Tensor, out: Tensor | None = None, *, turned: Tensor | None = None) -> Tensor:
-        """``gradᵀ x``, ``(out_channels, in_channels)``, into ``out`` if given; ``turned`` as above."""
+        """Compute the ``(out_channels, in_channels)`` ``gradᵀ x``, into ``out`` if given; ``turned`` is scratch."""
         found = self._by_column.forward(grad, out=turned).t()
         return found if out is None else out.copy_(found)
 
 
 class BinaryInput:
-    """Features whose non-zeros are one number a node, as bits: forward by rows, backward by columns."""
+    """Features with one non-zero number per node, as bits by row for forward and by column for backward."""
 
     def __init__(self, x: Tensor | SparseFeatures, nodes: Tensor | None) -> None:
         self._rows = BinaryRows.of(x, nodes)
 
     def placed(self, copies: DeviceCopies) -> BinaryInput:
-        """The same bits on a device."""
+        """Return the same bits on a device."""
         there, rows = copy.copy(self), self._rows
         there._rows = BinaryRows(
             by_row=copies.matrix(rows.by_row),
@@ -162,12 +162,12 @@ class BinaryInput:
         turned: Tensor | None = None,
         after: RowEpilogue | None = None,
     ) -> None:
-        """``out (+)= x weightᵀ``, then the epilogue."""
+        """Compute ``out (+)= x weightᵀ``, then the epilogue."""
         rows = self._rows
         bit_product(rows.by_row, weight.t(), out=out, factors=rows.factors, add=add, after=after)
 
     def weight_grad(self, grad: Tensor, out: Tensor | None = None, *, turned: Tensor | None = None) -> Tensor:
-        """``gradᵀ x``, ``(out_channels, in_channels)``, into ``out`` if given."""
+        """Compute ``gradᵀ x``, ``(out_channels, in_channels)``, into ``out`` if given."""
         rows = self._rows
         if out is None:
             out = grad.new_empty(grad.shape[1], rows.by_column.shape[1])
@@ -175,28 +175,28 @@ class BinaryInput:
 
 
 Input = DenseInput | SparseInput | BinaryInput
-"""The features as the first weights multiply them."""
+"""The features in the form that the first weights multiply."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Mask:
-    """Which elements dropout keeps: a function of the seed and of each row's node, not of its place."""
+    """A dropout mask, which depends on the seed and on each row's node, not on the row's position."""
 
     p: float
     seed: int | Tensor = 0
-    """A number, or ``(1,)`` int64 in memory that kernels read as they run."""
+    """A number, or a ``(1,)`` int64 tensor that kernels read as they run."""
     nodes: Tensor | None = None
-    """``(num_rows,)`` int64; None: row v is node v."""
+    """``(num_rows,)`` int64 node of each row; None if row v is node v."""
 
 
 def epilogue(x: Tensor, bias: Tensor | None, act: str, mask: Mask, out: Tensor) -> None:
-    """``out = dropout(act(x + bias))``; ``out`` may be ``x``."""
+    """Compute ``out = dropout(act(x + bias))``; ``out`` may be ``x``."""
     factors, *how, ids = row_epilogue(bias, act, mask, x)
     backend(x).epilogue(x, factors, *how, out, ids)
 
 
 def row_epilogue(bias: Tensor | None, act: str, mask: Mask, like: Tensor) -> RowEpilogue:
-    """The same as what follows another kernel, whose rows are on the device of ``like``."""
+    """Return the same epilogue for fusing with another kernel, whose rows are on the device of ``like``."""
     return RowEpilogue(
         bias=bias,
         act=ACTIVATION_CODES[act],
@@ -210,12 +210,12 @@ def row_epilogue(bias: Tensor | None, act: str, mask: Mask, like: Tensor) -> Row
 def epilogue_backward(  # noqa: PLR0917 - in the order of the kernel's
     grad: Tensor, out: Tensor, act: str, mask: Mask, grad_x: Tensor, grad_bias: Tensor | None
 ) -> None:
-    """The gradients of :func:`epilogue`; ``grad_x`` may be ``grad``."""
+    """Compute the gradients of :func:`epilogue`; ``grad_x`` may be ``grad``."""
     how = (ACTIVATION_CODES[act], LEAKY_SLOPE, mask.p, seed_for(grad, mask.seed))
     backend(grad).epilogue_backward(grad, out, *how, grad_x, grad_bias, mask.nodes)
 
 
 def seed_for(rows: Tensor, seed: int | Tensor) -> int | Tensor:
-    """A mask's seed as the kernels of ``rows`` take it: the compiled ones of the CPU take numbers only."""
+    """Return a mask's seed as the kernels for ``rows`` take it; compiled CPU kernels take only numbers."""
     by_value = rows.device.type == "cpu" and backend(rows) is not reference
     return int(seed) if by_value else seed

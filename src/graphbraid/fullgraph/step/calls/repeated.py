@@ -1,8 +1,8 @@
-"""Repeated calls: what a task gives a compiled kernel in every step crosses to C++ once.
+"""Repeated calls: the arguments that a task gives a compiled kernel in every step are passed to C++ once.
 
-An array takes microseconds to cross, longer than a small graph's kernel runs. The arena, a level's edges and
-their coefficients stay where they are; so once a task was seen to give its kernel the same memory twice, the
-call is bound: its arguments stay on the C++ side, which from then on checks and runs them.
+Passing an array takes microseconds, longer than a kernel runs on a small graph. The arena, a level's edges and
+their coefficients do not move, so once a task has given its kernel the same memory twice, the call is bound:
+its arguments stay on the C++ side, which from then on checks and runs them.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from graphbraid.ops.aggregation import watched
 from graphbraid.ops.row_epilogue import RowEpilogue
 
 _TRIES = 4
-"""Runs that are watched before a call counts as one that does not repeat."""
+"""Number of watched runs after which a call is taken not to repeat."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lent:
-    """Memory that is lent to a call each time anew, of a few that stay."""
+    """Result memory that is lent to each run of a call, one of a few that stay."""
 
     lend: Callable[[], Tensor]
+    """Returns the memory for one run."""
     give: Callable[[Tensor], None]
-    """Takes what was lent once it is written."""
+    """Takes the lent memory once it is written."""
     standing: Callable[[Tensor], Tensor | None]
-    """The same memory without being a loan; None where it does not stay."""
+    """Returns the same memory without lending it; None if it does not stay."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,21 +38,22 @@ class Seed:
     """The seed of a call's dropout mask."""
 
     draw: Callable[[], Any]
-    """What the next run takes."""
+    """Draws the seed of the next run."""
     drawn: Callable[[], Any]
-    """What the last run took."""
+    """Returns the seed of the last run."""
 
 
 class Repeated:
-    """One call of one kernel, run again and again.
+    """A call of one kernel that runs in every step.
 
-    The first two runs are watched, and what the first gave the kernel is kept until the second is done. So
-    memory that both gave is no copy made on the way: that would have found its place taken.
+    The first two runs are watched, and the arguments of the first are kept alive until the second is done.
+    Memory that both runs gave the kernel is therefore not a temporary copy, which could not have got the same
+    address twice.
 
     Args:
-        run: calls the kernel and does nothing else; takes the lent memory where there is some.
-        seed: of the call's mask; None: it has none.
-        lent: what the kernel writes; None: that stays where it is.
+        run: calls the kernel and does nothing else; takes the lent memory, if any, as its argument.
+        seed: the seed of the call's dropout mask. If None, it has no mask.
+        lent: lends the memory that the kernel writes. If None, that does not move.
     """
 
     __slots__ = ("_bound", "_lent", "_run", "_seed", "_seen", "_tries")
@@ -63,7 +65,7 @@ class Repeated:
         self.forget()
 
     def forget(self) -> None:
-        """Let go of all memory and look anew: a parameter has moved."""
+        """Release all arguments and watch again, because a parameter has moved."""
         self._bound: dict[int, Any] = {}
         self._seen: tuple[list[Any], tuple[Any, ...]] | None = None
         self._tries = 0
@@ -98,7 +100,7 @@ class Repeated:
         if self._seen is not None and self._seen[0] == seen:
             bind = getattr(native.kernels().bound, name)  # type: ignore[union-attr]
             self._bound[0 if out is None else out.data_ptr()] = bind(*arguments)
-            self._tries = 0  # for the lender's other memories
+            self._tries = 0  # to watch again for the lender's other memories
             if self._lent is None:
                 self._seen = None
                 return
@@ -107,7 +109,7 @@ class Repeated:
     def _standing(
         self, calls: list[tuple[str, tuple[Any, ...]]], out: Tensor | None
     ) -> tuple[str, tuple[Any, ...]] | None:
-        """The only call, of a kernel that can be bound, with nothing lent among its arguments."""
+        """Return the run's only call, with lent arguments replaced; None unless it is one that can be bound."""
         kernels = native.kernels()
         if kernels is None or len(calls) != 1 or not hasattr(kernels.bound, calls[0][0]):
             return None
@@ -122,7 +124,7 @@ class Repeated:
         return name, (*arguments[:place], stays.view(arguments[place].shape), *arguments[place + 1 :])
 
     def _memory_of(self, arguments: tuple[Any, ...], out: Tensor | None) -> list[Any]:
-        """What tells one call's arguments from another's, but the lent memory and the seed."""
+        """Return what identifies a call's arguments, except lent memory and the seed."""
         seed = None if self._seed is None else self._seed.drawn()
         found: list[Any] = []
         for given in arguments:

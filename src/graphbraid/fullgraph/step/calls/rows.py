@@ -1,4 +1,4 @@
-"""Rows: what a value or a gradient is kept in, and what is done to them without a kernel of their own."""
+"""Rows: the storage of a value or a gradient, and simple operations on it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Rows:
 
     @property
     def tensor(self) -> Tensor:
-        """``(count, width)``."""
+        """The rows, ``(count, width)``."""
         whole = self.buffer.tensor
         return whole if self.count == self.buffer.shape[0] else whole[: self.count]
 
 
 @dataclass(eq=False, slots=True)
 class Constant:
-    """A matrix that no step changes, made when the planned step is allocated."""
+    """A matrix that no step changes, computed when the planned step is allocated."""
 
     shape: tuple[int, int]
     make: Callable[[], Tensor]
@@ -43,39 +43,39 @@ class Constant:
 
     @property
     def nbytes(self) -> int:
-        """Bytes it adds to what is loaded."""
+        """Bytes it takes in addition to the loaded graph."""
         return 4 * self.shape[0] * self.shape[1] if self.is_copy else 0
 
     def first(self, count: int) -> Constant:
-        """Its first rows, in place."""
+        """Return its first rows, as a view."""
         return Constant((count, self.shape[1]), lambda: self.tensor[:count], is_copy=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """How a task gets a value's rows."""
+    """Access of a task to a value's rows."""
 
     get: Callable[[], Tensor]
-    """Called as the task runs."""
+    """Returns the rows; called while the task runs."""
     touches: tuple[Rows, ...]
-    """The rows in the arena that this reads; none where the value is a constant."""
+    """The rows in the arena that this reads; empty if the value is a constant."""
 
 
 def tensor_of(rows: tuple[Rows, ...]) -> Tensor | None:
-    """The tensor of the only rows; None where there are none."""
+    """Return the tensor of the only rows; None if there are none."""
     return rows[0].tensor if rows else None
 
 
 def zero(target: Tensor) -> None:
-    """``target = 0``."""
+    """Set ``target = 0``."""
     target.zero_()
 
 
 def copy(source: Tensor, target: Tensor) -> None:
-    """``target = source``."""
+    """Set ``target = source``."""
     target.copy_(source)
 
 
 def add(source: Tensor, target: Tensor) -> None:
-    """``target += source``."""
+    """Compute ``target += source``."""
     target.add_(source)

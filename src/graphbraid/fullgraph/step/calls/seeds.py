@@ -1,4 +1,4 @@
-"""Seeds of a program's dropout masks: drawn as each mask is, or ahead into the device's memory."""
+"""Seeds of a program's dropout masks: drawn with each mask, or in advance into device memory."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from graphbraid.ops.dropout import draw_seed
 
 
 class Seeds:
-    """Each mask draws its seed as it is made; a forward pass that is repeated gets the same ones."""
+    """Seeds that each mask draws when it is made; a repeated forward pass gets the same seeds."""
 
     def __init__(self) -> None:
         self.repeats = False
-        """Whether the pass that runs is a repetition."""
+        """Whether the running forward pass repeats the last one."""
         self._drawn: list[int] = []
 
     def add(self) -> Callable[[], int | Tensor]:
-        """A further mask; what gives its seed, called once in every forward pass."""
+        """Add a mask; return a function that gives its seed, to be called once in every forward pass."""
         number = len(self._drawn)
         self._drawn.append(0)
 
@@ -31,13 +31,13 @@ class Seeds:
         return seed
 
     def draw(self) -> None:
-        """Before a forward pass."""
+        """Prepare the seeds of a forward pass; nothing to do if masks draw their own."""
 
 
 class SeedsInMemory(Seeds):
-    """Seeds lie in memory that kernels read as they run, so that a recorded pass draws new masks.
+    """Seeds in memory that kernels read as they run, so that a recorded pass gets new masks.
 
-    Drawn in the order of the masks, so that a generator's state gives the masks it gives on the CPU.
+    They are drawn in the order of the masks, so that a generator's state gives the same masks as on the CPU.
     """
 
     def __init__(self, place: torch.device) -> None:
@@ -47,7 +47,7 @@ class SeedsInMemory(Seeds):
         self._slots: list[Tensor] = []
 
     def add(self) -> Callable[[], int | Tensor]:
-        """A further mask; its seed is ``(1,)`` int64."""
+        """Add a mask; return a function that gives its seed, a ``(1,)`` int64 tensor."""
         number = self._count
         self._count += 1
         return lambda: self._slots[number]
@@ -57,4 +57,4 @@ class SeedsInMemory(Seeds):
         if len(self._slots) < self._count:
             self._slots = list(torch.zeros(self._count, 1, dtype=torch.int64, device=self._place))
         for slot in self._slots:
-            slot.fill_(draw_seed())  # the number travels with the launch: no copy, no waiting
+            slot.fill_(draw_seed())  # passed with the kernel launch: no copy, no synchronization

@@ -1,8 +1,8 @@
-"""Which kernel aggregates on a device: ours or torch.sparse's, whichever a measurement finds faster.
+"""Choice of the kernel that aggregates on a device: graphbraid's or torch.sparse's, whichever is measured faster.
 
-Ours folds normalisation, self-loops and additions into one pass over the stored edges, which are shared by
-all layers. torch.sparse (cuSPARSE on CUDA) takes a CSR matrix that has all of that multiplied out, made once
-per map: 8 bytes an edge more, kept only where it wins.
+Graphbraid's kernel applies normalisation, self-loops and additions in one pass over the stored edges, which
+all layers share. torch.sparse (cuSPARSE on CUDA) takes a CSR matrix with all of that multiplied out, made once
+per map; it takes 8 more bytes per edge and is kept only where it wins.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from graphbraid.ops.row_epilogue import RowEpilogue
 
 OURS, SPARSE = "graphbraid", "torch.sparse"
 VARIABLE = "GRAPHBRAID_SPMM"
-"""Environment variable that forces one of the two by name."""
+"""Environment variable that forces one of the two kernels by name."""
 _BUILD_BYTES = 48
-"""Bytes an edge that making the CSR matrix takes at its peak, itself included."""
+"""Peak bytes per edge of making the CSR matrix, including the matrix."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """Which kernel runs one aggregation, and why."""
+    """The kernel chosen for one aggregation, and why."""
 
     rows: int
     edges: int
@@ -36,9 +36,9 @@ class Choice:
     name: str
     """:data:`OURS` or :data:`SPARSE`."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """What each took; empty where nothing was measured."""
+    """Measured seconds of each kernel; empty if nothing was measured."""
     reason: str = ""
-    """Why nothing was measured."""
+    """Why nothing was measured; empty if something was."""
 
     def __str__(self) -> str:
         took = ", ".join(f"{name} {1e3 * seconds:.3g} ms" for name, seconds in self.seconds.items())
@@ -47,15 +47,15 @@ class Choice:
 
 
 class Picker:
-    """Measures and remembers.
+    """Chooses kernels by measurement and records the choices.
 
     Args:
-        seconds: gives the time of a run, as :meth:`graphbraid.fullgraph.device.device.Device.seconds`.
-        free_bytes: gives the memory that is free; None where that is not known.
-        forced: one of the two names; None takes what :data:`VARIABLE` names, or else measures.
+        seconds: returns the time of a run, see :meth:`graphbraid.fullgraph.device.device.Device.seconds`.
+        free_bytes: returns the bytes of free memory, or None if unknown.
+        forced: name of the kernel to use. If None, the one that :data:`VARIABLE` names, or the faster one.
 
     Raises:
-        ConfigError: no kernel has the name that is forced.
+        ConfigError: the forced name is unknown.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class Picker:
             raise ConfigError(f"{VARIABLE}={forced!r} names no kernel; choose {OURS!r} or {SPARSE!r}")
         self._seconds, self._free_bytes, self._forced = seconds, free_bytes, forced
         self.choices: list[Choice] = []
-        """What was chosen so far."""
+        """All choices so far."""
 
     def pick(self, how: Aggregation, x: Tensor, out: Tensor) -> tuple[str, Tensor | None]:
-        """The kernel that maps rows like ``x`` to rows like ``out``, and the matrix it takes, if any."""
+        """Choose the kernel that maps rows like ``x`` to rows like ``out``; return it and its matrix, if any."""
         reason, matrix = self._why_ours(how, x), None
         seconds: dict[str, float] = {}
         name = self._forced or OURS
@@ -103,7 +103,7 @@ class Picker:
         return ""
 
     def _race(self, how: Aggregation, x: Tensor, out: Tensor) -> tuple[dict[str, float], Tensor | None, str]:
-        """Seconds of both over scratch rows, the matrix, and why there are none, if so."""
+        """Time both kernels on scratch rows; return the seconds, the matrix, and why there are none, if so."""
         try:
             matrix = csr_of(how)
             runs = {
@@ -111,15 +111,15 @@ class Picker:
                 SPARSE: lambda: multiply(matrix, x, None, out),
             }
             return {name: self._seconds(run) for name, run in runs.items()}, matrix, ""
-        except RuntimeError as error:  # a build of torch without it, or too little memory after all
+        except RuntimeError as error:  # torch was built without it, or there is too little memory after all
             return {}, None, f"torch.sparse failed: {str(error).splitlines()[0]}"
 
 
 class PickedMap:
-    """One direction of an aggregation on a device, by the kernel that is faster at each width.
+    """One direction of an aggregation on a device, by the faster kernel for each width.
 
     Args:
-        how: the map, its tensors on the device.
+        how: the map, with its tensors on the device.
         picker: see :class:`Picker`.
     """
 
@@ -147,11 +147,11 @@ class PickedMap:
 
 
 class PickedAggregation:
-    """An aggregation whose two directions each take the faster kernel; called as :class:`Aggregation`.
+    """An aggregation whose directions each use the faster kernel, called like :class:`Aggregation`.
 
     Args:
         forward: the map.
-        backward: the transposed map, or None where no gradient flows through it.
+        backward: the transposed map. If None, no gradient flows through the map.
         picker: see :class:`Picker`.
     """
 
@@ -168,13 +168,13 @@ class PickedAggregation:
         out: Tensor | None = None,
         after: RowEpilogue | None = None,
     ) -> Tensor:
-        """As :meth:`Aggregation.forward`."""
+        """Run the map; see :meth:`Aggregation.forward`."""
         out = x.new_empty(self._num_rows[0], x.shape[1]) if out is None else out
         self._forward(x, addend, out, after)
         return out
 
     def backward(self, grad: Tensor, *, addend: Tensor | None = None, out: Tensor | None = None) -> Tensor:
-        """As :meth:`Aggregation.backward`."""
+        """Run the transposed map; see :meth:`Aggregation.backward`."""
         assert self._backward is not None, "planned without a gradient"
         out = grad.new_empty(self._num_rows[1], grad.shape[1]) if out is None else out
         self._backward(grad, addend, out)
@@ -182,7 +182,7 @@ class PickedAggregation:
 
 
 def multiply(matrix: Tensor, x: Tensor, addend: Tensor | None, out: Tensor) -> None:
-    """``out = matrix x (+ addend)`` by torch.sparse; ``addend`` may be ``out`` or its first rows."""
+    """Compute ``out = matrix x (+ addend)`` by torch.sparse; ``addend`` may be ``out`` or a prefix of it."""
     if addend is None:
         torch.addmm(out, matrix, x, beta=0, out=out)  # torch.mm would make a matrix of zeros to add
         return
@@ -194,7 +194,7 @@ def multiply(matrix: Tensor, x: Tensor, addend: Tensor | None, out: Tensor) -> N
 
 
 def csr_of(how: Aggregation) -> Tensor:
-    """The matrix of an aggregation as a float32 CSR tensor: coefficients multiplied out, loops stored."""
+    """Return an aggregation's matrix as a float32 CSR tensor, with coefficients and self-loops stored."""
     csc, num_loops = how.csc, how.num_loops
     rows, columns = csc.destinations().long(), csc.indices
     values = torch.ones(csc.num_edges, device=columns.device) if how.weight is None else how.weight.float()
@@ -205,7 +205,7 @@ def csr_of(how: Aggregation) -> Tensor:
         before = torch.arange(csc.num_dst + 1, device=columns.device).clamp_(max=num_loops)
         places = torch.arange(csc.num_edges, device=columns.device) + before[rows]
         indptr = indptr + before
-        own = indptr[1 : num_loops + 1] - 1  # a row's loop stands after its edges
+        own = indptr[1 : num_loops + 1] - 1  # a row's self-loop follows its edges
         nodes = torch.arange(num_loops, device=columns.device)
         loop = nodes.new_ones(num_loops, dtype=torch.float32) if how.loop is None else how.loop.float()
         total = csc.num_edges + num_loops
@@ -224,7 +224,7 @@ def csr_of(how: Aggregation) -> Tensor:
         values = values * dst_scale[rows]
     narrow = max(columns.numel(), csc.num_src) <= torch.iinfo(torch.int32).max
     ids = torch.int32 if narrow else torch.int64
-    with warnings.catch_warnings():  # torch calls its CSR a beta
+    with warnings.catch_warnings():  # torch warns that its CSR support is in beta
         warnings.simplefilter("ignore")
         return torch.sparse_csr_tensor(
             indptr.to(ids), columns.to(ids), values, (csc.num_dst, csc.num_src), check_invariants=False
