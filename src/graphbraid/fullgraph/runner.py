@@ -52,16 +52,19 @@ class Runner:
     # ---- running
 
     def __call__(self) -> Tensor:
-        """Return the ``(len(nodes), width)`` outputs of the training nodes, in their order; differentiable."""
+        """Return the ``(len(nodes), width)`` outputs of the training nodes, in order; differentiable."""
         self._train = self._ready(self._train)
         return run_step(self._train, self._outputs, self._rows)
 
     def serves(self, read: Program) -> bool:
-        """Return whether :meth:`predict` can run a program; one that reads edge features needs the graph's order."""
+        """Return whether :meth:`predict` can run a program with the edges in this one's order.
+
+        A program that reads edge features needs the graph's order, which only lowering such a program keeps.
+        """
         return self.lowered.program.reads_edges or not read.reads_edges
 
     def predict(self, read: Program) -> Tensor:
-        """Return the ``(num_nodes, width)`` outputs of every node, by the model's program in evaluation mode."""
+        """Return the ``(num_nodes, width)`` outputs of every node, by the program in evaluation mode."""
         if self._evaluate is None or self._evaluated is None or not same_program(read, self._evaluated):
             self._evaluate = None  # frees its memory first
             program, blocks = lower_for_evaluation(self.lowered, read)
@@ -83,7 +86,7 @@ class Runner:
 
     @property
     def _level_bytes(self) -> int:
-        """Bytes of edges and ids in the levels' own order, on the host; a device's copies are counted elsewhere."""
+        """Bytes of edges and ids in the levels' order on the host; a device counts its copies itself."""
         if not self._device.is_host:
             return 0
         places = 0 if self._rows is None or not self._train.spreads else 4 * self._train.output.count
@@ -91,7 +94,7 @@ class Runner:
         return copied_bytes(self.lowered.blocks) + places + (0 if row_of is None else row_of.nbytes)
 
     def evidence(self, evaluated: Program | None) -> Evidence:
-        """Return the rates and trials behind the choices, including those of the program in evaluation mode."""
+        """Return the rates and trials behind the choices, also those of the program in evaluation mode."""
         if evaluated is not None:
             lower_for_evaluation(self.lowered, evaluated)  # runs the trials that belong to it
         trials = self.lowered.facts.trials

@@ -42,7 +42,7 @@ class View:
     identity: float = 0.0
 
     def matrix(self, parameter: Tensor) -> Tensor:
-        """Return the detached ``(out_channels, in_channels)`` matrix, in the parameter's own memory if it can."""
+        """Return the detached ``(out_channels, in_channels)`` matrix, in the parameter's memory if it can."""
         part = self._part(parameter.detach())
         if self.scale != 1:
             part = part * self.scale

@@ -109,7 +109,7 @@ def _whole_weight(plan: StepPlan, op: Linear, name: str, grad: Rows) -> None:
 
 
 def _matrix_for(plan: StepPlan, op: Linear) -> Tensor:
-    """Return memory for the gradient of ``op``'s matrix: that of the weight's gradient if they are the same."""
+    """Return memory for the gradient of ``op``'s matrix; the weight's own if the matrix is all of it."""
     return plan.lend(op.weight) if op.view == WHOLE else op.weight.new_empty(op.shape)
 
 

@@ -1,4 +1,4 @@
-"""DeviceCopies: brings what a planned step reads every time it runs to a device, each array once."""
+"""DeviceCopies: copies the arrays that a planned step reads in every run to a device, each of them once."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.binary import binary_bytes
 
 WORKSPACE_BYTES = 1 << 26
-"""Kept free beside what is counted: cuBLAS's workspace and the kernels' own partial sums."""
+"""Bytes left free beyond those counted, for cuBLAS's workspace and the kernels' partial sums."""
 
 
 class DeviceCopies:
-    """What an engine has on a device; planned steps of one engine share it.
+    """The arrays of an engine on a device, shared by its planned steps.
 
-    Adjacencies and their reverses are prepared on the host, where there are kernels for it and memory to
-    spare, and copied once: blocks that are the first edges of another's stay that on the device.
+    Adjacencies and their transposes are prepared on the host, where there are kernels for it and memory to
+    spare, and copied once. A block whose edges are a prefix of another block's shares them on the device too.
 
     Args:
-        device: where to; not the host.
-        picker: chooses the kernels that aggregate.
+        device: the device to copy to, other than the host.
+        picker: chooses the kernels that aggregate. If None, by measurement on the device.
     """
 
     def __init__(self, device: Device, picker: Picker | None = None) -> None:
@@ -40,19 +40,19 @@ class DeviceCopies:
         self.place = device.place
         self.picker = picker or Picker(device.seconds, device.free_bytes)
         self.nbytes = 0
-        """Bytes on the device so far."""
+        """Bytes copied to the device so far."""
         self._arrays: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}
         self._cscs: WeakKeyDictionary[Csc, Csc] = WeakKeyDictionary()
         self._bare: dict[int, tuple[Csc, Csc]] = {}
         self._maps: dict[tuple[Any, ...], tuple[Aggregation, PickedAggregation]] = {}
 
     def matrix(self, host: Tensor) -> Tensor:
-        """A copy of a tensor."""
+        """Return a copy of a tensor."""
         self.nbytes += host.nbytes
         return host.to(self.place, copy=True)
 
     def array(self, host: Tensor | None) -> Tensor | None:
-        """A 1-d tensor's copy, made once: where the tensor starts another, so does its copy."""
+        """Return the copy of a 1-d tensor, made once; a prefix of a tensor becomes a prefix of its copy."""
         if host is None:
             return None
         if host.numel() == 0 or not host.is_contiguous():
@@ -65,9 +65,9 @@ class DeviceCopies:
         return there if there.numel() == host.numel() else there[: host.numel()]
 
     def csc(self, host: Csc, *, transpose: bool = False) -> Csc:
-        """An adjacency; with its transpose, where an operation reads that.
+        """Return the copy of an adjacency, with its transpose if an operation reads that.
 
-        One that is its own transpose stays so.
+        An adjacency that is its own transpose remains so.
         """
         there = self._cscs.get(host)
         if there is None:
@@ -82,7 +82,7 @@ class DeviceCopies:
         return there
 
     def blocks(self, blocks: Sequence[Block], *, transpose: bool = False) -> list[Block]:
-        """The way from each level to the next; with transposes, where an operation reads those."""
+        """Return the copies of blocks, with transposes if an operation reads those."""
         return [
             Block(
                 self.csc(block.csc, transpose=transpose),
@@ -94,13 +94,13 @@ class DeviceCopies:
         ]
 
     def aggregation(self, how: Aggregation, *, backward: bool) -> PickedAggregation:
-        """An aggregation, and its transposed map where a gradient flows through it.
+        """Return the copy of an aggregation, with its transposed map if a gradient flows through it.
 
-        Layers that aggregate alike share one, and so its choice of kernels.
+        Layers with the same aggregation share one copy, and with it the choice of kernels.
         """
         factors = (how.weight, how.src_scale, how.dst_scale, how.loop)
         key = (id(how.csc), *map(id, factors), how.mean, how.loop_scale, how.skip_loops)
-        for serves in {True, backward}:  # one with a backward map serves those without
+        for serves in {True, backward}:  # a copy with a backward map serves those without one
             if (*key, serves) in self._maps:
                 return self._maps[*key, serves][1]
         reverse = self._reverse(how) if backward else None
@@ -109,11 +109,11 @@ class DeviceCopies:
         return made
 
     def seeds(self) -> Seeds:
-        """Seeds of dropout masks in the device's memory."""
+        """Return seeds of dropout masks in the device's memory."""
         return SeedsInMemory(self.place)
 
     def forget_host(self) -> None:
-        """Let go of what was prepared on the host and is on the device now."""
+        """Release what was prepared on the host and is on the device now."""
         self._bare.clear()
         self._arrays.clear()
 
@@ -128,16 +128,16 @@ class DeviceCopies:
         )
 
     def _reverse(self, how: Aggregation) -> Aggregation:
-        """The transposed map, on the device."""
+        """Return the transposed map on the device."""
         return self._moved(replace(how, csc=self._bare_of(how.csc)).transposed(torch.float32))
 
     def _transpose(self, host: Csc) -> tuple[Csc, Tensor]:
-        """What :meth:`Csc.transpose` gives, on the device."""
+        """Return the result of :meth:`Csc.transpose` on the device."""
         reverse, perm = self._bare_of(host).transpose()
         return self.csc(reverse), self._there(perm)
 
     def _bare_of(self, host: Csc) -> Csc:
-        """``host``, or a stand-in that keeps the transpose made of it no longer than needed."""
+        """Return ``host``, or a stand-in whose transpose is freed as soon as it is not needed."""
         if host._transposed is not None or host._reversed is not None:
             return host
         if id(host) not in self._bare:
@@ -154,10 +154,10 @@ class DeviceCopies:
 
 
 class CopySizes(DeviceCopies):
-    """Counts the bytes of a copies; moves nothing and transposes nothing.
+    """Counts the bytes of :class:`DeviceCopies` without copying or transposing anything.
 
     Args:
-        device: what is counted for.
+        device: the device to count for.
     """
 
     def __init__(self, device: Device) -> None:
@@ -182,7 +182,7 @@ class CopySizes(DeviceCopies):
 
 
 def input_bytes(x: Tensor | SparseFeatures, nodes: Tensor | None, path: str) -> int:
-    """Bytes of the features of ``nodes`` as an input path keeps them."""
+    """Return the bytes of the features of ``nodes`` in the form of an input path."""
     rows, columns = x.shape[0] if nodes is None else nodes.numel(), int(x.shape[1])
     if path == "dense":
         return 4 * rows * columns

@@ -1,4 +1,4 @@
-"""A planned step as one differentiable operation of the parameters."""
+"""A planned step as one differentiable operation on the parameters."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from graphbraid.fullgraph.step.planned_step import PlannedStep
 
 
 def run_step(step: PlannedStep, lender: Lender | None, rows: Tensor | None) -> Tensor:
-    """Outputs of a step's forward pass; ``backward()`` through them runs the adjoints.
+    """Run a step's forward pass; ``backward()`` through its outputs runs the adjoints.
 
     Args:
-        step: allocated.
-        lender: of memory for the outputs; None: new memory.
-        rows: int64 rows of the output that are given, in their order; None: all.
+        step: an allocated step.
+        lender: lends memory for the outputs. If None, new memory is allocated.
+        rows: int64 rows of the output to return, in this order. If None, all.
 
     Returns:
-        ``(num_rows, width)``, the caller's to keep.
+        ``(num_rows, width)`` outputs, which the caller may keep.
     """
     out: Tensor = _Run.apply(step, lender, rows, *step.program.parameters())  # type: ignore[no-untyped-call]
     return out
 
 
 class _Run(Function):
-    """The step as one differentiable operation of the parameters."""
+    """The autograd function of a step."""
 
     @staticmethod
     def forward(
@@ -58,10 +58,10 @@ class _Run(Function):
                 "a parameter was changed in place between engine() and this backward pass; call backward() "
                 "before optimizer.step()"
             )
-        if ctx.went_back:  # that wrote over what the forward pass had left
+        if ctx.went_back:  # the first backward pass overwrote what the forward pass had left
             ctx.step.repeat_forward()
         ctx.went_back = True
-        # Out of the dict: autograd stores what nothing else refers to without a copy.
+        # Popped from the dict, since autograd stores without a copy what nothing else refers to.
         found = ctx.step.backward(grad, ctx.rows)
         return None, None, None, *[found.pop(key, None) for key in ctx.ids]
 

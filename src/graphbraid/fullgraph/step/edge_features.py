@@ -1,4 +1,4 @@
-"""The features of the edges as a program reads them: in the order of the edges that it walks."""
+"""The edge features as a program reads them, in the order of the edges that it walks."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from graphbraid.ops.aggregation import row_contiguous
 
 
 class EdgeFeatures:
-    """One matrix, whose first rows are each block's edges: a later block's are the first of an earlier one's.
+    """The edge features of all blocks in one matrix; each block's edges are a prefix of its rows.
 
     Args:
-        program: lowered.
-        graph: its edge features stay in place where all edges are walked and they are float32.
-        blocks: from each level to the next, where the graph is.
-        copies: brings the matrix to a device; None: it stays where the graph is.
+        program: a lowered program.
+        graph: the graph; its edge features are used in place if all edges are walked and they are float32.
+        blocks: the edges from each level to the next, on the host.
+        copies: copies the matrix to a device. If None, it stays where the graph is.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class EdgeFeatures:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the matrix takes beside the graph."""
+        """Bytes that the matrix takes in addition to the graph."""
         attr = self._graph.edge_attr
         if self._first is None or attr is None:
             return 0
@@ -48,7 +48,7 @@ class EdgeFeatures:
         return of_loops + 4 * block.csc.num_edges * attr.shape[1]
 
     def allocate(self) -> None:
-        """Make the matrix."""
+        """Make the matrix, and the features of self-loops."""
         if self._first is None:
             return
         attr, edges = self._graph.edge_attr, self._blocks[self._first].edges
@@ -62,12 +62,12 @@ class EdgeFeatures:
             self._loops[level, fill] = joined if nodes is None else joined.index_select(0, nodes)
 
     def rows(self, level: int) -> Tensor:
-        """``(num_edges, num_edge_features)`` of the edges that lead on from a level, once allocated."""
+        """Return the ``(num_edges, num_edge_features)`` features of a level's edges to the next level."""
         assert self._rows is not None
         return self._rows[: self._blocks[level].csc.num_edges]
 
     def plan_loops(self, level: int, fill: str) -> Callable[[], Tensor]:
-        """Have features of self-loops made: gives, once allocated, ``(num_dst, num_edge_features)``."""
+        """Plan self-loops' features, ``(num_dst, num_edge_features)``; return a getter, usable once allocated."""
         self._loops[level, fill] = None
 
         def loops() -> Tensor:
@@ -79,9 +79,9 @@ class EdgeFeatures:
 
 
 def joined_by_node(csc: Csc, attr: Tensor, fill: str) -> Tensor:
-    """``(num_dst, num_edge_features)`` float32: the features of the edges into each node, joined; no loops'.
+    """Reduce the features of each node's in-edges, without self-loops, to ``(num_dst, num_edge_features)``.
 
-    As PyG's ``scatter``: 0 where there are none, 1 of a product.
+    The result is float32. Like PyG's ``scatter``, it is 0 for nodes without such edges, or 1 for a product.
     """
     dst = csc.destinations().long()
     kept = csc.indices.long() != dst

@@ -1,4 +1,4 @@
-"""Forward planning: the tasks that make each operation's value, in the order of the program."""
+"""Planning of the forward pass: the tasks that compute each operation's value, in program order."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _linear(plan: StepPlan, op: Linear) -> None:
                 op.matrix(), out.tensor, add=adds, turned=tensor_of(turned), after=after(out)
             )
 
-        if turned:  # which is more than a kernel's call
+        if turned:  # then the task is more than one kernel call
             plan.do(op.out, multiply, out, *turned)
         else:
             plan.repeat(op.out, multiply, out, seed=seed)
@@ -96,7 +96,7 @@ def _add(plan: StepPlan, op: Add) -> None:
 
 
 def _result(plan: StepPlan, op: Operation) -> Rows:
-    """Where ``op`` writes: over its second input, which it adds to and nothing else reads, or anew."""
+    """Return the rows that ``op`` adds into: its second input if nothing else reads that, or a copy of it."""
     if len(op.inputs) < 2:
         plan.values[op.out] = plan.new(op.out, op)
     elif plan.may_overwrite(op.inputs[1]):
@@ -135,7 +135,7 @@ def _epilogue(plan: StepPlan, op: Epilogue) -> None:
 
 
 def _after(plan: StepPlan, op: Following) -> tuple[Callable[[Rows], RowEpilogue | None], Seed | None]:
-    """Gives what follows ``op`` as its task runs, for the rows that it writes; the seed of its mask."""
+    """Return a function that makes ``op``'s fused epilogue while its task runs, and the mask's seed."""
     after = op.after
     if after is None:
         return lambda _: None, None
@@ -154,7 +154,7 @@ def _seed(plan: StepPlan, op: Epilogue, mask: Callable[[], kernels.Mask]) -> See
 
 
 def _mask(plan: StepPlan, op: Epilogue) -> Callable[[], kernels.Mask]:
-    """Draws an epilogue's mask and leaves it for the backward pass."""
+    """Return a function that draws an epilogue's mask and stores it for the backward pass."""
     p = op.p
     nodes = plan.nodes(plan.program.level(op.out))
     seed = plan.seeds.add() if p > 0 else lambda: 0

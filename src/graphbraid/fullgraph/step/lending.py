@@ -1,8 +1,8 @@
-"""Lending: tensors for the caller whose memory is used again once the last reader has let go of it.
+"""Lending: tensors for the caller whose memory is reused once nothing refers to it any more.
 
-What leaves the engine, its outputs and the parameters' gradients, may be kept: as ``p.grad`` over several
-steps, by an optimizer, in a list. So it cannot lie in the arena. Autograd stores a gradient that nobody else
-refers to without copying it, so a fresh tensor over memory of ours becomes ``p.grad`` itself.
+The engine's outputs and the parameters' gradients may be kept by the caller: as ``p.grad`` over several
+steps, by an optimizer, in a list. They can therefore not lie in the arena. Autograd stores a gradient to which
+nothing else refers without copying it, so a fresh tensor over the engine's memory becomes ``p.grad`` itself.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import torch
 from torch import Tensor
 
 _MOST_KEPT = 3
-"""Memories kept for one shape: ``p.grad`` that is added to and the part that is added need two."""
+"""Memories kept per shape; accumulating into ``p.grad`` needs two, the sum and the new gradient."""
 
 
 class Lender:
-    """Lends tensors of one shape on the host; what stands in them at first is arbitrary."""
+    """Lends uninitialised tensors of one shape on the host."""
 
     def __init__(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> None:
         self._shape, self._dtype = tuple(shape), dtype
         self._memories: list[_Memory] = []
 
     def lend(self) -> Tensor:
-        """A tensor in memory that no other tensor has; new memory only where all kept ones are out."""
+        """Return a tensor in memory that no other tensor uses, allocated only if all kept memory is lent."""
         if prod(self._shape) == 0:
             return torch.empty(self._shape, dtype=self._dtype)
         memory = next((m for m in self._memories if not m.is_out), None)
@@ -38,16 +38,16 @@ class Lender:
         return memory.lend(self._dtype).view(self._shape)
 
     def standing(self, loan: Tensor) -> Tensor | None:
-        """The memory of a loan, which stays as long as the lender, as a tensor that is no loan.
+        """Return a tensor over the memory of a loan that does not count as a loan.
 
-        None where it is not a kept one.
+        The memory lives as long as the lender. None if it is not among the kept memory.
         """
         whole = (m.whole(self._dtype) for m in self._memories)
         return next((t.view(self._shape) for t in whole if t.data_ptr() == loan.data_ptr()), None)
 
 
 class _Memory:
-    """Bytes that are out as long as any tensor, view or array of them lives."""
+    """Memory that is lent for as long as any tensor, view or array over it lives."""
 
     def __init__(self, nbytes: int) -> None:
         self._bytes = torch.empty(nbytes, dtype=torch.uint8).numpy().data
@@ -61,7 +61,7 @@ class _Memory:
         return torch.frombuffer(self._bytes, dtype=dtype)
 
     def lend(self, dtype: torch.dtype) -> Tensor:
-        # The storage that frombuffer makes refers to this memoryview, and to nothing else of ours, until it
+        # The storage that frombuffer makes holds this memoryview, and nothing else of this object, until it
         # is freed.
         loan = memoryview(self._bytes)
         self._loan = ref(loan)
@@ -69,7 +69,7 @@ class _Memory:
 
 
 def copied(source: Tensor, lender: Lender | None, rows: Tensor | None = None) -> Tensor:
-    """``source``, or those of its ``rows``, in memory of the lender; in new memory without one."""
+    """Copy ``source``, or its ``rows``, to memory of the lender; to new memory if there is no lender."""
     if lender is None:
         return source.clone() if rows is None else source.index_select(0, rows)
     out = lender.lend()

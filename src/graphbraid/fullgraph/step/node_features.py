@@ -1,6 +1,6 @@
-"""The graph's features as a program reads them: constants of some level, and what the first weights multiply.
+"""The node features as a program reads them: constants of a level, and the factor of the first weights.
 
-Made once, where the graph is; with a copies they are brought to its device then.
+They are made once, where the graph is, and then copied if the program runs on a device.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from graphbraid.ops.aggregation import row_contiguous
 
 
 class NodeFeatures:
-    """What the tasks of one program read of the features.
+    """The forms of the node features that the tasks of one program read.
 
     Args:
-        program: lowered; its ``input_path`` says how its weights multiply the features.
-        graph: its features stay in place wherever that serves.
-        blocks: from each level to the next, where the graph is.
-        copies: brings what is made to a device; None: it stays where the graph is.
+        program: a lowered program; its ``input_path`` says how its weights multiply the features.
+        graph: the graph; its features are used in place wherever possible.
+        blocks: the edges from each level to the next, on the host.
+        copies: copies what is made to a device. If None, it stays where the graph is.
     """
 
     def __init__(
@@ -38,23 +38,23 @@ class NodeFeatures:
         self._program, self._graph, self._blocks, self._copies = program, graph, blocks, copies
         self._is_factor = any(op.inputs[0] == INPUT and isinstance(op, Linear) for op in program.ops)
         self.path = program.input_path
-        """How the first weights multiply them."""
+        """How the first weights multiply the features: ``dense``, ``sparse`` or ``binary``."""
         self.edges = EdgeFeatures(program, graph, blocks, copies)
-        """Those of the edges."""
+        """The edge features."""
         self._dense: Tensor | None = None
         self._factor: kernels.Input | None = None
 
     @property
     def factor(self) -> kernels.Input:
-        """What the first weights multiply; there once :meth:`allocate` was called."""
+        """The features in the form that the first weights multiply; available after :meth:`allocate`."""
         assert self._factor is not None
         return self._factor
 
     @property
     def factor_bytes(self) -> int:
-        """Bytes that :attr:`factor` and the edges' features take beside the graph.
+        """Bytes that :attr:`factor` and the edge features take in addition to the graph.
 
-        On the host dense features stay in place.
+        On the host, dense features are used in place.
         """
         assert self._graph.x is not None
         in_place = self.path == "dense" and self._copies is None
@@ -63,7 +63,7 @@ class NodeFeatures:
         return input_bytes(self._graph.x, self._nodes(0), self.path) + self.edges.nbytes
 
     def allocate(self, constants: Sequence[Constant]) -> None:
-        """Make the factor and the constants; what was only needed for that is freed."""
+        """Make the factor and the constants, and free what was needed only for that."""
         if self._is_factor:
             self._factor = self._make_factor()
         for constant in constants:
@@ -74,7 +74,7 @@ class NodeFeatures:
             self._dense = None
 
     def rows_of(self, level: int) -> Constant:
-        """``(num_rows, in_channels)`` features of a level's nodes."""
+        """Return the ``(num_rows, in_channels)`` features of a level's nodes."""
         nodes = self._nodes(level)
 
         def make() -> Tensor:
@@ -87,7 +87,7 @@ class NodeFeatures:
         return Constant(self._shape(level), make, is_copy)
 
     def hoisted(self, op: Hoisted) -> Constant:
-        """``(num_rows, in_channels)`` what an operation computes once of the features."""
+        """Return the ``(num_rows, in_channels)`` value that an operation computes once from the features."""
         level = op.num_blocks()
 
         def make() -> Tensor:
@@ -110,7 +110,7 @@ class NodeFeatures:
         return made if self._copies is None else made.placed(self._copies)
 
     def _all_rows(self) -> Tensor:
-        """All nodes' features in float32: the graph's own where they are so already."""
+        """Return all nodes' features in float32; the graph's own tensor if it already is."""
         if self._dense is None:
             x = self._graph.x
             assert x is not None

@@ -1,4 +1,4 @@
-"""PlannedStep: the tasks of a program's training step in one arena, planned once, run every epoch."""
+"""PlannedStep: the tasks of a program's training step in one arena, planned once and run every epoch."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from graphbraid.graph import Graph
 from graphbraid.ops.spread import places_of, spread_rows
 
 WIDE, MANY = 17, 1 << 18
-"""Columns, and elements, of an output's gradient from which threads share the rows' way into it."""
+"""Least columns and elements of an output gradient for which rows are scattered by a parallel kernel."""
 
 
 class PlannedStep:
-    """The tasks of a program over a graph. Planned when made; :meth:`allocate` takes the memory.
+    """The tasks of a program over a graph, planned at construction; :meth:`allocate` takes the memory.
 
     Args:
-        program: lowered.
-        graph: its features, in place, and edges.
-        blocks: the way from each level to the next.
+        program: a lowered program.
+        graph: a graph with features, used in place.
+        blocks: the edges from each level to the next.
         training: whether there is a backward pass.
-        copies: brings what a step reads to a device; None: it runs where the graph is. Constants are made
-            where the graph is, too, and then brought there.
+        copies: copies what a step reads to a device, including constants, which are made where the graph is.
+            If None, the step runs where the graph is.
     """
 
     def __init__(
@@ -68,27 +68,27 @@ class PlannedStep:
 
     @property
     def nbytes(self) -> int:
-        """Bytes it takes beside the graph: the arena, the constants, features kept otherwise than there.
+        """Bytes it takes in addition to the graph: the arena, the constants, features in another form.
 
-        On a device also what is copied.
+        On a device this includes all copies.
         """
         constants = sum(constant.nbytes for constant in self._plan.constants.values())
         return self.arena.nbytes + constants + self._other_bytes
 
     @property
     def num_forwards(self) -> int:
-        """Calls of :meth:`forward` so far: which of them the matrices in the arena belong to."""
+        """Number of calls of :meth:`forward` so far; the arena holds the values of the last."""
         return self._plan.num_forwards
 
     def allocate(self) -> None:
-        """Take the memory and compute what is computed once."""
+        """Allocate the memory and compute the constants."""
         self._plan.features.allocate(list(self._plan.constants.values()))
         self.arena.allocate(torch.device("cpu") if self.copies is None else self.copies.place)
         self.is_allocated = True
 
     @torch.no_grad()
     def forward(self) -> Tensor:
-        """Run the operations; ``(num_rows, width)`` outputs, valid until the next call of either pass."""
+        """Run the forward pass; return ``(num_rows, width)`` outputs, valid until the next pass of any kind."""
         self._look_at_parameters()
         self._plan.num_forwards += 1
         self._plan.seeds.draw()
@@ -97,7 +97,7 @@ class PlannedStep:
 
     @torch.no_grad()
     def repeat_forward(self) -> None:
-        """Run the operations of the last :meth:`forward` again: the same masks, no statistics moved twice."""
+        """Run the last :meth:`forward` again with the same masks, without updating statistics twice."""
         self._look_at_parameters()
         self._plan.seeds.repeats = True
         try:
@@ -114,7 +114,7 @@ class PlannedStep:
             rows: int64 rows of the output that ``grad`` belongs to; the others' gradient is 0.
 
         Returns:
-            The gradient of each parameter that learns, by its ``id``.
+            The gradient of each parameter that requires one, by its ``id``.
         """
         self._look_at_parameters()
         target = self._output_grad.tensor
@@ -128,21 +128,21 @@ class PlannedStep:
 
     @property
     def spreads(self) -> bool:
-        """Whether some rows' gradients are brought to all rows by a kernel: of many and wide ones.
+        """Whether the gradient of some rows is scattered to all rows by graphbraid's parallel kernel.
 
-        PyTorch clears all of them first and then copies in one thread, which for others is as fast.
+        PyTorch zeroes all rows first and then copies in one thread, which is as fast for few or narrow rows.
         """
         count, width = self._output_grad.count, self.program.width(self.program.output)
         return self.copies is None and width >= WIDE and count * width >= MANY
 
     def _places_of(self, rows: Tensor) -> Tensor:
-        """What :func:`spread_rows` needs of the output's rows, which are the same in every step."""
+        """Return the positions that :func:`spread_rows` needs, which are the same in every step."""
         if self._spread is None or self._spread[0] is not rows:
             self._spread = rows, places_of(rows, self.output.count)
         return self._spread[1]
 
     def _look_at_parameters(self) -> None:
-        """What tasks keep of their kernels' arguments holds while the parameters lie where they did."""
+        """Make tasks forget their bound arguments if a parameter has moved in memory."""
         places = [(p.data_ptr(), p.stride()) for p in self._parameters]
         if places != self._places:
             self._places = places
@@ -158,18 +158,18 @@ class PlannedStep:
             task.run()
         return self._plan.take_gradients()
 
-    # ---- what it says of itself
+    # ---- explanations
 
     def num_rows(self, level: int) -> int:
-        """Nodes of a level."""
+        """Return the number of nodes of a level."""
         return self._plan.num_rows(level)
 
     def run_by_torch(self) -> list[str]:
-        """The operations that run through PyTorch's autograd."""
+        """Return the operations that run through PyTorch's autograd."""
         return [f"{op.symbol} {op.out}" for op in self.program.ops if op.out in self._plan.torch_ops]
 
     def first_not_finite(self) -> str:
-        """Where forward first goes wrong, in words; runs it once more, operation by operation."""
+        """Describe the first non-finite value, found by running the forward pass again task by task."""
         self._look_at_parameters()
         self._plan.seeds.repeats = True
         try:
@@ -182,7 +182,7 @@ class PlannedStep:
         plan = self._plan
         for task in plan.tasks[: self._forward_tasks]:
             task.run()
-            if task.name not in plan.values:  # it only copies
+            if task.name not in plan.values:  # a task that only copies
                 continue
             bad = (~torch.isfinite(plan.values[task.name].tensor)).any(1).nonzero()
             if len(bad):
@@ -192,7 +192,7 @@ class PlannedStep:
         return "every layer's rows are finite: the loss itself overflows"
 
     def _place(self, value: str) -> str:
-        """A value's operation and layer: a linear map before an aggregation belongs to the layer after it."""
+        """Describe a value's layer and operation; a linear map before an aggregation belongs to its layer."""
         op = self.program.producer(value)
         ahead = isinstance(op, Linear) and any(c.moves for c in self.program.consumers(value))
         return f"layer {self.program.level(value) + ahead} ({op.symbol if op else 'input'})"

@@ -1,4 +1,4 @@
-"""Replay: the passes of a planned step recorded once on a device, then each started by one call."""
+"""Replay: the passes of a planned step are recorded once on a device and then each started by one call."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from graphbraid.graph import Graph
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Both passes of a step."""
+    """The recorded passes of a step."""
 
     forward: Run
     backward: Run
     gradients: dict[int, Tensor]
-    """What a replay of ``backward`` writes, by parameter."""
+    """The gradients that a replay of ``backward`` writes, by the parameter's ``id``."""
     addresses: tuple[int, ...]
-    """Where the parameters and the modules' own numbers were."""
+    """Addresses of the parameters and the modules' buffers."""
     modes: tuple[bool, ...]
-    """Which modules were training."""
+    """Whether each module was in training mode."""
 
 
 class ReplayedStep(PlannedStep):
     """A :class:`PlannedStep` on a device that records its passes after the first whole step.
 
-    That step compiles kernels and chooses among them. A recording holds addresses: the arena's and the
-    graph's do not change; where a parameter was given other memory, the passes are recorded anew. While
-    modules are in another mode than recorded, passes run call by call.
+    The first step compiles kernels and chooses among them. A recording holds addresses: those of the arena
+    and the graph do not change, and if a parameter is given other memory, the passes are recorded again.
+    While modules are in another mode than when recorded, passes run call by call.
     """
 
     def __init__(
@@ -47,14 +47,14 @@ class ReplayedStep(PlannedStep):
         self._num_steps = 0
         self._modules = [op.module for op in program.ops if isinstance(op, Module | Normalise)]
         self._replays: Recording | None = None
-        """What the last forward pass was a replay of."""
+        """The recording that the last forward pass replayed; None if it ran call by call."""
         by_torch = self.run_by_torch()
         self.why_not = f"{by_torch[0]} runs through PyTorch's autograd" if by_torch else ""
-        """Why the passes are not recorded; empty where they are, or will be."""
+        """Why the passes are not recorded; empty if they are or will be."""
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the passes are replayed by now."""
+        """Whether the passes are recorded."""
         return self._recording is not None
 
     def _run_forward(self) -> None:
@@ -74,7 +74,7 @@ class ReplayedStep(PlannedStep):
         if self._replays is None:
             return super()._run_backward()
         self._replays.backward()
-        # Copies: the next step writes over the recorded ones, which a caller may have kept.
+        # Copies, since the caller may keep them and the next step overwrites the recorded ones.
         return {key: grad.clone() for key, grad in self._replays.gradients.items()}
 
     def _record(self) -> Recording | None:

@@ -1,7 +1,7 @@
-"""StepPlan: what planning a training step collects, and what its tasks hand each other as they run.
+"""StepPlan: the tasks and buffers collected while a training step is planned, shared while it runs.
 
-A value's gradient has a buffer of its own, made by the first consumer that is met and added to by the others.
-Where an operation passes a gradient on unchanged (an addition), both share one buffer.
+A value's gradient has a buffer of its own: the first consumer planned writes it, and the others add to it. If
+an operation passes a gradient on unchanged, as an addition does, both values share one buffer.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
 
 
 class StepPlan:
-    """The tasks of a program's step so far, and where its values and gradients are.
+    """The tasks of a program's step planned so far, and the rows of its values and gradients.
 
     Args:
-        program: lowered.
-        graph: its features, in place, and edges.
-        blocks: the way from each level to the next.
+        program: a lowered program.
+        graph: a graph with features, used in place.
+        blocks: the edges from each level to the next, on the host.
         training: whether there is a backward pass.
-        copies: brings what a step reads to a device; None: it runs where the graph is.
+        copies: copies what a step reads to a device. If None, the step runs where the graph is.
     """
 
     def __init__(
@@ -68,55 +68,55 @@ class StepPlan:
         self.program, self.graph, self.training, self.copies = program, graph, training, copies
         self.seeds = Seeds() if copies is None else copies.seeds()
         self.host_blocks: Sequence[Block] = blocks
-        """The way from each level to the next, where the graph is."""
+        """The edges from each level to the next, on the host."""
         self.blocks: Sequence[Block] = blocks
-        """The same, where the kernels run."""
+        """The same edges, on the device where the kernels run."""
         if copies is not None:
             goes_back = training and any(isinstance(op, Attention | Gine | Maximum) for op in program.ops)
             self.blocks = copies.blocks(blocks, transpose=goes_back)
         self.features = NodeFeatures(program, graph, blocks, copies)
         self.tasks: list[StepTask] = []
         self.repeated: list[Repeated] = []
-        """The tasks that keep what they gave their kernels."""
+        """The tasks that bind their kernels' arguments."""
         self.planning = ""
-        """The value whose operation is being planned."""
+        """Name of the value whose operation is being planned."""
         self.values: dict[str, Rows] = {}
         self.constants: dict[str, Constant] = {}
         self.grads: dict[str, Rows] = {}
         """The gradient of each value, by its name."""
         self._aggregations: dict[tuple[AdjacencyMatrix, int, bool], kernels.Map] = {}
-        # Of each operation, by its value's name: what its forward leaves for its backward.
+        # What the forward passes of operations leave for their backward passes, by the value's name.
         self.torch_ops: dict[str, TorchOp] = {}
         self.attentions: dict[str, PlannedAttention] = {}
         self.norms: dict[str, PlannedNorm] = {}
         self.masks: dict[str, kernels.Mask] = {}
         self.kept: dict[str, Rows] = {}
         self.num_forwards = 0
-        """Forward passes so far: which of them the matrices in the arena belong to."""
+        """Number of forward passes so far; the arena holds the values of the last."""
         self._found: dict[int, Tensor] = {}
         self._lenders: dict[int, Lender] = {}
 
     # ---- rows
 
     def num_rows(self, level: int) -> int:
-        """Nodes of a level."""
+        """Return the number of nodes of a level."""
         return num_rows_of(self.host_blocks, level, self.graph.num_nodes)
 
     def nodes(self, level: int) -> Tensor | None:
-        """The node of each row of a level, where the kernels run; None where row v is node v."""
+        """Return the node of each row of a level, on the kernels' device; None if row v is node v."""
         return nodes_of(self.blocks, level)
 
     def new(self, name: str, op: Operation) -> Rows:
-        """Rows as ``op``'s value has them."""
+        """Return new rows of the shape of ``op``'s value."""
         return self.scratch(name, self.num_rows(self.program.level(op.out)), self.program.width(op.out))
 
     @staticmethod
     def scratch(name: str, count: int, *width: int, dtype: torch.dtype = torch.float32) -> Rows:
-        """A buffer of ``count`` rows; vectors have no width."""
+        """Return a new buffer of ``count`` rows; a vector has no width."""
         return Rows(Buffer(name, (count, *width), dtype), count)
 
     def turned_weight(self, op: Linear) -> tuple[Rows, ...]:
-        """Rows to turn ``op``'s weight in; none where no kernel needs that: only sparse features' do."""
+        """Return scratch rows for the transpose of ``op``'s weight; only the sparse path needs them."""
         if self.features.path != "sparse":
             return ()
         out_channels, in_channels = op.shape
@@ -126,8 +126,8 @@ class StepPlan:
         """Add a task.
 
         Args:
-            name: the value that it makes; anything else where it makes none.
-            run: the call.
+            name: name of the value that it computes, or any other text if it computes none.
+            run: the call that does the work.
             touches: all rows in the arena that it reads or writes.
         """
         self.tasks.append(StepTask(name, run, tuple(rows.buffer for rows in touches), self.planning))
@@ -140,13 +140,13 @@ class StepPlan:
         seed: Seed | None = None,
         gradient_of: nn.Parameter | None = None,
     ) -> None:
-        """Add a task that is one call of a kernel, on the host by what was carried over in earlier steps.
+        """Add a task that is one kernel call; on the host its arguments are bound after the first steps.
 
         Args:
-            name: as :meth:`do`.
-            run: the call, of what stays where it is; takes ``gradient_of``'s memory where that is given.
-            touches: as :meth:`do`.
-            seed: of the call's dropout mask, if there is one.
+            name: see :meth:`do`.
+            run: the call, on memory that does not move; with ``gradient_of``, it takes the gradient's memory.
+            touches: see :meth:`do`.
+            seed: seed of the call's dropout mask. If None, it has no mask.
             gradient_of: the parameter whose gradient the kernel writes.
         """
         lent = None if gradient_of is None else self._lent_to(gradient_of)
@@ -174,7 +174,7 @@ class StepPlan:
     # ---- values
 
     def read(self, value: str) -> Read:
-        """How to get a value's rows."""
+        """Return the access to a value's rows."""
         if value == INPUT and INPUT not in self.constants:
             self.constants[INPUT] = self.features.rows_of(0)
         if value in self.constants:
@@ -184,7 +184,7 @@ class StepPlan:
         return Read(lambda: rows.tensor, (rows,))
 
     def may_overwrite(self, value: str) -> bool:
-        """Whether nobody reads a value but the consumer that asks: no other, and not its maker's backward."""
+        """Return whether a value's consumer may overwrite it: the only one, and no backward reads the value."""
         alone = value in self.values and len(self.program.consumers(value)) == 1
         maker = self.program.producer(value)
         is_read = isinstance(maker, Own | UnitRows) or (isinstance(maker, Attention) and not maker.averages)
@@ -193,7 +193,7 @@ class StepPlan:
         return alone and not is_read and not self.program.ends_in_epilogue(value)
 
     def rounded(self, op: Aggregate, x: Read) -> Read:
-        """``x`` in the dtype that an aggregation reads its rows in."""
+        """Return ``x`` rounded to the dtype in which an aggregation reads its rows."""
         if op.rows == torch.float32 or not x.touches:
             return x
         (rows,) = x.touches
@@ -202,7 +202,7 @@ class StepPlan:
         return Read(lambda: small.tensor, (small,))
 
     def aggregation(self, op: Aggregate) -> kernels.Map:
-        """The kernels of an aggregation, the same for both passes."""
+        """Return the linear map of an aggregation, the same for both passes."""
         source = op.inputs[0]
         block = self.host_blocks[self.program.level(source)]
         backward = self.training and self.program.learns(source)
@@ -219,12 +219,12 @@ class StepPlan:
     # ---- gradients
 
     def grad_of(self, value: str) -> tuple[Rows, bool]:
-        """Where a gradient with respect to ``value`` goes, and whether it is added to what stands there."""
+        """Return the rows of ``value``'s gradient, and whether they already hold a sum to add to."""
         if value in self.grads:
             return self.grads[value], True
         op = self.program.producer(value)
         assert op is not None
-        if isinstance(op, Own):  # the first rows of the gradient of what it is the start of
+        if isinstance(op, Own):  # a prefix of the source's gradient
             whole, is_there = self.grad_of(op.inputs[0])
             if not is_there:
                 self.do(f"gradient of {op.inputs[0]}: zero", lambda: zero(whole.tensor), whole)
@@ -234,9 +234,9 @@ class StepPlan:
         return self.grads[value], False
 
     def part_of_grad(self, value: str) -> tuple[Rows, Rows | None]:
-        """Where a kernel that overwrites puts its part of a gradient, and the sum it then belongs to.
+        """Return rows for a kernel to write its part of a gradient, and the sum to add it to, if any.
 
-        Followed by the kernel's task and :meth:`add_part`.
+        Plan the kernel's task and then call :meth:`add_part`.
         """
         total, is_there = self.grad_of(value)
         if not is_there:
@@ -244,12 +244,12 @@ class StepPlan:
         return self.scratch(f"part of the gradient of {value}", total.count, total.buffer.shape[1]), total
 
     def add_part(self, value: str, part: Rows, total: Rows | None) -> None:
-        """Add what a kernel wrote to the sum, if there is one."""
+        """Plan to add what a kernel wrote to the sum, if there is one."""
         if total is not None:
             self.do(f"gradient of {value}", lambda: add(part.tensor, total.tensor), part, total)
 
     def pass_on(self, op: Operation, value: str) -> None:
-        """``value``'s gradient is ``op``'s: share the buffer where ``value`` has no other consumer."""
+        """Plan to pass ``op``'s gradient on to ``value``, sharing the buffer if nothing else reads ``value``."""
         grad = self.grads[op.out]
         if not self.program.learns(value):
             return
@@ -263,7 +263,7 @@ class StepPlan:
         self.do(f"gradient of {value}", lambda: join(grad.tensor, target.tensor), grad, target)
 
     def lend(self, parameter: nn.Parameter) -> Tensor:
-        """Memory for a parameter's gradient, to be written and then given to :meth:`give`."""
+        """Return memory for a parameter's gradient, to be written and then passed to :meth:`give`."""
         if self.copies is not None:
             return torch.empty_like(parameter, memory_format=torch.contiguous_format)
         if id(parameter) not in self._lenders:
@@ -271,12 +271,12 @@ class StepPlan:
         return self._lenders[id(parameter)].lend()
 
     def give(self, parameter: nn.Parameter, grad: Tensor) -> None:
-        """Keep a parameter's gradient, or add to it where the parameter is used more than once."""
+        """Store a parameter's gradient, or add to it if the parameter is used more than once."""
         before = self._found.get(id(parameter))
         grad = grad.reshape(parameter.shape)
         self._found[id(parameter)] = grad if before is None else before.add_(grad)
 
     def take_gradients(self) -> dict[int, Tensor]:
-        """What was given in this backward pass, by the parameter's ``id``; kept here no longer."""
+        """Return the gradients of this backward pass, by the parameter's ``id``, and forget them."""
         found, self._found = self._found, {}
         return found

@@ -1,8 +1,8 @@
 """Repeated calls: the arguments that a task gives a compiled kernel in every step are passed to C++ once.
 
-Passing an array takes microseconds, longer than a kernel runs on a small graph. The arena, a level's edges and
-their coefficients do not move, so once a task has given its kernel the same memory twice, the call is bound:
-its arguments stay on the C++ side, which from then on checks and runs them.
+Passing an array takes microseconds, longer than a kernel runs on a small graph. The arena, a level's edges
+and their coefficients do not move, so once a task has given its kernel the same memory twice, the call is
+bound: its arguments stay on the C++ side, which from then on checks and runs them.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Repeated:
     def _standing(
         self, calls: list[tuple[str, tuple[Any, ...]]], out: Tensor | None
     ) -> tuple[str, tuple[Any, ...]] | None:
-        """Return the run's only call, with lent arguments replaced; None unless it is one that can be bound."""
+        """Return the run's only call, with lent arguments replaced; None unless it can be bound."""
         kernels = native.kernels()
         if kernels is None or len(calls) != 1 or not hasattr(kernels.bound, calls[0][0]):
             return None

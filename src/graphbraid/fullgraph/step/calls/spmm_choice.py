@@ -1,8 +1,8 @@
-"""Choice of the kernel that aggregates on a device: graphbraid's or torch.sparse's, whichever is measured faster.
+"""Choice of the kernel that aggregates on a device: graphbraid's or torch.sparse's, by measurement.
 
 Graphbraid's kernel applies normalisation, self-loops and additions in one pass over the stored edges, which
-all layers share. torch.sparse (cuSPARSE on CUDA) takes a CSR matrix with all of that multiplied out, made once
-per map; it takes 8 more bytes per edge and is kept only where it wins.
+all layers share. torch.sparse (cuSPARSE on CUDA) reads a CSR matrix with all of that multiplied out, made
+once per map; the matrix takes 8 more bytes per edge and is kept only where it wins.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Picker:
         """All choices so far."""
 
     def pick(self, how: Aggregation, x: Tensor, out: Tensor) -> tuple[str, Tensor | None]:
-        """Choose the kernel that maps rows like ``x`` to rows like ``out``; return it and its matrix, if any."""
+        """Choose the kernel that maps rows like ``x`` to rows like ``out``; return its name and any matrix."""
         reason, matrix = self._why_ours(how, x), None
         seconds: dict[str, float] = {}
         name = self._forced or OURS
@@ -103,7 +103,7 @@ class Picker:
         return ""
 
     def _race(self, how: Aggregation, x: Tensor, out: Tensor) -> tuple[dict[str, float], Tensor | None, str]:
-        """Time both kernels on scratch rows; return the seconds, the matrix, and why there are none, if so."""
+        """Time both kernels on scratch rows; return the seconds and the matrix, or why there are none."""
         try:
             matrix = csr_of(how)
             runs = {

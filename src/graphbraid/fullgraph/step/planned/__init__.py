@@ -1,1 +1,1 @@
-"""The tasks of each kind of operation, forward and backward."""
+"""Planning of the tasks of each kind of operation, forward and backward."""

@@ -1,4 +1,4 @@
-"""The edges' features as an attention reads them: those of the edges, and of the self-loops that it adds."""
+"""The edge features that an attention reads: those of the edges, and of the self-loops that it adds."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class AttendedEdges:
     """The features of the edges that one attention walks.
 
     Args:
-        plan: of the step.
-        op: reads edges.
+        plan: the step's plan.
+        op: an attention that reads edge features.
         csc: the edges that it walks.
     """
 
@@ -29,15 +29,15 @@ class AttendedEdges:
 
     @property
     def loops_differ(self) -> bool:
-        """Whether each self-loop that is added has features of its own."""
+        """Whether each added self-loop has features of its own."""
         return self._joined is not None
 
     def rows(self) -> Tensor:
-        """``(num_edges, num_edge_features)`` of the edges."""
+        """Return the ``(num_edges, num_edge_features)`` features of the edges."""
         return self._plan.features.edges.rows(self._level)
 
     def loops(self) -> Tensor:
-        """Of self-loops as they are now: ``(num_loops, num_edge_features)``, or one row for all of them."""
+        """Return the self-loops' current features: ``(num_loops, num_edge_features)``, or one row for all."""
         if self._joined is not None:
             return self._joined()
         weight, fill = self._op.edge_weight, self._op.fill

@@ -1,7 +1,7 @@
-"""Attention in the arena: the tasks of GAT's and GATv2's attention, forward and backward.
+"""The tasks of GAT's and GATv2's attention, forward and backward, in the arena.
 
-The kernels keep a number or two per row and head for backward and, of GAT, what came along edges with a
-positive logit. Nothing is kept per edge.
+For backward the kernels store one or two numbers per row and head and, for GAT, the part of the sum that comes
+from edges with a positive logit. Without edge features, nothing is stored per edge.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from graphbraid.ops.dense import tall_gram, tall_product
 
 
 def plan_attention(plan: StepPlan, op: Attention) -> PlannedAttention:
-    """Plan the forward of ``op``; its :meth:`PlannedAttention.plan_backward` comes later."""
+    """Plan the forward pass of ``op``; call :meth:`PlannedAttention.plan_backward` of the result later."""
     planned = (PlannedGat if op.kind == "gat" else PlannedGatv2)(plan, op)
     planned.plan_forward()
     return planned
 
 
 class PlannedAttention(ABC):
-    """One attention of a planned step, and what its forward leaves for its backward."""
+    """One attention of a planned step, with what its forward pass leaves for its backward pass."""
 
     def __init__(self, plan: StepPlan, op: Attention) -> None:
         self._plan, self._op = plan, op
@@ -51,14 +51,14 @@ class PlannedAttention(ABC):
 
     @abstractmethod
     def _attend(self) -> None:
-        """Run the forward kernel into the rows by head."""
+        """Run the forward kernel, writing the rows by head."""
 
     @abstractmethod
     def plan_backward(self) -> None:
         """Plan the tasks of the gradients."""
 
     def plan_forward(self) -> None:
-        """Plan the tasks that make the value."""
+        """Plan the tasks that compute the value."""
         plan, op = self._plan, self._op
         out = plan.values[op.out] = plan.new(op.out, op) if op.averages else self._by_head
 
@@ -73,7 +73,7 @@ class PlannedAttention(ABC):
             plan.do(op.out, lambda: _mean_of_heads(self._by_head.tensor, out.tensor), self._by_head, out)
 
     def _keys_of(self, destinations: Tensor | None) -> Tensor | None:
-        """Keys of the rows' dropout masks, as of all nodes': a mask is the same on whatever level."""
+        """Return the keys of the rows' dropout masks by node, so that a mask is the same at every level."""
         if destinations is None:
             return None
         keys = self._plan.graph.csc.indptr[destinations] + destinations
@@ -84,7 +84,7 @@ class PlannedAttention(ABC):
         return self._plan.scratch(f"{self._op.out}: {name}", rows, width)
 
     def _plan_head_grad(self, *, is_wide: bool) -> Rows:
-        """The gradient of each head's rows: the result's, or of a mean its share, once unless ``is_wide``."""
+        """Return the gradient of the heads' rows; of a mean, a head's share, once or (``is_wide``) per head."""
         plan, op = self._plan, self._op
         grad = plan.grads[op.out]
         if not op.averages:
@@ -100,14 +100,14 @@ class PlannedAttention(ABC):
         return part
 
     def _part_of_grad(self, source: str, width: int) -> tuple[Rows, Rows | None]:
-        """:meth:`StepPlan.part_of_grad`; where the source does not learn, the part is let go."""
+        """Return :meth:`StepPlan.part_of_grad`, or scratch rows if the source needs no gradient."""
         if self._plan.program.learns(source):
             return self._plan.part_of_grad(source)
         return self._scratch(f"gradient of {source}", self._csc.num_src, width), None
 
 
 class PlannedGat(PlannedAttention):
-    """GAT: a logit is the sum of a number of the source and one of the destination, per head."""
+    """GAT's attention: per head, a logit is the sum of a number of the source and one of the destination."""
 
     def __init__(self, plan: StepPlan, op: Attention) -> None:
         super().__init__(plan, op)
@@ -120,7 +120,7 @@ class PlannedGat(PlannedAttention):
             self._scratch("destination logits", csc.num_dst, heads),
         )
         self._above: tuple[Rows, ...] = ()
-        if self._learns and plan.copies is None:  # the kernels of other devices need none
+        if self._learns and plan.copies is None:  # other devices' kernels need neither
             self._above = (
                 self._scratch("rows above", csc.num_dst, heads * op.channels),
                 self._scratch("share above", csc.num_dst, heads),
@@ -144,7 +144,7 @@ class PlannedGat(PlannedAttention):
         )
 
     def plan_backward(self) -> None:
-        """One walk over the edges by source; then the logits' gradients go on to rows and vectors."""
+        """Plan a pass over the edges by source, then the gradients of rows and vectors from the logits'."""
         plan, op, (source, scored) = self._plan, self._op, (self._op.inputs[0], self._op.inputs[-1])
         grad = self._plan_head_grad(is_wide=False)
         target, total = self._part_of_grad(source, op.heads * op.channels)
@@ -197,14 +197,14 @@ class PlannedGat(PlannedAttention):
                 self._plan.give(vector, _own_heads(tall_gram(logit.tensor, scored[: logit.count])))
 
     def _add_to_scored(self, to_logits: tuple[Rows, ...], target: Rows, *, is_there: bool) -> None:
-        """What the logits' gradients are to the rows that they come from; sources' cover all of these."""
+        """Add the logits' part to the gradient of the rows they come from; source logits cover all rows."""
         for i, (vector, logit) in enumerate(zip(self._op.vectors, to_logits, strict=True)):
             into = target.tensor[: logit.count]
             tall_product(logit.tensor, _spread(vector).t(), out=into, add=is_there or i > 0)
 
 
 class PlannedGatv2(PlannedAttention):
-    """GATv2: a logit needs the rows of both ends."""
+    """GATv2's attention: a logit needs the rows of both ends of its edge."""
 
     def __init__(self, plan: StepPlan, op: Attention) -> None:
         super().__init__(plan, op)
@@ -230,7 +230,7 @@ class PlannedGatv2(PlannedAttention):
         )
 
     def plan_backward(self) -> None:
-        """By destination, then by source."""
+        """Plan a pass over the edges by destination, and one by source."""
         plan, op, csc = self._plan, self._op, self._csc
         width, (vector,) = op.heads * op.channels, op.vectors
         grad = self._plan_head_grad(is_wide=True)
@@ -280,13 +280,13 @@ def _mean_of_heads(by_head: Tensor, out: Tensor) -> None:
 
 
 def _spread(vector: Tensor) -> Tensor:
-    """``(heads * channels, heads)``: each head's vector over its own rows, zeros elsewhere."""
+    """Return ``(heads * channels, heads)``: each head's vector in its own rows, zeros elsewhere."""
     heads = vector.shape[1]
     own = torch.eye(heads, dtype=vector.dtype, device=vector.device)
     return (vector.detach()[0][:, :, None] * own[:, None]).flatten(0, 1)
 
 
 def _own_heads(gram: Tensor) -> Tensor:
-    """``(heads, channels)``: of ``(heads, heads * channels)`` the part of each head with itself."""
+    """Return ``(heads, channels)``: the part of each head with itself of ``(heads, heads * channels)``."""
     heads = gram.shape[0]
     return gram.view(heads, heads, -1).diagonal(dim1=0, dim2=1).t().contiguous()

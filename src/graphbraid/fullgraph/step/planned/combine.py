@@ -1,4 +1,4 @@
-"""Several values of one level made one, in the arena: with constant factors, side by side, or the largest."""
+"""The tasks of operations on several values of one level: linear combination, concatenation, maximum."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from graphbraid.fullgraph.step.step_plan import StepPlan
 
 
 def forward_combine(plan: StepPlan, op: Combine) -> None:
-    """Plan the task that makes the value, over its first input where nothing else reads that."""
+    """Plan the task that computes the value, in place of its first input if nothing else reads that."""
     reads, first = _reads(plan, op), op.inputs[0]
     out = plan.values[first] if plan.may_overwrite(first) else plan.new(op.out, op)
     plan.values[op.out] = out
@@ -27,7 +27,7 @@ def forward_combine(plan: StepPlan, op: Combine) -> None:
 
 
 def backward_combine(plan: StepPlan, op: Combine) -> None:
-    """Plan the inputs' gradients: the result's times their factors."""
+    """Plan the inputs' gradients: the result's gradient times their factors."""
     grad = plan.grads[op.out]
     pairs = list(zip(op.inputs, op.factors, strict=True))
     for value, factor in sorted(pairs, key=lambda pair: pair[1] == 1):  # what shares the buffer comes last
@@ -46,7 +46,7 @@ def _add_times(grad: Rows, factor: float, target: Rows, is_there: bool) -> None:
 
 
 def forward_concat(plan: StepPlan, op: Concat) -> None:
-    """Plan the task that copies the inputs beside each other."""
+    """Plan the task that concatenates the inputs' columns."""
     reads, parts = _reads(plan, op), _columns(plan, op)
     out = plan.values[op.out] = plan.new(op.out, op)
 
@@ -58,7 +58,7 @@ def forward_concat(plan: StepPlan, op: Concat) -> None:
 
 
 def backward_concat(plan: StepPlan, op: Concat) -> None:
-    """Plan the inputs' gradients: each its columns of the result's."""
+    """Plan the inputs' gradients: each its columns of the result's gradient."""
     grad = plan.grads[op.out]
     for value, part in zip(op.inputs, _columns(plan, op), strict=True):
         if plan.program.learns(value):
@@ -72,7 +72,7 @@ def _add_columns(grad: Rows, part: slice, target: Rows, is_there: bool) -> None:
 
 
 def forward_largest(plan: StepPlan, op: Largest) -> None:
-    """Plan the task that makes the value, and keeps which input each element is of."""
+    """Plan the task that computes the value, and stores which input each element comes from."""
     reads = _reads(plan, op)
     out = plan.values[op.out] = plan.new(op.out, op)
     width = plan.program.width(op.out)
@@ -92,7 +92,7 @@ def forward_largest(plan: StepPlan, op: Largest) -> None:
 
 
 def backward_largest(plan: StepPlan, op: Largest) -> None:
-    """Plan the inputs' gradients: the result's where they were the largest."""
+    """Plan the inputs' gradients: the result's gradient where they were the largest."""
     grad, winner = plan.grads[op.out], plan.kept[op.out]
     width = plan.program.width(op.out)
     for number, value in enumerate(op.inputs):
@@ -123,7 +123,7 @@ def _touches(reads: Sequence[Read]) -> list[Rows]:
 
 
 def _columns(plan: StepPlan, op: Concat) -> list[slice]:
-    """The columns of each input in the result."""
+    """Return the columns of each input in the result."""
     parts, start = [], 0
     for value in op.inputs:
         width = plan.program.width(value)

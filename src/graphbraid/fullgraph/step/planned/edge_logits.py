@@ -1,7 +1,7 @@
-"""What edges' features add to the logits of GAT's attention, in the arena.
+"""The part of GAT's attention logits that comes from edge features, in the arena.
 
-A logit's part is ``<att_edge[h], W_h e>``: a product of the edge's features with a matrix of a column per
-head, folded anew in every step. Rows of self-loops that are added follow those of the edges.
+It is ``<att_edge[h], W_h e>``: a product of the edge's features with a matrix that has one column per head
+and is folded anew in every step. Rows of added self-loops follow those of the edges.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from graphbraid.ops.dense import tall_gram, tall_product
 
 
 class EdgeLogits:
-    """The edges' parts of one attention's logits, their gradients, and what they are made of.
+    """The edges' parts of one attention's logits, with their gradients and inputs.
 
     Args:
-        plan: of the step.
-        op: reads edges.
+        plan: the step's plan.
+        op: a GAT attention that reads edge features.
         csc: the edges that it walks.
     """
 
@@ -37,7 +37,7 @@ class EdgeLogits:
         self._ones = torch.ones(self._edges.num_loops, 1)
 
     def multiply(self) -> Tensor:
-        """Fill :attr:`logits`."""
+        """Compute :attr:`logits`."""
         folded, out = self._folded().t(), self.logits.tensor
         tall_product(self._edges.rows(), folded, out=out[: self._num_edges])
         if self._edges.loops_differ:
@@ -47,7 +47,7 @@ class EdgeLogits:
         return out
 
     def give(self) -> None:
-        """Give the parameters' gradients, from :attr:`grads`."""
+        """Hand the parameters' gradients to the plan, computed from :attr:`grads`."""
         edges, loops = self.grads.tensor[: self._num_edges], self.grads.tensor[self._num_edges :]
         to_folded = tall_gram(edges, self._edges.rows())
         if self._edges.loops_differ:
@@ -61,11 +61,11 @@ class EdgeLogits:
             self._plan.give(self._vector, (by_head * to_folded[:, None]).sum(-1))
 
     def _by_head(self) -> Tensor:
-        """``(heads, channels, num_edge_features)`` of the weight."""
+        """Return the weight as ``(heads, channels, num_edge_features)``."""
         return self._weight.detach().view(self._op.heads, self._op.channels, -1)
 
     def _folded(self) -> Tensor:
-        """``(heads, num_edge_features)``."""
+        """Return the folded matrix, ``(heads, num_edge_features)``."""
         return (self._by_head() * self._vector.detach()[0][:, :, None]).sum(1)
 
 

@@ -1,6 +1,6 @@
-"""What edges' features add to the rows that GATv2's logits are made of.
+"""The map of the edge features that GATv2 adds to the rows inside its leaky ReLU.
 
-The kernels map an edge's features wherever they need them, some edges at a time: no row of an edge is kept.
+The kernels map the features of some edges at a time wherever they need them, so no mapped row is stored.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from graphbraid.graph.csc import Csc
 
 
 class EdgeMap:
-    """The features and the map of one attention, as its kernels take them, and the map's gradient.
+    """The edge features and their map as the kernels of one attention take them, and the map's gradient.
 
     Args:
-        plan: of the step.
-        op: of GATv2; reads edges.
+        plan: the step's plan.
+        op: a GATv2 attention that reads edge features.
         csc: the edges that it walks.
     """
 
@@ -30,7 +30,7 @@ class EdgeMap:
         self._edges = AttendedEdges(plan, op, csc)
 
     def arguments(self) -> dict[str, Any]:
-        """What the kernels read, forward and backward."""
+        """Return the keyword arguments of the kernels, forward and backward."""
         edges, weight = self._edges, self._weight.detach()
         loops = edges.loops() if edges.num_loops else weight.new_empty(1, weight.shape[1])
         return {
@@ -40,12 +40,12 @@ class EdgeMap:
         }
 
     def new_gradient(self) -> Tensor | None:
-        """What the backward kernel writes the map's gradient to; None where it does not learn."""
+        """Return memory for the map's gradient, written by the backward kernel; None if it needs none."""
         weight = self._weight.detach()
         return weight.new_empty(weight.shape[::-1]) if self._weight.requires_grad else None
 
     def give(self, gradient: Tensor | None) -> None:
-        """Give the parameter's gradient."""
+        """Hand the parameter's gradient to the plan."""
         if gradient is not None:
             self._plan.give(self._weight, gradient.t().contiguous())
 

@@ -1,4 +1,4 @@
-"""Functions of each row in the arena: those that learn nothing, and the learned slope of PReLU."""
+"""The tasks of functions of each row, in the arena: those without parameters, and PReLU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from graphbraid.fullgraph.step.step_plan import StepPlan
 
 
 def forward_function(plan: StepPlan, op: RowFunction) -> None:
-    """Plan the task that makes the value, over its input where neither backward nor another reads that."""
+    """Plan the task that computes the value, in place if nothing else, nor backward, reads its input."""
     function, source = FUNCTIONS[op.kind], op.inputs[0]
     x = plan.read(source)
     in_place = plan.may_overwrite(source) and (function.reads_result or not plan.training)
@@ -34,7 +34,7 @@ def backward_function(plan: StepPlan, op: RowFunction) -> None:
 
 
 def forward_prelu(plan: StepPlan, op: Prelu) -> None:
-    """Plan the task that makes the value; backward reads the input."""
+    """Plan the task that computes the value; backward reads the input."""
     x = plan.read(op.inputs[0])
     out = plan.values[op.out] = plan.new(op.out, op)
     width = plan.program.width(op.out)

@@ -1,8 +1,8 @@
-"""GINE's rectified sums in the arena.
+"""The tasks of GINE's rectified sums, in the arena.
 
-Edges' rows that are a linear map of the graph's are made in every step and kept for backward, which writes
-their gradients over them; the rows' own then are sums of those. Edges' rows that nothing learns stay the
-graph's, and backward computes the sums' signs again.
+If the edge features go through a linear map, the mapped rows are computed in every step and stored for
+backward, which overwrites them with their gradients; the node rows' gradients are sums of those. Without a
+map, the graph's edge features are used in place, and backward computes the signs of the terms again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from graphbraid.ops.dense import tall_gram, tall_product
 
 
 def forward_gine(plan: StepPlan, op: Gine) -> None:
-    """Plan the tasks that make the edges' rows, where they are mapped, and the value."""
+    """Plan the tasks that compute the mapped edge rows, if there is a map, and the value."""
     level = plan.program.level(op.inputs[0])
     csc, features = plan.blocks[level].csc, plan.features.edges
     x = plan.read(op.inputs[0])
@@ -50,7 +50,7 @@ def forward_gine(plan: StepPlan, op: Gine) -> None:
 
 
 def backward_gine(plan: StepPlan, op: Gine) -> None:
-    """Plan the gradients of the edges' map, over the edges' rows, and then of the input's rows."""
+    """Plan the gradients of the edge features' map, in place of the mapped rows, and of the input's rows."""
     source, grad = op.inputs[0], plan.grads[op.out]
     csc = plan.blocks[plan.program.level(source)].csc
     x, edges, mapped = plan.read(source), _edges(plan, op), plan.kept.get(op.out)
@@ -89,13 +89,13 @@ def backward_gine(plan: StepPlan, op: Gine) -> None:
 
 
 def _edges(plan: StepPlan, op: Gine) -> Callable[[], Tensor]:
-    """Gives the edges' rows as a task runs."""
+    """Return a getter of the edge rows, to be called while a task runs."""
     mapped, features, level = plan.kept.get(op.out), plan.features.edges, plan.program.level(op.inputs[0])
     return (lambda: features.rows(level)) if mapped is None else (lambda: mapped.tensor)
 
 
 def _give_map(plan: StepPlan, op: Gine, to_edges: Rows) -> None:
-    """Plan the gradients of the edges' weight and bias from those of their rows."""
+    """Plan the gradients of the map's weight and bias from those of the mapped rows."""
     features, level = plan.features.edges, plan.program.level(op.inputs[0])
     weight, bias = op.weight, op.bias
 
@@ -105,7 +105,7 @@ def _give_map(plan: StepPlan, op: Gine, to_edges: Rows) -> None:
             plan.give(weight, tall_gram(rows, features.rows(level), out=plan.lend(weight)))
         if bias is not None and bias.requires_grad:
             into = plan.lend(bias)
-            # Writes the rows over themselves; its sums do not depend on threads.
+            # Overwrites the rows with themselves; its sums do not depend on the number of threads.
             kernels.epilogue_backward(rows, rows, "none", kernels.Mask(0.0), rows, into)
             plan.give(bias, into)
 

@@ -1,4 +1,4 @@
-"""The maximum over in-neighbours in the arena: which edges won each element is kept for the way back."""
+"""The tasks of the maximum over in-neighbours, in the arena; the winning edges are stored for backward."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graphbraid.ops.spmm_max import TIES
 
 
 def forward_maximum(plan: StepPlan, op: Maximum) -> None:
-    """Plan the task that makes the value."""
+    """Plan the task that computes the value."""
     csc = plan.blocks[plan.program.level(op.inputs[0])].csc
     x = plan.read(op.inputs[0])
     out = plan.values[op.out] = plan.new(op.out, op)
@@ -21,14 +21,14 @@ def forward_maximum(plan: StepPlan, op: Maximum) -> None:
     ties = TIES.index(op.ties)
 
     def run() -> None:
-        rows = x.get().contiguous()  # the user's features may stand in another order
+        rows = x.get().contiguous()  # the user's features may have another memory layout
         backend(rows).spmm_max(csc.indptr, csc.indices, rows, None, ties, out.tensor, found.tensor)
 
     plan.do(op.out, run, out, found, *x.touches)
 
 
 def backward_maximum(plan: StepPlan, op: Maximum) -> None:
-    """Plan the tasks that give each element's gradient to the edge that won it, or to all that did."""
+    """Plan the tasks that give each element's gradient to the edge that won it, or to all that tie."""
     source = op.inputs[0]
     target, total = plan.part_of_grad(source)
     if op.ties == "first":
@@ -66,7 +66,7 @@ def _to_all(plan: StepPlan, op: Maximum, target: Rows) -> None:
     share = plan.scratch(f"{op.out}: shares", grad.count, grad.buffer.shape[1])
 
     def run() -> None:
-        share.tensor.copy_(count.tensor)  # of one dtype, or PyTorch would make a copy of its own
+        share.tensor.copy_(count.tensor)  # of the same dtype, or PyTorch would make a copy
         torch.div(grad.tensor, share.tensor, out=share.tensor)
         reverse, _ = csc.transpose()
         call = backend(grad.tensor).spmm_max_shared_backward

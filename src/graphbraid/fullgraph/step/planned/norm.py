@@ -1,10 +1,10 @@
-"""Normalisation in the arena: the tasks of layer and batch normalisation, forward and backward.
+"""The tasks of layer and batch normalisation, forward and backward, in the arena.
 
-Backward reads the input, not the output, beside two numbers per row (layer) or column (batch). The input is
-one matrix per normalisation, and in the usual stack the least there can be: the activation that follows
-writes over the output, so its buffer is the one the next layer reads anyway. Going back from the output
-instead would keep the output from being written over, which is as much memory, and would divide by a weight
-that may be 0. Only an output that a linear map reads directly would come out one matrix smaller.
+Backward reads the input, not the output, and two numbers per row (layer) or column (batch). Keeping the input
+costs one matrix per normalisation, in the usual stack the least possible: the activation that follows
+overwrites the output, so its buffer is the one that the next layer reads anyway. Backward from the output
+would prevent that overwriting, which costs as much memory, and would divide by a weight that may be 0. It
+would save a matrix only where a linear map reads the output directly.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from graphbraid.ops.norm import as_factors, batch_statistics
 
 
 def plan_norm(plan: StepPlan, op: Normalise) -> PlannedNorm:
-    """Plan the forward of ``op``; its :meth:`PlannedNorm.plan_backward` comes later."""
+    """Plan the forward pass of ``op``; call :meth:`PlannedNorm.plan_backward` of the result later."""
     planned = (PlannedLayerNorm if op.kind == "layer" else PlannedBatchNorm)(plan, op)
     planned.plan_forward()
     return planned
 
 
 class PlannedNorm(ABC):
-    """One normalisation of a planned step, and what its forward leaves for its backward."""
+    """One normalisation of a planned step, with what its forward pass leaves for its backward pass."""
 
     def __init__(self, plan: StepPlan, op: Normalise) -> None:
         self._plan, self._op = plan, op
@@ -40,7 +40,7 @@ class PlannedNorm(ABC):
         self._learns = plan.training and plan.program.learns(op.out)
 
     def _x(self) -> Tensor:
-        """The input's rows; the user's features may stand in another order, which the kernels do not take."""
+        """Return the input's rows, contiguous as kernels need them; the user's features may not be."""
         return self._get_x().contiguous()
 
     @abstractmethod
@@ -49,10 +49,10 @@ class PlannedNorm(ABC):
 
     @abstractmethod
     def _run_backward(self, grad: Tensor, grad_x: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """Write the input's gradient, if asked for, maybe over ``grad``; give the weight's and the bias's."""
+        """Write the input's gradient to ``grad_x``, if given, and return the weight's and the bias's."""
 
     def plan_forward(self) -> None:
-        """Plan the task that makes the value: over the input where neither backward nor another reads it."""
+        """Plan the task that computes the value, in place if nothing else, nor backward, reads the input."""
         plan, op, source = self._plan, self._op, self._op.inputs[0]
         alone = len(plan.program.consumers(source)) == 1 and not self._reads_own_rows
         in_place = not self._learns and alone and source in plan.values
@@ -61,7 +61,7 @@ class PlannedNorm(ABC):
         plan.do(op.out, lambda: self._run(out.tensor), out, *self._touches)
 
     def plan_backward(self) -> None:
-        """Plan the task of the gradients."""
+        """Plan the task that computes the gradients."""
         plan, op, source = self._plan, self._op, self._op.inputs[0]
         grad, learns = plan.grads[op.out], plan.program.learns(source)
         target, total = self._target(grad) if learns else (None, None)
@@ -79,9 +79,10 @@ class PlannedNorm(ABC):
             plan.do(f"gradient of {source}", lambda: total.tensor.add_(target.tensor), target, total)
 
     def _target(self, grad: Rows) -> tuple[Rows, Rows | None]:
-        """Where the input's gradient is written, and the sum it is then added to where others are in it.
+        """Return the rows for the input's gradient, and the sum to add it to, if there is one.
 
-        Over the result's gradient, unless an addition shares that with a value whose turn comes later.
+        The rows are those of the result's gradient, unless an addition shares these with a value whose
+        gradient is used later.
         """
         plan, op, source = self._plan, self._op, self._op.inputs[0]
         earlier = {before.out for before in plan.program.ops[: plan.program.ops.index(op)]}
@@ -96,12 +97,12 @@ class PlannedNorm(ABC):
 
     @property
     def _reads_own_rows(self) -> bool:
-        """Whether the input, and so its gradient, is the start of another value's."""
+        """Whether the input, and so its gradient, is a prefix of another value's rows."""
         return isinstance(self._plan.program.producer(self._op.inputs[0]), Own)
 
 
 class PlannedLayerNorm(PlannedNorm):
-    """Rows by their own mean and variance, which backward needs again: two vectors in the arena."""
+    """Layer normalisation; each row's mean and reciprocal deviation are stored for backward."""
 
     def __init__(self, plan: StepPlan, op: Normalise) -> None:
         super().__init__(plan, op)
@@ -128,12 +129,12 @@ class PlannedLayerNorm(PlannedNorm):
 
 
 def _row_numbers(plan: StepPlan, op: Normalise, name: str) -> Rows:
-    """A number for each row of ``op``'s value."""
+    """Return a vector with one number per row of ``op``'s value."""
     return plan.scratch(f"{op.out}: {name}", plan.num_rows(plan.program.level(op.out)))
 
 
 class PlannedBatchNorm(PlannedNorm):
-    """Columns by the mean and variance of all rows, or by the running ones: as the module's mode says."""
+    """Batch normalisation by the statistics of all rows or, as the module's mode says, the running ones."""
 
     def __init__(self, plan: StepPlan, op: Normalise) -> None:
         super().__init__(plan, op)
@@ -147,9 +148,9 @@ class PlannedBatchNorm(PlannedNorm):
         backend(x).batch_norm(x, mean, rstd, *factors, out)
 
     def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor, bool]:
-        """Those of the rows, tracked, or the running ones: what :class:`torch.nn.BatchNorm1d` takes."""
+        """Return the statistics that :class:`torch.nn.BatchNorm1d` would use, and update the running ones."""
         module, call = self._module, self._plan.num_forwards
-        # Looking for what is not finite runs the last forward again, which moves nothing a second time.
+        # A repetition of the last forward pass must not update the running statistics a second time.
         tracks = module.track_running_stats and call > self._tracked_at
         running = (module.running_mean, module.running_var) if not module.training or tracks else (None, None)
         self._tracked_at = call
@@ -171,7 +172,7 @@ class PlannedBatchNorm(PlannedNorm):
         return grads
 
     def _grad_of(self, parameter: nn.Parameter | None, like: Tensor) -> Tensor:
-        """Memory for a gradient, which the kernel writes whether or not anything learns it."""
+        """Return memory for a gradient, which the kernel writes whether or not it is needed."""
         learns = parameter is not None and parameter.requires_grad
         return self._plan.lend(parameter) if parameter is not None and learns else torch.empty_like(like)
 

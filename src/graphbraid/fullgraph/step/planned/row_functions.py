@@ -1,4 +1,4 @@
-"""Functions of each row that learn nothing: PyTorch's kernels, writing into the arena both ways."""
+"""Functions of each row without parameters, by PyTorch's kernels, which write into the arena."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Arguments = tuple[float | str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One function, as calls that allocate nothing."""
+    """One function, as forward and backward calls that allocate nothing."""
 
     forward: Callable[[Tensor, Arguments, Tensor], object]
-    """``(x, arguments, out)``."""
+    """Called as ``forward(x, arguments, out)``."""
     backward: Callable[[Tensor, Tensor, Arguments, Tensor], object]
-    """``(grad, kept, arguments, grad_x)``; ``kept`` is the input or the result."""
+    """Called as ``backward(grad, kept, arguments, grad_x)``; ``kept`` is the input or the result."""
     reads_result: bool = False
-    """Whether backward reads the result rather than the input, which may then be written over."""
+    """Whether backward reads the result rather than the input, which may then be overwritten."""
 
 
 def _pointwise(name: str, *, reads_result: bool = False) -> Function:
-    """Of PyTorch's ``name.out`` and ``name_backward.grad_input``, which take the arguments last."""
+    """Make a function of PyTorch's ``name.out`` and ``name_backward.grad_input``; arguments come last."""
     forward, backward = getattr(_aten, name).out, getattr(_aten, f"{name}_backward").grad_input
     return Function(
         lambda x, arguments, out: forward(x, *arguments, out=out),
@@ -72,5 +72,5 @@ FUNCTIONS: dict[str, Function] = {
     "softmax": _softmax("_softmax", "grad_input"),
     "log_softmax": _softmax("_log_softmax", "out"),
 }
-"""By name; what their arguments are: gelu's approximation, elu's alpha, scale and scale of the input,
-leaky ReLU's slope, softplus's beta and threshold, hardtanh's least and largest value."""
+"""Functions by name. Their arguments are GELU's approximation; ELU's alpha, scale and input scale; leaky
+ReLU's slope; softplus's beta and threshold; hardtanh's least and largest value."""

@@ -1,4 +1,4 @@
-"""Small row-wise operations in the arena, by PyTorch's own kernels: a learned factor, rows of length 1."""
+"""The tasks of small row-wise operations by PyTorch's kernels, in the arena: a learned factor, unit rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from graphbraid.fullgraph.step.step_plan import StepPlan
 
 
 def forward_scale(plan: StepPlan, op: Scale) -> None:
-    """Plan the task that makes the value; backward reads the input."""
+    """Plan the task that computes the value; backward reads the input."""
     x = plan.read(op.inputs[0])
     out = plan.values[op.out] = plan.new(op.out, op)
     plan.do(op.out, lambda: torch.mul(x.get(), 1 + op.factor.detach(), out=out.tensor), out, *x.touches)
@@ -42,7 +42,7 @@ def backward_scale(plan: StepPlan, op: Scale) -> None:
 
 
 def forward_unit_rows(plan: StepPlan, op: UnitRows) -> None:
-    """Plan the task that makes the value, over its input where nothing else reads that."""
+    """Plan the task that computes the value, in place of its input if nothing else reads that."""
     source = op.inputs[0]
     x = plan.read(source)
     out = plan.values[source] if plan.may_overwrite(source) else plan.new(op.out, op)
@@ -60,7 +60,7 @@ def forward_unit_rows(plan: StepPlan, op: UnitRows) -> None:
 def backward_unit_rows(plan: StepPlan, op: UnitRows) -> None:
     """Plan the input's gradient, ``(grad - out * (grad . out)) / length``.
 
-    A row shorter than eps was divided by eps itself and has no second term.
+    The second term is missing for a row shorter than ``eps``, which was divided by ``eps``.
     """
     source, grad, out = op.inputs[0], plan.grads[op.out], plan.values[op.out]
     lengths = plan.kept[op.out]

@@ -13,7 +13,7 @@ class TorchOp:
 
     Args:
         function: maps the input to the result.
-        parameters: what it learns.
+        parameters: the function's parameters.
         keep_graph: whether :meth:`backward` will be called.
     """
 
@@ -25,18 +25,18 @@ class TorchOp:
         self._out: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """The result, without history."""
+        """Return the detached result."""
         if not self._keeps:
             return self._function(x)
         with torch.enable_grad():
-            # .data: other buffers of the arena may be written before backward, which autograd would take
-            # for a change of these.
+            # .data, since other buffers of the arena may be written before backward, which autograd would
+            # take for a change of this one.
             self._leaf = x.data.requires_grad_()
             self._out = self._function(self._leaf)
         return self._out.detach()
 
     def backward(self, grad: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Gradients of the input and of the parameters; frees the graph."""
+        """Return the gradients of the input and of the parameters, and free the graph."""
         assert self._leaf is not None
         assert self._out is not None
         wanted = [self._leaf, *self._parameters]
