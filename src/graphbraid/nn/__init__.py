@@ -1,4 +1,4 @@
-"""Layers and models on graphbraid's fused operators, with PyTorch Geometric's parameters and meaning."""
+"""Layers and models on graphbraid's fused operators, with PyTorch Geometric's parameters and semantics."""
 
 from graphbraid.nn.conv import Conv
 from graphbraid.nn.gat import GATConv, GATv2Conv

@@ -1,4 +1,4 @@
-"""What layers and models take as edges: a Csc, blocks, or PyG's plain ``edge_index``."""
+"""Conversion of the edges that layers and models accept: a Csc, blocks, or PyG's ``edge_index``."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from graphbraid.graph.csc import Csc, coo_to_csc, index_dtype
 from graphbraid.graph.interop.convert import plain
 
 _kept = WeakTensorKeyDictionary()
-"""``edge_index`` -> (its version, number of nodes, the adjacency): an epoch over the whole graph reads the
-same tensor again and again."""
+"""Cache of ``edge_index`` -> (its version, number of nodes, the adjacency), since full-graph training passes
+the same tensor again and again."""
 _kept_weighted = WeakTensorKeyDictionary()
-"""``edge_weight`` -> (versions of it and its ``edge_index`` and the number of nodes, a reference to the
-``edge_index``, the adjacency)."""
+"""Cache of ``edge_weight`` -> (versions of it and its ``edge_index`` and the number of nodes, a reference to
+the ``edge_index``, the adjacency)."""
 
 
 def as_csc(edge_index: Csc | Tensor, num_nodes: int, edge_weight: Tensor | None = None) -> Csc:
-    """The adjacency of a layer over ``num_nodes`` nodes: itself, or that of an edge list.
+    """Return the adjacency over ``num_nodes`` nodes of an edge list, or the adjacency passed in itself.
 
-    The adjacency of a tensor is kept for as long as the tensor (with weights: both) lives and is not changed
-    in place.
+    The adjacency made from a tensor is cached for as long as the tensor (with weights, both tensors) lives
+    and is not changed in place.
 
     Args:
-        edge_index: a :class:`~graphbraid.graph.csc.Csc`, or ``(2, num_edges)`` int32 or int64 ids: sources
-            above destinations.
-        num_nodes: rows of ``x``, which has one for each node.
-        edge_weight: ``(num_edges,)`` finite numbers that float32 holds; only with an edge list.
+        edge_index: a :class:`~graphbraid.graph.csc.Csc`, or ``(2, num_edges)`` int32 or int64 ids, with
+            sources in the first row and destinations in the second.
+        num_nodes: number of nodes, which is the number of rows of ``x``.
+        edge_weight: ``(num_edges,)`` finite numbers that float32 represents exactly; only with an edge list.
 
     Raises:
-        DataError: it is neither, an id is outside ``[0, num_nodes)``, or the weights do not fit; names the
-            first.
+        DataError: ``edge_index`` is neither, an id is outside ``[0, num_nodes)``, or the weights do not fit;
+            the message names the first fault.
     """
     if isinstance(edge_index, Csc):
         if edge_weight is not None:
@@ -44,7 +44,7 @@ def as_csc(edge_index: Csc | Tensor, num_nodes: int, edge_weight: Tensor | None 
     _check_edge_list(edge_index)
     if edge_weight is not None:
         return _weighted(edge_index, num_nodes, edge_weight)
-    if edge_index.is_inference():  # has no version, so a change would pass unseen
+    if edge_index.is_inference():  # has no version counter, so a change would go unnoticed
         return _make(edge_index, num_nodes)
     known: tuple[int, int, Csc] | None = _kept.get(edge_index)  # type: ignore[no-untyped-call]
     if known is not None and known[:2] == (edge_index._version, num_nodes):
@@ -69,7 +69,7 @@ def _weighted(edge_index: Tensor, num_nodes: int, edge_weight: Tensor) -> Csc:
 
 
 def _check_weight(edge_weight: Tensor, edge_index: Tensor) -> None:
-    """What every call may have got wrong anew; reads no values."""
+    """Check what can be wrong in every call, without reading values."""
     check_tensor(edge_weight, "edge_weight", ndim=1)
     if edge_weight.shape[0] != edge_index.shape[1]:
         raise DataError(
@@ -77,13 +77,13 @@ def _check_weight(edge_weight: Tensor, edge_index: Tensor) -> None:
         )
     if edge_weight.requires_grad and torch.is_grad_enabled():
         raise DataError(
-            "edge_weight requires a gradient, and the layers give it none: detach it, or build the layer "
+            "edge_weight requires a gradient, which the layers do not compute: detach it, or build the layer "
             "on ops.spmm(csc, x, weight=...), which does"
         )
 
 
 def _as_float32(edge_weight: Tensor) -> Tensor:
-    """The weights as float32, with the same values."""
+    """Return the weights as float32, or raise DataError if that changes a value."""
     weight = edge_weight.detach().to(torch.float32)
     changed = (weight.to(edge_weight.dtype) != edge_weight).nonzero()
     if changed.numel() and not edge_weight[changed[0]].isnan():
@@ -107,7 +107,7 @@ def _make(edge_index: Tensor, num_nodes: int) -> Csc:
 
 
 def _ends(edge_index: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
-    """Sources and destinations; an empty list may have any dtype."""
+    """Return sources and destinations; an empty list may have any dtype."""
     src, dst = plain(edge_index.detach()).unbind()
     if not src.numel():
         src, dst = src.to(index_dtype(num_nodes)), dst.to(index_dtype(num_nodes))

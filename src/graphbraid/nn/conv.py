@@ -1,4 +1,4 @@
-"""What all layers share: how they are called and how their last steps are fused."""
+"""Base class of all layers: how they are called, and how their last steps are fused."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Features = Tensor | SparseFeatures
 
 
 def check_rows_of(x: Features) -> None:
-    """Raise DataError unless ``x`` is sparse features or a matrix of floating-point numbers."""
+    """Raise DataError unless ``x`` is sparse features or a floating-point matrix."""
     if isinstance(x, SparseFeatures | torch.fx.Proxy):
         return
     check_tensor(x, "x", ndim=2, floating=True)
 
 
 def check_takes_weights(kind: type[nn.Module], edge_weight: Tensor | None) -> None:
-    """Raise ConfigError where there are edge weights for a layer or model to which they mean nothing."""
+    """Raise ConfigError if edge weights are given to a layer or model that does not use them."""
     if edge_weight is not None and not getattr(kind, "takes_weights", False):
         raise ConfigError(
             f"{kind.__name__} takes no edge weights, which would change nothing; call it without edge_weight "
@@ -34,17 +34,17 @@ def check_takes_weights(kind: type[nn.Module], edge_weight: Tensor | None) -> No
 
 
 class Conv(nn.Module, ABC):
-    """Base of the layers: ``conv(x, edge_index)`` maps ``num_src`` rows to ``num_dst`` rows.
+    """Base class of the layers; ``conv(x, edge_index)`` maps ``num_src`` rows to ``num_dst`` rows.
 
     A block's destinations are a prefix of its sources, so a layer computes only the rows that the next one
-    reads. Subclasses give :meth:`combine`; the bias is added after it, so that a model can fuse bias,
+    reads. Subclasses implement :meth:`combine`; the bias is added after it, so that a model can fuse bias,
     activation and dropout.
     """
 
     keeps_result: ClassVar[bool] = True
     """Whether :meth:`combine`'s backward may read its result, which must then not be overwritten."""
     takes_weights: ClassVar[bool] = False
-    """Whether edge weights mean something to the layer, so that it can be called with them."""
+    """Whether the layer uses edge weights, so that it can be called with them."""
     bias: nn.Parameter | None
     in_channels: int
     out_channels: int
@@ -54,13 +54,13 @@ class Conv(nn.Module, ABC):
 
         Args:
             x: ``(num_src, in_channels)`` dense rows, or sparse features.
-            edge_index: a whole graph or one layer's block, or PyG's ``(2, num_edges)`` integer tensor over
+            edge_index: the whole graph or the layer's block, or PyG's ``(2, num_edges)`` integer tensor over
                 the rows of ``x``.
-            edge_weight: ``(num_edges,)`` constants, with an ``edge_index`` tensor; a ``Csc`` has its own.
+            edge_weight: ``(num_edges,)`` constants for an ``edge_index`` tensor; a ``Csc`` holds its own.
 
         Raises:
-            ConfigError: there are edge weights, and the layer takes none.
-            DataError: ``x`` does not fit the graph or the layer, or the edges or their weights are none.
+            ConfigError: edge weights are given, and the layer takes none.
+            DataError: ``x`` does not fit the graph or the layer, or the edges or weights are invalid.
         """
         check_rows_of(x)
         check_takes_weights(type(self), edge_weight)
@@ -69,7 +69,7 @@ class Conv(nn.Module, ABC):
 
     @abstractmethod
     def combine(self, x: Features, csc: Csc) -> Tensor:
-        """The layer without its final bias."""
+        """Compute the layer without its final bias."""
 
     def check(self, x: Features, csc: Csc) -> None:
         """Raise DataError unless ``x`` is ``(num_src, in_channels)``."""
@@ -81,15 +81,15 @@ class Conv(nn.Module, ABC):
             )
 
     def extra_repr(self) -> str:
-        """Channels, as shown by ``print``."""
+        """Return the channels, as shown by ``print``."""
         return f"{self.in_channels}, {self.out_channels}"
 
 
 def zero_bias(channels: int, *, bias: bool) -> nn.Parameter | None:
-    """A bias that starts at 0, or None."""
+    """Return a bias of zeros, or None if ``bias`` is False."""
     return nn.Parameter(torch.zeros(channels)) if bias else None
 
 
 def dense(x: Features) -> Tensor:
-    """``x`` itself, or sparse features made dense for a layer that needs whole rows."""
+    """Return ``x`` itself, or sparse features made dense for a layer that needs dense rows."""
     return x.to_dense() if isinstance(x, SparseFeatures) else x

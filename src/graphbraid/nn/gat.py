@@ -1,4 +1,4 @@
-"""GATConv and GATv2Conv: the graph attention layers."""
+"""GATConv and GATv2Conv, the graph attention layers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from graphbraid.signatures import typed
 
 
 class AttentionConv(Conv):
-    """What both attention layers share: heads, how they are joined, the residual and the bias.
+    """Base class of the attention layers, with their heads, residual and bias.
 
     Args:
         in_channels: width of the input.
         out_channels: width of each head.
         heads: number of heads.
-        concat: join heads side by side instead of taking their mean.
-        negative_slope: slope of the leaky ReLU below 0.
+        concat: concatenate the heads instead of taking their mean.
+        negative_slope: slope of the leaky ReLU below zero.
         dropout: probability of dropping an attention coefficient while training.
         add_self_loops: give each node one self-loop, in place of stored ones.
         bias: whether to learn an additive bias.
@@ -63,7 +63,7 @@ class AttentionConv(Conv):
         self.bias = zero_bias(total, bias=bias)
 
     def combine(self, x: Features, csc: Csc) -> Tensor:
-        """The layer without its final bias."""
+        """Compute the layer without its final bias."""
         self.check(x, csc)
         out = self.attend(x, csc)
         if not self.concat:
@@ -74,29 +74,29 @@ class AttentionConv(Conv):
 
     @abstractmethod
     def attend(self, x: Features, csc: Csc) -> Tensor:
-        """``(num_dst, heads * out_channels)``: each head's weighted sum."""
+        """Return ``(num_dst, heads * out_channels)``: each head's weighted sum."""
 
     def extra_repr(self) -> str:
-        """Channels and heads, as shown by ``print``."""
+        """Return the channels and heads, as shown by ``print``."""
         return f"{self.in_channels}, {self.out_channels}, heads={self.heads}"
 
 
 @typed
 class GATConv(AttentionConv):
-    r"""Graph attention, "Graph Attention Networks".
+    r"""Graph attention layer of "Graph Attention Networks" (Veličković et al.).
 
     .. math::
         x'_v = \sum_{u} \alpha_{vu} W x_u, \qquad
         \alpha_{v\cdot} = \mathrm{softmax}(\mathrm{LeakyReLU}(a_s^\top W x_u + a_d^\top W x_v))
 
-    Equal to PyTorch Geometric's layer of the same name on one kind of nodes and without edge features, with
+    Equal to PyTorch Geometric's layer of the same name on one type of nodes and without edge features, with
     the same parameters (``lin.weight``, ``att_src``, ``att_dst``, ``res.weight``, ``bias``). Self-loops are
-    added inside the kernel. Arguments: :class:`AttentionConv` and
+    added inside the kernel. Takes the arguments of :class:`AttentionConv` and the following.
 
     Args:
         row_dropout: probability of dropping an element of the transformed rows ``W x`` that are summed, but
-            not of those that the coefficients come from: what the paper's own code does beside dropping
-            coefficients, and PyG does not.
+            not of those that give the coefficients. The paper's own code does this in addition to dropping
+            coefficients; PyG does not.
 
     Raises:
         ConfigError: ``row_dropout`` is not a probability below 1.
@@ -146,7 +146,7 @@ class GATConv(AttentionConv):
             nn.init.zeros_(self.bias)
 
     def attend(self, x: Features, csc: Csc) -> Tensor:
-        """``(num_dst, heads * out_channels)``: each head's weighted sum."""
+        """Return ``(num_dst, heads * out_channels)``: each head's weighted sum."""
         rows = transform(self.lin, x)
         drops = self.training and self.row_dropout > 0
         return gat_attention(
@@ -162,18 +162,18 @@ class GATConv(AttentionConv):
 
 @typed
 class GATv2Conv(AttentionConv):
-    r"""Graph attention with dynamic attention, "How Attentive are Graph Attention Networks?".
+    r"""Graph attention layer of "How Attentive are Graph Attention Networks?" (Brody et al.).
 
     .. math::
         x'_v = \sum_{u} \alpha_{vu} W_l x_u, \qquad
         \alpha_{v\cdot} = \mathrm{softmax}(a^\top \mathrm{LeakyReLU}(W_l x_u + W_r x_v))
 
-    Equal to PyTorch Geometric's layer of the same name on one kind of nodes and without edge features, with
-    the same parameters (``lin_l``, ``lin_r``, ``att``, ``res.weight``, ``bias``). Arguments:
-    :class:`AttentionConv` and
+    Equal to PyTorch Geometric's layer of the same name on one type of nodes and without edge features, with
+    the same parameters (``lin_l``, ``lin_r``, ``att``, ``res.weight``, ``bias``). Takes the arguments of
+    :class:`AttentionConv` and the following.
 
     Args:
-        share_weights: use ``lin_l`` for destinations too.
+        share_weights: whether to use ``lin_l`` for destinations too.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ class GATv2Conv(AttentionConv):
             nn.init.zeros_(self.bias)
 
     def attend(self, x: Features, csc: Csc) -> Tensor:
-        """``(num_dst, heads * out_channels)``: each head's weighted sum."""
+        """Return ``(num_dst, heads * out_channels)``: each head's weighted sum."""
         rows = transform(self.lin_l, x)
         if self.share_weights:
             own = rows[: csc.num_dst]
@@ -242,7 +242,7 @@ class GATv2Conv(AttentionConv):
 
 
 def transform(linear: Linear, x: Features) -> Tensor:
-    """``linear(x)`` for dense rows of any precision or sparse features."""
+    """Apply ``linear`` to dense rows of any precision or to sparse features."""
     if not isinstance(x, SparseFeatures):
         out: Tensor = linear(x.to(linear.weight.dtype))
         return out
@@ -251,7 +251,7 @@ def transform(linear: Linear, x: Features) -> Tensor:
 
 
 def head_dot(rows: Tensor, att: Tensor) -> Tensor:
-    """``(num_rows, heads)``: each head's part of the rows times its vector, as one matrix product.
+    """Return ``(num_rows, heads)``: each head's part of the rows times its vector, as one matrix product.
 
     Args:
         rows: ``(num_rows, heads * channels)``.

@@ -1,4 +1,4 @@
-"""GCNConv: the graph convolution of Kipf and Welling, and its normalisation."""
+"""GCNConv, the graph convolution of Kipf and Welling, and its normalisation."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from graphbraid.signatures import typed
 
 @typed
 class GCNConv(Conv):
-    r"""Graph convolution, "Semi-Supervised Classification with Graph Convolutional Networks".
+    r"""Graph convolution of "Semi-Supervised Classification with Graph Convolutional Networks".
 
     .. math:: X' = \hat{D}^{-1/2} \hat{A} \hat{D}^{-1/2} X W
 
     Equal to PyTorch Geometric's layer of the same name on the same edges, with the same parameters
-    (``lin.weight``, ``bias``). One departure: ``improved`` adds self-loops of weight 2 as its documentation
-    says, also without edge weights, where PyG 2.8 adds weight 1. Edge weights are the graph's ``csc.weight``,
-    or ``edge_weight`` beside an ``edge_index``, and are not learned.
+    (``lin.weight``, ``bias``), with one exception: ``improved`` always adds self-loops of weight 2, as its
+    documentation says, while PyG 2.8 adds weight 1 to edges without weights. Edge weights are the graph's
+    ``csc.weight``, or an ``edge_weight`` given with an ``edge_index``, and are not learned.
 
-    On a block, see :func:`gcn_norm`. Self-loops are added inside the kernel; no edge list is rebuilt.
+    For blocks, see :func:`gcn_norm`. Self-loops are added inside the kernel; no edge list is rebuilt.
 
     Args:
         in_channels: width of the input.
         out_channels: width of the output.
         improved: add self-loops of weight 2.
-        add_self_loops: whether to add self-loops; None: as ``normalize``.
-        normalize: whether to normalise by degrees; if not, this is a plain weighted sum.
+        add_self_loops: whether to add self-loops. If None, as ``normalize``.
+        normalize: whether to normalise by degrees; if False, the layer is a plain weighted sum.
         bias: whether to learn an additive bias.
 
     Raises:
-        ConfigError: self-loops are asked for without normalisation.
+        ConfigError: self-loops are requested without normalisation.
     """
 
     keeps_result = False
@@ -72,7 +72,7 @@ class GCNConv(Conv):
             torch.nn.init.zeros_(self.bias)
 
     def combine(self, x: Features, csc: Csc) -> Tensor:
-        """The layer without its bias."""
+        """Compute the layer without its bias."""
         self.check(x, csc)
         if self.normalize:
             dtype = sum_dtype(self.lin.weight.dtype)
@@ -86,16 +86,16 @@ class GCNConv(Conv):
 def gcn_norm(
     csc: Csc, *, add_self_loops: bool = True, improved: bool = False, dtype: torch.dtype = torch.float32
 ) -> Aggregation:
-    """The symmetrically normalised adjacency of :class:`GCNConv`, with each node's self-loop implied.
+    """Return the symmetrically normalised adjacency of :class:`GCNConv`, with implicit self-loops.
 
-    Follows PyG's ``gcn_norm``: stored self-loops give way to one of weight 1 (2 where ``improved``), or, on a
+    Follows PyG's ``gcn_norm``: stored self-loops are replaced by one of weight 1 (2 if ``improved``) or, on a
     weighted graph, keep their weight (the last one's, if there are several).
 
-    On a block without ``src_degree``, degrees are counted in the block: this equals PyG's layer on the
-    block's edges among its ``num_src`` nodes. A source that is no destination has no in-edges there and
+    On a block without ``src_degree``, degrees are counted in the block, which equals PyG's layer on the
+    block's edges among its ``num_src`` nodes. A source that is not a destination has no in-edges there and
     degree 1. With ``src_degree``, both sides use the graph's degrees, and the sum over sampled neighbours is
-    scaled up by degree over sampled degree: an unbiased estimate of the layer on the whole graph, and equal
-    to it where all neighbours are taken.
+    scaled up by degree over sampled degree. This is an unbiased estimate of the layer on the whole graph, and
+    equal to it if all neighbours are taken.
     """
     key = ("gcn_norm", add_self_loops, improved, dtype)
     factors = derived(csc, key, lambda: _gcn_factors(csc, add_self_loops, 2.0 if improved else 1.0, dtype))
@@ -114,7 +114,7 @@ def gcn_norm(
 def _gcn_factors(
     csc: Csc, add_self_loops: bool, fill: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, bool]:
-    """``src_scale, dst_scale, loop, weight, skip_loops``; loop and weight are None where plain."""
+    """Return ``src_scale, dst_scale, loop, weight, skip_loops``; loop and weight are None if trivial."""
     loops = stored_loops(csc) if add_self_loops else None
     degree = _degrees(csc, loops, dtype)
     loop = None
@@ -134,7 +134,7 @@ def _gcn_factors(
 
 
 def _graph_factors(csc: Csc, sampled: Tensor, fill: float | None) -> tuple[Tensor, Tensor, Tensor]:
-    """``src_scale, dst_scale, weight`` of a block that knows degrees; ``fill`` is None without loops."""
+    """Return ``src_scale, dst_scale, weight`` of a block with degrees; ``fill`` is None without loops."""
     assert csc.src_degree is not None
     degree, own = csc.src_degree.to(sampled.dtype), csc.src_loop
     total = degree if fill is None else degree + fill
@@ -144,7 +144,7 @@ def _graph_factors(csc: Csc, sampled: Tensor, fill: float | None) -> tuple[Tenso
         total = degree + own.nan_to_num(fill)  # a weighted self-loop keeps its weight
     src_scale = _inverse_sqrt(total)
     dst_scale = src_scale[: csc.num_dst]
-    # Each edge stands for degree / sampled edges of the graph; the self-loop for itself.
+    # Each edge stands for degree / sampled edges of the graph, and the self-loop for itself.
     factor = degree[: csc.num_dst] / sampled.clamp(min=torch.finfo(torch.float32).tiny)
     weight = factor[csc.destinations().long()]
     if csc.weight is not None:
@@ -153,7 +153,7 @@ def _graph_factors(csc: Csc, sampled: Tensor, fill: float | None) -> tuple[Tenso
 
 
 def _degrees(csc: Csc, loops: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """``(num_dst,)``: sums of the weights of in-edges, without those at positions ``loops``."""
+    """Return the ``(num_dst,)`` sums of in-edges' weights, without the edges at positions ``loops``."""
     if csc.weight is None:
         degree = csc.degrees().to(dtype)
         if loops is not None:
@@ -167,6 +167,6 @@ def _degrees(csc: Csc, loops: Tensor | None, dtype: torch.dtype) -> Tensor:
 
 
 def _inverse_sqrt(degree: Tensor) -> Tensor:
-    """``degree ** -0.5``; 0 for a degree of 0."""
+    """Return ``degree ** -0.5``, and 0 for a degree of 0."""
     scale = degree.pow(-0.5)
     return scale.masked_fill_(scale == torch.inf, 0.0)

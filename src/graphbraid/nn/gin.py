@@ -1,4 +1,4 @@
-"""GINConv: the graph isomorphism layer."""
+"""GINConv, the graph isomorphism layer."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from graphbraid.signatures import typed
 
 @typed
 class GINConv(Conv):
-    r"""Graph isomorphism layer, "How Powerful are Graph Neural Networks?".
+    r"""Graph isomorphism layer of "How Powerful are Graph Neural Networks?" (Xu et al.).
 
     .. math:: x'_v = h\left((1 + \epsilon) x_v + \sum_{u \in N(v)} x_u\right)
 
     Equal to PyTorch Geometric's layer of the same name, with the same parameters (``nn``, ``eps``).
 
     Args:
-        module: the network h, from ``(rows, in_channels)`` to ``(rows, out_channels)``; kept as ``nn``.
+        module: the network h, from ``(rows, in_channels)`` to ``(rows, out_channels)``; stored as ``nn``.
         eps: initial value of ε.
         train_eps: whether ε is learned.
     """
@@ -49,7 +49,7 @@ class GINConv(Conv):
             self.eps.fill_(self.initial_eps)
 
     def combine(self, x: Features, csc: Csc) -> Tensor:
-        """The whole layer."""
+        """Compute the whole layer, which has no bias of its own."""
         if x.shape[0] != csc.num_src:
             raise DataError(f"GINConv needs x with {csc.num_src} rows, one per source node; got {x.shape[0]}")
         rows = dense(x)
@@ -61,5 +61,5 @@ class GINConv(Conv):
         return out
 
     def extra_repr(self) -> str:
-        """The network shows the channels."""
+        """Return nothing, since the network shows the channels."""
         return ""

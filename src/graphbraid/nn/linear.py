@@ -1,4 +1,4 @@
-"""Parameter initialisation as PyTorch Geometric does it, so that the same seed gives the same layer."""
+"""Linear layers with PyTorch Geometric's initialisation, so that the same seed gives the same layer."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from graphbraid.errors import ConfigError
 from graphbraid.ops.dense import dense_linear
 
 MOST_WEIGHTS = 1 << 34
-"""Numbers of one weight, at most: 64 GiB."""
+"""Largest number of elements of one weight, 64 GiB in float32."""
 
 
 def glorot(weight: Tensor | None) -> None:
-    """Uniform in ±sqrt(6 / (rows + columns)) of the last two dimensions."""
+    """Fill a weight uniformly in ±sqrt(6 / (rows + columns)), by its last two dimensions."""
     if weight is not None:
         bound = math.sqrt(6.0 / (weight.shape[-2] + weight.shape[-1]))
         with torch.no_grad():
@@ -24,7 +24,7 @@ def glorot(weight: Tensor | None) -> None:
 
 
 def kaiming(weight: Tensor | None) -> None:
-    """Uniform in ±1 / sqrt(columns): what ``torch.nn.Linear`` starts from."""
+    """Fill a weight uniformly in ±1 / sqrt(columns), like ``torch.nn.Linear``."""
     if weight is not None:
         bound = 1.0 / math.sqrt(weight.shape[-1])
         with torch.no_grad():
@@ -32,10 +32,10 @@ def kaiming(weight: Tensor | None) -> None:
 
 
 def as_widths(in_channels: int, out_channels: int) -> tuple[int, int]:
-    """The two widths of a layer, whose weight must be of a size that can be.
+    """Return the two widths of a layer after checking them and the size of its weight.
 
     Raises:
-        ConfigError: one is no positive whole number, or both together are too many.
+        ConfigError: a width is not a positive integer, or the weight would be too large.
     """
     rows = as_count(in_channels, "in_channels", least=1, most=MOST_WIDTH)
     columns = as_count(out_channels, "out_channels", least=1, most=MOST_WIDTH)
@@ -48,7 +48,7 @@ def as_widths(in_channels: int, out_channels: int) -> tuple[int, int]:
 
 
 class Linear(nn.Linear):
-    """``torch.nn.Linear`` with a choice of initialisation, by graphbraid's kernels where they can run.
+    """A ``torch.nn.Linear`` with a choice of initialisation, run by graphbraid's kernels where possible.
 
     Args:
         in_channels: width of the input.
@@ -57,7 +57,7 @@ class Linear(nn.Linear):
         init: ``"kaiming"`` or ``"glorot"``.
 
     Raises:
-        ConfigError: a width or ``init`` that cannot be.
+        ConfigError: a width is invalid, or ``init`` is unknown.
     """
 
     def __init__(self, in_channels: int, out_channels: int, *, bias: bool = True, init: str = "kaiming"):
@@ -67,12 +67,12 @@ class Linear(nn.Linear):
         super().__init__(in_channels, out_channels, bias=bias)
 
     def reset_parameters(self) -> None:
-        """Draw the weight anew, then the bias (uniform in ±1 / sqrt(in_channels))."""
+        """Draw the weight anew, and then the bias, uniformly in ±1 / sqrt(in_channels)."""
         (glorot if self.init == "glorot" else kaiming)(self.weight)
         if self.bias is not None:
             bound = 1.0 / math.sqrt(self.in_features)
             nn.init.uniform_(self.bias, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the map to ``(num_rows, in_channels)`` or any other shape PyTorch takes."""
+        """Apply the map to ``(num_rows, in_channels)``, or any other shape that PyTorch's layer accepts."""
         return dense_linear(x, self.weight, self.bias) if x.dim() == 2 else super().forward(x)

@@ -23,32 +23,32 @@ from graphbraid.ops import bias_act_dropout, dense_linear, sparse_dropout, spars
 from graphbraid.ops.epilogue import ACTIVATIONS
 
 Adjacency = Csc | list[Csc] | tuple[Csc, ...] | Tensor
-"""What a model takes as edges: of the whole graph, a block per layer, or PyG's ``edge_index``."""
+"""The edges that a model accepts: the whole graph, one block per layer, or PyG's ``edge_index``."""
 MOST_LAYERS = 4096
 NORMS = {None: None, "none": None, "batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
 
 
 class GraphModel(nn.Module, ABC):
-    """Base of the models: ``num_layers`` layers; between two of them normalisation, activation and dropout.
+    """Base class of the models: a stack of layers with normalisation, activation and dropout between them.
 
     Args:
         in_channels: width of the input.
         hidden_channels: width between layers.
-        out_channels: width of the output, as the number of classes.
-        num_layers: number of layers; a sampled mini-batch needs as many blocks.
+        out_channels: width of the output, such as the number of classes.
+        num_layers: number of layers; a sampled mini-batch needs one block per layer.
         dropout: probability of dropping an element between layers.
-        input_dropout: probability of dropping an input element; of sparse features only stored values are
+        input_dropout: probability of dropping an input element; for sparse features, only stored values are
             drawn.
         act: activation between layers: ``relu``, ``elu``, ``leaky_relu``, ``gelu`` or ``none``.
-        norm: None, ``"batch"`` or ``"layer"``: normalisation before the activation.
+        norm: normalisation before the activation: ``"batch"``, ``"layer"`` or None.
         **options: passed to each layer.
 
     Raises:
-        ConfigError: an option has a value it cannot have.
+        ConfigError: the value of an option is invalid.
     """
 
     layer: ClassVar[type[nn.Module] | None] = None
-    """The layer whose options the model takes beside its own."""
+    """The layer class whose options the model takes in addition to its own."""
     takes_blocks = True
     """Tells :class:`graphbraid.Trainer` to call ``model(x, adjs)`` instead of PyG's ``model(x,
     edge_index)``."""
@@ -88,10 +88,10 @@ class GraphModel(nn.Module, ABC):
 
     @abstractmethod
     def make_layer(self, in_channels: int, out_channels: int, **options: Any) -> nn.Module:
-        """One layer of the stack."""
+        """Make one layer of the stack."""
 
     def make_last_layer(self, in_channels: int, out_channels: int, **options: Any) -> nn.Module:
-        """The layer that gives the model's output."""
+        """Make the layer that computes the model's output."""
         return self.make_layer(in_channels, out_channels, **options)
 
     def reset_parameters(self) -> None:
@@ -104,15 +104,16 @@ class GraphModel(nn.Module, ABC):
 
         Args:
             x: ``(num_src, in_channels)`` features of the first block's sources, or of all nodes.
-            edge_index: one :class:`~graphbraid.graph.csc.Csc` of the whole graph, ``num_layers`` blocks,
-                outermost first, or PyG's ``(2, num_edges)`` integer tensor over the rows of ``x``.
-            edge_weight: ``(num_edges,)`` constants, with an ``edge_index`` tensor and layers that take them.
+            edge_index: one :class:`~graphbraid.graph.csc.Csc` of the whole graph; or ``num_layers`` blocks,
+                outermost first; or PyG's ``(2, num_edges)`` integer tensor over the rows of ``x``.
+            edge_weight: ``(num_edges,)`` constants, only with an ``edge_index`` tensor and layers that take
+                weights.
 
         Returns:
-            ``(num_dst, out_channels)``: a row for each node, or for each destination of the last block.
+            ``(num_dst, out_channels)``: one row per node, or per destination of the last block.
 
         Raises:
-            ConfigError: there are edge weights, and the layers take none.
+            ConfigError: edge weights are given, and the layers take none.
             DataError: ``x``, an id, the weights or the number of blocks does not fit.
         """
         check_rows_of(x)
@@ -125,7 +126,7 @@ class GraphModel(nn.Module, ABC):
         return x
 
     def drop_input(self, x: Features) -> Features:
-        """Input dropout, while training."""
+        """Apply input dropout while training."""
         if not self.training or self.input_dropout == 0:
             return x
         if isinstance(x, SparseFeatures):
@@ -133,13 +134,13 @@ class GraphModel(nn.Module, ABC):
         return F.dropout(x, self.input_dropout)
 
     def forward_layer(self, i: int, x: Features, csc: Csc) -> Tensor:
-        """Layer ``i`` with what follows it (nothing after the last): what layer-wise inference runs."""
+        """Run layer ``i`` and what follows it before the next layer, as layer-wise inference does."""
         conv = self.convs[i]
         assert isinstance(conv, Conv)
         return self.finish_layer(i, conv.combine(x, csc), conv.bias)
 
     def finish_layer(self, i: int, out: Tensor, bias: Tensor | None) -> Tensor:
-        """Bias, then, between layers, normalisation, activation and dropout."""
+        """Add the bias and, between layers, apply normalisation, activation and dropout."""
         inplace = not getattr(self.convs[i], "keeps_result", False)
         if i == self.num_layers - 1:
             return bias_act_dropout(out, bias, "none", inplace=inplace)
@@ -162,27 +163,33 @@ class GraphModel(nn.Module, ABC):
 
 
 class GCN(GraphModel):
-    """Stack of :class:`GCNConv`; ``options``: ``improved``, ``add_self_loops``, ``normalize``, ``bias``."""
+    """Stack of :class:`GCNConv`.
+
+    ``options``: ``improved``, ``add_self_loops``, ``normalize``, ``bias``.
+    """
 
     layer = GCNConv
 
     def make_layer(self, in_channels: int, out_channels: int, **options: Any) -> nn.Module:
-        """A graph convolution."""
+        """Make a graph convolution."""
         return GCNConv(in_channels, out_channels, **options)
 
 
 class GraphSAGE(GraphModel):
-    """Stack of :class:`SAGEConv`: ``aggr``, ``normalize``, ``root_weight``, ``project``, ``bias``."""
+    """Stack of :class:`SAGEConv`.
+
+    ``options``: ``aggr``, ``normalize``, ``root_weight``, ``project``, ``bias``.
+    """
 
     layer = SAGEConv
 
     def make_layer(self, in_channels: int, out_channels: int, **options: Any) -> nn.Module:
-        """A GraphSAGE layer."""
+        """Make a GraphSAGE layer."""
         return SAGEConv(in_channels, out_channels, **options)
 
 
 class GIN(GraphModel):
-    """Stack of :class:`GINConv`, each with a two-layer network and batch normalisation in it, as in PyG.
+    """Stack of :class:`GINConv`, each around a two-layer network with batch normalisation, as in PyG.
 
     ``options``: ``eps``, ``train_eps``.
     """
@@ -190,7 +197,7 @@ class GIN(GraphModel):
     layer = GINConv
 
     def make_layer(self, in_channels: int, out_channels: int, **options: Any) -> nn.Module:
-        """A graph isomorphism layer."""
+        """Make a graph isomorphism layer."""
         network = nn.Sequential(
             Linear(in_channels, out_channels),
             nn.BatchNorm1d(out_channels),
@@ -201,9 +208,9 @@ class GIN(GraphModel):
 
 
 class AttentionModel(GraphModel):
-    """Base of GAT and GATv2: hidden layers join their heads side by side, the last one takes their mean.
+    """Base class of GAT and GATv2: hidden layers concatenate their heads, the last one takes their mean.
 
-    ``options`` are those of the layer and ``heads`` (of hidden layers; must divide ``hidden_channels``),
+    ``options``: those of the layer, ``heads`` (of hidden layers; must divide ``hidden_channels``),
     ``out_heads`` (of the last layer) and ``attention_dropout``.
     """
 
@@ -219,7 +226,7 @@ class AttentionModel(GraphModel):
         attention_dropout: float = 0.0,
         **options: Any,
     ) -> nn.Module:
-        """A hidden layer."""
+        """Make a hidden layer."""
         _check_sizes(heads=heads, out_heads=out_heads)
         _check_probabilities(attention_dropout=attention_dropout)
         if out_channels % heads:
@@ -238,7 +245,7 @@ class AttentionModel(GraphModel):
         attention_dropout: float = 0.0,
         **options: Any,
     ) -> nn.Module:
-        """The layer that gives the model's output."""
+        """Make the layer that computes the model's output."""
         _check_sizes(heads=heads, out_heads=out_heads)
         _check_probabilities(attention_dropout=attention_dropout)
         return self.layer(
@@ -259,20 +266,20 @@ class GATv2(AttentionModel):
 
 
 class MLP(GraphModel):
-    """The baseline that ignores edges: linear layers on each node's own features; ``options``: ``bias``."""
+    """Baseline that ignores edges: linear layers on each node's own features; ``options``: ``bias``."""
 
     def make_layer(self, in_channels: int, out_channels: int, *, bias: bool = True) -> nn.Module:  # type: ignore[override]
-        """A linear layer."""
+        """Make a linear layer."""
         return Linear(in_channels, out_channels, bias=bias)
 
     def forward(
         self, x: Features, edge_index: Adjacency | None = None, edge_weight: Tensor | None = None
     ) -> Tensor:
-        """Run all layers on the rows of the last block's destinations (all rows without blocks)."""
+        """Run all layers on the rows of the last block's destinations, or on all rows without blocks."""
         check_rows_of(x)
         check_takes_weights(type(self), edge_weight)
         if isinstance(edge_index, Tensor):
-            as_csc(edge_index, x.shape[0])  # looked at as the other models do, though its edges mean nothing
+            as_csc(edge_index, x.shape[0])  # checked as in the other models, although the edges are not used
         elif isinstance(edge_index, list | tuple) and not isinstance(x, SparseFeatures):
             if not edge_index:
                 raise DataError("a model on blocks needs at least one; got none")
@@ -284,7 +291,7 @@ class MLP(GraphModel):
         return x
 
     def forward_layer(self, i: int, x: Features, csc: Csc | None) -> Tensor:
-        """Layer ``i`` with what follows it, on each row of ``x``."""
+        """Run layer ``i`` and what follows it before the next layer, on each row of ``x``."""
         conv = self.convs[i]
         assert isinstance(conv, Linear)
         if isinstance(x, SparseFeatures):

@@ -1,4 +1,4 @@
-"""The models by name, as the command line and configuration files say them."""
+"""Models by the names that the command line and configuration files use."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ def make_model(name: str, in_channels: int, out_channels: int, **options: Any) -
         name: a key of :data:`MODELS`.
         in_channels: width of the input features.
         out_channels: number of classes, labels or target columns.
-        **options: options of the model and its layers; ``hidden_channels`` is 64 and ``num_layers`` 2 if not
-            given.
+        **options: options of the model and its layers; ``hidden_channels`` defaults to 64 and ``num_layers``
+            to 2.
 
     Raises:
-        ConfigError: the name or an option is unknown (the nearest known one is named), or a value cannot be.
+        ConfigError: the name or an option is unknown (the message names the nearest known one), or a value is
+            invalid.
     """
     if name not in MODELS:
         raise ConfigError(
@@ -52,10 +53,10 @@ def make_model(name: str, in_channels: int, out_channels: int, **options: Any) -
 
 @typed
 def model_options(name: str) -> list[str]:
-    """The names of all options of a model: its own and its layers'.
+    """Return the names of all options of a model: its own and its layers'.
 
     Raises:
-        ConfigError: the name is unknown (the nearest known one is named).
+        ConfigError: the name is unknown; the message names the nearest known one.
     """
     check_choice(name, "a model's name", MODELS)
     model = MODELS[name]

@@ -1,4 +1,4 @@
-"""SAGEConv: the GraphSAGE layer."""
+"""SAGEConv, the GraphSAGE layer."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ REDUCTIONS = {"mean": "mean", "max": "max", "sum": "sum", "add": "sum"}
 
 @typed
 class SAGEConv(Conv):
-    r"""GraphSAGE, "Inductive Representation Learning on Large Graphs".
+    r"""GraphSAGE layer of "Inductive Representation Learning on Large Graphs".
 
     .. math:: x'_v = W_1 \cdot \mathrm{reduce}_{u \in N(v)} x_u + b + W_2 x_v
 
     Equal to PyTorch Geometric's layer of the same name, with the same parameters (``lin_l``, ``lin_r``,
-    ``lin``), but for one gradient: of a maximum of exactly 0, theirs leaves a share to an initial zero.
+    ``lin``), except for one gradient: where a maximum is exactly 0, PyG gives a share of its gradient to an
+    initial zero.
 
     Args:
         in_channels: width of the input.
         out_channels: width of the output.
         aggr: ``"mean"``, ``"max"`` or ``"sum"`` over the in-neighbours.
-        normalize: scale each output row to length 1.
+        normalize: scale each output row to unit Euclidean norm.
         root_weight: whether to add the node's own transformed row.
         project: pass neighbours through a linear layer and ReLU before they are aggregated.
         bias: whether to learn an additive bias.
@@ -63,7 +64,7 @@ class SAGEConv(Conv):
 
     @property
     def bias(self) -> nn.Parameter | None:  # type: ignore[override]
-        """The bias of ``lin_l``, the last thing added; None where the rows are normalised after it."""
+        """Bias of ``lin_l``, which is added last; None if rows are normalised after it."""
         return None if self.normalize else cast("nn.Parameter | None", self.lin_l.bias)
 
     def reset_parameters(self) -> None:
@@ -73,7 +74,7 @@ class SAGEConv(Conv):
                 part.reset_parameters()
 
     def combine(self, x: Features, csc: Csc) -> Tensor:
-        """The layer without its bias; complete where ``normalize`` is set."""
+        """Compute the layer without its bias; with ``normalize``, the whole layer."""
         self.check(x, csc)
         root = None if self.lin_r is None else self.lin_r.weight
         if self.aggr == "max" or self.lin is not None:

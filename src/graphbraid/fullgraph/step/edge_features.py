@@ -67,7 +67,7 @@ class EdgeFeatures:
         return self._rows[: self._blocks[level].csc.num_edges]
 
     def plan_loops(self, level: int, fill: str) -> Callable[[], Tensor]:
-        """Plan self-loops' features, ``(num_dst, num_edge_features)``; return a getter, usable once allocated."""
+        """Plan the ``(num_dst, num_edge_features)`` of self-loops; return a getter, valid once allocated."""
         self._loops[level, fill] = None
 
         def loops() -> Tensor:

@@ -1,8 +1,8 @@
 """Lending: tensors for the caller whose memory is reused once nothing refers to it any more.
 
 The engine's outputs and the parameters' gradients may be kept by the caller: as ``p.grad`` over several
-steps, by an optimizer, in a list. They can therefore not lie in the arena. Autograd stores a gradient to which
-nothing else refers without copying it, so a fresh tensor over the engine's memory becomes ``p.grad`` itself.
+steps, by an optimizer, in a list. They can therefore not lie in the arena. Autograd does not copy a gradient
+that nothing else refers to, so a fresh tensor over the engine's memory becomes ``p.grad`` itself.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class PlannedStep:
 
     @torch.no_grad()
     def forward(self) -> Tensor:
-        """Run the forward pass; return ``(num_rows, width)`` outputs, valid until the next pass of any kind."""
+        """Run the forward pass; return the ``(num_rows, width)`` outputs, valid until the next pass."""
         self._look_at_parameters()
         self._plan.num_forwards += 1
         self._plan.seeds.draw()

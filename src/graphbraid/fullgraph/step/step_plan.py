@@ -184,7 +184,7 @@ class StepPlan:
         return Read(lambda: rows.tensor, (rows,))
 
     def may_overwrite(self, value: str) -> bool:
-        """Return whether a value's consumer may overwrite it: the only one, and no backward reads the value."""
+        """Return whether a value's consumer may overwrite it, as nothing else, nor a backward, reads it."""
         alone = value in self.values and len(self.program.consumers(value)) == 1
         maker = self.program.producer(value)
         is_read = isinstance(maker, Own | UnitRows) or (isinstance(maker, Attention) and not maker.averages)
@@ -249,7 +249,7 @@ class StepPlan:
             self.do(f"gradient of {value}", lambda: add(part.tensor, total.tensor), part, total)
 
     def pass_on(self, op: Operation, value: str) -> None:
-        """Plan to pass ``op``'s gradient on to ``value``, sharing the buffer if nothing else reads ``value``."""
+        """Plan to pass ``op``'s gradient on to ``value``, in the same buffer if nothing else reads it."""
         grad = self.grads[op.out]
         if not self.program.learns(value):
             return

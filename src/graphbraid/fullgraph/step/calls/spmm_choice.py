@@ -72,7 +72,7 @@ class Picker:
         """All choices so far."""
 
     def pick(self, how: Aggregation, x: Tensor, out: Tensor) -> tuple[str, Tensor | None]:
-        """Choose the kernel that maps rows like ``x`` to rows like ``out``; return its name and any matrix."""
+        """Choose the kernel that maps rows like ``x`` to rows like ``out``; return its name and matrix."""
         reason, matrix = self._why_ours(how, x), None
         seconds: dict[str, float] = {}
         name = self._forced or OURS

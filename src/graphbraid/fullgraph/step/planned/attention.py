@@ -1,7 +1,7 @@
 """The tasks of GAT's and GATv2's attention, forward and backward, in the arena.
 
-For backward the kernels store one or two numbers per row and head and, for GAT, the part of the sum that comes
-from edges with a positive logit. Without edge features, nothing is stored per edge.
+For backward the kernels store one or two numbers per row and head and, for GAT, the part of the sum that
+comes from edges with a positive logit. Without edge features, nothing is stored per edge.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class PlannedAttention(ABC):
         return self._plan.scratch(f"{self._op.out}: {name}", rows, width)
 
     def _plan_head_grad(self, *, is_wide: bool) -> Rows:
-        """Return the gradient of the heads' rows; of a mean, a head's share, once or (``is_wide``) per head."""
+        """Return the gradient of the heads' rows; for a mean, one head's share, or with ``is_wide`` all."""
         plan, op = self._plan, self._op
         grad = plan.grads[op.out]
         if not op.averages:
