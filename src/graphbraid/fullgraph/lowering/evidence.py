@@ -54,10 +54,10 @@ def sound_trials(found: Any) -> dict[str, float]:
         ValueError: ``found`` is not a mapping from names to positive numbers.
     """
     if not isinstance(found, dict):
-        raise ValueError("trials are seconds by name")
+        raise ValueError("trials must be seconds by name")
     for name, seconds in found.items():
         if not isinstance(seconds, float | int) or not math.isfinite(seconds) or seconds <= 0:
-            raise ValueError(f"{name!r} did not take {seconds!r} seconds")
+            raise ValueError(f"{name!r} cannot have taken {seconds!r} seconds")
     return {str(name): float(seconds) for name, seconds in found.items()}
 
 

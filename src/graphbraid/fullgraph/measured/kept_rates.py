@@ -149,7 +149,7 @@ def _description(device: Device) -> str:
 def _from_json(content: dict[str, Any]) -> MeasuredRates:
     rates = Rates(**content["rates"])
     if bad := [name for name, rate in content["rates"].items() if not _is_rate(rate)]:
-        raise ValueError(f"the rate {bad[0]} is no positive number")
+        raise ValueError(f"the rate {bad[0]} is not a positive number")
     return MeasuredRates(
         rates=rates,
         others=None if content["others"] is None else float(content["others"]),

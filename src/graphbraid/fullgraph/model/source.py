@@ -58,7 +58,7 @@ class Source:
         self, graph: Graph, data: AttributeData | None = None, why: NotLoweredError | None = None
     ) -> None:
         if data is not None and not isinstance(data, AttributeData):
-            raise DataError(f"data must be PyG's Data that the graph was made of; got {shown(data)}")
+            raise DataError(f"data must be the PyG Data that the graph was made of; got {shown(data)}")
         self.graph, self._data, self._why = graph, data, why
         """The graph gets its edge features when the first program that reads them is read."""
         self._held = {} if data is None else {key: data.get(key) for key in _READ}

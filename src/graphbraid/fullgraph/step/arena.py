@@ -111,7 +111,7 @@ def _in_huge_pages(nbytes: int) -> Tensor:
     try:
         pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
-        raise RuntimeError(f"the system has no {nbytes:,} bytes to give") from error
+        raise RuntimeError(f"the system cannot provide {nbytes:,} bytes") from error
     with contextlib.suppress(OSError):  # a kernel built without huge pages: small pages do
         pages.madvise(advice)
     return torch.frombuffer(pages, dtype=torch.uint8)

@@ -50,7 +50,7 @@ class _Run(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.call != ctx.step.num_forwards:
             raise RuntimeError(
-                "engine() was called again before this backward pass, and what it needs is overwritten; call "
+                "engine() was called again before this backward pass and overwrote what it needs; call "
                 "backward() before the next engine()"
             )
         if ctx.versions != [p._version for p in ctx.parameters]:

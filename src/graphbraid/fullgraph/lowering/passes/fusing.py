@@ -20,7 +20,7 @@ def fuse(program: Program, facts: Facts) -> Program:
         while (merged := merge(program.rewritten(ops))) is not None:
             ops = merged
     saved, joined = before - len(ops), [op for op in ops if isinstance(op, Following) and op.after]
-    what = f"{saved} passes over the rows less" if saved else "nothing to fuse"
+    what = f"{saved} fewer passes over the rows" if saved else "nothing to fuse"
     if joined:
         what += f", {len(joined)} of them made in the cache by the kernel before"
     after = program.rewritten(ops)

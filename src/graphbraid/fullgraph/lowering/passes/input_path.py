@@ -15,7 +15,7 @@ def choose_input_path(program: Program, facts: Facts) -> Program:
     readers = _readers(program, INPUT)
     width = sum(program.width(op.out) for op in readers if isinstance(op, Linear))
     if not width or not all(isinstance(op, Linear) and len(op.inputs) == 1 for op in readers):
-        why = "the features are read by something else than a linear map"
+        why = "the features are read by something other than a linear map"
         return decided(program, "input path", False, f"dense: {why}", input_path="dense")
     seconds, tried = facts.weighed(lambda by: _input_seconds(program, by, width))
     chosen = min(seconds, key=lambda path: seconds[path])

@@ -109,7 +109,7 @@ def check_model(model: nn.Module) -> None:
         for key, value in vars(module).items():
             if isinstance(value, types.MethodType | types.FunctionType) and hasattr(type(module), key):
                 raise NotLoweredError(
-                    part, f"its {key} was put in place of its class's", f"the class's {key}"
+                    part, f"its {key} replaces that of its class", f"the class's {key}"
                 )
 
 
@@ -154,7 +154,7 @@ def _check_tensors(name: str, module: nn.Module, known: Known) -> None:
     # A computed weight (weight norm, pruning) is a plain attribute of the instance, not a parameter.
     if missing := [key for key in parameters if key not in module._parameters]:
         raise NotLoweredError(
-            name, f"{missing[0]} of {kind} is no parameter of it", f"a plain parameter {missing[0]}"
+            name, f"{missing[0]} of {kind} is not a parameter", f"a plain parameter {missing[0]}"
         )
 
 

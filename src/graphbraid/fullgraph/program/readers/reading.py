@@ -60,7 +60,7 @@ class LayerCall:
         given = self.given.get(key)
         if isinstance(given, NodeRows):
             return given.value
-        raise self.refuse(f"with a {key!r} that is no matrix of node rows has no lowered form")
+        raise self.refuse(f"with a {key!r} that is not a matrix of node rows has no lowered form")
 
     def refuse(self, reason: str, needed: str = "") -> NotLoweredError:
         """Return the error to raise if this call has no lowered form; ``reason`` follows the class's name."""

@@ -132,7 +132,7 @@ class SparseInput:
         aggregate(self._by_row, rows, out, out if add else None, after)
 
     def weight_grad(self, grad: Tensor, out: Tensor | None = None, *, turned: Tensor | None = None) -> Tensor:
-        """Compute ``gradᵀ x``, ``(out_channels, in_channels)``, into ``out`` if given; ``turned`` as above."""
+        """Compute ``gradᵀ x``, ``(out_channels, in_channels)``, into ``out`` if given, through ``turned``."""
         found = self._by_column.forward(grad, out=turned).t()
         return found if out is None else out.copy_(found)
 
