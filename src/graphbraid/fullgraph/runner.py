@@ -78,7 +78,7 @@ class Runner:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that training takes beside the graph, its features and the parameters.
+        """Bytes that training takes in addition to the graph, its features and the parameters.
 
         On a device this includes what is copied there of the graph and its features.
         """

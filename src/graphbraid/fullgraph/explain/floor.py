@@ -1,4 +1,4 @@
-"""Floor: the least time a lowered step can take at this machine's measured rates, beside measured times."""
+"""Floor: the least time a lowered step can take at this machine's measured rates, and its measured times."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class _TraceReader:
         if not self._given.is_simple():
             raise NotLoweredError(
                 name,
-                "PyG treats loops and repeated edges of a sparse matrix otherwise than a list's",
+                "PyG treats self-loops and repeated edges of a sparse matrix differently from a list's",
                 "edge_index instead of adj_t",
             )
         return Edges(weighted=self._given.weighted, sparse=True, graph=self._given.graph)

@@ -131,7 +131,7 @@ class PickedMap:
     def __call__(
         self, x: Tensor, addend: Tensor | None, out: Tensor, after: RowEpilogue | None = None
     ) -> None:
-        """``out = A x (+ addend)``, then the epilogue; ``addend`` may be ``out`` or its first rows."""
+        """Compute ``out = A x (+ addend)``, then the epilogue; ``addend`` may be ``out`` or a prefix of it."""
         if out.numel() == 0:
             return
         key = (x.shape[1], x.dtype)
