@@ -131,7 +131,7 @@ class PickedMap:
     def __call__(
         self, x: Tensor, addend: Tensor | None, out: Tensor, after: RowEpilogue | None = None
     ) -> None:
-        """Compute ``out = A x (+ addend)``, then the epilogue; ``addend`` may be ``out`` or a prefix of it."""
+        """Compute ``out = A x (+ addend)``, then the epilogue; ``addend`` may be a prefix of ``out``."""
         if out.numel() == 0:
             return
         key = (x.shape[1], x.dtype)
