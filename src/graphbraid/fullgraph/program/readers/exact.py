@@ -108,9 +108,7 @@ def check_model(model: nn.Module) -> None:
         _refuse_hooks(part, module)
         for key, value in vars(module).items():
             if isinstance(value, types.MethodType | types.FunctionType) and hasattr(type(module), key):
-                raise NotLoweredError(
-                    part, f"its {key} replaces that of its class", f"the class's {key}"
-                )
+                raise NotLoweredError(part, f"its {key} replaces that of its class", f"the class's {key}")
 
 
 def check(name: str, module: nn.Module, known: Known) -> None:
