@@ -1,4 +1,4 @@
-"""SamplerConfig: how neighbours are drawn."""
+"""SamplerConfig: the options of neighbour sampling."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ from graphbraid.errors import ConfigError
 
 LAYOUTS = ("subgraph", "blocks")
 MOST_HOPS = 64
-"""Hops of a mini-batch, at most."""
+"""Largest number of hops of a mini-batch."""
 MOST_DRAWS = 1 << 20
-"""Draws with replacement for one node, at most; without it the node's degree bounds them."""
+"""Most draws with replacement for one node; without replacement the node's degree is the bound."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SamplerConfig:
-    """What, beside graph and key, a mini-batch is a function of."""
+    """Options of neighbour sampling; with the graph and a key they determine a mini-batch."""
 
     fanouts: tuple[int, ...]
-    """In-neighbours drawn per node and hop, first hop from the seeds first; -1 takes all."""
+    """In-neighbours drawn per node at each hop, the hop nearest the seeds first; -1 takes all."""
     replace: bool = False
-    """Draw with replacement: a fanout above the degree then repeats neighbours."""
+    """Whether to draw with replacement; a fanout above a node's degree then repeats neighbours."""
     layout: str = "subgraph"
-    """``subgraph``: each hop draws only for the nodes the last hop found (PyG). ``blocks``: each hop draws
-    anew for every node its layer must compute (GraphSAGE, DGL)."""
+    """Layout of a mini-batch. With ``subgraph``, each hop draws only for the nodes that the previous hop
+    found (as in PyG); with ``blocks``, each hop draws anew for every node its layer computes (GraphSAGE,
+    DGL)."""
     weighted: bool = False
-    """Draw by the graph's edge weights; a neighbour of weight 0 is never drawn."""
+    """Whether to draw in proportion to the graph's edge weights; a neighbour of weight 0 is never drawn."""
     return_edge_id: bool = False
-    """Keep each sampled edge's position in the graph."""
+    """Whether to keep the position of each sampled edge in the graph."""
 
     @property
     def num_neighbors(self) -> list[int]:
-        """The fanouts, by PyG's name."""
+        """The fanouts, under PyG's name."""
         return list(self.fanouts)
 
     def __post_init__(self) -> None:

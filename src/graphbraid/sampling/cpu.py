@@ -1,4 +1,4 @@
-"""The compiled sampler: a pipeline of persistent threads, and the reference behind the same interface."""
+"""Sampling on the CPU: a compiled pipeline of persistent threads, and a reference with the same interface."""
 
 from __future__ import annotations
 
@@ -21,37 +21,39 @@ from graphbraid.sampling.sample import Prepared, Sampled, SampledEdges
 from graphbraid.sampling.schedule import SeedSchedule
 
 MOST_AHEAD = 1 << 20
-"""Batches prepared ahead of their use, at most."""
+"""Largest number of mini-batches prepared ahead of their use."""
 _COUNTED = ("sample", "gather", "batches")
 
 
 class Pipeline(Protocol):
-    """Prepares mini-batches ahead of their use."""
+    """A pipeline that prepares mini-batches ahead of their use."""
 
     def run(self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int) -> Iterator[Prepared]:
-        """The batches of ``[first_step, last_step)``, in order."""
+        """Yield the batches of the steps ``[first_step, last_step)`` in order."""
         ...
 
     def stage_seconds(self) -> dict[str, float]:
-        """Seconds spent per stage since the start, summed over threads."""
+        """Return the seconds spent in each stage since the start, summed over threads."""
         ...
 
     def busy_threads(self) -> int:
-        """Threads that prepare batches now, or are about to."""
+        """Return the number of threads that are preparing batches or are about to."""
         ...
 
 
 class HostPipeline(Pipeline, Protocol):
-    """One on the CPU, which also takes seeds that no schedule gives."""
+    """A pipeline on the CPU, which also samples for seeds that come from no schedule."""
 
     def begin(self, seeds: Tensor, seed: int, epoch: int, step: int) -> Iterator[Prepared]:
-        """Begin the batch that these seeds have in a step; the iterator waits for it, and gives that one.
+        """Start preparing the batch of ``seeds`` at a step, and return an iterator that waits for it.
+
+        The iterator yields this one batch.
 
         Args:
-            seeds: ``(batch,)`` int64 node ids; their positions are those in this list.
-            seed: of the draws.
-            epoch: likewise.
-            step: likewise.
+            seeds: ``(batch,)`` int64 node ids; the batch's ``input_id`` holds positions in this tensor.
+            seed: random seed of the draws.
+            epoch: epoch whose random numbers are drawn.
+            step: step whose random numbers are drawn.
         """
         ...
 
@@ -65,21 +67,21 @@ def make_pipeline(
     depth: int,
     refill: int | None = None,
 ) -> HostPipeline:
-    """The compiled pipeline, or the reference one where kernels are missing or switched off.
+    """Make a compiled pipeline, or a reference pipeline if kernels are missing or switched off.
 
     Args:
         csc: the graph, on the CPU.
-        config: how to sample.
-        x: ``(num_nodes, F)`` contiguous rows to gather, or None.
-        num_threads: threads that prepare batches.
-        depth: batches under way or waiting, at most.
-        refill: the threads, once ``depth`` ahead, rest until so many of these batches are left; None: they
-            begin the next as soon as there is room for one.
+        config: options of the sampler.
+        x: ``(num_nodes, F)`` contiguous feature rows to gather. If None, only nodes and edges are sampled.
+        num_threads: number of threads that prepare batches.
+        depth: largest number of batches in preparation or waiting to be used.
+        refill: once ``depth`` batches are ready, the threads rest until only this many are left. If None,
+            they start the next batch as soon as there is room for one.
 
     Raises:
-        ConfigError: a number of threads or batches that cannot be meant.
-        DataError: weights are wanted and missing or negative, or ``x`` does not fit the graph.
-        ResourceError: the system does not give so many threads.
+        ConfigError: the number of threads or of batches is out of range.
+        DataError: edge weights are needed and are missing or negative, or ``x`` does not fit the graph.
+        ResourceError: the system cannot start that many threads.
     """
     num_threads = as_count(num_threads, "the number of sampling threads", least=1, most=MOST_THREADS)
     depth = as_count(depth, "the batches prepared ahead", least=1, most=MOST_AHEAD)
@@ -107,7 +109,7 @@ class _NativePipeline:
         refill: int,
     ) -> None:
         self._native = kernels
-        self._arrays, self._config = (csc, x), config  # the threads read them
+        self._arrays, self._config = (csc, x), config  # kept alive: the threads read them
         self._make = functools.partial(
             kernels.Pipeline,
             indptr=csc.indptr,
@@ -136,11 +138,12 @@ class _NativePipeline:
             first_step=first_step,
             last_step=last_step,
         )
-        # no generator: it would hold a batch, whose memory is used again, while the next one is waited for
+        # Not a generator: it would hold on to a batch, and so keep its buffer from being reused, while it
+        # waits for the next one.
         return map(_as_prepared, iter(run.next, None))
 
     def begin(self, seeds: Tensor, seed: int, epoch: int, step: int) -> Iterator[Prepared]:
-        if not seeds.numel():  # of no seeds there are no steps
+        if not seeds.numel():  # a schedule without seeds has no steps
             csc, x = self._arrays
             return _ReferencePipeline(csc, self._config, x).begin(seeds, seed, epoch, step)
         run = self._native.Run(
@@ -156,9 +159,10 @@ class _NativePipeline:
         return (_as_prepared(batch)._replace(step=step) for batch in iter(run.next, None))
 
     def _own_pipeline(self) -> Any:
-        """The pipeline, begun anew where its threads or its arrays are not there any more.
+        """Return the pipeline, made anew if its threads or its arrays are gone.
 
-        A fork leaves the threads in the other process; sending a tensor to another process moves it.
+        A fork leaves the threads in the parent process, and sending a tensor to another process moves its
+        memory.
         """
         if (self._process, self._places) != (os.getpid(), self._places_now()):
             if self._process == os.getpid():
@@ -167,7 +171,7 @@ class _NativePipeline:
         return self._pipeline
 
     def _places_now(self) -> tuple[int, ...]:
-        """Where the arrays lie that the threads read."""
+        """Return the addresses of the arrays that the threads read."""
         csc, x = self._arrays
         return tuple(a.data_ptr() for a in (csc.indptr, csc.indices, csc.weight, x) if a is not None)
 
@@ -217,4 +221,4 @@ class _ReferencePipeline:
         return dict(self._seconds)
 
     def busy_threads(self) -> int:
-        return 0  # the caller's thread prepares
+        return 0  # batches are prepared on the caller's thread

@@ -1,4 +1,4 @@
-"""Cut: the attributes of one mini-batch, made from its source at the nodes and edges that were sampled."""
+"""Cut: the attributes of one mini-batch, read from its source at the sampled nodes and edges."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from graphbraid.sampling.source import ADJ_VALUES, BatchSource
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Cut:
-    """Where a mini-batch is cut out of its source. Nothing is kept: each call makes its attribute anew.
+    """Reader of a mini-batch's attributes from its source.
 
-    What is made lies where the sample does, but for what takes a ``device``.
+    Nothing is cached: each call computes its attribute anew. Results are on the sample's device, except for
+    those of methods that take a ``device``.
     """
 
     source: BatchSource
@@ -31,59 +32,59 @@ class Cut:
     """``subgraph`` or ``blocks``."""
 
     def keys(self) -> list[str]:
-        """Names of the attributes that it can make, in their order."""
+        """Return the names of the attributes that can be read, in the batch's order."""
         return self.source.keys(self.layout, by_edge=self.sampled.positions_are_kept)
 
     def x(self) -> Tensor | None:
-        """``(num_nodes, F)`` feature rows, dense."""
+        """Return the dense feature rows, ``(num_nodes, F)``."""
         return self.source.x_rows(self.sampled.n_id)
 
     def sparse_features(self) -> SparseFeatures | None:
-        """``(num_nodes, F)`` feature rows in CSR, on the CPU; None where the graph's are dense."""
+        """Return the feature rows in CSR on the CPU, ``(num_nodes, F)``; None if the graph's are dense."""
         x = self.source.graph.x
         return x.rows(self.sampled.n_id.cpu()) if isinstance(x, SparseFeatures) else None
 
     def y(self, num_nodes: int | None = None) -> Tensor | None:
-        """Labels of the first ``num_nodes`` nodes, a row each; of all for None."""
+        """Return the labels of the first ``num_nodes`` nodes, one row each; of all nodes if None."""
         return self.source.y_rows(self.sampled.n_id[:num_nodes])
 
     def e_id(self) -> Tensor:
-        """``(num_edges,)`` int64: each edge's place in the list the graph was made from, hop by hop."""
+        """Return each edge's index in the graph's original edge list: ``(num_edges,)`` int64, hop by hop."""
         return self.source.edge_ids(self._positions("e_id"))
 
     def attribute(self, name: str) -> Tensor:
-        """Rows of a tensor that the source has by node or by edge."""
+        """Return the batch's rows of one of the source's node or edge attributes."""
         if name in self.source.node_attrs:
             return self.source.node_rows(name, self.sampled.n_id)
         return self.source.edge_rows(name, self._positions(name))
 
     def edge_weight(self) -> Tensor:
-        """``(num_edges,)`` float32 weights in the graph."""
+        """Return the edge weights, ``(num_edges,)`` float32."""
         return self.source.edge_weights(self._positions("edge_weight"))
 
     def edge_attr(self) -> Tensor:
-        """``(num_edges, num_edge_features)`` features of the edges in the graph."""
+        """Return the edge features, ``(num_edges, num_edge_features)``."""
         return self.source.edge_features(self._positions("edge_attr"))
 
     def adj_t(self, edge_index: Tensor, device: torch.device) -> Any:
-        """The edges in the form of the source's ``adj_t``."""
+        """Return the edges as a sparse matrix of the same kind as the source's ``adj_t``."""
         values = None
         if ADJ_VALUES in self.source.edge_attrs:
             values = self.source.edge_rows(ADJ_VALUES, self._positions("adj_t")).to(device)
         return adj_t_of(self.source.adj_t, edge_index, values, self.sampled.n_id.numel())
 
     def blocks(self, edges: Sequence[SampledEdges], device: torch.device) -> list[Csc]:
-        """One block per layer, outermost first, on ``device``.
+        """Return one block per layer, outermost first, on ``device``.
 
         Args:
-            edges: the sample's, on ``device``.
-            device: where weights and degrees are copied to.
+            edges: the sample's edges, on ``device``.
+            device: device that weights and degrees are copied to.
         """
         num_hops = len(self.sampled.edges_per_hop)
         return [self._block(hop, edges, device) for hop in reversed(range(num_hops))]
 
     def _block(self, hop: int, edges: Sequence[SampledEdges], device: torch.device) -> Csc:
-        """The block whose destinations are the nodes known before ``hop``."""
+        """Return the block whose destinations are the nodes found before ``hop``."""
         num_dst = sum(self.sampled.nodes_per_hop[: hop + 1])
         num_src = num_dst + self.sampled.nodes_per_hop[hop + 1]
         index = hop if self.layout == "blocks" else 0

@@ -1,4 +1,4 @@
-"""A sample's edges in the forms that models take: ``edge_index`` and ``adj_t``."""
+"""Conversion of a sample's edges to the forms that models take: ``edge_index`` and ``adj_t``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graphbraid.sampling.sample import SampledEdges
 
 
 def edge_index_of(edges: SampledEdges) -> Tensor:
-    """``(2, num_edges)`` int64 local ids, sources above destinations."""
+    """Return the edges as ``(2, num_edges)`` int64 local ids: sources in row 0, destinations in row 1."""
     rows = torch.arange(edges.indptr.numel() - 1, device=edges.indptr.device)
     out = torch.empty((2, edges.indices.numel()), dtype=torch.int64, device=rows.device)
     out[0] = edges.indices
@@ -21,14 +21,14 @@ def edge_index_of(edges: SampledEdges) -> Tensor:
 
 
 def adj_t_of(like: Any, edge_index: Tensor, values: Tensor | None, num_nodes: int) -> Any:
-    """The transposed adjacency of a sample: destinations by row, sources by column.
+    """Return the transposed adjacency matrix of a sample: a row per destination, a column per source.
 
     Args:
-        like: the whole graph's, whose form it takes: a torch matrix in layout CSR, CSC or COO, or a
-            ``torch_sparse.SparseTensor``.
-        edge_index: ``(2, num_edges)`` by rising destination.
-        values: ``(num_edges,)`` or None: all 1, or none where the form allows that.
-        num_nodes: of the sample.
+        like: the matrix of the whole graph, whose kind the result has: a torch sparse tensor in layout CSR,
+            CSC or COO, or a ``torch_sparse.SparseTensor``.
+        edge_index: ``(2, num_edges)`` int64, sorted by destination.
+        values: ``(num_edges,)`` values. If None, all are 1, or the matrix has none if its kind allows that.
+        num_nodes: number of nodes of the sample.
     """
     src, dst = edge_index
     if not isinstance(like, Tensor):

@@ -1,4 +1,4 @@
-"""The way to the sampler on a CUDA device, which is imported only when it is asked for."""
+"""Sampling on a CUDA device; Triton is imported only when a pipeline is made."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from graphbraid.sampling.schedule import SeedSchedule
 
 
 class GpuPipeline(Pipeline, Protocol):
-    """A pipeline of which a batch can be asked in two parts, so that sampling runs beside other work."""
+    """A pipeline whose batches can be requested in two calls, so that sampling overlaps with other work."""
 
     def launch(self, schedule: SeedSchedule, epoch: int, step: int) -> Any:
-        """Have the device sample the batch of a step, without waiting for it."""
+        """Launch the sampling of a step's batch on the device without waiting for it."""
         ...
 
     def finish(self, launched: Any) -> Prepared:
-        """The batch that :meth:`launch` began: waits for its sizes only."""
+        """Return the batch that :meth:`launch` started; waits only until its sizes are known."""
         ...
 
 
@@ -37,23 +37,24 @@ def make_gpu_pipeline(
     topology: str = "device",
     features: str = "device",
 ) -> GpuPipeline:
-    """A pipeline whose batches have the bits of :func:`graphbraid.sampling.cpu.make_pipeline`'s.
+    """Make a pipeline on a CUDA device whose batches equal those of the CPU pipeline bit for bit.
 
-    Their tensors lie on the device, ready in the order of its current stream.
+    The CPU pipeline is that of :func:`graphbraid.sampling.cpu.make_pipeline`. The tensors of a batch are on
+    the device and ready in the order of its current stream.
 
     Args:
         csc: the graph, on the CPU.
-        config: how to sample.
-        x: ``(num_nodes, F)`` contiguous rows to gather, or None.
+        config: options of the sampler.
+        x: ``(num_nodes, F)`` contiguous feature rows to gather. If None, only nodes and edges are sampled.
         device: a CUDA device.
-        topology: ``device`` copies the graph there; ``host`` leaves it in page-locked host memory that the
-            device reads over the link.
-        features: the same for ``x``.
+        topology: ``device`` copies the graph to the device; ``host`` leaves it in page-locked host memory,
+            which the device reads over the link.
+        features: likewise for ``x``.
 
     Raises:
-        ConfigError: no CUDA device, or an unknown placement.
+        ConfigError: there is no CUDA device, or a placement is unknown.
         MissingPackageError: triton is not installed.
-        DataError: ``config.weighted`` without weights, or ``x`` of another form.
+        DataError: ``config.weighted`` is set and the graph has no weights, or ``x`` does not fit the graph.
     """
     device = torch.device(device)
     if device.type != "cuda":

@@ -1,4 +1,4 @@
-"""MiniBatch: what a loader yields; PyG's batch attributes over a sample, made when asked for."""
+"""MiniBatch: what a loader yields, a sample with PyG's batch attributes, each computed at first use."""
 
 from __future__ import annotations
 
@@ -23,28 +23,29 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 APART = ("blocks", "features", "seed_y")
-"""Attributes that a PyG ``Data`` has no keys for."""
+"""Attributes that have no key in a PyG ``Data``."""
 
 
 class MiniBatch(TensorHolder):
     """A sampled mini-batch.
 
     ``n_id``, ``input_id``, ``batch_size``, ``epoch``, ``step``, ``num_sampled_nodes`` and
-    ``num_sampled_edges`` are there at once, with ``x`` where features were gathered; ``edge_index``,
-    ``blocks``, ``y``, ``e_id``, ``edge_attr`` and every other node or edge attribute of the source are made
-    at first use and kept. ``x``, ``y``, ``edge_index`` and attributes of one's own may be set, as on PyG's
-    ``Data``.
+    ``num_sampled_edges`` are present from the start, and so is ``x`` if features were gathered.
+    ``edge_index``, ``blocks``, ``y``, ``e_id``, ``edge_attr`` and every other node or edge attribute of the
+    source are computed at first use and kept. ``x``, ``y``, ``edge_index`` and further attributes may be set,
+    as on PyG's ``Data``.
 
-    As a tensor does, it moves by :meth:`to`, :meth:`pin_memory` and :meth:`record_stream`, all of them
-    :meth:`apply` of a change to the tensors that it holds. Each gives a batch and leaves this one as it was;
-    what was not made before is made later, where the batch then is.
+    Like a tensor, a batch has :meth:`to`, :meth:`pin_memory` and :meth:`record_stream`, all built on
+    :meth:`apply`, which changes each tensor that the batch holds. ``to`` and ``pin_memory`` return a batch
+    and leave this one unchanged; an attribute not computed before is computed later on the batch's new
+    device.
 
     Attributes:
-        n_id: ``(num_nodes,)`` int64 global ids: the seeds, then by first appearance.
+        n_id: ``(num_nodes,)`` int64 global ids: the seeds, then the other nodes in order of first appearance.
         input_id: ``(batch_size,)`` int64 positions of the seeds in the loader's ``input_nodes``.
-        batch_size: number of seeds; rows ``[:batch_size]`` of every node tensor are theirs.
-        num_sampled_nodes: new nodes per hop, the seeds first.
-        num_sampled_edges: edges per hop.
+        batch_size: number of seeds; their rows are ``[:batch_size]`` of every node tensor.
+        num_sampled_nodes: number of new nodes per hop, the seeds first.
+        num_sampled_edges: number of edges per hop.
     """
 
     def __init__(
@@ -57,10 +58,10 @@ class MiniBatch(TensorHolder):
     ) -> None:
         step, input_id, sampled, x = prepared
         self._source: BatchSource | None = source
-        self._sampled, self._layout = sampled, layout  # stay where the source is read
+        self._sampled, self._layout = sampled, layout  # remain where the source is read
         self._edges, self._device = sampled.edges, sampled.n_id.device  # move with the batch
         self._cache: dict[str, Any] = {} if x is None else {"x": x}
-        self._kept: tuple[str, ...] = ()  # names of what was made when the source stayed behind
+        self._kept: tuple[str, ...] = ()  # what was computed before pickling dropped the source
         self._row_part: RowPart | None = None
         self.n_id, self.input_id = sampled.n_id, input_id
         self.batch_size, self.epoch, self.step = input_id.numel(), epoch, step
@@ -68,17 +69,17 @@ class MiniBatch(TensorHolder):
 
     @property
     def num_nodes(self) -> int:
-        """Nodes of the batch."""
+        """Number of nodes in the batch."""
         return self._sampled.n_id.numel()
 
     @property
     def num_edges(self) -> int:
-        """Sampled edges of all hops."""
+        """Number of sampled edges over all hops."""
         return sum(self._sampled.edges_per_hop)
 
     @property
     def num_features(self) -> int:
-        """Columns of ``x``, 1 where it has one dimension; 0 without features."""
+        """Number of columns of ``x``: 1 if it has one dimension, 0 without features."""
         x = self.x
         return 0 if x is None else x.shape[-1] if x.ndim > 1 else 1
 
@@ -89,12 +90,12 @@ class MiniBatch(TensorHolder):
 
     @property
     def sampled(self) -> Sampled:
-        """What the sampler gave, where it gave it: it does not move with the batch."""
+        """The sampler's result, on the device it was sampled on; it does not move with the batch."""
         return self._sampled
 
     @property
     def x(self) -> Tensor | None:
-        """``(num_nodes, F)`` feature rows, dense (sparse features are densified; see :attr:`features`)."""
+        """Dense feature rows, ``(num_nodes, F)``; sparse features are made dense (see :attr:`features`)."""
         return self._once("x", lambda cut: cut.x())
 
     @x.setter
@@ -104,20 +105,20 @@ class MiniBatch(TensorHolder):
 
     @property
     def row_part(self) -> RowPart | None:
-        """What travels to the device in place of ``x``, where it has the other rows; else None."""
+        """Rows to copy to the device in place of ``x`` if the device holds the others; None to copy ``x``."""
         return self._row_part
 
     def send_part(self, part: RowPart) -> None:
-        """Let ``part`` travel to the device, which has the batch's other rows, in place of ``x``."""
+        """Copy ``part`` instead of ``x`` when moving to the device, which holds the batch's other rows."""
         self._row_part = part
 
     def send_whole(self) -> None:
-        """Let ``x`` travel after all; it is gathered when it is next read."""
+        """Copy the whole of ``x`` when moving to the device; it is gathered when it is next read."""
         self._row_part = None
 
     @property
     def features(self) -> Tensor | SparseFeatures | None:
-        """``(num_nodes, F)`` feature rows in the graph's own form, dense or CSR."""
+        """Feature rows in the graph's own format, dense or CSR, ``(num_nodes, F)``."""
         if "features" not in self._cache:
             stored = None if self._source is None else self._source.graph.x
             if not isinstance(stored, SparseFeatures):
@@ -126,7 +127,7 @@ class MiniBatch(TensorHolder):
 
     @property
     def y(self) -> Tensor | None:
-        """The nodes' labels, a row per node; a batch is trained on its first ``batch_size`` rows."""
+        """Labels, one row per node; training uses the first ``batch_size`` rows."""
         return self._once("y", lambda cut: cut.y())
 
     @y.setter
@@ -135,15 +136,15 @@ class MiniBatch(TensorHolder):
 
     @property
     def seed_y(self) -> Tensor | None:
-        """The seeds' labels: ``y[:batch_size]`` without gathering the rest."""
+        """Labels of the seeds: ``y[:batch_size]``, without gathering the rest."""
         return self._once("seed_y", lambda cut: cut.y(self.batch_size))
 
     @property
     def edge_index(self) -> Tensor:
-        """``(2, num_edges)`` int64 local ids, sources above destinations, hop by hop (layout ``subgraph``).
+        """Edges as ``(2, num_edges)`` int64 local ids, sources in row 0, hop by hop (layout ``subgraph``).
 
         Raises:
-            ConfigError: in layout ``blocks``, whose layers have edges of their own.
+            ConfigError: the layout is ``blocks``, in which each layer has its own edges.
         """
         if self._layout != "subgraph" and "edge_index" not in self._cache:
             raise ConfigError(
@@ -158,7 +159,7 @@ class MiniBatch(TensorHolder):
 
     @property
     def e_id(self) -> Tensor | None:
-        """``(num_edges,)`` int64: each sampled edge's place in the list the graph was made from, hop by hop.
+        """Index of each sampled edge in the graph's original edge list: ``(num_edges,)`` int64, hop by hop.
 
         None unless the loader keeps edge ids (``return_edge_id``).
         """
@@ -170,20 +171,21 @@ class MiniBatch(TensorHolder):
 
     @property
     def blocks(self) -> list[Csc]:
-        """One bipartite :class:`Csc` per layer, outermost first; the last one's destinations are the seeds.
+        """One bipartite :class:`Csc` per layer, outermost first; the destinations of the last are the seeds.
 
-        Layout ``subgraph``: prefixes of one CSC, so each layer computes just the rows the next one needs.
+        In layout ``subgraph`` they are prefixes of one CSC, so each layer computes just the rows that the
+        next one needs.
         """
         return self._once("blocks", lambda cut: cut.blocks(self._edges, self._device), move=False)
 
     def apply(self, change: Change) -> MiniBatch:
-        """A batch with ``change`` of each tensor that this one holds; the others are made from it later.
+        """Return a batch in which ``change`` has replaced each tensor that this one holds.
 
-        It holds its ids and edges, the attributes made or set so far, and ``row_part``. Sparse ``features``
-        stay on the CPU.
+        A batch holds its ids and edges, the attributes computed or set so far, and ``row_part``; attributes
+        that are computed later follow the device of the new batch. Sparse ``features`` stay on the CPU.
 
         Args:
-            change: is called with each tensor and gives the one to hold in its place.
+            change: function that is called with each tensor and returns its replacement.
         """
         out = self.__copy__()
         out._cache = {name: apply_nested(v, change) for name, v in self._cache.items() if self._moves(name)}
@@ -195,7 +197,7 @@ class MiniBatch(TensorHolder):
         return out
 
     def to_data(self) -> Data:
-        """The batch as PyG's ``Data``, with all its attributes.
+        """Return the batch as a PyG ``Data`` with all its attributes.
 
         Raises:
             MissingPackageError: torch_geometric is not installed.
@@ -207,26 +209,27 @@ class MiniBatch(TensorHolder):
         return Data(**{name: self[name] for name in self.keys() if name not in APART})
 
     def keys(self) -> list[str]:
-        """Names of all attributes, those not made yet included."""
+        """Return the names of all attributes, including those not computed yet."""
         given = (name for name in ("x", "y", "edge_index") if self._cache.get(name) is not None)
         own = (name for name in vars(self) if not name.startswith("_"))
         return list(dict.fromkeys((*self.lazy_keys(), *given, *own)))
 
     def lazy_keys(self) -> list[str]:
-        """Names of the attributes that are made at first use."""
+        """Return the names of the attributes that are computed at first use."""
         if self._source is None:
             return list(self._kept)
         return self._cut().keys()
 
     @property
     def constants(self) -> Mapping[str, Any]:
-        """Attributes of the whole graph, which every batch has as they are."""
+        """Attributes of the whole graph, which every batch carries unchanged."""
         return {} if self._source is None else self._source.constants
 
     def value(self, name: str) -> Any:
-        """An attribute of the source's, made now if it was not yet; else what ``batch.name`` gives.
+        """Return an attribute by name, computing it if needed.
 
-        A user's attribute may have the name of a method or property of this class.
+        An attribute of the source comes first, since its name may be that of a method or property of this
+        class; any other is looked up as ``batch.name``.
         """
         source = self._source
         if source is None and name in self._kept:
@@ -242,7 +245,7 @@ class MiniBatch(TensorHolder):
         return constant
 
     def holds(self, name: str, value: Tensor) -> bool:
-        """Whether ``value`` is the very tensor that it holds as ``name``."""
+        """Return whether ``value`` is the same object as the tensor held under ``name``."""
         return value is self._cache.get(name) or value is vars(self).get(name)
 
     def __contains__(self, name: str) -> bool:
@@ -253,7 +256,7 @@ class MiniBatch(TensorHolder):
 
     def __getattr__(self, name: str) -> Any:
         known = self.__dict__
-        if "_cache" not in known or name.startswith("_"):  # while it is being made
+        if "_cache" not in known or name.startswith("_"):  # while the batch is being constructed
             raise AttributeError(name)
         if name in known["_cache"]:
             return known["_cache"][name]
@@ -273,7 +276,7 @@ class MiniBatch(TensorHolder):
         return out
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything it can give, made; the graph it was cut from stays behind."""
+        """Return the state with every attribute computed and without the graph it was sampled from."""
         names = self.lazy_keys()
         made = {name: getattr(self, name) for name in APART} | {name: self.value(name) for name in names}
         return vars(self) | {"_cache": made, "_source": None, "_kept": tuple(names), "_row_part": None}
@@ -295,5 +298,5 @@ class MiniBatch(TensorHolder):
         return cast("T", self._cache[name])
 
     def _moves(self, name: str) -> bool:
-        """Whether what was made is taken along: an ``adj_t`` that is no tensor is made anew if it can be."""
+        """Return whether a cached value moves along; an ``adj_t`` that is no tensor is rebuilt if it can."""
         return name != "adj_t" or self._source is None or isinstance(self._cache[name], Tensor)

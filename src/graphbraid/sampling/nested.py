@@ -1,4 +1,4 @@
-"""Tensors inside values: a change of each, also of those that stand in lists, dicts and blocks."""
+"""Applying a function to every tensor in a value, including those in lists, tuples, dicts and blocks."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from torch import Tensor
 from graphbraid.graph.csc import Csc
 
 Change = Callable[[Tensor], Tensor]
-"""What is done with each tensor, such as a copy elsewhere."""
+"""Function applied to each tensor, such as a copy to another device."""
 
 
 def apply_nested(value: Any, change: Change) -> Any:
-    """``value`` with ``change`` of each tensor in it; what holds none is given back as it is."""
+    """Return ``value`` with ``change`` applied to each tensor in it; all else is returned as it is."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Csc):
         return _changed_csc(value, change)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):  # a named tuple takes its parts one by one
+    if isinstance(value, tuple) and hasattr(value, "_fields"):  # a named tuple takes its fields as separate
+    arguments
         return type(value)(*(apply_nested(part, change) for part in value))
     if isinstance(value, list | tuple):
         return type(value)(apply_nested(part, change) for part in value)

@@ -1,4 +1,4 @@
-"""The sampler in NumPy: the measure of every other, and what runs without compiled kernels."""
+"""The reference sampler in NumPy, which every other is tested against and which runs without kernels."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def sample_batch(csc: Csc, config: SamplerConfig, seeds: Tensor, key: int) -> Sa
     """Sample one mini-batch.
 
     Args:
-        csc: the graph; with ``config.weighted``, its weights are the odds.
-        config: fanouts and layout.
-        seeds: ``(batch,)`` int64 node ids; of a repeated seed every copy keeps a row, neighbours point at the
-            first.
+        csc: the graph; if ``config.weighted``, neighbours are drawn in proportion to its weights.
+        config: options of the sampler.
+        seeds: ``(batch,)`` int64 node ids. Each copy of a repeated seed keeps a row of its own; edges from
+            that node refer to the first.
         key: ``rng.batch_key(seed, epoch, step)``.
 
     Raises:
-        ConfigError: ``key`` is no whole number of 64 bits.
-        DataError: seeds that are no nodes; weights are wanted and missing or negative.
+        ConfigError: ``key`` is not an integer of 64 bits.
+        DataError: a seed is not a node, or weights are needed and are missing or negative.
     """
     if config.weighted:
         check_odds(csc)
@@ -42,10 +42,10 @@ def sample_batch(csc: Csc, config: SamplerConfig, seeds: Tensor, key: int) -> Sa
 
 
 def check_odds(csc: Csc) -> None:
-    """Check that edge weights can be odds; looks once per graph.
+    """Check that neighbours can be drawn by the graph's edge weights; reads them once per graph.
 
     Raises:
-        DataError: there are none, or names the first that is negative or not finite.
+        DataError: there are no weights, or one is negative or not finite; the message names the first.
     """
     if csc.weight is None:
         raise DataError("drawing by weight needs edge weights; the graph has none")
@@ -59,7 +59,7 @@ def check_odds(csc: Csc) -> None:
 
 
 def sample_checked(csc: Csc, config: SamplerConfig, seeds: Tensor, key: int) -> Sampled:
-    """As :func:`sample_batch`, of arguments known to be sound."""
+    """Sample one mini-batch as :func:`sample_batch` does, from arguments that have been checked."""
     n_id = seeds.numpy().astype(np.int64)
     hops: list[tuple[I64, I64, I64]] = []  # degree of each row, local source and position of each edge
     nodes_per_hop = [len(n_id)]
@@ -90,18 +90,18 @@ def _edges(hops: list[tuple[I64, I64, I64]], config: SamplerConfig) -> SampledEd
 
 
 def _relabel(n_id: I64, found: I64) -> tuple[I64, I64]:
-    """Give ``found`` local ids: first appearance counts. Returns the longer ``n_id`` and the local ids."""
+    """Assign local ids to ``found`` in order of first appearance; return the longer ``n_id`` and the ids."""
     ids, first, inverse = np.unique(np.concatenate([n_id, found]), return_index=True, return_inverse=True)
     is_new = first >= len(n_id)
     order = np.argsort(first[is_new])
-    local_of = first.copy()  # an id known before keeps the position of its first copy
+    local_of = first.copy()  # an id already in n_id keeps the position of its first copy
     new = np.flatnonzero(is_new)[order]
     local_of[new] = len(n_id) + np.arange(len(new))
     return np.concatenate([n_id, ids[new]]), local_of[inverse[len(n_id) :]]
 
 
 def _draw_rows(csc: Csc, config: SamplerConfig, rows: I64, fanout: int, keys: rng.U64) -> tuple[I64, I64]:
-    """Draw for each row; returns how many each got and their positions in ``csc.indices``."""
+    """Draw for each row; return the number of edges per row and their positions in ``csc.indices``."""
     indptr = csc.indptr.numpy()
     start, degree = indptr[rows], indptr[rows + 1] - indptr[rows]
     if config.weighted:
@@ -120,7 +120,7 @@ def _draw_rows(csc: Csc, config: SamplerConfig, rows: I64, fanout: int, keys: rn
         draws = start[:, None] + _floyd(keys, degree, max(fanout, 0))
     takes_all = (counts == degree) & ~np.bool_(config.replace)
     offset = np.concatenate([[0], np.cumsum(counts)])
-    place = np.arange(offset[-1]) - np.repeat(offset[:-1], counts)  # of each edge within its row
+    place = np.arange(offset[-1]) - np.repeat(offset[:-1], counts)  # index of each edge within its row
     row = np.repeat(np.arange(len(rows)), counts)
     if draws.shape[1] == 0:
         return counts, start[row] + place
@@ -130,7 +130,7 @@ def _draw_rows(csc: Csc, config: SamplerConfig, rows: I64, fanout: int, keys: rn
 
 
 def _floyd(keys: rng.U64, degree: I64, k: int) -> I64:
-    """Floyd's algorithm on every row with degree > k: ``(rows, k)`` distinct offsets.
+    """Return ``(rows, k)`` distinct offsets by Floyd's algorithm; meaningful for rows with degree > k.
 
     Each neighbour is chosen with probability k/degree: the bound of draw i is inclusive,
     ``[0, degree - k + i]``, and an offset already taken is replaced by the bound.
@@ -148,7 +148,7 @@ def _floyd(keys: rng.U64, degree: I64, k: int) -> I64:
 def _draw_weighted(
     weight: npt.NDArray[np.float32], config: SamplerConfig, fanout: int, key: np.uint64
 ) -> I64:
-    """Offsets drawn by weight: an exponential race without replacement, inversion with it.
+    """Return offsets drawn by weight: an exponential race without replacement, inversion with replacement.
 
     Twin of ``csrc/sample_row.inl``.
     """

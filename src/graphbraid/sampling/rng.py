@@ -1,7 +1,7 @@
-"""The counter RNG: a draw is a function of its coordinates, never of a state.
+"""The counter-based random number generator: a draw is a function of its coordinates and has no state.
 
-The coordinates are (seed, epoch, step, hop, node, index). The same few lines stand in
-``csrc/rng.h``. All arithmetic is modulo 2**64.
+The coordinates are (seed, epoch, step, hop, node, index). ``csrc/rng.h`` has the same functions in C++. All
+arithmetic is modulo 2**64.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MUL_1, _MUL_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 def mix(z: int) -> int:
-    """The finaliser of splitmix64 on one number."""
+    """Apply the finaliser of splitmix64 to one number."""
     z &= MASK
     z = ((z ^ (z >> 30)) * _MUL_1) & MASK
     z = ((z ^ (z >> 27)) * _MUL_2) & MASK
@@ -24,48 +24,48 @@ def mix(z: int) -> int:
 
 
 def mix_array(z: U64) -> U64:
-    """:func:`mix` on every element of a uint64 array."""
+    """Apply :func:`mix` to every element of a uint64 array."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(_MUL_1)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(_MUL_2)
     return z ^ (z >> np.uint64(31))
 
 
 def batch_key(seed: int, epoch: int, step: int) -> int:
-    """The key of a mini-batch; ``step`` is below 2**32 - 1."""
+    """Return the key of a mini-batch; ``step`` must be below 2**32 - 1."""
     return mix(seed ^ mix(((epoch << 32) + step) & MASK))
 
 
 def seed_with_key(key_seed: int, epoch: int, step: int) -> int:
-    """The seed, below 2**64, with which step 0 of epoch 0 has the key that a step has with ``key_seed``."""
-    return key_seed ^ mix(((epoch << 32) + step) & MASK)  # for mix(0) is 0
+    """Return the seed whose step 0 of epoch 0 has the key ``batch_key(key_seed, epoch, step)``."""
+    return key_seed ^ mix(((epoch << 32) + step) & MASK)  # since mix(0) is 0
 
 
 def shuffle_key(seed: int, epoch: int) -> int:
-    """The key of an epoch's seed shuffle: the batch key of a step that no epoch reaches."""
+    """Return the key of an epoch's seed shuffle: the batch key of a step that no epoch reaches."""
     return batch_key(seed, epoch, 0xFFFFFFFF)
 
 
 def row_keys(key: int, hop: int, nodes: npt.NDArray[np.int64]) -> U64:
-    """The keys of some nodes' rows at one hop, ``(len(nodes),)`` uint64."""
+    """Return the keys of the rows of ``nodes`` at one hop, ``(len(nodes),)`` uint64."""
     return mix_array(np.uint64(key) ^ mix_array(nodes.astype(np.uint64) + np.uint64(hop << 56)))
 
 
 def draws(keys: U64, count: int) -> U64:
-    """The first ``count`` draws of each row: ``(len(keys), count)`` uint64, each below 2**32."""
+    """Return the first ``count`` draws of each row: ``(len(keys), count)`` uint64, each below 2**32."""
     counter = np.arange(count, dtype=np.uint64) * np.uint64(PHI)
     return mix_array(keys[:, None] + counter) >> np.uint64(32)
 
 
 def bounded(bits: U64, bound: U64 | np.uint64) -> npt.NDArray[np.int64]:
-    """Draws mapped to ``[0, bound)``, ``bound`` below 2**32."""
+    """Map draws to ``[0, bound)``; ``bound`` must be below 2**32."""
     return ((bits * bound) >> np.uint64(32)).astype(np.int64)
 
 
 def log_of_draw(bits: U64) -> npt.NDArray[np.float64]:
-    """Natural logarithm of ``(bits + 1/2) / 2**32`` in a fixed order of IEEE operations.
+    """Return the natural logarithm of ``(bits + 1/2) / 2**32``, by a fixed sequence of IEEE operations.
 
-    A library's ``log`` may differ in the last bit between machines; this one has the bits of
-    ``csrc/sample_row.inl``.
+    The ``log`` of a library may differ in the last bit between machines; this one equals that of
+    ``csrc/sample_row.inl`` bit for bit.
     """
     mantissa, exponent = np.frexp(bits.astype(np.float64) + 0.5)
     mantissa, power = mantissa * 2.0, exponent.astype(np.float64) - 1.0 - 32.0

@@ -1,4 +1,4 @@
-"""Rows by id: of what a graph keeps for each node or edge, wherever it lies; and those that must travel."""
+"""Reading rows by id from tables on the device or the host, and RowPart: the rows a device still needs."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class RowPart:
-    """The feature rows of a batch that the device does not have yet, and how it puts the batch together.
+    """The feature rows of a batch that the device does not hold yet, and where it finds all of them.
 
-    The device keeps rows in a ring, where each has a position that rises from row to row.
+    The device keeps rows in a ring buffer; a row's position rises from each appended row to the next.
     """
 
     rows: Tensor
-    """``(num_missing, F)``: to be appended."""
+    """Rows to append to the ring, ``(num_missing, F)``."""
     slots: Tensor
-    """``(num_nodes,)`` int32: where in the ring each of the batch's rows then lies."""
+    """Slot in the ring of each of the batch's rows after that, ``(num_nodes,)`` int32."""
     first: int
     """Position of ``rows[0]``."""
     generation: int
-    """How often the ring had begun anew."""
+    """Number of times that the ring had been restarted."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes that travel."""
+        """Bytes copied to the device."""
         return self.rows.nbytes + self.slots.nbytes
 
     def apply(self, change: Callable[[Tensor], Tensor]) -> RowPart:
-        """With ``change`` of both tensors, such as a copy elsewhere."""
+        """Return a part with ``change`` applied to both tensors, such as a copy to another device."""
         rows, slots = change(self.rows), change(self.slots)
         return RowPart(rows=rows, slots=slots, first=self.first, generation=self.generation)
 
 
 def take_rows(table: Tensor, ids: Tensor) -> Tensor:
-    """``table[ids]``, on the ids' device.
+    """Return ``table[ids]`` on the device of ``ids``.
 
-    A table on another device lies in page-locked host memory, which the ids' device reads over the link; it
-    is not waited for.
+    If the table is on another device, it must be in page-locked host memory, which the device of ``ids``
+    reads over the link; the call does not wait for it.
 
     Args:
         table: ``(num_rows, ...)`` of any dtype; contiguous where it is on another device.
@@ -50,12 +50,12 @@ def take_rows(table: Tensor, ids: Tensor) -> Tensor:
 
 
 def is_beside(table: Tensor, ids: Tensor) -> bool:
-    """Whether a table lies in the memory of the ids' device."""
+    """Return whether ``table`` is on the device of ``ids``."""
     return table.device == ids.device
 
 
 def read_over_link(table: Tensor, ids: Tensor) -> Tensor:
-    """``table[ids]`` by a kernel of the ids' device that reads a page-locked table."""
+    """Return ``table[ids]`` by a kernel on the device of ``ids`` that reads a page-locked host table."""
     from graphbraid.ops.triton.gather import gather_rows
     from graphbraid.ops.triton.partition import on_device_of
 
@@ -67,5 +67,5 @@ def read_over_link(table: Tensor, ids: Tensor) -> Tensor:
 
 
 def _bytes_of(table: Tensor) -> Tensor:
-    """``(num_rows, row_bytes)`` of the same memory."""
+    """Return a view of the same memory as ``(num_rows, row_bytes)`` uint8."""
     return table.view(table.shape[0], -1).view(torch.uint8)

@@ -1,4 +1,4 @@
-"""The records that samplers and pipelines give, whichever they are: SampledEdges, Sampled, Prepared."""
+"""SampledEdges, Sampled, Prepared: the records that every sampler and pipeline returns."""
 
 from __future__ import annotations
 
@@ -13,30 +13,31 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class SampledEdges:
-    """Edges between nodes of a sample: one CSC over local ids."""
+    """Edges between the nodes of a sample, as a CSC over local ids."""
 
     indptr: Tensor
-    """``(num_rows + 1,)`` int64."""
+    """Offsets of the rows in ``indices``, ``(num_rows + 1,)`` int64."""
     indices: Tensor
-    """``(num_edges,)`` int32 local source ids."""
+    """Local ids of the sources, ``(num_edges,)`` int32."""
     positions: Tensor | None
-    """``(num_edges,)`` int64 position of each edge in the graph; None unless the sampler keeps them."""
+    """Position of each edge in the graph, ``(num_edges,)`` int64; None unless the sampler keeps them."""
 
     def apply(self, change: Callable[[Tensor], Tensor]) -> SampledEdges:
-        """These with ``change`` of their local ids; positions stay with the graph they are looked up in."""
+        """Return the edges with ``change`` applied to ``indptr`` and ``indices``; ``positions`` stay."""
         return dataclasses.replace(self, indptr=change(self.indptr), indices=change(self.indices))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Sampled:
-    """What sampling gives, before features: the record every sampler returns."""
+    """A sample before features are gathered: the record that every sampler returns."""
 
     n_id: Tensor
-    """``(num_nodes,)`` int64 global ids: the seeds, then by first appearance."""
+    """Global ids, ``(num_nodes,)`` int64: the seeds, then the other nodes in order of first appearance."""
     edges: list[SampledEdges]
-    """Layout ``subgraph``: one that all hops extend; ``blocks``: one per hop, from the seeds."""
+    """Edges of the sample: in layout ``subgraph`` one record for all hops, in ``blocks`` one per hop, the hop
+    nearest the seeds first."""
     nodes_per_hop: list[int]
-    """New nodes: the seeds, then per hop."""
+    """Number of seeds, then of new nodes per hop."""
     edges_per_hop: list[int]
 
     @property
@@ -46,17 +47,17 @@ class Sampled:
 
     @property
     def positions(self) -> Tensor | None:
-        """``(num_edges,)`` int64 position of each edge in the graph, hop by hop; None where not kept."""
+        """Position of each edge in the graph, ``(num_edges,)`` int64, by hop; None if they are not kept."""
         kept = [edges.positions for edges in self.edges if edges.positions is not None]
         return torch.cat(kept) if kept else None
 
 
 class Prepared(NamedTuple):
-    """What a mini-batch consists of: the record every pipeline gives."""
+    """The contents of a mini-batch: the record that every pipeline yields."""
 
     step: int
     input_id: Tensor
-    """``(batch_size,)`` int64 positions of the seeds in the schedule."""
+    """Positions of the seeds in the schedule, ``(batch_size,)`` int64."""
     sampled: Sampled
     x: Tensor | None
-    """``(num_nodes, F)`` gathered feature rows, where the pipeline gathers."""
+    """Gathered feature rows, ``(num_nodes, F)``; None if the pipeline does not gather."""

@@ -1,4 +1,4 @@
-"""SeedSchedule: which seeds a step trains on, without state."""
+"""SeedSchedule: the seeds of each step of each epoch, computed without state."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _ROUNDS = 4
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class SeedSchedule:
-    """Splits the seeds of each epoch into steps.
+    """A division of the seeds of each epoch into steps.
 
-    The shuffle is a keyed permutation, so any step can be asked for.
+    The shuffle is a keyed permutation, so the seeds of any step can be computed directly.
     """
 
     seeds: Tensor
-    """``(num_seeds,)`` int64 node ids; a node may stand in it more than once."""
+    """Node ids, ``(num_seeds,)`` int64; a node may occur more than once."""
     batch_size: int
-    """Seeds per step; the last step has the rest."""
+    """Number of seeds per step; the last step has those that remain."""
     shuffle: bool = False
-    """Permute the seeds anew in each epoch."""
+    """Whether to permute the seeds anew in each epoch."""
     drop_last: bool = False
-    """Leave out a last step that is not full."""
+    """Whether to leave out a last step that is not full."""
     seed: int = 0
-    """Of the shuffle and of every draw."""
+    """Random seed of the shuffle and of every draw."""
 
     def __post_init__(self) -> None:
         seeds = check_tensor(self.seeds, "seeds", ndim=1)
@@ -55,12 +55,12 @@ class SeedSchedule:
 
     @property
     def num_steps(self) -> int:
-        """Steps of an epoch."""
+        """Number of steps in an epoch."""
         full, rest = divmod(self.seeds.numel(), self.batch_size)
         return full + (rest > 0 and not self.drop_last)
 
     def positions_of(self, epoch: int, step: int) -> Tensor:
-        """Where in ``seeds`` a step's seeds stand: ``(batch,)`` int64.
+        """Return the positions in ``seeds`` of a step's seeds, ``(batch,)`` int64.
 
         Raises:
             ConfigError: there is no such epoch or step.
@@ -73,28 +73,28 @@ class SeedSchedule:
         return torch.from_numpy(at)
 
     def seeds_of(self, epoch: int, step: int) -> Tensor:
-        """A step's seed nodes: ``(batch,)`` int64."""
+        """Return the seed nodes of a step, ``(batch,)`` int64."""
         return self.seeds[self.positions_of(epoch, step)]
 
 
 MOST_EPOCHS = 1 << 31
-"""Of one seed: beyond them, keys of epochs and steps would meet."""
+"""Largest number of epochs under one random seed; beyond it, keys of different steps would collide."""
 
 
 def as_epoch(epoch: Any) -> int:
-    """An epoch's number.
+    """Return ``epoch`` as a valid epoch number.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is not an integer in ``[0, MOST_EPOCHS)``.
     """
     return as_count(epoch, "epoch", most=MOST_EPOCHS - 1)
 
 
 def permuted(positions: npt.NDArray[np.int64], n: int, key: int) -> npt.NDArray[np.int64]:
-    """The images of ``positions`` under the keyed permutation of ``[0, n)``.
+    """Return the images of ``positions`` under the keyed permutation of ``[0, n)``.
 
-    A Feistel network over the next even number of bits, walked again from every image outside ``[0, n)``;
-    twin of ``csrc/schedule.h``.
+    The permutation is a Feistel network over the next even number of bits, applied again to every image
+    outside ``[0, n)`` (cycle walking). Twin of ``csrc/schedule.h``.
     """
     bits = (n - 1).bit_length() if n > 1 else 1
     half = np.uint64((bits + 1) // 2)

@@ -1,4 +1,4 @@
-"""BatchSource: what the mini-batches of a loader are cut from, and how."""
+"""BatchSource: the graph and attributes that a loader's mini-batches are read from."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from graphbraid.ops.gather import gather_rows
 from graphbraid.sampling.rows import take_rows
 
 ADJ_VALUES = "values of adj_t"
-"""Their name among ``edge_attrs``; none that a user's attribute can have."""
+"""Name of the values of ``adj_t`` among ``edge_attrs``; no attribute of a user can have it."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True, weakref_slot=True)
 class BatchSource:
-    """What every batch of a loader is cut from.
+    """The graph and attributes that every batch of a loader is read from.
 
-    Its arrays lie where a batch's ids do, or in page-locked memory that the ids' device reads.
+    Its arrays are on the device of the batches' ids, or in page-locked host memory that this device reads.
     """
 
     graph: Graph
     node_attrs: Mapping[str, Tensor] = field(default_factory=dict)
-    """Further tensors with a row per node, such as ``train_mask``; also ``x`` and ``y`` of a dtype or shape
-    that the graph does not hold."""
+    """Further tensors with one row per node, such as ``train_mask``; also ``x`` and ``y`` if their dtype or
+    shape is one that the graph cannot hold."""
     edge_attrs: Mapping[str, Tensor] = field(default_factory=dict)
-    """Further tensors with a row per edge, in the order the graph was made from, such as ``edge_attr``."""
+    """Further tensors with one row per edge, such as ``edge_attr``, in the original edge list's order."""
     constants: Mapping[str, Any] = field(default_factory=dict)
-    """What every batch has as it is: attributes of the whole graph."""
+    """Attributes of the whole graph, which every batch carries unchanged."""
     by_column: frozenset[str] = frozenset()
-    """Names of ``node_attrs`` and ``edge_attrs`` whose batches have nodes or edges last, not first."""
+    """Names of ``node_attrs`` and ``edge_attrs`` whose last dimension in a batch is the nodes or edges."""
     names: tuple[str, ...] | None = None
-    """The attributes' order in a batch; None: edges, ``x``, ``y``, and the others."""
+    """Order of the attributes in a batch. If None, edges, ``x``, ``y``, then the others."""
     adj_t: Any = None
-    """A sparse matrix in whose form batches have their edges too, as ``adj_t``; None: they do not."""
+    """Sparse matrix of the whole graph, whose kind the batches' ``adj_t`` have. If None, they have none."""
     src_degree: Tensor | None = None
-    """``(num_nodes,)`` float32 degrees that blocks carry for layers that normalise by them."""
+    """In-degrees that blocks carry for layers that normalise by them, ``(num_nodes,)`` float32."""
     src_loop: Tensor | None = None
-    """``(num_nodes,)`` float32 weights of self-loops, for the same layers; see :class:`graphbraid.Csc`."""
+    """Weights of self-loops for the same layers, ``(num_nodes,)`` float32; see :class:`graphbraid.Csc`."""
 
     def keys(self, layout: str, *, by_edge: bool) -> list[str]:
-        """Names of what batches have of it, in their order; ``by_edge``: they keep their edges' ids."""
+        """Return the names of a batch's attributes in order; ``by_edge`` says whether it keeps edge ids."""
         names: Iterable[str] = self._default_names() if self.names is None else self.names
         if layout == "blocks":
             names = ["blocks", *(name for name in names if name not in ("edge_index", "adj_t"))]
@@ -52,11 +52,11 @@ class BatchSource:
         return [name for name in names if not self._is_by_edge(name)]
 
     def has(self, name: str) -> bool:
-        """Whether it has the attribute beside what the graph holds."""
+        """Return whether the source has an attribute of this name in addition to those of the graph."""
         return name in self.node_attrs or name in self.edge_attrs or name in self.constants
 
     def x_rows(self, ids: Tensor) -> Tensor | None:
-        """``(num_ids, ...)`` features of nodes, dense; None without features."""
+        """Return the dense features of the nodes ``ids``, ``(num_ids, ...)``; None without features."""
         if "x" in self.node_attrs:
             return self.node_rows("x", ids)
         features = self.graph.x
@@ -67,7 +67,10 @@ class BatchSource:
         return take_rows(features, ids)
 
     def y_rows(self, ids: Tensor) -> Tensor | None:
-        """Labels of nodes, a row each; those of the whole graph where it has one ``y``; None without."""
+        """Return the labels of the nodes ``ids``, one row each; None without labels.
+
+        If ``y`` is one of the ``constants``, a label of the whole graph, it is returned as it is.
+        """
         if "y" in self.constants:
             return cast("Tensor", self.constants["y"])
         if "y" in self.node_attrs:
@@ -75,26 +78,32 @@ class BatchSource:
         return None if self.graph.y is None else take_rows(self.graph.y, ids)
 
     def node_rows(self, name: str, ids: Tensor) -> Tensor:
-        """A node attribute of some nodes."""
+        """Return the rows of a node attribute for the nodes ``ids``."""
         rows = take_rows(self.node_attrs[name], ids)
         return rows.movedim(0, -1) if name in self.by_column else rows
 
     def edge_rows(self, name: str, positions: Tensor) -> Tensor:
-        """An edge attribute of edges at positions in the graph."""
+        """Return the rows of an edge attribute for the edges at ``positions`` in the graph."""
         rows = take_rows(self.edge_attrs[name], self.edge_ids(positions))
         return rows.movedim(0, -1) if name in self.by_column else rows
 
     def edge_ids(self, positions: Tensor) -> Tensor:
-        """Places in the list the graph was made from, of edges at positions in the graph."""
+        """Return the indices of the edges at ``positions`` in the edge list that the graph was built from."""
         return positions if self.graph.edge_id is None else take_rows(self.graph.edge_id, positions)
 
     def edge_weights(self, positions: Tensor) -> Tensor:
-        """``(num_edges,)`` float32 weights of edges at positions in a graph that has weights."""
+        """Return the weights of the edges at ``positions``, ``(num_edges,)`` float32.
+
+        The graph must have weights.
+        """
         assert self.graph.csc.weight is not None
         return take_rows(self.graph.csc.weight, positions)
 
     def edge_features(self, positions: Tensor) -> Tensor:
-        """``(num_edges, num_edge_features)`` of edges at positions in a graph that has ``edge_attr``."""
+        """Return the features of the edges at ``positions``, ``(num_edges, num_edge_features)``.
+
+        The graph must have ``edge_attr``.
+        """
         assert self.graph.edge_attr is not None
         return take_rows(self.graph.edge_attr, positions)
 

@@ -1,4 +1,4 @@
-"""TensorHolder: what moves as a tensor does, by a change of each tensor that it holds."""
+"""TensorHolder: a record of tensors that can be moved and pinned as a tensor can."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from graphbraid.sampling.nested import Change
 
 
 class TensorHolder(ABC):
-    """The tensor interface of a record whose :meth:`apply` reaches every tensor that it holds."""
+    """Base class that gives a record ``to``, ``pin_memory`` and ``record_stream``, built on :meth:`apply`."""
 
     _device: torch.device
-    """Where its tensors are."""
+    """Device of its tensors."""
 
     @abstractmethod
     def apply(self, change: Change) -> Self:
-        """One with ``change`` of each tensor that this one holds.
+        """Return a record in which ``change`` has replaced each tensor that this one holds.
 
         Args:
-            change: is called with each tensor and gives the one to hold in its place.
+            change: function that is called with each tensor and returns its replacement.
         """
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
-        """This with its tensors on ``device``; itself where they already are.
+        """Return the record with its tensors on ``device``; returns itself if they are there already.
 
         Args:
-            device: a torch device; what is made later is made there.
-            non_blocking: return before copies from page-locked memory have ended; they end in the order of
-                the current stream.
+            device: a torch device; attributes computed later are computed there.
+            non_blocking: whether to return before copies from page-locked memory have ended; they end in the
+                order of the current stream.
 
         Raises:
-            ConfigError: ``device`` names none that is here, or ``non_blocking`` is no flag.
+            ConfigError: ``device`` is not available, or ``non_blocking`` is not a bool.
         """
         non_blocking = as_flag(non_blocking, "non_blocking")
         if as_device(device) == self._device:
@@ -45,23 +45,23 @@ class TensorHolder(ABC):
         return self.apply(lambda t: t.to(target, non_blocking=non_blocking))
 
     def pin_memory(self) -> Self:
-        """One whose dense tensors on the CPU are copies in page-locked memory; the others are shared.
+        """Return a record whose dense CPU tensors are copies in page-locked memory; it shares all others.
 
         Raises:
-            ConfigError: there is no accelerator, whose driver locks pages.
+            ConfigError: there is no accelerator, whose driver would lock the pages.
         """
         if not torch.accelerator.is_available():
             raise ConfigError("pin_memory() needs an accelerator, and torch finds none here; leave it out")
         return self.apply(_pinned)
 
     def record_stream(self, stream: torch.Stream) -> None:
-        """Keep the memory of the tensors that it holds on a CUDA device until ``stream`` has read them."""
+        """Keep the memory of the record's CUDA tensors from being reused before ``stream`` has read them."""
         for tensor in self.tensors():
             if tensor.is_cuda:
                 tensor.record_stream(stream)
 
     def tensors(self) -> list[Tensor]:
-        """The tensors that it holds now: those that :meth:`apply` changes."""
+        """Return the tensors held now: those that :meth:`apply` replaces."""
         held: list[Tensor] = []
 
         def keep(tensor: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ class TensorHolder(ABC):
 
     @property
     def travelling_bytes(self) -> int:
-        """Bytes that a copy to another device takes now: ids, edges, features and labels made so far."""
+        """Bytes of a copy to another device now: ids, edges, and the attributes computed so far."""
         return sum(t.nbytes for t in self.tensors())
 
 

@@ -229,7 +229,7 @@ def test_weighted_draws_need_weights(pipeline):
 def test_a_batch_too_large_for_32_bit_positions_is_refused(pipeline, monkeypatch):
     monkeypatch.setattr("graphbraid.sampling.triton.relabel.MAX_POSITIONS", 30)
     running = pipeline(power_law_csc(50, 900), SamplerConfig(fanouts=(5, 5)))
-    with pytest.raises(ResourceError, match="may hold 30 seeds and edges at the most; this one has up to"):
+    with pytest.raises(ResourceError, match="may hold 30 seeds and edges at most; this one has up to"):
         running.sample(torch.arange(10), 0)
 
 

@@ -1,1 +1,1 @@
-"""What prepares, moves and trains batches: processors, CUDA devices, processes, a device made of sleeps."""
+"""Stage operators by hardware: CPU threads, worker processes, CUDA devices, and an emulated accelerator."""

@@ -1,4 +1,4 @@
-"""Operators for processors: the compiled sampler's threads; nothing is moved, and nothing marks a step."""
+"""Stage operators for the CPU: batches come from the compiled sampler's threads and need no transfer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graphbraid.sampling.minibatch import MiniBatch
 
 @register("batching", "cpu")
 class CpuBatching:
-    """The compiled sampler's threads (or the reference), asked for one step at a time."""
+    """Batching by the compiled sampler's threads (or the reference sampler), one step at a time."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -26,7 +26,7 @@ class CpuBatching:
         )
 
     def __call__(self, epoch: int, step: int) -> MiniBatch:
-        """The mini-batch of a step, on the CPU."""
+        """Prepare the mini-batch of a step on the CPU."""
         buffer = self.context.row_buffer
         if buffer is None:
             return self._prepared(epoch, step)
@@ -42,41 +42,41 @@ class CpuBatching:
         return batch
 
     def _prepared(self, epoch: int, step: int) -> MiniBatch:
-        context = self.context  # the pipeline's threads do the work; this one waits for them
+        context = self.context  # the pipeline's threads do the work while this one waits
         [prepared] = self._pipeline.run(context.schedule, epoch, step, step + 1)
         return MiniBatch(context.source, prepared, layout=context.sampler.layout, epoch=epoch)
 
     def stage_seconds(self) -> dict[str, float]:
-        """Seconds per stage, summed over threads, and the number of batches."""
+        """Return the seconds per stage, summed over threads, and the number of ``batches``."""
         seconds = self._pipeline.stage_seconds()
         return seconds | {"gather": seconds["gather"] + self._late_gather_seconds}
 
 
 @register("transfer", "cpu")
 class NoTransfer:
-    """Where the device is the CPU a prepared batch is where it must be."""
+    """The transfer of a device that is the CPU: batches stay where they are."""
 
     def __init__(self, _: Context) -> None:
         pass
 
     def __call__(self, batch: MiniBatch) -> MiniBatch:
-        """The batch itself."""
+        """Return the batch itself."""
         return batch
 
     def free(self, batch: MiniBatch) -> None:
-        """Nothing to do: memory goes with the last reference."""
+        """Do nothing: memory is freed with the last reference."""
 
 
 @register("model", "cpu")
 class NoMarks:
-    """On the CPU the caller's step is over when it returns."""
+    """The model stage of the CPU, on which the caller's step has ended when it returns."""
 
     def __init__(self, _: Context) -> None:
         pass
 
     def begin(self, batch: MiniBatch) -> MiniBatch:
-        """The batch itself."""
+        """Return the batch itself."""
         return batch
 
     def end(self, batch: MiniBatch) -> None:
-        """Nothing to do."""
+        """Do nothing."""

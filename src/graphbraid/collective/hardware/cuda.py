@@ -1,7 +1,8 @@
-"""Operators for CUDA devices: pinned host buffers, a copy stream, events, the Triton sampler.
+"""Stage operators for CUDA devices: pinned host buffers, a copy stream, events, the Triton sampler.
 
-Imported only when a CUDA device is asked for. Not yet proven on one: this was written on machines without.
-The device prepares batches itself where Triton is installed; without it, plans let the CPU prepare all.
+The module is imported only when a CUDA device is requested. It was written on machines without one and has
+not been run on one yet. The device can prepare batches itself if Triton is installed; otherwise plans let the
+CPU prepare all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from graphbraid.sampling.minibatch import MiniBatch
 
 
 class CudaBatching(DeviceBatching):
-    """The Triton sampler on a stream of its own, so that it samples while the step before still trains."""
+    """Batching by the Triton sampler on a stream of its own, so that it samples while the device trains."""
 
     def __init__(self, context: Context) -> None:
         device = _device_of(context)
@@ -26,19 +27,19 @@ class CudaBatching(DeviceBatching):
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def begin(self, epoch: int, step: int) -> None:
-        """Have the device sample a step while it does what the compute stream holds."""
+        """Launch the sampling of a step beside the work already queued on the compute stream."""
         with torch.cuda.stream(self._stream):
             super().begin(epoch, step)
 
     def __call__(self, epoch: int, step: int) -> MiniBatch:
-        """The mini-batch of a step, on the device and complete.
+        """Prepare the mini-batch of a step on the device and wait until it is complete.
 
         Raises:
-            DeviceMemoryError: the device has no room for it.
+            DeviceMemoryError: the device has no memory left for it.
         """
         with torch.cuda.stream(self._stream):
             batch = super().__call__(epoch, step)
-            # The executor takes link and device to be free when this returns, as the simulator does.
+            # The executor, like the simulator, assumes that link and device are free when this returns.
             self._stream.synchronize()
         return batch
 
@@ -49,7 +50,7 @@ if importlib.util.find_spec("triton") is not None:
 
 @register("transfer", "cuda")
 class CudaTransfer:
-    """Copies from pinned memory on a stream of its own; the batch carries the event of the copy's end."""
+    """Transfer by copies from pinned memory on a stream of its own."""
 
     completes_rows = True
 
@@ -58,10 +59,10 @@ class CudaTransfer:
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
     def __call__(self, batch: MiniBatch) -> MiniBatch:
-        """The batch on the device, once its event has passed.
+        """Copy the batch to the device and wait for the copy.
 
-        torch's caching allocator for pinned memory is the pool: it gives a buffer out again when the event of
-        its copy has passed.
+        The pool of pinned buffers is torch's caching host allocator, which reuses a buffer once the event
+        recorded after its copy has passed.
         """
         if self._rows is not None:
             self._rows.admit(batch)
@@ -72,38 +73,38 @@ class CudaTransfer:
                 self._rows.complete(moved)
             copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
             copied.record(self._stream)
-        # The executor takes the link to be free when this returns, as the simulator does.
+        # The executor, like the simulator, assumes that the link is free when this returns.
         copied.synchronize()
         return moved
 
     def free(self, batch: MiniBatch) -> None:
-        """Nothing to do: the allocator gives the memory to later batches of the same stream order."""
+        """Do nothing: the allocator reuses the memory in stream order."""
 
 
 @register("model", "cuda")
 class CudaModel:
-    """Lets the compute stream own what the copy stream allocated."""
+    """The model stage, which runs on the compute stream and uses memory that the copy stream allocated."""
 
     def __init__(self, context: Context) -> None:
         self._device = _device_of(context)
 
     def begin(self, batch: MiniBatch) -> MiniBatch:
-        """The batch, whose memory the compute stream now uses."""
+        """Record that the compute stream uses the batch's memory, and return the batch."""
         batch.record_stream(torch.cuda.current_stream(self._device))
         return batch
 
     def end(self, batch: MiniBatch) -> None:
-        """Wait for the step: the time from begin to end is then the device's."""
+        """Wait for the step, so that the time from begin to end is the device's."""
         torch.cuda.current_stream(self._device).synchronize()
 
 
 def _device_of(context: Context) -> torch.device:
     assert isinstance(context.device, torch.device)
-    return torch.empty(0, device=context.device).device  # "cuda" is the device current now
+    return torch.empty(0, device=context.device).device  # resolves "cuda" to the current device
 
 
 def _room(context: Context) -> int:
-    """Bytes for graph and features: as the loader says, else half of what is free; batches need the rest."""
+    """Return the bytes for graph and features: the loader's ``hot_bytes``, or half of the free memory."""
     if context.hot_bytes is not None:
         return context.hot_bytes
     free, _ = torch.cuda.mem_get_info(_device_of(context))
@@ -120,8 +121,8 @@ def _placing_on(device: torch.device) -> Callable[[Tensor, str], Tensor]:
 
 
 def _pinned(batch: MiniBatch) -> MiniBatch:
-    """The batch with what training reads in pinned memory."""
-    _ = batch.seed_y  # made now, in the copying thread, so that it travels
+    """Return the batch in pinned memory, with everything that training reads."""
+    _ = batch.seed_y  # computed now, in the copying thread, so that it is copied along
     if batch.row_part is None:
         _ = batch.x
     return batch.pin_memory()

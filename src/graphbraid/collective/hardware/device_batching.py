@@ -1,8 +1,8 @@
-"""DeviceBatching: the device prepares batches itself, with the Triton sampler (route 1).
+"""DeviceBatching: batching on the device itself by the Triton sampler (route 1).
 
-Topology, labels and features are resident on the device as far as they fit; what does not lies in page-locked
-host memory, which the device reads over the link without the CPU (UVA). The batches have the bits of the
-CPU's. What needs a real device, streams and memory figures, stands in ``cuda.py``.
+Topology, labels and features reside on the device if they fit; those that do not are in page-locked host
+memory, which the device reads over the link without the CPU (UVA). The batches equal those of the CPU bit for
+bit. The parts that need a real device, streams and free memory, are in ``cuda.py``.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _log = logging.getLogger(__name__)
 
 Part = Literal["topology", "labels", "features"]
 PARTS: tuple[Part, ...] = ("topology", "labels", "features")
-"""What is made resident first comes first: a read of topology over the link brings a line for one number, a
-read of features whole rows."""
+"""Parts of a graph in the order in which they are made resident. Topology comes first: over the link a read
+of it moves a whole cache line for one number, whereas a read of features moves whole rows."""
 PartPlacement = Mapping[Part, str]
-"""``device`` or ``host`` for each part."""
+"""Placement of each part: ``device`` or ``host``."""
 
 
 class MakePipeline(Protocol):
-    """:func:`graphbraid.sampling.gpu.make_gpu_pipeline`, or another of its form."""
+    """A function with the signature of :func:`graphbraid.sampling.gpu.make_gpu_pipeline`."""
 
     def __call__(
         self,
@@ -50,12 +50,12 @@ class MakePipeline(Protocol):
         topology: str,
         features: str,
     ) -> GpuPipeline:
-        """A pipeline whose batches lie on the device."""
+        """Make a pipeline whose batches are on the device."""
         ...
 
 
 def choose_placement(part_bytes: Mapping[Part, int], room: int) -> PartPlacement:
-    """The parts that are resident in ``room`` bytes of device memory, taken in the order of ``PARTS``."""
+    """Return the placement that makes parts resident in ``room`` bytes, taken in the order of ``PARTS``."""
     placement: dict[Part, str] = {}
     for part in PARTS:
         fits = part_bytes[part] <= room
@@ -65,7 +65,7 @@ def choose_placement(part_bytes: Mapping[Part, int], room: int) -> PartPlacement
 
 
 def part_bytes_of(context: Context) -> dict[Part, int]:
-    """Bytes of each part of what a loader's batches are cut from."""
+    """Return the bytes of each part of the source that a loader's batches are read from."""
     csc, x = context.source.graph.csc, context.source.graph.x
     draws_by_running_sums = context.sampler.weighted and context.sampler.replace
     return {
@@ -76,17 +76,17 @@ def part_bytes_of(context: Context) -> dict[Part, int]:
 
 
 class DeviceBatching:
-    """Batches by the Triton sampler, one step at a time, in the caller's stream.
+    """Batching by the Triton sampler, one step at a time, on the caller's stream.
 
-    Nothing is placed before the first batch is asked for. What was placed is kept for as long as the loader
-    is: its profile and its epochs share it.
+    The graph is placed when the first batch is requested and stays placed for the lifetime of the loader,
+    whose profiling and epochs share it.
 
     Args:
-        context: the loader's; its device may be of any kind.
-        device: torch's device that the batches lie on. The CPU is for tests, where Triton interprets.
-        room: gives the bytes of device memory that may hold graph, labels and features.
-        place: ``place(table, placement)``: a table where the device reads it.
-        make_pipeline: makes the sampler.
+        context: context of the loader; its device may be of any kind.
+        device: torch device of the batches. The CPU, on which Triton interprets the kernels, is for tests.
+        room: function that returns the bytes of device memory for graph, labels and features.
+        place: function of a table and a placement that returns the table where the device can read it.
+        make_pipeline: function that makes the sampler.
     """
 
     def __init__(
@@ -104,10 +104,10 @@ class DeviceBatching:
         self._begun: _Begun | None = None
 
     def begin(self, epoch: int, step: int) -> None:
-        """Have the device sample a step that is likely to be asked for next; waits for nothing.
+        """Launch the sampling of the step that is likely to be requested next, without waiting.
 
-        Any step may be asked for all the same. Does nothing before the first batch, which places the graph,
-        and where the device has no room: the call for the step will say so.
+        Another step may still be requested. Does nothing before the first batch, which places the graph, and
+        if the device has no room: the call for the step then raises the error.
         """
         placed = _PLACED.get(self.context.source, {}).get(self._key)
         if placed is not None:
@@ -116,12 +116,12 @@ class DeviceBatching:
                 self._begun = _Begun((epoch, step), launched)
 
     def __call__(self, epoch: int, step: int) -> MiniBatch:
-        """The mini-batch of a step, on the device, ready in the order of the current stream.
+        """Prepare the mini-batch of a step on the device, ready in the order of the current stream.
 
-        Waits for the device once, to read the batch's sizes: not for long after :meth:`begin`.
+        Waits for the device once, to read the batch's sizes; after :meth:`begin` the wait is short.
 
         Raises:
-            DeviceMemoryError: the device has no room for it.
+            DeviceMemoryError: the device has no memory left for it.
         """
         context = self.context
         try:
@@ -136,11 +136,11 @@ class DeviceBatching:
 
     @property
     def placement(self) -> PartPlacement:
-        """Where each part lies."""
+        """Placement of each part."""
         return self._placed().placement
 
     def stage_seconds(self) -> dict[str, float]:
-        """Seconds per stage on the device's clock, and the number of batches; waits for the device."""
+        """Return the seconds per stage by the device's clock and the number of ``batches``; waits for it."""
         return self._placed().pipeline.stage_seconds()
 
     def _placed(self) -> _Placed:
@@ -151,11 +151,11 @@ class DeviceBatching:
 
     @property
     def _key(self) -> tuple[object, ...]:
-        """What tells placed graphs of one source apart."""
+        """Key that distinguishes the placed graphs of one source."""
         return self._device, self.context.sampler, self.context.gather, self.context.hot_bytes
 
     def _make(self) -> _Placed:
-        """Place by what fits; where the device has less room than it said, leave all on the host."""
+        """Place the parts that fit; if the device has less memory than it reported, leave all on the host."""
         sizes = part_bytes_of(self.context)
         table_bytes = 8 * self.context.source.graph.num_nodes  # of local ids
         wanted = choose_placement(sizes, self._room() - table_bytes)
@@ -185,7 +185,7 @@ class DeviceBatching:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class _Placed:
-    """A loader's graph where the device reads it, and the sampler over it."""
+    """The source of a loader placed where the device reads it, and its sampler."""
 
     source: BatchSource
     pipeline: GpuPipeline
@@ -206,13 +206,13 @@ _PLACED: weakref.WeakKeyDictionary[BatchSource, dict[tuple[object, ...], _Placed
 def _placed_source(
     context: Context, placement: PartPlacement, place: Callable[[Tensor, str], Tensor]
 ) -> BatchSource:
-    """The source with everything that batches look up by id where the device reads it.
+    """Return the source with everything that batches look up by id placed where the device reads it.
 
-    The topology stays: the sampler places its own. Sparse features stay as well; their rows are made on the
-    CPU.
+    The topology is left in place, since the sampler places its own copy. So are sparse features, whose rows
+    are read on the CPU.
     """
     source, graph = context.source, context.source.graph
-    by_edge = context.sampler.return_edge_id  # without edge ids nothing is looked up by them
+    by_edge = context.sampler.return_edge_id  # without edge ids nothing is looked up by edge
 
     def label(table: Tensor | None, needed: bool = True) -> Tensor | None:
         return table if table is None or not needed else place(table, placement["labels"])
@@ -238,7 +238,7 @@ def _placed_source(
 
 
 def _label_tables(context: Context) -> list[Tensor]:
-    """What :func:`_placed_source` places beside features: labels, masks, weights, ids."""
+    """Return the tables that :func:`_placed_source` places besides features: labels, masks, weights, ids."""
     source, graph = context.source, context.source.graph
     tables = [graph.y, graph.csc.weight, source.src_degree, source.src_loop]
     if context.sampler.return_edge_id:

@@ -1,8 +1,8 @@
-"""An emulated accelerator: real threads, real batches, given durations.
+"""An emulated accelerator: real threads and real batches, with given durations.
 
-Its link and its compute units are locks, held for as long as a stage is said to take; batches are what the
-CPU sampler makes, so results are real. With it plans, the executor and their failures run and are tested on
-any machine.
+Its link and its compute units are locks, which are held for the given duration of a stage. Batches come from
+the CPU sampler, so results are real. It lets plans, the executor and failures be run and tested on any
+machine.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ Fault = Callable[[], BaseException]
 
 
 class EmulatedAccelerator:
-    """A device whose stages take the given durations.
+    """An accelerator whose stages take the given durations.
 
     Args:
-        times: mean seconds per stage; ``cpu`` is that of an emulated core.
-        memory_batches: batches that fit its memory; None: any number.
-        emulate_cpu: let batches from the CPU take ``times.cpu``, as on a machine with other cores; False
-            leaves the real cores.
-        link_bytes_per_second: a copy then takes its bytes' time instead of ``times.dma``; None: that.
+        times: durations of the stages; ``cpu`` is that of an emulated core.
+        memory_batches: number of batches that fit in its memory. If None, not limited.
+        emulate_cpu: whether batches from the CPU take ``times.cpu``, as on a machine with other cores. If
+            False, they take the time of the real cores.
+        link_bytes_per_second: bandwidth of the link, from which copies take their time. If None, they take
+            ``times.dma``.
     """
 
     hardware = "emulated"
@@ -53,7 +54,7 @@ class EmulatedAccelerator:
         self._faults: dict[tuple[Stage, int], Fault] = {}
 
     def seconds(self, stage: Stage) -> float:
-        """How long a stage takes now."""
+        """Return the seconds that a stage takes now."""
         duration = {
             "cpu": self.times.cpu,
             "dma": self.times.dma,
@@ -63,29 +64,29 @@ class EmulatedAccelerator:
         return 0.0 if duration is None else duration.seconds * self._slower.get(stage, 1.0)
 
     def copy_seconds(self, batch: MiniBatch) -> float:
-        """How long a batch's copy takes now."""
+        """Return the seconds that copying a batch takes now."""
         if self.link_bytes_per_second is None:
             return self.seconds("dma")
         return batch.travelling_bytes / self.link_bytes_per_second * self._slower.get("dma", 1.0)
 
     def slow_down(self, stage: Stage, factor: float) -> None:
-        """From now on the stage takes ``factor`` times its given duration."""
+        """Let the stage take ``factor`` times its given duration from now on."""
         self._slower[stage] = factor
 
     def fail(self, stage: Stage, step: int, fault: Fault) -> None:
-        """Let a stage of a step raise what ``fault`` gives, once."""
+        """Let a stage of a step raise the exception that ``fault`` returns, once."""
         self._faults[stage, step] = fault
 
     def check(self, stage: Stage, step: int) -> None:
-        """Raise the fault that waits for a stage of a step."""
+        """Raise the fault set for a stage of a step, if there is one."""
         if fault := self._faults.pop((stage, step), None):
             raise fault()
 
     def take_memory(self, batch: MiniBatch) -> None:
-        """Hold a batch in device memory.
+        """Add a batch to device memory.
 
         Raises:
-            DeviceMemoryError: it is full.
+            DeviceMemoryError: the memory is full.
         """
         with self._memory:
             if self.memory_batches is not None and len(self._held) >= self.memory_batches:
@@ -96,58 +97,58 @@ class EmulatedAccelerator:
             self._held.add(id(batch))
 
     def free_memory(self, batch: MiniBatch) -> None:
-        """Let go of a batch."""
+        """Remove a batch from device memory."""
         with self._memory:
             self._held.discard(id(batch))
 
     @property
     def held_batches(self) -> int:
-        """Batches in device memory."""
+        """Number of batches in device memory."""
         return len(self._held)
 
     @contextmanager
     def taking(self, stage: Stage, seconds: float | None = None) -> Iterator[None]:
-        """A body that lasts as long as the stage takes, or so many seconds; longer if its own work does."""
+        """Make the ``with`` block last at least as long as the stage, or ``seconds`` if given."""
         until = time.perf_counter() + (self.seconds(stage) if seconds is None else seconds)
         yield
         sleep_until(until)
 
 
 def sleep_until(moment: float) -> None:
-    """Sleep to a moment of ``time.perf_counter``."""
+    """Sleep until ``time.perf_counter()`` reaches ``moment``."""
     while (left := moment - time.perf_counter()) > 0:
         time.sleep(left)
 
 
 @register("batching", "emulated-cpu")
 class EmulatedCpuBatching:
-    """The real sampler at the speed of an emulated core."""
+    """Batching by the real sampler at the speed of an emulated core."""
 
     def __init__(self, context: Context) -> None:
         self._accelerator = _accelerator(context)
         self._prepare = CpuBatching(context)
 
     def __call__(self, epoch: int, step: int) -> MiniBatch:
-        """The mini-batch of a step, after ``T_cpu``."""
+        """Prepare the mini-batch of a step, which takes ``T_cpu``."""
         with self._accelerator.taking("cpu"):
             self._accelerator.check("cpu", step)
             return self._prepare(epoch, step)
 
     def stage_seconds(self) -> dict[str, float]:
-        """Those of the real sampler."""
+        """Return the stage seconds of the real sampler."""
         return self._prepare.stage_seconds()
 
 
 @register("batching", "emulated")
 class EmulatedBatching:
-    """The device's own batching: link and compute are both held, for ``T_uva``."""
+    """Batching on the device, which holds both link and compute units for ``T_uva``."""
 
     def __init__(self, context: Context) -> None:
         self._accelerator = _accelerator(context)
         self._prepare = CpuBatching(context)
 
     def __call__(self, epoch: int, step: int) -> MiniBatch:
-        """The mini-batch of a step, in device memory."""
+        """Prepare the mini-batch of a step in device memory."""
         accelerator = self._accelerator
         with accelerator.link, accelerator.compute, accelerator.taking("uva"):
             accelerator.check("uva", step)
@@ -158,7 +159,7 @@ class EmulatedBatching:
 
 @register("transfer", "emulated")
 class EmulatedTransfer:
-    """The link is held for ``T_dma``, or for the time of what travels."""
+    """Transfer, which holds the link for ``T_dma`` or for the time that the batch's bytes take."""
 
     completes_rows = True
 
@@ -166,7 +167,7 @@ class EmulatedTransfer:
         self._accelerator, self._rows = _accelerator(context), context.row_buffer
 
     def __call__(self, batch: MiniBatch) -> MiniBatch:
-        """The batch, now in device memory."""
+        """Copy the batch to device memory."""
         accelerator = self._accelerator
         if self._rows is not None:
             self._rows.admit(batch)
@@ -180,26 +181,26 @@ class EmulatedTransfer:
         return batch
 
     def free(self, batch: MiniBatch) -> None:
-        """Let go of its device memory."""
+        """Free the batch's device memory."""
         self._accelerator.free_memory(batch)
 
 
 @register("model", "emulated")
 class EmulatedModel:
-    """The compute units are held from begin to end, for ``T_model`` or as long as the caller's step lasts."""
+    """The model stage, which holds the compute units for ``T_model`` or for the caller's step if longer."""
 
     def __init__(self, context: Context) -> None:
         self._accelerator = _accelerator(context)
         self._until = 0.0
 
     def begin(self, batch: MiniBatch) -> MiniBatch:
-        """Take the compute units."""
+        """Acquire the compute units."""
         self._accelerator.compute.acquire()
         self._until = time.perf_counter() + self._accelerator.seconds("model")
         return batch
 
     def end(self, batch: MiniBatch) -> None:
-        """Wait until the step would be over and give the compute units back."""
+        """Wait until the emulated step has ended and release the compute units."""
         try:
             sleep_until(self._until)
         finally:

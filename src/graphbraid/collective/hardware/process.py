@@ -1,8 +1,8 @@
-"""Batching in processes of its own, for samplers that must not share the trainer's: and what their end means.
+"""Batching in worker processes, for samplers that must not share the trainer's process.
 
-A process samples; its answer, a few arrays of ids, comes through a pipe, and feature rows are gathered by the
-thread that asked. A process that ends while it is asked raises :class:`WorkerDiedError`, from which the
-executor goes on with the other route where there is one.
+A worker process samples and sends a few arrays of ids through a pipe; feature rows are gathered by the thread
+that asked. If a process ends before it has answered, :class:`WorkerDiedError` is raised, after which the
+executor continues with the other route if there is one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from graphbraid.sampling.sample import Prepared, Sampled, SampledEdges
 from graphbraid.sampling.source import BatchSource
 
 LOOK_SECONDS = 1.0
-"""How often an idle process looks whether the one that started it is still there."""
+"""Seconds between an idle worker process's checks that its parent process still exists."""
 
 
 class _Worker(NamedTuple):
@@ -40,12 +40,13 @@ class _Worker(NamedTuple):
 
 
 class ProcessBatching:
-    """Batching by ``context.workers`` processes; register it, or an operator derived from it.
+    """Batching by ``context.workers`` processes; register this class or one derived from it.
 
     Args:
-        context: the loader's. The processes are handed its graph without features, and not its device.
-        prepare: makes the operator that works in each process; it must be importable there.
-        start_method: of :mod:`multiprocessing`. ``fork`` starts at once, but only before any thread runs.
+        context: context of the loader. The processes receive its graph without features, and not its device.
+        prepare: factory of the operator that runs in each process, where it must be importable.
+        start_method: start method of :mod:`multiprocessing`. ``fork`` is fast but safe only before any thread
+            has been started.
     """
 
     def __init__(
@@ -73,11 +74,11 @@ class ProcessBatching:
 
     @property
     def pids(self) -> list[int]:
-        """Ids of the processes, also of those that have ended."""
+        """Ids of the processes, including those that have ended."""
         return [worker.process.pid or 0 for worker in self._workers]
 
     def __call__(self, epoch: int, step: int) -> MiniBatch:
-        """The mini-batch of a step, on the CPU.
+        """Prepare the mini-batch of a step on the CPU.
 
         Raises:
             WorkerDiedError: the process ended before it answered.
@@ -86,7 +87,7 @@ class ProcessBatching:
         try:
             answer = self._ask(worker, epoch, step)
         finally:
-            self._free.put(worker)  # a dead one, too: it must say so to all who ask
+            self._free.put(worker)  # also if it has died: whoever asks it next must get the error
         if isinstance(answer, BaseException):
             raise answer
         batch = self._as_batch(answer, epoch, step)
@@ -95,7 +96,7 @@ class ProcessBatching:
         return batch
 
     def close(self) -> None:
-        """End the processes."""
+        """Terminate the processes."""
         self._finalizer()
 
     def _ask(self, worker: _Worker, epoch: int, step: int) -> Any:
@@ -106,7 +107,7 @@ class ProcessBatching:
             if connection.poll():
                 return connection.recv()
         except (EOFError, OSError):
-            pass  # it ended while the pipe was in use
+            pass  # the process ended while the pipe was in use
         process.join(1.0)
         raise WorkerDiedError(
             f"the process that prepares mini-batches (stage 'batching' on {self._context.hardware!r}, pid "
@@ -148,9 +149,9 @@ def _stop(workers: list[_Worker]) -> None:
 
 
 def _work(its: Connection, ours: Connection, context: Context, prepare: Factory, parent: int) -> None:
-    """A process's life: answer until the other end is gone."""
+    """Run a worker process: answer requests until the other end of the pipe is gone."""
     ours.close()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer handles Ctrl-C
     torch.set_num_threads(1)
     operator = prepare(context)
     while os.getppid() == parent:
@@ -180,7 +181,7 @@ def _answer(operator: Any, epoch: int, step: int) -> Any:
 
 
 def _that_travels(error: Exception) -> Exception:
-    """The error, or a plain one with its text where it cannot be pickled."""
+    """Return the error, or a ``RuntimeError`` with its text if it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

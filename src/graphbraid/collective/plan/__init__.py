@@ -1,1 +1,1 @@
-"""Plans on paper: times of stages, bounds, the simulator, the scheduler that finds who prepares what."""
+"""Planning: stage times, lower bounds, the simulator, and the scheduler that divides the batches."""

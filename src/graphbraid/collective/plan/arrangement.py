@@ -1,4 +1,7 @@
-"""Arrangement: who has the cores of a machine without a device; Trial: how fast it was (see ``cores.py``)."""
+"""Arrangement: a division of the cores of a machine without a device; Trial: its measured time.
+
+``cores.py`` chooses between them.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,16 @@ from graphbraid.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arrangement:
-    """Who has the cores."""
+    """A division of the cores between preparing batches and training."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     workers: int
-    """Threads that prepare batches."""
+    """Number of threads that prepare batches."""
     threads: int
-    """Threads of the model's operators; where they take turns, while the workers rest."""
+    """Number of threads of the model's operators; if ``turns``, while the workers rest."""
     turns: bool = False
-    """The model has only those cores that no worker is busy on."""
+    """Whether the model uses only those cores on which no worker is busy."""
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.threads < 1:
@@ -32,17 +35,17 @@ class Arrangement:
 
     @property
     def name(self) -> str:
-        """For readers."""
+        """Description of the arrangement in words."""
         turns = ", in turns" if self.turns else ""
         return f"{self.workers} sampling, {self.threads} training{turns}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trial:
-    """An arrangement and what a mini-batch took with it."""
+    """An arrangement and the measured time of a mini-batch with it."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     cores: Arrangement
     seconds: float
-    """Of an epoch's steps, per step: prepared and trained."""
+    """Seconds per step, from preparing the batch to training on it."""

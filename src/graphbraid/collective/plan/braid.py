@@ -1,11 +1,12 @@
-"""Braid: lays the steps of an epoch on the two routes as a greedy dual-buffer schedule asks for them.
+"""Braid: assigns the steps of an epoch to the two routes by a greedy dual-buffer schedule.
 
-The paper's schedule fills the device's buffer with ``gbs`` batches of its own, then flushes both buffers
-while ``cbs`` prepared batches are copied. Here a flush begins when the device holds ``stock`` untrained
-batches and a prepared one is due, and goes on while there is one and the device has enough left to train
-through its copy; then the device fills up again. So the overlaps follow what is ready, also at the epoch's
-start and end and when all workers finish at once. Long runs of copies matter: between two kinds of transfer
-the link waits for the training under way.
+In the paper's schedule (MorphGL) the device fills its buffer with ``gbs`` batches that it prepares itself,
+then both buffers are flushed while ``cbs`` batches from the CPU are copied. Here a flush begins when the
+device holds ``stock`` untrained batches and a batch from the CPU is due. It continues while such a batch is
+ready and the device has enough batches left to train on during the copy; then the device fills its buffer
+again. The overlaps thus follow what is ready, also at the start and the end of an epoch and when all workers
+finish at once. Long runs of copies matter, since between two kinds of transfer the link waits for the
+training under way.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from graphbraid.collective.plan.times import StageTimes
 
 
 def braid(times: StageTimes, num_batches: int, num_cpu: int, stock: int, setting: Setting) -> SimulatedEpoch:
-    """The greedy schedule, whose ``routes`` are what is wanted.
+    """Return the greedy schedule; its ``routes`` are the assignment of steps to routes.
 
     Args:
-        times: mean durations.
-        num_batches: steps of the epoch.
-        num_cpu: of them for route 0.
-        stock: untrained batches on the device at which a flush begins.
+        times: mean durations of the stages.
+        num_batches: number of steps in the epoch.
+        num_cpu: number of steps on route 0.
+        stock: number of untrained batches on the device at which a flush begins.
         setting: buffers and workers.
     """
     return _Braid(times, num_batches, num_cpu, stock, setting).run()
@@ -40,7 +41,7 @@ class _Braid(Simulation):
         super().__init__(bytes(num_batches), Durations.constant(times, num_batches), setting)
         self._decided = bytearray(num_batches)
         self._cpus_left, self._gpus_left = num_cpu, num_batches - num_cpu
-        self._cpu_steps = list(range(num_cpu))  # which of the CPU's it is; its step is not known yet
+        self._cpu_steps = list(range(num_cpu))  # numbered among the CPU's batches only
         self._stock = min(stock, setting.gbs - 1)
         least = max(bound_with(times, num_batches, num_cpu).values())
         self._per_second = num_cpu / least if least else float(num_batches)
@@ -50,7 +51,7 @@ class _Braid(Simulation):
         self._least_stock = min(math.ceil(dma / model) if model else 1, self._stock)
 
     def run(self) -> SimulatedEpoch:
-        """The schedule; its CPU batches are given their steps at the end."""
+        """Return the schedule; the batches of the CPU receive their steps at the end."""
         schedule = super().run()
         steps = [step for step, route in enumerate(self._decided) if route == CPU]
         ops = [op._replace(step=steps[op.step]) if op.stage == "cpu" else op for op in schedule.ops]
@@ -76,7 +77,7 @@ class _Braid(Simulation):
             self._begin_batching(now, step)
 
     def _wants_copy(self, now: float) -> bool:
-        """Whether the next transfer is a copy rather than the device's own batching."""
+        """Return whether the next transfer is a copy rather than batching on the device."""
         if not self._cpus_left or not self._is_prepared():
             return False
         if not self._gpus_left:
@@ -92,7 +93,7 @@ class _Braid(Simulation):
 def braid_routes(
     times: StageTimes, num_batches: int, num_cpu: int, stock: int | None, setting: Setting
 ) -> Routes:
-    """The routes of :func:`braid`; spread evenly without a stock or where one route takes all."""
+    """Return the routes of :func:`braid`; spread evenly if ``stock`` is None or one route takes all steps."""
     if stock is None or num_cpu in (0, num_batches):
         return spread_routes(num_batches, num_cpu)
     return braid(times, num_batches, num_cpu, stock, setting).routes

@@ -1,8 +1,9 @@
-"""Cores: how a machine without a device divides them between preparing batches and training.
+"""Division of the cores of a machine without a device between preparing batches and training.
 
-Three kinds of arrangement. Some threads prepare and others train; all cores train while threads prepare
-beside them; or they *take turns*: threads prepare a few batches ahead and then rest, and meanwhile the model
-has their cores, too. Which is best is measured: each is tried for some steps, on copies.
+There are three kinds of arrangement. Some threads prepare batches and others train; or all cores train while
+additional threads prepare; or they *take turns*: threads prepare a few batches ahead and then rest, and the
+model uses their cores in the meantime. The best one is found by measurement: each is tried for some steps on
+copies of the model and optimizer.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from graphbraid.collective.plan.plan import Plan, RunnerUp
 from graphbraid.collective.plan.times import Profile, StageTimes
 
 AHEAD, REFILL = 8, 1
-"""Batches that threads which take turns prepare before they rest, and how many are left when they go on."""
+"""For arrangements in turns: number of batches that threads prepare before they rest, and number of batches
+left when they continue."""
 
 
 def arrangements(cores: int, worker_counts: Sequence[int], *, may_take_turns: bool) -> list[Arrangement]:
-    """Those worth trying, the likeliest to be best first."""
+    """Return the arrangements worth trying, the most promising first."""
     counts = sorted({*worker_counts, cores})
     found = [Arrangement(workers=w, threads=cores, turns=True) for w in counts] if may_take_turns else []
     found += [Arrangement(workers=w, threads=max(1, cores - w)) for w in counts]
@@ -29,10 +31,10 @@ def arrangements(cores: int, worker_counts: Sequence[int], *, may_take_turns: bo
 
 
 def expected_seconds(cores: Arrangement, times: Sequence[StageTimes], num_cores: int) -> float:
-    """Per step, from stage times: to leave out arrangements that cannot win.
+    """Estimate the seconds per step from stage times, to leave out arrangements that cannot win.
 
-    Training is taken to need the core-seconds that it took with the most workers beside it, on however many
-    cores.
+    Training is assumed to need the same core-seconds on any number of cores: those it took beside the largest
+    number of workers.
     """
     alone = times[-1]
     prepare = min(t.cpu.seconds for t in times)
@@ -43,7 +45,7 @@ def expected_seconds(cores: Arrangement, times: Sequence[StageTimes], num_cores:
 
 
 def ahead_of(cores: Arrangement, profile: Profile, limits: Limits) -> int:
-    """Batches that the workers prepare ahead: two each; in turns as many as fit, up to AHEAD."""
+    """Return the number of batches prepared ahead: two per worker; in turns as many as fit, up to AHEAD."""
     least = 2 * cores.workers
     if not cores.turns or limits.host_bytes is None or not profile.host_batch_bytes:
         return max(least, AHEAD) if cores.turns else least
@@ -51,7 +53,7 @@ def ahead_of(cores: Arrangement, profile: Profile, limits: Limits) -> int:
 
 
 def plan_of_trials(profile: Profile, num_batches: int, limits: Limits) -> Plan:
-    """The plan of the arrangement that was fastest when it was tried."""
+    """Return the plan for the arrangement with the fastest trial."""
     best, *others = sorted(profile.trials, key=lambda trial: trial.seconds)
     fitting = [times for times in profile.times if times.workers <= best.cores.workers]
     times = (fitting or profile.times)[-1]

@@ -1,4 +1,4 @@
-"""Dispatcher: how many of an epoch's batches the CPU prepares, from bounds and from a schedule's feedback."""
+"""Dispatcher: finds the number of batches that the CPU prepares, from bounds and simulated schedules."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ Resource = Literal["cpu", "link", "device"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochBound:
-    """No schedule of an epoch is faster."""
+    """A lower bound on the time of an epoch under any schedule."""
 
     seconds: float
     num_cpu: int
-    """Batches of route 0 with which the bound is least."""
+    """Number of batches on route 0 for which the bound is least."""
     limit: Resource
+    """Resource that determines the bound."""
 
 
 def epoch_bound(times: StageTimes, num_batches: int) -> EpochBound:
-    """The least seconds any schedule of an epoch takes, with the start and end that none can avoid.
+    """Return a lower bound on the epoch's time, including the start and end that no schedule can avoid.
 
-    For stages that always take their mean; see :func:`bound_with` for why it holds.
+    It holds for stages that always take their mean time; :func:`bound_with` gives the argument.
     """
     counts: Iterable[int] = range(num_batches + 1) if times.uva is not None else (num_batches,)
     best = min(counts, key=lambda m: (max(bound_with(times, num_batches, m).values()), -m))
@@ -33,14 +34,14 @@ def epoch_bound(times: StageTimes, num_batches: int) -> EpochBound:
 
 
 def bound_with(times: StageTimes, num_batches: int, num_cpu: int) -> dict[Resource, float]:
-    """Earliest end of an epoch by what each resource must do, with ``num_cpu`` batches on route 0.
+    """Return the earliest end of an epoch by the work of each resource, with ``num_cpu`` batches on route 0.
 
-    Device: it does all models and the GPU's batching, one at a time. If every batch comes from the CPU it
-    has nothing to do before the first was prepared and copied.
-    Link: one transfer at a time; after the last, that batch's model still runs. If all are copies, the first
-    waits for a batch.
-    CPU: within the first k rounds of ``cpu`` seconds at most k·workers batches are finished, so the others,
-    m - k·workers of them, are ready at (k+1)·cpu at the earliest; they still have to be copied one at a time
+    Device: it runs every model step and its own batching, one at a time. If every batch comes from the CPU,
+    it has nothing to do before the first batch has been prepared and copied.
+    Link: it carries one transfer at a time; after the last one, that batch's model step still runs. If all
+    transfers are copies, the first one waits for a batch.
+    CPU: within the first k rounds of ``cpu`` seconds at most k·workers batches are finished, so the other
+    m - k·workers batches are ready at (k+1)·cpu at the earliest; they still have to be copied one at a time
     and trained one at a time. The expression is linear in k, so k = 0 and the last round suffice.
     """
     cpu, dma, model, uva = times.cpu.seconds, times.dma.seconds, times.model.seconds, _uva(times)
@@ -60,28 +61,29 @@ def bound_with(times: StageTimes, num_batches: int, num_cpu: int) -> dict[Resour
 
 @dataclass(kw_only=True, slots=True)
 class Dispatcher:
-    """Moves batches between the routes until a schedule's feedback says that neither side waits.
+    """A search that moves batches between the routes until the schedule shows that neither side waits.
 
-    The paper moves one batch per overlap and round; here the first move is large and halves whenever the
-    feedback turns. No count is tried twice, so it ends.
+    The paper (MorphGL) moves one batch per overlap and round. Here the first move is large, and moves halve
+    whenever the feedback changes sign. No count is tried twice, so the search ends.
     """
 
     num_batches: int
     num_cpu: int
-    """The count to try next."""
+    """Number of batches on route 0 to try next."""
     step: int
-    """Batches the next move takes."""
+    """Number of batches in the next move."""
     tried: dict[int, float] = field(default_factory=dict)
-    """Seconds of each count tried."""
+    """Simulated seconds of the epoch for each count tried."""
     _direction: int = 0
 
     def tune(self, simulate: Callable[[int], tuple[float, int]], most_tries: int = 24) -> int:
-        """The best count found.
+        """Return the best number of batches on route 0 that is found.
 
         Args:
-            simulate: seconds of the epoch with a count of route 0, and the feedback: -1 if the CPU was
-                overloaded, 1 if it had time left, 0 for neither.
-            most_tries: schedules simulated, at most.
+            simulate: function of the number of batches on route 0 that returns the seconds of the epoch and
+                the
+                feedback: -1 if the CPU was overloaded, 1 if it had time left, 0 for neither.
+            most_tries: largest number of schedules to simulate.
         """
         while self.num_cpu not in self.tried and len(self.tried) < most_tries:
             seconds, feedback = simulate(self.num_cpu)

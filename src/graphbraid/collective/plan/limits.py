@@ -1,4 +1,4 @@
-"""Limits: the memory and buffers that a plan may use."""
+"""Limits: the memory, buffers and search effort that a plan may use."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from graphbraid.signatures import typed
 @typed
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What a plan may use."""
+    """Limits on the resources of a plan and on the search for it."""
 
     host_bytes: int | None = None
-    """Pinned memory for host buffers; None: not limited."""
+    """Bytes of pinned memory for host buffers. If None, not limited."""
     device_bytes: int | None = None
-    """Device memory for batches; None: not limited."""
+    """Bytes of device memory for batches. If None, not limited."""
     most_cbs: int = 64
-    """Host buffers."""
+    """Largest number of host buffers."""
     most_gbs: int = 32
-    """Device buffers."""
+    """Largest number of device buffers."""
     most_tries: int = 100
-    """Schedules simulated, at most; what was found by then is the plan."""
+    """Largest number of schedules to simulate; the best found by then is the plan."""
 
     def caps(self, profile: Profile) -> tuple[int, int]:
-        """The largest cbs and gbs.
+        """Return the largest ``cbs`` and ``gbs`` within the limits.
 
         Raises:
-            ResourceError: not even one batch fits.
+            ResourceError: the limits have no room for a single batch.
         """
         kept = profile.lookahead_bytes if any(times.lookahead for times in profile.times) else 0
         device_bytes = None if self.device_bytes is None else self.device_bytes - kept

@@ -1,4 +1,4 @@
-"""Plan: who prepares which mini-batch, with how many buffers and workers, and what that should cost."""
+"""Plan: which side prepares each mini-batch, with which buffers and workers, and the predicted time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 PlanName = Literal["cpu", "gpu", "braided"]
-"""Who prepares the batches: the CPU, the device itself, or both."""
+"""Kind of plan: the CPU prepares all batches, the device prepares all, or both prepare some."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,48 +33,48 @@ class RunnerUp:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     name: str
-    """What it is, such as ``"cpu"`` or ``"braided, 2 workers"``."""
+    """Kind of the schedule, such as ``"cpu"`` or ``"braided, 2 workers"``."""
     split: float
-    """Share of the batches on route 0."""
+    """Share of the batches on route 0, in [0, 1]."""
     predicted_seconds: float
-    """Of an epoch, simulated."""
+    """Simulated seconds per epoch."""
 
 
 @typed
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """How an epoch runs. Results do not depend on it: a batch is the same whoever prepares it."""
+    """A plan for running an epoch. Results do not depend on it: a batch is the same whoever prepares it."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     num_batches: int
-    """Steps of the epoch it was made for."""
+    """Number of steps of the epoch that the plan was made for."""
     num_cpu: int
-    """Of them prepared by the CPU."""
+    """Number of those steps whose batches the CPU prepares."""
     stock: int | None = None
-    """Untrained batches on the device at which copies begin (see ``braid.py``); None: the routes are spread
-    evenly instead, which is better where one copy lasts many trainings."""
+    """Number of untrained batches on the device at which copies begin (see ``braid.py``). If None, the routes
+    are spread evenly, which is better if one copy takes as long as many training steps."""
     cbs: int
-    """Host buffers, each for one batch."""
+    """Number of host buffers; each holds one batch."""
     gbs: int
-    """Device buffers, each for one batch."""
+    """Number of device buffers; each holds one batch."""
     most_cbs: int | None = None
-    """Host buffers it might have taken: what a new plan may take when durations drift; None: ``cbs``."""
+    """Largest number of host buffers that a new plan may use when durations drift. If None, ``cbs``."""
     most_gbs: int | None = None
-    """The same of device buffers."""
+    """Largest number of device buffers that a new plan may use when durations drift. If None, ``gbs``."""
     times: StageTimes
-    """What it was made from; ``times.workers`` threads prepare on the CPU."""
+    """Stage times that the plan was made from; ``times.workers`` threads prepare batches on the CPU."""
     predicted_seconds: float
-    """Of the epoch, simulated."""
+    """Simulated seconds per epoch."""
     bound_seconds: float
-    """No schedule of the epoch is faster."""
+    """Lower bound in seconds on the epoch's time under any schedule."""
     limit: Resource
-    """The resource that the bound is due to."""
+    """Resource that determines the bound."""
     runner_ups: tuple[RunnerUp, ...] = ()
-    """By predicted time."""
+    """Best schedules of other kinds, in order of predicted time."""
     cores: Arrangement | None = None
-    """Without a device, where arrangements were tried: who has the cores. None: training has those that
-    ``workers`` leave."""
+    """Division of the cores on a machine without a device, if arrangements were tried. If None, training uses
+    the cores that ``workers`` leave."""
 
     def __post_init__(self) -> None:
         if self.num_batches < 1 or not 0 <= self.num_cpu <= self.num_batches:
@@ -101,12 +101,12 @@ class Plan:
 
     @property
     def workers(self) -> int:
-        """Threads that prepare batches on the CPU."""
+        """Number of threads that prepare batches on the CPU."""
         return self.times.workers
 
     @property
     def name(self) -> PlanName:
-        """Which kind of plan it is."""
+        """Kind of plan: ``cpu``, ``gpu`` or ``braided``."""
         if self.num_cpu == self.num_batches:
             return "cpu"
         return "gpu" if self.num_cpu == 0 else "braided"
@@ -117,26 +117,26 @@ class Plan:
         return Setting(cbs=self.cbs, gbs=self.gbs, workers=self.workers)
 
     def routes(self, num_batches: int | None = None) -> Routes:
-        """The route of each step of an epoch; of another length than planned, with the same split."""
+        """Return the route of each step of an epoch; one of another length has the same split."""
         n = self.num_batches if num_batches is None else num_batches
         num_cpu = self.num_cpu if n == self.num_batches else round(self.split * n)
         return braid_routes(self.times, n, num_cpu, self.stock, self.setting)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write as JSON."""
+        """Write the plan to a JSON file."""
         save_record(self, "plan", path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:
-        """Read what :meth:`save` wrote.
+        """Read a plan that :meth:`save` wrote.
 
         Raises:
-            DataError: the file is not there or holds no sound plan.
+            DataError: the file does not exist or does not hold a valid plan.
         """
         return load_record(cls, "plan", path)
 
     def rows(self) -> list[tuple[str, str]]:
-        """Label and value of each line worth reading."""
+        """Return the label and value of each line of the plan's table."""
         over = 100 * (self.predicted_seconds / self.bound_seconds - 1) if self.bound_seconds else 0.0
         rows = [
             ("plan", self.name),
@@ -155,7 +155,7 @@ class Plan:
         return rows
 
     def table(self) -> Table:
-        """The plan for a terminal."""
+        """Return the plan as a table for a terminal."""
         from rich.table import Table
 
         table = Table(show_header=False, box=None, pad_edge=False)

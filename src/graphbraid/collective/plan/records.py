@@ -1,6 +1,6 @@
-"""Frozen records kept as JSON files: written in one step, read with every field checked.
+"""Frozen records kept as JSON files, which are written atomically and checked field by field when read.
 
-They carry a checksum; what a person writes or changes by hand has none.
+A saved record carries a checksum; a file written by hand may leave it out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 STRICT = ConfigDict(extra="forbid")
-"""Of every record read from a file: an unknown field is a mistake."""
+"""Pydantic configuration of every record read from a file: unknown fields are errors."""
 
 Record = TypeVar("Record", bound="DataclassInstance")
 
@@ -32,8 +32,8 @@ def save_record(record: DataclassInstance, kind: str, path: str | os.PathLike[st
 
     Args:
         record: a dataclass of plain values, tuples and dataclasses.
-        kind: what it is, such as ``"plan"``; :func:`load_record` asks for it again.
-        path: the file; an earlier one is replaced.
+        kind: name of the kind of record, such as ``"plan"``, which :func:`load_record` checks.
+        path: path of the file; an existing file is replaced.
 
     Raises:
         ResourceError: the file cannot be written.
@@ -47,8 +47,8 @@ def load_record(record: type[Record], kind: str, path: str | os.PathLike[str]) -
     """Read a record that :func:`save_record` wrote.
 
     Raises:
-        DataError: there is no such file, it is not JSON, holds another kind of record, or a field of it is
-            missing, unknown or cannot be meant, or it has changed since it was written.
+        DataError: the file does not exist, is not JSON, holds another kind of record, has a field missing,
+            unknown or out of range, or was changed since it was written.
     """
     try:
         values = json.loads(Path(path).read_text(encoding="utf-8"))

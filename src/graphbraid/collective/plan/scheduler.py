@@ -1,4 +1,7 @@
-"""Scheduler: the best simulated epoch over split, buffers, stock and workers, within memory."""
+"""Scheduler: searches for the plan with the fastest simulated epoch that fits in memory.
+
+The search is over the split between the routes, buffers, stock and workers.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,16 @@ from graphbraid.errors import ConfigError
 from graphbraid.signatures import typed
 
 EQUAL = 1.0 + 1e-9
-"""Seconds within this factor are the same: they differ by rounding."""
+"""Factor within which two times count as equal, since they differ by rounding only."""
 MOST_BATCHES = 10_000_000
-"""Of an epoch that is planned: its plan is simulated batch by batch."""
+"""Largest number of batches in an epoch that can be planned, as plans are simulated batch by batch."""
 SEARCHED_BATCHES = 500
-"""A longer epoch is searched as one of this length, then simulated whole."""
+"""Length of the epoch that the search simulates in place of a longer one; the result is simulated in full."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Candidate:
-    """Choices of a schedule, and its simulated epoch."""
+    """The parameters of a schedule and its simulated seconds per epoch."""
 
     times: StageTimes
     num_cpu: int
@@ -42,20 +45,20 @@ class _Candidate:
 
 @typed
 def make_plan(profile: Profile, num_batches: int, limits: Limits | None = None) -> Plan:
-    """Search for the plan with the fastest simulated epoch: a pure function of its arguments.
+    """Search for the plan with the fastest simulated epoch; a pure function of its arguments.
 
-    Where arrangements of the cores were tried, the fastest of them is the plan. Otherwise all-CPU and all-GPU
-    are candidates like any other. Numbers of workers are tried in the order of their
-    bounds, and those whose bound is no better than what was found are left out.
+    If the profile has trials of core arrangements, the plan is the fastest of them. Otherwise, all batches on
+    the CPU and all on the device are candidates like any other split. Numbers of workers are tried in the
+    order of their lower bounds, and those whose bound is no better than the best schedule found are skipped.
 
     Args:
-        profile: times for each number of workers.
-        num_batches: steps of the epoch.
-        limits: memory and buffers; None: the defaults.
+        profile: stage times for each number of workers.
+        num_batches: number of steps in the epoch.
+        limits: limits on memory and buffers. If None, the defaults of :class:`Limits`.
 
     Raises:
-        ConfigError: ``num_batches`` is not positive.
-        ResourceError: not one batch fits the limits.
+        ConfigError: ``num_batches`` is not in [1, ``MOST_BATCHES``].
+        ResourceError: the limits have no room for a single batch.
     """
     num_batches = as_count(num_batches, "num_batches", least=1, most=MOST_BATCHES)
     limits = limits or Limits()
@@ -70,11 +73,13 @@ def make_plan(profile: Profile, num_batches: int, limits: Limits | None = None) 
 
 @typed
 def fixed_plan(profile: Profile, num_batches: int, share: float, limits: Limits | None = None) -> Plan:
-    """A plan with a share chosen by hand, for the number of workers and the stock it runs best with.
+    """Return the best plan with a given share of the batches on the CPU.
+
+    The number of workers and the stock are those with the fastest simulated epoch.
 
     Raises:
-        ConfigError: the share is outside [0, 1], or needs the device to prepare batches and it cannot.
-        ResourceError: not one batch fits the limits.
+        ConfigError: ``share`` is outside [0, 1], or leaves batches to a device that cannot prepare them.
+        ResourceError: the limits have no room for a single batch.
     """
     num_batches = as_count(num_batches, "num_batches", least=1, most=MOST_BATCHES)
     share = as_number(share, "share", least=0, most=1)
@@ -90,7 +95,7 @@ def fixed_plan(profile: Profile, num_batches: int, share: float, limits: Limits 
 
 
 def one_sided(plan: Plan, route: int, *, cbs: int, gbs: int) -> Plan:
-    """The plan with every batch on one route, and other buffers."""
+    """Return the plan with every batch on one route and with other numbers of buffers."""
     alone = dataclasses.replace(
         plan,
         times=dataclasses.replace(plan.times, uva=plan.times.uva or plan.times.cpu),
@@ -105,7 +110,7 @@ def one_sided(plan: Plan, route: int, *, cbs: int, gbs: int) -> Plan:
 
 @typed
 def simulated(plan: Plan, times: StageTimes | None = None, num_batches: int | None = None) -> SimulatedEpoch:
-    """The plan's epoch in virtual time, with its own times or others."""
+    """Simulate an epoch of the plan in virtual time, by default with its own times and length."""
     n = (
         plan.num_batches
         if num_batches is None
@@ -116,7 +121,7 @@ def simulated(plan: Plan, times: StageTimes | None = None, num_batches: int | No
 
 
 def _of_length(plan: Plan, profile: Profile, num_batches: int) -> Plan:
-    """The plan for an epoch of ``num_batches``, with that epoch's bound over all numbers of workers."""
+    """Return the plan for ``num_batches`` steps, with its lower bound over all numbers of workers."""
     scale = num_batches / plan.num_batches
     bound = min((epoch_bound(times, num_batches) for times in profile.times), key=lambda b: b.seconds)
     longer = dataclasses.replace(
@@ -134,7 +139,7 @@ def _of_length(plan: Plan, profile: Profile, num_batches: int) -> Plan:
 
 
 class _Search:
-    """Candidates tried so far, the best of each kind kept."""
+    """A search over schedules that keeps the best candidate and the best of each kind."""
 
     def __init__(self, num_batches: int, cbs: int, gbs: int, most_tries: int) -> None:
         self.num_batches, self._cbs, self._gbs = num_batches, cbs, gbs
@@ -143,7 +148,7 @@ class _Search:
         self._by_kind: dict[str, _Candidate] = {}
 
     def try_workers(self, times: StageTimes, bound: EpochBound) -> None:
-        """Search with one number of workers."""
+        """Search the schedules with one number of workers."""
         n = self.num_batches
         self.consider(times, n, None)
         if times.uva is None:
@@ -157,7 +162,7 @@ class _Search:
         self._try_regular(times)
 
     def _try_regular(self, times: StageTimes) -> None:
-        """Static splits with a short period, whose steady rhythm the braid may miss; those that can win."""
+        """Try evenly spread splits of short period that can win; the greedy schedule may miss them."""
         n = self.num_batches
         shares = {i / 20 for i in range(1, 20)} | {1 / k for k in range(2, 41)}
         counts = {round(share * n) for share in shares}
@@ -169,7 +174,7 @@ class _Search:
             self.consider(times, num_cpu, None)
 
     def stocks(self) -> list[int | None]:
-        """Stocks worth trying, the likeliest to be best first; None spreads the routes evenly."""
+        """Return the stocks worth trying, the most promising first; None spreads the routes evenly."""
         powers = [1 << i for i in range(self._gbs.bit_length()) if 1 << i < self._gbs]
         largest, *others = sorted({0, *powers, self._gbs - 1}, reverse=True)
         return [largest, None, *others]
@@ -187,7 +192,7 @@ class _Search:
         return schedule
 
     def plan(self) -> Plan:
-        """The best candidate with no more buffers than it needs; its bound is not known here."""
+        """Return the plan of the best candidate with no more buffers than it needs and with no bound yet."""
         assert self._best is not None
         best = self._spared(self._best)
         own = self._kind(best)
@@ -219,9 +224,9 @@ class _Search:
         dispatcher.tune(run, most_tries=8)
 
     def _spared(self, best: _Candidate) -> _Candidate:
-        """The fewest buffers with which the epoch does not grow, first on the device, then on the host.
+        """Return the candidate with the fewest buffers, on the device, then the host, that stays as fast.
 
-        And then a few in hand where they do no harm, since real durations vary.
+        A few spare buffers are then added if the epoch stays as fast, since real durations vary.
         """
         best = dataclasses.replace(best, seconds=self._fixed(best).seconds)
         most = EQUAL * best.seconds
@@ -242,7 +247,7 @@ class _Search:
         return roomy if roomy.seconds <= most else best
 
     def _schedule(self, candidate: _Candidate) -> SimulatedEpoch:
-        """As the greedy rule lays it."""
+        """Simulate the greedy schedule of a candidate."""
         c = candidate
         if c.stock is None or c.num_cpu in (0, self.num_batches):
             return self._fixed(c)
@@ -250,7 +255,7 @@ class _Search:
         return braid(c.times, self.num_batches, c.num_cpu, c.stock, c.setting())
 
     def _fixed(self, candidate: _Candidate) -> SimulatedEpoch:
-        """As it runs once the routes are laid."""
+        """Simulate a candidate with its routes fixed in advance."""
         self._tries_left -= 1
         c, n = candidate, self.num_batches
         routes = braid_routes(c.times, n, c.num_cpu, c.stock, c.setting())

@@ -1,18 +1,18 @@
 """Simulator: runs a schedule event by event in virtual time.
 
-The rules are those the executor follows with real threads:
+The rules are those that the executor follows with real threads:
 
-- Steps are transferred in their order, and trained in their order. Link and device do one thing at a time;
-  the device's own batching takes both (MorphGL, Eq. 1 to 3).
+- Steps are transferred in order and trained in order. Link and device do one thing at a time; batching on the
+  device occupies both (MorphGL, Eq. 1 to 3).
 - A worker starts the next step of route 0 as soon as one of ``cbs`` host buffers is free, and the buffer is
-  held until the copy's end. A transfer starts when one of ``gbs`` device buffers is free, and the buffer is
-  held until the end of that step's training. So memory is exactly ``cbs`` and ``gbs`` batches, and the
-  waiting batches that Eq. 4 bounds are among them.
-- When the device is free and both a batch of its own and a training could start, it fills its buffer first
-  (``fill_first``): what it has ready is what it trains while the next copies hold the link.
+  held until the end of the copy. A transfer starts when one of ``gbs`` device buffers is free, and the buffer
+  is held until the end of that step's training. Memory is therefore exactly ``cbs`` and ``gbs`` batches,
+  which include the waiting batches that Eq. 4 bounds.
+- When the device is free and could either prepare a batch or train, it fills its buffer first
+  (``fill_first``), so that it has batches to train on while the next copies occupy the link.
 
-Departs from the paper's Algorithms 1 to 4 in that no phase waits for the one before to end everywhere: a
-barrier would leave link or device idle for one batch per overlap.
+Unlike in the paper's Algorithms 1 to 4, no phase waits for the previous one to end on every resource: such a
+barrier would leave the link or the device idle for one batch per overlap.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ STAGES: tuple[Stage, ...] = ("cpu", "dma", "uva", "model")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
-    """What the schedule's rules may use."""
+    """Buffers, workers and rules of a schedule."""
 
     cbs: int
-    """Host buffers, each for one batch."""
+    """Number of host buffers; each holds one batch."""
     gbs: int
-    """Device buffers, each for one batch."""
+    """Number of device buffers; each holds one batch."""
     workers: int
-    """Threads that prepare batches on the CPU."""
+    """Number of threads that prepare batches on the CPU."""
     fill_first: bool = True
-    """The device prepares before it trains; False: it trains before it prepares."""
+    """Whether a free device prepares a batch before it trains; if False, it trains first."""
     one_at_a_time: bool = False
-    """No step starts before the one before it was trained."""
+    """Whether each step starts only after the previous one was trained."""
 
     def __post_init__(self) -> None:
         for name in ("cbs", "gbs", "workers"):
@@ -56,7 +56,7 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Durations:
-    """Seconds of each stage of each step; those of the route a step does not take are not read."""
+    """Seconds of each stage for each step; entries for the route that a step does not take are not read."""
 
     cpu: Sequence[float]
     dma: Sequence[float]
@@ -65,7 +65,7 @@ class Durations:
 
     @classmethod
     def constant(cls, times: StageTimes, num_batches: int) -> Durations:
-        """Every stage takes its mean."""
+        """Make durations in which every stage takes its mean time."""
         return cls(**{name: [d.seconds] * num_batches for name, d in _by_name(times)})
 
 
@@ -77,50 +77,50 @@ class Op(NamedTuple):
     start: float
     end: float
     worker: int
-    """Of stage ``cpu``; else 0."""
+    """Index of the worker for stage ``cpu``; 0 for the other stages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Phases:
-    """Seconds of an epoch by what link and device do (MorphGL, section 4.2.3)."""
+    """Seconds of an epoch by the activity of link and device (MorphGL, section 4.2.3)."""
 
     filling: float
-    """The device prepares a batch."""
+    """Seconds during which the device prepares a batch."""
     flushing: float
-    """It trains, or a batch is copied."""
+    """Seconds during which the device trains or a batch is copied."""
     blocking: float
-    """Neither."""
+    """Seconds during which neither happens."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimulatedEpoch:
-    """What a simulation of an epoch gives: when each stage of each step runs, and who waits."""
+    """The result of simulating an epoch: when each stage of each step runs, and which side waits."""
 
     ops: list[Op]
-    """By start."""
+    """Stages that ran, in order of their start."""
     seconds: float
-    """From the start to the end of the last step's training."""
+    """Seconds from the start to the end of the last step's training."""
     device_waits: float
-    """Seconds the device stood idle because the next step's CPU batch was not ready."""
+    """Seconds that the device was idle because the next step's batch from the CPU was not ready."""
     cpu_waits: float
-    """Seconds workers stood idle while batches were left or the epoch ran on, per worker."""
+    """Mean seconds that a worker was idle during the epoch."""
     phases: Phases
     setting: Setting
     routes: Routes
 
     @property
     def feedback(self) -> int:
-        """-1: the CPU has too many batches; 1: too few; 0: moving one would not help."""
+        """-1 if the CPU has too many batches, 1 if it has too few, 0 if moving one would not help."""
         if self.device_waits == self.cpu_waits:
             return 0
         return -1 if self.device_waits > self.cpu_waits else 1
 
     def replace(self, **changes: Any) -> SimulatedEpoch:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
     def busy(self) -> dict[Resource, float]:
-        """The share of the epoch each resource works; the CPU's over all its workers."""
+        """Return the share of the epoch during which each resource works; for the CPU, the workers' mean."""
         seconds: dict[Resource, float] = {"cpu": 0.0, "link": 0.0, "device": 0.0}
         for op in self.ops:
             spent = op.end - op.start
@@ -134,15 +134,15 @@ class SimulatedEpoch:
 
 
 def simulate(routes: Routes, durations: Durations, setting: Setting) -> SimulatedEpoch:
-    """Run an epoch in virtual time.
+    """Simulate an epoch in virtual time.
 
     Args:
-        routes: the route of each step.
+        routes: route of each step.
         durations: seconds of each step's stages.
         setting: buffers, workers and rules.
 
     Raises:
-        ConfigError: there is no step.
+        ConfigError: ``routes`` is empty.
     """
     if not routes:
         raise ConfigError("an epoch needs at least one step")
@@ -150,9 +150,9 @@ def simulate(routes: Routes, durations: Durations, setting: Setting) -> Simulate
 
 
 class Simulation:
-    """The state of one epoch: what runs, what is ready, which step is next at each resource.
+    """The state of one simulated epoch: what runs, what is ready, and each resource's next step.
 
-    Use :func:`simulate`; ``braid.py`` builds on this class.
+    Call :func:`simulate` to run one; ``braid.py`` builds on this class.
     """
 
     def __init__(self, routes: Routes, durations: Durations, setting: Setting) -> None:
@@ -161,7 +161,7 @@ class Simulation:
         self._cpu_steps = [step for step, route in enumerate(routes) if route == CPU]
         self._events: list[tuple[float, int, int, int]] = []  # end, stage, step, worker
         self._ops: list[Op] = []
-        self._idle_workers = list(range(setting.workers))  # a heap: the lowest starts first
+        self._idle_workers = list(range(setting.workers))  # a heap, so that the lowest index starts first
         self._next_cpu = 0  # position in _cpu_steps
         self._held = 0  # host buffers
         self._prepared = bytearray(len(routes))
@@ -176,7 +176,7 @@ class Simulation:
         self._phase = [0.0, 0.0, 0.0]
 
     def run(self) -> SimulatedEpoch:
-        """Run to the end."""
+        """Run the simulation to its end and return the epoch."""
         events = self._events
         self._dispatch(0.0)
         while events:
@@ -198,7 +198,7 @@ class Simulation:
         )
 
     def _account(self, now: float) -> None:
-        """Charge the time since the last event to whoever waited through it."""
+        """Add the time since the last event to the waits of those who were idle."""
         passed, self._now = now - self._now, now
         busy = not (self._link_free and self._device_free)
         self._phase[0 if self._filling else 1 if busy else 2] += passed

@@ -1,4 +1,4 @@
-"""StageTimes: how long each stage of a mini-batch takes; Profile: that, for each number of workers."""
+"""StageTimes: durations of the stages of a mini-batch; Profile: stage times for each number of workers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from graphbraid.signatures import typed
 @typed
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Duration:
-    """A stage's seconds for one mini-batch."""
+    """The time that a stage takes for one mini-batch."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     seconds: float
-    """Mean."""
+    """Mean in seconds."""
     cv: float = 0.0
-    """Coefficient of variation: standard deviation over mean."""
+    """Coefficient of variation: standard deviation divided by mean."""
 
     def __post_init__(self) -> None:
         for name in ("seconds", "cv"):
@@ -38,7 +38,7 @@ class Duration:
 
     @classmethod
     def typical(cls, seconds: Sequence[float]) -> Duration:
-        """Mean and spread of measurements, without those that took more than twice the median."""
+        """Make a duration from measurements, leaving out those above twice the median."""
         middle = median(seconds)
         kept = [s for s in seconds if s <= 2.0 * middle] or [middle]
         mean = fmean(kept)
@@ -48,7 +48,7 @@ class Duration:
         return f"{format_seconds(self.seconds)} ± {100 * self.cv:.0f} %"
 
     def times(self, factor: float) -> Duration:
-        """The same spread around ``factor`` times the mean."""
+        """Return a duration of ``factor`` times the mean with the same coefficient of variation."""
         return Duration(seconds=self.seconds * factor, cv=self.cv)
 
 
@@ -58,28 +58,29 @@ ZERO = Duration(seconds=0.0)
 @typed
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageTimes:
-    """What planning weighs (MorphGL, section 4.2.1), for one number of CPU workers.
+    """The stage durations that planning is based on (MorphGL, section 4.2.1), for one number of CPU workers.
 
-    Route 0 takes ``cpu`` of one worker, then ``dma`` of the link, then ``model`` of the device. Route 1 takes
-    ``uva`` of device and link at once, then ``model`` of the device.
+    Route 0 occupies one worker for ``cpu``, then the link for ``dma``, then the device for ``model``. Route 1
+    occupies device and link together for ``uva``, then the device for ``model``.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     workers: int
-    """Threads that prepare batches on the CPU."""
+    """Number of threads that prepare batches on the CPU."""
     cpu: Duration
-    """T_cpu: one worker's time for a batch while all ``workers`` are at work."""
+    """T_cpu: time of one worker for a batch while all ``workers`` are busy."""
     dma: Duration
-    """T_dma: copying a prepared batch to the device; 0 where the device is the CPU."""
+    """T_dma: time to copy a prepared batch to the device; 0 if the device is the CPU."""
     model: Duration
-    """T_model: forward, backward and optimizer step."""
+    """T_model: time of forward pass, backward pass and optimizer step."""
     uva: Duration | None = None
-    """T_uva: the device prepares a batch itself and reads what it needs over the link; None: it cannot."""
+    """T_uva: time in which the device prepares a batch, reading over the link what it needs. None if it
+    cannot."""
     gpu: Duration | None = None
-    """T_gpu: that without the link, as if graph and features lay in device memory; None: not measured."""
+    """T_gpu: the part of T_uva that remains if graph and features are in device memory. None if unknown."""
     lookahead: bool = False
-    """``cpu`` and ``dma`` are those with look-ahead (see ``lookahead.py``), which runs then have."""
+    """Whether ``cpu`` and ``dma`` are with look-ahead, which runs then use as well (see ``lookahead.py``)."""
 
     def __post_init__(self) -> None:
         if self.workers < 1:
@@ -95,16 +96,16 @@ class StageTimes:
         return self.cpu.seconds / self.workers
 
     def with_workers(self, workers: int) -> StageTimes:
-        """The same speeds with another number of workers, as if they did not slow each other."""
+        """Return the same durations for another number of workers, as if workers did not slow each other."""
         return dataclasses.replace(self, workers=workers)
 
     def what_if(self, *, core: float = 1.0, link: float = 1.0, device: float = 1.0) -> StageTimes:
-        """Times on hardware that is so many times faster.
+        """Return the times on hardware that is faster by the given factors.
 
-        Of ``uva``, the part beyond ``gpu`` is the link's; without ``gpu`` all of it is.
+        The part of ``uva`` beyond ``gpu`` is attributed to the link; without ``gpu``, all of it is.
 
         Raises:
-            ConfigError: a factor is not positive.
+            ConfigError: a factor is not positive and finite.
         """
         for name, factor in (("core", core), ("link", link), ("device", device)):
             if not (math.isfinite(factor) and factor > 0):
@@ -124,7 +125,7 @@ class StageTimes:
         )
 
     def rows(self) -> list[tuple[str, str]]:
-        """Label and value of each stage."""
+        """Return the label and value of each stage."""
         rows = [("T_cpu", self.cpu), ("T_dma", self.dma), ("T_gpu", self.gpu), ("T_uva", self.uva)]
         rows.append(("T_model", self.model))
         shown = [(label, "none" if value is None else str(value)) for label, value in rows]
@@ -134,22 +135,22 @@ class StageTimes:
 @typed
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Profile:
-    """Measured times for each number of workers that was tried, and the memory of a batch."""
+    """Measured stage times for each number of workers tried, and the memory of a batch."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     times: tuple[StageTimes, ...]
-    """By rising number of workers, which are distinct."""
+    """Stage times in strictly increasing order of the number of workers."""
     host_batch_bytes: int = 0
-    """Pinned host memory of the largest batch seen; 0: unknown."""
+    """Bytes of pinned host memory of the largest batch seen; 0 if unknown."""
     device_batch_bytes: int = 0
-    """Device memory of the largest batch seen; 0: unknown."""
+    """Bytes of device memory of the largest batch seen; 0 if unknown."""
     lookahead_bytes: int = 0
-    """Device memory that look-ahead keeps for itself where it is on."""
+    """Bytes of device memory that look-ahead reserves when it is on."""
     source: str = ""
-    """Where it was measured, for readers."""
+    """Description of where the times were measured."""
     trials: tuple[Trial, ...] = ()
-    """Without a device: arrangements of the cores that were tried."""
+    """Arrangements of the cores that were tried on a machine without a device."""
 
     def __post_init__(self) -> None:
         workers = [times.workers for times in self.times]
@@ -159,21 +160,21 @@ class Profile:
             raise ConfigError("host_batch_bytes, device_batch_bytes and lookahead_bytes must not be negative")
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write as JSON."""
+        """Write the profile to a JSON file."""
         save_record(self, "profile", path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
-        """Read what :meth:`save` wrote.
+        """Read a profile that :meth:`save` wrote.
 
         Raises:
-            DataError: the file is not there or holds no sound profile.
+            DataError: the file does not exist or does not hold a valid profile.
         """
         return load_record(cls, "profile", path)
 
 
 def format_seconds(seconds: float) -> str:
-    """``0.00123`` as ``"1.23 ms"``."""
+    """Format a time with three significant digits and a unit, such as ``"1.23 ms"``."""
     for factor, unit in ((1.0, "s"), (1e3, "ms")):
         if seconds * factor >= 1 or seconds == 0:
             return f"{seconds * factor:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""What if: the same run planned for other hardware, from times measured here."""
+"""Planning of the same run for other hardware, from stage times measured on this machine."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from graphbraid.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
-    """Hardware to plan for, against the one that was measured."""
+    """Hardware to plan for, relative to the machine that was measured."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     cores: int | None = None
-    """Cores that may prepare batches; None: as measured."""
+    """Number of cores that may prepare batches. If None, as measured."""
     core_speed: float = 1.0
-    """Times as fast as a measured core."""
+    """Speed of a core as a multiple of the measured one."""
     link_speed: float = 1.0
-    """Times as fast as the measured link."""
+    """Speed of the link as a multiple of the measured one."""
     device_speed: float = 1.0
-    """Times as fast as the measured device."""
+    """Speed of the device as a multiple of the measured one."""
     host_bytes: int | None = None
-    """Pinned memory for host buffers; None: not limited."""
+    """Bytes of pinned memory for host buffers. If None, not limited."""
     device_bytes: int | None = None
-    """Device memory for batches; None: not limited."""
+    """Bytes of device memory for batches. If None, not limited."""
 
     def __post_init__(self) -> None:
         if self.cores is not None and self.cores < 1:
@@ -46,7 +46,7 @@ class Machine:
                 raise ConfigError(f"{name} must be a positive factor; got {value!r}")
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write as JSON."""
+        """Write the machine to a JSON file."""
         save_record(self, "machine", path)
 
     @classmethod
@@ -54,20 +54,20 @@ class Machine:
         """Read a JSON file ``{"graphbraid": "machine", "cores": 16, ...}``; fields left out are as measured.
 
         Raises:
-            DataError: the file is not there or holds no sound machine.
+            DataError: the file does not exist or does not hold a valid machine.
         """
         return load_record(cls, "machine", path)
 
     @property
     def limits(self) -> Limits:
-        """Memory a plan may use."""
+        """Memory that a plan may use."""
         return Limits(host_bytes=self.host_bytes, device_bytes=self.device_bytes)
 
     def apply(self, profile: Profile) -> Profile:
-        """The profile this machine would have.
+        """Return the profile that this machine would have.
 
-        Numbers of workers beyond those measured keep the per-worker time of the nearest measured one, as if
-        more workers did not slow each other.
+        A number of workers that was not measured gets the per-worker time of the nearest smaller one that
+        was, as if workers did not slow each other.
         """
         if self == Machine():
             return profile
@@ -86,7 +86,7 @@ class Machine:
 
 
 def alternatives(profile: Profile, num_batches: int, machine: Machine) -> list[tuple[str, Plan]]:
-    """Plans for a machine with one thing changed: what would help, and how much."""
+    """Return plans for a machine with one property changed, to show what would help and how much."""
     most = max(times.workers for times in machine.apply(profile).times)
     changed = {
         f"{2 * most} cores": dataclasses.replace(machine, cores=2 * most),
@@ -102,6 +102,6 @@ def alternatives(profile: Profile, num_batches: int, machine: Machine) -> list[t
 
 
 def _nearest(measured: tuple[StageTimes, ...], workers: int) -> StageTimes:
-    """The measured times with at most so many workers, else with the fewest."""
+    """Return the times of the most workers measured up to ``workers``, or else of the fewest measured."""
     fitting = [times for times in measured if times.workers <= workers]
     return fitting[-1] if fitting else measured[0]

@@ -1,1 +1,1 @@
-"""Plans in motion: stages, the executor that follows a plan, what is measured and changes meanwhile."""
+"""Running a plan: stage operators, the executor, the profiler, and replanning when durations drift."""

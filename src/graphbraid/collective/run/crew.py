@@ -1,4 +1,4 @@
-"""Crew: the threads of one executor, which wait on one condition, stop together and hand on their errors."""
+"""Crew: the threads of one executor, which share a condition, stop together and report their errors."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import TypeVar
 T = TypeVar("T")
 
 JOIN_SECONDS = 30.0
-"""Longest wait for a thread's current batch when the crew stops."""
+"""Longest wait in seconds for a thread to finish its current batch when the crew stops."""
 
 
 class Crew:
-    """Threads that take work from a state they share."""
+    """A group of threads that take work from a shared state."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
-        """Every use of the shared state is under it, and whoever changes the state notifies it."""
+        """Condition that every use of the shared state holds and every change to it notifies."""
         self._threads: list[threading.Thread] = []
         self._error: BaseException | None = None
         self._stopped = False
 
     def start(self, name: str, run: Callable[[], None]) -> None:
-        """Run a thread's life, under the name ``graphbraid-NAME``."""
+        """Start a thread named ``graphbraid-NAME`` that calls ``run``."""
         thread = threading.Thread(target=self._guarded, args=(run,), name=f"graphbraid-{name}", daemon=True)
         self._threads.append(thread)
         thread.start()
 
     def wait_for(self, claim: Callable[[], T | None]) -> T | None:
-        """What ``claim``, called under the condition, gives once it gives something; None when all stop."""
+        """Call ``claim`` under the condition until it returns something; return that, or None on stopping."""
         with self.changed:
             while not self._stopped:
                 found = claim()
@@ -39,12 +39,12 @@ class Crew:
         return None
 
     def raise_error(self) -> None:
-        """Raise the first error that ended a thread, with its trace; the caller holds the condition."""
+        """Raise the first error that ended a thread, if any; the caller must hold the condition."""
         if self._error is not None:
             raise self._error
 
     def stop(self) -> None:
-        """Let each thread end after what it is at, and wait for them."""
+        """Let each thread end after its current piece of work, and wait for all."""
         with self.changed:
             self._stopped = True
             self.changed.notify_all()

@@ -1,4 +1,4 @@
-"""Drift: durations measured while training runs, against those a plan was made from."""
+"""Drift: compares the durations measured during training with those that the plan was made from."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from graphbraid.collective.plan.simulator import Stage
 from graphbraid.collective.plan.times import Duration, StageTimes
 
 LEAST_SECONDS = 1e-4
-"""Shorter stages are not compared: a clock's and a scheduler's noise is as long."""
+"""Seconds below which stages are not compared, as clock and scheduler noise is of that size."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Replanning:
-    """When a running epoch is planned anew."""
+    """Conditions under which a running epoch is planned anew."""
 
     threshold: float = 0.25
-    """Change of a stage's duration, as a share of the planned one, from which on a new plan is made."""
+    """Relative change of a stage's duration above which a new plan is made."""
     samples: int = 7
-    """Latest durations of a stage that its median is taken over."""
+    """Number of latest durations of a stage over which the median is taken."""
     patience: int = 8
-    """Steps between two plans, at least."""
+    """Smallest number of steps between two plans."""
 
 
 class Drift:
@@ -37,24 +37,24 @@ class Drift:
         self._latest: dict[Stage, deque[float]] = {stage: deque(maxlen=how.samples) for stage in self._FIELDS}
 
     def note(self, stage: Stage, seconds: float) -> None:
-        """Take in a measured duration."""
+        """Record a measured duration."""
         self._latest[stage].append(seconds)
 
     def changed(self) -> dict[Stage, float]:
-        """Measured over planned mean of the stages that drifted beyond the threshold."""
+        """Return the ratio of measured to planned seconds of each stage that drifted beyond the threshold."""
         found: dict[Stage, float] = {}
         for stage, seconds in self._measured().items():
             planned: Duration | None = getattr(self.times, stage)
             if planned is None or max(planned.seconds, seconds.seconds) < LEAST_SECONDS:
                 continue
             ratio = seconds.seconds / max(planned.seconds, LEAST_SECONDS)
-            noise = ratio * seconds.cv  # a median that moves within its stage's spread says nothing
+            noise = ratio * seconds.cv  # a shift within the stage's spread is no evidence of drift
             if abs(ratio - 1.0) > max(self._how.threshold, noise):
                 found[stage] = ratio
         return found
 
     def current(self) -> StageTimes:
-        """The planned times with what was measured since in their place."""
+        """Return the planned times, replaced by measured ones where there are enough samples."""
         times, measured = self.times, self._measured()
         uva = None if times.uva is None else measured.get("uva", times.uva)
         gpu = times.gpu
@@ -70,13 +70,13 @@ class Drift:
         )
 
     def reset(self, times: StageTimes) -> None:
-        """Measure against new times from now on."""
+        """Discard the samples and compare with ``times`` from now on."""
         self.times = times
         for latest in self._latest.values():
             latest.clear()
 
     def _measured(self) -> dict[Stage, Duration]:
-        """Stages with enough samples. The median, since a mean of old and new speeds is neither."""
+        """Return the median of each stage with enough samples; a mean would blend old and new speeds."""
         return {
             stage: dataclasses.replace(Duration.typical(latest), seconds=median(latest))
             for stage, latest in self._latest.items()

@@ -1,8 +1,9 @@
-"""DualBuffer: where each step of an epoch is, between being nobody's and being trained.
+"""DualBuffer: the state of each step of an epoch, from unclaimed to trained.
 
-The state machine of MorphGL's dual-buffer schedule (section 4): steps of route 0 go through a host buffer
-over the link, steps of route 1 are made where they are trained; both fill device buffers in step order.
-Nothing here waits, locks or runs: a claim says what may begin now, and the caller says what ended.
+This is the state machine of MorphGL's dual-buffer schedule (section 4). Batches of route 0 go through a host
+buffer and over the link; batches of route 1 are prepared on the device; both fill device buffers in step
+order. Nothing here waits, locks or runs work: a claim returns what may begin now, and the caller reports what
+has ended.
 """
 
 from __future__ import annotations
@@ -14,25 +15,25 @@ from graphbraid.sampling.minibatch import MiniBatch
 
 
 class DualBuffer:
-    """The steps of a run. Positions count from its first.
+    """The steps of a run, numbered by position from its first step.
 
     Args:
-        routes: of each position.
-        cbs: host buffers.
-        gbs: device buffers.
-        most_cbs: host buffers that there may be later.
-        most_gbs: the same of device buffers.
+        routes: route of each position.
+        cbs: number of host buffers.
+        gbs: number of device buffers.
+        most_cbs: largest number of host buffers that there may be later.
+        most_gbs: largest number of device buffers that there may be later.
     """
 
     def __init__(self, routes: Routes, *, cbs: int, gbs: int, most_cbs: int, most_gbs: int) -> None:
         self.cbs, self.gbs, self.most_cbs, self.most_gbs = cbs, gbs, most_cbs, most_gbs
         self.num_steps, self.trained = len(routes), 0
         self.held = 0
-        """Host buffers in use."""
+        """Number of host buffers in use."""
         self._routes = bytearray(routes)
-        self._next_cpu = 0  # no step of route 0 before it is unclaimed
+        self._next_cpu = 0  # all steps of route 0 before it are claimed
         self._claimed = 0  # no worker has begun a step from here on
-        self._under_way: set[int] = set()  # workers prepare them
+        self._under_way: set[int] = set()  # positions that workers are preparing
         self._prepared: dict[int, MiniBatch] = {}
         self._on_device: dict[int, MiniBatch] = {}
         self._next_transfer = 0
@@ -40,13 +41,13 @@ class DualBuffer:
         self._full_at = -1  # the position that device memory last ran out at
         self._has_moved = False
 
-    # ---- host buffers, of route 0
+    # ---- host buffers (route 0)
 
     def claim_preparation(self) -> int | None:
-        """The next position to prepare on the CPU, if one is left and a host buffer is free.
+        """Claim the next position to prepare on the CPU; None if there is none or no host buffer is free.
 
-        Of steps that :meth:`move` left behind, the one that is transferred next may find all buffers held by
-        later ones, which wait for it; it gets one more.
+        After :meth:`move`, all buffers may be held by later steps that wait for the step to be transferred
+        next. That step then gets one extra buffer.
         """
         found = self._routes.find(CPU, self._next_cpu)
         while found in self._under_way or found in self._prepared:
@@ -62,18 +63,18 @@ class DualBuffer:
         return found
 
     def put_prepared(self, position: int, batch: MiniBatch) -> None:
-        """A worker prepared a batch; it waits for the link."""
+        """Record that a worker has prepared a batch, which now waits for the link."""
         self._under_way.discard(position)
         self._prepared[position] = batch
 
     def prepared(self, position: int) -> MiniBatch:
-        """A batch that waits for the link."""
+        """Return a batch that waits for the link."""
         return self._prepared[position]
 
-    # ---- the link and the device's buffers, in step order
+    # ---- the link and the device buffers, in step order
 
     def claim_transfer(self, route: int) -> int | None:
-        """The next position if its transfer may begin now and takes this route; the link is then taken."""
+        """Claim the link for the next position if its transfer is on ``route`` and may begin; else None."""
         position = self._next_transfer
         if not self._link_free or position >= self.num_steps or self._routes[position] != route:
             return None
@@ -84,24 +85,24 @@ class DualBuffer:
         return position
 
     def next_on_device(self) -> int | None:
-        """The position that route 1 will claim once the step under way is trained, as things stand."""
+        """Return the position that route 1 can claim once the current step is trained, or None."""
         position = self._next_transfer
         if not self._link_free or position >= self.num_steps or self._routes[position] != GPU:
             return None
         return position if position - self.trained <= self.gbs else None
 
     def put_on_device(self, position: int, batch: MiniBatch) -> None:
-        """A transfer ended: its link and its host buffer are free."""
+        """Record that a transfer has ended, which frees the link and its host buffer."""
         self._link_free = True
         if self._prepared.pop(position, None) is not None:
             self.held -= 1
         self._on_device[position] = batch
 
     def shrink(self, position: int) -> bool:
-        """A transfer ended for want of device memory: it is tried again later, with fewer buffers.
+        """Record that a transfer failed for lack of device memory; it is tried again with fewer buffers.
 
         Returns:
-            Whether there is hope; not where it ran out twice with no other batch there.
+            Whether to try again: False if memory ran out twice for this position with no other batch there.
         """
         self._link_free, self._next_transfer = True, position
         others = position - self.trained
@@ -114,21 +115,21 @@ class DualBuffer:
     # ---- training
 
     def take(self, position: int) -> MiniBatch | None:
-        """The batch to train, once it is on the device."""
+        """Return the batch to train, or None if it is not on the device yet."""
         return self._on_device.pop(position, None)
 
     def put_trained(self) -> None:
-        """The step that was taken is over: its device buffer is free."""
+        """Record that the step taken last was trained, which frees its device buffer."""
         self.trained += 1
 
-    # ---- routes of the steps nobody has begun
+    # ---- routes of the steps that have not begun
 
     def horizon(self) -> int:
-        """The first position from which on nobody has begun any."""
+        """Return the first position from which on no step has begun."""
         return max(self._claimed, self._next_transfer)
 
     def follow(self, routes: Routes, *, cbs: int, gbs: int) -> None:
-        """Give the positions from the horizon on other routes, and change the numbers of buffers."""
+        """Set the routes of the positions from the horizon on, and the numbers of buffers."""
         horizon = self.horizon()
         if horizon < self.num_steps:
             self._routes[horizon:] = routes
@@ -136,16 +137,16 @@ class DualBuffer:
         self.cbs, self.gbs = cbs, min(gbs, self.most_gbs)
 
     def move(self, position: int, route: int) -> int:
-        """Give a position and all of its route that nobody has begun the other route, for good.
+        """Move a position, and all positions of its route that have not begun, to the other route for good.
 
         Args:
-            position: its preparation ended without a batch.
-            route: which it had.
+            position: position whose preparation ended without a batch.
+            route: route that it was on.
 
         Returns:
-            How many take the other route now.
+            Number of positions moved.
         """
-        if route == GPU:  # in step order, so none after it has been begun
+        if route == GPU:  # transfers are in step order, so none after it has begun
             self._link_free, self._next_transfer = True, position
         else:
             self._under_way.discard(position)
@@ -160,7 +161,7 @@ class DualBuffer:
         return len(moved)
 
     def clear(self) -> Iterator[MiniBatch]:
-        """Let go of all batches; gives those on the device."""
+        """Drop all batches, yielding those on the device."""
         self._prepared.clear()
         while self._on_device:
             yield self._on_device.popitem()[1]

@@ -1,10 +1,10 @@
 """Executor: runs a plan with real threads, as an iterator over batches in step order.
 
-The rules are the simulator's (see there): workers prepare the next steps of route 0 while a host buffer is
+It follows the rules of ``simulator.py``: workers prepare the next steps of route 0 while a host buffer is
 free, one thread copies in step order while a device buffer is free, and the caller's thread lets the device
-prepare its own batches whenever it asks for the next one. So ``for batch in executor`` is the paper's
-dual-buffer schedule, and the caller's training step is its model stage. Which step takes which route, how
-many buffers there are and how long anything takes changes no batch.
+prepare its own batches whenever the next batch is requested. Thus ``for batch in executor`` runs the paper's
+dual-buffer schedule (MorphGL), with the caller's training step as its model stage. Routes, buffers and
+durations do not change any batch.
 """
 
 from __future__ import annotations
@@ -34,25 +34,26 @@ from graphbraid.sampling.minibatch import MiniBatch
 _log = logging.getLogger(__name__)
 
 MOST_TRIES = 30
-"""Schedules simulated for the rest of an epoch, at most."""
+"""Largest number of schedules simulated when the rest of an epoch is planned anew."""
 
 
 class Executor:
-    """The batches of steps ``[start, stop)`` of an epoch, prepared as a plan says, in step order.
+    """An iterator over the batches of steps ``[start, stop)`` of an epoch, prepared according to a plan.
 
-    Use it once, as an iterator, and close it (``with`` does) if it may end early.
+    Batches come in step order. Iterate it once, and close it (or use ``with``) if the iteration may end
+    early.
 
     Args:
-        operators: of each stage.
-        plan: who prepares what. Its routes are those of the whole epoch.
-        num_steps: steps of the whole epoch.
-        epoch: which epoch.
+        operators: operators of the stages.
+        plan: the plan to follow, whose routes are those of the whole epoch.
+        num_steps: number of steps in the whole epoch.
+        epoch: index of the epoch.
         start: first step.
-        stop: step to stop before; None: the epoch's end.
-        replanning: plan anew when durations drift; None: keep the plan.
+        stop: step to stop before. If None, the end of the epoch.
+        replanning: conditions for a new plan when durations drift. If None, the plan is kept.
 
     Raises:
-        ConfigError: the plan has the device prepare batches and it has no operator for that.
+        ConfigError: the plan has the device prepare batches, and no operator is registered for that.
     """
 
     def __init__(
@@ -72,11 +73,11 @@ class Executor:
                 "operator for that is registered for it; use plan='cpu'"
             )
         self.plan = plan
-        """The plan in force; drift may replace it."""
+        """Plan in force; a new one may replace it when durations drift."""
         self.events: list[str] = []
-        """What happened beside the plan: fewer buffers, new plans, a route that was lost."""
+        """Messages about departures from the plan: fewer buffers, new plans, a lost route."""
         self.ops: list[Op] = []
-        """What ran when, as the simulator gives it; seconds from the first batch being asked for."""
+        """Stages that ran, in the simulator's format, in seconds since the first batch was requested."""
         self._operators, self._epoch, self._first = operators, epoch, start
         self._ahead = operators.batching_ahead
         last = num_steps if stop is None else stop
@@ -88,16 +89,16 @@ class Executor:
             most_gbs=plan.most_gbs or plan.gbs,
         )
         self._crew = Crew()
-        self._changed = self._crew.changed  # every use of the steps is under it
+        self._changed = self._crew.changed  # every use of the steps holds it
         self._started = False
         self._origin = 0.0
         self._lost: int | None = None  # the route whose operator died
         self._replanner: Replanner | None = None
-        if replanning is not None and plan.times.uva is not None:  # else there is nothing to decide
+        if replanning is not None and plan.times.uva is not None:  # otherwise there is no choice
             self._replanner = Replanner(plan.times, replanning, start_thread=self._crew.start, say=self._say)
 
     def __iter__(self) -> Generator[MiniBatch]:
-        """The batches.
+        """Yield the batches.
 
         Raises:
             ResourceError: the device has no memory for a single batch.
@@ -121,21 +122,21 @@ class Executor:
         self.close()
 
     def close(self) -> None:
-        """Stop the threads, each after the batch it is at, and let go of all batches."""
+        """Stop the threads, each after its current batch, and drop all batches."""
         self._crew.stop()
         for batch in self._steps.clear():
             self._operators.transfer.free(batch)
 
-    # ---- the caller's thread: the device's own batching, and training
+    # ---- the caller's thread: batching on the device, and training
 
     def _train(self, position: int, batch: MiniBatch) -> Generator[MiniBatch]:
-        """Hand a batch to the caller; when it asks for the next one, its step is over."""
+        """Yield a batch to the caller, whose training step has ended when it requests the next one."""
         model, started = self._operators.model, self._now()
         ready = model.begin(batch)
         try:
             yield ready
             self._begin_next()
-        finally:  # also where the caller leaves after this step
+        finally:  # also if the caller stops iterating after this step
             model.end(batch)
             self._operators.transfer.free(batch)
             with self._changed:
@@ -146,7 +147,7 @@ class Executor:
             self._replan_if_due()
 
     def _next(self, position: int) -> MiniBatch:
-        """The batch of a position; the device fills its buffer first."""
+        """Return the batch of a position, after the device has filled its buffer."""
         while True:
             with self._changed:
                 self._crew.raise_error()
@@ -160,7 +161,7 @@ class Executor:
             self._transfer(mine, "uva")
 
     def _begin_next(self) -> None:
-        """Let the device sample what it prepares next while it still trains, if its operator can."""
+        """Let the device sample the batch it prepares next while it still trains, if its operator can."""
         if self._ahead is None:
             return
         with self._changed:
@@ -168,7 +169,7 @@ class Executor:
         if position is not None:
             self._ahead.begin(self._epoch, self._first + position)
 
-    # ---- transfers, in step order: copies in a thread, the device's own batching in the caller's
+    # ---- transfers in step order: copies on a thread of their own, batching on the device on the caller's
 
     def _transfer(self, position: int, stage: Stage) -> None:
         started = self._now()
@@ -194,7 +195,7 @@ class Executor:
         return self._operators.device_batching(self._epoch, self._first + position)
 
     def _give_back(self, position: int, error: BaseException) -> None:
-        """Device memory ran out: go on with fewer buffers; the step is tried again when one is free."""
+        """Handle a lack of device memory: go on with fewer buffers and retry the step when one is free."""
         with self._changed:
             before = self._steps.gbs
             if not self._steps.shrink(position):
@@ -210,10 +211,10 @@ class Executor:
             self._changed.notify_all()
 
     def _lose_route(self, route: int, position: int, error: WorkerDiedError) -> None:
-        """The operator of a route died: the step and those nobody has begun take the other one.
+        """Handle the loss of a route: move the step and all steps that have not begun to the other route.
 
         Raises:
-            WorkerDiedError: there is no other.
+            WorkerDiedError: there is no other route.
         """
         other = CPU + GPU - route
         with self._changed:
@@ -264,7 +265,7 @@ class Executor:
         while (position := self._crew.wait_for(lambda: self._steps.claim_transfer(CPU))) is not None:
             self._transfer(position, "dma")
 
-    # ---- durations, and what follows from them
+    # ---- durations and replanning
 
     def _now(self) -> float:
         return time.perf_counter() - self._origin
@@ -276,7 +277,7 @@ class Executor:
             self._replanner.drift.note(stage, ended - started)
 
     def _replan_if_due(self) -> None:
-        """Put a plan for the steps nobody has begun in force, once durations drifted and it is made."""
+        """Adopt a new plan for the steps that have not begun, once durations have drifted and it is ready."""
         if self._replanner is None:
             return
         steps, trained = self._steps, self._steps.trained

@@ -1,13 +1,13 @@
-"""Look-ahead: rows that earlier batches brought to the device are not gathered and copied again.
+"""Look-ahead: avoids gathering and copying feature rows that earlier batches brought to the device.
 
-Batches that follow one another share many rows. The device keeps the latest rows that were copied to it, in a
-ring; the host keeps a directory of it. A batch's ids are known as soon as it is sampled, before anything was
-gathered: what the ring will hold by the time of its copy is left out, and the device puts the batch together
-from the ring. The batch's bits are the same.
+Consecutive batches share many rows. The device keeps the rows copied last in a ring buffer, and the host
+keeps a directory of it. The ids of a batch are known as soon as it is sampled, before any row is gathered:
+rows that the ring will hold at the time of the batch's copy are left out, and the device assembles the
+batch's features from the ring. The result is the same bit for bit.
 
-The directory runs ahead of the ring, so batches must be copied in the order they were looked up in: that of
-the claims. A batch that comes out of turn (some before it were dropped) is gathered whole, and the ring
-starts anew.
+The directory runs ahead of the ring, so batches must be copied in the order in which they were looked up,
+which is the order of the claims. A batch that comes out of order, because some before it were dropped, is
+gathered as a whole, and the ring is restarted.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ from graphbraid.sampling.rows import RowPart
 _log = logging.getLogger(__name__)
 
 KEPT_BATCHES = 4
-"""Rows in the ring, as a multiple of the first batch's. By ``benchmarks.planning.lookahead`` 25 to 58 % of
-a batch's rows need not travel with two, 50 to 92 % with four, 70 to 94 % with eight, for twice the memory."""
+"""Number of rows in the ring as a multiple of the first batch's. Measured by ``benchmarks.planning.lookahead``,
+25 to 58 % of a batch's rows need not be copied with 2, 50 to 92 % with 4, and 70 to 94 % with 8, each time
+for twice the memory."""
 
 Key = tuple[int, int]
 """Epoch and step."""
 
 
 class Directory:
-    """What the ring holds once all batches looked up so far are copied.
+    """The contents of the ring once all batches looked up so far are copied.
 
-    Rows get rising positions as they are appended, and lie at their position modulo the capacity.
+    Rows get increasing positions as they are appended, and are stored at their position modulo the capacity.
     """
 
     def __init__(self, num_nodes: int, capacity: int) -> None:
@@ -49,16 +50,18 @@ class Directory:
         """Position of the next row."""
 
     def look_up(self, n_id: Tensor) -> tuple[Tensor, Tensor]:
-        """Append what is missing.
+        """Find the rows of a batch in the ring, and append those that are missing.
 
         Args:
-            n_id: ``(num_ids,)`` int64, at most ``capacity``.
+            n_id: ``(num_ids,)`` int64 node ids, at most ``capacity`` of them.
 
         Returns:
-            Which of the ids are missing, int64, and each id's place in the ring, ``(num_ids,)`` int32.
+            Indices into ``n_id`` of the missing rows, int64, and each row's slot in the ring, ``(num_ids,)``
+            int32.
         """
         found = gather_rows(self._position.unsqueeze(1), n_id).squeeze(1)
-        # As many rows go from the ring as are appended: first all might be, then those missing then.
+        # Appending rows drops as many old ones. The first pass assumes that all rows are appended, the second
+        # that only those are which the first found missing.
         margin = n_id.numel()
         for _ in range(2):
             is_missing = found < max(self.head + margin - self.capacity, 0)
@@ -77,25 +80,25 @@ class Directory:
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Found:
-    """What a batch's look-up gave."""
+    """The result of looking up a batch; see also :class:`graphbraid.sampling.rows.RowPart`."""
 
     missing: Tensor
-    """``(num_missing,)`` int64: which of the batch's rows the ring will not hold."""
+    """Indices of the batch's rows that the ring will not hold, ``(num_missing,)`` int64."""
     slots: Tensor
-    """See :class:`graphbraid.sampling.rows.RowPart`, also for the others."""
+    """Slot in the ring of each of the batch's rows, ``(num_nodes,)`` int32."""
     first: int
     generation: int
 
 
 class RowBuffer:
-    """The directory and the ring of one loader.
+    """The ring buffer of feature rows of one loader, and its directory.
 
-    Workers claim steps in the order of their copies, look them up in this order, and gather what is missing;
+    Workers claim steps in the order of their copies, look them up in this order, and gather the missing rows;
     the copying thread admits a batch before its copy and completes it on the device.
 
     Args:
         x: ``(num_nodes, F)`` contiguous feature rows, on the host.
-        kept_batches: rows in the ring, in batches.
+        kept_batches: number of rows in the ring as a multiple of the first batch's.
     """
 
     def __init__(self, x: Tensor, *, kept_batches: int = KEPT_BATCHES) -> None:
@@ -106,38 +109,39 @@ class RowBuffer:
         self._looking_up = threading.Lock()
         self._directory: Directory | None = None
         self._is_on = True
-        # Of the copying thread; others only read.
+        # Written by the copying thread only.
         self._generation = 0
-        self._next = 0  # the position that the next batch's rows must have
+        self._next = 0  # position that the first new row of the next batch must have
         self._ring: Tensor | None = None
 
     @property
     def capacity(self) -> int:
-        """Rows in the ring; 0 before the first batch."""
+        """Number of rows that the ring can hold; 0 before the first batch."""
         return 0 if self._directory is None else self._directory.capacity
 
     @property
     def ring_bytes(self) -> int:
-        """Device memory of the ring."""
+        """Bytes of device memory of the ring."""
         return self.capacity * self._x.shape[1] * self._x.element_size()
 
     def claim(self, epoch: int, step: int) -> None:
-        """A worker is about to prepare a step; its copy follows those of the steps claimed before."""
+        """Announce the preparation of a step, whose copy follows those of the steps claimed before."""
         with self._claimed:
             self._claims.append((epoch, step))
 
     @contextmanager
     def preparing(self, epoch: int, step: int) -> Iterator[None]:
-        """Around a claimed step's preparation: one that fails holds up no other."""
+        """Guard the preparation of a claimed step, so that others do not wait for it if it fails."""
         try:
             yield
         finally:
             self._end_turn((epoch, step))
 
     def look_up(self, epoch: int, step: int, n_id: Tensor) -> Found | None:
-        """What of a batch is missing; waits for the steps that were claimed before.
+        """Look up a batch in the directory; waits for the steps claimed before.
 
-        None: all must travel, since nobody claimed the step, it is larger than the ring, or there is no ring.
+        Returns None if all rows must be copied: the step was not claimed, the batch is larger than the ring,
+        or there is no ring.
         """
         key = (epoch, step)
         with self._claimed:
@@ -154,12 +158,12 @@ class RowBuffer:
         return Found(missing=missing, slots=slots, first=first, generation=generation)
 
     def part_of(self, found: Found, n_id: Tensor) -> RowPart:
-        """What must travel of a batch, gathered."""
+        """Gather the missing rows of a batch that was looked up."""
         rows = gather_rows(self._x, n_id[found.missing])
         return RowPart(rows=rows, slots=found.slots, first=found.first, generation=found.generation)
 
     def admit(self, batch: MiniBatch) -> None:
-        """Before a batch's copy: if the ring will not hold what it was prepared for, let it travel whole."""
+        """Check a batch before its copy; if the ring will not hold the rows left out, copy it as a whole."""
         part = batch.row_part
         if part is None or (part.generation == self._generation and part.first == self._next):
             return
@@ -168,9 +172,9 @@ class RowBuffer:
             self._start_anew()
 
     def complete(self, moved: MiniBatch) -> None:
-        """On the device: append a batch's rows to the ring and make its features from there.
+        """Append a batch's rows to the ring on the device, and read all its features from there.
 
-        Runs in the current stream. Where device memory runs out, nothing has changed.
+        Runs on the current stream. If device memory runs out, nothing has changed.
         """
         part = moved.row_part
         if part is None:
@@ -199,7 +203,7 @@ class RowBuffer:
         return Directory(num_nodes, min(self._kept_batches * num_rows, num_nodes + num_rows))
 
     def _start_anew(self) -> None:
-        """Rows that were looked up never came: forget the ring; batches already prepared travel whole."""
+        """Restart the ring when rows that were looked up never came; batches already prepared go whole."""
         with self._looking_up:
             assert self._directory is not None
             self._directory.clear()
@@ -217,5 +221,5 @@ class RowBuffer:
 
 
 def _make_ring(capacity: int, rows: Tensor) -> Tensor:
-    """So many rows like these, on their device."""
+    """Allocate ``capacity`` rows of the same width, dtype and device as ``rows``."""
     return rows.new_empty(capacity, rows.shape[1])

@@ -1,7 +1,7 @@
-"""Profiler: measures each stage on this machine, with this graph and model, and keeps what it found.
+"""Profiler: measures each stage on this machine with this graph and model, and caches the result.
 
-Nothing of the caller's changes: batches are pure functions, and the training step it is handed works on
-copies. Durations are wall-clock times after a warm-up; those that stick out are dropped.
+The caller's state does not change: batches are pure functions, and the training step that is measured works
+on copies. Durations are wall-clock times after a warm-up, without outliers.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from graphbraid.machine.measurements import NOT_KEPT, Kept
 from graphbraid.sampling.minibatch import MiniBatch
 
 VERSION = 5
-"""Part of the cache's key: another way of measuring measures anew."""
+"""Version of the measurement, part of the cache's key: raise it to discard earlier profiles."""
 
 _log = logging.getLogger(__name__)
 
 PAYS = 0.97
-"""Look-ahead is taken where the epoch's bound is below this part of that without: it costs device memory."""
+"""Look-ahead is used if it lowers the epoch's bound to less than this share, as it costs device memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Effort:
-    """How much is measured."""
+    """The amount of measuring."""
 
     warm_up: int = 2
-    """Batches before the clock counts, per stage."""
+    """Number of batches per stage before measuring starts."""
     samples: int = 10
-    """Batches per stage."""
+    """Number of batches measured per stage."""
     seconds: float = 5.0
-    """For everything together; a stage stops after its part of it, with what it then has."""
+    """Seconds for all stages together; a stage stops after its share with the samples it has."""
 
 
 def measure(
@@ -59,16 +59,16 @@ def measure(
     before_training: Callable[[int], None] = lambda _: None,
     effort: Effort | None = None,
 ) -> Profile:
-    """Measure every stage.
+    """Measure the duration of every stage.
 
     Args:
-        context: the loader's; its ``workers`` do not matter here.
-        workers: numbers of CPU workers to measure with, rising.
-        train: a training step on copies of model and optimizer; None: ``T_model`` is 0, to be learned while
-            training.
-        before_training: called with the number of workers before ``train`` is measured for it; on a machine
-            without a device it sets the threads that are left.
-        effort: batches and time.
+        context: context of the loader; its ``workers`` is ignored.
+        workers: numbers of CPU workers to measure with, in increasing order.
+        train: a training step on copies of model and optimizer. If None, ``T_model`` is 0, and is found
+            during training.
+        before_training: function called with each number of workers before ``train`` is measured; on a
+            machine without a device it sets the number of training threads.
+        effort: number of batches and seconds. If None, the defaults of :class:`Effort`.
     """
     effort = effort or Effort()
     context = dataclasses.replace(context, lookahead=False)
@@ -107,13 +107,14 @@ def measure(
 
 
 def cached(key: Mapping[str, object], make: Callable[[], Profile]) -> Profile:
-    """The profile kept for a key, or a new one, which is then kept.
+    """Return the profile cached for a key, or make a new one and cache it.
 
-    Unless other programs disturbed it: then it serves this run, which keeps what its bits may depend on.
+    A profile whose measurement was disturbed by other programs is returned but not cached.
 
     Args:
-        key: plain values that say what was measured: graph, model, config. Machine and versions are added.
-        make: measures.
+        key: plain values that identify what is measured: graph, model, config. Machine and versions are
+            added.
+        make: function that measures the profile.
     """
     file = profile_file(key)
     kept = _KEPT.read(file)
@@ -137,7 +138,7 @@ def cached(key: Mapping[str, object], make: Callable[[], Profile]) -> Profile:
 
 
 def profile_file(key: Mapping[str, object]) -> Path:
-    """Where the profile of a key is kept."""
+    """Return the path of the file in which the profile of a key is cached."""
     hardware = Hardware.detect()
     machine = [hardware.cpu_model, hardware.planned_cores, [gpu.name for gpu in hardware.gpus]]
     software = [VERSION, torch.__version__, native.active().variant]
@@ -153,8 +154,8 @@ _KEPT = Kept("profiles", dataclasses.asdict, _from_json)
 
 
 def batch_bytes_of(batch: MiniBatch) -> int:
-    """Bytes of a batch's arrays, features included."""
-    part = batch.row_part  # then x is made on the device
+    """Return the bytes of a batch's arrays, including features."""
+    part = batch.row_part  # if there is one, x is assembled on the device
     tensors: list[Tensor | None] = [batch.n_id, batch.input_id, None if part else batch.x]
     for block in batch.blocks:
         tensors += [block.indptr, block.indices, block.weight]
@@ -165,13 +166,13 @@ def batch_bytes_of(batch: MiniBatch) -> int:
 
 
 class _Clock:
-    """Runs a stage on successive steps and keeps its durations."""
+    """A clock that runs a stage on successive steps and records its durations."""
 
     def __init__(self, effort: Effort, num_steps: int, seconds: float) -> None:
         self._effort, self._num_steps, self._seconds = effort, num_steps, seconds
 
     def durations(self, run: Callable[[int], object], first: int = 0) -> list[float]:
-        """Seconds of ``run(step)`` after the warm-up; at least one."""
+        """Return the seconds of each ``run(step)`` after the warm-up, at least one."""
         effort, found = self._effort, list[float]()
         until = time.perf_counter() + self._seconds
         for i in range(effort.warm_up + effort.samples):
@@ -185,7 +186,7 @@ class _Clock:
         return found
 
     def concurrently(self, workers: int, run: Callable[[int], object]) -> Duration:
-        """Of one worker while ``workers`` run at the same time."""
+        """Return the duration of one worker's ``run(step)`` while ``workers`` run at the same time."""
         found: list[float] = []
         errors: list[BaseException] = []
 
@@ -215,13 +216,13 @@ def _prepared(operators: Operators, step: int) -> MiniBatch:
 
 
 def _better(times: StageTimes, ahead: StageTimes, num_steps: int) -> StageTimes:
-    """The times with look-ahead where it pays."""
+    """Return the times with look-ahead if it pays, else those without."""
     seconds = [epoch_bound(t, num_steps).seconds for t in (times, ahead)]
     return ahead if seconds[1] < PAYS * seconds[0] else times
 
 
 def _transfer(operators: Operators, clock: _Clock, context: Context) -> tuple[Duration, int]:
-    """T_dma, and the bytes of the largest batch seen."""
+    """Measure T_dma; return it and the bytes of the largest batch seen."""
     largest, seconds = 0, list[float]()
 
     def run(step: int) -> None:
@@ -272,6 +273,6 @@ def _model(
 
 
 def _wait_for(context: Context) -> None:
-    """Until the device has done what it was given; others than CUDA's return when they are done."""
+    """Wait for a CUDA device's queued work; operators of other devices return only when they are done."""
     if isinstance(context.device, torch.device) and context.device.type == "cuda":
         torch.cuda.synchronize(context.device)

@@ -1,7 +1,7 @@
-"""What operators are: the protocol of each stage, what one may have beside it, and the errors it raises.
+"""Protocols of the stage operators, required and optional, and the errors that operators raise.
 
-An operator needs no base class of ours: it is held to these protocols by what it has. Those marked *optional*
-add an ability, which is used where an operator has it.
+An operator needs no base class: it is checked against these protocols by its attributes. Protocols marked
+*optional* add an ability, which is used if an operator has it.
 """
 
 from __future__ import annotations
@@ -16,79 +16,79 @@ from graphbraid.sampling.minibatch import MiniBatch
 
 
 class DeviceMemoryError(ResourceError):
-    """A device has no memory left for a batch: the executor goes on with fewer buffers."""
+    """A device has no memory left for a batch; the executor goes on with fewer buffers."""
 
 
 class WorkerDiedError(ResourceError):
-    """Who prepares batches is gone for good, such as a killed process: the executor takes the other route."""
+    """A worker that prepares batches is gone, such as a killed process; the executor uses the other route."""
 
 
 @runtime_checkable
 class Accelerator(Protocol):
-    """A device that is not torch's, such as the emulated one: names the hardware its operators are under."""
+    """A device unknown to torch, such as the emulated one; it names the hardware of its operators."""
 
     hardware: str
-    """Of transfer, model and the device's own batching."""
+    """Hardware name of the operators for transfer, model and batching on the device."""
     host: str
-    """Of the CPU's batching: ``"cpu"`` but for emulations."""
+    """Hardware name of the operator for batching on the CPU: ``"cpu"`` except for emulations."""
 
 
 BatchDevice = torch.device | Accelerator
-"""Where a loader gives its batches."""
+"""Device on which a loader yields its batches."""
 
 
 @runtime_checkable
 class Batching(Protocol):
-    """Prepares batches; called by several threads at once on the CPU, by one on a device."""
+    """An operator that prepares batches; called by several threads at once on the CPU, by one on a device."""
 
     def __call__(self, epoch: int, step: int) -> MiniBatch:
-        """The mini-batch of a step, on the CPU or on the device: a pure function of its arguments.
+        """Prepare the mini-batch of a step on the CPU or the device, as a pure function of the arguments.
 
         Raises:
             DeviceMemoryError: the device has no memory for it.
-            WorkerDiedError: no batch will come from here any more.
+            WorkerDiedError: this operator will not deliver any more batches.
         """
         ...
 
 
 @runtime_checkable
 class BatchingAhead(Batching, Protocol):
-    """Optional, of a device's batching: begins the batch that will be asked for next."""
+    """Optional protocol of a device's batching that can begin the batch that will be requested next."""
 
     def begin(self, epoch: int, step: int) -> None:
-        """Start a step's batch without waiting for it.
+        """Start preparing a step's batch without waiting for it.
 
-        Called in the training thread after a step's work was given to the device. Any step may be asked for
-        all the same.
+        Called on the training thread after a step's work was queued on the device. Another step may still be
+        requested.
         """
         ...
 
 
 @runtime_checkable
 class CountsSeconds(Batching, Protocol):
-    """Optional, of the CPU's batching: tells where its time went."""
+    """Optional protocol of the CPU's batching that reports where its time went."""
 
     def stage_seconds(self) -> dict[str, float]:
-        """Seconds in ``sample`` and ``gather`` since the start, summed over threads, and ``batches`` made."""
+        """Return the seconds in ``sample`` and ``gather``, summed over threads, and the count ``batches``."""
         ...
 
 
 @runtime_checkable
 class PlacesParts(Batching, Protocol):
-    """Optional, of a device's batching: tells where it reads topology, labels and features."""
+    """Optional protocol of a device's batching that reports where it reads topology, labels and features."""
 
     @property
     def placement(self) -> Mapping[str, str]:
-        """``device`` or ``host`` by part. Where all say ``device`` the link has no part in T_uva."""
+        """Placement of each part, ``device`` or ``host``; if all are ``device``, T_uva includes no link time."""
         ...
 
 
 @runtime_checkable
 class Transfer(Protocol):
-    """Moves prepared batches to the device, one at a time, in a thread of its own."""
+    """An operator that moves prepared batches to the device, one at a time, on a thread of its own."""
 
     def __call__(self, batch: MiniBatch) -> MiniBatch:
-        """The batch on the device.
+        """Move a batch to the device and return it.
 
         Raises:
             DeviceMemoryError: the device has no memory for it.
@@ -96,16 +96,16 @@ class Transfer(Protocol):
         ...
 
     def free(self, batch: MiniBatch) -> None:
-        """The batch was trained or dropped: its device memory may go to another."""
+        """Free the device memory of a batch that was trained or dropped."""
         ...
 
 
 @runtime_checkable
 class CompletesRows(Protocol):
-    """Optional, of a transfer's *factory*: its operators can look ahead (:mod:`.lookahead`).
+    """Optional protocol of a transfer's *factory* whose operators support look-ahead (:mod:`.lookahead`).
 
-    Such an operator calls its context's ``row_buffer``, where there is one: ``admit`` before a batch's copy
-    and ``complete`` after it. The factory says so, since the buffer is made before the operator.
+    Such an operator calls its context's ``row_buffer``, if there is one: ``admit`` before a batch's copy and
+    ``complete`` after it. The attribute is the factory's, since the buffer is made before the operator.
     """
 
     completes_rows: bool
@@ -113,12 +113,12 @@ class CompletesRows(Protocol):
 
 @runtime_checkable
 class Model(Protocol):
-    """Marks where the caller's training step begins and ends, in the caller's thread."""
+    """An operator that is called on the caller's thread at the beginning and end of each training step."""
 
     def begin(self, batch: MiniBatch) -> MiniBatch:
-        """The batch, when the training step may read it."""
+        """Return the batch once the training step may read it."""
         ...
 
     def end(self, batch: MiniBatch) -> None:
-        """The training step of the batch was given to the device."""
+        """Take note that the batch's training step has been queued on the device."""
         ...

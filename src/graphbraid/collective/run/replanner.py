@@ -1,4 +1,4 @@
-"""Replanner: a plan for the rest of an epoch when its durations are no longer those it was planned with."""
+"""Replanner: plans the rest of an epoch anew when measured durations have drifted from the planned ones."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from graphbraid.collective.plan.times import Profile, StageTimes
 from graphbraid.collective.run.drift import Drift, Replanning
 
 LEAST_GAIN = 1.05
-"""The rest of an epoch is planned anew where it would else take this much longer than its bound."""
+"""The rest of an epoch is planned anew only if it would otherwise take more than its bound times this."""
 PLANNING_SWITCH_SECONDS = 2e-4
-"""How long the planning thread may keep Python's lock from the others; usually they would wait for 5 ms."""
-_planning = threading.Lock()  # the interval is the whole process's
+"""Python's thread switch interval while planning, in seconds; the usual 5 ms would delay other threads."""
+_planning = threading.Lock()  # the switch interval is that of the whole process
 
 
 class Replanner:
-    """Compares durations with a plan's, and plans in a thread of its own, beside the training.
+    """Compares durations with those of the plan, and plans anew on a thread of its own during training.
 
-    All calls but the planning itself come from under the executor's lock.
+    The caller of its methods holds the executor's lock; only the planning itself runs without it.
 
     Args:
-        times: what the plan in force was made from.
-        how: when to plan anew.
-        start_thread: runs a function in a named thread.
-        say: tells the user.
+        times: stage times that the plan in force was made from.
+        how: conditions for a new plan.
+        start_thread: function that runs a function on a thread of a given name.
+        say: function that passes a message to the user.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class Replanner:
         self._found: Plan | StageTimes | None = None
 
     def poll(self, plan: Plan, trained: int, left: int, *, step: int, limits: Limits) -> Plan | None:
-        """A new plan, once one is ready; begins to make one where durations drifted.
+        """Return a new plan if one is ready, else None; start making one if durations have drifted.
 
         Args:
-            plan: in force.
-            trained: steps so far.
-            left: steps that nobody has begun.
-            step: the step that is next, for the message.
-            limits: buffers the new plan may use.
+            plan: plan in force.
+            trained: number of steps trained so far.
+            left: number of steps that have not begun.
+            step: index of the next step, for the message.
+            limits: limits on the buffers of the new plan.
         """
         found, self._found = self._found, None
         if found is not None:
@@ -73,7 +73,7 @@ class Replanner:
 
         def run() -> None:
             if simulated(plan, times, left).seconds <= LEAST_GAIN * epoch_bound(times, left).seconds:
-                self._found = times  # the plan serves them as well as another would
+                self._found = times  # another plan would be hardly faster
                 return
             self._say(f"{why}: planning anew")
             self._found = _make_plan_beside_others(times, left, limits)
@@ -82,7 +82,7 @@ class Replanner:
 
 
 def _make_plan_beside_others(times: StageTimes, num_batches: int, limits: Limits) -> Plan:
-    """Plan while other threads run, which get Python's lock soon."""
+    """Make a plan with a short thread switch interval, so that other threads are hardly delayed."""
     with _planning:
         interval = sys.getswitchinterval()
         sys.setswitchinterval(PLANNING_SWITCH_SECONDS)

@@ -1,10 +1,10 @@
-"""Stages: ``(stage, hardware) -> operator``. A new accelerator is a few registered operators, nothing else.
+"""Registry of stage operators, ``(stage, hardware) -> operator``; a new accelerator only registers its own.
 
 A mini-batch goes through three stages. *Batching* samples and gathers it, on the CPU's threads (route 0) or
-on the device itself (route 1). *Transfer* moves what the CPU prepared to the device. *Model* is the caller's
-training step; its operator only marks where it begins and ends. An operator is made for one loader by the
-factory registered for its stage and hardware, and held to its stage's protocol (``protocols.py``) when it is
-made; ``docs/collective.md`` registers one step by step.
+on the device itself (route 1). *Transfer* moves a batch prepared on the CPU to the device. *Model* is the
+caller's training step; its operator only marks its beginning and end. The factory registered for a stage and
+hardware makes one operator per loader, which is then checked against the stage's protocol (``protocols.py``);
+``docs/collective.md`` shows how to register one, step by step.
 """
 
 from __future__ import annotations
@@ -39,41 +39,42 @@ from graphbraid.signatures import typed
 StageName = Literal["batching", "transfer", "model"]
 STAGE_NAMES: tuple[StageName, ...] = ("batching", "transfer", "model")
 COUNTED = ("sample", "gather", "batches")
-"""What an operator that counts its seconds tells."""
+"""Keys of the counts that an operator with ``stage_seconds`` returns."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Context:
-    """What operators are made from: one loader's batches and the device they go to."""
+    """The arguments that operators are made from: one loader's batches and the device they go to."""
 
     source: BatchSource
     sampler: SamplerConfig
     schedule: SeedSchedule
     device: BatchDevice
     workers: int = 1
-    """Threads that prepare batches on the CPU at the same time."""
+    """Number of threads that prepare batches on the CPU at the same time."""
     gather: bool = True
-    """Gather dense features while sampling."""
+    """Whether to gather dense features while sampling."""
     hot_bytes: int | None = None
-    """Device memory for graph and features where the device prepares batches; None: half of what is free."""
+    """Bytes of device memory for graph and features if the device prepares batches. If None, half of what is
+    free."""
     lookahead: bool = False
-    """Leave out of copies what earlier ones brought, where the operators can (:mod:`.lookahead`)."""
+    """Whether to leave out of copies the rows that earlier ones brought, if possible (:mod:`.lookahead`)."""
     row_buffer: RowBuffer | None = None
-    """What operators share for that; given by :meth:`Operators.of`."""
+    """Row buffer that the operators share for look-ahead; set by :meth:`Operators.of`."""
 
     @property
     def hardware(self) -> str:
-        """The name operators of the device are registered under."""
+        """Name under which the operators of the device are registered."""
         return self.device.type if isinstance(self.device, torch.device) else self.device.hardware
 
     @property
     def host(self) -> str:
-        """The name the CPU's batching is registered under."""
+        """Name under which the CPU's batching is registered."""
         return "cpu" if isinstance(self.device, torch.device) else self.device.host
 
     @property
     def gathered_rows(self) -> torch.Tensor | None:
-        """The features where they are gathered while sampling; else None."""
+        """Features that are gathered while sampling; None if they are not."""
         x = self.source.graph.x
         if not self.gather or isinstance(x, SparseFeatures | None):
             return None
@@ -90,18 +91,18 @@ _MODULES = {
     "emulated": "graphbraid.collective.hardware.emulated",
     "emulated-cpu": "graphbraid.collective.hardware.emulated",
 }
-"""Modules that register a hardware's operators, imported when it is asked for or given another operator."""
+"""Modules that register the operators of a hardware, imported on its first lookup or registration."""
 
 
 @typed
 def register(stage: StageName, hardware: str) -> Callable[[F], F]:
     """Register the factory of an operator: ``@register("transfer", "npu")``.
 
-    A later registration replaces an earlier one, so a better operator needs no other name.
+    A later registration replaces an earlier one, so a better operator does not need another name.
 
     Args:
         stage: ``batching``, ``transfer`` or ``model``.
-        hardware: ``cpu``, ``cuda``, or a name of the caller's, as :attr:`Accelerator.hardware` gives it.
+        hardware: ``cpu``, ``cuda``, or a name of the caller's choice, as in :attr:`Accelerator.hardware`.
 
     Raises:
         ConfigError: there is no such stage.
@@ -112,7 +113,7 @@ def register(stage: StageName, hardware: str) -> Callable[[F], F]:
         )
 
     def keep(factory: F) -> F:
-        _import_own(hardware)  # else ours would come later and replace the caller's
+        _import_own(hardware)  # otherwise ours would be registered later and replace the caller's
         _factories[stage, hardware] = factory
         return factory
 
@@ -120,7 +121,7 @@ def register(stage: StageName, hardware: str) -> Callable[[F], F]:
 
 
 def find(stage: StageName, hardware: str) -> Factory | None:
-    """The factory registered for a stage on a hardware; None where there is none."""
+    """Return the factory registered for a stage on a hardware, or None."""
     _import_own(hardware)
     return _factories.get((stage, hardware))
 
@@ -135,7 +136,8 @@ def make_operator(stage: StageName, hardware: str, context: Context) -> Any:
     """Make an operator for one loader.
 
     Raises:
-        ConfigError: none is registered, and says which hardware has one; or what the factory made is none.
+        ConfigError: none is registered (the message names the hardware that has one), or the factory's result
+            does not satisfy the stage's protocol.
     """
     factory = find(stage, hardware)
     if factory is None:
@@ -160,11 +162,11 @@ _OPTIONAL: dict[StageName, tuple[str, ...]] = {
     "transfer": (),
     "model": (),
 }
-"""Methods that an operator need not have."""
+"""Optional methods of an operator."""
 
 
 def _made(stage: StageName, hardware: str, factory: Factory, context: Context) -> Any:
-    """What a factory makes, once it has what its stage asks for: nothing an operator says is passed over."""
+    """Make an operator and check it against its stage's protocol, optional attributes included."""
     operator = factory(context)
     what = f"the operator registered for stage {stage!r} on {hardware!r}, a {type(operator).__name__},"
     protocol, wanted = _WANTED[stage]
@@ -191,19 +193,19 @@ class Operators:
 
     cpu_batching: Batching
     device_batching: Batching | None
-    """None where the device cannot prepare batches."""
+    """Operator by which the device prepares batches; None if it cannot."""
     transfer: Transfer
     model: Model
     row_buffer: RowBuffer | None = None
-    """What look-ahead keeps; None without."""
+    """Row buffer of the look-ahead; None without look-ahead."""
 
     def claim(self, epoch: int, step: int) -> None:
-        """Say that the CPU is about to prepare a step, in the order of the copies."""
+        """Announce that the CPU is about to prepare a step; to be called in the order of the copies."""
         if self.row_buffer is not None:
             self.row_buffer.claim(epoch, step)
 
     def prepare(self, epoch: int, step: int) -> MiniBatch:
-        """The mini-batch of a step that was claimed, by the CPU."""
+        """Prepare the mini-batch of a claimed step on the CPU."""
         if self.row_buffer is None:
             return self.cpu_batching(epoch, step)
         with self.row_buffer.preparing(epoch, step):
@@ -211,23 +213,23 @@ class Operators:
 
     @property
     def batching_ahead(self) -> BatchingAhead | None:
-        """The device's batching where it can begin a batch before it is asked for."""
+        """The device's batching if it can begin a batch before it is requested; else None."""
         return self.device_batching if isinstance(self.device_batching, BatchingAhead) else None
 
     @property
     def is_resident(self) -> bool:
-        """Whether the device prepares batches without the link: all they are cut from lies in its memory.
+        """Whether the device prepares batches without using the link, as all it reads is in its memory.
 
-        Known once the device has prepared one; False where its operator does not tell.
+        Meaningful once the device has prepared a batch; False if its operator does not report placements.
         """
         device = self.device_batching
         return isinstance(device, PlacesParts) and set(device.placement.values()) == {"device"}
 
     def stage_seconds(self) -> dict[str, float]:
-        """Seconds in sampling and gathering on the CPU; 0 where its operator does not count them.
+        """Return the seconds of sampling and gathering on the CPU; 0 if its operator does not count them.
 
         Raises:
-            ConfigError: it counts, and leaves one out.
+            ConfigError: the operator's counts lack one of ``COUNTED``.
         """
         if not isinstance(self.cpu_batching, CountsSeconds):
             return dict.fromkeys(COUNTED, 0.0)
@@ -241,10 +243,10 @@ class Operators:
 
     @classmethod
     def of(cls, context: Context) -> Operators:
-        """Those registered for the context's device.
+        """Make the operators registered for the context's device.
 
         Raises:
-            ConfigError: one is missing that every device must have, or what was registered is none.
+            ConfigError: a required operator is not registered or does not satisfy its protocol.
         """
         hardware = context.hardware
         if context.lookahead and can_look_ahead(context):
@@ -262,5 +264,5 @@ class Operators:
 
 
 def can_look_ahead(context: Context) -> bool:
-    """Whether copies may leave rows out: dense features are gathered, and the device's operator can."""
+    """Return whether look-ahead is possible: dense features are gathered and the transfer supports it."""
     return context.gathered_rows is not None and _completes_rows(find("transfer", context.hardware))

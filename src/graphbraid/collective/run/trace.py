@@ -1,4 +1,4 @@
-"""Trace: what ran when, beside what was predicted, for Perfetto (or chrome://tracing) and as an HTML page."""
+"""Trace: measured and predicted timelines of an epoch, for Perfetto (or chrome://tracing) and as HTML."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _LANE_HEIGHT, _LEFT, _WIDTH = 18, 90, 1400
 def write_trace(
     path: str | os.PathLike[str], ops: Sequence[Op], plan: Plan, *, num_batches: int | None = None
 ) -> tuple[Path, Path]:
-    """Write the timeline of an epoch and of its prediction.
+    """Write the measured and the predicted timeline of an epoch.
 
     Args:
-        path: the JSON file; the page gets the same name with ``.html``.
-        ops: what ran, as :attr:`graphbraid.collective.run.executor.Executor.ops` has it.
-        plan: what it ran by; its simulation is the predicted timeline.
-        num_batches: steps of the epoch; None: as planned.
+        path: path of the JSON file; the HTML page gets the same name with the suffix ``.html``.
+        ops: stages that ran, as in :attr:`graphbraid.collective.run.executor.Executor.ops`.
+        plan: plan that was followed; its simulation is the predicted timeline.
+        num_batches: number of steps in the epoch. If None, as planned.
 
     Returns:
-        The two files.
+        The paths of the JSON file and of the page.
 
     Raises:
-        ResourceError: they cannot be written.
+        ResourceError: a file cannot be written.
     """
     predicted = simulated(plan, num_batches=num_batches).ops
     target = Path(path)
@@ -54,7 +54,7 @@ def write_trace(
 
 
 def trace_events(ops: Sequence[Op], predicted: Sequence[Op]) -> dict[str, Any]:
-    """The trace-event format: one process for what ran and one for the prediction, a thread per lane."""
+    """Return both timelines in the trace-event format: a process for each timeline, a thread per lane."""
     events: list[dict[str, Any]] = []
     for process, (name, of_process) in enumerate((("measured", ops), ("predicted", predicted)), start=1):
         events.append(_meta("process_name", process, 0, name))
@@ -77,7 +77,7 @@ def trace_events(ops: Sequence[Op], predicted: Sequence[Op]) -> dict[str, Any]:
 
 
 def lanes(ops: Sequence[Op]) -> dict[str, list[Op]]:
-    """Operations by lane: workers, link, device. The device's own batching is on the last two."""
+    """Return the operations by lane: workers, link, device. Batching on the device is on the last two."""
     found: dict[str, list[Op]] = {}
     workers = sorted({op.worker for op in ops if op.stage == "cpu"})
     for worker in workers:
@@ -90,7 +90,10 @@ def lanes(ops: Sequence[Op]) -> dict[str, list[Op]]:
 
 
 def use(ops: Sequence[Op]) -> dict[Resource, float]:
-    """The share of the time to the last operation's end that each resource works (MorphGL, Table 5)."""
+    """Return the share of the time, up to the last operation's end, that each resource works.
+
+    These are the figures of MorphGL, Table 5.
+    """
     total = max((op.end for op in ops), default=0.0)
     found: dict[Resource, float] = {"cpu": 0.0, "link": 0.0, "device": 0.0}
     if total == 0.0:
@@ -129,7 +132,7 @@ def _page(ops: Sequence[Op], predicted: Sequence[Op], plan: Plan) -> str:
 
 
 def _picture(title: str, ops: Sequence[Op], last: float) -> str:
-    """One lane per row; the same scale for all pictures of a page."""
+    """Draw one lane per row; all pictures of a page have the same scale."""
     rows = lanes(ops)
     end = max((op.end for op in ops), default=0.0)
     shares = ", ".join(f"{resource} {100 * share:.0f} %" for resource, share in use(ops).items())

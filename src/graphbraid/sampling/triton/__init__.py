@@ -1,8 +1,8 @@
 """The sampler on a CUDA device, in Triton; importing this package imports triton.
 
-A batch goes through one file per job: its seeds (``seeds``), the draws of each hop (``draw``, ``weighted``)
-with the counter's numbers (``rng``), local ids (``relabel``), the batch's layout (``layouts``), feature rows
-(``ops.triton.gather``); ``sampler`` puts them together.
+Each step of a batch has a module of its own: its seeds (``seeds``), the draws of each hop (``draw`` and
+``weighted``, with the random numbers of ``rng``), local ids (``relabel``), the batch's layout (``layouts``)
+and feature rows (``ops.triton.gather``); ``sampler`` puts them together.
 """
 
 from graphbraid.sampling.triton.sampler import TritonPipeline

@@ -1,4 +1,4 @@
-"""What a mini-batch holds at most, known on the host before the device has drawn anything."""
+"""Upper bounds on the size of a mini-batch, known on the host before the device has drawn anything."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from graphbraid.sampling.config import SamplerConfig
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class GraphBounds:
-    """What bounds of batches need to know of a graph."""
+    """The properties of a graph that the bounds of its batches depend on."""
 
     num_nodes: int
     num_edges: int
     largest: Tensor | None
-    """``(num_nodes + 1,)`` int64 on the CPU: in-edges of the n nodes that have most. None unless a hop takes
-    all neighbours."""
+    """Entry n is the total in-degree of the n nodes of highest in-degree: ``(num_nodes + 1,)`` int64 on the
+    CPU. None unless a hop takes all neighbours."""
 
     @classmethod
     def of(cls, csc: Csc, config: SamplerConfig) -> GraphBounds:
-        """Those of a graph on the CPU; sorts its degrees where a fanout is -1."""
+        """Make the bounds of a graph on the CPU; sorts its degrees if a fanout is -1."""
         largest = None
         if -1 in config.fanouts:
             largest = torch.zeros(csc.num_dst + 1, dtype=torch.int64)
@@ -31,19 +31,19 @@ class GraphBounds:
         return cls(num_nodes=csc.num_dst, num_edges=csc.num_edges, largest=largest)
 
     def edges_into(self, num_nodes: int) -> int:
-        """In-edges of so many distinct nodes, at most."""
+        """Return the largest number of in-edges that ``num_nodes`` distinct nodes can have."""
         assert self.largest is not None
         return int(self.largest[min(num_nodes, self.num_nodes)])
 
 
 class BatchBounds:
-    """Nodes and edges of one batch, hop by hop.
+    """Upper bounds on the nodes and edges of one batch, hop by hop.
 
-    A seed may stand in a batch more than once; every node found later is in it once.
+    A seed may occur in a batch more than once; every node found later occurs once.
     """
 
     def __init__(self, graph: GraphBounds, config: SamplerConfig, *, num_seeds: int, seed_edges: int) -> None:
-        """``seed_edges``: in-edges of the seeds at most; counts only where a fanout is -1."""
+        """Begin at the first hop; ``seed_edges`` bounds the seeds' in-edges (used for fanout -1 only)."""
         self._graph, self._config = graph, config
         self._num_seeds, self._seed_edges = num_seeds, seed_edges
         self._found = self._newest = self._edges = 0
@@ -51,23 +51,23 @@ class BatchBounds:
 
     @property
     def nodes(self) -> int:
-        """Nodes of the batch so far, at most."""
+        """Largest number of nodes in the batch so far."""
         return self._num_seeds + self._found
 
     @property
     def positions(self) -> int:
-        """Seeds and edges of the batch so far, at most."""
+        """Largest number of seeds and edges in the batch so far."""
         return self._num_seeds + self._edges
 
     @property
     def rows(self) -> int:
-        """Nodes that draw at the next hop, at most."""
+        """Largest number of nodes that draw at the next hop."""
         seeds, others = self._drawing()
         return seeds + others
 
     @property
     def edges(self) -> int:
-        """Edges of the next hop, at most."""
+        """Largest number of edges of the next hop."""
         fanout = self._config.fanouts[self._hop]
         seeds, others = self._drawing()
         if self._graph.num_edges == 0 or fanout == 0:
@@ -79,7 +79,7 @@ class BatchBounds:
         return seeds * fanout + min(others * fanout, self._graph.num_edges)
 
     def advance(self, edges: int) -> None:
-        """Go to the next hop; this one has at most so many edges."""
+        """Go on to the next hop; the current one has at most ``edges`` edges."""
         self._newest = min(edges, self._graph.num_nodes)
         self._found = min(self._found + edges, self._graph.num_nodes)
         self._edges += edges

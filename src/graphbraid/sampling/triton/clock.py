@@ -1,4 +1,4 @@
-"""StageClock: what the stages of batching take, without waiting for the device."""
+"""StageClock: the time of each batching stage, measured without waiting for the device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Span = tuple[str, torch.cuda.Event, torch.cuda.Event]
 
 
 class StageClock:
-    """Adds up the seconds of each stage: between CUDA events, or by the host's clock on the CPU."""
+    """A clock that adds up the seconds of each stage, by CUDA events or, on the CPU, by the host's clock."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_device = device.type == "cuda"
@@ -23,7 +23,7 @@ class StageClock:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """What is launched inside belongs to the stage."""
+        """Count everything launched inside the ``with`` block towards the stage ``name``."""
         if not self._on_device:
             started = perf_counter()
             yield
@@ -36,13 +36,13 @@ class StageClock:
         self._open.append((name, begin, end))
 
     def count_batch(self) -> None:
-        """One batch more; spans that have ended are added up."""
+        """Count one more batch, and add up the spans that have ended."""
         self._batches += 1
         while self._open and self._open[0][2].query():
             self._add(self._open.popleft())
 
     def seconds(self) -> dict[str, float]:
-        """Seconds per stage, and the number of batches; waits for the device."""
+        """Return the seconds per stage and the number of ``batches``; waits for the device."""
         while self._open:
             self._open[0][2].synchronize()
             self._add(self._open.popleft())

@@ -1,4 +1,4 @@
-"""Counts: how many nodes and edges a batch has, kept on the device while it grows, read once at its end."""
+"""Counts: the numbers of nodes and edges of a batch, kept on the device and read once at the end."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import torch
 
 
 class Counts:
-    """The bounds between hops, as kernels read and write them.
+    """Running numbers of nodes and edges after each hop, which kernels read and write.
 
     Attributes:
-        nodes: ``(hops + 2,)`` int64: 0, the seeds, then the batch's nodes after each hop.
+        nodes: ``(hops + 2,)`` int64: 0, the number of seeds, then the batch's nodes after each hop.
         edges: ``(hops + 1,)`` int64: 0, then the batch's edges after each hop.
     """
 
     def __init__(self, num_hops: int, device: torch.device) -> None:
-        split = (num_hops + 3) // 2 * 2  # edges begin where 16 bytes do, as kernels are compiled for
+        split = (num_hops + 3) // 2 * 2  # aligns edges to 16 bytes, which kernels are compiled for
         self._counts = torch.zeros(split + num_hops + 1, dtype=torch.int64, device=device)
         self.nodes, self.edges = self._counts[: num_hops + 2], self._counts[split:]
         self._split, self._num_hops = split, num_hops
@@ -30,7 +30,7 @@ class Counts:
             self._copied.record()
 
     def read(self) -> tuple[list[int], list[int]]:
-        """``nodes`` and ``edges`` as numbers; waits for the copy that :meth:`send` started."""
+        """Return ``nodes`` and ``edges`` as lists; waits for the copy that :meth:`send` started."""
         if self._copied is not None:
             self._copied.synchronize()
         numbers = self._host.tolist()

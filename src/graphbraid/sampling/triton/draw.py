@@ -1,6 +1,6 @@
-"""Draws of in-neighbours in Triton: the positions of a hop's edges in the graph, all neighbours alike.
+"""Uniform draws of in-neighbours in Triton: the positions of a hop's edges in the graph.
 
-``csrc/sample_row.inl`` does it on the CPU. Draws by weight stand in ``weighted.py``.
+The CPU's counterpart is ``csrc/sample_row.inl``. Draws by weight are in ``weighted.py``.
 """
 
 from __future__ import annotations
@@ -17,50 +17,50 @@ from graphbraid.sampling.triton.rng import bounded, draw, row_key
 
 _TILE = 1024
 _LONGEST_TILE = 128
-"""Draws of a row that are made in registers; Floyd's comparisons grow with their square."""
+"""Most draws of a row that are made in registers; Floyd's algorithm compares each with all before it."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class HopRows:
-    """The rows that draw at one hop; how many there are is known on the device alone."""
+    """The rows that draw at one hop; their number is known on the device only."""
 
     n_id: Tensor
-    """int64 global ids of the batch's nodes."""
+    """Global ids of the batch's nodes, int64."""
     node_bounds: Tensor
-    """``(hops + 2,)`` int64; see ``counts.Counts``."""
+    """Running numbers of nodes, ``(hops + 2,)`` int64; see ``counts.Counts``."""
     capacity: int
-    """Rows at most."""
+    """Largest number of rows."""
     hop: int
     fanout: int
     replace: bool
     blocks: bool
-    """All known nodes draw, not only those the last hop found."""
+    """Whether all nodes found so far draw, not only those that the last hop found."""
     key: int
-    """The batch's, signed."""
+    """Key of the batch, as a signed integer."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class RowEdges:
-    """The in-edges of a hop's rows, read from the graph once: it may lie behind the link."""
+    """The in-edges of a hop's rows, read from the graph just once since it may be in host memory."""
 
     starts: Tensor
-    """``(capacity,)`` int64 where the in-edges of each row's node begin in the graph."""
+    """Position in the graph of the first in-edge of each row's node, ``(capacity,)`` int64."""
     degrees: Tensor
-    """``(capacity,)`` int64."""
+    """In-degree of each row's node, ``(capacity,)`` int64."""
     offsets: Tensor
-    """``(capacity + 1,)`` int64: row r draws the hop's edges [offsets[r], offsets[r + 1])."""
+    """Row r draws the hop's edges ``[offsets[r], offsets[r + 1])``; ``(capacity + 1,)`` int64."""
 
 
 @triton.jit
 def rows_of_hop(node_bounds, hop, BLOCKS: tl.constexpr):
-    """First of the batch's nodes that draws at a hop, and how many do."""
+    """Return the index of the first node that draws at a hop, and how many draw."""
     begin = tl.load(node_bounds + (0 if BLOCKS else hop))
     return begin, tl.load(node_bounds + hop + 1) - begin
 
 
 @triton.jit
 def row_edges(row, live, starts, degrees, offsets):
-    """Start and degree of rows in the graph, and where their edges go; 0 where not live."""
+    """Return each row's start and degree in the graph and the offset of its edges; 0 where not live."""
     start = tl.load(starts + row, mask=live, other=0)
     degree = tl.load(degrees + row, mask=live, other=0)
     return start, degree, tl.load(offsets + row, mask=live, other=0)
@@ -71,9 +71,9 @@ def count_kernel(
     node_bounds,
     n_id,
     indptr,  # (num_nodes + 1,) int64
-    available,  # (num_nodes,) int32: in-neighbours that can be drawn; None: all
+    available,  # (num_nodes,) int32: in-neighbours that can be drawn; all if None
     starts,  # (capacity,) int64, written: see RowEdges
-    degrees,  # likewise
+    degrees,  # (capacity,) int64, written
     counts,  # (capacity,) int64, written; 0 past the last row
     hop,
     fanout,
@@ -82,7 +82,7 @@ def count_kernel(
     BLOCKS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Edges that each row will have. Bound by one scattered read of indptr a row."""
+    """Count the edges that each row will draw. Bound by one scattered read of indptr per row."""
     row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     begin, num_rows = rows_of_hop(node_bounds, hop, BLOCKS)
     live = row < num_rows
@@ -116,9 +116,9 @@ def floyd_kernel(
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,  # power of two, at least fanout
 ):
-    """Floyd's algorithm on ROWS rows at once; rows no longer than the fanout take all, in order.
+    """Draw by Floyd's algorithm for ROWS rows at once; rows no longer than the fanout take all, in order.
 
-    Draw i is in [0, degree - fanout + i], bound included; where it is taken already, the bound is drawn.
+    Draw i is in [0, degree - fanout + i], the bound included; if it is taken already, the bound is drawn.
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
@@ -148,14 +148,14 @@ def floyd_long_kernel(
     starts,
     degrees,
     offsets,
-    positions,  # written, and read again: the set of what is taken
+    positions,  # written, and read back as the set of positions taken so far
     hop,
     fanout,
     key,
     BLOCKS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """Floyd's algorithm, a row a program, for fanouts that no tile holds. fanout**2 / CHUNK steps."""
+    """Draw by Floyd's algorithm, one row per program, for fanouts above a tile: fanout**2 / CHUNK steps."""
     row = tl.program_id(0).to(tl.int64)
     begin, num_rows = rows_of_hop(node_bounds, hop, BLOCKS)
     live = row < num_rows
@@ -194,7 +194,7 @@ def repeat_kernel(
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Draws with replacement: ROWS rows, WIDTH of their draws."""
+    """Draw with replacement: WIDTH draws for each of ROWS rows."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     begin, num_rows = rows_of_hop(node_bounds, hop, BLOCKS)
@@ -218,7 +218,7 @@ def take_all_kernel(
     steps,  # see partition.destination_of
     BLOCK: tl.constexpr,
 ):
-    """All in-neighbours, an edge a lane, so that a hub is not the work of one program."""
+    """Take all in-neighbours, one edge per lane, so that a hub is not the work of a single program."""
     e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     live = e < tl.load(offsets + capacity)
     row = destination_of(e, offsets, capacity, steps)
@@ -227,12 +227,13 @@ def take_all_kernel(
 
 
 def count_edges(rows: HopRows, indptr: Tensor, available: Tensor | None) -> RowEdges:
-    """Where the rows' edges are in the graph, and where the drawn ones go.
+    """Return where the rows' edges are in the graph and where their drawn edges go.
 
     Args:
-        rows: of the hop, at least one.
+        rows: the rows of the hop, at least one.
         indptr: ``(num_nodes + 1,)`` int64.
-        available: ``(num_nodes,)`` int32: in-neighbours of a node that can be drawn at all; None: every one.
+        available: ``(num_nodes,)`` int32: number of each node's in-neighbours that can be drawn. If None,
+            all.
     """
     starts, degrees, counts = (rows.n_id.new_empty(rows.capacity) for _ in range(3))
     block = 256
@@ -261,9 +262,9 @@ def draw_edges(rows: HopRows, edges: RowEdges, positions: Tensor) -> None:
     """Write the position of every edge of a hop, row by row and draw by draw.
 
     Args:
-        rows: of the hop, with a fanout that is not 0.
-        edges: what :func:`count_edges` gave.
-        positions: int64 with room for the hop's edges, written.
+        rows: the rows of the hop, whose fanout is not 0.
+        edges: the result of :func:`count_edges`.
+        positions: int64 with room for the hop's edges; written.
     """
     if rows.fanout < 0:
         block = 256
@@ -291,6 +292,6 @@ def draw_edges(rows: HopRows, edges: RowEdges, positions: Tensor) -> None:
 
 
 def draw_tile(fanout: int) -> dict[str, int]:
-    """Rows and draws that a program takes together."""
+    """Return the launch options of a tile: the rows and draws that one program makes, and its warps."""
     width = min(triton.next_power_of_2(fanout), _LONGEST_TILE)
     return {"ROWS": max(_TILE // width, 1), "WIDTH": width, "num_warps": 4}

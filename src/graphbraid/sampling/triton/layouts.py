@@ -1,4 +1,4 @@
-"""The two layouts of a batch, cut out of what its hops drew once their sizes are known."""
+"""The two layouts of a batch, cut from the hops' buffers once their sizes are known."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from graphbraid.sampling.sample import SampledEdges
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class DrawnHop:
-    """What one hop drew, in buffers of its bounds' sizes."""
+    """The edges that one hop drew, in buffers as large as the hop's upper bounds."""
 
     offsets: Tensor
-    """``(rows + 1,)`` int64, from 0."""
+    """Offsets of the rows' edges, starting at 0: ``(rows + 1,)`` int64."""
     local: Tensor
-    """``(edges,)`` int32."""
+    """Local ids of the sources, ``(edges,)`` int32."""
     positions: Tensor | None
-    """``(edges,)`` int64, where the batch keeps them."""
+    """Positions of the edges in the graph, ``(edges,)`` int64; None unless the batch keeps them."""
 
 
 def no_edges(num_rows: int, n_id: Tensor, *, keep_positions: bool) -> DrawnHop:
-    """A hop of so many rows that draws nothing, on ``n_id``'s device."""
+    """Return a hop of ``num_rows`` rows that draws nothing, on the device of ``n_id``."""
     none = n_id.new_empty(0)
     offsets = n_id.new_zeros(num_rows + 1)
     return DrawnHop(offsets=offsets, local=none.int(), positions=none if keep_positions else None)
 
 
 def steps_of(bounds: list[int]) -> list[int]:
-    """How far each of rising numbers is from the one before."""
+    """Return the differences of consecutive numbers."""
     return [after - before for before, after in pairwise(bounds)]
 
 
 def cut_blocks(hops: list[DrawnHop], nodes: list[int], edges: list[int]) -> list[SampledEdges]:
-    """The edges of each hop; their rows are all nodes known before it."""
+    """Return the edges of each hop, whose rows are all nodes found before it."""
     return [
         SampledEdges(
             indptr=hop.offsets[: num_rows + 1],
@@ -48,7 +48,7 @@ def cut_blocks(hops: list[DrawnHop], nodes: list[int], edges: list[int]) -> list
 
 
 def cut_subgraph(hops: list[DrawnHop], nodes: list[int], edges: list[int]) -> list[SampledEdges]:
-    """The hops' edges, one below the other."""
+    """Return the edges of all hops, concatenated."""
     indptr = hops[0].offsets.new_zeros(nodes[-2] + 1)
     for h, hop in enumerate(hops):
         rows = hop.offsets[1 : nodes[h + 1] - nodes[h] + 1]

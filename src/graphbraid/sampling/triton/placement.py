@@ -1,4 +1,4 @@
-"""Placement: where the arrays that kernels read lie: on the device, or on the host, read over the link."""
+"""Placement of the arrays that kernels read: on the device, or on the host and read over the link."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ PLACEMENTS = ("device", "host")
 
 
 def check_placement(option: str, placement: str) -> None:
-    """Refuse an unknown placement.
+    """Check that a placement is known.
 
     Raises:
-        ConfigError: names the option.
+        ConfigError: it is not; the message names the option.
     """
     if placement not in PLACEMENTS:
         raise ConfigError(
@@ -24,11 +24,11 @@ def check_placement(option: str, placement: str) -> None:
 
 
 def place(array: Tensor, placement: str, device: torch.device) -> Tensor:
-    """``array`` where kernels of ``device`` can read it.
+    """Return ``array`` in memory that kernels on ``device`` can read.
 
-    ``device`` copies it there. ``host`` gives page-locked memory, which the device maps (unified virtual
-    addressing) and Triton's launcher takes as it is; an array that is not page-locked is copied once. What is
-    on the device already stays there: on the CPU, where kernels are interpreted, it is the array itself.
+    Placement ``device`` copies it to the device. ``host`` keeps it in page-locked memory, which the device
+    maps (unified virtual addressing) and Triton's launcher accepts; an array that is not page-locked is
+    copied once. An array already on the device stays there, as on the CPU, where kernels are interpreted.
     """
     if array.device == device:
         return array.contiguous()
@@ -36,7 +36,7 @@ def place(array: Tensor, placement: str, device: torch.device) -> Tensor:
 
 
 def empty(count: int, dtype: torch.dtype, placement: str, device: torch.device) -> Tensor:
-    """An array of so many numbers where :func:`place` would put it."""
+    """Return an uninitialised array of ``count`` numbers where :func:`place` would put it."""
     if device.type == "cpu" or placement == "device":
         return torch.empty(count, dtype=dtype, device=device)
     return torch.empty(count, dtype=dtype, pin_memory=True)

@@ -1,10 +1,10 @@
-"""Local ids in order of first appearance, in Triton: a table of first positions, and a prefix sum.
+"""Local ids in order of first appearance, in Triton, by a table of first positions and a prefix sum.
 
-Every edge of a batch has a position: the seeds come first, then the edges, hop by hop. All edges of a hop
-claim their source node's slot at once with an atomic minimum, so that the slot holds the node's first
-position whatever the order of the claims. An edge whose own position stands there found a new node; a prefix
-sum over these edges numbers the new nodes, and their slots get the local ids. Local ids are never above
-positions, so a node that is known keeps its slot.
+Every seed and edge of a batch has a position: the seeds come first, then the edges, hop by hop. All edges of
+a hop claim the slot of their source node at once by an atomic minimum, so the slot holds the node's first
+position whatever the order of the claims. An edge that finds its own position there has found a new node; a
+prefix sum over these edges numbers the new nodes, and their slots receive the local ids. A local id is never
+greater than a position, so a node that is known already keeps its slot.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _NUM_ERAS = 2**31 - 1
 _UNTOUCHED = 2**63 - 1
 _POSITION = tl.constexpr(0xFFFFFFFF)
 MAX_POSITIONS = 2**31 - 1
-"""Seeds and edges of one batch, at most: positions are int32."""
+"""Largest number of seeds and edges in one batch, as positions are int32."""
 
 
 class Table:
-    """Global id to local id, 8 bytes for every node of the graph.
+    """A table from global to local ids, of 8 bytes for each node of the graph.
 
-    A slot's high half says in which batch it was written, falling from batch to batch, so that an atomic
-    minimum takes any newer entry over an older one: between batches nothing is cleared, until 2**31 - 1 of
-    them have passed.
+    The high half of a slot is the number of the batch that wrote it (its era), which falls from batch to
+    batch, so that under an atomic minimum any newer entry replaces an older one. The table is therefore
+    cleared only once in 2**31 - 1 batches.
     """
 
     def __init__(self, num_nodes: int, device: torch.device) -> None:
@@ -42,7 +42,7 @@ class Table:
         return self.slots.nbytes
 
     def begin_batch(self) -> None:
-        """Forget the last batch."""
+        """Begin a new era, which makes the entries of earlier batches invalid."""
         if self.era == 0:
             self.slots.fill_(_UNTOUCHED)
             self.era = _NUM_ERAS
@@ -51,7 +51,7 @@ class Table:
 
 @triton.jit
 def stamped(era, value):
-    """A slot's entry: the batch's era above the position or local id."""
+    """Return a slot's entry: the batch's era in the high half, a position or local id in the low half."""
     return (tl.cast(era, tl.int64) << 32) | value
 
 
@@ -68,13 +68,13 @@ def claim_kernel(
     era,
     BLOCK: tl.constexpr,
 ):
-    """Read each edge's source, and give its slot the least position. Bound by both scattered accesses."""
+    """Read each edge's source and lower its slot to the edge's position. Bound by both scattered accesses."""
     e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     live = e < tl.load(num_edges_ptr)
     node = tl.load(indices + tl.load(positions + e, mask=live, other=0), mask=live, other=0).to(tl.int64)
     tl.store(ids + e, node, mask=live)
     base = num_seeds + tl.load(edge_bounds + hop)
-    # Relaxed: no other memory hangs on a claim, and the next launch sees them all.
+    # Relaxed order suffices: no other memory depends on a claim, and the next launch sees them all.
     tl.atomic_min(table + node, stamped(era, base + e), mask=live, sem="relaxed")
 
 
@@ -93,7 +93,7 @@ def first_kernel(
     capacity,
     BLOCK: tl.constexpr,
 ):
-    """Read the slots, all claims made. Bound by one scattered read an edge."""
+    """Read the slots after all claims. Bound by one scattered read per edge."""
     e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     live = e < tl.load(num_edges_ptr)
     node = tl.load(ids + e, mask=live, other=0)
@@ -113,7 +113,7 @@ def number_kernel(
     first,
     ranks,  # (capacity,) int32: running sum of is_first
     node_bounds,  # int64; see counts.Counts: [hop + 2] is written
-    edge_bounds,  # likewise: [hop + 1] is written
+    edge_bounds,  # int64; see counts.Counts: [hop + 1] is written
     local,  # (capacity,) int32, written: local ids of the sources
     n_id,  # int64, written from the first new node on
     table,
@@ -123,7 +123,7 @@ def number_kernel(
     era,
     BLOCK: tl.constexpr,
 ):
-    """Turn first positions into local ids, list the new nodes, and count. Reads the table nowhere."""
+    """Turn first positions into local ids, list the new nodes, and count. Does not read the table."""
     e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     num_edges = tl.load(num_edges_ptr)
     live = e < num_edges
@@ -157,22 +157,22 @@ def relabel(
     hop: int,
     keep_positions: bool,
 ) -> Tensor:
-    """Local ids of a hop's sources; writes the new nodes, and the bounds after the hop.
+    """Return the local ids of a hop's sources; also write the new nodes and the counts after the hop.
 
     Args:
-        table: the batch's, holding every node found before.
+        table: the table of the batch, which holds every node found before.
         indices: ``(graph's edges,)`` int32 or int64 source nodes.
-        positions: ``(capacity,)`` int64: of the hop's edges in ``indices``, at least one.
-        num_edges: ``(1,)`` int64: how many of them there are.
+        positions: ``(capacity,)`` int64: positions of the hop's edges in ``indices``, at least one.
+        num_edges: ``(1,)`` int64: number of edges of the hop.
         node_bounds: ``(hops + 2,)`` int64; entry ``hop + 2`` is written.
         edge_bounds: ``(hops + 1,)`` int64; entry ``hop + 1`` is written.
-        n_id: int64 with room for all new nodes, written.
-        num_seeds: of the batch.
-        hop: 0 for the seeds' in-neighbours.
-        keep_positions: leave ``positions`` as they are; else they become the sources' ids.
+        n_id: int64 with room for all new nodes; written.
+        num_seeds: number of seeds of the batch.
+        hop: index of the hop; 0 is that of the seeds' in-neighbours.
+        keep_positions: whether to leave ``positions`` as they are; otherwise the sources' ids overwrite them.
 
     Returns:
-        ``(capacity,)`` int32.
+        Local ids, ``(capacity,)`` int32.
     """
     capacity = positions.numel()
     grid = (triton.cdiv(capacity, _BLOCK),)
@@ -206,13 +206,13 @@ def relabel(
 
 
 def check_positions(count: int) -> None:
-    """Refuse a batch whose edges cannot be numbered.
+    """Check that a batch of ``count`` seeds and edges can be numbered.
 
     Raises:
-        ResourceError: more than ``MAX_POSITIONS`` seeds and edges.
+        ResourceError: ``count`` is above ``MAX_POSITIONS``.
     """
     if count > MAX_POSITIONS:
         raise ResourceError(
-            f"a mini-batch on a device may hold {MAX_POSITIONS:,} seeds and edges at the most; this one has "
+            f"a mini-batch on a device may hold {MAX_POSITIONS:,} seeds and edges at most; this one has "
             f"up to {count:,}. Lower the fanouts or the batch size"
         )

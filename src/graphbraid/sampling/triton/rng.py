@@ -1,6 +1,6 @@
-"""The counter RNG in Triton: the bits of ``sampling/rng.py`` and ``csrc/rng.h``.
+"""The counter-based generator in Triton, equal to ``sampling/rng.py`` and ``csrc/rng.h`` bit for bit.
 
-Keys and draws are uint64 tensors. A key comes to a kernel as a signed argument (:func:`signed`).
+Keys and draws are uint64 tensors. A kernel receives a key as a signed argument (:func:`signed`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _ONE = tl.constexpr(0x3FF0000000000000)  # the bits of 1.0
 
 
 def signed(key: int) -> int:
-    """A 64-bit key as the signed number with the same bits."""
+    """Return the signed integer with the same bits as a 64-bit key."""
     return key - (1 << 64) if key >> 63 else key
 
 
 @triton.jit
 def mix(z):
-    """The finaliser of splitmix64."""
+    """Apply the finaliser of splitmix64."""
     z = (z ^ (z >> 30)) * _MUL_1
     z = (z ^ (z >> 27)) * _MUL_2
     return z ^ (z >> 31)
@@ -30,33 +30,33 @@ def mix(z):
 
 @triton.jit
 def unsigned(number):
-    """The 64 bits of a signed number."""
+    """Return the 64 bits of a signed integer as uint64."""
     return tl.cast(number, tl.int64).to(tl.uint64)
 
 
 @triton.jit
 def row_key(batch_key, hop, node):
-    """The key of a node's row at a hop."""
+    """Return the key of a node's row at a hop."""
     return mix(unsigned(batch_key) ^ mix((unsigned(hop) << 56) + node.to(tl.uint64)))
 
 
 @triton.jit
 def draw(key, i):
-    """The i-th draw of a row: 32 random bits."""
+    """Return the i-th draw of a row: 32 random bits."""
     return mix(key + unsigned(i) * _PHI) >> 32
 
 
 @triton.jit
 def bounded(bits, bound):
-    """Draws mapped to [0, bound), int64; bound below 2**32."""
+    """Map draws to [0, bound), int64; bound must be below 2**32."""
     return ((bits * unsigned(bound)) >> 32).to(tl.int64)
 
 
 @triton.jit
 def log_of_draw(bits):
-    """ln((bits + 1/2) / 2**32) in float64, in the order of ``log_of_draw`` in ``sampling/rng.py``.
+    """Return ln((bits + 1/2) / 2**32) in float64 by the operations of ``log_of_draw`` in ``sampling/rng.py``.
 
-    To have its bits the kernel must be compiled with ``enable_fp_fusion=False``.
+    For equal bits the calling kernel must be compiled with ``enable_fp_fusion=False``.
     """
     raw = (bits.to(tl.float64) + 0.5).to(tl.uint64, bitcast=True)
     power = ((raw >> 52).to(tl.int64) - (1023 + 32)).to(tl.float64)

@@ -1,8 +1,8 @@
-"""TritonPipeline: the sampler on a CUDA device, behind the interface of the compiled one and to its bits.
+"""TritonPipeline: the sampler on a CUDA device, with the interface of the compiled CPU sampler and its bits.
 
-A hop counts the edges of its rows, draws their positions, reads the sources and gives them local ids. How
-many rows and edges there are stays on the device: buffers and grids have the sizes that ``bounds`` gives. One
-copy of the counts comes back per batch, and is waited for only when the next batch has been launched.
+A hop counts the edges of its rows, draws their positions, reads the sources and assigns local ids to them.
+The numbers of rows and edges stay on the device: buffers and grids have the sizes that ``bounds`` gives. One
+copy of the counts per batch goes to the host, which waits for it only after launching the next batch.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from graphbraid.sampling.triton.rng import signed
 from graphbraid.sampling.triton.seeds import place_seeds
 
 UNREAD_EDGES = 1 << 24
-"""A hop that may have more edges is counted and its number read before its buffers are made: 2**24 edges take
-some 600 MB of buffers, and waiting for the number is short beside drawing so many."""
+"""Most edges a hop may have for its buffers to be allocated by the upper bound. For a larger hop the host
+first waits for the actual number: 2**24 edges take some 600 MB of buffers, and the wait is short compared
+with drawing that many."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -49,24 +50,24 @@ class Launched:
 
 
 class TritonPipeline:
-    """Prepares mini-batches on a CUDA device; :class:`graphbraid.sampling.cpu.Pipeline` says how it is used.
+    """A pipeline that prepares mini-batches on a CUDA device; see :class:`graphbraid.sampling.cpu.Pipeline`.
 
-    Batches have the bits of the CPU's, for every option of :class:`SamplerConfig`; their tensors lie on the
-    device. Kernels go to the stream that is current while :meth:`run` is iterated; a pipeline is for one
-    stream, and one run at a time.
+    Batches equal those of the CPU bit for bit, for every option of :class:`SamplerConfig`; their tensors are
+    on the device. Kernels go to the stream that is current while :meth:`run` is iterated; a pipeline serves
+    one stream and one run at a time.
 
     Args:
         csc: the graph, on the CPU.
-        config: how to sample.
-        x: ``(num_nodes, F)`` contiguous rows to gather, or None.
-        device: a CUDA device. The CPU, where Triton interprets, is for tests.
-        topology: ``device`` copies the graph there; ``host`` leaves it in page-locked memory that the kernels
-            read over the link, an adjacency list at a time.
-        features: the same for ``x``.
+        config: options of the sampler.
+        x: ``(num_nodes, F)`` contiguous feature rows to gather. If None, only nodes and edges are sampled.
+        device: a CUDA device. The CPU, on which Triton interprets the kernels, is for tests.
+        topology: ``device`` copies the graph to the device; ``host`` leaves it in page-locked memory, from
+            which the kernels read one adjacency list at a time over the link.
+        features: likewise for ``x``.
 
     Raises:
-        ConfigError: an unknown placement.
-        DataError: ``config.weighted`` without weights, or ``x`` of another form.
+        ConfigError: a placement is unknown.
+        DataError: ``config.weighted`` is set and the graph has no weights, or ``x`` does not fit the graph.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class TritonPipeline:
         if config.weighted and csc.weight is None:
             raise DataError("weighted sampling needs edge weights; the graph has none")
         self._config = config
-        self._device = torch.empty(0, device=device).device  # "cuda" is the device current now
+        self._device = torch.empty(0, device=device).device  # resolves "cuda" to the current device
         self._degrees = csc.degrees() if -1 in config.fanouts else None
         self._bounds = GraphBounds.of(csc, config)
         self._indptr = place(csc.indptr, topology, self._device)
@@ -103,11 +104,11 @@ class TritonPipeline:
 
     @property
     def table_bytes(self) -> int:
-        """Bytes of the table of local ids: 8 for each node of the graph."""
+        """Bytes of the table of local ids, 8 for each node of the graph."""
         return self._table.nbytes
 
     def run(self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int) -> Iterator[Prepared]:
-        """The batches of ``[first_step, last_step)``, in order, each prepared while the last one is used."""
+        """Yield the batches of ``[first_step, last_step)`` in order; the next is prepared meanwhile."""
         waiting: Launched | None = None
         for step in range(first_step, last_step):
             launched = self.launch(schedule, epoch, step)
@@ -118,7 +119,7 @@ class TritonPipeline:
             yield self.finish(waiting)
 
     def launch(self, schedule: SeedSchedule, epoch: int, step: int) -> Launched:
-        """Have the device sample the batch of a step; :meth:`finish` waits for it."""
+        """Launch the sampling of a step's batch on the device; :meth:`finish` waits for it."""
         seeds, seed_edges = self._seeds_of(schedule)
         begin = step * schedule.batch_size
         return self._launch(
@@ -132,7 +133,7 @@ class TritonPipeline:
         )
 
     def finish(self, launched: Launched) -> Prepared:
-        """The batch: wait for its sizes, cut it to them, and have its rows gathered."""
+        """Wait for the batch's sizes, trim its buffers to them, launch the gather, and return the batch."""
         sampled = self._sampled(launched)
         rows = None
         if self._x is not None:
@@ -145,28 +146,28 @@ class TritonPipeline:
         return Prepared(launched.step, launched.input_id, sampled, rows)
 
     def sample(self, seeds: Tensor, key: int) -> Sampled:
-        """One batch for some seeds; :func:`graphbraid.sampling.sample_batch` is the twin. Waits for it."""
+        """Sample one batch and wait for it; twin of :func:`graphbraid.sampling.sample_batch`."""
         edges = 0 if self._degrees is None else int(self._degrees[seeds.cpu()].sum())
         seeds = seeds.to(self._device)
         launched = self._launch(seeds, 0, seeds.numel(), key=key, shuffle_key=None, seed_edges=edges, step=0)
         return self._sampled(launched)
 
     def stage_seconds(self) -> dict[str, float]:
-        """Seconds per stage since the start, on the device's own clock; waits for the device."""
+        """Return the seconds per stage since the start by the device's clock; waits for the device."""
         return self._clock.seconds()
 
     def busy_threads(self) -> int:
-        """None: the device prepares."""
+        """Return 0, as the device prepares the batches."""
         return 0
 
     def _seeds_of(self, schedule: SeedSchedule) -> tuple[Tensor, int]:
-        """All seeds, on the device, and the in-edges of a step's at most; kept, as a run may be one batch."""
+        """Return all seeds, on the device, and a bound on the in-edges of one step's; cached per schedule."""
         if self._scheduled is None or self._scheduled[0] is not schedule:
             self._scheduled = (schedule, schedule.seeds.to(self._device), self._most_edges_into(schedule))
         return self._scheduled[1:]
 
     def _most_edges_into(self, schedule: SeedSchedule) -> int:
-        """In-edges of the seeds of a step, at most."""
+        """Return an upper bound on the in-edges of the seeds of a step."""
         if self._degrees is None:
             return 0
         count = min(schedule.batch_size, schedule.seeds.numel())
@@ -183,7 +184,7 @@ class TritonPipeline:
         seed_edges: int,
         step: int,
     ) -> Launched:
-        """Have the device prepare a batch; nothing here waits for it, but for hops over ``UNREAD_EDGES``."""
+        """Launch a batch's kernels without waiting, except for hops that may exceed ``UNREAD_EDGES``."""
         config = self._config
         with on_device_of(seeds), self._clock.stage("sample"):
             counts = Counts(len(config.fanouts), self._device)
@@ -204,7 +205,7 @@ class TritonPipeline:
     def _launch_hop(
         self, hop: int, n_id: Tensor, counts: Counts, bounds: BatchBounds, num_seeds: int, key: int
     ) -> tuple[DrawnHop, Tensor]:
-        """One hop, and the batch's nodes with room for those it finds."""
+        """Launch one hop; return it and ``n_id``, enlarged to hold the nodes that it finds."""
         rows = HopRows(
             n_id=n_id,
             node_bounds=counts.nodes,
@@ -260,7 +261,7 @@ class TritonPipeline:
 
 
 class _Weights:
-    """What draws by weight read beside the topology."""
+    """The arrays that draws by weight read in addition to the topology."""
 
     def __init__(
         self, indptr: Tensor, csc: Csc, config: SamplerConfig, topology: str, device: torch.device
@@ -269,7 +270,7 @@ class _Weights:
         self._weight = place(csc.weight, topology, device)
         self._max_degree = int(csc.degrees().max()) if csc.num_dst else 0
         self.available = torch.empty(csc.num_dst, dtype=torch.int32, device=device)
-        """``(num_nodes,)`` int32 in-neighbours that can be drawn."""
+        """Number of in-neighbours that can be drawn, ``(num_nodes,)`` int32."""
         self._running: Tensor | None = None
         if config.replace:
             self._running = empty(csc.num_edges, torch.float64, topology, device)

@@ -1,4 +1,4 @@
-"""A step's seeds in Triton: the keyed permutation, and the seeds' places in the table of local ids."""
+"""The seeds of a step, in Triton: their keyed permutation and their entries in the table of local ids."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ROUNDS = tl.constexpr(4)
 
 @triton.jit
 def permuted(position, live, n, key, half_bits):
-    """Images under the keyed permutation of [0, n); ``permuted`` in ``sampling/schedule.py`` is the twin."""
+    """Return images under the keyed permutation of [0, n); twin of ``sampling.schedule.permuted``."""
     half = unsigned(half_bits)
     low = (unsigned(1) << half) - 1
     x = position.to(tl.uint64)
@@ -36,7 +36,7 @@ def permuted(position, live, n, key, half_bits):
 @triton.jit(do_not_specialize=["first", "count", "num_seeds", "key", "half_bits", "era"])
 def seeds_kernel(
     seeds,  # (num_seeds,) int64 node ids
-    input_id,  # (count,) int64, written: where in seeds they stand
+    input_id,  # (count,) int64, written: positions in seeds
     n_id,  # (at least count,) int64, written
     node_bounds,  # int64; see counts.Counts: [1] is written
     table,  # (num_nodes,) int64; see relabel.Table
@@ -49,7 +49,7 @@ def seeds_kernel(
     SHUFFLE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The seeds of one step, numbered by position; of a repeated seed the table keeps the first copy."""
+    """Write the seeds of one step and enter them in the table; of repeated seeds it keeps the first copy."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     live = i < count
     position = first + i
@@ -73,16 +73,16 @@ def place_seeds(
     first: int,
     shuffle_key: int | None,
 ) -> None:
-    """Write a step's seeds and begin the table's era.
+    """Write a step's seeds and enter them in the table of local ids.
 
     Args:
-        seeds: ``(num_seeds,)`` int64, all of the schedule's.
-        table: of local ids; its era is this batch's.
+        seeds: ``(num_seeds,)`` int64: all seeds of the schedule.
+        table: table of local ids, whose current era is this batch's.
         node_bounds: ``(hops + 2,)`` int64; entry 1 is written.
         input_id: ``(count,)`` int64, written: positions in ``seeds``.
         n_id: ``(count,)`` int64, written: node ids.
         first: position of the step's first seed before the shuffle.
-        shuffle_key: of the epoch's permutation; None leaves the order.
+        shuffle_key: key of the epoch's permutation. If None, the seeds keep their order.
     """
     count, num_seeds = input_id.numel(), seeds.numel()
     bits = max((num_seeds - 1).bit_length(), 1)

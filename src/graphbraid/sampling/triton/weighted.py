@@ -1,4 +1,4 @@
-"""Draws by edge weight in Triton, to the bits of ``csrc/sample_row.inl``.
+"""Draws by edge weight in Triton, equal to those of ``csrc/sample_row.inl`` bit for bit.
 
 Arrivals and running sums are float64 in a fixed order of exactly rounded operations, so these kernels are
 compiled without fused multiply-adds.
@@ -21,12 +21,12 @@ _NO_EDGE = tl.constexpr(2**62)
 def weigh_kernel(
     indptr,  # (num_nodes + 1,) int64
     weight,  # (num_edges,) float32
-    available,  # (num_nodes,) int32, written: in-edges of a weight above 0
-    running,  # (num_edges,) float64, written: the row's weights summed up to each edge; None: not kept
+    available,  # (num_nodes,) int32, written: number of in-edges with a weight above 0
+    running,  # (num_edges,) float64, written: running sum of the row's weights; None if not needed
     num_nodes,
     BLOCK: tl.constexpr,
 ):
-    """What draws by weight need of each row, once per graph. A lane walks a row: sums have one order."""
+    """Prepare each row for draws by weight, once per graph. One lane sums one row, which fixes the order."""
     node = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     start = tl.load(indptr + node, mask=node < num_nodes, other=0)
     degree = tl.load(indptr + node + 1, mask=node < num_nodes, other=0) - start
@@ -44,7 +44,7 @@ def weigh_kernel(
 
 @triton.jit
 def arrivals(weight, keys, start, e, degree):
-    """When the neighbours ``e`` of a row arrive in the race; never (infinity) for weight 0."""
+    """Return the arrival times of the neighbours ``e`` of a row in the race; infinity for weight 0."""
     w = tl.load(weight + start + e, mask=e < degree, other=0.0)
     arrival = -log_of_draw(draw(keys, e)) / tl.where(w > 0, w, 1.0).to(tl.float64)
     return tl.where(w > 0, arrival, float("inf"))
@@ -52,7 +52,7 @@ def arrivals(weight, keys, start, e, degree):
 
 @triton.jit
 def first_after(arrival, e, last, last_edge):
-    """The least (arrival, edge) above (last, last_edge); an infinite arrival if there is none."""
+    """Return the least (arrival, edge) above (last, last_edge); an infinite arrival if there is none."""
     later = (arrival > last) | ((arrival == last) & (e > last_edge))
     arrival = tl.where(later, arrival, float("inf"))
     best = tl.min(arrival, axis=0)
@@ -75,10 +75,10 @@ def race_kernel(
     BLOCKS: tl.constexpr,
     EDGES: tl.constexpr,
 ):
-    """The fanout first of a row's exponential race, in order of arrival; all runners where they are no more.
+    """Take the first ``fanout`` arrivals of a row's exponential race, in order; all if there are no more.
 
-    A row a program. Arrivals of the first EDGES neighbours stay in registers; those of longer rows are
-    computed again for every draw.
+    Each program handles one row. Arrival times of the first EDGES neighbours stay in registers; those of the
+    others are computed again for every draw.
     """
     row = tl.program_id(0).to(tl.int64)
     begin, num_rows = rows_of_hop(node_bounds, hop, BLOCKS)
@@ -125,12 +125,12 @@ def invert_kernel(
     hop,
     fanout,
     key,
-    steps,  # halvings that end a search in the longest row
+    steps,  # binary-search steps that suffice for the longest row
     BLOCKS: tl.constexpr,
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Draws with replacement: the first neighbour whose running sum passes the draw, by halving."""
+    """Draw with replacement: find the first neighbour whose running sum passes the draw, by bisection."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     begin, num_rows = rows_of_hop(node_bounds, hop, BLOCKS)
@@ -156,13 +156,13 @@ def invert_kernel(
 
 
 def weigh(indptr: Tensor, weight: Tensor, available: Tensor, running: Tensor | None) -> None:
-    """Write how many neighbours of each node can be drawn, and the running sums of the rows' weights.
+    """Write each node's number of drawable neighbours and the running sums of each row's weights.
 
     Args:
         indptr: ``(num_nodes + 1,)`` int64.
         weight: ``(num_edges,)`` float32.
         available: ``(num_nodes,)`` int32, written.
-        running: ``(num_edges,)`` float64, written; None where draws are without replacement.
+        running: ``(num_edges,)`` float64, written. None for draws without replacement.
     """
     if available.numel():
         weigh_kernel[(triton.cdiv(available.numel(), 128),)](
@@ -180,7 +180,7 @@ def weigh(indptr: Tensor, weight: Tensor, available: Tensor, running: Tensor | N
 def draw_by_race(
     rows: HopRows, edges: RowEdges, weight: Tensor, available: Tensor, positions: Tensor
 ) -> None:
-    """Weighted draws without replacement; takes what ``draw.draw_edges`` does and :func:`weigh` wrote."""
+    """Draw by weight without replacement; takes the arguments of ``draw.draw_edges`` and those of weigh."""
     race_kernel[(rows.capacity,)](
         rows.node_bounds,
         rows.n_id,
@@ -203,7 +203,7 @@ def draw_by_race(
 def draw_by_inversion(
     rows: HopRows, edges: RowEdges, running: Tensor, available: Tensor, positions: Tensor, *, max_degree: int
 ) -> None:
-    """Weighted draws with replacement; takes what ``draw.draw_edges`` does and :func:`weigh` wrote."""
+    """Draw by weight with replacement; takes the arguments of ``draw.draw_edges`` and those of weigh."""
     tile = draw_tile(rows.fanout)
     grid = (triton.cdiv(rows.capacity, tile["ROWS"]), triton.cdiv(rows.fanout, tile["WIDTH"]))
     invert_kernel[grid](
