@@ -1,4 +1,4 @@
-"""Mini-batch loaders: NeighborLoader, with PyG's and torch's face, over the BatchLoader that Trainer uses."""
+"""Mini-batch loaders: NeighborLoader, with the interface of PyG's, and the BatchLoader that Trainer uses."""
 
 from graphbraid.loader.batches import BatchLoader
 from graphbraid.loader.neighbor import NeighborLoader

@@ -1,4 +1,4 @@
-"""BatchLoader: a graph's mini-batches, prepared ahead by threads or by a device; what Trainer iterates."""
+"""BatchLoader: mini-batches of a graph, prepared ahead by threads or by a device; Trainer iterates it."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from graphbraid.sampling.source import BatchSource
 
 
 class BatchLoader:
-    """Mini-batches of sampled neighbours, prepared ahead by persistent threads.
+    """A loader of mini-batches of sampled neighbours, prepared ahead by persistent threads.
 
-    A batch is a pure function of (graph, arguments, ``seed``, epoch, step): the number of threads, the order
-    and the process change no bit of it, and :meth:`batches` starts an epoch at any step.
-    :class:`graphbraid.loader.NeighborLoader` is this with PyG's and torch's face.
+    A batch is a pure function of (graph, arguments, ``seed``, epoch, step): it has the same bits for any
+    number of threads, in any order and in any process, and :meth:`batches` can start an epoch at any step.
+    :class:`graphbraid.loader.NeighborLoader` gives it the interface of PyG's and torch's loaders.
 
     Args:
-        source: the graph, or what batches are cut from.
-        settings: what batches are, who prepares them, where they go.
+        source: the graph, or the graph and attributes that batches are read from.
+        settings: options of the batches, their preparation and their device.
 
     Raises:
-        ConfigError: seeds outside the graph, or settings that exclude each other.
-        DataError: an empty split.
+        ConfigError: seeds are outside the graph, or settings exclude each other.
+        DataError: a split is empty.
     """
 
     def __init__(self, source: BatchSource | Graph, settings: LoaderSettings) -> None:
@@ -61,25 +61,25 @@ class BatchLoader:
 
     @property
     def plan(self) -> Plan | None:
-        """The plan in force, once there is one."""
+        """Plan in force; None before there is one."""
         return None if self._planned is None else self._planned.plan
 
     @property
     def executor(self) -> Executor | None:
-        """What ran the latest planned iteration: its timeline in ``ops``, its messages in ``events``."""
+        """Executor of the latest planned iteration; ``ops`` is its timeline, ``events`` its messages."""
         return None if self._planned is None else self._planned.executor
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
+        """Return the number of batches in an epoch."""
         return self.schedule.num_steps
 
     def batches(self, epoch: int, start_step: int = 0, stop_step: int | None = None) -> Generator[MiniBatch]:
-        """The batches of steps ``[start_step, stop_step)`` of an epoch, in order.
+        """Yield the batches of steps ``[start_step, stop_step)`` of an epoch in order.
 
-        They are the same whenever they are asked for.
+        Every call with the same epoch and steps yields the same batches.
 
         Raises:
-            ConfigError: steps outside the epoch.
+            ConfigError: the steps are outside the epoch.
         """
         last = len(self) if stop_step is None else stop_step
         if epoch < 0 or not 0 <= start_step <= last <= len(self):
@@ -92,10 +92,10 @@ class BatchLoader:
     def batches_of(
         self, positions: Iterable[Tensor], epoch: int, first_step: int = 0
     ) -> Generator[MiniBatch]:
-        """A batch for each list of positions in the seeds, prepared ahead as these can be read.
+        """Yield a batch for each list of positions in the seeds, prepared ahead as far as these can be read.
 
-        That of the n-th list draws as step ``first_step + n`` of the epoch does, so the positions of an
-        epoch's steps give its batches.
+        The n-th batch draws as step ``first_step + n`` of the epoch does, so the positions of an epoch's
+        steps yield its batches.
 
         Raises:
             ConfigError: the loader follows a plan, whose steps are those of the schedule.
@@ -139,12 +139,12 @@ class BatchLoader:
         source = self._source
         for prepared in self._running().run(self.schedule, epoch, start_step, last):
             batch = self._as_batch(source, prepared, epoch)
-            del prepared  # a reused buffer must not wait for the next batch to be freed
+            del prepared  # so that its buffer can be reused before the next batch
             yield batch
             del batch
 
     def context(self, workers: int) -> Context:
-        """What :mod:`graphbraid.collective` makes this loader's operators from."""
+        """Return the context that :mod:`graphbraid.collective` makes this loader's operators from."""
         return Context(
             source=self._source,
             sampler=self.config,
@@ -156,9 +156,9 @@ class BatchLoader:
         )
 
     def read(self, source: BatchSource) -> None:
-        """Cut the batches from another source of the same nodes from the next iteration on."""
+        """Read batches from another source with the same nodes, from the next iteration on."""
         self.graph, self._source = source.graph, self._with_degrees(source)
-        self._forget_threads()  # open iterators go on with theirs
+        self._forget_threads()  # open iterators keep their own
 
     def _with_degrees(self, source: BatchSource) -> BatchSource:
         if not self.settings.src_degree:
@@ -169,32 +169,32 @@ class BatchLoader:
     def work_in_turns(self, workers: int, depth: int, refill: int | None) -> None:
         """Let ``workers`` threads prepare up to ``depth`` batches ahead from the next iteration on.
 
-        With ``refill`` they then rest until so many of them are left; see :attr:`busy_threads`.
+        With ``refill`` they then rest until only that many batches are left; see :attr:`busy_threads`.
         """
         self.close()
         self.num_workers, self._depth, self._refill = workers, depth, refill
 
     @property
     def ahead(self) -> int:
-        """Batches that the threads prepare ahead, at most."""
+        """Largest number of batches that the threads prepare ahead."""
         return self._depth
 
     @property
     def busy_threads(self) -> int:
-        """Threads that prepare batches now, or are about to; the others' cores are free."""
+        """Number of threads that are preparing batches or are about to; the cores of the others are free."""
         return 0 if self._pipeline is None else self._pipeline.busy_threads()
 
     @property
     def stage_seconds(self) -> dict[str, float]:
         """Seconds in ``sample`` and ``gather``, summed over threads, and the number of ``batches``.
 
-        Counted from the last :meth:`reset_stage_seconds`.
+        Counted since the last :meth:`reset_stage_seconds`.
         """
         now = self._counted_seconds()
         return {stage: seconds - self._before.get(stage, 0.0) for stage, seconds in now.items()}
 
     def reset_stage_seconds(self) -> None:
-        """Start :attr:`stage_seconds` anew."""
+        """Reset :attr:`stage_seconds` to zero."""
         self._before = self._counted_seconds()
 
     def _counted_seconds(self) -> dict[str, float]:
@@ -204,13 +204,13 @@ class BatchLoader:
 
     @property
     def is_iterated(self) -> bool:
-        """Whether an iteration has begun that has not ended."""
+        """Whether an iteration is in progress."""
         return any(inspect.getgeneratorstate(i) == inspect.GEN_SUSPENDED for i in self._open)
 
     def close(self) -> None:
-        """Stop the threads and end open iterators; batches stay valid.
+        """Stop the threads and end open iterators; batches remain valid.
 
-        A later iteration starts threads again.
+        A later iteration starts the threads again.
         """
         for iterator in list(self._open):
             iterator.close()

@@ -1,4 +1,4 @@
-"""What users hand to a loader, as the sampler takes it: counts, fanouts, seeds, devices."""
+"""Conversion of a loader's arguments to the forms that the sampler takes: fanouts, seeds, ids, devices."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from graphbraid.graph.scans import first_out_of_range
 
 
 def as_fanouts(num_neighbors: Any) -> tuple[int, ...]:
-    """Fanouts per hop, of a list, a NumPy array, a tensor or PyG's ``NumNeighbors``.
+    """Return the fanouts per hop from a list, a NumPy array, a tensor or PyG's ``NumNeighbors``.
 
     Raises:
-        ConfigError: it is none of these, or says fanouts by edge type.
+        ConfigError: the argument is none of these, or gives fanouts by edge type.
     """
     values = num_neighbors
     if hasattr(values, "get_values") and hasattr(values, "values"):  # NumNeighbors
@@ -36,21 +36,22 @@ def as_fanouts(num_neighbors: Any) -> tuple[int, ...]:
 
 
 def _as_whole(value: Any) -> Any:
-    """A Python int of NumPy's and torch's whole numbers; SamplerConfig names what is none."""
+    """Convert an integer of NumPy or torch to a Python int; SamplerConfig refuses what is not an integer."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         return value
     try:
         return operator.index(value)
-    except TypeError:  # a tensor of another kind of number
+    except TypeError:  # a tensor that is not an integer
         return value
 
 
 def as_seeds(input_nodes: Tensor | Sequence[int] | str | None, graph: Graph) -> Tensor:
-    """``(num_seeds,)`` int64 node ids of ids, a bool mask, the name of a split, or None for all nodes.
+    """Return ``(num_seeds,)`` int64 node ids from ids, a bool mask, a split's name, or None for all nodes.
 
     Raises:
-        ConfigError: another kind, or an id outside the graph; names the first.
-        DataError: there is no such split, or it is empty.
+        ConfigError: the argument is none of these, or an id is outside the graph; the message names the
+            first.
+        DataError: the split does not exist or is empty.
     """
     if input_nodes is None:
         return torch.arange(graph.num_nodes)
@@ -67,10 +68,10 @@ def as_seeds(input_nodes: Tensor | Sequence[int] | str | None, graph: Graph) -> 
 
 
 def as_ids(values: Any, what: str) -> Tensor:
-    """A tensor of what holds ids or a mask, on the CPU.
+    """Return ids or a mask as a tensor on the CPU.
 
     Raises:
-        ConfigError: it holds no numbers.
+        ConfigError: ``values`` cannot be converted to a tensor.
     """
     try:
         return torch.as_tensor(values).detach().cpu()
@@ -82,10 +83,11 @@ def as_ids(values: Any, what: str) -> Tensor:
 
 
 def check_ids(ids: Tensor, bound: int, what: str) -> Tensor:
-    """``ids`` as 1-d int64 within ``[0, bound)``; an empty list may be of any dtype.
+    """Return ``ids`` as a 1-d int64 tensor after checking them; an empty list may have any dtype.
 
     Raises:
-        ConfigError: names what they are, or the first that is outside.
+        ConfigError: they are not integers of one dimension, or one is outside ``[0, bound)``; the message
+            names the first.
     """
     if ids.ndim != 1 or (ids.numel() and (ids.is_floating_point() or ids.dtype == torch.bool)):
         raise ConfigError(
@@ -100,7 +102,7 @@ def check_ids(ids: Tensor, bound: int, what: str) -> Tensor:
 
 
 def as_device(device: str | torch.device) -> torch.device:
-    """A torch device that is here.
+    """Return a torch device that is present.
 
     Raises:
         ConfigError: there is no such device.
@@ -119,5 +121,5 @@ def as_device(device: str | torch.device) -> torch.device:
 
 
 def drawn_seed(generator: torch.Generator | None = None) -> int:
-    """A number in ``[0, 2**63)`` from torch's generator, as ``torch.utils.data`` draws its own."""
+    """Draw a seed in ``[0, 2**63)`` from torch's generator, as ``torch.utils.data`` does."""
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator))

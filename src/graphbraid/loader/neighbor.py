@@ -1,4 +1,4 @@
-"""NeighborLoader: what users iterate; PyG's arguments and batches as torch's DataLoader over our sampler."""
+"""NeighborLoader: a loader with the arguments and batches of PyG's, as a torch DataLoader."""
 
 from __future__ import annotations
 
@@ -34,62 +34,67 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data
 
 CALLS = 2**31 - 1
-"""The epoch of batches that are asked for by calling a loader with ids."""
+"""Epoch of the batches that are requested by calling a loader with ids."""
 
 
 class NeighborLoader(OverBatches, DataLoader[Any]):
-    """Mini-batches of sampled neighbours, prepared ahead by persistent threads.
+    """A loader of mini-batches of sampled neighbours, prepared ahead by persistent threads.
 
-    ``from graphbraid.loader import NeighborLoader`` takes the place of PyG's import: the same arguments, the
-    same batches. It is a ``torch.utils.data.DataLoader``, and a PyG ``NeighborLoader`` where PyG is
-    installed; batches are PyG ``Data`` then, and :class:`graphbraid.MiniBatch` otherwise. A batch is a pure
-    function of (graph, arguments, ``seed``, epoch, step): the number of threads, the order and the process
-    change no bit of it, and :meth:`batches` starts an epoch at any step.
+    ``from graphbraid.loader import NeighborLoader`` replaces PyG's import: it takes the same arguments and
+    yields the same kind of batches. It is a ``torch.utils.data.DataLoader``. If PyG is installed, it is also
+    an instance of PyG's ``NeighborLoader``, and batches are PyG ``Data``; otherwise they are
+    :class:`graphbraid.MiniBatch`. A batch is a pure function of (graph, arguments, ``seed``, epoch, step): it
+    has the same bits for any number of threads, in any order and in any process, and :meth:`batches` can
+    start an epoch at any step.
 
     Args:
         data: a :class:`graphbraid.Graph` or a homogeneous PyG ``Data``, whose dtypes and shapes batches keep.
-        num_neighbors: fanout per hop, first hop from the seeds first; -1 takes all neighbours.
-        input_nodes: seeds: node ids, a bool mask, the name of one of the graph's splits, or None for all
+        num_neighbors: fanout per hop, the hop nearest the seeds first; -1 takes all neighbours.
+        input_nodes: the seeds: node ids, a bool mask or the name of one of the graph's splits. If None, all
             nodes.
-        replace: draw with replacement.
-        weight_attr: draw by edge weights: the name of PyG's edge attribute, or ``"edge_weight"`` for a
-            Graph's own.
-        transform: called with each batch; what it returns is yielded instead.
-        input_id: ``(num_seeds,)``: what batches have as ``input_id``, not positions in ``input_nodes``.
-        batch_size: seeds per batch.
-        shuffle: permute the seeds anew in each epoch.
-        drop_last: leave out a last batch that is not full.
-        sampler: gives the epoch's positions in ``input_nodes``, in place of ``shuffle``, such as PyG's
+        replace: whether to draw with replacement.
+        weight_attr: name of the edge weights to draw by: one of PyG's edge attributes, or ``"edge_weight"``
+            for the weights of a Graph. If None, all neighbours are equally likely.
+        transform: function called with each batch; its result is yielded instead.
+        input_id: ``(num_seeds,)`` values that batches have as ``input_id``. If None, positions in
+            ``input_nodes``.
+        batch_size: number of seeds per batch.
+        shuffle: whether to permute the seeds anew in each epoch.
+        drop_last: whether to leave out a last batch that is not full.
+        sampler: iterable of an epoch's positions in ``input_nodes``, in place of ``shuffle``, such as PyG's
             ``ImbalancedSampler``.
-        batch_sampler: gives lists of them, in place of ``batch_size``, ``shuffle`` and ``drop_last``.
-        generator: draws the seed in place of torch's own.
-        pin_memory: yield batches whose tensors lie in page-locked memory, where there is an accelerator.
+        batch_sampler: iterable of lists of such positions, in place of ``batch_size``, ``shuffle`` and
+            ``drop_last``.
+        generator: generator that the seed is drawn from in place of torch's default one.
+        pin_memory: whether to yield batches in page-locked memory, if there is an accelerator.
         layout: ``subgraph`` (PyG's) or ``blocks``; see :class:`graphbraid.SamplerConfig`.
-        seed: of the shuffle and of every draw. None draws one from torch's generator when the loader is made,
-            so that ``torch.manual_seed`` governs it and two loaders differ; ``loader.seed`` tells it.
-        num_workers: threads that prepare batches, at least one (PyG's 0 is one here).
-        prefetch_factor: batches prepared ahead per thread.
-        return_edge_id: keep ``e_id``, without which batches have no edge attributes.
-        src_degree: give blocks the graph's in-degrees, for layers that normalise by them.
-        gather: gather dense features while sampling; False leaves it to the first use of ``batch.x``.
-        device: where batches are yielded: a torch device, or an accelerator whose operators are registered
+        seed: random seed of the shuffle and of every draw. If None, one is drawn from torch's generator when
+            the loader is made, so that ``torch.manual_seed`` governs it and two loaders differ; see
+            ``loader.seed``.
+        num_workers: number of threads that prepare batches, at least one (0, PyG's default, means one here).
+        prefetch_factor: number of batches prepared ahead per thread. If None, two.
+        return_edge_id: whether to keep ``e_id``, without which batches have no edge attributes.
+        src_degree: whether blocks carry the graph's in-degrees, for layers that normalise by them.
+        gather: whether to gather dense features while sampling. If False, they are gathered at the first use
+            of ``batch.x``.
+        device: device of the batches: a torch device, or an accelerator whose operators are registered
             (:mod:`graphbraid.collective`).
-        plan: who prepares which batch: ``"auto"`` measures the stages at the first iteration, finds a plan
-            and changes it when durations drift; ``"cpu"`` and ``"gpu"`` let one side prepare all; also a
-            :class:`graphbraid.collective.Plan` or the path of a saved one. None: the CPU prepares, without
-            planning. Batches do not depend on it.
-        hot_bytes: device memory that may hold graph, labels and features where the device prepares batches;
-            what does not fit stays on the host and is read over the link. None: half of what is free.
-        **others: PyG's and torch's further options. Those about worker processes have no meaning here; those
-            that would change the batches are refused (``docs/sampling.md`` lists them).
+        plan: which side prepares each batch. ``"auto"`` measures the stages at the first iteration, finds a
+            plan and changes it when durations drift; ``"cpu"`` and ``"gpu"`` let one side prepare all
+            batches; a :class:`graphbraid.collective.Plan` or the path of a saved one is followed. If None,
+            the CPU prepares all batches without a plan. Batches do not depend on it.
+        hot_bytes: bytes of device memory for graph, labels and features if the device prepares batches; what
+            does not fit stays on the host and is read over the link. If None, half of the free memory.
+        **others: further options of PyG's and torch's loaders. Those about worker processes have no effect;
+            those that would change the batches are refused (``docs/sampling.md`` lists them).
 
     Raises:
-        ConfigError: an option that cannot be meant, or PyG's that graphbraid does not have.
-        DataError: an empty split, weights that are missing, an attribute that no batch can have.
+        ConfigError: an option is invalid, or is one of PyG's that graphbraid does not support.
+        DataError: a split is empty, weights are missing, or an attribute cannot be split into batches.
     """
 
     def __new__(cls, *_args: Any, **_options: Any) -> Self:
-        """An instance of PyG's class too, where PyG is installed."""
+        """Make the loader an instance of PyG's class too, if PyG is installed."""
         kind = pyg_classes()
         made: Self = object.__new__(kind[1] if kind is not None and cls is NeighborLoader else cls)
         return made
@@ -157,35 +162,35 @@ class NeighborLoader(OverBatches, DataLoader[Any]):
             pin_memory=bool(pin_memory),
         )
         self.seed = self._batches.schedule.seed
-        """Of the shuffle and of every draw, as given or drawn: given back, it makes the same batches."""
+        """Random seed of the shuffle and of every draw, as given or drawn; it reproduces the batches."""
         self._arguments = given | others | {"seed": self.seed}
-        # Who replaces the sampler, as Lightning does, makes the loader anew from attributes by these names.
+        # Libraries that replace the sampler, such as Lightning, make the loader anew from these attributes.
         torchs = ("batch_size", "drop_last", "sampler", "batch_sampler", "generator", "pin_memory", "plan")
         self.data, self.weight_attr, self.transform = data, weight_attr, transform
         vars(self).update(kept | {n: v for n, v in self._arguments.items() if n not in (*torchs, *REPLACED)})
         self.device = self._batches.device
         self.node_sampler: SamplerConfig = self._batches.config
-        """How neighbours are drawn: ``num_neighbors``, ``replace`` and more."""
+        """Options of the sampler: ``num_neighbors``, ``replace`` and more."""
         self.epoch = 0
-        """The epoch the next ``iter()`` runs."""
+        """Epoch that the next ``iter()`` runs."""
 
     def _init_torch(self, num_seeds: int, **options: Any) -> None:
         if options["shuffle"] and not num_seeds:
-            options["shuffle"] = None  # torch's own order has no room for nothing
+            options["shuffle"] = None  # torch's random sampler refuses an empty data set
         try:
             DataLoader.__init__(self, range(num_seeds), **options)  # type: ignore[arg-type]
-        except ValueError as error:  # of options that exclude each other
+        except ValueError as error:  # raised for options that exclude each other
             raise ConfigError(str(error)) from error
-        del vars(self)["collate_fn"]  # the method is; as an attribute it would hold the loader
+        del vars(self)["collate_fn"]  # the method serves; the attribute would be a reference cycle
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
+        """Return the number of batches in an epoch."""
         if self._ordered:
             return len(self._batches)
         return len(self.batch_sampler)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        """The batches of the next epoch; each ``iter()`` is a new one."""
+        """Return an iterator over the batches of the next epoch; each ``iter()`` is a new epoch."""
         epoch, self.epoch = self.epoch, self.epoch + 1
         if self._ordered:
             return self.batches(epoch)
@@ -197,12 +202,13 @@ class NeighborLoader(OverBatches, DataLoader[Any]):
 
     @typed
     def batches(self, epoch: int, start_step: int = 0, stop_step: int | None = None) -> Iterator[Any]:
-        """The batches of steps ``[start_step, stop_step)`` of an epoch, in order.
+        """Return an iterator over the batches of steps ``[start_step, stop_step)`` of an epoch in order.
 
-        They are the same whenever they are asked for.
+        Every call with the same epoch and steps yields the same batches.
 
         Raises:
-            ConfigError: steps outside the epoch, or a sampler of the caller's decides what an epoch is.
+            ConfigError: the steps are outside the epoch, or the loader has a sampler, which decides the
+                order.
         """
         if not self._ordered:
             raise ConfigError(
@@ -212,26 +218,26 @@ class NeighborLoader(OverBatches, DataLoader[Any]):
         return self._presented(self._batches.batches(epoch, start_step, stop_step))
 
     def __call__(self, index: Tensor | Sequence[int]) -> Any:
-        """The batch of some of the seeds; see :meth:`collate_fn`."""
+        """Return the batch of some of the seeds; see :meth:`collate_fn`."""
         return self.collate_fn(index)
 
     def collate_fn(self, index: Tensor | Sequence[int]) -> Any:
-        """The batch of the seeds at these positions in ``input_nodes``.
+        """Return the batch of the seeds at the positions ``index`` in ``input_nodes``.
 
         Each call draws anew, as a step of an epoch that no iteration reaches.
 
         Raises:
-            ConfigError: a position is none, or the loader follows a plan.
+            ConfigError: a position is out of range, or the loader follows a plan.
         """
         step, worker = next(self._calls), get_worker_info()
-        if worker is not None:  # of a torch loader around this one
+        if worker is not None:  # a torch loader wraps this one
             step = step * worker.num_workers + worker.id
         self._read_again()
         [batch] = self._batches.batches_of([self._checked(index)], CALLS, step)
         return self._present(batch)
 
     def _read_again(self) -> None:
-        """Take over what was set or deleted in ``loader.data`` since it was read."""
+        """Adopt what was set or deleted in ``loader.data`` since it was last read."""
         source = self._followed.changed(self.data, self.weight_attr, self.graph)
         if source is not None:
             self._batches.read(source)
@@ -249,7 +255,7 @@ class NeighborLoader(OverBatches, DataLoader[Any]):
             warnings.warn("pin_memory=True does nothing where there is no accelerator", stacklevel=3)
         for batch in batches:
             out = self._present(batch)
-            del batch  # a reused buffer must not wait for the next batch to be freed
+            del batch  # so that its buffer can be reused before the next batch
             yield out
             del out
 
@@ -257,7 +263,7 @@ class NeighborLoader(OverBatches, DataLoader[Any]):
         return present(batch, input_id=self._input_id, pin=self.pin_memory, transform=self.transform)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if get_spawning_popen() is not None:  # its tensors are about to move to memory that both share
+        if get_spawning_popen() is not None:  # its tensors are about to move to shared memory
             if self._batches.is_iterated:
                 raise ConfigError(
                     "a loader cannot be sent to another process while it is iterated: its threads read what "

@@ -1,4 +1,4 @@
-"""OverBatches: what a loader passes on of the BatchLoader that it is a face of."""
+"""OverBatches: base class of loaders that delegate to a BatchLoader."""
 
 from __future__ import annotations
 
@@ -14,50 +14,50 @@ from graphbraid.sampling.schedule import SeedSchedule
 
 
 class OverBatches:
-    """A loader whose batches are a :class:`BatchLoader`'s."""
+    """A loader whose batches come from a :class:`BatchLoader`."""
 
     _batches: BatchLoader
 
     @property
     def graph(self) -> Graph:
-        """The graph that batches are cut from."""
+        """Graph that batches are sampled from."""
         return self._batches.graph
 
     @property
     def schedule(self) -> SeedSchedule:
-        """Which seeds a step has."""
+        """Schedule of the seeds of each step."""
         return self._batches.schedule
 
     @property
     def plan(self) -> Plan | None:
-        """The plan in force, once there is one."""
+        """Plan in force; None before there is one."""
         return self._batches.plan
 
     @property
     def executor(self) -> Executor | None:
-        """What ran the latest planned iteration: its timeline in ``ops``, its messages in ``events``."""
+        """Executor of the latest planned iteration; ``ops`` is its timeline, ``events`` its messages."""
         return self._batches.executor
 
     def context(self, workers: int) -> Context:
-        """What :mod:`graphbraid.collective` makes this loader's operators from."""
+        """Return the context that :mod:`graphbraid.collective` makes this loader's operators from."""
         return self._batches.context(workers)
 
     @property
     def stage_seconds(self) -> dict[str, float]:
         """Seconds in ``sample`` and ``gather``, summed over threads, and the number of ``batches``.
 
-        Counted from the last :meth:`reset_stage_seconds`.
+        Counted since the last :meth:`reset_stage_seconds`.
         """
         return self._batches.stage_seconds
 
     def reset_stage_seconds(self) -> None:
-        """Start :attr:`stage_seconds` anew."""
+        """Reset :attr:`stage_seconds` to zero."""
         self._batches.reset_stage_seconds()
 
     def close(self) -> None:
-        """Stop the threads and end open iterators; batches stay valid.
+        """Stop the threads and end open iterators; batches remain valid.
 
-        A later iteration starts threads again.
+        A later iteration starts the threads again.
         """
         self._batches.close()
 

@@ -1,4 +1,4 @@
-"""PlannedBatches: a loader's batches as a plan says, which is made when they are first asked for."""
+"""PlannedBatches: a loader's batches prepared according to a plan, which is made at the first iteration."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from graphbraid.sampling.minibatch import MiniBatch
 
 
 class PlannedBatches:
-    """Runs the epochs of one loader by a plan.
+    """The epochs of one loader, run according to a plan.
 
     Args:
-        plan: the plan, or the name of one to be made: ``auto``, ``cpu`` or ``gpu``.
-        workers: threads that prepare batches while a plan is made.
+        plan: the plan, or the name of one to make: ``auto``, ``cpu`` or ``gpu``.
+        workers: number of threads that prepare batches while stages are measured for the plan.
     """
 
     def __init__(self, plan: Plan | str, workers: int) -> None:
         self.plan: Plan | None = plan if isinstance(plan, Plan) else None
-        """The plan in force, once there is one."""
+        """Plan in force; None before there is one."""
         self.executor: Executor | None = None
-        """What ran the latest iteration."""
+        """Executor of the latest iteration."""
         self.operators: Operators | None = None
-        """Those of the loader, once it was iterated."""
+        """Operators of the loader; None before the first iteration."""
         self._name = plan if isinstance(plan, str) else None
         self._workers = workers
 
     def batches(self, context: Context, epoch: int, start: int, stop: int) -> Generator[MiniBatch]:
-        """The batches of steps ``[start, stop)`` of an epoch, in order.
+        """Yield the batches of steps ``[start, stop)`` of an epoch in order.
 
         Args:
-            context: what operators are made from, for any number of workers.
-            epoch: which epoch.
+            context: context that operators are made from, for any number of workers.
+            epoch: index of the epoch.
             start: first step.
             stop: step to stop before.
         """
@@ -49,7 +49,7 @@ class PlannedBatches:
         if self.operators is None:
             planned = dataclasses.replace(context, workers=plan.workers, lookahead=plan.times.lookahead)
             self.operators = Operators.of(planned)
-        keeps = self._name in ("cpu", "gpu")  # asked for by name: kept whatever it takes
+        keeps = self._name in ("cpu", "gpu")  # requested by name, so never replaced
         executor = self.executor = Executor(
             self.operators,
             plan,
@@ -66,11 +66,11 @@ class PlannedBatches:
             self.plan = executor.plan
 
     def forget_operators(self) -> None:
-        """Make them anew for the next iteration."""
+        """Drop the operators, so that the next iteration makes new ones."""
         self.operators = None
 
     def _make_plan(self, context: Context, num_steps: int) -> Plan:
-        """Measure what can be measured without the model, whose time the first steps then show."""
+        """Make a plan from what can be measured without the model, whose time the first steps show."""
         profile = measure(context, [self._workers])
         limits = Limits(most_cbs=max(64, 2 * self._workers))
         if self._name == "auto":

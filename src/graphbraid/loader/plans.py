@@ -1,4 +1,4 @@
-"""Plans as users name them."""
+"""Reading of the ``plan`` option: a plan, the path of one, or a plan's name."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from graphbraid.collective.plan.plan import Plan
 from graphbraid.errors import ConfigError, did_you_mean
 
 PLANS = ("auto", "cpu", "gpu")
-"""Plans by name."""
+"""Names of plans that are made when they are needed."""
 
 
 def read_plan(plan: Plan | str | os.PathLike[str] | None) -> Plan | None:
-    """A plan given as it is or by its file; None for a plan by name, which is made later, or for none.
+    """Return a plan that is given itself or by its file; None for a plan's name or for None.
 
     Raises:
-        ConfigError: it is neither a name nor a file.
-        DataError: the file holds no sound plan.
+        ConfigError: the argument is neither a name nor an existing file.
+        DataError: the file does not hold a valid plan.
     """
     if plan is None or isinstance(plan, Plan) or (isinstance(plan, str) and plan in PLANS):
         return plan if isinstance(plan, Plan) else None

@@ -1,4 +1,4 @@
-"""How users get a mini-batch: as PyG's ``Data`` where PyG is installed, pinned, transformed."""
+"""Conversion of a mini-batch to the form that users get: as PyG ``Data``, pinned, transformed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from graphbraid.sampling.minibatch import MiniBatch
 def present(
     batch: MiniBatch, *, input_id: Tensor | None, pin: bool, transform: Callable[[Any], Any] | None
 ) -> Any:
-    """What a loader yields for a batch, which it takes over.
+    """Return what a loader yields for a batch, which may be changed in place.
 
     Args:
-        batch: as it was prepared.
-        input_id: ``(num_seeds,)``: what it tells of its seeds, by their positions; None: the positions.
-        pin: put all that it holds and can make in page-locked memory, where there is an accelerator.
-        transform: is called with the batch; what it returns is yielded.
+        batch: the prepared mini-batch.
+        input_id: ``(num_seeds,)`` values of ``batch.input_id`` by the seeds' positions. If None, the
+            positions.
+        pin: whether to compute all attributes and put them in page-locked memory, if there is an accelerator.
+        transform: function of the batch whose result is returned. If None, the batch itself.
     """
     if input_id is not None:
         batch.input_id = input_id[batch.input_id.cpu()].to(batch.input_id.device)
@@ -38,7 +39,7 @@ def present(
 
 @functools.cache
 def pyg_classes() -> tuple[Any, Any] | None:
-    """The class of batches and that of loaders where PyG is installed, else None."""
+    """Return the classes of batches and of loaders if PyG is installed, else None."""
     try:
         from graphbraid.loader.pyg_data import SampledData
         from graphbraid.loader.pyg_loader import NeighborLoader as PygNeighborLoader
@@ -50,7 +51,10 @@ def pyg_classes() -> tuple[Any, Any] | None:
 
 
 def told_ids(input_nodes: Any, input_id: Any, seeds: Tensor) -> Tensor | None:
-    """What batches tell of their seeds: for a mask the nodes, which are its positions; None: positions."""
+    """Return the values of ``input_id`` that batches have: those given, or for a mask the node ids.
+
+    None stands for positions in ``input_nodes``.
+    """
     if input_id is not None:
         given = torch.as_tensor(input_id)
         if given.shape != seeds.shape:

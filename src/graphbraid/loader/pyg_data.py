@@ -1,6 +1,6 @@
-"""SampledData: a mini-batch as PyG's ``Data``, whose values are made when they are first read.
+"""SampledData: a mini-batch as a PyG ``Data`` whose values are computed when they are first read.
 
-Imported only where PyG is installed and a NeighborLoader yields batches.
+The module is imported only if PyG is installed and a NeighborLoader yields batches.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from graphbraid.arguments import as_present_device
 from graphbraid.sampling.minibatch import MiniBatch
 
 _LATER = object()
-"""Stands for a value that the batch makes when it is read."""
+"""Placeholder for a value that the batch computes when it is read."""
 _BESIDE = ("blocks", "features", "seed_y", "epoch", "step", "layout", "to_data")
-"""What a batch has that are no attributes of a Data: read through, never listed."""
+"""Attributes of a mini-batch that are not among the Data's keys: they can be read but are never listed."""
 
 
 class LazyValues(dict[str, Any]):
-    """The attributes of a batch by name; a dict whose missing values are taken from the batch when read."""
+    """A dict of a batch's attributes by name, whose values the batch computes when they are first read."""
 
     def __init__(self, batch: MiniBatch, values: dict[str, Any]) -> None:
         super().__init__(values)
         self.batch = batch
 
     def is_made(self, name: str) -> bool:
-        """Whether a value is here already."""
+        """Return whether a value has been computed or set."""
         return super().__getitem__(name) is not _LATER
 
     def __getitem__(self, name: str) -> Any:
@@ -41,34 +41,34 @@ class LazyValues(dict[str, Any]):
         return value
 
     def get(self, name: str, default: Any = None) -> Any:
-        """As a dict's, made."""
+        """Return a value, computing it if needed, or ``default`` if there is none of this name."""
         if name not in self:
             return default
         return self[name]
 
-    def __iter__(self) -> Iterator[str]:  # of one's own: dict(values) and **values then read by key
+    def __iter__(self) -> Iterator[str]:  # overridden so that dict(values) and **values read by key
         return super().__iter__()
 
     def values(self) -> Any:
-        """As a dict's, all made."""
+        """Return the values, all computed."""
         return self.made().values()
 
     def items(self) -> Any:
-        """As a dict's, all made."""
+        """Return the items, all values computed."""
         return self.made().items()
 
     def made(self) -> dict[str, Any]:
-        """All values, made."""
+        """Return a plain dict with all values computed."""
         return {name: self[name] for name in self}
 
     def pop(self, name: str, *default: Any) -> Any:
-        """As a dict's, made."""
+        """Remove a value and return it, computing it if needed."""
         if name in self:
             _ = self[name]
         return super().pop(name, *default)
 
     def move(self, device: torch.device | str, *, non_blocking: bool) -> None:
-        """Have all values on a device; those not made yet are made there."""
+        """Move all values to a device; those not computed yet are computed there."""
         before = self.batch
         self.batch = before.to(device, non_blocking=non_blocking)
         for name in self:
@@ -81,7 +81,7 @@ class LazyValues(dict[str, Any]):
                 self[name] = recursive_apply(value, lambda t: t.to(device=device, non_blocking=non_blocking))
 
     def copy(self) -> LazyValues:
-        """One that makes its own values."""
+        """Return a copy that computes its values independently."""
         return LazyValues(self.batch, {name: super(LazyValues, self).__getitem__(name) for name in self})
 
     __copy__ = copy
@@ -95,19 +95,19 @@ class LazyValues(dict[str, Any]):
 
 
 class LazyStorage(GlobalStorage):
-    """PyG's storage over :class:`LazyValues`: asks for as little as it can."""
+    """PyG's storage over :class:`LazyValues`, which computes as few values as possible."""
 
     def __contains__(self, name: object) -> bool:
         return name in self._mapping
 
     def to_dict(self) -> dict[str, Any]:
-        """All values by name."""
+        """Return all values by name."""
         made: dict[str, Any] = dict(self._mapping.items())
         return made
 
     @property
     def num_nodes(self) -> int | None:
-        """As PyG finds it, without making a value to count its rows."""
+        """Number of nodes by PyG's rules, without computing a value to count its rows."""
         values = self._mapping
         for name in () if "num_nodes" in values else values:
             if name in N_KEYS and not values.is_made(name):
@@ -123,7 +123,7 @@ class LazyStorage(GlobalStorage):
 
     @property
     def num_edges(self) -> int:
-        """As PyG finds it, without making a value to count its columns."""
+        """Number of edges by PyG's rules, without computing a value to count its columns."""
         values = self._mapping
         if values.batch.layout == "blocks":
             return int(values.batch.num_edges)
@@ -136,16 +136,17 @@ class LazyStorage(GlobalStorage):
 
 
 class SampledData(Data):
-    """A mini-batch that is a PyG ``Data``: all its methods, and ``blocks``, ``seed_y``, ``features`` beside.
+    """A mini-batch that is a PyG ``Data``.
 
-    Also ``epoch`` and ``step``, and ``layout``. Its attributes are those of the loader's ``data``, cut to the
-    batch, with ``n_id``, ``e_id``, ``input_id``, ``batch_size``, ``num_sampled_nodes`` and
-    ``num_sampled_edges``; they are made when they are first read, and may be set.
+    Its attributes are those of the loader's ``data``, restricted to the batch, and ``n_id``, ``e_id``,
+    ``input_id``, ``batch_size``, ``num_sampled_nodes`` and ``num_sampled_edges``; they are computed when they
+    are first read, and may be set. In addition it has ``blocks``, ``seed_y``, ``features``, ``epoch``,
+    ``step`` and ``layout``.
     """
 
     @classmethod
     def of(cls, batch: MiniBatch) -> SampledData:
-        """A batch as Data. It takes the batch over: what is made of it later is made in both."""
+        """Return a batch as Data; the two share the values that are computed later."""
         out = cls()
         values = dict.fromkeys(batch.lazy_keys(), _LATER)
         values.pop("blocks", None)
@@ -161,7 +162,7 @@ class SampledData(Data):
 
     @property
     def sampled(self) -> MiniBatch:
-        """The mini-batch that values are made of."""
+        """Mini-batch that computes the values."""
         batch: MiniBatch = self._store._mapping.batch
         return batch
 
@@ -177,7 +178,7 @@ class SampledData(Data):
 
     @property
     def edge_index(self) -> Any:
-        """PyG's, or an error that says what a batch in layout ``blocks`` has instead."""
+        """Edge index as in PyG; in layout ``blocks``, reading it raises an error that names ``blocks``."""
         if "edge_index" not in self._store and self.sampled.layout == "blocks":
             return self.sampled.edge_index
         return Data.edge_index.fget(self)
@@ -189,19 +190,19 @@ class SampledData(Data):
     def to(
         self, device: int | str | torch.device | None, *args: str, non_blocking: bool = False
     ) -> SampledData:
-        """Move all attributes to a device, or those that are named; those not made yet are made there."""
+        """Move all attributes, or those named, to a device; those not computed yet are computed there."""
         if args:
             out: SampledData = super().to(device, *args, non_blocking=non_blocking)
             return out
-        if device is not None:  # to torch None is where it is
+        if device is not None:  # to torch, None means not to move
             named = f"cuda:{device}" if type(device) is int else device
             self._store._mapping.move(as_present_device(named), non_blocking=non_blocking)
         return self
 
     def cpu(self, *args: str) -> SampledData:
-        """:meth:`to` the CPU."""
+        """Move attributes to the CPU; see :meth:`to`."""
         return self.to("cpu", *args)
 
     def cuda(self, device: int | str | None = None, *args: str, non_blocking: bool = False) -> SampledData:
-        """:meth:`to` a CUDA device."""
+        """Move attributes to a CUDA device; see :meth:`to`."""
         return self.to("cuda" if device is None else device, *args, non_blocking=non_blocking)

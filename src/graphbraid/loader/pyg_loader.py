@@ -1,6 +1,6 @@
-"""The loader as an instance of PyG's own class, which PyG's code asks for.
+"""NeighborLoader as a subclass of PyG's own class, for code that checks with ``isinstance``.
 
-Imported only where PyG is installed.
+The module is imported only if PyG is installed.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from graphbraid.loader import neighbor
 
 
 class NeighborLoader(neighbor.NeighborLoader, pyg.NeighborLoader):
-    """:class:`graphbraid.loader.NeighborLoader` where PyG is installed; nothing of PyG's runs in it."""
+    """The :class:`graphbraid.loader.NeighborLoader` used if PyG is installed; it runs none of PyG's code."""
 
     def filter_fn(self, out: object) -> NoReturn:
-        """Not there: :meth:`collate_fn` gives whole batches.
+        """Raise an error: :meth:`collate_fn` returns complete batches.
 
         Raises:
             ConfigError: always.
@@ -27,7 +27,7 @@ class NeighborLoader(neighbor.NeighborLoader, pyg.NeighborLoader):
         )
 
     def enable_cpu_affinity(self, loader_cores: object = None) -> NoReturn:
-        """Not there.
+        """Raise an error, as there are no worker processes.
 
         Raises:
             ConfigError: always.
@@ -35,7 +35,7 @@ class NeighborLoader(neighbor.NeighborLoader, pyg.NeighborLoader):
         raise _about_processes("enable_cpu_affinity", "give the process its cores with taskset")
 
     def enable_multithreading(self, worker_threads: object = None) -> NoReturn:
-        """Not there.
+        """Raise an error, as there are no worker processes.
 
         Raises:
             ConfigError: always.
@@ -43,7 +43,7 @@ class NeighborLoader(neighbor.NeighborLoader, pyg.NeighborLoader):
         raise _about_processes("enable_multithreading", "num_workers is the number of threads")
 
     def enable_memory_log(self) -> NoReturn:
-        """Not there.
+        """Raise an error, as there are no worker processes.
 
         Raises:
             ConfigError: always.

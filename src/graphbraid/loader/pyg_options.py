@@ -1,4 +1,4 @@
-"""PyG's and torch's options that graphbraid's loader does not have: refused, or without meaning here."""
+"""Options of PyG's and torch's loaders that graphbraid's does not have: refused, or without effect here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "transform_sampler_output": ((None,), "a hook on PyG's SamplerOutput"),
     "custom_cls": ((None,), "a batch class of the caller's"),
 }
-"""What would change the batches: the values that ask for nothing, and what others would ask for."""
+"""Options that would change the batches: their harmless values, and what other values would request."""
 
 MEANINGLESS = {
     "filter_per_worker": (None, "rows are cut where they are read"),
@@ -34,20 +34,25 @@ MEANINGLESS = {
     "timeout": (0, "a thread that fails raises at once, so nothing has to be waited out"),
     "worker_init_fn": (None, "no Python runs in the threads"),
 }
-"""What cannot change a batch: the default, and why there is nothing to do."""
+"""Options that cannot change a batch: their default, and why they have no effect."""
 
 REPLACED = ("dataset", "collate_fn")
-"""What torch's own constructor takes and the loader makes; PyG's loader drops them likewise."""
+"""Arguments of torch's constructor that the loader makes itself; PyG's loader drops them likewise."""
 
 
 def check_options(options: dict[str, Any], known: Iterable[str]) -> dict[str, Any]:
-    """The options that stand in neither ``known`` nor the tables above are refused, as are REFUSED ones.
+    """Check the options that are not the loader's own.
+
+    Args:
+        options: the options by name.
+        known: names of the loader's own options, for suggestions in the error.
 
     Returns:
         All options of the tables, as given or by default, which the loader keeps as attributes.
 
     Raises:
-        ConfigError: names the option, what it asks for, and the nearest that there is.
+        ConfigError: an option is unknown, or has a value that ``REFUSED`` does not allow. The message names
+            the option, what it would request, and the nearest known one.
     """
     for name, value in options.items():
         if name in REFUSED:

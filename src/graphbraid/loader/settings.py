@@ -1,4 +1,4 @@
-"""LoaderSettings: what a loader's batches are, who prepares them, and where they go."""
+"""LoaderSettings: the options of a loader: its batches, their preparation and their device."""
 
 from __future__ import annotations
 
@@ -25,46 +25,48 @@ from graphbraid.sampling.schedule import SeedSchedule
 class LoaderSettings:
     """The options of a :class:`graphbraid.loader.BatchLoader`.
 
-    Those that :class:`graphbraid.loader.NeighborLoader` has, too, are described there at length.
+    Options that :class:`graphbraid.loader.NeighborLoader` also has are described there in more detail.
 
     Raises:
-        ConfigError: an option that cannot be meant.
+        ConfigError: an option is invalid.
     """
 
     num_neighbors: Sequence[int]
-    """Fanout per hop, first hop from the seeds first; -1 takes all neighbours."""
+    """Fanout per hop, the hop nearest the seeds first; -1 takes all neighbours."""
     input_nodes: Tensor | Sequence[int] | str | None = None
-    """Seeds: node ids, a bool mask, the name of a split, or None for all nodes."""
+    """Seeds: node ids, a bool mask or the name of a split. If None, all nodes."""
     batch_size: int = 1
-    """Seeds per batch."""
+    """Number of seeds per batch."""
     shuffle: bool = False
-    """Permute the seeds anew in each epoch."""
+    """Whether to permute the seeds anew in each epoch."""
     drop_last: bool = False
-    """Leave out a last batch that is not full."""
+    """Whether to leave out a last batch that is not full."""
     replace: bool = False
-    """Draw with replacement."""
+    """Whether to draw with replacement."""
     weighted: bool = False
-    """Draw by the graph's edge weights."""
+    """Whether to draw in proportion to the graph's edge weights."""
     layout: str = "subgraph"
-    """``subgraph`` or ``blocks``."""
+    """Layout of the batches: ``subgraph`` or ``blocks``."""
     seed: int = 0
-    """Of the shuffle and of every draw."""
+    """Random seed of the shuffle and of every draw."""
     num_workers: int = 0
-    """Threads that prepare batches; 0 is one."""
+    """Number of threads that prepare batches; 0 means one."""
     prefetch_factor: int | None = None
-    """Batches prepared ahead per thread; None: two."""
+    """Number of batches prepared ahead per thread. If None, two."""
     return_edge_id: bool = True
-    """Keep ``e_id``, without which batches have no edge attributes; a weighted graph's are always kept."""
+    """Whether to keep ``e_id``, without which batches have no edge attributes. A weighted graph's are always
+    kept."""
     src_degree: bool = False
-    """Give blocks the graph's in-degrees, for layers that normalise by them."""
+    """Whether blocks carry the graph's in-degrees, for layers that normalise by them."""
     gather: bool = True
-    """Gather dense features while sampling, not when ``batch.x`` is first read."""
+    """Whether to gather dense features while sampling rather than when ``batch.x`` is first read."""
     device: BatchDevice | str = "cpu"
-    """Where batches are given: a torch device, or an accelerator whose operators are registered."""
+    """Device of the batches: a torch device, or an accelerator whose operators are registered."""
     plan: Plan | str | os.PathLike[str] | None = None
-    """Who prepares which batch: a plan, its file, or one by name; None: the CPU, on a torch device."""
+    """Which side prepares each batch: a plan, its file or its name. If None, the CPU prepares all batches for
+    a torch device, and an accelerator gets ``"auto"``."""
     hot_bytes: int | None = None
-    """Device memory for graph, labels and features; None: half of what is free."""
+    """Bytes of device memory for graph, labels and features. If None, half of the free memory."""
 
     def __post_init__(self) -> None:
         self._set(
@@ -86,20 +88,20 @@ class LoaderSettings:
 
     @property
     def depth(self) -> int:
-        """Batches under way or waiting, at most."""
+        """Largest number of batches in preparation or waiting to be used."""
         return self.num_workers * (self.prefetch_factor or 2)
 
     @property
     def batch_device(self) -> BatchDevice:
-        """``device``, never by name."""
+        """The device as an object; a name was converted on construction."""
         assert not isinstance(self.device, str), "read when it was given"
         return self.device
 
     def sampler(self, graph: Graph) -> SamplerConfig:
-        """How neighbours are drawn.
+        """Return the options of the sampler.
 
         Raises:
-            ConfigError: options that exclude each other.
+            ConfigError: options exclude each other.
         """
         return SamplerConfig(
             fanouts=tuple(self.num_neighbors),
@@ -110,11 +112,11 @@ class LoaderSettings:
         )
 
     def schedule(self, graph: Graph) -> SeedSchedule:
-        """Which seeds a step has.
+        """Return the schedule of the seeds of each step.
 
         Raises:
-            ConfigError: seeds outside the graph, or options that leave no batch.
-            DataError: there is no such split, or it is empty.
+            ConfigError: seeds are outside the graph, or the options leave no batch.
+            DataError: the split does not exist or is empty.
         """
         return SeedSchedule(
             seeds=as_seeds(self.input_nodes, graph),

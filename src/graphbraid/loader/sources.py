@@ -1,4 +1,4 @@
-"""What batches are cut from: a Graph, or PyG's Data with all its attributes as they are."""
+"""Batch sources made from a loader's data: a Graph, or a PyG Data with all its attributes."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 def source_of(data: Graph | Data, weight_attr: str | None, known: Graph | None = None) -> BatchSource:
-    """The source of a loader over ``data``, whose dtypes and shapes it keeps.
+    """Return the source of a loader over ``data``, which keeps dtypes and shapes.
 
     Args:
         data: a Graph or a homogeneous PyG Data.
-        weight_attr: the weights that steer the draws, or None.
-        known: what was made of the same edges and weights before.
+        weight_attr: name of the weights to draw by. If None, draws are uniform.
+        known: a graph made earlier from the same edges and weights, to be reused.
 
     Raises:
         ConfigError: ``data`` is neither, or has no such weights.
-        DataError: an attribute of nodes or edges that no batch can have.
+        DataError: an attribute of nodes or edges cannot be split into batches.
     """
     if isinstance(data, Graph):
         if weight_attr is not None and (weight_attr != "edge_weight" or data.csc.weight is None):
@@ -45,22 +45,22 @@ def source_of(data: Graph | Data, weight_attr: str | None, known: Graph | None =
 
 
 class FollowedData:
-    """Reads a loader's data, and again where its attributes were set or deleted since."""
+    """A reader of a loader's data that notices when attributes were set or deleted since."""
 
     def __init__(self) -> None:
         self._contents: _Contents | None = None
 
     def read(self, data: Graph | Data, weight_attr: str | None, known: Graph | None = None) -> BatchSource:
-        """As :func:`source_of`."""
+        """Return the source as :func:`source_of` does, and remember what was read."""
         source = source_of(data, weight_attr, known)
         self._contents = _Contents(data, weight_attr)
         return source
 
     def changed(self, data: Graph | Data, weight_attr: str | None, graph: Graph) -> BatchSource | None:
-        """The source as it is now; None where it is the one that was read last, of ``graph``.
+        """Return the source of the data as it is now, or None if it has not changed since it was last read.
 
         Raises:
-            ConfigError: ``data`` has another number of nodes than ``graph``.
+            ConfigError: ``data`` no longer has the same number of nodes as ``graph``.
         """
         now = _Contents(data, weight_attr)
         if self._contents is None or now.same(self._contents):
@@ -74,19 +74,19 @@ class FollowedData:
 
 
 class _Contents:
-    """What a Data holds at one time, by identity; PyG's loaders read theirs anew for each batch."""
+    """The contents of a Data at one time, compared by identity; PyG's loaders read theirs for each batch."""
 
     def __init__(self, data: Graph | Data, weight_attr: str | None) -> None:
         self._values = {"": data} if isinstance(data, Graph) else dict(data.to_dict())
         self._topology = ("", "edge_index", "adj_t", "edge_weight", weight_attr)
 
     def same(self, other: _Contents) -> bool:
-        """Whether both hold the same things by the same names."""
+        """Return whether both hold the same objects under the same names."""
         names = self._values.keys()
         return names == other._values.keys() and all(self._is_same(other, name) for name in names)
 
     def same_topology(self, other: _Contents) -> bool:
-        """Whether both hold the same edges and weights."""
+        """Return whether both hold the same edges and weights."""
         return all(self._is_same(other, name) for name in self._topology if name is not None)
 
     def _is_same(self, other: _Contents, name: str) -> bool:
@@ -95,7 +95,7 @@ class _Contents:
 
 
 def _weights_of(data: Data) -> str | None:
-    """Blocks carry the weights whether or not they steer the draws."""
+    """Return the name of the weights that blocks carry, whether or not neighbours are drawn by them."""
     weight = data.get("edge_weight")
     if not isinstance(weight, Tensor) or weight.numel() != weight.shape[0]:
         return None
@@ -103,7 +103,7 @@ def _weights_of(data: Data) -> str | None:
 
 
 class _Reading:
-    """Sorts the attributes of a Data into those of nodes, of edges, and of the graph."""
+    """A sorter of a Data's attributes into those of nodes, of edges and of the whole graph."""
 
     def __init__(self, data: Data, graph: Graph) -> None:
         self._data, self._graph = data, graph

@@ -29,7 +29,7 @@ from graphbraid.sampling.rows import RowPart
 _log = logging.getLogger(__name__)
 
 KEPT_BATCHES = 4
-"""Number of rows in the ring as a multiple of the first batch's. Measured by ``benchmarks.planning.lookahead``,
+"""Number of rows in the ring as a multiple of the first batch's. By ``benchmarks.planning.lookahead``,
 25 to 58 % of a batch's rows need not be copied with 2, 50 to 92 % with 4, and 70 to 94 % with 8, each time
 for twice the memory."""
 

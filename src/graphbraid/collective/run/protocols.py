@@ -79,7 +79,7 @@ class PlacesParts(Batching, Protocol):
 
     @property
     def placement(self) -> Mapping[str, str]:
-        """Placement of each part, ``device`` or ``host``; if all are ``device``, T_uva includes no link time."""
+        """Placement of each part, ``device`` or ``host``; if all are ``device``, T_uva has no link time."""
         ...
 
 
