@@ -1,4 +1,4 @@
-"""Training: the Trainer, its config and its callbacks."""
+"""Training: the Trainer, its configuration and its callbacks."""
 
 from graphbraid.train.callbacks import Callback, EarlyStopping
 from graphbraid.train.config import TrainConfig

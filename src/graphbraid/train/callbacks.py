@@ -1,4 +1,4 @@
-"""Callbacks: what a training run tells its listeners, and early stopping."""
+"""Callbacks: hooks into a training run, and early stopping."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ if TYPE_CHECKING:
 
 
 class RunView(Protocol):
-    """What the listeners of this package read of a Trainer, and ask of it."""
+    """The part of a Trainer that the callbacks of this package use."""
 
     @property
     def config(self) -> TrainConfig:
-        """How it trains."""
+        """Configuration of the run."""
         ...
 
     @property
     def progress(self) -> Progress:
-        """Where the run stands."""
+        """Position of the run."""
         ...
 
     @property
     def steps_per_epoch(self) -> int | None:
-        """Optimizer steps of an epoch."""
+        """Number of optimizer steps per epoch; None before it is known."""
         ...
 
     @property
     def monitored(self) -> tuple[str, bool]:
-        """The metric that says which epoch is best, and whether larger is better."""
+        """Metric that decides which epoch is best, and whether larger is better."""
         ...
 
     def request_stop(self, status: Status = ...) -> None:
-        """End the run after the step or epoch under way."""
+        """End the run after the current step or epoch."""
         ...
 
 
 class Callback:
-    """Base of listeners: each method does nothing until overridden.
+    """Base class of callbacks, whose methods do nothing until overridden.
 
     A callback may read the trainer (``trainer.progress``, ``trainer.model``, ``trainer.config``) and call
     ``trainer.request_stop()``, which ends the run after the current step. An error in a callback ends the
@@ -52,49 +52,49 @@ class Callback:
     """
 
     def on_fit_start(self, trainer: Trainer) -> None:
-        """Everything is checked and a checkpoint, if any, is loaded; the first step comes next."""
+        """Called before the first step, after all checks and the loading of a checkpoint, if any."""
 
     def on_epoch_start(self, trainer: Trainer, epoch: int) -> None:
-        """An epoch starts, or goes on after a resume (``trainer.progress.step`` says where)."""
+        """Called when an epoch starts or, after a resume, continues at ``trainer.progress.step``."""
 
     def on_step_end(self, trainer: Trainer, record: StepRecord) -> None:
-        """The optimizer made a step."""
+        """Called after an optimizer step."""
 
     def on_evaluate_start(self, trainer: Trainer, split: str) -> None:
-        """An evaluation starts."""
+        """Called when an evaluation of a split starts."""
 
     def on_epoch_end(self, trainer: Trainer, record: EpochRecord) -> None:
-        """An epoch's steps and its evaluation are done."""
+        """Called after the steps and the evaluation of an epoch."""
 
     def on_checkpoint(self, trainer: Trainer, path: Path) -> None:
-        """A checkpoint was written."""
+        """Called after a checkpoint was written to ``path``."""
 
     def on_fit_end(self, trainer: Trainer, result: RunResult) -> None:
-        """The run ended, by itself or because it was told to stop."""
+        """Called when the run has ended, having finished or been stopped."""
 
     def on_exception(self, trainer: Trainer, error: BaseException) -> None:
-        """The run ends with an error, which is raised again after this."""
+        """Called when the run ends with an error, which is raised again afterwards."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain values to keep in checkpoints."""
+        """Return tensors and plain values to keep in checkpoints."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what :meth:`state_dict` gave."""
+        """Restore what :meth:`state_dict` returned."""
 
 
 @typed
 class EarlyStopping(Callback):
-    """Stops the run after ``patience`` evaluations without a better monitored metric.
+    """A callback that stops the run after ``patience`` evaluations without a better monitored metric.
 
-    The count lives in ``trainer.progress``, so a resumed run stops where an uninterrupted one would.
+    The count is part of ``trainer.progress``, so a resumed run stops where an uninterrupted one would.
     """
 
     def __init__(self, patience: int) -> None:
         self.patience = patience
 
     def on_fit_start(self, trainer: RunView) -> None:
-        """Stop at once if a resumed run had run out of patience."""
+        """Stop at once if a resumed run has run out of patience already."""
         self._check(trainer)
 
     def on_epoch_end(self, trainer: RunView, record: EpochRecord) -> None:
@@ -107,61 +107,61 @@ class EarlyStopping(Callback):
 
 
 class Listeners:
-    """The callbacks of one run of a Trainer, told in order."""
+    """The callbacks of one run of a Trainer, called in order."""
 
     def __init__(self, trainer: Trainer, callbacks: Iterable[Callback]) -> None:
         self._trainer, self._callbacks = trainer, list(callbacks)
 
     def add(self, callback: Callback) -> None:
-        """Tell one more, after the others."""
+        """Add a callback after the others."""
         self._callbacks.append(callback)
 
     def on_fit_start(self) -> None:
-        """Tell all."""
+        """Call every callback's ``on_fit_start``."""
         for callback in self._callbacks:
             callback.on_fit_start(self._trainer)
 
     def on_epoch_start(self, epoch: int) -> None:
-        """Tell all."""
+        """Call every callback's ``on_epoch_start``."""
         for callback in self._callbacks:
             callback.on_epoch_start(self._trainer, epoch)
 
     def on_step_end(self, record: StepRecord) -> None:
-        """Tell all."""
+        """Call every callback's ``on_step_end``."""
         for callback in self._callbacks:
             callback.on_step_end(self._trainer, record)
 
     def on_evaluate_start(self, split: str) -> None:
-        """Tell all."""
+        """Call every callback's ``on_evaluate_start``."""
         for callback in self._callbacks:
             callback.on_evaluate_start(self._trainer, split)
 
     def on_epoch_end(self, record: EpochRecord) -> None:
-        """Tell all."""
+        """Call every callback's ``on_epoch_end``."""
         for callback in self._callbacks:
             callback.on_epoch_end(self._trainer, record)
 
     def on_checkpoint(self, path: Path) -> None:
-        """Tell all."""
+        """Call every callback's ``on_checkpoint``."""
         for callback in self._callbacks:
             callback.on_checkpoint(self._trainer, path)
 
     def on_fit_end(self, result: RunResult) -> None:
-        """Tell all."""
+        """Call every callback's ``on_fit_end``."""
         for callback in self._callbacks:
             callback.on_fit_end(self._trainer, result)
 
     def on_exception(self, error: BaseException) -> None:
-        """Tell all."""
+        """Call every callback's ``on_exception``."""
         for callback in self._callbacks:
             callback.on_exception(self._trainer, error)
 
     def state_dict(self) -> dict[str, Any]:
-        """State of all, by position and class, where they have any."""
+        """Return the state of each callback that has one, by position and class."""
         return {_key(i, c): state for i, c in enumerate(self._callbacks) if (state := c.state_dict())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Give each its own state back; a callback that is new keeps its fresh state."""
+        """Restore the state of each callback; one without a saved state stays as it is."""
         for i, callback in enumerate(self._callbacks):
             if (key := _key(i, callback)) in state:
                 callback.load_state_dict(state[key])

@@ -1,4 +1,4 @@
-"""TrainConfig: every choice of a training run, validated as soon as it is made."""
+"""TrainConfig: all options of a training run, validated on construction."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _refuse_bool(value: Any) -> Any:
 
 
 no_bool = BeforeValidator(_refuse_bool)
-"""``true`` is no number, though Python counts it as 1."""
+"""Validator that refuses bools, which Python would accept as the integers 0 and 1."""
 Positive = Annotated[int, Field(ge=1, le=MOST_COUNT), no_bool]
 Natural = Annotated[int, Field(ge=0, le=MOST_COUNT), no_bool]
 Seed = Annotated[int, Field(ge=0, lt=1 << 63), no_bool]
@@ -37,7 +37,7 @@ Fanout = Annotated[int, Field(ge=-1, le=MOST_COUNT), no_bool]
 
 
 def _named(value: Any) -> Any:
-    """Refuse names of no place: ``Path("")`` would be the folder one stands in."""
+    """Refuse blank names and null characters: ``Path("")`` would be the current folder."""
     if isinstance(value, str) and (not value.strip() or "\0" in value):
         raise ValueError("the name of a file or folder")
     return value
@@ -48,7 +48,7 @@ Place = Annotated[Path, BeforeValidator(_named)]
 OptimizerFactory = Callable[..., Optimizer]
 SchedulerFactory = Callable[..., Any]
 
-# What a resumed run may change: none of these has a say in what a step or an evaluation computes.
+# Options that a resumed run may change, as they do not affect what a step or an evaluation computes.
 FREE_ON_RESUME = frozenset(
     {
         "epochs",
@@ -71,107 +71,109 @@ FREE_ON_RESUME = frozenset(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
-    """How a model is trained, evaluated and saved. Every field is checked when the object is made."""
+    """Options for training, evaluating and saving a model; every field is checked on construction."""
 
     mode: Literal["sampled", "full", "auto"] = "sampled"
-    """``sampled``: mini-batches of sampled neighbourhoods; ``full``: the whole graph is one step, compiled
-    (:func:`graphbraid.compile`) where the model has a lowered form; ``auto``: ``full`` where that is
-    estimated to fit half of the free memory, else ``sampled``, if at least the rows of one mini-batch fit."""
+    """``sampled`` trains on mini-batches of sampled neighbourhoods. ``full`` makes one step over the whole
+    graph per epoch, compiled (:func:`graphbraid.compile`) if the model has a lowered form. ``auto`` is
+    ``full`` if that is estimated to fit half of the free memory, else ``sampled`` if at least the rows of one
+    mini-batch fit."""
     epochs: Positive = 20
-    """Passes over the training nodes; in mode ``full`` an epoch is one step."""
+    """Number of passes over the training nodes; in mode ``full`` an epoch is one step."""
 
     fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1, max_length=1000)] = (15, 10)
-    """In-neighbours drawn per node and hop, the hop nearest the seeds first; -1 takes all. One entry per
+    """In-neighbours drawn per node at each hop, the hop nearest the seeds first; -1 takes all. One entry per
     model layer."""
     batch_size: Positive = 1024
-    """Seed nodes per mini-batch."""
+    """Number of seeds per mini-batch."""
     layout: Literal["subgraph", "blocks"] = "subgraph"
-    """How hops are drawn: ``subgraph`` draws each node once (as PyG), ``blocks`` anew for every layer (as
+    """How hops are drawn: ``subgraph`` draws once for each node (as PyG), ``blocks`` anew for every layer (as
     DGL)."""
     replace: bool = False
-    """Draw neighbours with replacement."""
+    """Whether to draw neighbours with replacement."""
     accumulate: Positive = 1
-    """Mini-batches whose gradients are averaged into one step."""
+    """Number of mini-batches whose gradients are averaged into one step."""
 
     optimizer: str | OptimizerFactory | Optimizer = "adamw"
-    """Name of a ``torch.optim`` class (any case), a function ``params -> Optimizer``, or a ready one."""
+    """Name of a ``torch.optim`` class (in any case), a function ``params -> Optimizer``, or an optimizer."""
     lr: PositiveFloat = 0.003
     """Learning rate of a named optimizer."""
     weight_decay: NonNegativeFloat = 0.0
     """Weight decay of a named optimizer, as that optimizer defines it."""
     scheduler: str | SchedulerFactory | None = None
-    """``cosine``, ``linear`` (to zero over the whole run), ``onecycle``, ``plateau``, or a function
-    ``optimizer -> scheduler`` that is advanced after every epoch; None keeps the rate."""
+    """Learning-rate schedule: ``cosine`` or ``linear`` (to zero over the whole run), ``onecycle``,
+    ``plateau``, or a function ``optimizer -> scheduler`` that is advanced after every epoch. If None, the
+    rate is constant."""
     warmup_steps: Natural = 0
-    """Steps over which ``cosine`` and ``linear`` rise from zero to ``lr``."""
+    """Number of steps over which ``cosine`` and ``linear`` rise from zero to ``lr``."""
     clip: PositiveFloat | None = None
-    """Largest L2 norm of all gradients together; None does not clip."""
+    """Largest L2 norm of all gradients together. If None, gradients are not clipped."""
     class_weights: Literal["balanced"] | tuple[PositiveFloat, ...] | None = None
-    """Weight of each class in the loss; ``balanced`` takes inverse frequencies in the training split."""
+    """Weight of each class in the loss; ``balanced`` uses inverse frequencies in the training split."""
 
     device: str = "cpu"
-    """Where the model runs: ``cpu``, ``cuda``, ``cuda:1`` or ``auto``."""
+    """Device of the model: ``cpu``, ``cuda``, ``cuda:1`` or ``auto``."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """``bfloat16`` runs the model under autocast; parameters and optimizer stay float32."""
     seed: Seed = 0
-    """Seeds the batches, dropout, and the generators of torch, NumPy and Python."""
+    """Random seed of the batches, of dropout, and of the generators of torch, NumPy and Python."""
     deterministic: bool = False
-    """Let torch use only deterministic algorithms; on the CPU runs repeat to the bit without it."""
+    """Whether torch may use only deterministic algorithms. On the CPU, runs repeat bit for bit without it."""
     trace: Place | None = None
-    """File for the timeline of the first epoch trained, as Perfetto reads it, with an HTML page beside it;
-    needs a ``plan``. None writes none."""
+    """File for the timeline of the first epoch trained, in Perfetto's format, with an HTML page beside it;
+    requires a ``plan``. If None, no timeline is written."""
     threads: Threads | None = None
-    """Threads of the model's operators while the trainer works; None leaves torch's setting."""
+    """Number of threads of the model's operators during the trainer's work. If None, torch's setting."""
     workers: Threads = 1
-    """Sampling threads. They prepare later batches while the model trains; batches do not depend on their
-    number."""
+    """Number of sampling threads, which prepare later batches while the model trains. Batches do not depend
+    on it."""
     plan: str | None = None
-    """``auto`` measures the run's stages and chooses who prepares which mini-batch; without a GPU, how many
-    cores sample (in place of ``workers``) and how many train (unless ``threads`` says so). ``cpu`` and
-    ``gpu`` let one side prepare all; any other value is the path of a saved plan. Batches do not depend on
-    it. None does not plan."""
+    """``auto`` measures the run's stages and chooses which side prepares each mini-batch; without a GPU, it
+    chooses how many cores sample (in place of ``workers``) and how many train (unless ``threads`` is given).
+    ``cpu`` and ``gpu`` let one side prepare all batches; any other value is the path of a saved plan. Batches
+    do not depend on it. If None, there is no plan."""
 
     eval_every: Natural = 1
-    """Epochs between evaluations of the validation split; 0 never evaluates."""
+    """Number of epochs between evaluations of the validation split; 0 never evaluates."""
     eval_mode: Literal["sampled", "exact"] = "sampled"
-    """Validation during :meth:`Trainer.fit`: sampled neighbourhoods, or exact layer-wise inference (see
+    """Validation during :meth:`Trainer.fit`: on sampled neighbourhoods, or by exact layer-wise inference (see
     ``docs/training.md``). Mode ``full`` is always exact."""
     eval_batch_size: Positive = 1024
-    """Seed nodes per mini-batch of a sampled evaluation."""
+    """Number of seeds per mini-batch of a sampled evaluation."""
     eval_fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1, max_length=1000)] | None = None
-    """Fanouts of a sampled evaluation; None takes ``fanouts``."""
+    """Fanouts of a sampled evaluation. If None, ``fanouts``."""
     memory_budget_bytes: Annotated[int, Field(ge=1 << 16, lt=1 << 63), no_bool] = 2 << 30
-    """Bytes that exact inference may hold beside graph, features and result; beyond it activations go to a
-    file."""
+    """Bytes that exact inference may hold in addition to graph, features and result; activations beyond it go
+    to a file."""
     hops: Depth | None = None
-    """How far messages travel in a model that is not graphbraid's own, for exact inference beyond the
-    budget; None counts its message-passing layers (a layer with an attribute ``K``, such as APPNP, counts K
-    times)."""
+    """Number of hops that messages travel in a model that is not from ``graphbraid.nn``, for exact inference
+    beyond the budget. If None, its message-passing layers are counted (a layer with an attribute ``K``, such
+    as APPNP, counts K times)."""
     metrics: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """Metrics to compute; None takes the task's usual ones (see ``graphbraid.train.inference.metrics``)."""
+    """Metrics to compute. If None, the task's usual ones (see ``graphbraid.train.inference.metrics``)."""
     monitor: str | None = None
-    """Validation metric that says which epoch is best; None takes the task's first metric."""
+    """Validation metric that decides which epoch is best. If None, the task's first metric."""
     patience: Positive | None = None
-    """Stop after this many evaluations without a better ``monitor``; None always runs all epochs."""
+    """Number of evaluations without a better ``monitor`` after which to stop. If None, all epochs are run."""
     restore_best: bool = True
-    """After :meth:`Trainer.fit` the model holds the best epoch's weights instead of the last's."""
+    """Whether the model holds the best epoch's weights, not the last one's, after :meth:`Trainer.fit`."""
     test_at_end: bool = True
-    """Evaluate the test split, exactly, when :meth:`Trainer.fit` ends and the graph has one."""
+    """Whether to evaluate the test split exactly at the end of :meth:`Trainer.fit`, if the graph has one."""
 
     out_dir: Place | None = None
-    """Folder of the run's files; None writes nothing, so that such a run cannot be resumed."""
+    """Folder for the run's files. If None, nothing is written, and the run cannot be resumed."""
     resume: bool | Literal["auto"] = False
-    """True continues the run in ``out_dir``; ``auto`` does so if there is one."""
+    """Whether to continue the run in ``out_dir``; ``auto`` does so if there is one."""
     overwrite: bool = False
-    """Start anew even if ``out_dir`` holds a run, whose files are then replaced."""
+    """Whether to start anew even if ``out_dir`` holds a run, whose files are then replaced."""
     checkpoint_every_steps: Positive | None = None
-    """Steps between checkpoints; None writes one at the end of every epoch. Every epoch's end writes one in
-    any case."""
+    """Number of steps between checkpoints, in addition to the one at the end of every epoch. If None, only
+    that one is written."""
     tensorboard: bool = False
-    """Also write TensorBoard events to ``out_dir/tensorboard`` (needs the package ``tensorboard``)."""
+    """Whether to write TensorBoard events to ``out_dir/tensorboard``; needs the package ``tensorboard``."""
     trust_checkpoint: bool = False
-    """Also load checkpoints that hold Python objects other than tensors and plain values. Such a file can run
-    any code: only for files you wrote."""
+    """Whether to load checkpoints that hold Python objects other than tensors and plain values. Such a file
+    can run any code, so set this only for files you wrote."""
 
     def __post_init__(self) -> None:
         for name, adapter in _adapters().items():
@@ -184,7 +186,7 @@ class TrainConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainConfig:
-        """Build a config from a mapping such as a YAML file.
+        """Make a config from a mapping, such as the contents of a YAML file.
 
         Raises:
             ConfigError: a key is unknown (the nearest known one is named) or a value does not fit.
@@ -200,16 +202,16 @@ class TrainConfig:
         return cls(**values)
 
     def updated(self, **overrides: Any) -> TrainConfig:
-        """A copy with some fields changed, checked like a new one."""
+        """Return a copy with some fields changed, validated like a new one."""
         return TrainConfig.from_dict(_as_dict(self) | overrides) if overrides else self
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for ``config.json`` and checkpoints; functions are given by name."""
+        """Return plain values for ``config.json`` and checkpoints; functions are represented by name."""
         return {name: _plain(value) for name, value in _as_dict(self).items()}
 
 
 def _as_dict(config: TrainConfig) -> dict[str, Any]:
-    # Not dataclasses.asdict: that would deep-copy a ready optimizer, and with it the model's parameters.
+    # Not dataclasses.asdict, which would deep-copy an optimizer and with it the model's parameters.
     return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
 
 

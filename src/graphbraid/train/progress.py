@@ -1,4 +1,4 @@
-"""ProgressDisplay: a run on the terminal: a line per epoch, and on a TTY a bar with the time left."""
+"""ProgressDisplay: shows a run on the terminal, with a line per epoch and, on a TTY, a progress bar."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _REFRESH_SECONDS = 0.1
 
 
 class ProgressDisplay(Callback):
-    """Shows loss, validation metric and seconds per stage of every epoch.
+    """A callback that shows loss, validation metric and seconds per stage of every epoch.
 
-    On a terminal a bar below shows the epoch's steps, their loss and the time left for the run; elsewhere
-    (a file, a CI log) only the lines are written.
+    On a terminal, a progress bar below shows the current epoch, the latest loss and the time left for the
+    run; elsewhere (a file, a CI log) only the lines are written.
 
     Args:
-        console: where to write; None takes standard error.
-        quiet: write nothing.
+        console: console to write to. If None, standard error.
+        quiet: whether to write nothing.
     """
 
     def __init__(self, console: Console | None = None, *, quiet: bool = False) -> None:
@@ -48,7 +48,7 @@ class ProgressDisplay(Callback):
         self._shown_at = 0.0
 
     def on_fit_start(self, trainer: RunView) -> None:
-        """Write the heading, and where a resumed run goes on."""
+        """Write the heading and, for a resumed run, where it continues."""
         if self._quiet:
             return
         progress, config = trainer.progress, trainer.config
@@ -61,14 +61,14 @@ class ProgressDisplay(Callback):
             self._start_bar(trainer)
 
     def on_epoch_start(self, trainer: RunView, epoch: int) -> None:
-        """Name the epoch in the bar."""
+        """Show the epoch in the bar."""
         if self._bar is not None:
             self._bar.update(
                 self._bar.task_ids[0], what=f"epoch {epoch + 1}/{trainer.config.epochs}", refresh=True
             )
 
     def on_step_end(self, trainer: RunView, record: StepRecord) -> None:
-        """Move the bar, at most ten times a second."""
+        """Advance the bar, at most ten times a second."""
         if self._bar is not None and time.monotonic() - self._shown_at > _REFRESH_SECONDS:
             self._shown_at = time.monotonic()
             self._bar.update(
@@ -76,7 +76,7 @@ class ProgressDisplay(Callback):
             )
 
     def on_evaluate_start(self, trainer: RunView, split: str) -> None:
-        """Say so in the bar."""
+        """Show the evaluation in the bar."""
         if self._bar is not None:
             self._bar.update(
                 self._bar.task_ids[0], completed=trainer.progress.global_step, note=f"evaluating {split}"
@@ -95,7 +95,7 @@ class ProgressDisplay(Callback):
                 self._write(line)
 
     def on_exception(self, trainer: RunView, error: BaseException) -> None:
-        """Leave the terminal as it was."""
+        """Remove the bar, which leaves the terminal as it was."""
         self._stop_bar()
 
     def _start_bar(self, trainer: RunView) -> None:
@@ -134,7 +134,7 @@ def _line(record: EpochRecord, epochs: int, monitor: str) -> str:
 
 
 def summary(result: RunResult) -> list[str]:
-    """How a run ended, in a few lines."""
+    """Return a few lines on how a run ended."""
     lines = [
         f"{result.status} after {result.num_epochs} epochs, {result.global_step} steps, "
         f"{result.seconds:.1f} s"

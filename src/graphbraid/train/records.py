@@ -1,4 +1,4 @@
-"""Where a run stands, and what its steps, epochs and end report."""
+"""Records of a run: its position, and the results of its steps, its epochs and the whole."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ Status = Literal["finished", "early-stopped", "stopped", "interrupted"]
 
 @dataclass(kw_only=True, slots=True)
 class Progress:
-    """The position of a run, kept in every checkpoint: what comes next, and what is known so far."""
+    """The position of a run and its results so far, kept in every checkpoint."""
 
     epoch: int = 0
-    """The epoch under way, from 0."""
+    """Index of the current epoch, from 0."""
     step: int = 0
-    """Steps of this epoch that are done."""
+    """Number of steps done in this epoch."""
     global_step: int = 0
-    """Steps of the whole run that are done."""
+    """Number of steps done in the whole run."""
     loss_sum: float = 0.0
-    """Sum over this epoch's seed nodes of their loss."""
+    """Sum of the losses of this epoch's seeds so far."""
     num_seeds: int = 0
-    """Seed nodes of this epoch so far."""
+    """Number of seeds of this epoch so far."""
     best_value: float | None = None
     """Best monitored value so far."""
     best_epoch: int | None = None
     """Epoch of the best value."""
     evaluations_since_best: int = 0
-    """Evaluations since then."""
+    """Number of evaluations since the best value."""
     history: list[dict[str, Any]] = field(default_factory=list)
-    """One entry per finished epoch: what ``metrics.csv`` holds."""
+    """One entry per finished epoch, with the columns of ``metrics.csv``."""
 
     def add_step(self, loss_sum: float, num_seeds: int) -> None:
-        """Go to the next step, after one over ``num_seeds`` seed nodes whose losses make ``loss_sum``."""
+        """Advance to the next step, after one over ``num_seeds`` seeds whose losses sum to ``loss_sum``."""
         self.step += 1
         self.global_step += 1
         self.loss_sum += loss_sum
         self.num_seeds += num_seeds
 
     def start_next_epoch(self) -> None:
-        """Go to the first step of the next epoch."""
+        """Advance to the first step of the next epoch."""
         self.epoch += 1
         self.step, self.loss_sum, self.num_seeds = 0, 0.0, 0
 
     def note(self, value: float, maximize: bool) -> bool:
-        """Take in a monitored value of this epoch; True if it is the best so far (NaN never is)."""
+        """Record this epoch's monitored value; return whether it is the best so far (NaN never is)."""
         better = not math.isnan(value) and (
             self.best_value is None or (value > self.best_value if maximize else value < self.best_value)
         )
@@ -58,24 +58,24 @@ class Progress:
         return better
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for a checkpoint."""
+        """Return plain values for a checkpoint."""
         return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepRecord:
-    """One optimizer step."""
+    """The result of one optimizer step."""
 
     epoch: int
-    """Epoch, from 0."""
+    """Index of the epoch, from 0."""
     step: int
-    """Step within the epoch, from 0."""
+    """Index of the step within the epoch, from 0."""
     global_step: int
-    """Step within the run, from 0."""
+    """Index of the step within the run, from 0."""
     loss: float
-    """Mean loss over the step's seed nodes."""
+    """Mean loss over the step's seeds."""
     num_seeds: int
-    """Seed nodes of the step."""
+    """Number of seeds of the step."""
     learning_rate: float
     """Learning rate of the step (first parameter group)."""
     grad_norm: float | None = None
@@ -84,25 +84,25 @@ class StepRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochRecord:
-    """One finished epoch."""
+    """The result of one epoch."""
 
     epoch: int
-    """Epoch, from 0."""
+    """Index of the epoch, from 0."""
     global_step: int
-    """Steps of the run that are done."""
+    """Number of steps done in the run."""
     train_loss: float
-    """Mean loss over the epoch's seed nodes, each at the step that used it."""
+    """Mean loss over the epoch's seeds, each computed at the step that used it."""
     learning_rate: float
     """Learning rate at the epoch's end."""
     val: dict[str, float]
-    """Validation loss and metrics; empty where this epoch was not evaluated."""
+    """Validation loss and metrics; empty if this epoch was not evaluated."""
     seconds: dict[str, float]
-    """Seconds per stage (see ``clock.py``), of the part of the epoch that this process ran."""
+    """Seconds per stage (see ``clock.py``) of the part of the epoch that this process ran."""
     is_best: bool
     """Whether the monitored metric is the best so far."""
 
     def row(self) -> dict[str, Any]:
-        """Flat form for ``metrics.csv``."""
+        """Return the row for ``metrics.csv``, by column."""
         row: dict[str, Any] = {
             "epoch": self.epoch,
             "global_step": self.global_step,
@@ -115,30 +115,30 @@ class EpochRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunResult:
-    """How a run ended."""
+    """The result of a run."""
 
     status: Status
-    """``finished``: all epochs; ``early-stopped``: patience ran out; ``stopped``: a callback asked for it;
-    ``interrupted``: Ctrl-C or SIGTERM."""
+    """How the run ended: ``finished`` (all epochs done), ``early-stopped`` (patience ran out), ``stopped`` (a
+    callback requested it) or ``interrupted`` (Ctrl-C or SIGTERM)."""
     num_epochs: int
-    """Epochs that are done."""
+    """Number of epochs done."""
     global_step: int
-    """Steps that are done."""
+    """Number of steps done."""
     monitor: str
-    """Name of the validation metric that says which epoch is best."""
+    """Name of the validation metric that decides which epoch is best."""
     best_epoch: int | None
-    """Epoch with the best monitored metric; None if no epoch was evaluated."""
+    """Index of the epoch with the best monitored metric; None if no epoch was evaluated."""
     best_value: float | None
-    """Its value."""
+    """Best value of the monitored metric; None if no epoch was evaluated."""
     test: dict[str, float]
     """Loss and metrics of the test split with the weights the model now holds; empty if not evaluated."""
     history: list[dict[str, Any]]
-    """One entry per finished epoch: what ``metrics.csv`` holds."""
+    """One entry per finished epoch, with the columns of ``metrics.csv``."""
     seconds: float
-    """Seconds this call of ``fit`` took."""
+    """Seconds that this call of ``fit`` took."""
     out_dir: Path | None
-    """Folder of the run's files."""
+    """Folder of the run's files; None if nothing was written."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for ``result.json``."""
+        """Return plain values for ``result.json``."""
         return dataclasses.asdict(self) | {"out_dir": None if self.out_dir is None else str(self.out_dir)}

@@ -1,4 +1,4 @@
-"""Device, precision, seeds and threads of a run; Lightning Fabric gives the first two (decision 0004)."""
+"""Device, precision, random seeds and threads of a run; the first two by Lightning Fabric (decision 0004)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def make_fabric(config: TrainConfig) -> Fabric:
-    """Fabric on the one device the config names. Models stay unwrapped: see decision 0004."""
+    """Make a Fabric on the device that the config names. Models are not wrapped; see decision 0004."""
     from lightning_fabric import Fabric
     from lightning_fabric.plugins.precision import MixedPrecision
 
@@ -27,7 +27,7 @@ def make_fabric(config: TrainConfig) -> Fabric:
     devices: Any = [int(index)] if index else 1
     if config.precision == "float32":
         return Fabric(accelerator=kind, devices=devices)
-    # Given as a plugin, since for its name Fabric writes a line to the terminal.
+    # Passed as a plugin, since Fabric writes a line to the terminal if precision is given by name.
     place = "cuda" if kind == "cuda" or (kind == "auto" and torch.cuda.is_available()) else "cpu"
     return Fabric(accelerator=kind, devices=devices, plugins=MixedPrecision("bf16-mixed", place))
 
@@ -40,7 +40,7 @@ def seed_everything(seed: int) -> None:
 
 
 def random_state() -> dict[str, Any]:
-    """State of every global generator, in tensors and plain values that load with ``weights_only``."""
+    """Return the state of every global generator, in a form that loads with ``weights_only``."""
     name, keys, position, has_gauss, gauss = np.random.get_state()  # noqa: NPY002
     version, internal, gauss_next = random.getstate()
     state: dict[str, Any] = {
@@ -60,10 +60,10 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any]) -> None:
-    """Put every global generator where :func:`random_state` found it.
+    """Restore the state of every global generator from the result of :func:`random_state`.
 
     Raises:
-        DataError: the state was taken with another number of CUDA devices, or is none.
+        DataError: the state was taken with another number of CUDA devices, or is not valid.
     """
     try:
         torch.set_rng_state(state["torch"].cpu())
@@ -84,7 +84,7 @@ def set_random_state(state: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def random_state_kept() -> Iterator[None]:
-    """Leave every global generator as it was, whatever the body draws and however it ends."""
+    """Restore every global generator after the ``with`` block, however it ends."""
     state = random_state()
     try:
         yield
@@ -94,7 +94,7 @@ def random_state_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def torch_settings(config: TrainConfig) -> Iterator[None]:
-    """Threads and determinism of torch as the config wants them, and as they were afterwards."""
+    """Set torch's threads and determinism as the config says, and restore them after the ``with`` block."""
     threads, was_deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     warned_only = torch.is_deterministic_algorithms_warn_only_enabled()
     if config.threads is not None:
@@ -109,5 +109,5 @@ def torch_settings(config: TrainConfig) -> Iterator[None]:
 
 
 def nbytes(tensor: Tensor) -> int:
-    """Bytes of a tensor's elements."""
+    """Return the bytes of a tensor's elements."""
     return tensor.numel() * tensor.element_size()

@@ -1,4 +1,4 @@
-"""Task: what kind of labels a graph has, and the loss and predictions that go with them."""
+"""Task: the kind of labels that a graph has, with the matching loss and predictions."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from graphbraid.graph.validate import UNLABELLED, has_class
 
 TaskName = Literal["single-label", "multi-label", "regression"]
 IGNORED = UNLABELLED[0]
-"""What :meth:`Task.loss` gives torch for every class that says "no label"."""
+"""Class that :meth:`Task.loss` passes to torch for every node without a label."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Task:
-    """The loss of one kind of label, and how a model's outputs are read."""
+    """The loss for one kind of label, and the reading of a model's outputs."""
 
     name: TaskName
-    """``single-label``: cross entropy; ``multi-label``: binary cross entropy with logits; ``regression``:
-    MSE."""
+    """Kind of label, with its loss: ``single-label`` (cross entropy), ``multi-label`` (binary cross entropy
+    with logits) or ``regression`` (mean squared error)."""
     width: int
-    """Columns a model's output needs: classes, labels or target dimensions."""
+    """Number of columns of a model's output: classes, labels or target dimensions."""
     class_weights: Tensor | None = None
-    """``(width,)`` float32: weight of each class, or of each label's positives; None weighs all alike."""
+    """Weight of each class, or of each label's positives, ``(width,)`` float32. If None, all are 1."""
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Mean loss of ``outputs`` ``(n, width)`` against ``labels`` (rows of ``Graph.y``), in float32.
+        """Return the mean float32 loss of ``outputs`` ``(n, width)`` against ``labels``, rows of ``Graph.y``.
 
-        Classes of -1 and -100, torch's own, are no label: their rows do not count.
+        The classes -1 and -100 (torch's own) stand for no label: their rows do not count.
         """
         outputs = outputs.float()
         if self.name == "single-label":
@@ -45,25 +45,25 @@ class Task:
         return F.mse_loss(outputs, labels.float().reshape(outputs.shape))
 
     def mass(self, labels: Tensor) -> float:
-        """What :meth:`loss` divides by, for putting chunks together: rows, or the sum of their weights."""
+        """Return the divisor of :meth:`loss`, for combining chunks: the rows, or the sum of their weights."""
         if self.name == "single-label" and self.class_weights is not None:
             return float(self.class_weights[labels[has_class(labels)]].sum())
         return float(labels.shape[0])
 
     def probabilities(self, outputs: Tensor) -> Tensor:
-        """``(n, width)``: class probabilities, label probabilities, or the regression's values themselves."""
+        """Return the probabilities of classes or labels, or a regression's values: ``(n, width)`` float32."""
         if self.name == "single-label":
             return outputs.float().softmax(dim=-1)
         return outputs.float().sigmoid() if self.name == "multi-label" else outputs.float()
 
     def to(self, device: torch.device) -> Task:
-        """The task with its weights on ``device``."""
+        """Return the task with its weights on ``device``."""
         weights = None if self.class_weights is None else self.class_weights.to(device)
         return Task(name=self.name, width=self.width, class_weights=weights)
 
 
 def task_of(graph: Graph) -> Task:
-    """The task that a graph's labels describe.
+    """Return the task that a graph's labels describe.
 
     Raises:
         DataError: the graph has no labels.
@@ -76,10 +76,11 @@ def task_of(graph: Graph) -> Task:
 
 
 def labelled(graph: Graph, nodes: Tensor) -> Tensor:
-    """The nodes among ``nodes`` that have a label, in their order: classes of -1 and -100 are none.
+    """Return those of ``nodes`` that have a label, in the same order; the classes -1 and -100 are no label.
 
     Raises:
-        DataError: a multi-label or regression row is not finite; names the first.
+        DataError: a class is negative, or a multi-label or regression row is not finite; the message names
+            the first such node.
     """
     assert graph.y is not None
     labels = graph.y.index_select(0, nodes)
@@ -103,12 +104,12 @@ def labelled(graph: Graph, nodes: Tensor) -> Tensor:
 
 
 def with_class_weights(task: Task, choice: str | Sequence[float] | None, labels: Tensor) -> Task:
-    """The task with weights of its loss, ``balanced`` over ``labels`` (the training rows) or as given.
+    """Return the task with class weights, as given or ``balanced`` over ``labels`` (the training rows).
 
     Balanced weights are ``n / (width * count)`` per class, and ``negatives / positives`` per label.
 
     Raises:
-        ConfigError: the task takes no weights, or their number is not ``task.width``.
+        ConfigError: the task has no class weights, or their number is not ``task.width``.
     """
     if choice is None:
         return task

@@ -1,4 +1,4 @@
-"""Trainer: trains a model on a graph, evaluates it, predicts with it, and survives being stopped."""
+"""Trainer: trains a model on a graph, evaluates it, predicts with it, and resumes interrupted runs."""
 
 from __future__ import annotations
 
@@ -36,20 +36,21 @@ from graphbraid.train.turns import Turns
 
 
 class Trainer:
-    """Trains one model on one graph.
+    """A trainer of one model on one graph.
 
-    Threads may share it: :meth:`evaluate`, :meth:`predict` and :meth:`profile` take turns.
+    Threads may share it: calls of :meth:`evaluate`, :meth:`predict` and :meth:`profile` wait for each other.
 
     Args:
         model: a model of :mod:`graphbraid.nn`, or any module called as ``model(x, edge_index)``. It is
             trained in place.
         graph: topology, features, labels and splits; used in place, never copied.
-        config: how to train; None takes the defaults.
-        callbacks: told of steps, epochs and the end, in this order.
-        info: plain values to keep with the run, such as how the model was built; they come back in
+        config: training options. If None, the defaults.
+        callbacks: callbacks, called in this order.
+        info: plain values to keep with the run, such as how the model was built; they are stored in
             ``config.json`` and in checkpoints.
-        accelerator: prepares and transfers mini-batches as ``plan`` says, by the operators registered for it
-            (see ``docs/collective.md``); the model runs on ``device``. None: ``device`` does.
+        accelerator: a device that prepares and transfers mini-batches according to ``plan``, by the operators
+            registered for it (see ``docs/collective.md``); the model runs on ``device``. If None, ``device``
+            prepares them as well.
         overrides: fields of :class:`TrainConfig` that replace those of ``config``.
 
     Example::
@@ -59,7 +60,7 @@ class Trainer:
         print(result.test["accuracy"], trainer.predict([0, 1, 2]).argmax(dim=1))
 
     Raises:
-        ConfigError: an option does not fit; says which, and what would.
+        ConfigError: an option is invalid; the message says which, and what would be valid.
         DataError: the graph has no features.
     """
 
@@ -86,7 +87,7 @@ class Trainer:
         self.graph = graph
         self.config = given.updated(**overrides)
         self.mode_reason = ""
-        """Why mode ``auto`` took the mode it took."""
+        """Reason for the mode that ``auto`` chose; empty if the mode was given."""
         if self.config.mode == "auto" and graph.x is not None:
             mode, self.mode_reason = choose_mode(model, graph, self.config)
             self.config = self.config.updated(mode=mode)
@@ -104,7 +105,7 @@ class Trainer:
         self._state = self._new_state()
 
     def _new_state(self) -> RunState:
-        """Of a run that has not begun."""
+        """Make the state of a run that has not begun."""
         return RunState(
             config=self.config,
             graph=self.graph,
@@ -116,59 +117,58 @@ class Trainer:
 
     @property
     def task(self) -> Task:
-        """What the graph's labels describe."""
+        """Task that the graph's labels describe."""
         return self._state.task
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of the metrics an evaluation computes."""
+        """Names of the metrics that an evaluation computes."""
         return self._state.metrics
 
     @property
     def monitored(self) -> tuple[str, bool]:
-        """The metric that says which epoch is best, and whether larger is better."""
+        """Metric that decides which epoch is best, and whether larger is better."""
         return self._state.monitored
 
     @property
     def progress(self) -> Progress:
-        """Where the run under way, or the last one, stands."""
+        """Position of the current or the last run."""
         return self._state.progress
 
     @property
     def steps_per_epoch(self) -> int | None:
-        """Optimizer steps of an epoch, once :meth:`fit` knows them."""
+        """Number of optimizer steps per epoch; None before :meth:`fit` knows it."""
         return self._state.steps_per_epoch
 
     @property
     def stop_status(self) -> Status | None:
-        """How the run is to end after the step under way; None: it goes on."""
+        """Status with which the run will end after the current step; None if it continues."""
         return self._state.stop_status
 
     @property
     def plan(self) -> Plan | None:
-        """Who prepares the mini-batches, once :meth:`fit` has planned them."""
+        """Plan for preparing mini-batches; None before :meth:`fit` has made one."""
         return self._state.plan
 
     @property
     def uncompiled_reason(self) -> str:
-        """Why mode ``full`` runs the model as it is; empty where it is compiled."""
+        """Reason why mode ``full`` runs the model uncompiled; empty if it is compiled."""
         return self._state.uncompiled_reason
 
     def fit(self) -> RunResult:
-        """Train, evaluating and saving on the way.
+        """Train the model, evaluating and saving on the way.
 
-        Ctrl-C or SIGTERM ends the run after the step under way, with a checkpoint if there is an
-        ``out_dir``; a second one ends it at once. While it still checks, compiles and plans, they do what
-        they do elsewhere: Ctrl-C raises ``KeyboardInterrupt``. With ``resume`` the run goes on where its last
-        checkpoint was written; on the CPU its losses then equal those of a run that was never stopped, to the
-        bit.
+        Ctrl-C or SIGTERM ends the run after the current step, with a checkpoint if there is an ``out_dir``; a
+        second one ends it at once. During the initial checks, compilation and planning, they have their usual
+        effect: Ctrl-C raises ``KeyboardInterrupt``. With ``resume``, the run continues from its last
+        checkpoint; on the CPU its losses then equal those of a run that was never stopped, bit for bit.
 
         Raises:
-            ConfigError: the model, an option or the checkpoint does not fit; found before the first step.
-                Another thread trains.
+            ConfigError: the model, an option or the checkpoint does not fit, which is found before the first
+                step; or another thread is training.
             DataError: a split or labels are missing, or a checkpoint is damaged or of another graph.
-            ResourceError: ``out_dir`` cannot be written or the disk is full; the last checkpoint is whole.
-            TrainingError: the loss or the gradients are not finite; says epoch and step.
+            ResourceError: ``out_dir`` cannot be written or the disk is full; the last checkpoint is intact.
+            TrainingError: the loss or the gradients are not finite; the message names epoch and step.
         """
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._turns.take(trains=True))
@@ -176,7 +176,7 @@ class Trainer:
             folder = stack.enter_context(RunFolder(self.config.out_dir)) if self.config.out_dir else None
             guard, listeners = SignalGuard(), Listeners(self, self.callbacks)
             self._state = self._new_state()
-            # Entered later: until the first step there is nothing to save, so the checks may be cut short.
+            # Entered only now: before the first step there is nothing to save, so Ctrl-C may end the checks.
             run = FitRun(self._state, listeners, folder, guard)
             stack.enter_context(guard)
             try:
@@ -186,9 +186,9 @@ class Trainer:
                 raise
 
     def profile(self) -> Profile:
-        """How long each stage of a training step takes here, measured on copies of model and optimizer.
+        """Measure how long each stage of a training step takes, on copies of model and optimizer.
 
-        Takes some seconds at the first call; the result is kept under the cache folder.
+        The first call takes a few seconds; the result is kept in the cache folder.
         """
         with self._turns.take(), runtime.torch_settings(self.config):
             return profile_run(
@@ -201,15 +201,15 @@ class Trainer:
 
     @typed
     def evaluate(self, split: str = "test", *, mode: EvalMode = "exact") -> dict[str, float]:
-        """Loss and metrics of a split's labelled nodes.
+        """Return the loss and metrics of a split's labelled nodes.
 
         Args:
             split: ``train``, ``val``, ``test`` or another split of the graph.
-            mode: ``exact`` uses all neighbours under ``memory_budget_bytes``; ``sampled`` uses
+            mode: ``exact`` uses all neighbours within ``memory_budget_bytes``; ``sampled`` uses
                 ``eval_fanouts``.
 
         Raises:
-            DataError: there is no such split, or it has no labels.
+            DataError: the split does not exist or has no labels.
             ResourceError: exact inference does not fit the budget.
         """
         with self._turns.take(), runtime.torch_settings(self.config):
@@ -223,18 +223,18 @@ class Trainer:
         probabilities: bool = False,
         mode: EvalMode = "exact",
     ) -> Tensor:
-        """The model's outputs for nodes.
+        """Return the model's outputs for nodes.
 
         Args:
-            nodes: ids in ``[0, num_nodes)``, in any order, repeated or not; None takes all nodes.
-            probabilities: apply softmax (single-label) or sigmoid (multi-label).
-            mode: as for :meth:`evaluate`.
+            nodes: ids in ``[0, num_nodes)``, in any order and possibly repeated. If None, all nodes.
+            probabilities: whether to apply softmax (single-label) or sigmoid (multi-label).
+            mode: ``exact`` or ``sampled``, as for :meth:`evaluate`.
 
         Returns:
             ``(len(nodes), width)`` float32 on the CPU.
 
         Raises:
-            ConfigError: an id is out of range, or another thread trains.
+            ConfigError: an id is out of range, or another thread is training.
             ResourceError: exact inference does not fit the budget.
         """
         ids = node_ids(self.graph, nodes)
@@ -251,11 +251,11 @@ class Trainer:
 
     @typed
     def load_weights(self, path: str | os.PathLike[str]) -> None:
-        """Take the model's weights from a checkpoint, such as ``out_dir/checkpoints/best.pt``.
+        """Load the model's weights from a checkpoint, such as ``out_dir/checkpoints/best.pt``.
 
         Raises:
-            ConfigError: there is no such file, or it is of another model.
-            DataError: it is damaged.
+            ConfigError: the file does not exist, or is of another model.
+            DataError: the file is damaged.
         """
         contents = checkpoint.read(path, trust=self.config.trust_checkpoint)
         check_same_model(contents["model_identity"], self.model, path)
@@ -266,13 +266,13 @@ class Trainer:
         self.model.load_state_dict(contents["model"])
 
     def request_stop(self, status: Status = "stopped") -> None:
-        """End :meth:`fit` after the step or epoch under way. For callbacks; the first wish counts."""
+        """End :meth:`fit` after the current step or epoch; for callbacks. The first request counts."""
         self._state.request_stop(status)
 
     def score(
         self, nodes: Tensor, mode: EvalMode, task: Task, check: Callable[[], None] = lambda: None
     ) -> dict[str, float]:
-        """Loss and metrics of labelled ``nodes``; ``check`` is called on the way and may raise to stop."""
+        """Return the loss and metrics of labelled ``nodes``; ``check`` is called meanwhile and may raise."""
         self._check_sampled(mode)
         return score(self.runner, self.config, nodes, mode, task=task, metrics=self.metrics, check=check)
 

@@ -1,4 +1,4 @@
-"""Turns: one call of a Trainer at a time, since modes, buffers and torch's settings are everybody's."""
+"""Turns: serialises the calls of a Trainer, which share the model's mode, buffers and torch's settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LOOK_SECONDS = 0.05
 
 
 class Turns:
-    """Lets threads wait for each other, but not for a whole training run."""
+    """A lock by which threads wait for each other, except for a training run."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -20,13 +20,13 @@ class Turns:
 
     @contextlib.contextmanager
     def take(self, *, trains: bool = False) -> Iterator[None]:
-        """A turn, after those of other threads; calls within it (from callbacks) are part of it.
+        """Hold the lock during the ``with`` block; nested calls (from callbacks) may take it again.
 
         Args:
-            trains: whether it is a training run, which nobody waits for.
+            trains: whether this is a training run, for which other threads do not wait.
 
         Raises:
-            ConfigError: another thread trains.
+            ConfigError: another thread is training.
         """
         while not self._lock.acquire(timeout=_LOOK_SECONDS):
             if self._training is not None:

@@ -1,1 +1,1 @@
-"""Evaluation and exact inference."""
+"""Evaluation on sampled neighbourhoods and exact inference."""

@@ -1,4 +1,4 @@
-"""Activations: rows of one layer for all nodes, in memory or in a temporary file."""
+"""Activations: the rows of one layer for all nodes, in memory or in a temporary file."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from graphbraid.errors import ResourceError
 from graphbraid.files.writing import format_bytes, resource_error
 
 _MAPPED_BYTES = 8 << 20
-"""Of the file that are mapped at a time, at most."""
+"""Most bytes of the file that are mapped at a time."""
 _FAULT_BYTES = 64 << 10
-"""What Linux maps around the page of a row that is read for the first time (``fault_around_bytes``)."""
+"""Bytes that Linux maps around a page that is read for the first time (``fault_around_bytes``)."""
 
 
 class Activations:
     """A ``(num_nodes, width)`` float32 matrix that is written and gathered by chunks of rows."""
 
     def __init__(self, num_nodes: int, width: int, *, in_memory: bool, folder: Path | None) -> None:
-        """Make room for the rows.
+        """Allocate the rows.
 
         Args:
-            num_nodes: rows.
-            width: columns.
-            in_memory: keep them in memory; otherwise in a file that has no name and ends with the process.
-            folder: where that file lies; None takes the system's place for temporary files.
+            num_nodes: number of rows.
+            width: number of columns.
+            in_memory: whether to keep them in memory; otherwise they are in an unnamed file that is deleted
+                when the process ends.
+            folder: folder of that file. If None, the system's folder for temporary files.
 
         Raises:
             ResourceError: the disk has no room for the file.
@@ -46,14 +47,14 @@ class Activations:
             self._rows = torch.from_numpy(rows.reshape(self.shape))
 
     def write(self, start: int, rows: Tensor) -> None:
-        """Set rows from ``start`` on."""
+        """Write ``rows`` from row ``start`` on."""
         for part in torch.split(rows, max(1, _MAPPED_BYTES // (self.shape[1] * 4))):
             self._rows[start : start + part.shape[0]] = part
             start += part.shape[0]
             self._leave_to_disk()
 
     def gather(self, nodes: Tensor) -> Tensor:
-        """Rows of ``nodes``, copied."""
+        """Return a copy of the rows of ``nodes``."""
         if self._map is None:
             return self._rows.index_select(0, nodes)
         rows = torch.empty(nodes.numel(), self.shape[1])
@@ -65,7 +66,7 @@ class Activations:
         return rows
 
     def _leave_to_disk(self) -> None:
-        """Give the pages back: they count as this process's memory for as long as it has them mapped."""
+        """Unmap the pages, which count as this process's memory for as long as they are mapped."""
         if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
 
@@ -74,7 +75,7 @@ def _map_new_file(num_bytes: int, folder: Path | None) -> mmap.mmap:
     place = Path(tempfile.gettempdir() if folder is None else folder)
     try:
         with tempfile.TemporaryFile(dir=place) as file:
-            # Reserved now: a page that finds no room later kills the process with SIGBUS.
+            # Reserved now, since a page that finds no room on the disk later kills the process with SIGBUS.
             os.posix_fallocate(file.fileno(), 0, max(num_bytes, 1))
             return mmap.mmap(file.fileno(), max(num_bytes, 1))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Evaluation: loss and metrics of nodes, from sampled neighbourhoods or exactly."""
+"""Evaluation: loss and metrics of nodes, on sampled neighbourhoods or exactly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def outputs_in_chunks(
     mode: EvalMode,
     check: Callable[[], None] = lambda: None,
 ) -> Iterator[Chunk]:
-    """The model's outputs for ``nodes``, by chunks in their order. Mode ``full`` has only exact outputs."""
+    """Return the model's outputs for ``nodes`` in chunks, in order; mode ``full`` is always exact."""
     if mode == "exact" or config.mode == "full":
         return exact_chunks(runner, config, nodes, check=check)
     return _sampled_chunks(runner, config, nodes, check)
@@ -43,7 +43,7 @@ def score(
     metrics: Sequence[str],
     check: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
-    """Loss and metrics of labelled ``nodes``, accumulated chunk by chunk."""
+    """Return the loss and metrics of labelled ``nodes``, accumulated chunk by chunk."""
     labels = runner.graph.y
     assert labels is not None
     scores = Scores(task.to(torch.device("cpu")), metrics, torch.device("cpu"))
@@ -55,7 +55,7 @@ def score(
 def _sampled_chunks(
     runner: ModelRunner, config: TrainConfig, nodes: Tensor, check: Callable[[], None]
 ) -> Iterator[Chunk]:
-    """Batches of the epoch 0 of a fixed schedule: every evaluation draws the same neighbours."""
+    """Yield outputs on the batches of a fixed schedule's epoch 0, so that evaluations draw alike."""
     from graphbraid.loader import BatchLoader, LoaderSettings
 
     was_training = runner.model.training
@@ -85,11 +85,11 @@ def _sampled_chunks(
 
 
 def node_ids(graph: Graph, nodes: Tensor | Sequence[int] | None) -> Tensor:
-    """``(n,)`` int64: the ids a caller names, on the CPU; None names all nodes.
+    """Return node ids given by a caller as ``(n,)`` int64 on the CPU; None stands for all nodes.
 
     Raises:
-        ConfigError: there are none, or one is no id in ``[0, num_nodes)``.
-        DataError: they are no numbers in a list.
+        ConfigError: the list is empty, or an entry is not an id in ``[0, num_nodes)``.
+        DataError: the argument is not a list of numbers.
     """
     if nodes is None:
         return torch.arange(graph.num_nodes)

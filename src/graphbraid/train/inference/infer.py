@@ -1,14 +1,14 @@
-"""Exact inference: outputs computed from all neighbours of every node, under a memory budget.
+"""Exact inference: outputs computed from all neighbours of every node, within a memory budget.
 
-Three ways, the first that fits the budget:
+It is done in the first of three ways that fits the budget:
 
 - *whole*: one pass over the whole graph;
 - *layer-wise* (graphbraid's models): layer by layer, and within a layer by chunks of destinations whose
   in-edges and source rows fit; a layer's activations are kept in memory or, beyond the budget, in a
   temporary file;
-- *expansion* (any other module): mini-batches with all neighbours of every hop, as many seeds as fit. One
-  hop more than the model's depth is drawn, so that layers which look at a source's own in-edges (GCN's
-  normalisation) see all.
+- *expansion* (any other module): mini-batches with all neighbours of every hop and as many seeds as fit. One
+  hop more than the model's depth is drawn, so that layers that use a source's own in-edges (GCN's
+  normalisation) see all of them.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from graphbraid.train.inference.activations import Activations
 from graphbraid.train.step.runner import ModelRunner
 
 Chunk = tuple[int, Tensor]
-"""Where in the asked nodes a chunk starts, and its ``(n, width)`` float32 outputs."""
+"""Position of a chunk's first node in the requested nodes, and the chunk's ``(n, width)`` float32 outputs."""
 _EDGE_BYTES = 96
-"""Of a chunk's edge: its position, source and local ids as int64, and what ``unique`` and a layer's scores
-need."""
+"""Bytes per edge of a chunk: its position, source and local ids as int64, and the temporaries of ``unique``
+and of a layer's scores."""
 
 
 def exact_chunks(
     runner: ModelRunner, config: TrainConfig, nodes: Tensor, *, check: Callable[[], None] = lambda: None
 ) -> Iterator[Chunk]:
-    """Outputs for ``nodes``, by chunks in their order, in evaluation mode and without gradients.
+    """Yield the outputs for ``nodes`` in chunks, in order, in evaluation mode and without gradients.
 
     Args:
-        runner: the model.
-        config: gives the memory budget.
+        runner: the model and its graph.
+        config: options of the run, with the memory budget.
         nodes: ``(n,)`` int64 node ids.
-        check: called between chunks; may raise to stop.
+        check: function called between chunks, which may raise to stop.
 
     Raises:
-        ResourceError: not even one node fits the budget, or the disk is full.
+        ResourceError: the budget has no room for a single node, or the disk is full.
     """
     was_training = runner.model.training
     runner.model.eval()
@@ -75,7 +75,7 @@ def _chunks(
 
 
 def whole_bytes(runner: ModelRunner) -> int:
-    """Estimate of what one pass over the whole graph holds beside the graph and its features."""
+    """Estimate the bytes that one pass over the whole graph needs in addition to graph and features."""
     graph, widest = runner.graph, _widest(runner.model)
     rows = 3 * graph.num_nodes * widest * 4  # a layer's input, its transformed rows and its output
     if runner.native:
@@ -88,12 +88,12 @@ def whole_bytes(runner: ModelRunner) -> int:
 
 
 def _widest(model: nn.Module) -> int:
-    """Widest row any layer makes: the most rows of a weight matrix (``out_features`` come first)."""
+    """Return the width of the widest layer: the most rows of a weight (``out_features`` come first)."""
     return max((p.shape[0] for p in model.parameters() if p.ndim >= 2), default=1)
 
 
 class _LayerWise:
-    """Runs a model of graphbraid's layer by layer over chunks of destinations."""
+    """A runner of a model from ``graphbraid.nn``, layer by layer over chunks of destinations."""
 
     def __init__(
         self, runner: ModelRunner, budget: int, folder: Path | None, check: Callable[[], None]
@@ -101,7 +101,7 @@ class _LayerWise:
         self._runner, self._budget, self._folder, self._check = runner, budget, folder, check
         self._graph = runner.graph
         self._widest = _widest(runner.model)
-        self._local = torch.full((self._graph.num_nodes,), -1, dtype=torch.int32)  # of the chunk under way
+        self._local = torch.full((self._graph.num_nodes,), -1, dtype=torch.int32)  # in the current chunk
         self._degree: Tensor | None = None
         self._loop: Tensor | None = None
         if runner.uses_degrees:
@@ -151,7 +151,7 @@ class _LayerWise:
         room = self._budget // 2
         cuts, start, before = [], 0, 0
         while start < nodes.numel():
-            # Each edge may bring a new source row, until every node of the graph is there.
+            # Each edge may bring a new source row, up to the number of nodes in the graph.
             most_edges = room // (row_bytes + _EDGE_BYTES)
             if self._graph.num_nodes * row_bytes <= room // 2:
                 most_edges = max(most_edges, room // 2 // _EDGE_BYTES)
@@ -163,7 +163,7 @@ class _LayerWise:
         return cuts
 
     def _block(self, chunk: Tensor) -> tuple[Tensor, Csc]:
-        """All in-edges of ``chunk`` as a block; returns its sources' ids, ``chunk`` first."""
+        """Return all in-edges of ``chunk`` as a block, preceded by its sources' ids, ``chunk`` first."""
         csc, local = self._graph.csc, self._local
         first, counts = csc.indptr[chunk], csc.indptr[chunk + 1] - csc.indptr[chunk]
         indptr = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
@@ -181,7 +181,7 @@ class _LayerWise:
 
 
 def _feature_rows(graph: Graph, nodes: Tensor) -> Tensor | SparseFeatures:
-    """Float32 feature rows of ``nodes``, dense or sparse as the graph has them."""
+    """Return the float32 feature rows of ``nodes``, dense or sparse as in the graph."""
     if isinstance(graph.x, SparseFeatures):
         return graph.x.rows(nodes).to(torch.float32)
     assert graph.x is not None
@@ -206,7 +206,7 @@ def _to(csc: Csc, device: torch.device) -> Csc:
 
 
 def depth(model: nn.Module, config: TrainConfig) -> int:
-    """How far messages travel in a module that is not graphbraid's own."""
+    """Return the number of hops that messages travel in a module that is not from ``graphbraid.nn``."""
     if config.hops is not None:
         return config.hops
     convs = [m for m in model.modules() if callable(getattr(m, "propagate", None))]

@@ -1,4 +1,4 @@
-"""Metrics of an evaluation, by name, computed with torchmetrics."""
+"""Metrics of an evaluation by name, computed with torchmetrics."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ LOSS = "loss"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricKind:
-    """How one metric is made and which way is better."""
+    """A kind of metric: how to make it, and which direction is better."""
 
     make: Callable[[int], Metric]
-    """``task.width`` -> a fresh metric."""
+    """Function of ``task.width`` that returns a new metric."""
     maximize: bool = True
     """Whether larger is better."""
 
@@ -67,7 +67,7 @@ USUAL: dict[TaskName, tuple[str, ...]] = {
 
 
 def metric_names(task: Task, wanted: Sequence[str] | None) -> tuple[str, ...]:
-    """The metrics to compute: those wanted, or the task's usual ones.
+    """Return the names of the metrics to compute: those wanted, or the task's usual ones.
 
     Raises:
         ConfigError: the task has no metric of that name.
@@ -85,10 +85,10 @@ def metric_names(task: Task, wanted: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def monitored(task: Task, names: Sequence[str], monitor: str | None) -> tuple[str, bool]:
-    """The metric that says which epoch is best, and whether larger is better.
+    """Return the metric that decides which epoch is best, and whether larger is better.
 
     Raises:
-        ConfigError: ``monitor`` is not computed.
+        ConfigError: ``monitor`` is not among the metrics computed.
     """
     name = (monitor or names[0]).removeprefix("val_")
     if name == LOSS:
@@ -102,7 +102,7 @@ def monitored(task: Task, names: Sequence[str], monitor: str | None) -> tuple[st
 
 
 class Scores:
-    """Accumulates loss and metrics over chunks of an evaluation's nodes."""
+    """An accumulator of loss and metrics over chunks of an evaluation's nodes."""
 
     def __init__(self, task: Task, names: Sequence[str], device: torch.device) -> None:
         self._task = task
@@ -121,13 +121,13 @@ class Scores:
         if self._task.name == "multi-label":
             targets = labels.long()
         elif self._task.name == "regression":
-            # One row of numbers for all target dimensions: the errors' mean does not care which is which.
+            # All target dimensions in one row: mean errors do not depend on which is which.
             predictions, targets = predictions.reshape(-1), labels.float().reshape(-1)
         for metric in self._metrics.values():
             metric.update(predictions, targets)
 
     def compute(self) -> dict[str, float]:
-        """Mean loss and every metric. A metric that needs more (R2 of a single row) is NaN."""
+        """Return the mean loss and every metric; a metric without enough rows (R2 of a single one) is NaN."""
         if self._num_rows == 0:
             raise AssertionError("no rows to score: callers check that a split is not empty")
         values = {LOSS: self._loss_sum / self._mass}

@@ -1,1 +1,1 @@
-"""One call of ``Trainer.fit``: set up and checked, followed step by step, saved, ended."""
+"""One call of ``Trainer.fit``: early checks, setup, the training loop, and saving."""

@@ -1,4 +1,4 @@
-"""FitRun: one call of ``Trainer.fit``, from the early checks to the result."""
+"""FitRun: one call of ``Trainer.fit``, from the initial checks to the result."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from graphbraid.train.step.step import TrainStep
 
 
 class FitRun:
-    """A run under way. Made with everything checked; :meth:`run` trains.
+    """A training run. The constructor checks everything; :meth:`run` trains.
 
     Args:
-        state: what the run is given; it shows where the run stands.
-        listeners: told of steps, epochs and the end; those that the config asks for are added.
-        folder: for the run's files; None writes none.
-        guard: notes the wish to be interrupted.
+        state: state of the run, which shows its position to others.
+        listeners: callbacks of the run, to which those that the config requests are added.
+        folder: folder for the run's files. If None, none are written.
+        guard: guard that records signals.
 
     Raises:
-        ConfigError, DataError, ResourceError: what ``Trainer.fit`` raises before the first step.
+        ConfigError, DataError, ResourceError: the errors that ``Trainer.fit`` raises before the first step.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class FitRun:
         self._saving = Saving(state, self._parts, listeners, folder)
 
     def run(self) -> RunResult:
-        """Train until all epochs are done or something asks to stop.
+        """Train until all epochs are done or a stop is requested, and return the result.
 
         Raises:
-            TrainingError: the loss or the gradients are not finite; says epoch and step.
+            TrainingError: the loss or the gradients are not finite; the message names epoch and step.
         """
         started = time.perf_counter()
         with contextlib.closing(self._parts.feed), contextlib.closing(self._saving):
@@ -101,7 +101,7 @@ class FitRun:
                 if not self._train_epoch():
                     break
                 self._finish_epoch()
-        except StopRequested:  # raised inside an evaluation, which a resumed run repeats
+        except StopRequested:  # raised during an evaluation, which a resumed run repeats
             state.request_stop("interrupted")
         if state.progress.epoch < self._config.epochs:
             self._save(is_best=False)
@@ -112,7 +112,7 @@ class FitRun:
         return self._state.stop_status is not None
 
     def _train_epoch(self) -> bool:
-        """Train the rest of an epoch's steps; False if told to stop on the way."""
+        """Train the remaining steps of an epoch; return False if a stop was requested on the way."""
         progress, every = self._state.progress, self._config.checkpoint_every_steps
         num_steps = self._parts.steps_per_epoch
         self._runner.model.train()
@@ -129,7 +129,7 @@ class FitRun:
         return True
 
     def _make_step(self, batches: Iterator[Batch]) -> StepRecord:
-        """Make a step over ``accumulate`` batches, or what is left of the epoch, and note it."""
+        """Make a step over ``accumulate`` batches, or those left in the epoch, and update the progress."""
         progress, feed, accumulate = self._state.progress, self._parts.feed, self._config.accumulate
         first = progress.step * accumulate
         count = min(accumulate, feed.num_batches - first)
@@ -179,12 +179,12 @@ class FitRun:
         if nodes is None or not (is_last or num_epochs % self._config.eval_every == 0):
             return {}
         self._listeners.on_evaluate_start("val")
-        # A model that draws while evaluating must not shift what training draws next.
+        # A model that draws random numbers while evaluating must not change those that training draws next.
         with self._clock.measure("evaluate"), runtime.random_state_kept():
             return self._score(nodes, self._config.eval_mode)
 
     def _score(self, nodes: Tensor, mode: EvalMode) -> dict[str, float]:
-        """Loss, with the run's class weights, and metrics of labelled ``nodes``."""
+        """Return the loss, with the run's class weights, and the metrics of labelled ``nodes``."""
         return score(
             self._runner,
             self._config,

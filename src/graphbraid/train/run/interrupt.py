@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a wish to stop: the first ends the run cleanly, the second at once."""
+"""Handling of Ctrl-C and SIGTERM: the first signal ends the run cleanly, the second at once."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class StopRequested(Exception):  # noqa: N818 (it ends an evaluation, it is no error)
-    """Raised inside an evaluation that a signal cut short; the trainer catches it."""
+class StopRequested(Exception):  # noqa: N818 (it ends an evaluation and is not an error)
+    """An evaluation was cut short by a signal; the trainer catches this."""
 
 
 class SignalGuard:
-    """While entered, notes the first SIGINT or SIGTERM in :attr:`signal` instead of raising.
+    """A context manager that records the first SIGINT or SIGTERM in :attr:`signal` instead of raising.
 
-    The second raises ``KeyboardInterrupt`` where the program stands. Outside the main thread Python takes
-    no signal handlers, and the guard does nothing.
+    The second one raises ``KeyboardInterrupt``. Outside the main thread, where Python does not allow signal
+    handlers to be set, the guard does nothing.
     """
 
     def __init__(self) -> None:
@@ -35,12 +35,12 @@ class SignalGuard:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for number, handler in self._former.items():
-            # A handler that was not set from Python cannot be set back from it.
+            # A handler that was not set from Python (None) cannot be restored from Python.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._former = {}
 
     def check(self) -> None:
-        """Raise :class:`StopRequested` if a signal came."""
+        """Raise :class:`StopRequested` if a signal was received."""
         if self.signal is not None:
             raise StopRequested
 

@@ -1,4 +1,4 @@
-"""Checks made before the first step, so that no work is lost to a mistake that could be seen at the start."""
+"""Checks before the first step, so that no work is lost to a mistake that could have been found earlier."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from graphbraid.train.task import Task, labelled
 
 
 def split_nodes(graph: Graph, split: str) -> Tensor:
-    """The labelled nodes of a split.
+    """Return the labelled nodes of a split.
 
     Raises:
-        DataError: there is no such split, it is empty, or none of its nodes is labelled.
+        DataError: the split does not exist or is empty, or none of its nodes is labelled.
     """
     nodes = graph.split(split)
     kept = labelled(graph, nodes)
@@ -29,15 +29,15 @@ def split_nodes(graph: Graph, split: str) -> Tensor:
 
 
 def has_split(graph: Graph, split: str) -> bool:
-    """Whether a split is there and not empty."""
+    """Return whether a split exists and is not empty."""
     return split in graph.splits and graph.splits[split].numel() > 0
 
 
 def check_needs_no_val(config: TrainConfig) -> None:
-    """Refuse options that follow a validation metric where there is none.
+    """Check that no option follows a validation metric, for a graph without a validation split.
 
     Raises:
-        ConfigError: names the option.
+        ConfigError: an option does; the message names it.
     """
     follows = f"patience={config.patience}" if config.patience is not None else None
     if config.scheduler == "plateau":
@@ -50,10 +50,10 @@ def check_needs_no_val(config: TrainConfig) -> None:
 
 
 def check_fanouts(model: nn.Module, config: TrainConfig) -> None:
-    """One fanout per layer, where the model tells how many it has.
+    """Check that there is one fanout per layer, if the model has ``num_layers``.
 
     Raises:
-        ConfigError: their numbers differ.
+        ConfigError: the numbers differ.
     """
     layers = getattr(model, "num_layers", None)
     if config.mode == "sampled" and isinstance(layers, int) and layers != len(config.fanouts):
@@ -64,9 +64,9 @@ def check_fanouts(model: nn.Module, config: TrainConfig) -> None:
 
 
 def dry_run(runner: ModelRunner, task: Task, batch: Batch, what: str) -> None:
-    """Run the model once on ``batch`` without training it, and check the shape of what comes out.
+    """Run the model once on ``batch`` without training it, and check the shape of its output.
 
-    Also gives lazily initialised modules their shapes, before an optimizer is made.
+    This also initialises lazy modules before an optimizer is made.
 
     Raises:
         ConfigError: the model fails on the graph's data, or its output does not have ``task.width`` columns.

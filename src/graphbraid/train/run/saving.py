@@ -1,4 +1,4 @@
-"""Saving: a run's files as it goes on, and what a later run continues from."""
+"""Saving: writes a run's files during training, and loads the checkpoint that a later run continues from."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from graphbraid.train.step.clock import STAGES
 
 
 class Saving:
-    """Writes one run's logs and checkpoints, and reads them; with no folder it keeps the best weights."""
+    """The logs and checkpoints of one run; without a folder, the best weights are kept in memory."""
 
     def __init__(
         self, state: RunState, parts: RunParts, listeners: Listeners, folder: RunFolder | None
@@ -36,7 +36,7 @@ class Saving:
     # ---- the start
 
     def begin(self) -> None:
-        """Lay out a fresh run's folder, with a checkpoint of its very start."""
+        """Prepare the folder of a new run, with a checkpoint of its start."""
         if self._folder is None:
             return
         self._folder.clear()
@@ -46,11 +46,11 @@ class Saving:
         self.save(is_best=False)
 
     def go_on(self) -> None:
-        """Put the run where the folder's last checkpoint was written.
+        """Continue the run from the folder's last checkpoint.
 
         Raises:
             ConfigError: the model or an option differs from that run's.
-            DataError: the checkpoint or a log is damaged, or of another graph.
+            DataError: the checkpoint or a log is damaged, or the checkpoint is of another graph.
         """
         assert self._folder is not None
         self._load(self._folder)
@@ -80,10 +80,10 @@ class Saving:
             self._log.epoch(record)
 
     def save(self, *, is_best: bool) -> None:
-        """Write a checkpoint, as the best one too if it is; with no folder, remember the best weights.
+        """Write a checkpoint, also as the best one if it is; without a folder, keep the best weights.
 
         Raises:
-            ResourceError: the disk is full; the former checkpoints are whole.
+            ResourceError: the disk is full; the former checkpoints are intact.
         """
         if self._folder is None or self._log is None:
             if is_best:
@@ -91,7 +91,7 @@ class Saving:
                 self._best_weights = {name: v.detach().cpu().clone() for name, v in weights.items()}
             return
         contents = self._contents(self._log)
-        # The best first: were it last, a kill between the two would leave a finished epoch without it.
+        # The best one first: otherwise a kill between the two would leave a finished epoch without it.
         for path in (self._folder.best, self._folder.last) if is_best else (self._folder.last,):
             checkpoint.write(path, contents)
             self._listeners.on_checkpoint(path)
@@ -127,7 +127,7 @@ class Saving:
     # ---- the end
 
     def restore_best(self) -> None:
-        """Give the model the best epoch's weights, if there was one and the run is to end with it."""
+        """Load the best epoch's weights into the model, if the config requests it and there was one."""
         if not self._state.config.restore_best or self._state.progress.best_epoch is None:
             return
         weights: dict[str, Tensor] | None = self._best_weights
@@ -138,7 +138,7 @@ class Saving:
             self._state.runner.model.load_state_dict(weights)
 
     def write_result(self, result: RunResult) -> None:
-        """Write how the run ended."""
+        """Write the result of the run."""
         if self._folder is not None:
             self._folder.write_json(RESULT, result.to_json())
 

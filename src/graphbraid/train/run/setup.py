@@ -1,4 +1,4 @@
-"""What a run trains with: everything is checked, compiled, planned and made here, before the first step."""
+"""Setup of a run: everything it trains with is checked, compiled, planned and made before the first step."""
 
 from __future__ import annotations
 
@@ -27,40 +27,40 @@ if TYPE_CHECKING:
     from graphbraid.fullgraph import Evidence
 
 _DRY_SEEDS = 2
-"""Of the mini-batch that the model is called with before all else."""
+"""Number of seeds in the mini-batch on which the model is first tried."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class RunParts:
-    """What a run trains with."""
+    """The parts of a run that training uses."""
 
     train_nodes: Tensor
-    """``(num_train,)`` int64: labelled nodes of the split ``train``."""
+    """Labelled nodes of the split ``train``, ``(num_train,)`` int64."""
     val_nodes: Tensor | None
-    """``(num_val,)`` int64: those of ``val``; None where the run does not evaluate."""
+    """Labelled nodes of the split ``val``, ``(num_val,)`` int64; None if the run does not evaluate."""
     task: Task
-    """The loss, with its class weights, on the model's device."""
+    """Loss with its class weights, on the model's device."""
     feed: Feed
-    """Gives the batches."""
+    """Source of the batches."""
     steps_per_epoch: int
-    """Optimizer steps of an epoch."""
+    """Number of optimizer steps per epoch."""
     optimizer: Optimizer
-    """Of the model's parameters."""
+    """Optimizer of the model's parameters."""
     schedule: LearningRateSchedule
-    """The optimizer's learning rate."""
+    """Schedule of the optimizer's learning rate."""
 
 
 def set_up(state: RunState, former: Path | None) -> RunParts:
-    """Check the run and make what it trains with; ``state`` gets the engine, the plan and the steps.
+    """Check a run and make its parts; the engine, the plan and the steps per epoch are set on ``state``.
 
     Args:
-        state: of the run.
-        former: the folder of the run that this one continues; None where it starts anew.
+        state: state of the run.
+        former: folder of the run that this one continues. If None, the run starts anew.
 
     Raises:
         ConfigError: the model or an option does not fit.
         DataError: a split or labels are missing, or a kept plan is damaged.
-        ResourceError: training cannot fit the memory.
+        ResourceError: training cannot fit in memory.
     """
     config, runner = state.config, state.runner
     train_nodes, val_nodes = split_nodes(state.graph, "train"), _val_nodes(state)
@@ -96,8 +96,8 @@ def _val_nodes(state: RunState) -> Tensor | None:
 
 
 def _try_model(state: RunState, task: Task, train_nodes: Tensor, evidence: Evidence | None) -> None:
-    """Call the model once, compiled where it can be, which also makes what a lazily built one lacks."""
-    runtime.seed_everything(state.config.seed)  # a lazily built model draws its weights here
+    """Run the model once, compiled if possible, which also initialises lazy modules."""
+    runtime.seed_everything(state.config.seed)  # lazy modules draw their weights here
     if state.config.mode == "full":
         require_whole(state.runner.model, state.graph, state.config)
         _compile(state, train_nodes, evidence)
@@ -120,14 +120,14 @@ def _dry_run(state: RunState, task: Task, seeds: Tensor, what: str) -> None:
 
 
 def _compile(state: RunState, train_nodes: Tensor, evidence: Evidence | None) -> None:
-    """Give the runner an engine, or the state the reason why there is none."""
+    """Set the runner's engine, or on ``state`` the reason why there is none."""
     state.runner.engine, state.uncompiled_reason = compile_for(
         state.runner, state.config, train_nodes, evidence
     )
 
 
 def _plan(state: RunState, task: Task, train_nodes: Tensor, former: Path | None) -> Plan | None:
-    """The plan that ``former`` was run by, or a new one; without a device it says how many threads train."""
+    """Return the plan that ``former`` kept, or a new one; on the CPU also set the training threads."""
     config, runner = state.config, state.runner
     plan = None if former is None else kept_plan(former, config)
     plan = plan or plan_run(runner, task, config, train_nodes, state.accelerator)

@@ -1,4 +1,4 @@
-"""RunState: what a run needs of its Trainer, and what it changes there."""
+"""RunState: the state that a run shares with its Trainer."""
 
 from __future__ import annotations
 
@@ -21,51 +21,52 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, eq=False)
 class RunState:
-    """One run: what it is given, and where it stands.
+    """The inputs of one run and its current state.
 
-    ``Trainer.fit`` begins with a fresh one; the Trainer's attributes of the same names show it to callbacks.
+    ``Trainer.fit`` begins with a new one, which callbacks see through the Trainer's attributes of the same
+    names.
     """
 
     config: TrainConfig
-    """How to train; its mode is ``sampled`` or ``full``."""
+    """Options of the run; the mode is ``sampled`` or ``full``."""
     graph: Graph
     """Topology, features, labels and splits."""
     runner: ModelRunner
-    """The model; in mode ``full`` the run gives it an engine."""
+    """Runner of the model; in mode ``full`` the run sets its engine."""
     accelerator: Accelerator | None
-    """Prepares and transfers mini-batches; None: the runner's device does."""
+    """Device that prepares and transfers mini-batches. If None, the runner's device."""
     info: Mapping[str, Any]
     """Plain values to keep with the run."""
     mode_reason: str
-    """Why mode ``auto`` took the mode it took; empty where the user chose it."""
+    """Reason for the mode that ``auto`` chose; empty if the mode was given."""
 
     uncompiled_reason: str = ""
-    """Why mode ``full`` runs the model as it is; empty where it is compiled."""
+    """Reason why mode ``full`` runs the model uncompiled; empty if it is compiled."""
     plan: Plan | None = None
-    """Who prepares the mini-batches, once that is planned."""
+    """Plan for preparing mini-batches; None before it is made."""
     steps_per_epoch: int | None = None
-    """Optimizer steps of an epoch, once they are known."""
+    """Number of optimizer steps per epoch; None before it is known."""
     progress: Progress = field(default_factory=Progress)
-    """Where the run stands."""
+    """Position of the run."""
     stop_status: Status | None = None
-    """How the run is to end after the step under way; None: it goes on."""
+    """Status with which the run will end after the current step; None if it continues."""
 
     @cached_property
     def task(self) -> Task:
-        """What the graph's labels describe."""
+        """Task that the graph's labels describe."""
         return task_of(self.graph)
 
     @cached_property
     def metrics(self) -> tuple[str, ...]:
-        """Names of the metrics an evaluation computes."""
+        """Names of the metrics that an evaluation computes."""
         return metric_names(self.task, self.config.metrics)
 
     @cached_property
     def monitored(self) -> tuple[str, bool]:
-        """The metric that says which epoch is best, and whether larger is better."""
+        """Metric that decides which epoch is best, and whether larger is better."""
         return monitored(self.task, self.metrics, self.config.monitor)
 
     def request_stop(self, status: Status) -> None:
-        """End the run after the step or epoch under way; the first wish counts."""
+        """End the run after the current step or epoch; the first request counts."""
         if self.stop_status is None:
             self.stop_status = status

@@ -1,1 +1,1 @@
-"""The files of a run: checkpoints, logs, and what they belong to."""
+"""The files of a run: checkpoints, logs and plans, and checks that they belong to the run."""

@@ -1,4 +1,4 @@
-"""Checkpoints: everything a run needs to go on as if never stopped, in one file that is whole or absent."""
+"""Checkpoints: all that a run needs to continue as if never stopped, in one file written atomically."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from graphbraid.train.run_folder.restore import check_contents
 
 FORMAT = "graphbraid-checkpoint-2"
 _WITHOUT_CHECKSUM = "graphbraid-checkpoint-1"
-"""Earlier versions wrote this; still read, checked by the CRC-32 sums that zip files have."""
+"""Format of earlier versions, which is still read and checked by the CRC-32 sums of the zip file."""
 _KEYS = (
     "model",
     "optimizer",
@@ -34,10 +34,10 @@ _KEYS = (
 
 
 def write(path: Path, contents: dict[str, Any]) -> None:
-    """Write a checkpoint aside, flush it and rename it: a kill leaves the former one or the new one.
+    """Write a checkpoint to a temporary file, flush it and rename it: a kill leaves the old or the new one.
 
     Raises:
-        ResourceError: the disk is full or the folder cannot be written; the former checkpoint is as it was.
+        ResourceError: the disk is full or the folder cannot be written; the former checkpoint is intact.
     """
     assert set(contents) == set(_KEYS), sorted(set(contents) ^ set(_KEYS))
     with atomic_write(path) as temporary:
@@ -49,13 +49,13 @@ def read(path: str | os.PathLike[str], *, trust: bool = False) -> dict[str, Any]
     """Read a checkpoint onto the CPU, as tensors and plain values only.
 
     Args:
-        path: the file.
-        trust: also load Python objects, which can run any code: only for files you wrote.
+        path: path of the file.
+        trust: whether to load Python objects as well, which can run any code; only for files you wrote.
 
     Raises:
-        ConfigError: there is no such file.
-        DataError: it is damaged (a single changed bit is found), no checkpoint of graphbraid, or holds
-            objects and is not trusted.
+        ConfigError: the file does not exist.
+        DataError: the file is damaged (even a single changed bit is found), is not a checkpoint of
+            graphbraid, or holds objects and is not trusted.
     """
     path = Path(path)
     if not path.is_file():
@@ -79,10 +79,10 @@ def read(path: str | os.PathLike[str], *, trust: bool = False) -> dict[str, Any]
 
 
 def _load(path: Path, trust: bool) -> tuple[Any, bool]:
-    """What the file holds, and whether it has a checksum."""
+    """Return the contents of the file, and whether it has a checksum."""
     has_checksum = checksums.check_zip(path)
     try:
-        if not zipfile.is_zipfile(path):  # every file that torch.save finished is one; half of one is not
+        if not zipfile.is_zipfile(path):  # a complete file of torch.save is one, half of it is not
             raise DataError(
                 f"{path} is damaged or not a checkpoint: it is no whole zip file. Take another checkpoint."
             )
@@ -97,7 +97,7 @@ def _load(path: Path, trust: bool) -> tuple[Any, bool]:
         ) from error
     except (OSError, DataError, MemoryError):
         raise
-    except Exception as error:  # whatever unpickling a damaged file may meet
+    except Exception as error:  # unpickling a damaged file can raise anything
         raise DataError(f"{path} is damaged: {error}. Take another checkpoint.") from error
 
 

@@ -1,4 +1,4 @@
-"""What a run depends on beside its config: versions, kernels, machine."""
+"""The environment of a run: versions, kernels and machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PACKAGES = ("torch", "numpy", "scipy", "torchmetrics", "lightning-fabric", "tor
 
 
 def environment() -> dict[str, Any]:
-    """Versions, kernel variant and machine, for ``environment.json``."""
+    """Return versions, kernel variant and machine, for ``environment.json``."""
     selection = native.active()
     return {
         "graphbraid": graphbraid.__version__,

@@ -1,7 +1,7 @@
-"""RunFolder: the files of one run, used by one process at a time.
+"""RunFolder: the folder of one run's files, used by one process at a time.
 
-A run's ``.lock`` says whose folder it is: a folder that holds anything else and no run is the user's and
-never touched. Names with a leading dot do not count, such as the remains of a killed program.
+The file ``.lock`` marks a folder as that of a run. A folder that holds other files and no run belongs to the
+user and is never touched. Names with a leading dot, such as the remains of a killed program, do not count.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class RunFolder:
-    """``out_dir`` while a run uses it: locked, writable, and free of the remains of a killed one."""
+    """The folder ``out_dir`` in use by a run: locked, writable, and free of a killed process's remains."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -44,11 +44,11 @@ class RunFolder:
         self._lock: int | None = None
 
     def __enter__(self) -> RunFolder:
-        """Make the folder, lock it and remove half-written files of a killed process.
+        """Create the folder, lock it and remove half-written files of a killed process.
 
         Raises:
-            ConfigError: the folder is not empty and holds no run; nothing was written.
-            ResourceError: it cannot be made or written, or another process is using it.
+            ConfigError: the folder is not empty and does not hold a run; nothing was written.
+            ResourceError: it cannot be created or written, or another process is using it.
         """
         self._refuse_the_users()
         try:
@@ -58,11 +58,11 @@ class RunFolder:
             raise self._cannot_write(error) from error
         try:
             self._take_lock()
-            self._refuse_the_users()  # as it may have become meanwhile
+            self._refuse_the_users()  # another process may have written to it meanwhile
             self._claim()
             self._check_writable()
             for file in self._files():
-                remove_stale(file, after_seconds=0)  # nobody else holds the lock
+                remove_stale(file, after_seconds=0)  # no other process holds the lock
         except BaseException:
             self._release()
             raise
@@ -74,14 +74,14 @@ class RunFolder:
         self._release()
 
     def holds_run(self) -> bool:
-        """Whether there is a checkpoint to resume from."""
+        """Return whether there is a checkpoint to resume from."""
         return self.last.exists()
 
     def decide(self, resume: bool | str, overwrite: bool) -> bool:
-        """Whether to resume.
+        """Return whether to resume.
 
         Raises:
-            ConfigError: there is nothing to resume, or a run that must not be overwritten.
+            ConfigError: there is nothing to resume, or there is a run that must not be overwritten.
         """
         if resume is True and not self.holds_run():
             raise ConfigError(
@@ -98,7 +98,7 @@ class RunFolder:
         return False
 
     def clear(self) -> None:
-        """Remove a former run's files, the checkpoint to resume from first. Links stay."""
+        """Remove a former run's files, ``last.pt`` first; of links, the targets are removed."""
         for file in self._files():
             Path(os.path.realpath(file)).unlink(missing_ok=True)
 
@@ -107,14 +107,14 @@ class RunFolder:
         return (self.last, self.best, *(self.path / name for name in names))
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        """Write one of the small files, with its checksum."""
+        """Write one of the JSON files, with its checksum."""
         with atomic_write(self.path / name) as temporary:
             temporary.write_text(json.dumps(sealed(content), indent=2) + "\n", encoding="utf-8")
 
     def note_changes(self) -> None:
-        """Log which of the small files have changed since they were written, before they are written anew.
+        """Log which JSON files were changed since they were written, before they are written anew.
 
-        Nothing that a resumed run does depends on them, so it goes on.
+        A resumed run does not depend on them, so it continues.
         """
         for name in (CONFIG, ENVIRONMENT, RESULT):
             try:
@@ -124,10 +124,10 @@ class RunFolder:
                 _log.warning("%s The run goes on by its checkpoint and writes it anew.", error)
 
     def _refuse_the_users(self) -> None:
-        """Refuse a folder that holds something, but no run.
+        """Check that the folder is empty or holds a run.
 
         Raises:
-            ConfigError: it does; says what was found.
+            ConfigError: it holds something else; the message says what was found.
             ResourceError: the folder cannot be read.
         """
         try:
@@ -151,11 +151,11 @@ class RunFolder:
             content = lock.read_bytes()
         except OSError as error:
             raise self._cannot_write(error) from error
-        # Earlier versions, and a process killed right at the start, leave an empty lock.
+        # Earlier versions, and a process killed right at the start, leave an empty lock file.
         return content == _OURS or (content == b"" and (empty or self.last.is_file() or self._is_begun()))
 
     def _is_begun(self) -> bool:
-        """Whether all there is are the folders that a run begins with."""
+        """Return whether the folder holds only what a run creates at its start."""
         return {e.name for e in self.path.iterdir() if not e.name.startswith(".")} == {"checkpoints"}
 
     def _claim(self) -> None:
@@ -202,11 +202,11 @@ class RunFolder:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """What one of a run's small files holds; of earlier versions, which have no checksum, unchecked.
+    """Read one of a run's JSON files; those of earlier versions have no checksum and are not verified.
 
     Raises:
-        DataError: it is no JSON object, or has changed since it was written.
-        ResourceError: it cannot be read.
+        DataError: the file is not a JSON object, or was changed since it was written.
+        ResourceError: the file cannot be read.
     """
     try:
         content = json.loads(file.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""What a checkpoint belongs to: the model's shape, the graph, the config; and the refusal of any other."""
+"""Identity of a run's model, graph and config, against which checkpoints are checked."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from graphbraid.train.config import FREE_ON_RESUME, TrainConfig
 from graphbraid.train.step.learning_rate import PER_STEP
 
 _SAMPLES = (
-    4096  # elements of each array that the graph's fingerprint reads: enough to tell, and no time on any size
+    4096  # elements of each array in the graph's fingerprint: enough to tell graphs apart, quick at any size
 )
 
 
 def model_identity(model: nn.Module) -> dict[str, Any]:
-    """Class and shapes of a model's parameters and buffers."""
+    """Return a model's class and the shapes of its parameters and buffers."""
     shapes = {
         name: f"{tuple(value.shape)} {value.dtype}"
         for name, value in model.state_dict().items()
@@ -30,7 +30,7 @@ def model_identity(model: nn.Module) -> dict[str, Any]:
 
 
 def graph_identity(graph: Graph) -> dict[str, Any]:
-    """Sizes of a graph and a fingerprint of evenly spaced elements of its arrays."""
+    """Return a graph's sizes and a fingerprint of evenly spaced elements of its arrays."""
     return {
         "num_nodes": graph.num_nodes,
         "num_edges": graph.num_edges,
@@ -67,10 +67,10 @@ def _some_bytes(array: Tensor) -> bytes:
 def check_same(
     found: Mapping[str, Any], model: nn.Module, graph: Mapping[str, Any], config: TrainConfig, path: object
 ) -> None:
-    """Refuse a checkpoint, ``found``, of another model, graph (given by its identity) or config.
+    """Check that the checkpoint ``found`` is of the given model, graph (given by its identity) and config.
 
     Raises:
-        ConfigError: the model or an option differs; names the first.
+        ConfigError: the model or an option differs; the message names the first difference.
         DataError: the graph differs.
     """
     check_same_model(found["model_identity"], model, path)
@@ -86,7 +86,7 @@ def check_same(
 
 
 def check_same_model(found: Mapping[str, Any], model: nn.Module, path: object) -> None:
-    """Refuse a checkpoint of another model.
+    """Check that the identity ``found`` is that of the given model.
 
     Raises:
         ConfigError: the class or a shape differs.
@@ -105,7 +105,7 @@ def check_same_model(found: Mapping[str, Any], model: nn.Module, path: object) -
 
 def _check_same_config(found: Mapping[str, Any], config: TrainConfig, path: object) -> None:
     free = set(FREE_ON_RESUME)
-    if config.scheduler in PER_STEP:  # its curve is laid over the whole run
+    if config.scheduler in PER_STEP:  # its curve spans the whole run
         free.discard("epochs")
     now = config.to_json()
     for name in now:

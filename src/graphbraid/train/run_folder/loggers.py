@@ -1,8 +1,7 @@
-"""The run's log files: ``steps.jsonl``, ``metrics.csv`` and, if wanted, TensorBoard events.
+"""The log files of a run: ``steps.jsonl``, ``metrics.csv`` and, if requested, TensorBoard events.
 
-A checkpoint keeps the size both text files had when it was written (:meth:`RunLog.position`). A resumed run
-cuts them back to it (:meth:`RunLog.resume`), so no step is missing or there twice, however the last run
-ended.
+A checkpoint holds the sizes of both text files at the time it was written (:meth:`RunLog.position`). A
+resumed run truncates them to these sizes, so that no step is missing or repeated, however the last run ended.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ METRICS = "metrics.csv"
 
 
 class RunLog:
-    """Appends a line per step and a row per epoch; a reader always sees whole lines of finished steps."""
+    """The text logs, with a line per step and a row per epoch; readers always see complete lines."""
 
     def __init__(
         self, folder: Path, columns: Sequence[str], *, position: dict[str, int] | None = None
     ) -> None:
-        """Start fresh files, or with ``position`` go on where a checkpoint left off."""
+        """Start new files, or with ``position`` continue from a checkpoint."""
         self._columns = list(columns)
         self._steps = _LineFile(folder / STEPS, None if position is None else position[STEPS])
         self._metrics = _LineFile(folder / METRICS, None if position is None else position[METRICS])
@@ -40,7 +39,7 @@ class RunLog:
             self._metrics.write(_csv_line(self._columns))
 
     def step(self, record: StepRecord) -> None:
-        """Write a step: its loss reads back to the same bits."""
+        """Write a step; its loss reads back with the same bits."""
         line = {key: value for key, value in dataclasses.asdict(record).items() if value is not None}
         self._steps.write(json.dumps(line) + "\n")
 
@@ -50,7 +49,7 @@ class RunLog:
         self._metrics.write(_csv_line([row.get(name, "") for name in self._columns]))
 
     def position(self) -> dict[str, int]:
-        """Make what was written durable and tell how far the files go."""
+        """Flush the files to the disk and return their sizes in bytes."""
         return {STEPS: self._steps.sync(), METRICS: self._metrics.sync()}
 
     def close(self) -> None:
@@ -60,7 +59,7 @@ class RunLog:
 
 
 class _LineFile:
-    """An append-only text file that can be cut back."""
+    """An append-only text file that can be truncated."""
 
     def __init__(self, path: Path, size: int | None) -> None:
         self._path = path
@@ -88,12 +87,12 @@ class _LineFile:
         self._file.seek(size)
 
     def write(self, text: str) -> None:
-        """Append; handed to the system at once, so that a killed process loses no finished line."""
+        """Append text unbuffered, so that a killed process does not lose a finished line."""
         with self._disk_errors():
             self._file.write(text.encode())
 
     def sync(self) -> int:
-        """Flush to the disk; returns the file's size."""
+        """Flush the file to the disk and return its size in bytes."""
         with self._disk_errors():
             os.fsync(self._file.fileno())
             return self._file.tell()
@@ -116,10 +115,10 @@ def _csv_line(values: Sequence[Any]) -> str:
 
 
 class TensorBoard(Callback):
-    """Writes losses, metrics and stage times as TensorBoard events."""
+    """A callback that writes losses, metrics and stage times as TensorBoard events."""
 
     def __init__(self, folder: Path) -> None:
-        """Check that a writer can be had.
+        """Check that the package is installed.
 
         Raises:
             MissingPackageError: ``tensorboard`` is not installed.
@@ -144,7 +143,7 @@ class TensorBoard(Callback):
         self._writer.add_scalar("train/learning_rate", record.learning_rate, record.global_step)
 
     def on_epoch_end(self, trainer: RunView, record: EpochRecord) -> None:
-        """Write an epoch's metrics and times, at its last step."""
+        """Write an epoch's metrics and times at its last step."""
         for name, value in record.val.items():
             self._writer.add_scalar(f"val/{name}", value, record.global_step - 1)
         for name, value in record.seconds.items():

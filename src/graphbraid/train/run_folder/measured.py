@@ -1,4 +1,4 @@
-"""What a run was planned by, kept in its folder: a resumed run decides alike, whatever is measured then."""
+"""Plans and measurements kept in a run's folder, so that a resumed run makes the same decisions."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from graphbraid.train.config import TrainConfig
 
 LOWERING = "lowering.json"
-"""Rates and trials that the model was lowered by, in mode full."""
+"""File of the rates and trials by which the model was lowered, in mode full."""
 PLAN = "plan.json"
-"""Who has the cores, where a run's bits may depend on it."""
+"""File of the plan that divides the cores, if the run's bits may depend on it."""
 
 
 def kept_evidence(folder: Path) -> Evidence | None:
-    """What a run was lowered by; None where it was not, or by an earlier version.
+    """Return the evidence by which a run was lowered; None if it was not, or was by an earlier version.
 
     Raises:
         DataError: the file is damaged.
@@ -41,7 +41,7 @@ def kept_evidence(folder: Path) -> Evidence | None:
 
 
 def kept_plan(folder: Path, config: TrainConfig) -> Plan | None:
-    """The plan by which a run that asks for one by name has divided the cores so far; None: it is made anew.
+    """Return the plan that a run with a plan by name kept for dividing the cores, or None to make a new one.
 
     Raises:
         DataError: the file is damaged.
@@ -54,7 +54,7 @@ def kept_plan(folder: Path, config: TrainConfig) -> Plan | None:
 
 
 def keep(folder: Path, engine: Engine | None, plan: Plan | None) -> None:
-    """Write what a run that begins is planned by."""
+    """Write the evidence and the plan of a run that begins."""
     if engine is not None:
         with atomic_write(folder / LOWERING) as aside:
             aside.write_text(json.dumps(engine.evidence.to_json(), indent=1) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What a checkpoint must hold before any of it is used: types and ranges, then whether it fits the run."""
+"""Checks of a checkpoint's contents before any of it is used: types and ranges, then the fit to the run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from graphbraid.train.run_folder import loggers
 
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-_WORDS = 624  # of the Mersenne Twister that NumPy and Python draw from
+_WORDS = 624  # state size of the Mersenne Twister that NumPy and Python draw from
 
 
 class _Strict(BaseModel):
@@ -113,10 +113,10 @@ _ADAPTER = TypeAdapter(_Contents)
 
 
 def check_contents(contents: Mapping[str, Any], path: Path) -> None:
-    """Check that a checkpoint holds what one must hold.
+    """Check the types and ranges of a checkpoint's contents.
 
     Raises:
-        DataError: it does not; names the field.
+        DataError: a field is missing or invalid; the message names it.
     """
     checked(_ADAPTER, dict(contents), lambda text: DataError(f"{path} is no sound checkpoint: {text}"))
 
@@ -128,10 +128,10 @@ def check_fits(
     steps_per_epoch: int,
     path: Path,
 ) -> None:
-    """Check that a checkpoint of this model and config can be gone on from.
+    """Check that a run can continue from a checkpoint of this model and config.
 
     Raises:
-        DataError: a weight, the optimizer's state or the progress does not fit; names it.
+        DataError: a weight, the optimizer's state or the progress does not fit; the message names it.
     """
     try:
         check_weights(contents["model"], model)
@@ -142,10 +142,10 @@ def check_fits(
 
 
 def check_weights(found: Mapping[str, Any], model: nn.Module) -> None:
-    """Check names, shapes and dtypes of weights.
+    """Check the names, shapes and dtypes of weights.
 
     Raises:
-        ValueError: the first that differs.
+        ValueError: a weight differs; the message names the first.
     """
     own = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     for name, value in own.items():
@@ -184,7 +184,7 @@ def _check_state(found: Mapping[int, Any], expected: Mapping[int, Any]) -> None:
 
 
 def _state_after_a_step(optimizer: Optimizer) -> dict[int, Any] | None:
-    """What the optimizer keeps for its parameters, by a step of a copy; None where that cannot be known."""
+    """Return the optimizer's state after a step of a copy; None if that cannot be determined."""
     try:
         probe = copy.deepcopy(optimizer)
         for group in probe.param_groups:
@@ -192,7 +192,7 @@ def _state_after_a_step(optimizer: Optimizer) -> dict[int, Any] | None:
                 parameter.grad = torch.zeros_like(parameter)
         probe.step()
         state: dict[int, Any] = probe.state_dict()["state"]
-    except Exception:  # a user's own, which cannot be copied or stepped like this
+    except Exception:  # a user's optimizer may not allow copying or such a step
         return None
     return state
 
@@ -220,7 +220,7 @@ def _check_progress(progress: Mapping[str, Any], steps_per_epoch: int) -> None:
 
 
 def _unlike(found: Any, own: Any) -> str | None:
-    """How a value differs in kind from the run's own; None where it does not."""
+    """Describe how a value differs in kind from the run's own; None if it does not."""
     if isinstance(own, Tensor):
         if not isinstance(found, Tensor):
             return f"must be a tensor; got {type(found).__name__}"
@@ -232,7 +232,7 @@ def _unlike(found: Any, own: Any) -> str | None:
 
 
 def _same_kind(found: Any, own: Any) -> bool:
-    """Whether a plain value can stand for another."""
+    """Return whether a plain value can replace another."""
     if own is None or found is None or isinstance(own, bool):
         return found is None or isinstance(found, bool) or own is None
     if isinstance(own, int | float):

@@ -1,1 +1,1 @@
-"""One step of training: where its batch comes from, how the model is called, the loss and the update."""
+"""One step of training: its batches, the call of the model, the loss and the optimizer's update."""

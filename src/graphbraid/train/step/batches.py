@@ -1,4 +1,4 @@
-"""What a step is trained on: a sampled mini-batch, or the whole graph as one batch."""
+"""Batch: what a step is trained on, either a sampled mini-batch or the whole graph."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from graphbraid.sampling.minibatch import MiniBatch
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class WholeGraph:
-    """The whole graph as one batch; its tensors lie on the model's device."""
+    """The whole graph as one batch, with tensors on the model's device."""
 
     nodes: Tensor
-    """``(batch_size,)`` int64 ids of the seeds: the nodes whose outputs are trained on."""
+    """Ids of the seeds, the nodes whose outputs are trained on: ``(batch_size,)`` int64."""
     seed_y: Tensor
-    """The seeds' labels: rows of ``Graph.y``."""
+    """Labels of the seeds: rows of ``Graph.y``."""
 
     @property
     def batch_size(self) -> int:
@@ -25,4 +25,4 @@ class WholeGraph:
 
 
 Batch = MiniBatch | WholeGraph
-"""Both have ``batch_size`` seeds and their labels, ``seed_y``; ``ModelRunner.outputs_of`` runs the model."""
+"""A batch of ``batch_size`` seeds with labels ``seed_y``; ``ModelRunner.outputs_of`` runs the model on it."""

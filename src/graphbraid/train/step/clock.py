@@ -1,4 +1,4 @@
-"""Clock: seconds per stage of an epoch."""
+"""Clock: adds up the seconds of each stage of an epoch."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import time
 from collections.abc import Iterator, Mapping
 
 STAGES = ("wait", "sample", "gather", "forward", "backward", "evaluate", "checkpoint", "epoch")
-"""``wait``: the trainer waited for a batch. ``sample``, ``gather``: work of the sampling threads, beside
-the model's (so they may sum to more than the epoch). ``forward`` includes the loss, ``backward`` the
-optimizer's step.
-``epoch``: from its start to its end on the wall."""
+"""Names of the stages. ``wait`` is the time in which the trainer waited for a batch. ``sample`` and
+``gather`` are the work of the sampling threads, which runs beside the model (so they may add up to more than
+the epoch). ``forward`` includes the loss, ``backward`` the optimizer's step. ``epoch`` is wall-clock time
+from start to end."""
 
 
 class Clock:
-    """Adds up seconds per stage; :meth:`lap` reads and resets them."""
+    """A clock that adds up the seconds per stage; :meth:`lap` reads and resets them."""
 
     def __init__(self) -> None:
         self._seconds = dict.fromkeys(STAGES, 0.0)
@@ -22,7 +22,7 @@ class Clock:
 
     @contextlib.contextmanager
     def measure(self, stage: str) -> Iterator[None]:
-        """Add the body's duration to a stage."""
+        """Add the duration of the ``with`` block to a stage."""
         start = time.perf_counter()
         try:
             yield
@@ -30,13 +30,13 @@ class Clock:
             self._seconds[stage] += time.perf_counter() - start
 
     def add(self, seconds: Mapping[str, float]) -> None:
-        """Add seconds measured elsewhere, such as a loader's."""
+        """Add seconds measured elsewhere, such as by a loader."""
         for stage, value in seconds.items():
             if stage in self._seconds:
                 self._seconds[stage] += value
 
     def lap(self) -> dict[str, float]:
-        """Seconds per stage since the last lap."""
+        """Return the seconds per stage since the last lap, and start a new one."""
         now = time.perf_counter()
         self._seconds["epoch"] = now - self._started
         lap, self._seconds = self._seconds, dict.fromkeys(STAGES, 0.0)

@@ -1,4 +1,4 @@
-"""Failures: why a run ends at a step that cannot be made, where that is, and what to change."""
+"""Failures: errors for steps that cannot be made, which say why, where, and what to change."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from graphbraid.errors import TrainingError
 from graphbraid.train.step.runner import ModelRunner
 
 _LONE_ROW = "more than 1 value per channel"
-"""How PyTorch's batch normalisation refuses a single row."""
+"""Part of the message with which PyTorch's batch normalisation refuses a single row."""
 
 
 class Failures:
-    """Makes the errors of one run.
+    """A factory of the errors of one run.
 
     Args:
-        runner: the model.
-        num_train_nodes: nodes of an epoch.
-        where: names the step under way.
+        runner: runner of the model.
+        num_train_nodes: number of training nodes.
+        where: function that names the current step.
     """
 
     def __init__(self, runner: ModelRunner, num_train_nodes: int, where: Callable[[], str]) -> None:
         self._runner, self._num_train_nodes, self._where = runner, num_train_nodes, where
 
     def of_loss(self, loss: float, learning_rate: float) -> TrainingError:
-        """The loss is not finite."""
+        """Return the error for a loss that is not finite."""
         engine = self._runner.engine
         return TrainingError(
             f"the loss is {loss} at {self._where()}; no step was made with it. Lower lr "
@@ -33,7 +33,7 @@ class Failures:
         )
 
     def of_gradients(self, norm: float, learning_rate: float) -> TrainingError:
-        """The gradients are not finite, though the loss is."""
+        """Return the error for gradients that are not finite although the loss is."""
         return TrainingError(
             f"the gradients' norm is {norm} at {self._where()} though the loss is finite; no step was "
             f"made with them. Lower lr ({learning_rate:g}) or look for square roots and "
@@ -41,7 +41,7 @@ class Failures:
         )
 
     def of_forward(self, error: ValueError) -> TrainingError | None:
-        """What an error of the model means, where that is known."""
+        """Return the error that explains a ``ValueError`` of the model, or None if it is not a known one."""
         if _LONE_ROW not in str(error):
             return None
         return TrainingError(

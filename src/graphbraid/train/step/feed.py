@@ -1,4 +1,4 @@
-"""Feeds: where the batches of a run come from, sampled mini-batches or the whole graph at once."""
+"""Feeds: sources of a run's batches, either sampled mini-batches or the whole graph at once."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
 
 class Feed(Protocol):
-    """Gives the batches of any epoch from any position on: a pure function of (epoch, position)."""
+    """A source of the batches of any epoch from any position on, as a pure function of (epoch, position)."""
 
     num_batches: int
-    """Batches of an epoch."""
+    """Number of batches per epoch."""
 
     def batches(self, epoch: int, start: int) -> Generator[Batch]:
-        """The epoch's batches from ``start`` on."""
+        """Yield the epoch's batches from ``start`` on."""
         ...
 
     def num_seeds(self, start: int, count: int) -> int:
-        """Seed nodes of the ``count`` batches from ``start`` on, or of as many as the epoch has."""
+        """Return the number of seeds in the ``count`` batches from ``start`` on, as far as the epoch goes."""
         ...
 
     def stage_seconds(self) -> dict[str, float]:
-        """Seconds per stage of the preparing threads since the start."""
+        """Return the seconds that the preparing threads spent in each stage since the start."""
         ...
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         ...
 
 
@@ -49,7 +49,7 @@ def make_feed(
     plan: Plan | None = None,
     accelerator: Accelerator | None = None,
 ) -> Feed:
-    """The feed that ``config.mode`` asks for, over the training nodes."""
+    """Make the feed for ``config.mode`` over the training nodes."""
     if config.mode == "full":
         return WholeGraphFeed(runner, nodes)
     loader, sharing = make_loader(runner, config, nodes, plan, accelerator), None
@@ -65,10 +65,10 @@ def make_loader(
     plan: Plan | None = None,
     accelerator: Accelerator | None = None,
 ) -> BatchLoader:
-    """The loader of a run's shuffled mini-batches.
+    """Make the loader of a run's shuffled mini-batches.
 
-    A plan without a device only says how many threads sample, which the loader's own pipeline does best;
-    where a trace is wanted, the executor runs it.
+    Without a device, a plan only determines how many threads sample, which the loader's own pipeline does
+    best; if a trace is requested, the executor runs the plan.
     """
     from graphbraid.loader import BatchLoader, LoaderSettings
 
@@ -93,7 +93,7 @@ def make_loader(
 
 
 class SampledFeed:
-    """Shuffled mini-batches of sampled neighbourhoods, prepared ahead by the loader's threads."""
+    """A feed of shuffled mini-batches of sampled neighbourhoods, prepared ahead by the loader's threads."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class SampledFeed:
         self._late_gather_seconds = 0.0
 
     def batches(self, epoch: int, start: int) -> Generator[Batch]:
-        """The epoch's mini-batches from ``start`` on."""
+        """Yield the epoch's mini-batches from ``start`` on."""
         try:
             for batch in self._loader.batches(epoch, start):
                 started = time.perf_counter()
@@ -117,19 +117,19 @@ class SampledFeed:
                 if self._sharing is not None:
                     self._sharing.before_batch()
                 yield batch
-                del batch  # its buffer goes back to the threads before the next one is asked for
+                del batch  # so that the threads can reuse its buffer before the next batch
         finally:
             if self._sharing is not None:
                 self._sharing.after_epoch()
             self._write_trace()
 
     def num_seeds(self, start: int, count: int) -> int:
-        """Seed nodes of the ``count`` mini-batches from ``start`` on, or of as many as the epoch has."""
+        """Return the number of seeds in the ``count`` mini-batches from ``start`` on, if there are so many."""
         schedule = self._loader.schedule
         return min(count * schedule.batch_size, schedule.seeds.numel() - start * schedule.batch_size)
 
     def _write_trace(self) -> None:
-        """Of the first epoch that was trained, or what was trained of it."""
+        """Write the trace of the first epoch trained, or of the part of it that was."""
         executor = self._loader.executor
         if self._trace is None or executor is None:
             return
@@ -139,17 +139,17 @@ class SampledFeed:
         self._trace = None
 
     def stage_seconds(self) -> dict[str, float]:
-        """Seconds that sampling and gathering took, summed over threads."""
+        """Return the seconds of sampling and gathering, summed over threads."""
         seconds = dict(self._loader.stage_seconds)
         return seconds | {"gather": seconds["gather"] + self._late_gather_seconds}
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._loader.close()
 
 
 class WholeGraphFeed:
-    """The whole graph as an epoch's one batch; its labels are taken once."""
+    """A feed whose only batch per epoch is the whole graph."""
 
     num_batches = 1
 
@@ -159,17 +159,17 @@ class WholeGraphFeed:
         self._batch = WholeGraph(nodes=nodes.to(runner.device), seed_y=labels.to(runner.device))
 
     def batches(self, epoch: int, start: int) -> Generator[Batch]:
-        """The whole graph, unless ``start`` is past it."""
+        """Yield the whole graph, unless ``start`` is past it."""
         if start == 0:
             yield self._batch
 
     def num_seeds(self, start: int, count: int) -> int:
-        """All training nodes."""
+        """Return the number of training nodes."""
         return self._batch.batch_size
 
     def stage_seconds(self) -> dict[str, float]:
-        """Nothing is prepared."""
+        """Return no stages, as nothing is prepared."""
         return {}
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing, as there are no threads."""

@@ -1,4 +1,4 @@
-"""LearningRateSchedule: a learning-rate scheduler by name or function, with its rhythm."""
+"""LearningRateSchedule: a learning-rate scheduler by name or function, advanced by steps or by epochs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graphbraid.errors import ConfigError, did_you_mean
 from graphbraid.train.config import TrainConfig
 
 PER_STEP = frozenset({"cosine", "linear", "onecycle"})
-"""Schedulers that advance with every step; the others do with every epoch."""
+"""Schedulers that advance with every step; the others advance with every epoch."""
 SCHEDULERS = (*sorted(PER_STEP), "plateau")
 
 
@@ -20,13 +20,13 @@ class LearningRateSchedule:
     """An optimizer's learning rate over a run, advanced every step, every epoch, or by the monitored metric.
 
     Args:
-        config: ``scheduler`` says how, with ``warmup_steps`` and ``eval_every``.
-        optimizer: whose parameter groups hold the rate.
-        total_steps: steps of the whole run, over which a named curve is laid.
+        config: options of the run, of which ``scheduler``, ``warmup_steps`` and ``eval_every`` matter.
+        optimizer: optimizer whose parameter groups hold the rate.
+        total_steps: number of steps of the whole run, which a named curve spans.
         maximize: whether a larger monitored metric is better.
 
     Raises:
-        ConfigError: the name is unknown, or the function gives no scheduler.
+        ConfigError: the name is unknown, or the function does not return a scheduler.
     """
 
     def __init__(
@@ -38,16 +38,16 @@ class LearningRateSchedule:
 
     @property
     def learning_rate(self) -> float:
-        """The first parameter group's learning rate now."""
+        """Current learning rate of the first parameter group."""
         return float(self._optimizer.param_groups[0]["lr"])
 
     def after_step(self) -> None:
-        """Advance a scheduler that works by steps."""
+        """Advance a scheduler that goes by steps."""
         if self._scheduler is not None and self._kind in PER_STEP:
             self._scheduler.step()
 
     def after_epoch(self, monitored: float | None) -> None:
-        """Advance a scheduler that works by epochs, with the validation metric if there was one."""
+        """Advance a scheduler that goes by epochs, with the validation metric if there was one."""
         if self._scheduler is None or self._kind in PER_STEP:
             return
         if isinstance(self._scheduler, lr_scheduler.ReduceLROnPlateau):
@@ -57,11 +57,11 @@ class LearningRateSchedule:
             self._scheduler.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Return the state to keep in a checkpoint."""
         return {} if self._scheduler is None else self._scheduler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a checkpoint."""
+        """Restore the state from a checkpoint."""
         if self._scheduler is not None:
             self._scheduler.load_state_dict(state)
 
@@ -97,7 +97,7 @@ def _make_scheduler(config: TrainConfig, optimizer: Optimizer, total_steps: int,
 
 
 def _ramp(shape: str, warmup: int, total: int) -> Callable[[int], float]:
-    """The factor of a step's learning rate: a rise over ``warmup`` steps, then down to zero."""
+    """Return the learning rate's factor by step, which rises over ``warmup`` steps and then falls to zero."""
 
     def factor(step: int) -> float:
         if step < warmup:

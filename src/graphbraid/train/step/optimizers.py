@@ -1,4 +1,4 @@
-"""Optimizers by name, function or instance."""
+"""Making of optimizers by name, by function or from an instance."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from torch.optim import Optimizer
 from graphbraid.errors import ConfigError, did_you_mean
 from graphbraid.train.config import TrainConfig
 
-# Those need a closure, sparse gradients or other care that a trainer of dense models does not take.
+# These need a closure, sparse gradients or other care that the trainer does not provide.
 _UNFIT = frozenset({"optimizer", "lbfgs", "sparseadam"})
-# What PyTorch has one kernel for, and where.
+# Optimizers with a fused kernel in PyTorch, and the devices that have it.
 _FUSED = {"adam": ("cpu", "cuda"), "adamw": ("cpu", "cuda"), "sgd": ("cpu", "cuda"), "adagrad": ("cpu",)}
 
 
 def make_optimizer(config: TrainConfig, model: nn.Module) -> Optimizer:
-    """The optimizer ``config`` names, over the model's parameters that require gradients.
+    """Make the optimizer that ``config`` describes, over the model's parameters that require gradients.
 
     Raises:
-        ConfigError: the name is unknown, the function gives no optimizer, or a ready one does not hold the
-            model's parameters.
+        ConfigError: the name is unknown, the function does not return an optimizer, or an optimizer that was
+            given does not hold the model's parameters.
     """
     params = [p for p in model.parameters() if p.requires_grad]
     if not params:
@@ -64,7 +64,7 @@ def _named_optimizer(name: str, params: list[nn.Parameter], config: TrainConfig)
 
 
 def _can_fuse(name: str, params: Iterable[nn.Parameter]) -> bool:
-    """Whether PyTorch has the whole update as one kernel for these parameters; all must be of one kind."""
+    """Return whether PyTorch's fused kernel supports all of these parameters."""
     devices = _FUSED.get(name, ())
     return all(p.is_floating_point() and p.device.type in devices for p in params)
 

@@ -1,4 +1,4 @@
-"""ModelRunner: calls a model the way it wants to be called, on a mini-batch or on the whole graph."""
+"""ModelRunner: calls a model with the arguments it takes, on a mini-batch or on the whole graph."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Features = TypeVar("Features", Tensor, SparseFeatures, Tensor | SparseFeatures)
 class ModelRunner:
     """A model, its device and its precision.
 
-    graphbraid's own models (``takes_blocks = True``) get ``(x, blocks)`` or ``(x, csc)``; any other module is
-    called as in PyTorch Geometric, ``(x, edge_index)``, with ``edge_weight`` if the graph has weights and
-    ``forward`` takes them. The graph's arrays are used in place; only what a model needs in another form is
-    made, once.
+    Models of ``graphbraid.nn`` (``takes_blocks = True``) are called with ``(x, blocks)`` or ``(x, csc)``; any
+    other module is called as in PyTorch Geometric, with ``(x, edge_index)`` and, if the graph has weights and
+    ``forward`` takes them, ``edge_weight``. The graph's arrays are used in place; other forms that a model
+    needs are made once.
     """
 
     def __init__(self, model: nn.Module, graph: Graph, fabric: Fabric) -> None:
@@ -48,10 +48,10 @@ class ModelRunner:
         self.passes_weight = graph.csc.weight is not None and not self.native and _takes(model, "edge_weight")
         self._whole_inputs: tuple[Any, ...] | None = None
         self.engine: Engine | None = None
-        """Runs the whole graph instead of :attr:`model`, once there is one."""
+        """Compiled engine that runs the whole graph in place of :attr:`model`; None if there is none."""
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """The precision's context for forward and loss."""
+        """Return the context of the run's precision, for forward pass and loss."""
         return self._fabric.autocast()
 
     def backward(self, loss: Tensor) -> None:
@@ -59,15 +59,15 @@ class ModelRunner:
         self._fabric.backward(loss)
 
     def outputs_of(self, batch: Batch) -> Tensor:
-        """``(batch_size, width)`` outputs for the seeds of whatever a step is trained on."""
+        """Return the outputs for the seeds of a batch of either kind, ``(batch_size, width)``."""
         if not isinstance(batch, WholeGraph):
             return self.on_batch(batch)
-        if self.engine is not None:  # made for these very nodes
+        if self.engine is not None:  # compiled for exactly these nodes
             return self.engine()
         return self.on_graph().index_select(0, batch.nodes)
 
     def on_batch(self, batch: MiniBatch) -> Tensor:
-        """``(batch_size, width)`` outputs for a mini-batch's seeds."""
+        """Return the outputs for a mini-batch's seeds, ``(batch_size, width)``."""
         batch = batch if self.device.type == "cpu" else batch.to(self.device)
         x = self._in_float32(self.features_of(batch))
         with self.autocast():
@@ -81,13 +81,13 @@ class ModelRunner:
         return self._checked(outputs)[: batch.batch_size]
 
     def features_of(self, batch: MiniBatch) -> Tensor | SparseFeatures:
-        """A mini-batch's feature rows as the model takes them: graphbraid's also sparse ones."""
+        """Return a mini-batch's feature rows, which may be sparse for models of ``graphbraid.nn``."""
         x = batch.features if self.native and self.device.type == "cpu" else batch.x
         assert x is not None
         return x
 
     def on_graph(self) -> Tensor:
-        """``(num_nodes, width)`` outputs for every node, from one pass over the whole graph."""
+        """Return the outputs for every node from one pass over the whole graph, ``(num_nodes, width)``."""
         if self.engine is not None and not torch.is_grad_enabled() and not self.model.training:
             return self._checked(self.engine.predict())
         if self._whole_inputs is None:
@@ -98,7 +98,7 @@ class ModelRunner:
             return self._checked(self.model(x, adjacency, **named))
 
     def forget_graph(self) -> None:
-        """Free the forms of the graph made by :meth:`on_graph`."""
+        """Free the forms of the graph that :meth:`on_graph` made."""
         self._whole_inputs = None
 
     def _make_whole_inputs(self) -> tuple[Any, ...]:
@@ -119,7 +119,7 @@ class ModelRunner:
         return self._in_float32(x if isinstance(x, SparseFeatures) else x.to(self.device))
 
     def _in_float32(self, x: Features) -> Features:
-        """Features stored in 16 bits meet float32 parameters as float32; autocast takes it from there."""
+        """Return features as float32, the dtype of the parameters; autocast may lower it afterwards."""
         return x if x.dtype == torch.float32 else x.to(torch.float32)
 
     def _checked(self, outputs: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""CoreSharing: the cores of a machine without a device, as an arrangement divides them while training."""
+"""CoreSharing: divides the cores of a machine without a device during training, by an arrangement."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class CoreSharing:
-    """Sets the threads of the model's operators before each mini-batch, as an arrangement says."""
+    """A setter of the number of the model's threads before each mini-batch, according to an arrangement."""
 
     def __init__(self, loader: BatchLoader, cores: Arrangement) -> None:
         self._loader, self._cores = loader, cores
 
     def before_batch(self) -> None:
-        """Give the model the cores that no preparing thread is busy on."""
+        """Give the model the cores on which no sampling thread is busy."""
         threads = self._cores.threads
         if self._cores.turns:
             threads = max(1, threads - self._loader.busy_threads)
@@ -28,11 +28,11 @@ class CoreSharing:
             torch.set_num_threads(threads)
 
     def after_epoch(self) -> None:
-        """Nobody prepares any more."""
+        """Give the model all its threads, as no batches are being prepared."""
         torch.set_num_threads(self._cores.threads)
 
 
 def follow(loader: BatchLoader, cores: Arrangement, ahead: int) -> CoreSharing:
-    """Let a loader's threads work as an arrangement says; returns what sets the model's."""
+    """Set up a loader's threads by an arrangement, and return the setter of the model's threads."""
     loader.work_in_turns(cores.workers, ahead, REFILL if cores.turns else None)
     return CoreSharing(loader, cores)

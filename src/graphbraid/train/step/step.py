@@ -1,4 +1,4 @@
-"""TrainStep: one optimizer step, as training makes it and as profiling measures it."""
+"""TrainStep: one optimizer step, used both by training and by profiling."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from graphbraid.train.task import Task
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepResult:
-    """What a step was made with."""
+    """The result of a step."""
 
     loss_sum: float
-    """Sum over the step's seed nodes of their loss."""
+    """Sum of the losses of the step's seeds."""
     num_seeds: int
-    """Seed nodes of the step."""
+    """Number of seeds of the step."""
     learning_rate: float
     """Learning rate of the step (first parameter group)."""
     grad_norm: float
@@ -32,24 +32,24 @@ class StepResult:
 
     @property
     def loss(self) -> float:
-        """Mean loss over the step's seed nodes."""
+        """Mean loss over the step's seeds."""
         return self.loss_sum / self.num_seeds
 
 
 class TrainStep:
-    """Makes steps: forward, loss, backward, clipping, the optimizer's update and the learning rate's.
+    """An optimizer step: forward, loss, backward, clipping, and the updates of optimizer and learning rate.
 
-    ``Trainer.fit`` makes them with the user's model, :class:`graphbraid.train.tuning.shadow.Shadow` with
+    ``Trainer.fit`` uses it with the user's model and :class:`graphbraid.train.tuning.shadow.Shadow` with
     copies, so that what is profiled is what runs.
 
     Args:
         runner: the model, its device and its precision.
         task: the loss, on the model's device.
-        optimizer: updates the model's parameters.
-        schedule: the optimizer's learning rate.
-        clip: largest L2 norm of all gradients together; None does not clip.
-        clock: counts the seconds of ``wait``, ``forward`` and ``backward``.
-        failures: ends the run at a loss or gradients that are not finite; None lets steps go on.
+        optimizer: optimizer of the model's parameters.
+        schedule: schedule of the optimizer's learning rate.
+        clip: largest L2 norm of all gradients together. If None, gradients are not clipped.
+        clock: clock for the stages ``wait``, ``forward`` and ``backward``.
+        failures: factory of the errors for a loss or gradients that are not finite. If None, steps continue.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class TrainStep:
         """Make one step.
 
         Args:
-            batches: where the step's batches are taken from.
-            num_batches: how many; their gradients are averaged over all seeds.
-            num_seeds: seeds of these batches together.
+            batches: iterator from which the step's batches are taken.
+            num_batches: number of batches, whose gradients are averaged over all seeds.
+            num_seeds: number of seeds of these batches together.
 
         Raises:
-            TrainingError: the loss or the gradients are not finite; the parameters are as they were.
+            TrainingError: the loss or the gradients are not finite; the parameters are unchanged.
         """
         self._optimizer.zero_grad(set_to_none=True)
         loss_sum = 0.0
@@ -92,7 +92,7 @@ class TrainStep:
         )
 
     def _accumulate(self, batches: Iterator[Batch], num_seeds: int) -> float:
-        """Add the next batch's share of the step's gradient; returns the sum of its seeds' losses."""
+        """Add the next batch's share of the step's gradient; return the sum of its seeds' losses."""
         with self._clock.measure("wait"):
             batch = next(batches)
         with self._clock.measure("forward"):
@@ -106,7 +106,7 @@ class TrainStep:
         return mean * batch.batch_size
 
     def _loss(self, batch: Batch) -> Tensor:
-        """Mean loss over the batch's seeds, a scalar."""
+        """Return the mean loss over the batch's seeds, a scalar."""
         outputs, labels = self._outputs(batch), batch.seed_y
         assert labels is not None, "graphs without labels are refused before a run begins"
         with self._runner.autocast():
@@ -122,7 +122,7 @@ class TrainStep:
             raise known from error
 
     def _clip_gradients(self) -> float:
-        """L2 norm of all gradients, which are scaled down to ``clip`` where they exceed it."""
+        """Scale the gradients down to the norm ``clip`` if they exceed it; return their L2 norm before."""
         params = [p for group in self._optimizer.param_groups for p in group["params"]]
         norm = float(nn.utils.clip_grad_norm_(params, self._clip))
         if self._failures is not None and not math.isfinite(norm):

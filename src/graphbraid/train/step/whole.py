@@ -1,4 +1,4 @@
-"""The whole graph as one step: a compiled engine if the model has a lowered form, else the model itself."""
+"""Training on the whole graph: the choice of the mode, checks of memory, and compilation of the model."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from graphbraid.train.config import TrainConfig
 if TYPE_CHECKING:
     from graphbraid.train.step.runner import ModelRunner
 
-_TIGHT = 1.5  # the estimate is from above: what is over by less may still fit
+_TIGHT = 1.5  # the estimate is an upper bound, so a model above it by less may still fit
 SHARE_OF_FREE_MEMORY = 0.5
-"""Mode ``auto`` trains on the whole graph where that takes at most this share of the free memory."""
+"""Largest share of the free memory for which mode ``auto`` trains on the whole graph."""
 
 
 def choose_mode(model: nn.Module, graph: Graph, config: TrainConfig) -> tuple[str, str]:
-    """``full`` or ``sampled`` for mode ``auto``, and why, as a sentence."""
+    """Return ``full`` or ``sampled`` for mode ``auto``, and the reason as a sentence."""
     if config.precision != "float32":
         return "sampled", "the full-graph engine runs in float32"
     device = device_named(config.device)
@@ -50,16 +50,16 @@ def choose_mode(model: nn.Module, graph: Graph, config: TrainConfig) -> tuple[st
 
 
 def require_whole(model: nn.Module, graph: Graph, config: TrainConfig) -> None:
-    """Refuse to train on the whole graph where that cannot fit the free memory, before the system ends it.
+    """Check that training on the whole graph can fit in the free memory, before the system kills the process.
 
     Raises:
-        ResourceError: it needs more than is free; says how much.
+        ResourceError: it needs more memory than is free; the message says how much.
     """
     device = device_named(config.device)
     free = device.free_bytes()
     try:
         needed = estimated_bytes(model, graph, device)
-    except (NotLoweredError, ValueError, RuntimeError):  # not known, or what is wrong is said later
+    except (NotLoweredError, ValueError, RuntimeError):  # unknown, or an error that is raised later
         return
     if free is not None and needed > _TIGHT * free:
         raise ResourceError(
@@ -69,20 +69,21 @@ def require_whole(model: nn.Module, graph: Graph, config: TrainConfig) -> None:
 
 
 def require_sampled(model: nn.Module, graph: Graph, config: TrainConfig, nodes: Tensor, why: str) -> None:
-    """Refuse to train on mini-batches where not even one can fit the free memory, nor does the whole graph.
+    """Check that a single mini-batch can fit in the free memory, after the whole graph was found not to.
 
-    Counted is what a step cannot do without: the feature rows of the first batch, which is sampled to know
-    how many they are, and the parameters' gradients. What fits by this count may still not fit.
+    The count includes only what a step cannot do without: the feature rows of the first batch, which is
+    sampled to count them, and the gradients of the parameters. A step that passes this check may still not
+    fit.
 
     Args:
-        model: what is trained.
-        graph: what it is trained on.
-        config: how batches are drawn.
-        nodes: the training nodes.
-        why: the reason that mode ``auto`` samples for.
+        model: model to train.
+        graph: graph to train on.
+        config: options of the sampling.
+        nodes: training nodes.
+        why: reason for which mode ``auto`` chose to sample.
 
     Raises:
-        ResourceError: it does not fit; says how much is needed and how much is there.
+        ResourceError: it does not fit; the message says how much is needed.
     """
     free = device_named(config.device).free_bytes()
     if free is None:
@@ -116,7 +117,7 @@ def require_sampled(model: nn.Module, graph: Graph, config: TrainConfig, nodes: 
 
 
 def device_named(name: str) -> Device:
-    """The device of a configuration: ``cpu``, ``cuda``, ``cuda:N``, or ``auto``, as Fabric takes it."""
+    """Return the device for ``cpu``, ``cuda``, ``cuda:N`` or ``auto``, chosen as by Fabric."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return device_at(torch.device(name))
@@ -125,15 +126,15 @@ def device_named(name: str) -> Device:
 def compile_for(
     runner: ModelRunner, config: TrainConfig, nodes: Tensor, evidence: Evidence | None = None
 ) -> tuple[Engine | None, str]:
-    """The engine that trains ``runner``'s model on ``nodes``, or None with the reason, as a sentence.
+    """Return the engine that trains the model on ``nodes``, or None and the reason as a sentence.
 
-    ``evidence``: what a run that goes on was lowered by.
+    ``evidence`` is that by which a run to be continued was lowered.
     """
     if config.precision != "float32":
         return None, f"precision {config.precision} runs under autocast, which the engine does not"
     if any(isinstance(p, UninitializedParameter) for p in runner.model.parameters()):
         return None, "the model has parameters that its first run will make"
-    with in_mode(runner.model, training=True):  # in which it is trained, and its evidence taken
+    with in_mode(runner.model, training=True):  # the mode of training and of its evidence
         engine = compile(runner.model, runner.graph, nodes=nodes, evidence=evidence)
     if isinstance(engine, Uncompiled):
         return None, f"{engine.why.part}: {engine.why.reason}"

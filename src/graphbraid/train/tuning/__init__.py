@@ -1,1 +1,1 @@
-"""What a run tries before it begins: plans, and who has the cores."""
+"""Measurements before a run begins: stage profiles, plans, and trials of core arrangements."""

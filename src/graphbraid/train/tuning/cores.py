@@ -1,4 +1,4 @@
-"""Cores of a machine without a device: arrangements tried on copies."""
+"""Trials of core arrangements on a machine without a device, on copies of model and optimizer."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from graphbraid.sampling import MiniBatch
 
 TRIAL_STEPS, TRIAL_ROUNDS = 24, 3
-"""Steps of a trial, and how often each arrangement is tried, where there is time for it."""
+"""Number of steps of a trial, and of trials per arrangement, if time permits."""
 LEAST_STEPS = 12
-"""Fewer do not show an arrangement whose threads take turns."""
+"""Smallest number of steps of a trial; fewer do not represent an arrangement whose threads take turns."""
 MOST_TRIED = 6
-"""Arrangements tried, at most."""
+"""Largest number of arrangements tried."""
 
 
 def try_arrangements(
@@ -41,15 +41,15 @@ def try_arrangements(
     profile: Profile,
     limits: Limits,
 ) -> tuple[Trial, ...]:
-    """Seconds per step of each arrangement that can win, from short runs on copies in turn.
+    """Measure the seconds per step of each arrangement that can win, by short runs in turn on copies.
 
     Args:
-        runner: the model.
-        task: its loss.
-        config: the run's.
-        loader: of the run's mini-batches; its threads are set up anew.
-        profile: stage times, which bound the trials' time and leave out what cannot win.
-        limits: memory for batches prepared ahead.
+        runner: runner of the model.
+        task: the loss.
+        config: options of the run.
+        loader: loader of the run's mini-batches; its threads are set up anew.
+        profile: stage times, which limit the time of the trials and exclude arrangements that cannot win.
+        limits: limits on the memory of batches prepared ahead.
     """
     num_cores = Hardware.detect().planned_cores
     if num_cores < 2 or config.threads is not None:
@@ -67,14 +67,14 @@ def try_arrangements(
             sharing = follow(loader, cores, ahead_of(cores, profile, limits))
             _fill_pool(loader, round_)
             seconds[cores].append(_seconds_per_step(loader, sharing, train, round_, steps))
-    # The best round, since what other programs take for a while must not decide for all runs to come.
+    # The best round counts, so that a passing load by other programs does not decide all later runs.
     return tuple(Trial(cores=cores, seconds=min(took)) for cores, took in seconds.items())
 
 
 def _affordable(
     found: list[Arrangement], step_seconds: float, budget: float
 ) -> tuple[list[Arrangement], int, int]:
-    """Fewer rounds, then fewer steps, then fewer arrangements, until the trials fit the time for them."""
+    """Reduce the rounds, then the steps, then the arrangements until the trials fit in the time for them."""
     rounds, steps = TRIAL_ROUNDS, TRIAL_STEPS
     while len(found) * rounds * steps * step_seconds > budget:
         if rounds > 2:
@@ -89,7 +89,7 @@ def _affordable(
 
 
 def _fill_pool(loader: BatchLoader, epoch: int) -> None:
-    """Let the threads' buffers get their memory, which later batches use again."""
+    """Let the threads allocate their buffers, which later batches reuse."""
     list(loader.batches(epoch, 0, min(loader.ahead + 2, len(loader))))
 
 
@@ -101,14 +101,14 @@ def _seconds_per_step(
     for batch in loader.batches(epoch, 0, steps):
         sharing.before_batch()
         train(batch)
-        del batch  # its buffer goes back to the threads
+        del batch  # so that the threads can reuse its buffer
     return (time.perf_counter() - started) / steps
 
 
 def _bits_depend_on_threads(
     runner: ModelRunner, task: Task, config: TrainConfig, loader: BatchLoader, cores: int
 ) -> bool:
-    """Whether a step with one thread differs in any bit from one with all: then threads must not change."""
+    """Return whether steps with one thread and with all differ in any bit; if so, threads must not vary."""
     loader.work_in_turns(1, 2, None)
     batches = list(loader.batches(0, 0, min(2, len(loader))))
     one, all_ = (_after_steps(runner, task, config, batches, threads) for threads in (1, cores))
@@ -118,7 +118,7 @@ def _bits_depend_on_threads(
 def _after_steps(
     runner: ModelRunner, task: Task, config: TrainConfig, batches: Sequence[MiniBatch], threads: int
 ) -> list[Tensor]:
-    """Losses, norms of gradients, and the parameters after a step per batch."""
+    """Return losses and gradient norms of one step per batch, and the parameters afterwards."""
     torch.set_num_threads(threads)
     runtime.seed_everything(config.seed)
     shadow = Shadow(runner, task, config)

@@ -1,4 +1,4 @@
-"""Planning a run: the profile of graph, model and machine, and the plan that mini-batches are prepared by."""
+"""Planning of a run: the profile of graph, model and machine, and the plan for preparing mini-batches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _KEY = ("fanouts", "batch_size", "layout", "replace", "precision", "threads", "optimizer", "clip")
 """Options that change how long a stage takes."""
 AHEAD_SHARE = 0.125
-"""Part of the free memory that batches prepared ahead may take."""
+"""Share of the free memory that batches prepared ahead may take."""
 
 
 def plan_run(
@@ -39,11 +39,11 @@ def plan_run(
     nodes: Tensor,
     accelerator: Accelerator | None = None,
 ) -> Plan | None:
-    """The plan that ``config.plan`` asks for; None where it asks for none.
+    """Return the plan that ``config.plan`` requests; None if it is None or the mode is ``full``.
 
     Raises:
         ConfigError: the plan does not fit the device.
-        DataError: the plan's file holds no sound plan.
+        DataError: the plan's file does not hold a valid plan.
     """
     if config.plan is None or config.mode == "full":
         return None
@@ -67,7 +67,7 @@ def profile_run(
     *,
     effort: Effort | None = None,
 ) -> Profile:
-    """Measure the run's stages on copies of model and optimizer, or read what was measured before."""
+    """Measure the run's stages on copies of model and optimizer, or read an earlier measurement."""
     cores = Hardware.detect().planned_cores
     device = accelerator or runner.device
     on_cpu = accelerator is None and runner.device.type == "cpu"
@@ -96,24 +96,24 @@ def profile_run(
     key: dict[str, Any] = {name: getattr(config, name) for name in _KEY}
     key |= {"device": str(runner.device), "workers": workers, "nodes": nodes.numel()}
     if accelerator is not None:
-        return make()  # what it is made of is not ours to know, so nothing is kept for it
+        return make()  # an accelerator has no known identity, so its profile is not cached
     return cached(key | {"graph": graph_identity(runner.graph), "model": model_identity(runner.model)}, make)
 
 
 def memory_limits() -> Limits:
-    """What batches prepared ahead may take of the memory that is free now."""
+    """Return limits that let batches prepared ahead take a share of the memory that is free now."""
     free = Hardware.detect().memory_available_bytes
     return Limits(host_bytes=None if free is None else int(AHEAD_SHARE * free))
 
 
 def set_training_threads(config: TrainConfig, workers: int) -> None:
-    """Leave the cores that ``workers`` sampling threads do not take to the model's operators."""
+    """Let the model's operators use the cores that ``workers`` sampling threads leave free."""
     if config.threads is None:
         torch.set_num_threads(max(1, Hardware.detect().planned_cores - workers))
 
 
 def worker_counts(cores: int, *, training_needs_one: bool) -> Sequence[int]:
-    """Numbers of workers worth measuring: powers of two, and all cores that may sample."""
+    """Return the numbers of workers worth measuring: powers of two, and all cores that may sample."""
     most = max(1, cores - 1 if training_needs_one else cores)
     return sorted({1 << i for i in range(most.bit_length()) if 1 << i <= most} | {most})
 

@@ -1,4 +1,4 @@
-"""Shadow: training steps on copies, to measure and compare them without changing anything of the caller's."""
+"""Shadow: training steps on copies, for measurements that leave the caller's model unchanged."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from graphbraid.train.task import Task
 
 
 class Shadow:
-    """A copy of a model with an optimizer of its own; called with a mini-batch it makes a training step.
+    """A copy of a model with its own optimizer that makes a training step when called with a mini-batch.
 
-    Its learning rate stays, since a scheduler's function may only be made for one run, and its steps go on
-    where the loss is not finite: without a warm-up copies may diverge, and their steps take as long.
+    Its learning rate is constant, since a scheduler's function may be meant for a single run. Its steps
+    continue if the loss is not finite: without a warm-up copies may diverge, and their steps take as long.
     """
 
     def __init__(self, runner: ModelRunner, task: Task, config: TrainConfig) -> None:
         self._runner = copy.copy(runner)
         self._runner.model = copy.deepcopy(runner.model).train()
         config = config.updated(scheduler=None)
-        if isinstance(config.optimizer, Optimizer):  # holds the real parameters; another takes as long
+        if isinstance(config.optimizer, Optimizer):  # it holds the real parameters; another one takes as long
             config = config.updated(optimizer="adamw")
         optimizer = make_optimizer(config, self._runner.model)
         self._step = TrainStep(
@@ -46,5 +46,5 @@ class Shadow:
         return self._step(iter((batch,)), 1, batch.batch_size)
 
     def parameters(self) -> list[nn.Parameter]:
-        """Of the copy."""
+        """Return the parameters of the copy."""
         return list(self._runner.model.parameters())
