@@ -124,7 +124,7 @@ class SampledFeed:
             self._write_trace()
 
     def num_seeds(self, start: int, count: int) -> int:
-        """Return the number of seeds in the ``count`` mini-batches from ``start`` on, if there are so many."""
+        """Return the number of seeds in the ``count`` mini-batches from ``start`` on (fewer at the end)."""
         schedule = self._loader.schedule
         return min(count * schedule.batch_size, schedule.seeds.numel() - start * schedule.batch_size)
 
