@@ -60,10 +60,14 @@ class Nothing:
 @pytest.mark.parametrize(
     ("stage", "factory", "message"),
     [
-        ("batching", Nothing, r"stage 'batching' on 'npu', a Nothing, is none: .*an epoch and a step"),
-        ("transfer", Callable, r"stage 'transfer' on 'npu', a Callable, is none: .*free\(batch\)"),
-        ("transfer", lambda context: None, r"'npu', a NoneType, is none"),
-        ("model", Callable, r"stage 'model' on 'npu', a Callable, is none: .*begin\(batch\).*end\(batch\)"),
+        ("batching", Nothing, r"stage 'batching' on 'npu', a Nothing, does not fit: .*an epoch and a step"),
+        ("transfer", Callable, r"stage 'transfer' on 'npu', a Callable, does not fit: .*free\(batch\)"),
+        ("transfer", lambda context: None, r"'npu', a NoneType, does not fit"),
+        (
+            "model",
+            Callable,
+            r"stage 'model' on 'npu', a Callable, does not fit: .*begin\(batch\).*end\(batch\)",
+        ),
     ],
 )
 def test_what_a_factory_makes_must_fit_its_stage(stage, factory, message):
@@ -116,7 +120,7 @@ def test_look_ahead_is_said_by_the_factory_and_never_passed_over():
     context = dataclasses.replace(make_context(device), lookahead=True)
     assert not can_look_ahead(context)
     register("transfer", "npu")(functools.partial(EmulatedTransfer))
-    with pytest.raises(ConfigError, match="says completes_rows, which is read of its factory: set it there"):
+    with pytest.raises(ConfigError, match="sets completes_rows, which is read from its factory: set it there"):
         Operators.of(context)
 
     def factory(context):

@@ -150,12 +150,12 @@ def make_operator(stage: StageName, hardware: str, context: Context) -> Any:
 
 
 _WANTED: dict[StageName, tuple[type, str]] = {
-    "batching": (Batching, "is called with an epoch and a step and gives the mini-batch"),
+    "batching": (Batching, "is called with an epoch and a step and returns the mini-batch"),
     "transfer": (
         Transfer,
-        "is called with a mini-batch, gives it on the device, and has free(batch)",
+        "is called with a mini-batch, returns it on the device, and has free(batch)",
     ),
-    "model": (Model, "has begin(batch), which gives the mini-batch, and end(batch)"),
+    "model": (Model, "has begin(batch), which returns the mini-batch, and end(batch)"),
 }
 _OPTIONAL: dict[StageName, tuple[str, ...]] = {
     "batching": ("begin", "stage_seconds"),
@@ -171,13 +171,13 @@ def _made(stage: StageName, hardware: str, factory: Factory, context: Context) -
     what = f"the operator registered for stage {stage!r} on {hardware!r}, a {type(operator).__name__},"
     protocol, wanted = _WANTED[stage]
     if not isinstance(operator, protocol):
-        raise ConfigError(f"{what} is none: one {wanted}")
+        raise ConfigError(f"{what} does not fit: an operator of this stage {wanted}")
     for name in _OPTIONAL[stage]:
         if not callable(getattr(operator, name, int)):
             raise ConfigError(f"{what} has an attribute {name!r} that must be a method")
     if stage == "transfer" and _completes_rows(operator) and not _completes_rows(factory):
         raise ConfigError(
-            f"{what} says completes_rows, which is read of its factory: set it there too, as in "
+            f"{what} sets completes_rows, which is read from its factory: set it there too, as in "
             "factory.completes_rows = True, or register the class itself"
         )
     return operator
