@@ -120,7 +120,9 @@ def test_look_ahead_is_said_by_the_factory_and_never_passed_over():
     context = dataclasses.replace(make_context(device), lookahead=True)
     assert not can_look_ahead(context)
     register("transfer", "npu")(functools.partial(EmulatedTransfer))
-    with pytest.raises(ConfigError, match="sets completes_rows, which is read from its factory: set it there"):
+    with pytest.raises(
+        ConfigError, match="sets completes_rows, which is read from its factory: set it there"
+    ):
         Operators.of(context)
 
     def factory(context):
