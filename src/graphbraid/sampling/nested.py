@@ -19,8 +19,7 @@ def apply_nested(value: Any, change: Change) -> Any:
         return change(value)
     if isinstance(value, Csc):
         return _changed_csc(value, change)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):  # a named tuple takes its fields as separate
-    arguments
+    if isinstance(value, tuple) and hasattr(value, "_fields"):  # named tuples take separate fields
         return type(value)(*(apply_nested(part, change) for part in value))
     if isinstance(value, list | tuple):
         return type(value)(apply_nested(part, change) for part in value)

@@ -81,8 +81,7 @@ class Dispatcher:
 
         Args:
             simulate: function of the number of batches on route 0 that returns the seconds of the epoch and
-                the
-                feedback: -1 if the CPU was overloaded, 1 if it had time left, 0 for neither.
+                a feedback of -1 if the CPU was overloaded, 1 if it had time left, and 0 for neither.
             most_tries: largest number of schedules to simulate.
         """
         while self.num_cpu not in self.tried and len(self.tried) < most_tries:
