@@ -1,4 +1,4 @@
-"""Collective batching: CPU and device prepare mini-batches together by a plan that is found by simulation."""
+"""Collective batching: CPU and device prepare mini-batches together by a plan found by simulation."""
 
 from graphbraid.collective.plan.limits import Limits
 from graphbraid.collective.plan.plan import Plan
