@@ -1,6 +1,7 @@
 """graphbraid: train graph neural networks faster on the hardware you have.
 
-Importing this package imports nothing else: names below load their module, and PyTorch with it, at first use.
+Importing this package imports nothing else. Each name below loads its module, and with it PyTorch, when it is
+first used.
 """
 
 import importlib
@@ -74,7 +75,7 @@ _HOMES = {
     "Trainer": "train",
     "compile": "fullgraph",
 }
-"""The submodule each lazily exported class lives in; a test holds it equal to the imports above."""
+"""Submodule that defines each lazily exported name; a test checks that it agrees with the imports above."""
 
 _SUBMODULES = frozenset(
     {

@@ -1,4 +1,4 @@
-"""``graphbraid`` and ``python -m graphbraid``: signals are taken before anything slow is imported."""
+"""Entry point of ``graphbraid`` and ``python -m graphbraid``: handles signals before any slow import."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from graphbraid.cli import signals
 
 
 def run() -> None:
-    """Entry point of the ``graphbraid`` script."""
+    """Run the command line and end the process with its exit code."""
     try:
         signals.take()
-        for stream in (sys.stdout, sys.stderr):  # names may hold what the terminal's encoding lacks
+        for stream in (sys.stdout, sys.stderr):  # a name may hold characters that the terminal cannot show
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")
         from graphbraid.cli.main import app
 
         app(prog_name="graphbraid")
-    except (signals.Stopped, KeyboardInterrupt):  # while it was imported or read its arguments
+    except (signals.Stopped, KeyboardInterrupt):  # during the imports or the parsing of arguments
         signals.ending()
         if "--json" in sys.argv:
             error = '{"type": "Stopped", "message": "interrupted", "exit_code": 130}'

@@ -1,6 +1,6 @@
 """Checks of single arguments of public calls: numbers in their bounds, and values of the right type.
 
-Each gives back what it was given, in plain Python types, so that a check is one line where a value comes in.
+Each check returns the value it was given, as a plain Python type, so that checking one takes a single line.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MOST_THREADS = 1024
-"""Threads of one kind, at most: more than any machine has cores for."""
+"""Largest number of threads of one kind: more than any machine has cores for."""
 MOST_WIDTH = 1 << 24
-"""Columns of a layer, at most."""
+"""Largest number of columns of a layer."""
 MOST_COUNT = (1 << 31) - 1
-"""Of anything that is only counted."""
+"""Largest value of any other count."""
 
 
 def as_count(
@@ -32,10 +32,10 @@ def as_count(
     most: int = MOST_COUNT,
     error: type[GraphbraidError] = ConfigError,
 ) -> int:
-    """A whole number in ``[least, most]``; NumPy's and torch's are taken, bool is not.
+    """Return ``value`` as an int in ``[least, most]``; NumPy and torch integers are accepted, bool is not.
 
     Raises:
-        GraphbraidError: of the class ``error``: no whole number, or out of bounds.
+        GraphbraidError: an ``error``, if ``value`` is not a whole number or is out of bounds.
     """
     is_flag = isinstance(value, bool) or str(getattr(value, "dtype", "")) in ("bool", "torch.bool")
     try:
@@ -44,7 +44,7 @@ def as_count(
         TypeError,
         ValueError,
         RuntimeError,
-    ):  # torch's tensors of more than one number raise the last two
+    ):  # a torch tensor of more than one element raises one of the last two
         count = None
     if count is None or not least <= count <= most:
         raise error(f"{name} must be a whole number in [{least}, {most}]; got {shown(value)}")
@@ -59,10 +59,10 @@ def as_number(
     most: float = math.inf,
     below: float = math.inf,
 ) -> float:
-    """A finite number in ``[least, most]`` and, unless infinite, less than ``below``.
+    """Return ``value`` as a finite float in ``[least, most]`` and less than ``below``.
 
     Raises:
-        ConfigError: no number, not finite, or out of bounds.
+        ConfigError: ``value`` is not a number, is not finite, or is out of bounds.
     """
     try:
         number = math.nan if isinstance(value, bool | str | bytes) else float(value)
@@ -77,10 +77,10 @@ def as_number(
 
 
 def as_flag(value: Any, name: str) -> bool:
-    """True or False; 0, 1 and NumPy's are taken.
+    """Return ``value`` as a bool; 0, 1 and NumPy's bools are accepted.
 
     Raises:
-        ConfigError: anything else, which would silently count as True.
+        ConfigError: ``value`` is anything else, which Python might silently take for True.
     """
     if isinstance(value, bool):
         return value
@@ -92,10 +92,10 @@ def as_flag(value: Any, name: str) -> bool:
 
 
 def as_device(value: Any, name: str = "device") -> torch.device:
-    """A torch device, given as it is or by its name.
+    """Return the torch device that ``value`` is or names.
 
     Raises:
-        ConfigError: it names none.
+        ConfigError: ``value`` does not name a device.
     """
     import torch
 
@@ -110,24 +110,24 @@ def as_device(value: Any, name: str = "device") -> torch.device:
 
 
 def as_present_device(value: Any, name: str = "device") -> torch.device:
-    """:func:`as_device`, which this machine and this build of torch have.
+    """Return :func:`as_device` of ``value``, checking that this machine and this build of torch have it.
 
     Raises:
-        ConfigError: it names none, or one that there is not.
+        ConfigError: ``value`` does not name a device, or names one that cannot be used here.
     """
     import torch
 
     device = as_device(value, name)
     try:
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:  # whatever torch raises
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:  # which one depends on the device
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"{name} {str(device)!r} cannot be used here: {reason}") from None
     return device
 
 
 def check_choice(value: Any, name: str, choices: Iterable[str]) -> None:
-    """Raise ConfigError unless ``value`` is one of ``choices``; names the nearest."""
+    """Raise ConfigError unless ``value`` is one of ``choices``; the message suggests the nearest one."""
     known = list(choices)
     if not isinstance(value, str) or value not in known:
         raise ConfigError(
@@ -144,16 +144,22 @@ def check_type(
     *,
     error: type[GraphbraidError] = DataError,
 ) -> None:
-    """Raise ``error`` unless ``value`` is an instance of ``kind``, which ``wanted`` puts in words."""
+    """Raise ``error`` unless ``value`` is an instance of ``kind``, which ``wanted`` describes in words."""
     if not isinstance(value, kind):
         raise error(f"{name} must be {wanted}; got {shown(value)}")
 
 
 def check_tensor(value: Any, name: str, *, ndim: int | None = None, floating: bool = False) -> Tensor:
-    """A dense tensor of ``ndim`` dimensions, if given, and, where asked for, of floating-point numbers.
+    """Return ``value`` after checking that it is a dense tensor, and its dimensions and dtype if asked to.
+
+    Args:
+        value: the argument.
+        name: its name, for messages.
+        ndim: number of dimensions it must have. If None, any.
+        floating: whether its dtype must be floating point.
 
     Raises:
-        DataError: it is none.
+        DataError: ``value`` is not such a tensor.
     """
     import torch
 
@@ -163,7 +169,7 @@ def check_tensor(value: Any, name: str, *, ndim: int | None = None, floating: bo
         kind = "on the device 'meta'" if value.is_meta else f"of layout {value.layout}"
         kind = "that is nested or quantized" if value.is_nested or value.is_quantized else kind
         raise DataError(f"{name} must be a dense tensor that holds values; got one {kind}")
-    if value.is_neg() or value.is_conj():  # DLPack drops the mark, and kernels would read the other values
+    if value.is_neg() or value.is_conj():  # DLPack drops these flags, so kernels would misread it
         raise DataError(f"{name} must not be a lazily negated or conjugated view; make it one with .clone()")
     if ndim is not None and value.ndim != ndim:
         raise DataError(f"{name} must have {ndim} dimensions; got shape {tuple(value.shape)}")
@@ -173,7 +179,7 @@ def check_tensor(value: Any, name: str, *, ndim: int | None = None, floating: bo
 
 
 def shown(value: Any) -> str:
-    """A value as messages show it: short ones as they are, others by type and shape."""
+    """Describe a value for a message: a short one by its repr, any other by its type and shape."""
     shape = getattr(value, "shape", None)
     if shape is not None and getattr(value, "dtype", None) is not None:
         return f"{type(value).__name__} of {value.dtype} and shape {tuple(shape)}"

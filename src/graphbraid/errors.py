@@ -1,55 +1,55 @@
-"""What graphbraid raises. Each class also is the built-in error a caller expects; both can be caught."""
+"""What graphbraid raises. Each class also derives from the built-in error that a caller would expect."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class GraphbraidError(Exception):
-    """Base of every error graphbraid raises on purpose; ``exit_code`` is what the command line ends with."""
+    """Base class of every error that graphbraid raises on purpose; ``exit_code`` is the command line's."""
 
     exit_code = 1
 
 
 class ConfigError(GraphbraidError, ValueError):
-    """An option or argument that cannot be meant: says the option, the value and what would be right."""
+    """An invalid option or argument: the message names it, its value and what would be right."""
 
     exit_code = 2
 
 
 class DataError(GraphbraidError, ValueError):
-    """Input data that is broken or does not fit together: says where, what was found and what is needed."""
+    """Broken or inconsistent input data: the message says where, what was found and what is needed."""
 
     exit_code = 3
 
 
 class ResourceError(GraphbraidError, RuntimeError):
-    """Too little memory or disk, or a place that cannot be written."""
+    """Too little memory or disk space, or a path that cannot be written."""
 
     exit_code = 4
 
 
 class MissingPackageError(GraphbraidError, ImportError):
-    """An optional package is needed: names it and the command that installs it."""
+    """An optional package is missing: the message names it and the command that installs it."""
 
     exit_code = 5
 
 
 class KernelError(GraphbraidError, RuntimeError):
-    """A kernel variant was asked for that this installation or processor does not have."""
+    """A kernel variant was requested that this installation or processor does not have."""
 
     exit_code = 6
 
 
 class TrainingError(GraphbraidError, RuntimeError):
-    """Training cannot go on, as with a loss that is not finite: says epoch and step."""
+    """Training cannot continue, for example after a loss that is not finite: the message names the step."""
 
     exit_code = 7
 
 
 def did_you_mean(name: object, known: Iterable[str], *, joined: bool = False) -> str:
-    """A question that names the known name nearest to ``name``, whatever its case, or nothing.
+    """Return a question that suggests the known name nearest to ``name``, ignoring case, or an empty string.
 
-    A sentence of its own, for the end of a message; ``joined`` makes it go on after a semicolon instead.
+    It is a sentence of its own, to be put at the end of a message; with ``joined`` it follows a semicolon.
     """
     by_lower = {one.lower(): one for one in known}
     near = difflib.get_close_matches(str(name).lower(), by_lower, n=1)

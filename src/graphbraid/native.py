@@ -1,8 +1,8 @@
 """Loads the compiled kernels and chooses their variant once; without them the reference twins run.
 
-Variants, fastest first: ``avx512``, ``avx2``, ``portable``, and last ``reference`` (plain PyTorch, always
-works). ``GRAPHBRAID_KERNELS`` forces one by name and fails loudly where it cannot run. Nothing is loaded on
-import: the first call of :func:`kernels` or :func:`active` decides.
+The variants are, fastest first, ``avx512``, ``avx2``, ``portable`` and ``reference`` (plain PyTorch, which
+always works). ``GRAPHBRAID_KERNELS`` forces one by name; it is an error if that one cannot run. Nothing is
+loaded on import: the first call of :func:`kernels` or :func:`active` decides.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from graphbraid.errors import KernelError, ResourceError
 
 ENV_VARIABLE = "GRAPHBRAID_KERNELS"
 WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
-"""By these a user says how OpenMP's threads wait for work; else they sleep (decision 0009)."""
+"""Variables that set how OpenMP's threads wait for work; with neither set they sleep (decision 0009)."""
 COMPILED_VARIANTS = ("avx512", "avx2", "portable")
 VARIANTS = (*COMPILED_VARIANTS, "reference")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:
-    """Which variant runs and why the faster ones do not."""
+    """The kernel variant that runs, and why the faster ones do not."""
 
     variant: str
-    """One of :data:`VARIANTS`."""
+    """Name of the variant, one of :data:`VARIANTS`."""
     reason: str
-    """Why this one, in a sentence."""
+    """Why this variant was chosen."""
     rejected: dict[str, str]
-    """Each variant that was not taken, with its reason."""
+    """Variants that cannot run here, each with the reason."""
 
 
 def kernels() -> Any | None:
-    """The compiled extension module, or None where the reference twins are to run.
+    """Return the compiled extension module, or None where the reference twins are to run.
 
     Raises:
         KernelError: ``GRAPHBRAID_KERNELS`` names a variant that cannot run here.
@@ -49,10 +49,10 @@ def kernels() -> Any | None:
 
 
 def forced_variant() -> str:
-    """The variant that ``GRAPHBRAID_KERNELS`` names, or an empty string.
+    """Return the variant that ``GRAPHBRAID_KERNELS`` names, or an empty string if it is not set.
 
     Raises:
-        KernelError: it names none.
+        KernelError: it is set, but not to the name of a variant.
     """
     forced = os.environ.get(ENV_VARIABLE, "").strip().lower()
     if forced and forced not in VARIANTS:
@@ -64,7 +64,7 @@ def forced_variant() -> str:
 
 @functools.cache
 def active() -> Selection:
-    """The variant in use, chosen at the first call.
+    """Return the variant in use; the first call chooses it.
 
     Raises:
         KernelError: ``GRAPHBRAID_KERNELS`` names a variant that is unknown or cannot run here.
@@ -88,7 +88,7 @@ def active() -> Selection:
 
 
 def unsupported_reason(variant: str) -> str | None:
-    """Why a compiled variant cannot run here, or None if it can."""
+    """Return why a compiled variant cannot run here, or None if it can."""
     module, failure = _load()
     if module is None:
         return failure
@@ -105,7 +105,7 @@ def _select(selection: Selection) -> Selection:
 
 @functools.cache
 def _load() -> tuple[ModuleType | None, str]:
-    """The extension module, or None and the reason."""
+    """Return the extension module, or None and the reason."""
     _map_openmp()
     try:
         module = importlib.import_module("graphbraid._native")

@@ -1,8 +1,8 @@
-"""Checks, at the door of a public call, that each argument is of the class its annotation names.
+"""Checks, at the entry of a public call, that each argument is of the class its annotation names.
 
-What a wrong object would do further in is chance: an AttributeError from somewhere, a number out of a text.
-Here it is refused by name. Numbers of NumPy and 0-d tensors become Python's own, so that no count wraps
-around in eight bits; a tensor's lazy negation and conjugation, which the kernels do not see, are carried out.
+An object of a wrong class would fail somewhere further in with an unrelated error, or not at all; here it is
+refused and named. NumPy numbers and 0-d tensors become Python numbers, so that no count wraps around in eight
+bits. A tensor's lazy negation and conjugation, which the kernels cannot see, are carried out.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from graphbraid.errors import ConfigError, DataError
 T = TypeVar("T", bound=Callable[..., Any])
 
 _Check = Callable[[Any], Any]
-_LONGEST_NAME = 255  # bytes of a file's name, on every common file system
+_LONGEST_NAME = 255  # bytes in a file name, the limit of every common file system
 _MOST_LOOKED_AT = 1000
 _DATA = ("Tensor", "Csc", "Graph", "SparseFeatures")
 
 
 class _WrongError(Exception):
-    """The value is of another class; says what was wrong if that is not just its class."""
+    """The value does not fit its annotation; the message, if any, says what is wrong beside its class."""
 
 
 def typed(function: T) -> T:
-    """Let a function check its arguments' classes; a class, those of its constructor.
+    """Make a function check the classes of its arguments; for a class, those of its constructor.
 
     Raises:
-        DataError: by the call, where an argument that is data is of another class than its annotation says.
-        ConfigError: the same of any other argument.
+        DataError: raised by the call, if an argument that holds data is not of its annotated class.
+        ConfigError: raised by the call, if any other argument is not.
     """
     if isinstance(function, type):
         function.__init__ = typed(function.__init__)  # type: ignore[misc]
@@ -78,7 +78,7 @@ def _checked(name: str, value: Any, checks: dict[str, tuple[_Check, str]]) -> An
 
 @functools.cache
 def _checks_of(function: Callable[..., Any]) -> dict[str, tuple[_Check, str]]:
-    """Check and annotation of each parameter that can be checked; read at the first call."""
+    """Return the check and the annotation of each parameter that can be checked; read at the first call."""
     found = {}
     for name, parameter in inspect.signature(function).parameters.items():
         text = parameter.annotation
@@ -92,26 +92,26 @@ def _checks_of(function: Callable[..., Any]) -> dict[str, tuple[_Check, str]]:
 
 
 def _in_words(text: Any, hint: Any) -> str:
-    """An annotation as messages say it; a name that stands for several classes says which."""
+    """Return an annotation as messages show it, with an alias of several classes spelled out."""
     if isinstance(hint, types.UnionType) and str(text).isidentifier():
         return " | ".join(getattr(part, "__name__", str(part)) for part in typing.get_args(hint))
     return (text if isinstance(text, str) else getattr(text, "__name__", str(text))).strip("'\"")
 
 
 def _resolved(annotation: Any, function: Callable[..., Any]) -> Any:
-    """What an annotation stands for; Any where its names exist for the type checker alone."""
+    """Return what an annotation stands for, or Any if its names exist only for the type checker."""
     if not isinstance(annotation, str):
         return annotation
     try:
         return eval(
             annotation, dict(getattr(inspect.unwrap(function), "__globals__", {}))
-        )  # ours, not a user's
+        )  # the text comes from our source code, never from a user
     except (NameError, AttributeError, TypeError):
         return Any
 
 
 def _check_for(hint: Any) -> _Check | None:
-    """The check of one annotation; None where it says nothing that can be checked."""
+    """Return the check for one annotation, or None if it says nothing that can be checked."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     check: _Check | None = None
     if origin is typing.Annotated:
@@ -193,7 +193,7 @@ def _instance(*classes: type) -> _Check:
 
 
 def _is_traced(value: Any) -> bool:
-    """Whether torch.fx follows the call instead of making it."""
+    """Return whether torch.fx is tracing the call, so that ``value`` is a proxy."""
     return isinstance(value, torch.fx.Proxy)
 
 

@@ -1,1 +1,1 @@
-"""Files, whole or absent: written aside and renamed, summed, held to a schema; and where they are kept."""
+"""Files: atomic writes, checksums, checks against a schema, and the folders of the cache."""

@@ -1,4 +1,4 @@
-"""Where things are kept between runs: generated datasets, profiles, rates, what was verified."""
+"""Cache folders, which keep between runs: generated datasets, profiles, rates, what was verified."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _log = logging.getLogger(__name__)
 
 
 def cache_folder(room: str) -> Path:
-    """Where things of one kind are kept between runs: ``$GRAPHBRAID_CACHE/room``, or under ``~/.cache``.
+    """Return the cache folder for things of one kind: ``$GRAPHBRAID_CACHE/room``, or under ``~/.cache``.
 
-    Where neither is to be had, as for a user without a home, a folder of the user's own among the temporary
-    files, which is said once.
+    Where neither is available, as for a user without a home folder, it lies in a private folder among the
+    temporary files, and a warning is logged once.
 
     Raises:
-        ConfigError: ``GRAPHBRAID_CACHE`` names the home of a user who is not there.
+        ConfigError: ``GRAPHBRAID_CACHE`` names the home folder of a user who does not exist.
     """
     configured = os.environ.get(CACHE_VARIABLE, "").strip()
     if not configured:
@@ -36,7 +36,7 @@ def cache_folder(room: str) -> Path:
 def _default_cache() -> Path:
     try:
         base = Path.home() / ".cache" / "graphbraid"
-    except RuntimeError:  # no HOME, and no entry among the users
+    except RuntimeError:  # HOME is not set, and the user has no entry in the password database
         return _cache_without_home("there is no home folder")
     place = base
     while not os.path.lexists(place) and place != place.parent:
@@ -48,15 +48,15 @@ def _default_cache() -> Path:
 
 @functools.cache
 def _cache_without_home(why: str) -> Path:
-    """A folder that nobody else can write to, so that nobody else can put anything there."""
+    """Return a folder among the temporary files that no other user can write to."""
     user = os.getuid() if hasattr(os, "getuid") else "own"
     place = Path(tempfile.gettempdir()) / f"graphbraid-{user}"
     try:
         place.mkdir(mode=0o700, exist_ok=True)
         found = place.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != user or found.st_mode & 0o022:
-            place = Path(tempfile.mkdtemp(prefix="graphbraid-"))  # of this process alone
+            place = Path(tempfile.mkdtemp(prefix="graphbraid-"))  # for this process alone
     except OSError:
-        place = Path(os.devnull) / "graphbraid"  # whoever keeps something there learns that it cannot be
+        place = Path(os.devnull) / "graphbraid"  # writing there fails with a clear error
     _log.warning("%s: what is kept between runs lies in %s; set %s", why, place, CACHE_VARIABLE)
     return place

@@ -1,7 +1,7 @@
-"""Checksums of what graphbraid writes: xxh3 of 128 bits, made at the speed of memory.
+"""Checksums of what graphbraid writes: 128-bit xxh3, computed at the speed of memory.
 
-They find damage (a flipped bit, a file cut off, another file's bytes), not ill will: who can write a file can
-also write its checksum.
+They detect damage (a flipped bit, a truncated file, another file's bytes), not tampering: whoever can write a
+file can also write its checksum.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ import xxhash
 from graphbraid.errors import DataError
 
 FIELD = "checksum"
-"""Of a JSON file's top level."""
+"""Name of the field at the top level of a JSON file that holds its checksum."""
 
-_CHUNK = 1 << 22  # bytes read at a time: they stay in the cache while they are summed
+_CHUNK = 1 << 22  # bytes read at a time, few enough to stay in the processor's cache
 _COMMENT = b"graphbraid xxh3 "
 _COMMENT_BYTES = len(_COMMENT) + 32
-_ZIP_END = b"PK\x05\x06"  # the last record of a zip file: 22 bytes, the last two count those of the comment
+_ZIP_END = b"PK\x05\x06"  # signature of a zip file's last record: 22 bytes, ending in the comment's length
 _ZIP_END_BYTES = 22
 
 
 class Checksum:
-    """The checksum of bytes given one part after the other."""
+    """A checksum of bytes that are given in parts."""
 
     def __init__(self) -> None:
         self._state = xxhash.xxh3_128()
 
     def add(self, part: bytes | bytearray | memoryview) -> None:
-        """Take in the next bytes."""
+        """Add the next bytes."""
         self._state.update(part)
 
     @property
     def text(self) -> str:
-        """32 hexadecimal digits."""
+        """The checksum so far, as 32 hexadecimal digits."""
         return self._state.hexdigest()
 
 
 def of_file(path: str | os.PathLike[str], num_bytes: int | None = None) -> str:
-    """The checksum of a file's first ``num_bytes``, or of all of it."""
+    """Return the checksum of a file's first ``num_bytes`` bytes. If None, of the whole file."""
     with Path(path).open("rb", buffering=0) as file:
         return _of_stream(file, num_bytes)
 
@@ -64,15 +64,15 @@ def _of_stream(file: BinaryIO, num_bytes: int | None) -> str:
 
 
 def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """``values``, which JSON can hold, with their checksum as one more field."""
+    """Return ``values``, which JSON must be able to hold, with their checksum as an additional field."""
     return {**values, FIELD: _of_values(values)}
 
 
 def unsealed(values: Any, path: str | os.PathLike[str]) -> Any:
-    """What :func:`sealed` was given, as JSON reads it back; without a checksum, ``values`` as they are.
+    """Return ``values`` without the checksum of :func:`sealed`, checking it if it is there.
 
     Raises:
-        DataError: the checksum is not that of the values; names the file.
+        DataError: the checksum does not match the values; names the file.
     """
     if not isinstance(values, dict) or FIELD not in values:
         return values
@@ -86,7 +86,7 @@ def unsealed(values: Any, path: str | os.PathLike[str]) -> Any:
 
 
 def _of_values(values: Mapping[str, Any]) -> str:
-    """By content: spaces and the order of fields do not matter."""
+    """Return the checksum of the content, so that whitespace and the order of fields do not matter."""
     as_read = json.loads(json.dumps(values))
     text = json.dumps(as_read, sort_keys=True, separators=(",", ":"))
     checksum = Checksum()
@@ -98,7 +98,7 @@ def _of_values(values: Mapping[str, Any]) -> str:
 
 
 def seal_zip(path: Path) -> None:
-    """Put the checksum of a zip file into its comment, the file's very end, which other readers pass over."""
+    """Write a zip file's checksum into its comment, the very end of the file, which other readers ignore."""
     with path.open("r+b", buffering=0) as file:
         end = file.seek(-_ZIP_END_BYTES, os.SEEK_END)
         record = file.read(_ZIP_END_BYTES)
@@ -113,10 +113,10 @@ def seal_zip(path: Path) -> None:
 
 
 def check_zip(path: Path) -> bool:
-    """Whether a zip file carries a checksum, which then is right.
+    """Check a zip file's checksum and return whether it carries one.
 
     Raises:
-        DataError: the checksum is not that of the file; names it.
+        DataError: the checksum does not match the file; names it.
     """
     size = path.stat().st_size
     if size < _COMMENT_BYTES:

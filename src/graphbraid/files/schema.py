@@ -1,4 +1,4 @@
-"""Checking what a file holds before anything uses it: an error that names the file and the field."""
+"""Validation of what a file holds before anything uses it; errors name the file and the field."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ T = TypeVar("T")
 
 
 def checked(kind: TypeAdapter[T], values: Any, refuse: Callable[[str], Exception] = DataError) -> T:
-    """``values`` as ``kind`` wants them.
+    """Return ``values`` validated as a ``kind``.
 
     Args:
-        kind: what they must be.
-        values: what was read.
-        refuse: makes the error of a text such as ``arrays.x.bytes: Input should be ...; got 'many'``.
+        kind: type to validate against.
+        values: what was read from the file.
+        refuse: makes the error from a text such as ``arrays.x.bytes: Input should be ...; got 'many'``.
 
     Raises:
-        DataError: they are something else (or whatever ``refuse`` makes).
+        DataError: ``values`` are not valid (or the error that ``refuse`` makes).
     """
     try:
         return kind.validate_python(values)
@@ -31,12 +31,12 @@ def checked(kind: TypeAdapter[T], values: Any, refuse: Callable[[str], Exception
 
 
 def first_mistake(error: ValidationError) -> str:
-    """Where it stands, what is needed there, and what was found."""
+    """Describe the first mistake: its place, what is needed there and what was found."""
     first = error.errors(include_url=False)[0]
     place = ".".join(str(part) for part in first["loc"])
     text = f"{place}: " if place else ""
     text += first["msg"].removeprefix("Value error, ")
-    if first["type"] not in ("value_error", "missing"):  # a check of our own says what it got
+    if first["type"] not in ("value_error", "missing"):  # our own checks already say what they got
         text += f"; got {_short.repr(first['input'])}"
     return text
 

@@ -1,8 +1,8 @@
-"""Writing files so that a reader never sees half of one: write aside, flush to the disk, rename.
+"""Atomic writes, so that a reader never sees half a file: write a temporary, flush it to disk, rename it.
 
 A process killed while writing leaves the old file as it was, and at worst a hidden temporary ``.NAME.*.tmp``
-beside it, which the next write of the same file removes: a living writer holds a lock on its temporary, a
-dead one cannot. A link stays a link: the file it leads to is the one that is replaced, and keeps its mode.
+beside it, which the next write of the same file removes: a running writer holds a lock on its temporary, a
+killed one does not. Symbolic links are kept: the file a link leads to is replaced, and its mode stays.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _TOO_LARGE = (errno.EFBIG,)
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _BROKEN_DEVICE = (errno.EIO, errno.ENXIO, errno.ESTALE)
 _TORCH_WRITE_FAILED = ("inline_container.cc", "iostream error", "PytorchStreamWriter")
-_TOKEN_BYTES = 6  # of the random part of a temporary's name
-_STALE_AFTER_SECONDS = 60.0  # a younger temporary may belong to a writer that has not locked it yet
+_TOKEN_BYTES = 6  # random bytes in a temporary's name
+_STALE_AFTER_SECONDS = 60.0  # the writer of a younger temporary may not have locked it yet
 
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Write a file in one step: open a temporary, fill it, rename it.
+    """Write a file atomically: create a temporary, let the body fill it, rename it.
 
-    The body fills the temporary file it is given, which lies in the same folder (made if missing). When the
-    body ends it is flushed to the disk and renamed to ``path``, replacing an earlier file, whose mode it
-    takes; when the body raises, it is removed and ``path`` stays as it was. Where ``path`` is a link, all
-    this happens to the file it leads to.
+    The body gets the path of the temporary, which lies in the same folder (created if missing). When the body
+    ends, the temporary is flushed to disk and renamed to ``path``; it replaces an earlier file and takes its
+    mode. If the body raises, the temporary is removed and ``path`` stays as it was. If ``path`` is a symbolic
+    link, all this happens to the file it leads to.
 
     Raises:
         ResourceError: The folder cannot be written, ``path`` is a folder, a device or a pipe, or the disk is
@@ -66,18 +66,18 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_directory(path: str | os.PathLike[str], *, if_exists: IfExists = "error") -> Iterator[Path]:
-    """Write a folder in one step: the body fills the temporary folder it is given, which then gets its name.
+    """Write a folder atomically: the body fills a temporary folder, which is then renamed to ``path``.
 
     Args:
         path: The folder to make; its parents are made if missing.
-        if_exists: What to do when ``path`` exists: ``"error"`` refuses before anything is written, and also
-            where another process was faster; ``"keep"`` leaves the other's; ``"replace"`` moves the old one
-            aside, renames and deletes it (a kill between the two renames leaves the old one as
-            ``.NAME.*.old``). The new one takes the old one's mode; where ``path`` is a link, all this happens
-            to the folder it leads to.
+        if_exists: What to do if ``path`` exists. ``"error"`` raises before anything is written, and also if
+            another process made it in the meantime. ``"keep"`` keeps the existing folder. ``"replace"`` moves
+            the old folder aside, renames the new one and deletes the old (a kill between the two renames
+            leaves the old one as ``.NAME.*.old``). The new folder takes the old one's mode. If ``path`` is a
+            symbolic link, all this happens to the folder it leads to.
 
     Raises:
-        ResourceError: The place cannot be written, exists (with ``"error"``), or the disk is full.
+        ResourceError: The folder cannot be written, exists (with ``"error"``), or the disk is full.
     """
     target = _real(path)
     if if_exists == "error" and target.exists():
@@ -107,7 +107,7 @@ def require_free_space(path: str | os.PathLike[str], num_bytes: int, what: str) 
     """Check, before writing ``what``, that the disk that will hold ``path`` has ``num_bytes`` free.
 
     Raises:
-        ResourceError: It has not; says how much is needed and how much is there.
+        ResourceError: It has not; the message says how much is needed and how much is free.
     """
     place = Path(path).absolute()
     while not place.exists():
@@ -121,7 +121,7 @@ def require_free_space(path: str | os.PathLike[str], num_bytes: int, what: str) 
 
 
 def format_bytes(num_bytes: float) -> str:
-    """``1536`` as ``"1.5 KiB"``."""
+    """Format a number of bytes for reading: ``1536`` as ``"1.5 KiB"``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if num_bytes < 1024:
             return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
@@ -130,7 +130,7 @@ def format_bytes(num_bytes: float) -> str:
 
 
 def resource_error(error: BaseException, path: Path) -> ResourceError | None:
-    """The clear form of an error met while writing ``path``; None where the disk is not what failed."""
+    """Return a clear form of an error met while writing ``path``, or None if the disk was not the cause."""
     if isinstance(error, OSError):
         if error.errno in _FULL:
             return ResourceError(
@@ -144,7 +144,7 @@ def resource_error(error: BaseException, path: Path) -> ResourceError | None:
             return ResourceError(f"cannot write {path}: the disk reports an error ({error})")
         if error.errno is None and "requested and" in str(error):  # NumPy's tofile: a short write, errno lost
             return ResourceError(f"cannot write {path}: the write ended early ({error}; {_free(path)} free)")
-    # torch.save: errno is lost as well
+    # torch.save loses errno as well.
     if isinstance(error, RuntimeError) and any(part in str(error) for part in _TORCH_WRITE_FAILED):
         return ResourceError(
             f"cannot write {path}: torch could not write it; is the disk full? ({_free(path)} free)"
@@ -164,7 +164,7 @@ def _resource_errors(target: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _cannot_write(target: Path) -> Iterator[None]:
-    """Turn the failure to make a temporary into the reason why ``target`` cannot be written."""
+    """Turn a failure to create the temporary into a ResourceError that says why."""
     try:
         yield
     except OSError as error:
@@ -175,10 +175,10 @@ def _cannot_write(target: Path) -> Iterator[None]:
 
 
 def _real(path: str | os.PathLike[str]) -> Path:
-    """The place that links lead to, so that a rename replaces what stands there and not the link.
+    """Resolve symbolic links, so that a rename replaces the file a link leads to and not the link.
 
     Raises:
-        ResourceError: links lead in a circle.
+        ResourceError: the links form a loop.
     """
     target = Path(path)
     if not os.path.lexists(target) or not target.is_symlink():
@@ -188,7 +188,7 @@ def _real(path: str | os.PathLike[str]) -> Path:
 
 
 def _mode_of_file(target: Path) -> int | None:
-    """The mode of the file that will be replaced; None where there is none."""
+    """Return the mode of the file that will be replaced, or None if there is none."""
     with _cannot_write(target):
         try:
             found = target.lstat().st_mode
@@ -215,12 +215,12 @@ def _temporary_beside(target: Path) -> Path:
 
 
 def remove_stale(path: str | os.PathLike[str], *, after_seconds: float = _STALE_AFTER_SECONDS) -> None:
-    """Remove temporaries of ``path`` whose writer was killed; nobody else's, and no living writer's.
+    """Remove the temporaries of ``path`` whose writer was killed, and no others.
 
     Args:
-        path: what :func:`atomic_write` or :func:`atomic_directory` was writing.
-        after_seconds: a younger temporary stays, as its writer may not have locked it yet; 0 where the caller
-            knows that there is no other writer.
+        path: file or folder that :func:`atomic_write` or :func:`atomic_directory` was writing.
+        after_seconds: smallest age of a temporary to remove, since the writer of a younger one may not have
+            locked it yet; pass 0 if there is no other writer.
     """
     target = _real(path)
     ours = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{{2 * _TOKEN_BYTES}}}\.tmp")
@@ -241,7 +241,7 @@ def remove_stale(path: str | os.PathLike[str], *, after_seconds: float = _STALE_
 
 
 def _lock(descriptor: int) -> bool:
-    """Hold a lock that ends with the process; False where another process holds it."""
+    """Take a lock that ends with the process; return False if another process holds it."""
     if sys.platform == "win32":
         return False
     import fcntl
@@ -286,7 +286,7 @@ def _sync(file: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename itself durable, where the system lets a folder be flushed."""
+    """Make the rename itself durable, on systems that can flush a folder."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -1,7 +1,7 @@
 """Hardware: what this machine offers a run, measured once into a frozen record.
 
-Read from Linux's ``/proc`` and ``/sys``; what a system does not tell is None. Limits set by a container
-(cgroup) or by ``taskset`` count: a run is planned for what it may use, not for what the machine has.
+It is read from Linux's ``/proc`` and ``/sys``; what a system does not report is None. Limits set by a
+container (cgroup) or by ``taskset`` count: a run is planned for what it may use, not for the whole machine.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _INSTRUCTION_SETS = (
     "amx_bf16",
 )
 ROOT = Path("/")
-"""Where ``proc`` and ``sys`` are found."""
+"""Folder that holds ``proc`` and ``sys``."""
 _UNLIMITED = 1 << 60  # cgroup v1 says "no limit" with a number near 2**63
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cache:
-    """One level of the first usable core's caches."""
+    """One cache of the first usable core."""
 
     level: int
     kind: str
     """``data``, ``instruction`` or ``unified``."""
     size_bytes: int
     shared_by: int
-    """Logical cores that share it."""
+    """Number of logical cores that share it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +54,7 @@ class Gpu:
     name: str
     memory_bytes: int
     capability: str
-    """Compute capability, as ``9.0``."""
+    """Compute capability, such as ``9.0``."""
     multiprocessors: int
 
 
@@ -65,20 +65,20 @@ class Hardware:
     cpu_model: str
     architecture: str
     instruction_sets: tuple[str, ...]
-    """Those the kernels care about."""
+    """Supported instruction sets, among those the kernels use."""
     physical_cores: int | None
-    """Of the whole machine."""
+    """Number of physical cores of the whole machine."""
     logical_cores: int
-    """Of the whole machine, hyper-threads counted."""
+    """Number of logical cores of the whole machine, counting hyper-threads."""
     usable_cores: int
-    """Logical cores this process may run on."""
+    """Number of logical cores this process may run on."""
     quota_cores: float | None
-    """Cores' worth of time a container grants; None: no such limit."""
+    """CPU time the container grants, in cores, or None without such a limit."""
     memory_total_bytes: int | None
     memory_available_bytes: int | None
-    """What can be taken now without swapping, within the container's limit."""
+    """Memory that can be allocated now without swapping, within the container's limit."""
     memory_limit_bytes: int | None
-    """The container's limit; None: no such limit."""
+    """The container's memory limit, or None without one."""
     page_bytes: int
     caches: tuple[Cache, ...]
     gpus: tuple[Gpu, ...]
@@ -88,7 +88,7 @@ class Hardware:
         """Measure this machine.
 
         Args:
-            root: where ``proc`` and ``sys`` are found; tests hand in recorded ones.
+            root: folder that holds ``proc`` and ``sys``; tests pass recorded ones. If None, ``/``.
         """
         if root is not None:
             check_type(root, "root", (str, os.PathLike), "a path", error=ConfigError)
@@ -115,17 +115,17 @@ class Hardware:
 
     @property
     def planned_cores(self) -> int:
-        """Cores worth starting threads for: those usable, and not more than the container grants time for."""
+        """Number of cores worth starting threads for: the usable ones, up to the container's CPU quota."""
         if self.quota_cores is None:
             return self.usable_cores
         return max(1, min(self.usable_cores, round(self.quota_cores)))
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return the record as plain values, for JSON."""
         return asdict(self)
 
     def rows(self) -> list[tuple[str, str]]:
-        """Label and value of each line worth reading."""
+        """Return the lines of the printed record, each a label and a value."""
         rows = [
             ("processor", f"{self.cpu_model} ({self.architecture})"),
             ("instruction sets", " ".join(self.instruction_sets) or "none that the kernels use"),
@@ -160,7 +160,7 @@ class Hardware:
 
 
 def free_memory_bytes(*, root: Path | None = None) -> int | None:
-    """Bytes that can be taken now without swapping, within the container's limits; None where not known."""
+    """Return the bytes that can be allocated now without swapping, within the container's limits, or None."""
     root = root or ROOT
     available = _memory(_read(root / "proc/meminfo"))[1]
     limit, used = _memory_cgroup(root)
@@ -188,7 +188,7 @@ def _field(cpuinfo: str, name: str) -> str:
 
 
 def _physical_cores(cpuinfo: str) -> int | None:
-    """Distinct (socket, core) pairs; None where the system lists no such ids, as on ARM."""
+    """Count the distinct (socket, core) pairs; None where the system lists no such ids, as on ARM."""
     sockets = re.findall(r"^physical id\s*:\s*(\d+)", cpuinfo, re.MULTILINE)
     cores = re.findall(r"^core id\s*:\s*(\d+)", cpuinfo, re.MULTILINE)
     return len(set(zip(sockets, cores, strict=True))) if sockets and len(sockets) == len(cores) else None
@@ -201,7 +201,7 @@ def _usable_cores() -> int:
 
 
 def _memory(meminfo: str) -> tuple[int | None, int | None]:
-    """Total and available bytes."""
+    """Return the total and the available bytes."""
 
     def kilobytes(name: str) -> int | None:
         match = re.search(rf"^{name}:\s*(\d+) kB", meminfo, re.MULTILINE)
@@ -211,7 +211,7 @@ def _memory(meminfo: str) -> tuple[int | None, int | None]:
 
 
 def _cgroup_folders(root: Path, controller: str) -> list[Path]:
-    """This process's cgroup folders, own to topmost, of versions 2 and 1; any may hold a limit."""
+    """List this process's cgroup folders (v1 and v2), from its own to the root; any may hold a limit."""
     base = root / "sys/fs/cgroup"
     folders: list[Path] = []
     for line in _read(root / "proc/self/cgroup").splitlines():
@@ -228,7 +228,7 @@ def _cgroup_folders(root: Path, controller: str) -> list[Path]:
 
 
 def _cpu_quota(root: Path) -> float | None:
-    """Cores' worth of CPU time: the tightest limit on the way up."""
+    """Return the tightest CPU limit of the process's cgroups, in cores, or None without one."""
     quotas = []
     for folder in _cgroup_folders(root, "cpu"):
         quota, _, period = _read(folder / "cpu.max").strip().partition(" ")
@@ -243,7 +243,7 @@ def _cpu_quota(root: Path) -> float | None:
 
 
 def _memory_cgroup(root: Path) -> tuple[int | None, int | None]:
-    """Limit and use in bytes of the tightest memory limit on the way up, or None and None."""
+    """Return limit and usage in bytes of the cgroup with the least memory left, or None and None."""
     found = []
     for folder in _cgroup_folders(root, "memory"):
         for limit_file, usage_file in (
@@ -257,9 +257,9 @@ def _memory_cgroup(root: Path) -> tuple[int | None, int | None]:
 
 
 def _reclaimable(stat: str) -> int:
-    """Bytes of files that a cgroup has in memory: they count as used, but go when others need the room."""
+    """Return the bytes of cached files in a cgroup: they count as used but are freed on demand."""
     values = dict(re.findall(r"^(\w+) (\d+)$", stat, re.MULTILINE))
-    prefix = "total_" if "total_inactive_file" in values else ""  # version 1, with the groups below
+    prefix = "total_" if "total_inactive_file" in values else ""  # v1's totals include child groups
     return sum(int(values.get(f"{prefix}{name}", 0)) for name in ("active_file", "inactive_file"))
 
 
@@ -283,7 +283,7 @@ def _caches(root: Path) -> tuple[Cache, ...]:
 
 
 def _count_cpu_list(text: str) -> int:
-    """Number of cores in a kernel's list such as ``0-3,8``."""
+    """Count the cores in a list in the Linux kernel's format, such as ``0-3,8``."""
     count = 0
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")

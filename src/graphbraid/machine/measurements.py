@@ -1,7 +1,7 @@
-"""Measurements kept between runs: a file for each, named by the key that says what was measured.
+"""Measurements kept between runs: one file each, named by a hash of the key that says what was measured.
 
-Files carry a checksum. One that is damaged, or holds nothing sound, counts as not there: it is said, and what
-it held is measured again. Whoever measures decides, by :mod:`.contention`, what is worth keeping.
+Files carry a checksum. One that is damaged or invalid counts as missing: a warning is logged and its content
+is measured again. The caller decides, with :mod:`.contention`, which measurements are worth keeping.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from graphbraid.files.writing import atomic_write
 T = TypeVar("T")
 
 NOT_KEPT = (OSError, ResourceError)
-"""What :meth:`Kept.write` raises where a measurement cannot be kept."""
+"""Errors that :meth:`Kept.write` raises if a measurement cannot be kept."""
 _UNSOUND = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 _log = logging.getLogger(__name__)
 
 
 class Kept(Generic[T]):
-    """Measurements of one kind.
+    """The cache of measurements of one kind.
 
     Args:
-        kind: what they are, in messages and as the name of their folder: ``rates``.
-        to_json: plain values of a measurement.
-        from_json: the measurement of plain values; raises ValueError, TypeError or KeyError where they are
-            unsound.
+        kind: name of the kind in messages, and of its folder, such as ``rates``.
+        to_json: function that turns a measurement into plain values.
+        from_json: function that turns plain values into a measurement; raises ValueError, TypeError or
+            KeyError if they are invalid.
     """
 
     def __init__(
@@ -43,11 +43,11 @@ class Kept(Generic[T]):
         self._kind, self._to_json, self._from_json = kind, to_json, from_json
 
     def file(self, key: str) -> Path:
-        """Where the measurement of a key is kept; what decides a measurement is part of its key."""
+        """Return the file for a key, which must hold everything that the measurement depends on."""
         return cache_folder(self._kind) / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
     def read(self, file: Path) -> T | None:
-        """What a file holds; None where there is none, or where it holds nothing sound, which is said."""
+        """Read a measurement; return None if the file is missing, or, with a warning, if it is invalid."""
         try:
             return self._load(file)
         except FileNotFoundError:
@@ -58,7 +58,7 @@ class Kept(Generic[T]):
             return None
 
     def read_others(self, file: Path) -> Iterator[T]:
-        """What is kept under other keys than a file's; what holds nothing sound is passed over."""
+        """Yield the measurements kept under other keys than that of ``file``, skipping invalid files."""
         for other in sorted(file.parent.glob("*.json")):
             if other == file:
                 continue
@@ -69,7 +69,7 @@ class Kept(Generic[T]):
             yield found
 
     def write(self, file: Path, found: T) -> None:
-        """Keep a measurement in place of an earlier one.
+        """Write a measurement, replacing an earlier one.
 
         Raises:
             OSError: the folder cannot be made or written.

@@ -1,7 +1,7 @@
-"""Rates: what a machine does in a second, and the time that products and aggregations take by them.
+"""Rates: how fast a machine is, and the time that products and aggregations take at these rates.
 
-The one cost model of the library. A layer that runs alone weighs the default rates, since it must decide
-before anything was measured; full-graph training weighs those of the machine.
+This is the library's only cost model. A layer that runs by itself uses the default rates, since it must
+decide before anything is measured; full-graph training uses the rates measured on the machine.
 """
 
 from __future__ import annotations
@@ -11,46 +11,46 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rates:
-    """What a machine does in a second; only the ratios decide.
+    """Throughput of a machine per second; decisions depend only on the ratios.
 
-    The defaults are those of the two machines in docs/results.md within a factor of two, and a wrong choice
+    The defaults are within a factor of two of those of the two machines in docs/results.md; a wrong choice
     near a tie costs little.
     """
 
     multiply_flops: float = 1.5e11
-    """Of a float32 matrix product with a weight."""
+    """Floating-point operations per second of a float32 matrix product with a weight."""
     row_bytes: float = 1.2e10
-    """Reading rows at random, as an aggregation does."""
+    """Bytes per second read from randomly placed rows in memory, as by an aggregation."""
     cached_row_bytes: float = 6e10
-    """Reading rows at random out of the processor's cache."""
+    """Bytes per second read from randomly placed rows in the processor's cache."""
     cache_bytes: float = 8e6
-    """Rows of so many bytes in all are read at the cache's rate rather than at the memory's."""
+    """Size in bytes up to which a matrix is read at the rate of the cache rather than that of memory."""
     stream_bytes: float = 1.5e10
-    """Reading or writing in sequence."""
+    """Bytes per second read or written sequentially."""
     sparse_values: float = 4e8
-    """Stored values a second times one vector of columns (16): sparse features times a weight."""
+    """Stored values per second that sparse features times a weight multiply by a vector of 16 columns."""
 
     binary_values: float = 1e10
-    """Zeros and ones a second times one vector of columns (16): binary features times a weight."""
+    """Zeros and ones per second that binary features times a weight multiply by a vector of 16 columns."""
 
     @property
     def gamma(self) -> float:
-        """Multiplications a second along the sparse input path over those along the dense (Morphling)."""
+        """Ratio of the sparse input path's arithmetic rate to the dense path's (Morphling's gamma)."""
         return self.sparse_values * 16 * 2 / self.multiply_flops
 
     def aggregate_seconds(self, num_edges: int, width: int) -> float:
-        """Time of an aggregation of float32 rows."""
+        """Return the time of an aggregation of float32 rows."""
         return 4.0 * num_edges * width / self.row_bytes
 
     def multiply_seconds(self, num_rows: int, depth: int, width: int) -> float:
-        """Time of a dense product: its arithmetic or its rows, whichever takes longer."""
+        """Return the time of a dense product: that of its arithmetic or its memory traffic, the longer one."""
         arithmetic = 2.0 * num_rows * depth * width / self.multiply_flops
         return max(arithmetic, 4.0 * num_rows * (depth + width) / self.stream_bytes)
 
     def sparse_seconds(self, num_values: float, width: int) -> float:
-        """Time of sparse features' product with a weight."""
+        """Return the time of the product of sparse features with a weight."""
         return num_values * ((width + 15) // 16) / self.sparse_values
 
     def binary_seconds(self, num_rows: int, depth: int, width: int) -> float:
-        """Time of binary features' product with a weight; words are of 32 features."""
+        """Return the time of the product of binary features, 32 to a word, with a weight."""
         return num_rows * ((depth + 31) // 32 * 32) * ((width + 15) // 16) / self.binary_values
