@@ -1,4 +1,4 @@
-"""Csc: the adjacency every kernel takes, of a whole graph or of one layer's block."""
+"""Csc: the adjacency that every kernel takes, of a whole graph or of one layer's block."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphbraid.errors import DataError, ResourceError
 from graphbraid.graph.scans import check_columns, check_csc, check_ids, check_weight
 
 MOST_NODES = 1 << 40
-"""Nodes of a graph, at most: their ``indptr`` alone takes 8 TiB."""
+"""Largest number of nodes of a graph: their ``indptr`` alone takes 8 TiB."""
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -22,16 +22,16 @@ class Csc:
     """In-edges by destination: the sources of node ``v`` are ``indices[indptr[v]:indptr[v + 1]]``.
 
     A whole graph has ``num_src == num_dst``; a block of a mini-batch is bipartite, its destinations a prefix
-    of its sources. Immutable by convention: :meth:`transpose` is made once and kept.
+    of its sources. It is immutable by convention: :meth:`transpose` is computed once and kept.
 
-    What kernels read by index is scanned when one is made, in parallel and once.
+    The arrays that kernels read by index are scanned once, in parallel, when an instance is made.
 
     Raises:
         DataError: names the array that does not fit, or the first value that is wrong and where it stands.
     """
 
     indptr: Tensor
-    """``(num_dst + 1,)`` int64, starts at 0, never falls."""
+    """``(num_dst + 1,)`` int64, starting at 0 and never decreasing."""
     indices: Tensor
     """``(num_edges,)`` int32 or int64, source of each in-edge, in ``[0, num_src)``."""
     num_src: int
@@ -39,13 +39,13 @@ class Csc:
     weight: Tensor | None = None
     """``(num_edges,)`` float32 edge weights, or None."""
     src_degree: Tensor | None = None
-    """``(num_src,)`` float32 in-degrees (sums of weights) in the graph a block was drawn from, self-loops not
-    counted; layers that normalise by degree use it, not the block's own. None on a whole graph."""
+    """``(num_src,)`` float32 in-degrees (sums of weights) in the graph a block was drawn from, not counting
+    self-loops; layers that normalise by degree use them, not the block's own. None on a whole graph."""
     src_loop: Tensor | None = None
-    """``(num_src,)`` float32 weights of the sources' own self-loops there (1 without weights), NaN where a
-    source has none; goes with ``src_degree``. None where no source has one, or it is not known."""
+    """``(num_src,)`` float32 weights of the sources' self-loops in that graph (1 without weights), NaN for a
+    source without one; goes with ``src_degree``. None if no source has one, or if this is not known."""
     trusted: InitVar[bool] = False
-    """Take the arrays unseen. For arrays known to be sound: kernels read by them without looking again."""
+    """Skip the checks. Only for arrays known to be valid: kernels index with them and do not check again."""
     _transposed: tuple[Csc, Tensor] | None = field(default=None, repr=False)
     _reversed: Csc | None = field(default=None, repr=False)
 
@@ -79,11 +79,11 @@ class Csc:
         return sum(t.numel() * t.element_size() for t in tensors)
 
     def degrees(self) -> Tensor:
-        """``(num_dst,)`` int64 in-degrees."""
+        """Return the ``(num_dst,)`` int64 in-degrees."""
         return self.indptr.diff()
 
     def destinations(self) -> Tensor:
-        """``(num_edges,)`` destination of each edge, in the dtype of ``indices``."""
+        """Return the ``(num_edges,)`` destination of each edge, in the dtype of ``indices``."""
         kernels = _native_for(self.indices)
         if kernels is not None:
             rows = torch.empty_like(self.indices)
@@ -93,10 +93,10 @@ class Csc:
         return torch.repeat_interleave(nodes, self.degrees())
 
     def transpose(self) -> tuple[Csc, Tensor]:
-        """The reversed edges, by source, and where each came from.
+        """Return the edges reversed and grouped by source, and the edge that each one came from.
 
         Returns:
-            The transposed :class:`Csc` (its rows are this one's sources, in rising order of destination) and
+            The transposed :class:`Csc` (its rows are this one's sources, each sorted by destination) and
             ``perm``, ``(num_edges,)`` int64: edge ``e`` of the transpose is edge ``perm[e]`` here.
         """
         if self._transposed is None:
@@ -107,7 +107,7 @@ class Csc:
         return self._transposed
 
     def reversed(self) -> Csc:
-        """The reversed edges by source, without weights; keeps 8 bytes an edge less than ``transpose``."""
+        """Return the reversed edges without weights; keeps 8 bytes per edge less than :meth:`transpose`."""
         if self._transposed is not None:
             return self._transposed[0]
         if self._reversed is None:
@@ -116,11 +116,11 @@ class Csc:
         return self._reversed
 
     def sort_rows(self) -> tuple[Csc, Tensor | None]:
-        """This adjacency with each row in rising order of source, equal edges in the order they are stored.
+        """Return this adjacency with each row sorted by source; equal edges keep their order.
 
         Returns:
-            Itself and None if it is so already, else a new :class:`Csc` and ``perm``, ``(num_edges,)`` int64:
-            its edge ``e`` is edge ``perm[e]`` here.
+            Itself and None if it is sorted already, else a new :class:`Csc` and ``perm``, ``(num_edges,)``
+            int64: its edge ``e`` is edge ``perm[e]`` here.
         """
         if _first_unsorted_row(self) < 0:
             return self, None
@@ -135,19 +135,19 @@ def coo_to_csc(
 ) -> tuple[Csc, Tensor | None]:
     """Make the adjacency of an edge list. Edges are ordered by destination, then source, then as given.
 
-    With the native kernels on a CPU this keeps, beside the list and the result, 8 bytes an edge (4 without
-    ``perm``) and at most one more for counters: below 2.5 times the bytes of an int64 edge list at its peak.
+    With the compiled kernels on a CPU this needs, beside the list and the result, 8 bytes per edge (4 without
+    ``perm``) and at most one more for counters: at its peak less than 2.5 times an int64 edge list.
 
     Args:
         src: ``(num_edges,)`` int32 or int64 sources in ``[0, num_src)``.
         dst: ``(num_edges,)`` destinations in ``[0, num_dst)``, same dtype.
         num_src: Number of source nodes.
         num_dst: Number of destination nodes.
-        keep_perm: Also give where each edge stood in the list.
+        keep_perm: Also return the position that each edge had in the list.
 
     Returns:
-        The :class:`Csc` (int32 indices where every id fits) and ``perm``, ``(num_edges,)`` int64: edge ``e``
-        is edge ``perm[e]`` of the list; None if the list was in that order already or ``keep_perm`` is False.
+        The :class:`Csc` (int32 indices if every id fits) and ``perm``, ``(num_edges,)`` int64: edge ``e`` is
+        edge ``perm[e]`` of the list; None if the list was in that order already or ``keep_perm`` is False.
 
     Raises:
         DataError: names the first id that is out of range, or the array that does not fit.
@@ -177,7 +177,7 @@ def coo_to_csc(
 
 
 def first_out_of_order(src: Tensor, dst: Tensor) -> int:
-    """Position of the first edge that should stand before its predecessor by (destination, source), or -1."""
+    """Return the position of the first edge that is not in (destination, source) order, or -1."""
     kernels = _native_for(src)
     if kernels is not None:
         return int(kernels.first_out_of_order(src, dst))
@@ -188,16 +188,16 @@ def first_out_of_order(src: Tensor, dst: Tensor) -> int:
 def transpose_of(
     csc: Csc, *, keep_perm: bool = True, narrow_perm: bool = False
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The reversed edges by source, and where each came from; :meth:`Csc.transpose` wraps and keeps them.
+    """Return the arrays of the transpose of ``csc``, which :meth:`Csc.transpose` wraps and keeps.
 
     Args:
-        csc: What to transpose.
-        keep_perm: Also give ``perm``.
-        narrow_perm: Give ``perm`` as int32 where that holds every position.
+        csc: Adjacency to transpose.
+        keep_perm: Also return ``perm``.
+        narrow_perm: Return ``perm`` as int32 if every position fits.
 
     Returns:
         ``indptr`` ``(num_src + 1,)`` int64; ``destinations`` ``(num_edges,)`` in the dtype of ``indices``,
-        rising within each source; ``perm`` ``(num_edges,)`` int64 or int32, or None.
+        sorted within each source; ``perm`` ``(num_edges,)`` int64 or int32, or None.
     """
     num_edges = csc.num_edges
     perm_dtype = index_dtype(num_edges) if narrow_perm else torch.int64
@@ -218,7 +218,7 @@ def transpose_of(
 
 
 def _first_unsorted_row(csc: Csc) -> int:
-    """The first node whose sources do not stand in rising order, or -1."""
+    """Return the first node whose sources are not sorted, or -1."""
     kernels = _native_for(csc.indices)
     if kernels is not None:
         return int(kernels.first_unsorted_row(csc.indptr, csc.indices))
@@ -238,7 +238,7 @@ def _native_for(ids: Tensor) -> Any | None:
 
 
 def _needs_wide_counts(num_edges: int) -> bool:
-    """Whether positions of edges need more than the kernels' 32-bit counters."""
+    """Return whether edge positions need more than the kernels' 32-bit counters."""
     return num_edges >= 2**32
 
 
@@ -268,14 +268,14 @@ def _rising_to_indptr(rows: Tensor, num_rows: int) -> Tensor:
 
 
 def _first_true(flags: Tensor, shift: int = 0) -> int:
-    """Position of the first True plus ``shift``, or -1; looks closer only if there is one."""
+    """Return the position of the first True plus ``shift``, or -1; searches only if there is one."""
     return int(flags.int().argmax()) + shift if bool(flags.any()) else -1
 
 
 def degrees_and_loops(csc: Csc) -> tuple[Tensor, Tensor | None]:
-    """What :attr:`Csc.src_degree` and :attr:`Csc.src_loop` say, for all nodes; by chunks of nodes."""
+    """Compute :attr:`Csc.src_degree` and :attr:`Csc.src_loop` for all nodes of a whole graph."""
     degree, loop = torch.empty(csc.num_dst), None
-    step = 1 << 16  # nodes at a time: nothing the size of the edges is made
+    step = 1 << 16  # nodes at a time, so that no temporary is as large as the edges
     for start in range(0, csc.num_dst, step):
         end = min(start + step, csc.num_dst)
         low, high = int(csc.indptr[start]), int(csc.indptr[end])
@@ -291,7 +291,7 @@ def degrees_and_loops(csc: Csc) -> tuple[Tensor, Tensor | None]:
 
 
 def narrowed(csc: Csc) -> Csc:
-    """A whole graph with its ids in the dtype that :func:`index_dtype` gives; itself where they are."""
+    """Return a whole graph with its ids in the dtype of :func:`index_dtype`; itself if they have it."""
     dtype = index_dtype(max(csc.num_src, csc.num_dst))
     if csc.indices.dtype == dtype:
         return csc
@@ -299,5 +299,5 @@ def narrowed(csc: Csc) -> Csc:
 
 
 def index_dtype(num_nodes: int) -> torch.dtype:
-    """The dtype node ids are stored in: int32 where every id fits, which halves the bytes a kernel reads."""
+    """Return the dtype to store node ids in: int32 if every id fits, which halves the bytes to read."""
     return torch.int32 if num_nodes <= torch.iinfo(torch.int32).max else torch.int64

@@ -1,8 +1,8 @@
 """Edits of an adjacency: symmetrise, remove duplicates, add and remove self-loops.
 
-Each takes an adjacency with ``edge_id`` and gives new ones, rows in rising order of source. Beside input and
-result only the transpose is ever held, when symmetrising: 8 bytes an edge, 4 without ids and weights. All
-stay below 2.5 times what the larger of input and result takes as an int64 edge list, 16 bytes an edge.
+Each takes an adjacency with ``edge_id`` and returns new ones, with rows sorted by source. Beside input and
+result only symmetrising holds anything more, the transpose: 8 bytes per edge, 4 without ids and weights. Peak
+memory is below 2.5 times the larger of input and result as an int64 edge list (16 bytes per edge).
 """
 
 from __future__ import annotations
@@ -19,31 +19,32 @@ from graphbraid.graph.csc import Csc, coo_to_csc, transpose_of
 from graphbraid.signatures import typed
 
 Combine = Literal["sum", "mean", "max", "first"]
-_COMBINE = ("sum", "mean", "max", "first")  # positions are the kernel's Reduce
+_COMBINE = ("sum", "mean", "max", "first")  # in the order of the kernel's enum Reduce
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Edited:
-    """What an edit gives."""
+    """The result of an edit."""
 
     csc: Csc
     """The new adjacency."""
     edge_id: Tensor | None
-    """``(num_edges,)`` int64, id of the edge each one came from, -1 if it is new; None if none are kept."""
+    """``(num_edges,)`` int64 id of the edge that each one came from, -1 for a new one; None if not kept."""
 
 
 @typed
 def symmetrize(
     csc: Csc, edge_id: Tensor | None = None, *, weights: str = "max", keep_edge_id: bool = True
 ) -> Edited:
-    """For each edge u -> v have v -> u too, each pair once: idempotent, and it removes duplicates.
+    """Add v -> u for each edge u -> v and remove duplicates, so that applying it again changes nothing.
 
     Args:
-        csc: ``num_src`` equal to ``num_dst``.
-        edge_id: ``(num_edges,)`` int64 ids; None: positions in ``csc``.
-        weights: How the weights of all edges between u and v, in both directions, become the one that both
-            directions get: "max", "mean" or "sum" (only the first two leave a symmetric graph as it is).
-        keep_edge_id: Give ids: of the first edge u -> v, or where there was none of the first v -> u.
+        csc: Adjacency with ``num_src`` equal to ``num_dst``.
+        edge_id: ``(num_edges,)`` int64 ids. If None, positions in ``csc``.
+        weights: How the weights of all edges between u and v, in both directions, are combined into the one
+            that both directions get: "max", "mean" or "sum" (only the first two leave a symmetric graph as
+            it is).
+        keep_edge_id: Return ids: that of the first edge u -> v or, if there was none, of the first v -> u.
 
     Raises:
         ConfigError: ``weights`` is none of these.
@@ -56,13 +57,14 @@ def symmetrize(
 def remove_duplicates(
     csc: Csc, edge_id: Tensor | None = None, *, weights: str = "sum", keep_edge_id: bool = True
 ) -> Edited:
-    """Keep one of the edges u -> v that are stored several times: the first, under its id.
+    """Keep only the first of several equal edges u -> v, with its id.
 
     Args:
         csc: Any adjacency.
-        edge_id: ``(num_edges,)`` int64 ids; None: positions in ``csc``.
-        weights: What the weight of the edge that stays becomes: "sum", "mean", "max", or "first" for its own.
-        keep_edge_id: Give ids.
+        edge_id: ``(num_edges,)`` int64 ids. If None, positions in ``csc``.
+        weights: How the weights of equal edges are combined: "sum", "mean", "max", or "first" to keep that of
+            the first edge.
+        keep_edge_id: Return ids.
 
     Raises:
         ConfigError: ``weights`` is none of these.
@@ -73,7 +75,7 @@ def remove_duplicates(
 
 @typed
 def remove_self_loops(csc: Csc, edge_id: Tensor | None = None, *, keep_edge_id: bool = True) -> Edited:
-    """Drop the edges from a node to itself; the others keep their order."""
+    """Remove the edges from a node to itself; the others keep their order."""
     kernels = _native_for(csc)
     if kernels is not None:
         arrays = (csc.indptr, csc.indices, csc.weight, edge_id)
@@ -89,7 +91,7 @@ def remove_self_loops(csc: Csc, edge_id: Tensor | None = None, *, keep_edge_id: 
 def add_self_loops(
     csc: Csc, edge_id: Tensor | None = None, *, weight: float = 1.0, keep_edge_id: bool = True
 ) -> Edited:
-    """Give each node without a self-loop one, of id -1 and the given weight (if there are weights)."""
+    """Add a self-loop to each node without one, with id -1 and the given weight (if edges have weights)."""
     csc, edge_id = _sorted(csc, edge_id)
     kernels = _native_for(csc)
     if kernels is not None:
@@ -124,7 +126,7 @@ def _merge(csc: Csc, edge_id: Tensor | None, weights: str, keep_edge_id: bool, *
 
 
 def _rewritten(csc: Csc, keep_edge_id: bool, rewrite: Any) -> Edited:
-    """Run a kernel that rewrites rows twice: to count, and into arrays of that size."""
+    """Run a kernel that rewrites rows twice: first to count the edges, then to write them."""
     indptr = torch.empty_like(csc.indptr)
     rewrite(indptr, None, None, None)
     num_edges = int(indptr[-1])
@@ -136,14 +138,14 @@ def _rewritten(csc: Csc, keep_edge_id: bool, rewrite: Any) -> Edited:
 
 
 def ids_of(origin: Tensor, edge_id: Tensor | None) -> Tensor:
-    """The ids of the edges at ``origin``; -1 stays."""
+    """Return the ids of the edges at the positions ``origin``; -1 stays -1."""
     if edge_id is None or not edge_id.numel():
         return origin
     return torch.where(origin < 0, -1, edge_id[origin.clamp(min=0)])
 
 
 def rows_of(origin: Tensor, rows: Tensor) -> Tensor:
-    """``(num_edges, width)`` rows of the edges at ``origin``; zeros for -1."""
+    """Return the ``(num_edges, width)`` rows of the edges at the positions ``origin``; zeros for -1."""
     if not rows.shape[0]:
         return rows.new_zeros(origin.numel(), rows.shape[1])
     found = rows.index_select(0, origin.clamp(min=0))
@@ -151,7 +153,7 @@ def rows_of(origin: Tensor, rows: Tensor) -> Tensor:
 
 
 def _sorted(csc: Csc, edge_id: Tensor | None) -> tuple[Csc, Tensor | None]:
-    """With rows in rising order of source; ids follow their edges."""
+    """Return the adjacency with its rows sorted by source, and the ids in the same order."""
     ordered, perm = csc.sort_rows()
     if perm is None:
         return csc, edge_id

@@ -1,4 +1,4 @@
-"""Graph: the one data structure everything takes: topology, features, labels, splits."""
+"""Graph: the data structure that everything takes: topology, features, labels and splits."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ Task = Literal["single-label", "multi-label", "regression"]
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Graph:
-    """A homogeneous graph in CSC form with what training needs beside it.
+    """A homogeneous graph in CSC form, with the features, labels and splits that training needs.
 
-    Shapes, dtypes and what is read by index (edges, splits, edge ids) are checked on construction;
-    :meth:`validate` also looks at weights, features and labels.
+    Shapes, dtypes and the arrays that are read by index (edges, splits, edge ids) are checked on
+    construction; :meth:`validate` also checks weights, features and labels.
 
     Raises:
         DataError: names the array that does not fit, or the first value that is wrong and where it stands.
@@ -41,26 +41,27 @@ class Graph:
     csc: Csc
     """Topology: the in-edges of each node, with optional edge weights."""
     edge_id: Tensor | None = None
-    """``(num_edges,)`` int64: position of each edge in the list the graph was made from; None: as stored.
+    """``(num_edges,)`` int64 position of each edge in the list the graph was made from.
 
-    -1 marks an edge that was in no list, as an added self-loop.
+    -1 marks an edge that was not in the list, such as an added self-loop. If None, the stored order counts as
+    the original one.
     """
     edge_attr: Tensor | None = None
-    """``(num_edges, num_edge_features)`` float32, float16 or bfloat16 features of the edges, as stored."""
+    """``(num_edges, num_edge_features)`` float32, float16 or bfloat16 edge features, in the stored order."""
     x: Tensor | SparseFeatures | None = None
     """``(num_nodes, num_features)`` float32, float16 or bfloat16 features, dense or CSR."""
     y: Tensor | None = None
-    """Labels or targets of the nodes, one row each.
+    """Labels or targets of the nodes, one row per node.
 
-    ``(num_nodes,)`` int64 classes (-1 or -100: none), ``(num_nodes, num_labels)`` float32 multi-hot, or
-    ``(num_nodes,)`` or ``(num_nodes, k)`` float32 targets.
+    ``(num_nodes,)`` int64 classes (-1 or -100 for a node without one), ``(num_nodes, num_labels)`` float32
+    multi-hot labels, or ``(num_nodes,)`` or ``(num_nodes, k)`` float32 targets.
     """
     splits: Mapping[str, Tensor] = field(default_factory=dict)
-    """``train``, ``val``, ``test``: int64 node ids, each without duplicates."""
+    """int64 node ids of ``train``, ``val`` and ``test``, without duplicates."""
     name: str = ""
-    """How reports call the graph."""
+    """Name of the graph in reports."""
     trusted: InitVar[bool] = False
-    """Take splits and edge ids unseen. For arrays known to be sound."""
+    """Skip the checks of splits and edge ids. Only for arrays known to be valid."""
 
     def __post_init__(self, trusted: bool) -> None:
         check_shapes(self)
@@ -79,17 +80,17 @@ class Graph:
 
     @property
     def num_features(self) -> int:
-        """Width of the features; 0 without features."""
+        """Number of features per node; 0 without features."""
         return 0 if self.x is None else int(self.x.shape[1])
 
     @property
     def num_edge_features(self) -> int:
-        """Width of the edges' features; 0 without such."""
+        """Number of features per edge; 0 without edge features."""
         return 0 if self.edge_attr is None else int(self.edge_attr.shape[1])
 
     @property
     def task(self) -> Task:
-        """What ``y`` asks for: int64 is single-label, a matrix of only 0 and 1 multi-label, else regression.
+        """Task that ``y`` implies: int64 is single-label, a matrix of 0 and 1 multi-label, else regression.
 
         Raises:
             DataError: the graph has no labels.
@@ -101,7 +102,7 @@ class Graph:
 
     @property
     def num_classes(self) -> int:
-        """Classes (one more than the largest), labels (multi-label) or width of the target (regression).
+        """Number of classes (largest class plus one), of labels (multi-label) or of targets (regression).
 
         Raises:
             DataError: the graph has no labels.
@@ -130,7 +131,7 @@ class Graph:
 
     @typed
     def split(self, name: str) -> Tensor:
-        """The node ids of a split.
+        """Return the node ids of a split.
 
         Raises:
             DataError: there is no such split, or it is empty.
@@ -146,7 +147,7 @@ class Graph:
         return ids
 
     def dense_x(self) -> Tensor:
-        """The features as a dense tensor: as stored if they are dense, else a copy.
+        """Return the features as a dense tensor; a copy if they are sparse.
 
         Raises:
             DataError: the graph has no features.
@@ -156,7 +157,7 @@ class Graph:
         return self.x.to_dense() if isinstance(self.x, SparseFeatures) else self.x
 
     def replace(self, **fields: Any) -> Graph:
-        """A graph with some fields replaced; the others are shared.
+        """Return a graph with some fields replaced; the others are shared.
 
         Raises:
             DataError: the new fields do not fit the graph.
@@ -181,20 +182,20 @@ class Graph:
         name: str = "",
         keep_edge_id: bool = True,
     ) -> Graph:
-        """Make a graph of an edge list; the topology is a copy, features and labels are shared if they fit.
+        """Make a graph from an edge list; copies the topology, shares features and labels if they fit.
 
         Args:
             edge_index: ``(2, num_edges)`` integers (tensor, array or pair of arrays): sources, destinations.
-            num_nodes: Number of nodes; None takes the rows of ``x`` or ``y``, else the largest id plus one.
+            num_nodes: Number of nodes. If None, the rows of ``x`` or ``y``, else the largest id plus one.
             x: ``(num_nodes, num_features)`` tensor, array, SciPy matrix or :class:`SparseFeatures`; dtypes
                 other than float32, float16 and bfloat16 become float32.
             y: Classes, multi-hot labels or targets, one row per node; -1 and -100 mark nodes without a class.
             splits: Node ids or bool masks by name.
             edge_weight: ``(num_edges,)`` numbers, kept as float32.
-            edge_attr: ``(num_edges, num_edge_features)`` features of the edges, dtypes as of ``x``; shared
-                where the list is in the graph's order, else a copy.
-            name: How reports call the graph.
-            keep_edge_id: Keep each edge's position in ``edge_index`` (8 bytes an edge).
+            edge_attr: ``(num_edges, num_edge_features)`` features of the edges, with the dtypes of ``x``;
+                shared if the list is in the graph's order, else copied.
+            name: Name of the graph in reports.
+            keep_edge_id: Keep each edge's position in ``edge_index`` (8 bytes per edge).
 
         Raises:
             DataError: names the array and the first position that does not fit.
@@ -215,11 +216,12 @@ class Graph:
 
     @typed
     def to_edge_index(self, *, original_order: bool = False) -> Tensor:
-        """``(2, num_edges)`` int64 sources and destinations (a copy).
+        """Return the ``(2, num_edges)`` int64 sources and destinations (a copy).
 
         Args:
-            original_order: In the order of the list the graph was made from, if ``edge_id`` still names all
-                of it; else, and by default, as stored: by destination and source.
+            original_order: Use the order of the list the graph was made from, if ``edge_id`` still names all
+                of its edges. Otherwise, and by default, edges are in the stored order, by destination and
+                source.
         """
         from graphbraid.graph.interop.edge_list import edge_index_of
 
@@ -227,9 +229,9 @@ class Graph:
 
     @typed
     def in_original_order(self, values: Tensor) -> Tensor:
-        """Values per edge, given as stored, in the order of the list the graph was made from (a copy).
+        """Reorder values per edge from the stored order to that of the list the graph was made from (a copy).
 
-        As they are if ``edge_id`` no longer names each edge of that list once.
+        They are returned unchanged if ``edge_id`` does not name each edge of that list exactly once.
         """
         from graphbraid.graph.interop.edge_list import original_positions
 
@@ -241,7 +243,7 @@ class Graph:
         if place is None:
             return values
         ordered = torch.empty_like(values)
-        if values.dtype in _UNSIGNED:  # torch moves their bits as signed numbers only
+        if values.dtype in _UNSIGNED:  # torch indexes these dtypes only as signed integers
             signed = _UNSIGNED[values.dtype]
             ordered.view(signed)[place] = values.view(signed)
         else:
@@ -259,18 +261,18 @@ class Graph:
         weighted: bool | None = None,
         name: str = "",
     ) -> Graph:
-        """Make a graph of a square ``scipy.sparse`` matrix, whose stored entry (u, v) is the edge u -> v.
+        """Make a graph from a square ``scipy.sparse`` matrix, whose stored entry (u, v) is the edge u -> v.
 
         A CSC matrix with sorted columns shares its indices and float32 values; others are converted, and
         ``edge_id`` then holds positions in ``matrix.tocoo()`` (in ``matrix.data`` for a CSC matrix).
 
         Args:
-            matrix: Sparse, real; duplicates and explicit zeros are edges too.
+            matrix: Sparse real matrix; duplicates and explicit zeros are edges too.
             x: As in :meth:`from_edge_index`.
             y: As in :meth:`from_edge_index`.
             splits: As in :meth:`from_edge_index`.
-            weighted: Take the values as weights; None takes them if they are numbers and not all 1.
-            name: How reports call the graph.
+            weighted: Whether the values are edge weights. If None, they are unless bool or all 1.
+            name: Name of the graph in reports.
 
         Raises:
             DataError: the matrix is not square or not real, or names the array that does not fit.
@@ -280,9 +282,9 @@ class Graph:
         return graph_from_scipy(matrix, x=x, y=y, splits=splits, weighted=weighted, name=name)
 
     def to_scipy(self) -> Any:
-        """A ``scipy.sparse.csc_matrix``, entry (u, v) the weight of edge u -> v, or 1.
+        """Return a ``scipy.sparse.csc_matrix`` whose entry (u, v) is the weight of edge u -> v, or 1.
 
-        It shares indices and weights with the graph; SciPy makes ``indptr`` int32 too if it can (a copy).
+        It shares indices and weights with the graph; SciPy copies ``indptr`` to int32 if it can.
         """
         from graphbraid.graph.interop.scipy import graph_to_scipy
 
@@ -292,32 +294,31 @@ class Graph:
     def from_pyg(
         cls, data: Any, *, edge_weight: str | None = "auto", split: int = 0, name: str = ""
     ) -> Graph:
-        """Make a graph of a PyG ``Data``; features and labels are shared if they fit, the topology is a copy.
+        """Make a graph from a PyG ``Data``; copies the topology, shares features and labels if they fit.
 
-        Edges come from ``edge_index`` or ``adj_t``, splits from the masks, edge features from an
-        ``edge_attr`` that is a matrix of floats beside ``edge_index``. Other attributes stay behind;
+        Edges come from ``edge_index`` or ``adj_t``, splits from the masks, and edge features from
+        ``edge_attr`` if that is a matrix of floats beside ``edge_index``. Other attributes are dropped;
         :class:`graphbraid.loader.NeighborLoader` takes the ``Data`` itself and slices those too.
 
         Args:
             data: Homogeneous ``torch_geometric.data.Data``.
-            edge_weight: The attribute that holds edge weights, None for none; "auto" takes ``edge_weight``,
-                else an ``edge_attr`` of one float per edge.
-            split: Column of masks of shape ``(num_nodes, num_splits)``.
-            name: How reports call the graph.
+            edge_weight: Name of the attribute that holds edge weights, or None for no weights. "auto" takes
+                ``edge_weight``, else an ``edge_attr`` with one float per edge.
+            split: Column to use of masks of shape ``(num_nodes, num_splits)``.
+            name: Name of the graph in reports.
 
         Raises:
-            DataError: heterogeneous or without edges, or names the attribute that does not fit.
+            DataError: ``data`` is heterogeneous or has no edges, or names the attribute that does not fit.
         """
         from graphbraid.graph.interop.pyg import graph_from_pyg
 
         return graph_from_pyg(data, edge_weight=edge_weight, split=split, name=name)
 
     def to_pyg(self) -> Any:
-        """A PyG ``Data`` with ``x``, ``edge_index``, ``y``, ``edge_weight``, ``edge_attr`` and masks.
+        """Return a PyG ``Data`` with ``x``, ``edge_index``, ``y``, ``edge_weight``, ``edge_attr`` and masks.
 
-        ``x`` and ``y`` are shared, and ``edge_attr`` where its edges stand in that order.
-
-        Edges stand in their original order if ``edge_id`` still names each once. Sparse features become a
+        Edges are in their original order if ``edge_id`` still names each exactly once. ``x`` and ``y`` are
+        shared, as is ``edge_attr`` if it is stored in that order. Sparse features become a
         ``torch.sparse_csr`` tensor.
 
         Raises:
@@ -337,27 +338,27 @@ class Graph:
         weight: str | None = None,
         name: str = "",
     ) -> Graph:
-        """Make a graph of a homogeneous ``DGLGraph``; shares its features, labels and, if int32, topology.
+        """Make a graph from a homogeneous ``DGLGraph``; shares its features, labels and, if int32, topology.
 
         Args:
-            graph: DGL 1.1 or newer; edge ids are kept.
-            feature: Node data taken as features, None for none; the default may be missing.
-            label: Node data taken as labels, likewise.
-            weight: Edge data taken as weights.
-            name: How reports call the graph.
+            graph: Graph of DGL 1.1 or newer; edge ids are kept.
+            feature: Key of the node data to use as features, or None for none; the default may be missing.
+            label: Key of the node data to use as labels, likewise.
+            weight: Key of the edge data to use as weights, or None for no weights.
+            name: Name of the graph in reports.
 
         Raises:
-            DataError: heterogeneous, or names the data that is missing or does not fit.
+            DataError: ``graph`` is heterogeneous, or data (which is named) is missing or does not fit.
         """
         from graphbraid.graph.interop.dgl import graph_from_dgl
 
         return graph_from_dgl(graph, feature=feature, label=label, weight=weight, name=name)
 
     def to_dgl(self) -> Any:
-        """A ``DGLGraph`` with node data ``feat``, ``label`` and masks, and edge data ``weight`` and ``feat``.
+        """Return a ``DGLGraph``: node data ``feat``, ``label`` and masks, edge data ``weight`` and ``feat``.
 
-        Edge ids are the original ones if ``edge_id`` still names each edge once. Node ids are int64 as DGL
-        prefers (a copy); sparse features become dense (a copy).
+        Edge ids are the original ones if ``edge_id`` still names each edge exactly once. Node ids are copied
+        to int64, which DGL prefers; sparse features are copied to a dense tensor.
 
         Raises:
             MissingPackageError: DGL is not installed.
@@ -367,40 +368,40 @@ class Graph:
         return graph_to_dgl(self)
 
     def symmetrized(self, *, weights: str = "max", keep_edge_id: bool = True) -> Graph:
-        """With v -> u for each edge u -> v, each pair once; see :func:`graphbraid.graph.edges.symmetrize`.
+        """Return the graph with each edge in both directions, once; see :func:`.graph.edges.symmetrize`.
 
-        An edge has the features of the one whose id it has.
+        Each edge gets the features of the edge whose id it gets.
         """
         return self._edited(edges.symmetrize, keep_edge_id, weights=weights)
 
     def without_duplicates(self, *, weights: str = "sum", keep_edge_id: bool = True) -> Graph:
-        """With each edge u -> v once; see :func:`graphbraid.graph.edges.remove_duplicates` for the weights.
+        """Return the graph with each edge u -> v once, which keeps the features of the first one.
 
-        The first one's features stay.
+        :func:`graphbraid.graph.edges.remove_duplicates` describes the arguments.
         """
         return self._edited(edges.remove_duplicates, keep_edge_id, weights=weights)
 
     def with_self_loops(self, *, weight: float = 1.0, keep_edge_id: bool = True) -> Graph:
-        """With a self-loop of this weight on each node that has none; added edges have id -1, features 0."""
+        """Return the graph with a self-loop added to each node without one: id -1, zeros for features."""
         return self._edited(edges.add_self_loops, keep_edge_id, weight=weight)
 
     def without_self_loops(self, *, keep_edge_id: bool = True) -> Graph:
-        """Without edges from a node to itself."""
+        """Return the graph without the edges from a node to itself."""
         return self._edited(edges.remove_self_loops, keep_edge_id)
 
     def validate(self, *, num_classes: int | None = None, allow_negative_weights: bool = False) -> Graph:
-        """Read all values once and give the graph back if they are sound.
+        """Check every value of the graph and return the graph if all are valid.
 
-        Checked: ``indptr`` never falls; sources exist; weights are finite and not negative; features of nodes
-        and edges are finite; splits are not empty, hold nodes that exist, none twice and none in two; classes
-        are -1, -100 or in range, and the splits' nodes have labels.
+        ``indptr`` must never decrease; sources must exist; weights must be finite and not negative; features
+        of nodes and edges must be finite; splits must not be empty or overlap and must name existing nodes,
+        each once; classes must be -1, -100 or in range, and every node of a split must have a label.
 
         Args:
-            num_classes: Also check that classes are below this.
-            allow_negative_weights: Take negative edge weights.
+            num_classes: Also check that classes are below this number.
+            allow_negative_weights: Accept negative edge weights.
 
         Raises:
-            DataError: names the first offender, its position and value.
+            DataError: names the first invalid value and its position.
         """
         validate_graph(self, num_classes=num_classes, allow_negative_weights=allow_negative_weights)
         return self
@@ -409,7 +410,7 @@ class Graph:
         if self.edge_attr is None:
             edited = edit(self.csc, self.edge_id, keep_edge_id=keep_edge_id, **options)
             return self.replace(csc=edited.csc, edge_id=edited.edge_id)
-        edited = edit(self.csc, **options)  # ids are positions here
+        edited = edit(self.csc, **options)  # without ids of its own, the edit returns positions
         origin = edited.edge_id
         assert origin is not None
         return self.replace(
@@ -425,7 +426,7 @@ class Graph:
 
 
 def _is_multi_hot(y: Tensor) -> bool:
-    """Whether all values are 0 or 1; looks at a million at a time, so that no large temporary is made."""
+    """Return whether all values are 0 or 1; reads a million at a time, to make no large temporary."""
     values = y.reshape(-1)
     parts = (values[i : i + _SCAN] for i in range(0, values.numel(), _SCAN))
     return all(bool(((part == 0) | (part == 1)).all()) for part in parts)

@@ -1,7 +1,7 @@
-"""Scans of arrays that kernels read by index: made once, where a public call takes them in.
+"""Scans of the arrays that kernels read by index, made once, where a public call takes them.
 
-Each reads its array once, in parallel, and stops at the first value that is wrong. Where the compiled kernels
-cannot run, its plain PyTorch twin holds a million elements of temporaries at a time.
+Each reads its array once, in parallel, and stops at the first wrong value. Where the compiled kernels cannot
+run, its plain PyTorch twin uses temporaries of at most a million elements.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ID_DTYPES = (torch.int32, torch.int64)
 
 
 def first_out_of_range(ids: Tensor, bound: int) -> int:
-    """Position of the first of 1-d ``ids`` outside ``[0, bound)``, or -1."""
+    """Return the position of the first of 1-d ``ids`` outside ``[0, bound)``, or -1."""
     kernels = _native_for(ids)
     if kernels is not None:
         return int(kernels.first_out_of_range(ids.contiguous(), bound))
@@ -29,7 +29,7 @@ def first_out_of_range(ids: Tensor, bound: int) -> int:
 
 
 def first_fall(indptr: Tensor) -> int:
-    """The first row whose entry of ``indptr`` is larger than the next one, or -1."""
+    """Return the first row whose entry of ``indptr`` is larger than the next one, or -1."""
     kernels = _native_for(indptr)
     if kernels is not None:
         return int(kernels.first_fall(indptr.contiguous()))
@@ -42,7 +42,7 @@ def first_fall(indptr: Tensor) -> int:
 
 
 def first_below(values: Tensor, least: int) -> int:
-    """Position of the first of 1-d int64 ``values`` below ``least``, which is at most 0, or -1."""
+    """Return the position of the first of 1-d int64 ``values`` below ``least`` (at most 0), or -1."""
     kernels = _native_for(values)
     if kernels is not None:
         return int(kernels.first_below(values.contiguous(), least))
@@ -50,7 +50,7 @@ def first_below(values: Tensor, least: int) -> int:
 
 
 def first_unsound_weight(weight: Tensor, *, may_be_negative: bool = True) -> int:
-    """Position of the first of 1-d ``weight`` that is not finite or, where that is wrong, negative; or -1."""
+    """Return the position of the first of 1-d ``weight`` that is not finite (or negative, if wrong), or -1."""
     weight = weight.detach()
     kernels = _native_for(weight)
     if kernels is not None and weight.dtype == torch.float32:
@@ -61,7 +61,7 @@ def first_unsound_weight(weight: Tensor, *, may_be_negative: bool = True) -> int
 
 
 def first_where(values: Tensor, wrong: Callable[[Tensor], Tensor]) -> int:
-    """Position of the first of 1-d ``values`` that is wrong, or -1."""
+    """Return the position of the first of 1-d ``values`` for which ``wrong`` is True, or -1."""
     for begin in range(0, values.numel(), _SCAN):
         position = _first_true(wrong(values[begin : begin + _SCAN]))
         if position >= 0:
@@ -88,7 +88,7 @@ def check_ids(ids: Tensor, bound: int, what: str) -> None:
 
 
 def check_csc(indptr: Tensor, indices: Tensor, *, num_src: int) -> None:
-    """Check the cheap half of the invariants: shapes, dtypes and the ends of ``indptr``.
+    """Check what takes constant time: shapes, dtypes, devices and both ends of ``indptr``.
 
     Raises:
         DataError: names the array that does not fit.
@@ -117,7 +117,7 @@ def check_csc(indptr: Tensor, indices: Tensor, *, num_src: int) -> None:
 
 
 def check_indptr(indptr: Tensor, what: str) -> None:
-    """Check that ``indptr`` never falls.
+    """Check that ``indptr`` never decreases.
 
     Raises:
         DataError: names ``what`` and the first row where it does.
@@ -131,10 +131,10 @@ def check_indptr(indptr: Tensor, what: str) -> None:
 
 
 def check_columns(indptr: Tensor, indices: Tensor, bound: int, what: str) -> None:
-    """Check that ``indptr`` never falls and that all ``indices`` lie in ``[0, bound)``.
+    """Check that ``indptr`` never decreases and that all ``indices`` lie in ``[0, bound)``.
 
     Raises:
-        DataError: names the first that is wrong, and of an index the row it stands in.
+        DataError: names the first wrong value and, for an index, the row that holds it.
     """
     check_indptr(indptr, f"indptr of {what}" if what else "indptr")
     position = first_out_of_range(indices, bound)
@@ -170,7 +170,7 @@ def check_weight(weight: Tensor, num_edges: int, what: str = "edge weights", nam
 
 
 def row_of(indptr: Tensor, position: int) -> int:
-    """The row of an ``indptr`` that a position lies in."""
+    """Return the row of ``indptr`` that holds a position."""
     return int(torch.searchsorted(indptr, position, right=True)) - 1
 
 

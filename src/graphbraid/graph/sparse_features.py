@@ -21,8 +21,9 @@ FEATURE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 class SparseFeatures:
     """Feature rows in CSR: the non-zeros of row ``v`` are ``values[indptr[v]:indptr[v + 1]]``.
 
-    A column stored twice in a row counts as the sum of both. What kernels read by index is scanned when one
-    is made, in parallel and once; :func:`.validate.validate_features` also looks at the values.
+    A column stored twice in a row counts as the sum of both. The arrays that kernels read by index are
+    scanned once, in parallel, when an instance is made; :func:`.validate.validate_features` also checks the
+    values.
 
     Raises:
         DataError: names the array that does not fit, or the first value that is wrong and where it stands.
@@ -35,9 +36,9 @@ class SparseFeatures:
     values: Tensor
     """``(nnz,)`` float32, float16 or bfloat16."""
     num_cols: int
-    """Number of columns, stored or not."""
+    """Number of columns, including those without stored values."""
     trusted: InitVar[bool] = False
-    """Take the arrays unseen. For arrays known to be sound: kernels read by them without looking again."""
+    """Skip the checks. Only for arrays known to be valid: kernels index with them and do not check again."""
 
     def __post_init__(self, trusted: bool) -> None:
         if as_flag(trusted, "trusted"):
@@ -74,13 +75,13 @@ class SparseFeatures:
         return sum(t.numel() * t.element_size() for t in (self.indptr, self.indices, self.values))
 
     def rows(self, ids: Tensor) -> SparseFeatures:
-        """The rows named by ``ids``, in that order, repeated where an id is (a copy).
+        """Return the rows named by ``ids``, in that order and as often as they are named (a copy).
 
         Args:
             ids: ``(num_ids,)`` int32 or int64 row numbers in ``[0, num_rows)``.
 
         Raises:
-            DataError: names the first id outside the rows.
+            DataError: names the first id that is out of range.
         """
         check_ids(ids, self.shape[0], "row ids")
         ids = ids.long()
@@ -98,7 +99,7 @@ class SparseFeatures:
         )
 
     def to_dense(self) -> Tensor:
-        """``(num_rows, num_cols)`` of the values' dtype, with the zeros written out (a copy)."""
+        """Return a dense ``(num_rows, num_cols)`` tensor of the values' dtype (a copy)."""
         num_rows, num_cols = self.shape
         dense = self.values.new_zeros(num_rows, num_cols)
         kernels = native.kernels() if self.values.device.type == "cpu" else None
@@ -109,7 +110,7 @@ class SparseFeatures:
         return dense.index_put_((row, self.indices.long()), self.values, accumulate=True)
 
     def to(self, dtype: torch.dtype) -> SparseFeatures:
-        """The same rows with values of another dtype (a copy of the values only, and only if it differs)."""
+        """Return the same rows with values of another dtype; copies the values only, and only if needed."""
         if not isinstance(dtype, torch.dtype) or dtype not in FEATURE_DTYPES:
             raise DataError(f"feature values must be float32, float16 or bfloat16; got {shown(dtype)}")
         return SparseFeatures(
@@ -122,7 +123,7 @@ class SparseFeatures:
 
     @classmethod
     def from_dense(cls, dense: Tensor) -> SparseFeatures:
-        """The non-zeros of a ``(num_rows, num_cols)`` tensor (a copy)."""
+        """Make sparse features from the non-zeros of a ``(num_rows, num_cols)`` tensor (a copy)."""
         if check_tensor(dense, "dense features").dtype not in FEATURE_DTYPES:
             raise DataError(f"dense features must be float32, float16 or bfloat16; got {dense.dtype}")
         if dense.ndim != 2:
@@ -140,14 +141,14 @@ class SparseFeatures:
 
     @classmethod
     def from_scipy(cls, matrix: Any) -> SparseFeatures:
-        """Rows of any ``scipy.sparse`` matrix.
+        """Make sparse features from the rows of any ``scipy.sparse`` matrix.
 
         The float32 values and int32 columns of a CSR matrix are shared, not copied; other formats and dtypes
         are converted (float64 and integers to float32).
 
         Raises:
-            DataError: the values are complex or objects, there are more columns than int32 counts, or the
-                arrays do not fit together.
+            DataError: the values are complex or objects, there are more columns than int32 can count, or the
+                arrays are inconsistent.
         """
         if not hasattr(matrix, "tocsr") or isinstance(matrix, type):
             raise DataError(f"matrix must be a scipy.sparse matrix; got {shown(matrix)}")
@@ -165,7 +166,7 @@ class SparseFeatures:
         )
 
     def to_scipy(self) -> Any:
-        """A ``scipy.sparse.csr_matrix`` sharing float32 values; half-precision ones are copied to float32."""
+        """Return a ``scipy.sparse.csr_matrix``; float32 values are shared, 16-bit ones copied to float32."""
         from scipy.sparse import csr_matrix
 
         values = self.values.detach().to("cpu", torch.float32)

@@ -1,7 +1,7 @@
-"""Checks of a Graph: shapes and dtypes on construction; on request every value, naming the first offender.
+"""Checks of a Graph: shapes and dtypes on construction and, on request, every value.
 
-The scans read everything once, in parallel, and hold at most a million elements of temporaries at a time, or
-two bytes a node for the splits: they also suit memory-mapped graphs.
+The scans read everything once, in parallel, and use temporaries of at most a million elements, or of two
+bytes per node for the splits, so they also suit memory-mapped graphs.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 _SCAN = 1 << 20
 UNLABELLED = (-1, -100)
-"""Classes that say "no label": graphbraid's and torch's (``ignore_index`` of its losses)."""
+"""Class numbers that mean "no label": graphbraid's, and torch's (``ignore_index`` of its losses)."""
 
 
 def check_shapes(graph: Graph) -> None:
-    """Check in constant time what ties a graph's arrays together: shapes, dtypes, the ends of ``indptr``.
+    """Check in constant time that a graph's arrays fit together: shapes, dtypes, both ends of ``indptr``.
 
     Raises:
         DataError: names the array, what it is and what it should be.
@@ -85,7 +85,7 @@ def _check_types(graph: Graph) -> None:
 
 
 def check_contents(graph: Graph, fields: Iterable[str]) -> None:
-    """Scan what is read by index among the fields named: splits hold nodes, edge ids are -1 or positions.
+    """Scan those of the named fields that are read by index: splits hold nodes, edge ids -1 or positions.
 
     Raises:
         DataError: names the first value that is wrong.
@@ -106,7 +106,7 @@ def check_contents(graph: Graph, fields: Iterable[str]) -> None:
 def validate_graph(
     graph: Graph, *, num_classes: int | None = None, allow_negative_weights: bool = False
 ) -> None:
-    """What :meth:`graphbraid.Graph.validate` does; its arguments and errors are described there."""
+    """Implement :meth:`graphbraid.Graph.validate`, which describes the arguments and errors."""
     if num_classes is not None:
         num_classes = as_count(num_classes, "num_classes")
     check_shapes(graph)
@@ -122,7 +122,7 @@ def validate_graph(
 
 
 def validate_topology(csc: Csc, *, allow_negative_weights: bool = False) -> None:
-    """Check every value of an adjacency: ``indptr`` never falls, sources exist, weights are finite and >= 0.
+    """Check every value of an adjacency: ``indptr`` never decreases, sources exist, weights are finite, >= 0.
 
     Raises:
         DataError: names the first value that is wrong and its position.
@@ -141,7 +141,7 @@ def validate_topology(csc: Csc, *, allow_negative_weights: bool = False) -> None
 
 
 def validate_features(x: Tensor | SparseFeatures, name: str = "x") -> None:
-    """Check that all features are finite, and of sparse ones that ``indptr`` never falls and columns exist.
+    """Check that all features are finite and, if sparse, that ``indptr`` never decreases and columns exist.
 
     Raises:
         DataError: names the first value that is wrong, its row and column.
@@ -162,7 +162,7 @@ def validate_features(x: Tensor | SparseFeatures, name: str = "x") -> None:
 
 
 def validate_splits(graph: Graph) -> None:
-    """Check that no split is empty, all ids exist, none is there twice, in one split or in two.
+    """Check that no split is empty, that all ids exist, and that none occurs twice, in one split or in two.
 
     Raises:
         DataError: names the split and the first id that is wrong.
@@ -186,7 +186,7 @@ def validate_splits(graph: Graph) -> None:
 
 
 def _validate_labels(graph: Graph, y: Tensor, num_classes: int | None) -> None:
-    """Classes are -1 or in range and the splits' nodes have one; float labels of splits' nodes are finite."""
+    """Check that classes are -1, -100 or in range and that every node of a split has a (finite) label."""
     classes = not y.dtype.is_floating_point
     if classes:
         bound = num_classes if num_classes is not None else torch.iinfo(torch.int64).max
@@ -209,7 +209,7 @@ def _validate_labels(graph: Graph, y: Tensor, num_classes: int | None) -> None:
 
 
 def has_class(labels: Tensor) -> Tensor:
-    """Which of integer ``labels`` are classes and not :data:`UNLABELLED`; bool, of their shape."""
+    """Return a bool tensor that is True where integer ``labels`` are classes and not :data:`UNLABELLED`."""
     known = labels != UNLABELLED[0]
     for none in UNLABELLED[1:]:
         known &= labels != none
@@ -238,7 +238,7 @@ def check_edge_attr(edge_attr: Tensor, num_edges: int) -> None:
     """Check that edge features are a matrix of floats with a row for each edge.
 
     Raises:
-        DataError: says what they are and what they should be.
+        DataError: says what they are and what is needed.
     """
     shape = tuple(edge_attr.shape)
     if edge_attr.ndim != 2 or edge_attr.dtype not in FEATURE_DTYPES or edge_attr.layout != torch.strided:

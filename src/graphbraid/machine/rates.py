@@ -43,7 +43,7 @@ class Rates:
         return 4.0 * num_edges * width / self.row_bytes
 
     def multiply_seconds(self, num_rows: int, depth: int, width: int) -> float:
-        """Return the time of a dense product: that of its arithmetic or its memory traffic, the longer one."""
+        """Return the time of a dense product: the longer of its arithmetic and its memory traffic."""
         arithmetic = 2.0 * num_rows * depth * width / self.multiply_flops
         return max(arithmetic, 4.0 * num_rows * (depth + width) / self.stream_bytes)
 

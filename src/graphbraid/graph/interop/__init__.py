@@ -1,1 +1,1 @@
-"""Conversions between Graph and what others hold graphs in: one module per partner, imported on use."""
+"""Conversions between Graph and the graphs of other libraries: one module each, imported when used."""

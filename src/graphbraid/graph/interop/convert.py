@@ -1,6 +1,6 @@
-"""What users hand over, as the tensors a Graph holds: edge lists, features, labels, splits.
+"""Conversion of what users pass (edge lists, features, labels, splits) to the tensors a Graph holds.
 
-Each function gives its input back where it fits already, and copies only to change a dtype or a layout.
+Each function returns its input if it fits already, and copies only to change a dtype or a layout.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ ID_DTYPES = (torch.int32, torch.int64)
 
 
 def as_tensor(values: Any, what: str) -> Tensor:
-    """A tensor sharing memory with a NumPy array where that can be; lists are copied.
+    """Return ``values`` as a tensor, which shares memory with a NumPy array if possible; lists are copied.
 
     Raises:
-        DataError: ``values`` holds no numbers.
+        DataError: ``values`` does not hold real numbers.
     """
     if isinstance(values, Tensor):
         if values.is_complex():
@@ -39,16 +39,16 @@ def as_tensor(values: Any, what: str) -> Tensor:
     if array.dtype.kind not in "biuf":
         raise DataError(f"{what} must hold numbers; got dtype {array.dtype} of type {type(values).__name__}")
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
-        array = array.astype(np.float64)  # torch has no wider one
+        array = array.astype(np.float64)  # the widest that torch has
     if not array.dtype.isnative or any(stride < 0 for stride in array.strides):
         array = np.array(array, dtype=array.dtype.newbyteorder("="))
-    with warnings.catch_warnings():  # a read-only memory map is shared on purpose: nothing here writes
+    with warnings.catch_warnings():  # read-only memory maps are shared on purpose: nothing writes to them
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return _signed(torch.from_numpy(array), what)
 
 
 def _signed(values: Tensor, what: str) -> Tensor:
-    """Unsigned integers of more than 8 bits, which torch does not compute with, as int64."""
+    """Convert unsigned integers of more than 8 bits, which torch cannot compute with, to int64."""
     if values.dtype not in (torch.uint16, torch.uint32, torch.uint64):
         return values
     if values.dtype != torch.uint64:
@@ -62,9 +62,9 @@ def _signed(values: Tensor, what: str) -> Tensor:
 
 
 def plain(values: Tensor) -> Tensor:
-    """A tensor of torch's own class with the same values, such as of PyG's ``EdgeIndex``.
+    """Return a tensor subclass, such as PyG's ``EdgeIndex``, as a plain ``torch.Tensor`` of the same values.
 
-    That one wraps another tensor and has no memory of its own, so ``as_subclass`` would give one of nothing.
+    ``EdgeIndex`` wraps another tensor and has no storage of its own, so ``as_subclass`` alone would not do.
     """
     if type(values) is Tensor:
         return values
@@ -74,10 +74,10 @@ def plain(values: Tensor) -> Tensor:
 
 
 def as_edge_index(edge_index: Any) -> tuple[Tensor, Tensor]:
-    """Sources and destinations of a ``(2, num_edges)`` edge list, both int32 or both int64.
+    """Return the sources and destinations of a ``(2, num_edges)`` edge list, both int32 or both int64.
 
     Raises:
-        DataError: another shape, or ids that are not integers.
+        DataError: the shape is different, or the ids are not integers.
     """
     if isinstance(edge_index, (tuple, list)) and len(edge_index) == 2:
         src, dst = (as_tensor(ids, f"edge_index[{row}]") for row, ids in enumerate(edge_index))
@@ -92,7 +92,7 @@ def as_edge_index(edge_index: Any) -> tuple[Tensor, Tensor]:
             hint = "; pass edge_index.T if each row is an edge" if both.shape[1:] == (2,) else ""
             raise DataError(f"edge_index must have shape (2, num_edges); got {tuple(both.shape)}{hint}")
         src, dst = both[0], both[1]
-    if not src.numel():  # an empty list carries no dtype on purpose
+    if not src.numel():  # the dtype of an empty list means nothing
         return src.long(), dst.long()
     for row, ids in enumerate((src, dst)):
         if ids.dtype.is_floating_point or ids.dtype == torch.bool:
@@ -103,19 +103,21 @@ def as_edge_index(edge_index: Any) -> tuple[Tensor, Tensor]:
 
 
 def as_num_nodes(num_nodes: Any) -> int:
-    """A number of nodes.
+    """Return a number of nodes as an int.
 
     Raises:
-        DataError: not an integer, or negative.
+        DataError: it is not an integer, negative or too large.
     """
     return as_count(num_nodes, "num_nodes", most=MOST_NODES, error=DataError)
 
 
 def as_features(x: Any) -> Tensor | SparseFeatures | None:
-    """Features as a 2-d tensor or :class:`SparseFeatures`; 1-d features become one column, others float32.
+    """Return features as a 2-d tensor or :class:`SparseFeatures`.
+
+    A vector becomes one column; dtypes that a Graph does not hold become float32.
 
     Raises:
-        DataError: neither a matrix nor a vector of numbers.
+        DataError: ``x`` is neither a matrix nor a vector of numbers.
     """
     if x is None or isinstance(x, SparseFeatures):
         return x
@@ -144,13 +146,13 @@ def _features_from_torch_sparse(x: Tensor) -> SparseFeatures:
 
 
 def as_labels(y: Any) -> Tensor | None:
-    """Labels in one of the forms a Graph takes.
+    """Return labels in one of the forms that a Graph holds.
 
     Integer classes become int64 ``(num_nodes,)``, also from ``(num_nodes, 1)``; wider integer or bool
     matrices are multi-hot and become float32; float targets keep their shape and become float32.
 
     Raises:
-        DataError: more than two dimensions or no numbers.
+        DataError: ``y`` has more than two dimensions or does not hold numbers.
     """
     if y is None:
         return None
@@ -165,10 +167,10 @@ def as_labels(y: Any) -> Tensor | None:
 
 
 def as_splits(splits: Mapping[str, Any] | None, num_nodes: int) -> dict[str, Tensor]:
-    """Each split as int64 node ids; bool masks of ``num_nodes`` become the ids they mark, in rising order.
+    """Return each split as int64 node ids; a bool mask over all nodes becomes the ids it marks, in order.
 
     Raises:
-        DataError: not a mapping from names to ids or masks, or one does not fit.
+        DataError: ``splits`` is not a mapping from names to ids or masks, or one of them does not fit.
     """
     if splits is not None and not isinstance(splits, Mapping):
         raise DataError(
@@ -178,10 +180,10 @@ def as_splits(splits: Mapping[str, Any] | None, num_nodes: int) -> dict[str, Ten
 
 
 def as_node_ids(ids: Any, num_nodes: int, what: str) -> Tensor:
-    """Node ids as 1-d int64, from ids or from a bool mask over all nodes.
+    """Return node ids as a 1-d int64 tensor, from ids or from a bool mask over all nodes.
 
     Raises:
-        DataError: a mask of another length, not 1-d, or not integers.
+        DataError: ``ids`` is not 1-d, not of integers, or a mask of another length.
     """
     tensor = as_tensor(ids, what)
     if tensor.ndim != 1:

@@ -1,4 +1,4 @@
-"""Graph from and to ``dgl.DGLGraph``, of one node type and one edge type."""
+"""Conversion of a Graph from and to a ``dgl.DGLGraph`` of one node type and one edge type."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def graph_from_dgl(
     weight: str | None = None,
     name: str = "",
 ) -> Graph:
-    """What :meth:`graphbraid.Graph.from_dgl` does; its arguments are described there."""
+    """Implement :meth:`graphbraid.Graph.from_dgl`, which describes the arguments."""
     if not graph.is_homogeneous:
         raise DataError(
             f"a graph with one type of nodes and edges is needed; got edge types {graph.canonical_etypes}. "
             "Convert it with dgl.to_homogeneous(graph) first"
         )
     num_nodes = int(graph.num_nodes())
-    # A graph restricted to other formats gives no CSC. Its copy in that format shares what is there.
+    # A graph restricted to other formats has no CSC; a copy in that format shares the arrays there are.
     indptr, indices, edge_id = graph.formats("csc").adj_tensors("csc")
-    ids = edge_id.long() if edge_id.numel() else None  # empty where edges are numbered as they stand
+    ids = edge_id.long() if edge_id.numel() else None  # empty if edges are numbered in this order
     weight_by_id = _field(graph.edata, weight, "weight", "edata")
     values = None
     if weight_by_id is not None:
@@ -53,7 +53,7 @@ def graph_from_dgl(
 
 
 def graph_to_dgl(graph: Graph) -> Any:
-    """What :meth:`graphbraid.Graph.to_dgl` does."""
+    """Implement :meth:`graphbraid.Graph.to_dgl`."""
     dgl = _dgl()
     csc = graph.csc
     ids = original_positions(graph)
@@ -78,7 +78,7 @@ def graph_to_dgl(graph: Graph) -> Any:
 def _field(
     frame: Any, key: str | None, argument: str, frame_name: str, default: str | None = None
 ) -> Tensor | None:
-    """``frame[key]``; missing is an error unless the key is only the default."""
+    """Return ``frame[key]``, or None if ``key`` is None or is the default and missing."""
     if key is None or (key == default and key not in frame):
         return None
     if key not in frame:

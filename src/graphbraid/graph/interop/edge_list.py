@@ -1,4 +1,4 @@
-"""Graph from and to edge lists: tensors or NumPy arrays of shape ``(2, num_edges)``."""
+"""Conversion of a Graph from and to edge lists, tensors or NumPy arrays of shape ``(2, num_edges)``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def graph_from_edge_index(
     name: str = "",
     keep_edge_id: bool = True,
 ) -> Graph:
-    """What :meth:`graphbraid.Graph.from_edge_index` does; its arguments are described there."""
+    """Implement :meth:`graphbraid.Graph.from_edge_index`, which describes the arguments."""
     src, dst = as_edge_index(edge_index)
     features, labels = as_features(x), as_labels(y)
     if num_nodes is None:
@@ -59,7 +59,7 @@ def graph_from_edge_index(
 
 
 def edge_index_of(graph: Graph, *, original_order: bool = False) -> Tensor:
-    """What :meth:`graphbraid.Graph.to_edge_index` does."""
+    """Implement :meth:`graphbraid.Graph.to_edge_index`."""
     csc = graph.csc
     edge_index = torch.empty(2, csc.num_edges, dtype=torch.int64)
     place = original_positions(graph) if original_order else None
@@ -72,7 +72,7 @@ def edge_index_of(graph: Graph, *, original_order: bool = False) -> Tensor:
 
 
 def original_positions(graph: Graph) -> Tensor | None:
-    """``graph.edge_id`` if it names each edge once, so that the first order can be restored, else None."""
+    """Return ``graph.edge_id`` if it names each edge once, so that the original order is known, else None."""
     ids = graph.edge_id
     if ids is None or not ids.numel() or int(ids.min()) < 0 or int(ids.max()) >= ids.numel():
         return None
@@ -82,7 +82,7 @@ def original_positions(graph: Graph) -> Tensor | None:
 
 
 def _count_nodes(src: Tensor, dst: Tensor, x: Any, y: Tensor | None) -> int:
-    """As many nodes as there are rows of features or labels, else one more than the largest id."""
+    """Return the number of rows of the features or labels, else the largest id plus one."""
     if x is not None:
         return int(x.shape[0])
     if y is not None:
@@ -91,10 +91,10 @@ def _count_nodes(src: Tensor, dst: Tensor, x: Any, y: Tensor | None) -> int:
 
 
 def as_edge_attr(edge_attr: Any, num_edges: int) -> Tensor | None:
-    """Edge features as a matrix of floats; one number for each edge becomes a column.
+    """Return edge features as a matrix of floats; a vector of one number per edge becomes a column.
 
     Raises:
-        DataError: no such matrix, or not a row for each edge.
+        DataError: they cannot be such a matrix, or do not have one row per edge.
     """
     if edge_attr is None:
         return None

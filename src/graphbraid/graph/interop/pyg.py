@@ -1,4 +1,4 @@
-"""Graph from and to ``torch_geometric.data.Data``."""
+"""Conversion of a Graph from and to ``torch_geometric.data.Data``."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def graph_from_pyg(
     name: str = "",
     edge_features: bool = True,
 ) -> Graph:
-    """What :meth:`graphbraid.Graph.from_pyg` does; its arguments are described there.
+    """Implement :meth:`graphbraid.Graph.from_pyg`, which describes the arguments.
 
-    Without ``edge_features`` they stay behind, which saves the copy that the graph's order takes.
+    With ``edge_features`` False, edge features are left out, which saves copying them to the graph's order.
     """
     _check_homogeneous(data)
     edge_index, weight = _edges_of(data)
@@ -47,7 +47,7 @@ def graph_from_pyg(
 
 
 def edge_features_of(data: Any) -> Tensor | None:
-    """The ``edge_attr`` of PyG's data, in the order of ``edge_index``, where it is a matrix of floats."""
+    """Return the ``edge_attr`` of PyG's data, in ``edge_index`` order, if it is a matrix of floats."""
     attr = data.get("edge_attr")
     is_matrix = isinstance(attr, Tensor) and attr.ndim == 2 and attr.layout == torch.strided
     if not is_matrix or not attr.dtype.is_floating_point or data.get("edge_index") is None:
@@ -56,15 +56,15 @@ def edge_features_of(data: Any) -> Tensor | None:
 
 
 def exact_graph_from_pyg(data: Any, *, edge_weight: str | None, known: Graph | None = None) -> Graph:
-    """A graph of what a Graph holds as it is: nothing is converted but the topology.
+    """Make a graph from the parts of ``data`` that a Graph can hold unchanged; converts only the topology.
 
-    Features and labels of other dtypes or shapes are left out, masks that mark no nodes as well; data without
-    edges is a graph without edges.
+    Features and labels of other dtypes or shapes are left out, and so are masks without one row per node.
+    Data without edges becomes a graph without edges.
 
     Args:
-        data: homogeneous.
-        edge_weight: the attribute that holds edge weights, or None.
-        known: a graph of the same edges and weights, whose topology is taken.
+        data: homogeneous PyG data.
+        edge_weight: name of the attribute that holds edge weights, or None.
+        known: graph with the same edges and weights, whose topology is reused. If None, it is made.
     """
     _check_homogeneous(data)
     x, y, num_nodes = _features_of(data), data.get("y"), int(data.num_nodes)
@@ -100,7 +100,7 @@ def _features_of(data: Any) -> Any:
 
 
 def graph_to_pyg(graph: Graph) -> Any:
-    """What :meth:`graphbraid.Graph.to_pyg` does."""
+    """Implement :meth:`graphbraid.Graph.to_pyg`."""
     data_class = _data_class()
     data = data_class(edge_index=graph.to_edge_index(original_order=True), num_nodes=graph.num_nodes)
     if graph.x is not None:
@@ -119,7 +119,7 @@ def graph_to_pyg(graph: Graph) -> Any:
 
 
 def _edges_of(data: Any) -> tuple[Tensor | None, Tensor | None]:
-    """The edge list and, of an ``adj_t`` with values, the weights; ``adj_t`` holds rows by destination."""
+    """Return the edge list and the weights of an ``adj_t`` with values; its rows are the destinations."""
     if not callable(getattr(data, "get", None)) or not callable(getattr(data, "keys", None)):
         raise DataError(f"data must be a PyG Data; got {shown(data)}")
     edge_index, adj_t = data.get("edge_index"), data.get("adj_t")
@@ -135,10 +135,10 @@ def _edges_of(data: Any) -> tuple[Tensor | None, Tensor | None]:
 
 
 def entries_of(matrix: Tensor, what: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows, columns and values of a torch matrix as it is stored: entries of one place are not summed.
+    """Return rows, columns and values of a sparse torch matrix as stored; repeated entries are not summed.
 
     Raises:
-        DataError: it is dense or stored by blocks.
+        DataError: the matrix is dense or stored in blocks.
     """
     if matrix.ndim == 2 and matrix.layout in (torch.sparse_csr, torch.sparse_csc):
         by_row = matrix.layout == torch.sparse_csr
@@ -151,7 +151,7 @@ def entries_of(matrix: Tensor, what: str) -> tuple[Tensor, Tensor, Tensor]:
         rows, columns = (outer, inner) if by_row else (inner, outer)
         return rows, columns, matrix.values()
     if matrix.ndim == 2 and matrix.layout == torch.sparse_coo:
-        rows, columns = matrix._indices()  # of `indices()`, entries of one place would be summed
+        rows, columns = matrix._indices()  # `indices()` requires a matrix whose repeated entries are summed
         return rows, columns, matrix._values()
     raise DataError(
         f"{what} must be a sparse matrix in layout CSR, CSC or COO; got {matrix.layout} of shape "
@@ -176,7 +176,7 @@ def _weight_of(data: Any, weight_attr: str | None) -> Tensor | None:
 
 
 def _is_held(values: Any, num_nodes: int, *, labels: bool = False) -> bool:
-    """Whether a Graph holds these features or labels as they are: their dtype, shape and values."""
+    """Return whether a Graph can hold these features or labels without changing their dtype or shape."""
     if isinstance(values, SparseFeatures) or (isinstance(values, Tensor) and values.layout != torch.strided):
         return not labels
     if not isinstance(values, Tensor) or not values.ndim or values.shape[0] != num_nodes:
@@ -189,7 +189,7 @@ def _is_held(values: Any, num_nodes: int, *, labels: bool = False) -> bool:
 
 
 def _splits_of(data: Any, num_nodes: int, column: int, *, exact: bool = False) -> dict[str, Tensor]:
-    """The masks that mark any node, as ids; of a mask per split (``(num_nodes, splits)``) one column."""
+    """Return the masks as node ids; ``column`` selects one of masks of shape ``(num_nodes, num_splits)``."""
     splits = {}
     for name in SPLITS:
         key = f"{name}_mask"

@@ -1,4 +1,4 @@
-"""Graph from and to ``scipy.sparse``: entry (u, v) of the matrix is the edge u -> v."""
+"""Conversion of a Graph from and to ``scipy.sparse``: entry (u, v) of the matrix is the edge u -> v."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def graph_from_scipy(
     weighted: bool | None = None,
     name: str = "",
 ) -> Graph:
-    """What :meth:`graphbraid.Graph.from_scipy` does; its arguments are described there."""
+    """Implement :meth:`graphbraid.Graph.from_scipy`, which describes the arguments."""
     if not hasattr(matrix, "tocoo") or isinstance(matrix, type):
         raise DataError(f"matrix must be a scipy.sparse matrix; got {shown(matrix)}")
     if len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
@@ -57,7 +57,7 @@ def graph_from_scipy(
 
 
 def graph_to_scipy(graph: Graph) -> Any:
-    """What :meth:`graphbraid.Graph.to_scipy` does."""
+    """Implement :meth:`graphbraid.Graph.to_scipy`."""
     from scipy.sparse import csc_matrix
 
     csc, num_nodes = graph.csc, graph.num_nodes
@@ -66,7 +66,7 @@ def graph_to_scipy(graph: Graph) -> Any:
 
 
 def _weight_of(data: Any, weighted: bool | None) -> Tensor | None:
-    """Values as float32 weights; by default only if they are numbers of which some differ from 1."""
+    """Return values as float32 weights; by default only if they are numbers and not all 1."""
     if data.dtype.kind not in "fiub":
         raise DataError(f"an adjacency matrix must hold real numbers; got {data.dtype}")
     if weighted is None:
