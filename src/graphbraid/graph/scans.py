@@ -50,7 +50,7 @@ def first_below(values: Tensor, least: int) -> int:
 
 
 def first_unsound_weight(weight: Tensor, *, may_be_negative: bool = True) -> int:
-    """Return the position of the first of 1-d ``weight`` that is not finite (or negative, if wrong), or -1."""
+    """Return the position of the first of 1-d ``weight`` that is not finite (or is negative), or -1."""
     weight = weight.detach()
     kernels = _native_for(weight)
     if kernels is not None and weight.dtype == torch.float32:

@@ -1,4 +1,4 @@
-"""Aggregation: a weighted sum over in-neighbours, with all coefficients decided, ready to run both ways."""
+"""Aggregation: a weighted sum over in-neighbours with given coefficients, and its transpose."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ sum_dtype = reference.sum_dtype
 
 
 def backend(tensor: Tensor) -> Any:
-    """The kernels of ``tensor``'s device, compiled on the CPU and Triton's on CUDA, else their twins.
+    """Return the kernels for ``tensor``: the compiled ones on a CPU, Triton's on CUDA, or else their twins.
 
-    The Triton kernels sum in float32; float64 on CUDA, which serves to check gradients, goes to the twins.
+    The Triton kernels sum in float32; float64 on CUDA, which is used to check gradients, goes to the twins.
     """
     found = None
     if tensor.device.type == "cpu":
@@ -42,13 +42,13 @@ def backend(tensor: Tensor) -> Any:
 
 
 Calls = list[tuple[str, tuple[Any, ...]]]
-"""Of kernels, by name, with what they were given by position."""
+"""Recorded kernel calls: the name of each kernel and its positional arguments."""
 _WATCHED = threading.local()
 
 
 @contextlib.contextmanager
 def watched() -> Iterator[Calls]:
-    """What this thread's operators give the compiled kernels meanwhile."""
+    """Record the calls of compiled kernels that this thread's operators make inside the ``with`` block."""
     calls: Calls = []
     _WATCHED.calls = calls
     try:
@@ -58,7 +58,7 @@ def watched() -> Iterator[Calls]:
 
 
 class _Watched:
-    """The compiled kernels, noting each call."""
+    """The compiled kernels, with a record of each call."""
 
     def __init__(self, kernels: Any, calls: Calls) -> None:
         self._native, self._calls = kernels, calls
@@ -73,7 +73,7 @@ class _Watched:
 
 @functools.cache
 def triton_kernels() -> Any | None:
-    """The Triton kernels, imported by the first call; None without triton, or where the twins are forced."""
+    """Return the Triton kernels, imported by the first call; None without triton or if twins are forced."""
     if native.forced_variant() == "reference" or importlib.util.find_spec("triton") is None:
         return None
     return importlib.import_module("graphbraid.ops.triton")
@@ -85,26 +85,26 @@ class Aggregation:
     """A linear map of node rows: sums over in-neighbours with constant coefficients.
 
     ``out[v] = dst_scale[v] * sum of weight[e] * src_scale[u] * x[u]`` over the edges ``e = u -> v``. Every
-    factor is optional. With ``loop_scale`` not zero, the sum also holds ``loop_scale * loop[v] * src_scale[v]
-    * x[v]``: an implicit self-loop of each of the first ``min(num_src, num_dst)`` nodes. Coefficients are
-    constants to autograd; :func:`graphbraid.ops.spmm` takes weights that learn.
+    factor is optional. If ``loop_scale`` is not zero, the sum also includes ``loop_scale * loop[v] *
+    src_scale[v] * x[v]``, an implicit self-loop of each of the first ``min(num_src, num_dst)`` nodes.
+    Coefficients are constants to autograd; :func:`graphbraid.ops.spmm` takes trainable weights.
     """
 
     csc: Csc
     mean: bool = False
     """Divide each row by its number of edges."""
     weight: Tensor | None = None
-    """``(num_edges,)``, or None for ones."""
+    """``(num_edges,)`` edge weights, or None for ones."""
     src_scale: Tensor | None = None
-    """``(num_src,)``, or None for ones."""
+    """``(num_src,)`` factors of the sources, or None for ones."""
     dst_scale: Tensor | None = None
-    """``(num_dst,)``, or None for ones."""
+    """``(num_dst,)`` factors of the destinations, or None for ones."""
     loop: Tensor | None = None
     """``(num_loops,)`` coefficients of the implicit self-loops, or None for ones."""
     loop_scale: float = 0.0
-    """Factor of all implicit self-loops; 0: there are none."""
+    """Factor of all implicit self-loops; 0 if there are none."""
     skip_loops: bool = False
-    """Leave out stored edges ``v -> v``."""
+    """Whether to ignore stored edges ``v -> v``."""
 
     def __post_init__(self) -> None:
         for name in ("weight", "src_scale", "dst_scale", "loop"):
@@ -114,7 +114,7 @@ class Aggregation:
 
     @property
     def num_loops(self) -> int:
-        """How many rows have an implicit self-loop."""
+        """Number of rows with an implicit self-loop."""
         return min(self.csc.num_src, self.csc.num_dst) if self.loop_scale != 0 else 0
 
     @typed
@@ -126,14 +126,14 @@ class Aggregation:
         out: Tensor | None = None,
         after: RowEpilogue | None = None,
     ) -> Tensor:
-        """Aggregate ``x``, ``(num_src, width)``; rows of either matrix may be strided. Not seen by autograd.
+        """Aggregate the rows of ``x``, without recording the operation for autograd.
 
         Args:
-            x: float32, float64, float16 or bfloat16.
+            x: ``(num_src, width)`` float32, float64, float16 or bfloat16; its rows may be strided.
             addend: ``(at most num_dst, width)`` of the result's dtype, added to its first rows.
-            out: ``(num_dst, width)`` of ``x``'s dtype or the one it is summed in, its rows contiguous; made
-                like ``x`` if None.
-            after: what the kernel does to each row before it leaves the cache.
+            out: ``(num_dst, width)`` of ``x``'s dtype or the one it is summed in, with contiguous rows, which
+                may be strided. If None, a new matrix of ``x``'s dtype.
+            after: epilogue that the kernel applies to each row while the cache holds it.
 
         Raises:
             DataError: ``x`` or ``out`` does not fit the graph or each other.
@@ -145,14 +145,14 @@ class Aggregation:
 
     @typed
     def backward(self, grad: Tensor, *, addend: Tensor | None = None, out: Tensor | None = None) -> Tensor:
-        """Apply the transposed map to ``grad``, ``(num_dst, width)``; otherwise as :meth:`forward`."""
+        """Apply the transposed map to ``grad``, ``(num_dst, width)``; otherwise like :meth:`forward`."""
         check_rows(grad, "grad", self.csc.num_dst, "destination node")
         if out is not None:
             _check_out(out, grad, self.csc.num_src)
         return aggregated(self.transposed(grad.dtype), grad, addend=addend, out=out)
 
     def transposed(self, dtype: torch.dtype) -> Aggregation:
-        """The transposed map of rows of ``dtype``, as an aggregation over the reversed edges."""
+        """Return the transposed map for rows of ``dtype``, as an aggregation over the reversed edges."""
         reverse = self.csc.reversed() if self.weight is None else self.csc.transpose()[0]
         src, dst = self.scales(sum_dtype(dtype))
         weight = self.weight
@@ -162,7 +162,7 @@ class Aggregation:
         return replace(self, csc=reverse, mean=False, src_scale=dst, dst_scale=src, weight=weight)
 
     def scales(self, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-        """Factors per source and per destination in ``dtype``, the mean's division among the latter."""
+        """Return the factors per source and per destination in ``dtype``; the latter include the mean's."""
         src = None if self.src_scale is None else self.src_scale.to(dtype)
         dst = None if self.dst_scale is None else self.dst_scale.to(dtype)
         if self.mean:
@@ -172,11 +172,11 @@ class Aggregation:
 
 
 ROW_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-"""What kernels over rows take."""
+"""Dtypes that kernels over rows accept."""
 
 
 def check_rows(x: Tensor, name: str, num_rows: int, of: str) -> None:
-    """Check that ``x`` is a matrix that kernels take, with as many rows as there are nodes of a kind.
+    """Check that ``x`` is a matrix that kernels accept, with ``num_rows`` rows, one for each ``of``.
 
     Raises:
         DataError: says what it is and what it should be.
@@ -188,7 +188,7 @@ def check_rows(x: Tensor, name: str, num_rows: int, of: str) -> None:
 
 
 def check_row_dtype(x: Tensor, name: str) -> None:
-    """Raise DataError unless ``x`` has a dtype that kernels over rows take."""
+    """Raise DataError unless ``x`` has one of :data:`ROW_DTYPES`."""
     if not x.dtype.is_floating_point:
         raise DataError(f"{name} must be floating point; got {x.dtype}. Convert it with {name}.float().")
     if x.dtype not in ROW_DTYPES:
@@ -215,7 +215,7 @@ def aggregated(
     out: Tensor | None = None,
     after: RowEpilogue | None = None,
 ) -> Tensor:
-    """:meth:`Aggregation.forward` of what was checked: operators call it, whose own door checks once."""
+    """Run :meth:`Aggregation.forward` without its checks, for operators that have checked their inputs."""
     if out is None:
         out = x.new_empty(how.csc.num_dst, x.shape[1])
     run_spmm(how.csc, x, how, mean=how.mean, addend=addend, out=out, after=after)
@@ -232,7 +232,7 @@ def run_spmm(
     out: Tensor,
     after: RowEpilogue | None = None,
 ) -> None:
-    """Call the kernel over ``csc`` with ``how``'s coefficients, in the dtype it sums in."""
+    """Call the kernel over ``csc`` with the coefficients of ``how``, in the dtype of the sums."""
     if out.numel() == 0:
         return
     dtype = sum_dtype(x.dtype)
@@ -259,14 +259,14 @@ def run_spmm(
 
 
 def follow_up(out: Tensor, after: RowEpilogue | None) -> None:
-    """Apply an epilogue to rows in a pass of its own, where the kernel that wrote them takes none."""
+    """Apply an epilogue in a separate pass, after a kernel that cannot apply it itself."""
     if after is not None and out.numel() > 0:
         bias, *how, ids = after
         backend(out).epilogue(out, bias, *how, out, ids)
 
 
 def row_contiguous(x: Tensor) -> Tensor:
-    """``x`` itself if its rows are contiguous and in order, else a copy."""
+    """Return ``x`` itself if its rows are contiguous and in order, else a copy."""
     if x.numel() == 0:
         return x.new_empty(x.shape)  # the strides of an empty tensor may be anything
     return x if x.stride(1) == 1 and x.stride(0) >= x.shape[1] else x.contiguous()

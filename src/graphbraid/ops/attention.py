@@ -1,4 +1,4 @@
-"""Fused attention over in-neighbours: GAT's and GATv2's coefficients and weighted sum in one walk."""
+"""Fused attention over in-neighbours: GAT's and GATv2's coefficients and weighted sum in one pass."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ def gat_attention(
     self_loops: bool = True,
     dropout: float = 0.0,
 ) -> Tensor:
-    """GAT: the sum of in-neighbours' rows, weighted by a softmax of logits that the two ends add up to.
+    """Sum in-neighbours' rows weighted by GAT's attention: a softmax of additive logits.
 
-    Per head ``out[v] = sum of alpha[e] * x[u]`` over the edges ``e = u -> v``, ``alpha`` being the softmax
-    over ``v``'s edges of ``leaky_relu(src_logit[u] + dst_logit[v])``. Coefficients are computed again in the
-    backward pass; on a CPU nothing is kept per edge, on a CUDA device one number per edge and head.
+    Per head ``out[v] = sum of alpha[e] * x[u]`` over the edges ``e = u -> v``, where ``alpha`` is the softmax
+    over ``v``'s edges of ``leaky_relu(src_logit[u] + dst_logit[v])``. The backward pass recomputes the
+    coefficients; on a CPU nothing is stored per edge, on a CUDA device one number per edge and head.
 
     Args:
         csc: the graph or block.
         x: ``(num_src, heads * channels)``, head by head; float32, float64, float16 or bfloat16.
         src_logit: ``(num_src, heads)``.
         dst_logit: ``(num_dst, heads)``.
-        negative_slope: slope of the leaky ReLU below 0.
-        self_loops: give each of the first ``min(num_src, num_dst)`` nodes one self-loop in place of stored
-            ones.
+        negative_slope: slope of the leaky ReLU below zero.
+        self_loops: give each of the first ``min(num_src, num_dst)`` nodes one self-loop, which replaces any
+            stored ones.
         dropout: probability of dropping a coefficient; pass 0 when not training.
 
     Returns:
-        ``(num_dst, heads * channels)`` of ``x``'s dtype; 0 for a node without edges.
+        ``(num_dst, heads * channels)`` of ``x``'s dtype; zeros for a node without edges.
 
     Raises:
         ConfigError: the slope is not finite or ``dropout`` not in [0, 1).
@@ -74,20 +74,22 @@ def gatv2_attention(
     self_loops: bool = True,
     dropout: float = 0.0,
 ) -> Tensor:
-    """GATv2: as :func:`gat_attention` with the logit ``<att[h], leaky(x_src[u, h] + x_dst[v, h])>``.
+    """Sum in-neighbours' rows weighted by GATv2's attention.
+
+    Like :func:`gat_attention`, with the logit ``<att[h], leaky(x_src[u, h] + x_dst[v, h])>``.
 
     Args:
         csc: the graph or block.
-        x_src: ``(num_src, heads * channels)``, head by head; also what is summed.
+        x_src: ``(num_src, heads * channels)``, head by head; also the rows that are summed.
         x_dst: ``(num_dst, heads * channels)`` of the same dtype.
         att: ``(heads, channels)``.
-        negative_slope: slope of the leaky ReLU below 0.
-        self_loops: give each of the first ``min(num_src, num_dst)`` nodes one self-loop in place of stored
-            ones.
+        negative_slope: slope of the leaky ReLU below zero.
+        self_loops: give each of the first ``min(num_src, num_dst)`` nodes one self-loop, which replaces any
+            stored ones.
         dropout: probability of dropping a coefficient; pass 0 when not training.
 
     Returns:
-        ``(num_dst, heads * channels)``; 0 for a node without edges.
+        ``(num_dst, heads * channels)``; zeros for a node without edges.
 
     Raises:
         ConfigError: the slope is not finite or ``dropout`` not in [0, 1).
@@ -109,7 +111,7 @@ def gatv2_attention(
 
 
 def _how(csc: Csc, slope: float, self_loops: bool, dropout: float) -> tuple[float, int, float, int]:
-    """Slope, number of self-loops, dropout and its seed, as the kernels take them."""
+    """Return slope, number of self-loops, dropout probability and its seed, as the kernels take them."""
     slope = as_number(slope, "negative_slope")
     dropout = as_number(dropout, "dropout", least=0, below=1)
     num_loops = min(csc.num_src, csc.num_dst) if self_loops else 0
@@ -181,16 +183,16 @@ class _Gatv2(torch.autograd.Function):
 
 
 def needs_ids(rows: Tensor, p: float) -> bool:
-    """Whether the backward kernels for ``rows`` ask for edges' ids: those of the CPU only under dropout."""
+    """Return whether the backward kernels for ``rows`` need edge ids; on a CPU only under dropout."""
     return p > 0 or backend(rows) is not native.kernels()
 
 
 def both_ways(csc: Csc, *, with_ids: bool = True) -> tuple[Tensor, ...]:
-    """Edges by destination and by source, as the backward kernels take them.
+    """Return the edges grouped by destination and by source, as the backward kernels take them.
 
     Args:
-        csc: by destination.
-        with_ids: whether the transpose's edges must know their ids; if not, the last tensor may be empty.
+        csc: the graph or block.
+        with_ids: whether the transpose needs the ids of its edges; if not, the last tensor may be empty.
     """
     if with_ids:
         transposed, perm = csc.transpose()

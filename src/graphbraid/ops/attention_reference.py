@@ -12,7 +12,7 @@ from graphbraid.ops.epilogue_reference import column_sums, sum_dtype
 
 
 def destinations(indptr: Tensor) -> Tensor:
-    """``(num_edges,)`` int64 destination of each edge."""
+    """Return the ``(num_edges,)`` int64 destination of each edge."""
     nodes = torch.arange(indptr.numel() - 1, device=indptr.device)
     return torch.repeat_interleave(nodes, indptr.diff())
 
@@ -107,7 +107,7 @@ def gat_backward(
     edge_logit: Tensor | None = None,
     grad_edge_logit: Tensor | None = None,
 ) -> None:
-    """Twin of the kernel of that name; of what the forward kept it needs the log-sum-exp only."""
+    """Twin of the kernel of that name; of the forward pass's results it needs only the log-sum-exp."""
     del t_indptr, t_indices, perm, above, share
     edges = _edges(indptr, indices, num_loops, first_keys)
     if grad.shape[1] < src.shape[1]:
@@ -170,10 +170,10 @@ def gatv2_backward(
 def _edges(
     indptr: Tensor, indices: Tensor, num_loops: int, first_keys: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Source, destination and dropout key of each edge walked; implicit self-loops come after the stored.
+    """Return source, destination and dropout key of each edge, stored edges first, implicit self-loops last.
 
-    Keys of a row count up from its own in ``first_keys``, ``(num_dst,)`` int64; the loop comes last. Without
-    them rows follow each other with a place for a loop at the end of each.
+    A row's keys count up from its entry in ``first_keys``, ``(num_dst,)`` int64, with the self-loop last.
+    Without ``first_keys``, rows follow each other, each with room for a self-loop at its end.
     """
     src, dst = indices.long(), destinations(indptr)
     first = indptr[:-1] + torch.arange(indptr.numel() - 1, device=indptr.device)
@@ -189,7 +189,7 @@ def _edges(
 
 
 def _places(indptr: Tensor, indices: Tensor, num_loops: int) -> Tensor:
-    """Where the numbers of the edges walked stand, in the order of :func:`_edges`: the loops' after all."""
+    """Return the position of each edge's values, in the order of :func:`_edges`; self-loops come last."""
     places = torch.arange(indices.numel(), device=indices.device)
     if not num_loops:
         return places
@@ -200,7 +200,7 @@ def _places(indptr: Tensor, indices: Tensor, num_loops: int) -> Tensor:
 def _features(
     indptr: Tensor, indices: Tensor, num_loops: int, of_edges: Tensor | None, of_loops: Tensor | None
 ) -> Tensor | None:
-    """The features of the edges walked, in the order of :func:`_edges`."""
+    """Return the features of the edges in the order of :func:`_edges`."""
     if of_edges is None or of_loops is None:
         return None
     return torch.cat((of_edges, of_loops))[_places(indptr, indices, num_loops)]
@@ -214,7 +214,7 @@ def _joined(
     features: Tensor | None,
     weight: Tensor | None,
 ) -> Tensor:
-    """What GATv2's leaky ReLU is applied to: the sum of both ends' rows and the edges' mapped features."""
+    """Return the input of GATv2's leaky ReLU: the sum of both ends' rows and the edges' mapped features."""
     heads = att.shape[0]
     z = _heads(src, heads)[edges[0]] + _heads(dst, heads)[edges[1]]
     return z if features is None or weight is None else z + _heads(features @ weight, heads)
@@ -225,7 +225,7 @@ def _heads(rows: Tensor, heads: int) -> Tensor:
 
 
 def _softmax(logits: Tensor, dst: Tensor, num_dst: int) -> tuple[Tensor, Tensor]:
-    """Coefficients, and the log of each row's sum of exponentials (0 in an empty row)."""
+    """Return the coefficients and the log-sum-exp of each row (0 in an empty row)."""
     at = dst[:, None].expand_as(logits)
     top = logits.new_full((num_dst, logits.shape[1]), -torch.inf).scatter_reduce_(0, at, logits, "amax")
     powers = (logits - top[dst]).exp()
@@ -242,7 +242,7 @@ def _attend(
     out: Tensor,
     lse: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Each edge's coefficients before dropout, and the rows it adds to its destination by head."""
+    """Write the result; return each edge's coefficients before dropout and its weighted rows, by head."""
     alpha, sums = _softmax(logits, edges[1], out.shape[0])
     rows = _heads(src, logits.shape[1])[edges[0]] * (alpha * _edge_mask(edges, alpha, p, seed))[:, :, None]
     out.copy_(rows.new_zeros(out.shape).index_add_(0, edges[1], rows.flatten(1)))
@@ -265,7 +265,7 @@ def _softmax_grad(
     out: Tensor,
     grad: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Each edge's part of the source rows' gradient through the sum, and the gradient of its logit."""
+    """Return each edge's part of the source rows' gradient through the sum, and its logit's gradient."""
     heads = alpha.shape[1]
     mask = _edge_mask(edges, alpha, p, seed)
     grads = _heads(grad, heads)

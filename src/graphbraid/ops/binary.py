@@ -1,7 +1,8 @@
-"""Binary features: one number for all of a node's non-zero features, as in bags of words, kept as bits.
+"""Binary features, kept as bits: rows whose non-zero features are all one number, as in bags of words.
 
-A bag of words is zeros and ones, or, divided by its words, zeros and one number. 32 features then fit in a
-word, and a product with a weight takes no multiplications (:mod:`graphbraid.ops.bit_product`).
+A bag of words holds zeros and ones or, if divided by its number of words, zeros and one other number. 32
+features then fit in a word, and a product with a weight needs no multiplications
+(:mod:`graphbraid.ops.bit_product`).
 """
 
 from __future__ import annotations
@@ -17,23 +18,23 @@ from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.ops.bit_product import WORD_BITS
 
 CELLS_AT_A_TIME = 1 << 20
-"""Features that are looked at together: the cache holds what is made of them."""
+"""Number of features processed at a time, so that the temporaries fit in the cache."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class BinaryRows:
-    """Rows of features as bits, by row and by column; see :mod:`graphbraid.ops.bit_product`."""
+    """Feature rows as bits, both by row and by column; see :mod:`graphbraid.ops.bit_product`."""
 
     by_row: Tensor
     """``(ceil(num_columns / 32), num_rows)`` int32."""
     by_column: Tensor
     """``(ceil(num_rows / 32), num_columns)`` int32."""
     factors: Tensor | None
-    """``(num_rows,)`` float32, each row's number; None where all are 1."""
+    """``(num_rows,)`` float32 value of each row's non-zero features; None if all are 1."""
 
     @classmethod
     def of(cls, x: Tensor | SparseFeatures, nodes: Tensor | None) -> BinaryRows:
-        """The features of ``nodes``, of all where None; they must be binary (:func:`is_binary`)."""
+        """Pack the features of ``nodes`` (of all nodes if None), which must be binary (:func:`is_binary`)."""
         num_rows, num_columns = x.shape[0] if nodes is None else nodes.numel(), int(x.shape[1])
         by_row = torch.zeros(_words(num_columns), num_rows, dtype=torch.int32)
         by_column = torch.zeros(_words(num_rows), num_columns, dtype=torch.int32)
@@ -50,19 +51,19 @@ class BinaryRows:
 
 
 def is_binary(x: Tensor | SparseFeatures) -> bool:
-    """Whether the non-zero features of each node are one number; stops looking where they are not."""
+    """Return whether the non-zero features of each node are one number; stops at the first that are not."""
     return all(
         bool(((rows == 0) | (rows == _value_of_each(rows)[:, None])).all()) for _, rows in _chunks(x, None)
     )
 
 
 def binary_bytes(num_rows: int, num_columns: int) -> int:
-    """Bytes of :class:`BinaryRows` of that shape, with factors."""
+    """Return the bytes of :class:`BinaryRows` of that shape, with factors."""
     return 4 * (_words(num_columns) * num_rows + _words(num_rows) * num_columns + num_rows)
 
 
 def _value_of_each(rows: Tensor) -> Tensor:
-    """``(num_rows,)`` a number that is not zero of each row; zero where there is none."""
+    """Return a non-zero value of each row, ``(num_rows,)``; 0 for a row of zeros."""
     if rows.shape[1] == 0:
         return rows.new_zeros(len(rows))
     low, high = torch.aminmax(rows, dim=1)
@@ -70,7 +71,7 @@ def _value_of_each(rows: Tensor) -> Tensor:
 
 
 def _chunks(x: Tensor | SparseFeatures, nodes: Tensor | None) -> Iterator[tuple[int, Tensor]]:
-    """Dense float32 rows, some at a time, each with the number of its first, a multiple of a word's bits."""
+    """Yield chunks of dense float32 rows and the number of their first row, a multiple of ``WORD_BITS``."""
     num_rows = x.shape[0] if nodes is None else nodes.numel()
     step = max(CELLS_AT_A_TIME // max(int(x.shape[1]), 1) // WORD_BITS, 1) * WORD_BITS
     for start in range(0, num_rows, step):
@@ -84,7 +85,7 @@ def _chunks(x: Tensor | SparseFeatures, nodes: Tensor | None) -> Iterator[tuple[
 
 
 def _packed(is_set: Tensor) -> Tensor:
-    """``(ceil(num_columns / 32), num_rows)`` int32 words of the rows of a bool matrix."""
+    """Pack the rows of a bool matrix into ``(ceil(num_columns / 32), num_rows)`` int32 words."""
     num_rows, num_columns = is_set.shape
     octets = np.zeros((num_rows, 4 * _words(num_columns)), np.uint8)
     octets[:, : -(-num_columns // 8)] = np.packbits(is_set.contiguous().numpy(), axis=1, bitorder="little")

@@ -1,7 +1,7 @@
 """Products of a tall matrix with a small one: a layer's linear map, and its weight's gradient.
 
-float32 on the CPU runs in graphbraid's own kernels, whose bits do not depend on the number of threads; every
-other dtype and device in PyTorch.
+float32 on the CPU runs in graphbraid's own kernels, whose results do not depend on the number of threads, bit
+for bit; every other dtype and device runs in PyTorch.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ def tall_product(
     ids: Tensor | None = None,
     after: RowEpilogue | None = None,
 ) -> Tensor:
-    """``a @ b``, or ``a[ids] @ b``, for many rows and a weight ``b``. Not seen by autograd.
+    """Compute ``a @ b`` or ``a[ids] @ b`` for a tall ``a`` and a weight ``b``, without autograd.
 
     Args:
         a: ``(num_rows, depth)``.
         b: ``(depth, width)`` of the same dtype; any strides, so that ``weight.t()`` is not copied.
-        out: ``(num_rows, width)``, written; its rows may stand apart. Made if None.
-        add: add to what ``out`` holds.
-        ids: ``(num_rows,)`` int64, in any order: the rows of ``a`` to take; all if None.
-        after: what follows the product, done to the rows while the cache holds them.
+        out: ``(num_rows, width)``, written; its rows may be strided. If None, a new matrix.
+        add: whether to add to the values in ``out``.
+        ids: ``(num_rows,)`` int64 rows of ``a`` to use, in any order. If None, all rows.
+        after: epilogue, applied to the rows while the cache holds them.
     """
     if out is None:
         out = a.new_empty(a.shape[0] if ids is None else ids.numel(), b.shape[1])
@@ -51,13 +51,13 @@ def tall_product(
 
 
 def tall_gram(a: Tensor, b: Tensor, *, out: Tensor | None = None, ids: Tensor | None = None) -> Tensor:
-    """``a.t() @ b``, or ``a.t() @ b[ids]``: ``(height, width)`` sums over rows. Not seen by autograd.
+    """Compute ``a.t() @ b`` or ``a.t() @ b[ids]``, ``(height, width)`` sums over rows, without autograd.
 
     Args:
         a: ``(num_rows, height)``.
         b: ``(num_rows, width)`` of the same dtype.
-        out: ``(height, width)``, written; made if None.
-        ids: ``(num_rows,)`` int64, in any order: the rows of ``b`` to take; all if None.
+        out: ``(height, width)``, written. If None, a new matrix.
+        ids: ``(num_rows,)`` int64 rows of ``b`` to use, in any order. If None, all rows.
     """
     if out is None:
         out = a.new_empty(a.shape[1], b.shape[1])
@@ -66,7 +66,7 @@ def tall_gram(a: Tensor, b: Tensor, *, out: Tensor | None = None, ids: Tensor | 
 
 
 def dense_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``x @ weight.t() + bias`` as ``torch.nn.functional.linear``, by these kernels where they can run.
+    """Compute ``x @ weight.t() + bias`` as ``torch.nn.functional.linear`` does, with these kernels if possible.
 
     Args:
         x: ``(num_rows, in_channels)``.
@@ -100,7 +100,7 @@ def dense_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
 
 
 def _backend(*matrices: Tensor) -> Any:
-    """The compiled kernels if they can run on these matrices, else their twins."""
+    """Return the compiled kernels if they can run on these matrices, else their twins."""
     fits = all(m.dtype == torch.float32 and m.device.type == "cpu" and m.dim() == 2 for m in matrices)
     return backend(matrices[0]) if fits else reference
 

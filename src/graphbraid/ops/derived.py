@@ -1,4 +1,4 @@
-"""What operators derive from a Csc once and keep as long as it lives."""
+"""Values that operators derive from an object, such as a Csc, once and keep for as long as it lives."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _KEPT: WeakKeyDictionary[Any, dict[Hashable, Any]] = WeakKeyDictionary()
 
 
 def derived(owner: object, key: Hashable, make: Callable[[], T]) -> T:
-    """``make()``, called once per ``owner`` and ``key``; kept until ``owner`` is gone.
+    """Return ``make()``, called once per ``owner`` and ``key`` and kept until ``owner`` is garbage.
 
-    ``make``'s result must not refer to ``owner``, which would keep both alive for ever.
+    The result must not refer to ``owner``: that would keep both alive forever.
     """
     kept = _KEPT.get(owner)
     if kept is None:
@@ -29,19 +29,19 @@ def derived(owner: object, key: Hashable, make: Callable[[], T]) -> T:
 
 
 def share(owner: object, other: object, key: Hashable, make: Callable[[], T]) -> None:
-    """Let ``other`` have what ``owner`` keeps under ``key``, made first if need be."""
+    """Share with ``other`` what ``owner`` keeps under ``key``, which is made first if needed."""
     _KEPT.setdefault(other, {})[key] = derived(owner, key, make)
 
 
 def inverse_degrees(csc: Csc, dtype: torch.dtype) -> Tensor:
-    """``(num_dst,)``: 1 over the number of in-edges; 1 where there are none."""
+    """Return 1 over the in-degree of each destination, ``(num_dst,)``; 1 where the degree is 0."""
     return derived(
         csc, ("inverse_degrees", dtype), lambda: csc.degrees().clamp(min=1).to(dtype).reciprocal_()
     )
 
 
 def stored_loops(csc: Csc) -> Tensor | None:
-    """Positions of the stored edges ``v -> v``, or None if there are none."""
+    """Return the positions of the stored edges ``v -> v``, or None if there are none."""
 
     def find() -> Tensor | None:
         loops = (csc.indices == csc.destinations()).nonzero().squeeze(1)

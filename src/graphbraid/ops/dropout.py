@@ -1,4 +1,4 @@
-"""Dropout by counter: the mask is a function of a seed and each element's place, so it is never stored."""
+"""Counter-based dropout: the mask is a function of a seed and each element's position, so never stored."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _PHI32 = 0x9E3779B9
 
 
 def draw_seed() -> int:
-    """A seed from torch's generator: ``torch.manual_seed`` and saved generator states repeat it."""
+    """Draw a seed from torch's generator, so that ``torch.manual_seed`` and saved states reproduce it."""
     return int(torch.randint(0, 2**63 - 1, (), dtype=torch.int64))
 
 
 def keep_mask(rows: Tensor, columns: int, p: float, seed: int | Tensor) -> Tensor:
-    """Which elements dropout keeps: twin of ``dropout.h``.
+    """Return the elements that dropout keeps; the twin of ``dropout.h``.
 
     Args:
         rows: ``(num_rows,)`` int64 row numbers.
         columns: number of columns.
         p: probability of dropping an element, to the precision of 32 bits.
-        seed: from :func:`draw_seed`, or ``(1,)`` int64 that holds it.
+        seed: seed from :func:`draw_seed`, or a ``(1,)`` int64 tensor that holds it.
 
     Returns:
         ``(num_rows, columns)`` bool, True where kept.
@@ -35,12 +35,12 @@ def keep_mask(rows: Tensor, columns: int, p: float, seed: int | Tensor) -> Tenso
 
 
 def _mix(z: Tensor) -> Tensor:
-    """The splitmix64 finaliser on int64, which wraps as uint64 does."""
+    """Apply the splitmix64 finaliser to int64, which wraps around as uint64 does."""
     z = (z ^ _shift(z, 30)) * (0xBF58476D1CE4E5B9 - (1 << 64))
     z = (z ^ _shift(z, 27)) * (0x94D049BB133111EB - (1 << 64))
     return z ^ _shift(z, 31)
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:
-    """Logical shift to the right."""
+    """Shift to the right logically, filling with zeros."""
     return (z >> bits) & ((1 << (64 - bits)) - 1)

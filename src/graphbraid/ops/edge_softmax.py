@@ -1,4 +1,4 @@
-"""edge_softmax: softmax of a number per edge over each destination's in-edges."""
+"""edge_softmax: the softmax of edge values over each destination's in-edges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from graphbraid.signatures import typed
 
 @typed
 def edge_softmax(csc: Csc, logits: Tensor) -> Tensor:
-    """Softmax over the in-edges of each destination, per head.
+    """Compute the softmax over the in-edges of each destination, per head.
 
     Args:
         csc: the graph or block.

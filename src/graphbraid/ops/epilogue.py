@@ -1,4 +1,4 @@
-"""bias_act_dropout: what follows a layer's matrix product, in one pass over its rows."""
+"""bias_act_dropout: the bias, activation and dropout after a layer's product, in one pass over its rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from graphbraid.ops.aggregation import backend, check_row_dtype, row_contiguous,
 from graphbraid.ops.dropout import draw_seed
 from graphbraid.signatures import typed
 
-# Numbers as in epilogue.cpp. GELU's slope cannot be found from its output; it runs in PyTorch.
+# The numbers are those of epilogue.cpp. GELU's slope does not follow from its output, so it runs in PyTorch.
 ACTIVATION_CODES = {"none": 0, "relu": 1, "leaky_relu": 2, "elu": 3}
 ACTIVATIONS = (*ACTIVATION_CODES, "gelu")
 LEAKY_SLOPE = 0.01
@@ -25,9 +25,9 @@ LEAKY_SLOPE = 0.01
 def bias_act_dropout(
     x: Tensor, bias: Tensor | None = None, act: str = "relu", p: float = 0.0, *, inplace: bool = False
 ) -> Tensor:
-    """``dropout(act(x + bias), p)`` in one pass; backward reads only the output and sums the bias's gradient.
+    """Compute ``dropout(act(x + bias), p)`` in one pass; the backward pass reads only the output.
 
-    The mask is drawn by counter from a seed of torch's generator: it does not depend on the number of
+    The mask comes from a counter-based generator seeded by torch's, so it does not depend on the number of
     threads.
 
     Args:
@@ -35,14 +35,14 @@ def bias_act_dropout(
         bias: ``(channels,)`` or None.
         act: one of ``none``, ``relu``, ``leaky_relu`` (slope 0.01), ``elu``, ``gelu``.
         p: probability of dropping an element; pass 0 when not training.
-        inplace: write over ``x``, which nothing else may then read.
+        inplace: whether to overwrite ``x``, which nothing else may then read.
 
     Returns:
         ``(num_rows, channels)`` of ``x``'s dtype.
 
     Raises:
         ConfigError: ``act`` is unknown or ``p`` not in [0, 1).
-        DataError: ``x`` is no matrix of floating-point numbers, or ``bias`` does not fit it.
+        DataError: ``x`` is not a matrix of floating-point numbers, or ``bias`` does not fit it.
     """
     check_choice(act, "act", ACTIVATIONS)
     p = as_number(p, "p", least=0, below=1)

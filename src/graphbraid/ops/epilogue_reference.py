@@ -11,7 +11,7 @@ from graphbraid.ops.dropout import keep_mask
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype rows of ``dtype`` are summed in."""
+    """Return the dtype that rows of ``dtype`` are summed in."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -25,7 +25,7 @@ def epilogue(
     out: Tensor,
     ids: Tensor | None = None,
 ) -> None:
-    """Twin of ``epilogue.inl``; ``act`` numbers as there."""
+    """Twin of ``epilogue.inl``, with its numbers of activations."""
     y = x.to(sum_dtype(x.dtype))
     y = y if bias is None else y + bias
     y = (y, y.relu(), F.leaky_relu(y, slope), F.elu(y))[act]
@@ -43,7 +43,7 @@ def epilogue_backward(
     grad_bias: Tensor | None,
     ids: Tensor | None = None,
 ) -> None:
-    """Twin of the kernel of that name: the activation's slope from its output."""
+    """Twin of the kernel of that name; computes the activation's slope from its output."""
     y, g = out.to(sum_dtype(out.dtype)), grad.to(sum_dtype(out.dtype))
     if p > 0:
         g, y = g * _mask(y.shape, p, seed, y, ids), y * (1 - p)
@@ -55,7 +55,7 @@ def epilogue_backward(
 
 
 def column_sums(rows: Tensor) -> Tensor:
-    """Sums over rows, in order: ``sum(0)`` splits them by the number of threads, which changes the bits."""
+    """Sum over rows in order; ``sum(0)`` would split them by threads, which changes the rounding."""
     only = torch.zeros(rows.shape[0], dtype=torch.int64, device=rows.device)
     return rows.new_zeros(1, rows.shape[1]).index_add_(0, only, rows)[0]
 

@@ -1,4 +1,4 @@
-"""gather_rows: copy rows by id, the stage that brings features into a mini-batch."""
+"""gather_rows: copies rows by id, which brings features into a mini-batch."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from graphbraid.signatures import typed
 
 @typed
 def gather_rows(x: Tensor, ids: Tensor, *, trusted: bool = False) -> Tensor:
-    """``out[i] = x[ids[i]]``, at the rate the machine copies scattered rows.
+    """Gather rows by id: ``out[i] = x[ids[i]]``.
 
-    Has no gradient: it is for features, not for activations.
+    It has no gradient: it is meant for features, not for activations.
 
     Args:
         x: ``(num_rows, width)`` of any dtype.
         ids: ``(num_ids,)`` int64 in ``[0, num_rows)``, in any order, repeated or not.
-        trusted: take the ids unseen. For ids known to be rows: whatever else they name is read.
+        trusted: skip the check of the ids. Only for ids known to be in range: others read out of bounds.
 
     Returns:
         ``(num_ids, width)`` of ``x``'s dtype.
@@ -43,6 +43,6 @@ def gather_rows(x: Tensor, ids: Tensor, *, trusted: bool = False) -> Tensor:
     if not x.is_contiguous() or x.numel() == 0 or ids.numel() == 0:
         return torch.index_select(x, 0, ids)
     out = x.new_empty(ids.numel(), x.shape[1])
-    table, rows = x.view(torch.uint8), out.view(torch.uint8)  # a kernel copies bytes, whatever they mean
+    table, rows = x.view(torch.uint8), out.view(torch.uint8)  # the kernel copies bytes, whatever the dtype
     backend(table).gather_rows(table, ids.contiguous(), rows)
     return out

@@ -1,4 +1,4 @@
-"""gine: sums of rectified sums of in-neighbours' rows and their edges', the middle of GINE."""
+"""gine: the sum over in-neighbours of rectified sums of node and edge rows, as in the GINE layer."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from graphbraid.signatures import typed
 
 @typed
 def gine(csc: Csc, x: Tensor, edges: Tensor, *, loop_scale: float = 0.0) -> Tensor:
-    """Sum rectified rows: ``out[v]`` adds ``relu(x[u] + edges[e])`` over the edges ``e = u -> v``.
+    """Sum rectified messages: ``out[v]`` sums ``relu(x[u] + edges[e])`` over the edges ``e = u -> v``.
 
-    Hu et al., "Strategies for Pre-training Graph Neural Networks"; GINE sets ``loop_scale`` to ``1 + eps``.
+    From Hu et al., "Strategies for Pre-training Graph Neural Networks", where ``loop_scale`` is ``1 + eps``.
     Sums run in float32 (float64 for float64), edge by edge in order, so results do not depend on the number
     of threads.
 
@@ -27,7 +27,7 @@ def gine(csc: Csc, x: Tensor, edges: Tensor, *, loop_scale: float = 0.0) -> Tens
         csc: the graph or block.
         x: ``(num_src, width)`` float32, float64, float16 or bfloat16.
         edges: ``(num_edges, width)`` of the same dtype, in the order of ``csc``.
-        loop_scale: factor of its own row that each of the first ``min(num_src, num_dst)`` nodes adds.
+        loop_scale: factor with which each of the first ``min(num_src, num_dst)`` nodes adds its own row.
 
     Returns:
         ``(num_dst, width)`` of ``x``'s dtype.

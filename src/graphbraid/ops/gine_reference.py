@@ -18,7 +18,7 @@ def gine(
     num_loops: int,
     out: Tensor,
 ) -> None:
-    """Twin of ``gine.inl``; its head gives the formula."""
+    """Twin of ``gine.inl``, which gives the formula."""
     x, edges = (rows.to(sum_dtype(rows.dtype)) for rows in (x, edges))
     total = x.new_zeros(out.shape)
     total.index_add_(0, destinations(indptr), (x[indices.long()] + edges).relu())
@@ -37,7 +37,7 @@ def gine_backward(
     num_loops: int,
     out: Tensor,
 ) -> None:
-    """Twin of the kernel of that name, over the transpose; without ``x``, ``edges`` are their gradients."""
+    """Twin of the kernel of that name, over the transpose; without ``x``, ``edges`` holds edge gradients."""
     source, dtype = destinations(indptr), sum_dtype(grad.dtype)
     rows, grad = edges.to(dtype)[perm], grad.to(dtype)
     if x is not None:

@@ -29,14 +29,15 @@ _RATES = Rates()
 def aggregate_linear(
     how: Aggregation, x: Tensor | SparseFeatures, weight: Tensor, root_weight: Tensor | None = None
 ) -> Tensor:
-    """``A x Wᵀ + x_dst W_rootᵀ``: an aggregation ``A`` and the destinations' own rows, each transformed.
+    """Compute ``A x Wᵀ + x_dst W_rootᵀ`` for an aggregation ``A`` and the destinations' own rows ``x_dst``.
 
-    Runs ``(A x) Wᵀ`` or ``A (x Wᵀ)``, whichever costs less (:func:`narrows`). The first keeps the aggregated
-    and own rows side by side, so that both maps are one matrix product forward and one backward. Nothing is
-    computed for inputs that need no gradient; gradients of ``x`` from both ways are summed in the kernel.
+    It runs as ``(A x) Wᵀ`` or ``A (x Wᵀ)``, whichever costs less (:func:`narrows`). The first form keeps the
+    aggregated and the own rows side by side, so that both maps are one matrix product forward and one
+    backward. Nothing is computed for inputs that need no gradient; both gradients of ``x`` are summed in the
+    kernel.
 
     Args:
-        how: the aggregation; its destinations are a prefix of its sources.
+        how: the aggregation, whose destinations are a prefix of its sources.
         x: ``(num_src, in_channels)``; half-precision storage is summed and multiplied in ``weight``'s dtype.
             Sparse features are transformed first.
         weight: ``(out_channels, in_channels)``.
@@ -78,19 +79,19 @@ def _sparse_aggregate_linear(
 ) -> Tensor:
     if root_weight is None:
         return aggregate(how, sparse_linear(x, weight))
-    # One walk over the values for both maps.
+    # Both maps in one pass over the values.
     both, width = sparse_linear(x, torch.cat((weight, root_weight))), weight.shape[0]
     return aggregate(how, both[:, :width], addend=both[: how.csc.num_dst, width:])
 
 
 def narrows(how: Aggregation, in_channels: int, out_channels: int, *, grad_x: bool) -> bool:
-    """Whether transforming first is cheaper: fewer bytes to aggregate, but all sources to transform.
+    """Return whether transforming first is cheaper: fewer bytes to aggregate, but all sources to transform.
 
     Args:
         how: the aggregation.
         in_channels: width of the input.
         out_channels: width of the output.
-        grad_x: whether the input needs a gradient. If not, aggregating first has no aggregation backward.
+        grad_x: whether the input needs a gradient; if not, aggregating first needs no aggregation backward.
     """
 
     def seconds(width: int, rows: int, aggregations: int, products: int) -> float:

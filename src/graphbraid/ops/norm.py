@@ -1,4 +1,4 @@
-"""layer_norm and batch_norm: rows or columns brought to mean 0 and variance 1, then scaled and shifted."""
+"""layer_norm and batch_norm: rows or columns normalised to mean 0 and variance 1, then scaled and shifted."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from graphbraid.signatures import typed
 def layer_norm(
     x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
-    """``(x - mean) / sqrt(var + eps) * weight + bias`` with mean and biased variance of each row.
+    """Compute ``(x - mean) / sqrt(var + eps) * weight + bias`` with mean and biased variance of each row.
 
-    As :func:`torch.nn.functional.layer_norm` over the columns. Sums run in float32 (float64 for float64) and
-    results do not depend on the number of threads. Backward keeps ``x`` and two numbers per row.
+    This is :func:`torch.nn.functional.layer_norm` over the columns. Sums run in float32 (float64 for float64)
+    and results do not depend on the number of threads. ``x`` and two numbers per row are kept for backward.
 
     Args:
         x: ``(num_rows, channels)`` float32, float64, float16 or bfloat16.
@@ -34,8 +34,8 @@ def layer_norm(
         ``(num_rows, channels)`` of ``x``'s dtype.
 
     Raises:
-        ConfigError: ``eps`` is negative or no number.
-        DataError: ``x`` is no matrix of floating-point numbers, or ``weight`` or ``bias`` does not fit it.
+        ConfigError: ``eps`` is negative or not a number.
+        DataError: ``x`` is not a matrix of floating-point numbers, or ``weight`` or ``bias`` does not fit it.
     """
     check_norm(x, eps, weight=weight, bias=bias)
     out: Tensor = _LayerNorm.apply(x, weight, bias, eps)  # type: ignore[no-untyped-call]
@@ -55,32 +55,32 @@ def batch_norm(
     eps: float = 1e-5,
     num_batches_tracked: Tensor | None = None,
 ) -> Tensor:
-    """``(x - mean) / sqrt(var + eps) * weight + bias`` with mean and biased variance of each column.
+    """Compute ``(x - mean) / sqrt(var + eps) * weight + bias`` with mean and biased variance of each column.
 
-    As :class:`torch.nn.BatchNorm1d` on a matrix: while training, or without running statistics, the rows' own
-    mean and variance, which also move the running ones; else the running ones. Sums run in float32 (float64
-    for float64) and results do not depend on the number of threads.
+    This is :class:`torch.nn.BatchNorm1d` on a matrix: in training, or without running statistics, it uses the
+    mean and variance of the rows, which also update the running ones; otherwise it uses the running ones.
+    Sums run in float32 (float64 for float64) and results do not depend on the number of threads.
 
     Args:
         x: ``(num_rows, channels)`` float32, float64, float16 or bfloat16.
-        running_mean: ``(channels,)``, moved in place while training; None: not tracked.
-        running_var: ``(channels,)`` of unbiased variances, like ``running_mean``.
+        running_mean: ``(channels,)``, updated in place in training; None if not tracked.
+        running_var: ``(channels,)`` unbiased variances, like ``running_mean``.
         weight: ``(channels,)`` or None for ones.
         bias: ``(channels,)`` or None for zeros.
-        training: whether to take the rows' own statistics and track them.
-        momentum: share of the new statistics in the running ones; None: their plain average over all calls,
-            counted by ``num_batches_tracked``.
+        training: whether to use the statistics of the rows and to update the running ones.
+        momentum: share of the new statistics in the running ones. If None, the running ones are the plain
+            average over all calls, which ``num_batches_tracked`` counts.
         eps: added to the variance.
-        num_batches_tracked: integer scalar, counted up in place while training.
+        num_batches_tracked: integer scalar, incremented in place in training.
 
     Returns:
         ``(num_rows, channels)`` of ``x``'s dtype.
 
     Raises:
-        ConfigError: ``eps`` is negative or no number; one running statistic is given without the other;
-            ``momentum`` is None and nothing counts.
-        DataError: ``x`` is no matrix of floating-point numbers, a vector does not fit it, or it has one row,
-            which has no variance, where its own statistics are wanted.
+        ConfigError: ``eps`` is negative or not a number; only one running statistic is given; ``momentum`` is
+            None without ``num_batches_tracked``.
+        DataError: ``x`` is not a matrix of floating-point numbers, a vector does not fit it, or statistics of
+            its rows are needed but it has only one row, which has no variance.
     """
     check_norm(x, eps, weight=weight, bias=bias, running_mean=running_mean, running_var=running_var)
     mean, rstd, from_rows = batch_statistics(
@@ -106,17 +106,17 @@ def batch_statistics(
     eps: float,
     num_batches_tracked: Tensor | None,
 ) -> tuple[Tensor, Tensor, bool]:
-    """What :func:`batch_norm` normalises with, after tracking it; not seen by autograd.
+    """Return the statistics :func:`batch_norm` normalises with, after updating the running ones.
 
     Returns:
-        ``(channels,)`` mean and ``1 / sqrt(var + eps)`` in the dtype of the sums, and whether they are those
-        of ``x``'s own rows.
+        ``(channels,)`` mean and ``1 / sqrt(var + eps)`` in the dtype of the sums, without autograd, and
+        whether they are those of the rows of ``x``.
     """
     if (running_mean is None) != (running_var is None):
         raise ConfigError("running_mean and running_var must be given together, or neither")
     dtype = sum_dtype(x.dtype)
     if not training and running_mean is not None and running_var is not None:
-        # A copy: backward must not see what later calls make of it.
+        # A copy, since later calls may change the running mean before backward reads it.
         return running_mean.to(dtype, copy=True), (running_var.to(dtype) + eps).rsqrt(), False
     if x.shape[0] == 1:
         raise DataError("batch normalisation in training needs more than one row, whose variance is 0; got 1")
@@ -148,7 +148,7 @@ _CANNOT_COUNT = (torch.bool, torch.uint16, torch.uint32, torch.uint64)
 
 
 def _share_of_new(momentum: float | None, num_batches_tracked: Tensor | None) -> float:
-    """Counts this call; returns the weight of its statistics in the running ones."""
+    """Count this call and return the weight of its statistics in the running ones."""
     if momentum is None and num_batches_tracked is None:
         raise ConfigError("momentum=None averages over all calls and needs num_batches_tracked to count them")
     if num_batches_tracked is not None:
@@ -166,13 +166,13 @@ def _share_of_new(momentum: float | None, num_batches_tracked: Tensor | None) ->
 
 
 def _track(running: Tensor, new: Tensor, share: float) -> None:
-    # .data: PyTorch's own batch normalisation keeps the running statistics for its backward, without reading
-    # them there, and does not let autograd see them change either.
+    # Through .data, hidden from autograd as in PyTorch's own batch normalisation, which saves the running
+    # statistics for its backward pass but does not read them there.
     running.data.mul_(1.0 - share).add_(new.to(running.dtype), alpha=share)
 
 
 def as_factors(vector: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """A weight or bias as the kernels take it for rows of ``dtype``."""
+    """Return a weight or bias as the kernels take it for rows of ``dtype``."""
     return None if vector is None else vector.detach().to(sum_dtype(dtype)).contiguous()
 
 

@@ -18,7 +18,7 @@ def layer_norm(
     mean: Tensor | None,
     rstd: Tensor | None,
 ) -> None:
-    """Twin of the kernel of that name; ``norm.inl``'s head gives the formulas."""
+    """Twin of the kernel of that name; ``norm.inl`` gives the formulas."""
     if x.numel() == 0:
         return
     rows = x.to(sum_dtype(x.dtype))
@@ -56,7 +56,7 @@ def layer_norm_backward(
 
 
 def column_moments(x: Tensor, mean: Tensor, var: Tensor) -> None:
-    """Twin of the kernel of that name: averages over the rows; 0 where there are none."""
+    """Twin of the kernel of that name: mean and variance over the rows, 0 if there are none."""
     if x.shape[0] == 0:
         mean.zero_()
         var.zero_()
@@ -84,7 +84,7 @@ def batch_norm_backward(
     grad_weight: Tensor,
     grad_bias: Tensor,
 ) -> None:
-    """Twin of the kernel of that name; ``from_rows``: mean and rstd are those of ``x``'s own rows."""
+    """Twin of the kernel of that name; with ``from_rows``, mean and rstd are those of the rows of ``x``."""
     dtype = sum_dtype(x.dtype)
     given = grad.to(dtype)
     y = (x.to(dtype) - mean) * rstd

@@ -1,8 +1,8 @@
-"""Plain PyTorch twins of the compiled kernels: the same arguments, the same results up to rounding.
+"""Plain PyTorch twins of the compiled kernels, with the same arguments and, up to rounding, the same results.
 
 They define what each kernel computes, run where no compiled kernel can (another device, no extension), and
-are what the tests compare every variant with. They may allocate per edge and feature; the compiled kernels
-never do.
+are the reference that the tests compare every variant with. They may allocate memory per edge and feature;
+the compiled kernels never do.
 """
 
 # ruff: noqa: PLR0917 - the kernels take their arguments by position
@@ -32,7 +32,7 @@ from graphbraid.ops.norm_reference import (
 from graphbraid.ops.row_epilogue import RowEpilogue
 
 WORD_BITS = 32
-"""Of the words that bits are kept in."""
+"""Number of bits in a word."""
 
 __all__ = [
     "WORD_BITS",
@@ -81,7 +81,7 @@ def spmm(
     out: Tensor,
     after: RowEpilogue | None = None,
 ) -> None:
-    """Twin of ``spmm.inl``; its head gives the formula."""
+    """Twin of ``spmm.inl``, which gives the formula."""
     x = x.to(sum_dtype(x.dtype))
     scaled = x if src_scale is None else x * src_scale[:, None]
     src, dst = indices.long(), destinations(indptr)
@@ -113,7 +113,7 @@ def spmm_max(
     out: Tensor,
     found: Tensor,
 ) -> None:
-    """Twin of ``spmm_max.inl``; ``ops/spmm_max.py`` says what ``ties`` are and what is ``found``."""
+    """Twin of ``spmm_max.inl``; ``ops/spmm_max.py`` describes ``ties`` and ``found``."""
     width = x.shape[1]
     rows = _messages(indices, x, weight)
     degrees = indptr.diff()
@@ -130,7 +130,7 @@ def spmm_max(
     else:
         count = torch.zeros(out.shape, dtype=torch.int64, device=x.device)
         count.scatter_add_(0, dst, is_best.long())
-        if ties == 2:  # an initial zero counts
+        if ties == 2:  # the initial zero counts as well
             count += (best == 0) & (degrees > 0)[:, None]
         found.copy_(count)
     best[degrees == 0] = 0
@@ -138,7 +138,7 @@ def spmm_max(
 
 
 def _messages(indices: Tensor, x: Tensor, weight: Tensor | None) -> Tensor:
-    """``(num_edges, width)``, in the dtype of the sums."""
+    """Return the ``(num_edges, width)`` messages in the dtype of the sums."""
     rows = x.to(sum_dtype(x.dtype))[indices.long()]
     return rows if weight is None else rows * weight[:, None]
 
@@ -153,7 +153,7 @@ def spmm_max_backward(
     winner: Tensor,
     out: Tensor,
 ) -> None:
-    """Twin of the kernel of that name; ``weight`` in the order of the transpose."""
+    """Twin of the kernel of that name; ``weight`` is in the order of the transpose."""
     dst = indices.long()
     position = perm - forward_indptr[dst]
     rows = torch.where(winner[dst] == position[:, None], grad.to(sum_dtype(grad.dtype))[dst], 0)
@@ -171,11 +171,11 @@ def spmm_max_shared_backward(
     x: Tensor,
     out: Tensor,
 ) -> None:
-    """Twin of the kernel of that name; the edges are the transpose's, whose rows ``x`` has."""
+    """Twin of the kernel of that name, over the transpose; ``x`` has one row per row of the transpose."""
     src, dst = destinations(indptr), indices.long()
     dtype = sum_dtype(share.dtype)
     message = _messages(src, x, weight)
-    below = message < largest.to(dtype)[dst]  # else equal, or of a maximum that is not a number
+    below = message < largest.to(dtype)[dst]  # otherwise it is equal, or the maximum is NaN
     given = _messages(dst, share, weight).masked_fill_(below, 0)
     out.copy_(given.new_zeros(out.shape).index_add_(0, src, given))
 
@@ -189,7 +189,7 @@ def sddmm(
     src_scale: Tensor | None,
     out: Tensor,
 ) -> None:
-    """Twin of ``sddmm.inl``: per edge and head, the scaled inner product of the two ends' rows."""
+    """Twin of ``sddmm.inl``: the scaled inner product of both ends' rows, per edge and head."""
     dtype = sum_dtype(dst_rows.dtype)
     left, right = dst_rows.to(dtype), src_rows.to(dtype)
     left = left if dst_scale is None else left * dst_scale[:, None]
@@ -199,7 +199,7 @@ def sddmm(
 
 
 def gather_rows(x: Tensor, ids: Tensor, out: Tensor) -> None:
-    """``out[i] = x[ids[i]]``."""
+    """Twin of ``gather.inl``: ``out[i] = x[ids[i]]``."""
     torch.index_select(x, 0, ids, out=out)
 
 
@@ -217,7 +217,7 @@ def tall_product(
     ids: Tensor | None = None,
     after: RowEpilogue | None = None,
 ) -> None:
-    """``out = a[ids] @ b``, or ``out += a[ids] @ b``, all rows without ids; then the epilogue."""
+    """Compute ``out = a[ids] @ b`` or ``out += a[ids] @ b`` (all rows without ids), then the epilogue."""
     rows = a if ids is None else a[ids]
     if add:
         out.addmm_(rows, b)
@@ -234,7 +234,7 @@ def bit_product(
     add: bool = False,
     after: RowEpilogue | None = None,
 ) -> None:
-    """``out = diag(factors) x b``, or ``out += ...``, for the matrix x of the bits; then the epilogue."""
+    """Compute ``out = diag(factors) x b`` or ``out += ...`` for the matrix x of bits, then the epilogue."""
     rows = _unpacked(bits, b.shape[0], b.dtype)
     if factors is not None:
         rows *= factors[:, None]
@@ -242,13 +242,13 @@ def bit_product(
 
 
 def bit_gram(a: Tensor, bits: Tensor, factors: Tensor | None, out: Tensor) -> None:
-    """``out = a.t() diag(factors) x`` for the matrix x of the bits."""
+    """Compute ``out = a.t() diag(factors) x`` for the matrix x of bits."""
     scaled = a if factors is None else a * factors[:, None]
     torch.mm(scaled.t(), _unpacked(bits, a.shape[0], a.dtype).t(), out=out)
 
 
 def _unpacked(bits: Tensor, depth: int, dtype: torch.dtype) -> Tensor:
-    """``(num_rows, depth)`` zeros and ones: bit j of ``bits[w, i]`` is that of row i and column 32 w + j."""
+    """Unpack to ``(num_rows, depth)`` zeros and ones: bit j of ``bits[w, i]`` is row i, column 32 w + j."""
     octets = bits.t().clone(memory_format=torch.contiguous_format).view(torch.uint8)
     each = octets[:, :, None] >> torch.arange(8, dtype=torch.uint8, device=bits.device) & 1
     return each.flatten(1)[:, :depth].to(dtype)
@@ -261,5 +261,5 @@ def _follow_up(out: Tensor, after: RowEpilogue | None) -> None:
 
 
 def tall_gram(a: Tensor, b: Tensor, out: Tensor, ids: Tensor | None = None) -> None:
-    """``out = a.t() @ b[ids]``; all rows without ids."""
+    """Compute ``out = a.t() @ b[ids]`` (all rows without ids)."""
     torch.mm(a.t(), b if ids is None else b[ids], out=out)

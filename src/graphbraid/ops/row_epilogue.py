@@ -1,4 +1,4 @@
-"""RowEpilogue: what a kernel does to each row of its result before the row leaves the cache."""
+"""RowEpilogue: bias, activation and dropout that a kernel applies to a row while the cache holds it."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from torch import Tensor
 
 
 class RowEpilogue(NamedTuple):
-    """``dropout(act(row + bias), p)``, in the order and form that the kernels take.
+    """The arguments of ``dropout(act(row + bias), p)``, in the order and form that the kernels take.
 
-    A compiled kernel given one writes the bits that it and the kernel ``epilogue`` after it would. A Triton
-    kernel may round once less, where the bias is added to a product.
+    A compiled kernel with an epilogue gives the same bits as the kernel followed by the kernel ``epilogue``.
+    A Triton kernel may round once less, where the bias is added to a product.
     """
 
     bias: Tensor | None
     """``(width,)`` in the dtype of the sums, contiguous, or None."""
     act: int
-    """As in :data:`graphbraid.ops.epilogue.ACTIVATION_CODES`."""
+    """Activation, as numbered in :data:`graphbraid.ops.epilogue.ACTIVATION_CODES`."""
     slope: float
-    """Of leaky ReLU below 0."""
+    """Slope of leaky ReLU below zero."""
     p: float
     """Probability of dropping an element."""
     seed: int | Tensor
-    """Of the dropout mask. The compiled kernels take a number only, the others also ``(1,)`` int64 in memory.
-    """
+    """Seed of the dropout mask. The compiled kernels take only an int, others also a ``(1,)`` int64 tensor."""
     ids: Tensor | None
-    """``(num_rows,)`` int64: the row that each row's mask is drawn for; None: itself."""
+    """``(num_rows,)`` int64 row numbers that the rows' masks are drawn for, or None for their own."""

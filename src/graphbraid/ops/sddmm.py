@@ -1,4 +1,4 @@
-"""sddmm: the inner product of the rows at the two ends of every edge."""
+"""sddmm: inner products of the rows at the two ends of every edge."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from graphbraid.signatures import typed
 
 @typed
 def sddmm(csc: Csc, dst_rows: Tensor, src_rows: Tensor) -> Tensor:
-    """Inner products along edges: ``out[e] = <dst_rows[v], src_rows[u]>`` for ``e = u -> v``.
+    """Compute inner products along edges: ``out[e] = <dst_rows[v], src_rows[u]>`` for ``e = u -> v``.
 
     Args:
         csc: the graph or block.
@@ -63,7 +63,7 @@ def edge_dot(
     dst_scale: Tensor | None = None,
     src_scale: Tensor | None = None,
 ) -> Tensor:
-    """Scaled inner products per head, ``(num_edges, heads)``: the kernel, not seen by autograd."""
+    """Compute ``(num_edges, heads)`` scaled inner products per head, without checks and autograd."""
     dtype = sum_dtype(dst_rows.dtype)
     out = torch.empty((csc.num_edges, heads), dtype=dtype, device=dst_rows.device)
     dst_rows, src_rows = row_contiguous(dst_rows.detach()), row_contiguous(src_rows.detach())

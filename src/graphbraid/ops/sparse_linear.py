@@ -1,4 +1,4 @@
-"""sparse_linear: sparse feature rows times a dense weight, without making the rows dense."""
+"""sparse_linear: products of sparse feature rows with a dense weight, and dropout of sparse features."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from graphbraid.signatures import typed
 
 @typed
 def sparse_linear(x: SparseFeatures, weight: Tensor) -> Tensor:
-    """``x Wᵀ`` for CSR rows: an aggregation of ``W``'s columns by the stored values.
+    """Compute ``x Wᵀ`` for CSR rows, as an aggregation of the columns of ``W`` weighted by the stored values.
 
-    The gradient of ``W`` is the transposed aggregation, in order, over columns sorted once per feature
-    matrix. Values get no gradient.
+    The gradient of ``W`` is the transposed aggregation, whose order is fixed and computed once per feature
+    matrix. The values get no gradient.
 
     Args:
         x: ``(num_rows, in_channels)``.
@@ -47,15 +47,15 @@ def sparse_linear(x: SparseFeatures, weight: Tensor) -> Tensor:
 
 @typed
 def sparse_dropout(x: SparseFeatures, p: float, *, training: bool) -> SparseFeatures:
-    """Dropout of the stored values (zeros stay zero anyway): costs one draw per stored value, not per cell.
+    """Apply dropout to the stored values, at a cost of one draw per stored value rather than per cell.
 
     Args:
         x: sparse features.
         p: probability of dropping a value.
-        training: if False, ``x`` comes back as it is.
+        training: whether to drop values; if False, ``x`` is returned unchanged.
 
     Raises:
-        ConfigError: ``p`` is no probability.
+        ConfigError: ``p`` is not a probability.
     """
     p = as_number(p, "p", least=0, most=1)
     if not training or p == 0:
@@ -66,7 +66,7 @@ def sparse_dropout(x: SparseFeatures, p: float, *, training: bool) -> SparseFeat
 
 
 def structure(x: SparseFeatures) -> Csc:
-    """The pattern of ``x`` as an adjacency from columns to rows; keeps its transpose."""
+    """Return the sparsity pattern of ``x`` as an adjacency from columns to rows, made once per ``x``."""
     return derived(x, "structure", lambda: Csc(x.indptr, x.indices, x.num_cols, trusted=True))
 
 

@@ -25,14 +25,13 @@ def spmm(csc: Csc, x: Tensor, reduce: Reduce = "sum", *, weight: Tensor | None =
     """Aggregate in-neighbours: ``out[v]`` reduces ``weight[e] * x[u]`` over the edges ``e = u -> v``.
 
     Sums run in float32 (float64 for float64), edge by edge in order, so results do not depend on the number
-    of threads. A node without in-edges gets 0. Equal largest messages share the gradient
-    of ``max``.
+    of threads. A node without in-edges gets zeros. Equal largest messages share the gradient of ``max``.
 
     Args:
         csc: the graph or block. Its own ``weight`` is not used unless passed here.
         x: ``(num_src, width)`` float32, float64, float16 or bfloat16.
         reduce: ``"sum"``, ``"mean"`` (over the number of edges, whatever their weights) or ``"max"``.
-        weight: ``(num_edges,)``, may require a gradient.
+        weight: ``(num_edges,)`` edge weights, which may require a gradient. If None, ones.
 
     Returns:
         ``(num_dst, width)`` of ``x``'s dtype.
@@ -70,7 +69,7 @@ def aggregate(
         x: ``(num_src, width)``.
         weight: ``(num_edges,)`` in the dtype of the sums, in place of ``how.weight``; may require a gradient.
         addend: ``(at most num_dst, width)`` of the result's dtype, added to the first rows.
-        wide: give the result in the dtype of the sums instead of ``x``'s.
+        wide: whether to return the result in the dtype of the sums instead of ``x``'s.
 
     Raises:
         DataError: ``x``, ``weight`` or ``addend`` does not fit the graph or each other.

@@ -1,4 +1,4 @@
-"""spmm_max: the largest message per destination and feature, and which of equal ones its gradient goes to."""
+"""spmm_max: the largest message per destination and feature, with its gradient shared among equal ones."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import backend, row_contiguous, sum_dtype
 
 Ties = Literal["first", "shared", "shared with zero"]
-"""Which of equal largest messages the gradient goes to: the first edge of the row; all of them, each an equal
-share; or that, but a maximum of exactly 0 leaves one more share to an initial zero, which loses it."""
+"""Which of several equal largest messages get the gradient: ``"first"``, that of the row's first such edge;
+``"shared"``, all in equal shares; ``"shared with zero"``, the same, but if the maximum is exactly 0, one more
+share goes to an initial zero and is lost."""
 TIES: tuple[Ties, ...] = ("first", "shared", "shared with zero")
-"""Kernels take the place here. For the first they find the edge that won, counted in the row, -1 in an empty
-one; for the others the number of shares, 0 in an empty row and of a maximum that is not a number."""
+"""The rules, at the index that kernels take. For ``"first"``, kernels return the winning edge's position in
+its row, -1 for an empty row; for the others the number of shares, 0 for an empty row or a NaN maximum."""
 
 _CHUNK_ELEMENTS = 1 << 20
 
 
 def largest(csc: Csc, x: Tensor, weight: Tensor | None) -> Tensor:
-    """The maximum of ``weight[e] * x[u]`` over in-edges; equal ones share its gradient. Checked by ``spmm``.
+    """Return the maximum of ``weight[e] * x[u]`` over in-edges, whose gradient equal messages share.
 
-    Weighted rows of 16 bits are compared in float32, before they are rounded.
+    ``spmm`` has checked the arguments. Weighted 16-bit rows are compared in float32, before rounding.
     """
     wide = x if weight is None else x.to(sum_dtype(x.dtype))
     out: Tensor = _Max.apply(wide, weight, csc)  # type: ignore[no-untyped-call]
@@ -63,7 +64,7 @@ class _Max(torch.autograd.Function):
 
 
 def _weight_grad(csc: Csc, share: Tensor, x: Tensor, weight: Tensor, out: Tensor) -> Tensor:
-    """Of each edge: its row times the shares it won, some edges at a time."""
+    """Return each edge's inner product of its row with the shares it won, computed in chunks of edges."""
     grad = torch.zeros_like(weight)
     dst, step = csc.destinations(), max(1, _CHUNK_ELEMENTS // max(1, x.shape[1]))
     for begin in range(0, csc.num_edges, step):
