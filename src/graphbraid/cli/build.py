@@ -1,4 +1,4 @@
-"""From options to graph and model: what training and predicting share."""
+"""Construction of graph and model from a run's options, for training and predicting."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _PREPARATION = frozenset(
 _MODEL_OPTIONS = frozenset(
     {"hidden_channels", "num_layers", "dropout", "heads", "in_channels", "out_channels", "name"}
 )
-_COPIES = 4  # of the weights: themselves, gradients, Adam's two
+_COPIES = 4  # arrays of the weights' size: the weights, their gradients and Adam's two moments
 _ALWAYS_FINE = 1000  # classes, however few nodes there are
 
 
 def load_graph(settings: RunSettings) -> Graph:
-    """The graph the options name, prepared as they ask.
+    """Load the graph that the options name and prepare it as they say.
 
     Raises:
         ConfigError: the kind of source does not take an option.
@@ -87,7 +87,7 @@ def check_predictable(graph: Graph, settings: RunSettings) -> None:
 
 
 def _check_classes(graph: Graph, data: str) -> None:
-    """A model has an output per class: labels such as years or codes would make a huge one."""
+    """Check the classes; labels such as years or codes would make a model of one output per class huge."""
     if graph.num_classes == 0:
         raise DataError(f"{data}: no node has a label (all are -1 or -100); training needs some")
     if graph.num_classes == 1:
@@ -107,11 +107,11 @@ def _naming(data: str, check: Callable[[], Graph | None]) -> None:
 
 
 def build_model(settings: RunSettings, num_features: int, num_outputs: int, seed: int) -> nn.Module:
-    """A model with fresh weights drawn from ``seed``.
+    """Make a model with new weights drawn from ``seed``.
 
     Raises:
         ConfigError: no model has that name, or it does not take an option or its value.
-        ResourceError: its weights and what training keeps beside them are more than the free memory.
+        ResourceError: its weights, gradients and optimizer state need more than the free memory.
     """
     if taken := _MODEL_OPTIONS & set(settings.model_options):
         name = min(taken)
@@ -122,7 +122,7 @@ def build_model(settings: RunSettings, num_features: int, num_outputs: int, seed
     options |= {"dropout": settings.dropout, **settings.model_options}
     if settings.heads is not None:
         options["heads"] = settings.heads
-    with torch.device("meta"):  # takes no memory
+    with torch.device("meta"):  # allocates no memory
         sizes = _made(settings.model, num_features, num_outputs, options)
     _refuse_too_large(sizes)
     torch.manual_seed(seed)
@@ -134,7 +134,7 @@ def _made(name: str, num_features: int, num_outputs: int, options: dict[str, Any
         return make_model(name, num_features, num_outputs, **options)
     except (GraphbraidError, MemoryError):
         raise
-    except Exception as error:  # an option of a type or value that no layer foresaw
+    except Exception as error:  # a layer met an option of a type or value it does not check
         given = ", ".join(f"{option}={value!r}" for option, value in options.items())
         raise ConfigError(f"the model {name!r} cannot be made with {given}: {error}") from error
 
@@ -150,11 +150,14 @@ def _refuse_too_large(model: nn.Module) -> None:
 
 
 def names_of(data: str) -> datasets.StoreNames:
-    """The ids the nodes had before a store renumbered them, and the classes' names; None where unknown."""
+    """Return the original node ids and the class names that a store keeps; None where unknown."""
     return datasets.open_names(data) if datasets.is_store(data) else datasets.StoreNames()
 
 
 def data_as_path(data: str) -> str:
-    """The absolute path of a file or folder, so that a run can be used from elsewhere; names as they are."""
+    """Return the absolute path of an existing file or folder, so that a run can be used from elsewhere.
+
+    Other names are returned unchanged.
+    """
     path = Path(data).expanduser()
     return str(path.resolve()) if path.exists() else data

@@ -1,4 +1,4 @@
-"""What every command shares: its consoles, its JSON result, and errors without tracebacks."""
+"""Shared parts of all commands: consoles, JSON results, and errors without tracebacks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEBUG_VARIABLE = "GRAPHBRAID_DEBUG"
 _NO_MEMORY = "can't allocate memory"
 INTERRUPTED = signals.EXIT_CODE
 _WIDE = 200
-_PLACE = "\ue000"  # a character of no meaning, where a template says {}
+_PLACE = "\ue000"  # a private-use character that stands for {} while markup is parsed
 
 JsonOption = Annotated[
     bool,
@@ -37,7 +37,7 @@ DebugOption = Annotated[
 
 
 def path_given(text: str) -> Path:
-    """A path as an option gives it: ``Path("")`` would be the folder one stands in, which nobody means.
+    """Parse an option's path, refusing an empty one, which ``Path`` would take for the working directory.
 
     Raises:
         BadParameter: the text is empty.
@@ -48,21 +48,22 @@ def path_given(text: str) -> Path:
 
 
 def err_console() -> Console:
-    """Standard error: progress, tables, errors; wide where it is no terminal, so that lines stay whole.
+    """Return the console for standard error: progress, tables, errors; wide if it is not a terminal.
 
-    No console reads markup or emoji out of what it prints, which may be the user's: :func:`marked` does.
+    It does not interpret markup or emoji in the text that it prints, which may come from the user; only
+    :func:`marked` does.
     """
     width = None if sys.stderr.isatty() else _WIDE
     return Console(stderr=True, width=width, markup=False, emoji=False)
 
 
 def out_console() -> Console:
-    """Standard output: a command's result for a person; wide where it is no terminal, so that grep works."""
+    """Return the console for standard output: a command's result; wide if it is not a terminal, for grep."""
     return Console(width=None if sys.stdout.isatty() else _WIDE, markup=False, emoji=False)
 
 
 def marked(template: str, *values: object) -> Text:
-    """A text with rich's markup, each ``{}`` filled with a value as it is: nothing in it is markup."""
+    """Fill each ``{}`` of a template in rich's markup with a value, which is not interpreted as markup."""
     text = Text.from_markup(template.replace("{}", _PLACE), emoji=False)
     filled, done = Text(), 0
     for at, value in zip((at for at, c in enumerate(text.plain) if c == _PLACE), values, strict=True):
@@ -75,17 +76,17 @@ def marked(template: str, *values: object) -> Text:
 
 
 def plain(value: object) -> str:
-    """A value as text that cannot steer a terminal: control characters but line ends are spelled out."""
+    """Return a value as text that cannot control a terminal: escapes control characters except newlines."""
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(value))
 
 
 def say(console: Console, template: str, *values: object) -> None:
-    """Print one :func:`marked` text, its lines whole."""
+    """Print one :func:`marked` text without wrapping its lines."""
     console.print(marked(template, *values), highlight=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
-    """The command's one JSON result."""
+    """Print the command's result as JSON."""
     sys.stdout.write(json.dumps(value, indent=2, default=str, allow_nan=False) + "\n")
 
 
@@ -105,7 +106,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             signals.ending()
             _report(error, "interrupted", INTERRUPTED, options)
         except BrokenPipeError:
-            # The reader went away, as `head` does. Python would complain while flushing at exit.
+            # The reader closed the pipe, as `head` does. Python would report it when flushing at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
         except GraphbraidError as error:
@@ -114,7 +115,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             _report(error, _memory_message(error), ResourceError.exit_code, options)
         except OSError as error:
             _report(error, _os_message(error), ResourceError.exit_code, options)
-        except Exception as error:  # the last stop of anything we did not foresee
+        except Exception as error:  # anything unforeseen
             if _NO_MEMORY in str(error):  # torch raises a plain RuntimeError
                 _report(error, _memory_message(error), ResourceError.exit_code, options)
             message = f"{type(error).__name__}: {error} (not foreseen: run again with --debug and report it)"
@@ -142,7 +143,7 @@ def _os_message(error: OSError) -> str:
 
 
 def _report(error: BaseException, message: str, code: int, options: dict[str, Any]) -> None:
-    """Say what went wrong, once, and leave with ``code``."""
+    """Report what went wrong and exit with ``code``."""
     if options.get("debug"):
         traceback.print_exception(error, file=sys.stderr)
     if options.get("json_output"):

@@ -1,4 +1,4 @@
-"""``graphbraid convert``: tables, npz files and OGB folders into the on-disk store."""
+"""``graphbraid convert``: converts tables, npz files and OGB folders to the on-disk store."""
 
 from __future__ import annotations
 
@@ -106,9 +106,9 @@ def convert(
     json_output: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Make an on-disk store, which opens at once and is mapped instead of read.
+    """Convert a graph to an on-disk store, which opens at once, mapped into memory instead of read.
 
-    The graph is checked in full before it is written; the store is written aside, renamed and verified.
+    The graph is checked in full before it is written; the store is written atomically and then verified.
 
     Examples:
 
@@ -181,7 +181,7 @@ def _save(
     datasets.save_store(
         graph, folder, ids=ids, class_names=class_names, if_exists="replace" if overwrite else "error"
     )
-    datasets.open_store(folder, verify=True)  # what was written, as it is read; noted for the first open
+    datasets.open_store(folder, verify=True)  # reads back what was written, and notes it for the first open
     return {
         "store": str(folder),
         "num_nodes": graph.num_nodes,

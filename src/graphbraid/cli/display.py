@@ -1,4 +1,4 @@
-"""What ``graphbraid train`` shows: its plan, a line per epoch over a progress bar, and how the run ended."""
+"""Output of ``graphbraid train``: its options, a line per epoch over a progress bar, and the results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from graphbraid.graph import Graph
     from graphbraid.train import Trainer
 
-# Stage -> what its clock counts; see graphbraid.train.step.clock. The samplers work beside the model.
+# Label and note of each stage's clock; see graphbraid.train.step.clock. Sampling overlaps with the model.
 _STAGES = {
     "sample": ("sampling", "in the sampling threads, beside the model"),
     "gather": ("gathering", "in the sampling threads, beside the model"),
@@ -32,7 +32,7 @@ _STAGES = {
 
 
 def show_plan(console: Console, run: ResolvedRun, facts: Mapping[str, str]) -> None:
-    """The resolved options with where each came from, and what is known of data, model and machine."""
+    """Print the resolved options, each with its source, and the facts about data, model and machine."""
     options = Table(title="options", title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
     options.add_column("option", style="cyan")
     options.add_column("value", overflow="fold")
@@ -50,7 +50,7 @@ def show_plan(console: Console, run: ResolvedRun, facts: Mapping[str, str]) -> N
 
 
 def graph_facts(graph: Graph) -> str:
-    """One line about a graph."""
+    """Describe a graph in one line."""
     parts = [f"{graph.num_nodes:,} nodes", f"{graph.num_edges:,} edges"]
     parts.append("no features" if graph.x is None else f"{graph.num_features} features")
     if graph.y is None:
@@ -65,7 +65,7 @@ def graph_facts(graph: Graph) -> str:
 
 
 class EpochLines(Callback):
-    """A line per epoch, and beneath them a bar over the steps of the epoch under way."""
+    """A callback that prints a line per epoch and, below, a progress bar over the current epoch's steps."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -83,7 +83,7 @@ class EpochLines(Callback):
         self._task: TaskID | None = None
 
     def on_fit_start(self, trainer: Trainer) -> None:
-        """Say what a reader would not expect, then show the bar."""
+        """Print whether the run is uncompiled or resumed, then show the bar."""
         if trainer.uncompiled_reason:
             say(self._console, "[yellow]uncompiled[/]  {}", trainer.uncompiled_reason)
         if trainer.progress.global_step:
@@ -92,7 +92,7 @@ class EpochLines(Callback):
         self._progress.start()
 
     def on_epoch_start(self, trainer: Trainer, epoch: int) -> None:
-        """Start the bar anew."""
+        """Restart the bar."""
         if self._task is not None:
             self._progress.remove_task(self._task)
         self._task = self._progress.add_task(
@@ -100,12 +100,12 @@ class EpochLines(Callback):
         )
 
     def on_step_end(self, trainer: Trainer, record: StepRecord) -> None:
-        """Move the bar."""
+        """Advance the bar."""
         if self._task is not None:
             self._progress.update(self._task, completed=record.step + 1, loss=f"loss {record.loss:.4f}")
 
     def on_evaluate_start(self, trainer: Trainer, split: str) -> None:
-        """Say that an evaluation runs."""
+        """Show that an evaluation is running."""
         if self._task is not None:
             self._progress.update(self._task, loss=f"evaluating {split}")
 
@@ -120,16 +120,16 @@ class EpochLines(Callback):
         say(self._console, "{}  [green]best[/]" if record.is_best else "{}", line)
 
     def on_fit_end(self, trainer: Trainer, result: RunResult) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._progress.stop()
 
     def on_exception(self, trainer: Trainer, error: BaseException) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._progress.stop()
 
 
 def _epoch_cells(record: EpochRecord, monitor: str) -> dict[str, str]:
-    """A column's name and text; times are seconds."""
+    """Return the text of each column; times are in seconds."""
     cells = {"epoch": str(record.epoch), "loss": f"{record.train_loss:.4f}"}
     shown = {"val loss": "loss", f"val {monitor}": monitor}
     cells |= {title: f"{record.val[name]:.4f}" for title, name in shown.items() if name in record.val}
@@ -145,7 +145,7 @@ def _model_seconds(seconds: Mapping[str, float]) -> float:
 
 
 def stage_seconds(result: RunResult) -> dict[str, float]:
-    """Seconds per stage, summed over the run's epochs."""
+    """Return the seconds of each stage, summed over the run's epochs."""
 
     def total(stage: str) -> float:
         return sum(float(row.get(f"{stage}_seconds") or 0.0) for row in result.history)
@@ -156,7 +156,7 @@ def stage_seconds(result: RunResult) -> dict[str, float]:
 
 
 def show_result(console: Console, result: RunResult, run_dir: Path) -> None:
-    """Time per stage, accuracy, and where the files lie."""
+    """Print the time per stage, the metrics and the run's files."""
     console.print()
     table = Table(
         title="time per stage", title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0)
@@ -181,13 +181,13 @@ def show_result(console: Console, result: RunResult, run_dir: Path) -> None:
 
 
 def run_files(run_dir: Path) -> list[str]:
-    """Names of the run's files, relative to its folder."""
+    """Return the names of the run's files, relative to its folder."""
     files = (path for path in run_dir.rglob("*") if path.is_file() and not path.name.startswith("."))
     return sorted(str(path.relative_to(run_dir)) for path in files)
 
 
 def result_json(run: ResolvedRun, result: RunResult, run_dir: Path) -> dict[str, Any]:
-    """What ``--json`` prints."""
+    """Return what ``--json`` prints."""
     return {
         "run_dir": str(run_dir),
         "files": run_files(run_dir),

@@ -1,4 +1,4 @@
-"""``graphbraid doctor``: what is installed, which kernels run and why, and what the machine offers."""
+"""``graphbraid doctor``: shows what is installed, which kernels run and why, and what the machine offers."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ OPTIONAL = {
     "dgl": ("", "DGL graphs"),
     "ogb": ("", "downloading OGB datasets; their folders are read without it"),
 }
-"""Distribution -> the extra that installs it ("": none) and what it is for."""
+"""Optional distributions, each with the extra that installs it (empty if none) and its purpose."""
 
 
 @guarded
 def doctor(*, json_output: JsonOption = False, debug: DebugOption = False) -> None:  # noqa: ARG001
     """Show what is installed, which kernel variant is active and why, cores, memory and GPUs.
 
-    Ends with 6 when the variant that GRAPHBRAID_KERNELS asks for cannot run here, otherwise with 0.
+    The exit code is 6 if the variant that GRAPHBRAID_KERNELS asks for cannot run here, otherwise 0.
 
     Examples:
 
@@ -63,7 +63,7 @@ def doctor(*, json_output: JsonOption = False, debug: DebugOption = False) -> No
 
 
 def examine() -> dict[str, Any]:
-    """Everything ``doctor`` shows, as plain values."""
+    """Return everything that ``doctor`` shows, as plain values."""
     kernel_report = _kernels()
     hardware = Hardware.detect()
     runtimes = _openmp_runtimes()
@@ -103,7 +103,7 @@ def _kernels() -> dict[str, Any]:
 
 
 def _rates() -> dict[str, Any]:
-    """What the cost model of full-graph training weighs on this machine; empty where no kernel can run."""
+    """Return the rates of this machine in full-graph training's cost model; empty if no kernel can run."""
     from graphbraid.fullgraph.measured.kept_rates import measured_rates
 
     try:
@@ -121,7 +121,7 @@ def _torch_threads() -> int:
 
 
 def _openmp_runtimes() -> list[str]:
-    """OpenMP libraries mapped into this process; two of them would fight for the cores."""
+    """List the OpenMP libraries mapped into this process; two of them would compete for the cores."""
     try:
         maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -131,7 +131,7 @@ def _openmp_runtimes() -> list[str]:
 
 
 def _problems(kernel_report: dict[str, Any], runtimes: list[str], hardware: Hardware) -> list[str]:
-    """What makes runs slower or fail, each with the next step."""
+    """Describe what makes runs slow or fail, each with the next step."""
     problems = []
     if kernel_report["active"] is None:
         problems.append(kernel_report["reason"])

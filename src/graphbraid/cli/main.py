@@ -1,4 +1,4 @@
-"""The ``graphbraid`` command: gathers the commands; nothing heavy is imported before one of them runs."""
+"""The ``graphbraid`` command with its subcommands; nothing heavy is imported before one of them runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EPILOG = (
 
 
 class _Commands(TyperGroup):
-    """The commands; with ``--json`` a mistyped command or option is told as JSON too."""
+    """The group of subcommands; with ``--json``, a mistyped command or option is reported as JSON too."""
 
     def main(self, args: Sequence[str] | None = None, **options: Any) -> Any:  # type: ignore[override]
         given = list(sys.argv[1:] if args is None else args)
@@ -30,7 +30,7 @@ class _Commands(TyperGroup):
         try:
             code = super().main(given, **options | {"standalone_mode": False})
         except Exception as error:
-            if not hasattr(error, "format_message"):  # not one of the parser's
+            if not hasattr(error, "format_message"):  # not an error of the parser
                 raise
             code = int(getattr(error, "exit_code", ConfigError.exit_code))
             message = str(error.format_message())

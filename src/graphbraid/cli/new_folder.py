@@ -1,4 +1,4 @@
-"""The folder of a run that names none: a new one in ``runs/``, which no other command takes."""
+"""The default folder of a run: a new one in ``runs/``, which no other command can take."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from graphbraid.files.writing import resource_error
 
 @contextlib.contextmanager
 def in_own_folder(run: ResolvedRun, runs: Path) -> Iterator[tuple[ResolvedRun, Path]]:
-    """The run with its ``out_dir``, made in ``runs`` where it names none; gone again if left empty.
+    """Yield the run and its ``out_dir``, a new folder in ``runs`` if it has none, removed if left empty.
 
     Raises:
         ResourceError: no folder can be made there.
@@ -27,18 +27,18 @@ def in_own_folder(run: ResolvedRun, runs: Path) -> Iterator[tuple[ResolvedRun, P
     try:
         yield dataclasses.replace(run, train=run.train.updated(out_dir=folder)), folder
     finally:
-        with contextlib.suppress(OSError):  # a run has begun in it
+        with contextlib.suppress(OSError):  # not empty: a run has started in it
             folder.rmdir()
 
 
 def _made_folder(runs: Path, settings: RunSettings) -> Path:
-    """The first of ``DATA-MODEL-1``, ``-2``, ... that this command is the one to make."""
+    """Make and return the first of ``DATA-MODEL-1``, ``-2``, ... that does not exist yet."""
     stem = f"{Path(settings.data).stem or 'graph'}-{settings.model}"
     try:
         runs.mkdir(parents=True, exist_ok=True)
         for number in itertools.count(1):
             folder = runs / f"{stem}-{number}"
-            with contextlib.suppress(FileExistsError):  # whoever made it first has it
+            with contextlib.suppress(FileExistsError):  # it belongs to whoever made it first
                 folder.mkdir()
                 return folder
     except OSError as error:

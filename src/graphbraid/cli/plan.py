@@ -1,4 +1,4 @@
-"""``graphbraid plan``: measures a run's stages and shows who should prepare its mini-batches, and why."""
+"""``graphbraid plan``: measures a run's stages and plans which device prepares its mini-batches."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def plan(
     json_output: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Measure a run's stages, plan who prepares its mini-batches, and show what limits it.
+    """Measure a run's stages, plan which device prepares its mini-batches, and show what limits it.
 
-    Shows the epoch's predicted time beside a bound that no schedule beats, the runners-up, and plans for
-    other cores, links and devices.
+    Shows the predicted time of an epoch beside a bound that no schedule can beat, the runners-up, and plans
+    for other numbers of cores, links and devices.
 
     Examples:
 
@@ -96,7 +96,7 @@ def plan(
 
 
 def _profile(given: dict[str, Any]) -> tuple[Profile, int]:
-    """The profile to plan from, and the mini-batches of an epoch."""
+    """Return the profile to plan from and the number of mini-batches per epoch."""
     from graphbraid.collective import Profile
     from graphbraid.errors import ConfigError
 

@@ -1,4 +1,4 @@
-"""``graphbraid predict``: predictions of a trained run, for all or some nodes."""
+"""``graphbraid predict``: writes the predictions of a trained run, for all or some nodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from graphbraid.graph import Graph
 
 _ROWS_AT_ONCE = 65_536
-_ABOUT_FILES = frozenset({"checkpoint_every_steps", "tensorboard"})  # options of a run that writes files
+_ABOUT_FILES = frozenset({"checkpoint_every_steps", "tensorboard"})  # irrelevant without a run folder
 
 
 @guarded
@@ -77,7 +77,7 @@ def predict(
     json_output: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001
 ) -> None:
-    """Predict with a trained run, exactly: layer by layer over all neighbours.
+    """Predict with a trained run, exactly by default: layer by layer over all neighbours.
 
     Examples:
 
@@ -130,7 +130,7 @@ def _predict(
     from graphbraid.train.task import Task
 
     saved, outputs = read_saved(run_dir)
-    if split is None:  # other data may have no labels to split by
+    if split is None:  # other data may have no labels to draw a split from
         saved |= {"split_seed": None}
     kept = {name: value for name, value in saved.items() if name not in _ABOUT_FILES}
     run = resolve({"data": data, "trust_checkpoint": trust, "verify": verify}, saved=kept, saved_in=run_dir)
@@ -192,7 +192,7 @@ def _chosen_nodes(graph: Graph, nodes: Path | None, split: str | None, ids: Node
 
 
 def _read_ids(path: Path) -> Any:
-    """Ids of a ``.npy`` file, or the lines of a text file."""
+    """Return the ids in a ``.npy`` file, or the lines of a text file."""
     from graphbraid.datasets.npy import read_npy
 
     if path.suffix == ".npy":
@@ -202,7 +202,7 @@ def _read_ids(path: Path) -> Any:
         return [value.decode() for value in ids] if ids.dtype.kind == "S" else ids.tolist()
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    except Exception as error:  # of a damaged header NumPy raises whatever Python's own parser does
+    except Exception as error:  # such as an encoding error
         raise DataError(f"the node ids in {path} cannot be read: {error}") from error
     return [line for line in lines if line]
 
@@ -224,7 +224,7 @@ def _as_numbers(wanted: Any, path: Path) -> list[int]:
 def _table(
     values: np.ndarray[Any, Any], outputs: Outputs, nodes: Tensor, ids: NodeIds | None, scores: bool
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """Columns to write, each with a row per node."""
+    """Return the columns to write, each with one row per node."""
     import numpy as np
 
     originals = nodes.numpy() if ids is None else np.asarray(ids.originals(nodes))
@@ -265,7 +265,7 @@ def _write_csv(out: Path, table: dict[str, np.ndarray[Any, Any]]) -> None:
 
 
 def _row_chunks(table: dict[str, np.ndarray[Any, Any]]) -> Iterator[Iterator[tuple[Any, ...]]]:
-    """Rows in chunks, floats as the shortest text that reads back to the same float32."""
+    """Yield the rows in chunks, with floats as the shortest text that reads back to the same float32."""
     columns = list(table.values())
     for start in range(0, len(columns[0]), _ROWS_AT_ONCE):
         chunk = [column[start : start + _ROWS_AT_ONCE] for column in columns]

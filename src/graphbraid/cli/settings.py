@@ -1,4 +1,4 @@
-"""What a run does: the command line before ``run.yaml`` before a saved run before the defaults."""
+"""Options of a run, from the command line, ``run.yaml``, a saved run and the defaults, in this order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMMAND_LINE = "command line"
 SAVED = "saved run"
 MOST_LAYERS = 1000
 DEFAULT_FANOUTS = (15, 10, 5)
-"""For as many layers; deeper ones repeat the last."""
+"""Fanouts of the first layers; deeper models repeat the last one."""
 
 
 class RunSettings(BaseModel):
@@ -33,49 +33,50 @@ class RunSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     data: str = DEFAULT
-    """Name of an embedded dataset, an ``.npz`` file, a store's or an OGB dataset's folder."""
+    """Name of an embedded dataset, path of an ``.npz`` file, or folder of a store or an OGB dataset."""
     symmetrize: bool = False
     """Store both directions of every edge."""
     add_self_loops: bool = False
-    """Give every node an edge to itself; the layers that need one (GCN, GAT) add it by themselves."""
+    """Add a self-loop to every node without one; layers that need them (GCN, GAT) add them by themselves."""
     dedupe: bool = False
     """Keep one of several equal edges."""
     normalize_features: bool = False
     """Divide every feature row by the sum of its absolute values."""
     split_seed: Seed | None = None
-    """Draw a new split with this seed: 20 and 30 nodes of each class; without classes, 60 and 20 %."""
+    """Seed of a new random split: 20 training and 30 validation nodes per class, or, without classes, 60 and
+    20 % of the nodes."""
     data_options: dict[str, Any] = {}
     """Further options of ``graphbraid.datasets.load`` for this kind of source."""
     check_data: bool = True
-    """Read the whole graph once and check every value before it is used; false leaves that out, for a store
-    larger than memory that was checked when it was made."""
+    """Read the whole graph once and check every value before it is used. Set it to false for a store larger
+    than memory that was checked when it was made."""
     verify: bool = False
-    """Read a store in full and compare it with its checksums, also where an earlier open did."""
+    """Read a store in full and compare it with its checksums, even if an earlier open did."""
     model: str = "sage"
-    """Name of a model of ``graphbraid.nn.MODELS``."""
+    """Name of a model in ``graphbraid.nn.MODELS``."""
     hidden_channels: Positive = 128
     """Width of the hidden layers; for attention, of all heads together."""
     num_layers: Depth = 2
-    """Layers; one fanout each when sampling."""
+    """Number of layers; sampling needs one fanout for each."""
     dropout: Annotated[float, Field(ge=0, lt=1), no_bool] = 0.5
-    """Share of activations dropped while training."""
+    """Probability of dropping an activation in training."""
     heads: Positive | None = None
-    """Attention heads, where the model has them; None takes the model's own number."""
+    """Number of attention heads, for models that have them. If None, the model's default."""
     model_options: dict[str, Any] = {}
     """Further arguments of the model's class."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ResolvedRun:
-    """Every choice of a run, and where each came from."""
+    """All options of a run, and where each came from."""
 
     settings: RunSettings
     train: TrainConfig
     sources: Mapping[str, str]
-    """Option -> ``command line``, ``run.yaml:7`` or ``saved run``; what is missing is a default."""
+    """Source of each option: ``command line``, ``run.yaml:7`` or ``saved run``; others are defaults."""
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """Option, value and source of what was chosen, then of the defaults that matter most."""
+        """Return name, value and source of the most important options and of all that were given."""
         values = self.settings.model_dump() | {
             f.name: getattr(self.train, f.name) for f in dataclasses.fields(self.train)
         }
@@ -88,7 +89,7 @@ class ResolvedRun:
         ]
 
     def saved(self) -> dict[str, Any]:
-        """Plain values from which :func:`resolve` makes the same run again."""
+        """Return plain values from which :func:`resolve` makes the same run again."""
         return self.settings.model_dump(mode="json") | self.train.to_json()
 
 
@@ -114,13 +115,13 @@ _SHOWN = (
 )
 _SAMPLING_ONLY = frozenset({"fanouts", "batch_size", "layout", "workers"})
 _NOT_KEPT = frozenset({"out_dir", "resume", "overwrite", "trace", "trust_checkpoint", "verify"})
-"""Of one call, not of the run: no folder may say what of the user's is written, or that it be trusted."""
+"""Options of a single call, not of the run: a saved run must not decide what is overwritten or trusted."""
 _CALLER_ONLY = frozenset({"trust_checkpoint"})
-"""Only the command line says this: a file, which may come from elsewhere, does not."""
+"""Options that only the command line may set, since a file may come from somebody else."""
 
 
 def option_names() -> list[str]:
-    """Every option that ``run.yaml`` and ``--set`` take."""
+    """Return the names of all options that ``run.yaml`` and ``--set`` take."""
     own = [name for name in RunSettings.model_fields if name != "model_config"]
     return own + [field.name for field in dataclasses.fields(TrainConfig)]
 
@@ -133,17 +134,17 @@ def resolve(
     *,
     saved_in: Path | None = None,
 ) -> ResolvedRun:
-    """Put a run together and check all of it.
+    """Combine the options of a run from all sources and check them.
 
     Args:
-        command_line: options given there; None stands for not given.
-        file: the entries of ``run.yaml``.
-        saved: the options a former run kept in its folder.
-        flags: how an option is written on the command line, for messages.
-        saved_in: the folder of ``saved``, for messages.
+        command_line: options given on the command line; None means not given.
+        file: entries of ``run.yaml``.
+        saved: options that an earlier run saved in its folder.
+        flags: flag of each option on the command line, for messages.
+        saved_in: folder of ``saved``, for messages.
 
     Raises:
-        ConfigError: an option is unknown or its value does not fit; says where it stands.
+        ConfigError: an option is unknown or its value is invalid; says where it was given.
     """
     known = option_names()
     values: dict[str, Any] = {}
@@ -175,7 +176,7 @@ def resolve(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outputs:
-    """What the columns of a run's outputs mean; other data that is predicted for need not have labels."""
+    """Meaning of a model's output columns, saved with a run since data to predict may have no labels."""
 
     task: Task
     width: int
@@ -183,12 +184,12 @@ class Outputs:
 
     @classmethod
     def of(cls, graph: Graph, class_names: tuple[str, ...] | None) -> Outputs:
-        """Those of a model trained on ``graph``."""
+        """Return the outputs of a model trained on ``graph``."""
         return cls(graph.task, graph.num_classes, class_names)
 
 
 class _SavedOutputs(BaseModel):
-    """What ``config.json`` keeps of :class:`Outputs`."""
+    """The form of :class:`Outputs` in ``config.json``."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -201,10 +202,10 @@ _OUTPUTS = TypeAdapter(_SavedOutputs)
 
 
 def read_saved(run_dir: Path) -> tuple[dict[str, Any], Outputs]:
-    """The options a run kept in its folder, and what its outputs mean.
+    """Read the options that a run saved in its folder, and the meaning of its outputs.
 
     Raises:
-        ConfigError: the folder holds no run of the command line.
+        ConfigError: the folder does not hold a run made by the command line.
         DataError: its ``config.json`` is broken, or has changed since it was written.
     """
     path = run_dir / "config.json"
@@ -238,10 +239,10 @@ def read_saved(run_dir: Path) -> tuple[dict[str, Any], Outputs]:
 
 
 def parse_assignments(assignments: list[str]) -> dict[str, Any]:
-    """``["lr=0.01"]`` to ``{"lr": 0.01}``; values are written as in YAML.
+    """Parse ``["lr=0.01"]`` to ``{"lr": 0.01}``; values are written as in YAML.
 
     Raises:
-        ConfigError: one has no ``=`` or its value is no YAML.
+        ConfigError: an assignment has no ``=``, or its value is not valid YAML.
     """
     values = {}
     for assignment in assignments:
@@ -253,10 +254,10 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
 
 
 def parse_fanouts(text: str | None) -> tuple[int, ...] | None:
-    """``"15,10,5"`` to ``(15, 10, 5)``.
+    """Parse ``"15,10,5"`` to ``(15, 10, 5)``.
 
     Raises:
-        ConfigError: an entry is no whole number.
+        ConfigError: an entry is not a whole number.
     """
     if text is None:
         return None
@@ -269,7 +270,7 @@ def parse_fanouts(text: str | None) -> tuple[int, ...] | None:
 
 
 def _match_layers(values: dict[str, Any]) -> None:
-    """Give layers or fanouts where only the other is said: one fanout per layer."""
+    """Set the number of layers or the fanouts if only the other is given: one fanout per layer."""
     layers, fanouts = values.get("num_layers"), values.get("fanouts")
     if fanouts is None and isinstance(layers, int) and 1 <= layers <= MOST_LAYERS:
         values["fanouts"] = (DEFAULT_FANOUTS + DEFAULT_FANOUTS[-1:] * layers)[:layers]
@@ -308,7 +309,7 @@ def _train_config(
     try:
         return TrainConfig.from_dict({name: values[name] for name in names if name in values})
     except ConfigError as error:
-        # Its messages start with the option's name; say where that stands too.
+        # Its messages start with the option's name; add where the option was given.
         name = str(error).replace("=", " ").split(" ", 1)[0]
         place = _place(name, sources, flags) if name in sources else ""
         raise ConfigError(f"{place}: {error}" if place else str(error)) from None

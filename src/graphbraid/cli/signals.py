@@ -1,6 +1,6 @@
-"""Ctrl-C and SIGTERM for the command line: whatever it is doing, it ends cleanly and with its exit code.
+"""Handlers of Ctrl-C and SIGTERM, so that the command line always ends cleanly and with its exit code.
 
-Imports nothing of PyTorch, so that the handlers stand before anything slow begins.
+This module does not import PyTorch, so that the handlers are installed before anything slow begins.
 """
 
 from __future__ import annotations
@@ -8,20 +8,20 @@ from __future__ import annotations
 import signal
 
 EXIT_CODE = 130
-"""128 + SIGINT, what shells expect."""
+"""Exit code after a signal: 128 + SIGINT, as shells expect."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _AGAIN_SECONDS = 2.0
 
 
 class Stopped(BaseException):
-    """Raised in the main thread by a signal; no ``except Exception`` and no parser takes it for its own."""
+    """Raised in the main thread by a signal; not an ``Exception``, so that no other code catches it."""
 
 
 def take() -> None:
-    """From now on a signal raises :class:`Stopped`; one that the caller's caller ignores stays ignored.
+    """Make signals raise :class:`Stopped` from now on; signals that the parent process ignores stay ignored.
 
-    Raised again every two seconds until :func:`ending` is called, as an import or a destructor in whose
-    midst it came may have swallowed it.
+    It is raised again every two seconds until :func:`ending` is called, since an import or a destructor that
+    it interrupts may swallow it.
     """
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -31,8 +31,8 @@ def take() -> None:
 
 
 def ending() -> None:
-    """The end has begun and has been told: further signals would only tear it apart."""
-    if signal.getsignal(signal.SIGTERM) is not _stop:  # nobody took them: a library, a test
+    """Ignore further signals, which would only interrupt the clean end of the process."""
+    if signal.getsignal(signal.SIGTERM) is not _stop:  # the handlers are not installed, as in a test
         return
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""``graphbraid train``: trains a model on a graph, evaluates it and leaves a run folder."""
+"""``graphbraid train``: trains a model on a graph, evaluates it and writes a run folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _DATA, _MODEL, _TRAIN, _RUN = "Data", "Model", "Training", "Run"
 _FLAGS = {"hidden_channels": "--hidden", "num_layers": "--layers", "out_dir": "--out"}
-"""Options whose flag is not just their name."""
+"""Options whose flag differs from their name."""
 
 
 def _option(flags: str, panel: str, text: str, metavar: str | None = None) -> Any:
@@ -173,10 +173,10 @@ def train(
     json_output: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Train a model on a graph, evaluate it, and leave a folder with its checkpoints and logs.
+    """Train a model on a graph, evaluate it, and write a folder with its checkpoints and logs.
 
-    An option given here wins over the same in --config, and that over the default. Ctrl-C saves and stops;
-    with --resume the run goes on at the very step.
+    An option given here wins over the same option in --config, and that over the default. Ctrl-C saves and
+    stops; with --resume the run continues at exactly that step.
 
     Examples:
 
@@ -217,7 +217,7 @@ def _train_in(run_dir: Path, run: ResolvedRun, given: dict[str, Any]) -> None:
 
 
 def _resolved(given: dict[str, Any]) -> ResolvedRun:
-    """Everything the run does, checked."""
+    """Return all options of the run, checked."""
     from graphbraid.cli.settings import parse_assignments, parse_fanouts, read_saved, resolve
     from graphbraid.cli.yaml_file import read_yaml
 

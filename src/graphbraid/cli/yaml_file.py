@@ -1,4 +1,4 @@
-"""Reads ``run.yaml``: a flat mapping whose entries keep the line they stand on, for error messages."""
+"""Reader of ``run.yaml``: a flat mapping whose entries keep their line numbers, for error messages."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from graphbraid.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A value and where it stands."""
+    """A value and its position in the file."""
 
     value: Any
     where: str
-    """``run.yaml:7``."""
+    """File and line, such as ``run.yaml:7``."""
 
 
 def read_yaml(path: Path) -> dict[str, Entry]:
-    """The entries of a YAML file whose top level is a mapping.
+    """Read the entries of a YAML file whose top level is a mapping.
 
     Raises:
-        ConfigError: the file cannot be read, is no YAML, is no mapping, or has a key twice.
+        ConfigError: the file cannot be read, is not valid YAML, is not a mapping, or repeats a key.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -44,30 +44,30 @@ def read_yaml(path: Path) -> dict[str, Entry]:
 
 
 def read_value(text: str, where: str) -> Any:
-    """One value as it is written in YAML, as ``--set OPTION=VALUE`` takes it.
+    """Parse one value written in YAML, as in ``--set OPTION=VALUE``.
 
     Raises:
-        ConfigError: it is no YAML.
+        ConfigError: it is not valid YAML.
     """
     with _clear_errors(where):
         return yaml.load(text, _Loader)
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values of YAML 1.2: no octal ``010``, no base-60 ``1:30``, no dates, nothing that refers back.
+    """Loader of plain YAML 1.2 values: no octal ``010``, no base-60 ``1:30``, no dates, no aliases.
 
-    Numbers that YAML 1.1 reads as others than they look like are refused, as either may be meant.
+    Numbers that YAML 1.1 and 1.2 read differently are refused, as either may be meant.
     """
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """A node; an alias could make a small text a huge value."""
+        """Compose a node, refusing aliases, with which a small text can become a huge value."""
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]
             raise yaml.composer.ComposerError(None, None, "values cannot refer to others", event.start_mark)
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """A mapping whose keys differ."""
+        """Construct a mapping, refusing repeated keys."""
         seen = set()
         for key, _ in node.value:
             if key.value in seen and isinstance(key, yaml.ScalarNode):

@@ -1,6 +1,6 @@
-"""Data sets: the embedded generated ones, readers for files others wrote, and the on-disk store.
+"""Datasets: embedded generated graphs, readers for common file formats, and the on-disk store.
 
-:func:`load` takes a name or a path and finds out what it is; docs/datasets.md describes every format.
+:func:`load` takes a name or a path and detects what it is; docs/datasets.md describes every format.
 """
 
 from graphbraid.datasets.ids import NodeIds

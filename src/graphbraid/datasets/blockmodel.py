@@ -1,17 +1,17 @@
-"""A degree-corrected stochastic block model with class-bearing noisy features: the embedded datasets.
+"""A degree-corrected stochastic block model with noisy features that depend on the class: embedded datasets.
 
-Nodes fall into blocks, blocks into classes. Node ``v`` has ``s_v`` stubs, ``s`` following a power law with
-exponent 7/3 (weights ``u^(-3/4)`` of uniform ``u``, capped). Each stub makes one undirected edge: with
-probability ``in_block`` to its own block, with ``in_class`` to its own class, else anywhere; there, the
-other end is the owner of a uniformly drawn stub. So degrees follow the stubs. Loops and repeated edges are
-left out.
+Nodes are grouped into blocks, and blocks into classes. Node ``v`` has ``s_v`` stubs, where ``s`` follows a
+power law with exponent 7/3 (weights ``u^(-3/4)`` of uniform ``u``, capped). Each stub makes one undirected
+edge: with probability ``in_block`` into its own block, with ``in_class`` into its own class, else anywhere.
+The other end is the owner of a stub drawn uniformly from there, so degrees follow the stubs. Self-loops and
+repeated edges are dropped.
 
-The features of a node are its class's centre under noise that is larger than the centres lie apart, and a
-share of the labels is wrong on purpose, so that the best possible accuracy is known and below 1.
+A node's features are the centre of its class plus noise that is larger than the distance between centres,
+and a share of the labels is wrong on purpose, so that the best possible accuracy is known and below 1.
 
-Everything comes from the counter RNG (``mix(key + i·φ)``) and integer or exactly rounded arithmetic: a spec
-gives the same bits on every machine, variant and number of threads. The C++ kernels draw edges and
-features; without them the NumPy twins here do.
+Everything comes from the counter RNG (``mix(key + i·φ)``) and integer or exactly rounded arithmetic, so a
+spec gives the same bits on every machine, variant and number of threads. The C++ kernels draw edges and
+features; without them the NumPy twins in this file do.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ from graphbraid.graph.csc import Csc
 
 _Array = npt.NDArray[Any]
 
-_BLOCK, _WEIGHT, _EDGE, _CENTRE, _NOISE, _LABEL, _SPLIT = range(7)  # what a key draws
-_TWIN_CHUNK = 1 << 20  # draws the twins make at a time, which bounds their temporaries
+_BLOCK, _WEIGHT, _EDGE, _CENTRE, _NOISE, _LABEL, _SPLIT = range(7)  # purposes of a key
+_TWIN_CHUNK = 1 << 20  # draws per chunk, which bounds the twins' temporaries
 _LOW_HALVES = np.uint64(0x0000FFFF0000FFFF)  # of both 32-bit halves
 FEATURE_UNIT = 1 << 15  # features are whole multiples of 1 / FEATURE_UNIT
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockModel:
-    """What to generate; equal specs give equal bits."""
+    """Parameters of a graph to generate; equal specs give equal bits."""
 
     num_nodes: int
     num_edges: int
-    """Directed edges aimed at, both directions counted; loops and repeats leave about 5 % fewer."""
+    """Intended number of directed edges, counting both directions; without loops and repeats 5 % fewer."""
     num_classes: int
     blocks_per_class: int
     num_features: int
     in_block: float = 0.3
     """Probability that a stub's edge stays in its block."""
     in_class: float = 0.2
-    """Probability that it leaves its block but is aimed at its class."""
+    """Probability that it is drawn from its whole class instead."""
     signal: float = 0.45
-    """Centres are uniform in [-signal, signal] per feature; the noise has deviation 1.15."""
+    """Largest coordinate of a class centre, uniform in [-signal, signal]; the noise has deviation 1.15."""
     label_noise: float = 0.1
-    """Share of the labels drawn anew, from all classes."""
+    """Share of the labels that are redrawn from all classes."""
     train_share: float = 0.2
     val_share: float = 0.1
     seed: int = 0
@@ -65,7 +65,7 @@ class BlockModel:
         """Check the fields.
 
         Raises:
-            ConfigError: names the first field that cannot be meant.
+            ConfigError: names the first invalid field.
         """
         for field in ("num_nodes", "num_edges", "num_classes", "blocks_per_class", "num_features"):
             if getattr(self, field) < 1:
@@ -93,13 +93,13 @@ class BlockModel:
 
     @property
     def nbytes(self) -> int:
-        """About the bytes of the graph, in memory or stored."""
+        """Approximate size of the graph in bytes, in memory or stored."""
         return 4 * self.num_edges + self.num_nodes * (8 + 4 * self.num_features + 8 + 8)
 
 
 @dataclass(frozen=True, slots=True)
 class _Stubs:
-    """The edge kernel's input: see ``csrc/blockmodel.cpp``."""
+    """Input of the edge kernel; see ``csrc/blockmodel.cpp``."""
 
     owner: _Array
     block_start: _Array
@@ -114,8 +114,8 @@ def generate(spec: BlockModel, name: str = "") -> Graph:
     """Generate the graph of ``spec``: undirected (both directions stored), rows sorted, no loops, no repeats.
 
     Returns:
-        A graph with int32 ``indices``, float32 ``x``, int64 ``y`` and the splits train, val and test (all
-        nodes).
+        A graph with int32 ``indices``, float32 ``x``, int64 ``y`` and the splits train, val and test, which
+        together hold all nodes.
     """
     block = _choose(draws(_key(spec, _BLOCK), spec.num_nodes), spec.num_classes * spec.blocks_per_class)
     class_of = (block // spec.blocks_per_class).astype(np.int32)
@@ -130,7 +130,7 @@ def generate(spec: BlockModel, name: str = "") -> Graph:
 
 
 def draw_csc(stubs: _Stubs) -> tuple[Tensor, Tensor]:
-    """``indptr`` int64 and ``indices`` int32 of the drawn edges, by the kernel or its twin."""
+    """Draw the edges, by the kernel or its twin; return ``indptr`` (int64) and ``indices`` (int32)."""
     kernels = native.kernels()
     if kernels is None:
         return reference_csc(stubs)
@@ -147,7 +147,7 @@ def draw_csc(stubs: _Stubs) -> tuple[Tensor, Tensor]:
 
 
 def draw_features(class_of: _Array, centre: _Array, key: int) -> Tensor:
-    """``(num_nodes, num_features)`` float32, by the kernel or its twin."""
+    """Draw ``(num_nodes, num_features)`` float32 features, by the kernel or its twin."""
     kernels = native.kernels()
     if kernels is None:
         return reference_features(class_of, centre, key)
@@ -157,7 +157,7 @@ def draw_features(class_of: _Array, centre: _Array, key: int) -> Tensor:
 
 
 def reference_csc(stubs: _Stubs) -> tuple[Tensor, Tensor]:
-    """The twin of the edge kernel."""
+    """Draw the edges; the twin of the edge kernel."""
     num_stubs = len(stubs.owner)
     pairs = [_edges(stubs, at, min(at + _TWIN_CHUNK, num_stubs)) for at in range(0, num_stubs, _TWIN_CHUNK)]
     u, v = (np.concatenate(ends) for ends in zip(*pairs, strict=True))
@@ -168,7 +168,7 @@ def reference_csc(stubs: _Stubs) -> tuple[Tensor, Tensor]:
 
 
 def _edges(stubs: _Stubs, first: int, last: int) -> tuple[_Array, _Array]:
-    """Both ends, int64, of the edges of the stubs in ``[first, last)``, loops left out."""
+    """Return both ends (int64) of the edges of the stubs in ``[first, last)``, without loops."""
     at = np.arange(first, last)
     block = np.searchsorted(stubs.block_start, at, side="right") - 1
     bits = draws(stubs.key, 2 * (last - first), 2 * first)
@@ -185,7 +185,7 @@ def _edges(stubs: _Stubs, first: int, last: int) -> tuple[_Array, _Array]:
 
 
 def reference_features(class_of: _Array, centre: _Array, key: int) -> Tensor:
-    """The twin of the feature kernel."""
+    """Draw the features; the twin of the feature kernel."""
     width = centre.shape[1]
     out = np.empty((len(class_of), width), np.float32)
     rows = max(1, _TWIN_CHUNK // width)
@@ -217,9 +217,9 @@ def _stubs(spec: BlockModel, block: _Array) -> _Stubs:
 
 
 def _stub_counts(spec: BlockModel) -> _Array:
-    """``(num_nodes,)`` int64 stubs per node, at least 1, power law, about ``num_edges / 2`` together."""
+    """Return ``(num_nodes,)`` int64 stubs per node: a power law from 1 up, in sum about ``num_edges / 2``."""
     u = ((draws(_key(spec, _WEIGHT), spec.num_nodes) >> np.uint64(32)) + np.uint64(1)) / 2.0**32
-    # u^(-3/4) by square roots, which IEEE 754 rounds exactly; a library's pow differs between machines.
+    # u^(-3/4) from square roots, which IEEE 754 rounds exactly; pow differs between machines.
     # The cap keeps a hub's degree below about 10 sqrt(num_nodes) times the mean.
     weight = np.minimum(1 / (np.sqrt(u) * np.sqrt(np.sqrt(u))), 2 * np.sqrt(spec.num_nodes))
     units = (weight * 65536).astype(np.int64)
@@ -229,7 +229,7 @@ def _stub_counts(spec: BlockModel) -> _Array:
 
 
 def _centres(spec: BlockModel) -> _Array:
-    """``(num_classes, num_features)`` int32 class centres in units of ``1 / FEATURE_UNIT``."""
+    """Draw ``(num_classes, num_features)`` int32 class centres in units of ``1 / FEATURE_UNIT``."""
     bound = int(spec.signal * FEATURE_UNIT)
     bits = draws(_key(spec, _CENTRE), spec.num_classes * spec.num_features)
     return (
@@ -238,7 +238,7 @@ def _centres(spec: BlockModel) -> _Array:
 
 
 def _labels(spec: BlockModel, class_of: _Array) -> _Array:
-    """``(num_nodes,)`` int64: the class, or one drawn anew for a share of ``label_noise``."""
+    """Return ``(num_nodes,)`` int64 labels: the class, or a random one for a share of ``label_noise``."""
     bits = draws(_key(spec, _LABEL), spec.num_nodes)
     other = ((bits & np.uint64(0xFFFFFFFF)) * np.uint64(spec.num_classes)) >> np.uint64(32)
     wrong = (bits >> np.uint64(32)) < int(spec.label_noise * 2**32)
@@ -254,10 +254,10 @@ def _splits(spec: BlockModel) -> dict[str, Tensor]:
 
 
 def _key(spec: BlockModel, purpose: int) -> int:
-    """The key of one kind of draw."""
+    """Return the key for one kind of draw."""
     return stream_key(spec.seed, purpose + 1)
 
 
 def _choose(bits: _Array, below: _Array | int) -> _Array:
-    """int64 in ``[0, below)`` from the high 32 bits of each of some draws."""
+    """Map the high 32 bits of each draw to an int64 in ``[0, below)``."""
     return (((bits >> np.uint64(32)) * np.asarray(below).astype(np.uint64)) >> np.uint64(32)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""NodeIds: the way between the ids a data set came with and the node ids 0, 1, 2, ... inside."""
+"""NodeIds: the mapping between a dataset's original ids and the node ids 0, 1, 2, ... of its graph."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _Array = npt.NDArray[Any]
 class NodeIds:
     """The original id of each node: integers or strings, all different.
 
-    ``ids[node]`` is the original id; :meth:`nodes_of` goes the other way.
+    ``ids[node]`` is the original id; :meth:`nodes_of` maps the other way.
     """
 
     def __init__(self, values: _Array) -> None:
-        """Keep ``values``, ``(num_nodes,)`` int64 or an array of ``str`` objects."""
+        """Wrap ``values``, a ``(num_nodes,)`` array of int64 or of ``str`` objects."""
         check_type(values, "node ids", np.ndarray, "a NumPy array")
         if values.ndim != 1 or values.dtype not in (np.int64, object):
             raise DataError(
@@ -47,10 +47,10 @@ class NodeIds:
 
     @typed
     def originals(self, nodes: Tensor) -> list[int | str]:
-        """The original ids of ``nodes``, int64 node ids.
+        """Return the original ids of ``nodes``, int64 node ids.
 
         Raises:
-            DataError: there is no such node.
+            DataError: a node does not exist.
         """
         check_ids(nodes, len(self), "nodes")
         found: list[int | str] = self.values[nodes.cpu().numpy()].tolist()
@@ -58,7 +58,7 @@ class NodeIds:
 
     @typed
     def nodes_of(self, originals: Sequence[int | str]) -> Tensor:
-        """The int64 node ids of some original ids.
+        """Return the int64 node ids of the given original ids.
 
         Raises:
             DataError: An id is unknown; names the first.
@@ -78,7 +78,7 @@ class NodeIds:
         return torch.from_numpy(found)
 
     def arrays(self) -> dict[str, Tensor]:
-        """The ids as plain arrays for the store: integers, or UTF-8 bytes with their ends."""
+        """Return the ids as plain arrays for the store: integers, or UTF-8 bytes and the end of each id."""
         if self.values.dtype != object:
             return {"int": torch.from_numpy(np.ascontiguousarray(self.values))}
         encoded = [value.encode() for value in self.values]
@@ -88,7 +88,7 @@ class NodeIds:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Tensor]) -> NodeIds:
-        """The inverse of :meth:`arrays`.
+        """Make the ids from the result of :meth:`arrays`.
 
         Raises:
             DataError: The arrays do not fit together.
@@ -106,7 +106,7 @@ class NodeIds:
 
     @cached_property
     def by_name(self) -> dict[str, int]:
-        """The node of each id, for string ids; made at first use."""
+        """Node of each id as a string, computed at first use."""
         return {str(value): node for node, value in enumerate(self.values)}
 
     @cached_property
@@ -114,7 +114,7 @@ class NodeIds:
         return np.argsort(self.values, kind="stable")
 
     def search(self, wanted: _Array) -> _Array:
-        """The nodes of some integer ids, -1 where an id is unknown."""
+        """Return the nodes of the given integer ids, -1 for an unknown id."""
         if not len(self):
             return np.full(len(wanted), -1)
         at = np.searchsorted(self.values, wanted, sorter=self._order)
@@ -123,7 +123,7 @@ class NodeIds:
 
 
 def _as_number(original: Any) -> int | None:
-    """An id as the integers are kept; None: it cannot be one of them."""
+    """Return an id as an int, or None if it cannot be an int64."""
     try:
         number = int(original) if isinstance(original, str) else operator.index(original)
     except (TypeError, ValueError):
@@ -132,7 +132,7 @@ def _as_number(original: Any) -> int | None:
 
 
 def sorted_unique(values: _Array) -> _Array:
-    """The different values, rising; sorts, as NumPy's hashing takes 10 times as long on some id patterns."""
+    """Return the distinct values, sorted; NumPy's hashing takes 10 times as long on some patterns of ids."""
     ordered = np.sort(values)
     first = np.ones(len(ordered), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])

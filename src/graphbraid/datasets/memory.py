@@ -1,7 +1,8 @@
-"""What reading a graph takes at its peak, compared with the free memory before anything is read.
+"""Peak memory of reading a graph, compared with the free memory before anything is read.
 
-In a container the system ends a process that takes more than its limit without a word; this says so before.
-The bytes per edge are peaks of a run of six million edges, arrays read included, rounded up.
+In a container, a process that exceeds the memory limit is killed without a message; this check fails with one
+beforehand. The bytes per edge were measured as the peak with six million edges, including the arrays read,
+rounded up.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ from graphbraid.files.writing import format_bytes
 from graphbraid.machine.hardware import free_memory_bytes
 
 EDGE_BYTES = 24
-"""Beside the edge list itself: both ends, their order, the finished topology."""
+"""Bytes per edge beside the edge list itself: both ends, their order, the finished topology."""
 TABLE_EDGE_BYTES = 75
-"""Of an edge table: a batch's columns, ids, and their numbers."""
+"""Bytes per edge of reading an edge table: the columns of a batch, ids, and their numbers."""
 CHANGED_EDGE_BYTES = 48
-"""Of an edge that is read again to be symmetrized or deduplicated: the old graph and the new one."""
+"""Bytes per edge of symmetrizing or deduplicating: the old graph and the new one."""
 GENERATED_EDGE_BYTES = 24
-"""Of an embedded dataset with its features."""
+"""Bytes per edge of generating an embedded dataset with its features."""
 _SAMPLE = 1 << 16
 
 
 def require_memory(num_bytes: int, what: str) -> None:
-    """Refuse what takes more than the free memory, within a container's limits.
+    """Check that ``num_bytes`` of memory are free, within a container's limits.
 
     Raises:
-        ResourceError: it does; says how much is needed and how much is there.
+        ResourceError: they are not; the message says how much is needed and how much is free.
     """
     free = free_memory_bytes()
     if free is not None and num_bytes > free:
@@ -38,7 +39,7 @@ def require_memory(num_bytes: int, what: str) -> None:
 
 
 def table_bytes(file: Path) -> int:
-    """What reading an edge table takes, by its size and the length of its first lines; 0 where not known."""
+    """Estimate the memory to read an edge table from its size and its first lines; 0 if not known."""
     if file.suffix not in (".csv", ".tsv", ".txt"):
         return 0
     with file.open("rb") as stream:

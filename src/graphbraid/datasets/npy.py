@@ -1,6 +1,6 @@
-"""Reading ``.npy`` and ``.npz`` files that may be damaged, or of somebody who means harm.
+"""Readers of ``.npy`` and ``.npz`` files that may be damaged or malicious.
 
-Headers are read first: dtype, shape and the bytes that are there must agree before memory is taken for them.
+Headers are read first: dtype, shape and file size must agree before memory is allocated for an array.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from graphbraid.errors import DataError, ResourceError
 Array = npt.NDArray[Any]
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError)
 _MAGIC = b"\x93NUMPY"
-_ZIP_END = b"PK\x05\x06"  # the record at a zip file's end; a comment of at most 65,535 bytes may follow
+_ZIP_END = b"PK\x05\x06"  # signature of the last record; a comment of at most 65,535 bytes may follow
 _ZIP_END_BYTES = 22
 
 
 def read_npz(file: Path) -> dict[str, Array]:
-    """All arrays of an ``.npz``.
+    """Read all arrays of an ``.npz`` file.
 
     Raises:
-        DataError: The file is missing, truncated, no ``.npz``, or holds pickled objects.
-        ResourceError: It cannot be read, or its arrays are more than the free memory.
+        DataError: The file is missing, truncated, not an ``.npz``, or holds pickled objects.
+        ResourceError: It cannot be read, or its arrays need more than the free memory.
     """
     name = "the file"
     try:
@@ -43,15 +43,15 @@ def read_npz(file: Path) -> dict[str, Array]:
             members = {info.filename: info for info in archive.infolist()}
             if len(members) < len(archive.infolist()):
                 raise ValueError("it holds an array twice")
-            if _told_members(file) not in (len(members), 0xFFFF):  # 0xFFFF: too many to say
+            if _told_members(file) not in (len(members), 0xFFFF):  # 0xFFFF: too many for the field
                 raise ValueError("its directory does not list as many arrays as it says")
-            edges = members.get("edge_index.npy")  # of four bytes an id at least
+            edges = members.get("edge_index.npy")  # at least four bytes per id
             building = 0 if edges is None else edges.file_size // 8 * EDGE_BYTES
             whole = sum(info.file_size for info in members.values())
             require_memory(whole + building, f"reading {file}")
             arrays = {}
             for name, info in members.items():
-                if not name.endswith(".npy"):  # a damaged name would leave its array out
+                if not name.endswith(".npy"):  # an array with a damaged name must not be ignored
                     raise ValueError("it is no .npy array")
                 with archive.open(info) as member:
                     arrays[name.removesuffix(".npy")] = _read(member, info.file_size)
@@ -71,13 +71,13 @@ def read_npz(file: Path) -> dict[str, Array]:
             f"{file} is not a usable .npz ({where}: {error}); save plain arrays with numpy.savez"
         ) from error
     except OSError as error:
-        if error.errno in (errno.EINVAL, None):  # a directory that points outside the file
+        if error.errno in (errno.EINVAL, None):  # the directory points outside the file
             raise DataError(f"{file} is truncated or damaged ({error}); copy or download it again") from error
         raise ResourceError(f"{file} cannot be read: {error.strerror or error}") from error
 
 
 def _told_members(file: Path) -> int:
-    """How many files a zip file's last record says it has; a damaged directory may pass over some."""
+    """Return the number of files that a zip file's last record states; a damaged directory may list fewer."""
     with file.open("rb") as stream:
         stream.seek(max(0, file.stat().st_size - _ZIP_END_BYTES - 0xFFFF))
         tail = stream.read()
@@ -86,10 +86,10 @@ def _told_members(file: Path) -> int:
 
 
 def read_npy(file: Path) -> Array:
-    """The array of a ``.npy`` file.
+    """Read the array of a ``.npy`` file.
 
     Raises:
-        DataError: The file is missing, truncated, no ``.npy``, or holds pickled objects.
+        DataError: The file is missing, truncated, not a ``.npy``, or holds pickled objects.
         ResourceError: It cannot be read.
     """
     try:
@@ -104,10 +104,10 @@ def read_npy(file: Path) -> Array:
 
 
 def _read(stream: IO[bytes], num_bytes: int) -> Array:
-    """One array, whose file has ``num_bytes``.
+    """Read one array from a file of ``num_bytes``.
 
     Raises:
-        ValueError: Header and bytes do not agree, or it holds objects.
+        ValueError: Header and size do not agree, or the array holds objects.
     """
     shape, is_fortran, dtype, header_bytes = _header(stream)
     if dtype.hasobject:
@@ -117,7 +117,7 @@ def _read(stream: IO[bytes], num_bytes: int) -> Array:
         raise ValueError(
             f"its header says {dtype} of shape {shape}, which are {needed} bytes; {num_bytes} are there"
         )
-    # Into an array of its own: what a stream gives cannot be written to.
+    # Read into a new array, since the bytes that a stream returns are read-only.
     flat = np.empty(math.prod(shape), dtype)
     view, done = flat.view(np.uint8).data if flat.nbytes else memoryview(b""), 0
     while done < len(view):
@@ -126,12 +126,12 @@ def _read(stream: IO[bytes], num_bytes: int) -> Array:
             raise ValueError(f"it ends after {header_bytes + done} of {num_bytes} bytes")
         view[done : done + len(part)] = part
         done += len(part)
-    stream.read(1)  # the end, where a zip file's checksum is compared
+    stream.read(1)  # at the end of a zip member, zipfile checks its CRC
     return flat.reshape(shape[::-1]).T if is_fortran else flat.reshape(shape)
 
 
 def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Shape, whether columns come first, dtype, and the bytes that the header takes."""
+    """Return shape, whether the order is Fortran's, dtype, and the header's size in bytes."""
     try:
         version = np.lib.format.read_magic(stream)
         read = {
@@ -143,7 +143,7 @@ def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any], in
         raise
     except _DAMAGE:
         raise
-    except Exception as error:  # NumPy reads it as Python, so whatever that may meet
+    except Exception as error:  # NumPy parses it as Python, which may raise anything
         raise ValueError(f"it has no valid .npy header ({error})") from error
     if any(n < 0 for n in shape):
         raise ValueError(f"its header says a shape of {shape}")
@@ -151,6 +151,6 @@ def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any], in
 
 
 def _is_zip_like(file: Path) -> bool:
-    """Whether a file begins as a zip file does, so that it is one that was cut off."""
+    """Return whether a file begins like a zip file, so that it is a truncated one."""
     with file.open("rb") as stream:
         return stream.read(4) == b"PK\x03\x04"

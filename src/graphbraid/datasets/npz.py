@@ -1,4 +1,4 @@
-"""Reader of graphs in one NumPy ``.npz`` file; docs/datasets.md lists the keys. Never loads pickles."""
+"""Reader of graphs in a NumPy ``.npz`` file; docs/datasets.md lists the keys. Pickles are never loaded."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _SPLITS = ("train", "val", "test")
 
 @typed
 def load_npz(path: str | os.PathLike[str], *, split_index: int | None = None) -> Graph:
-    """Read a graph; edges stay as stored (directions, repeats, loops), see :func:`graphbraid.datasets.load`.
+    """Read a graph from an ``.npz`` file, keeping its edges (directions, repeats, loops) as they are stored.
 
-    Knowledge graphs and temporal graphs load as plain graphs: edge types and times are not kept, but
-    ``edge_id`` says where in the file's edge list each edge stands, so that they can be looked up.
+    Knowledge graphs and temporal graphs load as plain graphs: edge types and times are dropped, but
+    ``edge_id`` gives the position of each edge in the file's edge list, so that they can be looked up.
 
     Args:
         path: The file.
-        split_index: Which of several stored splits (``train_masks``, ``val_masks``, ``test_masks``) to take;
-            None takes the plain one.
+        split_index: Index of one of several stored splits (``train_masks``, ``val_masks``, ``test_masks``).
+            If None, the single stored split.
 
     Raises:
-        DataError: No such file, not a whole ``.npz``, keys missing, heterogeneous, or arrays that do not fit
-            together; names the file.
+        DataError: The file is missing, damaged, heterogeneous, lacks keys, or its arrays do not fit together;
+            names the file.
         ConfigError: ``split_index`` names a split the file does not have.
     """
     file = Path(path)
@@ -102,7 +102,7 @@ def _features(file: Path, arrays: Mapping[str, Array]) -> Any:
 
 
 def _check_csr(file: Path, arrays: Mapping[str, Array]) -> None:
-    """Kinds and lengths of the four arrays, and that ``x_indptr`` counts up."""
+    """Check the dtypes and lengths of the four arrays, and that ``x_indptr`` does not decrease."""
     for key in _CSR_KEYS:
         array, kinds = arrays[key], "iuf" if key == "x_data" else "iu"
         if array.ndim != 1 or array.dtype.kind not in kinds + ("b" if key == "x_data" else ""):

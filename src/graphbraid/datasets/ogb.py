@@ -1,6 +1,6 @@
-"""OGB node datasets: a folder as the ``ogb`` package writes it, read without that package; dataset objects.
+"""OGB node datasets: folders as the ``ogb`` package writes them, read without it, and its dataset objects.
 
-What of a folder is read:
+These files of a folder are read:
 
     raw/num-node-list.csv.gz, num-edge-list.csv.gz,
         edge.csv.gz, node-feat.csv.gz, node-label.csv.gz     text form, or
@@ -28,7 +28,7 @@ from graphbraid.signatures import typed
 
 _Array = npt.NDArray[Any]
 
-# ogb keeps this in its package, not in the folder: in which datasets an undirected edge is stored once.
+# Whether a dataset stores an undirected edge once; ogb has this in its package, not in the folder.
 _STORED_ONCE = {"ogbn_products": True, "ogbn_proteins": True, "ogbn_arxiv": False, "ogbn_papers100m": False}
 _PROCESSED = Path("processed") / "geometric_data_processed.pt"
 _TEXT_FILES: dict[str, tuple[str, type[np.generic]]] = {
@@ -36,7 +36,7 @@ _TEXT_FILES: dict[str, tuple[str, type[np.generic]]] = {
     "num_edges": ("num-edge-list", np.int64),
     "edge_index": ("edge", np.int64),
     "node_feat": ("node-feat", np.float32),
-    "y": ("node-label", np.float64),  # float32 would take one class for another from 2**24 on
+    "y": ("node-label", np.float64),  # float32 would confuse classes from 2**24 on
 }
 _BINARY_KEYS = {
     "num_nodes": "num_nodes_list",
@@ -48,7 +48,7 @@ _SPLIT_FILES = {"train": "train", "val": "valid", "test": "test"}
 
 
 def is_ogb_folder(path: str | os.PathLike[str]) -> bool:
-    """Whether ``path`` looks like an OGB dataset: it has ``raw`` or the processed file of PyG."""
+    """Return whether ``path`` looks like an OGB dataset, with ``raw`` files or PyG's processed file."""
     folder = Path(path)
     raw = folder / "raw"
     return (
@@ -65,17 +65,18 @@ def load_ogb(
 
     Args:
         path: The folder that holds ``raw`` and ``split``.
-        add_inverse_edge: Put the reverse after every edge, as ``ogb`` does where edges are stored once. None
-            knows this for the published datasets by the folder's name, and does not for others.
-        split_name: A folder in ``split``; None takes the only one.
+        add_inverse_edge: Whether to insert the reverse after every edge, as ``ogb`` does for datasets that
+            store an undirected edge once. If None, decided by the folder's name for the published datasets,
+            and False for others.
+        split_name: Name of a folder in ``split``. If None, the only one.
 
     Returns:
-        The graph, ``edge_id`` in ogb's order. Labels: one task becomes int64 classes (-1: none), several
-        become a float32 multi-hot matrix.
+        The graph, with ``edge_id`` in ogb's order. Labels of one task become int64 classes (-1 for none),
+        those of several a float32 multi-hot matrix.
 
     Raises:
-        DataError: A file is missing, broken, or does not fit the others; names it. Heterogeneous datasets
-            are refused.
+        DataError: A file is missing, broken, or does not fit the others (the message names it), or the
+            dataset is heterogeneous.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -105,16 +106,16 @@ def load_ogb(
     if add_inverse_edge is None:
         add_inverse_edge = _STORED_ONCE.get(folder.name.lower().replace("-", "_"), False)
     edges = contents.edge_index
-    if add_inverse_edge and not is_processed:  # which has them already
+    if add_inverse_edge and not is_processed:  # PyG's file has them already
         edges = _with_inverse(np.asarray(edges))
     return _graph(folder, edges, contents)
 
 
 def from_ogb(dataset: Any) -> Graph:
-    """The graph of an ``ogb.nodeproppred`` dataset object, library-agnostic or PyG's.
+    """Make a graph from an ``ogb.nodeproppred`` dataset object, library-agnostic or PyG's.
 
     Raises:
-        DataError: It does not look like one, or is heterogeneous.
+        DataError: ``dataset`` does not look like one, or is heterogeneous.
     """
     name = str(getattr(dataset, "name", "ogb"))
     if not hasattr(dataset, "get_idx_split"):
@@ -185,7 +186,7 @@ def _with_inverse(edge_index: _Array) -> _Array:
 
 
 def _labels(y: Any) -> _Array | None:
-    """One task as classes, NaN as -1; several as a float32 matrix."""
+    """Return the labels of one task as classes, with -1 for NaN; those of several as a float32 matrix."""
     if y is None:
         return None
     labels: _Array = np.asarray(y)

@@ -1,4 +1,4 @@
-"""The file forms of OGB folders that need a parser: gzipped CSV without a header, PyG's processed file."""
+"""Parsers of files in OGB folders: gzipped CSV without a header, and PyG's processed file."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ _Array = npt.NDArray[Any]
 
 
 def read_gzipped_csv(file: Path, dtype: type[np.generic]) -> _Array:
-    """``(rows, columns)`` numbers of a gzipped CSV file without a header; fastest with pyarrow.
+    """Read the ``(rows, columns)`` numbers of a gzipped CSV file without a header; fastest with pyarrow.
 
     Raises:
-        DataError: The file is missing, truncated, or holds something else; names the row where the parser
-        does.
+        DataError: The file is missing, truncated, or holds something else; names the row if the parser does.
     """
     if not file.is_file():
         raise DataError(f"{file} is missing; the OGB folder is not complete")
@@ -76,7 +75,7 @@ def _damaged(file: Path, error: BaseException) -> DataError:
 
 
 def read_processed(file: Path) -> dict[str, Any]:
-    """Edges, features and labels of ``geometric_data_processed.pt``; nothing pickled in it is run.
+    """Read edges, features and labels of ``geometric_data_processed.pt`` without running pickled code.
 
     Raises:
         MissingPackageError: torch_geometric is not installed.
@@ -109,13 +108,13 @@ def read_processed(file: Path) -> dict[str, Any]:
         raise ResourceError(f"{file} cannot be read: {error}") from error
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise DataError(f"{file} does not hold one graph as PyG saves it ({error!r})") from error
-    except Exception as error:  # whatever unpickling a damaged file may meet
+    except Exception as error:  # unpickling a damaged file may raise anything
         raise DataError(f"{file} is damaged or not PyG's processed file ({error})") from error
     return {"num_nodes": num_nodes, "edge_index": edge_index, "node_feat": x, "y": y}
 
 
 def _check_zip(file: Path) -> None:
-    """Compare every part with its CRC-32, which torch does not; files before torch 1.6 have none.
+    """Compare every part with its CRC-32, which torch does not check; files before torch 1.6 have none.
 
     Raises:
         DataError: a part has changed.
@@ -128,7 +127,7 @@ def _check_zip(file: Path) -> None:
             damaged = archive.testzip()
     except OSError as error:
         raise ResourceError(f"{file} cannot be read: {error}") from error
-    except Exception as error:  # of a directory that is damaged itself
+    except Exception as error:  # the directory itself is damaged
         raise DataError(f"{file} is damaged or not PyG's processed file ({error})") from error
     if damaged:
         raise DataError(f"{file} is damaged: {damaged} has changed since it was written; download it again")

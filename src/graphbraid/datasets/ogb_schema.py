@@ -1,4 +1,4 @@
-"""What an OGB dataset's files must hold, checked before a graph is made of them."""
+"""Schema of an OGB dataset's files, checked before a graph is made from them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from graphbraid.files.schema import checked
 
 Values = npt.NDArray[Any] | Tensor
 Found = dict[str, tuple[str, Any]]
-"""Field of :class:`OgbContents` -> the file, or the key in it, that the value is of, and the value."""
-_MOST_NODES = 1 << 48  # a table of them is petabytes
+"""Values found for the fields of :class:`OgbContents`, each with the file, or the key in it, it came from."""
+_MOST_NODES = 1 << 48  # a table with as many rows takes petabytes
 
 
 def _of_one_graph(value: Any) -> int:
-    """The count of a list of counts, one per graph, of which a node dataset has one."""
+    """Return the only count in a list of counts per graph, since a node dataset has one graph."""
     counts = np.asarray(value)
     if counts.size != 1:
         raise ValueError(f"holds {counts.size} graphs; a node dataset is one graph")
@@ -56,7 +56,7 @@ def _pairs(edges: Values, info: ValidationInfo) -> Values:
 
 
 def _rows(values: Values, info: ValidationInfo) -> Values:
-    """One row per node."""
+    """Check that a matrix of numbers has one row per node."""
     if values.ndim != 2 or _kind(values) not in "iufb":
         raise ValueError(
             f"must be a matrix of numbers; its dtype is {values.dtype}, its shape {tuple(values.shape)}"
@@ -68,7 +68,7 @@ def _rows(values: Values, info: ValidationInfo) -> Values:
 
 
 def _labels(values: Values, info: ValidationInfo) -> Values:
-    """Numbers that int64 can hold as classes, or fractions that float32 can hold; NaN stands for none."""
+    """Check that labels fit int64 as classes, or else float32; NaN means no label."""
     values = _rows(values if values.ndim != 1 else values.reshape(-1, 1), info)
     array = np.asarray(values)
     known = array[~np.isnan(array)] if array.dtype.kind == "f" else array
@@ -90,7 +90,7 @@ def _ids(values: Values) -> Values:
 
 
 def _kind(values: Values) -> str:
-    """The letter NumPy gives a kind of numbers: ``i``, ``u``, ``f`` or ``b``."""
+    """Return NumPy's letter for a kind of numbers: ``i``, ``u``, ``f`` or ``b``."""
     if isinstance(values, np.ndarray):
         return values.dtype.kind
     text = str(values.dtype).removeprefix("torch.")
@@ -102,24 +102,24 @@ _Array = Annotated[Values, BeforeValidator(_values)]
 
 
 class OgbContents(BaseModel):
-    """A node dataset's parts; the order of the fields is that in which they are checked."""
+    """The parts of a node dataset; fields are checked in this order."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
     num_nodes: _Count
     num_edges: _Count | None = None
     edge_index: Annotated[_Array, AfterValidator(_pairs)]
-    """``(2, num_edges)`` ids: sources above destinations."""
+    """``(2, num_edges)`` node ids: a row of sources and a row of destinations."""
     node_feat: Annotated[_Array, AfterValidator(_rows)] | None = None
     y: Annotated[_Array, AfterValidator(_labels)] | None = None
-    """``(num_nodes, num_tasks)``."""
+    """``(num_nodes, num_tasks)`` labels."""
     train: Annotated[_Array, AfterValidator(_ids)] | None = None
     val: Annotated[_Array, AfterValidator(_ids)] | None = None
     test: Annotated[_Array, AfterValidator(_ids)] | None = None
 
     @property
     def splits(self) -> dict[str, Values]:
-        """Node ids by the name that graphbraid gives a split."""
+        """Node ids of each split, by graphbraid's names."""
         named = {"train": self.train, "val": self.val, "test": self.test}
         return {name: ids for name, ids in named.items() if ids is not None}
 
@@ -128,10 +128,10 @@ _CONTENTS = TypeAdapter(OgbContents)
 
 
 def checked_contents(found: Found) -> OgbContents:
-    """What was found of a dataset as :class:`OgbContents` wants it.
+    """Validate what was found of a dataset as :class:`OgbContents`.
 
     Raises:
-        DataError: a part does not fit; names where it was found.
+        DataError: a part does not fit; the message says where it was found.
     """
 
     def refuse(text: str) -> DataError:

@@ -1,4 +1,4 @@
-"""The changes every source offers on loading: directions, loops, repeats, feature scaling, a random split."""
+"""Changes that every source offers on loading: directions, loops, repeats, feature scaling, random splits."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ def prepare(
     normalize_features: bool | None = None,
     split_seed: int | None = None,
 ) -> Graph:
-    """Change a loaded graph as asked; None and False leave things as the source has them.
+    """Apply the requested changes to a loaded graph; None and False leave it as the source has it.
 
     Args:
         graph: The graph.
         symmetrize: Store both directions of every edge, each once.
-        add_self_loops: Give every node an edge to itself, if it has none.
+        add_self_loops: Add a self-loop to every node without one.
         dedupe: Keep one of several equal edges.
         normalize_features: Divide every feature row by the sum of its absolute values; zero rows stay zero.
-        split_seed: Draw a new split: 20 and 30 nodes per class for single-label graphs
-            (:func:`random_split`), else 60 and 20 % of the nodes (:func:`random_share_split`).
+        split_seed: Draw a new split with this seed: 20 training and 30 validation nodes per class for
+            single-label graphs (:func:`random_split`), else 60 and 20 % of the nodes
+            (:func:`random_share_split`).
 
     Raises:
-        ResourceError: Edges are to be changed, and the free memory does not hold both graphs.
+        ResourceError: Changing the edges needs more than the free memory, as it holds both graphs.
         DataError: The graph has no features to normalise, or no labels to split by.
     """
     if dedupe or symmetrize or add_self_loops:
@@ -55,7 +56,7 @@ def prepare(
 
 
 def normalized_rows(x: Tensor | SparseFeatures | None) -> Tensor | SparseFeatures:
-    """Rows divided by the sum of their absolute values (a copy); the dtype stays, sums are float32.
+    """Divide each row by the sum of its absolute values (a copy of the same dtype; sums run in float32).
 
     Raises:
         DataError: There are no features.

@@ -1,4 +1,4 @@
-"""PyTorch Geometric's datasets: the one graph of a node-level dataset object."""
+"""PyTorch Geometric's datasets: conversion of a node-level dataset object of one graph."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from graphbraid.signatures import typed
 
 @typed
 def from_pyg_dataset(dataset: Any, *, split_index: int = 0) -> Graph:
-    """The graph of a ``torch_geometric`` dataset of one graph, such as ``Planetoid`` or ``Amazon``.
+    """Make a graph from a ``torch_geometric`` dataset of one graph, such as ``Planetoid`` or ``Amazon``.
 
     Args:
         dataset: The dataset, already downloaded by PyG; ``dataset[0]`` is read.
-        split_index: Which column of masks of shape ``(num_nodes, num_splits)`` to take.
+        split_index: Column to use of masks of shape ``(num_nodes, num_splits)``.
 
     Raises:
-        DataError: It holds no graph or several, or a heterogeneous one.
+        DataError: It holds no graph, several graphs or a heterogeneous one.
     """
     title = f"{type(dataset).__name__}({getattr(dataset, 'name', '') or ''})"
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):

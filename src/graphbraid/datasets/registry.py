@@ -1,4 +1,4 @@
-"""load(): one way in for every source, by name or path."""
+"""load(): loads a graph from any source, by name or path."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TABLES = (".csv", ".tsv", ".parquet", ".pq", ".csv.gz", ".tsv.gz")
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """One kind of source: what it is called, how it is read, which options it takes."""
+    """A kind of source: its name in messages, its reader and the options that it takes."""
 
     title: str
     load: Callable[..., Graph]
@@ -53,18 +53,18 @@ def load(
         name_or_path: An embedded dataset (``"braid-2m"``), an ``.npz`` file, the folder of an on-disk
             store, or the folder of an OGB node dataset. With ``root`` also a bare name: ``"cora"`` finds
             ``cora.npz`` and ``"ogbn-arxiv"`` the folder ``ogbn_arxiv``.
-        root: Folder that relative paths and names are looked up in; None is the working directory.
-        symmetrize: Store both directions of every edge; None keeps edges as the source has them.
-        add_self_loops: Give every node an edge to itself.
+        root: Folder that relative paths and names are looked up in. If None, the working directory.
+        symmetrize: Store both directions of every edge. If None, edges stay as the source has them.
+        add_self_loops: Add a self-loop to every node without one.
         dedupe: Keep one of several equal edges.
         normalize_features: Divide every feature row by the sum of its absolute values.
-        split_seed: Replace the splits by random ones of this seed.
-        **options: For the kind of source: ``seed``, ``mmap``, ``cache`` (embedded); ``mmap``, ``verify``
-            (store); ``split_index`` (npz); ``add_inverse_edge``, ``split_name`` (OGB).
+        split_seed: Replace the splits by random ones drawn with this seed.
+        **options: Options for the kind of source: ``seed``, ``mmap``, ``cache`` (embedded); ``mmap``,
+            ``verify`` (store); ``split_index`` (npz); ``add_inverse_edge``, ``split_name`` (OGB).
 
     Raises:
-        DataError: Nothing is found under the name (says what there is), or what is found is broken.
-        ConfigError: An option the kind of source does not take.
+        DataError: Nothing has that name (the message lists what there is), or what was found is broken.
+        ConfigError: The kind of source does not take an option.
     """
     name = os.fspath(name_or_path)
     if not name.strip() or "\0" in name:
@@ -116,7 +116,7 @@ def _not_found(name: str, path: Path) -> str:
 
 
 def _loadable(folder: Path) -> list[str]:
-    """Names in ``folder`` that load() would take."""
+    """Return the names in ``folder`` that load() accepts."""
     try:
         entries = sorted(folder.iterdir())
     except OSError:

@@ -1,4 +1,4 @@
-"""Random splits that depend on a seed and nothing else, so that a result can name its split by one number."""
+"""Random splits that depend only on the graph's labels and a seed, so that one number identifies a split."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ _PURPOSE = 0x53504C4954  # "SPLIT": keeps these draws apart from the generator's
 def random_split(graph: Graph, *, train_per_class: int = 20, val_per_class: int = 30, seed: int = 0) -> Graph:
     """Draw the same number of training and of validation nodes from every class; the rest is for testing.
 
-    The split of Shchur et al., "Pitfalls of Graph Neural Network Evaluation", with its numbers by default.
+    This is the split of Shchur et al., "Pitfalls of Graph Neural Network Evaluation", whose numbers are the
+    defaults.
 
     Args:
-        graph: A graph with single-label classes; nodes with class -1 get into no split.
-        train_per_class: Training nodes of each class.
-        val_per_class: Validation nodes of each class.
-        seed: Another seed draws another split.
+        graph: A graph with single-label classes; nodes without a class are in no split.
+        train_per_class: Number of training nodes per class.
+        val_per_class: Number of validation nodes per class.
+        seed: Seed of the draws.
 
     Returns:
-        The graph with the three splits, ids rising.
+        The graph with the three splits, ids sorted.
 
     Raises:
         ConfigError: The labels are not single-label classes, or a count is not positive.
-        DataError: A class has too few nodes; says which, and how many it has.
+        DataError: A class has too few nodes; names it and its number of nodes.
     """
     if graph.task != "single-label" or graph.y is None:
         raise ConfigError(
@@ -64,7 +65,7 @@ def random_split(graph: Graph, *, train_per_class: int = 20, val_per_class: int 
 def random_share_split(graph: Graph, *, train: float = 0.6, val: float = 0.2, seed: int = 0) -> Graph:
     """Draw a share of all labelled nodes for training and for validation; the rest becomes the test split.
 
-    For multi-label and regression targets too, where every node (with finite targets) counts as labelled.
+    It also takes multi-label and regression targets, where every node with finite targets counts as labelled.
 
     Raises:
         ConfigError: The shares are not positive or leave nothing for testing.

@@ -1,9 +1,9 @@
 """The on-disk store: a folder with one ``.npy`` file per array and a ``graph.json`` that describes them.
 
 Opening maps the arrays into memory without reading them, so a graph larger than memory opens at once and
-only the pages that are used are read. The mapping is private: nothing a program does to the tensors can
-change the files. ``graph.json`` is written last, inside a folder that gets its name when it is complete.
-Every file carries a checksum; the first open reads all of them, see docs/datasets.md.
+only the pages that are used are read. The mapping is private: changes to the tensors never reach the files.
+``graph.json`` is written last, inside a temporary folder that is renamed when it is complete. Every file
+carries a checksum; the first open verifies all of them, see docs/datasets.md.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from graphbraid.signatures import typed
 MANIFEST = "graph.json"
 FORMAT = "graphbraid-store"
 VERSION = 2
-"""1 had CRC-32 sums of the arrays and none of ``graph.json``; it is still read."""
+"""Version of the format; version 1, with CRC-32 sums of the arrays and none of ``graph.json``, still opens."""
 
 _SPACE_FOR_REST = 1 << 20  # headers and graph.json
 _log = logging.getLogger(__name__)
 
 
 class _Manifest(BaseModel):
-    """What ``graph.json`` holds."""
+    """The content of ``graph.json``."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -55,12 +55,12 @@ class _Manifest(BaseModel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreNames:
-    """What a store knows beside the graph."""
+    """The names that a store keeps beside the graph."""
 
     ids: NodeIds | None = None
-    """The original id of each node, if nodes were renumbered."""
+    """Original id of each node, if nodes were renumbered."""
     class_names: tuple[str, ...] | None = None
-    """The name of each class, if labels had names."""
+    """Name of each class, if labels had names."""
 
 
 @typed
@@ -72,20 +72,21 @@ def save_store(
     class_names: Sequence[str] | None = None,
     if_exists: IfExists = "error",
 ) -> Path:
-    """Write ``graph`` as a store: aside, then renamed, so that no reader sees half of one.
+    """Write ``graph`` as a store, atomically, so that no reader sees an incomplete one.
 
     Args:
         graph: The graph; tensors on other devices are copied to the CPU one by one.
         path: The folder to make.
-        ids: Original node ids to keep beside it, one per node.
-        class_names: Names of the classes to keep beside it.
-        if_exists: ``"error"``, ``"replace"`` an earlier store, or ``"keep"`` it and write nothing over it.
+        ids: Original node ids to store, one per node.
+        class_names: Names of the classes to store.
+        if_exists: ``"error"`` raises if the folder exists, ``"replace"`` replaces an earlier store, and
+            ``"keep"`` keeps it.
 
     Returns:
         The folder.
 
     Raises:
-        ResourceError: No space, no permission, or the folder exists.
+        ResourceError: There is no space or no permission, or the folder exists.
         DataError: ``ids`` does not have one entry per node.
     """
     folder = Path(path)
@@ -116,24 +117,24 @@ def save_store(
 
 @typed
 def is_store(path: str | os.PathLike[str]) -> bool:
-    """Whether ``path`` is a folder with a store's ``graph.json``."""
+    """Return whether ``path`` is a folder with a store's ``graph.json``."""
     return (Path(path) / MANIFEST).is_file()
 
 
 @typed
 def open_store(path: str | os.PathLike[str], *, mmap: bool = True, verify: bool | None = None) -> Graph:
-    """Open a store.
+    """Open a store as a graph.
 
     Args:
         path: The store's folder.
         mmap: Map the arrays instead of reading them. In-place changes to mapped tensors stay in this
             process: the files never change.
-        verify: Compare every array with its checksum, which reads everything. None does so where no earlier
-            open or ``graphbraid convert`` did since the files were last touched; False never does.
+        verify: Compare every array with its checksum, which reads everything. If None, only if no earlier
+            open and no ``graphbraid convert`` has verified the files since they last changed.
 
     Raises:
-        DataError: The folder is no store, was written by a newer graphbraid, or a file of it is missing,
-            truncated, not what ``graph.json`` says, or (where verified) changed.
+        DataError: The folder is not a store, was written by a newer graphbraid, or a file of it is missing,
+            truncated, not what ``graph.json`` says, or (if verified) changed.
     """
     folder = Path(path)
     manifest = _read_manifest(folder)
@@ -151,10 +152,10 @@ def open_store(path: str | os.PathLike[str], *, mmap: bool = True, verify: bool 
 
 @typed
 def open_names(path: str | os.PathLike[str]) -> StoreNames:
-    """The original node ids and class names of a store; each None where it has none.
+    """Read the original node ids and the class names of a store, each None if it has none.
 
     Raises:
-        DataError: As :func:`open_store`.
+        DataError: As in :func:`open_store`.
     """
     folder = Path(path)
     manifest = _read_manifest(folder)
@@ -261,7 +262,7 @@ def _read_manifest(folder: Path) -> _Manifest:
 
 
 def _refuse_other_folders(folder: Path) -> None:
-    """Replacing deletes what is there: only ever a store, an empty folder or nothing."""
+    """Refuse to replace, and so delete, any folder that is neither a store nor empty."""
     if folder.exists() and not is_store(folder) and not (folder.is_dir() and not any(folder.iterdir())):
         raise ResourceError(
             f"{folder} exists and is not a graphbraid store, so it is not replaced; choose another name"

@@ -1,4 +1,4 @@
-"""The arrays of an on-disk store: one ``.npy`` file each, written with a checksum, read or mapped."""
+"""Arrays of an on-disk store: one ``.npy`` file each, written with a checksum and read or mapped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
 class ArrayEntry(BaseModel):
-    """What ``graph.json`` says of an array."""
+    """The entry of an array in ``graph.json``."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -37,7 +37,7 @@ class ArrayEntry(BaseModel):
     bytes: Count
     xxh3: str | None = None
     crc32: int | None = None
-    """Of stores of version 1, in place of ``xxh3``."""
+    """Checksum in stores of version 1, instead of ``xxh3``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class StoredArray:
     entry: ArrayEntry
 
     def load(self, *, mapped: bool, verify: bool) -> Tensor:
-        """The array, mapped or read; what costs nothing is checked in any case.
+        """Map or read the array; its size and header are checked even without ``verify``.
 
         Raises:
             DataError: the file is missing, of another size, not what its entry says, or has changed.
@@ -69,7 +69,7 @@ class StoredArray:
         return torch.frombuffer(buffer, dtype=dtype, count=math.prod(shape), offset=offset).view(shape)
 
     def _checked_offset(self) -> int:
-        """Where the values start, once size and header agree with the entry."""
+        """Check size and header against the entry and return the offset of the values in bytes."""
         try:
             actual = self.path.stat().st_size
         except OSError as error:
@@ -93,7 +93,7 @@ class StoredArray:
         return offset
 
     def _header(self) -> tuple[tuple[int, ...], np.dtype[Any], int]:
-        """Shape and dtype by the file's own header, and where that ends."""
+        """Return shape and dtype according to the file's header, and the offset of the header's end."""
         with self.path.open("rb") as file:
             try:
                 version = np.lib.format.read_magic(file)
@@ -104,7 +104,7 @@ class StoredArray:
                     raise ValueError("columns before rows")
             except OSError:
                 raise
-            except Exception as error:  # NumPy reads it as Python, so whatever that may meet
+            except Exception as error:  # NumPy parses it as Python, which may raise anything
                 raise DataError(f"{self.path} has no valid .npy header ({error}); store again") from error
             return shape, dtype, file.tell()
 
@@ -155,20 +155,20 @@ def _crc32_of(path: Path) -> int:
 
 
 def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
-    """The dtype in the ``.npy`` header; bfloat16, which NumPy lacks, is kept as its 16 bits."""
+    """Return the dtype for the ``.npy`` header; bfloat16, which NumPy lacks, is stored as int16."""
     if dtype == torch.bfloat16:
         return np.dtype("<i2")
     return np.dtype(str(dtype).removeprefix("torch.")).newbyteorder("<")
 
 
 def _map_private(descriptor: int) -> mmap.mmap:
-    """Map a whole file copy-on-write: torch gets memory it may write to, the file stays as it is.
+    """Map a whole file copy-on-write, so that torch may write to the memory and the file does not change.
 
-    Without a reservation (MAP_NORESERVE), since the system would otherwise refuse a file larger than memory.
+    Nothing is reserved (MAP_NORESERVE), since the system would otherwise refuse a file larger than memory.
     """
     if not sys.platform.startswith("linux"):
         return mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
-    no_reserve = getattr(mmap, "MAP_NORESERVE", 0x4000)  # in Python from 3.13 on
+    no_reserve = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python has it since 3.13
     return mmap.mmap(
         descriptor, 0, flags=mmap.MAP_PRIVATE | no_reserve, prot=mmap.PROT_READ | mmap.PROT_WRITE
     )

@@ -1,4 +1,4 @@
-"""The embedded datasets: generated on first use, then opened from a cache on the disk."""
+"""Embedded datasets: generated on first use, then opened from a cache on disk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from graphbraid.files.caches import cache_folder
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
 
-GENERATOR_VERSION = 1  # part of a cached graph's name: raise it when the same spec gives other bits
+GENERATOR_VERSION = 1  # part of a cached graph's name; raise it if the same spec gives other bits
 
 EMBEDDED: dict[str, BlockModel] = {
     "braid-10k": BlockModel(
@@ -35,10 +35,10 @@ EMBEDDED: dict[str, BlockModel] = {
         num_nodes=5_000_000, num_edges=105_500_000, num_classes=16, blocks_per_class=300, num_features=64
     ),
 }
-"""Name (its number is the count of directed edges) to spec."""
+"""Parameters of each embedded dataset; the number in the name is that of directed edges."""
 
 DEFAULT = "braid-2m"
-"""The dataset of the demo: 100,000 nodes, 2 million edges."""
+"""Name of the default dataset: 100,000 nodes, 2 million edges."""
 
 _log = logging.getLogger(__name__)
 
@@ -47,14 +47,14 @@ _log = logging.getLogger(__name__)
 def load_embedded(name: str, *, seed: int = 0, mmap: bool = True, cache: bool = True) -> Graph:
     """Generate an embedded dataset, or open it from the cache if it was generated before.
 
-    Two processes may ask for the same one at once: each sees nothing or all of it, and one copy is kept.
+    Several processes may load the same one at once: none sees an incomplete copy, and one copy is kept.
 
     Args:
         name: A key of :data:`EMBEDDED`.
-        seed: Another seed gives another graph with the same statistics.
+        seed: Seed of the generator; another seed gives another graph with the same statistics.
         mmap: Map the cached arrays instead of reading them.
-        cache: Keep it in the cache; without, it is generated in memory. Where the cache cannot be written, a
-            warning is logged and the graph is returned from memory.
+        cache: Whether to keep the graph in the cache; if False, it is generated in memory. If the cache
+            cannot be written, a warning is logged and the graph is returned from memory.
 
     Raises:
         ConfigError: No embedded dataset has that name.

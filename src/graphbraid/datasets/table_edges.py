@@ -1,4 +1,4 @@
-"""Edge lists from tables: a stream of id pairs becomes two arrays of node numbers."""
+"""Edge lists from tables: converts a stream of pairs of ids to two arrays of node ids."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _PART = 1 << 20  # ids renumbered at a time
 
 @dataclass(slots=True)
 class EdgeList:
-    """What an edge table holds."""
+    """The content of an edge table."""
 
     src: _Array
-    """``(num_edges,)`` int64 node numbers."""
+    """``(num_edges,)`` int64 source nodes."""
     dst: _Array
-    """``(num_edges,)`` int64 node numbers."""
+    """``(num_edges,)`` int64 destination nodes."""
     weight: _Array | None
-    """``(num_edges,)`` float32, or None."""
+    """``(num_edges,)`` float32 weights, or None."""
     ids: NodeIds
 
 
@@ -37,13 +37,13 @@ def read_edges(
 
     Args:
         file: The table.
-        ends: Its source and destination columns.
-        weight: Its weight column, or None.
-        id_type: ``"int"``, ``"string"``, or ``"auto"``: as the columns look.
-        known: The nodes, if a node table named them; None numbers what the edges name.
+        ends: Names of the source and destination columns.
+        weight: Name of the weight column, or None.
+        id_type: ``"int"``, ``"string"``, or ``"auto"`` to decide by the columns' types.
+        known: The nodes of a node table. If None, the nodes that the edges name are numbered.
 
     Raises:
-        DataError: An empty or unknown id or a missing weight; says file, row and column.
+        DataError: An id is empty or unknown, or a weight is missing; names file, row and column.
     """
     arrow = require_pyarrow()
     as_string = id_type == "string" or (
@@ -65,7 +65,7 @@ def read_edges(
             values = batch.column(weight)
             if values.null_count:
                 raise DataError(f"{file.row(row + first_null(values))}: column {weight!r} is empty")
-            with np.errstate(over="ignore"):  # beyond float32: infinite, which Graph.validate refuses
+            with np.errstate(over="ignore"):  # infinite beyond float32, which Graph.validate refuses
                 columns["weight"].append(values.to_numpy(zero_copy_only=False).astype(np.float32))
         row += batch.num_rows
     if row == 0 and known is None:
@@ -76,15 +76,15 @@ def read_edges(
 
 
 def first_null(values: Any) -> int:
-    """Position of the first empty value of a pyarrow array that has one."""
+    """Return the position of the first null of a pyarrow array that has one."""
     return int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
 
 
 def refuse_blank_ids(names: list[str], codes: Any, file: TableFile, row: int, column: str) -> None:
-    """Refuse ids of nothing but spaces: empty fields, and what stands between two delimiters in a row.
+    """Refuse ids that are empty or hold only spaces, as between two delimiters in a row.
 
     Raises:
-        DataError: there is one; says where the first stands.
+        DataError: there is such an id; says where the first one is.
     """
     blank = {at for at, name in enumerate(names) if not name.strip()}
     if blank:
@@ -94,7 +94,7 @@ def refuse_blank_ids(names: list[str], codes: Any, file: TableFile, row: int, co
 
 
 class _Ints:
-    """Integer ids: kept as they are while reading, numbered in rising order at the end, or looked up."""
+    """Integer ids: either looked up, or kept while reading and numbered in ascending order at the end."""
 
     def __init__(self, known: NodeIds | None) -> None:
         self._known = known
@@ -111,7 +111,7 @@ class _Ints:
         return nodes
 
     def finish(self, *ends: _Array) -> NodeIds:
-        """The ids; without a node table, replaces the ids in ``ends`` by their numbers, a part at a time."""
+        """Return the ids; without a node table, first replace the ids in ``ends`` by their numbers."""
         if self._known is not None:
             return self._known
         values = sorted_unique(_join(self._seen, np.int64))
@@ -123,7 +123,7 @@ class _Ints:
 
 
 class _Strings:
-    """String ids: numbered in alphabetical order, or looked up; each batch's different ones only once."""
+    """String ids: looked up or numbered in alphabetical order; a batch's repeated ids are handled once."""
 
     def __init__(self, known: NodeIds | None) -> None:
         self._known = known
@@ -144,7 +144,7 @@ class _Strings:
         return nodes
 
     def finish(self, *ends: _Array) -> NodeIds:
-        """The ids in alphabetical order, so that numbers do not depend on rows; ``ends`` are renumbered."""
+        """Return the ids in alphabetical order, independent of the order of rows, and renumber ``ends``."""
         if self._known is not None:
             return self._known
         names = sorted(self._number)
@@ -176,7 +176,7 @@ def _is_int(file: TableFile, column: str) -> bool:
 
 
 def _join(parts: list[_Array], dtype: type[np.generic]) -> _Array:
-    """One array of all parts, each released as it is copied."""
+    """Concatenate the parts, releasing each one as it is copied."""
     out = np.empty(sum(map(len, parts)), dtype)
     at = 0
     parts.reverse()

@@ -20,14 +20,14 @@ PARQUET_SUFFIXES = (".parquet", ".pq")
 @typed
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CsvOptions:
-    """How CSV files are written."""
+    """The format of CSV files."""
 
     delimiter: str | None = None
-    """One character; None is a tab for ``.tsv`` files and a comma for others."""
+    """Character between fields. If None, a tab for ``.tsv`` files and a comma for others."""
     header: bool = True
-    """Whether the first row names the columns; without, they are called ``"0"``, ``"1"``, ..."""
+    """Whether the first row names the columns; if not, they are called ``"0"``, ``"1"``, ..."""
     skip_rows: int = 0
-    """Lines to skip before the header or the first row."""
+    """Number of lines to skip before the header or the first row."""
 
     def __post_init__(self) -> None:
         if self.delimiter is not None and (len(self.delimiter) != 1 or not self.delimiter.isascii()):
@@ -43,11 +43,11 @@ class TableFile:
 
         Args:
             source: A path, a pyarrow table, or a pandas data frame.
-            csv_options: How CSV files are written.
+            csv_options: Format of CSV files. If None, the defaults.
 
         Raises:
             MissingPackageError: pyarrow is not installed.
-            DataError: The file is missing, empty, of another kind or broken.
+            DataError: The file is missing, empty, broken or of another kind.
         """
         arrow = require_pyarrow()
         self._csv = csv_options or CsvOptions()
@@ -78,19 +78,19 @@ class TableFile:
 
     @property
     def is_text(self) -> bool:
-        """Whether this is a CSV file, whose columns can be read as other types than they look like."""
+        """Whether this is a CSV file, whose columns can be read as any type."""
         return self._path is not None and self._path.name.endswith(CSV_SUFFIXES)
 
     @property
     def is_aligned(self) -> bool:
-        """Whether fields end at each space, so that two spaces in a row have an empty field between them."""
+        """Whether a space is the delimiter, so that there is an empty field between two spaces in a row."""
         return self.is_text and self._csv.delimiter == " "
 
     def require(self, column: str, role: str) -> str:
-        """The column itself, once it is known to exist.
+        """Check that a column exists and return its name.
 
         Raises:
-            DataError: It does not; lists the columns.
+            DataError: It does not exist; lists the columns.
         """
         if column not in self.types:
             raise DataError(
@@ -100,20 +100,20 @@ class TableFile:
         return column
 
     def row(self, index: int) -> str:
-        """Where row ``index`` (from 0, without the header) stands, for messages."""
+        """Describe the position of row ``index`` (from 0, without the header) for messages."""
         if self.is_text:
             return f"{self.name}, line {index + 1 + self._csv.header + self._csv.skip_rows}"
         return f"{self.name}, row {index}"
 
     def batches(self, columns: Sequence[str], as_types: Mapping[str, Any] | None = None) -> Iterator[Any]:
-        """The rows of some columns as pyarrow record batches.
+        """Yield the rows of some columns as pyarrow record batches.
 
         Args:
-            columns: Which columns, in this order.
+            columns: Names of the columns, in the order to return them.
             as_types: pyarrow types to read columns as.
 
         Raises:
-            DataError: A value does not have its column's type; the file is truncated.
+            DataError: A value does not have its column's type, or the file is truncated.
         """
         types = {**{c: self.types[c] for c in columns}, **(as_types or {})}
         batches = self._batches(list(columns), types)
@@ -133,7 +133,7 @@ class TableFile:
             else:
                 from pyarrow import parquet
 
-                # Of pages that carry a checksum, as those of Spark do and pyarrow's only when asked for.
+                # Not every page carries a checksum: Spark writes them, pyarrow only on request.
                 opened = parquet.ParquetFile(self._path, page_checksum_verification=True)
                 parts = opened.iter_batches(1 << 18, columns=columns)
             for part in parts:
@@ -159,7 +159,7 @@ class TableFile:
         )
 
     def _numbered(self, delimiter: str) -> list[str]:
-        """Column names of a file without a header."""
+        """Return the column names of a file without a header."""
         from pyarrow import input_stream
 
         assert self._path is not None
@@ -193,7 +193,7 @@ class TableFile:
         raise DataError(f"{self._path} is neither CSV nor Parquet by its name; known endings: {known}")
 
     def _located(self, error: Exception, columns: list[str] | None, types: dict[str, Any]) -> Exception:
-        """The same error with the row in its message, which pyarrow's parser only knows on one thread."""
+        """Return the error with its row in the message, which pyarrow's parser knows only on one thread."""
         if not self.is_text or "Row #" in str(error):
             return error
         try:
@@ -205,7 +205,7 @@ class TableFile:
         return error
 
     def _clear(self, error: Exception) -> Exception:
-        """An error of pyarrow as one that names file, line and column; others as they are."""
+        """Turn an error of pyarrow into one that names file, line and column; return others unchanged."""
         arrow = require_pyarrow()
         text = str(error)
         if isinstance(error, arrow.ArrowInvalid) and "Empty CSV file" in text:
@@ -227,10 +227,10 @@ class TableFile:
 
 
 def require_pyarrow() -> Any:
-    """The pyarrow module.
+    """Return the pyarrow module.
 
     Raises:
-        MissingPackageError: It is not installed; says how to.
+        MissingPackageError: It is not installed; the message says how to install it.
     """
     try:
         import pyarrow as arrow

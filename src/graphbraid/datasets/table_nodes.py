@@ -21,16 +21,16 @@ _SPLIT_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "v
 
 @dataclass(frozen=True, slots=True)
 class NodeColumns:
-    """Which column plays which part."""
+    """The roles of the columns of a node table."""
 
     id: str
     features: tuple[str, ...]
     labels: tuple[str, ...]
     split: str | None
     unused: tuple[str, ...]
-    """Columns left out because they hold no numbers."""
+    """Columns that are ignored because they hold no numbers."""
     matrix: bool
-    """Whether the labels were asked for as a list, which makes a matrix even of one column."""
+    """Whether the labels were given as a list of columns, which makes a matrix even of one column."""
 
     @classmethod
     def resolve(
@@ -41,7 +41,7 @@ class NodeColumns:
         label: str | Sequence[str] | None,
         split: str | None,
     ) -> NodeColumns:
-        """Check that the columns exist and are numeric where they must be; find the feature columns."""
+        """Check that the columns exist and are numeric where needed, and find the feature columns."""
         matrix = label is not None and not isinstance(label, str)
         labels = () if label is None else (label,) if isinstance(label, str) else tuple(label)
         file.require(id_column, "id")
@@ -61,7 +61,7 @@ class NodeColumns:
                 raise ConfigError(
                     f"column {column!r} cannot be a feature and the id, a label or the split at once"
                 )
-            if not _is_number(file, column) and not file.is_text:  # reading text as numbers names the line
+            if not _is_number(file, column) and not file.is_text:  # reading text names the line
                 raise DataError(
                     f"{file.name}: feature column {column!r} holds {file.types[column]}, not numbers"
                 )
@@ -70,7 +70,7 @@ class NodeColumns:
 
 @dataclass(slots=True)
 class NodeTable:
-    """What a node table holds."""
+    """The content of a node table."""
 
     ids: NodeIds
     id_type: str
@@ -84,14 +84,14 @@ def read_nodes(file: TableFile, columns: NodeColumns, id_type: str, fill_missing
     """Read a node table.
 
     Raises:
-        DataError: An id is empty or there twice, a feature is empty or not finite, a split has an unknown
-            name; says file, row and column.
+        DataError: An id is empty or repeated, a feature is empty or not finite, or a split has an unknown
+            name; names file, row and column.
     """
     arrow = require_pyarrow()
     if id_type == "auto":
         id_type = "int" if arrow.types.is_integer(file.types[columns.id]) else "string"
     types = {columns.id: arrow.int64() if id_type == "int" else arrow.string()}
-    # Numbers as float64, since the first rows of a column may look like integers and later ones not.
+    # Numbers are read as float64, since only the first rows of a column may look like integers.
     numbers = [c for c in columns.features if not arrow.types.is_boolean(file.types[c])]
     types.update(dict.fromkeys(numbers, arrow.float64()))
     if columns.split is not None:
@@ -146,7 +146,7 @@ def _refuse_repeats(file: TableFile, ids: _Array, column: str) -> None:
     if (counts > 1).any():
         at = int(np.argmax(counts > 1))
         again = int(np.flatnonzero(ids == values[at])[1])
-        value = values[at : at + 1].tolist()[0]  # 7, not np.int64(7)
+        value = values[at : at + 1].tolist()[0]  # shown as 7, not as np.int64(7)
         raise DataError(
             f"{file.row(again)}: column {column!r} has the id {value!r} again, first at "
             f"{file.row(int(first[at]))}"
@@ -164,7 +164,7 @@ def _features(file: TableFile, batch: Any, columns: Sequence[str], row: int, fil
                     "(empty or NaN); fill it in, or take one for all with fill_missing= (--fill-missing)"
                 )
             values = values.fill_null(fill)
-        with np.errstate(over="ignore"):  # beyond float32: infinite, which is refused below
+        with np.errstate(over="ignore"):  # values beyond float32 become infinite, which is refused below
             out[:, at] = values.to_numpy(zero_copy_only=False)
     if not np.isfinite(out).all():
         bad, at = np.argwhere(~np.isfinite(out))[0]
@@ -175,7 +175,7 @@ def _features(file: TableFile, batch: Any, columns: Sequence[str], row: int, fil
 
 
 def _splits(file: TableFile, values: Any, row: int, column: str) -> _Array:
-    """0 train, 1 val, 2 test, -1 none."""
+    """Return the split of each row: 0 for train, 1 for val, 2 for test, -1 for none."""
     order = ("train", "val", "test")
     codes = np.full(len(values), -1, np.int8)
     for at, value in enumerate(values.to_pylist()):
@@ -224,17 +224,17 @@ def _targets(file: TableFile, column: str, values: Any) -> _Array:
 
 
 def _named_classes(values: Any) -> tuple[_Array, tuple[str, ...]]:
-    """Classes in alphabetical order of their names; empty is -1."""
+    """Number the classes in alphabetical order of their names; an empty one is -1."""
     encoded = values.combine_chunks().dictionary_encode()
     names = encoded.dictionary.to_pylist()
     order = sorted(name for name in names if name)
     number = {name: at for at, name in enumerate(order)}
-    classes = np.asarray([*(number.get(name, -1) for name in names), -1], np.int64)  # the last one: no label
+    classes = np.asarray([*(number.get(name, -1) for name in names), -1], np.int64)  # the last one for null
     return classes[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)], tuple(order)
 
 
 def _join_rows(parts: list[_Array], width: int) -> _Array:
-    """One matrix of all parts, each released as it is copied."""
+    """Concatenate the parts into a matrix, releasing each one as it is copied."""
     out = np.empty((sum(map(len, parts)), width), np.float32)
     at = 0
     parts.reverse()

@@ -1,8 +1,7 @@
-"""Graphs from tables: an edge list and, if there is one, a table of nodes, each CSV, Parquet or in memory.
+"""Graphs from tables: an edge list and, optionally, a table of nodes, each as CSV, Parquet or in memory.
 
-Ids may be any integers or strings; inside, nodes are numbered from 0 and :class:`NodeIds` knows the way
-back. Files are read in batches: beside the result, a batch and the table of ids are in memory, not the
-text.
+Ids may be any integers or strings; the graph's nodes are numbered from 0 and :class:`NodeIds` maps them back.
+Files are read in batches: beside the result, only a batch and the table of ids are in memory.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ _Source = str | os.PathLike[str] | Any
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableGraph:
-    """A graph made from tables, with the names the tables used."""
+    """A graph made from tables, with the names that the tables use."""
 
     graph: Graph
     ids: NodeIds
-    """The original id of each node."""
+    """Original id of each node."""
     class_names: tuple[str, ...] | None
-    """The name of each class, if the label column held strings."""
+    """Name of each class, if the label column held strings."""
     unused_columns: tuple[str, ...] = ()
-    """Columns of the node table that were not named and hold no numbers: no features."""
+    """Columns of the node table that were ignored: they have no role and hold no numbers."""
 
 
 @typed
@@ -56,34 +55,34 @@ def from_tables(
     csv: CsvOptions | None = None,
     name: str = "",
 ) -> TableGraph:
-    """Make a graph of an edge list and, optionally, a table of nodes.
+    """Make a graph from an edge list and, optionally, a table of nodes.
 
-    Nodes are numbered in the order of the node table; without one, in the rising or alphabetical order of
-    the ids.
+    Nodes are numbered in the order of the node table; without one, in the ascending (integers) or
+    alphabetical (strings) order of the ids.
 
     Args:
-        edges: Path of a CSV or Parquet file, a ``pyarrow.Table`` or a ``pandas.DataFrame`` with a row per
-        edge.
-        nodes: The same with a row per node, each id once.
-        source: Column of the edges' sources. Where the edge file has no header, columns are ``"0"``,
-        ``"1"``, ...
+        edges: Path of a CSV or Parquet file, a ``pyarrow.Table`` or a ``pandas.DataFrame``, with one row per
+            edge.
+        nodes: The same with one row per node, each id once.
+        source: Column of the edges' sources. If the file has no header, columns are called ``"0"``, ``"1"``,
+            ...
         destination: Column of the edges' destinations.
-        weight: Column of the edges' weights; None reads none.
-        id_column: Column of the nodes' ids.
-        id_type: Read ids as integers or strings; ``"auto"`` takes what the first rows look like.
-        features: Feature columns; None takes every numeric column of ``nodes`` that is not id, label or
-        split.
-        label: Label column: strings become classes in alphabetical order, integers are classes (empty or
-            negative: unlabelled), other numbers targets. Several columns of numbers become a label matrix.
+        weight: Column of the edge weights. If None, edges have no weights.
+        id_column: Column of the node ids.
+        id_type: Type of the ids, ``"int"`` or ``"string"``; ``"auto"`` decides by the first rows.
+        features: Feature columns. If None, every numeric column of ``nodes`` that is not id, label or split.
+        label: Label column: strings become classes in alphabetical order, integers are classes (unlabelled
+            if empty or negative), other numbers are targets. Several columns of numbers become a label
+            matrix.
         split: Column with ``train``, ``val`` (or ``valid``, ``validation``), ``test``, or nothing.
-        fill_missing: Feature value for empty fields; None refuses them.
-        csv: How the CSV files are written, if not with commas and a header.
-        name: How reports call the graph.
+        fill_missing: Feature value for empty fields. If None, empty fields are an error.
+        csv: Format of the CSV files. If None, commas (tabs in ``.tsv``) and a header.
+        name: Name of the graph in reports.
 
     Raises:
         MissingPackageError: pyarrow is not installed.
-        DataError: A file or column is missing, or a value cannot be used; says file, row and column.
-        ConfigError: Options that cannot be meant.
+        DataError: A file or column is missing, or a value is invalid; names file, row and column.
+        ConfigError: Options are invalid or contradict each other.
     """
     if id_type not in ("auto", "int", "string"):
         raise ConfigError(f"id_type must be 'auto', 'int' or 'string'; got {id_type!r}")
@@ -120,20 +119,20 @@ def from_tables(
 
 
 def from_csv(edges: _Source, nodes: _Source | None = None, **options: Any) -> TableGraph:
-    """:func:`from_tables` for CSV files.
+    """Make a graph from CSV files; like :func:`from_tables`.
 
     Raises:
-        DataError: A path does not end like a CSV file; otherwise as :func:`from_tables`.
+        DataError: A path does not end like a CSV file; otherwise as in :func:`from_tables`.
     """
     _check_suffix((edges, nodes), CSV_SUFFIXES, "CSV")
     return from_tables(edges, nodes, **options)
 
 
 def from_parquet(edges: _Source, nodes: _Source | None = None, **options: Any) -> TableGraph:
-    """:func:`from_tables` for Parquet files.
+    """Make a graph from Parquet files; like :func:`from_tables`.
 
     Raises:
-        DataError: A path does not end like a Parquet file; otherwise as :func:`from_tables`.
+        DataError: A path does not end like a Parquet file; otherwise as in :func:`from_tables`.
     """
     _check_suffix((edges, nodes), PARQUET_SUFFIXES, "Parquet")
     return from_tables(edges, nodes, **options)

@@ -1,7 +1,7 @@
-"""Which stores were read in full and found as they were written, so that later opens need not read them.
+"""Notes of which stores were verified in full, so that later opens need not read them again.
 
-A store's files are known again by size, times and inode; whatever writes to one changes these, and it is read
-anew. The notes lie in the cache, not in the store, which may be another's or be copied.
+A store's files are recognised by size, times and inode, which change with every write; a changed store is
+verified again. The notes are kept in the cache, not in the store, which may be somebody else's or be copied.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 def is_noted(folder: Path, files: Sequence[Path]) -> bool:
-    """Whether these files of a store were verified and are untouched since."""
+    """Return whether these files of a store were verified and have not changed since."""
     try:
         noted = unsealed(json.loads(_note_of(folder).read_text(encoding="utf-8")), _note_of(folder))
         return bool(noted["files"] == state(files))
@@ -31,7 +31,7 @@ def is_noted(folder: Path, files: Sequence[Path]) -> bool:
 
 
 def note(folder: Path, files: Sequence[Path], before: dict[str, list[int]]) -> None:
-    """Keep that these files were verified, unless they changed meanwhile (``before`` is their state then)."""
+    """Note that these files were verified, unless they changed since ``before``, their state at the start."""
     try:
         now = state(files)
         if now != before:
@@ -45,7 +45,7 @@ def note(folder: Path, files: Sequence[Path], before: dict[str, list[int]]) -> N
 
 
 def state(files: Sequence[Path]) -> dict[str, list[int]]:
-    """What tells that files are untouched."""
+    """Return the sizes, times and inodes that show whether files have changed."""
     found = {}
     for file in files:
         stat = file.stat()

@@ -66,7 +66,7 @@ def tall_gram(a: Tensor, b: Tensor, *, out: Tensor | None = None, ids: Tensor | 
 
 
 def dense_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute ``x @ weight.t() + bias`` as ``torch.nn.functional.linear`` does, with these kernels if possible.
+    """Compute ``x @ weight.t() + bias`` like ``torch.nn.functional.linear``, with these kernels if possible.
 
     Args:
         x: ``(num_rows, in_channels)``.

@@ -23,6 +23,6 @@ class RowEpilogue(NamedTuple):
     p: float
     """Probability of dropping an element."""
     seed: int | Tensor
-    """Seed of the dropout mask. The compiled kernels take only an int, others also a ``(1,)`` int64 tensor."""
+    """Seed of the dropout mask: an int or, except for the compiled kernels, a ``(1,)`` int64 tensor."""
     ids: Tensor | None
     """``(num_rows,)`` int64 row numbers that the rows' masks are drawn for, or None for their own."""

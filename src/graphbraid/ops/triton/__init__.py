@@ -1,8 +1,8 @@
-"""Triton kernels for CUDA tensors: the functions of the compiled CPU kernels, with the same arguments.
+"""Triton kernels for CUDA tensors, with the names and arguments of the compiled CPU kernels.
 
 Importing this package imports triton; :func:`graphbraid.ops.aggregation.backend` does so for the first CUDA
-tensor it sees. The twins in :mod:`graphbraid.ops.reference` say what each function computes. Inputs are
-checked by the operators. Sums are in float32 and in a fixed order: results do not differ between runs.
+tensor it sees. The twins in :mod:`graphbraid.ops.reference` define what each function computes. The operators
+check the inputs. Sums are in float32 and in a fixed order, so results do not differ between runs.
 """
 
 from graphbraid.ops.triton.attention import gat_forward, gatv2_forward

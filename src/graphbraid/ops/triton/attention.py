@@ -1,4 +1,4 @@
-"""Fused attention over in-neighbours in Triton, GAT and GATv2; the formulas of ``csrc/attention.inl``.
+"""Fused attention over in-neighbours in Triton, GAT and GATv2, with the formulas of ``csrc/attention.inl``.
 
 With e = u -> v, per head h:
 
@@ -6,15 +6,15 @@ With e = u -> v, per head h:
     GATv2  logit[e, h] = sum over c of att[h, c] * leaky(src[u, h, c] + dst[v, h, c])
     out[v, h, :] = sum of mask[e, h] * softmax over v's edges(logit)[e, h] * src[u, h, :]
 
-Forward walks each row once with running maxima and keeps the log-sum-exp of each row and head. Backward
-computes the coefficients again from it. With D[v, h] = <grad[v, h, :], out[v, h, :]> the gradient of a logit
-is
+The forward pass reads each row once, with running maxima, and keeps the log-sum-exp of each row and head, from
+which the backward pass recomputes the coefficients. With D[v, h] = <grad[v, h, :], out[v, h, :]> the gradient
+of a logit is
 
     g[e, h] = alpha * (mask * <grad[v, h, :], src[u, h, :]> - D[v, h])
 
-Largest temporary: (num_edges, heads). An implicit self-loop is one more edge at the end of its row, with id
-num_edges + v; stored ones are left out then. A tile is (EDGES, HEADS, CHANNELS): each row of src is read once
-for as many heads as fit, all channels of a head at a time.
+The largest temporary is (num_edges, heads). An implicit self-loop is one more edge at the end of its row, with
+id num_edges + v; stored self-loops are then ignored. A tile is (EDGES, HEADS, CHANNELS): each row of src is
+read once for as many heads as fit, with all channels of a head at a time.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ def attend_kernel(
     HEADS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):
-    """Forward of HEADS heads of one row, or of one segment of a hub.
+    """Compute the forward pass of HEADS heads of one row, or of one segment of a hub.
 
-    Each of EDGES lanes keeps its own maximum and sums, scaled as the maximum rises; the lanes meet at the
-    end. Bound by reading num_edges rows of src.
+    Each of EDGES lanes keeps its own maximum and sums, rescaled whenever the maximum rises; the lanes are
+    combined at the end. Bound by reading num_edges rows of src.
     """
     item = tl.program_id(0).to(tl.int64)
     h, head, place, inside = head_tile(heads, channels, HEADS, CHANNELS)
@@ -141,7 +141,7 @@ def attend_kernel(
 
 
 def without_edges(*of_edges: Tensor | None) -> None:
-    """Refuse what edges have of their own, logits or features: no kernel here reads any."""
+    """Refuse logits or features of edges, which no kernel here reads."""
     if any(given is not None for given in of_edges):
         raise NotImplementedError(
             "the kernels in Triton take no logits or features of edges; those on the CPU do"
@@ -165,12 +165,12 @@ def gat_forward(
     first_keys: Tensor | None = None,
     edge_logit: Tensor | None = None,
 ) -> None:
-    """The arguments of the twin in ``ops/attention_reference.py``; rows contiguous.
+    """Run the kernels with the arguments of the twin in ``ops/attention_reference.py``; rows contiguous.
 
-    ``above`` and ``share`` are not written: the backward pass here adds up the edges instead.
+    ``above`` and ``share`` are not written: the backward pass here sums over the edges instead.
 
     Raises:
-        NotImplementedError: edges have logits; models with such layers run as they are written on a device.
+        NotImplementedError: edges have logits; on a device, models with such layers run uncompiled.
     """
     del above, share
     without_edges(edge_logit)
@@ -195,10 +195,10 @@ def gatv2_forward(
     loop_features: Tensor | None = None,
     edge_weight: Tensor | None = None,
 ) -> None:
-    """The arguments of the twin in ``ops/attention_reference.py``; rows contiguous.
+    """Run the kernels with the arguments of the twin in ``ops/attention_reference.py``; rows contiguous.
 
     Raises:
-        NotImplementedError: edges have features, as :func:`gat_forward`.
+        NotImplementedError: edges have features; see :func:`gat_forward`.
     """
     without_edges(edge_features, loop_features, edge_weight)
     inputs = (None, None, dst, att, first_keys)

@@ -1,4 +1,4 @@
-"""Gradients of fused attention in Triton; the formulas stand in ``attention.py`` beside this file."""
+"""Gradients of fused attention in Triton; the formulas are in ``attention.py``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def row_dots_kernel(
     ROWS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):
-    """out[i] = <a[i, :], b[i, :]>. Bound by reading both once."""
+    """Compute out[i] = <a[i, :], b[i, :]>. Bound by reading both once."""
     i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     c = tl.arange(0, CHANNELS)
     mask = (i < count)[:, None] & (c < channels)[None, :]
@@ -82,7 +82,7 @@ def gat_backward_kernel(
     HEADS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):
-    """GAT's gradients by source: of its row and logits, and each edge's part of the destinations' logits.
+    """Compute GAT's gradients by source: of rows and logits, and each edge's part of destinations' logits.
 
     Bound by reading num_edges rows of grad.
     """
@@ -156,7 +156,7 @@ def gatv2_backward_by_destination_kernel(
     HEADS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):
-    """GATv2 by destination: each edge's numbers, the gradient of dst's row, and the row's part of att's.
+    """Compute, by destination, GATv2's values per edge, dst's gradient, and each row's part of att's.
 
     Bound by reading num_edges rows of src.
     """
@@ -225,7 +225,7 @@ def gatv2_backward_by_source_kernel(
     HEADS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):
-    """GATv2 by source: the gradient of src's row, through the sum and through the logits.
+    """Compute, by source, GATv2's gradient of src, through the sum and through the logits.
 
     Bound by reading num_edges rows of grad and of dst.
     """
@@ -274,10 +274,10 @@ def gat_backward(
     edge_logit: Tensor | None = None,
     grad_edge_logit: Tensor | None = None,
 ) -> None:
-    """The arguments of the twin in ``ops/attention_reference.py``; rows contiguous.
+    """Run the kernels with the arguments of the twin in ``ops/attention_reference.py``; rows contiguous.
 
     Raises:
-        NotImplementedError: edges have logits, as :func:`gat_forward`.
+        NotImplementedError: edges have logits; see :func:`gat_forward`.
     """
     del above, share
     without_edges(edge_logit, grad_edge_logit)
@@ -285,7 +285,7 @@ def gat_backward(
     if grad.shape[1] < src.shape[1]:
         grad = grad.repeat(1, heads)
     d = _row_dots(grad, out, heads)
-    # Zeros: stored self-loops that implicit ones replace are not written, and are summed below.
+    # Zeros, since stored self-loops that implicit ones replace are not written but are summed below.
     edge_grad = lse.new_zeros((num_edges + num_loops, heads))
     segments = segments_of(t_indptr, num_edges)
     arguments = (
@@ -340,10 +340,10 @@ def gatv2_backward(
     edge_weight: Tensor | None = None,
     grad_edge_weight: Tensor | None = None,
 ) -> None:
-    """The arguments of the twin in ``ops/attention_reference.py``; rows contiguous.
+    """Run the kernels with the arguments of the twin in ``ops/attention_reference.py``; rows contiguous.
 
     Raises:
-        NotImplementedError: edges have features, as :func:`gat_forward`.
+        NotImplementedError: edges have features; see :func:`gat_forward`.
     """
     without_edges(edge_features, loop_features, edge_weight, grad_edge_weight)
     num_edges, heads, width = indices.numel(), lse.shape[1], src.shape[1]
@@ -398,7 +398,7 @@ def gatv2_backward(
 
 
 def _row_dots(a: Tensor, b: Tensor, heads: int) -> Tensor:
-    """``(num_rows, heads)`` float32 inner products of the rows of ``a`` and ``b``, per head."""
+    """Return ``(num_rows, heads)`` float32 inner products of the rows of ``a`` and ``b``, per head."""
     out = a.new_empty((a.shape[0], heads), dtype=torch.float32)
     if out.numel() == 0:
         return out

@@ -1,6 +1,6 @@
-"""Products with rows kept as bits in Triton; ``csrc/bit_product.inl`` sums subsets of rows on the CPU.
+"""Products with rows kept as bits in Triton; on the CPU, ``csrc/bit_product.inl`` sums subsets of rows.
 
-A device multiplies faster than it reads: words are unpacked in registers and multiplied as zeros and ones.
+A device multiplies faster than it reads, so words are unpacked in registers and multiplied as zeros and ones.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from graphbraid.ops.triton.epilogue import epilogue
 from graphbraid.ops.triton.partition import on_device_of
 
 ROWS = 64
-"""Sums that a program makes, each of a tile of columns."""
+"""Number of rows of sums that a program computes, each over a tile of columns."""
 WORDS_OF_A_PART = 32
-"""At least as many words are summed by one program of a gram."""
+"""Smallest number of words that one program of a gram sums."""
 PARTS = 128
-"""At most as many shares of a gram's rows."""
+"""Largest number of parts that a gram's rows are divided into."""
 
 
 @triton.jit
 def unpacked(words):
-    """(n, 32) float32 zeros and ones of the bits of (n,) words."""
+    """Unpack the bits of (n,) words to (n, 32) float32 zeros and ones."""
     return ((words[:, None] >> tl.arange(0, 32)[None, :]) & 1).to(tl.float32)
 
 
@@ -43,9 +43,9 @@ def bit_product_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Sums of rows of b: out[i, :] = factors[i] * sum of b[k, :] over the bits k of row i, or out += that.
+    """Sum rows of b: out[i, :] = factors[i] * sum of b[k, :] over the bits k of row i, or out += that.
 
-    A program makes a tile of out. Bound by reading the bits and writing out.
+    A program computes one tile of out. Bound by reading the bits and writing out.
     """
     i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -81,7 +81,7 @@ def bit_gram_kernel(
     ROWS: tl.constexpr,  # columns of x
     COLUMNS: tl.constexpr,  # columns of a
 ):
-    """Sums over a share of the rows: partial[part, c, :] = sum of factors[r] * a[r, :] over its bits r of c.
+    """Sum over a part of the rows: partial[part, c, :] = sum of factors[r] * a[r, :] over its bits r of c.
 
     Bound by reading a once for each tile of x's columns.
     """
@@ -110,7 +110,7 @@ def bit_product(
     add: bool = False,
     after: RowEpilogue | None = None,
 ) -> None:
-    """The arguments of the twin in ``ops/reference.py``; float32, the rows of ``out`` contiguous."""
+    """Run the kernels with the arguments of the twin in ``ops/reference.py``; float32, the rows of ``out`` contiguous."""
     num_rows, width = out.shape
     if out.numel() == 0:
         return
@@ -137,7 +137,7 @@ def bit_product(
 
 
 def bit_gram(a: Tensor, bits: Tensor, factors: Tensor | None, out: Tensor) -> None:
-    """The arguments of the twin in ``ops/reference.py``; float32, the rows of ``a`` contiguous."""
+    """Run the kernels with the arguments of the twin in ``ops/reference.py``; float32, the rows of ``a`` contiguous."""
     height, width = out.shape
     if out.numel() == 0:
         return
@@ -164,5 +164,5 @@ def bit_gram(a: Tensor, bits: Tensor, factors: Tensor | None, out: Tensor) -> No
 
 
 def _tile(width: int) -> int:
-    """Columns of a tile: the tensor cores take 16 at least."""
+    """Return the columns of a tile, at least the 16 that tensor cores need."""
     return int(min(max(triton.next_power_of_2(width), 16), 64))

@@ -1,4 +1,4 @@
-"""Dropout by counter in Triton: the bits of ``csrc/dropout.h`` and of ``keep_mask`` in ``ops/dropout.py``."""
+"""Counter-based dropout in Triton, with the bits of ``csrc/dropout.h`` and of ``ops.dropout.keep_mask``."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _PHI32 = tl.constexpr(0x9E3779B9)
 
 
 def dropout_arguments(p: float, seed: int | Tensor) -> dict[str, Any]:
-    """What kernels take: seed, threshold (its 32 bits as a signed number), scale, and whether to drop.
+    """Return the kernels' arguments: seed, threshold (32 bits as a signed number), scale, whether to drop.
 
-    A seed that is a tensor of one int64 is read by the kernel as it runs: a recorded launch then draws the
-    masks of the seed that stands there when it is replayed.
+    If the seed is a tensor of one int64, the kernel reads it when it runs, so a recorded launch uses the seed
+    that the tensor holds when it is replayed.
     """
     threshold = int(p * 2**32)
     signed = threshold - 2**32 if threshold >= 2**31 else threshold
@@ -27,13 +27,13 @@ def dropout_arguments(p: float, seed: int | Tensor) -> dict[str, Any]:
 
 @triton.jit
 def seed_of(seed):
-    """The seed itself, where it was given as a place in memory."""
+    """Load the seed if it was given as a pointer."""
     return tl.load(seed) if seed.dtype.is_ptr() else seed
 
 
 @triton.jit
 def dropout_key(seed, row):
-    """32 bits for each of ``row``, int64: the high half of splitmix64's finaliser."""
+    """Return 32 bits for each int64 ``row``, the high half of splitmix64's finaliser."""
     z = tl.cast(seed, tl.int64).to(tl.uint64) + row.to(tl.uint64) * _PHI
     z = (z ^ (z >> 30)) * _MIX_1
     z = (z ^ (z >> 27)) * _MIX_2
@@ -42,7 +42,7 @@ def dropout_key(seed, row):
 
 @triton.jit
 def kept(key, column, threshold):
-    """Which of the elements (row with this key, column) stay."""
+    """Return which of the elements (row with this key, column) are kept."""
     h = key + column.to(tl.uint32) * _PHI32
     h = (h ^ (h >> 16)) * 0x85EBCA6B
     h = (h ^ (h >> 13)) * 0xC2B2AE35

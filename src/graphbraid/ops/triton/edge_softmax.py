@@ -1,4 +1,4 @@
-"""Softmax over each destination's in-edges in Triton, per head; ``csrc/attention.inl`` is the CPU's."""
+"""Softmax over each destination's in-edges in Triton, per head; ``csrc/attention.inl`` is its CPU version."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def softmax_rows_kernel(
     EDGES: tl.constexpr,
     FEAT: tl.constexpr,  # heads taken together
 ):
-    """Per row and head: top = max of the logits, total = sum of exp(logit - top), in one walk.
+    """Compute top = max of the logits and total = sum of exp(logit - top) per row and head, in one pass.
 
-    Each lane keeps a running maximum of its own; the lanes meet at the end. Bound by reading logits once.
+    Each lane keeps its own running maximum; the lanes are combined at the end. Bound by reading logits once.
     """
     item, columns, inside = work_tile(heads, FEAT)
     v, begin, end = edges_of(item, indptr, segment_row, segment_first, SEGMENT, PARTIAL)
@@ -91,7 +91,7 @@ def row_sums_kernel(
     EDGES: tl.constexpr,
     FEAT: tl.constexpr,
 ):
-    """out[v, h] = sum of values[e, h] * factors[e, h] over v's edges. Bound by reading both once."""
+    """Sum out[v, h] = sum of values[e, h] * factors[e, h] over v's edges. Bound by reading both once."""
     item, columns, inside = work_tile(heads, FEAT)
     v, begin, end = edges_of(item, indptr, segment_row, segment_first, SEGMENT, PARTIAL)
     acc = tl.zeros((EDGES, FEAT), tl.float32)
@@ -121,10 +121,10 @@ def softmax_edges_kernel(
     EDGES: tl.constexpr,
     FEAT: tl.constexpr,
 ):
-    """What each edge makes of its row's numbers.
+    """Compute each edge's result from its row's statistics.
 
     Forward: out = exp(logit - top) / total. Backward, with total = sum over the row's edges of alpha * grad:
-    out = alpha * (grad - total). Bound by reading the edges' numbers and writing out.
+    out = alpha * (grad - total). Bound by reading the edges' values and writing out.
     """
     e = tl.program_id(0).to(tl.int64) * EDGES + tl.arange(0, EDGES)
     columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
@@ -142,7 +142,7 @@ def softmax_edges_kernel(
 
 
 def edge_softmax(indptr: Tensor, logits: Tensor, out: Tensor) -> None:
-    """The arguments of the twin in ``ops/reference.py``: ``(num_edges, heads)`` float32, contiguous."""
+    """Run the kernels with the arguments of the twin in ``ops/reference.py``: ``(num_edges, heads)`` float32, contiguous."""
     if logits.numel() == 0:
         return
     num_dst, heads = indptr.numel() - 1, logits.shape[1]
@@ -154,7 +154,7 @@ def edge_softmax(indptr: Tensor, logits: Tensor, out: Tensor) -> None:
 
 
 def edge_softmax_backward(indptr: Tensor, alpha: Tensor, grad: Tensor, out: Tensor) -> None:
-    """The arguments of the twin in ``ops/reference.py``: ``(num_edges, heads)`` float32, contiguous."""
+    """Run the kernels with the arguments of the twin in ``ops/reference.py``: ``(num_edges, heads)`` float32, contiguous."""
     if alpha.numel() == 0:
         return
     total = alpha.new_empty((indptr.numel() - 1, alpha.shape[1]))
@@ -163,13 +163,13 @@ def edge_softmax_backward(indptr: Tensor, alpha: Tensor, grad: Tensor, out: Tens
 
 
 def row_sums(indptr: Tensor, num_edges: int, values: Tensor, factors: Tensor | None, out: Tensor) -> None:
-    """``out[v, h] = sum of values[e, h] * factors[e, h]`` over the edges of each row.
+    """Sum ``out[v, h] = sum of values[e, h] * factors[e, h]`` over the edges of each row.
 
     Args:
         indptr: ``(num_dst + 1,)`` int64.
-        num_edges: its last number.
+        num_edges: last value of ``indptr``.
         values: ``(at least num_edges, heads)`` float32, contiguous.
-        factors: of the same kind, or None.
+        factors: like ``values``, or None for ones.
         out: ``(num_dst, heads)`` float32, contiguous.
     """
     num_dst, heads = out.shape

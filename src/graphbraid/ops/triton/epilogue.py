@@ -1,4 +1,4 @@
-"""Bias, activation and dropout in one pass in Triton; ``csrc/epilogue.inl`` is the same for the CPU."""
+"""Bias, activation and dropout in one pass in Triton; ``csrc/epilogue.inl`` is its CPU version."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _LEAKY_RELU = tl.constexpr(2)
 _ELU = tl.constexpr(3)
 
 _PARTS = 1024
-"""Shares of rows whose column sums are added up last: many times the multiprocessors, and a number of its
-own, so that the bits are the same on every device."""
+"""Number of parts of the rows whose column sums are added up last: many times the multiprocessors, but fixed,
+so that the bits are the same on every device."""
 
 
 @triton.jit
 def activated(y, slope, ACT: tl.constexpr):
-    """The activation of float32 ``y``."""
+    """Apply the activation to float32 ``y``."""
     if ACT == _RELU:
         y = tl.where(y <= 0, 0.0, y)  # lets a NaN through
     elif ACT == _LEAKY_RELU:
@@ -50,7 +50,7 @@ def epilogue_kernel(
     ROWS: tl.constexpr,
     FEAT: tl.constexpr,
 ):
-    """The forward, out = mask * act(x + bias), mask[v, c] = 0 or keep_scale.
+    """Compute out = mask * act(x + bias), where mask[v, c] is 0 or keep_scale.
 
     Bound by reading x and writing out.
     """
@@ -89,9 +89,9 @@ def epilogue_backward_kernel(
     ROWS: tl.constexpr,
     FEAT: tl.constexpr,
 ):
-    """grad_x = grad * mask * act'(x + bias), and the column sums of each share of rows.
+    """Compute grad_x = grad * mask * act'(x + bias), and the column sums of each part of the rows.
 
-    act' is found from the output, the mask is drawn again. Bound by reading grad and out, writing grad_x.
+    act' follows from the output; the mask is drawn again. Bound by reading grad and out, writing grad_x.
     """
     part, columns, inside = work_tile(width, FEAT)
     end = tl.minimum((part + 1) * rows_per_part, num_rows)
@@ -131,7 +131,7 @@ def column_sums_kernel(
     ROWS: tl.constexpr,
     FEAT: tl.constexpr,
 ):
-    """out[part, :] = sum of the part's rows, always in the same order. Bound by reading rows once."""
+    """Sum out[part, :] = the part's rows, always in the same order. Bound by reading rows once."""
     part, columns, inside = work_tile(width, FEAT)
     end = tl.minimum((part + 1) * rows_per_part, num_rows)
     acc = tl.zeros((ROWS, FEAT), tl.float32)
@@ -152,7 +152,7 @@ def epilogue(
     out: Tensor,
     ids: Tensor | None = None,
 ) -> None:
-    """The arguments of the twin in ``ops/reference.py``; float32, float16 or bfloat16, rows contiguous."""
+    """Run the kernels with the arguments of the twin in ``ops/reference.py``; float32, float16 or bfloat16, rows contiguous."""
     num_rows, width = out.shape
     if out.numel() == 0:
         return
@@ -185,7 +185,7 @@ def epilogue_backward(
     grad_bias: Tensor | None,
     ids: Tensor | None = None,
 ) -> None:
-    """The arguments of the twin in ``ops/reference.py``; ``grad_bias`` is float32."""
+    """Run the kernels with the arguments of the twin in ``ops/reference.py``; ``grad_bias`` is float32."""
     num_rows, width = out.shape
     if out.numel() == 0:
         if grad_bias is not None:
@@ -215,7 +215,7 @@ def epilogue_backward(
 
 
 def column_sums(rows: Tensor, out: Tensor) -> None:
-    """``out = rows.sum(0)`` in an order that only the shape decides.
+    """Compute ``out = rows.sum(0)`` in an order that depends only on the shape.
 
     Args:
         rows: ``(num_rows, width)`` float32, contiguous.
@@ -236,12 +236,12 @@ def column_sums(rows: Tensor, out: Tensor) -> None:
 
 
 def row_parts(num_rows: int, rows: int) -> tuple[int, int]:
-    """How many shares of rows there are, and the rows of each but the last ones."""
+    """Return the number of parts of the rows, and the rows in each part but the last ones."""
     share = max(1, triton.cdiv(triton.cdiv(num_rows, rows), _PARTS)) * rows
     return triton.cdiv(num_rows, share), share
 
 
 def walk_tile(width: int) -> dict[str, int]:
-    """Constants of kernels that walk whole matrices: 1024 numbers a step, eight a lane of four warps."""
+    """Return constants of kernels over whole matrices: 1024 values a step, eight per lane of four warps."""
     columns = min(128, triton.next_power_of_2(width))
     return {"ROWS": min(64, 1024 // columns), "FEAT": columns, "num_warps": 4}

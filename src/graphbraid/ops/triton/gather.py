@@ -1,4 +1,4 @@
-"""Copies of rows by id in Triton; ``csrc/gather.inl`` does it on the CPU."""
+"""Copies of rows by id in Triton; ``csrc/gather.inl`` is the CPU version."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def gather_rows_kernel(
     IDS: tl.constexpr,
     FEAT: tl.constexpr,
 ):
-    """out[i, :] = table[ids[i], :]. Bound by reading num_ids scattered rows and writing them in sequence."""
+    """Copy out[i, :] = table[ids[i], :]. Bound by reading num_ids scattered rows and writing them in order."""
     i = tl.program_id(0).to(tl.int64) * IDS + tl.arange(0, IDS)
     columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
     live = i < num_ids
@@ -33,9 +33,9 @@ def gather_rows_kernel(
 
 
 def gather_rows(x: Tensor, ids: Tensor, out: Tensor) -> None:
-    """The arguments of the twin in ``ops/reference.py``; ``x`` and ``out`` are contiguous bytes.
+    """Run the kernels with the arguments of the twin in ``ops/reference.py``; ``x`` and ``out`` are contiguous bytes.
 
-    Rows are copied in the widest words that their size and place allow.
+    Rows are copied in the widest words that their size and alignment allow.
     """
     if out.numel() == 0:
         return

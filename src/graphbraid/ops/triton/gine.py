@@ -37,7 +37,7 @@ def finish_row(
     PARTIAL: tl.constexpr,
     EDGES: tl.constexpr,
 ):
-    """Write a segment's sums, or a row's with those of its segments and its own row's share."""
+    """Write a segment's sums, or a row's sums together with those of its segments and its own row's part."""
     place = item * width + columns
     if PARTIAL:
         tl.store(partial + place, tl.sum(acc, axis=0), mask=inside)
@@ -67,11 +67,10 @@ def gine_kernel(
     EDGES: tl.constexpr,
     FEAT: tl.constexpr,
 ):
-    """out[v, :] = loop_scale * x[v, :] + sum of relu(x[u, :] + edges[e, :]) over the edges e = u -> v.
+    """Sum out[v, :] = loop_scale * x[v, :] + sum of relu(x[u, :] + edges[e, :]) over the edges e = u -> v.
 
-    The first num_loops rows add their own. A NaN stays one.
-
-    Bound by reading num_edges rows of x and of edges.
+    Only the first num_loops rows add their own. NaNs propagate. Bound by reading num_edges rows of x and of
+    edges.
     """
     item, columns, inside = work_tile(width, FEAT)
     v, begin, end = edges_of(item, indptr, segment_row, segment_first, SEGMENT, PARTIAL)
@@ -125,8 +124,9 @@ def gine_backward_kernel(
     EDGES: tl.constexpr,
     FEAT: tl.constexpr,
 ):
-    """out[u, :] = loop_scale * grad[u, :] + sum of grad[v, :] where x[u, :] + edges[e, :] > 0, over u -> v.
+    """Compute the gradient of x.
 
+    out[u, :] = loop_scale * grad[u, :] + sum of grad[v, :] where x[u, :] + edges[e, :] > 0, over e = u -> v.
     Bound by reading num_edges rows of grad and of edges.
     """
     item, columns, inside = work_tile(width, FEAT)
@@ -172,7 +172,7 @@ def gine_edge_backward_kernel(
     out,  # (num_edges, width); rows out_stride apart; may be edges
     num_dst,
     num_edges,
-    steps,  # halvings that find a row
+    steps,  # of the binary search for a row
     width,
     x_stride,
     edge_stride,
@@ -181,10 +181,10 @@ def gine_edge_backward_kernel(
     EDGES: tl.constexpr,
     FEAT: tl.constexpr,
 ):
-    """out[e, :] = grad[v, :] where x[u, :] + edges[e, :] > 0, else 0, for the edge e = u -> v.
+    """Compute out[e, :] = grad[v, :] where x[u, :] + edges[e, :] > 0, else 0, for the edge e = u -> v.
 
-    A program takes FEAT columns of EDGES edges in a row. Bound by reading num_edges rows of x and of edges
-    and writing as many.
+    A program handles FEAT columns of EDGES consecutive edges. Bound by reading num_edges rows of x and of
+    edges and writing as many.
     """
     e = tl.program_id(0).to(tl.int64) * EDGES + tl.arange(0, EDGES)
     columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
@@ -206,7 +206,7 @@ def gine(
     num_loops: int,
     out: Tensor,
 ) -> None:
-    """The arguments of the twin in ``ops/gine_reference.py``; ``out`` is contiguous."""
+    """Run the kernels with the arguments of the twin in ``ops/gine_reference.py``; ``out`` is contiguous."""
     if out.numel() == 0:
         return
     width = out.shape[1]
@@ -227,7 +227,7 @@ def gine_backward(
     num_loops: int,
     out: Tensor,
 ) -> None:
-    """The arguments of the twin in ``ops/gine_reference.py``; ``out`` is contiguous."""
+    """Run the kernels with the arguments of the twin in ``ops/gine_reference.py``; ``out`` is contiguous."""
     if out.numel() == 0:
         return
     width = out.shape[1]
@@ -241,7 +241,7 @@ def gine_backward(
 def gine_edge_backward(
     indptr: Tensor, indices: Tensor, x: Tensor, edges: Tensor, grad: Tensor, out: Tensor
 ) -> None:
-    """The arguments of the twin in ``ops/gine_reference.py``."""
+    """Run the kernels with the arguments of the twin in ``ops/gine_reference.py``."""
     if out.numel() == 0:
         return
     num_edges, width = out.shape

@@ -1,6 +1,6 @@
-"""Tiles of attention: (EDGES, HEADS, CHANNELS) numbers of a row's edges, and launches over them.
+"""Tiles of attention, (EDGES, HEADS, CHANNELS) values of a row's edges, and launches over them.
 
-A tile holds as many heads as fit, all channels of a head at a time, so that each row is read once for them.
+A tile holds as many heads as fit, with all channels of each, so that each row is read once for all of them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import triton.language as tl
 from graphbraid.ops.triton.dropout import dropout_key, kept, seed_of
 from graphbraid.ops.triton.partition import Segments, edges_of, over_rows
 
-COUNTS = ["num_loops", "num_edges", "seed", "threshold"]  # differ between batches: no kernel for each
+COUNTS = ["num_loops", "num_edges", "seed", "threshold"]  # not specialised on, as they differ between batches
 
 _NUMBERS = 1024
-"""Of a tile: eight a lane of four warps, times two or three matrices."""
+"""Number of values in a tile: eight per lane of four warps, times two or three matrices."""
 _NUMBERS_OF_AN_EDGE = 256
 _MOST_EDGES = 16
 _NUMBERS_OF_A_WARP = 256
@@ -24,7 +24,7 @@ _NUMBERS_OF_A_WARP = 256
 
 @triton.jit
 def head_tile(heads, channels, HEADS: tl.constexpr, CHANNELS: tl.constexpr):
-    """A program's heads and which of them are there, the places of their columns, and which of those are."""
+    """Return a program's heads and their mask, and the positions of their columns and those columns' mask."""
     h = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     c = tl.arange(0, CHANNELS)
     head = h < heads
@@ -44,7 +44,7 @@ def edges_and_loop(
     SEGMENT: tl.constexpr,
     PARTIAL: tl.constexpr,
 ):
-    """Row of a work item, its stored edges [begin, end), and where they stop with an implicit self-loop."""
+    """Return a work item's row, its stored edges [begin, end), and their end with an implicit self-loop."""
     v, begin, end = edges_of(item, indptr, segment_row, segment_first, SEGMENT, PARTIAL)
     stop = end
     if LOOPS and not PARTIAL:
@@ -54,17 +54,17 @@ def edges_and_loop(
 
 @triton.jit
 def edges_to_nodes(
-    first,  # of the tile's edges
-    end,  # of the row's stored edges
-    stop,  # one further where the row has an implicit self-loop
+    first,  # first edge of the tile
+    end,  # end of the row's stored edges
+    stop,  # end + 1 if the row has an implicit self-loop, else end
     row,
     ids,  # (num_edges,) int32 or int64: the other end of each edge
-    perm,  # (num_edges,) int64 edge numbers, or None where they are the positions
+    perm,  # (num_edges,) int64 edge numbers, or None if they are the positions
     num_edges,
     LOOPS: tl.constexpr,
     EDGES: tl.constexpr,
 ):
-    """Of EDGES edges: the node at the other end, the edge's number, and whether it counts."""
+    """Return the node at the other end of EDGES edges, the edges' numbers, and whether they count."""
     e = first + tl.arange(0, EDGES)
     stored = e < end
     live = e < stop
@@ -81,27 +81,27 @@ def edges_to_nodes(
 
 @triton.jit
 def load_own(rows, v, width, place, inside):
-    """The heads' columns of row ``v`` as (HEADS, CHANNELS) float32."""
+    """Load the heads' columns of row ``v`` as (HEADS, CHANNELS) float32."""
     return tl.load(rows + v * width + place, mask=inside, other=0.0).to(tl.float32)
 
 
 @triton.jit
 def load_heads(rows, i, width, place, live, inside):
-    """The heads' columns of the rows ``i`` as (EDGES, HEADS, CHANNELS) float32; 0 where they are not live."""
+    """Load the heads' columns of the rows ``i`` as (EDGES, HEADS, CHANNELS) float32; 0 where not live."""
     at = i[:, None, None] * width + place[None, :, :]
     return tl.load(rows + at, mask=live[:, None, None] & inside[None, :, :], other=0.0).to(tl.float32)
 
 
 @triton.jit
 def load_numbers(numbers, i, heads, h, live, head, other):
-    """The heads' numbers of the rows ``i`` of (num_rows, heads) as (EDGES, HEADS); ``other`` elsewhere."""
+    """Load the heads' values of the rows ``i`` of (num_rows, heads) as (EDGES, HEADS); else ``other``."""
     at = i[:, None] * heads + h[None, :]
     return tl.load(numbers + at, mask=live[:, None] & head[None, :], other=other)
 
 
 @triton.jit
 def add_head_segments(acc, partial, segment_first, v, width, place, inside, EDGES: tl.constexpr):
-    """``acc``, a tile, with what ``partial`` (num_segments, width) holds of row v added, where v is a hub."""
+    """Add to the tile ``acc`` the segments of row v in ``partial`` (num_segments, width) if v is a hub."""
     if segment_first is not None:
         last = tl.load(segment_first + v + 1)
         for first in range(tl.load(segment_first + v), last, EDGES):
@@ -124,7 +124,7 @@ def store_head_sums(
     PARTIAL: tl.constexpr,
     EDGES: tl.constexpr,
 ):
-    """Write a segment's sums, or a row's with those of its segments."""
+    """Write a segment's sums, or a row's sums together with those of its segments."""
     if PARTIAL:
         tl.store(partial + item * width + place, tl.sum(acc, axis=0), mask=inside)
     else:
@@ -134,13 +134,13 @@ def store_head_sums(
 
 @triton.jit
 def mask_keys(
-    number,  # of each edge; of an implicit self-loop num_edges + v
+    number,  # number of each edge; num_edges + v for an implicit self-loop
     v,  # destination of each edge, or of all
     indptr,  # (num_dst + 1,) int64
-    first_keys,  # (num_dst,) int64; None: rows follow each other, each with a place for a loop at its end
+    first_keys,  # (num_dst,) int64; if None, rows follow each other, each with room for a loop at its end
     num_edges,
 ):
-    """Key of each edge's dropout mask: counts up from the row's first, an implicit self-loop's comes last."""
+    """Return the key of each edge's dropout mask: counted up from the row's first, self-loops last."""
     edge = tl.where(number < num_edges, number, tl.load(indptr + v + 1))
     offset = v
     if first_keys is not None:
@@ -150,14 +150,14 @@ def mask_keys(
 
 @triton.jit
 def coefficients_kept(number, v, indptr, first_keys, num_edges, h, seed, threshold):
-    """Which coefficients of the tile's edges and heads dropout keeps, as (EDGES, HEADS)."""
+    """Return which coefficients of the tile's edges and heads dropout keeps, as (EDGES, HEADS)."""
     keys = mask_keys(number, v, indptr, first_keys, num_edges)
     return kept(dropout_key(seed_of(seed), keys)[:, None], h[None, :], threshold)
 
 
 @triton.jit
 def leaky(z, slope):
-    """Leaky ReLU."""
+    """Apply leaky ReLU."""
     return tl.where(z > 0, z, z * slope)
 
 
@@ -168,14 +168,14 @@ def over_heads(
     arguments: tuple[Any, ...],
     constants: dict[str, Any],
 ) -> None:
-    """Launch over the segments of hubs, then over all rows, by heads that share a tile.
+    """Launch a kernel over the segments of hubs, then over all rows, with the heads that share a tile.
 
     Args:
         kernel: as in :func:`graphbraid.ops.triton.partition.over_rows`.
-        segments: likewise.
-        shape: rows, heads, channels of a head; no launch where one is 0.
-        arguments: by position.
-        constants: the rest but heads, channels and the tile, by name.
+        segments: as in :func:`graphbraid.ops.triton.partition.over_rows`.
+        shape: numbers of rows, heads and channels per head; nothing is launched if one is 0.
+        arguments: positional arguments.
+        constants: further keyword arguments, without heads, channels and the tile.
     """
     num_rows, heads, channels = shape
     if num_rows * heads * channels == 0:

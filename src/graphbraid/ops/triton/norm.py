@@ -13,7 +13,7 @@ from graphbraid.ops.triton.tiles import load_rows, work_tile
 
 @triton.jit
 def affine_columns(weight, bias, columns, inside):
-    """Weight and bias of some columns; ones and zeros where they are None."""
+    """Load weight and bias of some columns; ones and zeros if they are None."""
     scale = tl.full(columns.shape, 1.0, tl.float32)
     if weight is not None:
         scale = tl.load(weight + columns, mask=inside, other=0.0)
@@ -37,10 +37,10 @@ def layer_norm_kernel(
     ROWS: tl.constexpr,
     FEAT: tl.constexpr,  # columns taken together, a power of two
 ):
-    """Each row's mean, biased variance and out = (x - mean) * rstd * weight + bias.
+    """Compute each row's mean, biased variance and out = (x - mean) * rstd * weight + bias.
 
-    The variance is the mean square of differences to the mean, whose own rounding their sum corrects. Bound
-    by reading x and writing out: the second and third look at a row find it in the cache.
+    The variance is the mean square of the differences from the mean, corrected by their sum for the mean's
+    rounding. Bound by reading x and writing out: the second and third reads of a row hit the cache.
     """
     v = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     live = v < num_rows
@@ -89,9 +89,10 @@ def layer_norm_backward_kernel(
     ROWS: tl.constexpr,
     FEAT: tl.constexpr,
 ):
-    """grad_x = rstd * (h - average(h) - y * average(h * y)), h = grad * weight, y = (x - mean) * rstd.
+    """Compute the gradient of x for layer normalisation.
 
-    Bound by reading grad and x, writing grad_x.
+    grad_x = rstd * (h - average(h) - y * average(h * y)), h = grad * weight, y = (x - mean) * rstd. Bound by
+    reading grad and x, writing grad_x.
     """
     v = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     live = v < num_rows
@@ -135,7 +136,7 @@ def norm_sums_kernel(
     ROWS: tl.constexpr,
     FEAT: tl.constexpr,
 ):
-    """Column sums of grad * y and of grad over each share of rows, y = (x - mean) * rstd.
+    """Compute the column sums of grad * y and of grad over each part of the rows, y = (x - mean) * rstd.
 
     Bound by reading grad and x.
     """
@@ -171,10 +172,10 @@ def column_moments_kernel(
     ROWS: tl.constexpr,
     FEAT: tl.constexpr,
 ):
-    """Of each column over each share of rows, the mean and the sum of squared differences to it.
+    """Compute the mean and the sum of squared differences from it, per column and part of the rows.
 
-    A share is read a tile at a time; a tile's moments join the share's as those of two sets of rows (Chan,
-    Golub and LeVeque), so that no large squares are subtracted. Bound by reading x once.
+    A part is read a tile at a time; a tile's moments are merged into the part's like those of two samples
+    (Chan, Golub and LeVeque), so that no large squares are subtracted. Bound by reading x once.
     """
     part, columns, inside = work_tile(width, FEAT)
     begin = part * rows_per_part
@@ -209,7 +210,7 @@ def join_moments_kernel(
     ROWS: tl.constexpr,
     FEAT: tl.constexpr,
 ):
-    """Mean and biased variance of all rows from those of their shares, always in the same order."""
+    """Compute mean and biased variance of all rows from those of their parts, always in the same order."""
     columns = tl.program_id(0) * FEAT + tl.arange(0, FEAT)
     inside = columns < width
     total = tl.zeros((ROWS, FEAT), tl.float32)
@@ -244,7 +245,7 @@ def batch_norm_kernel(
     ROWS: tl.constexpr,
     FEAT: tl.constexpr,
 ):
-    """The forward, out = (x - mean) * rstd * weight + bias. Bound by reading x and writing out."""
+    """Compute out = (x - mean) * rstd * weight + bias. Bound by reading x and writing out."""
     block, columns, inside = work_tile(width, FEAT)
     v = block * ROWS + tl.arange(0, ROWS)
     mask = (v < num_rows)[:, None] & inside[None, :]
@@ -272,9 +273,9 @@ def batch_norm_backward_kernel(
     ROWS: tl.constexpr,
     FEAT: tl.constexpr,
 ):
-    """grad_x = rstd * weight * (grad - average(grad) - y * average(grad * y)).
+    """Compute grad_x = rstd * weight * (grad - average(grad) - y * average(grad * y)).
 
-    Without the averages where running statistics were taken. Bound by reading grad and x, writing grad_x.
+    The averages are left out if running statistics were used. Bound by reading grad and x, writing grad_x.
     """
     block, columns, inside = work_tile(width, FEAT)
     v = block * ROWS + tl.arange(0, ROWS)
@@ -300,7 +301,7 @@ def layer_norm(
     mean: Tensor | None,
     rstd: Tensor | None,
 ) -> None:
-    """The arguments of the twin in ``ops/norm_reference.py``; rows float32, float16 or bfloat16."""
+    """Run the kernels with the arguments of the twin in ``ops/norm_reference.py``; rows float32, float16 or bfloat16."""
     if x.numel() == 0:
         return
     tile = _row_tile(x.shape[1])
@@ -320,9 +321,9 @@ def layer_norm_backward(
     grad_weight: Tensor | None,
     grad_bias: Tensor | None,
 ) -> None:
-    """The arguments of the twin in ``ops/norm_reference.py``."""
+    """Run the kernels with the arguments of the twin in ``ops/norm_reference.py``."""
     if grad_weight is not None or grad_bias is not None:
-        _norm_sums(grad, x, mean, rstd, grad_weight, grad_bias, per_row=True)  # before grad is written over
+        _norm_sums(grad, x, mean, rstd, grad_weight, grad_bias, per_row=True)  # before grad is overwritten
     if grad_x is None or x.numel() == 0:
         return
     tile = _row_tile(x.shape[1])
@@ -333,7 +334,7 @@ def layer_norm_backward(
 
 
 def column_moments(x: Tensor, mean: Tensor, var: Tensor) -> None:
-    """The arguments of the twin in ``ops/norm_reference.py``."""
+    """Run the kernels with the arguments of the twin in ``ops/norm_reference.py``."""
     num_rows, width = x.shape
     if x.numel() == 0:
         mean.zero_()
@@ -353,7 +354,7 @@ def column_moments(x: Tensor, mean: Tensor, var: Tensor) -> None:
 def batch_norm(
     x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, bias: Tensor | None, out: Tensor
 ) -> None:
-    """The arguments of the twin in ``ops/norm_reference.py``."""
+    """Run the kernels with the arguments of the twin in ``ops/norm_reference.py``."""
     if x.numel() == 0:
         return
     tile = walk_tile(x.shape[1])
@@ -372,7 +373,7 @@ def batch_norm_backward(
     grad_weight: Tensor,
     grad_bias: Tensor,
 ) -> None:
-    """The arguments of the twin in ``ops/norm_reference.py``."""
+    """Run the kernels with the arguments of the twin in ``ops/norm_reference.py``."""
     _norm_sums(grad, x, mean, rstd, grad_weight, grad_bias, per_row=False)
     if grad_x is None or x.numel() == 0:
         return
@@ -393,7 +394,7 @@ def _norm_sums(
     *,
     per_row: bool,
 ) -> None:
-    """Column sums of ``grad * y`` and of ``grad``, in an order that only the shape decides."""
+    """Compute the column sums of ``grad * y`` and ``grad`` in an order that depends only on the shape."""
     num_rows, width = x.shape
     tile = walk_tile(width)
     parts, rows_per_part = row_parts(num_rows, tile["ROWS"])
@@ -413,6 +414,6 @@ def _grid(x: Tensor, tile: dict[str, int]) -> tuple[int, int]:
 
 
 def _row_tile(width: int) -> dict[str, int]:
-    """Constants of kernels that reduce rows: up to 1024 columns at once, so that most rows are one tile."""
+    """Return constants of kernels that reduce rows: up to 1024 columns at once, so most rows are one tile."""
     columns = min(1024, triton.next_power_of_2(width))
     return {"ROWS": max(1, min(32, 1024 // columns)), "FEAT": columns, "num_warps": 4}

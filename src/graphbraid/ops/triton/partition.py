@@ -1,8 +1,8 @@
-"""Neighbour partitions: how rows of a CSC become the work of programs, and other parts that kernels share.
+"""Neighbour partitions: the division of a CSC's rows into the work of programs, and other shared parts.
 
-Degrees follow a power law, so one program per row would leave the device waiting for a hub. A row of more
-than SEGMENT edges is cut into segments of that many; one launch reduces each segment into a buffer, the next
-handles all rows and reads a hub's segments there, in order. Sums have a fixed order and need no atomics.
+Degrees follow a power law, so with one program per row the device would wait for hubs. A row of more than
+SEGMENT edges is cut into segments of that many; one launch reduces each segment into a buffer, and the next
+handles all rows and reads a hub's segments from there, in order. Sums have a fixed order and need no atomics.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 SEGMENT = 512
-"""Edges of a segment. At some 20 GB/s a program this is about 10 us of rows of 128 floats: short beside a
-kernel, long beside a launch."""
+"""Number of edges in a segment. At some 20 GB/s per program, rows of 128 floats take about 10 us: short
+compared with a kernel, long compared with a launch."""
 
 _UNCOUNTED_SEGMENTS = 4096
 _KEPT: WeakIdKeyDictionary = WeakIdKeyDictionary()
@@ -30,20 +30,20 @@ class Segments:
     """The segments of all hubs of one ``indptr``, row by row."""
 
     row: Tensor
-    """``(count,)`` int64 row of each; past the last segment stands some row, whose sum is not read."""
+    """``(count,)`` int64 row of each segment; entries past the last segment hold some row, with unread sums."""
     first: Tensor
-    """``(num_rows + 1,)`` int64: row ``v`` has ``[first[v], first[v + 1])``, none if it is no hub."""
+    """``(num_rows + 1,)`` int64: row ``v`` has segments ``[first[v], first[v + 1])``, none unless a hub."""
     count: int
-    """How many to reduce: their number, or a bound of it."""
+    """Number of segments to reduce, or an upper bound of it."""
     length: int
-    """Edges in each but a row's last."""
+    """Number of edges in each segment but a row's last."""
 
 
 def segments_of(indptr: Tensor, num_edges: int) -> Segments | None:
-    """The segments of ``indptr``'s hubs, found once per tensor; None if there can be no hub.
+    """Return the segments of ``indptr``'s hubs, found once per tensor, or None if there can be no hub.
 
-    Small graphs, as the blocks of mini-batches, take a bound for the number of segments: reading the number
-    itself would wait for the device.
+    Small graphs, such as the blocks of mini-batches, use an upper bound of the number of segments, since
+    reading the number itself would wait for the device.
     """
     if num_edges <= SEGMENT:
         return None
@@ -59,7 +59,7 @@ def _find_segments(indptr: Tensor, num_edges: int) -> Segments | None:
     parts = torch.where(degrees > SEGMENT, (degrees + SEGMENT - 1) // SEGMENT, 0)
     first = torch.zeros_like(indptr)
     torch.cumsum(parts, 0, out=first[1:])
-    count = 2 * num_edges // SEGMENT  # a hub's last segment may be short, its first is full
+    count = 2 * num_edges // SEGMENT  # a hub has at least one full segment, and its last may be short
     if count > _UNCOUNTED_SEGMENTS:
         count = int(first[-1])
     if count == 0:
@@ -78,11 +78,11 @@ def over_rows(
     """Launch a kernel over the segments of hubs, where there are any, then over all rows.
 
     Args:
-        kernel: takes ``segment_row``, ``segment_first``, ``SEGMENT`` and ``PARTIAL`` by name.
-        segments: of the kernel's ``indptr``.
-        grid: number of rows, and of tiles that share a row.
-        arguments: by position, a tensor first.
-        constants: the rest, by name.
+        kernel: kernel with the keyword arguments ``segment_row``, ``segment_first``, ``SEGMENT``, ``PARTIAL``.
+        segments: segments of the kernel's ``indptr``, or None.
+        grid: number of rows and number of tiles per row.
+        arguments: positional arguments, a tensor first.
+        constants: further keyword arguments.
     """
     where: dict[str, Any] = {"segment_row": None, "segment_first": None, "SEGMENT": 1}
     if segments is not None:
@@ -96,12 +96,12 @@ def over_rows(
 
 @dataclass(frozen=True, slots=True)
 class RowReduction:
-    """How a kernel reduces rows of one width over the edges of a graph: hubs by segments, columns by tiles.
+    """A reduction of rows of one width over a graph's edges: hubs by segments, columns by tiles.
 
     Args:
-        indptr: of the graph.
-        num_edges: of the graph.
-        num_columns: of a row.
+        indptr: row pointers of the graph.
+        num_edges: number of edges of the graph.
+        num_columns: number of columns of a row.
     """
 
     indptr: Tensor
@@ -110,33 +110,33 @@ class RowReduction:
 
     @property
     def segments(self) -> Segments | None:
-        """Of the graph's hubs."""
+        """Segments of the graph's hubs."""
         return segments_of(self.indptr, self.num_edges)
 
     def __call__(self, kernel: Any, arguments: tuple[Any, ...], **constants: Any) -> None:
-        """Launch; a kernel takes ``EDGES`` and ``FEAT`` beside what :func:`over_rows` passes."""
+        """Launch a kernel that takes ``EDGES`` and ``FEAT`` beside what :func:`over_rows` passes."""
         tile = row_tile(self.num_columns)
         grid = (self.indptr.numel() - 1, row_tiles(self.num_columns, tile))
         over_rows(kernel, self.segments, grid, arguments, {**constants, **tile})
 
 
 def partial_rows(segments: Segments | None, like: Tensor, *widths: int) -> list[Tensor | None]:
-    """A float32 buffer of each width, one row per segment; None where there are no segments."""
+    """Return a float32 buffer of each width with one row per segment, or Nones without segments."""
     if segments is None:
         return [None] * len(widths)
     return [like.new_empty((segments.count, width), dtype=torch.float32) for width in widths]
 
 
 def on_device_of(tensor: Tensor) -> contextlib.AbstractContextManager[object]:
-    """Launch on ``tensor``'s device: Triton takes the current one, whatever its arguments say."""
+    """Return a context that launches on ``tensor``'s device; Triton always takes the current device."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
 
 
 def row_tile(width: int) -> dict[str, int]:
-    """Constants of kernels that reduce rows of ``width`` numbers: neighbours at a time, columns, warps.
+    """Return constants of kernels that reduce rows of ``width`` values: neighbours at a time, columns, warps.
 
-    128 columns are what one warp loads as four floats a lane; narrower rows share a warp. A program has about
-    16 numbers a lane under way and two warps, so that 32 programs fill a multiprocessor.
+    One warp loads 128 columns as four floats per lane; narrower rows share a warp. A program has two warps
+    and about 16 values per lane in flight, so that 32 programs fill a multiprocessor.
     """
     columns = min(128, triton.next_power_of_2(width))
     edges = max(8, min(32, 512 // columns))
@@ -144,12 +144,12 @@ def row_tile(width: int) -> dict[str, int]:
 
 
 def row_tiles(width: int, tile: dict[str, int]) -> int:
-    """How many tiles of :func:`row_tile` a row of ``width`` numbers takes."""
+    """Return the number of tiles of :func:`row_tile` in a row of ``width`` values."""
     return int(triton.cdiv(width, tile["FEAT"]))
 
 
 def search_steps(num_rows: int) -> int:
-    """Halvings after which :func:`destination_of` has found a row."""
+    """Return the number of steps of :func:`destination_of`'s binary search."""
     return max(1, num_rows.bit_length())
 
 
@@ -162,7 +162,7 @@ def edges_of(
     SEGMENT: tl.constexpr,
     PARTIAL: tl.constexpr,
 ):
-    """Row of a work item, and the edges [begin, end) it reduces itself; none of a row that has segments."""
+    """Return a work item's row and the edges [begin, end) it reduces; none for a row with segments."""
     if PARTIAL:
         v = tl.load(segment_row + item)
         begin = tl.load(indptr + v) + (item - tl.load(segment_first + v)) * SEGMENT
@@ -178,7 +178,7 @@ def edges_of(
 
 @triton.jit
 def destination_of(e, indptr, num_dst, steps):
-    """Rows of the edges ``e``, by halving: cached reads of indptr, no array as long as the edges."""
+    """Find the rows of the edges ``e`` by binary search in indptr, so no array of all edges is needed."""
     low = tl.zeros_like(e)
     high = tl.zeros_like(e) + num_dst
     for _ in range(steps):

@@ -21,7 +21,7 @@ def sddmm_kernel(
     out,  # (num_edges, heads) float32
     num_dst,
     num_edges,
-    steps,  # halvings that find a row
+    steps,  # of the binary search for a row
     heads,
     channels,
     dst_stride,
@@ -29,10 +29,10 @@ def sddmm_kernel(
     EDGES: tl.constexpr,
     CHANNELS: tl.constexpr,  # of a head taken together, a power of two
 ):
-    """Inner products along edges.
+    """Compute inner products along edges.
 
     out[e, h] = dst_scale[v] * src_scale[u] * <dst_rows[v, h, :], src_rows[u, h, :]> for the edge e = u -> v.
-    A program takes EDGES edges in a row, whatever rows they belong to: hubs need no care.
+    A program handles EDGES consecutive edges, whatever rows they belong to, so hubs need no special care.
 
     Bound by reading num_edges rows of src_rows; a row of dst_rows is read once for neighbouring edges.
     """
@@ -65,12 +65,12 @@ def sddmm(
     src_scale: Tensor | None,
     out: Tensor,
 ) -> None:
-    """The arguments of the twin in ``ops/reference.py``; rows are float32, float16 or bfloat16."""
+    """Run the kernels with the arguments of the twin in ``ops/reference.py``; rows are float32, float16 or bfloat16."""
     num_edges, heads = out.shape
     if out.numel() == 0:
         return
     num_dst, channels = indptr.numel() - 1, dst_rows.shape[1] // heads
-    # A warp reads 128 columns; eight numbers a lane, for each needs two addresses of 64 bits.
+    # A warp reads 128 columns, with at most eight values per lane, as each needs two 64-bit addresses.
     block = min(128, triton.next_power_of_2(max(channels, 1)))
     edges = max(8, min(64, 1024 // block))
     with on_device_of(dst_rows):

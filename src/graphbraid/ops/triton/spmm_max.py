@@ -1,4 +1,4 @@
-"""Largest message per destination and feature in Triton; ``csrc/spmm_max.inl`` is the same for the CPU."""
+"""Largest message per destination and feature in Triton; ``csrc/spmm_max.inl`` is the CPU version."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 from graphbraid.ops.triton.partition import RowReduction, edges_of, partial_rows
 from graphbraid.ops.triton.tiles import load_row, load_rows, store_sums, work_tile
 
-_NAN_KEY = tl.constexpr(0x7FFFFFFF)  # above the key of +inf; as bits a NaN again
+_NAN_KEY = tl.constexpr(0x7FFFFFFF)  # above the key of +inf, and as bits a NaN itself
 _NO_KEY = tl.constexpr(-(2**31))  # below the key of -inf
 _NO_POSITION = tl.constexpr(0x7FFFFFFF)
 
 
 @triton.jit
 def ordered_key(x):
-    """int32 in the order of float32 ``x``: equal for both zeros, above all others for every NaN."""
+    """Return int32 keys in the order of float32 ``x``: equal for both zeros, largest for every NaN."""
     bits = tl.where(x == 0, 0.0, x).to(tl.int32, bitcast=True)
     return tl.where(x != x, _NAN_KEY, tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits))
 
@@ -35,17 +35,17 @@ def spmm_max_kernel(
     x_stride,
     segment_row,  # see partition.Segments
     segment_first,
-    TIES: tl.constexpr,  # a place in ops.spmm_max.TIES
+    TIES: tl.constexpr,  # an index into ops.spmm_max.TIES
     PARTIAL: tl.constexpr,
     SEGMENT: tl.constexpr,
     EDGES: tl.constexpr,
     FEAT: tl.constexpr,
 ):
-    """Maximum over in-neighbours, and which edge won it or how many are equal.
+    """Compute the maximum over in-neighbours, and which edge won it or how many are equal.
 
-    out[v, f] = max of weight[e] * x[u, f] over the edges e = u -> v, 0 in an empty row; a NaN wins. found:
+    out[v, f] = max of weight[e] * x[u, f] over the edges e = u -> v, 0 in an empty row; a NaN wins. For found
     see ops.spmm_max.TIES. Messages are compared as integers of the same order (ordered_key), whose maximum is
-    exact and has an order for NaNs.
+    exact and which also order NaNs.
 
     Bound by reading num_edges rows of x.
     """
@@ -98,7 +98,7 @@ def spmm_max_kernel(
 
 @triton.jit
 def keep_larger(key, value, best, kept, TIES: tl.constexpr):
-    """Takes the value of a larger key. Of an equal one positions, which rise, stay; counts are added."""
+    """Keep the value of the larger key; for equal keys, keep the first position or add the counts."""
     if TIES == 0:
         kept = tl.where(key > best, value, kept)
     else:
@@ -126,7 +126,7 @@ def spmm_max_backward_kernel(
     EDGES: tl.constexpr,
     FEAT: tl.constexpr,
 ):
-    """Gradient of the maximum: out[u, f] = sum of weight[e] * grad[v, f] over the edges that won (v, f).
+    """Compute the maximum's gradient: out[u, f] = sum of weight[e] * grad[v, f] over edges that won (v, f).
 
     Bound by reading num_edges rows of grad and of winner.
     """
@@ -169,10 +169,10 @@ def spmm_max_shared_backward_kernel(
     EDGES: tl.constexpr,
     FEAT: tl.constexpr,
 ):
-    """Gradient of a shared maximum: sum of weight[e] * share[v, f] over the edges whose message is equal.
+    """Compute a shared maximum's gradient: sum of weight[e] * share[v, f] over the edges of equal messages.
 
-    No message is above the maximum, so what is not below it is equal, or all share a NaN. Bound by reading
-    num_edges rows of share and of largest.
+    No message is above the maximum, so one that is not below it is equal, or the maximum is a NaN that all
+    share. Bound by reading num_edges rows of share and of largest.
     """
     item, columns, inside = work_tile(width, FEAT)
     u, begin, end = edges_of(item, indptr, segment_row, segment_first, SEGMENT, PARTIAL)
@@ -202,7 +202,7 @@ def spmm_max(
     out: Tensor,
     found: Tensor,
 ) -> None:
-    """The arguments of the twin in ``ops/reference.py``; ``out`` and ``found`` are contiguous."""
+    """Run the kernels with the arguments of the twin in ``ops/reference.py``; ``out`` and ``found`` are contiguous."""
     if out.numel() == 0:
         return
     width = out.shape[1]
@@ -224,7 +224,7 @@ def spmm_max_backward(
     winner: Tensor,
     out: Tensor,
 ) -> None:
-    """The arguments of the twin in ``ops/reference.py``; ``weight`` in the order of the transpose."""
+    """Run the kernels with the arguments of the twin in ``ops/reference.py``; ``weight`` in the order of the transpose."""
     if out.numel() == 0:
         return
     width = out.shape[1]
@@ -254,7 +254,7 @@ def spmm_max_shared_backward(
     x: Tensor,
     out: Tensor,
 ) -> None:
-    """The arguments of the twin in ``ops/reference.py``; ``weight`` in the order of the transpose."""
+    """Run the kernels with the arguments of the twin in ``ops/reference.py``; ``weight`` in the order of the transpose."""
     if out.numel() == 0:
         return
     width = out.shape[1]

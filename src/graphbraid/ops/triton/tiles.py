@@ -1,4 +1,4 @@
-"""Tiles of rows: the part of a matrix that a program takes, how it is read, and where its sums go."""
+"""Tiles of rows: the part of a matrix that a program handles, how it is read, and where its sums go."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def work_tile(width, FEAT: tl.constexpr):
-    """A program's work item, its columns and which of these are there, in a grid of items by tiles."""
+    """Return a program's work item, its columns and their mask, in a grid of items by tiles."""
     item = tl.program_id(0).to(tl.int64)  # int64: item * width passes 2**31
     columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
     return item, columns, columns < width
@@ -16,14 +16,14 @@ def work_tile(width, FEAT: tl.constexpr):
 
 @triton.jit
 def load_rows(rows, i, stride, columns, mask):
-    """``columns`` of the rows ``i``, ``stride`` apart, as (ROWS, FEAT) float32; 0 outside the mask."""
+    """Load ``columns`` of the rows ``i``, ``stride`` apart, as (ROWS, FEAT) float32; 0 outside the mask."""
     place = i[:, None] * stride + columns[None, :]
     return tl.load(rows + place, mask=mask, other=0.0).to(tl.float32)
 
 
 @triton.jit
 def load_row(rows, v, stride, columns, inside):
-    """``columns`` of row ``v`` as (FEAT,) float32; 0 where they are not ``inside``."""
+    """Load ``columns`` of row ``v`` as (FEAT,) float32; 0 where they are not ``inside``."""
     return tl.load(rows + v * stride + columns, mask=inside, other=0.0).to(tl.float32)
 
 
@@ -38,7 +38,7 @@ def add_segments(
     width,
     EDGES: tl.constexpr,
 ):
-    """``acc`` with what ``partial`` holds of row v added, where v is a hub."""
+    """Add to ``acc`` the segments of row v in ``partial`` if v is a hub."""
     if segment_first is not None:
         last = tl.load(segment_first + v + 1)
         for first in range(tl.load(segment_first + v), last, EDGES):
@@ -61,7 +61,7 @@ def store_sums(
     PARTIAL: tl.constexpr,
     EDGES: tl.constexpr,
 ):
-    """Write a segment's sums, or a row's with those of its segments."""
+    """Write a segment's sums, or a row's sums together with those of its segments."""
     place = item * width + columns
     if PARTIAL:
         tl.store(partial + place, tl.sum(acc, axis=0), mask=inside)
