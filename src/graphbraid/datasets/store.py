@@ -32,7 +32,7 @@ from graphbraid.signatures import typed
 MANIFEST = "graph.json"
 FORMAT = "graphbraid-store"
 VERSION = 2
-"""Version of the format; version 1, with CRC-32 sums of the arrays and none of ``graph.json``, still opens."""
+"""Version of the format; version 1, with CRC-32 sums of arrays and no sum of ``graph.json``, still opens."""
 
 _SPACE_FOR_REST = 1 << 20  # headers and graph.json
 _log = logging.getLogger(__name__)

@@ -6,15 +6,15 @@ With e = u -> v, per head h:
     GATv2  logit[e, h] = sum over c of att[h, c] * leaky(src[u, h, c] + dst[v, h, c])
     out[v, h, :] = sum of mask[e, h] * softmax over v's edges(logit)[e, h] * src[u, h, :]
 
-The forward pass reads each row once, with running maxima, and keeps the log-sum-exp of each row and head, from
-which the backward pass recomputes the coefficients. With D[v, h] = <grad[v, h, :], out[v, h, :]> the gradient
-of a logit is
+The forward pass reads each row once, with running maxima, and keeps the log-sum-exp of each row and head,
+from which the backward pass recomputes the coefficients. With D[v, h] = <grad[v, h, :], out[v, h, :]> the
+gradient of a logit is
 
     g[e, h] = alpha * (mask * <grad[v, h, :], src[u, h, :]> - D[v, h])
 
-The largest temporary is (num_edges, heads). An implicit self-loop is one more edge at the end of its row, with
-id num_edges + v; stored self-loops are then ignored. A tile is (EDGES, HEADS, CHANNELS): each row of src is
-read once for as many heads as fit, with all channels of a head at a time.
+The largest temporary is (num_edges, heads). An implicit self-loop is one more edge at the end of its row,
+with id num_edges + v; stored self-loops are then ignored. A tile is (EDGES, HEADS, CHANNELS): each row of src
+is read once for as many heads as fit, with all channels of a head at a time.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def gat_forward(
     first_keys: Tensor | None = None,
     edge_logit: Tensor | None = None,
 ) -> None:
-    """Run the kernels with the arguments of the twin in ``ops/attention_reference.py``; rows contiguous.
+    """Compute like the twin in ``ops/attention_reference.py``; rows contiguous.
 
     ``above`` and ``share`` are not written: the backward pass here sums over the edges instead.
 
@@ -195,7 +195,7 @@ def gatv2_forward(
     loop_features: Tensor | None = None,
     edge_weight: Tensor | None = None,
 ) -> None:
-    """Run the kernels with the arguments of the twin in ``ops/attention_reference.py``; rows contiguous.
+    """Compute like the twin in ``ops/attention_reference.py``; rows contiguous.
 
     Raises:
         NotImplementedError: edges have features; see :func:`gat_forward`.

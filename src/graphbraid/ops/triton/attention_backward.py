@@ -274,7 +274,7 @@ def gat_backward(
     edge_logit: Tensor | None = None,
     grad_edge_logit: Tensor | None = None,
 ) -> None:
-    """Run the kernels with the arguments of the twin in ``ops/attention_reference.py``; rows contiguous.
+    """Compute like the twin in ``ops/attention_reference.py``; rows contiguous.
 
     Raises:
         NotImplementedError: edges have logits; see :func:`gat_forward`.
@@ -340,7 +340,7 @@ def gatv2_backward(
     edge_weight: Tensor | None = None,
     grad_edge_weight: Tensor | None = None,
 ) -> None:
-    """Run the kernels with the arguments of the twin in ``ops/attention_reference.py``; rows contiguous.
+    """Compute like the twin in ``ops/attention_reference.py``; rows contiguous.
 
     Raises:
         NotImplementedError: edges have features; see :func:`gat_forward`.

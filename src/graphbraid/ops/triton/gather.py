@@ -22,7 +22,7 @@ def gather_rows_kernel(
     IDS: tl.constexpr,
     FEAT: tl.constexpr,
 ):
-    """Copy out[i, :] = table[ids[i], :]. Bound by reading num_ids scattered rows and writing them in order."""
+    """Copy out[i, :] = table[ids[i], :]. Bound by reading num_ids scattered rows and writing them."""
     i = tl.program_id(0).to(tl.int64) * IDS + tl.arange(0, IDS)
     columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
     live = i < num_ids
@@ -33,7 +33,7 @@ def gather_rows_kernel(
 
 
 def gather_rows(x: Tensor, ids: Tensor, out: Tensor) -> None:
-    """Run the kernels with the arguments of the twin in ``ops/reference.py``; ``x`` and ``out`` are contiguous bytes.
+    """Compute like the twin in ``ops/reference.py``; ``x`` and ``out`` are contiguous bytes.
 
     Rows are copied in the widest words that their size and alignment allow.
     """

@@ -301,7 +301,7 @@ def layer_norm(
     mean: Tensor | None,
     rstd: Tensor | None,
 ) -> None:
-    """Run the kernels with the arguments of the twin in ``ops/norm_reference.py``; rows float32, float16 or bfloat16."""
+    """Compute like the twin in ``ops/norm_reference.py``; rows float32, float16 or bfloat16."""
     if x.numel() == 0:
         return
     tile = _row_tile(x.shape[1])
@@ -321,7 +321,7 @@ def layer_norm_backward(
     grad_weight: Tensor | None,
     grad_bias: Tensor | None,
 ) -> None:
-    """Run the kernels with the arguments of the twin in ``ops/norm_reference.py``."""
+    """Compute like the twin in ``ops/norm_reference.py``."""
     if grad_weight is not None or grad_bias is not None:
         _norm_sums(grad, x, mean, rstd, grad_weight, grad_bias, per_row=True)  # before grad is overwritten
     if grad_x is None or x.numel() == 0:
@@ -334,7 +334,7 @@ def layer_norm_backward(
 
 
 def column_moments(x: Tensor, mean: Tensor, var: Tensor) -> None:
-    """Run the kernels with the arguments of the twin in ``ops/norm_reference.py``."""
+    """Compute like the twin in ``ops/norm_reference.py``."""
     num_rows, width = x.shape
     if x.numel() == 0:
         mean.zero_()
@@ -354,7 +354,7 @@ def column_moments(x: Tensor, mean: Tensor, var: Tensor) -> None:
 def batch_norm(
     x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, bias: Tensor | None, out: Tensor
 ) -> None:
-    """Run the kernels with the arguments of the twin in ``ops/norm_reference.py``."""
+    """Compute like the twin in ``ops/norm_reference.py``."""
     if x.numel() == 0:
         return
     tile = walk_tile(x.shape[1])
@@ -373,7 +373,7 @@ def batch_norm_backward(
     grad_weight: Tensor,
     grad_bias: Tensor,
 ) -> None:
-    """Run the kernels with the arguments of the twin in ``ops/norm_reference.py``."""
+    """Compute like the twin in ``ops/norm_reference.py``."""
     _norm_sums(grad, x, mean, rstd, grad_weight, grad_bias, per_row=False)
     if grad_x is None or x.numel() == 0:
         return

@@ -30,7 +30,7 @@ class Segments:
     """The segments of all hubs of one ``indptr``, row by row."""
 
     row: Tensor
-    """``(count,)`` int64 row of each segment; entries past the last segment hold some row, with unread sums."""
+    """``(count,)`` int64 row of each segment; past the last segment some row, whose sum is never read."""
     first: Tensor
     """``(num_rows + 1,)`` int64: row ``v`` has segments ``[first[v], first[v + 1])``, none unless a hub."""
     count: int
@@ -78,7 +78,7 @@ def over_rows(
     """Launch a kernel over the segments of hubs, where there are any, then over all rows.
 
     Args:
-        kernel: kernel with the keyword arguments ``segment_row``, ``segment_first``, ``SEGMENT``, ``PARTIAL``.
+        kernel: kernel with keyword arguments ``segment_row``, ``segment_first``, ``SEGMENT`` and ``PARTIAL``.
         segments: segments of the kernel's ``indptr``, or None.
         grid: number of rows and number of tiles per row.
         arguments: positional arguments, a tensor first.

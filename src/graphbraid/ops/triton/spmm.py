@@ -54,9 +54,9 @@ def spmm_kernel(
     """Sum over in-neighbours with the coefficients of ``csrc/spmm.h``.
 
     out[v, :] = dst_scale[v] * sum of weight[e] * src_scale[u] * x[u, :] over the edges e = u -> v; `MEAN`
-    divides by the number of the row's edges; loop_scale * loop[v] * src_scale[v] * x[v, :] is part of the sum;
-    addend[v, :] is added last. With AFTER, the row then becomes mask * act(row + bias). A program handles FEAT
-    columns of one row, or of one segment of a hub.
+    divides by the number of the row's edges; loop_scale * loop[v] * src_scale[v] * x[v, :] is in the sum;
+    addend[v, :] is added last. With AFTER, the row then becomes mask * act(row + bias). A program handles
+    FEAT columns of one row, or of one segment of a hub.
 
     Bound by reading num_edges rows of x. Programs of one tile of columns run together, so that the part of x
     that they share stays in the L2 cache.
@@ -99,7 +99,7 @@ def spmm_kernel(
             limit = tl.where(v < num_addend, width, 0)
             total += load_row(addend, v, addend_stride, columns, columns < limit)
         if AFTER:
-            total = total.to(out.dtype.element_ty).to(tl.float32)  # rounded as if the row were written and read again
+            total = total.to(out.dtype.element_ty).to(tl.float32)  # rounded, as if read again
             if bias is not None:
                 total += tl.load(bias + columns, mask=inside, other=0.0)
             total = activated(total, slope, ACT)
@@ -128,7 +128,7 @@ def spmm(
     out: Tensor,
     after: RowEpilogue | None = None,
 ) -> None:
-    """Run the kernels with the arguments of the twin in ``ops/reference.py``; ``x`` is float32, float16 or bfloat16."""
+    """Compute like the twin in ``ops/reference.py``; ``x`` is float32, float16 or bfloat16."""
     if out.numel() == 0:
         return
     width = out.shape[1]
