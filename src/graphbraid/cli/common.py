@@ -29,7 +29,7 @@ _PLACE = "\ue000"  # a private-use character that stands for {} while markup is 
 
 JsonOption = Annotated[
     bool,
-    typer.Option("--json", help="Print one JSON object on standard output; all else goes to standard error."),
+    typer.Option("--json", help="Print one JSON object on standard output, all else on standard error."),
 ]
 DebugOption = Annotated[
     bool, typer.Option("--debug", envvar=DEBUG_VARIABLE, help="Show the whole traceback of an error.")

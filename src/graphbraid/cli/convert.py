@@ -62,16 +62,16 @@ def convert(
     destination: Annotated[
         str | None, _option("--destination", _TABLE, "Column of the destinations. (default: destination)")
     ] = None,
-    weight: Annotated[str | None, _option("--weight", _TABLE, "Column of the edges' weights.")] = None,
+    weight: Annotated[str | None, _option("--weight", _TABLE, "Column of the edge weights.")] = None,
     id_column: Annotated[
-        str | None, _option("--id", _TABLE, "Column of the nodes' ids. (default: id)")
+        str | None, _option("--id", _TABLE, "Column of the node ids. (default: id)")
     ] = None,
     features: Annotated[
         str | None,
-        _option("--features", _TABLE, "Feature columns with commas. (default: every other numeric column)"),
+        _option("--features", _TABLE, "Feature columns, comma-separated. (default: every other numeric column)"),
     ] = None,
     label: Annotated[
-        str | None, _option("--label", _TABLE, "Label column; several with commas become a label matrix.")
+        str | None, _option("--label", _TABLE, "Label column; several, comma-separated, are a label matrix.")
     ] = None,
     split: Annotated[
         str | None, _option("--split", _TABLE, "Column with train, val, test or nothing.")
@@ -84,14 +84,14 @@ def convert(
     ] = None,
     header: Annotated[
         bool,
-        _option("--header/--no-header", _TABLE, "Whether line one names the columns, else called 0, 1, ..."),
+        _option("--header/--no-header", _TABLE, "Whether the first line names the columns; else 0, 1, ..."),
     ] = True,
     skip_rows: Annotated[int, _option("--skip-rows", _TABLE, "Lines to skip at the start.")] = 0,
     symmetrize: Annotated[
         bool, _option("--symmetrize", _GRAPH, "Store both directions of every edge.")
     ] = False,
     add_self_loops: Annotated[
-        bool, _option("--self-loops", _GRAPH, "Give every node an edge to itself.")
+        bool, _option("--self-loops", _GRAPH, "Add a self-loop to every node without one.")
     ] = False,
     dedupe: Annotated[bool, _option("--dedupe", _GRAPH, "Keep one of several equal edges.")] = False,
     normalize_features: Annotated[
@@ -102,7 +102,7 @@ def convert(
         int | None,
         _option("--split-seed", _GRAPH, "Draw a new split with this seed: 20 and 30 nodes per class."),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a store that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing store.")] = False,
     json_output: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:

@@ -37,14 +37,14 @@ def plan(
     *,
     config: Annotated[Path | None, _path("--config -c", "Read options from this YAML file.", "FILE")] = None,
     data: Annotated[
-        str | None, _option("--data -d", "An embedded dataset's name, an .npz file, a store's or OGB folder.")
+        str | None, _option("--data -d", "An embedded dataset's name, an .npz file, a store or OGB folder.")
     ] = None,
     model: Annotated[
         str | None, _option("--model -m", "gcn, sage, gin, gat, gatv2 or mlp. (default: sage)")
     ] = None,
     hidden_channels: Annotated[int | None, _option("--hidden", "Width of hidden layers.")] = None,
-    num_layers: Annotated[int | None, _option("--layers", "Layers.")] = None,
-    fanouts: Annotated[str | None, _option("--fanouts", "Neighbours drawn per hop, as 15,10.")] = None,
+    num_layers: Annotated[int | None, _option("--layers", "Number of layers.")] = None,
+    fanouts: Annotated[str | None, _option("--fanouts", "Neighbours per hop, such as 15,10.")] = None,
     batch_size: Annotated[int | None, _option("--batch-size", "Seed nodes per batch.")] = None,
     layout: Annotated[str | None, _option("--layout", "subgraph or blocks.")] = None,
     device: Annotated[str | None, _option("--device", "cpu, cuda, cuda:N or auto. (default: cpu)")] = None,
@@ -53,10 +53,10 @@ def plan(
     ] = None,
     profile: Annotated[
         Path | None,
-        _path("--profile", "Plan from this profile, as --save-profile wrote it; measures nothing.", "FILE"),
+        _path("--profile", "Plan from this file of --save-profile instead of measuring.", "FILE"),
     ] = None,
     batches: Annotated[
-        int | None, _option("--batches", "Mini-batches of an epoch, with --profile. (default: 500)")
+        int | None, _option("--batches", "Mini-batches per epoch, with --profile. (default: 500)")
     ] = None,
     hardware: Annotated[
         Path | None, _path("--hardware", "Plan for the machine this file describes.", "FILE")

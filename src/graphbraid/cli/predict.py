@@ -44,7 +44,7 @@ def predict(
         Path | None,
         typer.Option(
             "--nodes",
-            help="Node ids to predict: a text file with one a line, or .npy. (default: all)",
+            help="Node ids to predict: a text file, one per line, or .npy. (default: all)",
             metavar="FILE",
             parser=path_given,
         ),

@@ -53,7 +53,7 @@ def train(
     data: Annotated[
         str | None,
         _option(
-            "--data -d", _DATA, "An embedded dataset's name, an .npz file, a store's or OGB dataset's folder."
+            "--data -d", _DATA, "An embedded dataset's name, an .npz file, a store or an OGB folder."
         ),
     ] = None,
     symmetrize: Annotated[
@@ -64,7 +64,7 @@ def train(
         _option("--normalize-features/--features-as-stored", _DATA, "Scale feature rows to sum 1."),
     ] = None,
     split_seed: Annotated[
-        int | None, _option("--split-seed", _DATA, "Split anew: 20 of each class to train, 30 to validate.")
+        int | None, _option("--split-seed", _DATA, "Draw a new split: 20 of each class to train, 30 to validate.")
     ] = None,
     verify: Annotated[
         bool | None, _option("--verify", _DATA, "Compare all of a store with its checksums.")
@@ -76,7 +76,7 @@ def train(
         int | None, _option("--hidden", _MODEL, "Width of hidden layers. (default: 128)")
     ] = None,
     num_layers: Annotated[
-        int | None, _option("--layers", _MODEL, "Layers. (default: one per fanout, or 2)")
+        int | None, _option("--layers", _MODEL, "Number of layers. (default: one per fanout, or 2)")
     ] = None,
     dropout: Annotated[
         float | None, _option("--dropout", _MODEL, "Dropout while training. (default: 0.5)")
@@ -94,7 +94,7 @@ def train(
         _option(
             "--fanouts",
             _TRAIN,
-            "Neighbours drawn per hop, nearest the seeds first; -1: all. (default: 15,10)",
+            "Neighbours per hop, from the seeds outwards; -1 for all. (default: 15,10)",
         ),
     ] = None,
     batch_size: Annotated[
@@ -115,10 +115,10 @@ def train(
     ] = None,
     clip: Annotated[float | None, _option("--clip", _TRAIN, "Largest norm of the gradients.")] = None,
     patience: Annotated[
-        int | None, _option("--patience", _TRAIN, "Stop after so many evaluations without a better one.")
+        int | None, _option("--patience", _TRAIN, "Stop after this many evaluations without improvement.")
     ] = None,
     eval_every: Annotated[
-        int | None, _option("--eval-every", _TRAIN, "Epochs between evaluations; 0: none. (default: 1)")
+        int | None, _option("--eval-every", _TRAIN, "Epochs between evaluations; 0 for none. (default: 1)")
     ] = None,
     eval_mode: Annotated[
         str | None, _option("--eval-mode", _TRAIN, "Validate sampled or exact. (default: sampled)")
@@ -131,10 +131,10 @@ def train(
     ] = None,
     workers: Annotated[int | None, _option("--workers", _TRAIN, "Sampling threads. (default: 1)")] = None,
     plan: Annotated[
-        str | None, _option("--plan", _TRAIN, "Who prepares batches: auto, cpu, gpu or a plan's file.")
+        str | None, _option("--plan", _TRAIN, "What prepares batches: auto, cpu, gpu or a plan's file.")
     ] = None,
     threads: Annotated[int | None, _option("--threads", _TRAIN, "Threads of the model's operators.")] = None,
-    seed: Annotated[int | None, _option("--seed", _TRAIN, "Seed of everything random. (default: 0)")] = None,
+    seed: Annotated[int | None, _option("--seed", _TRAIN, "Seed of all random draws. (default: 0)")] = None,
     deterministic: Annotated[
         bool | None, _option("--deterministic/--any-algorithm", _TRAIN, "Only deterministic algorithms.")
     ] = None,
@@ -148,7 +148,7 @@ def train(
     ] = None,
     resume: Annotated[
         bool | None,
-        _option("--resume", _RUN, "Go on with the run in --out, with its options where none are given."),
+        _option("--resume", _RUN, "Continue the run in --out, with its options unless others are given."),
     ] = None,
     overwrite: Annotated[bool | None, _option("--overwrite", _RUN, "Replace the run in --out.")] = None,
     checkpoint_every_steps: Annotated[
