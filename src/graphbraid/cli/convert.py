@@ -68,7 +68,7 @@ def convert(
     ] = None,
     features: Annotated[
         str | None,
-        _option("--features", _TABLE, "Feature columns, comma-separated. (default: every other numeric column)"),
+        _option("--features", _TABLE, "Feature columns, comma-separated. (default: all other numeric ones)"),
     ] = None,
     label: Annotated[
         str | None, _option("--label", _TABLE, "Label column; several, comma-separated, are a label matrix.")

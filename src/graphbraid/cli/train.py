@@ -64,7 +64,7 @@ def train(
         _option("--normalize-features/--features-as-stored", _DATA, "Scale feature rows to sum 1."),
     ] = None,
     split_seed: Annotated[
-        int | None, _option("--split-seed", _DATA, "Draw a new split: 20 of each class to train, 30 to validate.")
+        int | None, _option("--split-seed", _DATA, "New split: 20 nodes per class to train, 30 to validate.")
     ] = None,
     verify: Annotated[
         bool | None, _option("--verify", _DATA, "Compare all of a store with its checksums.")

@@ -1,4 +1,4 @@
-"""The graph: topology in CSC, features, labels, splits, and the way to and from other libraries."""
+"""The graph: topology in CSC, features, labels, splits, and conversions from and to other libraries."""
 
 from graphbraid.graph.graph import Graph
 from graphbraid.graph.sparse_features import SparseFeatures

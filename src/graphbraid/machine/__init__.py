@@ -1,1 +1,1 @@
-"""The machine: what it has, what other programs take of it, and what it does in a second."""
+"""The machine: its hardware, the load of other programs, and the rates it was measured at."""
