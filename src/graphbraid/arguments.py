@@ -120,7 +120,7 @@ def as_present_device(value: Any, name: str = "device") -> torch.device:
     device = as_device(value, name)
     try:
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:  # by device
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"{name} {str(device)!r} cannot be used here: {reason}") from None
     return device

@@ -63,9 +63,7 @@ def convert(
         str | None, _option("--destination", _TABLE, "Column of the destinations. (default: destination)")
     ] = None,
     weight: Annotated[str | None, _option("--weight", _TABLE, "Column of the edge weights.")] = None,
-    id_column: Annotated[
-        str | None, _option("--id", _TABLE, "Column of the node ids. (default: id)")
-    ] = None,
+    id_column: Annotated[str | None, _option("--id", _TABLE, "Column of the node ids. (default: id)")] = None,
     features: Annotated[
         str | None,
         _option("--features", _TABLE, "Feature columns, comma-separated. (default: all other numeric ones)"),

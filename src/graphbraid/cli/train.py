@@ -52,9 +52,7 @@ def train(
     ] = None,
     data: Annotated[
         str | None,
-        _option(
-            "--data -d", _DATA, "An embedded dataset's name, an .npz file, a store or an OGB folder."
-        ),
+        _option("--data -d", _DATA, "An embedded dataset's name, an .npz file, a store or an OGB folder."),
     ] = None,
     symmetrize: Annotated[
         bool | None, _option("--symmetrize/--as-stored", _DATA, "Store both directions of every edge.")

@@ -1,4 +1,4 @@
-"""A degree-corrected stochastic block model with noisy features that depend on the class: embedded datasets.
+"""Generator of the embedded datasets: a degree-corrected stochastic block model with noisy features.
 
 Nodes are grouped into blocks, and blocks into classes. Node ``v`` has ``s_v`` stubs, where ``s`` follows a
 power law with exponent 7/3 (weights ``u^(-3/4)`` of uniform ``u``, capped). Each stub makes one undirected

@@ -61,7 +61,7 @@ class NodeColumns:
                 raise ConfigError(
                     f"column {column!r} cannot be a feature and the id, a label or the split at once"
                 )
-            if not _is_number(file, column) and not file.is_text:  # reading text names the line
+            if not _is_number(file, column) and not file.is_text:  # reading a text column fails with the line
                 raise DataError(
                     f"{file.name}: feature column {column!r} holds {file.types[column]}, not numbers"
                 )

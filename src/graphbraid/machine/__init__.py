@@ -1,1 +1,1 @@
-"""The machine: its hardware, the load of other programs, and the rates it was measured at."""
+"""The machine: its hardware, the load of other programs, and its measured rates."""
