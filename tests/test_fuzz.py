@@ -148,6 +148,7 @@ NOT_OPERATORS = {
     *("mix", "draws", "permuted"),  # of the counter, for its own tests
     "bound",  # the same kernels, with their arguments kept
     *("block_model_csc", "block_model_features", "cached_reads", "community_order"),  # compared in theirs
+    *("push_shares", "push_draws", "count_ids"),  # likewise
 }
 
 

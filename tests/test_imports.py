@@ -24,6 +24,7 @@ FLOORS = (
     ("graph",),
     ("ops",),
     ("sampling", "nn"),
+    ("features",),
     ("datasets", "collective"),
     ("loader", "fullgraph"),
     ("train",),

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from graphbraid import Csc, Graph, SparseFeatures, native, ops
 from graphbraid.datasets.blockmodel import BlockModel, generate
+from graphbraid.features import walks
 from graphbraid.fullgraph.lowering import locality
 from graphbraid.ops import bit_product, dense
 from graphbraid.ops.attention import both_ways
@@ -46,6 +47,7 @@ def recorded(monkeypatch: Any) -> dict[str, Arguments]:
     monkeypatch.setattr(native, "kernels", lambda: recorder)
     _run_operators()
     _run_edits()
+    _run_walks()
     return recorder.calls
 
 
@@ -104,6 +106,16 @@ def _run_edits() -> None:
     locality.community_order(csc)
     locality.cached_share(csc, torch.tensor([0, 1]), 16)
     generate(BlockModel(num_nodes=64, num_edges=200, num_classes=2, blocks_per_class=2, num_features=4))
+
+
+def _run_walks() -> None:
+    """What scores rows by how often they are read."""
+    csc = Csc(torch.tensor([0, 2, 3]), torch.tensor([1, 0, 1], dtype=torch.int32), 2, torch.rand(3))
+    walks.out_degree(csc)
+    chance, sums = torch.rand(2, dtype=torch.float64), torch.empty(2, dtype=torch.int64)
+    kernels = native.kernels()
+    kernels.push_draws(csc.indptr, csc.indices, csc.weight, chance, 1, False, sums, torch.ones_like(chance))
+    kernels.count_ids(torch.tensor([1, 0, 1]), sums)
 
 
 def resized(call: Arguments) -> Iterator[tuple[int, str, Tensor]]:

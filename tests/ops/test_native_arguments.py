@@ -24,6 +24,8 @@ FREE = {
     ("cached_reads", 2): "any rows may be asked for",
     ("column_moments", 0): ROWS,
     ("coo_to_csc", 3): ROWS,
+    ("count_ids", 0): "any nodes may be counted",
+    ("count_ids", 1): "how many nodes there are is said by no other argument",
     ("csr_to_dense", 3): "how many columns there are is said by no other argument",
     ("edge_softmax", 0): ROWS,
     ("edge_softmax_backward", 0): ROWS,

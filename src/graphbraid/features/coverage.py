@@ -1,0 +1,44 @@
+"""Coverage: the share of reads that falls on the top rows of a score, and so on a fixed choice of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from graphbraid.arguments import as_number, check_tensor
+from graphbraid.errors import DataError
+from graphbraid.signatures import typed
+
+SHARES = (0.05, 0.10, 0.25)
+"""Of the rows: those at which scores are compared."""
+
+
+@typed
+def coverage(values: Tensor, reads: Tensor, shares: Sequence[float] = SHARES) -> tuple[float, ...]:
+    """The share of reads that the rows of the highest scores serve.
+
+    Equal scores stand in the order of the nodes. With ``values`` being the reads themselves this is the best
+    that any fixed choice of so many rows can do.
+
+    Args:
+        values: ``(num_nodes,)`` scores, higher for rows that are to be kept first.
+        reads: ``(num_nodes,)`` how often each row was read.
+        shares: of the rows that are kept, each in [0, 1]; the number of rows is rounded down.
+
+    Returns:
+        For each of ``shares``, the share of the reads; 1 where nothing was read.
+
+    Raises:
+        ConfigError: a share outside [0, 1].
+        DataError: scores and reads are not 1-d of the same length.
+    """
+    check_tensor(values, "values", ndim=1)
+    if check_tensor(reads, "reads", ndim=1).shape != values.shape:
+        raise DataError(f"reads must be of {values.numel()} nodes, as the scores are; got {reads.numel()}")
+    kept = [int(as_number(share, "a share of rows", least=0.0, most=1.0) * reads.numel()) for share in shares]
+    order = torch.argsort(values, descending=True, stable=True)
+    served = torch.cat([reads.new_zeros(1), reads[order].cumsum(0)])
+    total = int(served[-1])
+    return tuple(int(served[rows]) / total if total else 1.0 for rows in kept)
