@@ -1,5 +1,6 @@
 """The floor: by hand for a known program, a row for every task, and nothing changed by measuring."""
 
+import dataclasses
 import itertools
 import json
 
@@ -65,6 +66,18 @@ def make_ledger(program, graph, cache_bytes=None):
     facts = facts_of(graph, (NUM_NODES,) * 3, edges, RATES, hoist_bytes=0)
     blocks = whole_graph(graph.csc, program.num_levels - 1)
     return Ledger(program, blocks, lambda _: NUM_NODES, facts, cache_bytes)
+
+
+def test_a_floor_at_other_rates_keeps_the_work_and_the_times():
+    program, graph = two_layers(), make_graph()
+    floor = floor_of(program, make_ledger(program, graph), RATES, num_nodes=NUM_NODES)
+    twice = Rates(**{name: 2 * rate for name, rate in dataclasses.asdict(RATES).items()})
+    faster = floor.at(twice)
+    assert faster.floor_seconds == pytest.approx(floor.floor_seconds / 2)
+    assert faster.rates == twice
+    assert [o.work for o in faster.operations] == [o.work for o in floor.operations]
+    assert faster.at(RATES) == floor
+    assert RATES.fastest(twice) == twice.fastest(RATES) == twice
 
 
 def test_the_floor_of_a_known_program_by_hand():

@@ -6,6 +6,7 @@ decide before anything is measured; full-graph training uses the rates measured 
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 
@@ -37,6 +38,10 @@ class Rates:
     def gamma(self) -> float:
         """Ratio of the sparse input path's arithmetic rate to the dense path's (Morphling's gamma)."""
         return self.sparse_values * 16 * 2 / self.multiply_flops
+
+    def fastest(self, other: Rates) -> Rates:
+        """Return the higher of each two rates: what slows a measurement for a while makes no machine faster."""
+        return Rates(**{name: max(rate, getattr(other, name)) for name, rate in dataclasses.asdict(self).items()})
 
     def aggregate_seconds(self, num_edges: int, width: int) -> float:
         """Return the time of an aggregation of float32 rows."""

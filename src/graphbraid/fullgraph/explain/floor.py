@@ -63,6 +63,17 @@ class Floor:
             return None
         return self.step_seconds / self.floor_seconds
 
+    def at(self, rates: Rates) -> Floor:
+        """Return the same work and times beside a floor at other rates, measured closer to the times."""
+        return dataclasses.replace(
+            self,
+            operations=tuple(
+                dataclasses.replace(operation, floor_seconds=operation.work.seconds(rates))
+                for operation in self.operations
+            ),
+            rates=rates,
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return the record and its sums as plain values."""
         totals = {

@@ -94,7 +94,7 @@ def _measured(device: Device) -> MeasuredRates:
     watched, until = OtherPrograms(), time.perf_counter() + LEAST_SECONDS
     rates = measure(device)
     while device.is_host and time.perf_counter() < until:
-        rates = _faster(rates, measure(device))
+        rates = rates.fastest(measure(device))
     others = watched.share() if device.is_host else None
     doubt = ""
     if is_disturbed(others):
@@ -128,11 +128,6 @@ def _unlike(rates: Rates, before: Rates) -> str:
         if not 1 / MOST_CHANGE <= ratio <= MOST_CHANGE:
             return f"{name} is {now:.3g}, but was {getattr(before, name):.3g}"
     return ""
-
-
-def _faster(one: Rates, other: Rates) -> Rates:
-    """Return the higher of each two rates, since disturbances only ever make a measurement slower."""
-    return Rates(**{name: max(rate, getattr(other, name)) for name, rate in dataclasses.asdict(one).items()})
 
 
 def _quiet_ones(device: Device) -> Iterator[Rates]:
