@@ -5,8 +5,8 @@
 A graph made by a public call is scanned once, unless ``trusted=True`` says that it need not be; the scan
 should take less than an epoch. With --before, epochs of both checkouts, each with its own kernels compiled
 in place and threads that sleep while they wait, take turns in processes of their own; the median counts.
-Full-graph epochs train a GCN, sampled ones GraphSAGE, as ``benchmarks.fullgraph.beside_peers`` and
-``benchmarks.training.epoch``.
+Full-graph epochs train a GCN, sampled ones GraphSAGE, and batches are sampled and gathered by one worker, as
+``benchmarks.fullgraph.beside_peers``, ``benchmarks.training.epoch`` and ``benchmarks.sampling.beside_peers``.
 """
 
 from __future__ import annotations
@@ -54,28 +54,29 @@ def scan_seconds(folder: Path) -> float:
     )
 
 
-def epoch_seconds(checkout: Path, module: str, *arguments: str) -> float:
-    """The median epoch of one process that runs a checkout's own benchmark."""
+def seconds_of(checkout: Path, module: str, *arguments: str) -> float:
+    """The median epoch, or the mean batch, of one process that runs a checkout's own benchmark."""
     paths = {"PYTHONPATH": f"{checkout / 'src'}:{checkout}", "OMP_WAIT_POLICY": "passive"}
     if not (checkout / "benchmarks" / module.replace(".", "/")).with_suffix(".py").exists():
         module = module.replace(".", "_").removeprefix("training_")  # before there was a folder per question
     command = [sys.executable, "-m", f"benchmarks.{module}", *arguments]
     found = last_json_line(f"{module} of {checkout}", command, os.environ | paths, checkout)
-    return float(found["epoch_s"])
+    return float(found["epoch_s"] if "epoch_s" in found else found["ms_per_batch"] / 1e3)
 
 
-def epochs(folder: Path, weights: Path, options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
-    """Seconds of each kind of epoch, by checkout, repeat by repeat."""
+def timings(folder: Path, weights: Path, options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+    """Seconds of each kind of epoch and of a batch, by checkout, repeat by repeat."""
     runs = {
         "full": ("fullgraph.ours", str(folder), "--epochs", "20"),
         "sampled": ("training.epoch_ours", str(folder), str(weights), "--epochs", "4"),
+        "batch": ("sampling.ours", str(folder)),
     }
     checkouts = {"now": ROOT} | ({"before": options.before.resolve()} if options.before else {})
     seconds: dict[str, dict[str, list[float]]] = {kind: {name: [] for name in checkouts} for kind in runs}
     for _ in range(options.repeats):
         for kind, run in runs.items():
             for name, checkout in checkouts.items():
-                seconds[kind][name].append(epoch_seconds(checkout, *run))
+                seconds[kind][name].append(seconds_of(checkout, *run))
     return seconds
 
 
@@ -84,7 +85,7 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         weights = Path(scratch) / "weights.npz"
         write_weights(folder, weights)
-        found = epochs(folder, weights, options)
+        found = timings(folder, weights, options)
     row: dict[str, Any] = {"graph": folder.name, "scan_s": scan_seconds(folder), "runs": found}
     for kind, by_checkout in found.items():
         row[kind] = {name: statistics.median(took) for name, took in by_checkout.items()}
@@ -93,10 +94,11 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 def show(rows: list[dict[str, Any]]) -> None:
     """Print the table."""
-    table = Table("graph", "scan ms", "full epoch ms", "now / before", "sampled epoch ms", "now / before")
+    kinds = {"full": "full epoch ms", "sampled": "sampled epoch ms", "batch": "batch ms"}
+    table = Table("graph", "scan ms", *(column for kind in kinds.values() for column in (kind, "now / before")))
     for row in rows:
         cells = [row["graph"], f"{1e3 * row['scan_s']:.2f}"]
-        for kind in ("full", "sampled"):
+        for kind in kinds:
             now, before = row[kind]["now"], row[kind].get("before")
             cells += [f"{1e3 * now:.1f}", f"{now / before:.3f}" if before else ""]
         table.add_row(*cells)
