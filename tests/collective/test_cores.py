@@ -59,7 +59,7 @@ def test_memory_limits_what_is_prepared_ahead():
     assert ahead_of(TURNS, PROFILE, Limits()) == AHEAD
     assert ahead_of(TURNS, PROFILE, Limits(host_bytes=400)) == 4
     assert ahead_of(TURNS, PROFILE, Limits(host_bytes=1)) == 2
-    assert ahead_of(STATIC, PROFILE, Limits(host_bytes=1)) == 6
+    assert ahead_of(STATIC, PROFILE, Limits(host_bytes=1)) == 9
 
 
 def test_trials_count_only_for_the_machine_they_were_run_on():

@@ -49,7 +49,7 @@ class BatchLoader:
         self.config, self.schedule = settings.sampler(source.graph), settings.schedule(source.graph)
         self.device = settings.batch_device
         self.num_workers, self._depth = settings.num_workers, settings.depth
-        self._refill: int | None = None
+        self._refill = settings.refill
         self._source = self._with_degrees(source)
         self._planned: PlannedBatches | None = None
         if settings.plan is not None:
@@ -169,10 +169,10 @@ class BatchLoader:
     def work_in_turns(self, workers: int, depth: int, refill: int | None) -> None:
         """Let ``workers`` threads prepare up to ``depth`` batches ahead from the next iteration on.
 
-        With ``refill`` they then rest until only that many batches are left; see :attr:`busy_threads`.
+        They then rest until only ``refill`` batches are left, by default a third; see :attr:`busy_threads`.
         """
         self.close()
-        self.num_workers, self._depth, self._refill = workers, depth, refill
+        self.num_workers, self._depth, self._refill = workers, depth, depth // 3 if refill is None else refill
 
     @property
     def ahead(self) -> int:

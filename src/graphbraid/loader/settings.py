@@ -52,7 +52,7 @@ class LoaderSettings:
     num_workers: int = 0
     """Number of threads that prepare batches; 0 means one."""
     prefetch_factor: int | None = None
-    """Number of batches prepared ahead per thread. If None, two."""
+    """Number of batches prepared ahead per thread. If None, three."""
     return_edge_id: bool = True
     """Whether to keep ``e_id``, without which batches have no edge attributes. A weighted graph's are always
     kept."""
@@ -89,7 +89,19 @@ class LoaderSettings:
     @property
     def depth(self) -> int:
         """Largest number of batches in preparation or waiting to be used."""
-        return self.num_workers * (self.prefetch_factor or 2)
+        return self.num_workers * (self.prefetch_factor or 3)
+
+    @property
+    def refill(self) -> int | None:
+        """Number of remaining batches at which threads that were ``depth`` ahead resume. If None, they never rest.
+
+        A thread that prepares batches on one of the operators' cores delays all of them, as they wait for
+        each other. If batches stay on the host, where the model is likely to train, threads therefore work
+        in bursts, and most of the model's steps have every core.
+        """
+        device = self.batch_device
+        is_host = isinstance(device, torch.device) and device.type == "cpu"
+        return self.depth // 3 if is_host else None
 
     @property
     def batch_device(self) -> BatchDevice:

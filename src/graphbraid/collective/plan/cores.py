@@ -45,10 +45,12 @@ def expected_seconds(cores: Arrangement, times: Sequence[StageTimes], num_cores:
 
 
 def ahead_of(cores: Arrangement, profile: Profile, limits: Limits) -> int:
-    """Return the number of batches prepared ahead: two per worker; in turns as many as fit, up to AHEAD."""
+    """Return the number of batches prepared ahead: three per worker; in turns as many as fit, up to AHEAD."""
+    if not cores.turns:
+        return 3 * cores.workers  # as in a loader without a plan
     least = 2 * cores.workers
-    if not cores.turns or limits.host_bytes is None or not profile.host_batch_bytes:
-        return max(least, AHEAD) if cores.turns else least
+    if limits.host_bytes is None or not profile.host_batch_bytes:
+        return max(least, AHEAD)
     return max(least, min(AHEAD, limits.host_bytes // profile.host_batch_bytes))
 
 
