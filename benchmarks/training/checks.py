@@ -95,7 +95,9 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 def show(rows: list[dict[str, Any]]) -> None:
     """Print the table."""
     kinds = {"full": "full epoch ms", "sampled": "sampled epoch ms", "batch": "batch ms"}
-    table = Table("graph", "scan ms", *(column for kind in kinds.values() for column in (kind, "now / before")))
+    table = Table(
+        "graph", "scan ms", *(column for kind in kinds.values() for column in (kind, "now / before"))
+    )
     for row in rows:
         cells = [row["graph"], f"{1e3 * row['scan_s']:.2f}"]
         for kind in kinds:

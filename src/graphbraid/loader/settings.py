@@ -93,7 +93,7 @@ class LoaderSettings:
 
     @property
     def refill(self) -> int | None:
-        """Number of remaining batches at which threads that were ``depth`` ahead resume. If None, they never rest.
+        """Number of batches left at which threads that were ``depth`` ahead resume. If None, they never rest.
 
         A thread that prepares batches on one of the operators' cores delays all of them, as they wait for
         each other. If batches stay on the host, where the model is likely to train, threads therefore work

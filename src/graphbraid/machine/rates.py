@@ -40,8 +40,10 @@ class Rates:
         return self.sparse_values * 16 * 2 / self.multiply_flops
 
     def fastest(self, other: Rates) -> Rates:
-        """Return the higher of each two rates: what slows a measurement for a while makes no machine faster."""
-        return Rates(**{name: max(rate, getattr(other, name)) for name, rate in dataclasses.asdict(self).items()})
+        """Return the higher of each two rates, since disturbances only make a measurement slower."""
+        return Rates(
+            **{name: max(rate, getattr(other, name)) for name, rate in dataclasses.asdict(self).items()}
+        )
 
     def aggregate_seconds(self, num_edges: int, width: int) -> float:
         """Return the time of an aggregation of float32 rows."""
