@@ -117,14 +117,17 @@ def main() -> None:
     add_out_argument(parser)
     options = parser.parse_args()
     torch.set_num_threads(2)
-    rows = [measure(options.graphs / name, options) for name in options.names]
-    show(rows)
     before: dict[str, str] = {}
     if options.before:
         head = ["git", "-C", str(options.before), "rev-parse", "--short", "HEAD"]
         before["before"] = subprocess.run(head, capture_output=True, text=True, check=True).stdout.strip()
-    named = {row["graph"]: {**row, **before} for row in rows}
-    print("wrote", write_rows("checks", named, repeats=options.repeats, out=options.out))
+    rows = []
+    for name in options.names:
+        rows.append(measure(options.graphs / name, options))
+        named = {row["graph"]: {**row, **before} for row in rows}
+        written = write_rows("checks", named, repeats=options.repeats, out=options.out)
+    show(rows)
+    print("wrote", written)
 
 
 if __name__ == "__main__":

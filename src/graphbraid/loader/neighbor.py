@@ -72,8 +72,8 @@ class NeighborLoader(OverBatches, DataLoader[Any]):
             the loader is made, so that ``torch.manual_seed`` governs it and two loaders differ; see
             ``loader.seed``.
         num_workers: number of threads that prepare batches, at least one (0, PyG's default, means one here).
-        prefetch_factor: number of batches prepared ahead per thread. If None, three. On the host, threads that
-            are so far ahead rest until a third of these batches is left, which frees the cores for the model.
+        prefetch_factor: number of batches prepared ahead per thread. If None, three. On the host, threads
+            that are so far ahead rest until a third of these batches is left, which frees the cores for the model.
         return_edge_id: whether to keep ``e_id``, without which batches have no edge attributes.
         src_degree: whether blocks carry the graph's in-degrees, for layers that normalise by them.
         gather: whether to gather dense features while sampling. If False, they are gathered at the first use
