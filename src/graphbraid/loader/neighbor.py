@@ -73,7 +73,7 @@ class NeighborLoader(OverBatches, DataLoader[Any]):
             ``loader.seed``.
         num_workers: number of threads that prepare batches, at least one (0, PyG's default, means one here).
         prefetch_factor: number of batches prepared ahead per thread. If None, three. On the host, threads
-            that are so far ahead rest until a third of these batches is left: the cores are the model's until then.
+            that are so far ahead rest until a third of these batches is left, freeing cores for the model.
         return_edge_id: whether to keep ``e_id``, without which batches have no edge attributes.
         src_degree: whether blocks carry the graph's in-degrees, for layers that normalise by them.
         gather: whether to gather dense features while sampling. If False, they are gathered at the first use
