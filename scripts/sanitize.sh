@@ -60,7 +60,7 @@ tests=()
 if [ -n "${GB_SANITIZE_TESTS:-}" ]; then
   read -r -a tests <<<"$GB_SANITIZE_TESTS"
 else
-  for path in tests/sampling tests/ops tests/graph tests/loader; do [ -e "$path" ] && tests+=("$path"); done
+  for path in tests/sampling tests/ops tests/graph tests/features tests/loader; do [ -e "$path" ] && tests+=("$path"); done
 fi
 
 run() {

@@ -16,9 +16,10 @@ from graphbraid import Graph, SparseFeatures, native
 from graphbraid.fullgraph import ALL, Engine
 from graphbraid.fullgraph.lowering import locality_reference
 from graphbraid.fullgraph.lowering.levels import everything, reach, towards
-from graphbraid.fullgraph.lowering.locality import cached_share, community_order
+from graphbraid.fullgraph.lowering.locality import cached_share
 from graphbraid.fullgraph.lowering.symmetry import with_shared_transpose
 from graphbraid.graph.csc import Csc, coo_to_csc
+from graphbraid.graph.orders import community_order
 from graphbraid.machine.rates import Rates
 
 GROUPS, SIZE, CHANNELS, CLASSES = 12, 10, 12, 5
@@ -255,26 +256,6 @@ def test_members_of_a_community_stand_side_by_side():
     assert torch.equal(order.sort().values, torch.arange(NODES))
     scattered = cached_share(graph.csc, None, 16)
     assert cached_share(graph.csc, order, 16) > scattered + 0.2
-
-
-@pytest.mark.parametrize("indices", [torch.int32, torch.int64])
-@pytest.mark.parametrize("num_edges", [0, 40, 900])
-def test_the_order_is_a_permutation_of_any_graph(indices, num_edges):
-    draw = torch.Generator().manual_seed(num_edges)
-    src, dst = torch.randint(0, 50, (2, num_edges), generator=draw)
-    csc, _ = coo_to_csc(src, dst, 50, 50)
-    csc = Csc(csc.indptr, csc.indices.to(indices), 50)
-    assert torch.equal(community_order(csc).sort().values, torch.arange(50))
-
-
-@needs_native
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("num_nodes", [1, 80, 3000])  # the last fills the pool, which is then cleared
-def test_the_order_is_that_of_its_twin(num_nodes, seed):
-    csc = square(num_nodes, seed=seed) if num_nodes > 1 else Csc(torch.tensor([0, 1]), torch.tensor([0]), 1)
-    expected = torch.empty(num_nodes, dtype=torch.int64)
-    locality_reference.community_order(csc.indptr, csc.indices, expected)
-    assert torch.equal(community_order(csc), expected)
 
 
 @needs_native

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from graphbraid import Csc, Graph, SparseFeatures, native, ops
 from graphbraid.datasets.blockmodel import BlockModel, generate
-from graphbraid.features import walks
+from graphbraid.features import reorder, walks
 from graphbraid.fullgraph.lowering import locality
+from graphbraid.graph.orders import community_order
 from graphbraid.ops import bit_product, dense
 from graphbraid.ops.attention import both_ways
 from graphbraid.ops.spmm_max import TIES
@@ -103,7 +104,8 @@ def _run_edits() -> None:
     Graph(csc=csc, edge_id=torch.arange(3)).without_duplicates()
     Graph.from_edge_index([[0, 0, 1], [0, 1, 1]], 2)  # in order already
     SparseFeatures.from_dense(torch.eye(3)).to_dense()
-    locality.community_order(csc)
+    community_order(csc)
+    reorder(graph, torch.tensor([2, 0, 1, 4, 3]), sort_neighbors=True)
     locality.cached_share(csc, torch.tensor([0, 1]), 16)
     generate(BlockModel(num_nodes=64, num_edges=200, num_classes=2, blocks_per_class=2, num_features=4))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphbraid.cli.common import DebugOption, JsonOption, err_console, guarded, path_given, print_json, say
+from graphbraid.cli.common import DebugOption, JsonOption, err_console, guarded, path_given, say
 from graphbraid.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -100,6 +100,10 @@ def convert(
         int | None,
         _option("--split-seed", _GRAPH, "Draw a new split with this seed: 20 and 30 nodes per class."),
     ] = None,
+    order: Annotated[
+        str | None,
+        _option("--order", _GRAPH, "Renumber the nodes: degree (most read first), rcm or communities."),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing store.")] = False,
     json_output: JsonOption = False,
     debug: DebugOption = False,
@@ -118,8 +122,11 @@ def convert(
 
         graphbraid convert snap.txt stores/snap --delimiter ' ' --no-header --source 0 --destination 1
 
-        graphbraid convert downloads/ogbn_arxiv stores/arxiv
+        graphbraid convert downloads/ogbn_arxiv stores/arxiv --order degree
     """  # noqa: D412  (typer shows the blank line between examples)
+    from graphbraid.cli.storing import make_order, store, tell
+    from graphbraid.features.reorder import check_order_name
+
     columns = {
         name: value for name, value in locals().items() if name in _TABLE_OPTIONS and value is not None
     }
@@ -131,15 +138,19 @@ def convert(
         "normalize_features": normalize_features,
         "split_seed": split_seed,
     }
+    if order is not None:
+        check_order_name(order, "--order")
     graph, ids, class_names = _read(source_path, columns, text, preparation)
     graph.validate()
-    summary = _save(graph, destination_path, ids, class_names, overwrite)
-    if json_output:
-        print_json(summary)
-    else:
-        from graphbraid.cli.display import graph_facts
-
-        say(err_console(), "{}\nstored in {}", graph_facts(graph), destination_path)
+    summary = store(
+        graph,
+        destination_path,
+        ids=ids,
+        class_names=class_names,
+        order=None if order is None else make_order(graph, order),
+        overwrite=overwrite,
+    )
+    tell(graph, destination_path, summary | ({"order": order} if order else {}), as_json=json_output)
 
 
 def _read(
@@ -169,24 +180,3 @@ def _read(
         names = datasets.open_names(source)
         return graph, names.ids, names.class_names
     return graph, None, None
-
-
-def _save(
-    graph: Graph, folder: Path, ids: NodeIds | None, class_names: tuple[str, ...] | None, overwrite: bool
-) -> dict[str, Any]:
-    from graphbraid import datasets
-
-    datasets.save_store(
-        graph, folder, ids=ids, class_names=class_names, if_exists="replace" if overwrite else "error"
-    )
-    datasets.open_store(folder, verify=True)  # reads back what was written, and notes it for the first open
-    return {
-        "store": str(folder),
-        "num_nodes": graph.num_nodes,
-        "num_edges": graph.num_edges,
-        "num_features": graph.num_features,
-        "num_classes": graph.num_classes if graph.y is not None else None,
-        "task": graph.task if graph.y is not None else None,
-        "splits": {name: int(nodes.numel()) for name, nodes in graph.splits.items()},
-        "bytes": sum(path.stat().st_size for path in folder.iterdir()),
-    }

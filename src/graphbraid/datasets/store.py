@@ -20,7 +20,8 @@ from torch import Tensor
 
 from graphbraid.datasets import verified
 from graphbraid.datasets.ids import NodeIds
-from graphbraid.datasets.store_arrays import ArrayEntry, Count, StoredArray, write_array
+from graphbraid.datasets.renumbered import renumbered_arrays, renumbered_ids
+from graphbraid.datasets.store_arrays import ArrayEntry, ArrayParts, Count, StoredArray, write_array
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.files.checksums import sealed, unsealed
 from graphbraid.files.schema import checked
@@ -70,6 +71,7 @@ def save_store(
     *,
     ids: NodeIds | None = None,
     class_names: Sequence[str] | None = None,
+    order: Tensor | None = None,
     if_exists: IfExists = "error",
 ) -> Path:
     """Write ``graph`` as a store, atomically, so that no reader sees an incomplete one.
@@ -79,6 +81,9 @@ def save_store(
         path: The folder to make.
         ids: Original node ids to store, one per node.
         class_names: Names of the classes to store.
+        order: ``(num_nodes,)`` int32 or int64 permutation: nodes are renumbered while they are written, so
+            that ``order[i]`` becomes node ``i``. The original ids are stored: ``ids``, or else the ids in
+            ``graph``. Arrays are made in parts, so a memory-mapped graph may be larger than memory.
         if_exists: ``"error"`` raises if the folder exists, ``"replace"`` replaces an earlier store, and
             ``"keep"`` keeps it.
 
@@ -87,15 +92,20 @@ def save_store(
 
     Raises:
         ResourceError: There is no space or no permission, or the folder exists.
-        DataError: ``ids`` does not have one entry per node.
+        DataError: ``ids`` does not have one entry per node, or ``order`` is not a permutation of the nodes.
     """
     folder = Path(path)
+    for split in graph.splits:
+        if not split.isidentifier():
+            raise DataError(f"a stored split needs a name of letters, digits and _; got {split!r}")
     if ids is not None and len(ids) != graph.num_nodes:
         raise DataError(f"ids must have one entry per node ({graph.num_nodes}); got {len(ids)}")
-    arrays = dict(_arrays_of(graph))
+    arrays = dict(_arrays_of(graph) if order is None else renumbered_arrays(graph, order))
+    if order is not None:
+        ids = renumbered_ids(ids, order)
     if ids is not None:
-        arrays.update({f"ids_{key}": array for key, array in ids.arrays().items()})
-    size = sum(a.numel() * a.element_size() for a in arrays.values())
+        arrays.update({f"ids_{key}": ArrayParts.whole(array) for key, array in ids.arrays().items()})
+    size = sum(array.nbytes for array in arrays.values())
     require_free_space(folder, size + _SPACE_FOR_REST, f"storing the graph in {folder}")
     if if_exists == "replace":
         _refuse_other_folders(folder)
@@ -184,7 +194,12 @@ def _arrays_in(folder: Path, manifest: _Manifest) -> dict[str, StoredArray]:
     return arrays
 
 
-def _arrays_of(graph: Graph) -> Iterator[tuple[str, Tensor]]:
+def _arrays_of(graph: Graph) -> Iterator[tuple[str, ArrayParts]]:
+    for name, tensor in _tensors_of(graph):
+        yield name, ArrayParts.whole(tensor)
+
+
+def _tensors_of(graph: Graph) -> Iterator[tuple[str, Tensor]]:
     yield "indptr", graph.csc.indptr
     yield "indices", graph.csc.indices
     by_name = {
@@ -203,8 +218,6 @@ def _arrays_of(graph: Graph) -> Iterator[tuple[str, Tensor]]:
     elif graph.x is not None:
         yield "x", graph.x
     for split, ids in graph.splits.items():
-        if not split.isidentifier():
-            raise DataError(f"a stored split needs a name of letters, digits and _; got {split!r}")
         yield f"split_{split}", ids
 
 

@@ -6,6 +6,7 @@ import math
 import mmap
 import sys
 import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -122,28 +123,57 @@ class StoredArray:
             )
 
 
-def write_array(path: Path, tensor: Tensor) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class ArrayParts:
+    """An array to be written in parts, each of which is made only when it is written."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    parts: Callable[[], Iterator[Tensor]]
+    """Function that yields the parts, consecutive along the first dimension."""
+
+    @classmethod
+    def whole(cls, tensor: Tensor) -> ArrayParts:
+        """Make an array of a tensor, in one part."""
+        return cls(tensor.dtype, tuple(tensor.shape), lambda: iter((tensor,)))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values, without the header."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def write_array(path: Path, array: ArrayParts) -> dict[str, Any]:
     """Write a ``.npy`` file and return its entry for ``graph.json``."""
-    values = tensor.detach().cpu().contiguous()
-    dtype = str(values.dtype).removeprefix("torch.")
+    dtype = str(array.dtype).removeprefix("torch.")
     if dtype not in _DTYPES:
-        raise DataError(f"{path.stem} has dtype {values.dtype}, which the store does not keep")
-    array = (values.view(torch.int16) if values.dtype == torch.bfloat16 else values).numpy()
-    header = {"descr": _numpy_dtype(values.dtype).str, "fortran_order": False, "shape": tuple(values.shape)}
+        raise DataError(f"{path.stem} has dtype {array.dtype}, which the store does not keep")
+    header = {"descr": _numpy_dtype(array.dtype).str, "fortran_order": False, "shape": array.shape}
     checksum = Checksum()
     with path.open("w+b", buffering=0) as file:
         np.lib.format.write_array_header_1_0(file, header)
         file.seek(0)
         checksum.add(file.read())
-        data = array.reshape(-1).view(np.uint8).data
-        for start in range(0, len(data), _CHUNK):
-            rest = data[start : start + _CHUNK]
-            checksum.add(rest)
-            while rest:  # unbuffered writes may be short
-                rest = rest[file.write(rest) :]
+        needed = file.tell() + array.nbytes
+        for part in array.parts():
+            for data in _bytes_of(part):
+                checksum.add(data)
+                rest = data
+                while rest:  # unbuffered writes may be short
+                    rest = rest[file.write(rest) :]
         size = file.tell()
-    shape = list(values.shape)
+    assert size == needed, f"the parts of {path.stem} have {size} bytes and not {needed}"
+    shape = list(array.shape)
     return {"file": path.name, "dtype": dtype, "shape": shape, "bytes": size, "xxh3": checksum.text}
+
+
+def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
+    """Yield the bytes of a tensor in chunks."""
+    values = tensor.detach().cpu().contiguous()
+    array = (values.view(torch.int16) if values.dtype == torch.bfloat16 else values).numpy()
+    data = array.reshape(-1).view(np.uint8).data
+    for start in range(0, len(data), _CHUNK):
+        yield data[start : start + _CHUNK]
 
 
 def _crc32_of(path: Path) -> int:

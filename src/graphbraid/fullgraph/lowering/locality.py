@@ -1,8 +1,9 @@
 """Locality: renumbering nodes so that rows read in succession share the cache.
 
-Orders are compared by simulating a cache over the row reads of an epoch's aggregations, with the costs of
-hits and misses from this machine's measured rates. The candidates are the graph's own order, the most read
-nodes first, and an order by communities; each is computed only where it could pay for itself.
+Orders (:mod:`graphbraid.graph.orders`) are compared by simulating a cache over the row reads of an epoch's
+aggregations, with the costs of hits and misses from this machine's measured rates. The candidates are the
+graph's own order, the most read nodes first, and an order by communities; each is computed only where it
+could pay for itself.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from graphbraid.fullgraph.program import (
     Program,
 )
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.orders import community_order, degree_order, inverse_of
 
 LOCALITY_BYTES = 1 << 28
 """Bytes that renumbered edges may take by default."""
@@ -100,10 +102,10 @@ def choose_order(
         candidates.append(scale.weigh("the graph's own order", reached.ordered(None)))
     why_not = "no other order is better"
     if scale.could_pay(before, _COUNTING):
-        candidates.append(scale.weigh("out-degree", reached.ordered(_rank(degree_order(csc)))))
+        candidates.append(scale.weigh("out-degree", reached.ordered(inverse_of(degree_order(csc)))))
     best = min(candidates, key=_seconds)
     if scale.could_pay(best, _JOINING):
-        candidates.append(scale.weigh("communities", reached.ordered(_rank(community_order(csc)))))
+        candidates.append(scale.weigh("communities", reached.ordered(inverse_of(community_order(csc)))))
     elif best is before:
         why_not = "another order would not pay for its making"
     best = min(candidates, key=_seconds)
@@ -125,13 +127,6 @@ def _taken(before: Weighed, best: Weighed, needed: int) -> Decision:
 
 def _left(what: str) -> Decision:
     return Decision(name="locality", taken=False, what=what)
-
-
-def _rank(order: Tensor) -> Tensor:
-    """Return each node's position in an order of all nodes."""
-    rank = torch.empty_like(order)
-    rank[order] = torch.arange(order.numel())
-    return rank
 
 
 def row_reads(program: Program) -> list[Reads]:
@@ -168,23 +163,6 @@ def added_bytes(program: Program, csc: Csc, facts: Facts) -> int:
 def feature_copies(program: Program) -> int:
     """Count the copies of renumbered nodes' features; a dense product needs none, as it reads rows by id."""
     return sum(INPUT in op.inputs and not isinstance(op, Linear | Hoisted) for op in program.ops)
-
-
-def community_order(csc: Csc) -> Tensor:
-    """Return the nodes, ``(num_dst,)`` int64, with those of a community next to each other.
-
-    Incremental aggregation as in Arai et al., "Rabbit Order": each node, in ascending order of degree, joins
-    the neighbouring community with the largest gain in modularity. Runs on one thread, so that the order is
-    always the same.
-    """
-    out = torch.empty(csc.num_dst, dtype=torch.int64)
-    _backend().community_order(csc.indptr, csc.indices, out)
-    return out
-
-
-def degree_order(csc: Csc) -> Tensor:
-    """Return the nodes, ``(num_src,)`` int64, with those read most often first."""
-    return torch.bincount(csc.indices, minlength=csc.num_src).argsort(descending=True, stable=True)
 
 
 def cached_share(csc: Csc, nodes: Tensor | None, capacity: int) -> float:

@@ -1,58 +1,10 @@
-"""Plain-Python references of the kernels in ``csrc/locality.cpp``, with the same orders and counts."""
+"""Plain-Python reference of ``cached_reads`` in ``csrc/locality.cpp``, with the same counts."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
 _WAYS = 16
-
-
-def community_order(indptr: Tensor, indices: Tensor, out: Tensor) -> None:
-    """Write the nodes community by community; see :func:`.locality.community_order`.
-
-    Args:
-        indptr: ``(num_nodes + 1,)`` int64, of a CSC.
-        indices: ``(num_edges,)`` int32 or int64, in ``[0, num_nodes)``.
-        out: ``(num_nodes,)`` int64, overwritten.
-    """
-    ends, sources = indptr.tolist(), indices.tolist()
-    num_nodes, total = len(ends) - 1, float(len(sources))
-    strength = [float(ends[v + 1] - ends[v]) for v in range(num_nodes)]
-    root = list(range(num_nodes))
-    joined: list[list[int]] = [[] for _ in range(num_nodes)]
-    kept: list[dict[int, int]] = [{} for _ in range(num_nodes)]
-
-    def community(v: int) -> int:
-        while root[v] != v:
-            v = root[v]
-        return v
-
-    for v in sorted(range(num_nodes), key=lambda v: ends[v + 1] - ends[v]):
-        edges = [(u, 1) for u in sources[ends[v] : ends[v + 1]]]
-        for child in reversed(joined[v]):
-            edges += kept[child].items()
-        weights: dict[int, int] = {}
-        for neighbour, weight in edges:
-            if (found := community(neighbour)) != v:
-                weights[found] = weights.get(found, 0) + weight
-        best, most = v, 0.0
-        for found, weight in weights.items():
-            gain = float(weight) * total - strength[v] * strength[found]
-            if gain > most:
-                best, most = found, gain
-        if best != v:
-            root[v] = best
-            strength[best] += strength[v]
-            joined[best].append(v)
-            kept[v] = weights
-    place = 0
-    for top in range(num_nodes):
-        todo = [top] if root[top] == top else []
-        while todo:
-            v = todo.pop()
-            out[place] = v
-            place += 1
-            todo += reversed(joined[v])
 
 
 def cached_reads(

@@ -1,0 +1,69 @@
+"""Steps shared by the commands that make a store: ordering the nodes, writing the store, reporting it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graphbraid.cli.common import err_console, print_json, say
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from graphbraid.datasets import NodeIds
+    from graphbraid.graph import Graph
+
+ORDER_EDGE_BYTES = {"degree": 0, "communities": 24, "rcm": 40}
+"""Peak bytes per edge of computing an order, without the graph itself and maps of its nodes."""
+
+
+def make_order(graph: Graph, name: str) -> Tensor:
+    """Compute the order of a name.
+
+    Raises:
+        ConfigError: There is no order of that name.
+        ResourceError: Computing it takes more than the free memory.
+    """
+    from graphbraid.datasets.memory import require_memory
+    from graphbraid.features.reorder import named_order
+
+    num_bytes = graph.num_edges * ORDER_EDGE_BYTES.get(name, 0)
+    require_memory(num_bytes, f"ordering the nodes by {name}")
+    return named_order(graph.csc, name)
+
+
+def store(
+    graph: Graph,
+    folder: Path,
+    *,
+    ids: NodeIds | None,
+    class_names: tuple[str, ...] | None,
+    order: Tensor | None,
+    overwrite: bool,
+) -> dict[str, Any]:
+    """Write a store, verify it and return its summary for ``--json``."""
+    from graphbraid import datasets
+
+    if_exists: Any = "replace" if overwrite else "error"
+    datasets.save_store(graph, folder, ids=ids, class_names=class_names, order=order, if_exists=if_exists)
+    datasets.open_store(folder, verify=True)  # reads back what was written, and notes it for the first open
+    return {
+        "store": str(folder),
+        "num_nodes": graph.num_nodes,
+        "num_edges": graph.num_edges,
+        "num_features": graph.num_features,
+        "num_classes": graph.num_classes if graph.y is not None else None,
+        "task": graph.task if graph.y is not None else None,
+        "splits": {name: int(nodes.numel()) for name, nodes in graph.splits.items()},
+        "bytes": sum(path.stat().st_size for path in folder.iterdir()),
+    }
+
+
+def tell(graph: Graph, folder: Path, summary: dict[str, Any], *, as_json: bool) -> None:
+    """Report the new store."""
+    if as_json:
+        print_json(summary)
+        return
+    from graphbraid.cli.display import graph_facts
+
+    say(err_console(), "{}\nstored in {}", graph_facts(graph), folder)

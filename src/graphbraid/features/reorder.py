@@ -1,0 +1,145 @@
+"""reorder(): renumber a graph's nodes together with all their data, and map ids back and forth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from graphbraid.errors import ConfigError, DataError, did_you_mean
+from graphbraid.features.renumbering import Renumbering
+from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.graph.csc import Csc
+from graphbraid.graph.orders import ORDERS
+from graphbraid.graph.scans import check_ids
+from graphbraid.signatures import typed
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Reordered:
+    """A graph with renumbered nodes, and the mapping between original and new ids."""
+
+    graph: Graph
+    """The renumbered graph."""
+    order: Tensor
+    """Original id of each node, ``(num_nodes,)`` int32 or int64."""
+    inverse: Tensor
+    """New id of each original id, ``(num_nodes,)`` int32, or int64 from 2³¹ nodes on."""
+
+    @typed
+    def originals(self, nodes: Tensor) -> Tensor:
+        """Return the original ids, int64, of nodes of :attr:`graph`.
+
+        Raises:
+            DataError: A node does not exist.
+        """
+        check_ids(nodes, self.graph.num_nodes, "nodes")
+        return self.order[nodes.long()].long()
+
+    @typed
+    def nodes_of(self, originals: Tensor) -> Tensor:
+        """Return the nodes of :attr:`graph`, int64, with the given original ids.
+
+        Raises:
+            DataError: An id does not exist.
+        """
+        check_ids(originals, self.graph.num_nodes, "original ids")
+        return self.inverse[originals.long()].long()
+
+
+@typed
+def reorder(graph: Graph, order: Tensor | str, *, sort_neighbors: bool = False) -> Reordered:
+    """Renumber a graph's nodes; topology, weights, edge ids, features, labels and splits follow (a copy).
+
+    Reordering the result by :attr:`Reordered.inverse` restores the original graph to the bit. With the
+    compiled kernels on a CPU, memory peaks at both graphs plus 4 bytes per node.
+
+    Args:
+        graph: The graph, which is not changed.
+        order: ``(num_nodes,)`` int32 or int64 permutation: the node that comes i-th, for example from
+            :func:`order_by`; or the name of an order computed from the topology: ``"degree"`` (read most
+            often first), ``"rcm"`` (reverse Cuthill-McKee) or ``"communities"``.
+        sort_neighbors: Whether to sort the in-edges of each node by their new sources. By default they keep
+            their stored order. Weights, ids and features of edges follow.
+
+    Raises:
+        ConfigError: There is no order of that name.
+        DataError: The order has the wrong length or is not a permutation; names the first wrong entry.
+    """
+    order = named_order(graph.csc, order) if isinstance(order, str) else order.to(graph.csc.indptr.device)
+    check_length(order, graph.num_nodes)
+    renumbering = Renumbering(order)
+    csc, last = graph.csc, graph.num_nodes
+    indptr = renumbering.indptr(csc.indptr)
+    sorted_as = csc if sort_neighbors else None
+
+    def beside(values: Tensor | None) -> Tensor | None:
+        if values is None:
+            return None
+        return renumbering.lists(values, csc.indptr, indptr, 0, last, rising_in=sorted_as)
+
+    def rows(values: Tensor | None) -> Tensor | None:
+        return None if values is None else renumbering.rows(values, 0, last)
+
+    sources = renumbering.sources(csc, indptr, 0, last, rising=sort_neighbors)
+    moved = graph.replace(
+        csc=Csc(indptr, sources, last, beside(csc.weight), trusted=True),
+        edge_id=beside(graph.edge_id),
+        edge_attr=beside(graph.edge_attr),
+        x=_sparse_rows(graph.x, renumbering) if isinstance(graph.x, SparseFeatures) else rows(graph.x),
+        y=rows(graph.y),
+        splits={name: renumbering.ids(nodes) for name, nodes in graph.splits.items()},
+        trusted=True,
+    )
+    return Reordered(graph=moved, order=renumbering.order, inverse=renumbering.inverse)
+
+
+def named_order(csc: Csc, name: str) -> Tensor:
+    """Return the order of a name, ``(num_nodes,)`` int64.
+
+    Raises:
+        ConfigError: There is no order of that name.
+    """
+    check_order_name(name)
+    return ORDERS[name](csc)
+
+
+def check_order_name(name: str, option: str = "order") -> None:
+    """Check that an order of the name exists.
+
+    Args:
+        name: Name of the order.
+        option: Name of the argument or option, for the message.
+
+    Raises:
+        ConfigError: There is no order of that name; lists those there are.
+    """
+    if name not in ORDERS:
+        raise ConfigError(
+            f"{option} must be one of {', '.join(ORDERS)}; got {name!r}.{did_you_mean(name, ORDERS)}"
+        )
+
+
+def check_length(order: Tensor, num_nodes: int) -> None:
+    """Check that an order has one entry per node.
+
+    Raises:
+        DataError: It has more or fewer.
+    """
+    if order.ndim == 1 and order.numel() != num_nodes:
+        raise DataError(f"order must name each of the {num_nodes} nodes once; it has {order.numel()} entries")
+
+
+def _sparse_rows(x: SparseFeatures, renumbering: Renumbering) -> SparseFeatures:
+    indptr, last = renumbering.indptr(x.indptr), renumbering.num_nodes
+
+    def listed(values: Tensor) -> Tensor:
+        return renumbering.lists(values, x.indptr, indptr, 0, last)
+
+    return SparseFeatures(
+        indptr=indptr,
+        indices=listed(x.indices),
+        values=listed(x.values),
+        num_cols=x.num_cols,
+        trusted=True,
+    )

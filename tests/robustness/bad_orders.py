@@ -1,0 +1,69 @@
+"""Orders of nodes: mistyped, of another length, no permutation; stores to reorder that are not there."""
+
+from __future__ import annotations
+
+import torch
+from tests.robustness.cases import call, command
+from tests.robustness.workplace import Workplace, graph
+
+from graphbraid import features
+from graphbraid.datasets import save_store
+from graphbraid.errors import DataError
+
+ORDERS = "Reordering"
+
+
+@command(
+    ORDERS,
+    "an order's name mistyped",
+    2,
+    "--by must be one of degree, rcm, communities; got 'comunities'.",
+    "Did you mean 'communities'?",
+)
+def mistyped_by(w: Workplace):
+    return "reorder", "--data", w.store(), "--by", "comunities", "--out", w.path("made")
+
+
+@command(ORDERS, "the same while converting", 2, "--order must be one of degree, rcm", "mean 'degree'?")
+def mistyped_order(w: Workplace):
+    return w.convert(w.npz(), "--order", "degre")
+
+
+@command(ORDERS, "a store that does not exist", 3, "there is no dataset, file or folder", "nowhere")
+def nothing_to_reorder(w: Workplace):
+    return "reorder", "--data", w.path("nowhere"), "--by", "degree", "--out", w.path("made")
+
+
+@command(ORDERS, "a disk that is too small for the reordered store", 4, "storing the graph in", "are free")
+def disk_too_small_to_reorder(w: Workplace):
+    disk = w.small_disk(16 << 10)
+    return "reorder", "--data", w.store(), "--by", "degree", "--out", disk / "store"
+
+
+@call(
+    ORDERS,
+    "an order that names a node twice",
+    DataError,
+    "order must name each of the 90 nodes once; order[5] is 0, as order[0] is, and node 5 is missing",
+)
+def repeated_node(w: Workplace):
+    order = torch.arange(90)
+    order[5] = 0
+    features.reorder(graph(), order)
+
+
+@call(ORDERS, "an order that names what is no node", DataError, "order[89] is 90, which is none of them")
+def wild_node(w: Workplace):
+    order = torch.arange(90)
+    order[89] = 90
+    features.reorder(graph(), order)
+
+
+@call(ORDERS, "an order of another length", DataError, "each of the 90 nodes once; it has 89 entries")
+def short_order(w: Workplace):
+    save_store(graph(), w.path("made"), order=torch.arange(89))
+
+
+@call(ORDERS, "values that have no order", DataError, "that of node 2 is nan")
+def unordered_values(w: Workplace):
+    features.order_by(torch.tensor([1.0, 2.0, torch.nan]))
