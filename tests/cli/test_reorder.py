@@ -7,7 +7,9 @@ import torch
 from graphbraid import datasets
 from graphbraid.cli import signals
 from graphbraid.datasets import renumbered
-from graphbraid.features import ORDERS, reorder
+from graphbraid.features import ORDERS, order_by, reorder, score
+from graphbraid.sampling import SamplerConfig
+from graphbraid.sampling.schedule import SeedSchedule
 
 QUICK = ("--hidden", 8, "--batch-size", 32, "--fanouts", "5,5", "--epochs", 5, "--lr", 0.05, "--quiet")
 
@@ -30,6 +32,15 @@ def test_a_store_is_reordered_and_keeps_the_ids(graphbraid, store, two_communiti
     ids = torch.from_numpy(datasets.open_names(tmp_path / "made").ids.values)
     assert torch.equal(ids, ORDERS[by](two_communities.csc))
     assert same_topology(tmp_path / "made", two_communities, ids)
+
+
+def test_by_a_score_of_the_sampler(graphbraid, store, two_communities, tmp_path):
+    options = ("--fanouts", "4,3", "--batch-size", 16, "--seed", 3)
+    done = graphbraid("reorder", "--data", store, "--by", "presampled", "--out", tmp_path / "made", *options)
+    assert done.exit_code == 0, done.stderr
+    schedule = SeedSchedule(seeds=two_communities.split("train"), batch_size=16, shuffle=True, seed=3)
+    found = score(two_communities, "presampled", sampler=SamplerConfig(fanouts=(4, 3)), schedule=schedule)
+    assert datasets.open_names(tmp_path / "made").ids.values.tolist() == order_by(found.values).tolist()
 
 
 def test_convert_orders_what_it_prepared(graphbraid, store, two_communities, tmp_path):

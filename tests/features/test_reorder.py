@@ -16,8 +16,10 @@ from tests.ops.graphs import assert_same_bits_with_any_threads, skewed
 import graphbraid
 from graphbraid import Csc, Graph, features, native
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.features import reorder
+from graphbraid.features import ordering, reorder
 from graphbraid.features.renumbering import Renumbering
+from graphbraid.sampling import SamplerConfig
+from graphbraid.sampling.schedule import SeedSchedule
 
 
 @settings(max_examples=150, deadline=None)
@@ -144,14 +146,38 @@ def test_an_order_of_scores_is_an_order():
         (
             "degrees",
             ConfigError,
-            "order must be one of degree, rcm, communities; got 'degrees'. Did you mean",
+            "order must be one of degree, rcm, .*; got 'degrees'. Did you mean 'degree'",
         ),
+        ("inclusion", ConfigError, "follows a sampler: pass order_by"),
+        ("weighted_reverse_pagerank", DataError, "no split 'train'"),
     ],
 )
 def test_what_is_no_order_is_refused(order, error, says):
     graph = Graph.from_edge_index([[0, 1, 1], [1, 2, 0]], 3)
     with pytest.raises(error, match=says):
         reorder(graph, order)
+
+
+@pytest.mark.parametrize("name", [*ordering.OF_GRAPH, *ordering.OF_SAMPLER])
+def test_every_name_is_an_order(name):
+    draw = torch.Generator().manual_seed(0)
+    edges = torch.randint(0, 60, (2, 500), generator=draw)
+    graph = Graph.from_edge_index(edges, 60, splits={"train": torch.arange(0, 60, 3)})
+    sampler = SamplerConfig(fanouts=(3, 2))
+    schedule = SeedSchedule(seeds=graph.split("train"), batch_size=4, shuffle=True)
+    order = ordering.named_order(graph, name, sampler=sampler, schedule=schedule)
+    assert torch.equal(order.sort().values, torch.arange(60))
+    if name in ("degree", "inclusion", "reverse_pagerank"):
+        values = features.score(graph, name, sampler=sampler, schedule=schedule).values
+        assert bool((values[order].diff() <= 0).all())
+    if name in ordering.OF_GRAPH:
+        assert torch.equal(reorder(graph, name).order, order)
+
+
+def test_reads_of_epochs_to_come_are_no_order():
+    graph = Graph.from_edge_index([[0, 1, 1], [1, 2, 0]], 3)
+    with pytest.raises(ConfigError, match=r"draw other neighbours, .* choose presampled"):
+        ordering.named_order(graph, "lookahead")
 
 
 def test_ids_that_do_not_exist_have_no_way_back():

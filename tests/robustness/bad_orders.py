@@ -17,7 +17,7 @@ ORDERS = "Reordering"
     ORDERS,
     "an order's name mistyped",
     2,
-    "--by must be one of degree, rcm, communities; got 'comunities'.",
+    "--by must be one of degree, rcm, communities, reverse_pagerank",
     "Did you mean 'communities'?",
 )
 def mistyped_by(w: Workplace):
@@ -27,6 +27,28 @@ def mistyped_by(w: Workplace):
 @command(ORDERS, "the same while converting", 2, "--order must be one of degree, rcm", "mean 'degree'?")
 def mistyped_order(w: Workplace):
     return w.convert(w.npz(), "--order", "degre")
+
+
+@command(
+    ORDERS,
+    "converting in an order that needs a sampler",
+    2,
+    "--order must be one of degree",
+    "`graphbraid reorder --by inclusion` takes",
+)
+def order_without_sampler(w: Workplace):
+    return w.convert(w.npz(), "--order", "inclusion")
+
+
+@command(ORDERS, "an order by reads that renumbering changes", 2, "--by=lookahead", "choose presampled")
+def order_by_lookahead(w: Workplace):
+    return "reorder", "--data", w.store(), "--by", "lookahead", "--out", w.path("made")
+
+
+@command(ORDERS, "an order by training nodes where there are none", 3, "no split 'train'")
+def order_without_training_nodes(w: Workplace):
+    data = w.npz(train_idx=None, val_idx=None, test_idx=None)
+    return "reorder", "--data", data, "--by", "inclusion", "--out", w.path("made")
 
 
 @command(ORDERS, "a store that does not exist", 3, "there is no dataset, file or folder", "nowhere")

@@ -102,7 +102,9 @@ def convert(
     ] = None,
     order: Annotated[
         str | None,
-        _option("--order", _GRAPH, "Renumber the nodes: degree (most read first), rcm or communities."),
+        _option(
+            "--order", _GRAPH, "Renumber the nodes: degree, rcm, communities or a PageRank; see reorder."
+        ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing store.")] = False,
     json_output: JsonOption = False,
@@ -125,7 +127,7 @@ def convert(
         graphbraid convert downloads/ogbn_arxiv stores/arxiv --order degree
     """  # noqa: D412  (typer shows the blank line between examples)
     from graphbraid.cli.storing import make_order, store, tell
-    from graphbraid.features.reorder import check_order_name
+    from graphbraid.features.ordering import check_order_name
 
     columns = {
         name: value for name, value in locals().items() if name in _TABLE_OPTIONS and value is not None
@@ -139,7 +141,7 @@ def convert(
         "split_seed": split_seed,
     }
     if order is not None:
-        check_order_name(order, "--order")
+        check_order_name(order, "--order", sampled=False)
     graph, ids, class_names = _read(source_path, columns, text, preparation)
     graph.validate()
     summary = store(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,7 +25,8 @@ def reorder(
         str,
         typer.Option(
             "--by",
-            help="Order: degree (read most often first), rcm (reverse Cuthill-McKee) or communities.",
+            help="Order: degree, rcm (reverse Cuthill-McKee), communities, reverse_pagerank, "
+            "weighted_reverse_pagerank, inclusion, presampled, or auto (the best score of a trial).",
             show_default=False,
         ),
     ],
@@ -33,6 +34,12 @@ def reorder(
         Path,
         typer.Option("--out", "-o", help="Folder of the store to make.", metavar="STORE", parser=path_given),
     ],
+    fanouts: Annotated[
+        str | None,
+        typer.Option(help="Of inclusion, presampled and auto: neighbours per hop. (default: 15,10)"),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Of the same: seed nodes per batch.")] = 1024,
+    seed: Annotated[int, typer.Option(help="Of the same: random seed.")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing store.")] = False,
     json_output: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001
@@ -48,21 +55,37 @@ def reorder(
         graphbraid reorder --data stores/papers --by degree --out stores/papers-by-degree
 
         graphbraid reorder --data stores/web --by communities --out stores/web --overwrite
+
+        graphbraid reorder --data stores/papers --by inclusion --fanouts 15,10,5 --out stores/papers-hot
     """  # noqa: D412  (typer shows the blank line between examples)
     from graphbraid.cli.storing import make_order, store, tell
-    from graphbraid.features.reorder import check_order_name
+    from graphbraid.features.ordering import OF_SAMPLER, check_order_name
 
-    check_order_name(by, "--by")
+    check_order_name(by, "--by", sampled=True)
     graph, names = _opened(data)
+    followed = _sampling(graph, fanouts, batch_size, seed) if by in OF_SAMPLER else {}
     summary = store(
         graph,
         out,
         ids=names.ids,
         class_names=names.class_names,
-        order=make_order(graph, by),
+        order=make_order(graph, by, **followed),
         overwrite=overwrite,
     )
     tell(graph, out, summary | {"order": by}, as_json=json_output)
+
+
+def _sampling(graph: Graph, fanouts: str | None, batch_size: int, seed: int) -> dict[str, Any]:
+    """Make the sampler and the seeds that a score follows: those of a training run."""
+    from graphbraid.cli.settings import parse_fanouts
+    from graphbraid.sampling import SamplerConfig
+    from graphbraid.sampling.schedule import SeedSchedule
+
+    train = graph.split("train")
+    return {
+        "sampler": SamplerConfig(fanouts=parse_fanouts(fanouts) or (15, 10)),
+        "schedule": SeedSchedule(seeds=train, batch_size=batch_size, shuffle=True, seed=seed),
+    }
 
 
 def _opened(data: str) -> tuple[Graph, StoreNames]:

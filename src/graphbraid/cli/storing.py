@@ -12,24 +12,29 @@ if TYPE_CHECKING:
 
     from graphbraid.datasets import NodeIds
     from graphbraid.graph import Graph
+    from graphbraid.sampling import SamplerConfig
+    from graphbraid.sampling.schedule import SeedSchedule
 
-ORDER_EDGE_BYTES = {"degree": 0, "communities": 24, "rcm": 40}
+ORDER_EDGE_BYTES = {"communities": 24, "rcm": 40}
 """Peak bytes per edge of computing an order, without the graph itself and maps of its nodes."""
 
 
-def make_order(graph: Graph, name: str) -> Tensor:
+def make_order(
+    graph: Graph, name: str, *, sampler: SamplerConfig | None = None, schedule: SeedSchedule | None = None
+) -> Tensor:
     """Compute the order of a name.
 
     Raises:
-        ConfigError: There is no order of that name.
+        ConfigError: There is no order of that name, or it needs a sampler.
+        DataError: The graph lacks what a score needs, such as training nodes.
         ResourceError: Computing it takes more than the free memory.
     """
     from graphbraid.datasets.memory import require_memory
-    from graphbraid.features.reorder import named_order
+    from graphbraid.features.ordering import named_order
 
     num_bytes = graph.num_edges * ORDER_EDGE_BYTES.get(name, 0)
     require_memory(num_bytes, f"ordering the nodes by {name}")
-    return named_order(graph.csc, name)
+    return named_order(graph, name, sampler=sampler, schedule=schedule)
 
 
 def store(

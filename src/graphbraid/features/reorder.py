@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from graphbraid.errors import ConfigError, DataError, did_you_mean
+from graphbraid.errors import DataError
+from graphbraid.features.ordering import check_order_name, named_order
 from graphbraid.features.renumbering import Renumbering
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.csc import Csc
-from graphbraid.graph.orders import ORDERS
 from graphbraid.graph.scans import check_ids
 from graphbraid.signatures import typed
 
@@ -57,8 +57,8 @@ def reorder(graph: Graph, order: Tensor | str, *, sort_neighbors: bool = False) 
     Args:
         graph: The graph, which is not changed.
         order: ``(num_nodes,)`` int32 or int64 permutation: the node that comes i-th, for example from
-            :func:`order_by`; or the name of an order computed from the topology: ``"degree"`` (read most
-            often first), ``"rcm"`` (reverse Cuthill-McKee) or ``"communities"``.
+            :func:`order_by`; or a name: ``"degree"`` (read most often first), ``"rcm"`` (reverse
+            Cuthill-McKee), ``"communities"``, ``"reverse_pagerank"`` or ``"weighted_reverse_pagerank"``.
         sort_neighbors: Whether to sort the in-edges of each node by their new sources. By default they keep
             their stored order. Weights, ids and features of edges follow.
 
@@ -66,7 +66,10 @@ def reorder(graph: Graph, order: Tensor | str, *, sort_neighbors: bool = False) 
         ConfigError: There is no order of that name.
         DataError: The order has the wrong length or is not a permutation; names the first wrong entry.
     """
-    order = named_order(graph.csc, order) if isinstance(order, str) else order.to(graph.csc.indptr.device)
+    if isinstance(order, str):
+        check_order_name(order, sampled=False)
+        order = named_order(graph, order)
+    order = order.to(graph.csc.indptr.device)
     check_length(order, graph.num_nodes)
     renumbering = Renumbering(order)
     csc, last = graph.csc, graph.num_nodes
@@ -92,32 +95,6 @@ def reorder(graph: Graph, order: Tensor | str, *, sort_neighbors: bool = False) 
         trusted=True,
     )
     return Reordered(graph=moved, order=renumbering.order, inverse=renumbering.inverse)
-
-
-def named_order(csc: Csc, name: str) -> Tensor:
-    """Return the order of a name, ``(num_nodes,)`` int64.
-
-    Raises:
-        ConfigError: There is no order of that name.
-    """
-    check_order_name(name)
-    return ORDERS[name](csc)
-
-
-def check_order_name(name: str, option: str = "order") -> None:
-    """Check that an order of the name exists.
-
-    Args:
-        name: Name of the order.
-        option: Name of the argument or option, for the message.
-
-    Raises:
-        ConfigError: There is no order of that name; lists those there are.
-    """
-    if name not in ORDERS:
-        raise ConfigError(
-            f"{option} must be one of {', '.join(ORDERS)}; got {name!r}.{did_you_mean(name, ORDERS)}"
-        )
 
 
 def check_length(order: Tensor, num_nodes: int) -> None:
