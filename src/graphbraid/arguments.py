@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,15 @@ MOST_WIDTH = 1 << 24
 """Largest number of columns of a layer."""
 MOST_COUNT = (1 << 31) - 1
 """Largest value of any other count."""
+MOST_BYTES = 1 << 60
+"""Of any size that a user gives."""
+_UNITS = {
+    **{f"{prefix}ib": 1 << (10 * power) for power, prefix in enumerate("kmgt", start=1)},
+    **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", start=1)},
+    "b": 1,
+    "": 1,
+}
+_SIZE = re.compile(rf"(?P<number>\d+(\.\d+)?) *(?P<unit>{'|'.join(_UNITS)})")
 
 
 def as_count(
@@ -74,6 +84,22 @@ def as_number(
         wanted = f"a {bounds} number" if bounds else f"a number in [{least:g}, {closing}"
         raise ConfigError(f"{name} must be {wanted}; got {shown(value)}")
     return number
+
+
+def as_size(value: Any, name: str) -> int:
+    """Bytes, given as a whole number or as a text such as ``"4GiB"``, ``"1.5 GB"`` or ``"800 MB"``.
+
+    Raises:
+        ConfigError: neither, or less than nothing.
+    """
+    if not isinstance(value, str):
+        return as_count(value, name, most=MOST_BYTES)
+    match = _SIZE.fullmatch(value.strip().lower())
+    if match is None:
+        raise ConfigError(
+            f"{name} must be a number of bytes or a size such as '4GiB' or '800 MB'; got {shown(value)}"
+        )
+    return as_count(int(float(match["number"]) * _UNITS[match["unit"]]), name, most=MOST_BYTES)
 
 
 def as_flag(value: Any, name: str) -> bool:

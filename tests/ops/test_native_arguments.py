@@ -56,7 +56,9 @@ FREE = {
     ("transpose_csc", 2): SOURCES,
 }
 NOT_ARRAYS = {
+    "DiskRows": "tests/features/test_disk.py",
     "Pipeline": "tests/sampling/test_threads.py",
+    "RowCache": "tests/features/test_caches.py",
     "bound": "binds entries that are called here by their own names",
     "Run": "tests/sampling/test_threads.py",
     "draws": "numbers only",
@@ -66,6 +68,7 @@ NOT_ARRAYS = {
     "permuted": "numbers only",
     "raise_resource_errors_as": "a class",
     "select": "a name",
+    "xxh64": "any bytes; tests/features/test_disk.py",
 }
 
 

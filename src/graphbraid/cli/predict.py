@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from graphbraid.graph import Graph
 
 _ROWS_AT_ONCE = 65_536
-_ABOUT_FILES = frozenset({"checkpoint_every_steps", "tensorboard"})  # irrelevant without a run folder
+_NOT_PREDICTING = frozenset({"checkpoint_every_steps", "tensorboard", "host"})
+"""Training options that are irrelevant without a run folder, or on data that is no store."""
 
 
 @guarded
@@ -132,7 +133,7 @@ def _predict(
     saved, outputs = read_saved(run_dir)
     if split is None:  # other data may have no labels to draw a split from
         saved |= {"split_seed": None}
-    kept = {name: value for name, value in saved.items() if name not in _ABOUT_FILES}
+    kept = {name: value for name, value in saved.items() if name not in _NOT_PREDICTING}
     run = resolve({"data": data, "trust_checkpoint": trust, "verify": verify}, saved=kept, saved_in=run_dir)
     graph = _load_graph(run.settings, moved=data is None)
     check_predictable(graph, run.settings)

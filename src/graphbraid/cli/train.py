@@ -131,6 +131,10 @@ def train(
     plan: Annotated[
         str | None, _option("--plan", _TRAIN, "What prepares batches: auto, cpu, gpu or a plan's file.")
     ] = None,
+    host: Annotated[
+        str | None,
+        _option("--host", _TRAIN, "Memory for a store's feature rows, as 4GiB; others stay on disk."),
+    ] = None,
     threads: Annotated[int | None, _option("--threads", _TRAIN, "Threads of the model's operators.")] = None,
     seed: Annotated[int | None, _option("--seed", _TRAIN, "Seed of all random draws. (default: 0)")] = None,
     deterministic: Annotated[

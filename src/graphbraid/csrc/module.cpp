@@ -18,6 +18,7 @@ void bind_dense(nb::module_& m);
 void bind_epilogue(nb::module_& m);
 void bind_edge_softmax(nb::module_& m);
 void bind_edges(nb::module_& m);
+void bind_features(nb::module_& m);
 void bind_gat_backward(nb::module_& m);
 void bind_gatv2_backward(nb::module_& m);
 void bind_gine(nb::module_& m);
@@ -78,6 +79,7 @@ NB_MODULE(_native, m) {
   gb::bind_epilogue(m);
   gb::bind_edge_softmax(m);
   gb::bind_edges(m);
+  gb::bind_features(m);
   gb::bind_gat_backward(m);
   gb::bind_gatv2_backward(m);
   gb::bind_gine(m);

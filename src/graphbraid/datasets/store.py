@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from torch import Tensor
 
@@ -23,6 +24,7 @@ from graphbraid.datasets.ids import NodeIds
 from graphbraid.datasets.renumbered import renumbered_arrays, renumbered_ids
 from graphbraid.datasets.store_arrays import ArrayEntry, ArrayParts, Count, StoredArray, write_array
 from graphbraid.errors import DataError, ResourceError
+from graphbraid.files.block_sums import BLOCK_BYTES, BlockSums
 from graphbraid.files.checksums import sealed, unsealed
 from graphbraid.files.schema import checked
 from graphbraid.files.writing import IfExists, atomic_directory, require_free_space
@@ -34,6 +36,10 @@ MANIFEST = "graph.json"
 FORMAT = "graphbraid-store"
 VERSION = 2
 """Version of the format; version 1, with CRC-32 sums of arrays and no sum of ``graph.json``, still opens."""
+
+SUMMED, SUMS = "x", "x_sums"
+"""The array whose rows are also read from its file, and the sums of that file's blocks, by which these rows
+are checked. Readers that do not know the sums pass over them."""
 
 _SPACE_FOR_REST = 1 << 20  # headers and graph.json
 _log = logging.getLogger(__name__)
@@ -106,11 +112,19 @@ def save_store(
     if ids is not None:
         arrays.update({f"ids_{key}": ArrayParts.whole(array) for key, array in ids.arrays().items()})
     size = sum(array.nbytes for array in arrays.values())
+    size += 8 * (arrays[SUMMED].nbytes // BLOCK_BYTES) if SUMMED in arrays else 0
     require_free_space(folder, size + _SPACE_FOR_REST, f"storing the graph in {folder}")
     if if_exists == "replace":
         _refuse_other_folders(folder)
     with atomic_directory(folder, if_exists=if_exists) as temp:
-        described = {name: write_array(temp / f"{name}.npy", array) for name, array in arrays.items()}
+        described = {}
+        for name, array in arrays.items():
+            sums = BlockSums() if name == SUMMED else None
+            described[name] = write_array(temp / f"{name}.npy", array, sums)
+            if sums is not None:
+                described[SUMS] = write_array(
+                    temp / f"{SUMS}.npy", ArrayParts.whole(torch.from_numpy(sums.all()))
+                )
         manifest = {
             "format": FORMAT,
             "version": VERSION,
@@ -153,7 +167,10 @@ def open_store(path: str | os.PathLike[str], *, mmap: bool = True, verify: bool 
     if verify is None:
         verify = not verified.is_noted(folder, files)
     before = verified.state([file for file in files if file.exists()])
-    tensors = {name: array.load(mapped=mmap, verify=verify) for name, array in arrays.items()}
+    sums = {SUMMED: arrays[SUMS].read} if SUMS in arrays else {}
+    tensors = {
+        name: array.load(mapped=mmap, verify=verify, sums=sums.get(name)) for name, array in arrays.items()
+    }
     graph = _graph_of(manifest, tensors, folder)
     if verify:
         verified.note(folder, files, before)

@@ -17,7 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from graphbraid.errors import DataError
+from graphbraid.files.block_sums import BlockSums
 from graphbraid.files.checksums import Checksum, of_file
+from graphbraid.files.mapped import remember
 
 _CHUNK = 1 << 24  # bytes written or checked at a time
 DType = Literal[
@@ -48,8 +50,13 @@ class StoredArray:
     path: Path
     entry: ArrayEntry
 
-    def load(self, *, mapped: bool, verify: bool) -> Tensor:
+    def load(self, *, mapped: bool, verify: bool, sums: Callable[[], Tensor] | None = None) -> Tensor:
         """Map or read the array; its size and header are checked even without ``verify``.
+
+        Args:
+            mapped: Map it, and note of which file it is.
+            verify: Compare it with its checksum.
+            sums: Gives the sums of the file's blocks to those who read the file itself.
 
         Raises:
             DataError: the file is missing, of another size, not what its entry says, or has changed.
@@ -67,7 +74,18 @@ class StoredArray:
                 file.readinto(buffer)
         if math.prod(shape) == 0:
             return torch.empty(shape, dtype=dtype)
-        return torch.frombuffer(buffer, dtype=dtype, count=math.prod(shape), offset=offset).view(shape)
+        values = torch.frombuffer(buffer, dtype=dtype, count=math.prod(shape), offset=offset)
+        if mapped:
+            remember(buffer, values.data_ptr() - offset, len(buffer), self.path, sums)
+        return values.view(shape)
+
+    def read(self) -> Tensor:
+        """The array, read and compared with its checksum.
+
+        Raises:
+            DataError: as :meth:`load`.
+        """
+        return self.load(mapped=False, verify=True)
 
     def _checked_offset(self) -> int:
         """Check size and header against the entry and return the offset of the values in bytes."""
@@ -143,8 +161,8 @@ class ArrayParts:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def write_array(path: Path, array: ArrayParts) -> dict[str, Any]:
-    """Write a ``.npy`` file and return its entry for ``graph.json``."""
+def write_array(path: Path, array: ArrayParts, sums: BlockSums | None = None) -> dict[str, Any]:
+    """Write a ``.npy`` file and return its entry for ``graph.json``; ``sums`` takes in its bytes."""
     dtype = str(array.dtype).removeprefix("torch.")
     if dtype not in _DTYPES:
         raise DataError(f"{path.stem} has dtype {array.dtype}, which the store does not keep")
@@ -153,11 +171,16 @@ def write_array(path: Path, array: ArrayParts) -> dict[str, Any]:
     with path.open("w+b", buffering=0) as file:
         np.lib.format.write_array_header_1_0(file, header)
         file.seek(0)
-        checksum.add(file.read())
+        header_bytes = file.read()
+        checksum.add(header_bytes)
+        if sums is not None:
+            sums.add(header_bytes)
         needed = file.tell() + array.nbytes
         for part in array.parts():
             for data in _bytes_of(part):
                 checksum.add(data)
+                if sums is not None:
+                    sums.add(data)
                 rest = data
                 while rest:  # unbuffered writes may be short
                     rest = rest[file.write(rest) :]

@@ -1,13 +1,35 @@
 """Features: where a feature row is stored, and how it reaches the model.
 
-:func:`score` says which rows are read most, :func:`batch_reads` which rows each coming batch reads, and
-:func:`reorder` renumbers a graph's nodes, for example with those read most often first.
+:func:`score` says which rows are read most, :func:`batch_reads` which rows each coming batch reads;
+:func:`reorder` renumbers a graph's nodes, for example with those read most often first;
+:class:`TieredFeatures` keeps some rows in memory and reads the others from a store's file.
 """
 
+from graphbraid.features.caches import POLICIES, CacheCounts, RowCache
 from graphbraid.features.coverage import coverage
+from graphbraid.features.disk import DiskCounts, DiskOptions, DiskRows
 from graphbraid.features.reads import batch_reads
 from graphbraid.features.reorder import Reordered, reorder
 from graphbraid.features.scores import KINDS, Score, score
+from graphbraid.features.tiers import TierCounts, TieredFeatures
 from graphbraid.graph.orders import ORDERS, order_by
 
-__all__ = ["KINDS", "ORDERS", "Reordered", "Score", "batch_reads", "coverage", "order_by", "reorder", "score"]
+__all__ = [
+    "KINDS",
+    "ORDERS",
+    "POLICIES",
+    "CacheCounts",
+    "DiskCounts",
+    "DiskOptions",
+    "DiskRows",
+    "Reordered",
+    "RowCache",
+    "Score",
+    "TierCounts",
+    "TieredFeatures",
+    "batch_reads",
+    "coverage",
+    "order_by",
+    "reorder",
+    "score",
+]

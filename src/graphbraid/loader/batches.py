@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import time
 import weakref
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
@@ -19,6 +20,7 @@ from graphbraid.collective.run.stages import Context
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import degrees_and_loops
+from graphbraid.loader.ahead import GatherAhead
 from graphbraid.loader.planned import PlannedBatches
 from graphbraid.loader.settings import LoaderSettings
 from graphbraid.sampling.cpu import HostPipeline, make_pipeline
@@ -57,6 +59,7 @@ class BatchLoader:
             self._planned = PlannedBatches(settings.plan, self.num_workers)
         self._pipeline: HostPipeline | None = None
         self._before: dict[str, float] = {}
+        self._gather_seconds = 0.0  # of rows that no pipeline gathers
         self._open: weakref.WeakSet[Generator[MiniBatch]] = weakref.WeakSet()
 
     @property
@@ -126,7 +129,12 @@ class BatchLoader:
     def _finished(
         self, source: BatchSource, positions: Tensor, batch: Iterator[Prepared], epoch: int
     ) -> MiniBatch:
-        return self._as_batch(source, next(batch)._replace(input_id=positions), epoch)
+        prepared = next(batch)._replace(input_id=positions)
+        if source.rows is not None and self.settings.gather:
+            started = time.perf_counter()
+            prepared = prepared._replace(x=source.rows.gather(prepared.sampled.n_id))
+            self._count_gather(time.perf_counter() - started)
+        return self._as_batch(source, prepared, epoch)
 
     def _as_batch(self, source: BatchSource, prepared: Prepared, epoch: int) -> MiniBatch:
         batch = MiniBatch(source, prepared, layout=self.config.layout, epoch=epoch)
@@ -137,11 +145,21 @@ class BatchLoader:
             yield from self._planned.batches(self.context(self.num_workers), epoch, start_step, last)
             return
         source = self._source
-        for prepared in self._running().run(self.schedule, epoch, start_step, last):
+        batches = self._running().run(self.schedule, epoch, start_step, last)
+        for prepared in self._with_rows(source, batches):
             batch = self._as_batch(source, prepared, epoch)
             del prepared  # so that its buffer can be reused before the next batch
             yield batch
             del batch
+
+    def _with_rows(self, source: BatchSource, prepared: Iterator[Prepared]) -> Iterator[Prepared]:
+        """The same batches, with their rows where these are not the pipeline's to gather."""
+        if source.rows is None or not self.settings.gather:
+            return prepared
+        return GatherAhead(prepared, source.rows, self._depth, self._count_gather).batches()
+
+    def _count_gather(self, seconds: float) -> None:
+        self._gather_seconds += seconds
 
     def context(self, workers: int) -> Context:
         """Return the context that :mod:`graphbraid.collective` makes this loader's operators from."""
@@ -200,7 +218,8 @@ class BatchLoader:
     def _counted_seconds(self) -> dict[str, float]:
         counts = [self._pipeline, None if self._planned is None else self._planned.operators]
         found = [count.stage_seconds() for count in counts if count is not None]
-        return {name: sum(part[name] for part in found) for name in ("sample", "gather", "batches")}
+        seconds = {name: sum(part[name] for part in found) for name in ("sample", "gather", "batches")}
+        return seconds | {"gather": seconds["gather"] + self._gather_seconds}
 
     @property
     def is_iterated(self) -> bool:
@@ -217,7 +236,7 @@ class BatchLoader:
         self._forget_threads()
 
     def _forget_threads(self) -> None:
-        self._pipeline, self._before = None, {}
+        self._pipeline, self._before, self._gather_seconds = None, {}, 0.0
         if self._planned is not None:
             self._planned.forget_operators()
 
@@ -233,6 +252,7 @@ class BatchLoader:
         if self._pipeline is None:
             x = self.graph.x
             can_gather = self.settings.gather and isinstance(x, Tensor) and x.ndim == 2 and x.is_contiguous()
+            can_gather = can_gather and self._source.rows is None
             self._pipeline = make_pipeline(
                 self.graph.csc,
                 self.config,

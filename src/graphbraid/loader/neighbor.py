@@ -28,6 +28,7 @@ from graphbraid.loader.settings import LoaderSettings
 from graphbraid.loader.sources import FollowedData
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.rows import FeatureRows
 from graphbraid.signatures import typed
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ class NeighborLoader(OverBatches, DataLoader[Any]):
             the CPU prepares all batches without a plan. Batches do not depend on it.
         hot_bytes: bytes of device memory for graph, labels and features if the device prepares batches; what
             does not fit stays on the host and is read over the link. If None, half of the free memory.
+        tiers: source of the feature rows, such as :class:`graphbraid.features.TieredFeatures` of this graph;
+            they are gathered from there ahead of their use, to the same bits. If None, from ``data``.
         **others: further options of PyG's and torch's loaders. Those about worker processes have no effect;
             those that would change the batches are refused (``docs/sampling.md`` lists them).
 
@@ -127,6 +130,7 @@ class NeighborLoader(OverBatches, DataLoader[Any]):
         device: BatchDevice | str = "cpu",
         plan: Plan | str | os.PathLike[str] | None = None,
         hot_bytes: int | None = None,
+        tiers: FeatureRows | None = None,
         **others: Any,
     ) -> None:
         given = {
@@ -134,7 +138,7 @@ class NeighborLoader(OverBatches, DataLoader[Any]):
         }
         kept = check_options(others, inspect.signature(NeighborLoader.__init__).parameters)
         self._followed = FollowedData()
-        source = self._followed.read(data, weight_attr)
+        source = dataclasses.replace(self._followed.read(data, weight_attr), rows=tiers)
         seeds = as_seeds(input_nodes, source.graph)
         self._ordered = sampler is None and batch_sampler is None
         if plan is not None and not self._ordered:
@@ -241,7 +245,7 @@ class NeighborLoader(OverBatches, DataLoader[Any]):
         """Adopt what was set or deleted in ``loader.data`` since it was last read."""
         source = self._followed.changed(self.data, self.weight_attr, self.graph)
         if source is not None:
-            self._batches.read(source)
+            self._batches.read(dataclasses.replace(source, rows=self._arguments["tiers"]))
 
     def _sampled_positions(self) -> Iterator[Tensor]:
         assert self.batch_sampler is not None

@@ -4,9 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
+
+
+class FeatureRows(Protocol):
+    """The features of a graph's nodes by id, wherever they lie: the one answer to where a row is.
+
+    What prepares batches asks this for their rows and does not know where they come from.
+    """
+
+    @property
+    def shape(self) -> torch.Size:
+        """``(num_nodes, F)``."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the rows that are given."""
+        ...
+
+    @property
+    def lookahead(self) -> int:
+        """Batches that are worth announcing before they are gathered."""
+        ...
+
+    def announce(self, ids: Tensor) -> int:
+        """Say which rows a coming batch reads, in the order of the batches; gives the number it has."""
+        ...
+
+    def gather(self, ids: Tensor, out: Tensor | None = None, *, batch: int = -1) -> Tensor:
+        """``(num_ids, F)`` rows of ``ids``, int64 on the CPU; ``batch``: the number it was announced by."""
+        ...
+
+    def forget(self) -> None:
+        """Forget announced batches that will not come."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)

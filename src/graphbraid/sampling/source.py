@@ -8,9 +8,10 @@ from typing import Any, cast
 
 from torch import Tensor
 
+from graphbraid.errors import DataError
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.ops.gather import gather_rows
-from graphbraid.sampling.rows import take_rows
+from graphbraid.sampling.rows import FeatureRows, take_rows
 
 ADJ_VALUES = "values of adj_t"
 """Name of the values of ``adj_t`` among ``edge_attrs``; no attribute of a user can have it."""
@@ -41,6 +42,19 @@ class BatchSource:
     """In-degrees that blocks carry for layers that normalise by them, ``(num_nodes,)`` float32."""
     src_loop: Tensor | None = None
     """Weights of self-loops for the same layers, ``(num_nodes,)`` float32; see :class:`graphbraid.Csc`."""
+    rows: FeatureRows | None = None
+    """Where ``x`` of a batch comes from; None: ``graph.x``, which has the same rows."""
+
+    def __post_init__(self) -> None:
+        x, rows = self.graph.x, self.rows
+        if rows is None:
+            return
+        if not isinstance(x, Tensor) or (x.shape, x.dtype) != (rows.shape, rows.dtype):
+            own = f"{x.dtype} of {tuple(x.shape)}" if isinstance(x, Tensor) else "none that are dense"
+            raise DataError(
+                f"rows are {rows.dtype} of {tuple(rows.shape)}, but the graph's features are {own}; make the "
+                "tiers of this very graph"
+            )
 
     def keys(self, layout: str, *, by_edge: bool) -> list[str]:
         """Return the names of a batch's attributes in order; ``by_edge`` says whether it keeps edge ids."""
@@ -59,6 +73,8 @@ class BatchSource:
         """Return the dense features of the nodes ``ids``, ``(num_ids, ...)``; None without features."""
         if "x" in self.node_attrs:
             return self.node_rows("x", ids)
+        if self.rows is not None:
+            return self.rows.gather(ids.cpu()).to(ids.device)
         features = self.graph.x
         if isinstance(features, SparseFeatures):
             return features.rows(ids.cpu()).to_dense()

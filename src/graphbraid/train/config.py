@@ -14,7 +14,7 @@ import torch
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from torch.optim import Optimizer
 
-from graphbraid.arguments import MOST_COUNT, MOST_THREADS, check_type
+from graphbraid.arguments import MOST_COUNT, MOST_THREADS, as_size, check_type
 from graphbraid.errors import ConfigError, did_you_mean
 
 
@@ -36,6 +36,18 @@ NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False), no_bool]
 Fanout = Annotated[int, Field(ge=-1, le=MOST_COUNT), no_bool]
 
 
+def _as_size(value: Any) -> Any:
+    if value is None or value == "all":
+        return value
+    try:
+        return as_size(value, "")
+    except ConfigError:
+        raise ValueError("a number of bytes, a size such as '4GiB', or 'all'") from None
+
+
+Size = Annotated[int | Literal["all"], BeforeValidator(_as_size)]
+
+
 def _named(value: Any) -> Any:
     """Refuse blank names and null characters: ``Path("")`` would be the current folder."""
     if isinstance(value, str) and (not value.strip() or "\0" in value):
@@ -54,6 +66,7 @@ FREE_ON_RESUME = frozenset(
         "epochs",
         "patience",
         "memory_budget_bytes",
+        "host",
         "hops",
         "workers",
         "out_dir",
@@ -132,6 +145,11 @@ class TrainConfig:
     chooses how many cores sample (in place of ``workers``) and how many train (unless ``threads`` is given).
     ``cpu`` and ``gpu`` let one side prepare all batches; any other value is the path of a saved plan. Batches
     do not depend on it. If None, there is no plan."""
+
+    host: Size | None = None
+    """Memory for feature rows of a store, in bytes or as ``4GiB``; the others are read from its file ahead of
+    their use (:class:`graphbraid.features.TieredFeatures`). 0 reads all from there, ``all`` keeps all. None:
+    features are used as the graph has them. What is learned does not depend on it."""
 
     eval_every: Natural = 1
     """Number of epochs between evaluations of the validation split; 0 never evaluates."""
@@ -269,6 +287,11 @@ def _check_together(config: TrainConfig) -> None:
         raise ConfigError(
             f"patience={config.patience} counts evaluations, but eval_every=0 never evaluates; set "
             "eval_every to 1 or more."
+        )
+    if config.host is not None and config.mode == "full":
+        raise ConfigError(
+            f"host={config.host!r} says how many feature rows are in memory, and mode='full' reads all of "
+            "them in every step; leave one out."
         )
     if config.eval_fanouts is not None and len(config.eval_fanouts) != len(config.fanouts):
         raise ConfigError(

@@ -13,7 +13,9 @@ from graphbraid.arguments import check_type
 from graphbraid.collective import Plan, Profile
 from graphbraid.collective.run.protocols import Accelerator
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.features import TieredFeatures
 from graphbraid.graph import Graph
+from graphbraid.sampling.rows import FeatureRows
 from graphbraid.signatures import typed
 from graphbraid.train import runtime
 from graphbraid.train.callbacks import Callback, Listeners
@@ -51,6 +53,8 @@ class Trainer:
         accelerator: a device that prepares and transfers mini-batches according to ``plan``, by the operators
             registered for it (see ``docs/collective.md``); the model runs on ``device``. If None, ``device``
             prepares them as well.
+        tiers: source of the feature rows, such as :class:`graphbraid.features.TieredFeatures` of this graph.
+            If None, as the option ``host`` says, else the graph.
         overrides: fields of :class:`TrainConfig` that replace those of ``config``.
 
     Example::
@@ -73,6 +77,7 @@ class Trainer:
         callbacks: Iterable[Callback] = (),
         info: Mapping[str, Any] | None = None,
         accelerator: Accelerator | None = None,
+        tiers: FeatureRows | None = None,
         **overrides: Any,
     ) -> None:
         if not isinstance(model, nn.Module):
@@ -88,6 +93,9 @@ class Trainer:
         self.config = given.updated(**overrides)
         self.mode_reason = ""
         """Reason for the mode that ``auto`` chose; empty if the mode was given."""
+        if self.config.mode == "auto" and (tiers is not None or self.config.host is not None):
+            self.mode_reason = "features are in tiers, of which mini-batches read the rows they need"
+            self.config = self.config.updated(mode="sampled")
         if self.config.mode == "auto" and graph.x is not None:
             mode, self.mode_reason = choose_mode(model, graph, self.config)
             self.config = self.config.updated(mode=mode)
@@ -101,8 +109,19 @@ class Trainer:
                 "an accelerator prepares mini-batches as a plan says; give plan='auto' as well."
             )
         self.accelerator = accelerator
-        self.runner = ModelRunner(model, graph, runtime.make_fabric(self.config))
+        self.tiers = self._tiers_of(graph, tiers)
+        """Where feature rows are; None: in the graph."""
+        self.runner = ModelRunner(model, graph, runtime.make_fabric(self.config), self.tiers)
         self._state = self._new_state()
+
+    def _tiers_of(self, graph: Graph, tiers: FeatureRows | None) -> FeatureRows | None:
+        if tiers is not None and self.config.host is not None:
+            raise ConfigError(f"host={self.config.host!r} makes tiers, and tiers are given; leave one out.")
+        if tiers is not None and self.config.mode == "full":
+            raise ConfigError("tiers serve mini-batches, and mode='full' has none; leave one out.")
+        if tiers is not None or self.config.host is None:
+            return tiers
+        return TieredFeatures.build(graph, host=self.config.host)
 
     def _new_state(self) -> RunState:
         """Make the state of a run that has not begun."""

@@ -37,13 +37,20 @@ class CpuBatching:
             _ = batch.x
         else:
             batch.send_part(buffer.part_of(found, batch.n_id))
-        with self._counting:
-            self._late_gather_seconds += time.perf_counter() - started
+        self._count_gather(time.perf_counter() - started)
         return batch
+
+    def _count_gather(self, seconds: float) -> None:
+        with self._counting:
+            self._late_gather_seconds += seconds
 
     def _prepared(self, epoch: int, step: int) -> MiniBatch:
         context = self.context  # the pipeline's threads do the work while this one waits
         [prepared] = self._pipeline.run(context.schedule, epoch, step, step + 1)
+        if context.source.rows is not None and context.gather:
+            started = time.perf_counter()
+            prepared = prepared._replace(x=context.source.rows.gather(prepared.sampled.n_id))
+            self._count_gather(time.perf_counter() - started)
         return MiniBatch(context.source, prepared, layout=context.sampler.layout, epoch=epoch)
 
     def stage_seconds(self) -> dict[str, float]:

@@ -20,7 +20,6 @@ from torch import Tensor
 from graphbraid.collective.run.protocols import DeviceMemoryError
 from graphbraid.collective.run.stages import Context
 from graphbraid.files.writing import format_bytes
-from graphbraid.graph import SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.gpu import GpuPipeline, make_gpu_pipeline
@@ -71,7 +70,7 @@ def part_bytes_of(context: Context) -> dict[Part, int]:
     return {
         "topology": csc.indptr.nbytes + csc.indices.nbytes + 8 * csc.num_edges * draws_by_running_sums,
         "labels": sum(table.nbytes for table in _label_tables(context)),
-        "features": x.nbytes if isinstance(x, Tensor) else 0,
+        "features": x.nbytes if isinstance(x, Tensor) and context.source.rows is None else 0,
     }
 
 
@@ -170,7 +169,7 @@ class DeviceBatching:
     def _make_with(self, placement: PartPlacement) -> _Placed:
         context = self.context
         source = _placed_source(context, placement, self._place)
-        x = source.graph.x
+        x = source.graph.x if source.rows is None else None  # else made of each batch's ids, on the host
         gathers = context.gather and isinstance(x, Tensor) and x.ndim == 2 and x.is_contiguous()
         pipeline = self._make_pipeline(
             source.graph.csc,
@@ -218,7 +217,9 @@ def _placed_source(
         return table if table is None or not needed else place(table, placement["labels"])
 
     csc = Csc(graph.csc.indptr, graph.csc.indices, graph.csc.num_src, label(graph.csc.weight), trusted=True)
-    x = graph.x if isinstance(graph.x, SparseFeatures | None) else place(graph.x, placement["features"])
+    x = graph.x
+    if isinstance(x, Tensor) and source.rows is None:
+        x = place(x, placement["features"])
     return dataclasses.replace(
         source,
         graph=graph.replace(

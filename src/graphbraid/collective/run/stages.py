@@ -74,8 +74,8 @@ class Context:
 
     @property
     def gathered_rows(self) -> torch.Tensor | None:
-        """Features that are gathered while sampling; None if they are not."""
-        x = self.source.graph.x
+        """Features that are gathered by whoever samples, while sampling; None if they are not."""
+        x = None if self.source.rows is not None else self.source.graph.x
         if not self.gather or isinstance(x, SparseFeatures | None):
             return None
         return x if x.ndim == 2 and x.is_contiguous() else None

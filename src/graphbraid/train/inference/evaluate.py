@@ -72,7 +72,7 @@ def _sampled_chunks(
             src_degree=runner.uses_degrees,
             num_workers=config.workers,
         )
-        with BatchLoader(runner.graph, settings) as loader:
+        with BatchLoader(runner.source(), settings) as loader:
             start = 0
             for batch in loader.batches(0):
                 check()

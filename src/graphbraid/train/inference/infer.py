@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from graphbraid.errors import ResourceError
 from graphbraid.files.writing import format_bytes
-from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.graph import SparseFeatures
 from graphbraid.graph.csc import Csc, degrees_and_loops
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.activations import Activations
@@ -135,7 +135,7 @@ class _LayerWise:
         for start, end in self._cut(nodes, in_width):
             chunk = nodes[start:end]
             src, block = self._block(chunk)
-            x = _feature_rows(self._graph, src) if source is None else source.gather(src)
+            x = _feature_rows(self._runner, src) if source is None else source.gather(src)
             with torch.no_grad(), self._runner.autocast():
                 device = self._runner.device
                 if device.type != "cpu":
@@ -180,8 +180,11 @@ class _LayerWise:
         return src, Csc(indptr, indices, src.numel(), weight, src_degree=degree, src_loop=loop, trusted=True)
 
 
-def _feature_rows(graph: Graph, nodes: Tensor) -> Tensor | SparseFeatures:
+def _feature_rows(runner: ModelRunner, nodes: Tensor) -> Tensor | SparseFeatures:
     """Return the float32 feature rows of ``nodes``, dense or sparse as in the graph."""
+    graph = runner.graph
+    if runner.rows is not None:
+        return runner.rows.gather(nodes).float()
     if isinstance(graph.x, SparseFeatures):
         return graph.x.rows(nodes).to(torch.float32)
     assert graph.x is not None
@@ -224,7 +227,7 @@ def _expansion(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> Itera
         settings = LoaderSettings(
             num_neighbors=[-1] * hops, batch_size=part.numel(), input_nodes=part, return_edge_id=False
         )
-        with BatchLoader(runner.graph, settings) as loader:
+        with BatchLoader(runner.source(), settings) as loader:
             batch = next(loader.batches(0))
         needed = _batch_bytes(runner, batch.num_nodes, batch.num_edges)
         if needed > config.memory_budget_bytes:

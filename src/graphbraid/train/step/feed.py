@@ -89,7 +89,7 @@ def make_loader(
         device=device if follows_plan else "cpu",
         plan=plan if follows_plan else None,
     )
-    return BatchLoader(runner.graph, settings)
+    return BatchLoader(runner.source(), settings)
 
 
 class SampledFeed:

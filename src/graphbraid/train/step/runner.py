@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.csc import Csc
+from graphbraid.sampling.source import BatchSource
 from graphbraid.train.step.batches import Batch, WholeGraph
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from graphbraid.fullgraph import Engine
     from graphbraid.sampling.minibatch import MiniBatch
+    from graphbraid.sampling.rows import FeatureRows
 
 
 Features = TypeVar("Features", Tensor, SparseFeatures, Tensor | SparseFeatures)
@@ -30,17 +32,20 @@ class ModelRunner:
     Models of ``graphbraid.nn`` (``takes_blocks = True``) are called with ``(x, blocks)`` or ``(x, csc)``; any
     other module is called as in PyTorch Geometric, with ``(x, edge_index)`` and, if the graph has weights and
     ``forward`` takes them, ``edge_weight``. The graph's arrays are used in place; other forms that a model
-    needs are made once.
+    needs are made once. If ``rows`` are given, features of mini-batches and of chunks of nodes come
+    from there.
     """
 
-    def __init__(self, model: nn.Module, graph: Graph, fabric: Fabric) -> None:
+    def __init__(
+        self, model: nn.Module, graph: Graph, fabric: Fabric, rows: FeatureRows | None = None
+    ) -> None:
         if graph.x is None:
             raise DataError(
                 "the model needs node features, but graph.x is None; give some with graph.replace(x=...), "
                 "for example one-hot degrees or random vectors."
             )
         self.model = model.to(fabric.device)
-        self.graph = graph
+        self.graph, self.rows = graph, rows
         self.device: torch.device = fabric.device
         self.native = bool(getattr(model, "takes_blocks", False))
         self.uses_degrees = self.native and _normalises_by_degree(model)
@@ -49,6 +54,10 @@ class ModelRunner:
         self._whole_inputs: tuple[Any, ...] | None = None
         self.engine: Engine | None = None
         """Compiled engine that runs the whole graph in place of :attr:`model`; None if there is none."""
+
+    def source(self) -> BatchSource:
+        """What mini-batches are cut from; what a device keeps of one is kept as long as it is."""
+        return BatchSource(graph=self.graph, rows=self.rows)
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context of the run's precision, for forward pass and loss."""

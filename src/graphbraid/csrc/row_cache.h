@@ -1,0 +1,71 @@
+// A cache of rows in front of a file:
+//
+//   ids (num_ids,)  --->  out[i, :] = row ids[i], from memory where it is kept, else from the file
+//
+// Reads of one cache follow one another, each with the disk's whole queue: so no row is read twice at a time,
+// and what a batch brought is there for the next. What is kept is for a policy to say (replacement.h).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "disk_reader.h"
+#include "lookahead.h"
+#include "replacement.h"
+
+namespace gb {
+
+struct CacheCounts {
+  int64_t reads = 0, hits = 0, filled = 0, kept = 0;  // rows
+};
+
+class RowCache {
+ public:
+  // capacity: rows. policy: of make_replacement, for this capacity. It looks ahead where `looks_ahead`.
+  RowCache(DiskReader& disk, int64_t capacity, std::unique_ptr<Replacement> policy, bool looks_ahead);
+  ~RowCache();
+
+  // Reads rows into free slots, as many as there are; rows that are there already are passed over.
+  void fill(const int64_t* ids, int64_t count);
+  // Says what a coming batch will read; returns the number to gather it by. Batches come in this order.
+  int64_t announce(const int64_t* ids, int64_t count);
+  // Forgets the batches that were announced and have not come.
+  void forget();
+  // batch: the number that announce gave; -1 where it was not announced.
+  void gather(const int64_t* ids, int64_t count, char* out, int64_t batch);
+  CacheCounts counts();
+  // Of what it keeps beside rows.
+  int64_t overhead_bytes() const;
+
+ private:
+  struct Hit {
+    int64_t place;
+    int32_t slot;
+  };
+  int64_t& row_in(int32_t slot) { return row_in_[static_cast<size_t>(slot)]; }
+  int32_t& slot_of(int64_t row) { return slot_of_[static_cast<size_t>(row)]; }
+  char* at(int32_t slot) { return memory_ + slot * disk_.table().row_bytes; }
+  void check(const int64_t* ids, int64_t count) const;
+  void look_up(const int64_t* ids, int64_t count);
+  void copy_hits(char* out);
+  bool begin_batch(const int64_t* ids, int64_t count, int64_t batch);
+  void drop_first();
+  void keep(int64_t row, const char* from, int64_t next);
+
+  DiskReader& disk_;
+  const int64_t capacity_;
+  const std::unique_ptr<Replacement> policy_;
+  std::unique_ptr<LookAhead> ahead_;  // null: it does not look ahead
+  char* memory_ = nullptr;            // (capacity, row_bytes)
+  std::vector<int32_t> slot_of_;      // (num_rows,) -1: not kept
+  std::vector<int64_t> row_in_;       // (capacity,)
+  int32_t num_kept_ = 0;              // slots [0, num_kept) hold rows
+  std::vector<Hit> hits_;             // of the gather under way
+  std::vector<WantedRow> wanted_;     // likewise
+  std::mutex mutex_;
+  CacheCounts counts_;
+};
+
+}  // namespace gb

@@ -1,0 +1,255 @@
+"""TieredFeatures: a graph's feature rows in tiers, of which memory holds one and a file the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from graphbraid.arguments import as_count, as_size, check_choice
+from graphbraid.errors import ConfigError, DataError, ResourceError
+from graphbraid.features.caches import POLICIES, RowCache, checked_score
+from graphbraid.features.disk import DiskOptions, DiskRows
+from graphbraid.files.writing import format_bytes
+from graphbraid.graph import Graph
+from graphbraid.machine.hardware import free_memory_bytes
+from graphbraid.signatures import typed
+
+LOOKAHEAD = 16
+"""Batches that are announced before the first of them is gathered."""
+_SLOT_BYTES = 32  # noted of each row in memory: csrc/row_cache.cpp, and what it was filled with
+_SHARES = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
+
+
+class TierCounts(NamedTuple):
+    """What was read of the tiers since they were made."""
+
+    host_rows: int
+    """Reads of rows that lay in memory."""
+    disk_rows: int
+    """Reads of rows that came from the file."""
+    filled_rows: int
+    """Rows read to fill memory beforehand."""
+    disk_requests: int
+    disk_bytes: int
+    """Whole blocks, for all of these."""
+
+    @property
+    def host_share(self) -> float:
+        """Of the reads that memory served; 0 before the first."""
+        return self.host_rows / max(self.host_rows + self.disk_rows, 1)
+
+
+class TieredFeatures:
+    """The dense features of a graph in a store: some rows in memory, the others read from the file.
+
+    It is indexed as one tensor, ``store[ids]``, and gives the file's rows to the bit, whatever lies where.
+    :class:`graphbraid.loader.NeighborLoader` and :class:`graphbraid.Trainer` take it in place of ``graph.x``.
+    Made by :meth:`build`. Threads may share it.
+    """
+
+    def __init__(self, disk: DiskRows, cache: RowCache, *, score: Tensor | None, lookahead: int) -> None:
+        self.disk, self.cache = disk, cache
+        self._score, self._lookahead = score, lookahead
+
+    @classmethod
+    @typed
+    def build(
+        cls,
+        graph: Graph,
+        *,
+        host: int | str,
+        score: Any = None,
+        policy: str = "belady",
+        lookahead: int = LOOKAHEAD,
+        disk: DiskOptions | None = None,
+    ) -> TieredFeatures:
+        """Tiers over a graph's features.
+
+        Args:
+            graph: its ``x`` is mapped from a store, as :func:`graphbraid.datasets.open_store` gives it.
+            host: memory for rows and for what is noted about them, in bytes or as ``"4GiB"``; 0 reads all
+                from the file, ``"all"`` and whatever is more than the features keep them in memory.
+            score: ``(num_nodes,)`` numbers, higher where a row is read more often, or a record with them as
+                ``values``: memory is filled with the highest. None: with the first batches' rows.
+            policy: which rows stay: ``belady``, ``sieve`` or ``static`` (:data:`POLICIES`).
+            lookahead: batches a loader announces before it gathers the first of them, for ``belady``.
+            disk: how the file is read.
+
+        Raises:
+            ConfigError: a size that cannot be meant, or that holds no row; ``static`` without a score.
+            DataError: the features are not dense or not mapped from a store, or the score does not fit them.
+            ResourceError: the memory is not free, or the file cannot be read.
+        """
+        check_choice(policy, "policy", POLICIES)
+        lookahead = as_count(lookahead, "lookahead", most=1 << 16)
+        x = graph.x
+        if not isinstance(x, Tensor):
+            raise DataError(
+                "tiers hold dense features; this graph has "
+                + ("none" if x is None else "sparse ones, which lie in memory")
+            )
+        rows = DiskRows.behind(x, options=disk)
+        values = None if score is None else checked_score(_values_of(score), len(x))
+        num_rows = _rows_in(host, rows, ranked=values is not None)
+        if num_rows == len(x):
+            policy = "static"  # nothing ever goes
+        elif policy == "static" and num_rows and values is None:
+            raise ConfigError(
+                "policy='static' keeps the rows of the highest score; give score=, or another policy"
+            )
+        cache = RowCache(rows, num_rows, policy=policy, score=values)
+        cache.fill(_first_rows(values, num_rows, len(x)))
+        return cls(rows, cache, score=values, lookahead=lookahead if policy == "belady" and num_rows else 0)
+
+    @property
+    def shape(self) -> torch.Size:
+        """``(num_nodes, F)``."""
+        return self.disk.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the rows."""
+        return self.disk.dtype
+
+    @property
+    def lookahead(self) -> int:
+        """Batches that are worth announcing before they are gathered."""
+        return self._lookahead
+
+    @property
+    def host_bytes(self) -> int:
+        """Memory that the host's tier takes at most: rows, and what is noted about them."""
+        return self.cache.nbytes + self.cache.overhead_bytes
+
+    @property
+    def counts(self) -> TierCounts:
+        """What was read since the tiers were made."""
+        cache, disk = self.cache.counts, self.disk.counts
+        return TierCounts(cache.hits, cache.misses, cache.filled, disk.requests, disk.bytes)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, ids: int | slice | Tensor | Sequence[int]) -> Tensor:
+        """Rows as a tensor of all of them would give: by an id, a slice, ids or a mask."""
+        if isinstance(ids, int):
+            return self.gather(torch.tensor([range(len(self))[ids]]))[0]
+        if isinstance(ids, slice):
+            return self.gather(torch.arange(len(self))[ids])
+        wanted = torch.as_tensor(ids)
+        if wanted.dtype == torch.bool:
+            if wanted.shape != (len(self),):
+                raise DataError(f"a mask must have shape ({len(self)},); got {tuple(wanted.shape)}")
+            return self.gather(wanted.nonzero().flatten())
+        wanted = wanted.to(torch.int64)
+        return self.gather(torch.where(wanted < 0, wanted + len(self), wanted))
+
+    def announce(self, ids: Tensor) -> int:
+        """As :meth:`RowCache.announce`."""
+        return self.cache.announce(ids)
+
+    def gather(self, ids: Tensor, out: Tensor | None = None, *, batch: int = -1) -> Tensor:
+        """As :meth:`RowCache.gather`."""
+        return self.cache.gather(ids, out, batch=batch)
+
+    def forget(self) -> None:
+        """As :meth:`RowCache.forget`."""
+        self.cache.forget()
+
+    def expected_share(self, num_rows: int) -> float | None:
+        """Share of the reads that the ``num_rows`` highest rows have by the score; None without one."""
+        if self._score is None:
+            return None
+        values = self._score.double().clamp_min(0)
+        total = float(values.sum())
+        return float(values.topk(num_rows).values.sum()) / total if total and num_rows else 0.0
+
+    def explain(self) -> str:
+        """The tiers in words: rows, bytes, expected and measured shares, and what more memory would buy."""
+        counts, kept, all_rows = self.counts, self.cache.num_rows, len(self)
+        lines = [
+            f"{all_rows:,} rows of {format_bytes(self.disk.row_bytes)} "
+            f"({self.dtype}, {format_bytes(self.disk.nbytes)})",
+            f"host  {kept:,} rows ({kept / max(all_rows, 1):.1%}), {format_bytes(self.cache.nbytes)} and "
+            f"{format_bytes(self.cache.overhead_bytes)} of notes; policy {self.cache.policy}"
+            + (f", {self._lookahead} batches ahead" if self._lookahead else ""),
+            f"disk  {all_rows - kept:,} rows, {format_bytes((all_rows - kept) * self.disk.row_bytes)}; "
+            f"{self.disk.how()}",
+        ]
+        expected = self.expected_share(kept)
+        if expected is not None:
+            lines.append(f"expected by the score: {expected:.1%} of the reads from memory")
+        reads = counts.host_rows + counts.disk_rows
+        if reads:
+            lines.append(
+                f"measured: {counts.host_share:.1%} of {reads:,} reads from memory; "
+                f"{format_bytes(counts.disk_bytes)} from disk by {counts.disk_requests:,} requests"
+            )
+        if self._score is not None:
+            lines += ["memory for rows, and the share of the reads that the highest have:", *self._curve()]
+        return "\n".join(lines)
+
+    def _curve(self) -> list[str]:
+        lines = []
+        for share in _SHARES:
+            num_rows = int(len(self) * share)
+            size = format_bytes(num_rows * self.disk.row_bytes)
+            lines.append(f"  {share:4.0%}  {size:>10}  {self.expected_share(num_rows):.1%}")
+        return lines
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, (self.disk, self.cache, self._score, self._lookahead)
+
+    def __repr__(self) -> str:
+        return f"TieredFeatures({tuple(self.shape)}, {self.dtype}, {self.cache.num_rows:,} rows in memory)"
+
+
+def _remade(disk: DiskRows, cache: RowCache, score: Tensor | None, lookahead: int) -> TieredFeatures:
+    return TieredFeatures(disk, cache, score=score, lookahead=lookahead)
+
+
+def _rows_in(host: int | str, rows: DiskRows, *, ranked: bool) -> int:
+    """How many rows a budget holds, with what is noted about them.
+
+    Raises:
+        ConfigError: it holds none, and is not 0.
+        ResourceError: it is more than the free memory.
+    """
+    num_rows = rows.shape[0]
+    notes = rows.buffer_bytes + num_rows * (9 if ranked else 8)
+    whole = notes + num_rows * (rows.row_bytes + _SLOT_BYTES)
+    budget = whole if host == "all" else min(as_size(host, "host"), whole)
+    if budget == 0:
+        return 0
+    free = free_memory_bytes()
+    if free is not None and budget > free:
+        raise ResourceError(
+            f"host={host!r} takes {format_bytes(budget)} of memory; {format_bytes(free)} are free. Give "
+            "less: the other rows are read from the file"
+        )
+    held = min((budget - notes) // (rows.row_bytes + _SLOT_BYTES), num_rows)
+    if held < 1:
+        raise ConfigError(
+            f"host={host!r} holds no row: what is noted of all {num_rows:,} rows takes "
+            f"{format_bytes(notes)}, a row {format_bytes(rows.row_bytes + _SLOT_BYTES)}. Give more, or 0 to "
+            "read all from the file"
+        )
+    return held
+
+
+def _values_of(score: Any) -> Any:
+    if isinstance(score, Tensor):  # which has a method of that name
+        return score
+    return getattr(score, "values", score)
+
+
+def _first_rows(score: Tensor | None, num_rows: int, all_rows: int) -> Tensor:
+    """Those that memory is filled with."""
+    if num_rows == all_rows:
+        return torch.arange(all_rows)
+    if score is None:
+        return torch.empty(0, dtype=torch.int64)
+    return score.argsort(descending=True, stable=True)[:num_rows]

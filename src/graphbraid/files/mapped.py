@@ -1,0 +1,65 @@
+"""Which file, and which byte of it, memory is mapped from: for those who read the file itself instead."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """A part of a file that is mapped."""
+
+    path: Path
+    offset: int
+    """Of the part's first byte in the file."""
+    file_id: tuple[int, int]
+    """Device and inode of the file that is mapped; another may have its name by now."""
+    sums: Callable[[], Any] | None = None
+    """Gives the sums of the file's blocks (:mod:`.block_sums`); None where it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mapping:
+    num_bytes: int
+    path: Path
+    file_id: tuple[int, int]
+    sums: Callable[[], Any] | None
+
+
+_MAPPINGS: dict[int, _Mapping] = {}
+"""By the address of the first byte."""
+
+
+def remember(
+    mapping: object, address: int, num_bytes: int, path: Path, sums: Callable[[], Any] | None = None
+) -> None:
+    """Note that ``num_bytes`` from ``address`` on are a file's, from its first byte, while ``mapping`` lives.
+
+    Args:
+        mapping: whose end is that of the memory.
+        address: of the file's first byte.
+        num_bytes: mapped from there on.
+        path: the file.
+        sums: gives the sums of its blocks, if it has some.
+    """
+    _MAPPINGS[address] = _Mapping(num_bytes, path.absolute(), file_id_of(path), sums)
+    weakref.finalize(mapping, _MAPPINGS.pop, address, None)
+
+
+def file_id_of(path: Path) -> tuple[int, int]:
+    """Device and inode of the file that has this name."""
+    stat = path.stat()
+    return stat.st_dev, stat.st_ino
+
+
+def find(address: int, num_bytes: int) -> Mapped | None:
+    """The file's part that lies in ``num_bytes`` from ``address`` on; None where no file was mapped there."""
+    for begin, mapping in list(_MAPPINGS.items()):
+        offset = address - begin
+        if offset >= 0 and offset + num_bytes <= mapping.num_bytes:
+            return Mapped(mapping.path, offset, mapping.file_id, mapping.sums)
+    return None

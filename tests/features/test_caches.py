@@ -1,0 +1,204 @@
+"""A cache in front of a file: the table's rows whatever is kept, never more than its size; good choices."""
+
+import os
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.extras import NO_KERNELS
+from tests.features.tables import flip_a_byte, rows_of, same, table_of, written
+
+from graphbraid import native
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.features import POLICIES, RowCache
+from graphbraid.features import disk_reference as reference
+
+NUM_ROWS = 40
+needs_kernels = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+batches_of_rows = st.lists(st.lists(st.integers(0, NUM_ROWS - 1), max_size=12), max_size=25)
+distinct_batches = st.lists(st.lists(st.integers(0, NUM_ROWS - 1), max_size=12, unique=True), max_size=25)
+
+
+@pytest.fixture(scope="module")
+def table():
+    return table_of(NUM_ROWS, 300)
+
+
+@pytest.fixture(scope="module")
+def disk(table, tmp_path_factory):
+    return rows_of(written(tmp_path_factory.mktemp("t"), table), table)
+
+
+def ids_of(batch):
+    return torch.tensor(batch, dtype=torch.int64)
+
+
+def run(cache, batches, window=0, table=None):
+    """Gather all batches, of which ``window`` are announced before they come; checks the rows."""
+    numbers = {}
+    for at, batch in enumerate(batches):
+        for coming in range(at, min(at + window, len(batches))):
+            if coming not in numbers:
+                numbers[coming] = cache.announce(ids_of(batches[coming]))
+        rows = cache.gather(ids_of(batch), batch=numbers.get(at, -1))
+        if table is not None:
+            assert same(rows, table[ids_of(batch)])
+        assert cache.counts.kept <= cache.num_rows
+    return cache.counts
+
+
+@given(
+    batches=batches_of_rows,
+    num_rows=st.integers(0, NUM_ROWS),
+    policy=st.sampled_from(POLICIES),
+    window=st.integers(0, 6),
+    filled=st.integers(0, NUM_ROWS),
+)
+def test_rows_are_the_tables_and_never_more_are_kept(table, disk, batches, num_rows, policy, window, filled):
+    cache = RowCache(disk, num_rows, policy=policy)
+    cache.fill(torch.arange(filled))
+    before = disk.counts.rows
+    counts = run(cache, batches, window, table)
+    assert counts.filled == min(filled, num_rows)
+    assert counts.hits + counts.misses == counts.reads == sum(map(len, batches))
+    repeats = sum(len(batch) - len(set(batch)) for batch in batches)
+    assert disk.counts.rows - before <= counts.misses <= disk.counts.rows - before + repeats
+
+
+@needs_kernels
+@settings(max_examples=150)
+@given(
+    batches=batches_of_rows,
+    capacity=st.integers(0, NUM_ROWS),
+    policy=st.sampled_from(POLICIES),
+    window=st.integers(0, 6),
+    ranked=st.booleans(),
+    skipped=st.sets(st.integers(0, 24)),
+)
+def test_the_twin_keeps_the_same_rows(disk, batches, capacity, policy, window, ranked, skipped):
+    ranks = torch.arange(NUM_ROWS).flip(0).div(3, rounding_mode="floor").to(torch.uint8) if ranked else None
+    compiled = native.kernels().RowCache(disk=disk.native, capacity=capacity, policy=policy, ranks=ranks)
+    twin_disk = reference.DiskRows(
+        path=str(disk.path), first_byte=128, num_rows=NUM_ROWS, row_bytes=disk.row_bytes, sums=None
+    )
+    twin = reference.RowCache(disk=twin_disk, capacity=capacity, policy=policy, ranks=ranks)
+    numbers = [{}, {}]
+    for at, batch in enumerate(batches):
+        for cache, its in zip((compiled, twin), numbers, strict=True):
+            for coming in range(at, min(at + window, len(batches))):
+                if coming not in its:
+                    its[coming] = cache.announce(ids_of(batches[coming]))
+            if at not in skipped:  # announced, and never gathered
+                out = torch.empty(len(batch), disk.row_bytes, dtype=torch.uint8)
+                cache.gather(ids_of(batch), out, its.get(at, -1))
+        assert compiled.counts() == twin.counts(), at
+    compiled.forget()
+    twin.forget()
+    for cache in (compiled, twin):
+        cache.gather(torch.arange(NUM_ROWS), torch.empty(NUM_ROWS, disk.row_bytes, dtype=torch.uint8), -1)
+    assert compiled.counts() == twin.counts()
+
+
+@settings(max_examples=150)
+@given(batches=distinct_batches, num_rows=st.integers(0, NUM_ROWS))
+def test_no_policy_reads_fewer_rows_than_belady_with_every_batch_announced(disk, batches, num_rows):
+    read = {}
+    for policy in POLICIES:
+        cache = RowCache(disk, num_rows, policy=policy)
+        if policy == "static":  # the best choice there is, made afterwards
+            often = Counter(row for batch in batches for row in batch).most_common(num_rows)
+            cache.fill(ids_of([row for row, _ in often]))
+        counts = run(cache, batches, window=len(batches) or 1)
+        read[policy] = counts.misses + counts.filled
+    assert read["belady"] <= min(read.values())
+
+
+@settings(max_examples=60)
+@given(batches=distinct_batches, num_rows=st.integers(1, 12), data=st.data())
+def test_belady_from_the_same_start_hits_as_often_as_the_best_choice_that_stays(
+    disk, batches, num_rows, data
+):
+    often = [row for row, _ in Counter(row for batch in batches for row in batch).most_common(num_rows)]
+    hits = []
+    for policy in ("belady", "static"):
+        cache = RowCache(disk, num_rows, policy=policy)
+        cache.fill(ids_of(often))
+        hits.append(run(cache, batches, window=len(batches) or 1).hits)
+    assert hits[0] >= hits[1]
+
+
+def test_belady_by_hand(disk):
+    cache = RowCache(disk, 2, policy="belady")
+    counts = run(cache, [[1, 2, 3], [1], [2], [3], [1, 2]], window=9)
+    # 1 and 2 are kept for the next two batches; 3, read last, is not.
+    assert (counts.hits, counts.reads) == (1 + 1 + 0 + 2, 8)
+
+
+def test_sieve_keeps_what_was_read_again(disk):
+    cache = RowCache(disk, 2, policy="sieve")
+    assert run(cache, [[1], [2], [1], [3], [1], [3]]).hits == 3
+
+
+def test_rows_of_a_higher_score_stay_where_nothing_is_announced(disk):
+    cache = RowCache(disk, 2, policy="belady", score=torch.arange(NUM_ROWS).flip(0))
+    run(cache, [[0, 1], [20, 21, 22], [39]])
+    assert run(cache, [[0, 1]]).hits == 2
+
+
+def test_a_full_cache_reads_the_file_once(table, tmp_path):
+    disk = rows_of(written(tmp_path, table), table)
+    cache = RowCache(disk, NUM_ROWS, policy="static")
+    cache.fill(torch.arange(NUM_ROWS))
+    counts = run(cache, [list(range(NUM_ROWS))] * 3, table=table)
+    assert counts.hits == counts.reads
+    assert disk.counts.rows == NUM_ROWS
+
+
+def test_a_read_that_fails_leaves_a_cache_that_works(table, tmp_path):
+    path = written(tmp_path, table)
+    cache = RowCache(rows_of(path, table), 5, policy="belady")
+    first = cache.announce(ids_of([3, 4]))
+    flip_a_byte(path, 128 + 4 * 1200)
+    with pytest.raises(DataError, match="has changed"):
+        cache.gather(ids_of([3, 4]), batch=first)
+    flip_a_byte(path, 128 + 4 * 1200)
+    assert same(cache.gather(ids_of([3, 4]), batch=first), table[[3, 4]])
+    assert same(cache.gather(ids_of([4, 3])), table[[4, 3]])
+    assert cache.counts == (4, 2, 0, 2)
+
+
+def test_a_forked_process_has_a_cache_of_its_own(table, disk):
+    cache = RowCache(disk, 8)
+    cache.gather(ids_of([1, 2]))
+    child = os.fork()
+    if not child:
+        right = same(cache.gather(ids_of([2, 5])), table[[2, 5]]) and cache.counts.hits == 0
+        os._exit(0 if right else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert cache.counts.reads == 2
+
+
+def test_what_cannot_be_meant_is_refused(disk):
+    with pytest.raises(ConfigError, match="Did you mean 'belady'"):
+        RowCache(disk, 3, policy="beladi")
+    with pytest.raises(ConfigError, match=r"num_rows must be a whole number in \[0, 40\]"):
+        RowCache(disk, 41)
+    with pytest.raises(DataError, match="one number for each of the 40 rows"):
+        RowCache(disk, 3, score=torch.ones(39))
+    with pytest.raises(DataError, match=r"score\[2\] is nan"):
+        RowCache(disk, 3, score=torch.tensor([0.0, 1, float("nan"), *[2.0] * 37]))
+    cache = RowCache(disk, 3)
+    for call in (cache.gather, cache.announce, cache.fill):
+        with pytest.raises(DataError, match=r"ids\[1\] is 40"):
+            call(ids_of([0, 40]))
+        with pytest.raises(DataError, match="must be int64"):
+            call(torch.tensor([0.5]))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_cache_says_what_memory_it_takes(disk, policy):
+    cache = RowCache(disk, 10, policy=policy)
+    assert cache.nbytes == 10 * disk.row_bytes
+    assert 0 < cache.overhead_bytes < 10_000 + disk.buffer_bytes

@@ -1,0 +1,191 @@
+"""Batches, losses, predictions and checkpoints are the same to the bit wherever feature rows lie."""
+
+import threading
+
+import pytest
+import torch
+from tests.features.tables import flip_a_byte, same, stored_graph
+
+import graphbraid
+from graphbraid import Trainer
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.features import DiskOptions, DiskRows, RowCache, TieredFeatures
+from graphbraid.loader import BatchLoader, LoaderSettings, NeighborLoader
+from graphbraid.sampling.source import BatchSource
+
+SMALL = DiskOptions(depth=4, longest_bytes=4096)
+BUDGETS = [0, 40_000, "all"]  # none, some 60, and all 300 rows
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory):
+    return stored_graph(tmp_path_factory.mktemp("g"))
+
+
+def tiers_of(graph, host):
+    return TieredFeatures.build(graph, host=host, disk=SMALL)
+
+
+def batches_of(graph, tiers=None, **options):
+    options = {"num_neighbors": [4, 3], "batch_size": 17, "input_nodes": "train", "seed": 5, **options}
+    with BatchLoader(BatchSource(graph=graph, rows=tiers), LoaderSettings(**options)) as loader:
+        return [batch for epoch in range(2) for batch in loader.batches(epoch)]
+
+
+@pytest.mark.parametrize("host", BUDGETS)
+@pytest.mark.parametrize("options", [{}, {"num_workers": 3}, {"gather": False}, {"layout": "blocks"}])
+def test_batches_have_the_rows_that_the_graph_has(graph, host, options):
+    tiers = tiers_of(graph, host)
+    for ours, plain in zip(batches_of(graph, tiers, **options), batches_of(graph, **options), strict=True):
+        assert torch.equal(ours.n_id, plain.n_id)
+        assert same(ours.x, plain.x)
+        assert same(ours.x, graph.x[ours.n_id])
+        assert torch.equal(ours.seed_y, plain.seed_y)
+
+
+def test_rows_are_there_before_they_are_asked_for(graph):
+    tiers = tiers_of(graph, 0)
+    batch, *_ = batches_of(graph, tiers)
+    before = tiers.counts.disk_rows
+    assert before > 0
+    assert batch.x is not None
+    assert tiers.counts.disk_rows == before
+
+
+def test_announced_batches_are_kept_for(graph):
+    """With all batches announced, no row that fits is read twice."""
+    disk = DiskRows.behind(graph.x, options=SMALL)
+    tiers = TieredFeatures(disk, RowCache(disk, 299, policy="belady"), score=None, lookahead=50)
+    batches = batches_of(graph, tiers)
+    distinct = torch.cat([b.n_id for b in batches]).unique().numel()
+    assert tiers.counts.disk_rows <= distinct + 1
+
+
+def test_iterations_that_end_early_leave_no_thread_and_no_expectation(graph):
+    tiers = tiers_of(graph, 40_000)
+    before = threading.active_count()
+    settings = LoaderSettings(num_neighbors=[4, 3], batch_size=7, input_nodes="train", num_workers=1)
+    with BatchLoader(BatchSource(graph=graph, rows=tiers), settings) as loader:
+        for _ in range(3):
+            batches = loader.batches(0)
+            first = next(batches)
+            batches.close()
+            assert same(first.x, graph.x[first.n_id])
+        assert [same(b.x, graph.x[b.n_id]) for b in loader.batches(1)] == [True] * len(loader)
+    assert not [t for t in threading.enumerate() if t.name == "graphbraid-gather"]
+    assert threading.active_count() <= before
+
+
+def test_stage_seconds_count_the_rows(graph):
+    settings = LoaderSettings(num_neighbors=[4, 3], batch_size=17, input_nodes="train")
+    with BatchLoader(BatchSource(graph=graph, rows=tiers_of(graph, 0)), settings) as loader:
+        list(loader.batches(0))
+        assert loader.stage_seconds["gather"] > 0
+        loader.reset_stage_seconds()
+        assert loader.stage_seconds["gather"] == 0
+
+
+@pytest.mark.parametrize("plan", ["cpu"])
+def test_a_plan_gathers_from_the_tiers(graph, plan):
+    tiers = tiers_of(graph, 40_000)
+    for batch in batches_of(graph, tiers, plan=plan, num_workers=2):
+        assert same(batch.x, graph.x[batch.n_id])
+    assert tiers.counts.disk_rows > 0
+
+
+def test_batches_of_ids_and_of_a_sampler_have_their_rows(graph):
+    tiers = tiers_of(graph, 40_000)
+    loader = NeighborLoader(graph, [4], "train", batch_size=8, sampler=range(40), seed=1, tiers=tiers)
+    for batch in loader:
+        assert same(batch.x, graph.x[batch.n_id])
+    called = loader([3, 4])
+    assert same(called.x, graph.x[called.n_id])
+    assert tiers.counts.disk_rows > 0
+
+
+def test_an_error_of_the_disk_reaches_who_iterates(tmp_path):
+    graph = stored_graph(tmp_path)
+    tiers = tiers_of(graph, 0)
+    flip_a_byte(tmp_path / "store" / "x.npy", 128 + 30 * 148)
+    settings = LoaderSettings(num_neighbors=[-1, -1], batch_size=50, input_nodes="train")
+    with (
+        BatchLoader(BatchSource(graph=graph, rows=tiers), settings) as loader,
+        pytest.raises(DataError, match=r"x\.npy has changed"),
+    ):
+        list(loader.batches(0))
+
+
+def test_tiers_of_another_graph_are_refused(graph, tmp_path):
+    other = stored_graph(tmp_path, num_nodes=299)
+    with pytest.raises(DataError, match="make the tiers of this very graph"):
+        BatchSource(graph=graph, rows=tiers_of(other, 0))
+    with pytest.raises(DataError, match="make the tiers of this very graph"):
+        NeighborLoader(graph.replace(x=None), [2], tiers=tiers_of(graph, 0))
+
+
+def model_of(graph, width=16):
+    torch.manual_seed(0)
+    return graphbraid.nn.GraphSAGE(graph.num_features, width, graph.num_classes, num_layers=2)
+
+
+OPTIONS = {"epochs": 3, "fanouts": (4, 3), "batch_size": 32, "seed": 1, "lr": 0.01}
+
+
+def losses_of(trainer):
+    result = trainer.fit()
+    return [epoch["train_loss"] for epoch in result.history], result.test
+
+
+@pytest.fixture(scope="module")
+def plain(graph):
+    trainer = Trainer(model_of(graph), graph, **OPTIONS)
+    return (*losses_of(trainer), trainer.predict(), trainer.predict(mode="sampled"))
+
+
+@pytest.mark.parametrize("host", ["0", "17MB", "all"])
+def test_losses_scores_and_predictions_do_not_depend_on_the_tiers(graph, plain, host):
+    trainer = Trainer(model_of(graph), graph, host=host, **OPTIONS)
+    losses, scores = losses_of(trainer)
+    assert (losses, scores) == plain[:2]
+    assert trainer.tiers.counts.host_rows + trainer.tiers.counts.disk_rows > 0
+    assert torch.equal(trainer.predict(), plain[2])
+    assert torch.equal(trainer.predict(mode="sampled"), plain[3])
+
+
+def test_exact_inference_by_chunks_reads_the_tiers(graph):
+    outputs = []
+    for tiers in (None, tiers_of(graph, 0)):
+        trainer = Trainer(model_of(graph, 64), graph, tiers=tiers, memory_budget_bytes=1 << 16, **OPTIONS)
+        outputs.append(trainer.predict())
+    assert torch.equal(*outputs)
+    assert tiers.counts.disk_rows >= 300
+
+
+def test_a_run_resumes_with_another_tier_size(graph, plain, tmp_path):
+    folder = tmp_path / "run"
+    first = Trainer(model_of(graph), graph, host=0, out_dir=folder, **(OPTIONS | {"epochs": 1}))
+    first.fit()
+    again = Trainer(model_of(graph), graph, host="all", out_dir=folder, resume=True, **OPTIONS)
+    losses, scores = losses_of(again)
+    assert scores == plain[1]
+    assert losses[-2:] == plain[0][-2:]
+
+
+def test_what_excludes_tiers_is_refused(graph):
+    for options, said in (
+        ({"host": 0, "mode": "full"}, "reads all of them in every step"),
+        ({"host": "4 pounds"}, "a size such as '4GiB'"),
+        ({"host": -4}, "a number of bytes"),
+        ({"host": 0, "tiers": tiers_of(graph, 0)}, "makes tiers, and tiers are given"),
+        ({"mode": "full", "tiers": tiers_of(graph, 0)}, "tiers serve mini-batches"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            Trainer(model_of(graph), graph, **options)
+    with pytest.raises(DataError, match="lies in memory only"):
+        Trainer(model_of(graph), graph.replace(x=graph.x.clone()), host=0)
+
+
+def test_mode_auto_samples_where_features_are_in_tiers(graph):
+    trainer = Trainer(model_of(graph), graph, host=0, mode="auto")
+    assert trainer.config.mode == "sampled"
+    assert "tiers" in trainer.mode_reason
