@@ -116,7 +116,7 @@ def test_budgets_that_cannot_be_meant_are_refused(graph, monkeypatch):
         ("4 GoB", "a size such as '4GiB'"),
         (-1, "host must be a whole number"),
         (1.5, "host must be int or str; got 1.5"),
-        (True, "host must be a whole number"),
+        (True, "host must be int or str; got True"),
         (5000, "host=5000 holds no row: what is noted of all 300 rows takes"),
     ):
         with pytest.raises(ConfigError, match=said):
