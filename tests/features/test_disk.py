@@ -61,7 +61,7 @@ def test_any_rows_by_any_requests(tmp_path_factory, ids, width, gap, longest, de
 @needs_kernels
 def test_rows_near_each_other_come_by_one_request_and_repeated_ones_are_read_once(tmp_path):
     table = table_of(4096, 1024)  # a row is a block
-    rows = rows_of(written(tmp_path, table, 4096), table, 4096)
+    rows = rows_of(written(tmp_path, table, 4096), table, 4096, DiskOptions(gap_blocks=1))
     rows.gather(torch.tensor([7, 8, 9, 7, 8]))
     assert rows.counts == (3, 1, 3 * 4096)
     rows.gather(torch.tensor([100, 102, 2000]))  # a gap of one block is read along

@@ -44,7 +44,7 @@ struct DiskOptions {
   bool direct = true;                 // false: through the page cache
   int depth = 128;                    // requests under way at a time
   int64_t longest = 16 * kDiskBlock;  // bytes of a request that is for several rows
-  int64_t gap = 1;                    // blocks nobody asked for that may be read to make one request of two
+  int64_t gap = 0;                    // blocks nobody asked for that may be read to make one request of two
 };
 
 // A row and where it goes: the place-th of the result.

@@ -41,8 +41,9 @@ class DiskOptions:
     """Requests under way at a time, at most."""
     longest_bytes: int = 16 * BLOCK_BYTES
     """Of a request that brings several rows."""
-    gap_blocks: int = 1
-    """Blocks of 4096 bytes between two rows that are read along to make one request of two."""
+    gap_blocks: int = 0
+    """Blocks of 4096 bytes between two rows that are read along to make one request of two. Pays where
+    requests are few a second whatever their size, as on spinning and many network disks."""
 
     def __post_init__(self) -> None:
         check_choice(self.reader, "reader", READERS)
