@@ -186,6 +186,7 @@ PARTS = (
         minutes=4,
         graphs=("products-lite", "reddit-lite", "rmat-1m"),
     ),
+    Part(name="tiers-disk", module="tiers.disk", results="tiers_disk", minutes=15),
     Part(name="datasets", module="graphs.embedded", results="datasets", minutes=5),
     Part(
         name="accuracy",

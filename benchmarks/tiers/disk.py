@@ -1,6 +1,6 @@
 """Features larger than memory: tiers beside a plain ``numpy.memmap`` gather, cold, with the same memory.
 
-    python -m benchmarks.tiers.disk --folder FOLDER [--gigabytes 4] [--memory 1GiB] [--no-cgroup]
+    python -m benchmarks.tiers.disk [--folder FOLDER] [--gigabytes 4] [--memory 1GiB] [--no-cgroup]
 
 Makes a store of a skewed graph (R-MAT, ids permuted) with so many bytes of features, unless FOLDER has it,
 and the ids of an epoch's first batches. Each contender then gathers these batches' rows in a process of its
@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.common.contenders import Contender, ours, run_in_turn
+from benchmarks.common.contenders import ROOT, Contender, ours, run_in_turn
 from benchmarks.common.options import absolute_path, add_out_argument, parser_of
 from benchmarks.common.rows import write_rows
 from benchmarks.graphs.rmat import draw_edges
@@ -143,7 +143,9 @@ def report(found: dict[str, Any]) -> str:
 def main(arguments: list[str] | None = None) -> None:
     """Measure, print and keep."""
     parser = parser_of(__doc__)
-    parser.add_argument("--folder", type=absolute_path, required=True, help="where the store is made")
+    parser.add_argument(
+        "--folder", type=absolute_path, default=ROOT / "build" / "tiers", help="where the store is made"
+    )
     parser.add_argument("--gigabytes", type=float, default=4.0, help="GiB of features")
     parser.add_argument("--memory", default="1GiB", help="for all that is kept of the features")
     parser.add_argument("--width", type=int, default=128, help="float32 features a node")

@@ -3,6 +3,7 @@
 import os
 import pickle
 
+import numpy as np
 import pytest
 import torch
 import xxhash
@@ -79,6 +80,14 @@ def test_the_rows_of_a_mapped_tensor_are_read_from_its_file(tmp_path):
     assert same(rows.gather(torch.arange(300)), graph.x)
 
 
+def test_rows_of_a_store_that_divide_a_block_lie_in_one_each(tmp_path):
+    graph = stored_graph(tmp_path, width=128)
+    np.testing.assert_array_equal(np.load(tmp_path / "store" / "x.npy"), graph.x.numpy())
+    rows = DiskRows.behind(graph.x)
+    rows.gather(torch.tensor([7]))  # the last of eight rows of 512 bytes
+    assert rows.counts.bytes == 4096
+
+
 def test_rows_that_are_not_in_a_file_are_refused(tmp_path):
     graph = stored_graph(tmp_path)
     with pytest.raises(DataError, match=r"datasets.open_store.*lies in memory only"):
@@ -105,7 +114,7 @@ def test_a_part_of_a_mapped_table_is_read_at_its_place(tmp_path):
     part = graph.x[100:]
     rows = DiskRows(
         tmp_path / "store" / "x.npy",
-        offset=128 + 100 * graph.x[0].nbytes,
+        offset=4096 + 100 * graph.x[0].nbytes,
         num_rows=200,
         row_shape=(37,),
         dtype=torch.float32,
@@ -118,7 +127,7 @@ def test_a_part_of_a_mapped_table_is_read_at_its_place(tmp_path):
 def test_a_flipped_bit_is_an_error_that_names_file_block_and_row(tmp_path, options, row):
     graph = stored_graph(tmp_path)
     path = tmp_path / "store" / "x.npy"
-    at = 128 + row * graph.x[0].nbytes + 5
+    at = 4096 + row * graph.x[0].nbytes + 5
     flip_a_byte(path, at)
     rows = DiskRows.behind(graph.x, options=options)
     with pytest.raises(DataError, match=rf"x\.npy has changed.*block {at // 4096} .*row {row}\)"):

@@ -106,7 +106,7 @@ def test_batches_of_ids_and_of_a_sampler_have_their_rows(graph):
 def test_an_error_of_the_disk_reaches_who_iterates(tmp_path):
     graph = stored_graph(tmp_path)
     tiers = tiers_of(graph, 0)
-    flip_a_byte(tmp_path / "store" / "x.npy", 128 + 30 * 148)
+    flip_a_byte(tmp_path / "store" / "x.npy", 4096 + 30 * 148)
     settings = LoaderSettings(num_neighbors=[-1, -1], batch_size=50, input_nodes="train")
     with (
         BatchLoader(BatchSource(graph=graph, rows=tiers), settings) as loader,

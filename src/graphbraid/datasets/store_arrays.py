@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import mmap
 import sys
@@ -17,10 +18,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from graphbraid.errors import DataError
-from graphbraid.files.block_sums import BlockSums
+from graphbraid.files.block_sums import BLOCK_BYTES, BlockSums
 from graphbraid.files.checksums import Checksum, of_file
 from graphbraid.files.mapped import remember
 
+_NPY_PREFIX = 10  # magic, version, and two bytes for the length of what follows up to the values
 _CHUNK = 1 << 24  # bytes written or checked at a time
 DType = Literal[
     "float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool"
@@ -162,20 +164,26 @@ class ArrayParts:
 
 
 def write_array(path: Path, array: ArrayParts, sums: BlockSums | None = None) -> dict[str, Any]:
-    """Write a ``.npy`` file and return its entry for ``graph.json``; ``sums`` takes in its bytes."""
+    """Write a ``.npy`` file and return its entry for ``graph.json``.
+
+    Args:
+        path: The file to write.
+        array: The values.
+        sums: Takes in the file's bytes. The values then begin at a block, so that a row whose size divides a
+            block's never lies in two.
+    """
     dtype = str(array.dtype).removeprefix("torch.")
     if dtype not in _DTYPES:
         raise DataError(f"{path.stem} has dtype {array.dtype}, which the store does not keep")
     header = {"descr": _numpy_dtype(array.dtype).str, "fortran_order": False, "shape": array.shape}
     checksum = Checksum()
     with path.open("w+b", buffering=0) as file:
-        np.lib.format.write_array_header_1_0(file, header)
-        file.seek(0)
-        header_bytes = file.read()
+        header_bytes = _header_bytes(header, least=0 if sums is None else BLOCK_BYTES)
+        file.write(header_bytes)
         checksum.add(header_bytes)
         if sums is not None:
             sums.add(header_bytes)
-        needed = file.tell() + array.nbytes
+        needed = len(header_bytes) + array.nbytes
         for part in array.parts():
             for data in _bytes_of(part):
                 checksum.add(data)
@@ -197,6 +205,16 @@ def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
     data = array.reshape(-1).view(np.uint8).data
     for start in range(0, len(data), _CHUNK):
         yield data[start : start + _CHUNK]
+
+
+def _header_bytes(header: dict[str, Any], least: int) -> bytes:
+    """The header of a ``.npy`` file of format 1.0, with spaces before its end up to ``least`` bytes."""
+    made = io.BytesIO()
+    np.lib.format.write_array_header_1_0(made, header)
+    content = made.getvalue()
+    missing = max(least - len(content), 0)
+    length = (len(content) - _NPY_PREFIX + missing).to_bytes(2, "little")
+    return content[: _NPY_PREFIX - 2] + length + content[_NPY_PREFIX:-1] + b" " * missing + b"\n"
 
 
 def _crc32_of(path: Path) -> int:
