@@ -111,6 +111,13 @@ def test_it_explains_what_lies_where_and_what_memory_would_buy(graph):
     assert "  10%     4.3 KiB  100.0%" in text
 
 
+def test_a_small_budget_is_not_spent_on_requests(graph):
+    store = TieredFeatures.build(graph, host="330 KiB")
+    assert store.cache.num_rows > 100
+    assert store.host_bytes <= 330 * 1024
+    assert same(store[torch.arange(300)], graph.x)
+
+
 def test_budgets_that_cannot_be_meant_are_refused(graph, monkeypatch):
     for host, said in (
         ("4 GoB", "a size such as '4GiB'"),

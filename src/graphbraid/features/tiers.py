@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from graphbraid.arguments import as_count, as_size, check_choice
+from graphbraid.arguments import MOST_BYTES, as_count, as_size, check_choice
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.features.caches import POLICIES, RowCache, checked_score
 from graphbraid.features.disk import DiskOptions, DiskRows
@@ -20,6 +20,7 @@ from graphbraid.signatures import typed
 LOOKAHEAD = 16
 """Batches that are announced before the first of them is gathered."""
 _SLOT_BYTES = 32  # noted of each row in memory: csrc/row_cache.cpp, and what it was filled with
+_FEWEST_REQUESTS = 4  # under way at a time, however small the budget
 _SHARES = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
 
 
@@ -76,7 +77,7 @@ class TieredFeatures:
                 ``values``: memory is filled with the highest. None: with the first batches' rows.
             policy: which rows stay: ``belady``, ``sieve`` or ``static`` (:data:`POLICIES`).
             lookahead: batches a loader announces before it gathers the first of them, for ``belady``.
-            disk: how the file is read.
+            disk: how the file is read. None takes the defaults, and less at a time for a small ``host``.
 
         Raises:
             ConfigError: a size that cannot be meant, or that holds no row; ``static`` without a score.
@@ -91,7 +92,7 @@ class TieredFeatures:
                 "tiers hold dense features; this graph has "
                 + ("none" if x is None else "sparse ones, which lie in memory")
             )
-        rows = DiskRows.behind(x, options=disk)
+        rows = DiskRows.behind(x, options=disk or _options_for(host))
         values = None if score is None else checked_score(_values_of(score), len(x))
         num_rows = _rows_in(host, rows, ranked=values is not None)
         if num_rows == len(x):
@@ -209,6 +210,14 @@ class TieredFeatures:
 
 def _remade(disk: DiskRows, cache: RowCache, score: Tensor | None, lookahead: int) -> TieredFeatures:
     return TieredFeatures(disk, cache, score=score, lookahead=lookahead)
+
+
+def _options_for(host: int | str) -> DiskOptions:
+    """How to read for a budget: requests under way take an eighth of it at most, where that is some."""
+    options = DiskOptions()
+    size = MOST_BYTES if host == "all" else as_size(host, "host")
+    fit = max(size // 8 // options.longest_bytes, _FEWEST_REQUESTS) if size else options.depth
+    return DiskOptions(depth=min(fit, options.depth))
 
 
 def _rows_in(host: int | str, rows: DiskRows, *, ranked: bool) -> int:
