@@ -13,7 +13,6 @@ from graphbraid.arguments import check_type
 from graphbraid.collective import Plan, Profile
 from graphbraid.collective.run.protocols import Accelerator
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.features import TieredFeatures
 from graphbraid.graph import Graph
 from graphbraid.sampling.rows import FeatureRows
 from graphbraid.signatures import typed
@@ -31,6 +30,7 @@ from graphbraid.train.run_folder.folder import RunFolder
 from graphbraid.train.run_folder.identity import check_same_model
 from graphbraid.train.run_folder.restore import check_weights
 from graphbraid.train.step.runner import ModelRunner
+from graphbraid.train.step.tiers import make_tiers
 from graphbraid.train.step.whole import choose_mode
 from graphbraid.train.task import Task
 from graphbraid.train.tuning.planning import profile_run
@@ -119,9 +119,7 @@ class Trainer:
             raise ConfigError(f"host={self.config.host!r} makes tiers, and tiers are given; leave one out.")
         if tiers is not None and self.config.mode == "full":
             raise ConfigError("tiers serve mini-batches, and mode='full' has none; leave one out.")
-        if tiers is not None or self.config.host is None:
-            return tiers
-        return TieredFeatures.build(graph, host=self.config.host)
+        return tiers if tiers is not None else make_tiers(graph, self.config)
 
     def _new_state(self) -> RunState:
         """Make the state of a run that has not begun."""
