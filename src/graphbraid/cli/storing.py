@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from graphbraid.sampling import SamplerConfig
     from graphbraid.sampling.schedule import SeedSchedule
 
-ORDER_EDGE_BYTES = {"communities": 24, "rcm": 40}
-"""Peak bytes per edge of computing an order, without the graph itself and maps of its nodes."""
+ORDER_EDGE_BYTES = {"communities": 24, "rcm": 20}
+"""Peak bytes per edge of computing an order with int32 ids, without the graph itself and maps of its nodes."""
 
 
 def make_order(
@@ -29,10 +29,12 @@ def make_order(
         DataError: The graph lacks what a score needs, such as training nodes.
         ResourceError: Computing it takes more than the free memory.
     """
+    import torch
+
     from graphbraid.datasets.memory import require_memory
     from graphbraid.features.ordering import named_order
 
-    num_bytes = graph.num_edges * ORDER_EDGE_BYTES.get(name, 0)
+    num_bytes = graph.csc.indices.nbytes * ORDER_EDGE_BYTES.get(name, 0) // torch.int32.itemsize
     require_memory(num_bytes, f"ordering the nodes by {name}")
     return named_order(graph, name, sampler=sampler, schedule=schedule)
 
