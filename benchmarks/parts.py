@@ -51,7 +51,8 @@ class Part:
             arguments += ["--names", *self.graphs]
         if self.peers:
             arguments += ["--peer-python", places.peer_python]
-        return ours(self.module, *(argument.format(data=places.data) for argument in arguments))
+        filled = (argument.format(data=places.data, graphs=places.graphs) for argument in arguments)
+        return ours(self.module, *filled)
 
 
 def _fullgraph(name: str, model: str, graphs: tuple[str, ...], minutes: float, *options: str) -> Part:
@@ -187,6 +188,14 @@ PARTS = (
         graphs=("products-lite", "reddit-lite", "rmat-1m"),
     ),
     Part(name="tiers-disk", module="tiers.disk", results="tiers_disk", minutes=15),
+    Part(
+        name="tiers-reordering",
+        module="tiers.reordering",
+        results="tiers_reordering",
+        minutes=8,
+        options=("--graphs", "{graphs}"),
+        peers=True,
+    ),
     Part(name="datasets", module="graphs.embedded", results="datasets", minutes=5),
     Part(
         name="accuracy",

@@ -120,7 +120,7 @@ def test_a_part_that_hangs_is_stopped_with_what_it_started(tmp_path):
 def test_every_part_s_options_are_its_module_s(part, tmp_path):
     places = Places(graphs=tmp_path, data=tmp_path, peer_python="python")
     command = part.command(places, tmp_path / "out.jsonl")
-    assert "{data}" not in " ".join(command)
+    assert "{" not in " ".join(command)
     module = BENCHMARKS / f"{part.module.replace('.', '/')}.py"
     sources = [
         *module.parent.glob("*.py"),

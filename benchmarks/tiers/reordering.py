@@ -72,7 +72,7 @@ def main() -> None:
     run_in_turn([mine, theirs], options.repeats)
     row = summary(mine, theirs) | {"threads": options.threads}
     name = f"{options.edges} edges, {options.threads} threads"
-    write_rows("reordering", {name: row}, repeats=options.repeats, out=options.out)
+    write_rows("tiers_reordering", {name: row}, repeats=options.repeats, out=options.out)
     show(row)
 
 

@@ -9,6 +9,7 @@ import typer
 
 from graphbraid.cli.common import DebugOption, JsonOption, err_console, guarded, path_given, say
 from graphbraid.errors import ConfigError
+from graphbraid.files.writing import require_absent
 
 if TYPE_CHECKING:
     from graphbraid.datasets import NodeIds
@@ -142,6 +143,8 @@ def convert(
     }
     if order is not None:
         check_order_name(order, "--order", sampled=False)
+    if not overwrite:
+        require_absent(destination_path)
     graph, ids, class_names = _read(source_path, columns, text, preparation)
     graph.validate()
     summary = store(

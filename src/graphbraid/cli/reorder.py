@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphbraid.cli.common import DebugOption, JsonOption, guarded, path_given
+from graphbraid.files.writing import require_absent
 
 if TYPE_CHECKING:
     from graphbraid.datasets import StoreNames
@@ -62,6 +63,8 @@ def reorder(
     from graphbraid.features.ordering import OF_SAMPLER, check_order_name
 
     check_order_name(by, "--by", sampled=True)
+    if not overwrite:
+        require_absent(out)
     graph, names = _opened(data)
     followed = _sampling(graph, fanouts, batch_size, seed) if by in OF_SAMPLER else {}
     summary = store(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from graphbraid.sampling.schedule import SeedSchedule
 
 ORDER_EDGE_BYTES = {"communities": 24, "rcm": 20}
-"""Peak bytes per edge of computing an order with int32 ids, without the graph itself and maps of its nodes."""
+"""Peak bytes per edge of computing an order with int32 ids, beside the graph itself and maps of its nodes."""
 
 
 def make_order(

@@ -80,8 +80,8 @@ def atomic_directory(path: str | os.PathLike[str], *, if_exists: IfExists = "err
         ResourceError: The folder cannot be written, exists (with ``"error"``), or the disk is full.
     """
     target = _real(path)
-    if if_exists == "error" and target.exists():
-        raise _exists(target)
+    if if_exists == "error":
+        require_absent(target)
     mode = stat.S_IMODE(target.stat().st_mode) if target.is_dir() else None
     temp = _temporary_beside(target)
     with _cannot_write(target):
@@ -101,6 +101,16 @@ def atomic_directory(path: str | os.PathLike[str], *, if_exists: IfExists = "err
         os.close(descriptor)
         shutil.rmtree(temp, ignore_errors=True)
     _sync_folder(target.parent)
+
+
+def require_absent(path: str | os.PathLike[str]) -> None:
+    """Check that nothing exists at ``path``; for callers that first do much work for what goes there.
+
+    Raises:
+        ResourceError: A file or folder exists there.
+    """
+    if Path(path).exists():
+        raise _exists(Path(path))
 
 
 def require_free_space(path: str | os.PathLike[str], num_bytes: int, what: str) -> None:
