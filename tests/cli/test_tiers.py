@@ -1,0 +1,66 @@
+"""``--host``: features in tiers, from training to resuming with another size and predicting."""
+
+import numpy as np
+import pytest
+import torch
+
+from graphbraid.datasets import open_store, save_store
+
+QUICK = ("--hidden", 8, "--batch-size", 32, "--fanouts", "5,5", "--lr", 0.05, "--quiet", "--json")
+
+
+def losses(outcome):
+    assert outcome.exit_code == 0, outcome.stderr
+    return [row["train_loss"] for row in outcome.json["result"]["history"]]
+
+
+def test_a_run_resumes_and_predicts_with_any_tiers(graphbraid, store, tmp_path):
+    plain = graphbraid("train", "--data", store, "--out", tmp_path / "a", "--epochs", 3, *QUICK)
+    tiered = ("train", "--data", store, "--out", tmp_path / "b", *QUICK)
+    first = graphbraid(*tiered, "--epochs", 1, "--host", "0")
+    again = graphbraid(*tiered, "--epochs", 3, "--host", "1 GiB", "--resume")
+    assert losses(first) == losses(plain)[:1]
+    assert losses(again) == losses(plain)
+    assert again.json["result"]["test"] == plain.json["result"]["test"]
+    for run in "ab":
+        done = graphbraid("predict", "--run", tmp_path / run, "--out", tmp_path / f"{run}.csv", "--json")
+        assert done.exit_code == 0, done.stderr
+    assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("size", "code", "said"),
+    [("4 pounds", 2, "a size such as '4GiB'"), ("3KiB", 2, "holds no row")],
+)
+def test_sizes_that_cannot_be_meant_are_refused(graphbraid, store, tmp_path, size, code, said):
+    done = graphbraid("train", "--data", store, "--out", tmp_path / "run", "--host", size, *QUICK)
+    assert done.exit_code == code
+    assert said in done.stdout + done.stderr
+
+
+def test_data_that_is_no_store_is_refused(graphbraid, store, tmp_path):
+    graph = open_store(store)
+    sources, destinations = graph.to_edge_index()
+    arrays = {"edge_index": torch.stack([sources, destinations]), "x": graph.x, "y": graph.y}
+    splits = {f"{name}_idx": ids for name, ids in graph.splits.items()}
+    np.savez(tmp_path / "small.npz", **{name: values.numpy() for name, values in (arrays | splits).items()})
+    done = graphbraid(
+        "train", "--data", tmp_path / "small.npz", "--out", tmp_path / "run", "--host", "1GiB", *QUICK
+    )
+    assert done.exit_code == 3
+    assert "must be a whole array of a store" in done.stdout + done.stderr
+
+
+def test_a_flipped_bit_in_the_features_ends_the_run(graphbraid, store, tmp_path):
+    copy = save_store(open_store(store), tmp_path / "copy")
+    open_store(copy)  # verified whole, and noted
+    with (copy / "x.npy").open("r+b") as file:
+        file.seek(4096 + 40)
+        byte = file.read(1)[0]
+        file.seek(4096 + 40)
+        file.write(bytes([byte ^ 1]))
+    done = graphbraid(
+        "train", "--data", copy, "--out", tmp_path / "run", "--host", "0", "--set", "check_data=false", *QUICK
+    )
+    assert done.exit_code == 3
+    assert "x.npy has changed" in done.stdout + done.stderr
