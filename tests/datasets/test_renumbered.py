@@ -31,7 +31,7 @@ def parts(monkeypatch):
     return of
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(graph=full_graphs(), data=st.data(), num_bytes=st.sampled_from((1, 16, 100, 1 << 20)))
 def test_a_store_holds_what_reorder_gives(graph, data, num_bytes, parts, tmp_path_factory):
     order = torch.tensor(data.draw(st.permutations(range(graph.num_nodes))), dtype=torch.int64)
