@@ -8,7 +8,7 @@ own, the file's pages dropped before, in a memory cgroup below the present one w
 rows it keeps and pages the system keeps for it count. Else (or by --no-cgroup) the page cache is dropped
 whenever ``memory`` bytes were read. Checks that all give the same rows, then prints and keeps
 
-- seconds of all gathers, tiers beside memmap;
+- seconds of all gathers, tiers beside memmap, and memmap with MADV_RANDOM;
 - what tiers read of the disk a second, beside what the same reader gets for random requests of 4096 bytes
   and of the mean request's size, measured in the same run.
 
@@ -71,12 +71,13 @@ def record_ids(store: Path, options: argparse.Namespace) -> tuple[Path, int]:
 
 
 def contenders_of(store: Path, ids: Path, options: argparse.Namespace) -> list[Contender]:
-    """Both, for the same batches and the same memory."""
+    """All, for the same batches and the same memory."""
     common = ["--store", str(store), "--ids", str(ids), "--memory", str(as_size(options.memory, "--memory"))]
     common += ["--no-cgroup"] if options.no_cgroup else []
     ahead = ["--lookahead", str(options.lookahead)]
     return [
         Contender("memmap", ours(MODULE, "memmap", *common)),
+        Contender("memmap-random", ours(MODULE, "memmap-random", *common)),
         Contender("tiers", ours(MODULE, "tiers", *common, *ahead)),
     ]
 
@@ -87,7 +88,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     num_nodes = int(options.gigabytes * (1 << 30)) // row_bytes
     store = make_store(options.folder, num_nodes=num_nodes, width=options.width, degree=options.degree)
     ids, num_rows = record_ids(store, options)
-    memmap, tiers = contenders = contenders_of(store, ids, options)
+    memmap, _, tiers = contenders = contenders_of(store, ids, options)
     run_in_turn(contenders, options.repeats)
     sums = {run["checksum"] for contender in contenders for run in contender.runs}
     if len(sums) != 1:
@@ -120,7 +121,7 @@ def disk_limit(store: Path, request_bytes: int) -> dict[str, Any]:
 
 def report(found: dict[str, Any]) -> str:
     """The figures in a few lines."""
-    memmap, tiers = (statistics.median(found["seconds"][name]) for name in ("memmap", "tiers"))
+    memmap, random, tiers = (statistics.median(seconds) for seconds in found["seconds"].values())
     last = found["tiers"]
     rate = last["disk_bytes"] / tiers
     lines = [
@@ -128,6 +129,7 @@ def report(found: dict[str, Any]) -> str:
         f"{format_bytes(found['num_nodes'] * found['row_bytes'])} on disk with "
         f"{format_bytes(found['memory_bytes'])} of memory ({last['limit']})",
         f"memmap  {memmap:8.2f} s, {format_bytes(found['memmap']['read_bytes'])} read",
+        f"        {random:8.2f} s where the system is told not to read ahead (MADV_RANDOM)",
         f"tiers   {tiers:8.2f} s, {format_bytes(last['disk_bytes'])} read ({format_bytes(rate)}/s), "
         f"{last['host_share']:.1%} of the rows from memory; {memmap / tiers:.1f} times as fast",
         f"        {last['how']}",

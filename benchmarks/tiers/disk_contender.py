@@ -1,6 +1,6 @@
 """One contender of benchmarks.tiers.disk: gathers recorded batches' rows, prints one JSON line.
 
-python -m benchmarks.tiers.disk_contender {memmap,tiers,limit} --store FOLDER --ids FILE --memory BYTES ...
+python -m benchmarks.tiers.disk_contender NAME --store FOLDER --ids FILE --memory BYTES ...
 """
 
 from __future__ import annotations
@@ -27,10 +27,17 @@ LIMIT_ROWS = 40_000
 Gather = Callable[[int], Tensor]
 
 
-def memmap(path: Path, batches: Sequence[Tensor], dropped: DroppedCache | None) -> dict[str, Any]:
-    """Rows by indexing ``numpy.memmap``: a page fault for each page that is not there."""
+def memmap(
+    path: Path, batches: Sequence[Tensor], dropped: DroppedCache | None, *, is_random: bool
+) -> dict[str, Any]:
+    """Rows by indexing ``numpy.memmap``: a page fault for each page that is not there.
+
+    ``is_random`` tells the system not to read ahead (``MADV_RANDOM``), which nobody does by default.
+    """
     table = np.load(path, mmap_mode="r")
     mapped: mmap.mmap = table._mmap
+    if is_random:
+        mapped.madvise(mmap.MADV_RANDOM)
 
     def gather(step: int) -> Tensor:
         if dropped is not None:
@@ -104,7 +111,7 @@ def timed(gather: Gather, num_batches: int) -> dict[str, Any]:
 def main(arguments: list[str] | None = None) -> None:
     """Run one contender, cold, under the limit."""
     parser = parser_of(__doc__)
-    parser.add_argument("contender", choices=("memmap", "tiers", "limit"))
+    parser.add_argument("contender", choices=("memmap", "memmap-random", "tiers", "limit"))
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--ids", type=Path, help="what torch.save wrote: the batches' ids")
     parser.add_argument("--memory", type=int, help="bytes for all that is kept of the file")
@@ -122,9 +129,9 @@ def main(arguments: list[str] | None = None) -> None:
     bound = None if options.no_cgroup else MemoryLimit(options.memory)
     limited = bound is not None and bound.is_in_force
     try:
-        if options.contender == "memmap":
+        if options.contender != "tiers":
             dropped = None if limited else DroppedCache(path, options.memory)
-            found = memmap(path, batches, dropped)
+            found = memmap(path, batches, dropped, is_random=options.contender == "memmap-random")
         else:
             host = int(options.memory * options.host_share)
             found = tiers(options.store, batches, host, options.lookahead)
