@@ -35,7 +35,7 @@ test: $(VENV)/.installed-test ## run the tests but the slowest: three minutes on
 	$(PYTEST) -n $(TEST_PROCESSES) --dist loadgroup -m "not slow"
 
 test-slow: $(VENV)/.installed-test ## run the slow tests, which `make test` leaves out
-	$(PYTEST) -n $(TEST_PROCESSES) --dist loadgroup -m slow
+	$(PYTEST) -n $(TEST_PROCESSES) --dist loadgroup -m slow --hypothesis-profile many
 
 test-all: test test-slow ## run the whole test suite
 

@@ -7,9 +7,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import hypothesis
 import pytest
 import torch
+from tests import suites
 from tests.warm import WarmProcesses
 
 if not torch.cuda.is_available():
@@ -21,9 +21,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background, a suite has Ctrl-C ignored and would hand that on to those it interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The machines are shared and slow at times: a deadline per example would fail by chance.
-hypothesis.settings.register_profile("graphbraid", deadline=None, max_examples=60, derandomize=True)
-hypothesis.settings.load_profile("graphbraid")
+suites.register_profiles()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to `make test-slow` what tests/suites.py says."""
+    suites.mark(items)
 
 
 NOBODY = 65534

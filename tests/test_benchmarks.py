@@ -24,15 +24,9 @@ def graphs(tmp_path_factory):
     return folder
 
 
-def run(module, *arguments):
+def run(warm, module, *arguments):
     """What a benchmark's process printed last, as JSON."""
-    done = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=200,
-    )
+    done = warm.run(["-m", f"benchmarks.{module}", *arguments], cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -126,13 +120,15 @@ def test_an_archive_becomes_a_folder_and_shuffled_has_the_same_degrees(tmp_path)
     assert np.array_equal(np.sort(plain.x.numpy(), 0), np.sort(shuffled.x.numpy(), 0))
 
 
-@pytest.mark.parametrize("model", ["gcn", "sage", "gin", "gat"])
-def test_pyg_s_both_ways_train_what_ours_trains(graphs, model):
+@pytest.mark.parametrize(
+    "model", ["gcn", "gat", *(pytest.param(m, marks=pytest.mark.slow) for m in ("sage", "gin"))]
+)
+def test_pyg_s_both_ways_train_what_ours_trains(graphs, model, warm):
     pytest.importorskip("torch_geometric", reason=NO_PYG)
     arguments = [graphs / "tiny", "--model", model, "--epochs", "3", "--heads", "2"]
-    ours = run("fullgraph.ours", *arguments)
+    ours = run(warm, "fullgraph.ours", *arguments)
     for library in ("pyg", "pyg-csr"):
-        theirs = run("peers.fullgraph", library, *arguments)
+        theirs = run(warm, "peers.fullgraph", library, *arguments)
         assert theirs["loss"] == pytest.approx(ours["loss"], rel=2e-4)
         assert theirs["peak_rss_gb"] >= theirs["data_rss_gb"] > 0
         assert len(theirs["epochs_s"]) == 3

@@ -1,6 +1,6 @@
 """``python -m benchmarks.all``: what it refuses, that it goes on where it stopped, what it publishes."""
 
-import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +9,7 @@ from benchmarks import all as run_all
 from benchmarks import parts as parts_module
 from benchmarks.common import quiet, rows
 from benchmarks.parts import PARTS, Part, Places
+from tests.extras import PATIENCE
 
 BENCHMARKS = Path(run_all.__file__).parent
 QUICK = Part(
@@ -49,6 +50,7 @@ def test_a_part_runs_once_and_its_rows_and_minutes_are_published(project, capsys
     assert rows.read_lines(project / "results" / "dispatch.jsonl") == published
 
 
+@pytest.mark.slow
 def test_a_part_that_fails_is_named_and_tried_again_and_the_others_count(project, capsys):
     assert run_all.main([]) == 1
     assert "broken ended with 2" in capsys.readouterr().err
@@ -58,6 +60,7 @@ def test_a_part_that_fails_is_named_and_tried_again_and_the_others_count(project
     assert len(rows.read_lines(project / "results" / "dispatch.jsonl")) == 4  # not all parts: others stay
 
 
+@pytest.mark.slow
 def test_rows_of_other_commits_go_where_all_parts_were_run(project, monkeypatch):
     monkeypatch.setattr(run_all, "PARTS", (QUICK,))
     rows.put_rows(project / "results" / "dispatch.jsonl", [{"row": "of another commit"}])
@@ -84,6 +87,7 @@ def test_a_commit_that_moves_is_refused(project, monkeypatch):
         run_all.main(["--parts", "dispatch"])
 
 
+@pytest.mark.slow
 def test_a_busy_machine_is_refused_or_said_in_every_row(project, monkeypatch):
     monkeypatch.setattr(quiet, "others_share", lambda *_: 0.4)
     monkeypatch.setattr(run_all, "WAIT_SECONDS", 0.0)
@@ -108,12 +112,25 @@ def test_what_is_missing_is_left_out_with_what_to_do(tmp_path):
 
 
 def test_a_part_that_hangs_is_stopped_with_what_it_started(tmp_path):
-    mark = tmp_path / "mark"
-    script = f"(sleep 2; touch {mark}) & sleep 60"
-    with (tmp_path / "log").open("w") as log:
-        assert run_all.run_group(["bash", "-c", script], log.fileno(), 0.3) is None
-    subprocess.run(["sleep", "2.5"], check=True)
-    assert not mark.exists()
+    started = tmp_path / "started"
+    script = f"sleep 600 & echo $! > {started}.part; mv {started}.part {started}; wait"
+    for seconds in (0.2, 2.0, PATIENCE):  # on a busy machine it has not begun at once
+        with (tmp_path / "log").open("w") as log:
+            assert run_all.run_group(["bash", "-c", script], log.fileno(), seconds) is None
+        if started.exists():
+            break
+    number, deadline = int(started.read_text()), time.monotonic() + PATIENCE
+    while is_running(number):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def is_running(number):
+    try:
+        stat = Path(f"/proc/{number}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)

@@ -40,12 +40,12 @@ def cache(tmp_path_factory):
     return str(tmp_path_factory.mktemp("cache"))
 
 
-SLOW = {"resume_after_kill.py", "dataset_from_csv.py", "imbalanced_classes.py"}
+QUICK = {"pyg_by_one_import.py", "full_graph.py"}
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow if name in SLOW else []) for name in sorted(EXPECTED)],
+    [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in sorted(EXPECTED)],
 )
 def test_example_runs(name, cache, tmp_path, warm):
     pattern, least_accuracy = EXPECTED[name]

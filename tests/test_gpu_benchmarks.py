@@ -18,6 +18,7 @@ from tests.extras import NO_PYG
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch calls its CSR a beta, PyG has deprecations of its own
 @pytest.mark.parametrize("with_pyg", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_table_s_contenders_have_one_loss(tmp_path, monkeypatch, capsys, with_pyg):
@@ -95,7 +96,10 @@ def test_graphs_are_what_their_specs_say():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
-@pytest.mark.parametrize("module", ["collective", "fullgraph", "kernels"])
+@pytest.mark.parametrize(
+    "module",
+    ["collective", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fullgraph", "kernels"))],
+)
 def test_without_a_device_a_benchmark_says_what_to_do(module, warm):
     done = warm.run(["-m", f"benchmarks.gpu.{module}"], cwd=ROOT)
     assert done.returncode == 1

@@ -1,6 +1,7 @@
 """Importing has no side effects and never fails, and imports point downwards through the house."""
 
 import ast
+import functools
 import graphlib
 import importlib.util
 import json
@@ -81,6 +82,7 @@ def test_the_command_line_imports_no_torch_before_a_command_runs():
     assert out.strip() == "False"
 
 
+@pytest.mark.slow
 def test_importing_every_module_prints_nothing_and_starts_no_thread():
     modules = sorted(_module_name(path) for path in PACKAGE.rglob("*.py") if path.name != "__main__.py")
     if importlib.util.find_spec("triton") is None:  # only what a CUDA tensor makes graphbraid import needs it
@@ -132,10 +134,17 @@ def _room(path, house=PACKAGE):
     return path.relative_to(house).parts[0].removesuffix(".py")
 
 
+@functools.cache
+def _statements(path):
+    """The imports of a file, and what it does under a condition."""
+    wanted = (ast.Import, ast.ImportFrom, ast.If)
+    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, wanted)]
+
+
 def _imports(path):
     """(parts of the module's name below graphbraid, line) of each import of ours, wherever it stands."""
     package = _module_name(path).split(".")[: None if path.name == "__init__.py" else -1]
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in _statements(path):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -153,7 +162,7 @@ def _imports(path):
 def _for_type_checkers(path):
     """Lines that only type checkers read: two classes may name each other there."""
     lines = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in _statements(path):
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             lines |= set(range(node.lineno, node.end_lineno + 1))
     return lines

@@ -15,7 +15,7 @@ def test_doctor_reports_versions_kernels_and_hardware(graphbraid_process):
     assert "torch" in report["openmp"]["runtimes"][0]
 
 
-@pytest.mark.parametrize("variant", ["portable", "reference"])
+@pytest.mark.parametrize("variant", [pytest.param("portable", marks=pytest.mark.slow), "reference"])
 def test_doctor_says_that_a_variant_was_forced(graphbraid_warm, variant):
     done = graphbraid_warm("doctor", GRAPHBRAID_KERNELS=variant)
     assert done.exit_code == 0

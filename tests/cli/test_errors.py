@@ -71,6 +71,7 @@ def test_debug_shows_the_traceback(capsys):
     assert "DataError: edge 3" in printed
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error(graphbraid_process):
     import subprocess
     import sys

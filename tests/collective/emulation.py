@@ -1,7 +1,10 @@
 """A small graph on an emulated accelerator, for tests of the executor."""
 
+import time
+
 import torch
 from tests.collective.cases import stage_times
+from tests.extras import PATIENCE
 from tests.sampling.graphs import power_law_csc
 
 from graphbraid import Graph
@@ -47,6 +50,14 @@ def make_executor(times=FAST, share=0.5, *, plan=None, device=None, **options):
     executor = Executor(Operators.of(context), plan, num_steps=NUM_STEPS, **options)
     executor.device = device
     return executor
+
+
+def let_the_planner_finish(executor):
+    """Wait for a plan under way: on a busy machine the epoch would be over before."""
+    until = time.perf_counter() + PATIENCE
+    while executor._replanner._is_planning and executor._replanner._found is None:
+        assert time.perf_counter() < until
+        time.sleep(0.001)
 
 
 def contents(batch):

@@ -2,6 +2,7 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.suites import examples
 
 from graphbraid.collective.plan.routes import CPU, GPU
 from graphbraid.collective.run.dual_buffer import DualBuffer
@@ -72,7 +73,7 @@ class Run:
                 self.steps.move(self.preparing.pop(), CPU)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(routes=ROUTES, cbs=st.integers(1, 4), gbs=st.integers(1, 4), data=st.data())
 def test_each_step_is_trained_once_in_order_within_the_buffers(routes, cbs, gbs, data):
     run = Run(routes, cbs, gbs)

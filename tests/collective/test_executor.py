@@ -15,7 +15,14 @@ import pytest
 import torch
 from tests.collective.cases import stage_times
 from tests.collective.checker import check_schedule
-from tests.collective.emulation import FAST, NUM_STEPS, contents, make_context, make_executor
+from tests.collective.emulation import (
+    FAST,
+    NUM_STEPS,
+    contents,
+    let_the_planner_finish,
+    make_context,
+    make_executor,
+)
 from tests.extras import PATIENCE, once_undisturbed
 
 from graphbraid.collective.hardware.cpu import NoTransfer
@@ -179,6 +186,7 @@ def test_the_callers_own_error_leaves_no_thread():
             raise KeyError("the training step broke")
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_run_that_waits_for_a_batch():
     code = """
 import threading
@@ -209,13 +217,6 @@ for _ in executor:
     assert process.returncode != 0
 
 
-def let_the_planner_finish(executor):
-    until = time.perf_counter() + PATIENCE
-    while executor._replanner._is_planning and executor._replanner._found is None:
-        assert time.perf_counter() < until
-        time.sleep(0.001)
-
-
 def test_drift_plans_anew_without_touching_the_batches():
     times = stage_times(0.004, 0.001, 0.001, 0.004, workers=2)
     expected, epochs = reference(), []
@@ -228,7 +229,7 @@ def test_drift_plans_anew_without_touching_the_batches():
         for batch in executor:
             if batch.step == 6:
                 executor.device.slow_down("cpu", 8.0)
-            let_the_planner_finish(executor)  # on a busy machine the epoch would be over before
+            let_the_planner_finish(executor)
             epochs[-1].append(contents(batch))
         assert any("planning anew" in event for event in executor.events)
         assert any("new plan from step" in event for event in executor.events)

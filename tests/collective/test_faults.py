@@ -226,6 +226,7 @@ def test_an_error_inside_the_process_keeps_its_kind_and_its_trace():
     operator.close()
 
 
+@pytest.mark.slow
 def test_a_process_that_is_started_afresh_by_the_default_method():
     operator = ProcessBatching(make_context(torch.device("cpu"), 1))
     assert contents(operator(0, 7)) == reference()[7]

@@ -5,7 +5,15 @@ import threading
 import pytest
 import torch
 from tests.collective.cases import stage_times
-from tests.collective.emulation import BATCH_SIZE, FAST, GRAPH, NUM_STEPS, contents
+from tests.collective.emulation import (
+    BATCH_SIZE,
+    FAST,
+    GRAPH,
+    NUM_STEPS,
+    contents,
+    let_the_planner_finish,
+)
+from tests.extras import once_undisturbed
 
 from graphbraid.collective import Plan, Profile, fixed_plan
 from graphbraid.collective.hardware.emulated import EmulatedAccelerator
@@ -79,14 +87,24 @@ def test_a_transform_sees_planned_batches():
 
 
 def test_drift_found_in_one_epoch_plans_the_next():
-    device = EmulatedAccelerator(stage_times(0.004, 0.001, 0.001, 0.003, workers=2))
-    loader = make_loader(device=device, plan=fixed_plan(Profile(times=(device.times,)), NUM_STEPS, 0.8))
-    device.slow_down("cpu", 6.0)
-    for _ in loader:
-        pass
-    assert any("new plan" in event for event in loader.executor.events)
-    assert loader.plan.split < 0.8
-    assert [contents(b) for b in loader.batches(0)] == plain()
+    expected, epochs = plain(), []
+
+    def planned_anew():
+        device = EmulatedAccelerator(stage_times(0.004, 0.001, 0.001, 0.003, workers=2))
+        loader = make_loader(device=device, plan=fixed_plan(Profile(times=(device.times,)), NUM_STEPS, 0.8))
+        device.slow_down("cpu", 6.0)
+        for _ in loader:
+            let_the_planner_finish(loader.executor)
+        events, split = loader.executor.events, loader.plan.split
+        epochs.append([contents(b) for b in loader.batches(0)])
+        loader.close()
+        assert any("new plan" in event for event in events)
+        assert split < 0.8
+
+    try:
+        once_undisturbed(planned_anew)
+    finally:
+        assert all(found == expected for found in epochs)
 
 
 @pytest.mark.parametrize(

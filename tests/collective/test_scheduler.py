@@ -9,6 +9,7 @@ from benchmarks.planning.schedule import GRID, against_bound, drawn_times
 from benchmarks.planning.strategies import cpu_pipeline, gpu_only, static_split
 from tests.collective.cases import stage_times
 from tests.collective.checker import check_schedule
+from tests.extras import once_undisturbed
 
 from graphbraid.collective.plan.limits import Limits
 from graphbraid.collective.plan.scheduler import fixed_plan, make_plan, simulated
@@ -108,10 +109,15 @@ def test_the_same_profile_gives_the_same_plan_in_under_a_second():
         0.0328, 0.0203, 0.009, 0.0015, workers=2
     )  # link and device both full: the longest search
     profile = Profile(times=tuple(times.with_workers(w) for w in (1, 2, 4, 8)))
-    started = time.process_time()
-    plan = make_plan(profile, 500)
-    assert time.process_time() - started < 1.0
-    assert make_plan(profile, 500) == plan
+    plans = []
+
+    def quick():
+        started = time.process_time()
+        plans.append(make_plan(profile, 500))
+        assert time.process_time() - started < 1.0
+
+    once_undisturbed(quick)
+    assert make_plan(profile, 500) == plans[0]
 
 
 def test_a_share_by_hand_gives_a_plan_or_says_why_not():

@@ -1,6 +1,4 @@
 import gzip
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -290,7 +288,7 @@ def test_options_that_cannot_be_meant_are_refused(files):
         from_tables(*files, label="class", features=["class"])
 
 
-def test_without_pyarrow_the_command_to_install_it_is_named(files):
+def test_without_pyarrow_the_command_to_install_it_is_named(files, warm):
     code = (
         "import sys; sys.modules['pyarrow'] = None\n"
         "from graphbraid.datasets import from_csv\n"
@@ -298,7 +296,5 @@ def test_without_pyarrow_the_command_to_install_it_is_named(files):
         "try: from_csv(sys.argv[1])\n"
         "except MissingPackageError as error: print(error)\n"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", code, str(files[0])], capture_output=True, text=True, check=True
-    )
-    assert "pip install 'graphbraid[tabular]'" in run.stdout
+    done = warm.run(["-c", code, files[0]])
+    assert "pip install 'graphbraid[tabular]'" in done.stdout, done.stderr

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.extras import NO_PYG
 from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph, unlowerable
@@ -87,7 +87,6 @@ def test_equals_the_model(name, kind):
     assert_same(model, graph, graphbraid.compile(model, graph))
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     name=st.sampled_from([*MODELS]),
     kind=st.sampled_from([*GRAPHS]),

@@ -10,6 +10,7 @@ from tests.extras import NO_KERNELS
 from tests.fullgraph.fake_device import FakeDevice
 from tests.fullgraph.test_engine import MODELS, gradients, loss_of
 from tests.ops.graphs import square
+from tests.suites import examples
 
 import graphbraid
 from graphbraid import Graph, SparseFeatures, native
@@ -110,7 +111,7 @@ def test_renumbering_changes_no_bit_of_the_outputs(name, kind):
     assert decision(engine).taken, engine.explain()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(
     name=st.sampled_from([*MODELS]),
     kind=st.sampled_from([*GRAPHS]),
@@ -259,7 +260,7 @@ def test_members_of_a_community_stand_side_by_side():
 
 
 @needs_native
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(
     seed=st.integers(0, 9),
     capacity=st.integers(1, 300),

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.extras import NO_PYG
 from tests.fullgraph.fake_device import FakeDevice
@@ -272,7 +272,6 @@ def assert_same(name, graph, passes=ALL):
     torch.testing.assert_close(engine.predict().double(), predicted, rtol=1e-4, atol=2e-5)
 
 
-@settings(max_examples=60, deadline=None)
 @given(data=st.data(), passes=st.sets(st.sampled_from(sorted(ALL))), seed=st.integers(0, 5))
 def test_any_choice_of_passes_gives_the_same_numbers(data, passes, seed):
     name = data.draw(st.sampled_from(sorted(MODELS)))

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.extras import NO_KERNELS, NO_PYG
 from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
+from tests.suites import examples
 from torch import nn
 from torch.nn.utils import parametrize
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -238,7 +239,7 @@ def test_own_rows_are_normalised_without_touching_those_they_are_the_start_of():
                 close(found[id(parameter)], wanted, "gradient")
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 @given(
     norm=st.sampled_from(sorted(NORMS)),
     how=st.sampled_from(WAYS),

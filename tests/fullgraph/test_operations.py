@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fullgraph.graphs import CHANNELS, make_graph
+from tests.suites import examples
 from torch import nn
 
 from graphbraid.fullgraph.lowering.facts import facts_of
@@ -223,7 +224,7 @@ def replace_input(op, value):
     return Linear(out=op.out, inputs=(value,), weight=op.weight)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(
     data=st.data(),
     passes=st.sets(st.sampled_from(sorted(PASSES))),

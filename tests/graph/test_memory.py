@@ -60,10 +60,10 @@ print((status("VmHWM") - before) / (16 * largest))
         pytest.param("from_edge_index, no ids", 1.75, marks=pytest.mark.slow),  # 1 + 0.25 + 0.25
         ("symmetrized", 2.5),  # 0.75 + 1.5 (result) + 0.5 (transpose) over twice the edges
         pytest.param("symmetrized again", 2.5, marks=pytest.mark.slow),  # 0.75 + 0.75 + 0.5
-        ("without_duplicates", 2),
+        pytest.param("without_duplicates", 2, marks=pytest.mark.slow),
         pytest.param("with_self_loops", 2, marks=pytest.mark.slow),
         pytest.param("without_self_loops", 2, marks=pytest.mark.slow),
-        ("validate", 1),
+        pytest.param("validate", 1, marks=pytest.mark.slow),
     ],
 )
 def test_peak_memory_stays_below_a_multiple_of_the_edges(operation, bound, warm):

@@ -4,6 +4,7 @@ import gc
 
 import pytest
 import torch
+from tests.extras import NO_PYG
 from tests.ops.graphs import square, values
 from torch import nn
 
@@ -122,6 +123,6 @@ def test_inference_mode_and_pygs_edge_index():
     expected = model(x, edge_index)
     with torch.inference_mode():
         assert torch.equal(model(x, shuffled_edges()), expected)
-    geometric = pytest.importorskip("torch_geometric")
+    geometric = pytest.importorskip("torch_geometric", reason=NO_PYG)
     typed = geometric.EdgeIndex(edge_index, sparse_size=(50, 50))
     assert torch.equal(model(x, typed), expected)

@@ -20,9 +20,7 @@ from graphbraid.ops.bit_product import bit_gram, bit_product
 ROWS = (1, 31, 33, 511, 513, 1100)
 DEPTHS = (1, 4, 31, 32, 33, 100, 1030)
 WIDTHS = (1, 7, 8, 15, 16, 17, 31, 32, 33, 47, 64, 100)
-PROPERTY = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+PROPERTY = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.mark.parametrize("width", WIDTHS)

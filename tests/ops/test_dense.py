@@ -73,7 +73,7 @@ def test_an_id_out_of_range_is_refused(compiled):  # noqa: F811
             compiled.tall_gram(torch.ones(2, 4), torch.ones(5, 3), torch.empty(4, 3), ids)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(shape=st.tuples(st.integers(0, 60), st.integers(0, 70), st.integers(0, 70)), pad=st.integers(0, 3))
 def test_rows_that_stand_apart_are_neither_misread_nor_overwritten(compiled, shape, pad):  # noqa: F811
     rows, depth, width = shape

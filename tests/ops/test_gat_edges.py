@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.ops.graphs import (
     CORNERS,
@@ -77,7 +77,6 @@ def test_one_gradient_may_serve_all_heads(compiled, heads, channels):  # noqa: F
     assert_kernels_equal_twins(compiled, skewed(), heads, channels, loops=True, narrow=True)
 
 
-@settings(max_examples=60, deadline=None)
 @given(case=drawn(), heads=st.integers(1, 9), loops=st.booleans(), p=st.sampled_from([0.0, 0.5]))
 def test_any_block_equals_the_twin(case, heads, loops, p):
     csc, width, _ = case

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.extras import NO_KERNELS
 from tests.ops.graphs import (
@@ -97,7 +97,6 @@ def test_kernels_equal_twins_on_a_row_of_many_blocks(compiled, loops):  # noqa: 
         assert_kernels_equal_twins(compiled, csc, 2, 16, features, loops=loops, p=0.3)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     case=drawn(),
     heads=st.integers(1, 9),

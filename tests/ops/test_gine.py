@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.ops.graphs import (
     CORNERS,
@@ -73,7 +73,6 @@ def drawn(draw):
     return csc, draw(st.integers(1, 1024)), draw(st.sampled_from([0.0, 1.0, -0.3]))
 
 
-@settings(max_examples=60, deadline=None)
 @given(case=drawn())
 def test_any_block_equals_the_twin(case):
     csc, width, scale = case

@@ -12,6 +12,7 @@ from tests.ops.graphs import (
     compiled,  # noqa: F401 - a fixture
     values,
 )
+from tests.suites import examples
 from torch import nn
 
 from graphbraid.errors import ConfigError, DataError
@@ -133,7 +134,7 @@ def test_columns_that_jump_between_shares_have_their_variance(compiled):  # noqa
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(
     rows=st.integers(0, 40),
     width=st.integers(1, 70),
@@ -154,7 +155,7 @@ def test_layer_norm_equals_pytorch(dtype, rows, width, wanted, seed):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(
     rows=st.integers(2, 40),
     width=st.integers(1, 70),

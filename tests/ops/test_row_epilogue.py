@@ -15,15 +15,14 @@ from tests.ops.graphs import (
     values,
 )
 from tests.ops.test_spmm import COEFFICIENTS, arguments, hub_graph
+from tests.suites import examples
 
 from graphbraid.ops import Aggregation, reference
 from graphbraid.ops.dense import tall_product
 from graphbraid.ops.epilogue import ACTIVATION_CODES, LEAKY_SLOPE
 from graphbraid.ops.row_epilogue import RowEpilogue
 
-PROPERTY = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+PROPERTY = settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 EPILOGUES = st.fixed_dictionaries(
     {
         "act": st.sampled_from(sorted(ACTIVATION_CODES.values())),

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from graphbraid.cli.main import app
 
-NUM_STEPS = 750  # of an epoch: the signal comes in the middle of the first
+NUM_STEPS = 750  # of an epoch
 
 
 @pytest.fixture
@@ -86,7 +86,9 @@ def test_signal_in_the_middle_of_an_epoch_leaves_a_whole_run_that_goes_on(
     if Path("/proc").is_dir():
         assert processes_of_session(process.pid) == []
     done = steps_of(run)
-    assert 5 <= len(done) < NUM_STEPS, "the signal did not come in the middle of the first epoch"
+    assert len(done) >= 5
+    assert len(done) % NUM_STEPS, "the signal did not come in the middle of an epoch"
+    epochs = 1 + len(done) // NUM_STEPS
     assert {path.name for path in run.rglob("*") if path.is_file()} == {
         ".lock",
         "config.json",
@@ -97,11 +99,11 @@ def test_signal_in_the_middle_of_an_epoch_leaves_a_whole_run_that_goes_on(
         "steps.jsonl",
     }
     resumed = CliRunner().invoke(
-        app, ["train", "--resume", "--out", str(run), "--epochs", "1", "--quiet", "--json"]
+        app, ["train", "--resume", "--out", str(run), "--epochs", str(epochs), "--quiet", "--json"]
     )
     assert resumed.exit_code == 0, resumed.stdout + resumed.stderr
     assert json.loads(resumed.stdout)["result"]["status"] == "finished"
-    assert steps_of(run) == list(range(NUM_STEPS))  # each step once, none left out
+    assert steps_of(run) == list(range(epochs * NUM_STEPS))  # each step once, none left out
 
 
 def takes_signals(pid: int) -> bool:
@@ -115,7 +117,7 @@ def takes_signals(pid: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="needs Linux's /proc")
-@pytest.mark.parametrize("number", [0, 1, 2, *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 8))])
+@pytest.mark.parametrize("number", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 8))])
 def test_sigterm_ends_a_command_at_any_instant(number: int, data: Path, tmp_path: Path) -> None:
     """Also while it imports, reads and plans: 130, no traceback, no half-written file."""
     out = tmp_path / "out"
@@ -129,6 +131,7 @@ def test_sigterm_ends_a_command_at_any_instant(number: int, data: Path, tmp_path
     process = start(*commands[number % len(commands)])
     while not takes_signals(process.pid):
         assert process.poll() is None, process.communicate()
+        time.sleep(0.002)  # the cores are the command's
     time.sleep(random.uniform(0.0, 3.0 if number < 3 else 0.5))
     process.send_signal(signal.SIGTERM)
     printed, err = process.communicate(timeout=120)
@@ -141,6 +144,7 @@ def test_sigterm_ends_a_command_at_any_instant(number: int, data: Path, tmp_path
     assert not [path for path in tmp_path.rglob("*") if path.name.endswith(".tmp")]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 def test_ctrl_c_before_the_training_starts_leaves_nothing(tmp_path: Path) -> None:
     config, run = tmp_path / "run.yaml", tmp_path / "run"

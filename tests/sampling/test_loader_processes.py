@@ -61,6 +61,7 @@ def put_digest(loader, queue):
     queue.put((digest(loader.batches(1)), loader.epoch, loader.seed))
 
 
+@pytest.mark.slow
 def test_a_spawned_process_gets_a_loader_with_the_same_batches():
     loader = NeighborLoader(make_data(), [4], batch_size=50, shuffle=True, num_workers=2)
     list(loader)

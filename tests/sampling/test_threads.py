@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
+from collections.abc import Callable
 
 import pytest
 import torch
 from tests.extras import NO_KERNELS
+from tests.warm import WarmProcesses
 
 from graphbraid import Graph, native
 from graphbraid.errors import ConfigError
@@ -24,31 +24,21 @@ def ring(num_nodes: int = 50) -> Graph:
     return Graph.from_edge_index(torch.stack([nodes, nodes.roll(1)]), x=torch.rand(num_nodes, 3))
 
 
-SCRIPTED_BY_PYG = ("-W", "ignore:`torch.jit:DeprecationWarning")
-"""PyG scripts some of its classes when it is imported."""
+@pytest.fixture
+def run_python(warm: WarmProcesses) -> Callable[[str], str]:
+    """What code prints in a process that has imported and no more; it must end by itself and well."""
 
+    def run(code: str) -> str:
+        done = warm.run(["-c", textwrap.dedent(PRELUDE) + textwrap.dedent(code)])
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
-def run_python(code: str) -> str:
-    """What a fresh interpreter prints; it must end by itself and well."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-W",
-            "error",
-            *SCRIPTED_BY_PYG,
-            "-c",
-            textwrap.dedent(PRELUDE) + textwrap.dedent(code),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return run
 
 
 PRELUDE = """
-    import os, resource, sys, torch
+    import os, resource, sys, torch, warnings
+    warnings.simplefilter("error")
     from graphbraid import Graph, ops
     from graphbraid.errors import ResourceError
     from graphbraid.loader import NeighborLoader
@@ -73,7 +63,7 @@ PRELUDE = """
 """
 
 
-def test_workers_beyond_the_limits_of_the_system_are_an_error():
+def test_workers_beyond_the_limits_of_the_system_are_an_error(run_python):
     said = run_python("""
         list(NeighborLoader(graph, [2], seed=0))
         limit(100 << 20)
@@ -87,7 +77,7 @@ def test_workers_beyond_the_limits_of_the_system_are_an_error():
     assert said.splitlines()[-1] == "5"
 
 
-def test_operators_use_the_threads_that_can_be_had():
+def test_operators_use_the_threads_that_can_be_had(run_python):
     said = run_python("""
         x, ids = torch.rand(400_000, 8), torch.arange(400_000)
         torch.set_num_threads(1)
@@ -108,7 +98,7 @@ def test_more_threads_than_any_machine_has_are_refused():
 
 
 @pytest.mark.slow
-def test_a_used_loader_in_a_forked_process_works_or_raises_at_once():
+def test_a_used_loader_in_a_forked_process_works_or_raises_at_once(run_python):
     said = run_python("""
         loader = NeighborLoader(graph, [2], seed=0, batch_size=10)
         wanted = [batch.n_id.tolist() for batch in loader.batches(0)]
@@ -132,7 +122,7 @@ def test_a_used_loader_in_a_forked_process_works_or_raises_at_once():
     assert said[1:] == ["True", "dropped", "3 0 0", "4"]
 
 
-def test_operators_in_a_forked_process_work_on_one_thread():
+def test_operators_in_a_forked_process_work_on_one_thread(run_python):
     said = run_python("""
         x = torch.rand(400_000, 8)
         ids = torch.arange(400_000)

@@ -39,6 +39,7 @@ def test_every_kernel_compiles_and_none_fuses_multiply_and_add_in_float64(tmp_pa
     assert compiled["fused"] == []  # a fused multiply-add rounds once: other bits than the CPU's
 
 
+@pytest.mark.slow
 def test_importing_the_sampler_does_not_import_triton():
     code = "import sys, graphbraid.loader; print('triton' in sys.modules)"
     assert run([sys.executable, "-c", code]).stdout.strip() == "False"

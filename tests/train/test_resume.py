@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.extras import PATIENCE
 from tests.train.communities import Sage, community_graph, new_model
 
 from graphbraid.errors import ResourceError
@@ -57,7 +58,7 @@ class Server:
 def run() -> Iterator[Server]:
     server = Server()
     yield server
-    server.process.communicate(timeout=60)
+    server.process.communicate(timeout=PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +111,14 @@ def test_a_run_with_a_plan_killed_on_the_emulated_device_resumes_to_the_bit(
 
 
 # The 1st write is the run's start, the 4th an epoch's best.pt, the 5th its last.pt, the 6th in mid-epoch.
-@pytest.mark.parametrize(("write", "fraction"), [(4, 0.5), (5, 0.5), (6, 0.0), (6, 0.9), (6, 1.0)])
+@pytest.mark.parametrize(
+    ("write", "fraction"),
+    [
+        (4, 0.5),
+        (6, 0.9),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((5, 0.5), (6, 0.0), (6, 1.0))),
+    ],
+)
 def test_run_killed_while_writing_a_checkpoint_resumes_to_the_bit(
     write: int, fraction: float, run: Server, uninterrupted: Path, tmp_path: Path
 ) -> None:
@@ -124,6 +132,7 @@ def test_run_killed_while_writing_a_checkpoint_resumes_to_the_bit(
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["best.pt", "last.pt"]
 
 
+@pytest.mark.slow
 def test_run_killed_twice_and_then_finished_resumes_to_the_bit(
     run: Server, uninterrupted: Path, tmp_path: Path
 ) -> None:
@@ -141,7 +150,7 @@ def test_ctrl_c_stops_cleanly_and_the_run_goes_on(run: Server, uninterrupted: Pa
     assert process.stdout is not None
     assert process.stdout.readline() == "running\n"
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=PATIENCE)
     assert (process.returncode, output) == (0, "interrupted\n")
     assert json.loads((tmp_path / "result.json").read_text())["status"] == "interrupted"
     done = len((tmp_path / "steps.jsonl").read_text().splitlines())

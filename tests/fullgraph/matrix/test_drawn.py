@@ -7,6 +7,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.extras import NO_PYG
+from tests.suites import examples
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch_geometric.nn as pyg
@@ -127,7 +128,7 @@ def runs_backward(model, data):
     return True
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(stack=stacks(), graph=st.sampled_from(["untidy", "directed", "undirected"]), seed=st.integers(0, 9))
 def test_any_stack_equals_pyg(stack, graph, seed):
     *arguments, trains = stack

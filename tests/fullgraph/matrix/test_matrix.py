@@ -14,11 +14,22 @@ from tests.fullgraph.matrix.compare import LEFT_ALONE, assert_alike, engine_of, 
 from tests.fullgraph.matrix.graphs import GRAPHS, data_of
 
 
+def is_slow(number):
+    """Not so the first case of each part, and every fourth."""
+    return bool(number % 4) and CASES[number].part == CASES[number - 1].part
+
+
 @pytest.mark.parametrize(
     "graph",
     [pytest.param(name, marks=[] if name == "untidy" else pytest.mark.slow) for name in GRAPHS],
 )
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.id, marks=pytest.mark.slow if is_slow(number) else [])
+        for number, case in enumerate(CASES)
+    ],
+)
 def test_equals_pyg(case, graph):
     data = case.prepare(data_of(graph))
     torch.manual_seed(5)

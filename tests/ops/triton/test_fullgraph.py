@@ -39,10 +39,10 @@ def results(device, name, kind):
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("sage", {"symmetric": True}),
-        ("gcn", {"sparse": True, "density": 0.1}),
+        pytest.param("sage", {"symmetric": True}, marks=pytest.mark.slow),
+        pytest.param("gcn", {"sparse": True, "density": 0.1}, marks=pytest.mark.slow),
         ("gcn", {"binary": "row", "density": 0.4}),
-        ("gat residual", {}),
+        pytest.param("gat residual", {}, marks=pytest.mark.slow),
     ],
 )
 def test_the_engine_trains_as_on_the_compiled_kernels(device, short_segments, monkeypatch, name, kind):

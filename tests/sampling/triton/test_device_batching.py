@@ -158,6 +158,7 @@ def test_a_braided_epoch_has_the_batches_of_the_cpu(make_device, layout, replace
     assert ("edge_attr" in found[0]) == (weighted or not replace)
 
 
+@pytest.mark.slow
 def test_losses_are_equal_to_the_bit_for_all_plans(make_device):
     def losses(share):
         torch.manual_seed(0)
@@ -180,6 +181,7 @@ def test_losses_are_equal_to_the_bit_for_all_plans(make_device):
     assert cpu == gpu == braided
 
 
+@pytest.mark.slow
 def test_features_that_are_gathered_late_or_sparse_have_the_same_rows(make_device):
     late, _ = batches(make_context(make_device(0), hot_bytes=0, gather=False))
     gathered, _ = batches(make_context(make_device()))
@@ -230,6 +232,7 @@ def test_the_next_batch_is_sampled_while_the_step_before_trains(make_device, mon
     ]
 
 
+@pytest.mark.slow
 def test_a_batch_that_was_begun_in_vain_costs_nothing_but_time(make_device):
     context = make_context(make_device())
     prepare = Operators.of(context).device_batching

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.sampling.graphs import power_law_csc, star_csc
 from tests.sampling.test_sampler import assert_same
+from tests.suites import examples
 
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.graph.csc import Csc
@@ -89,7 +90,7 @@ def test_batches_equal_the_references_bit_for_bit(pipeline, layout, replace, wei
         assert_epoch_is_the_references(running, csc, config, schedule, x=x)
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_graph_and_any_options_give_the_references_batches(pipeline, data):
     nodes = data.draw(st.integers(1, 40))
@@ -111,7 +112,11 @@ def test_any_graph_and_any_options_give_the_references_batches(pipeline, data):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, pytest.param({"replace": True}, marks=pytest.mark.slow), {"weighted": True}]
+    "options",
+    [
+        *(pytest.param(options, marks=pytest.mark.slow) for options in ({}, {"replace": True})),
+        {"weighted": True},
+    ],
 )
 def test_long_rows_and_fanouts_beyond_a_tile_keep_their_bits(pipeline, monkeypatch, options):
     monkeypatch.setattr("graphbraid.sampling.triton.draw._LONGEST_TILE", 4)
@@ -154,6 +159,7 @@ def test_hops_whose_size_is_read_on_the_way_keep_their_bits(pipeline, monkeypatc
         assert room == [4 * hop.indices.numel() for hop in hops]  # a bound would be more
 
 
+@pytest.mark.slow
 def test_the_table_is_used_again_without_being_cleared(pipeline):
     csc = power_law_csc(40, 300)
     config = SamplerConfig(fanouts=(3, 2))
@@ -181,7 +187,7 @@ def test_a_batch_is_read_only_when_the_next_is_under_way(pipeline, monkeypatch):
 
 
 @pytest.mark.parametrize("shape", [(30, 1), pytest.param((30, 0), marks=pytest.mark.slow)])
-@pytest.mark.parametrize("placement", ["device", "host"])
+@pytest.mark.parametrize("placement", [pytest.param("device", marks=pytest.mark.slow), "host"])
 def test_arrays_may_lie_on_the_host(pipeline, placement, shape):
     csc = power_law_csc(30, 200, weighted=True)
     x = torch.randn(shape).to(torch.bfloat16)

@@ -1,0 +1,72 @@
+"""Which tests `make test` runs, and which it leaves to `make test-slow`, beyond those that are marked slow.
+
+Of a test whose cases are a product of parameters `make test` runs as many as it takes for every value of
+every parameter to occur; the rest are slow. Random examples are few there and many in `make test-slow`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+
+import hypothesis
+import pytest
+
+FEW, MANY = "few", "many"
+"""Profiles of hypothesis."""
+_NUM_EXAMPLES = {FEW: 15, MANY: 60}
+
+Values = frozenset[tuple[Hashable, Hashable]]
+
+
+def register_profiles() -> None:
+    """Make both profiles known; the few are taken unless ``--hypothesis-profile`` says otherwise."""
+    for name, count in _NUM_EXAMPLES.items():
+        # The machines are shared and slow at times: a deadline per example would fail by chance.
+        hypothesis.settings.register_profile(name, deadline=None, max_examples=count, derandomize=True)
+    hypothesis.settings.load_profile(FEW)
+
+
+def examples(many: int) -> int:
+    """As many random examples as the profile takes of a test that has ``many`` of them in the larger one."""
+    return max(5, many * hypothesis.settings.default.max_examples // _NUM_EXAMPLES[MANY])
+
+
+def mark(items: Iterable[pytest.Item]) -> None:
+    """Mark what `make test` leaves out."""
+    products: dict[tuple[object, str], list[pytest.Function]] = defaultdict(list)
+    is_many = hypothesis.settings.default.max_examples >= _NUM_EXAMPLES[MANY]
+    for item in items:
+        if not isinstance(item, pytest.Function):
+            continue
+        if is_many and getattr(item.obj, "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.slow)  # its few examples are not
+        is_left_alone = item.get_closest_marker("slow") or item.get_closest_marker("whole")
+        if hasattr(item, "callspec") and not is_left_alone:
+            products[item.path, item.originalname].append(item)
+    for cases in products.values():
+        # An id for each parametrization: parameters that one of them sets together count as one.
+        kept = covering([frozenset(enumerate(case.callspec._idlist)) for case in cases])
+        for number, case in enumerate(cases):
+            if number not in kept:
+                case.add_marker(pytest.mark.slow)
+                case.add_marker(pytest.mark.rest)
+
+
+def covering(cases: Sequence[Values]) -> set[int]:
+    """Numbers of cases in which every value that occurs in any occurs; of equally good ones the rarest."""
+    missing, used = Values().union(*cases), Counter[tuple[Hashable, Hashable]]()
+    left, kept = dict(enumerate(cases)), set[int]()
+    while missing:
+        best = max(
+            left, key=lambda number: (len(left[number] & missing), -_uses(left[number], used), -number)
+        )
+        found = left.pop(best)
+        kept.add(best)
+        missing -= found
+        used.update(found)
+    return kept
+
+
+def _uses(values: Values, used: Counter[tuple[Hashable, Hashable]]) -> int:
+    return sum(used[value] for value in values)

@@ -1,0 +1,40 @@
+"""Which cases of a product of parameters `make test` runs."""
+
+import itertools
+
+import pytest
+from tests.suites import covering
+
+
+def product(*counts):
+    """Every combination of so many values of so many parameters: the values' numbers by the parameters'."""
+    ranges = [range(count) for count in counts]
+    return [frozenset(enumerate(combination)) for combination in itertools.product(*ranges)]
+
+
+@pytest.mark.parametrize("counts", [(4,), (2, 5), (12, 4, 3, 2)])
+def test_every_value_occurs_and_no_more_cases_than_the_longest_parameter_has(counts):
+    cases = product(*counts)
+    kept = covering(cases)
+    assert len(kept) == max(counts)
+    assert frozenset().union(*(cases[number] for number in kept)) == frozenset().union(*cases)
+
+
+def test_short_parameters_take_turns():
+    cases = product(10, 2)
+    second = [dict(cases[number])[1] for number in covering(cases)]
+    assert second.count(0) == second.count(1) == 5
+
+
+def test_parameters_that_change_together_leave_nothing_out():
+    cases = [frozenset({(0, number)}) for number in range(7)]
+    assert covering(cases) == set(range(7))
+
+
+def test_a_value_that_stands_in_one_case_is_kept():
+    cases = [*product(3, 3), frozenset({(0, 0), (1, 7)})]
+    assert len(cases) - 1 in covering(cases)
+
+
+def test_nothing_is_chosen_of_nothing():
+    assert covering([]) == set()
