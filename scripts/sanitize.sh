@@ -52,7 +52,7 @@ run_tests() {
   "${under[@]}" -c "$check"
   # Not the tests of peak memory: red zones and shadow memory are not what they measure; nor the Triton kernels, which
   # the core has no part in. Standard error stays uncaptured: the report of a process that ends at once would be lost.
-  "${under[@]}" -m pytest -q -x --capture=sys -p no:cacheprovider --timeout 900 -m "not slow" -k "$chosen" \
+  "${under[@]}" -m pytest -q -x --capture=sys -p no:cacheprovider --timeout 900 -m "not slow or rest" -k "$chosen" \
     --ignore tests/ops/triton --ignore tests/ops/test_triton.py --ignore tests/sampling/triton --ignore tests/sampling/test_triton_sampler.py "${tests[@]}"
 }
 

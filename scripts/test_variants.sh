@@ -32,5 +32,5 @@ PY
   fi
   echo "== kernels $variant"
   GRAPHBRAID_KERNELS=$variant OMP_WAIT_POLICY=passive "$python" -m pytest -q -n "${TEST_PROCESSES:-2}" --dist loadgroup \
-    -m "not slow and not each_variant" --ignore tests/ops/triton --ignore tests/ops/test_triton.py --ignore tests/sampling/triton --ignore tests/sampling/test_triton_sampler.py "${tests[@]}" "$@"
+    -m "(not slow or rest) and not each_variant" --ignore tests/ops/triton --ignore tests/ops/test_triton.py --ignore tests/sampling/triton --ignore tests/sampling/test_triton_sampler.py "${tests[@]}" "$@"
 done

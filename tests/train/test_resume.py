@@ -90,7 +90,7 @@ def assert_same_run(out_dir: Path, other: Path) -> None:
 
 
 # 10: in the middle of an epoch, past a checkpoint; 2: before the first; 13: an epoch's last step
-@pytest.mark.parametrize("step", [10, 2, 13])
+@pytest.mark.parametrize("step", [10, *(pytest.param(step, marks=pytest.mark.slow) for step in (2, 13))])
 def test_killed_run_resumes_to_the_bit(step: int, run: Server, uninterrupted: Path, tmp_path: Path) -> None:
     assert run(tmp_path, "--kill-at", str(step)) == -signal.SIGKILL
     assert len((tmp_path / "steps.jsonl").read_text().splitlines()) == step + 1
@@ -98,7 +98,7 @@ def test_killed_run_resumes_to_the_bit(step: int, run: Server, uninterrupted: Pa
     assert_same_run(tmp_path, uninterrupted)
 
 
-@pytest.mark.parametrize("step", [10, 15])
+@pytest.mark.parametrize("step", [10, pytest.param(15, marks=pytest.mark.slow)])
 def test_a_run_with_a_plan_killed_on_the_emulated_device_resumes_to_the_bit(
     step: int, run: Server, uninterrupted: Path, tmp_path: Path
 ) -> None:
