@@ -17,6 +17,8 @@ from graphbraid.ops import reference
 from graphbraid.ops.row_epilogue import RowEpilogue
 
 HERE = Path(__file__).parent
+SLOW = (torch.bfloat16, torch.float16, 257, "int64 ids")
+"""Parameters of tests that differ in them alone from one that runs anyway: interpreted kernels take long."""
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
@@ -25,6 +27,19 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if not INTERPRETED and item.path.is_relative_to(HERE) and "device" in item.fixturenames:
             item.add_marker(pytest.mark.gpu)
+        if INTERPRETED and item.path.is_relative_to(HERE) and _is_slow(item):
+            item.add_marker(pytest.mark.slow)
+
+
+def _is_slow(item):
+    given = getattr(item, "callspec", None)
+    return given is not None and any(
+        value in SLOW for value in given.params.values() if not _is_container(value)
+    )
+
+
+def _is_container(value):
+    return isinstance(value, Tensor | list | dict | tuple)
 
 
 @pytest.fixture
