@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.common.contenders import ours
-from benchmarks.graphs.named import OF_MODEL, REAL
+from benchmarks.graphs.named import OF_MODEL, PREDICTED, REAL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +195,13 @@ PARTS = (
         minutes=8,
         options=("--graphs", "{graphs}"),
         peers=True,
+    ),
+    Part(
+        name="prediction",
+        module="tiers.prediction",
+        results="prediction",
+        minutes=3,
+        graphs=PREDICTED,
     ),
     Part(name="datasets", module="graphs.embedded", results="datasets", minutes=5),
     Part(

@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("graphs", type=Path)
     parser.add_argument("names", nargs="*", default=list(rmat.SPECS))
     parser.add_argument("--data", type=Path, help="folder of npz archives")
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)  # names may follow --data
     for name in options.names:
         try:
             print(make(name, options.graphs, options.data))

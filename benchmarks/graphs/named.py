@@ -1,4 +1,4 @@
-"""The graphs that full-graph training is measured on, by name."""
+"""The graphs that full-graph training and the prediction of reads are measured on, by name."""
 
 from __future__ import annotations
 
@@ -19,3 +19,13 @@ OF_MODEL = {
     "gin": ("flickr-like", "arxiv-like", "products-lite", *REAL[3:]),
 }
 """What each model is measured on."""
+PREDICTED = (
+    "web_cnr2000",
+    "collab_dblp2010",
+    "email_enron",
+    "github_social",
+    "coauthor_physics",
+    "products-lite",
+    "web-like",
+)
+"""What the prediction of reads is measured on: five real graphs, two generated ones."""

@@ -9,7 +9,7 @@ import sys
 
 from benchmarks.common.contenders import ROOT
 from benchmarks.common.options import parser_of
-from benchmarks.tables.pages import PAGES, made, write_pages
+from benchmarks.tables.pages import PAGES, PICTURES, made, write_pages
 
 
 def main() -> None:
@@ -23,6 +23,9 @@ def main() -> None:
         text = page.read_text(encoding="utf-8")
         if made(text) != text:
             sys.exit(f"{page.relative_to(ROOT)} is out of step with the results; run this without --check")
+    for picture, draw in PICTURES.items():
+        if not picture.exists() or picture.read_text(encoding="utf-8") != draw():
+            sys.exit(f"{picture.relative_to(ROOT)} is out of step with the results; run this without --check")
 
 
 if __name__ == "__main__":

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from benchmarks.common.contenders import ROOT
 from benchmarks.common.rows import read_rows
-from benchmarks.tables import accuracy, fullgraph, sampled
+from benchmarks.tables import accuracy, fullgraph, sampled, tiers
 
 PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "fullgraph.md")
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
@@ -30,8 +31,12 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "accuracy beside the literature": ("accuracy", accuracy.published),
     "accuracy sampled and full": ("accuracy", accuracy.sampled_beside_full),
     "full-graph accuracy": ("full_accuracy", accuracy.beside_pyg),
+    "prediction, three hops": ("prediction", partial(tiers.prediction, "15,10,5x1024")),
+    "prediction, two hops": ("prediction", partial(tiers.prediction, "10,5x256")),
 }
 """Each table's results and what makes it."""
+PICTURES: dict[Path, Callable[[], str]] = {ROOT / "docs" / "prediction.svg": tiers.curves}
+"""Each picture and what draws it of the results."""
 NOTHING = "Not measured yet."
 _PLACE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
@@ -53,6 +58,8 @@ def made(text: str) -> str:
 
 
 def write_pages() -> None:
-    """Put the tables into every page."""
+    """Put the tables into every page, and draw the pictures."""
+    for picture, draw in PICTURES.items():
+        picture.write_text(draw(), encoding="utf-8")
     for page in PAGES:
         page.write_text(made(page.read_text(encoding="utf-8")), encoding="utf-8")
