@@ -54,7 +54,7 @@ def _percent(share: float, is_chosen: bool = False) -> str:
 
 WIDTH, HEIGHT, COLUMNS = 200, 150, 4
 """A panel of the picture, in pixels, and how many stand side by side."""
-LEFT, TOP, GAP, LEGEND = 36, 30, 34, 30
+HEAD, LEFT, TOP, GAP, LEGEND = 20, 36, 30, 34, 30
 
 
 def curves() -> str:
@@ -66,16 +66,17 @@ def curves_of(rows: Sequence[Row]) -> str:
     """The same, of rows."""
     lines_of_panels = -(-len(rows) // COLUMNS)
     width = LEFT + COLUMNS * (WIDTH + GAP)
-    height = lines_of_panels * (HEIGHT + TOP + GAP) + LEGEND
+    height = HEAD + lines_of_panels * (HEIGHT + TOP + GAP) + LEGEND
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}" font-family="sans-serif" font-size="11">',
         "<title>Share of reads served by the top rows of each score</title>",
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+        f'<text x="{LEFT}" y="{HEAD - 6}">% of reads over % of rows kept</text>',
     ]
     for number, row in enumerate(rows):
         x = LEFT + number % COLUMNS * (WIDTH + GAP)
-        y = TOP + number // COLUMNS * (HEIGHT + TOP + GAP)
+        y = HEAD + TOP + number // COLUMNS * (HEIGHT + TOP + GAP)
         parts += _panel(row, x, y)
     parts += _legend(height - LEGEND / 2)
     return "\n".join([*parts, "</svg>", ""])
@@ -114,5 +115,4 @@ def _legend(y: float) -> list[str]:
         parts.append(f'<path d="M{x} {y:g}h18" stroke="{colour}" stroke-width="2"{dashes}/>')
         parts.append(f'<text x="{x + 22}" y="{y + 4:g}">{label}</text>')
         x += 40 + 6 * len(label)
-    parts.append(f'<text x="{x}" y="{y + 4:g}" fill="#666666">% of reads over % of rows kept</text>')
     return parts
