@@ -197,9 +197,9 @@ PARTS = (
         peers=True,
     ),
     Part(
-        name="prediction",
+        name="tiers-prediction",
         module="tiers.prediction",
-        results="prediction",
+        results="tiers_prediction",
         minutes=3,
         graphs=PREDICTED,
     ),

@@ -31,8 +31,8 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "accuracy beside the literature": ("accuracy", accuracy.published),
     "accuracy sampled and full": ("accuracy", accuracy.sampled_beside_full),
     "full-graph accuracy": ("full_accuracy", accuracy.beside_pyg),
-    "prediction, three hops": ("prediction", partial(tiers.prediction, "15,10,5x1024")),
-    "prediction, two hops": ("prediction", partial(tiers.prediction, "10,5x256")),
+    "prediction, three hops": ("tiers_prediction", partial(tiers.prediction, "15,10,5x1024")),
+    "prediction, two hops": ("tiers_prediction", partial(tiers.prediction, "10,5x256")),
 }
 """Each table's results and what makes it."""
 PICTURES: dict[Path, Callable[[], str]] = {ROOT / "docs" / "prediction.svg": tiers.curves}

@@ -30,7 +30,7 @@ COMMAND = "benchmarks.tiers.prediction"
 
 def prediction(sampler: str) -> str:
     """Share of reads by the top rows of each score, beside the best that there is."""
-    rows = [row for row in read_rows("prediction") if row["sampler"] == sampler]
+    rows = [row for row in read_rows("tiers_prediction") if row["sampler"] == sampler]
     lines = []
     for row in rows:
         for place, share in enumerate(row["shares"]):
@@ -59,7 +59,7 @@ HEAD, LEFT, TOP, GAP, LEGEND = 20, 36, 30, 34, 30
 
 def curves() -> str:
     """The picture, as SVG: for each graph, the share of reads over the share of rows kept, by score."""
-    return curves_of(read_rows("prediction"))
+    return curves_of(read_rows("tiers_prediction"))
 
 
 def curves_of(rows: Sequence[Row]) -> str:

@@ -156,7 +156,7 @@ def main(arguments: list[str] | None = None) -> None:
             show(row)
             check(row)
             rows[f"{name}, {sampled}"] = row
-    print("wrote", write_rows("prediction", rows, repeats=1, out=options.out))
+    print("wrote", write_rows("tiers_prediction", rows, repeats=1, out=options.out))
     if options.out is None:
         write_pages()
 
