@@ -7,9 +7,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.extras import NO_KERNELS
 from tests.features.tables import flip_a_byte, graph_without_features, same, stored_graph
 
-from graphbraid import Graph, SparseFeatures
+from graphbraid import Graph, SparseFeatures, native
 from graphbraid.arguments import as_size
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.features import DiskOptions, TieredFeatures
@@ -87,6 +88,7 @@ def test_a_record_of_scores_is_taken_by_its_values(graph):
     assert store.counts.disk_requests == before
 
 
+@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 def test_all_in_memory_is_read_once_and_in_order(graph):
     store = TieredFeatures.build(graph, host="1TiB")
     before = store.counts

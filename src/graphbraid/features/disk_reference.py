@@ -6,8 +6,9 @@ They say what the kernels do, and run where none can; they read one row after th
 from __future__ import annotations
 
 import os
+import stat
+import threading
 from collections import OrderedDict, deque
-from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from graphbraid.files.block_sums import BLOCK_BYTES, sum_of
 
+_MOST_MEMORY = 16 << 20
 NEVER = (1 << 63) - 1
 """Of a row that no announced batch reads."""
 
@@ -30,6 +32,8 @@ class DiskRows:
         num_rows: int,
         row_bytes: int,
         sums: Tensor | None,
+        depth: int = 1,
+        longest: int = BLOCK_BYTES,
         **_options: int,
     ) -> None:
         self.path, self.first_byte, self.num_rows, self.row_bytes = path, first_byte, num_rows, row_bytes
@@ -38,29 +42,33 @@ class DiskRows:
         if sums is not None and sums.shape != (num_blocks,):
             raise ValueError(f"sums must have length {num_blocks}; got {tuple(sums.shape)}")
         try:
-            self._file = Path(path).open("rb", buffering=0)  # noqa: SIM115 - open as long as this is
-            size = os.fstat(self._file.fileno()).st_size
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            status = os.fstat(self._file)
         except OSError as error:
             raise RuntimeError(f"{path} cannot be opened: {error.strerror}") from error
-        if size < self.end_byte:
-            self._file.close()
+        if stat.S_ISREG(status.st_mode) and status.st_size < self.end_byte:
             raise ValueError(
-                f"{path} is truncated: it has {size} bytes; its {num_rows} rows end at {self.end_byte}"
+                f"{path} is truncated: it has {status.st_size} bytes; "
+                f"its {num_rows} rows end at {self.end_byte}"
             )
+        slot = max(longest // BLOCK_BYTES, -(-row_bytes // BLOCK_BYTES) + 1) * BLOCK_BYTES
+        self._buffer_bytes = min(depth, max(_MOST_MEMORY // slot, 4)) * slot
+        self._reading = threading.Lock()
         self._rows = self._requests = self._bytes = 0
 
     def __del__(self) -> None:
         if hasattr(self, "_file"):
-            self._file.close()
+            os.close(self._file)
 
     def read(self, ids: Tensor, out: Tensor) -> None:
         """``out[i] = row ids[i]``; ``out`` is ``(num_ids, row_bytes)`` uint8."""
         check_ids(ids, self.num_rows)
         distinct, place = torch.unique(ids, return_inverse=True)
-        if distinct.numel():
-            rows = torch.stack([self._row(row) for row in distinct.tolist()])
-            torch.index_select(rows, 0, place, out=out)
-        self._rows += distinct.numel()
+        with self._reading:
+            if distinct.numel():
+                rows = torch.stack([self._row(row) for row in distinct.tolist()])
+                torch.index_select(rows, 0, place, out=out)
+            self._rows += distinct.numel()
 
     def counts(self) -> tuple[int, int, int]:
         """Rows, requests, bytes."""
@@ -71,8 +79,8 @@ class DiskRows:
         return False, False, "no compiled kernels"
 
     def buffer_bytes(self) -> int:
-        """Nothing is kept."""
-        return 0
+        """What the compiled reader takes for requests under way, so that budgets hold as many rows."""
+        return self._buffer_bytes
 
     def _row(self, row: int) -> Tensor:
         at = self.first_byte + row * self.row_bytes
@@ -88,7 +96,7 @@ class DiskRows:
         parts, done = [], 0
         while done < num_bytes:
             try:
-                part = os.pread(self._file.fileno(), num_bytes - done, begin + done)
+                part = os.pread(self._file, num_bytes - done, begin + done)
             except OSError as error:
                 raise RuntimeError(
                     f"{self.path} cannot be read at byte {begin + done} (row {row}): {error.strerror}"
@@ -222,10 +230,15 @@ class RowCache:
         self._ahead: deque[tuple[int, list[int]]] = deque()
         self._next_batch = 0
         self._reads = self._hits = self._filled = 0
+        self._turns = threading.Lock()
 
     def fill(self, ids: Tensor) -> None:
         """Read rows while there is room."""
         check_ids(ids, self._disk.num_rows)
+        with self._turns:
+            self._fill(ids)
+
+    def _fill(self, ids: Tensor) -> None:
         for row in ids.tolist():
             if row not in self._rows and len(self._rows) < self._capacity:
                 out = torch.empty(1, self._disk.row_bytes, dtype=torch.uint8)
@@ -238,6 +251,10 @@ class RowCache:
         check_ids(ids, self._disk.num_rows)
         if not self._looks_ahead:
             return -1
+        with self._turns:
+            return self._announce(ids)
+
+    def _announce(self, ids: Tensor) -> int:
         batch, self._next_batch = self._next_batch, self._next_batch + 1
         pending = {row for _, rows in self._ahead for row in rows}
         for row in ids.tolist():
@@ -249,12 +266,17 @@ class RowCache:
 
     def forget(self) -> None:
         """Drop all coming batches."""
-        while self._ahead:
-            self._drop_first()
+        with self._turns:
+            while self._ahead:
+                self._drop_first()
 
     def gather(self, ids: Tensor, out: Tensor, batch: int) -> None:
         """``out[i] = row ids[i]``."""
         check_ids(ids, self._disk.num_rows)
+        with self._turns:
+            self._gather(ids, out, batch)
+
+    def _gather(self, ids: Tensor, out: Tensor, batch: int) -> None:
         rows = ids.tolist()
         hits = [i for i, row in enumerate(rows) if row in self._rows]
         wanted = sorted((row, i) for i, row in enumerate(rows) if row not in self._rows)
