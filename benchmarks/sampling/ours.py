@@ -29,12 +29,13 @@ Way = Callable[[torch.Tensor, torch.Tensor], object]
 def make_loader(graph: Graph, options: argparse.Namespace) -> NeighborLoader:
     """The loader under test: the peers' fanouts and seeds, in their order."""
     seeds = graph.split("train")
-    steps = min(options.batches, len(seeds) // options.batch_size)
+    batch_size = min(options.batch_size, len(seeds))
+    steps = min(options.batches, len(seeds) // batch_size)
     return NeighborLoader(
         graph,
         FANOUTS,
-        input_nodes=seeds[: steps * options.batch_size],
-        batch_size=options.batch_size,
+        input_nodes=seeds[: steps * batch_size],
+        batch_size=batch_size,
         num_workers=options.workers,
         layout=options.layout,
         return_edge_id=False,
