@@ -1,4 +1,16 @@
-// Fused attention over in-neighbours, GAT and GATv2. With e = u -> v, per head h:
+// Fused attention over in-neighbours, GAT and GATv2:
+//
+//   src   (num_src, heads * channels)              out    (num_dst, heads * channels)
+//   GAT   src_logit (num_src, heads),              lse    (num_dst, heads)
+//         dst_logit (num_dst, heads)       --->    GAT, for its backward, or null:
+//   GATv2 dst (num_dst, heads * channels),         above  (num_dst, heads * channels)
+//         att (heads, channels)                    share  (num_dst, heads)
+//
+// and where edges have something of their own: for GAT edge_logit (num_edges + num_loops, heads), for GATv2
+// edge_features (num_edges, edge_channels) and their map (edge_channels, heads * channels). src, dst and out
+// have the dtype of the rows, all else that of the sums. Arguments: attention.h.
+//
+// With e = u -> v, per head h:
 //
 //   GAT    z[e, h] = src_logit[u, h] + dst_logit[v, h] (+ edge_logit[e, h]),  logit = leaky(z)
 //   GATv2  logit[e, h] = sum over c of att[h, c] * leaky(z[e, h, c]),

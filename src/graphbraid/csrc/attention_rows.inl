@@ -1,5 +1,9 @@
 // What the attention kernels share: the coefficients of a row's edges, and sums of rows weighted by them.
 // Stands inside their texts.
+//
+//   the edges of a row  --collect-->  nodes, keys, places  (edges,)
+//                       ----------->  value, above, extra, mask  (edges, heads)
+//                       --add_rows->  sum of value * x[node]  (heads * channels,)
 
 #include "heads.inl"
 

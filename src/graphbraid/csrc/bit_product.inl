@@ -1,7 +1,10 @@
 // Products with rows of zeros and ones kept as bits: bags of words times a weight, and its gradient.
 //
-//   bit_product  out = x * b        b (depth, width) a weight
-//   bit_gram     out = aᵀ * x       a (num_rows, height) a gradient
+//   bit_product  x (num_rows, depth) as bits, b (depth, width)  --->  out = x * b  (num_rows, width)
+//   bit_gram     a (num_rows, height), x (num_rows, width) as bits  --->  out = aᵀ * x  (height, width)
+//
+// The bits stand in words of 32: of the product (ceil(depth / 32), num_rows), of the gram, which sums over
+// rows, (ceil(num_rows / 32), width). Factors of x's rows are optional. Arguments: bit_product.h.
 //
 // Both sum rows of a matrix by the bits of a word. For every four of those rows the sums of all 16 subsets
 // are made once (the method of the Four Russians: Arlazarov, Dinic, Kronrod and Faradzhev, 1970); then four

@@ -1,10 +1,10 @@
 // Class-bearing noisy features of the embedded datasets:
 //
-//   out[v, f] = (noise(v·num_features + f) + centre[class_of[v], f]) · 2⁻¹⁵
+//   class_of  (num_nodes,)                 int32, in [0, num_classes)
+//   centre    (num_classes, num_features)  int32, |noise + centre| < 2²⁴: exact in float32
+//     --->  out  (num_nodes, num_features)  float32, overwritten
 //
-//   class_of  (num_nodes,)                  int32    in [0, num_classes)
-//   centre    (num_classes, num_features)   int32    small enough that the sum is exact in float32 (below
-//   2²⁴) out       (num_nodes, num_features)     float32  overwritten
+//   out[v, f] = (noise(v·num_features + f) + centre[class_of[v], f]) · 2⁻¹⁵
 //
 // noise(i) adds the four 16-bit parts of mix(key + i·φ), less their mean: close to normal, deviation 37837.
 // Integers until the last step, so that every variant, and the NumPy twin, gives the same bits.

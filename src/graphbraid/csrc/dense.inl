@@ -1,7 +1,10 @@
 // Products of tall matrices, the shape of every layer: millions of rows, a weight that fits in the cache.
 //
-//   product  out = a * b        a (num_rows, depth) rows, b (depth, width) a weight
-//   gram     out = aᵀ * b       a (num_rows, height), b (num_rows, width): a weight's gradient
+//   product  a (num_rows, depth), b (depth, width): a weight  --->  out = a * b  (num_rows, width)
+//   gram     a (num_rows, height), b (num_rows, width)        --->  out = aᵀ * b  (height, width)
+//
+// The gram is a weight's gradient. All are float32; the rows of a, or of the gram's b, may be taken by id.
+// Arguments: dense.h.
 //
 // Bound by multiplications. A tile of kTileRows rows by kTileVectors vectors of `out` stands in registers
 // while the depth runs; `b` is packed into panels of one tile's width, which the first-level cache holds or

@@ -1,10 +1,10 @@
 // Gathers rows, as bytes:
 //
-//   table (num_rows, row_bytes), ids (num_ids,)  --->  out (num_ids, row_bytes)     out[i, :] = table[ids[i],
-//   :]
+//   table (num_rows, row_bytes), ids (num_ids,)  --->  out (num_ids, row_bytes)
 //
-// Compiled once per variant. Bound by reading num_ids scattered rows and writing them in
-// sequence.
+//   out[i, :] = table[ids[i], :]
+//
+// Bound by reading num_ids scattered rows and writing them in sequence.
 //
 // Rows are prefetched a fixed number of bytes ahead, so that enough lines are on their way whatever the row's
 // size, and into the second-level cache: it can wait for more lines at a time than the first. Long rows are

@@ -1,4 +1,11 @@
-// Samples one mini-batch; compiled once per variant.
+// Samples one mini-batch:
+//
+//   indptr   (num_nodes + 1,)                       n_id     (num_sampled,)  global ids: seeds come first
+//   indices  (num_edges,)      -- fanouts -->       indptr   (rows + 1,)
+//   seeds    (num_seeds,)                           indices  (edges,)        local ids: positions in n_id
+//                                                   edges    (edges,)        positions in the graph's indices
+//
+// The last three per hop, or once for all hops; `edges` only where it is asked for. Structures: sample.h.
 //
 // The time goes into three kinds of random reads: the degree of a row, the ids its draws point at, and the
 // id's slot in the local-id table. So rows are taken in blocks, and three blocks are in flight: while one is

@@ -1,8 +1,11 @@
 // Draws the in-neighbours of one node at one hop. Included by sample.inl, once per variant.
 //
-// A row of degree d with fanout k keeps all neighbours in order when k < 0 or d <= k (and no replacement),
-// else k draws. Every way of drawing is a function of (row key, d, k, weights) alone, and
-// sampling/reference.py has its twin.
+//   row key, its d edges [start, start + d), fanout k, weight (num_edges,) or null
+//     --->  out (min(d, k),), or (k,) with replacement, or (d,) where k < 0: positions in the graph's indices
+//
+// A row keeps all its neighbours in order where k < 0, or where d <= k without replacement; else k are drawn.
+// Every way of drawing is a function of (row key, d, k, weights) alone, and sampling/reference.py has its
+// twin.
 
 namespace gb::GB_VARIANT {
 namespace {

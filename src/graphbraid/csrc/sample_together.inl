@@ -1,6 +1,9 @@
 // Samples one mini-batch with several threads, to the same bits as sample.inl's single one. Used when there
 // are fewer batches to prepare than threads. Included by sample.inl, once per variant.
 //
+//   the hop's rows ---> drawn (edges,) positions ---> ids (edges,) global ---> indices (edges,) local ids
+//                draw rows                    read indices           by shards  and  n_id  (num_sampled,)
+//
 // Local ids go by first appearance. Per hop: rows are drawn in parallel; each shard of the id space finds,
 // for every edge of its ids, the first edge with that id; a prefix sum over the first edges numbers the new
 // nodes.
