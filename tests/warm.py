@@ -36,8 +36,18 @@ class WarmProcesses:
         timeout: float = 2 * PATIENCE,
     ) -> subprocess.CompletedProcess[str]:
         """As ``subprocess.run([sys.executable, *arguments], capture_output=True, text=True)``."""
-        server = self._running()
         texts = [str(argument) for argument in arguments]
+        if "LD_PRELOAD" in os.environ:  # a sanitizer, which does not follow threads begun after a fork
+            return subprocess.run(
+                [sys.executable, *texts],
+                cwd=cwd,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                check=False,
+            )
+        server = self._running()
         streams = {name: str(self._folder / name) for name in ("stdout", "stderr")}
         where = {"cwd": str(cwd or Path.cwd()), "environment": dict(environment or os.environ)}
         assert server.stdin is not None
@@ -60,7 +70,7 @@ class WarmProcesses:
 
     def _running(self) -> subprocess.Popen[str]:
         if self._server is None:
-            paths = (str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH"))
+            paths = (os.environ.get("PYTHONPATH"), str(ROOT), str(ROOT / "src"))
             self._server = subprocess.Popen(
                 [sys.executable, str(ROOT / "tests" / "warm_server.py")],
                 stdin=subprocess.PIPE,

@@ -39,6 +39,7 @@ def run_python(warm: WarmProcesses) -> Callable[[str], str]:
 PRELUDE = """
     import os, resource, sys, torch, warnings
     warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)  # PyG scripts some of its classes
     from graphbraid import Graph, ops
     from graphbraid.errors import ResourceError
     from graphbraid.loader import NeighborLoader
