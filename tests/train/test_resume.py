@@ -309,4 +309,4 @@ def test_really_full_disk_leaves_the_former_checkpoint_whole(tmp_path: Path) -> 
         )
         assert Trainer(new_model(graph), graph, **options, resume=True).fit().status == "finished"
     finally:
-        subprocess.run(["umount", str(disk)], check=True)
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
