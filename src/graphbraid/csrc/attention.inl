@@ -29,6 +29,7 @@
 namespace gb::GB_VARIANT {
 
 #include "attention_rows.inl"
+#include "attention_shared.inl"
 #include "gatv2_rows.inl"
 
 // GAT: z of each edge into `above`.
@@ -36,7 +37,7 @@ template <typename A>
 void gat_sums(const Coefficients<A>& k, int64_t v, EdgeRow<A>& row) {
   const A* right = k.dst_logit + v * k.a.heads;
   A* z = row.above.data();
-  fixed_heads(k.a.heads, [&](auto heads) GB_LAMBDA {
+  fixed_heads<A>(k.a.heads, [&](auto heads) GB_LAMBDA {
     for (int64_t i = 0; i < row.count; ++i) {
       if (i + kEdgesAhead < row.known) __builtin_prefetch(k.src_logit + row.nodes[i + kEdgesAhead] * heads);
       const A* left = k.src_logit + row.nodes[i] * heads;

@@ -4,6 +4,8 @@
 //   the edges of a row  --collect-->  nodes, keys, places  (edges,)
 //                       ----------->  value, above, extra, mask  (edges, heads)
 //                       --add_rows->  sum of value * x[node]  (heads * channels,)
+//
+// What is only declared here stands in attention_shared.inl, which attention.cpp alone compiles.
 
 #include "heads.inl"
 
@@ -68,15 +70,15 @@ struct HeadSlots {
       }
   }
 
-  // tile(mixed, full, nv, slots, is_first) for nv slots at a time, as many as the registers hold; the first
-  // three are constants.
-  template <typename Tile>
+  // tile(mixed, full, nv, slots, is_first) for nv slots at a time, as many as the registers hold and at most
+  // Most; the first three are constants.
+  template <int Most = 8, typename Tile>
   GB_INLINE void tiles(const Tile& tile) const {
     using Yes = std::true_type;
     using No = std::false_type;
-    if constexpr (std::is_same_v<T, float> && GB_LANES_F32 > 4) {
+    if constexpr (std::is_same_v<T, float> && GB_LANES_F32 > 4 && Most > 2) {
       // Beside each slot's sums stands, where heads mix, its lanes' heads.
-      constexpr int most = GB_LANES_F32 == 16 ? 8 : 4;
+      constexpr int most = std::min(Most, GB_LANES_F32 == 16 ? 8 : 4);
       if (!mixed && full) return by<most>([&](auto... with) GB_LAMBDA { tile(No{}, Yes{}, with...); });
       if (mixed && full) return by<4>([&](auto... with) GB_LAMBDA { tile(Yes{}, Yes{}, with...); });
       if (mixed) return by<4>([&](auto... with) GB_LAMBDA { tile(Yes{}, No{}, with...); });
@@ -208,68 +210,24 @@ struct Coefficients {
   // The edges [begin, end) of row v of the graph or of its transpose (then `ids` leads to their ids). Behind
   // the row's last, `is_last`, comes its implicit self-loop. Edges before prefetch_end follow.
   void collect(int64_t v, int64_t begin, int64_t end, bool is_last, int64_t prefetch_end, const void* indices,
-               const int64_t* ids, EdgeRow<A>& row) const {
-    row.reserve(end - begin + 1, a.heads, a.threshold > 0);
-    if (needs_places) row.places.reserve(end - begin + 1);
-    a.wide_indices ? collect_(v, begin, end, prefetch_end, static_cast<const int64_t*>(indices), ids, row)
-                   : collect_(v, begin, end, prefetch_end, static_cast<const int32_t*>(indices), ids, row);
-    if (a.edge_weight && ids) prefetch_features(begin, end, prefetch_end, ids);
-    if (!is_last || v >= a.num_loops) return;
-    // The next edges' nodes move up by one.
-    std::copy_backward(row.nodes.data() + row.count, row.nodes.data() + row.known,
-                       row.nodes.data() + row.known + 1);
-    if (a.threshold) row.keys[row.count] = key(v, a.indptr[v + 1]);
-    if (needs_places) row.places[row.count] = a.num_edges + v;
-    row.nodes[row.count++] = v;
-    ++row.known;
-  }
+               const int64_t* ids, EdgeRow<A>& row) const;
 
   // row.mask: factors of the coefficients under dropout, 0 or 1 / (1 - p).
-  __attribute__((noinline)) void draw_masks(EdgeRow<A>& row) const {
-    const A keep_scale = static_cast<A>(a.keep_scale);
-    for (int64_t i = 0; i < row.count; ++i) row.bits[i] = dropout_row_key(a.seed, row.keys[i]);
-    fixed_heads(a.heads, [&](auto heads) GB_LAMBDA {
-      for (int64_t i = 0; i < row.count; ++i)
-        for (int64_t h = 0; h < heads; ++h)
-          row.mask[i * heads + h] =
-              dropout_bits(row.bits[i], static_cast<uint32_t>(h)) >= a.threshold ? keep_scale : A{0};
-    });
-  }
+  void draw_masks(EdgeRow<A>& row) const;
 
   // Coefficients under dropout; also those of `above`, if there are any.
-  void drop(EdgeRow<A>& row, bool with_above) const {
-    if (a.threshold == 0) return;
-    draw_masks(row);
-    for (int64_t i = 0; i < row.count * a.heads; ++i) row.value[i] *= row.mask[i];
-    if (with_above)
-      for (int64_t i = 0; i < row.count * a.heads; ++i) row.above[i] *= row.mask[i];
+  GB_INLINE void drop(EdgeRow<A>& row, bool with_above) const {
+    if (a.threshold != 0) drop_(row, with_above);
   }
 
   GB_INLINE Vec<A> leaky(const Vec<A>& z) const { return z > 0 ? z : z * slope; }
 
  private:
-  // By source edges' features are read at random: fetches those of the edges that follow.
-  void prefetch_features(int64_t begin, int64_t end, int64_t prefetch_end, const int64_t* ids) const {
-    const int64_t bytes = a.edge_channels * static_cast<int64_t>(sizeof(A));
-    for (int64_t e = begin + kEdgesAhead; e < std::min(end + kEdgesAhead, prefetch_end); ++e)
-      prefetch_far(static_cast<const A*>(a.edge_features.data) + ids[e] * a.edge_features.stride, bytes);
-  }
-
+  void drop_(EdgeRow<A>& row, bool with_above) const;
+  void prefetch_features(int64_t begin, int64_t end, int64_t prefetch_end, const int64_t* ids) const;
   template <typename I>
   void collect_(int64_t v, int64_t begin, int64_t end, int64_t prefetch_end, const I* indices,
-                const int64_t* ids, EdgeRow<A>& row) const {
-    int64_t n = 0;
-    for (int64_t e = begin; e < end; ++e) {
-      const int64_t u = indices[e];
-      row.nodes[n] = u;
-      if (a.threshold) row.keys[n] = ids ? key(u, ids[e]) : key(v, e);
-      if (needs_places) row.places[n] = ids ? ids[e] : e;
-      n += a.num_loops == 0 || u != v;  // implicit loops stand for those that are stored
-    }
-    row.count = n;
-    for (int64_t e = end; e < std::min(end + kEdgesAhead, prefetch_end); ++e) row.nodes[n++] = indices[e];
-    row.known = n;
-  }
+                const int64_t* ids, EdgeRow<A>& row) const;
 };
 
 // GAT: what edges of their own add to z, in `above`.
@@ -301,23 +259,4 @@ struct Attention : Coefficients<Acc<T>> {
 
 // (num_dst, heads): <grad[v, h, :], rows[v, h, :]>
 template <typename T, typename U>
-Buffer<Acc<T>> grad_dot(const AttentionBackwardArgs& b, const U* rows) {
-  const AttentionArgs& a = b.forward;
-  const int64_t width = a.heads * a.channels;
-  const T* grad = static_cast<const T*>(b.grad);
-  Buffer<Acc<T>> d(a.num_dst * a.heads);
-  parallel_static(a.num_dst, 1024, [&](int64_t first, int64_t last) {
-    sum_heads<T>(
-        last - first, a.heads, a.channels, !b.narrow,
-        [&](int64_t i) GB_LAMBDA {
-          const T* g = grad + (first + i) * (b.narrow ? a.channels : width);
-          const U* row = rows + (first + i) * width;
-          const bool narrow = b.narrow;
-          const int64_t channels = a.channels;
-          return [=](int64_t c, auto n)
-                     GB_LAMBDA { return get(g + (narrow ? c % channels : c), n) * get(row + c, n); };
-        },
-        d.data() + first * a.heads);
-  });
-  return d;
-}
+Buffer<Acc<T>> grad_dot(const AttentionBackwardArgs& b, const U* rows);

@@ -71,7 +71,7 @@ void out_edge_coefficients(const Coefficients<A>& k, int64_t u, const Destinatio
   A *value = row.value.data(), *above = row.above.data(), *d = row.extra.data();
   const int64_t record_bytes = 3 * k.a.heads * static_cast<int64_t>(sizeof(A));
   const A* left = k.src_logit + u * k.a.heads;
-  fixed_heads(k.a.heads, [&](auto heads) GB_LAMBDA {
+  fixed_heads<A>(k.a.heads, [&](auto heads) GB_LAMBDA {
     for (int64_t i = 0; i < row.count; ++i) {
       if (i + kEdgesAhead < row.known) prefetch_far(records[row.nodes[i + kEdgesAhead]], record_bytes);
       const A* record = records[row.nodes[i]];
@@ -149,7 +149,7 @@ void gat_backward_typed(const AttentionBackwardArgs& b) {
                        store_n(grad_src + s.to, sum, s.count);
                      });
       sum_heads<T>(
-          1, a.heads, a.channels, true,
+          1, a.heads, a.channels,
           [&](int64_t) GB_LAMBDA {
             return [=](int64_t c, auto n) GB_LAMBDA { return get(through + c, n) * get(own + c, n); };
           },

@@ -33,8 +33,11 @@ constexpr int64_t kShares = 64;
 template <typename Body>
 GB_INLINE void edge_blocks(int64_t begin, int64_t end, int64_t row_bytes, const Body& body) {
   const int64_t most = std::clamp<int64_t>((int64_t{1} << 16) / row_bytes, 32, 512);
-  for (; end - begin > most; begin += most) body(begin, begin + most, false);
-  body(begin, end, true);
+  bool is_last = false;
+  for (; !is_last; begin += most) {  // one call: the body is inlined once
+    is_last = end - begin <= most;
+    body(begin, is_last ? end : begin + most, is_last);
+  }
 }
 
 // <x[node], own> per head of each edge into `extra`.
@@ -42,7 +45,7 @@ template <typename T>
 void reached_rows(const Attention<T>& k, const SummedRows<T>& x, const T* own, int64_t distance,
                   EdgeRow<Acc<T>>& row) {
   sum_heads<T>(
-      row.count, k.a.heads, k.a.channels, true,
+      row.count, k.a.heads, k.a.channels,
       [&](int64_t i) GB_LAMBDA {
         if (distance > 0 && i + distance < row.known) x.prefetch(row.nodes[i + distance]);
         const T* other = x[row.nodes[i]];
@@ -80,7 +83,7 @@ void logit_gradients_in(const Coefficients<A>& k, const A* lse, const A* d, Edge
 template <typename A>
 void logit_gradients_out(const Coefficients<A>& k, const A* lse, const A* d, EdgeRow<A>& row) {
   A *row_lse = row.above.data(), *row_d = row.other.data();
-  fixed_heads(k.a.heads, [&](auto heads) GB_LAMBDA {
+  fixed_heads<A>(k.a.heads, [&](auto heads) GB_LAMBDA {
     for (int64_t i = 0; i < row.count; ++i)
       each_head<A>(heads, [&](int64_t h, auto n) GB_LAMBDA {
         put(row_lse + i * heads + h, get(lse + row.nodes[i] * heads + h, n), n);
@@ -92,44 +95,83 @@ void logit_gradients_out(const Coefficients<A>& k, const A* lse, const A* d, Edg
       [&](int64_t at, auto n, int64_t) GB_LAMBDA { return get(row_d + at, n); });
 }
 
-// finish(slot, sum of g * leaky'(z), sum of g * leaky(z)) for all slots, with z = x[node] + own[i] and g in
-// `extra`. EachOwn: edges do not share an own row; the first sum's terms go to `terms`, unless it is null.
-template <bool EachOwn, typename T, typename Finish>
-GB_INLINE void add_leaky(const Attention<T>& k, const HeadSlots<T>& slots, const SummedRows<T>& x,
-                         const OwnRows<Acc<T>>& own, const EdgeRow<Acc<T>>& row, Acc<T>* terms,
-                         const Finish& finish) {
-  slots.tiles([&](auto mixed, auto full, auto nv, const HeadSlot<T>* tile, bool) GB_LAMBDA {
-    constexpr int NV = std::min<int>(decltype(nv)::value, 4);  // more do not fit the registers
-    for (int part = 0; part < static_cast<int>(nv); part += NV) {
-      Vec<T> steep[NV] = {}, whole[NV] = {}, right[NV] = {};
-      HeadSlot<T> slot[NV];
-      unroll<NV>([&](auto s) GB_LAMBDA {
-        slot[s] = tile[part + s];
-        // Where each edge has its own there may be no edge, and no memory for any.
-        if constexpr (!EachOwn) right[s] = slot_columns<full>(own.data + slot[s].from, slot[s].count);
-      });
-      for (int64_t i = 0; i < row.count; ++i) {
-        const T* from = x[row.nodes[i]];
-        const Acc<T>* g = row.extra.data() + i * slots.heads;
-        unroll<NV>([&](auto s) GB_LAMBDA {
-          if constexpr (EachOwn) right[s] = slot_columns<full>(own[i] + slot[s].from, slot[s].count);
-          const Vec<T> z = slot_columns<full>(from + slot[s].from, slot[s].count) + right[s];
-          const Vec<T> c = lane_numbers<mixed>(slot[s], g);
-          const Vec<T> sloped = c * k.slope;
-          steep[s] += z > 0 ? c : sloped;
-          whole[s] += z * (z > 0 ? c : sloped);
-          if constexpr (EachOwn)
-            if (terms) store_n(terms + i * k.width + slot[s].to, z > 0 ? c : sloped, slot[s].count);
-        });
-      }
-      unroll<NV>([&](auto s) GB_LAMBDA { finish(slot[s], steep[s], whole[s]); });
-    }
-  });
+// The logits of some edges of a row, and their z where edges have features, else null.
+template <typename T>
+Acc<T>* block_logits(const Attention<T>& k, EdgeOwnRows<T>& own_rows, const SummedRows<T>& x, const T* own,
+                     EdgeRow<Acc<T>>& row) {
+  if (!k.a.edge_weight) {
+    gatv2_logits<false>(k, x, own_rows.wide(own, k.width), 0, row.count, row);
+    return nullptr;
+  }
+  Acc<T>* z = own_rows.make(own, row, 0, row.count);
+  gatv2_logits<true>(k, x, z, 0, row.count, row);
+  for (int64_t i = 0; i < row.count; ++i) axpy<T>(z + i * k.width, Acc<T>{1}, x[row.nodes[i]], k.width);
+  return z;
 }
 
 template <typename A, typename V>
 GB_INLINE void add_to(A* sum, const V& v, int n) {
   store_n(sum, load_n(sum, n) + v, n);
+}
+
+// finish(slot, sum of g * leaky'(z), sum of g * leaky(z)) for all slots, with z = x[node] + own and g in
+// `extra`.
+template <typename T, typename Finish>
+GB_INLINE void add_leaky(const Attention<T>& k, const HeadSlots<T>& slots, const SummedRows<T>& x,
+                         const Acc<T>* own, const EdgeRow<Acc<T>>& row, const Finish& finish) {
+  constexpr int most = 4;  // more do not fit the registers
+  slots.template tiles<most>([&](auto mixed, auto full, auto nv, const HeadSlot<T>* tile, bool) GB_LAMBDA {
+    constexpr int NV = decltype(nv)::value;
+    Vec<T> steep[NV] = {}, whole[NV] = {}, right[NV];
+    HeadSlot<T> slot[NV];
+    unroll<NV>([&](auto s) GB_LAMBDA {
+      slot[s] = tile[s];
+      right[s] = slot_columns<full>(own + slot[s].from, slot[s].count);
+    });
+    for (int64_t i = 0; i < row.count; ++i) {
+      const T* from = x[row.nodes[i]];
+      const Acc<T>* g = row.extra.data() + i * slots.heads;
+      unroll<NV>([&](auto s) GB_LAMBDA {
+        const Vec<T> z = slot_columns<full>(from + slot[s].from, slot[s].count) + right[s];
+        const Vec<T> c = lane_numbers<mixed>(slot[s], g);
+        const Vec<T> sloped = c * k.slope;
+        steep[s] += z > 0 ? c : sloped;
+        whole[s] += z * (z > 0 ? c : sloped);
+      });
+    }
+    unroll<NV>([&](auto s) GB_LAMBDA { finish(slot[s], steep[s], whole[s]); });
+  });
+}
+
+// The same of edges whose z is stored: steep[:] += the sum of g * leaky'(z) and, unless it is null, whole[:]
+// += that of g * leaky(z). `keeps`: z becomes g * leaky'(z).
+template <typename A>
+void add_leaky_of_sums(const Coefficients<A>& k, const HeadSlots<A>& slots, A* z, bool keeps,
+                       const EdgeRow<A>& row, A* steep, A* whole) {
+  const int64_t width = k.a.heads * k.a.channels;
+  constexpr int most = 2;  // code size: the edges' map takes longer
+  slots.template tiles<most>([&](auto mixed, auto full, auto nv, const HeadSlot<A>* tile, bool) GB_LAMBDA {
+    constexpr int NV = decltype(nv)::value;
+    Vec<A> sum[NV] = {}, sum_whole[NV] = {};
+    HeadSlot<A> slot[NV];
+    unroll<NV>([&](auto s) GB_LAMBDA { slot[s] = tile[s]; });
+    for (int64_t i = 0; i < row.count; ++i) {
+      const A* g = row.extra.data() + i * slots.heads;
+      unroll<NV>([&](auto s) GB_LAMBDA {
+        A* at = z + i * width + slot[s].to;
+        const Vec<A> own = slot_columns<full>(at, slot[s].count);
+        const Vec<A> c = lane_numbers<mixed>(slot[s], g);
+        const Vec<A> term = own > 0 ? c : c * k.slope;
+        sum[s] += term;
+        sum_whole[s] += own * term;
+        if (keeps) store_n(at, term, slot[s].count);
+      });
+    }
+    unroll<NV>([&](auto s) GB_LAMBDA {
+      add_to(steep + slot[s].to, sum[s], slot[s].count);
+      if (whole) add_to(whole + slot[s].to, sum_whole[s], slot[s].count);
+    });
+  });
 }
 
 // to = sum + att * steep
@@ -140,15 +182,6 @@ GB_INLINE void store_through(const Attention<T>& k, const Acc<T>* sum, const Acc
     const int n = static_cast<int>(std::min<int64_t>(L, k.width - c));
     store_n(to + c, load_n(sum + c, n) + load_n(k.att + c, n) * load_n(steep + c, n), n);
   }
-}
-
-// The same, whether or not edges share an own row.
-template <typename T, typename Finish>
-GB_INLINE void add_leaky(const Attention<T>& k, const HeadSlots<T>& slots, const SummedRows<T>& x,
-                         const OwnRows<Acc<T>>& own, const EdgeRow<Acc<T>>& row, Acc<T>* terms,
-                         const Finish& finish) {
-  own.stride == 0 ? add_leaky<false>(k, slots, x, own, row, terms, finish)
-                  : add_leaky<true>(k, slots, x, own, row, terms, finish);
 }
 
 // to[d, c] = factor[c] * the sum of the shares' parts, in order.
@@ -170,6 +203,7 @@ void gatv2_backward_by_destination(const AttentionBackwardArgs& b, const Attenti
   const AttentionArgs& a = b.forward;
   const SummedRows<T> grads{static_cast<const T*>(b.grad), k.width};
   const A* lse = static_cast<const A*>(a.lse);
+  const HeadSlots<A> sum_slots(a.heads, a.channels, false);
   const int64_t map_size = b.grad_edge_weight ? a.edge_channels * k.width : 0;
   std::vector<A> att_parts(static_cast<size_t>(kShares * k.width));
   std::vector<A> map_parts(static_cast<size_t>(kShares * map_size));
@@ -190,15 +224,17 @@ void gatv2_backward_by_destination(const AttentionBackwardArgs& b, const Attenti
         edge_blocks(
             a.indptr[v], a.indptr[v + 1], k.rows.bytes(), [&](int64_t begin, int64_t end, bool is_last) {
               k.collect(v, begin, end, is_last, a.indptr[last], a.indices, nullptr, row);
-              const OwnRows<A> own = own_rows.make(k.own[v], row, 0, row.count);
-              gatv2_logits(k, k.rows, own, 0, row.count, row);
+              A* z = block_logits(k, own_rows, k.rows, k.own[v], row);
               reached_rows(k, k.rows, grads[v], 0, row);
               logit_gradients_in<A>(k, lse + v * a.heads, d + v * a.heads, row);
-              add_leaky(k, slots, k.rows, own, row, map_size ? own_rows.writable() : nullptr,
-                        [&](const HeadSlot<T>& s, const Vec<T>& steep, const Vec<T>& whole) GB_LAMBDA {
-                          add_to(sum + s.to, steep, s.count);
-                          add_to(att_sum + s.to, whole, s.count);
-                        });
+              if (z)
+                add_leaky_of_sums<A>(k, sum_slots, z, map_size > 0, row, sum, att_sum);
+              else
+                add_leaky(k, slots, k.rows, own_rows.wide(k.own[v], k.width), row,
+                          [&](const HeadSlot<T>& s, const Vec<T>& steep, const Vec<T>& whole) GB_LAMBDA {
+                            add_to(sum + s.to, steep, s.count);
+                            add_to(att_sum + s.to, whole, s.count);
+                          });
               if (map_size) own_rows.add_gradients(row.count, false, map_sum);
             });
         store_through(k, none, sum, static_cast<T*>(b.grad_dst) + v * k.width);
@@ -219,6 +255,7 @@ void gatv2_backward_by_source(const AttentionBackwardArgs& b, const Attention<T>
   const AttentionArgs& a = b.forward;
   const SummedRows<T> grads{static_cast<const T*>(b.grad), k.width};
   const A* lse = static_cast<const A*>(a.lse);
+  const HeadSlots<A> sum_slots(a.heads, a.channels, false);
   parallel_rows(b.t_indptr, a.num_src, 4 * k.lines, [&](int64_t first, int64_t last) {
     EdgeRow<A> row;
     EdgeOwnRows<T> own_rows(a);
@@ -230,16 +267,18 @@ void gatv2_backward_by_source(const AttentionBackwardArgs& b, const Attention<T>
       edge_blocks(b.t_indptr[u], b.t_indptr[u + 1], 2 * k.rows.bytes(),
                   [&](int64_t begin, int64_t end, bool is_last) {
                     k.collect(u, begin, end, is_last, b.t_indptr[last], b.t_indices, b.perm, row);
-                    const OwnRows<A> own = own_rows.make(own_row, row, 0, row.count);
-                    gatv2_logits(k, k.own, own, 0, row.count, row);
+                    A* z = block_logits(k, own_rows, k.own, own_row, row);
                     reached_rows(k, grads, own_row, grads.distance(), row);
                     logit_gradients_out<A>(k, lse, d, row);
                     add_rows<false>(slots, grads, 0, 0, row,
                                     [&](const HeadSlot<T>& s, const Vec<T>& part, const Vec<T>&)
                                         GB_LAMBDA { add_to(sum + s.to, part, s.count); });
-                    add_leaky(k, slots, k.own, own, row, nullptr,
-                              [&](const HeadSlot<T>& s, const Vec<T>& steep, const Vec<T>&)
-                                  GB_LAMBDA { add_to(steep_sum + s.to, steep, s.count); });
+                    if (z)
+                      add_leaky_of_sums<A>(k, sum_slots, z, false, row, steep_sum, nullptr);
+                    else
+                      add_leaky(k, slots, k.own, own_rows.wide(own_row, k.width), row,
+                                [&](const HeadSlot<T>& s, const Vec<T>& steep, const Vec<T>&)
+                                    GB_LAMBDA { add_to(steep_sum + s.to, steep, s.count); });
                   });
       store_through(k, sum, steep_sum, static_cast<T*>(b.grad_src) + u * k.width);
     }

@@ -1,18 +1,14 @@
 // What GATv2's kernels share: logits from the rows of both ends, and what edges' features add to them. Stands
 // inside their texts, behind attention_rows.inl.
 //
+//   x            (num_nodes, heads * channels)      logits  (edges, heads)
+//   own          (heads * channels,)          --->  z       (edges, heads * channels), with features
+//   features     (edges, edge_channels)
+//   edge_weight  (edge_channels, heads * channels)
+//
 // An edge's z is the row at its other end plus its row at this end: the node's own, for all of the row's
 // edges, or where edges have features the node's own plus features[e] * edge_weight. These are made for some
 // edges at a time, in a scratch matrix that stays in the cache, and made again wherever they are needed.
-
-// The rows at this end of a row's edges, in the dtype of the sums.
-template <typename A>
-struct OwnRows {
-  const A* data;
-  int64_t stride;  // 0: all edges have one
-
-  GB_INLINE const A* operator[](int64_t i) const { return data + i * stride; }
-};
 
 // The same row in the dtype of the sums.
 template <typename T>
@@ -35,27 +31,10 @@ struct WideRow {
 };
 
 // The logits of the `count` edges from the row's edge `first` on into `value`. x: rows at the other end; own:
-// the rows at this, of the first of them on. EachOwn: they do not share one; what they share stays in
-// registers.
+// the row at this, or EachOwn theirs, side by side; what they share stays in registers.
 template <bool EachOwn, typename T>
-void gatv2_logits(const Attention<T>& k, const SummedRows<T>& x, const OwnRows<Acc<T>>& own, int64_t first,
-                  int64_t count, EdgeRow<Acc<T>>& row) {
-  const int64_t distance = x.distance();
-  sum_heads<T>(
-      count, k.a.heads, k.a.channels, true,
-      [&](int64_t i) GB_LAMBDA {
-        const int64_t next = first + i + distance;
-        if (next < row.known) x.prefetch(row.nodes[next]);
-        return k.logit_part(x[row.nodes[first + i]], EachOwn ? own[i] : own.data);
-      },
-      row.value.data() + first * k.a.heads);
-}
-template <typename T>
-void gatv2_logits(const Attention<T>& k, const SummedRows<T>& x, const OwnRows<Acc<T>>& own, int64_t first,
-                  int64_t count, EdgeRow<Acc<T>>& row) {
-  own.stride == 0 ? gatv2_logits<false>(k, x, own, first, count, row)
-                  : gatv2_logits<true>(k, x, own, first, count, row);
-}
+void gatv2_logits(const Attention<T>& k, const SummedRows<T>& x, const Acc<T>* own, int64_t first,
+                  int64_t count, EdgeRow<Acc<T>>& row);
 
 // body(column, number of vectors, elements of each) for two vectors of columns at a time, the numbers being
 // constants, then for one, of which fewer elements may be left.
@@ -134,7 +113,7 @@ struct EdgeMap {
   }
 };
 
-// Some edges' own rows: of edges with features a scratch matrix, which add_leaky may write over.
+// The rows at this end of edges with features, some at a time; they become z, and that what it is used for.
 template <typename T>
 struct EdgeOwnRows {
   using A = Acc<T>;
@@ -153,20 +132,15 @@ struct EdgeOwnRows {
   }
 
   // Those of the `count` edges from the row's edge `first` on, at the node with the row `own`.
-  OwnRows<A> make(const T* own, const EdgeRow<A>& row, int64_t first, int64_t count) {
-    const A* shared = wide(own, map.width);
-    if (!map.weight) return {shared, 0};
+  A* make(const T* own, const EdgeRow<A>& row, int64_t first, int64_t count) {
     features.reserve(waiting + count, waiting);
     rows.reserve((waiting + count) * map.width, waiting * map.width);
     const A** from = features.data() + waiting;
     for (int64_t i = 0; i < count; ++i) from[i] = map[row.places[first + i]];
     A* to = rows.data() + waiting * map.width;
-    map.multiply(from, count, shared, to);
-    return {to, map.width};
+    map.multiply(from, count, wide(own, map.width), to);
+    return to;
   }
-
-  // Where the rows that were made last may be written over.
-  A* writable() { return rows.data() + waiting * map.width; }
 
   // The edges' rows have become gradients: adds the products with their features to `sums`, once there are
   // some, or `all` of them.
@@ -180,10 +154,11 @@ struct EdgeOwnRows {
 
 // GATv2's logits of a whole row.
 template <typename T>
-void gatv2_row_logits(const Attention<T>& k, EdgeOwnRows<T>& own, const T* own_row, EdgeRow<Acc<T>>& row) {
-  const int64_t most = own.map.weight ? own.most() : std::max<int64_t>(row.count, 1);
+void gatv2_row_logits(const Attention<T>& k, EdgeOwnRows<T>& rows, const T* own, EdgeRow<Acc<T>>& row) {
+  if (!k.a.edge_weight) return gatv2_logits<false>(k, k.rows, rows.wide(own, k.width), 0, row.count, row);
+  const int64_t most = rows.most();
   for (int64_t first = 0; first < row.count; first += most) {
     const int64_t count = std::min(most, row.count - first);
-    gatv2_logits(k, k.rows, own.make(own_row, row, first, count), first, count, row);
+    gatv2_logits<true>(k, k.rows, rows.make(own, row, first, count), first, count, row);
   }
 }

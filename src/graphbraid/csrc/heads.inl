@@ -138,14 +138,14 @@ GB_INLINE void sum_heads_of(int64_t edges, int64_t heads, int group, int last, c
 }
 
 // out[i * heads + h] = the sum over head h's columns of term(i)(column, n), for `edges` edges: the vector of
-// n columns from `column`, with zeros behind. A vector may hold several heads' columns if `packed`.
-template <typename T, typename Term>
-GB_INLINE void sum_heads(int64_t edges, int64_t heads, int64_t channels, bool packed, const Term& term,
-                         Acc<T>* out) {
+// n columns from `column`, with zeros behind. Common: shapes that are common have a text of their own, where
+// a vector may hold several heads' columns.
+template <typename T, bool Common = true, typename Term>
+GB_INLINE void sum_heads(int64_t edges, int64_t heads, int64_t channels, const Term& term, Acc<T>* out) {
   constexpr int L = kLanes<T>;
-  if constexpr (std::is_same_v<T, float> && GB_LANES_F32 > 4) {  // others: code size
+  if constexpr (Common && std::is_same_v<T, float> && GB_LANES_F32 > 4) {  // others: code size
     const int64_t vectors = (heads * channels + L - 1) / L, fold = std::max<int64_t>(channels / L, 1);
-    const bool fits = packed && (heads * channels) % L == 0 && (channels % L == 0 || L % channels == 0);
+    const bool fits = (heads * channels) % L == 0 && (channels % L == 0 || L % channels == 0);
     const int group = heads == 1 ? L : static_cast<int>(std::min<int64_t>(channels, L));
     const int last = static_cast<int>(channels - (vectors - 1) * L);  // of one head
     const auto run = [&](auto nv, auto f) GB_LAMBDA {
@@ -279,13 +279,15 @@ GB_INLINE Vec<A> first_of(Vec<A> v, N n, A rest) {
   return v;
 }
 
-// body(number of heads), a constant where it is a common one.
-template <typename Body>
+// body(number of heads) for numbers of A: a constant where it is a common one.
+template <typename A, typename Body>
 GB_INLINE void fixed_heads(int64_t heads, const Body& body) {
-  if (heads == 1) return body(std::integral_constant<int64_t, 1>{});
-  if (heads == 2) return body(std::integral_constant<int64_t, 2>{});
-  if (heads == 4) return body(std::integral_constant<int64_t, 4>{});
-  if (heads == 8) return body(std::integral_constant<int64_t, 8>{});
+  if constexpr (std::is_same_v<A, float>) {  // doubles: code size
+    if (heads == 1) return body(std::integral_constant<int64_t, 1>{});
+    if (heads == 2) return body(std::integral_constant<int64_t, 2>{});
+    if (heads == 4) return body(std::integral_constant<int64_t, 4>{});
+    if (heads == 8) return body(std::integral_constant<int64_t, 8>{});
+  }
   body(heads);
 }
 

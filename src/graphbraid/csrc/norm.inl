@@ -169,8 +169,9 @@ void layer_norm_backward_typed(const NormArgs& a) {
 struct Moments {
   explicit Moments(int64_t width) : mean(static_cast<size_t>(width)), squares(mean.size()) {}
 
-  // Chan, Golub and LeVeque: exact for two sets of rows, whatever their means.
-  void add(const Moments& other) {
+  // Chan, Golub and LeVeque: exact for two sets of rows, whatever their means. Not inlined, as below: once a
+  // block, and every dtype would have its own.
+  __attribute__((noinline)) void add(const Moments& other) {
     if (other.count == 0) return;
     const double total = count + other.count, share = other.count / total, weight = count * share;
     for (size_t c = 0; c < mean.size(); ++c) {
@@ -188,7 +189,8 @@ struct Moments {
 // Into the moments of `count` columns from `column` on: their means, and the sums of differences to these and
 // of their squares.
 template <typename A>
-void keep_moments(const A* mean, const A* rest, const A* squares, int count, int64_t column, Moments& out) {
+__attribute__((noinline)) void keep_moments(const A* mean, const A* rest, const A* squares, int count,
+                                            int64_t column, Moments& out) {
   for (int i = 0; i < count; ++i) {
     const size_t c = static_cast<size_t>(column + i);
     const double left = static_cast<double>(rest[i]), correction = left / out.count;

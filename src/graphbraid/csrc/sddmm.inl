@@ -53,7 +53,7 @@ void sddmm_typed(const SddmmArgs& a) {
                          : ends.fill(a.indptr, static_cast<const int32_t*>(a.indices), begin, end, known, v);
           A* out = static_cast<A*>(a.out) + begin * a.heads;
           sum_heads<T>(
-              count, a.heads, a.width / a.heads, true,
+              count, a.heads, a.width / a.heads,
               [&](int64_t i) GB_LAMBDA {
                 if (i + ahead < known - begin)
                   prefetch_far(src + ends.src[i + ahead] * a.src.stride, row_bytes);

@@ -147,66 +147,42 @@ void follow_up(const SpmmArgs& a, int64_t first, int64_t last) {
   epilogue_rows<Out>(*a.epilogue, a.width, first, last, out, a.out_stride, out, a.out_stride);
 }
 
+// Whether tiles of so many vectors are compiled: of the portable variant powers of two, for code size.
+constexpr bool has_tile(int size) {
+  return GB_LANES_F32 == 4 ? (size & (size - 1)) == 0 : size <= 8 || size == 12 || size == 16;
+}
+
 // Vectors of the next tile when `rest` are left: the largest compiled size.
 inline int tile_vectors(int64_t rest, int max_tile) {
-  for (const int size : {16, 12, 8, 7, 6, 5, 4, 3, 2})
-    if (size <= max_tile && size <= rest) return size;
+  for (int size = static_cast<int>(std::min<int64_t>(rest, max_tile)); size > 1; --size)
+    if (has_tile(size)) return size;
   return 1;
 }
 
-template <typename T>
 struct Tile {
   int64_t column;
   int vectors;
   int last;  // elements in the last vector
 };
 
-template <typename T>
-std::vector<Tile<T>> tiles_of(int64_t width, int max_tile) {
-  constexpr int L = kLanes<T>;
-  std::vector<Tile<T>> tiles;
+// Of rows of `width` elements in vectors of `lanes`.
+__attribute__((noinline)) std::vector<Tile> tiles_of(int64_t width, int lanes, int max_tile) {
+  std::vector<Tile> tiles;
   for (int64_t column = 0; column < width;) {
-    const int nv = tile_vectors((width - column + L - 1) / L, max_tile);
-    const int64_t taken = std::min<int64_t>(width - column, nv * L);
-    tiles.push_back({column, nv, static_cast<int>(taken - (nv - 1) * L)});
+    const int nv = tile_vectors((width - column + lanes - 1) / lanes, max_tile);
+    const int64_t taken = std::min<int64_t>(width - column, nv * lanes);
+    tiles.push_back({column, nv, static_cast<int>(taken - (nv - 1) * lanes)});
     column += taken;
   }
   return tiles;
 }
 
 // Calls f with the number of vectors as a constant, up to MaxTile.
-template <int MaxTile, typename F>
+template <int MaxTile, int Size = 1, typename F>
 GB_INLINE void with_vectors(int vectors, F&& f) {
-  switch (vectors) {
-    case 1:
-      return f(std::integral_constant<int, 1>{});
-    case 2:
-      return f(std::integral_constant<int, 2>{});
-    case 3:
-      return f(std::integral_constant<int, 3>{});
-    case 4:
-      return f(std::integral_constant<int, 4>{});
-  }
-  if constexpr (MaxTile >= 8) {
-    switch (vectors) {
-      case 5:
-        return f(std::integral_constant<int, 5>{});
-      case 6:
-        return f(std::integral_constant<int, 6>{});
-      case 7:
-        return f(std::integral_constant<int, 7>{});
-      case 8:
-        return f(std::integral_constant<int, 8>{});
-    }
-  }
-  if constexpr (MaxTile >= 16) {
-    switch (vectors) {
-      case 12:
-        return f(std::integral_constant<int, 12>{});
-      case 16:
-        return f(std::integral_constant<int, 16>{});
-    }
-  }
+  if constexpr (Size == 1 || has_tile(Size))
+    if (vectors == Size) return f(std::integral_constant<int, Size>{});
+  if constexpr (Size < MaxTile) with_vectors<MaxTile, Size + 1>(vectors, f);
 }
 
 template <typename T, typename I, bool Plain>
@@ -215,11 +191,11 @@ void spmm_typed(const SpmmArgs& a) {
   // lines.
   constexpr bool is_rare = sizeof(T) == 8 || (sizeof(T) == 4 && std::is_same_v<I, AnyId>);
   constexpr int max_tile = is_rare ? 4 : sizeof(T) == 2 ? 8 : kMaxTile;
-  const std::vector<Tile<T>> tiles = tiles_of<T>(a.width, max_tile);
+  const std::vector<Tile> tiles = tiles_of(a.width, kLanes<T>, max_tile);
   Hubs<Acc<T>> hubs{hub_segments(a.indptr, a.num_dst), {}};
   hubs.sums.resize(hubs.segments.size() * static_cast<size_t>(a.width));
   const auto sum = [&](bool of_hubs, int64_t first, int64_t last, int64_t prefetch_end) {
-    for (const Tile<T>& tile : tiles)
+    for (const Tile& tile : tiles)
       with_vectors<max_tile>(tile.vectors, [&](auto nv) {
         sum_rows<T, I, nv, Plain>(a, hubs, of_hubs, first, last, prefetch_end, tile.column, tile.last);
       });

@@ -36,23 +36,55 @@ int64_t first_unsorted(const T* values, int64_t n) {
   return first_where(n - 1, [=](int64_t i) { return values[i] > values[i + 1]; });
 }
 
+// Ids of either width by a branch that is always taken alike, for the graphs of 2^32 edges or more: these
+// need no text of their own for each width.
+struct AnyIds {
+  using Node = int64_t;
+  const void* data;
+  bool wide;
+  int64_t operator[](int64_t i) const {
+    return wide ? static_cast<const int64_t*>(data)[i] : static_cast<const int32_t*>(data)[i];
+  }
+};
+struct AnyWrittenIds {
+  using Node = int64_t;
+  void* data;
+  bool wide;
+  void put(int64_t i, int64_t id) const {
+    if (wide)
+      static_cast<int64_t*>(data)[i] = id;
+    else
+      static_cast<int32_t*>(data)[i] = static_cast<int32_t>(id);
+  }
+  explicit operator bool() const { return data != nullptr; }
+};
+// Ids of a width that the compiler knows.
+template <typename Id>
+struct WrittenIds {
+  using Node = Id;
+  Id* data;
+  void put(int64_t i, int64_t id) const { data[i] = static_cast<Id>(id); }
+  explicit operator bool() const { return data != nullptr; }
+};
+
 // Edges already in rising order of source (as PyG's usually are) need only the pass by destination.
-template <typename Count, typename In, typename Node>
-void csc_from_sorted_sources(const In* src, const In* dst, int64_t num_edges, int64_t num_dst,
-                             int64_t* indptr, Node* indices, int64_t* perm) {
+template <typename Count, typename In, typename Out>
+void csc_from_sorted_sources(In src, In dst, int64_t num_edges, int64_t num_dst, int64_t* indptr, Out indices,
+                             int64_t* perm) {
   counting_scatter<Count>(
       num_edges, num_dst, indptr, [=](int64_t e) { return dst[e]; }, kNoCursor,
       [=](int64_t e, int64_t place, int) {
-        indices[place] = static_cast<Node>(src[e]);
+        indices.put(place, src[e]);
         if (perm != nullptr) perm[place] = e;
       });
 }
 
 // Two passes, by source and then by destination; between them an edge is a destination and its position, or,
 // when the positions are not wanted, a destination alone.
-template <typename Count, typename In, typename Node>
-void csc_from_any(const In* src, const In* dst, int64_t num_edges, int64_t num_src, int64_t num_dst,
-                  int64_t* indptr, Node* indices, int64_t* perm) {
+template <typename Count, typename In, typename Out>
+void csc_from_any(In src, In dst, int64_t num_edges, int64_t num_src, int64_t num_dst, int64_t* indptr,
+                  Out indices, int64_t* perm) {
+  using Node = typename Out::Node;
   std::unique_ptr<int64_t[]> by_source(new int64_t[num_src + 1]);
   const auto row_cursor = [&](int64_t first) { return RowCursor(by_source.get(), num_src, first); };
   const auto source = [=](int64_t e) { return src[e]; };
@@ -63,7 +95,7 @@ void csc_from_any(const In* src, const In* dst, int64_t num_edges, int64_t num_s
                             [&](int64_t e, int64_t place, int) { half[place] = static_cast<Node>(dst[e]); });
     counting_scatter<Count>(
         num_edges, num_dst, indptr, [&](int64_t i) { return half[i]; }, row_cursor,
-        [=](int64_t i, int64_t place, RowCursor& row) { indices[place] = static_cast<Node>(row.row_of(i)); });
+        [=](int64_t i, int64_t place, RowCursor& row) { indices.put(place, row.row_of(i)); });
     return;
   }
   std::unique_ptr<Halfway<Node, Count>[]> half(new Halfway<Node, Count>[num_edges]);
@@ -75,7 +107,7 @@ void csc_from_any(const In* src, const In* dst, int64_t num_edges, int64_t num_s
   counting_scatter<Count>(
       num_edges, num_dst, indptr, [&](int64_t i) { return half[i].destination; }, row_cursor,
       [&](int64_t i, int64_t place, RowCursor& row) {
-        indices[place] = static_cast<Node>(row.row_of(i));
+        indices.put(place, row.row_of(i));
         perm[place] = half[i].id;
       });
 }
@@ -99,33 +131,32 @@ void coo_to_csc(const Ids& src, const Ids& dst, int64_t num_src, const Array1<in
   int64_t* p = data_or_null(perm);
   nb::gil_scoped_release release;
   use_huge_pages(p, num_edges);
+  with_ids(indices, [&](auto* nodes) { use_huge_pages(nodes, num_edges); });
   with_ids(src, [&](const auto* s) {
     const auto* d = static_cast<decltype(s)>(dst.data());
     const bool sorted = first_unsorted(s, num_edges) < 0;
-    with_ids(indices, [&](auto* nodes) {
-      use_huge_pages(nodes, num_edges);
-      const auto build = [&](auto count) {
-        using Count = decltype(count);
-        sorted ? csc_from_sorted_sources<Count>(s, d, num_edges, num_dst, indptr.data(), nodes, p)
-               : csc_from_any<Count>(s, d, num_edges, num_src, num_dst, indptr.data(), nodes, p);
-      };
-      wide ? build(int64_t{}) : build(uint32_t{});
-    });
+    const auto build = [&](auto count, auto from, auto to, auto nodes) {
+      using Count = decltype(count);
+      sorted ? csc_from_sorted_sources<Count>(from, to, num_edges, num_dst, indptr.data(), nodes, p)
+             : csc_from_any<Count>(from, to, num_edges, num_src, num_dst, indptr.data(), nodes, p);
+    };
+    if (wide)
+      return build(int64_t{}, AnyIds{src.data(), is_wide(src)}, AnyIds{dst.data(), is_wide(dst)},
+                   AnyWrittenIds{indices.data(), is_wide(indices)});
+    with_ids(indices, [&](auto* nodes) { build(uint32_t{}, s, d, WrittenIds{nodes}); });
   });
 }
 
 // Of one dtype of ids and one of positions; see transpose_csc.
-template <typename Count, typename Node, typename Perm>
-void transpose(const int64_t* indptr, const Node* sources, int64_t num_edges, int64_t num_dst,
-               int64_t num_src, int64_t* out_indptr, Node* destinations, Perm* perm) {
+template <typename Count, typename In, typename Out, typename Perm>
+void transpose(const int64_t* indptr, In sources, int64_t num_edges, int64_t num_dst, int64_t num_src,
+               int64_t* out_indptr, Out destinations, Perm perm) {
   const auto key = [=](int64_t e) { return sources[e]; };
   const auto row_cursor = [=](int64_t first) { return RowCursor(indptr, num_dst, first); };
   const auto emit = [=](int64_t e, int64_t place, RowCursor& row) {
-    destinations[place] = static_cast<Node>(row.row_of(e));
-    if (perm != nullptr) perm[place] = static_cast<Perm>(e);
+    destinations.put(place, row.row_of(e));
+    if (perm) perm.put(place, e);
   };
-  use_huge_pages(destinations, num_edges);
-  use_huge_pages(perm, num_edges);
   counting_scatter<Count>(num_edges, num_src, out_indptr, key, row_cursor, emit);
 }
 
@@ -143,19 +174,23 @@ void transpose_csc(const Indptr& indptr, const Ids& indices, const Array1<int64_
   if (perm && !is_wide(*perm))
     need_count(num_edges, 0, std::numeric_limits<int32_t>::max(), "edges by an int32 perm");
   need_wide(wide, num_edges);
-  const auto run = [&](auto* positions) {
-    with_ids(indices, [&](const auto* sources) {
-      using Node = std::remove_const_t<std::remove_pointer_t<decltype(sources)>>;
-      Node* destinations = static_cast<Node*>(out_indices.data());
-      const auto of = [&](auto count) {
-        transpose<decltype(count)>(indptr.data(), sources, num_edges, num_dst, num_src, out_indptr.data(),
-                                   destinations, positions);
-      };
-      wide ? of(int64_t{}) : of(uint32_t{});
-    });
+  const auto run = [&](auto count, auto sources, auto destinations, auto positions) {
+    transpose<decltype(count)>(indptr.data(), sources, num_edges, num_dst, num_src, out_indptr.data(),
+                               destinations, positions);
   };
+  const bool wide_perm = !perm || is_wide(*perm);
+  void* const positions = perm ? perm->data() : nullptr;
   nb::gil_scoped_release release;
-  perm ? with_ids(*perm, run) : run(static_cast<int64_t*>(nullptr));
+  with_ids(out_indices, [&](auto* destinations) { use_huge_pages(destinations, num_edges); });
+  if (perm) with_ids(*perm, [&](auto* place) { use_huge_pages(place, num_edges); });
+  if (wide)
+    return run(int64_t{}, AnyIds{indices.data(), is_wide(indices)},
+               AnyWrittenIds{out_indices.data(), is_wide(out_indices)}, AnyWrittenIds{positions, wide_perm});
+  with_ids(indices, [&]<typename Node>(const Node* sources) {
+    const WrittenIds<Node> destinations{static_cast<Node*>(out_indices.data())};
+    wide_perm ? run(uint32_t{}, sources, destinations, WrittenIds{static_cast<int64_t*>(positions)})
+              : run(uint32_t{}, sources, destinations, WrittenIds{static_cast<int32_t*>(positions)});
+  });
 }
 
 // Position of the first id outside [0, bound), or -1.
