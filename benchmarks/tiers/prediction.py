@@ -34,14 +34,7 @@ from graphbraid.features.coverage import SHARES
 from graphbraid.features.replacement import Trace, belady_hits
 from graphbraid.loader import BatchLoader, LoaderSettings
 
-SCORES = (
-    "degree",
-    "reverse_pagerank",
-    "weighted_reverse_pagerank",
-    "inclusion",
-    "presampled",
-    "lookahead",
-)
+SCORES = tuple(kind for kind in features.KINDS if kind != "auto")
 SAMPLERS = ("15,10,5x1024", "10,5x256")
 """Fanouts and seeds a batch."""
 GOAL = 0.995
