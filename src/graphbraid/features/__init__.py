@@ -11,6 +11,7 @@ from graphbraid.features.disk import DiskCounts, DiskOptions, DiskRows
 from graphbraid.features.reads import batch_reads
 from graphbraid.features.reorder import Reordered, reorder
 from graphbraid.features.scores import KINDS, Score, score
+from graphbraid.features.tier_report import CurvePoint, TierReport, TierRow
 from graphbraid.features.tiers import TierCounts, TieredFeatures
 from graphbraid.graph.orders import ORDERS, order_by
 
@@ -19,6 +20,7 @@ __all__ = [
     "ORDERS",
     "POLICIES",
     "CacheCounts",
+    "CurvePoint",
     "DiskCounts",
     "DiskOptions",
     "DiskRows",
@@ -26,6 +28,8 @@ __all__ = [
     "RowCache",
     "Score",
     "TierCounts",
+    "TierReport",
+    "TierRow",
     "TieredFeatures",
     "batch_reads",
     "coverage",

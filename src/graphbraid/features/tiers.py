@@ -12,6 +12,7 @@ from graphbraid.arguments import MOST_BYTES, as_count, as_size, check_choice
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.features.caches import POLICIES, RowCache, checked_score
 from graphbraid.features.disk import DiskOptions, DiskRows
+from graphbraid.features.tier_report import Served, TierReport, TierRow, reads_per_epoch
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
 from graphbraid.machine.hardware import free_memory_bytes
@@ -21,7 +22,6 @@ LOOKAHEAD = 16
 """Batches that are announced before the first of them is gathered."""
 _SLOT_BYTES = 32  # noted of each row in memory: csrc/row_cache.cpp, and what it was filled with
 _FEWEST_REQUESTS = 4  # under way at a time, however small the budget
-_SHARES = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
 
 
 class TierCounts(NamedTuple):
@@ -51,9 +51,17 @@ class TieredFeatures:
     Made by :meth:`build`. Threads may share it.
     """
 
-    def __init__(self, disk: DiskRows, cache: RowCache, *, score: Tensor | None, lookahead: int) -> None:
+    def __init__(
+        self,
+        disk: DiskRows,
+        cache: RowCache,
+        *,
+        score: Tensor | None,
+        lookahead: int,
+        epoch_reads: float | None = None,
+    ) -> None:
         self.disk, self.cache = disk, cache
-        self._score, self._lookahead = score, lookahead
+        self._score, self._lookahead, self._epoch_reads = score, lookahead, epoch_reads
 
     @classmethod
     @typed
@@ -103,7 +111,13 @@ class TieredFeatures:
             )
         cache = RowCache(rows, num_rows, policy=policy, score=values)
         cache.fill(_first_rows(values, num_rows, len(x)))
-        return cls(rows, cache, score=values, lookahead=lookahead if policy == "belady" and num_rows else 0)
+        return cls(
+            rows,
+            cache,
+            score=values,
+            lookahead=lookahead if policy == "belady" and num_rows else 0,
+            epoch_reads=None if values is None else reads_per_epoch(score, values),
+        )
 
     @property
     def shape(self) -> torch.Size:
@@ -162,54 +176,75 @@ class TieredFeatures:
 
     def expected_share(self, num_rows: int) -> float | None:
         """Share of the reads that the ``num_rows`` highest rows have by the score; None without one."""
-        if self._score is None:
-            return None
-        values = self._score.double().clamp_min(0)
-        total = float(values.sum())
-        return float(values.topk(num_rows).values.sum()) / total if total and num_rows else 0.0
+        return None if self._score is None else Served(self._score).share(num_rows)
+
+    def report(self) -> TierReport:
+        """The tiers as a record: rows, bytes, expected and measured shares, and what more memory would buy."""
+        counts, served = self.counts, None if self._score is None else Served(self._score)
+        row_bytes = self.disk.row_bytes
+        return TierReport(
+            num_rows=len(self),
+            row_bytes=row_bytes,
+            dtype=str(self.dtype),
+            tiers=(self._host_row(counts, served), self._disk_row(counts, served)),
+            reads=counts.host_rows + counts.disk_rows,
+            disk_bytes=counts.disk_bytes,
+            disk_requests=counts.disk_requests,
+            curve=() if served is None else served.curve(row_bytes, self._epoch_reads),
+        )
 
     def explain(self) -> str:
-        """The tiers in words: rows, bytes, expected and measured shares, and what more memory would buy."""
-        counts, kept, all_rows = self.counts, self.cache.num_rows, len(self)
-        lines = [
-            f"{all_rows:,} rows of {format_bytes(self.disk.row_bytes)} "
-            f"({self.dtype}, {format_bytes(self.disk.nbytes)})",
-            f"host  {kept:,} rows ({kept / max(all_rows, 1):.1%}), {format_bytes(self.cache.nbytes)} and "
-            f"{format_bytes(self.cache.overhead_bytes)} of notes; policy {self.cache.policy}"
-            + (f", {self._lookahead} batches ahead" if self._lookahead else ""),
-            f"disk  {all_rows - kept:,} rows, {format_bytes((all_rows - kept) * self.disk.row_bytes)}; "
-            f"{self.disk.how()}",
-        ]
-        expected = self.expected_share(kept)
-        if expected is not None:
-            lines.append(f"expected by the score: {expected:.1%} of the reads from memory")
-        reads = counts.host_rows + counts.disk_rows
-        if reads:
-            lines.append(
-                f"measured: {counts.host_share:.1%} of {reads:,} reads from memory; "
-                f"{format_bytes(counts.disk_bytes)} from disk by {counts.disk_requests:,} requests"
-            )
-        if self._score is not None:
-            lines += ["memory for rows, and the share of the reads that the highest have:", *self._curve()]
-        return "\n".join(lines)
+        """The :meth:`report` in words: a row for each tier, and the curve of what memory would buy."""
+        return str(self.report())
 
-    def _curve(self) -> list[str]:
-        lines = []
-        for share in _SHARES:
-            num_rows = int(len(self) * share)
-            size = format_bytes(num_rows * self.disk.row_bytes)
-            lines.append(f"  {share:4.0%}  {size:>10}  {self.expected_share(num_rows):.1%}")
-        return lines
+    def _host_row(self, counts: TierCounts, served: Served | None) -> TierRow:
+        ahead = f", {self._lookahead} batches ahead" if self._lookahead else ""
+        share = None if served is None else served.share(self.cache.num_rows)
+        return TierRow(
+            name="host",
+            rows=self.cache.num_rows,
+            nbytes=self.cache.nbytes,
+            notes_bytes=self.cache.overhead_bytes,
+            expected_share=share,
+            measured_share=_of_reads(counts.host_rows, counts),
+            epoch_bytes=self._epoch_bytes(share),
+            detail=f"policy {self.cache.policy}{ahead}",
+        )
+
+    def _disk_row(self, counts: TierCounts, served: Served | None) -> TierRow:
+        rows = len(self) - self.cache.num_rows
+        share = None if served is None else 1 - served.share(self.cache.num_rows)
+        return TierRow(
+            name="disk",
+            rows=rows,
+            nbytes=rows * self.disk.row_bytes,
+            expected_share=share,
+            measured_share=_of_reads(counts.disk_rows, counts),
+            epoch_bytes=self._epoch_bytes(share),
+            detail=self.disk.how(),
+        )
+
+    def _epoch_bytes(self, share: float | None) -> float | None:
+        if share is None or self._epoch_reads is None:
+            return None
+        return share * self._epoch_reads * self.disk.row_bytes
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _remade, (self.disk, self.cache, self._score, self._lookahead)
+        return _remade, (self.disk, self.cache, self._score, self._lookahead, self._epoch_reads)
 
     def __repr__(self) -> str:
         return f"TieredFeatures({tuple(self.shape)}, {self.dtype}, {self.cache.num_rows:,} rows in memory)"
 
 
-def _remade(disk: DiskRows, cache: RowCache, score: Tensor | None, lookahead: int) -> TieredFeatures:
-    return TieredFeatures(disk, cache, score=score, lookahead=lookahead)
+def _remade(
+    disk: DiskRows, cache: RowCache, score: Tensor | None, lookahead: int, epoch_reads: float | None
+) -> TieredFeatures:
+    return TieredFeatures(disk, cache, score=score, lookahead=lookahead, epoch_reads=epoch_reads)
+
+
+def _of_reads(rows: int, counts: TierCounts) -> float | None:
+    reads = counts.host_rows + counts.disk_rows
+    return rows / reads if reads else None
 
 
 def _options_for(host: int | str) -> DiskOptions:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from graphbraid.train import runtime
-from graphbraid.train.run.preflight import check_fanouts, check_needs_no_val, dry_run, has_split, split_nodes
+from graphbraid.train.step.preflight import check_fanouts, check_needs_no_val, dry_run, has_split, split_nodes
 from graphbraid.train.run.state import RunState
 from graphbraid.train.run_folder.measured import kept_evidence, kept_plan
 from graphbraid.train.step.feed import Feed, make_feed

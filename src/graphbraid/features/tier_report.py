@@ -1,0 +1,175 @@
+"""TierReport: what lies in each tier, how often it is read, and what more memory would buy."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphbraid.files.writing import format_bytes
+
+SHARES = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
+"""Of the rows: the points of the curve."""
+COUNTED_KINDS = ("inclusion", "presampled", "lookahead")
+"""Kinds of scores whose values are reads per epoch; of the others only the order means something."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TierRow:
+    """One tier: what lies there, and which part of the reads it serves."""
+
+    name: str
+    """``host`` or ``disk``, or the name of a device."""
+    rows: int
+    """Rows that lie there and in no faster tier."""
+    nbytes: int
+    """Bytes of these rows."""
+    notes_bytes: int = 0
+    """Bytes of what is noted about rows, beside them."""
+    expected_share: float | None = None
+    """Of the reads, by the score; None without one."""
+    measured_share: float | None = None
+    """Of the reads so far; None before the first."""
+    epoch_bytes: float | None = None
+    """Bytes of rows that an epoch reads here, by the score; whole blocks of a file are more. None where the
+    score does not count reads."""
+    detail: str = ""
+    """How rows come from there."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CurvePoint:
+    """What memory for some of the rows would serve."""
+
+    rows: int
+    nbytes: int
+    """Bytes of these rows."""
+    share: float
+    """Of the reads that the rows of the highest score have."""
+    epoch_bytes: float | None = None
+    """Bytes of rows that an epoch would still read from slower tiers; None where the score does not count."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TierReport:
+    """The tiers of a store of rows, fastest first; printing it shows a table and the curve."""
+
+    num_rows: int
+    row_bytes: int
+    dtype: str
+    tiers: tuple[TierRow, ...]
+    reads: int = 0
+    """Rows read so far."""
+    disk_bytes: int = 0
+    """Bytes that came from the file so far, in whole blocks."""
+    disk_requests: int = 0
+    curve: tuple[CurvePoint, ...] = ()
+    """What more memory would buy; empty without a score."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return dataclasses.asdict(self)
+
+    def __str__(self) -> str:
+        whole = format_bytes(self.num_rows * self.row_bytes)
+        lines = [
+            f"{self.num_rows:,} rows of {format_bytes(self.row_bytes)} ({self.dtype}, {whole})",
+            *_aligned([_HEADER, *(self._cells(tier) for tier in self.tiers)]),
+        ]
+        lines += [f"{tier.name}: {tier.detail}" for tier in self.tiers if tier.detail]
+        if self.reads:
+            lines.append(
+                f"{self.reads:,} reads so far; {format_bytes(self.disk_bytes)} from disk by "
+                f"{self.disk_requests:,} requests"
+            )
+        if self.curve:
+            lines.append("memory for rows, the share of the reads that the highest have, and what is left:")
+            lines += _aligned([_CURVE_HEADER, *(self._point(point) for point in self.curve)])
+        return "\n".join(lines)
+
+    def _cells(self, tier: TierRow) -> list[str]:
+        return [
+            tier.name,
+            f"{tier.rows:,}",
+            f"{tier.rows / max(self.num_rows, 1):.1%}",
+            format_bytes(tier.nbytes),
+            format_bytes(tier.notes_bytes) if tier.notes_bytes else "",
+            _share(tier.expected_share),
+            _share(tier.measured_share),
+            _bytes(tier.epoch_bytes),
+        ]
+
+    def _point(self, point: CurvePoint) -> list[str]:
+        share = point.rows / max(self.num_rows, 1)
+        return [f"{share:.0%}", format_bytes(point.nbytes), _share(point.share), _bytes(point.epoch_bytes)]
+
+
+def reads_per_epoch(score: object, values: Tensor) -> float | None:
+    """Return the reads of an epoch that a record of scores counts; None where it counts none."""
+    return float(values.sum()) if getattr(score, "kind", None) in COUNTED_KINDS else None
+
+
+class Served:
+    """The cumulative access curve of a score: the share of the reads that its top rows have.
+
+    Args:
+        score: ``(num_rows,)`` numbers, higher where a row is read more often; below 0 counts as 0.
+    """
+
+    def __init__(self, score: Tensor) -> None:
+        ordered = score.double().clamp_min(0).sort(descending=True).values
+        self._upto = torch.cat([ordered.new_zeros(1), ordered.cumsum(0)])
+
+    def share(self, num_rows: int) -> float:
+        """Return the share of the reads that the ``num_rows`` highest rows have."""
+        total = float(self._upto[-1])
+        return float(self._upto[num_rows]) / total if total else 0.0
+
+    def curve(
+        self, row_bytes: int, epoch_reads: float | None, shares: Sequence[float] = SHARES
+    ) -> tuple[CurvePoint, ...]:
+        """Return what memory for some shares of the rows would serve.
+
+        Args:
+            row_bytes: bytes of a row.
+            epoch_reads: reads of an epoch. If None, not known.
+            shares: of the rows.
+        """
+        num_rows = self._upto.numel() - 1
+        points = []
+        for part in shares:
+            rows = int(num_rows * part)
+            served = self.share(rows)
+            left = None if epoch_reads is None else (1 - served) * epoch_reads * row_bytes
+            points.append(CurvePoint(rows=rows, nbytes=rows * row_bytes, share=served, epoch_bytes=left))
+        return tuple(points)
+
+
+_HEADER = ["tier", "rows", "of all", "bytes", "notes", "expected", "measured", "an epoch"]
+_CURVE_HEADER = ["rows", "bytes", "served", "left an epoch"]
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
+
+
+def _bytes(value: float | None) -> str:
+    return "" if value is None else format_bytes(int(value))
+
+
+def _aligned(cells: list[list[str]]) -> list[str]:
+    """Return the lines of a table: names to the left, figures to the right, empty columns left out."""
+    columns = [column for column in zip(*cells, strict=True) if any(column[1:])]
+    widths = [max(map(len, column)) for column in columns]
+    lines = []
+    for row in zip(*columns, strict=True):
+        first, *others = (
+            cell.ljust(width) if place == 0 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        lines.append("  ".join(["", first, *others]).rstrip())
+    return lines
