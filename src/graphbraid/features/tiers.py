@@ -179,7 +179,7 @@ class TieredFeatures:
         return None if self._score is None else Served(self._score).share(num_rows)
 
     def report(self) -> TierReport:
-        """The tiers as a record: rows, bytes, expected and measured shares, and what more memory would buy."""
+        """The tiers as a record: rows, bytes, shares of the reads, and what more memory would buy."""
         counts, served = self.counts, None if self._score is None else Served(self._score)
         row_bytes = self.disk.row_bytes
         return TierReport(

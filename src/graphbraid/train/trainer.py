@@ -23,12 +23,12 @@ from graphbraid.train.inference.evaluate import EvalMode, node_ids, outputs_in_c
 from graphbraid.train.records import Progress, RunResult, Status
 from graphbraid.train.run.fit import FitRun
 from graphbraid.train.run.interrupt import SignalGuard
-from graphbraid.train.step.preflight import check_fanouts, split_nodes
 from graphbraid.train.run.state import RunState
 from graphbraid.train.run_folder import checkpoint
 from graphbraid.train.run_folder.folder import RunFolder
 from graphbraid.train.run_folder.identity import check_same_model
 from graphbraid.train.run_folder.restore import check_weights
+from graphbraid.train.step.preflight import check_fanouts, split_nodes
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.step.tiers import make_tiers
 from graphbraid.train.step.whole import choose_mode

@@ -14,7 +14,6 @@ from graphbraid.train.callbacks import EarlyStopping, Listeners
 from graphbraid.train.inference.evaluate import EvalMode, score
 from graphbraid.train.records import EpochRecord, Progress, RunResult, StepRecord
 from graphbraid.train.run.interrupt import SignalGuard, StopRequested
-from graphbraid.train.step.preflight import has_split, split_nodes
 from graphbraid.train.run.saving import Saving
 from graphbraid.train.run.setup import set_up
 from graphbraid.train.run.state import RunState
@@ -23,6 +22,7 @@ from graphbraid.train.run_folder.loggers import TensorBoard
 from graphbraid.train.step.batches import Batch
 from graphbraid.train.step.clock import Clock
 from graphbraid.train.step.failures import Failures
+from graphbraid.train.step.preflight import has_split, split_nodes
 from graphbraid.train.step.step import TrainStep
 
 
