@@ -218,6 +218,20 @@ def gather_rows(i: Inputs) -> Call:
 
 
 @_call
+def gather_as_float(i: Inputs) -> Call:
+    x = i.rows(i.count(), i.width(), i.one_of("", (torch.float16, torch.bfloat16)))
+    ids = i.below(len(x), i.count("ids") if len(x) else 0)
+    return lambda: {"result": ops.gather_rows(x, ids, dtype=torch.float32)}
+
+
+@_call
+def gather_scaled(i: Inputs) -> Call:
+    x = i.normal(i.count(), i.width()).mul(40).to(torch.int8)
+    ids, scale = i.below(len(x), i.count("ids") if len(x) else 0), i.normal(len(x))
+    return lambda: {"result": ops.gather_rows(x, ids, scale=scale)}
+
+
+@_call
 def _spread_rows(i: Inputs) -> Call:
     count, num_out = i.count(), i.count("outputs")
     rows = i.normal(count, i.width())

@@ -72,6 +72,8 @@ def _run_operators() -> None:
     ops.batch_norm(x, weight=ones, bias=ones, training=True).sum().backward()
     ops.bias_act_dropout(x, ones, p=0.5).sum().backward()
     ops.gather_rows(x, torch.tensor([0, 2, 4]))
+    ops.gather_rows(x.detach().half(), torch.tensor([0, 2, 4]), dtype=torch.float32)
+    ops.gather_rows(x.detach().to(torch.int8), torch.tensor([0, 2, 4]), scale=torch.ones(5))
     ids = torch.tensor([0, 2, 4])
     dense.tall_product(x.detach(), torch.rand(4, 3), ids=ids)
     dense.tall_gram(torch.rand(3, 2), x.detach(), ids=ids)

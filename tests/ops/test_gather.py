@@ -33,6 +33,38 @@ def test_a_view_and_a_parameter_are_read_as_they_are():
     assert torch.equal(gather_rows(torch.nn.Parameter(x), ids), x[ids])
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("width", [1, 3, 16, 31, 100])
+def test_short_rows_are_widened(dtype, width):
+    x = torch.randn(500, width).to(dtype)
+    x[0, 0], x[1, -1], x[2, 0] = float("inf"), 1e-7, -0.0  # and a subnormal number of float16
+    ids = torch.cat([torch.randint(0, 500, (1300,)), torch.arange(3)])
+    assert torch.equal(gather_rows(x, ids, dtype=torch.float32), x[ids].float())
+    assert gather_rows(x, ids, dtype=dtype).dtype == dtype
+
+
+@pytest.mark.parametrize("width", [1, 31, 100])
+def test_rows_of_int8_are_multiples_of_their_scale(width):
+    x, scale = torch.randint(-128, 128, (500, width)).to(torch.int8), torch.rand(500)
+    ids = torch.randint(0, 500, (1300,))
+    assert torch.equal(gather_rows(x, ids, scale=scale), x[ids] * scale[ids, None])
+    assert gather_rows(x, ids[:0], scale=scale).shape == (0, width)
+
+
+def test_conversions_that_there_are_not_are_refused():
+    ids, x = torch.tensor([0]), torch.ones(2, 3)
+    for rows, options, message in (
+        (x, {"dtype": torch.float16}, "float32 to give as torch.float16"),
+        (x.double(), {"dtype": torch.float32}, "float64 to give as torch.float32"),
+        (x.to(torch.int8), {"dtype": torch.float32}, "int8 to give as torch.float32"),
+        (x, {"scale": torch.ones(2)}, "rows of int8 with scale="),
+        (x.to(torch.int8), {"scale": torch.ones(2), "dtype": torch.float16}, "given as float32"),
+        (x.to(torch.int8), {"scale": torch.ones(3)}, r"one for each of 2 rows; got .* \(3,\)"),
+    ):
+        with pytest.raises(DataError, match=message):
+            gather_rows(rows, ids, **options)
+
+
 @pytest.mark.parametrize(
     ("x", "ids", "message"),
     [

@@ -36,6 +36,7 @@ FREE = {
     ("first_out_of_range", 0): ROWS,
     ("first_unsorted_row", 0): ROWS,
     ("first_unsound_weight", 0): ROWS,
+    ("gather_as_float", 0): SOURCES,
     ("gather_rows", 0): SOURCES,
     ("gatv2_forward", 2): SOURCES,
     ("gine", 2): SOURCES,

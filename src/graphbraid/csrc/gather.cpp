@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
+#include <utility>
 
 #include "variants.h"
 
@@ -16,6 +18,16 @@ namespace gb {
 
 void gather_rows(const char* table, int64_t row_bytes, const int64_t* ids, int64_t num_ids, char* out) {
   GB_PICK(gather_rows)(table, row_bytes, ids, num_ids, out);
+}
+
+void gather_as_float(const void* table, DType dtype, int64_t width, const int64_t* ids, int64_t num_ids,
+                     float* out) {
+  GB_PICK(gather_as_float)(table, dtype, width, ids, num_ids, out);
+}
+
+void gather_scaled(const int8_t* table, const float* scale, int64_t width, const int64_t* ids,
+                   int64_t num_ids, float* out) {
+  GB_PICK(gather_scaled)(table, scale, width, ids, num_ids, out);
 }
 
 }  // namespace gb

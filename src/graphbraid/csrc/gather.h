@@ -1,7 +1,9 @@
-// Gathering rows by id: out[i, :] = table[ids[i], :], as bytes.
+// Gathering rows by id: out[i, :] = table[ids[i], :], as bytes or widened to float32.
 #pragma once
 
 #include <cstdint>
+
+#include "dtypes.h"
 
 namespace gb {
 
@@ -9,5 +11,14 @@ namespace gb {
 // ids     (num_ids,) int64, in [0, num_rows)
 // out     (num_ids, row_bytes), overwritten; must not overlap table
 void gather_rows(const char* table, int64_t row_bytes, const int64_t* ids, int64_t num_ids, char* out);
+
+// table   (num_rows, width) float32, bfloat16 or float16
+// out     (num_ids, width) float32, overwritten; must not overlap table
+void gather_as_float(const void* table, DType dtype, int64_t width, const int64_t* ids, int64_t num_ids,
+                     float* out);
+
+// scale   (num_rows,): what a row's numbers are multiples of
+void gather_scaled(const int8_t* table, const float* scale, int64_t width, const int64_t* ids,
+                   int64_t num_ids, float* out);
 
 }  // namespace gb

@@ -1,8 +1,10 @@
-// Gathers rows, as bytes:
+// Gathers rows, as bytes, or widened to float32 on the way:
 //
 //   table (num_rows, row_bytes), ids (num_ids,)  --->  out (num_ids, row_bytes)
 //
-//   out[i, :] = table[ids[i], :]
+//   gather_rows       out[i, :] = table[ids[i], :]
+//   gather_as_float   out[i, :] = float(table[ids[i], :])
+//   gather_scaled     out[i, :] = scale[ids[i]] * float(table[ids[i], :]), of int8
 //
 // Bound by reading num_ids scattered rows and writing them in sequence.
 //
@@ -14,11 +16,13 @@
 namespace gb::GB_VARIANT {
 namespace {
 
+#include "simd.inl"
+
 constexpr int64_t kLine = 64;
 constexpr int64_t kBytesAhead = 8192;
 constexpr int kSecondLevel = 2;
 
-inline void prefetch_row(const char* row, int64_t row_bytes) {
+inline void prefetch_ahead(const char* row, int64_t row_bytes) {
   for (int64_t b = 0; b < row_bytes; b += kLine) __builtin_prefetch(row + b, 0, kSecondLevel);
   __builtin_prefetch(row + row_bytes - 1, 0, kSecondLevel);
 }
@@ -36,15 +40,63 @@ inline void stream_row(const char* from, char* to, int64_t row_bytes) {
 #endif
 }
 
+inline void widen_row(const float* from, float* to, int64_t width, float /*scale*/) {
+  std::memcpy(to, from, static_cast<size_t>(width) * sizeof(float));
+}
+template <typename T>
+inline void widen_row(const T* from, float* to, int64_t width, float /*scale*/) {
+  constexpr int L = kLanes<T>;
+  int64_t i = 0;
+  for (; i + L <= width; i += L) store(to + i, load(from + i));
+  if (i < width) store_n(to + i, load_n(from + i, static_cast<int>(width - i)), static_cast<int>(width - i));
+}
+inline void widen_row(const int8_t* from, float* to, int64_t width, float scale) {
+  for (int64_t i = 0; i < width; ++i) to[i] = scale * static_cast<float>(from[i]);
+}
+
+inline int64_t rows_ahead(int64_t row_bytes) {
+  return std::clamp<int64_t>(kBytesAhead / std::max<int64_t>(row_bytes, 1), 2, 64);
+}
+
+template <typename T>
+void widen_rows(const T* table, const float* scale, int64_t width, const int64_t* ids, int64_t num_ids,
+                float* out) {
+  const int64_t row_bytes = width * static_cast<int64_t>(sizeof(T)), ahead = rows_ahead(row_bytes);
+  const auto prefetch = [&](int64_t i) {
+    prefetch_ahead(reinterpret_cast<const char*>(table + ids[i] * width), row_bytes);
+  };
+  for (int64_t i = 0; i < std::min(ahead, num_ids); ++i) prefetch(i);
+  for (int64_t i = 0; i < num_ids; ++i) {
+    if (i + ahead < num_ids) prefetch(i + ahead);
+    widen_row(table + ids[i] * width, out + i * width, width, scale ? scale[ids[i]] : 1.0f);
+  }
+}
+
 }  // namespace
 
+void gather_as_float(const void* table, DType dtype, int64_t width, const int64_t* ids, int64_t num_ids,
+                     float* out) {
+  if (dtype == DType::kBfloat16)
+    widen_rows(static_cast<const Bf16*>(table), nullptr, width, ids, num_ids, out);
+  else if (dtype == DType::kFloat16)
+    widen_rows(static_cast<const F16*>(table), nullptr, width, ids, num_ids, out);
+  else
+    widen_rows(static_cast<const float*>(table), nullptr, width, ids, num_ids, out);
+}
+
+void gather_scaled(const int8_t* table, const float* scale, int64_t width, const int64_t* ids,
+                   int64_t num_ids, float* out) {
+  widen_rows(table, scale, width, ids, num_ids, out);
+}
+
 void gather_rows(const char* table, int64_t row_bytes, const int64_t* ids, int64_t num_ids, char* out) {
-  const int64_t ahead = std::clamp<int64_t>(kBytesAhead / std::max<int64_t>(row_bytes, 1), 2, 64);
+  const int64_t ahead = rows_ahead(row_bytes);
   const bool stream =
       row_bytes % kLine == 0 && reinterpret_cast<uintptr_t>(out) % kLine == 0 && row_bytes >= 2 * kLine;
-  for (int64_t i = 0; i < std::min(ahead, num_ids); ++i) prefetch_row(table + ids[i] * row_bytes, row_bytes);
+  for (int64_t i = 0; i < std::min(ahead, num_ids); ++i)
+    prefetch_ahead(table + ids[i] * row_bytes, row_bytes);
   for (int64_t i = 0; i < num_ids; ++i) {
-    if (i + ahead < num_ids) prefetch_row(table + ids[i + ahead] * row_bytes, row_bytes);
+    if (i + ahead < num_ids) prefetch_ahead(table + ids[i + ahead] * row_bytes, row_bytes);
     const char* from = table + ids[i] * row_bytes;
     char* to = out + i * row_bytes;
     if (stream)

@@ -181,15 +181,42 @@ nb::object next_batch(PyRun& self) {
   }
 }
 
+constexpr int64_t kRowsWorthAThread = 256;
+
 void gather(const Array2<const uint8_t>& table, const Indptr& ids, const Array2<uint8_t>& out) {
   const int64_t row = table.num_columns(), num_ids = ids.length();
   need_shape(out, num_ids, row);
   const char* from = reinterpret_cast<const char*>(table.data());
   char* to = reinterpret_cast<char*>(out.data());
   nb::gil_scoped_release release;
-  constexpr int64_t kRowsWorthAThread = 256;
   parallel_static(num_ids, kRowsWorthAThread, [&](int64_t begin, int64_t end) {
     gather_rows(from, row, ids.data() + begin, end - begin, to + begin * row);
+  });
+}
+
+void gather_float(const Array2<const Floating>& table, const Indptr& ids, const Array2<float>& out) {
+  const int64_t width = table.num_columns();
+  need_shape(out, ids.length(), width);
+  const DType dtype = dtype_of(table);
+  need(dtype != DType::kFloat64, "table must be float32, bfloat16 or float16");
+  const void* from = table.data();
+  float* to = out.data();
+  nb::gil_scoped_release release;
+  parallel_static(ids.length(), kRowsWorthAThread, [&](int64_t begin, int64_t end) {
+    gather_as_float(from, dtype, width, ids.data() + begin, end - begin, to + begin * width);
+  });
+}
+
+void gather_multiples(const Array2<const int8_t>& table, const Array1<const float>& scale, const Indptr& ids,
+                      const Array2<float>& out) {
+  const int64_t width = table.num_columns();
+  need_length(scale, table.num_rows());
+  need_shape(out, ids.length(), width);
+  const int8_t* from = table.data();
+  float* to = out.data();
+  nb::gil_scoped_release release;
+  parallel_static(ids.length(), kRowsWorthAThread, [&](int64_t begin, int64_t end) {
+    gather_scaled(from, scale.data(), width, ids.data() + begin, end - begin, to + begin * width);
   });
 }
 
@@ -238,6 +265,8 @@ void bind_sampling(nb::module_& m) {
   });
   using namespace nb::literals;
   def_native(m, "gather_rows", &gather, "table"_a, "ids"_a, "out"_a);
+  def_native(m, "gather_as_float", &gather_float, "table"_a, "ids"_a, "out"_a);
+  def_native(m, "gather_scaled", &gather_multiples, "table"_a, "scale"_a, "ids"_a, "out"_a);
 
   nb::class_<PyPipeline> pipeline(m, "Pipeline");
   def_init(pipeline, &init_pipeline, "indptr"_a, "indices"_a, "weight"_a, "x"_a, "fanouts"_a, "replace"_a,

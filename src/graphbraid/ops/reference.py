@@ -8,6 +8,8 @@ the compiled kernels never do.
 # ruff: noqa: PLR0917 - the kernels take their arguments by position
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
@@ -31,6 +33,9 @@ from graphbraid.ops.norm_reference import (
 )
 from graphbraid.ops.row_epilogue import RowEpilogue
 
+if TYPE_CHECKING:
+    from graphbraid.ops.gather_tiered import TierTable
+
 WORD_BITS = 32
 """Number of bits in a word."""
 
@@ -47,7 +52,10 @@ __all__ = [
     "epilogue_backward",
     "gat_backward",
     "gat_forward",
+    "gather_as_float",
     "gather_rows",
+    "gather_scaled",
+    "gather_tiered",
     "gatv2_backward",
     "gatv2_forward",
     "gine",
@@ -201,6 +209,33 @@ def sddmm(
 def gather_rows(x: Tensor, ids: Tensor, out: Tensor) -> None:
     """Twin of ``gather.inl``: ``out[i] = x[ids[i]]``."""
     torch.index_select(x, 0, ids, out=out)
+
+
+def gather_as_float(table: Tensor, ids: Tensor, out: Tensor) -> None:
+    """Twin of ``gather.inl``: ``out[i] = float(table[ids[i]])``."""
+    out.copy_(table[ids])
+
+
+def gather_scaled(table: Tensor, scale: Tensor, ids: Tensor, out: Tensor) -> None:
+    """Twin of ``gather.inl``: ``out[i] = scale[ids[i]] * float(table[ids[i]])``."""
+    torch.mul(table[ids].float(), scale[ids].unsqueeze(1), out=out)
+
+
+def gather_tiered(table: TierTable, ids: Tensor, out: Tensor) -> None:
+    """Twin of ``triton/gather_tiered.py``: each part gives the rows that lie in it."""
+    positions = ids if table.positions is None else table.positions[ids].long()
+    begin = 0
+    for tier in table.tiers:
+        offsets = positions - begin
+        begin += tier.num_rows
+        inside = (offsets >= 0) & (offsets < tier.num_rows)
+        for number, part in enumerate(tier.parts):
+            chosen = (inside & (offsets % len(tier.parts) == number)).nonzero().squeeze(1)
+            found = (offsets[chosen] // len(tier.parts)).to(part.device)
+            rows = part[found].to(out.dtype)
+            if tier.scales:
+                rows *= tier.scales[number][found].unsqueeze(1)
+            out[chosen] = rows.to(out.device)
 
 
 def spread_rows(rows: Tensor, place: Tensor, out: Tensor) -> None:

@@ -20,6 +20,7 @@ from triton.runtime.jit import JITFunction
 
 from graphbraid.ops import triton as kernels
 from graphbraid.ops.attention import both_ways
+from graphbraid.ops.gather_tiered import Tier, TierTable
 from graphbraid.ops.row_epilogue import RowEpilogue
 from graphbraid.ops.spmm_max import TIES
 from graphbraid.ops.triton import partition
@@ -95,6 +96,17 @@ for partition.SEGMENT in (8, 512):  # with hubs, both launches of each kernel; w
     kernels.edge_softmax(csc.indptr, edge_numbers, edge_numbers)
     kernels.edge_softmax_backward(csc.indptr, edge_numbers, edge_numbers, edge_numbers)
     kernels.gather_rows(torch.empty(9, 16, dtype=torch.uint8), perm, torch.empty(9, 16, dtype=torch.uint8))
+    kernels.gather_as_float(torch.empty(9, 16, dtype=dtype), perm, torch.empty(9, 16))
+    kernels.gather_scaled(torch.empty(9, 16, dtype=torch.int8), values(9), perm, torch.empty(9, 16))
+    for num_parts, row_dtype, out_dtype in (
+        (1, dtype, dtype),
+        (3, dtype, torch.float32),
+        (3, torch.int8, torch.float32),
+    ):
+        parts = tuple(torch.empty(3, 16, dtype=row_dtype) for _ in range(num_parts))
+        scales = tuple(values(3) for _ in parts if row_dtype == torch.int8)
+        table = TierTable([Tier(parts, scales), Tier(parts[:1], scales[:1])])
+        kernels.gather_tiered(table, perm[:2], torch.empty(2, 16, dtype=out_dtype))
 for factors in (None, values(40)):
     words, weight, rows = torch.zeros(2, 40, dtype=torch.int32), values(7, 40), values(40, 7)
     kernels.bit_product(words, factors, weight.t(), rows, factors is None)

@@ -10,7 +10,8 @@ from graphbraid.ops.triton.attention_backward import gat_backward, gatv2_backwar
 from graphbraid.ops.triton.bit_product import bit_gram, bit_product
 from graphbraid.ops.triton.edge_softmax import edge_softmax, edge_softmax_backward
 from graphbraid.ops.triton.epilogue import epilogue, epilogue_backward
-from graphbraid.ops.triton.gather import gather_rows
+from graphbraid.ops.triton.gather import gather_as_float, gather_rows, gather_scaled
+from graphbraid.ops.triton.gather_tiered import gather_tiered
 from graphbraid.ops.triton.gine import gine, gine_backward, gine_edge_backward
 from graphbraid.ops.triton.norm import (
     batch_norm,
@@ -35,7 +36,10 @@ __all__ = [
     "epilogue_backward",
     "gat_backward",
     "gat_forward",
+    "gather_as_float",
     "gather_rows",
+    "gather_scaled",
+    "gather_tiered",
     "gatv2_backward",
     "gatv2_forward",
     "gine",
