@@ -13,12 +13,13 @@ import ctypes.util
 import functools
 import importlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from graphbraid.errors import KernelError, ResourceError
+from graphbraid.errors import DataError, KernelError, ResourceError
 
 ENV_VARIABLE = "GRAPHBRAID_KERNELS"
 WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
@@ -128,3 +129,16 @@ def _map_openmp() -> None:
         with contextlib.suppress(OSError):
             ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
             return
+
+
+@contextlib.contextmanager
+def plain_errors() -> Iterator[None]:
+    """Turn what compiled code raises about files into the library's errors."""
+    try:
+        yield
+    except (DataError, ResourceError):
+        raise
+    except ValueError as error:
+        raise DataError(str(error)) from None
+    except RuntimeError as error:
+        raise ResourceError(str(error)) from None

@@ -133,7 +133,7 @@ def train(
     ] = None,
     host: Annotated[
         str | None,
-        _option("--host", _TRAIN, "Memory for a store's feature rows, as 4GiB; others stay on disk."),
+        _option("--host", _TRAIN, "Memory for a store's rows and lists, as 4GiB; others stay on disk."),
     ] = None,
     threads: Annotated[int | None, _option("--threads", _TRAIN, "Threads of the model's operators.")] = None,
     seed: Annotated[int | None, _option("--seed", _TRAIN, "Seed of all random draws. (default: 0)")] = None,

@@ -139,7 +139,8 @@ void DiskReader::read(std::vector<WantedRow>& wanted, char* out) {
   const auto in_file_order = [](const WantedRow& a, const WantedRow& b) {
     return a.id != b.id ? a.id < b.id : a.place < b.place;
   };
-  std::sort(wanted.begin(), wanted.end(), in_file_order);
+  if (!std::is_sorted(wanted.begin(), wanted.end(), in_file_order))
+    std::sort(wanted.begin(), wanted.end(), in_file_order);
   const std::vector<Request> requests = requests_for(wanted);
   const std::lock_guard<std::mutex> lock(mutex_);
   open_ring();

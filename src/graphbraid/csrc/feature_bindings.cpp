@@ -1,4 +1,4 @@
-// Python's view of rows on disk: DiskRows, which reads them, and RowCache in front of it.
+// Python's view of what lies on disk: DiskRows, which reads rows, RowCache in front of it, and NeighborLists.
 #include <nanobind/stl/string.h>
 
 #include <limits>
@@ -9,6 +9,7 @@
 
 #include "binding.h"
 #include "disk_reader.h"
+#include "neighbor_lists.h"
 #include "replacement.h"
 #include "row_cache.h"
 #include "xxh64.h"
@@ -113,6 +114,43 @@ nb::tuple cache_counts(PyCache& self) {
   return nb::make_tuple(counts.reads, counts.hits, counts.filled, counts.kept);
 }
 
+void init_lists(NeighborLists* self, PyDisk& disk, const Indptr& indptr, const Indptr& hot) {
+  const DiskTable& table = disk.reader.table();
+  need(table.row_bytes == sizeof(int32_t) || table.row_bytes == sizeof(int64_t),
+       "disk must have one id of 4 or 8 bytes in a row");
+  const int64_t num_nodes = rows_between(indptr, table.num_rows), num_hot = hot.length();
+  const int64_t* node = hot.data();
+  for (int64_t i = 0; i < num_hot; ++i)
+    need((i == 0 ? node[i] >= 0 : node[i] > node[i - 1]) && node[i] < num_nodes,
+         "hot must be nodes in rising order");
+  const int64_t* ptr = indptr.data();
+  nb::gil_scoped_release release;
+  new (self) NeighborLists(disk.reader, ptr, num_nodes, node, num_hot);
+}
+
+void read_lists(NeighborLists& self, const Indptr& indptr, const Indptr& nodes, const Indptr& ends,
+                const Indptr& positions, const Array1<int64_t>& out) {
+  const int64_t num_rows = nodes.length(), num_edges = positions.length();
+  need(rows_between(indptr, self.num_edges()) == self.num_nodes(), "indptr must be that of the lists");
+  need(rows_between(ends, num_edges) == num_rows, "ends must be those of the nodes' edges");
+  need_length(out, num_edges);
+  for (int64_t r = 0; r < num_rows; ++r) {
+    const int64_t node = nodes.data()[r];
+    need(node >= 0 && node < self.num_nodes(), "nodes must be nodes");
+    need(ends.data()[r] <= ends.data()[r + 1], "ends must rise");
+    for (int64_t e = ends.data()[r]; e < ends.data()[r + 1]; ++e)
+      need(indptr.data()[node] <= positions.data()[e] && positions.data()[e] < indptr.data()[node + 1],
+           "positions must be those of in-edges of their nodes");
+  }
+  nb::gil_scoped_release release;
+  self.read(indptr.data(), {nodes.data(), ends.data(), num_rows, positions.data()}, out.data());
+}
+
+nb::tuple list_counts(NeighborLists& self) {
+  const ListCounts counts = self.counts();
+  return nb::make_tuple(counts.hot_lists, counts.hot_edges, counts.cold_lists, counts.cold_edges);
+}
+
 int64_t sum_of(const Array1<const uint8_t>& block) {
   return static_cast<int64_t>(xxh64(reinterpret_cast<const char*>(block.data()), block.length()));
 }
@@ -139,6 +177,15 @@ void bind_features(nb::module_& m) {
       .def("gather", with_names(&gather_cached, "ids"_a, "out"_a, "batch"_a), "ids"_a, "out"_a, "batch"_a)
       .def("counts", &cache_counts)
       .def("overhead_bytes", [](PyCache& self) { return self.cache.overhead_bytes(); });
+
+  nb::class_<NeighborLists> lists(m, "NeighborLists");
+  def_init(lists, &init_lists, nb::keep_alive<1, 2>(), "disk"_a, "indptr"_a, "hot"_a);
+  lists
+      .def("read", with_names(&read_lists, "indptr"_a, "nodes"_a, "ends"_a, "positions"_a, "out"_a),
+           "indptr"_a, "nodes"_a, "ends"_a, "positions"_a, "out"_a)
+      .def("counts", &list_counts)
+      .def("hot_edges", &NeighborLists::hot_edges)
+      .def("overhead_bytes", &NeighborLists::overhead_bytes);
 }
 
 }  // namespace gb

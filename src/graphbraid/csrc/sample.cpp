@@ -9,6 +9,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "neighbor_lists.h"
 #include "rng.h"
 #include "variants.h"
 

@@ -9,6 +9,8 @@
 
 namespace gb {
 
+class NeighborLists;
+
 // The graph, borrowed. indices are int32, or int64 when `wide`.
 struct SampleGraph {
   const int64_t* indptr = nullptr;  // (num_nodes + 1,)
@@ -17,6 +19,7 @@ struct SampleGraph {
   int64_t num_nodes = 0;
   int64_t num_edges = 0;
   bool wide = false;
+  NeighborLists* lists = nullptr;  // gives the ids in place of indices, which may not be in memory; or null
 };
 
 struct SampleConfig {

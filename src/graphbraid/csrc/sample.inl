@@ -18,6 +18,7 @@ namespace gb::GB_VARIANT {
 namespace {
 
 constexpr int64_t kEdgesPerBlock = 192;
+constexpr int64_t kEdgesPerRead = int64_t{1} << 18;  // where lists come from a file: the disk's whole queue
 constexpr int64_t kRowsAhead = 96;
 // Local ids and the table's moving base share 32 bits.
 constexpr int64_t kMaxBatchNodes = int64_t{1} << 28;
@@ -111,6 +112,7 @@ inline Adjacency& adjacency_of_hop(const SampleConfig& config, SampledBatch& out
 // One block of rows on its way through the three steps.
 struct Block {
   int which = 0;  // of the scratch buffers
+  Rows rows{};
   int64_t* positions = nullptr;
   int64_t* ids = nullptr;
   int64_t num_edges = 0;
@@ -131,7 +133,8 @@ struct Hop {
 
   void run(Rows rows) {
     const int64_t per_row = fanout < 0 ? 16 : std::max<int64_t>(fanout, 1);
-    const int64_t rows_per_block = std::max<int64_t>(kEdgesPerBlock / per_row, 1);
+    const int64_t edges_per_block = graph.lists == nullptr ? kEdgesPerBlock : kEdgesPerRead;
+    const int64_t rows_per_block = std::max<int64_t>(edges_per_block / per_row, 1);
     const int64_t num_blocks = (rows.end - rows.begin + rows_per_block - 1) / rows_per_block;
     adjacency.indptr.reserve(rows.end + 1, rows.begin + 1);
     prefetch_rows(rows.begin, std::min(rows.end, rows.begin + kRowsAhead));
@@ -161,7 +164,7 @@ struct Hop {
     }
     // A weighted row is scanned to its end before it is cut to the fanout, but written only then.
     scratch.positions[which].reserve(most);
-    Block block{which, scratch.positions[which].data(), nullptr, 0, adjacency.num_edges};
+    Block block{which, rows, scratch.positions[which].data(), nullptr, 0, adjacency.num_edges};
     const Id* indices = static_cast<const Id*>(graph.indices);
     for (int64_t r = rows.begin; r < rows.end; ++r) {
       const int64_t node = out.n_id[r];
@@ -170,7 +173,8 @@ struct Hop {
       int64_t* positions = block.positions + block.num_edges;
       const int64_t count = draw_row(graph, config, row_key(batch_key, hop, static_cast<uint64_t>(node)),
                                      start, degree, fanout, scratch, positions);
-      for (int64_t i = 0; i < count; ++i) __builtin_prefetch(indices + positions[i]);
+      if (graph.lists == nullptr)
+        for (int64_t i = 0; i < count; ++i) __builtin_prefetch(indices + positions[i]);
       block.num_edges += count;
       adjacency.indptr[r + 1] = adjacency.num_edges + block.num_edges;
     }
@@ -183,9 +187,17 @@ struct Hop {
     block.ids = scratch.ids[block.which].data();
     grow_table(table, out.n_id.data(), out.num_nodes, 3 * block.num_edges);
     const Id* indices = static_cast<const Id*>(graph.indices);
-    for (int64_t e = 0; e < block.num_edges; ++e) {
-      block.ids[e] = static_cast<int64_t>(indices[block.positions[e]]);
-      __builtin_prefetch(table.slots.data() + slot_of(static_cast<Key>(block.ids[e]), table.bits), 1);
+    if (graph.lists != nullptr) {
+      const int64_t begin = block.rows.begin;
+      graph.lists->read(
+          graph.indptr,
+          {out.n_id.data() + begin, adjacency.indptr.data() + begin, block.rows.end - begin, block.positions},
+          block.ids);
+    } else {
+      for (int64_t e = 0; e < block.num_edges; ++e) {
+        block.ids[e] = static_cast<int64_t>(indices[block.positions[e]]);
+        __builtin_prefetch(table.slots.data() + slot_of(static_cast<Key>(block.ids[e]), table.bits), 1);
+      }
     }
     if (config.keep_edges) {
       adjacency.edges.reserve(block.first_edge + block.num_edges, block.first_edge);
@@ -260,7 +272,7 @@ namespace gb::GB_VARIANT {
 void sample_batch(const SampleGraph& graph, const SampleConfig& config, uint64_t batch_key,
                   const int64_t* seeds, int64_t num_seeds, SampleScratch& scratch, SampledBatch& out,
                   const Team* team) {
-  if (team != nullptr)
+  if (team != nullptr && graph.lists == nullptr)
     (graph.wide ? sample_together<int64_t> : sample_together<int32_t>)(graph, config, batch_key, seeds,
                                                                        num_seeds, scratch, out, *team);
   else if (graph.wide)

@@ -9,6 +9,7 @@
 
 #include "binding.h"
 #include "gather.h"
+#include "neighbor_lists.h"
 #include "parallel.h"
 #include "pipeline.h"
 #include "rng.h"
@@ -28,6 +29,7 @@ struct Inputs {
   Ids indices;
   std::optional<Array1<const float>> weight;
   std::optional<Array<const Anything, 2>> x;
+  NeighborLists* lists;  // kept alive by Python
 };
 
 class PyPipeline {
@@ -61,6 +63,7 @@ class PyPipeline {
     graph.num_nodes = inputs_.indptr.length() - 1;
     graph.num_edges = inputs_.indices.length();
     graph.wide = is_wide(inputs_.indices);
+    graph.lists = inputs_.lists;
     return graph;
   }
   FeatureRows features() const {
@@ -80,6 +83,10 @@ void check_inputs(const Inputs& inputs, const SampleConfig& config) {
   const int64_t num_nodes = rows_between(inputs.indptr, inputs.indices.length());
   need_length(inputs.weight, inputs.indices.length());
   need_length(inputs.x, num_nodes);
+  if (const NeighborLists* lists = inputs.lists)
+    need(lists->num_nodes() == num_nodes && lists->num_edges() == inputs.indices.length() &&
+             lists->wide() == is_wide(inputs.indices),
+         "lists must be those of indptr and indices");
   need(!config.fanouts.empty(), "fanouts must name a hop");
   for (const int64_t fanout : config.fanouts) need_count(fanout, -1, kMostFanout, "a fanout");
 }
@@ -223,8 +230,9 @@ void gather_multiples(const Array2<const int8_t>& table, const Array1<const floa
 void init_pipeline(PyPipeline* self, const Indptr& indptr, const Ids& indices,
                    const std::optional<Array1<const float>>& weight,
                    const std::optional<Array<const Anything, 2>>& x, const std::vector<int64_t>& fanouts,
-                   bool replace, bool blocks, bool keep_edges, int num_threads, int depth, int refill) {
-  Inputs inputs{indptr, indices, weight, x};
+                   bool replace, bool blocks, bool keep_edges, int num_threads, int depth, int refill,
+                   NeighborLists* lists) {
+  Inputs inputs{indptr, indices, weight, x, lists};
   SampleConfig config{fanouts, replace, blocks, keep_edges};
   check_inputs(inputs, config);
   need_count(num_threads, 1, kMostThreads, "num_threads");
@@ -269,8 +277,9 @@ void bind_sampling(nb::module_& m) {
   def_native(m, "gather_scaled", &gather_multiples, "table"_a, "scale"_a, "ids"_a, "out"_a);
 
   nb::class_<PyPipeline> pipeline(m, "Pipeline");
-  def_init(pipeline, &init_pipeline, "indptr"_a, "indices"_a, "weight"_a, "x"_a, "fanouts"_a, "replace"_a,
-           "blocks"_a, "keep_edges"_a, "num_threads"_a, "depth"_a, "refill"_a);
+  def_init(pipeline, &init_pipeline, nb::keep_alive<1, 13>(), "indptr"_a, "indices"_a, "weight"_a, "x"_a,
+           "fanouts"_a, "replace"_a, "blocks"_a, "keep_edges"_a, "num_threads"_a, "depth"_a, "refill"_a,
+           "lists"_a.none() = nb::none());
   pipeline.def("busy_threads", [](PyPipeline& self) { return self.pipeline().busy_threads(); })
       .def("stage_seconds", [](PyPipeline& self) {
         const StageSeconds seconds = self.pipeline().stage_seconds();

@@ -37,9 +37,9 @@ FORMAT = "graphbraid-store"
 VERSION = 2
 """Version of the format; version 1, with CRC-32 sums of arrays and no sum of ``graph.json``, still opens."""
 
-SUMMED, SUMS = "x", "x_sums"
-"""The array whose rows are also read from its file, and the sums of that file's blocks, by which these rows
-are checked. Readers that do not know the sums pass over them."""
+SUMS = {"x": "x_sums", "indices": "indices_sums"}
+"""The arrays that are also read from their files, by rows and by edges, and the sums of these files' blocks,
+by which what is read is checked. Readers that do not know the sums pass over them."""
 
 _SPACE_FOR_REST = 1 << 20  # headers and graph.json
 _log = logging.getLogger(__name__)
@@ -112,18 +112,18 @@ def save_store(
     if ids is not None:
         arrays.update({f"ids_{key}": ArrayParts.whole(array) for key, array in ids.arrays().items()})
     size = sum(array.nbytes for array in arrays.values())
-    size += 8 * (arrays[SUMMED].nbytes // BLOCK_BYTES) if SUMMED in arrays else 0
+    size += sum(8 * (arrays[name].nbytes // BLOCK_BYTES) for name in SUMS if name in arrays)
     require_free_space(folder, size + _SPACE_FOR_REST, f"storing the graph in {folder}")
     if if_exists == "replace":
         _refuse_other_folders(folder)
     with atomic_directory(folder, if_exists=if_exists) as temp:
         described = {}
         for name, array in arrays.items():
-            sums = BlockSums() if name == SUMMED else None
+            sums = BlockSums() if name in SUMS else None
             described[name] = write_array(temp / f"{name}.npy", array, sums)
             if sums is not None:
-                described[SUMS] = write_array(
-                    temp / f"{SUMS}.npy", ArrayParts.whole(torch.from_numpy(sums.all()))
+                described[SUMS[name]] = write_array(
+                    temp / f"{SUMS[name]}.npy", ArrayParts.whole(torch.from_numpy(sums.all()))
                 )
         manifest = {
             "format": FORMAT,
@@ -167,7 +167,7 @@ def open_store(path: str | os.PathLike[str], *, mmap: bool = True, verify: bool 
     if verify is None:
         verify = not verified.is_noted(folder, files)
     before = verified.state([file for file in files if file.exists()])
-    sums = {SUMMED: arrays[SUMS].read} if SUMS in arrays else {}
+    sums = {name: arrays[of_blocks].read for name, of_blocks in SUMS.items() if of_blocks in arrays}
     tensors = {
         name: array.load(mapped=mmap, verify=verify, sums=sums.get(name)) for name, array in arrays.items()
     }

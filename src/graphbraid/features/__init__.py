@@ -2,17 +2,20 @@
 
 :func:`score` says which rows are read most, :func:`batch_reads` which rows each coming batch reads;
 :func:`reorder` renumbers a graph's nodes, for example with those read most often first;
-:class:`TieredFeatures` keeps some rows in memory and reads the others from a store's file.
+:class:`TieredFeatures` keeps some rows in memory and reads the others from a store's file;
+:class:`TieredTopology` does so for adjacency lists, and :class:`HostTiers` divides one budget between them.
 """
 
 from graphbraid.features.caches import POLICIES, CacheCounts, RowCache
 from graphbraid.features.coverage import coverage
 from graphbraid.features.disk import DiskCounts, DiskOptions, DiskRows
+from graphbraid.features.host_tiers import HostTiers, expected_list_blocks
 from graphbraid.features.reads import batch_reads
 from graphbraid.features.reorder import Reordered, reorder
 from graphbraid.features.scores import KINDS, Score, score
 from graphbraid.features.tier_report import CurvePoint, TierReport, TierRow
 from graphbraid.features.tiers import TierCounts, TieredFeatures
+from graphbraid.features.topology import ListCounts, TieredTopology
 from graphbraid.graph.orders import ORDERS, order_by
 
 __all__ = [
@@ -24,6 +27,8 @@ __all__ = [
     "DiskCounts",
     "DiskOptions",
     "DiskRows",
+    "HostTiers",
+    "ListCounts",
     "Reordered",
     "RowCache",
     "Score",
@@ -31,8 +36,10 @@ __all__ = [
     "TierReport",
     "TierRow",
     "TieredFeatures",
+    "TieredTopology",
     "batch_reads",
     "coverage",
+    "expected_list_blocks",
     "order_by",
     "reorder",
     "score",

@@ -12,7 +12,8 @@ from graphbraid import native
 from graphbraid.arguments import as_count, check_choice, check_tensor, shown
 from graphbraid.errors import DataError
 from graphbraid.features import disk_reference as reference
-from graphbraid.features.disk import DiskRows, as_bytes, plain_errors
+from graphbraid.features.disk import DiskRows, as_bytes
+from graphbraid.native import plain_errors
 from graphbraid.signatures import typed
 
 POLICIES = ("belady", "sieve", "static")

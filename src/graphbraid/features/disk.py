@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,10 +13,11 @@ from torch import Tensor
 
 from graphbraid import native
 from graphbraid.arguments import as_count, as_flag, check_choice, check_tensor, shown
-from graphbraid.errors import ConfigError, DataError, ResourceError
+from graphbraid.errors import ConfigError, DataError
 from graphbraid.features import disk_reference as reference
 from graphbraid.files import mapped
 from graphbraid.files.block_sums import BLOCK_BYTES
+from graphbraid.native import plain_errors
 from graphbraid.signatures import typed
 
 READERS = ("auto", "io_uring", "threads")
@@ -110,12 +109,13 @@ class DiskRows:
         self._process, self._native = os.getpid(), self._open()
 
     @classmethod
-    def behind(cls, x: Tensor, *, options: DiskOptions | None = None) -> DiskRows:
+    def behind(cls, x: Tensor, *, options: DiskOptions | None = None, what: str = "features") -> DiskRows:
         """The rows of a tensor that is mapped from a store, read from its file.
 
         Args:
             x: ``(num_rows, ...)`` contiguous, as :func:`graphbraid.datasets.open_store` gives it.
             options: how to read.
+            what: name of the rows, for messages.
 
         Raises:
             DataError: no file is mapped there, or the tensor was written to since and differs from it.
@@ -124,7 +124,7 @@ class DiskRows:
         found = mapped.find(x.data_ptr(), x.nbytes) if x.device.type == "cpu" and x.ndim else None
         if found is None or not x.is_contiguous():
             raise DataError(
-                "features on disk must be a whole array of a store that is mapped, as "
+                f"{what} on disk must be a whole array of a store that is mapped, as "
                 f"datasets.open_store(path) gives it; got {shown(x)}, which "
                 + ("is not contiguous" if found is not None else "lies in memory only")
             )
@@ -273,16 +273,3 @@ def _reopened(path: str, given: dict[str, Any]) -> DiskRows:
 def as_bytes(rows: Tensor) -> Tensor:
     """``(num_rows, row_bytes)`` uint8 of the same memory."""
     return rows.view(rows.shape[0], -1).view(torch.uint8)
-
-
-@contextmanager
-def plain_errors() -> Iterator[None]:
-    """Turn what the compiled readers raise into the library's errors."""
-    try:
-        yield
-    except (DataError, ResourceError):
-        raise
-    except ValueError as error:
-        raise DataError(str(error)) from None
-    except RuntimeError as error:
-        raise ResourceError(str(error)) from None

@@ -100,7 +100,7 @@ class TieredFeatures:
                 "tiers hold dense features; this graph has "
                 + ("none" if x is None else "sparse ones, which lie in memory")
             )
-        rows = DiskRows.behind(x, options=disk or _options_for(host))
+        rows = DiskRows.behind(x, options=disk or options_for(host))
         values = None if score is None else checked_score(_values_of(score), len(x))
         num_rows = _rows_in(host, rows, ranked=values is not None)
         if num_rows == len(x):
@@ -247,12 +247,17 @@ def _of_reads(rows: int, counts: TierCounts) -> float | None:
     return rows / reads if reads else None
 
 
-def _options_for(host: int | str) -> DiskOptions:
+def options_for(host: int | str) -> DiskOptions:
     """How to read for a budget: requests under way take an eighth of it at most, where that is some."""
     options = DiskOptions()
     size = MOST_BYTES if host == "all" else as_size(host, "host")
     fit = max(size // 8 // options.longest_bytes, _FEWEST_REQUESTS) if size else options.depth
     return DiskOptions(depth=min(fit, options.depth))
+
+
+def row_bytes_kept(rows: DiskRows, *, ranked: bool) -> tuple[int, int]:
+    """Bytes noted of all rows where some are kept, and bytes that each of these takes."""
+    return rows.buffer_bytes + rows.shape[0] * (9 if ranked else 8), rows.row_bytes + _SLOT_BYTES
 
 
 def _rows_in(host: int | str, rows: DiskRows, *, ranked: bool) -> int:
@@ -263,8 +268,8 @@ def _rows_in(host: int | str, rows: DiskRows, *, ranked: bool) -> int:
         ResourceError: it is more than the free memory.
     """
     num_rows = rows.shape[0]
-    notes = rows.buffer_bytes + num_rows * (9 if ranked else 8)
-    whole = notes + num_rows * (rows.row_bytes + _SLOT_BYTES)
+    notes, kept = row_bytes_kept(rows, ranked=ranked)
+    whole = notes + num_rows * kept
     budget = whole if host == "all" else min(as_size(host, "host"), whole)
     if budget == 0:
         return 0
@@ -274,11 +279,11 @@ def _rows_in(host: int | str, rows: DiskRows, *, ranked: bool) -> int:
             f"host={host!r} takes {format_bytes(budget)} of memory; {format_bytes(free)} are free. Give "
             "less: the other rows are read from the file"
         )
-    held = min((budget - notes) // (rows.row_bytes + _SLOT_BYTES), num_rows)
+    held = min((budget - notes) // kept, num_rows)
     if held < 1:
         raise ConfigError(
             f"host={host!r} holds no row: what is noted of all {num_rows:,} rows takes "
-            f"{format_bytes(notes)}, a row {format_bytes(rows.row_bytes + _SLOT_BYTES)}. Give more, or 0 to "
+            f"{format_bytes(notes)}, a row {format_bytes(kept)}. Give more, or 0 to "
             "read all from the file"
         )
     return held

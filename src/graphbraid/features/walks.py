@@ -7,7 +7,8 @@ not depend on the number of threads, and on the nodes' numbering only where weig
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -92,19 +93,48 @@ def inclusion(csc: Csc, sampler: SamplerConfig, schedule: SeedSchedule) -> Tenso
     Returns:
         ``(num_nodes,)`` float64, at most the number of steps.
     """
+    missed = torch.ones(csc.num_dst, dtype=torch.float64)
+    for hop in _hops(csc, sampler, schedule):
+        missed = hop.missed  # which later hops lower in place
+    return (1.0 - missed).mul_(schedule.num_steps)
+
+
+def expansions(csc: Csc, sampler: SamplerConfig, schedule: SeedSchedule) -> Iterator[tuple[int, Tensor]]:
+    """Of each hop, its fanout and how often an epoch is expected to draw among each node's in-edges.
+
+    So often is a node's adjacency list read: by the hops that find it, whereas its row is read once a batch
+    (:func:`inclusion`); in the layout ``blocks`` by every hop after.
+
+    Returns:
+        An iterator of fanouts and ``(num_nodes,)`` float64.
+    """
+    for hop in _hops(csc, sampler, schedule):
+        yield hop.fanout, hop.draws * schedule.num_steps
+
+
+class _Hop(NamedTuple):
+    fanout: int
+    draws: Tensor
+    """The chance that a node draws at this hop of a batch, ``(num_nodes,)`` float64."""
+    missed: Tensor
+    """The chance that a node is in no hop up to this one; lowered by this hop once it is passed."""
+
+
+def _hops(csc: Csc, sampler: SamplerConfig, schedule: SeedSchedule) -> Iterator[_Hop]:
+    """The hops of a batch in expectation; see :func:`inclusion`."""
     num_seeds, steps = schedule.seeds.numel(), schedule.num_steps
     used = min(num_seeds, steps * schedule.batch_size)
     copies = torch.bincount(schedule.seeds, minlength=csc.num_dst)
-    draws = (copies.double() * (used / (steps * num_seeds))).clamp_(max=1.0)  # the chance that a node draws
+    draws = (copies.double() * (used / (steps * num_seeds))).clamp_(max=1.0)
     missed = 1.0 - draws
     sums = torch.empty(csc.num_dst, dtype=torch.int64)
     weight = csc.weight if sampler.weighted else None
     for fanout in sampler.fanouts:
+        yield _Hop(fanout, draws, missed)
         before = missed.clone()
         backend().push_draws(csc.indptr, csc.indices, weight, draws, fanout, sampler.replace, sums, missed)
         # The next hop draws for what this one found, or for all that is known.
         draws = 1.0 - missed if sampler.layout == "blocks" else before.sub_(missed)
-    return (1.0 - missed).mul_(steps)
 
 
 def _round(csc: Csc, scores: Tensor, damping: float) -> Tensor:

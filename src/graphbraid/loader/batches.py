@@ -260,5 +260,6 @@ class BatchLoader:
                 num_threads=self.num_workers,
                 depth=self._depth,
                 refill=self._refill,
+                lists=self._source.lists,
             )
         return self._pipeline

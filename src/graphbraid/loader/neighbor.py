@@ -27,6 +27,7 @@ from graphbraid.loader.pyg_options import REPLACED, check_options
 from graphbraid.loader.settings import LoaderSettings
 from graphbraid.loader.sources import FollowedData
 from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.minibatch import MiniBatch
 from graphbraid.sampling.rows import FeatureRows
 from graphbraid.signatures import typed
@@ -89,6 +90,8 @@ class NeighborLoader(OverBatches, DataLoader[Any]):
             does not fit stays on the host and is read over the link. If None, half of the free memory.
         tiers: source of the feature rows, such as :class:`graphbraid.features.TieredFeatures` of this graph;
             they are gathered from there ahead of their use, to the same bits. If None, from ``data``.
+        topology: source of the adjacency lists, such as :class:`graphbraid.features.TieredTopology` of this
+            graph. If None, ``data``.
         **others: further options of PyG's and torch's loaders. Those about worker processes have no effect;
             those that would change the batches are refused (``docs/sampling.md`` lists them).
 
@@ -131,6 +134,7 @@ class NeighborLoader(OverBatches, DataLoader[Any]):
         plan: Plan | str | os.PathLike[str] | None = None,
         hot_bytes: int | None = None,
         tiers: FeatureRows | None = None,
+        topology: NeighborLists | None = None,
         **others: Any,
     ) -> None:
         given = {
@@ -138,7 +142,7 @@ class NeighborLoader(OverBatches, DataLoader[Any]):
         }
         kept = check_options(others, inspect.signature(NeighborLoader.__init__).parameters)
         self._followed = FollowedData()
-        source = dataclasses.replace(self._followed.read(data, weight_attr), rows=tiers)
+        source = dataclasses.replace(self._followed.read(data, weight_attr), rows=tiers, lists=topology)
         seeds = as_seeds(input_nodes, source.graph)
         self._ordered = sampler is None and batch_sampler is None
         if plan is not None and not self._ordered:
@@ -245,7 +249,8 @@ class NeighborLoader(OverBatches, DataLoader[Any]):
         """Adopt what was set or deleted in ``loader.data`` since it was last read."""
         source = self._followed.changed(self.data, self.weight_attr, self.graph)
         if source is not None:
-            self._batches.read(dataclasses.replace(source, rows=self._arguments["tiers"]))
+            given = self._arguments
+            self._batches.read(dataclasses.replace(source, rows=given["tiers"], lists=given["topology"]))
 
     def _sampled_positions(self) -> Iterator[Tensor]:
         assert self.batch_sampler is not None

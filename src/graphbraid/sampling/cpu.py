@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -15,8 +15,11 @@ from graphbraid import native
 from graphbraid.arguments import MOST_THREADS, as_count
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.scans import check_ids
+from graphbraid.native import plain_errors
 from graphbraid.sampling import reference, rng
 from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.sample import Prepared, Sampled, SampledEdges
 from graphbraid.sampling.schedule import SeedSchedule
 
@@ -66,6 +69,7 @@ def make_pipeline(
     num_threads: int,
     depth: int,
     refill: int | None = None,
+    lists: NeighborLists | None = None,
 ) -> HostPipeline:
     """Make a compiled pipeline, or a reference pipeline if kernels are missing or switched off.
 
@@ -77,6 +81,7 @@ def make_pipeline(
         depth: largest number of batches in preparation or waiting to be used.
         refill: once ``depth`` batches are ready, the threads rest until only this many are left. If None,
             they start the next batch as soon as there is room for one.
+        lists: where the adjacency lists of ``csc`` are. If None, in memory, or mapped there.
 
     Raises:
         ConfigError: the number of threads or of batches is out of range.
@@ -92,8 +97,10 @@ def make_pipeline(
         raise DataError(f"x must have a row for each of the {csc.num_dst} nodes; got {tuple(x.shape)}")
     kernels = native.kernels()
     if kernels is None:
-        return _ReferencePipeline(csc, config, x)
-    return _NativePipeline(kernels, csc, config, x, num_threads=num_threads, depth=depth, refill=refill)
+        return _ReferencePipeline(csc, config, x, lists)
+    return _NativePipeline(
+        kernels, csc, config, x, num_threads=num_threads, depth=depth, refill=refill, lists=lists
+    )
 
 
 class _NativePipeline:
@@ -107,10 +114,13 @@ class _NativePipeline:
         num_threads: int,
         depth: int,
         refill: int,
+        lists: NeighborLists | None,
     ) -> None:
         self._native = kernels
+        csc = csc if lists is None else lists.csc
         self._arrays, self._config = (csc, x), config  # kept alive: the threads read them
-        self._make = functools.partial(
+        self._lists = lists
+        self._of_arrays = functools.partial(
             kernels.Pipeline,
             indptr=csc.indptr,
             indices=csc.indices,
@@ -140,12 +150,12 @@ class _NativePipeline:
         )
         # Not a generator: it would hold on to a batch, and so keep its buffer from being reused, while it
         # waits for the next one.
-        return map(_as_prepared, iter(run.next, None))
+        return map(_as_prepared, iter(self._next_of(run), None))
 
     def begin(self, seeds: Tensor, seed: int, epoch: int, step: int) -> Iterator[Prepared]:
         if not seeds.numel():  # a schedule without seeds has no steps
             csc, x = self._arrays
-            return _ReferencePipeline(csc, self._config, x).begin(seeds, seed, epoch, step)
+            return _ReferencePipeline(csc, self._config, x, self._lists).begin(seeds, seed, epoch, step)
         run = self._native.Run(
             pipeline=self._own_pipeline(),
             seeds=seeds,
@@ -156,7 +166,16 @@ class _NativePipeline:
             first_step=0,
             last_step=1,
         )
-        return (_as_prepared(batch)._replace(step=step) for batch in iter(run.next, None))
+        return (_as_prepared(batch)._replace(step=step) for batch in iter(self._next_of(run), None))
+
+    def _next_of(self, run: Any) -> Callable[[], Any]:
+        """Return what waits for a run's next batch; errors of the file that lists are read from are ours."""
+        if self._lists is None:
+            return cast("Callable[[], Any]", run.next)
+        return cast("Callable[[], Any]", plain_errors()(run.next))
+
+    def _make(self) -> Any:
+        return self._of_arrays(lists=None if self._lists is None else self._lists.native)
 
     def _own_pipeline(self) -> Any:
         """Return the pipeline, made anew if its threads or its arrays are gone.
@@ -195,8 +214,10 @@ def _as_prepared(batch: tuple[Any, ...]) -> Prepared:
 
 
 class _ReferencePipeline:
-    def __init__(self, csc: Csc, config: SamplerConfig, x: Tensor | None) -> None:
-        self._csc, self._config, self._x = csc, config, x
+    def __init__(
+        self, csc: Csc, config: SamplerConfig, x: Tensor | None, lists: NeighborLists | None
+    ) -> None:
+        self._csc, self._config, self._x, self._lists = csc, config, x, lists
         self._seconds = {"sample": 0.0, "gather": 0.0, "batches": 0.0}
 
     def run(self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int) -> Iterator[Prepared]:
@@ -204,7 +225,7 @@ class _ReferencePipeline:
             started = perf_counter()
             input_id = schedule.positions_of(epoch, step)
             key = rng.batch_key(schedule.seed, epoch, step)
-            sampled = reference.sample_checked(self._csc, self._config, schedule.seeds[input_id], key)
+            sampled = self._sample(schedule.seeds[input_id], key)
             between = perf_counter()
             x = None if self._x is None else torch.index_select(self._x, 0, sampled.n_id)
             self._seconds["sample"] += between - started
@@ -213,9 +234,13 @@ class _ReferencePipeline:
             yield Prepared(step, input_id, sampled, x)
 
     def begin(self, seeds: Tensor, seed: int, epoch: int, step: int) -> Iterator[Prepared]:
-        sampled = reference.sample_batch(self._csc, self._config, seeds, rng.batch_key(seed, epoch, step))
+        check_ids(seeds, self._csc.num_dst, "seeds")
+        sampled = self._sample(seeds, rng.batch_key(seed, epoch, step))
         x = None if self._x is None else torch.index_select(self._x, 0, sampled.n_id)
         yield Prepared(step, torch.arange(seeds.numel()), sampled, x)
+
+    def _sample(self, seeds: Tensor, key: int) -> Sampled:
+        return reference.sample_checked(self._csc, self._config, seeds, key, self._lists)
 
     def stage_seconds(self) -> dict[str, float]:
         return dict(self._seconds)

@@ -11,9 +11,11 @@ from graphbraid.arguments import as_count
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scans import check_ids, first_unsound_weight
+from graphbraid.native import plain_errors
 from graphbraid.ops.derived import derived
 from graphbraid.sampling import rng
 from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.sample import Sampled, SampledEdges
 from graphbraid.signatures import typed
 
@@ -58,15 +60,20 @@ def check_odds(csc: Csc) -> None:
         )
 
 
-def sample_checked(csc: Csc, config: SamplerConfig, seeds: Tensor, key: int) -> Sampled:
-    """Sample one mini-batch as :func:`sample_batch` does, from arguments that have been checked."""
+def sample_checked(
+    csc: Csc, config: SamplerConfig, seeds: Tensor, key: int, lists: NeighborLists | None = None
+) -> Sampled:
+    """Sample one mini-batch as :func:`sample_batch` does, from arguments that have been checked.
+
+    ``lists``, where given, has the ids that ``csc.indices`` has.
+    """
     n_id = seeds.numpy().astype(np.int64)
     hops: list[tuple[I64, I64, I64]] = []  # degree of each row, local source and position of each edge
     nodes_per_hop = [len(n_id)]
     for hop, fanout in enumerate(config.fanouts):
         rows = n_id if config.layout == "blocks" else n_id[len(n_id) - nodes_per_hop[-1] :]
         counts, positions = _draw_rows(csc, config, rows, fanout, rng.row_keys(key, hop, rows))
-        found = csc.indices.numpy()[positions].astype(np.int64)
+        found = _sources(csc, lists, rows, counts, positions)
         before = len(n_id)
         n_id, local = _relabel(n_id, found)
         nodes_per_hop.append(len(n_id) - before)
@@ -78,6 +85,19 @@ def sample_checked(csc: Csc, config: SamplerConfig, seeds: Tensor, key: int) -> 
         nodes_per_hop=nodes_per_hop,
         edges_per_hop=[len(local) for _, local, _ in hops],
     )
+
+
+def _sources(csc: Csc, lists: NeighborLists | None, rows: I64, counts: I64, positions: I64) -> I64:
+    """Return the source of each drawn edge."""
+    reader = None if lists is None else lists.native
+    if reader is None:
+        found: I64 = csc.indices.numpy()[positions].astype(np.int64)
+        return found
+    out = torch.empty(len(positions), dtype=torch.int64)
+    ends = torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]))
+    with plain_errors():
+        reader.read(csc.indptr, torch.from_numpy(rows), ends, torch.from_numpy(positions), out)
+    return out.numpy()
 
 
 def _edges(hops: list[tuple[I64, I64, I64]], config: SamplerConfig) -> SampledEdges:

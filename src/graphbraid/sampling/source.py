@@ -11,6 +11,7 @@ from torch import Tensor
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.ops.gather import gather_rows
+from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.rows import FeatureRows, take_rows
 
 ADJ_VALUES = "values of adj_t"
@@ -44,9 +45,18 @@ class BatchSource:
     """Weights of self-loops for the same layers, ``(num_nodes,)`` float32; see :class:`graphbraid.Csc`."""
     rows: FeatureRows | None = None
     """Where ``x`` of a batch comes from; None: ``graph.x``, which has the same rows."""
+    lists: NeighborLists | None = None
+    """Where the graph's adjacency lists are; None: in ``graph.csc``, which has the same."""
 
     def __post_init__(self) -> None:
-        x, rows = self.graph.x, self.rows
+        x, rows, lists = self.graph.x, self.rows, self.lists
+        if lists is not None:
+            csc, whole = lists.csc, self.graph.csc
+            if (csc.num_dst, csc.num_edges) != (whole.num_dst, whole.num_edges):
+                raise DataError(
+                    f"lists are of {csc.num_dst} nodes and {csc.num_edges} edges, but the graph has "
+                    f"{whole.num_dst} and {whole.num_edges}; make the topology's tiers of this very graph"
+                )
         if rows is None:
             return
         if not isinstance(x, Tensor) or (x.shape, x.dtype) != (rows.shape, rows.dtype):

@@ -147,9 +147,9 @@ class TrainConfig:
     do not depend on it. If None, there is no plan."""
 
     host: Size | None = None
-    """Memory for feature rows of a store, in bytes or as ``4GiB``; the others are read from its file ahead of
-    their use (:class:`graphbraid.features.TieredFeatures`). 0 reads all from there, ``all`` keeps all. None:
-    features are used as the graph has them. What is learned does not depend on it."""
+    """Memory for feature rows and adjacency lists of a store, in bytes or as ``4GiB``; the others are read
+    from its files ahead of their use (:class:`graphbraid.features.HostTiers`). 0 reads all from there,
+    ``all`` keeps all. None: the graph is used as it is. What is learned does not depend on it."""
 
     eval_every: Natural = 1
     """Number of epochs between evaluations of the validation split; 0 never evaluates."""
@@ -290,8 +290,8 @@ def _check_together(config: TrainConfig) -> None:
         )
     if config.host is not None and config.mode == "full":
         raise ConfigError(
-            f"host={config.host!r} says how many feature rows are in memory, and mode='full' reads all of "
-            "them in every step; leave one out."
+            f"host={config.host!r} says how much of the graph is in memory, and mode='full' reads all of "
+            "it in every step; leave one out."
         )
     if config.eval_fanouts is not None and len(config.eval_fanouts) != len(config.fanouts):
         raise ConfigError(

@@ -14,6 +14,7 @@ from graphbraid.collective import Plan, Profile
 from graphbraid.collective.run.protocols import Accelerator
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
+from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.rows import FeatureRows
 from graphbraid.signatures import typed
 from graphbraid.train import runtime
@@ -55,6 +56,8 @@ class Trainer:
             prepares them as well.
         tiers: source of the feature rows, such as :class:`graphbraid.features.TieredFeatures` of this graph.
             If None, as the option ``host`` says, else the graph.
+        topology: source of the adjacency lists, such as :class:`graphbraid.features.TieredTopology` of this
+            graph; likewise.
         overrides: fields of :class:`TrainConfig` that replace those of ``config``.
 
     Example::
@@ -78,6 +81,7 @@ class Trainer:
         info: Mapping[str, Any] | None = None,
         accelerator: Accelerator | None = None,
         tiers: FeatureRows | None = None,
+        topology: NeighborLists | None = None,
         **overrides: Any,
     ) -> None:
         if not isinstance(model, nn.Module):
@@ -93,8 +97,10 @@ class Trainer:
         self.config = given.updated(**overrides)
         self.mode_reason = ""
         """Reason for the mode that ``auto`` chose; empty if the mode was given."""
-        if self.config.mode == "auto" and (tiers is not None or self.config.host is not None):
-            self.mode_reason = "features are in tiers, of which mini-batches read the rows they need"
+        self._check_tiers(tiers, topology)
+        in_tiers = tiers is not None or topology is not None or self.config.host is not None
+        if self.config.mode == "auto" and in_tiers:
+            self.mode_reason = "the graph is in tiers, of which mini-batches read what they need"
             self.config = self.config.updated(mode="sampled")
         if self.config.mode == "auto" and graph.x is not None:
             mode, self.mode_reason = choose_mode(model, graph, self.config)
@@ -109,17 +115,24 @@ class Trainer:
                 "an accelerator prepares mini-batches as a plan says; give plan='auto' as well."
             )
         self.accelerator = accelerator
-        self.tiers = self._tiers_of(graph, tiers)
+        made = make_tiers(graph, self.config)
+        self.tiers: FeatureRows | None = tiers if made is None else made.features
         """Where feature rows are; None: in the graph."""
-        self.runner = ModelRunner(model, graph, runtime.make_fabric(self.config), self.tiers)
+        self.topology: NeighborLists | None = topology if made is None else made.topology
+        """Where adjacency lists are; None: in the graph."""
+        fabric = runtime.make_fabric(self.config)
+        self.runner = ModelRunner(model, graph, fabric, self.tiers, self.topology)
         self._state = self._new_state()
 
-    def _tiers_of(self, graph: Graph, tiers: FeatureRows | None) -> FeatureRows | None:
-        if tiers is not None and self.config.host is not None:
-            raise ConfigError(f"host={self.config.host!r} makes tiers, and tiers are given; leave one out.")
-        if tiers is not None and self.config.mode == "full":
-            raise ConfigError("tiers serve mini-batches, and mode='full' has none; leave one out.")
-        return tiers if tiers is not None else make_tiers(graph, self.config)
+    def _check_tiers(self, tiers: FeatureRows | None, topology: NeighborLists | None) -> None:
+        for name, given in (("tiers", tiers), ("topology", topology)):
+            if given is None:
+                continue
+            verb = "makes tiers, and tiers are" if name == "tiers" else "makes its tiers, and topology is"
+            if self.config.host is not None:
+                raise ConfigError(f"host={self.config.host!r} {verb} given; leave one out.")
+            if self.config.mode == "full":
+                raise ConfigError(f"{name} serve mini-batches, and mode='full' has none; leave one out.")
 
     def _new_state(self) -> RunState:
         """Make the state of a run that has not begun."""

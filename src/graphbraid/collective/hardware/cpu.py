@@ -23,6 +23,7 @@ class CpuBatching:
             context.gathered_rows if context.row_buffer is None else None,
             num_threads=context.workers,
             depth=1,
+            lists=context.source.lists,
         )
 
     def __call__(self, epoch: int, step: int) -> MiniBatch:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from graphbraid.fullgraph import Engine
+    from graphbraid.sampling.lists import NeighborLists
     from graphbraid.sampling.minibatch import MiniBatch
     from graphbraid.sampling.rows import FeatureRows
 
@@ -37,7 +38,12 @@ class ModelRunner:
     """
 
     def __init__(
-        self, model: nn.Module, graph: Graph, fabric: Fabric, rows: FeatureRows | None = None
+        self,
+        model: nn.Module,
+        graph: Graph,
+        fabric: Fabric,
+        rows: FeatureRows | None = None,
+        lists: NeighborLists | None = None,
     ) -> None:
         if graph.x is None:
             raise DataError(
@@ -45,7 +51,7 @@ class ModelRunner:
                 "for example one-hot degrees or random vectors."
             )
         self.model = model.to(fabric.device)
-        self.graph, self.rows = graph, rows
+        self.graph, self.rows, self.lists = graph, rows, lists
         self.device: torch.device = fabric.device
         self.native = bool(getattr(model, "takes_blocks", False))
         self.uses_degrees = self.native and _normalises_by_degree(model)
@@ -57,7 +63,7 @@ class ModelRunner:
 
     def source(self) -> BatchSource:
         """What mini-batches are cut from; what a device keeps of one is kept as long as it is."""
-        return BatchSource(graph=self.graph, rows=self.rows)
+        return BatchSource(graph=self.graph, rows=self.rows, lists=self.lists)
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context of the run's precision, for forward pass and loss."""

@@ -1,36 +1,46 @@
-"""The tiers of feature rows that a run's options ask for."""
+"""The tiers of feature rows and adjacency lists that a run's options ask for."""
 
 from __future__ import annotations
 
-from graphbraid.features import Score, TieredFeatures, score
+import logging
+
+from graphbraid.features import HostTiers, expected_list_blocks, score
 from graphbraid.graph import Graph
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.train.config import TrainConfig
 
+_log = logging.getLogger(__name__)
 
-def make_tiers(graph: Graph, config: TrainConfig) -> TieredFeatures | None:
-    """Make the tiers of ``config.host``, memory filled with the rows that training reads most; None without.
+
+def make_tiers(graph: Graph, config: TrainConfig) -> HostTiers | None:
+    """Make the tiers of ``config.host``, memory filled with what training reads most; None without.
 
     Raises:
         DataError: the features are not dense or not mapped from a store.
         ConfigError: the memory holds no row.
-        ResourceError: the memory is not free, or the file cannot be read.
+        ResourceError: the memory is not free, or a file cannot be read.
     """
     if config.host is None:
         return None
-    return TieredFeatures.build(graph, host=config.host, score=_expected_reads(graph, config))
+    row_reads = list_blocks = None
+    walked = _sampling(graph, config)
+    if walked is not None:
+        sampler, schedule = walked
+        row_reads = score(graph, "inclusion", sampler=sampler, schedule=schedule).values
+        list_blocks = expected_list_blocks(graph.csc, sampler, schedule)
+    tiers = HostTiers.build(graph, host=config.host, row_reads=row_reads, list_reads=list_blocks)
+    _log.info("%s", tiers.reason)
+    return tiers
 
 
-def _expected_reads(graph: Graph, config: TrainConfig) -> Score | None:
-    """Reads of each row that an epoch is expected to take; None where that decides nothing."""
+def _sampling(graph: Graph, config: TrainConfig) -> tuple[SamplerConfig, SeedSchedule] | None:
+    """How the run samples; None where that decides nothing."""
     train = graph.splits.get("train")
     if config.host in (0, "all") or train is None or not train.numel():
         return None
-    return score(
-        graph,
-        "inclusion",
-        sampler=SamplerConfig(fanouts=config.fanouts, replace=config.replace, layout=config.layout),
-        schedule=SeedSchedule(
+    return (
+        SamplerConfig(fanouts=config.fanouts, replace=config.replace, layout=config.layout),
+        SeedSchedule(
             seeds=train, batch_size=config.batch_size, shuffle=True, drop_last=False, seed=config.seed
         ),
     )

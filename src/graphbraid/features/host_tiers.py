@@ -1,0 +1,162 @@
+"""HostTiers: one budget of memory for a stored graph's feature rows and adjacency lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphbraid.arguments import MOST_BYTES, as_size
+from graphbraid.errors import ConfigError
+from graphbraid.features import walks
+from graphbraid.features.budget import Curve, split
+from graphbraid.features.caches import checked_score
+from graphbraid.features.disk import DiskRows
+from graphbraid.features.tiers import TieredFeatures, row_bytes_kept
+from graphbraid.features.tiers import options_for as row_options
+from graphbraid.features.topology import ListParts, TieredTopology, list_blocks, require_free
+from graphbraid.features.topology import options_for as list_options
+from graphbraid.files import mapped
+from graphbraid.files.block_sums import BLOCK_BYTES
+from graphbraid.files.writing import format_bytes
+from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.graph.csc import Csc
+from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.schedule import SeedSchedule
+from graphbraid.signatures import typed
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class HostTiers:
+    """Feature rows and adjacency lists of a stored graph: some of both in memory, the others in its files."""
+
+    features: TieredFeatures
+    """To be given to loaders and Trainers as ``tiers``."""
+    topology: TieredTopology | None
+    """To be given to them as ``topology``; None where the topology is not mapped from a store."""
+    reason: str
+    """How memory was divided, and why, in words."""
+
+    @classmethod
+    @typed
+    def build(
+        cls,
+        graph: Graph,
+        *,
+        host: int | str,
+        row_reads: Tensor | None = None,
+        list_reads: Tensor | None = None,
+        policy: str = "belady",
+    ) -> HostTiers:
+        """Divide memory between rows and lists by the reads of the disk that each saves per byte.
+
+        Args:
+            graph: dense features, mapped from a store; the topology, too, unless it stays where it is.
+            host: memory for both and for what is noted of them, in bytes or as ``"4GiB"``; 0 reads everything
+                from the files, ``"all"`` and whatever is more than both keep everything in memory.
+            row_reads: ``(num_nodes,)`` reads of each row in some time, such as an epoch's expected ones
+                (:func:`graphbraid.features.score`); None: in proportion to the edges that leave a node.
+            list_reads: ``(num_nodes,)`` blocks read for each adjacency list in the same time if it is not
+                held (:func:`expected_list_blocks`); None: likewise, one a read.
+            policy: which rows stay, as in :class:`TieredFeatures`.
+
+        Raises:
+            ConfigError: a size that cannot be meant, or that does not hold what is noted and one row.
+            DataError: the features are not dense or not mapped from a store, or reads do not fit the graph.
+            ResourceError: the memory is not free, or a file cannot be read.
+        """
+        x, indices = graph.x, graph.csc.indices
+        features: dict[str, Any] = {"policy": policy, "score": row_reads}
+        if isinstance(x, SparseFeatures | None) or mapped.find(indices.data_ptr(), indices.nbytes) is None:
+            alone = TieredFeatures.build(graph, host=host, **features)
+            return cls(features=alone, topology=None, reason="the topology is in memory: all is for rows")
+        rows = DiskRows.behind(x, options=row_options(host))
+        parts = ListParts.of(graph, list_options(host))
+        notes, kept = row_bytes_kept(rows, ranked=row_reads is not None)
+        whole = parts.whole_bytes + notes + kept * len(x)
+        budget = min(MOST_BYTES if host == "all" else as_size(host, "host"), whole)
+        require_free(budget, f"host={host!r}")
+        features["disk"] = rows.options
+        if budget in (0, whole):
+            return cls(
+                features=TieredFeatures.build(graph, host="all" if budget else 0, **features),
+                topology=parts.hold(None if budget else torch.empty(0, dtype=torch.int64)),
+                reason="memory holds everything" if budget else "memory holds nothing",
+            )
+        least = notes + kept + parts.notes_bytes
+        if budget < least:
+            raise ConfigError(
+                f"host={host!r} holds no row: what is noted of all {len(x):,} rows and adjacency lists, and "
+                f"a row, take {format_bytes(least)}. Give more, or 0 to read all from the files"
+            )
+        curves = (_curve_of_lists(parts, graph, list_reads), _curve_of_rows(rows, graph, row_reads, kept))
+        num_lists, num_rows = _divided(budget - notes, parts, curves)
+        holds_all = num_lists == len(curves[0])
+        return cls(
+            features=TieredFeatures.build(graph, host=notes + kept * max(num_rows, 1), **features),
+            topology=parts.hold(None if holds_all else curves[0].order[:num_lists], curves[0]),
+            reason=_said(budget, curves, (num_lists, num_rows)),
+        )
+
+    def explain(self) -> str:
+        """How memory is divided, and the tiers of both in words."""
+        parts = [self.reason] + ([] if self.topology is None else [self.topology.explain()])
+        return "\n\n".join([*parts, self.features.explain()])
+
+
+def expected_list_blocks(csc: Csc, sampler: SamplerConfig, schedule: SeedSchedule) -> Tensor:
+    """Blocks of a store's file that an epoch is expected to read for each adjacency list that is not held.
+
+    A list is read by each hop that draws among its edges, and a draw touches a block: how often hops come by
+    a node differs from how many batches read its row.
+
+    Returns:
+        ``(num_nodes,)`` float64.
+    """
+    degrees, blocks = csc.degrees(), torch.zeros(csc.num_dst, dtype=torch.float64)
+    for fanout, reads in walks.expansions(csc, sampler, schedule):
+        if fanout:
+            blocks += reads * list_blocks(degrees, fanout, csc.indices.itemsize)
+    return blocks
+
+
+def _curve_of_lists(parts: ListParts, graph: Graph, reads: Tensor | None) -> Curve:
+    return parts.curve(
+        walks.out_degree(graph.csc) if reads is None else checked_score(reads, parts.num_nodes)
+    )
+
+
+def _curve_of_rows(rows: DiskRows, graph: Graph, reads: Tensor | None, kept: int) -> Curve:
+    """By blocks read, as those of lists."""
+    reads = walks.out_degree(graph.csc) if reads is None else checked_score(reads, rows.shape[0]).double()
+    # Rows begin at a block: one that divides it lies in a single one.
+    straddle = 0.0 if BLOCK_BYTES % rows.row_bytes == 0 else (rows.row_bytes - 1) / BLOCK_BYTES
+    blocks = max(1.0 + straddle, rows.row_bytes / BLOCK_BYTES)
+    return Curve.of(reads * blocks, kept)
+
+
+def _divided(room: int, parts: ListParts, curves: tuple[Curve, Curve]) -> tuple[int, int]:
+    """How many lists and rows a budget holds beside what is noted of rows; one row at least.
+
+    Where all lists fit less is noted of them, which more rows may take.
+    """
+    [lists, rows] = curves
+    num_lists, num_rows = split(room - parts.notes_bytes, curves)
+    if num_lists == len(lists):
+        return num_lists, split(room - parts.whole_bytes, [rows])[0]
+    if num_rows == 0:
+        [num_lists] = split(room - parts.notes_bytes - int(rows.size[0]), [lists])
+        num_rows = 1
+    return num_lists, num_rows
+
+
+def _said(budget: int, curves: Iterable[Curve], counts: tuple[int, int]) -> str:
+    held = [
+        f"{format_bytes(curve.num_bytes(count))} to {count:,} of {len(curve):,} {name} "
+        f"({curve.share(count):.1%} of what they are expected to cost)"
+        for name, curve, count in zip(("adjacency lists", "feature rows"), curves, counts, strict=True)
+    ]
+    return f"host {format_bytes(budget)}: " + " and ".join(held) + ", by reads of the disk saved per byte"
