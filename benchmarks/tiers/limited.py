@@ -41,6 +41,14 @@ class MemoryLimit:
         """Whether the process is in the group."""
         return self._group is not None
 
+    def peak_bytes(self) -> int:
+        """Most that the group took at a time, files it read included."""
+        assert self._group is not None
+        for name in ("memory.max_usage_in_bytes", "memory.peak"):
+            if (self._group / name).exists():
+                return int((self._group / name).read_text())
+        raise FileNotFoundError(f"{self._group} does not tell what it took at most")
+
     def end(self) -> None:
         """Go back to the group before and remove this one."""
         group, self._group = self._group, None

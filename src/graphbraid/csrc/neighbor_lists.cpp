@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kBits = 64;
 constexpr int64_t kRowsAhead = 24;                   // rows whose ids are fetched before they are copied
-constexpr int64_t kFilledAtOnce = int64_t{1} << 19;  // edges
+constexpr int64_t kFilledAtOnce = int64_t{1} << 17;  // edges
 constexpr int64_t kCold = -1;
 
 }  // namespace
@@ -41,6 +41,7 @@ void NeighborLists::fill(const int64_t* indptr, const int64_t* hot) {
   const int64_t id_bytes = disk_.table().row_bytes;
   hot_.reserve(hot_edges() * id_bytes);
   std::vector<WantedRow> wanted;
+  wanted.reserve(static_cast<size_t>(std::min(kFilledAtOnce, hot_edges())));
   int64_t first = 0;
   const auto read_wanted = [&] {
     const auto count = static_cast<int64_t>(wanted.size());

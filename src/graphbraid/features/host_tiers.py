@@ -15,7 +15,7 @@ from graphbraid.features import walks
 from graphbraid.features.budget import Curve, split
 from graphbraid.features.caches import checked_score
 from graphbraid.features.disk import DiskRows
-from graphbraid.features.tiers import TieredFeatures, row_bytes_kept
+from graphbraid.features.tiers import TieredFeatures, row_bytes_kept, values_of
 from graphbraid.features.tiers import options_for as row_options
 from graphbraid.features.topology import ListParts, TieredTopology, list_blocks, require_free
 from graphbraid.features.topology import options_for as list_options
@@ -47,7 +47,7 @@ class HostTiers:
         graph: Graph,
         *,
         host: int | str,
-        row_reads: Tensor | None = None,
+        row_reads: Any = None,
         list_reads: Tensor | None = None,
         policy: str = "belady",
     ) -> HostTiers:
@@ -57,8 +57,9 @@ class HostTiers:
             graph: dense features, mapped from a store; the topology, too, unless it stays where it is.
             host: memory for both and for what is noted of them, in bytes or as ``"4GiB"``; 0 reads everything
                 from the files, ``"all"`` and whatever is more than both keep everything in memory.
-            row_reads: ``(num_nodes,)`` reads of each row in some time, such as an epoch's expected ones
-                (:func:`graphbraid.features.score`); None: in proportion to the edges that leave a node.
+            row_reads: ``(num_nodes,)`` reads of each row in some time, such as an epoch's expected ones, or a
+                record with them as ``values`` (:func:`graphbraid.features.score`); None: in proportion to the
+                edges that leave a node.
             list_reads: ``(num_nodes,)`` blocks read for each adjacency list in the same time if it is not
                 held (:func:`expected_list_blocks`); None: likewise, one a read.
             policy: which rows stay, as in :class:`TieredFeatures`.
@@ -129,9 +130,10 @@ def _curve_of_lists(parts: ListParts, graph: Graph, reads: Tensor | None) -> Cur
     )
 
 
-def _curve_of_rows(rows: DiskRows, graph: Graph, reads: Tensor | None, kept: int) -> Curve:
+def _curve_of_rows(rows: DiskRows, graph: Graph, score: Any, kept: int) -> Curve:
     """By blocks read, as those of lists."""
-    reads = walks.out_degree(graph.csc) if reads is None else checked_score(reads, rows.shape[0]).double()
+    known = None if score is None else checked_score(values_of(score), rows.shape[0])
+    reads = walks.out_degree(graph.csc) if known is None else known.double()
     # Rows begin at a block: one that divides it lies in a single one.
     straddle = 0.0 if BLOCK_BYTES % rows.row_bytes == 0 else (rows.row_bytes - 1) / BLOCK_BYTES
     blocks = max(1.0 + straddle, rows.row_bytes / BLOCK_BYTES)

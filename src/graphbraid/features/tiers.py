@@ -101,7 +101,7 @@ class TieredFeatures:
                 + ("none" if x is None else "sparse ones, which lie in memory")
             )
         rows = DiskRows.behind(x, options=disk or options_for(host))
-        values = None if score is None else checked_score(_values_of(score), len(x))
+        values = None if score is None else checked_score(values_of(score), len(x))
         num_rows = _rows_in(host, rows, ranked=values is not None)
         if num_rows == len(x):
             policy = "static"  # nothing ever goes
@@ -289,7 +289,8 @@ def _rows_in(host: int | str, rows: DiskRows, *, ranked: bool) -> int:
     return held
 
 
-def _values_of(score: Any) -> Any:
+def values_of(score: Any) -> Any:
+    """The numbers of a score, which may be a record of them."""
     if isinstance(score, Tensor):  # which has a method of that name
         return score
     return getattr(score, "values", score)

@@ -76,7 +76,7 @@ class TieredTopology:
             host: memory for lists and for what is noted about all of them, in bytes or as ``"4GiB"``; 0 reads
                 all from the file, ``"all"`` and whatever is more than the topology keep it in memory.
             score: ``(num_nodes,)`` numbers, how often each node's list will be read: those read most per byte
-                are held. None: by the edges that leave a node, by which it is found.
+                are held. None: the edges that leave a node, by which it is found.
             disk: how the file is read. None takes the defaults, and less at a time for a small ``host``.
 
         Raises:

@@ -26,7 +26,7 @@ def make_tiers(graph: Graph, config: TrainConfig) -> HostTiers | None:
     walked = _sampling(graph, config)
     if walked is not None:
         sampler, schedule = walked
-        row_reads = score(graph, "inclusion", sampler=sampler, schedule=schedule).values
+        row_reads = score(graph, "inclusion", sampler=sampler, schedule=schedule)
         list_blocks = expected_list_blocks(graph.csc, sampler, schedule)
     tiers = HostTiers.build(graph, host=config.host, row_reads=row_reads, list_reads=list_blocks)
     _log.info("%s", tiers.reason)

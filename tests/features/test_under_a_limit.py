@@ -1,0 +1,67 @@
+"""A graph whose topology and features both exceed the memory there is trains as it does where they fit."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tests.extras import NO_KERNELS
+from tests.features.tables import stored_graph
+
+from graphbraid import Graph, native
+from graphbraid.datasets import save_store
+from graphbraid.graph.csc import Csc
+
+ROOT = Path(__file__).parents[2]
+LIMIT = 64 << 20
+NUM_NODES, DEGREE, WIDTH = 70_000, 300, 320
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory):
+    """A store of which either part is larger than the limit, and a small one."""
+    folder = tmp_path_factory.mktemp("s")
+    generator = torch.Generator().manual_seed(4)
+    some = torch.rand(NUM_NODES * DEGREE, generator=generator)
+    indices = (some.square_() * NUM_NODES).int()  # some nodes are found far more often than others
+    graph = Graph(
+        csc=Csc(torch.arange(NUM_NODES + 1) * DEGREE, indices, NUM_NODES),
+        x=torch.randn(NUM_NODES, WIDTH, generator=generator),
+        y=torch.randint(4, (NUM_NODES,), generator=generator),
+        splits={"train": torch.arange(640), "val": torch.arange(640, 800)},
+    )
+    assert graph.csc.indices.nbytes > 1.2 * LIMIT
+    assert graph.x.nbytes > 1.2 * LIMIT
+    stored_graph(folder, width=WIDTH)
+    return save_store(graph, folder / "large"), folder / "store"
+
+
+def run(stores, *options):
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.features.limited_run", *map(str, stores), *options],
+        env=os.environ | {"PYTHONPATH": paths},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+def test_training_under_a_limit_learns_the_same_to_the_bit(stores):
+    limited = run(stores, "--limit", str(LIMIT), "--host", "24MiB")
+    if "refused" in limited:
+        pytest.skip(f"needs a limit of memory: {limited['refused']}")
+    in_memory = run(stores)
+    assert limited["losses"] == in_memory["losses"]
+    assert limited["weights"] == in_memory["weights"]
+    assert limited["peak"] <= LIMIT
+    assert min(limited["disk"]) > 0
+    assert all(0 < share < 1 for share in limited["host_share"])
