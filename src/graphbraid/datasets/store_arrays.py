@@ -23,6 +23,7 @@ from graphbraid.files.checksums import Checksum, of_file
 from graphbraid.files.mapped import remember
 
 _NPY_PREFIX = 10  # magic, version, and two bytes for the length of what follows up to the values
+_LONGEST_HEADER = 512  # bytes of it without the spaces at its end
 _CHUNK = 1 << 24  # bytes written or checked at a time
 DType = Literal[
     "float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool"
@@ -120,7 +121,7 @@ class StoredArray:
                 version = np.lib.format.read_magic(file)
                 if version != (1, 0):
                     raise ValueError(f"npy version {version}")
-                shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+                shape, fortran, dtype = np.lib.format.read_array_header_1_0(_without_padding(file))
                 if fortran:
                     raise ValueError("columns before rows")
             except OSError:
@@ -215,6 +216,20 @@ def _header_bytes(header: dict[str, Any], least: int) -> bytes:
     missing = max(least - len(content), 0)
     length = (len(content) - _NPY_PREFIX + missing).to_bytes(2, "little")
     return content[: _NPY_PREFIX - 2] + length + content[_NPY_PREFIX:-1] + b" " * missing + b"\n"
+
+
+def _without_padding(file: io.BufferedReader) -> io.BytesIO:
+    """The header's length and text from where ``file`` stands, without the spaces that fill a block.
+
+    With something else among them NumPy's parser would take seconds to refuse it.
+
+    Raises:
+        ValueError: the text is longer than any array's.
+    """
+    text = file.read(int.from_bytes(file.read(2), "little")).rstrip(b" \n")
+    if len(text) > _LONGEST_HEADER:
+        raise ValueError(f"{len(text)} bytes before the spaces at its end")
+    return io.BytesIO((len(text) + 1).to_bytes(2, "little") + text + b"\n")
 
 
 def _crc32_of(path: Path) -> int:
