@@ -1,7 +1,8 @@
 """Which tests `make test` runs, and which it leaves to `make test-slow`, beyond those that are marked slow.
 
 Of a test whose cases are a product of parameters `make test` runs as many as it takes for every value of
-every parameter to occur; the rest are slow. Random examples are few there and many in `make test-slow`.
+every parameter to occur, and of kernels that are interpreted the first two of those; the rest are slow.
+Random examples are few there and many in `make test-slow`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import pytest
 
 FEW, MANY = "few", "many"
 """Profiles of hypothesis."""
-_NUM_EXAMPLES = {FEW: 15, MANY: 60}
+_NUM_EXAMPLES = {FEW: 8, MANY: 60}
+_MOST_INTERPRETED = 2  # cases of a product; an interpreted kernel takes a thousand times as long
 
 Values = frozenset[tuple[Hashable, Hashable]]
 
@@ -47,22 +49,27 @@ def mark(items: Iterable[pytest.Item]) -> None:
     for cases in products.values():
         # An id for each parametrization: parameters that one of them sets together count as one.
         kept = covering([frozenset(enumerate(case.callspec._idlist)) for case in cases])
+        if cases[0].get_closest_marker("interpreted"):
+            kept = kept[:_MOST_INTERPRETED]
         for number, case in enumerate(cases):
             if number not in kept:
                 case.add_marker(pytest.mark.slow)
                 case.add_marker(pytest.mark.rest)
 
 
-def covering(cases: Sequence[Values]) -> set[int]:
-    """Numbers of cases in which every value that occurs in any occurs; of equally good ones the rarest."""
+def covering(cases: Sequence[Values]) -> list[int]:
+    """Numbers of cases in which every value that occurs in any occurs; of equally good ones the rarest.
+
+    The first show the most values.
+    """
     missing, used = Values().union(*cases), Counter[tuple[Hashable, Hashable]]()
-    left, kept = dict(enumerate(cases)), set[int]()
+    left, kept = dict(enumerate(cases)), list[int]()
     while missing:
         best = max(
             left, key=lambda number: (len(left[number] & missing), -_uses(left[number], used), -number)
         )
         found = left.pop(best)
-        kept.add(best)
+        kept.append(best)
         missing -= found
         used.update(found)
     return kept

@@ -40,7 +40,7 @@ def cache(tmp_path_factory):
     return str(tmp_path_factory.mktemp("cache"))
 
 
-QUICK = {"pyg_by_one_import.py", "full_graph.py"}
+QUICK = {"pyg_by_one_import.py"}
 
 
 @pytest.mark.parametrize(

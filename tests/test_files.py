@@ -134,6 +134,7 @@ def test_the_real_errors_of_a_full_device_are_understood(tmp_path):
             write()
 
 
+@pytest.mark.slow
 def test_torch_save_past_the_limit_is_understood(tmp_path, warm):
     code = (
         "import resource, sys, torch\n"

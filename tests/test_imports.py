@@ -237,6 +237,7 @@ def copy_without_kernels(tmp_path):
     return {"PYTHONPATH": str(tmp_path), "GRAPHBRAID_KERNELS": ""}
 
 
+@pytest.mark.slow
 def test_without_compiled_kernels_the_reference_runs_and_doctor_says_so(copy_without_kernels):
     code = """
 import json, torch, graphbraid

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
 from tests.extras import PATIENCE
 
 ROOT = Path(__file__).parents[1]
@@ -13,6 +14,7 @@ README = (ROOT / "README.md").read_text()
 SNIPPETS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_snippets_run(tmp_path, warm):
     assert len(SNIPPETS) >= 2
     environment = os.environ | {"GRAPHBRAID_CACHE": str(tmp_path / "cache")}

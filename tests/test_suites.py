@@ -28,7 +28,12 @@ def test_short_parameters_take_turns():
 
 def test_parameters_that_change_together_leave_nothing_out():
     cases = [frozenset({(0, number)}) for number in range(7)]
-    assert covering(cases) == set(range(7))
+    assert covering(cases) == list(range(7))
+
+
+def test_the_first_cases_show_the_most_values():
+    cases = [frozenset({(0, "a")}), frozenset({(0, "b"), (1, "c")}), frozenset({(0, "d"), (1, "c")})]
+    assert covering(cases) == [1, 0, 2]
 
 
 def test_a_value_that_stands_in_one_case_is_kept():
@@ -37,4 +42,4 @@ def test_a_value_that_stands_in_one_case_is_kept():
 
 
 def test_nothing_is_chosen_of_nothing():
-    assert covering([]) == set()
+    assert covering([]) == []

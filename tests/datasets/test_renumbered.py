@@ -12,6 +12,7 @@ from tests.datasets.helpers import small_graph
 from tests.extras import NO_KERNELS, NO_PEAK
 from tests.features.cases import arrays, assert_same, full_graphs
 from tests.graph.edge_cases import random_edges
+from tests.suites import examples
 
 from graphbraid import Csc, Graph, native
 from graphbraid.datasets import NodeIds, open_names, open_store, renumbered, save_store
@@ -31,7 +32,7 @@ def parts(monkeypatch):
     return of
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(15), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(graph=full_graphs(), data=st.data(), num_bytes=st.sampled_from((1, 16, 100, 1 << 20)))
 def test_a_store_holds_what_reorder_gives(graph, data, num_bytes, parts, tmp_path_factory):
     order = torch.tensor(data.draw(st.permutations(range(graph.num_nodes))), dtype=torch.int64)

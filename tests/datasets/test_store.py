@@ -171,6 +171,7 @@ def test_a_disk_that_fills_while_writing_is_said_and_leaves_nothing(tmp_path, wa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_no_store(tmp_path):
     code = (
         "import sys, torch; sys.path.insert(0, sys.argv[2])\n"

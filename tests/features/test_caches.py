@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.extras import NO_KERNELS
 from tests.features.tables import flip_a_byte, rows_of, same, table_of, written
+from tests.suites import examples
 
 from graphbraid import native
 from graphbraid.errors import ConfigError, DataError
@@ -68,7 +69,7 @@ def test_rows_are_the_tables_and_never_more_are_kept(table, disk, batches, num_r
 
 
 @needs_kernels
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     batches=batches_of_rows,
     capacity=st.integers(0, NUM_ROWS),
@@ -101,7 +102,7 @@ def test_the_twin_keeps_the_same_rows(disk, batches, capacity, policy, window, r
     assert compiled.counts() == twin.counts()
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(batches=distinct_batches, num_rows=st.integers(0, NUM_ROWS))
 def test_no_policy_reads_fewer_rows_than_belady_with_every_batch_announced(disk, batches, num_rows):
     read = {}
@@ -115,7 +116,7 @@ def test_no_policy_reads_fewer_rows_than_belady_with_every_batch_announced(disk,
     assert read["belady"] <= min(read.values())
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(batches=distinct_batches, num_rows=st.integers(1, 12), data=st.data())
 def test_belady_from_the_same_start_hits_as_often_as_the_best_choice_that_stays(
     disk, batches, num_rows, data

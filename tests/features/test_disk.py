@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.extras import NO_KERNELS
 from tests.features.tables import READERS, flip_a_byte, rows_of, same, stored_graph, table_of, written
+from tests.suites import examples
 
 from graphbraid import native
 from graphbraid.datasets import open_store, save_store
@@ -42,7 +43,7 @@ def test_any_dtype_and_any_first_byte(tmp_path, dtype, first_byte):
     assert same(rows.gather(torch.arange(49, -1, -1)), table.flip(0))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     ids=st.lists(st.integers(0, 99), max_size=60),
     width=st.sampled_from([3, 700, 1025]),

@@ -12,6 +12,7 @@ from tests.features.cases import arrays, assert_same, expected, full_graphs
 from tests.graph.cases import reference_kernels
 from tests.graph.edge_cases import EDGE_CASES
 from tests.ops.graphs import assert_same_bits_with_any_threads, skewed
+from tests.suites import examples
 
 import graphbraid
 from graphbraid import Csc, Graph, features, native
@@ -22,7 +23,7 @@ from graphbraid.sampling import SamplerConfig
 from graphbraid.sampling.schedule import SeedSchedule
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(graph=full_graphs(), data=st.data(), rising=st.booleans(), twin=st.booleans())
 def test_every_array_moves_to_where_its_node_stands(graph, data, rising, twin):
     order = data.draw(st.permutations(range(graph.num_nodes)))
@@ -43,7 +44,7 @@ def test_every_array_moves_to_where_its_node_stands(graph, data, rising, twin):
     assert torch.equal(moved.nodes_of(ids), torch.arange(graph.num_nodes))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(graph=full_graphs(), data=st.data(), twin=st.booleans())
 def test_there_and_back_gives_every_bit(graph, data, twin):
     order = torch.tensor(data.draw(st.permutations(range(graph.num_nodes))), dtype=torch.int64)
@@ -61,7 +62,7 @@ def test_there_and_back_gives_every_bit(graph, data, twin):
         there_and_back()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(graph=full_graphs(), data=st.data(), size=st.integers(1, 4), twin=st.booleans())
 def test_parts_read_in_ascending_order_are_those_of_the_whole(graph, data, size, twin):
     order = torch.tensor(data.draw(st.permutations(range(graph.num_nodes))), dtype=torch.int64)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.features.test_scores import graph_of, graphs, samplers, schedule_of
 from tests.sampling.graphs import power_law_csc
+from tests.suites import examples
 
 from graphbraid import SamplerConfig, features
 from graphbraid.errors import ConfigError
@@ -40,7 +41,7 @@ def loader_counts(graph, sampler, schedule, epochs):
     return counts.double()
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(graphs(), samplers, st.integers(0, 2**62), st.integers(1, 40), st.booleans())
 def test_looking_ahead_counts_what_the_loader_gathers(graph, sampler, seed, batch_size, shuffle):
     graph = graph.replace(x=torch.rand(graph.num_nodes, 3))

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.extras import NO_KERNELS
 from tests.features.tables import flip_a_byte, graph_without_features, same, stored_graph
+from tests.suites import examples
 
 from graphbraid import Graph, SparseFeatures, native
 from graphbraid.arguments import as_size
@@ -52,7 +53,7 @@ def test_it_is_indexed_as_one_tensor(graph, host, policy):
         store[torch.ones(4, dtype=torch.bool)]
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     num_rows=st.integers(1, 300),
     policy=st.sampled_from(["belady", "sieve", "static"]),

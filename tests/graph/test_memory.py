@@ -58,7 +58,9 @@ print((status("VmHWM") - before) / (16 * largest))
     [
         ("from_edge_index", 2.5),  # 1 (input) + 0.75 (result with ids) + 0.5 (between the passes)
         pytest.param("from_edge_index, no ids", 1.75, marks=pytest.mark.slow),  # 1 + 0.25 + 0.25
-        ("symmetrized", 2.5),  # 0.75 + 1.5 (result) + 0.5 (transpose) over twice the edges
+        pytest.param(
+            "symmetrized", 2.5, marks=pytest.mark.slow
+        ),  # 0.75 + 1.5 (result) + 0.5 (transpose) over twice the edges
         pytest.param("symmetrized again", 2.5, marks=pytest.mark.slow),  # 0.75 + 0.75 + 0.5
         pytest.param("without_duplicates", 2, marks=pytest.mark.slow),
         pytest.param("with_self_loops", 2, marks=pytest.mark.slow),

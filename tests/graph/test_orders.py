@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tests.extras import NO_KERNELS
 from tests.graph.cases import edge_lists, reference_kernels
 from tests.ops.graphs import assert_same_bits_with_any_threads, square
+from tests.suites import examples
 
 from graphbraid import native
 from graphbraid.errors import DataError
@@ -73,7 +74,7 @@ def test_order_by_is_descending_and_stable():
         order_by(torch.zeros(2, 1))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(order=st.permutations(range(9)), wide=st.booleans())
 def test_the_inverse_is_each_nodes_place(order, wide):
     order = torch.tensor(order, dtype=torch.int64 if wide else torch.int32)
@@ -84,7 +85,7 @@ def test_the_inverse_is_each_nodes_place(order, wide):
         assert torch.equal(inverse_of(order), inverse)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(entries=st.lists(st.integers(-2, 9), min_size=1, max_size=9), twin=st.booleans())
 def test_the_first_entry_that_is_wrong_is_named(entries, twin):
     order, count = torch.tensor(entries), len(entries)
@@ -128,7 +129,7 @@ def test_an_order_is_a_list_of_ids(order):
         inverse_of(order)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(edges=edge_lists())
 def test_degree_order_sorts_by_how_often_a_node_is_read(edges):
     num_nodes, (src, dst) = edges[0], edges[1]

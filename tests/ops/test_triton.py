@@ -66,6 +66,7 @@ def test_the_environment_can_force_the_twins(choose, monkeypatch):
         choose()
 
 
+@pytest.mark.slow
 def test_operators_on_the_cpu_do_not_import_triton():
     code = """
 import sys, torch

@@ -60,6 +60,7 @@ print(newest)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_killed_writer_leaves_a_whole_checkpoint_and_loses_none(
     tmp_path: Path, warm: WarmProcesses

@@ -62,11 +62,8 @@ def steps_of(run: Path) -> list[int]:
     return [json.loads(line)["global_step"] for line in (run / "steps.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize(
-    "number",
-    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)],
-    ids=lambda number: number.name,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 def test_signal_in_the_middle_of_an_epoch_leaves_a_whole_run_that_goes_on(
     number: signal.Signals, data: Path, tmp_path: Path
 ) -> None:

@@ -64,6 +64,7 @@ PRELUDE = """
 """
 
 
+@pytest.mark.slow
 def test_workers_beyond_the_limits_of_the_system_are_an_error(run_python):
     said = run_python("""
         list(NeighborLoader(graph, [2], seed=0))

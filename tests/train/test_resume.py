@@ -274,6 +274,7 @@ def test_full_disk_leaves_the_former_checkpoint_whole(
     assert result.test == whole.test
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not sys.platform.startswith("linux") or os.geteuid() != 0,
     reason="needs root on Linux, to mount a small disk",

@@ -23,10 +23,10 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def pytest_collection_modifyitems(items):
-    """Mark what runs on a device where there is one."""
+    """Mark what runs on a device where there is one, and what is interpreted where there is none."""
     for item in items:
-        if not INTERPRETED and item.path.is_relative_to(HERE) and "device" in item.fixturenames:
-            item.add_marker(pytest.mark.gpu)
+        if item.path.is_relative_to(HERE) and "device" in item.fixturenames:
+            item.add_marker(pytest.mark.interpreted if INTERPRETED else pytest.mark.gpu)
         if INTERPRETED and item.path.is_relative_to(HERE) and _is_slow(item):
             item.add_marker(pytest.mark.slow)
 

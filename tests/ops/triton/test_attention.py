@@ -9,7 +9,7 @@ from graphbraid.graph.csc import Csc
 from graphbraid.ops.attention import both_ways
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-SHAPES = [(1, 1), (1, 7), (8, 8), (3, 16), (2, 33), (4, 64), (17, 3), (1, 257)]  # heads, channels
+SHAPES = [(3, 16), (2, 33), (1, 1), (1, 7), (8, 8), (4, 64), (17, 3), (1, 257)]  # heads, channels
 SMALL_CORNERS = {
     **CORNERS,
     "skewed": lambda: skewed(10, 13),

@@ -8,7 +8,7 @@ from tests.ops.test_row_epilogue import epilogue_for
 
 from graphbraid.ops import reference
 
-SHAPES = [(1, 1, 1), (70, 33, 17), (65, 100, 33), (40, 32, 65), (130, 1, 7)]
+SHAPES = [(70, 33, 17), (65, 100, 33), (1, 1, 1), (40, 32, 65), (130, 1, 7)]
 
 
 @pytest.mark.parametrize("has_factors", [False, True])

@@ -12,7 +12,7 @@ from graphbraid.ops.epilogue import LEAKY_SLOPE
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 HOW = ((0.0, True), (0.3, True), (0.6, False))  # dropout, bias
-WIDTHS = (1, 3, 7, 16, 33, 64, 100, 257)
+WIDTHS = (33, 7, 1, 3, 16, 64, 100, 257)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -8,7 +8,7 @@ from tests.ops.test_gine import rows_of
 from graphbraid.graph.csc import Csc
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-WIDTHS = (1, 7, 16, 33, 100, 257)
+WIDTHS = (33, 7, 1, 16, 100, 257)
 
 
 def assert_kernels_equal_twins(both, csc, width, dtype=torch.float32, scale=1.5):

@@ -8,7 +8,7 @@ from tests.ops.graphs import close, values
 
 from graphbraid.ops import reference
 
-CASES = [(width, torch.float32) for width in (1, 3, 16, 33, 100, 257)]
+CASES = [(width, torch.float32) for width in (33, 3, 1, 16, 100, 257)]
 CASES += [(33, torch.bfloat16), (100, torch.float16)]
 FACTORS = ((True, True), (True, False), (False, True), (False, False))  # weight, bias
 

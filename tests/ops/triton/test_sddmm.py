@@ -6,7 +6,7 @@ from tests.ops.graphs import CORNERS, close, skewed, values
 from tests.ops.test_spmm import hub_graph
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-WIDTHS = (1, 3, 7, 16, 33, 64, 100, 257)
+WIDTHS = (33, 7, 1, 3, 16, 64, 100, 257)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

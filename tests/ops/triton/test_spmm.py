@@ -9,7 +9,7 @@ from tests.ops.test_spmm import COEFFICIENTS, arguments, hub_graph
 from graphbraid.ops import reference
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-WIDTHS = (1, 3, 7, 16, 33, 64, 100, 257)  # below, at and above a tile of columns
+WIDTHS = (33, 7, 1, 3, 16, 64, 100, 257)  # below, at and above a tile of columns
 
 
 def assert_kernel_equals_twin(both, csc, x, wanted):

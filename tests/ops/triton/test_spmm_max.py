@@ -8,7 +8,7 @@ from graphbraid.graph.csc import Csc
 from graphbraid.ops.spmm_max import TIES
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-WIDTHS = (1, 3, 7, 16, 33, 64, 100, 257)
+WIDTHS = (33, 7, 1, 3, 16, 64, 100, 257)
 
 
 def assert_kernels_equal_twins(both, csc, x, weight, ties):
