@@ -36,6 +36,7 @@ def make_gpu_pipeline(
     device: torch.device | str = "cuda",
     topology: str = "device",
     features: str = "device",
+    hot_lists: Tensor | None = None,
 ) -> GpuPipeline:
     """Make a pipeline on a CUDA device whose batches equal those of the CPU pipeline bit for bit.
 
@@ -50,6 +51,8 @@ def make_gpu_pipeline(
         topology: ``device`` copies the graph to the device; ``host`` leaves it in page-locked host memory,
             which the device reads over the link.
         features: likewise for ``x``.
+        hot_lists: ``(num_hot,)`` int64 nodes whose adjacency lists are on the device although the topology is
+            on the host. If None, none.
 
     Raises:
         ConfigError: there is no CUDA device, or a placement is unknown.
@@ -65,4 +68,6 @@ def make_gpu_pipeline(
         raise MissingPackageError("sampling on a CUDA device needs triton: pip install 'graphbraid[triton]'")
     from graphbraid.sampling.triton import TritonPipeline
 
-    return TritonPipeline(csc, config, x, device=device, topology=topology, features=features)
+    return TritonPipeline(
+        csc, config, x, device=device, topology=topology, features=features, hot_lists=hot_lists
+    )

@@ -55,7 +55,10 @@ for layout, wide, weighted, replace in [
 ]:
     csc = power_law_csc(50, 400, wide=wide, weighted=True)
     fanouts = (15, 3, 200) if replace else (15, -1, 200)
-    config = SamplerConfig(fanouts=fanouts, layout=layout, weighted=weighted, replace=replace)
-    pipeline = TritonPipeline(csc, config, torch.randn(50, 8), device="cpu")
-    list(pipeline.run(schedule, 0, 0, schedule.num_steps))
+    config = SamplerConfig(
+        fanouts=fanouts, layout=layout, weighted=weighted, replace=replace, return_edge_id=wide
+    )
+    for placement in ({}, {"topology": "host", "hot_lists": torch.arange(3, 9)}):
+        pipeline = TritonPipeline(csc, config, torch.randn(50, 8), device="cpu", **placement)
+        list(pipeline.run(schedule, 0, 0, schedule.num_steps))
 print(json.dumps({"sizes": sizes, "fused": sorted(fused)}))

@@ -5,100 +5,17 @@ The CPU's counterpart is ``csrc/sample_row.inl``. Draws by weight are in ``weigh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from graphbraid.ops.triton.partition import destination_of, search_steps
+from graphbraid.sampling.triton.hop_rows import HopRows, RowEdges, row_edges, rows_of_hop
 from graphbraid.sampling.triton.rng import bounded, draw, row_key
 
 _TILE = 1024
 _LONGEST_TILE = 128
 """Most draws of a row that are made in registers; Floyd's algorithm compares each with all before it."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class HopRows:
-    """The rows that draw at one hop; their number is known on the device only."""
-
-    n_id: Tensor
-    """Global ids of the batch's nodes, int64."""
-    node_bounds: Tensor
-    """Running numbers of nodes, ``(hops + 2,)`` int64; see ``counts.Counts``."""
-    capacity: int
-    """Largest number of rows."""
-    hop: int
-    fanout: int
-    replace: bool
-    blocks: bool
-    """Whether all nodes found so far draw, not only those that the last hop found."""
-    key: int
-    """Key of the batch, as a signed integer."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class RowEdges:
-    """The in-edges of a hop's rows, read from the graph just once since it may be in host memory."""
-
-    starts: Tensor
-    """Position in the graph of the first in-edge of each row's node, ``(capacity,)`` int64."""
-    degrees: Tensor
-    """In-degree of each row's node, ``(capacity,)`` int64."""
-    offsets: Tensor
-    """Row r draws the hop's edges ``[offsets[r], offsets[r + 1])``; ``(capacity + 1,)`` int64."""
-
-
-@triton.jit
-def rows_of_hop(node_bounds, hop, BLOCKS: tl.constexpr):
-    """Return the index of the first node that draws at a hop, and how many draw."""
-    begin = tl.load(node_bounds + (0 if BLOCKS else hop))
-    return begin, tl.load(node_bounds + hop + 1) - begin
-
-
-@triton.jit
-def row_edges(row, live, starts, degrees, offsets):
-    """Return each row's start and degree in the graph and the offset of its edges; 0 where not live."""
-    start = tl.load(starts + row, mask=live, other=0)
-    degree = tl.load(degrees + row, mask=live, other=0)
-    return start, degree, tl.load(offsets + row, mask=live, other=0)
-
-
-@triton.jit(do_not_specialize=["hop", "fanout", "capacity"])
-def count_kernel(
-    node_bounds,
-    n_id,
-    indptr,  # (num_nodes + 1,) int64
-    available,  # (num_nodes,) int32: in-neighbours that can be drawn; all if None
-    starts,  # (capacity,) int64, written: see RowEdges
-    degrees,  # (capacity,) int64, written
-    counts,  # (capacity,) int64, written; 0 past the last row
-    hop,
-    fanout,
-    capacity,
-    REPLACE: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """Count the edges that each row will draw. Bound by one scattered read of indptr per row."""
-    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    begin, num_rows = rows_of_hop(node_bounds, hop, BLOCKS)
-    live = row < num_rows
-    node = tl.load(n_id + begin + row, mask=live, other=0)
-    start = tl.load(indptr + node, mask=live, other=0)
-    degree = tl.load(indptr + node + 1, mask=live, other=0) - start
-    tl.store(starts + row, start, mask=live)
-    tl.store(degrees + row, degree, mask=live)
-    most = degree
-    if available is not None:
-        most = tl.load(available + node, mask=live, other=0).to(tl.int64)
-    if REPLACE:
-        count = tl.where(most > 0, fanout, 0).to(tl.int64)
-    else:
-        count = tl.where((most > fanout) & (fanout >= 0), fanout, most)
-    tl.store(counts + row, count, mask=row < capacity)
 
 
 @triton.jit(do_not_specialize=["hop", "fanout", "key"])
@@ -226,44 +143,12 @@ def take_all_kernel(
     tl.store(positions + e, place, mask=live)
 
 
-def count_edges(rows: HopRows, indptr: Tensor, available: Tensor | None) -> RowEdges:
-    """Return where the rows' edges are in the graph and where their drawn edges go.
-
-    Args:
-        rows: the rows of the hop, at least one.
-        indptr: ``(num_nodes + 1,)`` int64.
-        available: ``(num_nodes,)`` int32: number of each node's in-neighbours that can be drawn. If None,
-            all.
-    """
-    starts, degrees, counts = (rows.n_id.new_empty(rows.capacity) for _ in range(3))
-    block = 256
-    count_kernel[(triton.cdiv(rows.capacity, block),)](
-        rows.node_bounds,
-        rows.n_id,
-        indptr,
-        available,
-        starts,
-        degrees,
-        counts,
-        rows.hop,
-        rows.fanout,
-        rows.capacity,
-        REPLACE=rows.replace,
-        BLOCKS=rows.blocks,
-        BLOCK=block,
-        num_warps=4,
-    )
-    offsets = counts.new_zeros(rows.capacity + 1)
-    torch.cumsum(counts, 0, out=offsets[1:])
-    return RowEdges(starts=starts, degrees=degrees, offsets=offsets)
-
-
 def draw_edges(rows: HopRows, edges: RowEdges, positions: Tensor) -> None:
-    """Write the position of every edge of a hop, row by row and draw by draw.
+    """Write the place of every edge of a hop, row by row and draw by draw.
 
     Args:
         rows: the rows of the hop, whose fanout is not 0.
-        edges: the result of :func:`count_edges`.
+        edges: the result of :func:`.hop_rows.count_edges`.
         positions: int64 with room for the hop's edges; written.
     """
     if rows.fanout < 0:

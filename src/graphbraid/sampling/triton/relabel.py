@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from graphbraid.errors import ResourceError
+from graphbraid.sampling.triton.hot_lists import EdgeArray, load_edge
 
 _BLOCK = 512
 _NUM_ERAS = 2**31 - 1
@@ -55,13 +56,19 @@ def stamped(era, value):
     return (tl.cast(era, tl.int64) << 32) | value
 
 
-@triton.jit(do_not_specialize=["num_seeds", "hop", "era"], do_not_specialize_on_alignment=["num_edges_ptr"])
+@triton.jit(
+    do_not_specialize=["num_seeds", "hop", "era", "num_hot", "shift"],
+    do_not_specialize_on_alignment=["num_edges_ptr"],
+)
 def claim_kernel(
-    positions,  # (num_edges,) int64 of the hop's edges, in the graph
-    indices,  # (graph's edges,) int32 or int64 source nodes
+    places,  # (num_edges,) int64 of the hop's edges
+    indices,  # (graph's edges,) int32 or int64 source nodes; this and the next three: see hot_lists.EdgeArray
+    hot_indices,
+    num_hot,
+    shift,
     num_edges_ptr,  # one int64
     edge_bounds,  # int64; see counts.Counts
-    ids,  # (num_edges,) int64, written: source nodes; may be positions
+    ids,  # (num_edges,) int64, written: source nodes; may be places
     table,
     num_seeds,
     hop,
@@ -71,7 +78,8 @@ def claim_kernel(
     """Read each edge's source and lower its slot to the edge's position. Bound by both scattered accesses."""
     e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     live = e < tl.load(num_edges_ptr)
-    node = tl.load(indices + tl.load(positions + e, mask=live, other=0), mask=live, other=0).to(tl.int64)
+    place = tl.load(places + e, mask=live, other=0)
+    node = load_edge(place, indices, hot_indices, num_hot, shift, live, 0).to(tl.int64)
     tl.store(ids + e, node, mask=live)
     base = num_seeds + tl.load(edge_bounds + hop)
     # Relaxed order suffices: no other memory depends on a claim, and the next launch sees them all.
@@ -146,8 +154,8 @@ def number_kernel(
 
 def relabel(
     table: Table,
-    indices: Tensor,
-    positions: Tensor,
+    indices: EdgeArray,
+    places: Tensor,
     num_edges: Tensor,
     node_bounds: Tensor,
     edge_bounds: Tensor,
@@ -155,32 +163,41 @@ def relabel(
     *,
     num_seeds: int,
     hop: int,
-    keep_positions: bool,
+    keep_places: bool,
 ) -> Tensor:
     """Return the local ids of a hop's sources; also write the new nodes and the counts after the hop.
 
     Args:
         table: the table of the batch, which holds every node found before.
         indices: ``(graph's edges,)`` int32 or int64 source nodes.
-        positions: ``(capacity,)`` int64: positions of the hop's edges in ``indices``, at least one.
+        places: ``(capacity,)`` int64: places of the hop's edges in ``indices``, at least one.
         num_edges: ``(1,)`` int64: number of edges of the hop.
         node_bounds: ``(hops + 2,)`` int64; entry ``hop + 2`` is written.
         edge_bounds: ``(hops + 1,)`` int64; entry ``hop + 1`` is written.
         n_id: int64 with room for all new nodes; written.
         num_seeds: number of seeds of the batch.
         hop: index of the hop; 0 is that of the seeds' in-neighbours.
-        keep_positions: whether to leave ``positions`` as they are; otherwise the sources' ids overwrite them.
+        keep_places: whether to leave ``places`` as they are; otherwise the sources' ids overwrite them.
 
     Returns:
         Local ids, ``(capacity,)`` int32.
     """
-    capacity = positions.numel()
+    capacity = places.numel()
     grid = (triton.cdiv(capacity, _BLOCK),)
     launch = {"BLOCK": _BLOCK, "num_warps": 4}
-    ids = torch.empty_like(positions) if keep_positions else positions
+    ids = torch.empty_like(places) if keep_places else places
     first, ranks, local = (torch.empty_like(ids, dtype=torch.int32) for _ in range(3))
     claim_kernel[grid](
-        positions, indices, num_edges, edge_bounds, ids, table.slots, num_seeds, hop, table.era, **launch
+        places,
+        *indices.arguments,
+        num_edges,
+        edge_bounds,
+        ids,
+        table.slots,
+        num_seeds,
+        hop,
+        table.era,
+        **launch,
     )
     first_kernel[grid](
         ids, num_edges, edge_bounds, table.slots, first, ranks, num_seeds, hop, capacity, **launch

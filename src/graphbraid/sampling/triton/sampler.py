@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphbraid.errors import DataError
+from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.triton.gather import gather_rows
 from graphbraid.ops.triton.partition import on_device_of
@@ -21,11 +21,12 @@ from graphbraid.sampling import rng
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.sample import Prepared, Sampled
 from graphbraid.sampling.schedule import SeedSchedule
-from graphbraid.sampling.triton import draw, relabel, weighted
+from graphbraid.sampling.triton import draw, hop_rows, relabel, weighted
 from graphbraid.sampling.triton.bounds import BatchBounds, GraphBounds
 from graphbraid.sampling.triton.clock import StageClock
 from graphbraid.sampling.triton.counts import Counts
-from graphbraid.sampling.triton.draw import HopRows, RowEdges
+from graphbraid.sampling.triton.hop_rows import HopRows, RowEdges
+from graphbraid.sampling.triton.hot_lists import ListReads, PlacedTopology
 from graphbraid.sampling.triton.layouts import DrawnHop, cut_blocks, cut_subgraph, no_edges, steps_of
 from graphbraid.sampling.triton.placement import check_placement, empty, place
 from graphbraid.sampling.triton.relabel import Table, check_positions
@@ -64,9 +65,11 @@ class TritonPipeline:
         topology: ``device`` copies the graph to the device; ``host`` leaves it in page-locked memory, from
             which the kernels read one adjacency list at a time over the link.
         features: likewise for ``x``.
+        hot_lists: ``(num_hot,)`` int64 distinct nodes whose adjacency lists are copied to the device all the
+            same, with ``indptr``. If None, none.
 
     Raises:
-        ConfigError: a placement is unknown.
+        ConfigError: a placement is unknown, or lists are hot of a topology that is on the device.
         DataError: ``config.weighted`` is set and the graph has no weights, or ``x`` does not fit the graph.
     """
 
@@ -79,8 +82,13 @@ class TritonPipeline:
         device: torch.device | str = "cuda",
         topology: str = "device",
         features: str = "device",
+        hot_lists: Tensor | None = None,
     ) -> None:
         check_placement("topology", topology)
+        if hot_lists is not None and topology != "host":
+            raise ConfigError(
+                f"hot_lists are lists of a topology on the host; got topology={topology!r}: leave them out"
+            )
         check_placement("features", features)
         if x is not None and (x.ndim != 2 or not x.is_contiguous() or x.shape[0] != csc.num_dst):
             raise DataError(
@@ -92,11 +100,10 @@ class TritonPipeline:
         self._device = torch.empty(0, device=device).device  # resolves "cuda" to the current device
         self._degrees = csc.degrees() if -1 in config.fanouts else None
         self._bounds = GraphBounds.of(csc, config)
-        self._indptr = place(csc.indptr, topology, self._device)
-        self._indices = place(csc.indices, topology, self._device)
+        self._topology = PlacedTopology(csc, topology, hot_lists, self._device)
         self._x = None if x is None else place(x.detach(), features, self._device)
         self._weights = (
-            _Weights(self._indptr, csc, config, topology, self._device) if config.weighted else None
+            _Weights(self._topology, csc, config, topology, self._device) if config.weighted else None
         )
         self._table = Table(csc.num_dst, self._device)
         self._clock = StageClock(self._device)
@@ -106,6 +113,10 @@ class TritonPipeline:
     def table_bytes(self) -> int:
         """Bytes of the table of local ids, 8 for each node of the graph."""
         return self._table.nbytes
+
+    def list_reads(self) -> ListReads | None:
+        """Return what was read of lists since the start; waits for the device. None if none is hot."""
+        return self._topology.list_reads()
 
     def run(self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int) -> Iterator[Prepared]:
         """Yield the batches of ``[first_step, last_step)`` in order; the next is prepared meanwhile."""
@@ -219,7 +230,7 @@ class TritonPipeline:
         num_edges = bounds.edges
         if num_edges:
             available = None if self._weights is None else self._weights.available
-            edges = draw.count_edges(rows, self._indptr, available)
+            edges = hop_rows.count_edges(rows, self._topology, available)
             if num_edges > UNREAD_EDGES:
                 num_edges = int(edges.offsets[-1])
         bounds.advance(num_edges)
@@ -228,25 +239,25 @@ class TritonPipeline:
             counts.nodes[hop + 2] = counts.nodes[hop + 1]
             counts.edges[hop + 1] = counts.edges[hop]
             return no_edges(rows.capacity, n_id, keep_positions=self._config.return_edge_id), n_id
-        positions = n_id.new_empty(num_edges)
+        places = n_id.new_empty(num_edges)
         if self._weights is None:
-            draw.draw_edges(rows, edges, positions)
+            draw.draw_edges(rows, edges, places)
         else:
-            self._weights.draw_edges(rows, edges, positions)
+            self._weights.draw_edges(rows, edges, places)
         n_id = _with_room(n_id, bounds.nodes)
         local = relabel.relabel(
             self._table,
-            self._indices,
-            positions,
+            self._topology.indices,
+            places,
             edges.offsets[-1:],
             counts.nodes,
             counts.edges,
             n_id,
             num_seeds=num_seeds,
             hop=hop,
-            keep_positions=self._config.return_edge_id,
+            keep_places=self._config.return_edge_id,
         )
-        kept = positions if self._config.return_edge_id else None
+        kept = self._topology.positions_of(rows, edges, places) if self._config.return_edge_id else None
         return DrawnHop(offsets=edges.offsets, local=local, positions=kept), n_id
 
     def _sampled(self, launched: Launched) -> Sampled:
@@ -264,24 +275,25 @@ class _Weights:
     """The arrays that draws by weight read in addition to the topology."""
 
     def __init__(
-        self, indptr: Tensor, csc: Csc, config: SamplerConfig, topology: str, device: torch.device
+        self, lists: PlacedTopology, csc: Csc, config: SamplerConfig, topology: str, device: torch.device
     ) -> None:
         assert csc.weight is not None
-        self._weight = place(csc.weight, topology, device)
+        weight = place(csc.weight, topology, device)
         self._max_degree = int(csc.degrees().max()) if csc.num_dst else 0
         self.available = torch.empty(csc.num_dst, dtype=torch.int32, device=device)
         """Number of in-neighbours that can be drawn, ``(num_nodes,)`` int32."""
-        self._running: Tensor | None = None
-        if config.replace:
-            self._running = empty(csc.num_edges, torch.float64, topology, device)
+        running = empty(csc.num_edges, torch.float64, topology, device) if config.replace else None
         with on_device_of(self.available):
-            weighted.weigh(indptr, self._weight, self.available, self._running)
+            weighted.weigh(lists.indptr, weight, self.available, running)
+        self._running = None if running is None else lists.by_place(running)
+        self._weight = lists.by_place(weight) if running is None else None
 
     def draw_edges(self, rows: HopRows, edges: RowEdges, positions: Tensor) -> None:
         """Write the positions of a hop's edges."""
-        if self._running is None:
+        if self._weight is not None:
             weighted.draw_by_race(rows, edges, self._weight, self.available, positions)
         else:
+            assert self._running is not None
             weighted.draw_by_inversion(
                 rows, edges, self._running, self.available, positions, max_degree=self._max_degree
             )

@@ -11,7 +11,9 @@ import triton.language as tl
 from torch import Tensor
 
 from graphbraid.ops.triton.partition import search_steps
-from graphbraid.sampling.triton.draw import HopRows, RowEdges, draw_tile, row_edges, rows_of_hop
+from graphbraid.sampling.triton.draw import draw_tile
+from graphbraid.sampling.triton.hop_rows import HopRows, RowEdges, row_edges, rows_of_hop
+from graphbraid.sampling.triton.hot_lists import EdgeArray, load_edge
 from graphbraid.sampling.triton.rng import draw, log_of_draw, row_key
 
 _NO_EDGE = tl.constexpr(2**62)
@@ -43,9 +45,9 @@ def weigh_kernel(
 
 
 @triton.jit
-def arrivals(weight, keys, start, e, degree):
+def arrivals(weight, hot_weight, num_hot, shift, keys, start, e, degree):
     """Return the arrival times of the neighbours ``e`` of a row in the race; infinity for weight 0."""
-    w = tl.load(weight + start + e, mask=e < degree, other=0.0)
+    w = load_edge(start + e, weight, hot_weight, num_hot, shift, e < degree, 0.0)
     arrival = -log_of_draw(draw(keys, e)) / tl.where(w > 0, w, 1.0).to(tl.float64)
     return tl.where(w > 0, arrival, float("inf"))
 
@@ -59,15 +61,18 @@ def first_after(arrival, e, last, last_edge):
     return best, tl.min(tl.where(arrival == best, e, _NO_EDGE), axis=0)
 
 
-@triton.jit(do_not_specialize=["hop", "fanout", "key"])
+@triton.jit(do_not_specialize=["hop", "fanout", "key", "num_hot", "shift"])
 def race_kernel(
     node_bounds,
     n_id,
-    starts,  # see draw.RowEdges
+    starts,  # see hop_rows.RowEdges
     degrees,
     offsets,
     positions,  # written
-    weight,  # (num_edges,) float32
+    weight,  # (num_edges,) float32; this and the next three: see hot_lists.EdgeArray
+    hot_weight,
+    num_hot,
+    shift,
     available,  # (num_nodes,) int32
     hop,
     fanout,
@@ -91,20 +96,22 @@ def race_kernel(
     if (fanout < 0) | (runners <= fanout):
         found = tl.zeros((), tl.int64)
         for c in range(0, degree, EDGES):
-            runs = tl.load(weight + start + c + lane, mask=c + lane < degree, other=0.0) > 0
+            e = c + lane
+            runs = load_edge(start + e, weight, hot_weight, num_hot, shift, e < degree, 0.0) > 0
             rank = tl.cumsum(runs.to(tl.int32), axis=0)
             tl.store(out + found + rank - 1, start + c + lane, mask=runs)
             found += tl.max(rank, axis=0)
     else:
         keys = row_key(key, hop, node)
-        head = arrivals(weight, keys, start, lane, degree)
+        head = arrivals(weight, hot_weight, num_hot, shift, keys, start, lane, degree)
         last = tl.full((), -1.0, tl.float64)
         last_edge = tl.full((), -1, tl.int64)
         for i in range(fanout):
             best, edge = first_after(head, lane, last, last_edge)
             for c in range(EDGES, degree, EDGES):
                 e = c + lane
-                arrival, at = first_after(arrivals(weight, keys, start, e, degree), e, last, last_edge)
+                times = arrivals(weight, hot_weight, num_hot, shift, keys, start, e, degree)
+                arrival, at = first_after(times, e, last, last_edge)
                 edge = tl.where(arrival < best, at, edge)
                 best = tl.minimum(arrival, best)
             tl.store(out + i, start + edge)
@@ -112,7 +119,7 @@ def race_kernel(
             last_edge = edge
 
 
-@triton.jit(do_not_specialize=["hop", "fanout", "key", "steps"])
+@triton.jit(do_not_specialize=["hop", "fanout", "key", "steps", "num_hot", "shift"])
 def invert_kernel(
     node_bounds,
     n_id,
@@ -120,7 +127,10 @@ def invert_kernel(
     degrees,
     offsets,
     positions,  # written
-    running,  # (num_edges,) float64: see weigh_kernel
+    running,  # (num_edges,) float64: see weigh_kernel; this and the next three: see hot_lists.EdgeArray
+    hot_running,
+    num_hot,
+    shift,
     available,
     hop,
     fanout,
@@ -140,7 +150,7 @@ def invert_kernel(
     node = tl.load(n_id + begin + row, mask=live, other=0)
     start, degree, first = row_edges(row, live, starts, degrees, offsets)
     live = live & (tl.load(available + node, mask=live, other=0) > 0)
-    total = tl.load(running + start + degree - 1, mask=live, other=0.0)
+    total = load_edge(start + degree - 1, running, hot_running, num_hot, shift, live, 0.0)
     bits = draw(row_key(key, hop, node)[:, None], column[None, :])
     target = (bits.to(tl.float64) + 0.5) * (1.0 / 4294967296.0) * total[:, None]
     inside = live[:, None] & (column < fanout)[None, :]
@@ -149,7 +159,9 @@ def invert_kernel(
     for _ in range(steps):
         middle = (low + high) // 2
         open_ = inside & (low < high)
-        passed = open_ & (tl.load(running + start[:, None] + middle, mask=open_, other=0.0) <= target)
+        place = start[:, None] + middle
+        sums = load_edge(place, running, hot_running, num_hot, shift, open_, 0.0)
+        passed = open_ & (sums <= target)
         low = tl.where(passed, middle + 1, low)
         high = tl.where(open_ & (passed == 0), middle, high)
     tl.store(positions + first[:, None] + column[None, :], start[:, None] + low, mask=inside)
@@ -178,9 +190,12 @@ def weigh(indptr: Tensor, weight: Tensor, available: Tensor, running: Tensor | N
 
 
 def draw_by_race(
-    rows: HopRows, edges: RowEdges, weight: Tensor, available: Tensor, positions: Tensor
+    rows: HopRows, edges: RowEdges, weight: EdgeArray, available: Tensor, positions: Tensor
 ) -> None:
-    """Draw by weight without replacement; takes the arguments of ``draw.draw_edges`` and those of weigh."""
+    """Draw by weight without replacement; takes the arguments of ``draw.draw_edges`` and those of weigh.
+
+    The weights are given by place.
+    """
     race_kernel[(rows.capacity,)](
         rows.node_bounds,
         rows.n_id,
@@ -188,7 +203,7 @@ def draw_by_race(
         edges.degrees,
         edges.offsets,
         positions,
-        weight,
+        *weight.arguments,
         available,
         rows.hop,
         rows.fanout,
@@ -201,9 +216,18 @@ def draw_by_race(
 
 
 def draw_by_inversion(
-    rows: HopRows, edges: RowEdges, running: Tensor, available: Tensor, positions: Tensor, *, max_degree: int
+    rows: HopRows,
+    edges: RowEdges,
+    running: EdgeArray,
+    available: Tensor,
+    positions: Tensor,
+    *,
+    max_degree: int,
 ) -> None:
-    """Draw by weight with replacement; takes the arguments of ``draw.draw_edges`` and those of weigh."""
+    """Draw by weight with replacement; takes the arguments of ``draw.draw_edges`` and those of weigh.
+
+    The running sums are given by place.
+    """
     tile = draw_tile(rows.fanout)
     grid = (triton.cdiv(rows.capacity, tile["ROWS"]), triton.cdiv(rows.fanout, tile["WIDTH"]))
     invert_kernel[grid](
@@ -213,7 +237,7 @@ def draw_by_inversion(
         edges.degrees,
         edges.offsets,
         positions,
-        running,
+        *running.arguments,
         available,
         rows.hop,
         rows.fanout,
