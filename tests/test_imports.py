@@ -28,6 +28,7 @@ FLOORS = (
     ("features",),
     ("datasets", "collective"),
     ("loader", "fullgraph"),
+    ("synth",),
     ("train",),
     ("cli",),
 )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         nn,
         ops,
         sampling,
+        synth,
         train,
     )
     from graphbraid.errors import GraphbraidError
@@ -59,6 +60,7 @@ __all__ = [
     "nn",
     "ops",
     "sampling",
+    "synth",
     "train",
 ]
 
@@ -92,6 +94,7 @@ _SUBMODULES = frozenset(
         "nn",
         "ops",
         "sampling",
+        "synth",
         "train",
     },
 )

@@ -17,7 +17,7 @@ from typing import Any
 from tests.fuzz import file_kinds, isolate
 from tests.fuzz.case import FINDINGS, Name, Verdict
 
-KINDS = {"api": 6, "files": 5, "cli": 3, "kernels": 6}
+KINDS = {"api": 6, "files": 5, "cli": 3, "kernels": 6, "programs": 1}
 """Kind -> its share of the cases started; each is a module of this package."""
 
 
@@ -61,6 +61,7 @@ _HEAVY = (
     *("pandas", "pyarrow", "pyarrow.csv", "pyarrow.parquet", "scipy.sparse", "sklearn.metrics", "yaml"),
     *("torchmetrics", "torch_geometric", "torch_geometric.nn", "torch_geometric.loader", "rich.progress"),
     *("graphbraid.cli.main", "graphbraid.cli.build", "graphbraid.cli.display", "graphbraid.cli.settings"),
+    "graphbraid.synth",
     *("graphbraid.fullgraph.compiling", "graphbraid.train.step.whole", "graphbraid.collective.run.profiler"),
 )
 

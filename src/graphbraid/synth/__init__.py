@@ -1,0 +1,22 @@
+"""Program synthesis: a short program, or a model, becomes source code that trains without Python."""
+
+from graphbraid.synth.language.mistake import Place, ProgramError
+from graphbraid.synth.reading import parse_program, read_program
+from graphbraid.synth.recipe import EarlyStop, OptimizerRecipe, Recipe
+from graphbraid.synth.synthesis import Synthesis, from_model, from_program
+from graphbraid.synth.training import Trained, train
+
+__all__ = [
+    "EarlyStop",
+    "OptimizerRecipe",
+    "Place",
+    "ProgramError",
+    "Recipe",
+    "Synthesis",
+    "Trained",
+    "from_model",
+    "from_program",
+    "parse_program",
+    "read_program",
+    "train",
+]

@@ -1,0 +1,1 @@
+"""The language: grammar, parser, typed syntax tree and checks that name a mistake's line and column."""

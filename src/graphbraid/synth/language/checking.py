@@ -1,0 +1,266 @@
+"""Checks of what a program's names and types mean, before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from graphbraid.synth.language.mistake import Place, ProgramError, nearest
+from graphbraid.synth.language.syntax import (
+    Assign,
+    Binary,
+    Call,
+    Declare,
+    Do,
+    Expression,
+    For,
+    Function,
+    If,
+    Item,
+    Leave,
+    Literally,
+    Name,
+    Statement,
+    Type,
+    Unary,
+)
+from graphbraid.synth.language.words import METHODS, OF_MODEL, TOTAL_EPOCHS, Argument, Method, word_of
+
+_NUMBERS = ("int", "float")
+_VARIABLES = ("int", "float", "bool")
+_ONCE = ("Graph", "GNN", "container<int>", "String")
+
+
+def check(function: Function) -> None:
+    """Check the names, types and calls of a program.
+
+    Raises:
+        ProgramError: the first mistake.
+    """
+    checker = _Checker()
+    checker.parameters(function)
+    checker.block(function.body)
+
+
+class _Checker:
+    """Walks a program in the order of its text with the variables that are known there."""
+
+    def __init__(self) -> None:
+        self._scopes: list[dict[str, tuple[Type, Place | None]]] = [{TOTAL_EPOCHS: ("int", None)}]
+        self._fixed = {TOTAL_EPOCHS}
+        self._num_loops = 0
+
+    def parameters(self, function: Function) -> None:
+        taken: dict[Type, str] = {}
+        self._scopes.append({})
+        for parameter in function.parameters:
+            if parameter.type in taken and parameter.type in _ONCE:
+                message = f'a second {parameter.type} parameter, after "{taken[parameter.type]}"'
+                raise ProgramError(parameter.place, message, "a program has one")
+            taken[parameter.type] = parameter.name
+            self._declare(parameter.name, parameter.type, parameter.place)
+            self._fixed.add(parameter.name)
+        for needed in ("Graph", "GNN"):
+            if needed not in taken:
+                message = f'"{function.name}" has no {needed} parameter'
+                raise ProgramError(
+                    function.place, message, "it begins as function Name(Graph g, GNN gnn, ...)"
+                )
+
+    # ---- statements
+
+    def block(self, statements: Iterable[Statement]) -> None:
+        self._scopes.append({})
+        for statement in statements:
+            self._statement(statement)
+        self._scopes.pop()
+
+    def _statement(self, statement: Statement) -> None:
+        match statement:
+            case Declare():
+                self._declaration(statement)
+            case Assign():
+                self._assignment(statement)
+            case Do(call=call):
+                if self._call(call) is not None:
+                    message = f"the value of {call.method.name} is not used"
+                    raise ProgramError(call.method.place, message)
+            case For():
+                self._loop(statement)
+            case If():
+                for condition, body in statement.branches:
+                    self._condition(condition)
+                    self.block(body)
+                self.block(statement.otherwise)
+            case Leave():
+                if self._num_loops == 0:
+                    raise ProgramError(statement.place, f'"{statement.word}" outside of a loop')
+
+    def _loop(self, loop: For) -> None:
+        self._scopes.append({})
+        if loop.first is not None:
+            self._statement(loop.first)
+        if loop.condition is not None:
+            self._condition(loop.condition)
+        if loop.step is not None:
+            self._assignment(loop.step)
+        self._num_loops += 1
+        self.block(loop.body)
+        self._num_loops -= 1
+        self._scopes.pop()
+
+    def _declaration(self, declared: Declare) -> None:
+        if declared.type not in _VARIABLES:
+            message = f"a variable of type {declared.type}"
+            raise ProgramError(declared.place, message, f"variables are {', '.join(_VARIABLES)}")
+        self._fits(declared.value, declared.type)
+        self._declare(declared.name.name, declared.type, declared.name.place)
+
+    def _assignment(self, assigned: Assign) -> None:
+        name = assigned.name.name
+        kind = self._variable(assigned.name)
+        if name in self._fixed:
+            raise ProgramError(assigned.place, f'"{name}" cannot be changed', "declare a variable of its own")
+        if assigned.operator:
+            joined = Binary(assigned.place, assigned.operator, assigned.name, assigned.value)
+            self._fits(joined, kind)
+        else:
+            self._fits(assigned.value, kind)
+
+    def _condition(self, condition: Expression) -> None:
+        if (kind := self._type(condition)) != "bool":
+            raise ProgramError(condition.place, f"a condition must be bool; this is {kind}", "compare it")
+
+    # ---- names
+
+    def _declare(self, name: str, kind: Type, place: Place) -> None:
+        for scope in self._scopes[1:]:
+            if name in scope and (before := scope[name][1]) is not None:
+                raise ProgramError(
+                    place, f'"{name}" is declared already, at line {before.line}', "rename one"
+                )
+        self._scopes[-1][name] = kind, place
+
+    def _variable(self, name: Name) -> Type:
+        for scope in reversed(self._scopes):
+            if name.name in scope:
+                return scope[name.name][0]
+        known = [known for scope in self._scopes for known in scope]
+        raise ProgramError(name.place, f'unknown name "{name.name}"', nearest(name.name, known))
+
+    # ---- expressions
+
+    def _fits(self, value: Expression, wanted: Type, what: str = "") -> None:
+        kind = self._type(value)
+        if kind == wanted or (wanted == "float" and kind == "int"):
+            return
+        of = f"{what} must be {wanted}" if what else f"{wanted} is needed here"
+        raise ProgramError(value.place, f"{of}; this is {kind}")
+
+    def _type(self, value: Expression) -> Type:
+        match value:
+            case Literally():
+                return _type_of(value)
+            case Name():
+                return self._variable(value)
+            case Item():
+                kind = self._variable(value.container)
+                if kind != "container<int>":
+                    raise ProgramError(value.place, f'"{value.container.name}" is {kind}, not a container')
+                self._fits(value.index, "int", "an index")
+                return "int"
+            case Call():
+                returned = self._call(value)
+                if returned is None:
+                    message = f"{value.method.name} gives no value"
+                    raise ProgramError(value.method.place, message, "call it in a statement of its own")
+                return returned
+            case Unary():
+                return self._unary(value)
+            case Binary():
+                return self._binary(value)
+
+    def _unary(self, value: Unary) -> Type:
+        kind = self._type(value.operand)
+        if (kind != "bool") if value.operator == "!" else (kind not in _NUMBERS):
+            raise ProgramError(value.place, f'"{value.operator}" of {kind}')
+        return kind
+
+    def _binary(self, value: Binary) -> Type:
+        operator = value.operator
+        left, right = (self._operand(side, operator) for side in (value.left, value.right))
+        if operator in ("&&", "||"):
+            allowed, result = left == right == "bool", "bool"
+        elif operator in ("==", "!="):
+            allowed, result = left == right or (left in _NUMBERS and right in _NUMBERS), "bool"
+        else:
+            among = ("int",) if operator == "%" else _NUMBERS
+            allowed = left in among and right in among
+            result = "bool" if operator[0] in "<>" else "float" if "float" in (left, right) else "int"
+        if not allowed:
+            raise ProgramError(value.place, f'"{operator}" between {left} and {right}')
+        return result  # type: ignore[return-value]
+
+    def _operand(self, value: Expression, operator: str) -> Type:
+        """Return the type of an operand; a container counts as its number of layers."""
+        kind = self._type(value)
+        return "int" if kind == "container<int>" and operator not in ("&&", "||") else kind
+
+    # ---- calls
+
+    def _call(self, call: Call) -> Type | None:
+        kind = self._variable(call.receiver)
+        methods = METHODS.get(kind)
+        if methods is None:
+            raise ProgramError(call.place, f'"{call.receiver.name}" is {kind}, which has no methods')
+        method = methods.get(call.method.name)
+        if method is None:
+            message = f'unknown method "{call.method.name}" of {kind}'
+            raise ProgramError(call.method.place, message, nearest(call.method.name, methods))
+        self._arguments(call, method)
+        return method.returns
+
+    def _arguments(self, call: Call, method: Method) -> None:
+        given, most = len(call.arguments), len(method.arguments)
+        if not method.required <= given <= most:
+            needed = str(most) if method.required == most else f"{method.required} to {most}"
+            names = ", ".join(argument.name for argument in method.arguments)
+            plural = "" if needed == "1" else "s"
+            message = f"{call.method.name} takes {needed} argument{plural}; {given} given"
+            raise ProgramError(call.method.place, message, f"they are {names}" if names else "")
+        for value, argument in zip(call.arguments, method.arguments, strict=False):
+            if argument.choices:
+                self._choice(value, argument)
+            else:
+                self._fits(value, argument.type, f"the {argument.name}")
+        if call.method.name == "forwardPass":
+            _check_aggregation(call)
+
+    def _choice(self, value: Expression, argument: Argument) -> None:
+        if not isinstance(value, Literally) or not isinstance(value.value, str):
+            hint = "as in " + f'"{argument.choices[0]}"'
+            raise ProgramError(value.place, f"the {argument.name} must be written here as a text", hint)
+        if word_of(value.value, argument.choices) is None:
+            message = f'unknown {argument.name} "{value.value}"'
+            raise ProgramError(value.place, message, nearest(value.value, argument.choices))
+
+
+def _check_aggregation(call: Call) -> None:
+    if len(call.arguments) < 3:
+        return
+    words = [argument.value for argument in call.arguments[1:3] if isinstance(argument, Literally)]
+    model = word_of(str(words[0]), tuple(OF_MODEL))
+    allowed = OF_MODEL[model or ""]
+    if word_of(str(words[1]), allowed) is None:
+        raise ProgramError(
+            call.arguments[2].place,
+            f'{model} has no aggregation "{words[1]}"',
+            f"it has {', '.join(allowed)}",
+        )
+
+
+def _type_of(value: Literally) -> Type:
+    names: dict[type, Type] = {bool: "bool", int: "int", float: "float", str: "String"}
+    return names[type(value.value)]
+
+
+__all__ = ["check"]

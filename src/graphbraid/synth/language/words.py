@@ -1,0 +1,95 @@
+"""The words of the language: its models, aggregations and other names, and the methods of its objects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from graphbraid.synth.language.syntax import Type
+
+MODELS = ("GCN", "SAGE", "GIN", "GAT")
+AGGREGATIONS = ("Sum", "Mean", "Max")
+OF_MODEL: dict[str, tuple[str, ...]] = {
+    "GCN": ("Sum",),
+    "SAGE": ("Sum", "Mean", "Max"),
+    "GIN": ("Sum",),
+    "GAT": ("Sum",),
+}
+"""The aggregations of each model: GCN's sum is weighted by degrees, GAT's by attention."""
+USUAL = {"GCN": "Sum", "SAGE": "Mean", "GIN": "Sum", "GAT": "Sum"}
+"""The aggregation of each model where a program names none."""
+INITIALISERS = ("xavier", "kaiming", "uniform")
+OPTIMIZERS = ("sgd", "adam", "adamw")
+ACTIVATIONS = ("relu", "elu", "leaky_relu", "none")
+SPLITS = ("train", "val", "test")
+SPELLINGS = {"xaviers": "xavier", "leakyrelu": "leaky_relu", "add": "sum"}
+"""Other spellings of known words, in small letters."""
+
+TOTAL_EPOCHS = "totalEpoch"
+"""The number of epochs, a name that every program knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument of a method."""
+
+    name: str
+    """What it is, as errors name it."""
+    type: Type
+    choices: tuple[str, ...] = ()
+    """The words that it may be; empty if it is no choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method of an object."""
+
+    arguments: tuple[Argument, ...] = ()
+    least: int | None = None
+    """Number of arguments that must be given; None for all."""
+    returns: Type | None = None
+    """Type of its value; None if it is called for its effect."""
+
+    @property
+    def required(self) -> int:
+        """Number of arguments that must be given."""
+        return len(self.arguments) if self.least is None else self.least
+
+
+_LAYER = Argument("layer", "int")
+_SPLIT = Argument("split", "String", SPLITS)
+_GNN = {
+    "load": Method((Argument("graph", "Graph"), Argument("dataset", "String"))),
+    "initializeLayers": Method(
+        (Argument("layers", "container<int>"), Argument("initialiser", "String", INITIALISERS))
+    ),
+    "getLayers": Method(returns="int"),
+    "seed": Method((Argument("seed", "int"),)),
+    "heads": Method((Argument("heads", "int"),)),
+    "trainOn": Method((_SPLIT,)),
+    "earlyStop": Method((_SPLIT, Argument("patience", "int"))),
+    "forwardPass": Method(
+        (_LAYER, Argument("model", "String", MODELS), Argument("aggregation", "String", AGGREGATIONS)), 2
+    ),
+    "activation": Method((_LAYER, Argument("activation", "String", ACTIVATIONS))),
+    "dropout": Method((_LAYER, Argument("probability", "float"))),
+    "backPropagation": Method((_LAYER,)),
+    "optimizer": Method(
+        (
+            Argument("optimizer", "String", OPTIMIZERS),
+            Argument("learning rate", "float"),
+            *(Argument("setting", "float") for _ in range(3)),
+        ),
+        2,
+    ),
+    "evaluate": Method((_SPLIT,)),
+}
+METHODS: dict[Type, dict[str, Method]] = {
+    "GNN": _GNN,
+    "container<int>": {"size": Method(returns="int")},
+}
+
+
+def word_of(text: str, choices: tuple[str, ...]) -> str | None:
+    """Return the choice that a text spells, in letters of any case; None if it spells none."""
+    lower = SPELLINGS.get(text.lower(), text.lower())
+    return next((choice for choice in choices if choice.lower() == lower), None)

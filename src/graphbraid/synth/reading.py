@@ -1,0 +1,69 @@
+"""Reading a program: from its text or file to a checked syntax tree."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from graphbraid.errors import DataError
+from graphbraid.signatures import typed
+from graphbraid.synth.language.checking import check
+from graphbraid.synth.language.mistake import ProgramError
+from graphbraid.synth.language.parsing import MOST_CHARACTERS, parse
+from graphbraid.synth.language.syntax import Function
+
+
+@typed
+def parse_program(text: str, *, source: str = "program") -> Function:
+    """Parse a program's text and check its names, types and calls.
+
+    Args:
+        text: the program; ``docs/synthesis.md`` describes the language.
+        source: name of the text in errors.
+
+    Returns:
+        The syntax tree. Its ``notes`` say what was supplied that the text does not have.
+
+    Raises:
+        ProgramError: the program is wrong; the message gives the line, the column and a hint.
+    """
+    try:
+        function = parse(text)
+        check(function)
+    except ProgramError as error:
+        raise error.within(source, text) from None
+    return replace(function, source=source, text=text)
+
+
+@typed
+def read_program(path: str | os.PathLike[str]) -> Function:
+    """Read a program's file like :func:`parse_program`.
+
+    Raises:
+        ProgramError: the program is wrong.
+        DataError: the file cannot be read, or is no text in UTF-8.
+    """
+    return parse_program(text_of(path), source=Path(path).name)
+
+
+def text_of(path: str | os.PathLike[str]) -> str:
+    """Return the text of a program's file.
+
+    Raises:
+        DataError: the file cannot be read, or is no text in UTF-8.
+    """
+    file = Path(path)
+    try:
+        if file.stat().st_size > 4 * MOST_CHARACTERS:
+            raise DataError(f"{file} is too large for a program: {file.stat().st_size:,} bytes")
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{file} is not text in UTF-8: byte {error.start} is none of a character's"
+        ) from error
+    except OSError as error:
+        raise DataError(f"cannot read the program {file}: {error.strerror or error}") from error
+
+
+__all__ = ["parse_program", "read_program", "text_of"]

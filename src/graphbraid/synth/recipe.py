@@ -1,0 +1,75 @@
+"""Recipe: what a program trains, and how; the same record for programs and for models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelRecipe:
+    """A model of :mod:`graphbraid.nn`."""
+
+    kind: str
+    """``GCN``, ``SAGE``, ``GIN`` or ``GAT``."""
+    aggregation: str
+    """``sum``, ``mean`` or ``max``."""
+    widths: tuple[int, ...]
+    """Columns of the features, of each hidden layer, and of the output: one more than there are layers."""
+    initialiser: str
+    """``xavier``, ``kaiming`` or ``uniform``."""
+    activation: str = "relu"
+    """Activation between layers."""
+    dropout: float = 0.0
+    """Probability of dropping an element between layers."""
+    heads: int = 1
+    """Attention heads of GAT's hidden layers."""
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers."""
+        return len(self.widths) - 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimizerRecipe:
+    """An optimizer, with PyTorch's rules and defaults."""
+
+    kind: str
+    """``sgd``, ``adam`` or ``adamw``."""
+    learning_rate: float
+    momentum: float = 0.0
+    """Of ``sgd``."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Of ``adam`` and ``adamw``."""
+    weight_decay: float = 0.0
+    eps: float = 1e-8
+    """Of ``adam`` and ``adamw``."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EarlyStop:
+    """When training stops before its last epoch."""
+
+    split: str
+    """Split whose accuracy is looked at whenever the program evaluates it."""
+    patience: int
+    """Evaluations without a better accuracy after which it stops."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """A whole training run."""
+
+    name: str
+    """Name of the program's function or of the model's class."""
+    optimizer: OptimizerRecipe
+    epochs: int
+    train_split: str = "train"
+    evaluations: tuple[tuple[str, ...], ...] = ()
+    """Splits evaluated after each epoch; as long as there are epochs."""
+    early_stop: EarlyStop | None = None
+    seed: int = 0
+    """Seed of the first weights and of dropout."""
+
+
+__all__ = ["EarlyStop", "ModelRecipe", "OptimizerRecipe", "Recipe"]

@@ -1,0 +1,296 @@
+"""Recorder: takes a program's calls in the order they run and makes a recipe of them.
+
+The calls of one epoch are the forward passes of all layers in order, what follows each, the backward passes
+in reverse order, and the optimizer; every epoch must be the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from graphbraid.arguments import MOST_WIDTH
+from graphbraid.synth.language.mistake import Place, ProgramError
+from graphbraid.synth.language.syntax import Call
+from graphbraid.synth.language.words import (
+    ACTIVATIONS,
+    AGGREGATIONS,
+    INITIALISERS,
+    MODELS,
+    OPTIMIZERS,
+    SPLITS,
+    USUAL,
+    word_of,
+)
+from graphbraid.synth.recipe import EarlyStop, ModelRecipe, OptimizerRecipe, Recipe
+
+MOST_LAYERS = 64
+_MOST_HEADS = 1 << 10
+_SETTINGS = {"sgd": ("momentum", "weight decay"), "adam": ("beta1", "beta2", "weight decay")}
+"""The numbers that may follow an optimizer's learning rate; AdamW has Adam's."""
+
+
+class Recorder:
+    """The calls of a program so far.
+
+    Args:
+        name: name of the program.
+        widths: columns of the features, of each hidden layer and of the output.
+    """
+
+    def __init__(self, name: str, widths: tuple[int, ...]) -> None:
+        self._name, self._widths = name, widths
+        self._initialiser = ""
+        self._is_loaded = False
+        self._once: dict[str, Any] = {}
+        self._forward: list[tuple[str, str]] = []
+        self._between: dict[tuple[str, int], Any] = {}
+        self._num_back = 0
+        self._epoch: tuple[Any, ...] | None = None
+        self._optimizer: OptimizerRecipe | None = None
+        self._evaluations: list[list[str]] = []
+        self._last: Place | None = None
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers."""
+        return len(self._widths) - 1
+
+    def call(self, call: Call, arguments: tuple[Any, ...]) -> None:
+        """Take a call with the values of its arguments."""
+        if call.method.name not in ("load", "initializeLayers") and not self._initialiser:
+            message = f"{call.method.name} before initializeLayers"
+            raise ProgramError(call.method.place, message, "initialise the layers first")
+        self._last = call.method.place
+        _CALLS[call.method.name](self, call, *arguments)
+
+    def recipe(self, end: Place) -> tuple[ModelRecipe, Recipe]:
+        """Return what the calls come to.
+
+        Raises:
+            ProgramError: the program trains nothing, or stops in the middle of an epoch.
+        """
+        if self._forward:
+            raise ProgramError(self._last, "the program ends in the middle of an epoch", "call the optimizer")
+        if self._epoch is None or self._optimizer is None:
+            raise ProgramError(
+                end, "the program trains nothing", "call forwardPass, backPropagation, optimizer"
+            )
+        (kind, aggregation), activation, dropout = self._epoch
+        model = ModelRecipe(
+            kind=kind,
+            aggregation=aggregation,
+            widths=self._widths,
+            initialiser=self._initialiser,
+            activation=activation,
+            dropout=dropout,
+            heads=self._once.get("heads", 1),
+        )
+        recipe = Recipe(
+            name=self._name,
+            optimizer=self._optimizer,
+            epochs=len(self._evaluations),
+            train_split=self._once.get("trainOn", "train"),
+            evaluations=tuple(tuple(splits) for splits in self._evaluations),
+            early_stop=self._once.get("earlyStop"),
+            seed=self._once.get("seed", 0),
+        )
+        self._check_early_stop(recipe, end)
+        return model, recipe
+
+    # ---- before training
+
+    def _load(self, call: Call, *_: Any) -> None:
+        if self._is_loaded:
+            raise ProgramError(call.method.place, "the graph is loaded already")
+        self._is_loaded = True
+
+    def _initialize(self, call: Call, _: Any, initialiser: str) -> None:
+        if not self._is_loaded:
+            raise ProgramError(call.method.place, "initializeLayers before load", "load the graph first")
+        if self._initialiser:
+            raise ProgramError(call.method.place, "the layers are initialised already")
+        self._initialiser = word_of(initialiser, INITIALISERS) or ""
+        where, widths = call.arguments[0].place, self._widths
+        if not 1 <= self.num_layers <= MOST_LAYERS:
+            raise ProgramError(
+                where, f"{len(widths)} widths", f"2 to {MOST_LAYERS + 1} make 1 to {MOST_LAYERS} layers"
+            )
+        if wrong := [width for width in widths if not 1 <= width <= MOST_WIDTH]:
+            raise ProgramError(where, f"a layer of {wrong[0]} columns", f"1 to {MOST_WIDTH} are possible")
+        if len(hidden := set(widths[1:-1])) > 1:
+            shown = " and ".join(map(str, sorted(hidden)))
+            raise ProgramError(where, f"hidden layers of {shown} columns", "they must be alike")
+
+    def _set_once(self, call: Call, value: Any) -> None:
+        name = call.method.name
+        if self._epoch is not None or self._forward:
+            raise ProgramError(call.method.place, f"{name} after training has begun", "call it before")
+        if name in self._once:
+            raise ProgramError(call.method.place, f"{name} is called twice")
+        self._once[name] = value
+
+    def _seed(self, call: Call, seed: int) -> None:
+        self._set_once(call, _between(call, 0, seed, 0, 2**32 - 1))
+
+    def _heads(self, call: Call, heads: int) -> None:
+        self._set_once(call, _between(call, 0, heads, 1, _MOST_HEADS))
+
+    def _train_on(self, call: Call, split: str) -> None:
+        self._set_once(call, word_of(split, SPLITS))
+
+    def _early_stop(self, call: Call, split: str, patience: int) -> None:
+        patience = _between(call, 1, patience, 1, 2**31 - 1)
+        self._set_once(call, EarlyStop(split=word_of(split, SPLITS) or "", patience=patience))
+
+    def _check_early_stop(self, recipe: Recipe, end: Place) -> None:
+        stop = recipe.early_stop
+        if stop is not None and not any(stop.split in splits for splits in recipe.evaluations):
+            message = f'earlyStop looks at "{stop.split}", which is never evaluated'
+            raise ProgramError(end, message, f'call evaluate("{stop.split}") in each epoch')
+
+    # ---- one epoch
+
+    def _forward_pass(self, call: Call, layer: int, model: str, aggregation: str | None = None) -> None:
+        kind = word_of(model, MODELS) or ""
+        chosen = (kind, (word_of(aggregation or USUAL[kind], AGGREGATIONS) or "").lower())
+        self._layer(call, layer)
+        if self._num_back:
+            raise ProgramError(
+                call.method.place, "forwardPass after backPropagation", "call the optimizer first"
+            )
+        if layer != len(self._forward):
+            message = f"forwardPass of layer {layer}; layer {len(self._forward)} is next"
+            raise ProgramError(call.arguments[0].place, message)
+        if self._forward and chosen != self._forward[0]:
+            first, other = (f"{kind} {how}" for kind, how in (self._forward[0], chosen))
+            message = f"layer {layer} is {other} and layer 0 {first}"
+            raise ProgramError(call.arguments[1].place, message, "all layers must be alike")
+        if (
+            kind == "GAT"
+            and layer < self.num_layers - 1
+            and self._widths[layer + 1] % self._once.get("heads", 1)
+        ):
+            message = f"{self._widths[layer + 1]} columns cannot be shared by {self._once['heads']} heads"
+            raise ProgramError(call.arguments[1].place, message, "take a multiple")
+        self._forward.append(chosen)
+
+    def _activation(self, call: Call, layer: int, activation: str) -> None:
+        self._follow(call, layer, word_of(activation, ACTIVATIONS))
+
+    def _dropout(self, call: Call, layer: int, p: float) -> None:
+        if not 0 <= p < 1:
+            raise ProgramError(call.arguments[1].place, f"a dropout of {p:g}", "it is at least 0 and below 1")
+        self._follow(call, layer, float(p))
+
+    def _follow(self, call: Call, layer: int, value: Any) -> None:
+        name = call.method.name
+        self._layer(call, layer)
+        if layer != len(self._forward) - 1 or self._num_back:
+            message = f"{name} of layer {layer} does not follow its forwardPass"
+            raise ProgramError(call.arguments[0].place, message)
+        if layer == self.num_layers - 1:
+            raise ProgramError(
+                call.arguments[0].place, f"{name} after the last layer", "its rows are the result"
+            )
+        if (name, layer) in self._between:
+            raise ProgramError(call.method.place, f"{name} of layer {layer} is called twice")
+        self._between[name, layer] = value
+
+    def _back(self, call: Call, layer: int) -> None:
+        self._layer(call, layer)
+        if len(self._forward) != self.num_layers:
+            message = f"backPropagation after {len(self._forward)} of {self.num_layers} forward passes"
+            raise ProgramError(call.method.place, message)
+        expected = self.num_layers - 1 - self._num_back
+        if layer != expected:
+            next_one = f"; layer {expected} is next" if expected >= 0 else ""
+            raise ProgramError(call.arguments[0].place, f"backPropagation of layer {layer}{next_one}")
+        self._num_back += 1
+
+    def _step(self, call: Call, kind: str, learning_rate: float, *settings: float) -> None:
+        if self._num_back != self.num_layers:
+            message = f"optimizer after {self._num_back} of {self.num_layers} backward passes"
+            raise ProgramError(call.method.place, message)
+        found = _optimizer(call, word_of(kind, OPTIMIZERS) or "", float(learning_rate), settings)
+        if self._optimizer not in (None, found):
+            raise ProgramError(call.method.place, "the optimizer changes between epochs", "a program has one")
+        epoch = (self._forward[0], *(self._alike(call, name, usual) for name, usual in _BETWEEN))
+        if self._epoch not in (None, epoch):
+            raise ProgramError(call.method.place, "the model changes between epochs", "each must be the same")
+        self._optimizer, self._epoch = found, epoch
+        self._forward, self._between, self._num_back = [], {}, 0
+        self._evaluations.append([])
+
+    def _alike(self, call: Call, name: str, usual: Any) -> Any:
+        """Return what follows every hidden layer."""
+        found = {self._between.get((name, layer), usual) for layer in range(self.num_layers - 1)}
+        if len(found) > 1:
+            raise ProgramError(call.method.place, f"{name} differs between layers", "it must be alike")
+        return found.pop() if found else usual
+
+    def _evaluate(self, call: Call, split: str) -> None:
+        if self._forward or not self._evaluations:
+            raise ProgramError(
+                call.method.place, "evaluate in the middle of an epoch", "call it after the optimizer"
+            )
+        chosen = word_of(split, SPLITS) or ""
+        if chosen not in self._evaluations[-1]:
+            self._evaluations[-1].append(chosen)
+
+    def _layer(self, call: Call, layer: int) -> None:
+        if not 0 <= layer < self.num_layers:
+            message = f"there is no layer {layer}"
+            raise ProgramError(call.arguments[0].place, message, f"there are 0 to {self.num_layers - 1}")
+
+
+_BETWEEN = (("activation", "relu"), ("dropout", 0.0))
+_CALLS: dict[str, Callable[..., None]] = {
+    "load": Recorder._load,
+    "initializeLayers": Recorder._initialize,
+    "seed": Recorder._seed,
+    "heads": Recorder._heads,
+    "trainOn": Recorder._train_on,
+    "earlyStop": Recorder._early_stop,
+    "forwardPass": Recorder._forward_pass,
+    "activation": Recorder._activation,
+    "dropout": Recorder._dropout,
+    "backPropagation": Recorder._back,
+    "optimizer": Recorder._step,
+    "evaluate": Recorder._evaluate,
+}
+
+
+def _between(call: Call, at: int, value: int, least: int, most: int) -> int:
+    if not least <= value <= most:
+        message = f"{call.method.name} of {value}"
+        raise ProgramError(call.arguments[at].place, message, f"{least} to {most} are possible")
+    return value
+
+
+def _optimizer(call: Call, kind: str, learning_rate: float, settings: tuple[float, ...]) -> OptimizerRecipe:
+    names = ("learning rate", *_SETTINGS["sgd" if kind == "sgd" else "adam"])
+    if len(settings) >= len(names):
+        given = ", ".join(names)
+        raise ProgramError(
+            call.arguments[len(names) + 1].place, f"{kind} takes {len(names)} numbers", f"they are {given}"
+        )
+    numbers = dict(zip(names, (learning_rate, *map(float, settings)), strict=False))
+    for at, (name, value) in enumerate(numbers.items(), 1):
+        below_one = name in ("beta1", "beta2")
+        if not 0 <= value < (1 if below_one else math.inf):
+            raise ProgramError(
+                call.arguments[at].place,
+                f"a {name} of {value:g}",
+                "it is at least 0" + " and below 1" * below_one,
+            )
+    if kind == "sgd":
+        momentum, decay = numbers.get("momentum", 0.0), numbers.get("weight decay", 0.0)
+        return OptimizerRecipe(kind=kind, learning_rate=learning_rate, momentum=momentum, weight_decay=decay)
+    decay = numbers.get("weight decay", 0.01 if kind == "adamw" else 0.0)
+    betas = numbers.get("beta1", 0.9), numbers.get("beta2", 0.999)
+    return OptimizerRecipe(kind=kind, learning_rate=learning_rate, betas=betas, weight_decay=decay)
+
+
+__all__ = ["Recorder"]

@@ -1,0 +1,129 @@
+"""Synthesis: a model with its recipe, the one form that programs and models are brought into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from graphbraid import fullgraph
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.fullgraph import CompileOptions, Lowered
+from graphbraid.fullgraph.model.modes import in_mode
+from graphbraid.fullgraph.program import Program
+from graphbraid.fullgraph.program.calling import Given
+from graphbraid.fullgraph.program.read import read_model
+from graphbraid.graph import Graph
+from graphbraid.signatures import typed
+from graphbraid.synth.language.mistake import ProgramError
+from graphbraid.synth.language.syntax import Function
+from graphbraid.synth.models import make_model
+from graphbraid.synth.recipe import OptimizerRecipe, Recipe
+from graphbraid.synth.running import Number, run
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Synthesis:
+    """A model and the recipe it is trained by."""
+
+    model: nn.Module
+    """The model, with its first weights."""
+    recipe: Recipe
+
+    def program(self, graph: Graph, *, training: bool = True) -> Program:
+        """Read the model into the program that the full-graph engine lowers and runs.
+
+        Args:
+            graph: a graph with features.
+            training: whether dropout is applied and batch statistics are used.
+
+        Raises:
+            NotLoweredError: part of the model has no lowered form.
+            DataError: the graph does not fit the model.
+        """
+        check_fits(self, graph)
+        assert graph.x is not None
+        with in_mode(self.model, training=training):
+            given = Given(weighted=graph.csc.weight is not None, graph=graph)
+            return read_model(self.model, graph.x.shape[1], given)
+
+    def lower(self, graph: Graph, options: CompileOptions | None = None) -> Lowered:
+        """Lower the program over a graph, for the nodes of the training split, as the engine does.
+
+        Raises:
+            NotLoweredError: part of the model has no lowered form.
+            DataError: the graph does not fit the model, or has no such split.
+        """
+        return fullgraph.lower(self.program(graph), graph, self.recipe.train_split, options)
+
+
+@typed
+def from_program(
+    program: Function, layers: Sequence[int], settings: Mapping[str, Any] | None = None
+) -> Synthesis:
+    """Run a program's loops and conditions, and make the model that it trains.
+
+    Args:
+        program: as :func:`.parse_program` returns it.
+        layers: the entries of its container: columns of the features, of each hidden layer and of the
+            output.
+        settings: values of ``totalEpoch`` and of the program's numbers among its parameters.
+
+    Raises:
+        ProgramError: the program asks for what cannot be done; the message names the place.
+    """
+    numbers: dict[str, Number] = dict(settings or {})
+    try:
+        model, recipe = run(program, layers, numbers)
+    except ProgramError as error:
+        raise error.within(program.source, program.text) from None
+    return Synthesis(make_model(model, recipe.seed), recipe)
+
+
+@typed
+def from_model(model: nn.Module, recipe: Recipe | None = None) -> Synthesis:
+    """Take a model as it is, with its weights.
+
+    Args:
+        model: a model that :func:`graphbraid.compile` lowers.
+        recipe: how to train it. If None, 200 epochs of Adam with a learning rate of 0.01.
+    """
+    usual = Recipe(
+        name=type(model).__name__, optimizer=OptimizerRecipe(kind="adam", learning_rate=0.01), epochs=200
+    )
+    return Synthesis(model, recipe or usual)
+
+
+def check_fits(synthesis: Synthesis, graph: Graph) -> None:
+    """Check that a graph has features, labels and the splits that a recipe names.
+
+    Raises:
+        DataError: the graph lacks one of them, or its features are not as wide as the first weights.
+        ConfigError: the recipe names what training cannot follow.
+    """
+    recipe, model = synthesis.recipe, synthesis.model
+    if graph.x is None or graph.y is None:
+        raise DataError(
+            f"training needs features and labels; the graph has no {'x' if graph.x is None else 'y'}"
+        )
+    if recipe.epochs < 1:
+        raise ConfigError(f"a recipe needs at least one epoch; got {recipe.epochs}")
+    wanted = getattr(model, "in_channels", None)
+    if isinstance(wanted, int) and wanted not in (-1, graph.x.shape[1]):
+        raise DataError(
+            f"the first layer takes {wanted} columns of features; the graph has {graph.x.shape[1]}"
+        )
+    width = getattr(model, "out_channels", None)
+    if graph.y.ndim != 1 or graph.y.is_floating_point():
+        raise DataError("training needs one class per node; the graph's labels are not")
+    classes = int(graph.y.max()) + 1 if graph.y.numel() else 0
+    if isinstance(width, int) and classes > width:
+        raise DataError(f"the last layer has {width} columns; the graph has {classes} classes")
+    named = {recipe.train_split, *(split for splits in recipe.evaluations for split in splits)}
+    for split in sorted(named):
+        graph.split(split)
+
+
+__all__ = ["Synthesis", "check_fits", "from_model", "from_program"]

@@ -1,0 +1,323 @@
+"""Wrong programs: each with its exact error, by line, column, message and hint."""
+
+from __future__ import annotations
+
+import random
+import string
+
+import pytest
+from tests.synth.programs import LISTING, program
+
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.synth import ProgramError, from_program, parse_program, read_program
+
+HEAD = "function A(Graph g, GNN gnn, container<int>& n, String d) {\n"
+START = 'gnn.load(g, d); gnn.initializeLayers(n, "xavier");\n'
+LAYERS = (8, 16, 4)
+
+
+def body(text: str) -> str:
+    """A program of some statements, which begin on its second line."""
+    return HEAD + text + "\n}"
+
+
+WRONG = [
+    ("", 1, 1, "the program is empty", 'it begins with "function"'),
+    ("fucntion A() {}", 1, 1, 'unexpected "fucntion"', "did you mean function?"),
+    ("function A(itn x) {}", 1, 12, 'unexpected "itn"', "did you mean int?"),
+    (
+        "function A(Graph g, GNN gnn) {} x",
+        1,
+        33,
+        'unexpected "x" after the function',
+        "a program is one function",
+    ),
+    (body("int x = 3 + ;"), 2, 13, 'unexpected ";"', "a value is missing"),
+    (body("int x = 3"), 3, 1, 'unexpected "}"', '";" is missing'),
+    (HEAD + "int x = 3;", 1, 59, '"{" is never closed', ""),
+    (body("int x = (3;"), 2, 9, '"(" is never closed', ""),
+    (body("else { }"), 2, 1, 'unexpected "else"', "a statement is missing"),
+    (body("if (true) gnn.seed(1);"), 2, 11, 'unexpected "gnn"', '"{" is missing'),
+    (body("int x = 3 @ 2;"), 2, 11, "unexpected character '@'", ""),
+    (body('gnn.evaluate("val);'), 2, 14, "a text is never closed", "it ends on its own line"),
+    (body("/* never"), 2, 1, "a comment is never closed", ""),
+    (
+        "function A(Graph g, GNN gnn, container<float> n) {}",
+        1,
+        40,
+        "a container of float",
+        "containers hold int",
+    ),
+    (
+        body("int x = 99999999999999999999;"),
+        2,
+        9,
+        "the integer is too large: at most 9223372036854775807",
+        "",
+    ),
+    (body("int x = " + "(" * 60 + "1" + ")" * 60 + ";"), 2, 58, "brackets are nested more than 50 deep", ""),
+    (body("int x = 1" + " + 1" * 200 + ";"), 2, 403, "a statement of more than 200 words", "divide it"),
+    (body("x = 3;"), 2, 1, 'unknown name "x"', "known are totalEpoch, g, gnn, n, d"),
+    (body("int x = totalEpok;"), 2, 9, 'unknown name "totalEpok"', "did you mean totalEpoch?"),
+    (body("int x = 1; int x = 2;"), 2, 16, '"x" is declared already, at line 2', "rename one"),
+    (
+        body("for (int i = 0; i < 3; i++) { for (int i = 0; i < 2; i++) { } }"),
+        2,
+        40,
+        '"i" is declared already, at line 2',
+        "rename one",
+    ),
+    (body("totalEpoch = 3;"), 2, 1, '"totalEpoch" cannot be changed', "declare a variable of its own"),
+    (body("int x = 1.5;"), 2, 9, "int is needed here; this is float", ""),
+    (body("bool b = 1;"), 2, 10, "bool is needed here; this is int", ""),
+    (body("Graph h = g;"), 2, 1, "a variable of type Graph", "variables are int, float, bool"),
+    (body("if (3) { }"), 2, 5, "a condition must be bool; this is int", "compare it"),
+    (body("int x = 5 % 2.0;"), 2, 11, '"%" between int and float', ""),
+    (body("bool b = true + 1;"), 2, 15, '"+" between bool and int', ""),
+    (body("bool b = !3;"), 2, 10, '"!" of int', ""),
+    (body("int x = d[0];"), 2, 9, '"d" is String, not a container', ""),
+    (body("int x = n[1.0];"), 2, 11, "an index must be int; this is float", ""),
+    (body("break;"), 2, 1, '"break" outside of a loop', ""),
+    (
+        "function A(GNN gnn) {}",
+        1,
+        1,
+        '"A" has no Graph parameter',
+        "it begins as function Name(Graph g, GNN gnn, ...)",
+    ),
+    (
+        "function A(Graph g, GNN gnn, Graph h) {}",
+        1,
+        36,
+        'a second Graph parameter, after "g"',
+        "a program has one",
+    ),
+    (
+        body('gnn.forwardPas(0, "GCN");'),
+        2,
+        5,
+        'unknown method "forwardPas" of GNN',
+        "did you mean forwardPass?",
+    ),
+    (body("g.load();"), 2, 1, '"g" is Graph, which has no methods', ""),
+    (body("gnn.getLayers();"), 2, 5, "the value of getLayers is not used", ""),
+    (body("int x = gnn.seed(1);"), 2, 13, "seed gives no value", "call it in a statement of its own"),
+    (body("gnn.backPropagation();"), 2, 5, "backPropagation takes 1 argument; 0 given", "they are layer"),
+    (body('gnn.forwardPass(0, "SAGE", "Meen");'), 2, 28, 'unknown aggregation "Meen"', "did you mean Mean?"),
+    (body('gnn.forwardPass(0, "GCNN");'), 2, 20, 'unknown model "GCNN"', "did you mean GCN?"),
+    (body('gnn.forwardPass(0, "GIN", "Max");'), 2, 27, 'GIN has no aggregation "Max"', "it has Sum"),
+    (body("gnn.forwardPass(0, d);"), 2, 20, "the model must be written here as a text", 'as in "GCN"'),
+    (
+        body('gnn.initializeLayers(n, "xavierr");'),
+        2,
+        25,
+        'unknown initialiser "xavierr"',
+        "did you mean xavier?",
+    ),
+    (body('gnn.optimizer("adan", 0.1);'), 2, 15, 'unknown optimizer "adan"', "did you mean adam?"),
+    (
+        body('gnn.activation(0, "tanh");'),
+        2,
+        19,
+        'unknown activation "tanh"',
+        "known are relu, elu, leaky_relu, none",
+    ),
+    (body('gnn.evaluate("valid");'), 2, 14, 'unknown split "valid"', "did you mean val?"),
+    (body("gnn.dropout(0, true);"), 2, 16, "the probability must be float; this is bool", ""),
+    (body("gnn.seed(1);"), 2, 5, "seed before initializeLayers", "initialise the layers first"),
+    (
+        body('gnn.initializeLayers(n, "xavier");'),
+        2,
+        5,
+        "initializeLayers before load",
+        "load the graph first",
+    ),
+    (body("gnn.load(g, d); gnn.load(g, d);"), 2, 21, "the graph is loaded already", ""),
+    (body(START), 1, 1, "the program trains nothing", "call forwardPass, backPropagation, optimizer"),
+    (body(START + 'gnn.forwardPass(1, "GCN");'), 3, 17, "forwardPass of layer 1; layer 0 is next", ""),
+    (body(START + 'gnn.forwardPass(5, "GCN");'), 3, 17, "there is no layer 5", "there are 0 to 1"),
+    (
+        body(START + 'gnn.forwardPass(0, "GCN"); gnn.forwardPass(1, "SAGE");'),
+        3,
+        47,
+        "layer 1 is SAGE mean and layer 0 GCN sum",
+        "all layers must be alike",
+    ),
+    (
+        body(START + 'gnn.forwardPass(0, "GCN"); gnn.backPropagation(1);'),
+        3,
+        32,
+        "backPropagation after 1 of 2 forward passes",
+        "",
+    ),
+    (
+        body(START + 'gnn.forwardPass(0, "GCN"); gnn.forwardPass(1, "GCN"); gnn.backPropagation(0);'),
+        3,
+        75,
+        "backPropagation of layer 0; layer 1 is next",
+        "",
+    ),
+    (
+        body(START + 'gnn.forwardPass(0, "GCN"); gnn.forwardPass(1, "GCN"); gnn.optimizer("sgd", 0.1);'),
+        3,
+        59,
+        "optimizer after 0 of 2 backward passes",
+        "",
+    ),
+    (
+        body(START + 'gnn.forwardPass(0, "GCN");'),
+        3,
+        5,
+        "the program ends in the middle of an epoch",
+        "call the optimizer",
+    ),
+    (
+        program(after_layer="gnn.dropout(l, 0.5);"),
+        8,
+        19,
+        "dropout after the last layer",
+        "its rows are the result",
+    ),
+    (program(before="gnn.seed(-1);"), 4, 12, "seed of -1", "0 to 4294967295 are possible"),
+    (program(before="gnn.seed(1); gnn.seed(2);"), 4, 20, "seed is called twice", ""),
+    (
+        program(after_layer="if (l == 0) { gnn.dropout(l, 1.0); }"),
+        8,
+        36,
+        "a dropout of 1",
+        "it is at least 0 and below 1",
+    ),
+    (
+        program(optimizer='"sgd", 0.1, 0.9, 0.1, 3.0'),
+        13,
+        41,
+        "sgd takes 3 numbers",
+        "they are learning rate, momentum, weight decay",
+    ),
+    (program(optimizer='"adam", 0.1, 1.0'), 13, 32, "a beta1 of 1", "it is at least 0 and below 1"),
+    (
+        program(after_epoch="if (epoch == 3) { gnn.seed(1); }"),
+        14,
+        27,
+        "seed after training has begun",
+        "call it before",
+    ),
+    (
+        program(before='gnn.earlyStop("val", 3);'),
+        1,
+        1,
+        'earlyStop looks at "val", which is never evaluated',
+        'call evaluate("val") in each epoch',
+    ),
+    (
+        program(before="gnn.heads(3);", model="GAT"),
+        7,
+        26,
+        "16 columns cannot be shared by 3 heads",
+        "take a multiple",
+    ),
+    (
+        program(optimizer='"adam", 0.1 / (epoch + 1)'),
+        13,
+        9,
+        "the optimizer changes between epochs",
+        "a program has one",
+    ),
+    (
+        program(after_layer="if (l == 0 && epoch > 5) { gnn.dropout(l, 0.5); }"),
+        13,
+        9,
+        "the model changes between epochs",
+        "each must be the same",
+    ),
+    (body(START + "for (;;) { }"), 3, 1, "the loop has run 1,000,000 statements and goes on", "does it end?"),
+    (body(START + "int x = 1 / (2 - 2);"), 3, 11, "division by zero", ""),
+    (
+        body(START + "int x = 1; for (int i = 0; i < 99; i++) { x *= 3; }"),
+        3,
+        43,
+        "the integer is too large",
+        "at most 9223372036854775807",
+    ),
+    (body(START + "int x = n[7];"), 3, 9, '"n" has no entry 7', "it has 0 to 2"),
+    (
+        body('gnn.load(g, d); gnn.initializeLayers(n, "xavier"); gnn.evaluate("val");'),
+        2,
+        56,
+        "evaluate in the middle of an epoch",
+        "call it after the optimizer",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "column", "message", "hint"), WRONG)
+@pytest.mark.whole
+def test_a_mistake_is_named_with_its_place(
+    text: str, line: int, column: int, message: str, hint: str
+) -> None:
+    with pytest.raises(ProgramError) as raised:
+        from_program(parse_program(text, source="wrong.gnn"), LAYERS)
+    error = raised.value
+    assert error.place is not None
+    found = (error.place.line, error.place.column, error.message, error.hint)
+    assert found == (line, column, message, hint)
+    first, *shown = str(error).splitlines()
+    assert first == f"wrong.gnn:{line}:{column}: {message}" + (f": {hint}" if hint else "")
+    if shown:
+        assert shown[0] == "  " + text.splitlines()[line - 1]
+        assert shown[1].index("^") == column + 1
+
+
+def test_there_are_enough() -> None:
+    assert len({(message, hint) for *_, message, hint in WRONG}) >= 60
+
+
+@pytest.mark.parametrize(
+    ("layers", "settings", "message"),
+    [
+        ((8,), {}, "1 widths"),
+        ((8, 0, 4), {}, "a layer of 0 columns"),
+        ((8, 16, 12, 4), {}, "hidden layers of 12 and 16 columns"),
+        (LAYERS, {"epochs": 3}, 'the program has no setting "epochs"'),
+        (LAYERS, {"totalEpoch": 1.5}, 'the setting "totalEpoch" must be int; got 1.5'),
+        (LAYERS, {"totalEpoch": 0}, "the program trains nothing"),
+    ],
+)
+def test_what_is_given_is_checked(layers: tuple[int, ...], settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ProgramError) as raised:
+        from_program(parse_program(program()), layers, settings)
+    assert raised.value.message == message
+
+
+def test_a_parameter_needs_a_value() -> None:
+    text = program().replace("String dataset", "String dataset, float rate")
+    with pytest.raises(ProgramError, match='"rate" has no value: give it as a setting'):
+        from_program(parse_program(text), LAYERS)
+    assert from_program(parse_program(text), LAYERS, {"rate": 1}).recipe.epochs == 200
+
+
+def test_files_that_are_no_programs(tmp_path) -> None:
+    with pytest.raises(DataError, match=r"cannot read the program .*: No such file"):
+        read_program(tmp_path / "none.gnn")
+    (tmp_path / "binary.gnn").write_bytes(b"function \xff")
+    with pytest.raises(DataError, match="is not text in UTF-8: byte 9"):
+        read_program(tmp_path / "binary.gnn")
+    (tmp_path / "wrong.gnn").write_text("function")
+    with pytest.raises(ConfigError, match=r"wrong.gnn:1:1: the text ends after"):
+        read_program(tmp_path / "wrong.gnn")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_damage_brings_another_error(seed: int) -> None:
+    numbers, refused = random.Random(seed), 0
+    for _ in range(60):
+        text = list(numbers.choice([LISTING, program("GAT", "Sum", after_epoch='gnn.evaluate("val");')]))
+        for _ in range(numbers.randrange(1, 6)):
+            at = numbers.randrange(len(text))
+            text[at : at + numbers.randrange(4)] = numbers.choices(string.printable, k=numbers.randrange(4))
+        try:
+            from_program(parse_program("".join(text)), LAYERS)
+        except ProgramError as error:
+            assert str(error)
+            refused += 1
+    assert refused > 30
