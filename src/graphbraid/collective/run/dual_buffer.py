@@ -62,6 +62,15 @@ class DualBuffer:
         self._under_way.add(found)
         return found
 
+    def next_to_prepare(self, count: int) -> list[int]:
+        """Return up to ``count`` positions that workers will claim next, as the routes are now."""
+        found: list[int] = []
+        position = self._next_cpu - 1
+        while len(found) < count and (position := self._routes.find(CPU, position + 1)) >= 0:
+            if position not in self._under_way and position not in self._prepared:
+                found.append(position)
+        return found
+
     def put_prepared(self, position: int, batch: MiniBatch) -> None:
         """Record that a worker has prepared a batch, which now waits for the link."""
         self._under_way.discard(position)

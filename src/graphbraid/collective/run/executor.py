@@ -124,6 +124,7 @@ class Executor:
     def close(self) -> None:
         """Stop the threads, each after its current batch, and drop all batches."""
         self._crew.stop()
+        self._operators.forget()
         for batch in self._steps.clear():
             self._operators.transfer.free(batch)
 
@@ -258,7 +259,10 @@ class Executor:
     def _claim_preparation(self) -> int | None:
         position = self._steps.claim_preparation()
         if position is not None:
-            self._operators.claim(self._epoch, self._first + position)
+            coming = self._steps.next_to_prepare(self._operators.lookahead)
+            self._operators.claim(
+                self._epoch, self._first + position, [self._first + later for later in coming]
+            )
         return position
 
     def _copy(self) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -28,6 +28,7 @@ from graphbraid.collective.run.protocols import (
     PlacesParts,
     Transfer,
 )
+from graphbraid.collective.run.rows_ahead import RowsAhead
 from graphbraid.errors import ConfigError, did_you_mean
 from graphbraid.graph import SparseFeatures
 from graphbraid.sampling.config import SamplerConfig
@@ -198,14 +199,36 @@ class Operators:
     model: Model
     row_buffer: RowBuffer | None = None
     """Row buffer of the look-ahead; None without look-ahead."""
+    rows_ahead: RowsAhead | None = None
+    """What gathers the rows of batches whose features are not all in memory; None if they are."""
 
-    def claim(self, epoch: int, step: int) -> None:
-        """Announce that the CPU is about to prepare a step; to be called in the order of the copies."""
+    @property
+    def lookahead(self) -> int:
+        """Number of steps after a claimed one that are worth naming."""
+        return 0 if self.rows_ahead is None else self.rows_ahead.lookahead
+
+    def claim(self, epoch: int, step: int, coming: Sequence[int] = ()) -> None:
+        """Announce that the CPU is about to prepare a step; to be called in the order of the copies.
+
+        Args:
+            epoch: index of the epoch.
+            step: the step.
+            coming: up to :attr:`lookahead` steps that will be claimed after it.
+        """
         if self.row_buffer is not None:
             self.row_buffer.claim(epoch, step)
+        if self.rows_ahead is not None:
+            self.rows_ahead.claim(epoch, step, coming)
+
+    def forget(self) -> None:
+        """Forget claimed steps that will not be prepared; to be called when no thread prepares one."""
+        if self.rows_ahead is not None:
+            self.rows_ahead.forget()
 
     def prepare(self, epoch: int, step: int) -> MiniBatch:
         """Prepare the mini-batch of a claimed step on the CPU."""
+        if self.rows_ahead is not None:
+            return self.rows_ahead.prepare(epoch, step)
         if self.row_buffer is None:
             return self.cpu_batching(epoch, step)
         with self.row_buffer.preparing(epoch, step):
@@ -239,6 +262,8 @@ class Operators:
                 f"stage_seconds() of {type(self.cpu_batching).__name__} must give 'sample', 'gather' and "
                 f"'batches'; it gives {', '.join(map(repr, seconds)) or 'nothing'}"
             )
+        if self.rows_ahead is not None:
+            return seconds | {"gather": seconds["gather"] + self.rows_ahead.gather_seconds}
         return seconds
 
     @classmethod
@@ -254,8 +279,12 @@ class Operators:
             assert isinstance(x, torch.Tensor)
             context = dataclasses.replace(context, row_buffer=RowBuffer(x))
         own = None if hardware == "cpu" else find("batching", hardware)
+        rows = context.source.rows if context.gather else None
+        on_host = context if rows is None else dataclasses.replace(context, gather=False)
+        cpu_batching = make_operator("batching", context.host, on_host)
         return cls(
-            cpu_batching=make_operator("batching", context.host, context),
+            cpu_batching=cpu_batching,
+            rows_ahead=None if rows is None else RowsAhead(rows, cpu_batching),
             device_batching=None if own is None else _made("batching", hardware, own, context),
             transfer=make_operator("transfer", hardware, context),
             model=make_operator("model", hardware, context),
