@@ -20,6 +20,10 @@ void gather_rows(const char* table, int64_t row_bytes, const int64_t* ids, int64
   GB_PICK(gather_rows)(table, row_bytes, ids, num_ids, out);
 }
 
+void copy_rows(const char* table, int64_t row_bytes, const RowCopy* copies, int64_t count, char* out) {
+  GB_PICK(copy_rows)(table, row_bytes, copies, count, out);
+}
+
 void gather_as_float(const void* table, DType dtype, int64_t width, const int64_t* ids, int64_t num_ids,
                      float* out) {
   GB_PICK(gather_as_float)(table, dtype, width, ids, num_ids, out);

@@ -12,6 +12,12 @@ namespace gb {
 // out     (num_ids, row_bytes), overwritten; must not overlap table
 void gather_rows(const char* table, int64_t row_bytes, const int64_t* ids, int64_t num_ids, char* out);
 
+struct RowCopy {
+  int64_t row, place;  // in the table, and in what is written
+};
+// out[place, :] = table[row, :] of each copy; out as above, other places are left as they are
+void copy_rows(const char* table, int64_t row_bytes, const RowCopy* copies, int64_t count, char* out);
+
 // table   (num_rows, width) float32, bfloat16 or float16
 // out     (num_ids, width) float32, overwritten; must not overlap table
 void gather_as_float(const void* table, DType dtype, int64_t width, const int64_t* ids, int64_t num_ids,

@@ -3,6 +3,7 @@
 //   table (num_rows, row_bytes), ids (num_ids,)  --->  out (num_ids, row_bytes)
 //
 //   gather_rows       out[i, :] = table[ids[i], :]
+//   copy_rows         out[place, :] = table[row, :], of a part of the rows
 //   gather_as_float   out[i, :] = float(table[ids[i], :])
 //   gather_scaled     out[i, :] = scale[ids[i]] * float(table[ids[i], :]), of int8
 //
@@ -72,6 +73,28 @@ void widen_rows(const T* table, const float* scale, int64_t width, const int64_t
   }
 }
 
+// out[place(i), :] = table[row(i), :] for i in [0, count).
+template <typename Row, typename Place>
+void copy_ahead(const char* table, int64_t row_bytes, int64_t count, char* out, const Row& row,
+                const Place& place) {
+  const int64_t ahead = rows_ahead(row_bytes);
+  const bool stream =
+      row_bytes % kLine == 0 && reinterpret_cast<uintptr_t>(out) % kLine == 0 && row_bytes >= 2 * kLine;
+  for (int64_t i = 0; i < std::min(ahead, count); ++i) prefetch_ahead(table + row(i) * row_bytes, row_bytes);
+  for (int64_t i = 0; i < count; ++i) {
+    if (i + ahead < count) prefetch_ahead(table + row(i + ahead) * row_bytes, row_bytes);
+    const char* from = table + row(i) * row_bytes;
+    char* to = out + place(i) * row_bytes;
+    if (stream)
+      stream_row(from, to, row_bytes);
+    else
+      std::memcpy(to, from, static_cast<size_t>(row_bytes));
+  }
+#ifdef GB_X86
+  if (stream) _mm_sfence();
+#endif
+}
+
 }  // namespace
 
 void gather_as_float(const void* table, DType dtype, int64_t width, const int64_t* ids, int64_t num_ids,
@@ -90,23 +113,13 @@ void gather_scaled(const int8_t* table, const float* scale, int64_t width, const
 }
 
 void gather_rows(const char* table, int64_t row_bytes, const int64_t* ids, int64_t num_ids, char* out) {
-  const int64_t ahead = rows_ahead(row_bytes);
-  const bool stream =
-      row_bytes % kLine == 0 && reinterpret_cast<uintptr_t>(out) % kLine == 0 && row_bytes >= 2 * kLine;
-  for (int64_t i = 0; i < std::min(ahead, num_ids); ++i)
-    prefetch_ahead(table + ids[i] * row_bytes, row_bytes);
-  for (int64_t i = 0; i < num_ids; ++i) {
-    if (i + ahead < num_ids) prefetch_ahead(table + ids[i + ahead] * row_bytes, row_bytes);
-    const char* from = table + ids[i] * row_bytes;
-    char* to = out + i * row_bytes;
-    if (stream)
-      stream_row(from, to, row_bytes);
-    else
-      std::memcpy(to, from, static_cast<size_t>(row_bytes));
-  }
-#ifdef GB_X86
-  if (stream) _mm_sfence();
-#endif
+  copy_ahead(table, row_bytes, num_ids, out, [&](int64_t i) { return ids[i]; }, [](int64_t i) { return i; });
+}
+
+void copy_rows(const char* table, int64_t row_bytes, const RowCopy* copies, int64_t count, char* out) {
+  copy_ahead(
+      table, row_bytes, count, out, [&](int64_t i) { return copies[i].row; },
+      [&](int64_t i) { return copies[i].place; });
 }
 
 }  // namespace gb::GB_VARIANT

@@ -8,6 +8,7 @@ namespace {
 
 class Static : public Replacement {
  public:
+  bool replaces() const override { return false; }
   void hit(int32_t, int64_t, int64_t) override {}
   int32_t choose(int64_t, int64_t) override { return -1; }
   void take(int32_t, int64_t, int64_t) override {}

@@ -15,6 +15,8 @@ inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 class Replacement {
  public:
   virtual ~Replacement() = default;
+  // Whether rows may go that have a slot.
+  virtual bool replaces() const { return true; }
   // A row in a slot was read.
   virtual void hit(int32_t slot, int64_t row, int64_t next) = 0;
   // A row was read that has no slot, and none is free: the slot to give it, whose row goes. -1: none.

@@ -1,6 +1,7 @@
 #include "row_cache.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -12,7 +13,8 @@
 namespace gb {
 namespace {
 
-constexpr int64_t kRowsAhead = 16;  // hits whose first lines are fetched before they are copied
+constexpr int64_t kSlotsAhead = 16;  // ids whose slots are fetched before they are looked up
+constexpr int64_t kCopiedAtOnce = 1024;
 constexpr int64_t kFilledAtOnce = 4096;
 constexpr size_t kPage = size_t{1} << 21;
 
@@ -89,13 +91,15 @@ void RowCache::forget() {
 
 void RowCache::gather(const int64_t* ids, int64_t count, char* out, int64_t batch) {
   check(ids, count);
+  if (is_fixed_.load(std::memory_order_acquire)) return gather_fixed(ids, count, out);
   const std::lock_guard<std::mutex> lock(mutex_);
-  look_up(ids, count);
-  copy_hits(out);
-  disk_.read(wanted_, out);
   const bool is_announced = begin_batch(ids, count, batch);
   const auto next = [&](int64_t place) { return is_announced ? ahead_->next_of(place) : kNever; };
-  for (const Hit& hit : hits_) policy_->hit(hit.slot, ids[hit.place], next(hit.place));
+  wanted_.clear();
+  const int64_t num_hits = copy_kept(ids, count, out, wanted_, [&](const RowCopy& copy) {
+    policy_->hit(static_cast<int32_t>(copy.row), ids[copy.place], next(copy.place));
+  });
+  disk_.read(wanted_, out);
   for (const WantedRow& row : wanted_) {
     const char* from = out + row.place * disk_.table().row_bytes;
     if (capacity_ == 0) break;
@@ -104,32 +108,42 @@ void RowCache::gather(const int64_t* ids, int64_t count, char* out, int64_t batc
   }
   if (is_announced) ahead_->drop_first();
   counts_.reads += count;
-  counts_.hits += static_cast<int64_t>(hits_.size());
+  counts_.hits += num_hits;
 }
 
-void RowCache::look_up(const int64_t* ids, int64_t count) {
-  hits_.clear();
-  wanted_.clear();
-  for (int64_t i = 0; i < count; ++i) {
-    if (i + kRowsAhead < count && capacity_ > 0) __builtin_prefetch(&slot_of(ids[i + kRowsAhead]));
-    const int32_t slot = capacity_ > 0 ? slot_of(ids[i]) : -1;
-    if (slot >= 0)
-      hits_.push_back({i, slot});
-    else
-      wanted_.push_back({ids[i], i});
-  }
+// Slots and what is in them are only read: threads take turns at the disk alone.
+void RowCache::gather_fixed(const int64_t* ids, int64_t count, char* out) {
+  std::vector<WantedRow> wanted;
+  const int64_t num_hits = copy_kept(ids, count, out, wanted, [](const RowCopy&) {});
+  const std::lock_guard<std::mutex> lock(mutex_);
+  disk_.read(wanted, out);
+  counts_.reads += count;
+  counts_.hits += num_hits;
 }
 
-void RowCache::copy_hits(char* out) {
-  const int64_t row_bytes = disk_.table().row_bytes, count = static_cast<int64_t>(hits_.size());
-  for (int64_t i = 0; i < count; ++i) {
-    if (i + kRowsAhead < count) {
-      const char* ahead = at(hits_[static_cast<size_t>(i + kRowsAhead)].slot);
-      for (int64_t b = 0; b < row_bytes && b < 1024; b += 64) __builtin_prefetch(ahead + b);
+// Copies the rows that are kept, puts the others into `wanted`, and returns how many were kept. In parts that
+// the first-level cache holds beside what is noted of them.
+template <typename Copied>
+int64_t RowCache::copy_kept(const int64_t* ids, int64_t count, char* out, std::vector<WantedRow>& wanted,
+                            const Copied& copied) {
+  std::array<RowCopy, kCopiedAtOnce> copies;
+  int64_t num_hits = 0;
+  for (int64_t first = 0; first < count; first += kCopiedAtOnce) {
+    const int64_t last = std::min(first + kCopiedAtOnce, count);
+    size_t found = 0;
+    for (int64_t i = first; i < last; ++i) {
+      if (i + kSlotsAhead < count && capacity_ > 0) __builtin_prefetch(&slot_of(ids[i + kSlotsAhead]));
+      const int32_t slot = capacity_ > 0 ? slot_of(ids[i]) : -1;
+      if (slot >= 0)
+        copies[found++] = {slot, i};
+      else
+        wanted.push_back({ids[i], i});
     }
-    const Hit& hit = hits_[static_cast<size_t>(i)];
-    std::memcpy(out + hit.place * row_bytes, at(hit.slot), static_cast<size_t>(row_bytes));
+    copy_rows(memory_, disk_.table().row_bytes, copies.data(), static_cast<int64_t>(found), out);
+    for (size_t i = 0; i < found; ++i) copied(copies[i]);
+    num_hits += static_cast<int64_t>(found);
   }
+  return num_hits;
 }
 
 // Brings an announced batch to the front; those before it never came.
@@ -160,6 +174,7 @@ void RowCache::keep(int64_t row, const char* from, int64_t next) {
   slot_of(row) = slot;
   std::memcpy(at(slot), from, static_cast<size_t>(disk_.table().row_bytes));
   policy_->take(slot, row, next);
+  if (num_kept_ == capacity_ && !policy_->replaces()) is_fixed_.store(true, std::memory_order_release);
 }
 
 }  // namespace gb

@@ -3,15 +3,18 @@
 //   ids (num_ids,)  --->  out[i, :] = row ids[i], from memory where it is kept, else from the file
 //
 // Reads of one cache follow one another, each with the disk's whole queue: so no row is read twice at a time,
-// and what a batch brought is there for the next. What is kept is for a policy to say (replacement.h).
+// and what a batch brought is there for the next. What is kept is for a policy to say (replacement.h). Where
+// nothing will go any more, threads copy what is kept at the same time.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <vector>
 
 #include "disk_reader.h"
+#include "gather.h"
 #include "lookahead.h"
 #include "replacement.h"
 
@@ -40,16 +43,14 @@ class RowCache {
   int64_t overhead_bytes() const;
 
  private:
-  struct Hit {
-    int64_t place;
-    int32_t slot;
-  };
   int64_t& row_in(int32_t slot) { return row_in_[static_cast<size_t>(slot)]; }
   int32_t& slot_of(int64_t row) { return slot_of_[static_cast<size_t>(row)]; }
   char* at(int32_t slot) { return memory_ + slot * disk_.table().row_bytes; }
   void check(const int64_t* ids, int64_t count) const;
-  void look_up(const int64_t* ids, int64_t count);
-  void copy_hits(char* out);
+  template <typename Copied>
+  int64_t copy_kept(const int64_t* ids, int64_t count, char* out, std::vector<WantedRow>& wanted,
+                    const Copied& copied);
+  void gather_fixed(const int64_t* ids, int64_t count, char* out);
   bool begin_batch(const int64_t* ids, int64_t count, int64_t batch);
   void drop_first();
   void keep(int64_t row, const char* from, int64_t next);
@@ -57,13 +58,13 @@ class RowCache {
   DiskReader& disk_;
   const int64_t capacity_;
   const std::unique_ptr<Replacement> policy_;
-  std::unique_ptr<LookAhead> ahead_;  // null: it does not look ahead
-  char* memory_ = nullptr;            // (capacity, row_bytes)
-  std::vector<int32_t> slot_of_;      // (num_rows,) -1: not kept
-  std::vector<int64_t> row_in_;       // (capacity,)
-  int32_t num_kept_ = 0;              // slots [0, num_kept) hold rows
-  std::vector<Hit> hits_;             // of the gather under way
-  std::vector<WantedRow> wanted_;     // likewise
+  std::unique_ptr<LookAhead> ahead_;   // null: it does not look ahead
+  char* memory_ = nullptr;             // (capacity, row_bytes)
+  std::vector<int32_t> slot_of_;       // (num_rows,) -1: not kept
+  std::vector<int64_t> row_in_;        // (capacity,)
+  int32_t num_kept_ = 0;               // slots [0, num_kept) hold rows
+  std::atomic<bool> is_fixed_{false};  // all slots hold rows, and these stay
+  std::vector<WantedRow> wanted_;      // of the gather under way
   std::mutex mutex_;
   CacheCounts counts_;
 };
