@@ -16,6 +16,7 @@ features; without them the NumPy twins in this file do.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,7 @@ from graphbraid.datasets.ids import sorted_unique
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
+from graphbraid.sampling.rng import PHI
 
 _Array = npt.NDArray[Any]
 
@@ -117,16 +119,34 @@ def generate(spec: BlockModel, name: str = "") -> Graph:
         A graph with int32 ``indices``, float32 ``x``, int64 ``y`` and the splits train, val and test, which
         together hold all nodes.
     """
+    graph, parts = generate_in_parts(spec, name, rows_in_part=spec.num_nodes)
+    return graph.replace(x=next(parts))
+
+
+def generate_in_parts(
+    spec: BlockModel, name: str = "", *, rows_in_part: int = 1 << 16
+) -> tuple[Graph, Iterator[Tensor]]:
+    """Generate the graph of ``spec`` without features, and these in parts, so that they may exceed memory.
+
+    Returns:
+        The graph of :func:`generate` but for ``x``, and an iterator over the rows of its ``x``, in parts of
+        ``rows_in_part`` and a last one of the rest.
+    """
     block = _choose(draws(_key(spec, _BLOCK), spec.num_nodes), spec.num_classes * spec.blocks_per_class)
     class_of = (block // spec.blocks_per_class).astype(np.int32)
     indptr, indices = draw_csc(_stubs(spec, block))
-    return Graph(
+    graph = Graph(
         csc=Csc(indptr, indices, spec.num_nodes, trusted=True),
-        x=draw_features(class_of, _centres(spec), _key(spec, _NOISE)),
         y=torch.from_numpy(_labels(spec, class_of)),
         splits=_splits(spec),
         name=name,
     )
+    centre, key = _centres(spec), _key(spec, _NOISE)
+    parts = (
+        draw_features(class_of[first : first + rows_in_part], centre, key, first)
+        for first in range(0, spec.num_nodes, rows_in_part)
+    )
+    return graph, parts
 
 
 def draw_csc(stubs: _Stubs) -> tuple[Tensor, Tensor]:
@@ -146,8 +166,9 @@ def draw_csc(stubs: _Stubs) -> tuple[Tensor, Tensor]:
     return indptr, indices
 
 
-def draw_features(class_of: _Array, centre: _Array, key: int) -> Tensor:
-    """Draw ``(num_nodes, num_features)`` float32 features, by the kernel or its twin."""
+def draw_features(class_of: _Array, centre: _Array, key: int, first: int = 0) -> Tensor:
+    """Draw ``(len(class_of), num_features)`` float32 features, of nodes from ``first`` on."""
+    key = (key + first * centre.shape[1] * PHI) % (1 << 64)  # draw i of it is draw first * width + i
     kernels = native.kernels()
     if kernels is None:
         return reference_features(class_of, centre, key)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,13 +23,14 @@ from graphbraid.datasets import verified
 from graphbraid.datasets.ids import NodeIds
 from graphbraid.datasets.renumbered import renumbered_arrays, renumbered_ids
 from graphbraid.datasets.store_arrays import ArrayEntry, ArrayParts, Count, StoredArray, write_array
-from graphbraid.errors import DataError, ResourceError
+from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.files.block_sums import BLOCK_BYTES, BlockSums
 from graphbraid.files.checksums import sealed, unsealed
 from graphbraid.files.schema import checked
 from graphbraid.files.writing import IfExists, atomic_directory, require_free_space
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.sparse_features import FEATURE_DTYPES
 from graphbraid.signatures import typed
 
 MANIFEST = "graph.json"
@@ -78,6 +79,7 @@ def save_store(
     ids: NodeIds | None = None,
     class_names: Sequence[str] | None = None,
     order: Tensor | None = None,
+    feature_parts: Iterable[Tensor] | None = None,
     if_exists: IfExists = "error",
 ) -> Path:
     """Write ``graph`` as a store, atomically, so that no reader sees an incomplete one.
@@ -90,6 +92,9 @@ def save_store(
         order: ``(num_nodes,)`` int32 or int64 permutation: nodes are renumbered while they are written, so
             that ``order[i]`` becomes node ``i``. The original ids are stored: ``ids``, or else the ids in
             ``graph``. Arrays are made in parts, so a memory-mapped graph may be larger than memory.
+        feature_parts: The features of a ``graph`` without ``x``: ``(rows, F)`` tensors of one dtype that
+            together have a row per node, in the order of the nodes. Each is read when it is written, so that
+            features may be larger than memory. Not with ``order``.
         if_exists: ``"error"`` raises if the folder exists, ``"replace"`` replaces an earlier store, and
             ``"keep"`` keeps it.
 
@@ -98,7 +103,9 @@ def save_store(
 
     Raises:
         ResourceError: There is no space or no permission, or the folder exists.
-        DataError: ``ids`` does not have one entry per node, or ``order`` is not a permutation of the nodes.
+        DataError: ``ids`` does not have one entry per node, ``order`` is not a permutation of the nodes, or
+            ``feature_parts`` do not fit each other or the nodes.
+        ConfigError: ``feature_parts`` are given and ``graph`` has features, or ``order`` is given.
     """
     folder = Path(path)
     for split in graph.splits:
@@ -106,9 +113,18 @@ def save_store(
             raise DataError(f"a stored split needs a name of letters, digits and _; got {split!r}")
     if ids is not None and len(ids) != graph.num_nodes:
         raise DataError(f"ids must have one entry per node ({graph.num_nodes}); got {len(ids)}")
+    if feature_parts is not None and (graph.x is not None or order is not None):
+        raise ConfigError(
+            "feature_parts are the features of a graph without x, in the order of its nodes; "
+            + ("this graph has x" if graph.x is not None else "give no order, and reorder the store instead")
+        )
     arrays = dict(_arrays_of(graph) if order is None else renumbered_arrays(graph, order))
     if order is not None:
         ids = renumbered_ids(ids, order)
+    if feature_parts is not None:
+        arrays[SUMMED] = ArrayParts.of_rows(feature_parts, graph.num_nodes)
+        if arrays[SUMMED].dtype not in FEATURE_DTYPES:
+            raise DataError(f"feature_parts must be float32, float16 or bfloat16; got {arrays[SUMMED].dtype}")
     if ids is not None:
         arrays.update({f"ids_{key}": ArrayParts.whole(array) for key, array in ids.arrays().items()})
     size = sum(array.nbytes for array in arrays.values())
@@ -131,7 +147,7 @@ def save_store(
             "name": graph.name,
             "num_nodes": graph.num_nodes,
             "num_edges": graph.num_edges,
-            "num_features": graph.x.shape[1] if graph.x is not None else 0,
+            "num_features": arrays[SUMMED].shape[1] if SUMMED in arrays else graph.num_features,
             "class_names": None if class_names is None else list(class_names),
             "arrays": described,
         }

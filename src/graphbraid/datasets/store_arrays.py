@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import mmap
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,6 +18,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from graphbraid.arguments import shown
 from graphbraid.errors import DataError
 from graphbraid.files.block_sums import BLOCK_BYTES, BlockSums
 from graphbraid.files.checksums import Checksum, of_file
@@ -158,10 +160,44 @@ class ArrayParts:
         """Make an array of a tensor, in one part."""
         return cls(tensor.dtype, tuple(tensor.shape), lambda: iter((tensor,)))
 
+    @classmethod
+    def of_rows(cls, parts: Iterable[Tensor], num_rows: int) -> ArrayParts:
+        """Make a ``(num_rows, F)`` array of parts that are read once, while it is written.
+
+        Raises:
+            DataError: the first part is none, or has no two dimensions. Later ones are checked as they come.
+        """
+        rest = iter(parts)
+        first = next(rest, None)
+        if not isinstance(first, Tensor) or first.ndim != 2:
+            got = "none" if first is None else shown(first)
+            raise DataError(f"parts of rows must be 2-d tensors; the first is {got}")
+        checked = _checked_rows(itertools.chain((first,), rest), first, num_rows)
+        return cls(first.dtype, (num_rows, first.shape[1]), lambda: checked)
+
     @property
     def nbytes(self) -> int:
         """Bytes of the values, without the header."""
         return math.prod(self.shape) * self.dtype.itemsize
+
+
+def _checked_rows(parts: Iterator[Tensor], first: Tensor, num_rows: int) -> Iterator[Tensor]:
+    """Yield parts that fit the first one and have ``num_rows`` rows together."""
+    written = 0
+    for number, part in enumerate(parts):
+        if not isinstance(part, Tensor) or part.shape[1:] != first.shape[1:] or part.dtype != first.dtype:
+            raise DataError(
+                f"parts of rows must all be {first.dtype} with {first.shape[1]} columns; part {number} is "
+                f"{shown(part)}"
+            )
+        written += len(part)
+        if written > num_rows:
+            raise DataError(
+                f"parts of rows must have {num_rows} rows together; part {number} goes up to {written}"
+            )
+        yield part
+    if written != num_rows:
+        raise DataError(f"parts of rows must have {num_rows} rows together; they have {written}")
 
 
 def write_array(path: Path, array: ArrayParts, sums: BlockSums | None = None) -> dict[str, Any]:
