@@ -164,6 +164,16 @@ def test_exact_inference_by_chunks_reads_the_tiers(graph):
     assert tiers.counts.disk_rows >= 300
 
 
+def test_exact_inference_reads_the_tiers_where_all_rows_exceed_the_budget(graph):
+    """One pass would bring all rows into memory: the budget must hold them, too."""
+    outputs, budget = [], 3 * 300 * 64 * 4 + 20_000  # of the layers' rows, and half the features
+    for tiers in (None, tiers_of(graph, 0)):
+        trainer = Trainer(model_of(graph, 64), graph, tiers=tiers, memory_budget_bytes=budget, **OPTIONS)
+        outputs.append(trainer.predict())
+    torch.testing.assert_close(*outputs)
+    assert tiers.counts.disk_rows >= 300
+
+
 def test_a_run_resumes_with_another_tier_size(graph, plain, tmp_path):
     folder = tmp_path / "run"
     first = Trainer(model_of(graph), graph, host=0, out_dir=folder, **(OPTIONS | {"epochs": 1}))

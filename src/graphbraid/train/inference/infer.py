@@ -78,6 +78,8 @@ def whole_bytes(runner: ModelRunner) -> int:
     """Estimate the bytes that one pass over the whole graph needs in addition to graph and features."""
     graph, widest = runner.graph, _widest(runner.model)
     rows = 3 * graph.num_nodes * widest * 4  # a layer's input, its transformed rows and its output
+    if runner.rows is not None:  # they do not all lie in memory, where one pass would bring them
+        rows += graph.num_nodes * graph.num_features * 4
     if runner.native:
         return rows
     edges = graph.num_edges * (
