@@ -187,7 +187,15 @@ PARTS = (
         minutes=4,
         graphs=("products-lite", "reddit-lite", "rmat-1m"),
     ),
+    Part(name="tiers-gather", module="tiers.gather", results="tiers_gather", minutes=3),
     Part(name="tiers-disk", module="tiers.disk", results="tiers_disk", minutes=15),
+    Part(
+        name="tiers-scale",
+        module="tiers.scale",
+        results="tiers_scale",
+        minutes=30,
+        options=("--limit", "8GiB"),
+    ),
     Part(
         name="tiers-reordering",
         module="tiers.reordering",

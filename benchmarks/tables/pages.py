@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.common.contenders import ROOT
 from benchmarks.common.rows import read_rows
-from benchmarks.tables import accuracy, fullgraph, sampled, tiers
+from benchmarks.tables import accuracy, fullgraph, sampled, tiers, tiers_reads
 
 PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "fullgraph.md")
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
@@ -33,6 +33,9 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "full-graph accuracy": ("full_accuracy", accuracy.beside_pyg),
     "prediction, three hops": ("tiers_prediction", partial(tiers.prediction, "15,10,5x1024")),
     "prediction, two hops": ("tiers_prediction", partial(tiers.prediction, "10,5x256")),
+    "rows from memory": ("tiers_gather", tiers_reads.gather),
+    "rows from disk": ("tiers_disk", tiers_reads.disk),
+    "larger than memory": ("tiers_scale", tiers_reads.scale),
 }
 """Each table's results and what makes it."""
 PICTURES: dict[Path, Callable[[], str]] = {ROOT / "docs" / "prediction.svg": tiers.curves}

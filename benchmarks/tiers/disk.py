@@ -2,17 +2,20 @@
 
     python -m benchmarks.tiers.disk [--folder FOLDER] [--gigabytes 4] [--memory 1GiB] [--no-cgroup]
 
-Makes a store of a skewed graph (R-MAT, ids permuted) with so many bytes of features, unless FOLDER has it,
-and the ids of an epoch's first batches. Each contender then gathers these batches' rows in a process of its
-own, the file's pages dropped before, in a memory cgroup below the present one where the machine allows one:
-rows it keeps and pages the system keeps for it count. Else (or by --no-cgroup) the page cache is dropped
-whenever ``memory`` bytes were read. Checks that all give the same rows, then prints and keeps
+Makes a store of a generated graph (block model, degrees by a power law) with so many bytes of features,
+unless FOLDER has it, and the ids of an epoch's first batches. Each contender then gathers these batches' rows
+in a process of its own, the file's pages dropped before, in a memory cgroup below the present one where the
+machine allows one: rows it keeps and pages the system keeps for it count. Else (or by --no-cgroup) the page
+cache is dropped whenever ``memory`` bytes were read. Checks that all give the same rows, then prints and
+keeps
 
 - seconds of all gathers, tiers beside memmap, and memmap with MADV_RANDOM;
 - what tiers read of the disk a second, beside what the same reader gets for random requests of 4096 bytes
   and of the mean request's size, measured in the same run.
 
-Sampling is not timed: ids are recorded before. Full size (defaults) takes some ten minutes and 5 GB of disk.
+Sampling is not timed: ids are recorded before. The row is written after each round of the contenders; what
+was run already is taken from FOLDER, so that a run that was ended goes on where it was. Full size takes 5 GB
+of disk.
 """
 
 from __future__ import annotations
@@ -20,41 +23,48 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.common.contenders import ROOT, Contender, ours, run_in_turn
+from benchmarks.common.contenders import ROOT, Contender, last_json_line, ours
+from benchmarks.common.journal import Journal
 from benchmarks.common.options import absolute_path, add_out_argument, parser_of
-from benchmarks.common.rows import write_rows
-from benchmarks.graphs.rmat import draw_edges
-from graphbraid import Graph
+from benchmarks.common.rows import commit, write_rows
 from graphbraid.arguments import as_size
 from graphbraid.datasets import is_store, open_store, save_store
+from graphbraid.datasets.blockmodel import BlockModel, generate_in_parts
 from graphbraid.files.writing import format_bytes
 from graphbraid.loader import BatchLoader, LoaderSettings
 
-BLOCK = 4096
+BLOCK, NODES_A_BLOCK = 4096, 2000
 MODULE = "tiers.disk_contender"
 
 
 def make_store(folder: Path, *, num_nodes: int, width: int, degree: int) -> Path:
     """The store of a generated graph, made unless it is there."""
-    path = folder / f"rmat-{num_nodes}-{width}-{degree}"
+    path = folder / f"blocks-{num_nodes}-{width}-{degree}"
     if not is_store(path):
-        sources, destinations = draw_edges(num_nodes, num_nodes * degree)
-        x = torch.randn(num_nodes, width, generator=torch.Generator().manual_seed(1))
-        save_store(
-            Graph.from_edge_index((sources, destinations), num_nodes, x=x, keep_edge_id=False),
-            path,
-            if_exists="replace",
+        spec = BlockModel(
+            num_nodes=num_nodes,
+            num_edges=num_nodes * degree,
+            num_classes=16,
+            blocks_per_class=max(num_nodes // (16 * NODES_A_BLOCK), 1),
+            num_features=width,
         )
+        graph, parts = generate_in_parts(spec)
+        save_store(graph, path, feature_parts=parts, if_exists="replace")
     return path
 
 
 def record_ids(store: Path, options: argparse.Namespace) -> tuple[Path, int]:
-    """A file with the node ids of an epoch's first batches, and how many these are."""
+    """A file with the node ids of an epoch's first batches, made unless it is there, and their number."""
+    drawn = "-".join(map(str, [*options.fanouts, options.batch_size, options.steps]))
+    path = store.with_name(f"{store.name}.{drawn}.ids.pt")
+    if path.exists():
+        return path, sum(ids.numel() for ids in torch.load(path))
     graph = open_store(store, verify=False)
     settings = LoaderSettings(
         num_neighbors=options.fanouts,
@@ -65,8 +75,9 @@ def record_ids(store: Path, options: argparse.Namespace) -> tuple[Path, int]:
     )
     with BatchLoader(graph, settings) as loader:
         found = [batch.n_id.clone() for batch in loader.batches(0, 0, min(options.steps, len(loader)))]
-    path = store.parent / f"{store.name}.ids.pt"
-    torch.save(found, path)
+    unfinished = path.with_suffix(".part")
+    torch.save(found, unfinished)
+    unfinished.replace(path)
     return path, sum(ids.numel() for ids in found)
 
 
@@ -82,26 +93,45 @@ def contenders_of(store: Path, ids: Path, options: argparse.Namespace) -> list[C
     ]
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """All figures of one size."""
+def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """All figures of one size, after each round of the contenders."""
     row_bytes = 4 * options.width
     num_nodes = int(options.gigabytes * (1 << 30)) // row_bytes
     store = make_store(options.folder, num_nodes=num_nodes, width=options.width, degree=options.degree)
     ids, num_rows = record_ids(store, options)
-    memmap, _, tiers = contenders = contenders_of(store, ids, options)
-    run_in_turn(contenders, options.repeats)
+    contenders, journal = contenders_of(store, ids, options), Journal(store.with_suffix(".jsonl"))
+    sizes = {"num_nodes": num_nodes, "row_bytes": row_bytes, "rows": num_rows}
+    for repeat in range(options.repeats):
+        for contender in contenders:
+            contender.runs.append(once(journal, f"{contender.name} {repeat}", contender))
+        yield sizes | figures(store, contenders, journal, options) | {"repeats": repeat + 1}
+
+
+def once(journal: Journal, name: str, contender: Contender) -> dict[str, Any]:
+    """What a contender gave under this name at this commit before, or gives now."""
+    at_commit = f"{name}, {commit()}"
+    found = journal.find(at_commit, contender.command)
+    if found is None:
+        print(f"  {name}", file=sys.stderr, flush=True)
+        found = last_json_line(contender.name, contender.command)
+        journal.keep(at_commit, contender.command, found)
+    return found
+
+
+def figures(
+    store: Path, contenders: list[Contender], journal: Journal, options: argparse.Namespace
+) -> dict[str, Any]:
+    """What the runs so far say."""
+    memmap, _, tiers = contenders
     sums = {run["checksum"] for contender in contenders for run in contender.runs}
     if len(sums) != 1:
         raise SystemExit(f"the contenders do not give the same rows: {sorted(sums)}")
     seconds = {c.name: [run["seconds"] for run in c.runs] for c in contenders}
     last = tiers.runs[-1]
     mean = max(round(last["disk_bytes"] / max(last["disk_requests"], 1) / BLOCK), 1) * BLOCK
-    limits = [disk_limit(store, size) for size in sorted({BLOCK, mean})]
+    limits = [once(journal, f"limit {size}", limit_of(store, size)) for size in sorted({BLOCK, mean})]
     return {
-        "num_nodes": num_nodes,
-        "row_bytes": row_bytes,
         "memory_bytes": as_size(options.memory, "--memory"),
-        "rows": num_rows,
         "steps": options.steps,
         "seconds": seconds,
         "tiers": last,
@@ -110,13 +140,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def disk_limit(store: Path, request_bytes: int) -> dict[str, Any]:
+def limit_of(store: Path, request_bytes: int) -> Contender:
     """What the same reader gets of the disk for random requests."""
-    limit = Contender(
+    return Contender(
         "limit", ours(MODULE, "limit", "--store", str(store), "--request-bytes", str(request_bytes))
     )
-    limit.run()
-    return limit.runs[0]
 
 
 def report(found: dict[str, Any]) -> str:
@@ -160,10 +188,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--no-cgroup", action="store_true", help="drop the page cache instead of a limit")
     add_out_argument(parser)
     options = parser.parse_args(arguments)
-    found = measure(options)
-    print(report(found), file=sys.stderr)
     name = f"{options.gigabytes:g} GiB with {options.memory}"
-    write_rows("tiers_disk", {name: found}, repeats=options.repeats, out=options.out)
+    for found in measure(options):
+        write_rows("tiers_disk", {name: found}, repeats=options.repeats, out=options.out)
+        print(report(found), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from benchmarks.tiers.limited import MemoryLimit
 
 
 @pytest.mark.slow
-def test_contenders_agree_and_figures_are_kept(tmp_path, capsys):
+def test_contenders_agree_and_figures_are_kept(tmp_path, capsys, monkeypatch):
     out = tmp_path / "out.jsonl"
     sizes = ["--gigabytes", "0.01", "--memory", "2MiB", "--width", "64", "--steps", "6", "--repeats", "1"]
     others = ["--batch-size", "50", "--fanouts", "4", "3", "--no-cgroup", "--out", str(out)]
@@ -22,6 +22,9 @@ def test_contenders_agree_and_figures_are_kept(tmp_path, capsys):
     assert row["limits"][0]["request_bytes"] == 4096
     assert "times as fast" in said
     assert "random requests of 4.0 KiB" in said
+    monkeypatch.setattr(disk, "last_json_line", None)  # nothing is run again
+    disk.main(["--folder", str(tmp_path), *sizes, *others])
+    assert read_lines(out) == [row]
 
 
 def fake_groups(folder, entries, file):

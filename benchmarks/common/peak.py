@@ -1,0 +1,54 @@
+"""The memory that another process takes at most, looked up while it runs."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+LOOK_SECONDS = 0.05
+
+
+class PeakMemory:
+    """Looks at a process until it ends (``with PeakMemory(process) as peak``).
+
+    Its own memory is what no file backs; pages of mapped files count apart, since the system may drop them
+    whenever it needs the room.
+    """
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.own_bytes = 0
+        """Most memory of its own: not backed by a file, or shared with other processes."""
+        self.resident_bytes = 0
+        """Most memory with the pages of mapped files."""
+        self._status = Path(f"/proc/{process.pid}/status")
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._ended.wait(LOOK_SECONDS):
+            try:
+                lines = self._status.read_text(encoding="ascii", errors="replace").splitlines()
+            except OSError:  # it has ended
+                return
+            sizes = {name: _bytes(value) for name, _, value in (line.partition(":") for line in lines)}
+            self.own_bytes = max(self.own_bytes, sizes.get("RssAnon", 0) + sizes.get("RssShmem", 0))
+            self.resident_bytes = max(self.resident_bytes, sizes.get("VmHWM", 0))
+
+
+def _bytes(value: str) -> int:
+    """Of a field such as ``1234 kB``; 0 for one of another kind."""
+    number, _, unit = value.strip().partition(" ")
+    return int(number) * 1024 if unit == "kB" else 0

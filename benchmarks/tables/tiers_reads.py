@@ -1,0 +1,86 @@
+"""Tables of reading rows: from memory, from disk, and of a graph larger than memory from end to end."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from benchmarks.common.rows import Row, read_rows
+from benchmarks.tables.markdown import table, where
+from graphbraid.files.writing import format_bytes
+
+
+def gather() -> str:
+    """Rows gathered from memory beside the limit."""
+    rows = read_rows("tiers_gather")
+    lines = []
+    for row in rows:
+        rates, shares = row["bytes_per_second"], row["of_limit"]
+        ours = [f"{rates[name] / 1e9:.1f} ({shares[name]:.0%})" for name in ("kernel", "tiers")]
+        lines.append([str(row["row_bytes"]), str(row["threads"]), f"{rates['limit'] / 1e9:.1f}", *ours])
+    heads = ("bytes a row", "threads", "C loop, GB/s", "features in memory", "rows in tiers, all in memory")
+    return "\n\n".join([table(heads, lines), where(rows, "benchmarks.tiers.gather")])
+
+
+def disk() -> str:
+    """Rows of a file with memory for a part of them."""
+    rows = read_rows("tiers_disk")
+    lines = [line for row in rows for line in _ways(row)]
+    heads = ("features, memory", "way", "seconds", "relative", "read", "a second")
+    notes = [_note(row) for row in rows]
+    return "\n\n".join([table(heads, lines), *notes, where(rows, "benchmarks.tiers.disk")])
+
+
+def _ways(row: Row) -> list[list[str]]:
+    seconds = {name: median(found) for name, found in row["seconds"].items()}
+    read = {"memmap": row["memmap"]["read_bytes"], "tiers": row["tiers"]["disk_bytes"]}
+    names = {"memmap": "`numpy.memmap`", "memmap-random": "the same, `MADV_RANDOM`", "tiers": "tiers"}
+    lines = []
+    for name, label in names.items():
+        known = name in read
+        lines.append(
+            [
+                row["row"].replace(" with ", ", ") if name == "memmap" else "",
+                label,
+                f"{seconds[name]:.1f}",
+                f"{seconds[name] / seconds['tiers']:.1f}",
+                format_bytes(read[name]) if known else "",
+                f"{format_bytes(read[name] / seconds[name])}/s" if known else "",
+            ]
+        )
+    return lines
+
+
+def _note(row: Row) -> str:
+    limits = [
+        f"{format_bytes(limit['bytes_per_second'])}/s in requests of {format_bytes(limit['request_bytes'])}"
+        for limit in row["limits"]
+    ]
+    return (
+        f"{row['steps']} batches with {row['rows']:,} rows of {row['row_bytes']} bytes, from a cold file; "
+        f"tiers had {row['tiers']['host_share']:.1%} of the rows in memory. At random the disk gives "
+        f"{' and '.join(limits)}. "
+        f"The memory's limit: {row['tiers']['limit']}."
+    )
+
+
+def scale() -> str:
+    """The stages of a graph larger than the memory it may take."""
+    rows = read_rows("tiers_scale")
+    lines = [
+        [
+            row["stage"],
+            f"{row['seconds']:.0f}",
+            format_bytes(row["own_bytes"]),
+            format_bytes(row["resident_bytes"]),
+            row["what"],
+        ]
+        for row in rows
+    ]
+    heads = ("stage", "seconds", "own memory at most", "with mapped files", "what")
+    made = next(row for row in rows if "feature_bytes" in row)
+    note = (
+        f"{made['num_edges']:,} edges ({format_bytes(made['topology_bytes'])}), "
+        f"{format_bytes(made['feature_bytes'])} of features; `--host {made['host']}`, "
+        f"{made['budget']} for exact inference. Each stage is a process of its own, from start to end."
+    )
+    return "\n\n".join([table(heads, lines), note, where(rows, "benchmarks.tiers.scale")])

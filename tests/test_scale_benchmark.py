@@ -1,0 +1,91 @@
+"""The benchmarks of scale and of gathering: stages done once, what they agree on, and the memory they say."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from benchmarks.common.journal import Journal
+from benchmarks.common.peak import PeakMemory
+from benchmarks.common.rows import read_lines
+from benchmarks.tiers import gather, scale
+
+SIZES = ["--nodes", "3000", "--edges", "30000", "--width", "16", "--train-share", "0.1", "--hidden", "8"]
+TIERS = ["--host", "400KiB", "--budget", "256KiB", "--batch-size", "64"]
+
+
+@pytest.mark.slow
+def test_all_stages_of_a_small_graph(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out.jsonl"
+    arguments = ["--folder", str(tmp_path / "f"), *SIZES, *TIERS, "--out", str(out)]
+    scale.main(arguments)
+    rows = {row["stage"]: row for row in read_lines(out)}
+    assert list(rows) == list(scale.STAGES)
+    assert rows["train reordered"]["losses"] == rows["train in memory"]["losses"]
+    assert rows["train reordered"]["losses"] != rows["train drawn"]["losses"]  # nodes have other ids
+    assert rows["train reordered"]["reads"]["disk_rows"] > 0
+    assert 0 < rows["evaluate"]["scores"]["accuracy"] < 1
+    assert rows["evaluate"]["test_nodes"] > 2000
+    for row in rows.values():
+        assert 50e6 < row["own_bytes"] < row["resident_bytes"]
+    assert "test nodes" in capsys.readouterr().out
+    monkeypatch.setattr(scale, "run_stage", None)  # nothing is run again
+    scale.main(arguments)
+    assert {row["stage"]: row["seconds"] for row in read_lines(out)} == {
+        stage: row["seconds"] for stage, row in rows.items()
+    }
+
+
+def test_a_journal_gives_what_the_same_command_gave(tmp_path):
+    journal = Journal(tmp_path / "folder" / "journal.jsonl")
+    assert journal.find("a", ["python", "-m", "a"]) is None
+    journal.keep("a", ["python", "-m", "a"], {"seconds": 1})
+    journal.keep("b", ["python", "-m", "b"], {"seconds": 2})
+    assert journal.find("a", ["another/python", "-m", "a"]) == {"seconds": 1}
+    assert journal.find("a", ["python", "-m", "a", "--more"]) is None
+    journal.keep("a", ["python", "-m", "a", "--more"], {"seconds": 3}, voids=["b"])
+    assert journal.find("a", ["python", "-m", "a"]) is None
+    assert journal.find("a", ["python", "-m", "a", "--more"]) == {"seconds": 3}
+    assert journal.find("b", ["python", "-m", "b"]) is None
+
+
+def test_a_stage_voids_all_that_was_made_of_it():
+    assert scale.followers("make") == set(scale.STAGES) - {"make"}
+    assert scale.followers("train reordered") == {"evaluate"}
+    assert scale.followers("evaluate") == set()
+
+
+def test_losses_that_differ_are_no_result():
+    rows = [{"stage": f"train {where}", "losses": [1.0, 0.5]} for where in ("reordered", "in memory")]
+    scale.check_losses(rows)
+    rows[1] = {"stage": "train in memory", "losses": [1.0, 0.25]}
+    with pytest.raises(SystemExit, match="differ"):
+        scale.check_losses(rows)
+
+
+def test_peak_memory_counts_what_a_process_took_and_gave_back():
+    code = "import time; x = bytearray(b'1') * (64 << 20); time.sleep(0.5); del x; time.sleep(0.2)"
+    process = subprocess.Popen([sys.executable, "-c", code], text=True)
+    with PeakMemory(process) as peak:
+        assert process.wait(60) == 0
+    assert 64 << 20 < peak.own_bytes <= peak.resident_bytes < 200 << 20
+
+
+def test_gathered_rows_stand_beside_a_loop_in_c(tmp_path, capsys):
+    out = tmp_path / "out.jsonl"
+    arguments = ["--gigabytes", "0.004", "--row-bytes", "128", "512", "--repeats", "1"]
+    gather.main([*arguments, "--folder", str(tmp_path), "--out", str(out)])
+    rows = read_lines(out)
+    assert [(row["row_bytes"], row["threads"]) for row in rows] == [(128, 1), (128, 2), (512, 1), (512, 2)]
+    for row in rows:
+        rates = row["bytes_per_second"]
+        assert all(rate > 0 for rate in rates.values())
+        assert row["of_limit"]["tiers"] == rates["tiers"] / rates["limit"]
+    assert "of the limit" in capsys.readouterr().out
+
+
+def test_a_contender_with_wrong_rows_ends_the_gathering():
+    table, ids, out = torch.arange(12).view(4, 3), torch.tensor([2, 0]), torch.zeros(2, 3, dtype=torch.int64)
+    gather.check({"right": lambda i, o: o.copy_(table[i])}, table, ids, out)
+    with pytest.raises(SystemExit, match="wrong gave other rows"):
+        gather.check({"wrong": lambda i, o: o.copy_(table[:2])}, table, ids, out)
