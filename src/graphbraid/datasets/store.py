@@ -122,9 +122,9 @@ def save_store(
     if order is not None:
         ids = renumbered_ids(ids, order)
     if feature_parts is not None:
-        arrays[SUMMED] = ArrayParts.of_rows(feature_parts, graph.num_nodes)
-        if arrays[SUMMED].dtype not in FEATURE_DTYPES:
-            raise DataError(f"feature_parts must be float32, float16 or bfloat16; got {arrays[SUMMED].dtype}")
+        arrays["x"] = ArrayParts.of_rows(feature_parts, graph.num_nodes)
+        if arrays["x"].dtype not in FEATURE_DTYPES:
+            raise DataError(f"feature_parts must be float32, float16 or bfloat16; got {arrays["x"].dtype}")
     if ids is not None:
         arrays.update({f"ids_{key}": ArrayParts.whole(array) for key, array in ids.arrays().items()})
     size = sum(array.nbytes for array in arrays.values())
@@ -147,7 +147,7 @@ def save_store(
             "name": graph.name,
             "num_nodes": graph.num_nodes,
             "num_edges": graph.num_edges,
-            "num_features": arrays[SUMMED].shape[1] if SUMMED in arrays else graph.num_features,
+            "num_features": arrays["x"].shape[1] if "x" in arrays else graph.num_features,
             "class_names": None if class_names is None else list(class_names),
             "arrays": described,
         }
