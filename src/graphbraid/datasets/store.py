@@ -122,9 +122,9 @@ def save_store(
     if order is not None:
         ids = renumbered_ids(ids, order)
     if feature_parts is not None:
-        arrays["x"] = ArrayParts.of_rows(feature_parts, graph.num_nodes)
-        if arrays["x"].dtype not in FEATURE_DTYPES:
-            raise DataError(f"feature_parts must be float32, float16 or bfloat16; got {arrays["x"].dtype}")
+        rows = arrays["x"] = ArrayParts.of_rows(feature_parts, graph.num_nodes)
+        if rows.dtype not in FEATURE_DTYPES:
+            raise DataError(f"feature_parts must be float32, float16 or bfloat16; got {rows.dtype}")
     if ids is not None:
         arrays.update({f"ids_{key}": ArrayParts.whole(array) for key, array in ids.arrays().items()})
     size = sum(array.nbytes for array in arrays.values())
