@@ -27,7 +27,7 @@ FLOORS = (
     ("sampling", "nn"),
     ("features",),
     ("datasets", "collective"),
-    ("loader", "fullgraph"),
+    ("loader", "fullgraph", "distributed"),
     ("synth",),
     ("train",),
     ("cli",),
@@ -35,6 +35,7 @@ FLOORS = (
 # Floors inside a room; its loose modules stand above its inner rooms unless they are named here.
 INNER_FLOORS = {
     "collective": (("plan",), ("run",), ("hardware",)),
+    "distributed": (("partitioning",), ("parts",)),
     "fullgraph": (("device", "program"), ("lowering",), ("step",), ("measured", "model", "explain")),
     "train": (
         ("records", "config", "task", "callbacks"),

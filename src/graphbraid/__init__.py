@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from graphbraid import (
         collective,
         datasets,
+        distributed,
         errors,
         features,
         fullgraph,
@@ -51,6 +52,7 @@ __all__ = [
     "collective",
     "compile",
     "datasets",
+    "distributed",
     "errors",
     "features",
     "fullgraph",
@@ -85,6 +87,7 @@ _SUBMODULES = frozenset(
     {
         "collective",
         "datasets",
+        "distributed",
         "errors",
         "features",
         "fullgraph",

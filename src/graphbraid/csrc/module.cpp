@@ -24,6 +24,7 @@ void bind_gatv2_backward(nb::module_& m);
 void bind_gine(nb::module_& m);
 void bind_locality(nb::module_& m);
 void bind_norm(nb::module_& m);
+void bind_partition(nb::module_& m);
 void bind_reorder(nb::module_& m);
 void bind_sampling(nb::module_& m);
 void bind_scores(nb::module_& m);
@@ -85,6 +86,7 @@ NB_MODULE(_native, m) {
   gb::bind_gine(m);
   gb::bind_locality(m);
   gb::bind_norm(m);
+  gb::bind_partition(m);
   gb::bind_reorder(m);
   gb::bind_sampling(m);
   gb::bind_scores(m);

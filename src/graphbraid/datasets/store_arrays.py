@@ -49,11 +49,22 @@ class ArrayEntry(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
+class Words:
+    """What messages call a folder of arrays."""
+
+    folder: str = "store"
+    manifest: str = "graph.json"
+    again: str = "store"
+    """What makes it anew."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoredArray:
-    """One array as ``graph.json`` describes it."""
+    """One array as the folder's manifest describes it."""
 
     path: Path
     entry: ArrayEntry
+    words: Words = Words()
 
     def load(self, *, mapped: bool, verify: bool, sums: Callable[[], Tensor] | None = None) -> Tensor:
         """Map or read the array; its size and header are checked even without ``verify``.
@@ -98,18 +109,21 @@ class StoredArray:
             actual = self.path.stat().st_size
         except OSError as error:
             raise DataError(
-                f"{self.path} of the store cannot be read ({error.strerror}); store the graph again"
+                f"{self.path} of the {self.words.folder} cannot be read ({error.strerror}); "
+                f"{self.words.again} the graph again"
             ) from error
         written = self.entry.bytes
         if actual != written:
             what = "truncated" if actual < written else "longer than written"
-            raise DataError(f"{self.path} is {what}: {actual} bytes, {written} were written; store again")
+            raise DataError(
+                f"{self.path} is {what}: {actual} bytes, {written} were written; {self.words.again} again"
+            )
         shape, dtype = tuple(self.entry.shape), getattr(torch, self.entry.dtype)
         found, kept, offset = self._header()
         if found != shape or kept != _numpy_dtype(dtype):
             raise DataError(
-                f"{self.path} holds {kept} of shape {found}, but graph.json says {dtype} of shape {shape}; "
-                "store again"
+                f"{self.path} holds {kept} of shape {found}, but {self.words.manifest} says {dtype} of shape "
+                f"{shape}; {self.words.again} again"
             )
         if offset + math.prod(shape) * dtype.itemsize != written:
             needed = offset + math.prod(shape) * dtype.itemsize
@@ -129,7 +143,9 @@ class StoredArray:
             except OSError:
                 raise
             except Exception as error:  # NumPy parses it as Python, which may raise anything
-                raise DataError(f"{self.path} has no valid .npy header ({error}); store again") from error
+                raise DataError(
+                    f"{self.path} has no valid .npy header ({error}); {self.words.again} again"
+                ) from error
             return shape, dtype, file.tell()
 
     def _verify(self) -> None:
@@ -138,11 +154,11 @@ class StoredArray:
         elif self.entry.crc32 is not None:
             was, now = f"{self.entry.crc32:08x}", f"{_crc32_of(self.path):08x}"
         else:
-            raise DataError(f"graph.json has no checksum of {self.path}; store again")
+            raise DataError(f"{self.words.manifest} has no checksum of {self.path}; {self.words.again} again")
         if was != now:
             raise DataError(
                 f"{self.path} has changed since it was written (its checksum is {now}, was {was}); "
-                "store again"
+                f"{self.words.again} again"
             )
 
 

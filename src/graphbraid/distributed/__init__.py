@@ -1,0 +1,31 @@
+"""Distributed training: a graph divided among ranks, and what they exchange.
+
+:func:`partition` decides which part owns which node; :func:`split` cuts the graph into the parts' local and
+remote graphs; :func:`save_partition` keeps them in a folder, from which each rank reads its own.
+"""
+
+from graphbraid.distributed.partitioning.choose import partition
+from graphbraid.distributed.partitioning.records import STRATEGIES, Attempt, Partition
+from graphbraid.distributed.parts.records import Part
+from graphbraid.distributed.parts.report import PartitionReport, PartSize, report_of
+from graphbraid.distributed.parts.saving import SavedPartition, is_partition, save_partition
+from graphbraid.distributed.parts.slices import NeighborPartitions, neighbor_partitions
+from graphbraid.distributed.parts.split import Division, split
+
+__all__ = [
+    "STRATEGIES",
+    "Attempt",
+    "Division",
+    "NeighborPartitions",
+    "Part",
+    "PartSize",
+    "Partition",
+    "PartitionReport",
+    "SavedPartition",
+    "is_partition",
+    "neighbor_partitions",
+    "partition",
+    "report_of",
+    "save_partition",
+    "split",
+]

@@ -1,0 +1,1 @@
+"""Partitioning: which part owns which node, decided by METIS, by components, by streaming or simply."""

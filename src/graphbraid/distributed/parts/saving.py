@@ -1,0 +1,300 @@
+"""The folder of a partition: a manifest, the part of each node, and a folder of arrays for each part.
+
+    partition.json          the graph's identity, options, report
+    part_of.npy             the part of each node
+    part-00000/part.json    what the part's arrays are
+    part-00000/owned.npy    ... and the other arrays of a :class:`.records.Part`
+
+A rank reads the first file and its part's folder alone. Each file has a checksum, which every read compares.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+from torch import Tensor
+
+from graphbraid.arguments import as_count
+from graphbraid.datasets.store_arrays import ArrayEntry, ArrayParts, Count, StoredArray, Words, write_array
+from graphbraid.distributed.partitioning.records import Partition
+from graphbraid.distributed.parts.identity import GraphIdentity, check_same, identity_of
+from graphbraid.distributed.parts.records import Part
+from graphbraid.distributed.parts.report import PartitionReport, report_of
+from graphbraid.distributed.parts.split import Division
+from graphbraid.errors import DataError, ResourceError
+from graphbraid.files.checksums import sealed, unsealed
+from graphbraid.files.schema import checked
+from graphbraid.files.writing import IfExists, atomic_directory, require_free_space
+from graphbraid.graph import Graph
+from graphbraid.graph.csc import Csc
+from graphbraid.graph.scans import check_ids
+from graphbraid.signatures import typed
+
+MANIFEST, PART_MANIFEST = "partition.json", "part.json"
+FORMAT = "graphbraid-partition"
+VERSION = 1
+_PART_OF = "part_of"
+_IDS = ("owned", "halo", "halo_indptr", "send", "send_indptr")
+_EDGES = ("local_edge", "remote_edge")
+_SPACE_PER_PART = 1 << 14  # headers and part.json
+_PARTITION = Words("partition", MANIFEST, "partition")
+_PART = Words("partition", PART_MANIFEST, "partition")
+_T = TypeVar("_T", bound=BaseModel)
+
+
+class _Manifest(BaseModel):
+    """The content of ``partition.json``."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    format: str
+    version: int
+    graph: GraphIdentity
+    options: dict[str, Any]
+    report: dict[str, Any]
+    part_of: ArrayEntry
+
+
+class _PartManifest(BaseModel):
+    """The content of ``part.json``."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    part: Count
+    part_of_xxh3: str
+    """Checksum of the ``part_of.npy`` that the part was cut by: parts of two partitions are told apart."""
+    arrays: dict[str, ArrayEntry]
+
+
+@typed
+def save_partition(
+    graph: Graph | Csc,
+    partition: Partition,
+    path: str | os.PathLike[str],
+    *,
+    options: Mapping[str, Any] | None = None,
+    keep_edges: bool = False,
+    if_exists: IfExists = "error",
+) -> PartitionReport:
+    """Cut a graph into its parts, one at a time, and write them as a folder, atomically.
+
+    Args:
+        graph: The graph.
+        partition: Its partition.
+        path: The folder to make.
+        options: What to note of how the partition was made; values that JSON holds.
+        keep_edges: Also keep each edge's position in the whole graph (8 bytes per edge).
+        if_exists: ``"error"`` raises if the folder exists, ``"replace"`` replaces an earlier partition, and
+            ``"keep"`` keeps it.
+
+    Returns:
+        The report.
+
+    Raises:
+        DataError: The partition is not of this graph.
+        ResourceError: There is no space or no permission, or the folder exists.
+    """
+    csc, folder = graph.csc if isinstance(graph, Graph) else graph, Path(path)
+    division = Division(csc, partition)
+    report = report_of(partition, division.outlines)
+    per_edge = csc.indices.element_size() + 8 * keep_edges + 4 * (csc.weight is not None)
+    size = per_edge * csc.num_edges + 28 * csc.num_dst + 16 * report.halo_rows
+    require_free_space(
+        folder, size + _SPACE_PER_PART * (1 + report.num_parts), f"storing the partition in {folder}"
+    )
+    if if_exists == "replace":
+        _refuse_other_folders(folder)
+    with atomic_directory(folder, if_exists=if_exists) as temp:
+        whole = write_array(temp / f"{_PART_OF}.npy", ArrayParts.whole(partition.part_of))
+        for part in range(partition.num_parts):
+            found = division.part(part, keep_edges=keep_edges)
+            _write_part(temp / _name(part), found, whole["xxh3"])
+        manifest = {
+            "format": FORMAT,
+            "version": VERSION,
+            "graph": identity_of(csc).model_dump(),
+            "options": dict(options or {}),
+            "report": asdict(report),
+            "part_of": whole,
+        }
+        (temp / MANIFEST).write_text(json.dumps(sealed(manifest), indent=1) + "\n", encoding="utf-8")
+    return report
+
+
+class SavedPartition:
+    """A partition's folder, opened: its manifest was read and its checksum compared.
+
+    Attributes:
+        folder: The folder.
+        report: What the partition cuts and exchanges.
+        options: What was noted of how it was made.
+    """
+
+    @typed
+    def __init__(self, path: str | os.PathLike[str], graph: Graph | Csc | None = None) -> None:
+        """Open a folder.
+
+        Args:
+            path: The folder of :func:`save_partition`.
+            graph: The graph that the partition must be of, all of whose edges are read. None does not
+                compare, as for a rank that reads nothing but its part.
+
+        Raises:
+            DataError: It is no partition, was written by a newer graphbraid, has changed, or is of another
+                graph.
+        """
+        self.folder = Path(path)
+        self._manifest = _read(self.folder / MANIFEST, _Manifest)
+        self.options: dict[str, Any] = self._manifest.options
+        self.report = checked(
+            TypeAdapter(PartitionReport),
+            self._manifest.report,
+            lambda text: DataError(f"{self.folder / MANIFEST}: report: {text}; partition again"),
+        )
+        if graph is not None:
+            csc = graph.csc if isinstance(graph, Graph) else graph
+            check_same(self._manifest.graph, csc, str(self.folder))
+
+    @property
+    def num_parts(self) -> int:
+        """Number of parts."""
+        return self.report.num_parts
+
+    def partition(self) -> Partition:
+        """Read the part of each node.
+
+        Raises:
+            DataError: The file is missing, truncated or has changed.
+        """
+        array = _array(self.folder, self._manifest.part_of, _PARTITION)
+        report = self.report
+        return Partition(
+            part_of=array.read(),
+            num_parts=report.num_parts,
+            strategy=report.strategy,
+            balance=report.balance,
+            attempts=report.attempts,
+        )
+
+    def part(self, part: int) -> Part:
+        """Read one part.
+
+        Raises:
+            ConfigError: There is no such part.
+            DataError: A file of it is missing, truncated, has changed, or is of another partition.
+        """
+        as_count(part, "part", most=self.num_parts - 1)
+        folder = self.folder / _name(part)
+        manifest = _read(folder / PART_MANIFEST, _PartManifest)
+        if manifest.part != part or manifest.part_of_xxh3 != self._manifest.part_of.xxh3:
+            raise DataError(f"{folder} is part {manifest.part} of another partition; partition again")
+        arrays = {name: _array(folder, entry, _PART).read() for name, entry in manifest.arrays.items()}
+        try:
+            return _part_of_arrays(part, self.num_parts, arrays)
+        except KeyError as error:
+            raise DataError(f"{folder / PART_MANIFEST} describes no {error}; partition again") from error
+        except DataError as error:
+            raise DataError(f"{folder} does not hold a valid part: {error}; partition again") from error
+
+
+def is_partition(path: str | os.PathLike[str]) -> bool:
+    """Return whether ``path`` is a folder with a partition's manifest."""
+    return (Path(path) / MANIFEST).is_file()
+
+
+def _write_part(folder: Path, part: Part, part_of_xxh3: str) -> None:
+    folder.mkdir()
+    arrays = {
+        name: write_array(folder / f"{name}.npy", ArrayParts.whole(values)) for name, values in _arrays(part)
+    }
+    manifest = {"part": part.part, "part_of_xxh3": part_of_xxh3, "arrays": arrays}
+    (folder / PART_MANIFEST).write_text(json.dumps(sealed(manifest), indent=1) + "\n", encoding="utf-8")
+
+
+def _arrays(part: Part) -> Iterator[tuple[str, Tensor]]:
+    for name in (*_IDS, *_EDGES):
+        values: Tensor | None = getattr(part, name)
+        if values is not None:
+            yield name, values
+    for name in ("local", "remote"):
+        csc: Csc = getattr(part, name)
+        yield f"{name}_indptr", csc.indptr
+        yield f"{name}_indices", csc.indices
+        if csc.weight is not None:
+            yield f"{name}_weight", csc.weight
+
+
+def _part_of_arrays(part: int, num_parts: int, arrays: Mapping[str, Tensor]) -> Part:
+    owned, halo, halo_indptr, send, send_indptr = (arrays[name] for name in _IDS)
+    check_ids(send, owned.numel(), "send")
+
+    def csc(name: str, num_src: int) -> Csc:
+        weight = arrays.get(f"{name}_weight")
+        return Csc(arrays[f"{name}_indptr"], arrays[f"{name}_indices"], num_src, weight)
+
+    return Part(
+        part=part,
+        num_parts=num_parts,
+        owned=owned,
+        halo=halo,
+        halo_indptr=halo_indptr,
+        send=send,
+        send_indptr=send_indptr,
+        local=csc("local", owned.numel()),
+        remote=csc("remote", halo.numel()),
+        local_edge=arrays.get("local_edge"),
+        remote_edge=arrays.get("remote_edge"),
+    )
+
+
+def _name(part: int) -> str:
+    return f"part-{part:05}"
+
+
+def _array(folder: Path, entry: ArrayEntry, words: Words) -> StoredArray:
+    if not entry.file or Path(entry.file).name != entry.file:
+        raise DataError(f"{folder / words.manifest} names a file outside the partition: {entry.file!r}")
+    return StoredArray(folder / entry.file, entry, words)
+
+
+def _read(path: Path, model: type[_T]) -> _T:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        what = "no such folder" if not path.parent.exists() else f"it has no {path.name}"
+        raise DataError(f"{path.parent} is not a graphbraid partition: {what}") from error
+    except OSError as error:
+        raise ResourceError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not valid JSON ({error}); partition again") from error
+    if model is _Manifest:
+        _check_version(values, path)
+    refuse = f"{path} cannot be understood: {{}}; partition again"
+    return checked(TypeAdapter(model), unsealed(values, path), lambda text: DataError(refuse.format(text)))
+
+
+def _check_version(values: Any, path: Path) -> None:
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        raise DataError(
+            f'{path.parent} is not a graphbraid partition: {MANIFEST} does not say "format": "{FORMAT}"'
+        )
+    version = values.get("version")
+    if type(version) is not int or not 1 <= version <= VERSION:
+        raise DataError(
+            f"{path.parent} has partition version {version}; this graphbraid reads versions up to {VERSION}. "
+            "Upgrade graphbraid, or partition the graph again with this one."
+        )
+
+
+def _refuse_other_folders(folder: Path) -> None:
+    """Refuse to replace, and so delete, any folder that is neither a partition nor empty."""
+    if folder.exists() and not is_partition(folder) and not (folder.is_dir() and not any(folder.iterdir())):
+        raise ResourceError(
+            f"{folder} exists and is not a graphbraid partition, so it is not replaced; choose another name"
+        )

@@ -1,0 +1,168 @@
+"""A partition's folder: the same parts again, damage found, other graphs and other folders refused."""
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+import torch
+
+from graphbraid import Graph
+from graphbraid.distributed import SavedPartition, is_partition, partition, save_partition, split
+from graphbraid.distributed.parts.saving import MANIFEST
+from graphbraid.errors import ConfigError, DataError, ResourceError
+from graphbraid.files.checksums import sealed, unsealed
+
+
+@pytest.fixture
+def graph():
+    draw = torch.Generator().manual_seed(0)
+    edges = torch.randint(0, 60, (2, 400), generator=draw)
+    return Graph.from_edge_index(edges, 64, edge_weight=torch.rand(400, generator=draw))
+
+
+@pytest.fixture
+def saved(graph, tmp_path):
+    save_partition(graph, partition(graph, 3, strategy="streaming"), tmp_path / "p", options={"seed": 3})
+    return tmp_path / "p"
+
+
+def assert_same_part(found, expected):
+    for field in dataclasses.fields(expected):
+        ours, theirs = getattr(found, field.name), getattr(expected, field.name)
+        if isinstance(theirs, torch.Tensor):
+            assert torch.equal(ours, theirs), field.name
+            assert ours.dtype == theirs.dtype
+        elif field.name in ("local", "remote"):
+            assert torch.equal(ours.indptr, theirs.indptr)
+            assert torch.equal(ours.indices, theirs.indices)
+            assert torch.equal(ours.weight, theirs.weight)
+            assert ours.num_src == theirs.num_src
+        else:
+            assert ours == theirs
+
+
+@pytest.mark.parametrize("keep_edges", [False, True])
+def test_parts_are_read_as_they_were_cut(graph, tmp_path, keep_edges):
+    chosen = partition(graph, 5)
+    report = save_partition(graph, chosen, tmp_path / "p", keep_edges=keep_edges)
+    opened = SavedPartition(tmp_path / "p", graph)
+    assert opened.report == report
+    assert opened.num_parts == 5
+    again = opened.partition()
+    assert torch.equal(again.part_of, chosen.part_of)
+    assert (again.strategy, again.balance, again.attempts) == (
+        chosen.strategy,
+        chosen.balance,
+        chosen.attempts,
+    )
+    for expected in split(graph, chosen, keep_edges=keep_edges):
+        assert_same_part(opened.part(expected.part), expected)
+
+
+def test_options_are_noted_and_a_rank_needs_no_graph(saved):
+    assert SavedPartition(saved).options == {"seed": 3}
+    assert is_partition(saved)
+    with pytest.raises(ConfigError, match=r"part must be a whole number in \[0, 2\]; got 3"):
+        SavedPartition(saved).part(3)
+
+
+def test_ids_of_the_other_width_are_the_same_graph(graph, saved):
+    from graphbraid.graph.csc import Csc
+
+    csc = graph.csc
+    SavedPartition(saved, Csc(csc.indptr, csc.indices.long(), csc.num_src, csc.weight))
+
+
+def changed(graph, **edits):
+    csc = graph.csc
+    arrays = {"indptr": csc.indptr, "indices": csc.indices.clone(), "weight": csc.weight.clone()} | edits
+    if "swap" in edits:
+        arrays["indices"][-1] = (arrays["indices"][-1] + 1) % 64
+    from graphbraid.graph.csc import Csc
+
+    return Csc(arrays["indptr"], arrays["indices"], 64, arrays["weight"])
+
+
+def test_another_graph_is_refused(graph, saved):
+    with pytest.raises(DataError, match="its num_edges was 400, this graph's is 401"):
+        edges = torch.cat([graph.to_edge_index(), torch.tensor([[1], [2]])], 1)
+        SavedPartition(saved, Graph.from_edge_index(edges, 64))
+    for other in (
+        changed(graph, swap=True),
+        changed(graph, weight=None),
+        changed(graph, weight=torch.ones(400)),
+    ):
+        with pytest.raises(DataError, match="of the same size, but its edges or their weights differ"):
+            SavedPartition(saved, other)
+
+
+@pytest.mark.parametrize("name", ["part_of.npy", "part-00001/send.npy", "part-00001/local_indices.npy"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
+def test_damage_is_found_and_named(saved, name, damage):
+    path = saved / name
+    data = bytearray(path.read_bytes())
+    if damage == "remove":
+        path.unlink()
+    else:
+        data[-1] ^= 1
+        path.write_bytes(data if damage == "flip" else data[:-4])
+    says = {
+        "flip": "has changed since it was written.*partition again",
+        "cut": "is truncated.*partition again",
+        "remove": "of the partition cannot be read.*partition the graph again",
+    }[damage]
+    opened = SavedPartition(saved)
+    with pytest.raises(DataError, match=f"{path.name} {says}"):
+        opened.partition() if name == "part_of.npy" else opened.part(1)
+    opened.part(0)
+
+
+def test_a_changed_manifest_is_refused(saved):
+    path = saved / MANIFEST
+    text = path.read_text()
+    path.write_text(text.replace('"num_parts": 3', '"num_parts": 4'))
+    with pytest.raises(DataError, match=r"partition\.json has changed since it was written"):
+        SavedPartition(saved)
+    values = unsealed(json.loads(text), path)
+    for edit, says in (
+        ({"version": 9}, "has partition version 9; this graphbraid reads versions up to 1"),
+        ({"format": "x"}, 'does not say "format": "graphbraid-partition"'),
+        ({"report": {}}, "partition.json: report: num_nodes: Field required; partition again"),
+        ({"graph": 3}, "partition.json cannot be understood: graph"),
+    ):
+        path.write_text(json.dumps(sealed(values | edit)))
+        with pytest.raises(DataError, match=says):
+            SavedPartition(saved)
+    path.write_text(text[:40])
+    with pytest.raises(DataError, match=r"partition\.json is not valid JSON"):
+        SavedPartition(saved)
+
+
+def test_parts_of_two_partitions_do_not_mix(graph, saved, tmp_path):
+    save_partition(graph, partition(graph, 3, strategy="random"), tmp_path / "other")
+    shutil.rmtree(saved / "part-00002")
+    shutil.copytree(tmp_path / "other" / "part-00002", saved / "part-00002")
+    with pytest.raises(DataError, match="part-00002 is part 2 of another partition"):
+        SavedPartition(saved).part(2)
+    shutil.rmtree(saved / "part-00000")
+    shutil.copytree(saved / "part-00001", saved / "part-00000")
+    with pytest.raises(DataError, match="part-00000 is part 1 of another partition"):
+        SavedPartition(saved).part(0)
+
+
+def test_folders_are_kept_unless_told_otherwise(graph, saved, tmp_path):
+    chosen = partition(graph, 2)
+    with pytest.raises(ResourceError, match="it exists already"):
+        save_partition(graph, chosen, saved)
+    save_partition(graph, chosen, saved, if_exists="replace")
+    assert SavedPartition(saved).num_parts == 2
+    assert not (saved / "part-00002").exists()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("")
+    with pytest.raises(ResourceError, match="is not a graphbraid partition, so it is not replaced"):
+        save_partition(graph, chosen, tmp_path / "mine", if_exists="replace")
+    with pytest.raises(DataError, match="is not a graphbraid partition: no such folder"):
+        SavedPartition(tmp_path / "nowhere")
+    with pytest.raises(DataError, match=r"is not a graphbraid partition: it has no partition\.json"):
+        SavedPartition(tmp_path / "mine")
