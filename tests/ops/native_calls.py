@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphbraid import Csc, Graph, SparseFeatures, native, ops
+from graphbraid import Csc, Graph, SparseFeatures, distributed, native, ops
 from graphbraid.datasets.blockmodel import BlockModel, generate
+from graphbraid.distributed.partitioning.streaming import place
 from graphbraid.features import reorder, walks
 from graphbraid.fullgraph.lowering import locality
 from graphbraid.graph.orders import community_order
@@ -49,6 +50,7 @@ def recorded(monkeypatch: Any) -> dict[str, Arguments]:
     _run_operators()
     _run_edits()
     _run_walks()
+    _run_partitions()
     return recorder.calls
 
 
@@ -120,6 +122,15 @@ def _run_walks() -> None:
     kernels = native.kernels()
     kernels.push_draws(csc.indptr, csc.indices, csc.weight, chance, 1, False, sums, torch.ones_like(chance))
     kernels.count_ids(torch.tensor([1, 0, 1]), sums)
+
+
+def _run_partitions() -> None:
+    """What divides a graph among ranks."""
+    csc = Csc(torch.tensor([0, 2, 3]), torch.tensor([1, 0, 1], dtype=torch.int32), 2, torch.rand(3))
+    chosen = distributed.partition(csc, 2, strategy="greedy")
+    distributed.split(csc, chosen)
+    rows, loads = (csc.indptr, csc.indices, csc.weight), csc.degrees()
+    place(torch.arange(2), rows, loads, chosen.part_of.clone(), loads.clone(), most=3, price=0.1)
 
 
 def resized(call: Arguments) -> Iterator[tuple[int, str, Tensor]]:
