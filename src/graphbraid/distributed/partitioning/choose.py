@@ -50,9 +50,9 @@ def partition(
     load first, into the lightest part; nodes by load in the same way. A phase fails where METIS refuses the
     graph, leaves a part empty or too heavy, or where a component weighs more than a part may. Departs from
     it: METIS's result is repaired, then checked (METIS itself reports success whatever the balance);
-    components are packed by load, not by number of nodes, and have to be balanced within 1.20 as well; a graph that is
-    too large for METIS in memory is streamed. Limits count from the largest part that packing single nodes
-    reaches: a hub may weigh more than the mean of the parts.
+    components are packed by load, not by number of nodes, and have to be balanced within 1.20 as well; a
+    graph that is too large for METIS in memory is streamed. Limits count from the largest part that packing
+    single nodes reaches: a hub may weigh more than the mean of the parts.
 
     Args:
         graph: The graph; its directions do not matter to the cut.
