@@ -38,6 +38,12 @@ def test_sizes_that_cannot_be_meant_are_refused(graphbraid, store, tmp_path, siz
     assert said in done.stdout + done.stderr
 
 
+def test_hot_rows_need_a_device(graphbraid, store, tmp_path):
+    done = graphbraid("train", "--data", store, "--out", tmp_path / "run", "--hot", "1 GiB", *QUICK)
+    assert done.exit_code == 2
+    assert "device='cpu' is the host" in done.stdout + done.stderr
+
+
 def test_data_that_is_no_store_is_refused(graphbraid, store, tmp_path):
     graph = open_store(store)
     sources, destinations = graph.to_edge_index()

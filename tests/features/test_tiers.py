@@ -147,8 +147,8 @@ def test_budgets_that_cannot_be_meant_are_refused(graph, monkeypatch):
     for host, said in (
         ("4 GoB", "a size such as '4GiB'"),
         (-1, "host must be a whole number"),
-        (1.5, "host must be int or str; got 1.5"),
-        (True, "host must be int or str; got True"),
+        (1.5, "host must be int or str or None; got 1.5"),
+        (True, "host must be int or str or None; got True"),
         (5000, "host=5000 holds no row: what is noted of all 300 rows takes"),
     ):
         with pytest.raises(ConfigError, match=said):
@@ -157,7 +157,7 @@ def test_budgets_that_cannot_be_meant_are_refused(graph, monkeypatch):
         TieredFeatures.build(graph, host=some_rows(graph, 9), policy="static", disk=SMALL)
     with pytest.raises(ConfigError, match="Did you mean 'sieve'"):
         TieredFeatures.build(graph, host=0, policy="seive")
-    monkeypatch.setattr("graphbraid.features.tiers.free_memory_bytes", lambda: 20_000)
+    monkeypatch.setattr("graphbraid.features.row_budgets.free_memory_bytes", lambda: 20_000)
     with pytest.raises(ResourceError, match=r"host='all' takes .* of memory; 19\.5 KiB are free"):
         TieredFeatures.build(graph, host="all", disk=SMALL)
 

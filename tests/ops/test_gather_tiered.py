@@ -38,7 +38,7 @@ def test_a_row_of_a_tier_is_in_the_part_that_its_offset_names():
         ([Tier((X[:, :1],))], None, "with gaps"),
         ([Tier((X,)), Tier((X[:, :1].contiguous(),))], None, "of one width; got 2 and 1"),
         ([Tier((X[:1], X[:3]))], None, r"make parts of \[2, 2\] rows; got \[1, 3\]"),
-        ([Tier((X,))], torch.arange(5), "one for each of the 6 rows"),
+        ([Tier((X,))], torch.arange(7), r"in \[0, 6\); positions\[6\] is 6"),
         ([Tier((X,))], torch.arange(6.0), "int32 or int64"),
         ([Tier((X,), (torch.ones(6),))], None, "belong to rows of int8"),
         ([Tier((X,), (torch.ones(5),))], None, "a scale for each of its rows"),

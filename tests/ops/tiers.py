@@ -34,8 +34,9 @@ def tier_tables(draw: st.DrawFn, *, most_rows: int = 40) -> tuple[TierTable, Ten
     given = rows if scale is None else rows * scale[:, None]
     positions = None
     if draw(st.booleans()):
-        positions = torch.randperm(num_rows, generator=generator)
+        positions = torch.randperm(num_rows, generator=generator)[: draw(st.integers(0, num_rows))]
         given = given[positions]
         positions = positions.to(draw(st.sampled_from((torch.int32, torch.int64))))
-    ids = torch.tensor(draw(st.lists(st.integers(0, num_rows - 1), max_size=12)) if num_rows else [])
+    some = st.lists(st.integers(0, len(given) - 1), max_size=12) if len(given) else st.just([])
+    ids = torch.tensor(draw(some))
     return TierTable(tiers, positions), given, ids.long()

@@ -135,6 +135,9 @@ def train(
         str | None,
         _option("--host", _TRAIN, "Memory for a store's rows and lists, as 4GiB; others stay on disk."),
     ] = None,
+    hot: Annotated[
+        str | None, _option("--hot", _TRAIN, "Device memory for the feature rows read most, as 4GiB.")
+    ] = None,
     threads: Annotated[int | None, _option("--threads", _TRAIN, "Threads of the model's operators.")] = None,
     seed: Annotated[int | None, _option("--seed", _TRAIN, "Seed of all random draws. (default: 0)")] = None,
     deterministic: Annotated[

@@ -138,6 +138,10 @@ class RowCache:
                 self._own().gather(ids.contiguous(), as_bytes(out), batch)
         return out
 
+    def uncounted(self, ids: Tensor) -> Tensor:
+        """Rows of ids from the file, which are no reads of a batch and change nothing that is kept."""
+        return self.disk.gather(ids)
+
     def _own(self) -> Any:
         """The cache of this process: a forked one reads anew what this was filled with."""
         if self._process != os.getpid():

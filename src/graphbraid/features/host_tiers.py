@@ -15,8 +15,9 @@ from graphbraid.features import walks
 from graphbraid.features.budget import Curve, split
 from graphbraid.features.caches import checked_score
 from graphbraid.features.disk import DiskRows
-from graphbraid.features.tiers import TieredFeatures, row_bytes_kept, values_of
-from graphbraid.features.tiers import options_for as row_options
+from graphbraid.features.row_budgets import hot_ids_in, order_of, row_bytes_kept, values_of
+from graphbraid.features.row_budgets import options_for as row_options
+from graphbraid.features.tiers import TieredFeatures
 from graphbraid.features.topology import ListParts, TieredTopology, list_blocks, require_free
 from graphbraid.features.topology import options_for as list_options
 from graphbraid.files import mapped
@@ -46,7 +47,8 @@ class HostTiers:
         cls,
         graph: Graph,
         *,
-        host: int | str,
+        host: int | str | None,
+        hot: int | str = 0,
         row_reads: Any = None,
         list_reads: Tensor | None = None,
         policy: str = "belady",
@@ -56,7 +58,9 @@ class HostTiers:
         Args:
             graph: dense features, mapped from a store; the topology, too, unless it stays where it is.
             host: memory for both and for what is noted of them, in bytes or as ``"4GiB"``; 0 reads everything
-                from the files, ``"all"`` and whatever is more than both keep everything in memory.
+                from the files, ``"all"`` and whatever is more than both keep everything in memory. None: the
+                graph is used as it is.
+            hot: memory of each device for feature rows, as in :class:`TieredFeatures`.
             row_reads: ``(num_nodes,)`` reads of each row in some time, such as an epoch's expected ones, or a
                 record with them as ``values`` (:func:`graphbraid.features.score`); None: in proportion to the
                 edges that leave a node.
@@ -70,7 +74,10 @@ class HostTiers:
             ResourceError: the memory is not free, or a file cannot be read.
         """
         x, indices = graph.x, graph.csc.indices
-        features: dict[str, Any] = {"policy": policy, "score": row_reads}
+        features: dict[str, Any] = {"policy": policy, "score": row_reads, "hot": hot}
+        if host is None:
+            alone = TieredFeatures.build(graph, **features)
+            return cls(features=alone, topology=None, reason="the host has the graph as it is")
         if isinstance(x, SparseFeatures | None) or mapped.find(indices.data_ptr(), indices.nbytes) is None:
             alone = TieredFeatures.build(graph, host=host, **features)
             return cls(features=alone, topology=None, reason="the topology is in memory: all is for rows")
@@ -93,7 +100,8 @@ class HostTiers:
                 f"host={host!r} holds no row: what is noted of all {len(x):,} rows and adjacency lists, and "
                 f"a row, take {format_bytes(least)}. Give more, or 0 to read all from the files"
             )
-        curves = (_curve_of_lists(parts, graph, list_reads), _curve_of_rows(rows, graph, row_reads, kept))
+        reads = _reads_of_host(graph, row_reads, hot, rows.row_bytes)
+        curves = (_curve_of_lists(parts, graph, list_reads), _curve_of_rows(rows, reads, kept))
         num_lists, num_rows = _divided(budget - notes, parts, curves)
         holds_all = num_lists == len(curves[0])
         return cls(
@@ -130,10 +138,18 @@ def _curve_of_lists(parts: ListParts, graph: Graph, reads: Tensor | None) -> Cur
     )
 
 
-def _curve_of_rows(rows: DiskRows, graph: Graph, score: Any, kept: int) -> Curve:
+def _reads_of_host(graph: Graph, score: Any, hot: int | str, row_bytes: int) -> Tensor:
+    """How often each row is read of the host: rows that devices keep never are."""
+    known = None if score is None else checked_score(values_of(score), graph.num_nodes)
+    reads = (walks.out_degree(graph.csc) if known is None else known).double()
+    if hot != 0:
+        reads = reads.clone()
+        reads[hot_ids_in(hot, order_of(reads), row_bytes)] = 0.0
+    return reads
+
+
+def _curve_of_rows(rows: DiskRows, reads: Tensor, kept: int) -> Curve:
     """By blocks read, as those of lists."""
-    known = None if score is None else checked_score(values_of(score), rows.shape[0])
-    reads = walks.out_degree(graph.csc) if known is None else known.double()
     # Rows begin at a block: one that divides it lies in a single one.
     straddle = 0.0 if BLOCK_BYTES % rows.row_bytes == 0 else (rows.row_bytes - 1) / BLOCK_BYTES
     blocks = max(1.0 + straddle, rows.row_bytes / BLOCK_BYTES)

@@ -1,4 +1,4 @@
-"""TieredFeatures: a graph's feature rows in tiers, of which memory holds one and a file the other."""
+"""TieredFeatures: a graph's feature rows in tiers: devices, the host's memory, and a file."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from graphbraid.arguments import MOST_BYTES, as_count, as_size, check_choice
-from graphbraid.errors import ConfigError, DataError, ResourceError
+from graphbraid.arguments import as_count, check_choice
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.features import row_budgets
 from graphbraid.features.caches import POLICIES, RowCache, checked_score
 from graphbraid.features.disk import DiskOptions, DiskRows
+from graphbraid.features.memory import MemoryRows
 from graphbraid.features.tier_report import Served, TierReport, TierRow, reads_per_epoch
-from graphbraid.files.writing import format_bytes
+from graphbraid.features.walks import out_degree
 from graphbraid.graph import Graph
-from graphbraid.machine.hardware import free_memory_bytes
+from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.hot import HotRows
+from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.signatures import typed
 
 LOOKAHEAD = 16
 """Batches that are announced before the first of them is gathered."""
-_SLOT_BYTES = 32  # noted of each row in memory: csrc/row_cache.cpp, and what it was filled with
-_FEWEST_REQUESTS = 4  # under way at a time, however small the budget
 
 
 class TierCounts(NamedTuple):
@@ -36,15 +38,22 @@ class TierCounts(NamedTuple):
     disk_requests: int
     disk_bytes: int
     """Whole blocks, for all of these."""
+    hot_rows: int = 0
+    """Reads of rows that a device had; of a device that reads the host itself they are not counted."""
+
+    @property
+    def reads(self) -> int:
+        """Reads of all tiers."""
+        return self.hot_rows + self.host_rows + self.disk_rows
 
     @property
     def host_share(self) -> float:
         """Of the reads that memory served; 0 before the first."""
-        return self.host_rows / max(self.host_rows + self.disk_rows, 1)
+        return self.host_rows / max(self.reads, 1)
 
 
 class TieredFeatures:
-    """The dense features of a graph in a store: some rows in memory, the others read from the file.
+    """The dense features of a graph: rows on devices, rows in memory, and rows read from a store's file.
 
     It is indexed as one tensor, ``store[ids]``, and gives the file's rows to the bit, whatever lies where.
     :class:`graphbraid.loader.NeighborLoader` and :class:`graphbraid.Trainer` take it in place of ``graph.x``.
@@ -53,14 +62,15 @@ class TieredFeatures:
 
     def __init__(
         self,
-        disk: DiskRows,
-        cache: RowCache,
+        disk: DiskRows | None,
+        cache: RowCache | MemoryRows,
         *,
         score: Tensor | None,
         lookahead: int,
         epoch_reads: float | None = None,
+        hot: HotRows | None = None,
     ) -> None:
-        self.disk, self.cache = disk, cache
+        self.disk, self.cache, self.hot = disk, cache, hot
         self._score, self._lookahead, self._epoch_reads = score, lookahead, epoch_reads
 
     @classmethod
@@ -69,8 +79,11 @@ class TieredFeatures:
         cls,
         graph: Graph,
         *,
-        host: int | str,
+        host: int | str | None = None,
+        hot: int | str = 0,
         score: Any = None,
+        sampler: SamplerConfig | None = None,
+        schedule: SeedSchedule | None = None,
         policy: str = "belady",
         lookahead: int = LOOKAHEAD,
         disk: DiskOptions | None = None,
@@ -78,17 +91,25 @@ class TieredFeatures:
         """Tiers over a graph's features.
 
         Args:
-            graph: its ``x`` is mapped from a store, as :func:`graphbraid.datasets.open_store` gives it.
+            graph: with ``host``, its ``x`` is mapped from a store, as
+                :func:`graphbraid.datasets.open_store` gives it.
             host: memory for rows and for what is noted about them, in bytes or as ``"4GiB"``; 0 reads all
-                from the file, ``"all"`` and whatever is more than the features keep them in memory.
-            score: ``(num_nodes,)`` numbers, higher where a row is read more often, or a record with them as
-                ``values``: memory is filled with the highest. None: with the first batches' rows.
+                from the file, ``"all"`` and whatever is more than the features keep them in memory. None:
+                features are read where the graph has them.
+            hot: memory of each device that batches go to, likewise: the highest rows stay there, and never
+                travel. 0: none.
+            score: ``(num_nodes,)`` numbers, higher where a row is read more often, a record with them as
+                ``values``, or the name of a score (:data:`graphbraid.features.KINDS`): tiers are filled with
+                the highest, devices first. None: devices by out-degree, memory with the first batches' rows.
+            sampler: how neighbours are drawn, for scores by name that follow a sampler.
+            schedule: seeds of the steps, likewise.
             policy: which rows stay: ``belady``, ``sieve`` or ``static`` (:data:`POLICIES`).
             lookahead: batches a loader announces before it gathers the first of them, for ``belady``.
             disk: how the file is read. None takes the defaults, and less at a time for a small ``host``.
 
         Raises:
-            ConfigError: a size that cannot be meant, or that holds no row; ``static`` without a score.
+            ConfigError: a size that cannot be meant, or that holds no row; neither size is given; ``static``
+                without a score; a score by name that there is not, or that needs a sampler.
             DataError: the features are not dense or not mapped from a store, or the score does not fit them.
             ResourceError: the memory is not free, or the file cannot be read.
         """
@@ -100,34 +121,54 @@ class TieredFeatures:
                 "tiers hold dense features; this graph has "
                 + ("none" if x is None else "sparse ones, which lie in memory")
             )
-        rows = DiskRows.behind(x, options=disk or options_for(host))
-        values = None if score is None else checked_score(values_of(score), len(x))
-        num_rows = _rows_in(host, rows, ranked=values is not None)
-        if num_rows == len(x):
-            policy = "static"  # nothing ever goes
-        elif policy == "static" and num_rows and values is None:
+        if host is None and hot == 0:
             raise ConfigError(
-                "policy='static' keeps the rows of the highest score; give score=, or another policy"
+                "tiers need host= or hot=, the memory for rows on the host or on a device; give one"
             )
-        cache = RowCache(rows, num_rows, policy=policy, score=values)
-        cache.fill(_first_rows(values, num_rows, len(x)))
+        if isinstance(score, str):
+            score = row_budgets.named_score(graph, score, sampler, schedule)
+        values = None if score is None else checked_score(row_budgets.values_of(score), len(x))
+        hot_ids = torch.empty(0, dtype=torch.int64)
+        if hot != 0:
+            order = row_budgets.order_of(out_degree(graph.csc) if values is None else values)
+            hot_ids = row_budgets.hot_ids_in(hot, order, x[:1].nbytes)
+        rows: RowCache | MemoryRows = MemoryRows(x)
+        if host is not None:
+            options = disk or row_budgets.options_for(host)
+            rows = row_budgets.cache_in(host, DiskRows.behind(x, options=options), policy, values, hot_ids)
+        looks_ahead = isinstance(rows, RowCache) and rows.policy == "belady" and rows.num_rows
         return cls(
+            rows.disk if isinstance(rows, RowCache) else None,
             rows,
-            cache,
             score=values,
-            lookahead=lookahead if policy == "belady" and num_rows else 0,
+            lookahead=lookahead if looks_ahead else 0,
             epoch_reads=None if values is None else reads_per_epoch(score, values),
+            hot=HotRows(hot_ids, len(x), rows.uncounted) if hot_ids.numel() else None,
         )
 
     @property
     def shape(self) -> torch.Size:
         """``(num_nodes, F)``."""
-        return self.disk.shape
+        return self._whole.shape
 
     @property
     def dtype(self) -> torch.dtype:
         """Of the rows."""
-        return self.disk.dtype
+        return self._whole.dtype
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return self.shape[1:].numel() * self.dtype.itemsize
+
+    @property
+    def _whole(self) -> DiskRows | MemoryRows:
+        return self.cache if isinstance(self.cache, MemoryRows) else self.cache.disk
+
+    @property
+    def in_memory(self) -> Tensor | None:
+        """The features where they lie in memory as the graph has them; None if a file is read."""
+        return self.cache.x if isinstance(self.cache, MemoryRows) else None
 
     @property
     def lookahead(self) -> int:
@@ -142,8 +183,10 @@ class TieredFeatures:
     @property
     def counts(self) -> TierCounts:
         """What was read since the tiers were made."""
-        cache, disk = self.cache.counts, self.disk.counts
-        return TierCounts(cache.hits, cache.misses, cache.filled, disk.requests, disk.bytes)
+        cache, disk = self.cache.counts, None if self.disk is None else self.disk.counts
+        requests, disk_bytes = (0, 0) if disk is None else (disk.requests, disk.bytes)
+        hot_rows = 0 if self.hot is None else self.hot.counts[1]
+        return TierCounts(cache.hits, cache.misses, cache.filled, requests, disk_bytes, hot_rows)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -181,13 +224,18 @@ class TieredFeatures:
     def report(self) -> TierReport:
         """The tiers as a record: rows, bytes, shares of the reads, and what more memory would buy."""
         counts, served = self.counts, None if self._score is None else Served(self._score)
-        row_bytes = self.disk.row_bytes
+        row_bytes = self.row_bytes
+        tiers = (
+            self._hot_row(counts, served),
+            self._host_row(counts, served),
+            self._disk_row(counts, served),
+        )
         return TierReport(
             num_rows=len(self),
             row_bytes=row_bytes,
             dtype=str(self.dtype),
-            tiers=(self._host_row(counts, served), self._disk_row(counts, served)),
-            reads=counts.host_rows + counts.disk_rows,
+            tiers=tuple(tier for tier in tiers if tier is not None),
+            reads=counts.reads,
             disk_bytes=counts.disk_bytes,
             disk_requests=counts.disk_requests,
             curve=() if served is None else served.curve(row_bytes, self._epoch_reads),
@@ -197,109 +245,76 @@ class TieredFeatures:
         """The :meth:`report` in words: a row for each tier, and the curve of what memory would buy."""
         return str(self.report())
 
+    def _hot_row(self, counts: TierCounts, served: Served | None) -> TierRow | None:
+        hot = self.hot
+        if hot is None:
+            return None
+        share = None if served is None else served.share(hot.num_rows)
+        return TierRow(
+            name="device",
+            rows=hot.num_rows,
+            nbytes=hot.num_rows * self.row_bytes,
+            notes_bytes=hot.map_bytes,
+            expected_share=share,
+            measured_share=_of_reads(counts.hot_rows, counts),
+            epoch_bytes=self._epoch_bytes(share),
+            detail="found by a comparison" if hot.is_prefix else "found by a map",
+        )
+
     def _host_row(self, counts: TierCounts, served: Served | None) -> TierRow:
         ahead = f", {self._lookahead} batches ahead" if self._lookahead else ""
-        share = None if served is None else served.share(self.cache.num_rows)
+        upto = min(self._num_hot + self.cache.num_rows, len(self))
+        share = None if served is None else served.share(upto) - served.share(self._num_hot)
+        rows = upto - self._num_hot if self.disk is None else self.cache.num_rows
         return TierRow(
             name="host",
-            rows=self.cache.num_rows,
-            nbytes=self.cache.nbytes,
+            rows=rows,
+            nbytes=rows * self.row_bytes,
             notes_bytes=self.cache.overhead_bytes,
             expected_share=share,
             measured_share=_of_reads(counts.host_rows, counts),
             epoch_bytes=self._epoch_bytes(share),
-            detail=f"policy {self.cache.policy}{ahead}",
+            detail="as the graph has them" if self.disk is None else f"policy {self.cache.policy}{ahead}",
         )
 
-    def _disk_row(self, counts: TierCounts, served: Served | None) -> TierRow:
-        rows = len(self) - self.cache.num_rows
-        share = None if served is None else 1 - served.share(self.cache.num_rows)
+    def _disk_row(self, counts: TierCounts, served: Served | None) -> TierRow | None:
+        if self.disk is None:
+            return None
+        upto = min(self._num_hot + self.cache.num_rows, len(self))
+        rows = len(self) - upto
+        share = None if served is None else 1 - served.share(upto)
         return TierRow(
             name="disk",
             rows=rows,
-            nbytes=rows * self.disk.row_bytes,
+            nbytes=rows * self.row_bytes,
             expected_share=share,
             measured_share=_of_reads(counts.disk_rows, counts),
             epoch_bytes=self._epoch_bytes(share),
             detail=self.disk.how(),
         )
 
+    @property
+    def _num_hot(self) -> int:
+        return 0 if self.hot is None else self.hot.num_rows
+
     def _epoch_bytes(self, share: float | None) -> float | None:
         if share is None or self._epoch_reads is None:
             return None
-        return share * self._epoch_reads * self.disk.row_bytes
+        return share * self._epoch_reads * self.row_bytes
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _remade, (self.disk, self.cache, self._score, self._lookahead, self._epoch_reads)
+        named = {"score": self._score, "lookahead": self._lookahead, "epoch_reads": self._epoch_reads}
+        return _remade, (self.disk, self.cache, named | {"hot": self.hot})
 
     def __repr__(self) -> str:
-        return f"TieredFeatures({tuple(self.shape)}, {self.dtype}, {self.cache.num_rows:,} rows in memory)"
+        hot = "" if self.hot is None else f", {self.hot.num_rows:,} on devices"
+        rows = f"{self.cache.num_rows:,} rows in memory{hot}"
+        return f"TieredFeatures({tuple(self.shape)}, {self.dtype}, {rows})"
 
 
-def _remade(
-    disk: DiskRows, cache: RowCache, score: Tensor | None, lookahead: int, epoch_reads: float | None
-) -> TieredFeatures:
-    return TieredFeatures(disk, cache, score=score, lookahead=lookahead, epoch_reads=epoch_reads)
+def _remade(disk: DiskRows | None, cache: RowCache | MemoryRows, named: dict[str, Any]) -> TieredFeatures:
+    return TieredFeatures(disk, cache, **named)
 
 
 def _of_reads(rows: int, counts: TierCounts) -> float | None:
-    reads = counts.host_rows + counts.disk_rows
-    return rows / reads if reads else None
-
-
-def options_for(host: int | str) -> DiskOptions:
-    """How to read for a budget: requests under way take an eighth of it at most, where that is some."""
-    options = DiskOptions()
-    size = MOST_BYTES if host == "all" else as_size(host, "host")
-    fit = max(size // 8 // options.longest_bytes, _FEWEST_REQUESTS) if size else options.depth
-    return DiskOptions(depth=min(fit, options.depth))
-
-
-def row_bytes_kept(rows: DiskRows, *, ranked: bool) -> tuple[int, int]:
-    """Bytes noted of all rows where some are kept, and bytes that each of these takes."""
-    return rows.buffer_bytes + rows.shape[0] * (9 if ranked else 8), rows.row_bytes + _SLOT_BYTES
-
-
-def _rows_in(host: int | str, rows: DiskRows, *, ranked: bool) -> int:
-    """How many rows a budget holds, with what is noted about them.
-
-    Raises:
-        ConfigError: it holds none, and is not 0.
-        ResourceError: it is more than the free memory.
-    """
-    num_rows = rows.shape[0]
-    notes, kept = row_bytes_kept(rows, ranked=ranked)
-    whole = notes + num_rows * kept
-    budget = whole if host == "all" else min(as_size(host, "host"), whole)
-    if budget == 0:
-        return 0
-    free = free_memory_bytes()
-    if free is not None and budget > free:
-        raise ResourceError(
-            f"host={host!r} takes {format_bytes(budget)} of memory; {format_bytes(free)} are free. Give "
-            "less: the other rows are read from the file"
-        )
-    held = min((budget - notes) // kept, num_rows)
-    if held < 1:
-        raise ConfigError(
-            f"host={host!r} holds no row: what is noted of all {num_rows:,} rows takes "
-            f"{format_bytes(notes)}, a row {format_bytes(kept)}. Give more, or 0 to "
-            "read all from the file"
-        )
-    return held
-
-
-def values_of(score: Any) -> Any:
-    """The numbers of a score, which may be a record of them."""
-    if isinstance(score, Tensor):  # which has a method of that name
-        return score
-    return getattr(score, "values", score)
-
-
-def _first_rows(score: Tensor | None, num_rows: int, all_rows: int) -> Tensor:
-    """Those that memory is filled with."""
-    if num_rows == all_rows:
-        return torch.arange(all_rows)
-    if score is None:
-        return torch.empty(0, dtype=torch.int64)
-    return score.argsort(descending=True, stable=True)[:num_rows]
+    return rows / counts.reads if counts.reads else None

@@ -54,9 +54,10 @@ class BatchLoader:
         self._refill = settings.refill
         self._source = self._with_degrees(source)
         self._planned: PlannedBatches | None = None
-        if settings.plan is not None:
-            assert isinstance(settings.plan, Plan | str), "a file was read"
-            self._planned = PlannedBatches(settings.plan, self.num_workers)
+        plan = settings.plan or ("cpu" if self._has_hot_rows() else None)  # whose copies leave these out
+        if plan is not None:
+            assert isinstance(plan, Plan | str), "a file was read"
+            self._planned = PlannedBatches(plan, self.num_workers)
         self._pipeline: HostPipeline | None = None
         self._before: dict[str, float] = {}
         self._gather_seconds = 0.0  # of rows that no pipeline gathers
@@ -183,6 +184,12 @@ class BatchLoader:
             return source
         degree, loop = degrees_and_loops(source.graph.csc)
         return dataclasses.replace(source, src_degree=degree, src_loop=loop)
+
+    def _has_hot_rows(self) -> bool:
+        """Whether batches go to a device that keeps some of their rows."""
+        rows = self._source.rows
+        on_host = isinstance(self.device, torch.device) and self.device.type == "cpu"
+        return rows is not None and rows.hot is not None and not on_host
 
     def work_in_turns(self, workers: int, depth: int, refill: int | None) -> None:
         """Let ``workers`` threads prepare up to ``depth`` batches ahead from the next iteration on.

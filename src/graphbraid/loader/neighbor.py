@@ -89,7 +89,9 @@ class NeighborLoader(OverBatches, DataLoader[Any]):
         hot_bytes: bytes of device memory for graph, labels and features if the device prepares batches; what
             does not fit stays on the host and is read over the link. If None, half of the free memory.
         tiers: source of the feature rows, such as :class:`graphbraid.features.TieredFeatures` of this graph;
-            they are gathered from there ahead of their use, to the same bits. If None, from ``data``.
+            they are gathered from there ahead of their use, to the same bits; those that are hot stay on
+            ``device``, and copies leave them out, by plan ``"cpu"`` if none is given. If None, from
+            ``data``.
         topology: source of the adjacency lists, such as :class:`graphbraid.features.TieredTopology` of this
             graph. If None, ``data``.
         **others: further options of PyG's and torch's loaders. Those about worker processes have no effect;

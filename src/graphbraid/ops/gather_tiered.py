@@ -52,8 +52,9 @@ class TierTable:
 
     Args:
         tiers: of one width and dtype; those without rows are left out.
-        positions: ``(num_rows,)`` int32 or int64, each row's position in the order of the tiers. None: a
-            row's position is its id, as where nodes are renumbered by score, and no map is read.
+        positions: ``(num_rows,)`` int32 or int64, each row's position in the order of the tiers; there may be
+            positions that no row has. None: a row's position is its id, as where nodes are renumbered by
+            score, and no map is read.
         device: that gathers. It can read every part: its own memory, a peer's, or page-locked memory of the
             host. None: the first part's.
 
@@ -73,17 +74,18 @@ class TierTable:
         self.tiers = tuple(tier for tier in tiers if tier.num_rows) or tuple(tiers[:1])
         self.dtype, self.width = first.dtype, first.shape[1]
         self.device = first.device if device is None else torch.empty(0, device=device).device
-        self.num_rows = sum(tier.num_rows for tier in self.tiers)
         self.is_scaled = bool(tiers[0].scales)
         self.positions = None if positions is None else self._checked_positions(positions)
-        parts = [part for tier in self.tiers for part in tier.parts]
-        self.addresses = tuple(part.data_ptr() for part in parts)
-        scales = [scale.data_ptr() for tier in self.tiers for scale in tier.scales]
-        self.bases = self._as_numbers(self.addresses)
-        """Addresses of the parts, for kernels: ``(num_parts,)`` int64 on the device."""
-        self.scale_bases = self._as_numbers(scales or self.addresses)
-        self.layout = self._as_numbers([number for line in self._lines() for number in line])
-        """First position, number of parts and first part of each tier: ``(num_tiers * 3,)`` int64."""
+        self.num_rows = self.bounds[-1] if positions is None else len(positions)
+        self.addresses = tuple(part.data_ptr() for tier in self.tiers for part in tier.parts)
+        scales = [scale.data_ptr() for tier in self.tiers for scale in tier.scales] or self.addresses
+        layout = [number for line in self._lines() for number in line]
+        numbers = torch.tensor([*layout, *self.addresses, *scales], dtype=torch.int64).to(self.device)
+        bases, scale_bases = len(layout), len(layout) + len(self.addresses)
+        self.layout, self.bases = numbers[:bases], numbers[bases:scale_bases]
+        self.scale_bases = numbers[scale_bases:]
+        """For kernels, int64 on the device: first position, number of parts and first part of each tier,
+        ``(num_tiers * 3,)``; addresses of the parts, ``(num_parts,)``; and of their scales."""
 
     @property
     def bounds(self) -> tuple[int, ...]:
@@ -103,15 +105,15 @@ class TierTable:
             for begin, tier, first in zip(begins, self.tiers, firsts, strict=False)
         ]
 
-    def _as_numbers(self, values: Sequence[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64).to(self.device)
-
     def _checked_positions(self, positions: Tensor) -> Tensor:
         check_tensor(positions, "positions", ndim=1)
-        if positions.dtype not in (torch.int32, torch.int64) or len(positions) != self.num_rows:
+        if positions.dtype not in (torch.int32, torch.int64):
+            raise DataError(f"positions must be int32 or int64; got {positions.dtype}")
+        at = first_out_of_range(positions, self.bounds[-1])
+        if at >= 0:
             raise DataError(
-                f"positions must be int32 or int64, one for each of the {self.num_rows} rows of the tiers; "
-                f"got {positions.dtype} of shape {tuple(positions.shape)}"
+                f"positions must be rows of the tiers, in [0, {self.bounds[-1]}); positions[{at}] is "
+                f"{int(positions[at])}"
             )
         return positions.to(self.device).contiguous()
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from graphbraid.errors import ConfigError, MissingPackageError
 from graphbraid.graph.csc import Csc
+from graphbraid.ops.gather_tiered import TierTable
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.cpu import Pipeline
 from graphbraid.sampling.sample import Prepared
@@ -31,7 +32,7 @@ class GpuPipeline(Pipeline, Protocol):
 def make_gpu_pipeline(
     csc: Csc,
     config: SamplerConfig,
-    x: Tensor | None,
+    x: Tensor | TierTable | None,
     *,
     device: torch.device | str = "cuda",
     topology: str = "device",
@@ -46,11 +47,12 @@ def make_gpu_pipeline(
     Args:
         csc: the graph, on the CPU.
         config: options of the sampler.
-        x: ``(num_nodes, F)`` contiguous feature rows to gather. If None, only nodes and edges are sampled.
+        x: ``(num_nodes, F)`` contiguous feature rows to gather, or a table of those that the device reads in
+            several memories. If None, only nodes and edges are sampled.
         device: a CUDA device.
         topology: ``device`` copies the graph to the device; ``host`` leaves it in page-locked host memory,
             which the device reads over the link.
-        features: likewise for ``x``.
+        features: likewise for an ``x`` that is a tensor.
         hot_lists: ``(num_hot,)`` int64 nodes whose adjacency lists are on the device although the topology is
             on the host. If None, none.
 

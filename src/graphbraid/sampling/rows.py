@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from graphbraid.sampling.hot import HotRows
 
 
 class FeatureRows(Protocol):
@@ -31,6 +34,16 @@ class FeatureRows(Protocol):
         """Batches that are worth announcing before they are gathered."""
         ...
 
+    @property
+    def hot(self) -> HotRows | None:
+        """Rows that devices keep in their memory; None if there are none."""
+        ...
+
+    @property
+    def in_memory(self) -> Tensor | None:
+        """All rows where they lie in memory as one tensor, ``(num_nodes, F)``; None if some do not."""
+        ...
+
     def announce(self, ids: Tensor) -> int:
         """Say which rows a coming batch reads, in the order of the batches; gives the number it has."""
         ...
@@ -48,15 +61,16 @@ class FeatureRows(Protocol):
 class RowPart:
     """The feature rows of a batch that the device does not hold yet, and where it finds all of them.
 
-    The device keeps rows in a ring buffer; a row's position rises from each appended row to the next.
+    The device keeps its hot rows (:class:`graphbraid.sampling.hot.HotRows`), and the rows copied last in a
+    ring buffer if there is one; a row's position rises from each appended row to the next.
     """
 
     rows: Tensor
-    """Rows to append to the ring, ``(num_missing, F)``."""
+    """Rows to append to the ring, ``(num_missing, F)``; without one, of this batch only."""
     slots: Tensor
-    """Slot in the ring of each of the batch's rows after that, ``(num_nodes,)`` int32."""
+    """Slot of each of the batch's rows, ``(num_nodes,)`` int32: hot rows first, then the ring or ``rows``."""
     first: int
-    """Position of ``rows[0]``."""
+    """Position of ``rows[0]``; -1 if they stay out of the ring."""
     generation: int
     """Number of times that the ring had been restarted."""
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.ops.gather import gather_rows
+from graphbraid.ops.gather_tiered import TierTable, gather_tiered
 from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.rows import FeatureRows, take_rows
 
@@ -47,6 +48,8 @@ class BatchSource:
     """Where ``x`` of a batch comes from; None: ``graph.x``, which has the same rows."""
     lists: NeighborLists | None = None
     """Where the graph's adjacency lists are; None: in ``graph.csc``, which has the same."""
+    table: TierTable | None = None
+    """Where a device that samples finds ``x``, if that is in several memories."""
 
     def __post_init__(self) -> None:
         x, rows, lists = self.graph.x, self.rows, self.lists
@@ -83,8 +86,10 @@ class BatchSource:
         """Return the dense features of the nodes ``ids``, ``(num_ids, ...)``; None without features."""
         if "x" in self.node_attrs:
             return self.node_rows("x", ids)
+        if self.table is not None and self.table.device == ids.device:
+            return gather_tiered(self.table, ids, trusted=True)
         if self.rows is not None:
-            return self.rows.gather(ids.cpu()).to(ids.device)
+            return rows_on_device(self.rows, ids)
         features = self.graph.x
         if isinstance(features, SparseFeatures):
             return features.rows(ids.cpu()).to_dense()
@@ -148,3 +153,10 @@ class BatchSource:
         return list(
             dict.fromkeys(("edge_index", *held_names, *self.node_attrs, *self.edge_attrs, *self.constants))
         )
+
+
+def rows_on_device(rows: FeatureRows, ids: Tensor) -> Tensor:
+    """Return the rows of ``ids`` on their device; of rows that are hot there, none travels."""
+    if ids.device.type == "cpu" or rows.hot is None:
+        return rows.gather(ids.cpu()).to(ids.device)
+    return rows.hot.assembled(ids, rows.gather)

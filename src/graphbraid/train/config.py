@@ -67,6 +67,7 @@ FREE_ON_RESUME = frozenset(
         "patience",
         "memory_budget_bytes",
         "host",
+        "hot",
         "hops",
         "workers",
         "out_dir",
@@ -150,6 +151,10 @@ class TrainConfig:
     """Memory for feature rows and adjacency lists of a store, in bytes or as ``4GiB``; the others are read
     from its files ahead of their use (:class:`graphbraid.features.HostTiers`). 0 reads all from there,
     ``all`` keeps all. None: the graph is used as it is. What is learned does not depend on it."""
+    hot: Size | None = None
+    """Memory of the device for the feature rows that are read most, which then never travel, in bytes or as
+    ``4GiB``; the ``plan`` is then ``auto`` unless one is given. 0 and None: no rows stay there. What is
+    learned does not depend on it."""
 
     eval_every: Natural = 1
     """Number of epochs between evaluations of the validation split; 0 never evaluates."""
@@ -288,11 +293,13 @@ def _check_together(config: TrainConfig) -> None:
             f"patience={config.patience} counts evaluations, but eval_every=0 never evaluates; set "
             "eval_every to 1 or more."
         )
-    if config.host is not None and config.mode == "full":
-        raise ConfigError(
-            f"host={config.host!r} says how much of the graph is in memory, and mode='full' reads all of "
-            "it in every step; leave one out."
-        )
+    for name, what in (("host", "of the graph is in memory"), ("hot", "of the features is on the device")):
+        size = getattr(config, name)
+        if size is not None and config.mode == "full":
+            raise ConfigError(
+                f"{name}={size!r} says how much {what}, and mode='full' reads all of it in every step; leave "
+                "one out."
+            )
     if config.eval_fanouts is not None and len(config.eval_fanouts) != len(config.fanouts):
         raise ConfigError(
             f"eval_fanouts must have one entry per hop as fanouts has ({len(config.fanouts)}); got "

@@ -98,7 +98,8 @@ class Trainer:
         self.mode_reason = ""
         """Reason for the mode that ``auto`` chose; empty if the mode was given."""
         self._check_tiers(tiers, topology)
-        in_tiers = tiers is not None or topology is not None or self.config.host is not None
+        sizes = (self.config.host, self.config.hot or None)
+        in_tiers = tiers is not None or topology is not None or any(size is not None for size in sizes)
         if self.config.mode == "auto" and in_tiers:
             self.mode_reason = "the graph is in tiers, of which mini-batches read what they need"
             self.config = self.config.updated(mode="sampled")
@@ -110,6 +111,8 @@ class Trainer:
             check_type(info, "info", Mapping, "a mapping of plain values", error=ConfigError)
         self.info: Mapping[str, Any] = dict(info or {})
         self._turns = Turns()
+        fabric = runtime.make_fabric(self.config)
+        self._check_device(accelerator is not None or fabric.device.type != "cpu", tiers)
         if accelerator is not None and self.config.plan is None:
             raise ConfigError(
                 "an accelerator prepares mini-batches as a plan says; give plan='auto' as well."
@@ -118,19 +121,33 @@ class Trainer:
         made = make_tiers(graph, self.config)
         self.tiers: FeatureRows | None = tiers if made is None else made.features
         """Where feature rows are; None: in the graph."""
-        self.topology: NeighborLists | None = topology if made is None else made.topology
+        self.topology: NeighborLists | None = (
+            topology if topology is not None or made is None else made.topology
+        )
         """Where adjacency lists are; None: in the graph."""
-        fabric = runtime.make_fabric(self.config)
         self.runner = ModelRunner(model, graph, fabric, self.tiers, self.topology)
         self._state = self._new_state()
+
+    def _check_device(self, has_device: bool, tiers: FeatureRows | None) -> None:
+        """Check that rows to stay on a device have one; by a plan, copies leave them out."""
+        config = self.config
+        if config.hot and not has_device:
+            raise ConfigError(
+                f"hot={config.hot!r} keeps feature rows on a device, and device={config.device!r} is the "
+                "host; give another device, or host= for rows of a store."
+            )
+        keeps_rows = config.hot or (tiers is not None and tiers.hot is not None)
+        if keeps_rows and has_device and config.plan is None:
+            self.config = config.updated(plan="auto")
 
     def _check_tiers(self, tiers: FeatureRows | None, topology: NeighborLists | None) -> None:
         for name, given in (("tiers", tiers), ("topology", topology)):
             if given is None:
                 continue
             verb = "makes tiers, and tiers are" if name == "tiers" else "makes its tiers, and topology is"
-            if self.config.host is not None:
-                raise ConfigError(f"host={self.config.host!r} {verb} given; leave one out.")
+            for option, size in (("host", self.config.host), ("hot", self.config.hot or None)):
+                if size is not None and (option, name) != ("hot", "topology"):
+                    raise ConfigError(f"{option}={size!r} {verb} given; leave one out.")
             if self.config.mode == "full":
                 raise ConfigError(f"{name} serve mini-batches, and mode='full' has none; leave one out.")
 

@@ -21,6 +21,8 @@ from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.profiler import Effort, measure
 from graphbraid.collective.run.protocols import DeviceMemoryError
 from graphbraid.collective.run.stages import Context, Operators, register
+from graphbraid.datasets import open_store, save_store
+from graphbraid.features import TieredFeatures
 from graphbraid.graph.csc import degrees_and_loops
 from graphbraid.nn import SAGEConv
 from graphbraid.sampling import SamplerConfig, SeedSchedule
@@ -240,6 +242,49 @@ def test_a_batch_that_was_begun_in_vain_costs_nothing_but_time(make_device):
     for begun, asked in ((2, 1), (3, 3), (0, 2)):
         prepare.begin(0, begun)
         assert contents(prepare(0, asked)) == expected[asked]
+
+
+ROW, TABLES = 5 * 4, 8 * 90 + 8 * 91 + 4 * 700  # of features; of local ids, and the topology
+
+
+@pytest.mark.parametrize("num_hot", [1, 37, 70])
+def test_of_features_that_do_not_fit_the_rows_with_most_out_edges_do(make_device, num_hot):
+    if isinstance(make_device(), torch.device):
+        pytest.skip(ONLY_INTERPRETED)
+    labels = part_bytes_of(make_context(torch.device("cpu")))["labels"]
+    room = TABLES + labels + 4 * 90 + num_hot * ROW + ROW - 1
+    npu = make_device(room)
+    expected, _ = batches(make_context(make_device()))
+    context = make_context(npu, hot_bytes=room)
+    assert batches(context)[0] == expected
+    table = InterpretedBatching(context)._placed().source.table
+    assert table.bounds == (num_hot, num_hot + 90)
+    degree = torch.bincount(context.source.graph.csc.indices.long(), minlength=90)
+    is_hot = table.positions < num_hot
+    assert degree[is_hot].min() >= degree[~is_hot].max()
+    assert batches(make_context(make_device(room), hot_bytes=room, gather=False))[0] == expected  # at late
+
+
+def tiered(context, **options):
+    store = TieredFeatures.build(context.source.graph, **options)
+    return dataclasses.replace(context, source=dataclasses.replace(context.source, rows=store))
+
+
+@pytest.mark.parametrize("is_stored", [False, True], ids=["memory", "file"])
+def test_tiers_with_hot_rows_give_the_same_batches(make_device, tmp_path, is_stored):
+    expected, _ = batches(make_context(make_device()))
+    context = make_context(make_device(0), hot_bytes=0)
+    host = None
+    if is_stored:
+        host, graph = 0, context.source.graph
+        x = open_store(save_store(graph, tmp_path / "store")).x
+        context = dataclasses.replace(
+            context, source=dataclasses.replace(context.source, graph=graph.replace(x=x))
+        )
+    for score in (torch.arange(90.0), -torch.arange(90.0)):
+        found, by_device = batches(tiered(context, hot=4 * 90 + 30 * ROW, host=host, score=score))
+        assert found == expected
+        assert by_device
 
 
 def test_parts_are_resident_as_far_as_they_fit():

@@ -48,7 +48,7 @@ class CpuBatching:
     def _prepared(self, epoch: int, step: int) -> MiniBatch:
         context = self.context  # the pipeline's threads do the work while this one waits
         [prepared] = self._pipeline.run(context.schedule, epoch, step, step + 1)
-        if context.source.rows is not None and context.gather:
+        if context.source.rows is not None and context.gather and context.row_buffer is None:
             started = time.perf_counter()
             prepared = prepared._replace(x=context.source.rows.gather(prepared.sampled.n_id))
             self._count_gather(time.perf_counter() - started)

@@ -1,7 +1,8 @@
 """DeviceBatching: batching on the device itself by the Triton sampler (route 1).
 
 Topology, labels and features reside on the device if they fit; those that do not are in page-locked host
-memory, which the device reads over the link without the CPU (UVA). The batches equal those of the CPU bit for
+memory, which the device reads over the link without the CPU (UVA). Of features that do not fit, the rows that
+are read most are on the device all the same. The batches equal those of the CPU bit for
 bit. The parts that need a real device, streams and free memory, are in ``cuda.py``.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import weakref
 from collections.abc import Callable, Mapping
@@ -19,14 +21,19 @@ from torch import Tensor
 
 from graphbraid.collective.run.protocols import DeviceMemoryError
 from graphbraid.collective.run.stages import Context
+from graphbraid.features.walks import out_degree
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph.csc import Csc
+from graphbraid.ops.gather import gather_rows
+from graphbraid.ops.gather_tiered import TierTable
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.gpu import GpuPipeline, make_gpu_pipeline
+from graphbraid.sampling.hot import HotRows
 from graphbraid.sampling.minibatch import MiniBatch
 from graphbraid.sampling.source import BatchSource
 
 _log = logging.getLogger(__name__)
+_MAP_BYTES = 4  # a node, where hot rows are not the first
 
 Part = Literal["topology", "labels", "features"]
 PARTS: tuple[Part, ...] = ("topology", "labels", "features")
@@ -43,7 +50,7 @@ class MakePipeline(Protocol):
         self,
         csc: Csc,
         config: SamplerConfig,
-        x: Tensor | None,
+        x: Tensor | TierTable | None,
         *,
         device: torch.device | str,
         topology: str,
@@ -70,8 +77,19 @@ def part_bytes_of(context: Context) -> dict[Part, int]:
     return {
         "topology": csc.indptr.nbytes + csc.indices.nbytes + 8 * csc.num_edges * draws_by_running_sums,
         "labels": sum(table.nbytes for table in _label_tables(context)),
-        "features": x.nbytes if isinstance(x, Tensor) and context.source.rows is None else 0,
+        "features": x.nbytes if isinstance(x, Tensor) and _can_read(context.source) else 0,
     }
+
+
+def hot_rows_in(room: int, context: Context) -> HotRows | None:
+    """Return the rows of most out-edges that fit in ``room`` bytes with their map; None if no row does."""
+    x, num_nodes = context.source.graph.x, context.source.graph.num_nodes
+    assert isinstance(x, Tensor)
+    num_rows = (room - _MAP_BYTES * num_nodes) // max(x[:1].nbytes, 1)
+    if num_rows < 1:
+        return None
+    order = out_degree(context.source.graph.csc).argsort(descending=True, stable=True)
+    return HotRows(order[:num_rows], num_nodes, functools.partial(gather_rows, x))
 
 
 class DeviceBatching:
@@ -156,25 +174,43 @@ class DeviceBatching:
     def _make(self) -> _Placed:
         """Place the parts that fit; if the device has less memory than it reported, leave all on the host."""
         sizes = part_bytes_of(self.context)
-        table_bytes = 8 * self.context.source.graph.num_nodes  # of local ids
-        wanted = choose_placement(sizes, self._room() - table_bytes)
+        room = self._room() - 8 * self.context.source.graph.num_nodes  # of local ids
+        wanted = choose_placement(sizes, room)
+        if self.context.hot is not None:
+            wanted = {**wanted, "features": "host"}  # but for the rows that were asked for
+        left = room - sum(sizes[part] for part in PARTS if wanted[part] == "device")
         try:
-            return self._make_with(wanted)
+            return self._make_with(wanted, self._hot(wanted, left))
         except torch.OutOfMemoryError:
             if set(wanted.values()) == {"host"}:
                 raise
             _log.warning("the device has no memory for %s: they stay on the host", _shown(wanted, sizes))
-            return self._make_with(dict.fromkeys(PARTS, "host"))
+            return self._make_with(dict.fromkeys(PARTS, "host"), None)
 
-    def _make_with(self, placement: PartPlacement) -> _Placed:
+    def _hot(self, placement: PartPlacement, left: int) -> HotRows | None:
+        """Rows on the device although the features are not: those of the tiers, or what still fits."""
+        rows = self.context.source.rows
+        if rows is not None:
+            return rows.hot
+        needs_room = placement["features"] == "host" and self.context.gathers_rows
+        return hot_rows_in(left, self.context) if needs_room else None
+
+    def _make_with(self, placement: PartPlacement, hot: HotRows | None) -> _Placed:
         context = self.context
         source = _placed_source(context, placement, self._place)
-        x = source.graph.x if source.rows is None else None  # else made of each batch's ids, on the host
-        gathers = context.gather and isinstance(x, Tensor) and x.ndim == 2 and x.is_contiguous()
+        x: Tensor | TierTable | None = None  # where there is none: made of each batch's ids, on the host
+        if isinstance(source.graph.x, Tensor) and source.rows is None:
+            x = source.graph.x
+            if hot is not None and placement["features"] == "host":
+                x = hot.tier_table(hot.table_on(self._device), x)
+                source = dataclasses.replace(source, table=x)
+        gathers = context.gather and (
+            isinstance(x, TierTable) or (x is not None and x.ndim == 2 and x.is_contiguous())
+        )
         pipeline = self._make_pipeline(
             source.graph.csc,
             context.sampler,
-            x if gathers and isinstance(x, Tensor) else None,
+            x if gathers else None,
             device=self._device,
             topology=placement["topology"],
             features=placement["features"],
@@ -218,10 +254,12 @@ def _placed_source(
 
     csc = Csc(graph.csc.indptr, graph.csc.indices, graph.csc.num_src, label(graph.csc.weight), trusted=True)
     x = graph.x
-    if isinstance(x, Tensor) and source.rows is None:
+    can_read = _can_read(source)
+    if isinstance(x, Tensor) and can_read:
         x = place(x, placement["features"])
     return dataclasses.replace(
         source,
+        rows=None if can_read else source.rows,
         graph=graph.replace(
             csc=csc,
             x=x,
@@ -236,6 +274,11 @@ def _placed_source(
         src_degree=label(source.src_degree),
         src_loop=label(source.src_loop),
     )
+
+
+def _can_read(source: BatchSource) -> bool:
+    """Return whether the device can read all features: they are in memory, not in a file."""
+    return source.rows is None or source.rows.in_memory is not None
 
 
 def _label_tables(context: Context) -> list[Tensor]:

@@ -7,6 +7,7 @@ machine.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -48,6 +49,8 @@ class EmulatedAccelerator:
         self.host = "emulated-cpu" if emulate_cpu else "cpu"
         self.memory_batches = memory_batches
         self.link, self.compute = threading.Lock(), threading.Lock()
+        self.link_rows = self.link_row_bytes = 0
+        """Feature rows that travelled over the link so far, and their bytes."""
         self._held: set[int] = set()  # ids of batches in device memory
         self._memory = threading.Lock()
         self._slower: dict[Stage, float] = {}
@@ -81,6 +84,12 @@ class EmulatedAccelerator:
         """Raise the fault set for a stage of a step, if there is one."""
         if fault := self._faults.pop((stage, step), None):
             raise fault()
+
+    def count_rows(self, num_rows: int, num_bytes: int) -> None:
+        """Count feature rows that travel over the link."""
+        with self._memory:
+            self.link_rows += num_rows
+            self.link_row_bytes += num_bytes
 
     def take_memory(self, batch: MiniBatch) -> None:
         """Add a batch to device memory.
@@ -144,8 +153,9 @@ class EmulatedBatching:
     """Batching on the device, which holds both link and compute units for ``T_uva``."""
 
     def __init__(self, context: Context) -> None:
-        self._accelerator = _accelerator(context)
-        self._prepare = CpuBatching(context)
+        self._accelerator, self._hot = _accelerator(context), context.hot
+        self._gathers = context.gathers_rows
+        self._prepare = CpuBatching(dataclasses.replace(context, row_buffer=None))
 
     def __call__(self, epoch: int, step: int) -> MiniBatch:
         """Prepare the mini-batch of a step in device memory."""
@@ -154,7 +164,19 @@ class EmulatedBatching:
             accelerator.check("uva", step)
             batch = self._prepare(epoch, step)
             accelerator.take_memory(batch)
+        if self._gathers:
+            self._count_rows(batch)
         return batch
+
+    def _count_rows(self, batch: MiniBatch) -> None:
+        """Count what a device would have read over the link: rows that are not hot."""
+        x = batch.x
+        assert x is not None
+        rows = len(x)
+        if self._hot is not None:
+            rows = len(self._hot.split(batch.n_id)[0])
+            self._hot.count(len(x), len(x) - rows)
+        self._accelerator.count_rows(rows, rows * x[:1].nbytes)
 
 
 @register("transfer", "emulated")
@@ -165,6 +187,7 @@ class EmulatedTransfer:
 
     def __init__(self, context: Context) -> None:
         self._accelerator, self._rows = _accelerator(context), context.row_buffer
+        self._gathers = context.gathers_rows
 
     def __call__(self, batch: MiniBatch) -> MiniBatch:
         """Copy the batch to device memory."""
@@ -176,6 +199,10 @@ class EmulatedTransfer:
         with accelerator.link, accelerator.taking("dma", accelerator.copy_seconds(batch)):
             accelerator.check("dma", batch.step)
             accelerator.take_memory(batch)
+            if self._gathers:
+                travelling = batch.x if batch.row_part is None else batch.row_part.rows
+                assert travelling is not None
+                accelerator.count_rows(len(travelling), travelling.nbytes)
             if self._rows is not None:
                 self._rows.complete(batch)
         return batch

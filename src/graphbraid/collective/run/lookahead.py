@@ -1,9 +1,10 @@
-"""Look-ahead: avoids gathering and copying feature rows that earlier batches brought to the device.
+"""Rows that a device has: avoids gathering and copying feature rows that are in its memory already.
 
-Consecutive batches share many rows. The device keeps the rows copied last in a ring buffer, and the host
-keeps a directory of it. The ids of a batch are known as soon as it is sampled, before any row is gathered:
-rows that the ring will hold at the time of the batch's copy are left out, and the device assembles the
-batch's features from the ring. The result is the same bit for bit.
+The hot rows of the features' tiers, if there are some, are there all along. With *look-ahead* so are rows
+that earlier batches brought: consecutive batches share many. The device keeps the rows copied last in a ring
+buffer, and the host keeps a directory of it. The ids of a batch are known as soon as it is sampled, before
+any row is gathered: rows that the device will hold at the time of the batch's copy are left out, and it
+assembles the batch's features from what it has and what comes. The result is the same bit for bit.
 
 The directory runs ahead of the ring, so batches must be copied in the order in which they were looked up,
 which is the order of the claims. A batch that comes out of order, because some before it were dropped, is
@@ -12,6 +13,7 @@ gathered as a whole, and the ring is restarted.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 from collections import deque
@@ -23,8 +25,9 @@ import torch
 from torch import Tensor
 
 from graphbraid.ops.gather import gather_rows
+from graphbraid.sampling.hot import HotRows, joined
 from graphbraid.sampling.minibatch import MiniBatch
-from graphbraid.sampling.rows import RowPart
+from graphbraid.sampling.rows import FeatureRows, RowPart
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +36,8 @@ KEPT_BATCHES = 4
 25 to 58 % of a batch's rows need not be copied with 2, 50 to 92 % with 4, and 70 to 94 % with 8, each time
 for twice the memory."""
 
+APART = -1
+"""Position of rows that stay out of the ring."""
 Key = tuple[int, int]
 """Epoch and step."""
 
@@ -83,27 +88,31 @@ class Found:
     """The result of looking up a batch; see also :class:`graphbraid.sampling.rows.RowPart`."""
 
     missing: Tensor
-    """Indices of the batch's rows that the ring will not hold, ``(num_missing,)`` int64."""
+    """Indices of the batch's rows that the device will not hold, ``(num_missing,)`` int64."""
     slots: Tensor
-    """Slot in the ring of each of the batch's rows, ``(num_nodes,)`` int32."""
+    """Slot of each of the batch's rows, hot rows first, ``(num_nodes,)`` int32."""
     first: int
     generation: int
 
 
 class RowBuffer:
-    """The ring buffer of feature rows of one loader, and its directory.
+    """The feature rows that one loader's device has: the hot ones, and a ring buffer with its directory.
 
     Workers claim steps in the order of their copies, look them up in this order, and gather the missing rows;
     the copying thread admits a batch before its copy and completes it on the device.
 
     Args:
-        x: ``(num_nodes, F)`` contiguous feature rows, on the host.
-        kept_batches: number of rows in the ring as a multiple of the first batch's.
+        x: ``(num_nodes, F)`` contiguous feature rows, on the host, or where they are.
+        kept_batches: number of rows in the ring as a multiple of the first batch's that are not hot. If 0,
+            there is no ring, and each batch brings all of these.
+        hot: rows that the device has all along. If None, there are none.
     """
 
-    def __init__(self, x: Tensor, *, kept_batches: int = KEPT_BATCHES) -> None:
-        self._x = x.detach()
-        self._kept_batches = kept_batches
+    def __init__(
+        self, x: Tensor | FeatureRows, *, kept_batches: int = KEPT_BATCHES, hot: HotRows | None = None
+    ) -> None:
+        self._x = x.detach() if isinstance(x, Tensor) else x
+        self._kept_batches, self._hot = kept_batches, hot
         self._claimed = threading.Condition()
         self._claims: deque[Key] = deque()
         self._looking_up = threading.Lock()
@@ -122,7 +131,7 @@ class RowBuffer:
     @property
     def ring_bytes(self) -> int:
         """Bytes of device memory of the ring."""
-        return self.capacity * self._x.shape[1] * self._x.element_size()
+        return self.capacity * self._x.shape[1] * self._x.dtype.itemsize
 
     def claim(self, epoch: int, step: int) -> None:
         """Announce the preparation of a step, whose copy follows those of the steps claimed before."""
@@ -138,12 +147,26 @@ class RowBuffer:
             self._end_turn((epoch, step))
 
     def look_up(self, epoch: int, step: int, n_id: Tensor) -> Found | None:
-        """Look up a batch in the directory; waits for the steps claimed before.
+        """Look up a batch; with a ring, waits for the steps claimed before.
 
-        Returns None if all rows must be copied: the step was not claimed, the batch is larger than the ring,
-        or there is no ring.
+        Returns None if all rows must be copied: none are hot, and the step was not claimed, the batch is
+        larger than the ring, or there was no memory for it.
         """
-        key = (epoch, step)
+        hot = self._hot
+        if hot is None:
+            return self._in_ring((epoch, step), n_id)
+        cold, slots = hot.split(n_id)
+        hot.count(len(n_id), len(n_id) - len(cold))
+        found = self._in_ring((epoch, step), n_id[cold])
+        if found is None:
+            return Found(missing=cold, slots=slots, first=APART, generation=0)
+        slots[cold] = found.slots + hot.num_rows
+        return dataclasses.replace(found, missing=cold[found.missing], slots=slots)
+
+    def _in_ring(self, key: Key, n_id: Tensor) -> Found | None:
+        """Find rows in the ring, and append those that are missing; None if they stay out of it."""
+        if not self._kept_batches:
+            return None
         with self._claimed:
             self._claimed.wait_for(lambda: key not in self._claims or self._claims[0] == key)
             if key not in self._claims or not self._is_on:
@@ -159,38 +182,54 @@ class RowBuffer:
 
     def part_of(self, found: Found, n_id: Tensor) -> RowPart:
         """Gather the missing rows of a batch that was looked up."""
-        rows = gather_rows(self._x, n_id[found.missing])
+        rows = self._gather(n_id[found.missing])
         return RowPart(rows=rows, slots=found.slots, first=found.first, generation=found.generation)
 
     def admit(self, batch: MiniBatch) -> None:
         """Check a batch before its copy; if the ring will not hold the rows left out, copy it as a whole."""
         part = batch.row_part
-        if part is None or (part.generation == self._generation and part.first == self._next):
+        if part is None or part.first == APART:
+            return
+        if part.generation == self._generation and part.first == self._next:
             return
         batch.send_whole()
         if part.generation == self._generation:
             self._start_anew()
 
     def complete(self, moved: MiniBatch) -> None:
-        """Append a batch's rows to the ring on the device, and read all its features from there.
+        """Append a batch's rows to the ring on the device, and read all its features from what is there.
 
         Runs on the current stream. If device memory runs out, nothing has changed.
+
+        Raises:
+            ResourceError: the device has no memory for the hot rows.
         """
         part = moved.row_part
         if part is None:
+            return
+        hot = None if self._hot is None else self._hot.table_on(part.rows.device)
+        if part.first == APART and hot is not None:
+            moved.x = joined(hot, part.rows, part.slots)
             return
         ring = self._ring_on(part.rows)
         if ring is None:
             moved.send_whole()
             return
-        x = ring.new_empty(part.slots.numel(), ring.shape[1])
+        x = ring.new_empty(part.slots.numel() if hot is None else 0, ring.shape[1])
         begin, count = part.first % len(ring), len(part.rows)
         straight = min(count, len(ring) - begin)
         ring[begin : begin + straight].copy_(part.rows[:straight])
         ring[: count - straight].copy_(part.rows[straight:])
-        torch.index_select(ring, 0, part.slots, out=x)
+        if hot is None:
+            torch.index_select(ring, 0, part.slots, out=x)
+        else:
+            x = joined(hot, ring, part.slots)
         self._next = part.first + count
         moved.x = x
+
+    def _gather(self, ids: Tensor) -> Tensor:
+        x = self._x
+        return gather_rows(x, ids) if isinstance(x, Tensor) else x.gather(ids)
 
     def _end_turn(self, key: Key) -> None:
         with self._claimed:
@@ -199,8 +238,8 @@ class RowBuffer:
                 self._claimed.notify_all()
 
     def _make_directory(self, num_rows: int) -> Directory:
-        num_nodes = len(self._x)
-        return Directory(num_nodes, min(self._kept_batches * num_rows, num_nodes + num_rows))
+        num_nodes = self._x.shape[0]
+        return Directory(num_nodes, max(min(self._kept_batches * num_rows, num_nodes + num_rows), 1))
 
     def _start_anew(self) -> None:
         """Restart the ring when rows that were looked up never came; batches already prepared go whole."""

@@ -14,8 +14,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
+
+from graphbraid.collective.run.lookahead import APART
+from graphbraid.sampling.hot import HotRows
 from graphbraid.sampling.minibatch import MiniBatch
-from graphbraid.sampling.rows import FeatureRows
+from graphbraid.sampling.rows import FeatureRows, RowPart
 
 Key = tuple[int, int]
 """An epoch and a step."""
@@ -31,6 +35,8 @@ class _Step:
     """Sampled, without features; None before, and where sampling failed."""
     number: int | None = None
     """What it was announced as; None before."""
+    split: tuple[Tensor, Tensor] | None = None
+    """Its rows that are not hot, and every row's slot, as :meth:`HotRows.split` gives them; None before."""
 
 
 class RowsAhead:
@@ -39,10 +45,13 @@ class RowsAhead:
     Args:
         rows: where the features are.
         sample: prepares a step's batch without features.
+        hot: rows that the batches' device has, which are neither announced nor gathered. If None, none.
     """
 
-    def __init__(self, rows: FeatureRows, sample: Callable[[int, int], MiniBatch]) -> None:
-        self._rows, self._sample = rows, sample
+    def __init__(
+        self, rows: FeatureRows, sample: Callable[[int, int], MiniBatch], hot: HotRows | None = None
+    ) -> None:
+        self._rows, self._sample, self._hot = rows, sample, hot
         self._changed = threading.Condition()  # every use of what follows holds it, and never for long
         self._steps: dict[Key, _Step] = {}  # in the order of their announcements
         self._unannounced: deque[Key] = deque()
@@ -81,14 +90,15 @@ class RowsAhead:
         with self._changed:
             until = self._until.pop(key, None)
         if until is None:
-            return self._gathered(self._sample(epoch, step), _UNANNOUNCED)
+            return self._gathered(self._sample(epoch, step), _UNANNOUNCED, None)
         try:
             self._announce_to(until)
             with self._changed:
                 self._changed.wait_for(lambda: self._claims[0] == key)
                 known = self._steps[key]
             batch = self._sample(epoch, step) if known.batch is None else known.batch
-            return self._gathered(batch, _UNANNOUNCED if known.number is None else known.number)
+            number = _UNANNOUNCED if known.number is None else known.number
+            return self._gathered(batch, number, known.split)
         finally:
             self._end_turn(key)
 
@@ -144,7 +154,7 @@ class RowsAhead:
             while (first := self._next_sampled()) is not None:
                 next_key, step = first
                 if step.batch is not None:
-                    step.number = self._rows.announce(step.batch.n_id)
+                    step.number = self._announce(step, step.batch.n_id)
                 with self._changed:
                     self._unannounced.remove(next_key)
                     self._changed.notify_all()
@@ -157,9 +167,21 @@ class RowsAhead:
             step = self._steps[key]
             return (key, step) if step.batch is not None or step.number is not None else None
 
-    def _gathered(self, batch: MiniBatch, number: int) -> MiniBatch:
+    def _announce(self, step: _Step, n_id: Tensor) -> int:
+        if self._hot is None:
+            return self._rows.announce(n_id)
+        step.split = self._hot.split(n_id)
+        return self._rows.announce(n_id[step.split[0]])
+
+    def _gathered(self, batch: MiniBatch, number: int, split: tuple[Tensor, Tensor] | None) -> MiniBatch:
         started = time.perf_counter()
-        batch.x = self._rows.gather(batch.n_id, batch=number)
+        if self._hot is None:
+            batch.x = self._rows.gather(batch.n_id, batch=number)
+        else:
+            missing, slots = self._hot.split(batch.n_id) if split is None else split
+            self._hot.count(len(slots), len(slots) - len(missing))
+            rows = self._rows.gather(batch.n_id[missing], batch=number)
+            batch.send_part(RowPart(rows=rows, slots=slots, first=APART, generation=0))
         with self._changed:
             self._gather_seconds += time.perf_counter() - started
         return batch

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
-from graphbraid.collective.run.lookahead import RowBuffer
+from graphbraid.collective.run.lookahead import KEPT_BATCHES, RowBuffer
 from graphbraid.collective.run.protocols import (
     BatchDevice,
     Batching,
@@ -32,6 +32,7 @@ from graphbraid.collective.run.rows_ahead import RowsAhead
 from graphbraid.errors import ConfigError, did_you_mean
 from graphbraid.graph import SparseFeatures
 from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.hot import HotRows
 from graphbraid.sampling.minibatch import MiniBatch
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.sampling.source import BatchSource
@@ -61,7 +62,7 @@ class Context:
     lookahead: bool = False
     """Whether to leave out of copies the rows that earlier ones brought, if possible (:mod:`.lookahead`)."""
     row_buffer: RowBuffer | None = None
-    """Row buffer that the operators share for look-ahead; set by :meth:`Operators.of`."""
+    """Rows that the device has, shared by the operators; set by :meth:`Operators.of`."""
 
     @property
     def hardware(self) -> str:
@@ -80,6 +81,16 @@ class Context:
         if not self.gather or isinstance(x, SparseFeatures | None):
             return None
         return x if x.ndim == 2 and x.is_contiguous() else None
+
+    @property
+    def gathers_rows(self) -> bool:
+        """Whether dense feature rows are gathered for batches before they are trained on."""
+        return self.gathered_rows is not None or (self.gather and self.source.rows is not None)
+
+    @property
+    def hot(self) -> HotRows | None:
+        """Rows that the device keeps, by the features' tiers; None if there are none."""
+        return None if self.source.rows is None or not self.gather else self.source.rows.hot
 
 
 Factory = Callable[[Context], Any]
@@ -198,7 +209,7 @@ class Operators:
     transfer: Transfer
     model: Model
     row_buffer: RowBuffer | None = None
-    """Row buffer of the look-ahead; None without look-ahead."""
+    """Rows that the device has; None without hot rows and look-ahead."""
     rows_ahead: RowsAhead | None = None
     """What gathers the rows of batches whose features are not all in memory; None if they are."""
 
@@ -274,17 +285,18 @@ class Operators:
             ConfigError: a required operator is not registered or does not satisfy its protocol.
         """
         hardware = context.hardware
-        if context.lookahead and can_look_ahead(context):
-            x = context.source.graph.x
-            assert isinstance(x, torch.Tensor)
-            context = dataclasses.replace(context, row_buffer=RowBuffer(x))
+        context = dataclasses.replace(context, row_buffer=_row_buffer(context))
         own = None if hardware == "cpu" else find("batching", hardware)
         rows = context.source.rows if context.gather else None
-        on_host = context if rows is None else dataclasses.replace(context, gather=False)
+        rows_ahead, on_host = None, context
+        if rows is not None and rows.in_memory is None:
+            on_host = dataclasses.replace(context, gather=False, row_buffer=None)
         cpu_batching = make_operator("batching", context.host, on_host)
+        if rows is not None and rows.in_memory is None:
+            rows_ahead = RowsAhead(rows, cpu_batching, None if context.row_buffer is None else rows.hot)
         return cls(
             cpu_batching=cpu_batching,
-            rows_ahead=None if rows is None else RowsAhead(rows, cpu_batching),
+            rows_ahead=rows_ahead,
             device_batching=None if own is None else _made("batching", hardware, own, context),
             transfer=make_operator("transfer", hardware, context),
             model=make_operator("model", hardware, context),
@@ -293,5 +305,19 @@ class Operators:
 
 
 def can_look_ahead(context: Context) -> bool:
-    """Return whether look-ahead is possible: dense features are gathered and the transfer supports it."""
-    return context.gathered_rows is not None and _completes_rows(find("transfer", context.hardware))
+    """Return whether look-ahead is possible: dense features in memory are gathered, and the transfer fits."""
+    rows = context.source.rows
+    in_memory = context.gathered_rows is not None or (rows is not None and rows.in_memory is not None)
+    return context.gather and in_memory and _completes_rows(find("transfer", context.hardware))
+
+
+def _row_buffer(context: Context) -> RowBuffer | None:
+    """Make what knows the rows that the device has; None if there are none or the transfer cannot use them."""
+    looks_ahead = context.lookahead and can_look_ahead(context)
+    has_hot = context.hot is not None and _completes_rows(find("transfer", context.hardware))
+    if not (looks_ahead or has_hot):
+        return None
+    x = context.source.graph.x if context.source.rows is None else context.source.rows
+    assert x is not None
+    assert not isinstance(x, SparseFeatures)
+    return RowBuffer(x, kept_batches=KEPT_BATCHES if looks_ahead else 0, hot=context.hot)

@@ -15,7 +15,9 @@ from torch import Tensor
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
+from graphbraid.ops.gather_tiered import TierTable
 from graphbraid.ops.triton.gather import gather_rows
+from graphbraid.ops.triton.gather_tiered import gather_tiered
 from graphbraid.ops.triton.partition import on_device_of
 from graphbraid.sampling import rng
 from graphbraid.sampling.config import SamplerConfig
@@ -60,7 +62,8 @@ class TritonPipeline:
     Args:
         csc: the graph, on the CPU.
         config: options of the sampler.
-        x: ``(num_nodes, F)`` contiguous feature rows to gather. If None, only nodes and edges are sampled.
+        x: ``(num_nodes, F)`` contiguous feature rows to gather, or a table of those that the device reads in
+            several memories. If None, only nodes and edges are sampled.
         device: a CUDA device. The CPU, on which Triton interprets the kernels, is for tests.
         topology: ``device`` copies the graph to the device; ``host`` leaves it in page-locked memory, from
             which the kernels read one adjacency list at a time over the link.
@@ -77,7 +80,7 @@ class TritonPipeline:
         self,
         csc: Csc,
         config: SamplerConfig,
-        x: Tensor | None,
+        x: Tensor | TierTable | None,
         *,
         device: torch.device | str = "cuda",
         topology: str = "device",
@@ -90,7 +93,7 @@ class TritonPipeline:
                 f"hot_lists are lists of a topology on the host; got topology={topology!r}: leave them out"
             )
         check_placement("features", features)
-        if x is not None and (x.ndim != 2 or not x.is_contiguous() or x.shape[0] != csc.num_dst):
+        if isinstance(x, Tensor) and (x.ndim != 2 or not x.is_contiguous() or x.shape[0] != csc.num_dst):
             raise DataError(
                 f"x must be contiguous rows, one for each of {csc.num_dst} nodes; got shape {tuple(x.shape)}"
             )
@@ -101,7 +104,7 @@ class TritonPipeline:
         self._degrees = csc.degrees() if -1 in config.fanouts else None
         self._bounds = GraphBounds.of(csc, config)
         self._topology = PlacedTopology(csc, topology, hot_lists, self._device)
-        self._x = None if x is None else place(x.detach(), features, self._device)
+        self._x = place(x.detach(), features, self._device) if isinstance(x, Tensor) else x
         self._weights = (
             _Weights(self._topology, csc, config, topology, self._device) if config.weighted else None
         )
@@ -149,10 +152,7 @@ class TritonPipeline:
         rows = None
         if self._x is not None:
             with on_device_of(sampled.n_id), self._clock.stage("gather"):
-                rows = torch.empty(
-                    (sampled.n_id.numel(), self._x.shape[1]), dtype=self._x.dtype, device=self._device
-                )
-                gather_rows(self._x.view(torch.uint8), sampled.n_id, rows.view(torch.uint8))
+                rows = _rows_of(self._x, sampled.n_id)
         self._clock.count_batch()
         return Prepared(launched.step, launched.input_id, sampled, rows)
 
@@ -297,6 +297,17 @@ class _Weights:
             weighted.draw_by_inversion(
                 rows, edges, self._running, self.available, positions, max_degree=self._max_degree
             )
+
+
+def _rows_of(x: Tensor | TierTable, ids: Tensor) -> Tensor:
+    """Gather rows by kernels wherever they lie, whether these are compiled or interpreted."""
+    if isinstance(x, TierTable):
+        rows = torch.empty((ids.numel(), x.width), dtype=x.dtype, device=ids.device)
+        gather_tiered(x, ids, rows)
+    else:
+        rows = torch.empty((ids.numel(), x.shape[1]), dtype=x.dtype, device=ids.device)
+        gather_rows(x.view(torch.uint8), ids, rows.view(torch.uint8))
+    return rows
 
 
 def _with_room(n_id: Tensor, capacity: int) -> Tensor:

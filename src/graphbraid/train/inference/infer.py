@@ -23,6 +23,7 @@ from graphbraid.errors import ResourceError
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import SparseFeatures
 from graphbraid.graph.csc import Csc, degrees_and_loops
+from graphbraid.sampling.source import rows_on_device
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.activations import Activations
 from graphbraid.train.step.runner import ModelRunner
@@ -186,7 +187,7 @@ def _feature_rows(runner: ModelRunner, nodes: Tensor) -> Tensor | SparseFeatures
     """Return the float32 feature rows of ``nodes``, dense or sparse as in the graph."""
     graph = runner.graph
     if runner.rows is not None:
-        return runner.rows.gather(nodes).float()
+        return rows_on_device(runner.rows, nodes.to(runner.device)).float()
     if isinstance(graph.x, SparseFeatures):
         return graph.x.rows(nodes).to(torch.float32)
     assert graph.x is not None

@@ -13,22 +13,28 @@ _log = logging.getLogger(__name__)
 
 
 def make_tiers(graph: Graph, config: TrainConfig) -> HostTiers | None:
-    """Make the tiers of ``config.host``, memory filled with what training reads most; None without.
+    """Make the tiers of ``config.host`` and ``config.hot``, filled with what training reads most.
+
+    Returns:
+        The tiers; None if the config asks for none.
 
     Raises:
         DataError: the features are not dense or not mapped from a store.
         ConfigError: the memory holds no row.
         ResourceError: the memory is not free, or a file cannot be read.
     """
-    if config.host is None:
+    if config.host is None and not config.hot:
         return None
     row_reads = list_blocks = None
     walked = _sampling(graph, config)
     if walked is not None:
         sampler, schedule = walked
         row_reads = score(graph, "inclusion", sampler=sampler, schedule=schedule)
-        list_blocks = expected_list_blocks(graph.csc, sampler, schedule)
-    tiers = HostTiers.build(graph, host=config.host, row_reads=row_reads, list_reads=list_blocks)
+        if config.host is not None:
+            list_blocks = expected_list_blocks(graph.csc, sampler, schedule)
+    tiers = HostTiers.build(
+        graph, host=config.host, hot=config.hot or 0, row_reads=row_reads, list_reads=list_blocks
+    )
     _log.info("%s", tiers.reason)
     return tiers
 
@@ -36,7 +42,8 @@ def make_tiers(graph: Graph, config: TrainConfig) -> HostTiers | None:
 def _sampling(graph: Graph, config: TrainConfig) -> tuple[SamplerConfig, SeedSchedule] | None:
     """How the run samples; None where that decides nothing."""
     train = graph.splits.get("train")
-    if config.host in (0, "all") or train is None or not train.numel():
+    ranks_nothing = config.host in (0, "all", None) and config.hot in (0, "all", None)
+    if ranks_nothing or train is None or not train.numel():
         return None
     return (
         SamplerConfig(fanouts=config.fanouts, replace=config.replace, layout=config.layout),

@@ -1,0 +1,75 @@
+"""MemoryRows: features that lie in memory as the graph has them, with the interface of a cache of rows."""
+
+from __future__ import annotations
+
+import threading
+
+from torch import Tensor
+
+from graphbraid.errors import DataError
+from graphbraid.features.caches import CacheCounts
+from graphbraid.ops.gather import gather_rows
+from graphbraid.signatures import typed
+
+
+@typed
+class MemoryRows:
+    """All rows of a tensor in memory, by id, beside :class:`graphbraid.features.RowCache` over a file.
+
+    Threads may share it.
+
+    Args:
+        x: ``(num_rows, width)`` on the CPU.
+
+    Raises:
+        DataError: it is not.
+    """
+
+    policy = "static"
+
+    def __init__(self, x: Tensor) -> None:
+        if x.ndim != 2 or x.device.type != "cpu":
+            raise DataError(
+                f"features in memory must be 2-d on the CPU; got shape {tuple(x.shape)} on {x.device}"
+            )
+        self.x, self.shape, self.dtype = x.detach(), x.shape, x.dtype
+        self.num_rows, self.nbytes, self.overhead_bytes = len(x), x.nbytes, 0
+        self._reads, self._lock = 0, threading.Lock()
+
+    @property
+    def counts(self) -> CacheCounts:
+        """Reads so far, all of which memory served."""
+        return CacheCounts(self._reads, self._reads, 0, self.num_rows)
+
+    def announce(self, ids: Tensor) -> int:
+        """Take no notice: nothing is read ahead; gives -1."""
+        return -1
+
+    def forget(self) -> None:
+        """Do nothing: nothing was announced."""
+
+    def gather(self, ids: Tensor, out: Tensor | None = None, *, batch: int = -1) -> Tensor:
+        """``out[i] = x[ids[i]]``.
+
+        Args:
+            ids: ``(num_ids,)`` int64 rows.
+            out: ``(num_ids, width)``; None makes one.
+            batch: not used.
+
+        Raises:
+            DataError: an id is no row.
+        """
+        rows = gather_rows(self.x, ids)
+        with self._lock:
+            self._reads += len(ids)
+        return rows if out is None else out.copy_(rows)
+
+    def uncounted(self, ids: Tensor) -> Tensor:
+        """Rows of ids, which are no reads of a batch."""
+        return gather_rows(self.x, ids)
+
+    def __reduce__(self) -> tuple[type[MemoryRows], tuple[Tensor]]:
+        return MemoryRows, (self.x,)
+
+    def __repr__(self) -> str:
+        return f"MemoryRows({self.num_rows:,} rows)"

@@ -1,0 +1,187 @@
+"""Hot rows on an emulated device: the same batches and losses by every route, as few bytes as foretold."""
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.collective.emulation import BATCH_SIZE, FAST, GRAPH, NUM_STEPS, contents, make_context
+from tests.features.tables import stored_graph
+
+import graphbraid
+from graphbraid import Trainer
+from graphbraid.collective import Profile, fixed_plan
+from graphbraid.collective.hardware.emulated import EmulatedAccelerator
+from graphbraid.collective.run.executor import Executor
+from graphbraid.collective.run.lookahead import RowBuffer
+from graphbraid.collective.run.stages import Operators, make_operator
+from graphbraid.errors import ConfigError, ResourceError
+from graphbraid.features import DiskOptions, TieredFeatures, coverage, score
+from graphbraid.loader import NeighborLoader
+from graphbraid.sampling import hot as hot_module
+from graphbraid.sampling.hot import HotRows
+
+ROW = 9 * 4
+INSTANT = dataclasses.replace(FAST, cpu=FAST.dma, model=FAST.dma, uva=FAST.dma)
+
+
+class Batch:
+    """As much of a MiniBatch as a RowBuffer touches."""
+
+    def __init__(self, part):
+        self.row_part, self.x = part, None
+
+    def send_whole(self):
+        self.row_part = None
+
+
+@given(
+    batches=st.lists(
+        st.tuples(
+            st.lists(st.integers(0, 29), min_size=1, max_size=12), st.sampled_from(["copied", "dropped"])
+        ),
+        max_size=14,
+    ),
+    kept=st.integers(0, 4),
+    num_hot=st.integers(0, 30),
+    claimed=st.booleans(),
+)
+def test_hot_rows_and_the_ring_give_every_batch_its_rows(batches, kept, num_hot, claimed):
+    x, chosen = torch.randn(30, 3), torch.randperm(30)[:num_hot]
+    buffer = RowBuffer(x, kept_batches=kept, hot=HotRows(chosen, 30, x.__getitem__))
+    for step, (ids, fate) in enumerate(batches):
+        n_id = torch.tensor(ids)
+        if claimed:
+            buffer.claim(0, step)
+        with buffer.preparing(0, step):
+            found = buffer.look_up(0, step, n_id)
+        assert found.missing.numel() <= int((~torch.isin(n_id, chosen)).sum())
+        if fate == "copied":
+            batch = Batch(buffer.part_of(found, n_id))
+            buffer.admit(batch)
+            buffer.complete(batch)
+            assert batch.x is None or torch.equal(batch.x, x[n_id])
+
+
+def reads_of(context):
+    """How often each row is read in the epoch."""
+    sampler, schedule = context.sampler, context.schedule
+    return score(GRAPH, "lookahead", sampler=sampler, schedule=schedule).values
+
+
+@pytest.fixture(scope="module")
+def expected():
+    prepare = make_operator("batching", "cpu", make_context(torch.device("cpu")))
+    return [contents(prepare(0, step)) for step in range(NUM_STEPS)]
+
+
+def executed(device, share, tiers, *, lookahead=False):
+    context = make_context(device)
+    source = dataclasses.replace(context.source, rows=tiers)
+    context = dataclasses.replace(context, source=source, lookahead=lookahead)
+    plan = fixed_plan(Profile(times=(INSTANT,)), NUM_STEPS, share)
+    with Executor(Operators.of(context), plan, num_steps=NUM_STEPS) as executor:
+        return [contents(batch) for batch in executor]
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.0], ids=["cpu", "both", "device"])
+def test_as_many_bytes_travel_as_the_score_foretells(expected, share):
+    reads = reads_of(make_context(torch.device("cpu")))
+    for kept in (0.05, 0.25, 0.5, 1.0):
+        num_hot = int(kept * 800)
+        tiers = TieredFeatures.build(GRAPH, hot=4 * 800 + num_hot * ROW, score=reads)
+        assert tiers.hot.num_rows == num_hot
+        device = EmulatedAccelerator(INSTANT, emulate_cpu=False)
+        assert executed(device, share, tiers) == expected
+        [served] = coverage(reads, reads, (kept,))
+        assert device.link_rows == round((1 - served) * int(reads.sum()))
+        assert device.link_row_bytes == device.link_rows * ROW
+        assert tiers.counts.hot_rows == int(reads.sum()) - device.link_rows
+
+
+def test_look_ahead_leaves_out_more_than_hot_rows_alone(expected):
+    tiers = TieredFeatures.build(
+        GRAPH, hot=4 * 800 + 20 * ROW, score=reads_of(make_context(torch.device("cpu")))
+    )
+    alone, ahead = EmulatedAccelerator(INSTANT), EmulatedAccelerator(INSTANT)
+    assert executed(alone, 1.0, tiers) == expected
+    assert executed(ahead, 1.0, tiers, lookahead=True) == expected
+    assert ahead.link_rows < alone.link_rows
+
+
+def test_a_loader_with_hot_rows_follows_a_plan_of_itself(expected):
+    tiers = TieredFeatures.build(GRAPH, hot=4 * 800 + 200 * ROW)
+    device = EmulatedAccelerator(INSTANT)
+    options = {"batch_size": BATCH_SIZE, "shuffle": True, "seed": 5, "return_edge_id": False}
+    loader = NeighborLoader(GRAPH, [4, 3], "train", device=device, plan="cpu", tiers=tiers, **options)
+    assert [contents(batch) for batch in loader.batches(0)] == expected
+    assert device.link_rows > 0
+    assert tiers.counts.hot_rows > 0
+    loader.close()
+
+
+def test_hot_rows_that_the_device_has_no_memory_for_end_the_epoch(monkeypatch):
+    monkeypatch.setattr(hot_module, "free_bytes", lambda _: 1000)
+    tiers = TieredFeatures.build(GRAPH, hot="all")
+    with pytest.raises(ResourceError, match=r"800 hot rows take 28\.1 KiB on cpu, and 1000 B are free"):
+        executed(EmulatedAccelerator(INSTANT), 1.0, tiers)
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory):
+    return stored_graph(tmp_path_factory.mktemp("g"))
+
+
+OPTIONS = {"epochs": 2, "fanouts": (4, 3), "batch_size": 32, "seed": 1, "lr": 0.01}
+
+
+def trained(graph, **options):
+    torch.manual_seed(0)
+    model = graphbraid.nn.GraphSAGE(graph.num_features, 16, graph.num_classes, num_layers=2)
+    trainer = Trainer(model, graph, **(OPTIONS | options))
+    result = trainer.fit()
+    return [epoch["train_loss"] for epoch in result.history], result.test, trainer
+
+
+@pytest.fixture(scope="module")
+def plain(graph):
+    return trained(graph)[:2]
+
+
+@pytest.mark.parametrize("plan", ["cpu", "gpu"])
+@pytest.mark.parametrize(
+    "tiers", [{"hot": "10KB"}, {"hot": 9000, "host": "295KiB"}, {"hot": "all", "host": 0}], ids=str
+)
+def test_losses_do_not_depend_on_what_is_hot(graph, plain, plan, tiers):
+    device = EmulatedAccelerator(INSTANT)
+    *found, trainer = trained(graph, plan=plan, accelerator=device, **tiers)
+    assert tuple(found) == plain
+    assert trainer.tiers.counts.hot_rows > 0
+    assert (device.link_rows == 0) == (tiers["hot"] == "all")
+
+
+def test_a_run_resumes_with_other_hot_rows(graph, plain, tmp_path):
+    device = EmulatedAccelerator(INSTANT)
+    trained(graph, plan="cpu", accelerator=device, hot="10KB", epochs=1, out_dir=tmp_path / "run")
+    options = {"plan": "cpu", "out_dir": tmp_path / "run", "resume": True}
+    losses, scores, _ = trained(graph, accelerator=device, hot="20KB", **options)
+    assert (losses[-1:], scores) == (plain[0][-1:], plain[1])
+
+
+def test_without_a_plan_hot_rows_bring_one(graph):
+    model = graphbraid.nn.GraphSAGE(graph.num_features, 16, graph.num_classes, num_layers=2)
+    trainer = Trainer(model, graph, hot="10KB", accelerator=EmulatedAccelerator(INSTANT))
+    assert trainer.config.plan == "auto"
+
+
+def test_hot_rows_without_a_device_are_refused(graph):
+    model = graphbraid.nn.GraphSAGE(graph.num_features, 16, graph.num_classes, num_layers=2)
+    with pytest.raises(ConfigError, match="device='cpu' is the host"):
+        Trainer(model, graph, hot="1GiB")
+    with pytest.raises(ConfigError, match="mode='full' reads all of them"):
+        Trainer(model, graph, hot="1GiB", mode="full")
+    tiers = TieredFeatures.build(graph, host=0, disk=DiskOptions(depth=2, longest_bytes=4096))
+    with pytest.raises(ConfigError, match="tiers are given"):
+        Trainer(model, graph, hot="1GiB", tiers=tiers, accelerator=EmulatedAccelerator(INSTANT))
+    assert Trainer(model, graph, hot=0).tiers is None
