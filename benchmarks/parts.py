@@ -211,6 +211,7 @@ PARTS = (
         minutes=3,
         graphs=PREDICTED,
     ),
+    Part(name="tiers-traffic", module="tiers.traffic", results="tiers_traffic", minutes=3, graphs=PREDICTED),
     Part(name="datasets", module="graphs.embedded", results="datasets", minutes=5),
     Part(
         name="accuracy",

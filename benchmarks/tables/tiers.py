@@ -1,4 +1,4 @@
-"""Tables and pictures of tiers: how well scores predict reads."""
+"""Tables and pictures of tiers: how well scores predict reads, and what travels to a device."""
 
 from __future__ import annotations
 
@@ -50,6 +50,28 @@ def prediction(sampler: str) -> str:
 
 def _percent(share: float, is_chosen: bool = False) -> str:
     return f"**{100 * share:.1f}**" if is_chosen else f"{100 * share:.1f}"
+
+
+TRAFFIC_WAYS = {"copies": "copies", "look-ahead": "copies with look-ahead", "device": "the device samples"}
+
+
+def traffic() -> str:
+    """Bytes of features that travel to a device by the share of rows that it keeps."""
+    rows = read_rows("tiers_traffic")
+    lines = []
+    for row in rows:
+        for place, share in enumerate(row["shares"]):
+            found = [row[f"{name}_bytes"][place] / 1e6 for name in ("foretold", *TRAFFIC_WAYS)]
+            name = row["graph"] if place == 0 else ""
+            lines.append([name, f"{share:.0%}", *(f"{megabytes:,.1f}" for megabytes in found)])
+    config = rows[0]["config"]
+    fanouts = ",".join(map(str, config["fanouts"]))
+    note = (
+        f"Batches of {config['batch_size']} seeds, fanouts {fanouts}, rows of {config['width']} float32 "
+        "numbers, one epoch. Foretold by the score that looks ahead."
+    )
+    heads = ("MB an epoch", "rows hot", "foretold", *TRAFFIC_WAYS.values())
+    return "\n\n".join([table(heads, lines), note, where(rows, "benchmarks.tiers.traffic")])
 
 
 WIDTH, HEIGHT, COLUMNS = 200, 150, 4
