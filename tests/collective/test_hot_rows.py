@@ -179,7 +179,7 @@ def test_hot_rows_without_a_device_are_refused(graph):
     model = graphbraid.nn.GraphSAGE(graph.num_features, 16, graph.num_classes, num_layers=2)
     with pytest.raises(ConfigError, match="device='cpu' is the host"):
         Trainer(model, graph, hot="1GiB")
-    with pytest.raises(ConfigError, match="mode='full' reads all of them"):
+    with pytest.raises(ConfigError, match="mode='full' reads all of it"):
         Trainer(model, graph, hot="1GiB", mode="full")
     tiers = TieredFeatures.build(graph, host=0, disk=DiskOptions(depth=2, longest_bytes=4096))
     with pytest.raises(ConfigError, match="tiers are given"):
