@@ -312,7 +312,7 @@ def can_look_ahead(context: Context) -> bool:
 
 
 def _row_buffer(context: Context) -> RowBuffer | None:
-    """Make what knows the rows that the device has; None if there are none or the transfer cannot use them."""
+    """Make what knows the rows that the device has; None if there are none that the transfer can use."""
     looks_ahead = context.lookahead and can_look_ahead(context)
     has_hot = context.hot is not None and _completes_rows(find("transfer", context.hardware))
     if not (looks_ahead or has_hot):
