@@ -5,11 +5,22 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from tests.robustness import bad_files, bad_graphs, bad_options, bad_orders, bad_plans, bad_runs
+from tests.robustness import (
+    bad_files,
+    bad_graphs,
+    bad_options,
+    bad_orders,
+    bad_partitions,
+    bad_plans,
+    bad_runs,
+)
 from tests.robustness.cases import CASES
 
 PATH = Path(__file__).parents[2] / "docs" / "errors.md"
-_ORDER = [module.__name__ for module in (bad_files, bad_graphs, bad_orders, bad_options, bad_plans, bad_runs)]
+_ORDER = [
+    module.__name__
+    for module in (bad_files, bad_graphs, bad_orders, bad_options, bad_plans, bad_runs, bad_partitions)
+]
 COMMAND = "python -m tests.robustness.errors_page"
 
 _HEAD = """# Errors

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from graphbraid import __version__
-from graphbraid.cli import convert, doctor, plan, predict, reorder, train
+from graphbraid.cli import convert, doctor, partition, plan, predict, reorder, train
 from graphbraid.cli.common import print_json
 from graphbraid.errors import ConfigError
 
@@ -70,4 +70,5 @@ app.command("plan", epilog=EPILOG)(plan.plan)
 app.command("predict", epilog=EPILOG)(predict.predict)
 app.command("convert", epilog=EPILOG)(convert.convert)
 app.command("reorder", epilog=EPILOG)(reorder.reorder)
+app.command("partition", epilog=EPILOG)(partition.partition)
 app.command("doctor", epilog=EPILOG)(doctor.doctor)

@@ -5,6 +5,7 @@ remote graphs; :func:`save_partition` keeps them in a folder, from which each ra
 """
 
 from graphbraid.distributed.partitioning.choose import partition
+from graphbraid.distributed.partitioning.options import PartitionOptions
 from graphbraid.distributed.partitioning.records import STRATEGIES, Attempt, Partition
 from graphbraid.distributed.parts.records import Part
 from graphbraid.distributed.parts.report import PartitionReport, PartSize, report_of
@@ -20,6 +21,7 @@ __all__ = [
     "Part",
     "PartSize",
     "Partition",
+    "PartitionOptions",
     "PartitionReport",
     "SavedPartition",
     "is_partition",

@@ -8,28 +8,21 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from graphbraid.arguments import MOST_COUNT, as_count, as_number, as_size, check_choice
+from graphbraid.arguments import as_size
 from graphbraid.distributed.partitioning import simple
 from graphbraid.distributed.partitioning.loads import imbalance, node_loads, part_loads
 from graphbraid.distributed.partitioning.metis import INSTALL, RefusedError, metis, refusal, symmetric
+from graphbraid.distributed.partitioning.options import TOLERANCE, PartitionOptions
 from graphbraid.distributed.partitioning.packing import components, pack, pack_components, spread
-from graphbraid.distributed.partitioning.records import (
-    BALANCES,
-    MOST_PARTS,
-    STRATEGIES,
-    Attempt,
-    Balance,
-    Partition,
-    Strategy,
-)
+from graphbraid.distributed.partitioning.records import Attempt, Balance, Partition, Strategy
 from graphbraid.distributed.partitioning.streaming import cut_edges, stream
 from graphbraid.errors import DataError, MissingPackageError
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.signatures import typed
 
-TOLERANCE, RELAXED = 1.03, 1.20
-"""Largest load of a part by the least that is possible: what is asked for first, and what is put up with."""
+RELAXED = 1.20
+"""Largest load of a part by the least that is possible that is put up with."""
 
 
 @typed
@@ -80,25 +73,24 @@ def partition(
         raise DataError(
             f"a graph to divide has as many sources as destinations; got {csc.num_src} and {csc.num_dst}"
         )
-    as_count(num_parts, "num_parts", least=1, most=MOST_PARTS)
-    check_choice(strategy, "strategy", STRATEGIES)
-    check_choice(balance, "balance", BALANCES)
-    as_number(tolerance, "tolerance", least=1.001, most=10.0)
-    as_count(seed, "seed", most=MOST_COUNT)
-    size = None if memory is None else as_size(memory, "memory")
-    return _Division(csc, num_parts, balance=balance, tolerance=tolerance, memory=size, seed=seed).by(
-        strategy
+    options = PartitionOptions(
+        num_parts=num_parts,
+        strategy=strategy,
+        balance=balance,
+        tolerance=tolerance,
+        memory=memory,
+        seed=seed,
     )
+    return _Division(csc, options).by(options.strategy)
 
 
 class _Division:
     """One call of :func:`partition`."""
 
-    def __init__(
-        self, csc: Csc, num_parts: int, *, balance: Balance, tolerance: float, memory: int | None, seed: int
-    ) -> None:
-        self.csc, self.num_parts, self.balance = csc, num_parts, balance
-        self.tolerance, self.memory, self.seed = tolerance, memory, seed
+    def __init__(self, csc: Csc, options: PartitionOptions) -> None:
+        self.csc, self.num_parts, self.balance = csc, options.num_parts, options.balance
+        self.tolerance, self.seed = options.tolerance, options.seed
+        self.memory = None if options.memory is None else as_size(options.memory, "memory")
         self.attempts: list[Attempt] = []
 
     def by(self, strategy: Strategy) -> Partition:

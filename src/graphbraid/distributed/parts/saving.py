@@ -1,11 +1,13 @@
 """The folder of a partition: a manifest, the part of each node, and a folder of arrays for each part.
 
     partition.json          the graph's identity, options, report
+    partition.svg           the picture
     part_of.npy             the part of each node
     part-00000/part.json    what the part's arrays are
     part-00000/owned.npy    ... and the other arrays of a :class:`.records.Part`
 
-A rank reads the first file and its part's folder alone. Each file has a checksum, which every read compares.
+A rank reads the first file and its part's folder alone. Each file but the picture has a checksum, which
+every read compares.
 """
 
 from __future__ import annotations
@@ -24,19 +26,20 @@ from graphbraid.arguments import as_count
 from graphbraid.datasets.store_arrays import ArrayEntry, ArrayParts, Count, StoredArray, Words, write_array
 from graphbraid.distributed.partitioning.records import Partition
 from graphbraid.distributed.parts.identity import GraphIdentity, check_same, identity_of
+from graphbraid.distributed.parts.picture import picture_of
 from graphbraid.distributed.parts.records import Part
 from graphbraid.distributed.parts.report import PartitionReport, report_of
 from graphbraid.distributed.parts.split import Division
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.files.checksums import sealed, unsealed
 from graphbraid.files.schema import checked
-from graphbraid.files.writing import IfExists, atomic_directory, require_free_space
+from graphbraid.files.writing import IfExists, atomic_directory, require_absent, require_free_space
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scans import check_ids
 from graphbraid.signatures import typed
 
-MANIFEST, PART_MANIFEST = "partition.json", "part.json"
+MANIFEST, PART_MANIFEST, PICTURE = "partition.json", "part.json", "partition.svg"
 FORMAT = "graphbraid-partition"
 VERSION = 1
 _PART_OF = "part_of"
@@ -101,6 +104,8 @@ def save_partition(
         ResourceError: There is no space or no permission, or the folder exists.
     """
     csc, folder = graph.csc if isinstance(graph, Graph) else graph, Path(path)
+    if if_exists == "error":
+        require_absent(folder)
     division = Division(csc, partition)
     report = report_of(partition, division.outlines)
     per_edge = csc.indices.element_size() + 8 * keep_edges + 4 * (csc.weight is not None)
@@ -115,6 +120,7 @@ def save_partition(
         for part in range(partition.num_parts):
             found = division.part(part, keep_edges=keep_edges)
             _write_part(temp / _name(part), found, whole["xxh3"])
+        (temp / PICTURE).write_text(picture_of(report), encoding="utf-8")
         manifest = {
             "format": FORMAT,
             "version": VERSION,

@@ -1,0 +1,175 @@
+"""``graphbraid partition``: divides a graph among ranks and writes the parts to a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from graphbraid.cli.common import (
+    DebugOption,
+    JsonOption,
+    err_console,
+    guarded,
+    out_console,
+    path_given,
+    print_json,
+    say,
+)
+from graphbraid.files.writing import require_absent
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from graphbraid.distributed import PartitionReport
+    from graphbraid.graph import Graph
+
+_MOST_LINES = 32
+_STRATEGIES = "auto, metis, components, greedy, contiguous, streaming or random"
+
+
+@guarded
+def partition(
+    *,
+    out: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to make.", parser=path_given)],
+    data: Annotated[
+        str, typer.Option("--data", "-d", help="A store, an .npz file, an embedded dataset or an OGB folder.")
+    ],
+    parts: Annotated[int, typer.Option("--parts", "-n", help="Number of parts, one for each rank.")],
+    strategy: Annotated[str, typer.Option(help=f"{_STRATEGIES}.")] = "auto",
+    balance: Annotated[
+        str, typer.Option(help="What is made equal: edges, nodes or work (edges and four times nodes).")
+    ] = "edges",
+    tolerance: Annotated[float, typer.Option(help="Largest part by what is possible.")] = 1.03,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Of streaming: what it may take, such as 1GiB.", metavar="SIZE", show_default=False
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of METIS and of random partitions.")] = 0,
+    keep_edges: Annotated[
+        bool, typer.Option("--keep-edges", help="Keep each edge's position in the graph, for edge features.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing partition.")] = False,
+    json_output: JsonOption = False,
+    debug: DebugOption = False,  # noqa: ARG001
+) -> None:
+    """Divide a graph among ranks: few edges between parts, and parts of equal work.
+
+    Writes a folder of which each rank reads its own part, with a picture, and reports what is cut, which rows
+    the parts exchange and how even they are. A folder that holds the same partition of the same graph already
+    is used again.
+
+    Examples:
+
+        graphbraid partition --data stores/papers --parts 8 parts/papers-8
+
+        graphbraid partition --data stores/huge --parts 64 --strategy streaming --memory 2GiB parts/huge-64
+    """  # noqa: D412  (typer shows the blank line between examples)
+    from graphbraid import datasets, distributed
+
+    options: dict[str, Any] = {
+        "num_parts": parts,
+        "strategy": strategy,
+        "balance": balance,
+        "tolerance": tolerance,
+        "memory": memory,
+        "seed": seed,
+    }
+    distributed.PartitionOptions(**options)  # refuses what is wrong before the graph is read
+    if not overwrite and not distributed.is_partition(out):
+        require_absent(out)
+    graph = datasets.load(data)
+    noted = options | {"keep_edges": keep_edges}
+    report = None if overwrite else _found(out, graph, noted)
+    is_reused = report is not None
+    if report is None:
+        report = distributed.save_partition(
+            graph,
+            distributed.partition(graph, **options),
+            out,
+            options=noted,
+            keep_edges=keep_edges,
+            if_exists="replace" if overwrite else "error",
+        )
+    if json_output:
+        print_json({"folder": str(out), "is_reused": is_reused, "options": noted} | report.to_json())
+    else:
+        _show(report, out, is_reused)
+
+
+def _found(out: Path, graph: Graph, noted: dict[str, Any]) -> PartitionReport | None:
+    """Return the report of the same partition, if the folder holds it; None where there is no folder.
+
+    Raises:
+        ConfigError: It holds another partition of this graph.
+        DataError: It holds one of another graph, or is damaged.
+    """
+    from graphbraid.distributed import SavedPartition, is_partition
+    from graphbraid.errors import ConfigError
+
+    if not is_partition(out):
+        return None
+    saved = SavedPartition(out, graph)
+    for name, value in noted.items():
+        if saved.options.get(name) != value:
+            raise ConfigError(
+                f"{out} holds a partition made with {name}={saved.options.get(name)!r}; this call has "
+                f"{value!r}. Choose another folder, or replace it (--overwrite)"
+            )
+    for part in range(saved.num_parts):
+        saved.part(part)  # compares every file with its checksum
+    return saved.report
+
+
+def _show(report: PartitionReport, out: Path, is_reused: bool) -> None:
+    console = out_console()
+    for attempt in report.attempts:
+        style = "green" if attempt.is_taken else "yellow"
+        say(console, f"[{style}]{{}}[/]  {{}}", attempt.strategy, attempt.outcome)
+    console.print()
+    console.print(_table(report))
+    if report.num_parts > _MOST_LINES:
+        say(console, "... {} more parts; --json shows all", report.num_parts - _MOST_LINES)
+    console.print()
+    say(
+        console,
+        "{} of {} edges cut ({}); {} halo rows; heaviest part by the mean: edges {}, nodes {}, work {}",
+        f"{report.edge_cut:,}",
+        f"{report.num_edges:,}",
+        f"{report.edge_cut_share:.2%}",
+        f"{report.halo_rows:,}",
+        *(f"{report.imbalance(of):.3f}" for of in ("edges", "nodes", "work")),
+    )
+    said = "the same partition is there already: {}" if is_reused else "stored in {}, with a picture"
+    say(err_console(), said, out)
+
+
+def _table(report: PartitionReport) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in (
+        "part",
+        "nodes",
+        "in-edges",
+        "of them local",
+        "halo rows",
+        "sent rows",
+        "receives most from",
+    ):
+        table.add_column(column, justify="left" if column.startswith("receives") else "right")
+    for number, part in enumerate(report.parts[:_MOST_LINES]):
+        received = sorted(enumerate(report.halo[number]), key=lambda entry: -entry[1])[:3]
+        table.add_row(
+            str(number),
+            f"{part.nodes:,}",
+            f"{part.edges:,}",
+            f"{part.local_edges / part.edges:.1%}" if part.edges else "",
+            f"{part.halo_rows:,}",
+            f"{part.sent_rows:,}",
+            ", ".join(f"{source} ({rows:,})" for source, rows in received if rows),
+        )
+    return table
