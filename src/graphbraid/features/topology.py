@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -51,6 +50,24 @@ class ListCounts(NamedTuple):
         return self.host_lists / max(self.host_lists + self.disk_lists, 1)
 
 
+class ExpectedReads(NamedTuple):
+    """What is expected of the lists in memory, kept of a curve of all lists."""
+
+    share: float
+    """Of the reads that they serve."""
+    points: tuple[tuple[float, int, float], ...]
+    """Parts of the bytes of all lists, these bytes, and the share of the reads that they would serve."""
+
+    @classmethod
+    def of(cls, curve: Curve, count: int) -> ExpectedReads:
+        """With the first ``count`` lists of a curve in memory."""
+        sizes = curve.size.cumsum(0)
+        whole = int(sizes[-1]) if len(curve) else 0
+        held = [int(torch.searchsorted(sizes, int(whole * part), right=True)) for part in _SHARES]
+        points = zip(_SHARES, map(curve.num_bytes, held), map(curve.share, held), strict=True)
+        return cls(curve.share(count), tuple(points))
+
+
 class TieredTopology:
     """The adjacency lists of a graph in a store: hot ones in memory, the others read from the file.
 
@@ -60,8 +77,10 @@ class TieredTopology:
     :meth:`build`. Threads may share it.
     """
 
-    def __init__(self, disk: DiskRows, csc: Csc, hot: Tensor | None, *, curve: Curve | None = None) -> None:
-        self.disk, self._csc, self._hot, self._curve = disk, csc, hot, curve
+    def __init__(
+        self, disk: DiskRows, csc: Csc, hot: Tensor | None, *, expected: ExpectedReads | None = None
+    ) -> None:
+        self.disk, self._csc, self._hot, self._expected = disk, csc, hot, expected
         self._process, self._native = os.getpid(), self._make()
 
     @classmethod
@@ -148,17 +167,20 @@ class TieredTopology:
             f"disk  the others, {format_bytes((csc.num_edges - held) * csc.indices.itemsize)}; "
             f"{self.disk.how()}"
         )
-        if self._curve is not None:
-            lines.append(f"expected: {self._curve.share(kept):.1%} of the reads from memory")
+        if self._expected is not None:
+            lines.append(f"expected: {self._expected.share:.1%} of the reads from memory")
         counts = self.counts
         if reads := counts.host_lists + counts.disk_lists:
             lines.append(
                 f"measured: {counts.host_share:.1%} of {reads:,} reads of lists from memory; "
                 f"{format_bytes(counts.disk_bytes)} from disk by {counts.disk_requests:,} requests"
             )
-        if self._curve is not None and len(self._curve):
-            lines += ["memory for lists, and the share of the reads that those read most have:"]
-            lines += list(_points(self._curve))
+        if self._expected is not None:
+            lines += ["memory for lists, and the share of the reads that those read most per byte have:"]
+            lines += [
+                f"  {part:4.0%}  {format_bytes(size):>10}  {share:.1%}"
+                for part, size, share in self._expected.points
+            ]
         return "\n".join(lines)
 
     def _make(self) -> Any | None:
@@ -169,7 +191,7 @@ class TieredTopology:
             return kernels.NeighborLists(disk=self.disk.native, indptr=self._csc.indptr, hot=self._hot)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _remade, (self.disk, self._csc, self._hot, self._curve)
+        return _remade, (self.disk, self._csc, self._hot, self._expected)
 
     def __repr__(self) -> str:
         csc = self._csc
@@ -222,10 +244,11 @@ class ListParts:
                 end = min(begin + _READ_AT_ONCE, csc.num_edges)
                 self.disk.gather(torch.arange(begin, end), indices[begin:end])
             held = Csc(csc.indptr.clone(), indices, csc.num_src, csc.weight)
-            return TieredTopology(self.disk, held, None, curve=curve)
+            return TieredTopology(self.disk, held, None)
         indptr = csc.indptr.clone() if nodes.numel() else csc.indptr
         held = Csc(indptr, csc.indices, csc.num_src, csc.weight, trusted=True)
-        return TieredTopology(self.disk, held, nodes.sort().values, curve=curve)
+        expected = None if curve is None else ExpectedReads.of(curve, nodes.numel())
+        return TieredTopology(self.disk, held, nodes.sort().values, expected=expected)
 
 
 def options_for(host: int | str) -> DiskOptions:
@@ -238,19 +261,20 @@ def options_for(host: int | str) -> DiskOptions:
     return DiskOptions(longest_bytes=BLOCK_BYTES, depth=_FEWEST_REQUESTS)
 
 
-def list_blocks(degrees: Tensor, fanout: int, itemsize: int) -> Tensor:
-    """Blocks of the file that drawing ``fanout`` edges of each list is expected to touch.
+def list_blocks(degrees: Tensor, fanout: int, itemsize: int, block_bytes: int = BLOCK_BYTES) -> Tensor:
+    """Blocks that drawing ``fanout`` edges of each list is expected to touch.
 
     Args:
         degrees: ``(num_nodes,)`` int64.
         fanout: edges drawn, alike and independently; -1 takes all.
         itemsize: bytes of an id.
+        block_bytes: read at a time, from a file or over a link.
 
     Returns:
         ``(num_nodes,)`` float64; 0 for empty lists.
     """
     # A list begins anywhere in a block: it lies in as many as it would fill, and the rest of one more.
-    spans = ((degrees - 1) * itemsize / BLOCK_BYTES + 1.0).clamp(min=0.0) * (degrees > 0)
+    spans = ((degrees - 1) * itemsize / block_bytes + 1.0).clamp(min=0.0) * (degrees > 0)
     if fanout < 0:
         return spans
     drawn = degrees.clamp(max=fanout).double()
@@ -271,12 +295,5 @@ def require_free(num_bytes: int, what: str) -> None:
         )
 
 
-def _points(curve: Curve) -> Iterator[str]:
-    sizes = curve.size.cumsum(0)
-    for share in _SHARES:
-        count = int(torch.searchsorted(sizes, int(int(sizes[-1]) * share), right=True))
-        yield f"  {share:4.0%}  {format_bytes(curve.num_bytes(count)):>10}  {curve.share(count):.1%}"
-
-
-def _remade(disk: DiskRows, csc: Csc, hot: Tensor | None, curve: Curve | None) -> TieredTopology:
-    return TieredTopology(disk, csc, hot, curve=curve)
+def _remade(disk: DiskRows, csc: Csc, hot: Tensor | None, expected: ExpectedReads | None) -> TieredTopology:
+    return TieredTopology(disk, csc, hot, expected=expected)
