@@ -17,6 +17,7 @@ from graphbraid.collective.hardware.device_batching import (
     choose_placement,
     part_bytes_of,
 )
+from graphbraid.collective.hardware.device_budget import DeviceSplit
 from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.profiler import Effort, measure
 from graphbraid.collective.run.protocols import DeviceMemoryError
@@ -40,6 +41,7 @@ class Interpreted:
 
     def __init__(self, room=1 << 40):
         self.room, self.on_host, self.placements, self.fault = room, set(), [], None
+        self.hot_lists = []
 
     def place(self, table, placement):
         copy = table.clone()  # batches are to read what was placed, not the caller's
@@ -47,12 +49,15 @@ class Interpreted:
             self.on_host.add(copy.untyped_storage().data_ptr())
         return copy
 
-    def make_pipeline(self, csc, config, x, *, device, topology, features):
+    def make_pipeline(self, csc, config, x, *, device, topology, features, hot_lists):
         if self.fault is not None:
             self.fault()
         self.placements.append((topology, features))
+        self.hot_lists.append(hot_lists)
         module = importlib.import_module("graphbraid.sampling.triton")
-        return module.TritonPipeline(csc, config, x, device=device, topology=topology, features=features)
+        return module.TritonPipeline(
+            csc, config, x, device=device, topology=topology, features=features, hot_lists=hot_lists
+        )
 
 
 register("transfer", "interpreted")(NoTransfer)
@@ -317,6 +322,39 @@ def test_nothing_is_placed_before_it_is_used_and_what_was_placed_is_shared(devic
     InterpretedBatching(first.context)(0, 1)
     assert len(npu.placements) == 1
     assert first.stage_seconds()["batches"] == 2
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"weighted": True}, {"weighted": True, "replace": True}, {"layout": "blocks"}]
+)
+def test_a_topology_that_does_not_fit_is_there_in_part(make_device, device, options):
+    if device.type == "cuda":
+        pytest.skip(ONLY_INTERPRETED)
+    whole = InterpretedBatching(make_context(make_device(), **options))
+    expected = [contents(whole(0, step)) for step in range(NUM_STEPS)]
+    notes = 8 * 90 + 8 * 91 + 4 * 90 + 4 * 90  # local ids; indptr and the maps of lists and rows
+    npu = make_device(notes + 1500)
+    prepare = InterpretedBatching(make_context(npu, **options))
+    assert [contents(prepare(0, step)) for step in range(NUM_STEPS)] == expected
+    assert npu.placements == [("host", "host")]
+    [lists] = npu.hot_lists
+    assert 0 < len(lists) < 90
+    reads = prepare._placed().pipeline.list_reads()
+    assert reads.device_lists > 0
+    assert reads.host_lists > 0
+
+
+def test_features_of_which_all_rows_are_chosen_need_no_map(make_device, device, monkeypatch):
+    if device.type == "cuda":
+        pytest.skip(ONLY_INTERPRETED)
+    chosen = DeviceSplit(lists=torch.arange(3), rows=torch.randperm(90), reason="")
+    monkeypatch.setattr("graphbraid.collective.hardware.device_batching.divide", lambda *_, **__: chosen)
+    npu = make_device(2000)
+    prepare = InterpretedBatching(make_context(npu))
+    prepare(0, 0)
+    assert prepare.placement["features"] == "device"
+    assert npu.placements == [("host", "device")]
+    assert npu.hot_lists[0] is chosen.lists
 
 
 def test_a_device_that_is_fuller_than_it_said_leaves_all_on_the_host(device, caplog):

@@ -1,9 +1,9 @@
 """DeviceBatching: batching on the device itself by the Triton sampler (route 1).
 
 Topology, labels and features reside on the device if they fit; those that do not are in page-locked host
-memory, which the device reads over the link without the CPU (UVA). Of features that do not fit, the rows that
-are read most are on the device all the same. The batches equal those of the CPU bit for
-bit. The parts that need a real device, streams and free memory, are in ``cuda.py``.
+memory, which the device reads over the link without the CPU (UVA). Of what does not fit, the feature rows and
+adjacency lists that are read most are on the device all the same (``device_budget.py``). The batches equal
+those of the CPU bit for bit. The parts that need a real device, streams and free memory, are in ``cuda.py``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from graphbraid.collective.hardware.device_budget import divide
 from graphbraid.collective.run.protocols import DeviceMemoryError
 from graphbraid.collective.run.stages import Context
 from graphbraid.features.walks import out_degree
@@ -55,6 +56,7 @@ class MakePipeline(Protocol):
         device: torch.device | str,
         topology: str,
         features: str,
+        hot_lists: Tensor | None,
     ) -> GpuPipeline:
         """Make a pipeline whose batches are on the device."""
         ...
@@ -89,7 +91,19 @@ def hot_rows_in(room: int, context: Context) -> HotRows | None:
     if num_rows < 1:
         return None
     order = out_degree(context.source.graph.csc).argsort(descending=True, stable=True)
-    return HotRows(order[:num_rows], num_nodes, functools.partial(gather_rows, x))
+    return _hot_rows(order[:num_rows], context)
+
+
+def _hot_rows(ids: Tensor, context: Context) -> HotRows:
+    x = context.source.graph.x
+    assert isinstance(x, Tensor)
+    return HotRows(ids, context.source.graph.num_nodes, functools.partial(gather_rows, x))
+
+
+def _hot_bytes(hot: HotRows | None, context: Context) -> int:
+    """Device memory of rows that the features' tiers keep there."""
+    x = context.source.graph.x
+    return 0 if hot is None or not isinstance(x, Tensor) else hot.num_rows * x[:1].nbytes + hot.map_bytes
 
 
 class DeviceBatching:
@@ -175,28 +189,38 @@ class DeviceBatching:
         """Place the parts that fit; if the device has less memory than it reported, leave all on the host."""
         sizes = part_bytes_of(self.context)
         room = self._room() - 8 * self.context.source.graph.num_nodes  # of local ids
-        wanted = choose_placement(sizes, room)
-        if self.context.hot is not None:
-            wanted = {**wanted, "features": "host"}  # but for the rows that were asked for
-        left = room - sum(sizes[part] for part in PARTS if wanted[part] == "device")
+        resident = self._resident(sizes, room)
         try:
-            return self._make_with(wanted, self._hot(wanted, left))
+            return self._make_with(resident)
         except torch.OutOfMemoryError:
-            if set(wanted.values()) == {"host"}:
+            if resident.is_empty:
                 raise
-            _log.warning("the device has no memory for %s: they stay on the host", _shown(wanted, sizes))
-            return self._make_with(dict.fromkeys(PARTS, "host"), None)
+            shown = _shown(resident.placement, sizes) or "rows and lists"
+            _log.warning("the device has no memory for %s: they stay on the host", shown)
+            return self._make_with(_Resident(placement=dict.fromkeys(PARTS, "host")))
 
-    def _hot(self, placement: PartPlacement, left: int) -> HotRows | None:
-        """Rows on the device although the features are not: those of the tiers, or what still fits."""
-        rows = self.context.source.rows
-        if rows is not None:
-            return rows.hot
-        needs_room = placement["features"] == "host" and self.context.gathers_rows
-        return hot_rows_in(left, self.context) if needs_room else None
+    def _resident(self, sizes: Mapping[Part, int], room: int) -> _Resident:
+        """What to place: parts as far as they fit, and rows and lists of those that do not."""
+        context, rows = self.context, self.context.source.rows
+        placement = choose_placement(sizes, room)
+        divides_rows = rows is None and context.gathers_rows
+        if context.hot is not None or (divides_rows and placement["topology"] == "host"):
+            placement = {**placement, "features": "host"}  # but for the rows that are chosen
+        divides_rows &= placement["features"] == "host"
+        left = room - sum(sizes[part] for part in PARTS if placement[part] == "device")
+        hot = None if rows is None else rows.hot
+        if placement["topology"] == "device":
+            return _Resident(placement=placement, rows=hot_rows_in(left, context) if divides_rows else hot)
+        found = divide(left - _hot_bytes(hot, context), context, with_rows=divides_rows)
+        _log.info("%s", found.reason)
+        if divides_rows and found.rows is not None:
+            if len(found.rows) == context.source.graph.num_nodes:
+                return _Resident(placement={**placement, "features": "device"}, lists=found.lists)
+            hot = _hot_rows(found.rows, context)
+        return _Resident(placement=placement, rows=hot, lists=found.lists)
 
-    def _make_with(self, placement: PartPlacement, hot: HotRows | None) -> _Placed:
-        context = self.context
+    def _make_with(self, resident: _Resident) -> _Placed:
+        context, placement, hot = self.context, resident.placement, resident.rows
         source = _placed_source(context, placement, self._place)
         x: Tensor | TierTable | None = None  # where there is none: made of each batch's ids, on the host
         if isinstance(source.graph.x, Tensor) and source.rows is None:
@@ -214,8 +238,25 @@ class DeviceBatching:
             device=self._device,
             topology=placement["topology"],
             features=placement["features"],
+            hot_lists=resident.lists,
         )
         return _Placed(source=source, pipeline=pipeline, placement=placement)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class _Resident:
+    """What is on the device."""
+
+    placement: PartPlacement
+    rows: HotRows | None = None
+    """Rows of features that are on the host."""
+    lists: Tensor | None = None
+    """Nodes whose adjacency lists are on the device, of a topology that is on the host."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is."""
+        return set(self.placement.values()) == {"host"} and self.rows is None and self.lists is None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False, slots=True)
