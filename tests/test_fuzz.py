@@ -150,7 +150,7 @@ NOT_OPERATORS = {
     *("block_model_csc", "block_model_features", "cached_reads", "community_order"),  # compared in theirs
     *("push_shares", "push_draws", "count_ids"),  # likewise
     *("invert_order", "count_lists", "rename_lists", "move_lists"),  # in tests of the reordering
-    *("DiskRows", "RowCache", "xxh64"),  # in tests of features on disk
+    *("DiskRows", "NeighborLists", "RowCache", "xxh64"),  # in tests of features on disk
     *("pack_by_load", "place_nodes", "count_cut", "count_split", "write_split"),  # in tests/distributed
 }
 

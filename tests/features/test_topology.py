@@ -110,9 +110,17 @@ def test_what_would_read_outside_is_refused_by_the_compiled_lists(graph):
         (torch.tensor([300]), ends, position, "nodes must be nodes"),
         (one, ends, csc.indptr[4:5], "positions must be those of in-edges"),
         (one, torch.tensor([0, 0]), position, "ends"),
+        (one.int(), ends, position, "nodes must be int64; got int32"),
+        (one, ends, position.view(1, 1), "positions must "),
+    ):
+        with pytest.raises((ValueError, TypeError), match=said):
+            lists.read(csc.indptr, nodes, ends_, at, out)
+    for indptr, into, said in (
+        (csc.indptr[1:], out, "indptr"),
+        (csc.indptr, out.new_empty(2), "out must have length 1"),
     ):
         with pytest.raises(ValueError, match=said):
-            lists.read(csc.indptr, nodes, ends_, at, out)
+            lists.read(indptr, one, ends, position, into)
     disk = DiskRows.behind(csc.indices, options=SMALL)
     for hot in ([5, 1], [300], [-1]):
         with pytest.raises(ValueError, match="hot must be nodes in rising order"):

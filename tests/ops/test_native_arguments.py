@@ -61,6 +61,7 @@ FREE = {
 }
 NOT_ARRAYS = {
     "DiskRows": "tests/features/test_disk.py",
+    "NeighborLists": "tests/features/test_topology.py",
     "Pipeline": "tests/sampling/test_threads.py",
     "RowCache": "tests/features/test_caches.py",
     "bound": "binds entries that are called here by their own names",
