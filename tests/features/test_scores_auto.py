@@ -49,6 +49,14 @@ def test_a_short_run_takes_what_serves_some_of_its_batches_best(graph, run_secon
     assert found.trial[found.kind] == pytest.approx(sum(served) / len(served))
 
 
+def test_reads_are_chosen_among_the_kinds_that_count_them(graph):
+    found = auto(graph, as_reads=True)
+    assert set(found.trial) == {"inclusion", "presampled"}
+    schedule = schedule_of(graph, 50)
+    reads = features.score(graph, "lookahead", sampler=SAMPLER, schedule=schedule).values
+    assert float(found.values.sum() / reads.sum()) == pytest.approx(1.0, abs=0.2)
+
+
 def test_a_trial_samples_few_batches(graph, monkeypatch):
     monkeypatch.setattr(scores, "PRESAMPLED_BATCHES", 4)
     monkeypatch.setattr(choice, "CANDIDATES", ("presampled",))

@@ -26,6 +26,8 @@ TRIED_BATCHES = 16
 CANDIDATES = ("inclusion", "weighted_reverse_pagerank", "degree", "presampled")
 """Tried in this order; of equals the first is taken. The reverse PageRank takes up to 100 passes over the
 edges, too many for a trial, and was the best on none of the graphs of ``benchmarks.tiers.prediction``."""
+READS = ("inclusion", "presampled")
+"""Those of them that are reads an epoch, and not only an order."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -47,6 +49,7 @@ def choose(
     run_seconds: float | None,
     values_of: Callable[[str], Tensor],
     workers: int | None,
+    candidates: Sequence[str] | None = None,
 ) -> tuple[Tensor, Choice]:
     """The values of the score to take, and the choice.
 
@@ -58,6 +61,7 @@ def choose(
         run_seconds: how long they will take; None: not known.
         values_of: makes the values of a kind.
         workers: threads that sample.
+        candidates: kinds to try; None: :data:`CANDIDATES`.
     """
     seconds = _lookahead_seconds(graph, sampler, schedule, epochs, workers)
     said = f"looking {len(epochs)} epoch{'s' * (len(epochs) > 1)} ahead would take about {seconds:.2g} s"
@@ -71,7 +75,7 @@ def choose(
     reads = count_reads(batches, graph.num_nodes)
     trial: dict[str, float] = {}
     best = "", torch.empty(0)
-    for kind in CANDIDATES:
+    for kind in CANDIDATES if candidates is None else candidates:
         values = values_of(kind)
         trial[kind] = fmean(coverage(values, reads))
         if trial[kind] > trial.get(best[0], -1.0):

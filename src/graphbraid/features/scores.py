@@ -13,7 +13,7 @@ from torch import Tensor
 from graphbraid.arguments import as_number, check_choice
 from graphbraid.errors import ConfigError
 from graphbraid.features import walks
-from graphbraid.features.choice import Choice, choose
+from graphbraid.features.choice import READS, Choice, choose
 from graphbraid.features.reads import (
     as_epochs,
     batch_reads,
@@ -72,6 +72,7 @@ def score(
     run_seconds: float | None = None,
     damping: float = walks.DAMPING,
     workers: int | None = None,
+    as_reads: bool = False,
 ) -> Score:
     """Score each node by how often its row will be read.
 
@@ -96,6 +97,7 @@ def score(
             ahead.
         damping: of the PageRanks, in [0, 1).
         workers: threads that sample; None takes as many as PyTorch has.
+        as_reads: whether ``auto`` must give reads an epoch, and so tries no kind that is an order only.
 
     Raises:
         ConfigError: no such kind, or it needs what was not given; epochs that there cannot be.
@@ -118,6 +120,7 @@ def score(
             run_seconds=run_seconds,
             values_of=making.of_short,
             workers=workers,
+            candidates=READS if as_reads else None,
         )
     return Score(
         values=values,

@@ -29,7 +29,8 @@ def make_tiers(graph: Graph, config: TrainConfig) -> HostTiers | None:
     walked = _sampling(graph, config)
     if walked is not None:
         sampler, schedule = walked
-        row_reads = score(graph, "inclusion", sampler=sampler, schedule=schedule)
+        # Inclusion probabilities fail where neighbours are each other's neighbours, which a trial finds.
+        row_reads = score(graph, "auto", sampler=sampler, schedule=schedule, as_reads=True)
         if config.host is not None:
             list_blocks = expected_list_blocks(graph.csc, sampler, schedule)
     tiers = HostTiers.build(
