@@ -1,17 +1,20 @@
 """The arrays of a store with renumbered nodes, made in parts while they are written.
 
 Memory holds the maps of the nodes (the order, its inverse, both ``indptr``) and a few parts; the graph may be
-mapped from another store. Each part reads its source array in ascending order.
+mapped from another store. Each part reads its source array in ascending order; rows that free memory would
+not hold from part to part go through buckets on disk instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from graphbraid.datasets.ids import NodeIds
+from graphbraid.datasets.row_buckets import bucketed_rows
 from graphbraid.datasets.store_arrays import ArrayParts
 from graphbraid.features.renumbering import Renumbering
 from graphbraid.features.reorder import check_length
@@ -21,6 +24,7 @@ from graphbraid.machine.hardware import free_memory_bytes
 
 _LEAST_PART, _MOST_PART = 1 << 24, 1 << 30
 _PARTS_IN_FREE_MEMORY = 16
+_CACHED_SHARE = 0.5  # of free memory: arrays up to it stay in the page cache from part to part
 _LIST_BYTES = 32  # maps that a part keeps for each of its lists
 
 _Made = Callable[[int, int], Tensor]
@@ -33,12 +37,22 @@ def part_bytes() -> int:
     return min(max(share, _LEAST_PART), _MOST_PART)
 
 
-def renumbered_arrays(graph: Graph, order: Tensor) -> Iterator[tuple[str, ArrayParts]]:
+def bucket_bytes(values: Tensor | SparseFeatures | None) -> int:
+    """Return the disk space that buckets take while features are renumbered; 0 where they need none."""
+    free = free_memory_bytes()
+    if not isinstance(values, Tensor) or free is None or values.nbytes <= free * _CACHED_SHARE:
+        return 0
+    is_plain = values.ndim == 2 and values.is_contiguous() and values.device.type == "cpu"
+    return values.nbytes if is_plain and values.nbytes > 2 * part_bytes() else 0
+
+
+def renumbered_arrays(graph: Graph, order: Tensor, folder: Path) -> Iterator[tuple[str, ArrayParts]]:
     """Yield name and content of each array of the store of a renumbered graph.
 
     Args:
         graph: The graph before renumbering.
         order: ``(num_nodes,)`` int32 or int64 permutation: the node that comes i-th.
+        folder: Folder of temporary files.
 
     Raises:
         DataError: The order is not a permutation of the nodes.
@@ -57,7 +71,8 @@ def renumbered_arrays(graph: Graph, order: Tensor) -> Iterator[tuple[str, ArrayP
     rows = {"y": graph.y, "x": None if isinstance(graph.x, SparseFeatures) else graph.x}
     for name, values in rows.items():
         if values is not None:
-            yield name, _rows(values, renumbering, most)
+            in_buckets = name == "x" and bucket_bytes(values) > 0
+            yield name, _rows(values, renumbering, most, folder if in_buckets else None)
     if isinstance(graph.x, SparseFeatures):
         yield from _sparse(graph.x, renumbering, most)
     for split, nodes in graph.splits.items():
@@ -95,11 +110,17 @@ def _listed(values: Tensor, indptr: Tensor, most: int, made: _Made) -> ArrayPart
     return ArrayParts(values.dtype, tuple(values.shape), parts)
 
 
-def _rows(values: Tensor, renumbering: Renumbering, most: int) -> ArrayParts:
-    """Make an array with one row per node, in parts of at most ``most`` bytes or a single row."""
+def _rows(values: Tensor, renumbering: Renumbering, most: int, buckets: Path | None) -> ArrayParts:
+    """Make an array with one row per node, in parts of at most ``most`` bytes or a single row.
+
+    ``buckets`` is the folder of buckets, where the source is not read once per part.
+    """
     step = _rows_in(most, values)
 
     def parts() -> Iterator[Tensor]:
+        if buckets is not None:
+            yield from bucketed_rows(values, renumbering, step, buckets)
+            return
         for begin in range(0, renumbering.num_nodes, step):
             yield renumbering.rows(values, begin, min(begin + step, renumbering.num_nodes))
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from graphbraid.datasets import verified
 from graphbraid.datasets.ids import NodeIds
-from graphbraid.datasets.renumbered import renumbered_arrays, renumbered_ids
+from graphbraid.datasets.renumbered import bucket_bytes, renumbered_arrays, renumbered_ids
 from graphbraid.datasets.store_arrays import ArrayEntry, ArrayParts, Count, StoredArray, write_array
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.files.block_sums import BLOCK_BYTES, BlockSums
@@ -118,7 +118,7 @@ def save_store(
             "feature_parts are the features of a graph without x, in the order of its nodes; "
             + ("this graph has x" if graph.x is not None else "give no order, and reorder the store instead")
         )
-    arrays = dict(_arrays_of(graph) if order is None else renumbered_arrays(graph, order))
+    arrays = dict(_arrays_of(graph) if order is None else renumbered_arrays(graph, order, folder.parent))
     if order is not None:
         ids = renumbered_ids(ids, order)
     if feature_parts is not None:
@@ -129,6 +129,7 @@ def save_store(
         arrays.update({f"ids_{key}": ArrayParts.whole(array) for key, array in ids.arrays().items()})
     size = sum(array.nbytes for array in arrays.values())
     size += sum(8 * (arrays[name].nbytes // BLOCK_BYTES) for name in SUMS if name in arrays)
+    size += 0 if order is None else bucket_bytes(graph.x)
     require_free_space(folder, size + _SPACE_FOR_REST, f"storing the graph in {folder}")
     if if_exists == "replace":
         _refuse_other_folders(folder)
