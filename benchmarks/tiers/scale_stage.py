@@ -22,7 +22,7 @@ from benchmarks.tiers.limited import MemoryLimit
 from graphbraid import Graph, Trainer
 from graphbraid.datasets import open_store, save_store
 from graphbraid.datasets.blockmodel import BlockModel, generate_in_parts
-from graphbraid.features import TieredFeatures
+from graphbraid.features import TieredFeatures, TieredTopology
 from graphbraid.nn import GraphSAGE
 from graphbraid.train import Callback
 from graphbraid.train.records import StepRecord
@@ -153,7 +153,10 @@ def read_of(trainer: Trainer) -> dict[str, Any]:
     if not isinstance(tiers, TieredFeatures):
         return {}
     counts = tiers.counts
-    return {"reads": counts._asdict() | {"host_share": counts.host_share}, "how": tiers.disk.how()}
+    found: dict[str, Any] = {"reads": counts._asdict() | {"host_share": counts.host_share}}
+    if isinstance(trainer.topology, TieredTopology):
+        found["list_reads"] = trainer.topology.counts._asdict()
+    return found | {"how": tiers.disk.how()}
 
 
 def told(trainer: Trainer) -> str:
