@@ -180,6 +180,16 @@ def test_depth_counts_layers_and_their_k() -> None:
     assert infer.depth(Gcn(), config.updated(hops=5)) == 5
 
 
+def test_activations_in_a_file_are_those_that_were_written(tmp_path: Path) -> None:
+    rows = torch.randn(1000, 7)
+    kept = Activations(1000, 7, in_memory=False, folder=tmp_path)
+    for start in range(0, 1000, 300):
+        kept.write(start, rows[start : start + 300])
+    for nodes in (torch.tensor([999, 0, 5, 5, 400]), torch.arange(1000), torch.arange(0)):
+        assert torch.equal(kept.gather(nodes), rows[nodes])
+    assert not list(tmp_path.iterdir())  # the file has no name, and goes with the process
+
+
 def test_full_disk_for_activations_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_space(*args: object) -> None:
         raise OSError(28, "No space left on device")

@@ -69,14 +69,14 @@ def _scatter(rows: Tensor, renumbering: Renumbering, rows_in_part: int, file: in
 
 
 def _write(file: int, rows: Tensor, offset: int) -> None:
-    rest = memoryview(rows.numpy()).cast("B")
+    rest = memoryview(rows.numpy().data).cast("B")
     while rest:  # writes may be short
         done = os.pwrite(file, rest, offset)
         rest, offset = rest[done:], offset + done
 
 
 def _read(file: int, rows: Tensor, offset: int) -> None:
-    rest = memoryview(rows.numpy()).cast("B")
+    rest = memoryview(rows.numpy().data).cast("B")
     while rest:
         done = os.preadv(file, [rest], offset)
         if not done:

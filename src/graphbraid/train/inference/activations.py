@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import tempfile
 from pathlib import Path
+from typing import IO
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from graphbraid.errors import ResourceError
+from graphbraid.features import DiskOptions, DiskRows
 from graphbraid.files.writing import format_bytes, resource_error
 
-_MAPPED_BYTES = 8 << 20
-"""Most bytes of the file that are mapped at a time."""
-_FAULT_BYTES = 64 << 10
-"""Bytes that Linux maps around a page that is read for the first time (``fault_around_bytes``)."""
+_READ = DiskOptions(direct=False)
+"""Through the page cache, which holds what was just written as far as there is room, and many at a time: page
+faults would bring one page after the other, with as much around each as the system reads ahead."""
 
 
 class Activations:
@@ -29,7 +28,7 @@ class Activations:
         Args:
             num_nodes: number of rows.
             width: number of columns.
-            in_memory: whether to keep them in memory; otherwise they are in an unnamed file that is deleted
+            in_memory: whether to keep them in memory; otherwise they are in a file that is deleted
                 when the process ends.
             folder: folder of that file. If None, the system's folder for temporary files.
 
@@ -38,46 +37,63 @@ class Activations:
         """
         self.shape = (num_nodes, width)
         self.memory_bytes = num_nodes * width * 4 if in_memory else 0
-        self._map: mmap.mmap | None = None
-        if in_memory:
-            self._rows = torch.empty(self.shape)
-        else:
-            self._map = _map_new_file(num_nodes * width * 4, folder)
-            rows = np.frombuffer(self._map, dtype=np.float32, count=num_nodes * width)
-            self._rows = torch.from_numpy(rows.reshape(self.shape))
+        self._rows = torch.empty(self.shape) if in_memory else None
+        self._file = None if in_memory else _new_file(num_nodes * width * 4, folder)
+        self._reader: DiskRows | None = None
 
     def write(self, start: int, rows: Tensor) -> None:
-        """Write ``rows`` from row ``start`` on."""
-        for part in torch.split(rows, max(1, _MAPPED_BYTES // (self.shape[1] * 4))):
-            self._rows[start : start + part.shape[0]] = part
-            start += part.shape[0]
-            self._leave_to_disk()
+        """Write ``rows`` from row ``start`` on.
+
+        Raises:
+            ResourceError: the disk fails.
+        """
+        if self._rows is not None:
+            self._rows[start : start + rows.shape[0]] = rows
+            return
+        assert self._file is not None
+        rest = memoryview(rows.contiguous().numpy().data).cast("B")
+        offset = start * self.shape[1] * 4
+        try:
+            while rest:  # writes may be short
+                done = os.pwrite(self._file.fileno(), rest, offset)
+                rest, offset = rest[done:], offset + done
+        except OSError as error:
+            raise ResourceError(f"the temporary file of activations cannot be written: {error}") from error
 
     def gather(self, nodes: Tensor) -> Tensor:
-        """Return a copy of the rows of ``nodes``."""
-        if self._map is None:
+        """Return a copy of the rows of ``nodes``.
+
+        Raises:
+            ResourceError: the disk fails.
+        """
+        if self._rows is not None:
             return self._rows.index_select(0, nodes)
-        rows = torch.empty(nodes.numel(), self.shape[1])
-        step = _MAPPED_BYTES // _FAULT_BYTES
-        for start in range(0, nodes.numel(), step):
-            part = nodes[start : start + step]
-            torch.index_select(self._rows, 0, part, out=rows[start : start + part.numel()])
-            self._leave_to_disk()
-        return rows
+        if self._reader is None:
+            self._reader = self._open()
+        return self._reader.gather(nodes)
 
-    def _leave_to_disk(self) -> None:
-        """Unmap the pages, which count as this process's memory for as long as they are mapped."""
-        if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
-            self._map.madvise(mmap.MADV_DONTNEED)
+    def _open(self) -> DiskRows:
+        assert self._file is not None
+        # Where the file has no name any more, its descriptor leads to it.
+        by_descriptor = Path(f"/proc/self/fd/{self._file.fileno()}")
+        path = by_descriptor if by_descriptor.exists() else Path(self._file.name)
+        return DiskRows(
+            path,
+            offset=0,
+            num_rows=self.shape[0],
+            row_shape=self.shape[1:],
+            dtype=torch.float32,
+            options=_READ,
+        )
 
 
-def _map_new_file(num_bytes: int, folder: Path | None) -> mmap.mmap:
+def _new_file(num_bytes: int, folder: Path | None) -> IO[bytes]:
     place = Path(tempfile.gettempdir() if folder is None else folder)
+    make = tempfile.TemporaryFile if Path("/proc/self/fd").exists() else tempfile.NamedTemporaryFile
     try:
-        with tempfile.TemporaryFile(dir=place) as file:
-            # Reserved now, since a page that finds no room on the disk later kills the process with SIGBUS.
-            os.posix_fallocate(file.fileno(), 0, max(num_bytes, 1))
-            return mmap.mmap(file.fileno(), max(num_bytes, 1))
+        file: IO[bytes] = make(dir=place, buffering=0)  # type: ignore[assignment]
+        # Reserved now, so that a full disk is told before hours of work and not after.
+        os.posix_fallocate(file.fileno(), 0, max(num_bytes, 1))
     except OSError as error:
         clear = resource_error(error, place / "activations")
         raise ResourceError(
@@ -85,3 +101,4 @@ def _map_new_file(num_bytes: int, folder: Path | None) -> mmap.mmap:
             f"{clear or error}. Set TMPDIR to a folder on a larger disk, or raise memory_budget_bytes so "
             "that no file is needed."
         ) from error
+    return file
