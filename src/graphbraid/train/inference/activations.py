@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import weakref
 from pathlib import Path
 from typing import IO
 
@@ -40,6 +41,8 @@ class Activations:
         self._rows = torch.empty(self.shape) if in_memory else None
         self._file = None if in_memory else _new_file(num_nodes * width * 4, folder)
         self._reader: DiskRows | None = None
+        if self._file is not None:
+            weakref.finalize(self, self._file.close)
 
     def write(self, start: int, rows: Tensor) -> None:
         """Write ``rows`` from row ``start`` on.
@@ -92,8 +95,12 @@ def _new_file(num_bytes: int, folder: Path | None) -> IO[bytes]:
     make = tempfile.TemporaryFile if Path("/proc/self/fd").exists() else tempfile.NamedTemporaryFile
     try:
         file: IO[bytes] = make(dir=place, buffering=0)  # type: ignore[assignment]
-        # Reserved now, so that a full disk is told before hours of work and not after.
-        os.posix_fallocate(file.fileno(), 0, max(num_bytes, 1))
+        try:
+            # Reserved now, so that a full disk is told before hours of work and not after.
+            os.posix_fallocate(file.fileno(), 0, max(num_bytes, 1))
+        except OSError:
+            file.close()
+            raise
     except OSError as error:
         clear = resource_error(error, place / "activations")
         raise ResourceError(
