@@ -94,7 +94,7 @@ def _new_file(num_bytes: int, folder: Path | None) -> IO[bytes]:
     place = Path(tempfile.gettempdir() if folder is None else folder)
     make = tempfile.TemporaryFile if Path("/proc/self/fd").exists() else tempfile.NamedTemporaryFile
     try:
-        file: IO[bytes] = make(dir=place, buffering=0)  # type: ignore[assignment]
+        file: IO[bytes] = make(dir=place, buffering=0)
         try:
             # Reserved now, so that a full disk is told before hours of work and not after.
             os.posix_fallocate(file.fileno(), 0, max(num_bytes, 1))
