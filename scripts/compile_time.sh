@@ -2,6 +2,7 @@
 # Seconds of processor time that compiling the kernels takes, longest file first, and their sum: one job, no ccache.
 # Threads that share a core take more each, so nothing else should run meanwhile.
 #   PYTHON=.venv/bin/python scripts/compile_time.sh
+#   GB_VARIANTS=native    as the Makefile compiles for this machine, instead of all variants
 set -euo pipefail
 if [ "${1:-}" = --one ]; then # CMake calls it so, with each compiler's command
   log=$2
@@ -19,6 +20,7 @@ python=${PYTHON:-.venv/bin/python}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cmake -S . -B "$folder/build" -G Ninja -DPython_EXECUTABLE="$(realpath -s "$python")" -DCMAKE_BUILD_TYPE=Release \
+  -DGB_VARIANTS="${GB_VARIANTS:-all}" \
   -DCMAKE_CXX_COMPILER_LAUNCHER="$PWD/scripts/compile_time.sh;--one;$folder/seconds" >/dev/null
 cmake --build "$folder/build" -j1 >"$folder/build.log" || { cat "$folder/build.log" >&2; exit 1; }
 sort -rn "$folder/seconds"

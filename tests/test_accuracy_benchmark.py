@@ -47,7 +47,14 @@ def short(model, mode):
     return replace(setup, dataset="cora", prepare=prepare, train=train)
 
 
-@pytest.mark.parametrize(("model", "mode"), [("gcn", "full"), ("gat", "full"), ("sage", "sampled")])
+@pytest.mark.parametrize(
+    ("model", "mode"),
+    [
+        ("gcn", "full"),
+        pytest.param("gat", "full", marks=pytest.mark.slow),
+        pytest.param("sage", "sampled", marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_learns_and_repeats_by_seed(folder, model, mode):
     setup = short(model, mode)
     first, again = (accuracy.run(setup, 3, folder, 1) for _ in range(2))

@@ -93,7 +93,11 @@ def unsupported_reason(variant: str) -> str | None:
     module, failure = _load()
     if module is None:
         return failure
-    return None if module.is_supported(variant) else f"this processor does not have {variant}"
+    if not module.is_supported(variant):
+        return f"this processor does not have {variant}"
+    if not module.is_compiled(variant):
+        return f"{variant} is not compiled in this build; rebuild with GB_VARIANTS=all in the environment"
+    return None
 
 
 def _select(selection: Selection) -> Selection:

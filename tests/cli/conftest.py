@@ -11,6 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from graphbraid.cli.main import app
+from graphbraid.datasets import save_store
 from graphbraid.graph import Graph
 
 
@@ -25,7 +26,7 @@ class Outcome:
         return json.loads(self.stdout)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def graphbraid():
     """Call a command in this process: graphbraid("train", "--epochs", 1)."""
 
@@ -66,8 +67,7 @@ def graphbraid_warm(warm):
     return call
 
 
-@pytest.fixture
-def two_communities():
+def communities():
     """200 nodes in two communities with class-bearing features; three splits."""
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(200) % 2
@@ -82,8 +82,23 @@ def two_communities():
 
 
 @pytest.fixture
+def two_communities():
+    """The graph of :func:`communities`."""
+    return communities()
+
+
+@pytest.fixture
 def store(two_communities, tmp_path):
     """The same graph as an on-disk store."""
-    from graphbraid.datasets import save_store
-
     return save_store(two_communities, tmp_path / "communities")
+
+
+@pytest.fixture(scope="session")
+def trained(graphbraid, tmp_path_factory):
+    """The folder of a finished run, only to be read, and what the command said; its store lies beside it."""
+    folder = tmp_path_factory.mktemp("trained")
+    store = save_store(communities(), folder / "communities")
+    options = ("--epochs", 5, "--lr", 0.05, "--hidden", 8, "--batch-size", 32, "--fanouts", "5,5", "--quiet")
+    done = graphbraid("train", "--data", store, "--out", folder / "run", *options, "--json")
+    assert done.exit_code == 0, done.stderr
+    return folder / "run", done

@@ -25,16 +25,6 @@ def numbers(outcome):
     return [{k: v for k, v in row.items() if not k.endswith("_seconds")} for row in history]
 
 
-@pytest.fixture
-def trained(graphbraid, store, tmp_path):
-    run_dir = tmp_path / "run"
-    done = graphbraid(
-        "train", "--data", store, "--out", run_dir, "--epochs", 5, "--lr", 0.05, *QUICK, "--json"
-    )
-    assert done.exit_code == 0, done.stderr
-    return run_dir, done
-
-
 def test_train_leaves_a_run_and_says_where(trained):
     run_dir, done = trained
     report = done.json
@@ -223,7 +213,7 @@ def test_predictions_are_those_of_the_trainer_in_every_format(graphbraid, traine
             np.asarray([row[name] for row in rows]).astype(saved[name].dtype), saved[name]
         )
     accuracy = (saved["prediction"] == np.arange(200) % 2)[
-        datasets.open_store(tmp_path / "communities").split("test")
+        datasets.open_store(run_dir.parent / "communities").split("test")
     ]
     assert accuracy.mean() > 0.8
 

@@ -67,6 +67,7 @@ NOT_ARRAYS = {
     "bound": "binds entries that are called here by their own names",
     "Run": "tests/sampling/test_threads.py",
     "draws": "numbers only",
+    "is_compiled": "a name",
     "is_supported": "a name",
     "let_idle_threads_sleep": "no arguments",
     "mix": "numbers only",

@@ -458,6 +458,10 @@ def unsupported_variant(w: Workplace):
         def is_supported(variant: str) -> bool:
             return variant == "portable"
 
+        @staticmethod
+        def is_compiled(variant: str) -> bool:
+            return True
+
     w.monkeypatch.setattr(native, "_load", lambda: (OldProcessor, ""))
     w.monkeypatch.setenv("GRAPHBRAID_KERNELS", "avx512")
     _choose_anew(w)
@@ -468,9 +472,32 @@ def unsupported_variant(w: Workplace):
     KERNELS,
     "a variant that was not compiled",
     KernelError,
-    "GRAPHBRAID_KERNELS=avx2 cannot run here: the compiled kernels could not be loaded",
+    "GRAPHBRAID_KERNELS=avx2 cannot run here: avx2 is not compiled in this build; rebuild with "
+    "GB_VARIANTS=all in the environment",
 )
 def uncompiled_variant(w: Workplace):
+    class OnlyPortable:
+        @staticmethod
+        def is_supported(variant: str) -> bool:
+            return True
+
+        @staticmethod
+        def is_compiled(variant: str) -> bool:
+            return variant == "portable"
+
+    w.monkeypatch.setattr(native, "_load", lambda: (OnlyPortable, ""))
+    w.monkeypatch.setenv("GRAPHBRAID_KERNELS", "avx2")
+    _choose_anew(w)
+    native.active()
+
+
+@call(
+    KERNELS,
+    "kernels that were not compiled",
+    KernelError,
+    "GRAPHBRAID_KERNELS=avx2 cannot run here: the compiled kernels could not be loaded",
+)
+def uncompiled_kernels(w: Workplace):
     w.monkeypatch.setattr(native, "_load", lambda: (None, "the compiled kernels could not be loaded"))
     w.monkeypatch.setenv("GRAPHBRAID_KERNELS", "avx2")
     _choose_anew(w)

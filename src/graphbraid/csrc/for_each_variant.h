@@ -9,8 +9,7 @@
 #undef GB_VARIANT
 #undef GB_LANES_F32
 
-#ifdef GB_X86
-
+#ifdef GB_HAS_AVX2
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma,bmi,bmi2,f16c,lzcnt,popcnt"))), \
                              apply_to = function)
@@ -28,7 +27,9 @@
 #else
 #pragma GCC pop_options
 #endif
+#endif  // GB_HAS_AVX2
 
+#ifdef GB_HAS_AVX512
 #if defined(__clang__)
 #pragma clang attribute push(                                                                        \
     __attribute__((                                                                                  \
@@ -49,7 +50,6 @@
 #else
 #pragma GCC pop_options
 #endif
-
-#endif  // GB_X86
+#endif  // GB_HAS_AVX512
 
 #undef GB_KERNEL_FILE

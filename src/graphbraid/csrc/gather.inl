@@ -90,7 +90,7 @@ void copy_ahead(const char* table, int64_t row_bytes, int64_t count, char* out, 
     else
       std::memcpy(to, from, static_cast<size_t>(row_bytes));
   }
-#ifdef GB_X86
+#ifdef __x86_64__
   if (stream) _mm_sfence();
 #endif
 }

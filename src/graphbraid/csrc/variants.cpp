@@ -14,7 +14,7 @@ void set_active_variant(Variant variant) {
 }
 
 bool is_supported(Variant variant) {
-#ifdef GB_X86
+#ifdef __x86_64__
   const bool avx2 =
       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
   if (variant == Variant::kAvx2) return avx2;
@@ -22,6 +22,16 @@ bool is_supported(Variant variant) {
     return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512cd");
+#endif
+  return variant == Variant::kPortable;
+}
+
+bool is_compiled(Variant variant) {
+#ifdef GB_HAS_AVX2
+  if (variant == Variant::kAvx2) return true;
+#endif
+#ifdef GB_HAS_AVX512
+  if (variant == Variant::kAvx512) return true;
 #endif
   return variant == Variant::kPortable;
 }

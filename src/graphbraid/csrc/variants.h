@@ -9,8 +9,12 @@
 // accident. GB_PICK(f) is a pointer to the active variant's f.
 #pragma once
 
-#if defined(__x86_64__) && !defined(GB_ONLY_PORTABLE)
-#define GB_X86 1
+// The variants in this build beside the portable one; CMake's GB_VARIANTS leaves some out.
+#if defined(__x86_64__) && !defined(GB_WITHOUT_AVX2)
+#define GB_HAS_AVX2 1
+#endif
+#if defined(__x86_64__) && !defined(GB_WITHOUT_AVX512)
+#define GB_HAS_AVX512 1
 #endif
 
 namespace gb {
@@ -20,16 +24,20 @@ enum class Variant : int { kPortable = 0, kAvx2 = 1, kAvx512 = 2 };
 // The variant in use; chosen by the Python side once, before the first kernel runs.
 Variant active_variant();
 void set_active_variant(Variant variant);
-// What this processor can run.
+// What this processor can run, whether it is in this build or not.
 bool is_supported(Variant variant);
+bool is_compiled(Variant variant);
 
 }  // namespace gb
 
-#ifdef GB_X86
-#define GB_PICK(f)                                                     \
-  (::gb::active_variant() == ::gb::Variant::kAvx512 ? &::gb::avx512::f \
-   : ::gb::active_variant() == ::gb::Variant::kAvx2 ? &::gb::avx2::f   \
-                                                    : &::gb::portable::f)
+#ifdef GB_HAS_AVX2
+#define GB_AVX2_OR(f, other) (::gb::active_variant() == ::gb::Variant::kAvx2 ? &::gb::avx2::f : (other))
 #else
-#define GB_PICK(f) (&::gb::portable::f)
+#define GB_AVX2_OR(f, other) (other)
 #endif
+#ifdef GB_HAS_AVX512
+#define GB_AVX512_OR(f, other) (::gb::active_variant() == ::gb::Variant::kAvx512 ? &::gb::avx512::f : (other))
+#else
+#define GB_AVX512_OR(f, other) (other)
+#endif
+#define GB_PICK(f) GB_AVX512_OR(f, GB_AVX2_OR(f, &::gb::portable::f))

@@ -1,0 +1,76 @@
+"""Which variants of the kernels CMake is told to compile."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.extras import NO_KERNELS, PATIENCE
+
+from graphbraid import native
+
+ROOT = Path(__file__).parents[1]
+CMAKE = shutil.which("cmake", path=str(Path(sys.executable).parent)) or shutil.which("cmake")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CMAKE is None, reason="needs CMake, which `make test` installs"),
+]
+
+
+def configured(folder: Path, variants: str) -> subprocess.CompletedProcess[str]:
+    assert CMAKE is not None
+    options = {
+        "GB_VARIANTS": variants,
+        "Python_EXECUTABLE": sys.executable,
+        "CMAKE_EXPORT_COMPILE_COMMANDS": "ON",
+    }
+    given = [f"-D{name}={value}" for name, value in options.items()]
+    return subprocess.run(
+        [CMAKE, "-S", str(ROOT), "-B", str(folder), *given],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+def left_out(folder: Path) -> set[str]:
+    """Variants that no kernel is compiled for; each file's command must say the same."""
+    entries = json.loads((folder / "compile_commands.json").read_text())
+    kernels = [entry for entry in entries if "csrc" in Path(entry["file"]).parts]
+    assert len(kernels) > 20
+    said = {frozenset(re.findall(r"-DGB_WITHOUT_(\w+)", entry["command"])) for entry in kernels}
+    assert len(said) == 1, said
+    return {name.lower() for name in said.pop()}
+
+
+def test_the_same_folder_compiles_every_kernel_anew_for_other_variants(tmp_path: Path) -> None:
+    for asked, lacking in (
+        ("all", set()),
+        ("portable", {"avx2", "avx512"}),
+        ("avx2,portable", {"avx512"}),
+        ("all", set()),
+    ):
+        done = configured(tmp_path, asked)
+        assert done.returncode == 0, done.stderr
+        assert left_out(tmp_path) == lacking
+
+
+@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+def test_native_is_the_fastest_variant_of_this_processor(tmp_path: Path) -> None:
+    assert configured(tmp_path, "native").returncode == 0
+    fastest = next(name for name in native.COMPILED_VARIANTS if native.kernels().is_supported(name))
+    assert left_out(tmp_path) == {"avx2", "avx512"} - {fastest}
+
+
+def test_a_variant_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    done = configured(tmp_path, "avx2,neon")
+    assert done.returncode != 0
+    assert "all, native, or a list of portable, avx2 and avx512" in " ".join(done.stderr.split())
+    assert "'neon'" in done.stderr
