@@ -231,12 +231,28 @@ def test_it_explains_what_lies_where(graph):
 
 def test_tiers_travel_to_another_process_with_what_filled_them(graph):
     store = TieredTopology.build(graph, host=some_lists(graph, 3000), disk=SMALL)
-    again = pickle.loads(pickle.dumps(store))
+    content = pickle.dumps(store)
+    again = pickle.loads(content)
+    assert graph.csc.indices.numpy().tobytes() not in content  # it is mapped again
+    assert torch.equal(again.csc.indices, graph.csc.indices)
     nodes, ends, positions = drawn(graph.csc, 3, 50)
     out = torch.empty_like(positions)
     again.native.read(again.csc.indptr, nodes, ends, positions, out)
     assert torch.equal(out, graph.csc.indices[positions].long())
     assert again.num_lists == store.num_lists
+
+
+def test_tiers_that_travel_after_their_file_is_gone_are_refused(tmp_path):
+    store = TieredTopology.build(stored_graph(tmp_path), host=0, disk=SMALL)
+    content, file = pickle.dumps(store), tmp_path / "store" / "indices.npy"
+    copy = file.read_bytes()
+    file.unlink()
+    with pytest.raises((DataError, ResourceError), match=r"indices\.npy cannot be"):
+        pickle.loads(content)
+    file.with_name("other").write_bytes(b"")  # so that the new file is not the old one's inode
+    file.write_bytes(copy)
+    with pytest.raises(DataError, match=r"indices\.npy was replaced"):
+        pickle.loads(content)
 
 
 def test_a_forked_process_reads_for_itself(graph):

@@ -15,6 +15,7 @@ from graphbraid.features import lists_reference, walks
 from graphbraid.features.budget import Curve, split
 from graphbraid.features.caches import checked_score
 from graphbraid.features.disk import DiskOptions, DiskRows
+from graphbraid.files import mapped
 from graphbraid.files.block_sums import BLOCK_BYTES
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
@@ -191,7 +192,10 @@ class TieredTopology:
             return kernels.NeighborLists(disk=self.disk.native, indptr=self._csc.indptr, hot=self._hot)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _remade, (self.disk, self._csc, self._hot, self._expected)
+        csc = self._csc
+        weight = None if csc.weight is None else mapped.sent(csc.weight)
+        arrays = mapped.sent(csc.indptr), mapped.sent(csc.indices), weight
+        return _remade, (self.disk, arrays, csc.num_src, self._hot, self._expected)
 
     def __repr__(self) -> str:
         csc = self._csc
@@ -295,5 +299,17 @@ def require_free(num_bytes: int, what: str) -> None:
         )
 
 
-def _remade(disk: DiskRows, csc: Csc, hot: Tensor | None, expected: ExpectedReads | None) -> TieredTopology:
-    return TieredTopology(disk, csc, hot, expected=expected)
+_Array = Tensor | mapped.Sent
+
+
+def _remade(
+    disk: DiskRows,
+    arrays: tuple[_Array, _Array, _Array | None],
+    num_src: int,
+    hot: Tensor | None,
+    expected: ExpectedReads | None,
+) -> TieredTopology:
+    indptr, indices, weight = (None if array is None else mapped.received(array) for array in arrays)
+    assert indptr is not None
+    assert indices is not None
+    return TieredTopology(disk, Csc(indptr, indices, num_src, weight, trusted=True), hot, expected=expected)

@@ -1,4 +1,7 @@
-"""Which file, and which byte of it, memory is mapped from: for those who read the file itself instead."""
+"""Which file, and which byte of it, memory is mapped from: for those who read the file itself instead.
+
+An array that is mapped need not travel to another process: there it is mapped again (:func:`sent`).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphbraid.errors import DataError
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +72,42 @@ def find(address: int, num_bytes: int) -> Mapped | None:
         if offset >= 0 and offset + num_bytes <= mapping.num_bytes:
             return Mapped(mapping.path, offset, mapping.file_id, mapping.sums)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """An array that another process maps from its file."""
+
+    path: Path
+    offset: int
+    file_id: tuple[int, int]
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def received(self) -> Tensor:
+        """Map it; changes to it stay in this process.
+
+        Raises:
+            DataError: the file is not there any more, or another has its name.
+        """
+        try:
+            is_same = file_id_of(self.path) == self.file_id
+        except OSError as error:
+            raise DataError(f"{self.path} cannot be read ({error.strerror})") from error
+        if not is_same:
+            raise DataError(f"{self.path} was replaced since it was mapped; open the store again")
+        numbers = torch.empty(0, dtype=self.dtype).numpy().dtype
+        return torch.from_numpy(np.memmap(self.path, numbers, "c", self.offset, self.shape))
+
+
+def sent(array: Tensor) -> Tensor | Sent:
+    """What stands for an array on its way to another process: where it is mapped from, or itself."""
+    found = find(array.data_ptr(), array.nbytes) if array.numel() and array.is_contiguous() else None
+    if found is None or array._version or array.dtype == torch.bfloat16:  # which NumPy lacks
+        return array
+    return Sent(found.path, found.offset, found.file_id, tuple(array.shape), array.dtype)
+
+
+def received(array: Tensor | Sent) -> Tensor:
+    """The array that :func:`sent` gave, in the process that got it."""
+    return array.received() if isinstance(array, Sent) else array
