@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything that wants a GPU, within nine minutes: builds the kernels, runs the GPU tests, the full-graph table,
-# sampled training by who prepares the batches, and the kernels' bandwidths. Results and logs go to $OUT (default: benchmarks/results).
+# sampled training by who prepares the batches and by where feature rows are, and the kernels' bandwidths. Results and logs go to $OUT (default: benchmarks/results).
 #   PYTHON=python3 OUT=results benchmarks/gpu_suite.sh
 #   benchmarks/gpu_suite.sh --smoke      the same steps on the CPU with tiny sizes
 # What is missing is said and left out: without nanobind or a compiler the CPU's kernels, without pytest and
@@ -86,6 +86,8 @@ END
   step "engine tests" 110 "$python" -m pytest -q -c "$config" --rootdir "$PWD" -m gpu tests/fullgraph/test_cuda.py
   step "batching tests" 45 "$python" -m pytest -q -c "$config" --rootdir "$PWD" -m gpu \
     tests/sampling/triton/test_device_batching.py
+  step "tier tests" 60 "$python" -m pytest -q -c "$config" --rootdir "$PWD" -m gpu \
+    tests/sampling/test_pinning.py tests/sampling/test_peers.py tests/ops/triton/test_gather_tiered.py
 else
   say "tests left out"
   echo "The tests need pytest and hypothesis. Where nothing can be fetched, bring their wheels in $wheels:"
@@ -95,6 +97,7 @@ fi
 step "fullgraph" 140 "$python" -m benchmarks.gpu.fullgraph $smoke --budget 100 --out "$out/gpu_fullgraph.jsonl"
 step "collective" 110 "$python" -m benchmarks.gpu.collective $smoke --budget 60 --repeats 1 --steps 50 --cores 2 4 16 \
   --out "$out/gpu_collective.jsonl"
+step "tiers" 90 "$python" -m benchmarks.gpu.tiers $smoke --steps 50 --repeats 2 --out "$out/gpu_tiers.jsonl"
 step "kernels" 60 "$python" -m benchmarks.gpu.kernels $smoke --budget 40 --out "$out/gpu_kernels.jsonl"
 if [ -n "$config" ] && [ -z "$smoke" ]; then # last: each of hundreds of variants is compiled first
   workers=()

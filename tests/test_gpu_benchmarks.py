@@ -12,6 +12,7 @@ from benchmarks.gpu import collective as gpu_collective
 from benchmarks.gpu import fullgraph as gpu_fullgraph
 from benchmarks.gpu import kernels as gpu_kernels
 from benchmarks.gpu import peers as gpu_peers
+from benchmarks.gpu import tiers as gpu_tiers
 from benchmarks.graphs import generated
 from tests.extras import NO_PYG
 
@@ -76,6 +77,16 @@ def test_the_contenders_of_collective_batching_have_one_loss(tmp_path):
     assert row["plans"]["gpu"]["busy"]["cpu"] == 0 < row["plans"]["cpu"]["busy"]["cpu"]
 
 
+def test_hot_tiers_train_alike_and_less_travels(tmp_path):
+    row = gpu_tiers.main(["--smoke", "--hot", "0.1", "0.5", "--out", str(tmp_path / "tiers.jsonl")])
+    ways = row["ways"]
+    assert set(ways) == {"copies", "zero-copy", "hot 0.1", "hot 0.5", "copies, hot 0.1", "copies, hot 0.5"}
+    assert all(not way["problem"] for way in ways.values())
+    assert ways["copies"]["link_bytes"] == ways["zero-copy"]["link_bytes"]
+    assert ways["zero-copy"]["link_bytes"] > ways["hot 0.1"]["link_bytes"] > 2 * ways["hot 0.5"]["link_bytes"]
+    assert row["speedup_over_zero_copy"]["zero-copy"] == 1.0
+
+
 def test_losses_that_differ_are_a_problem_of_collective_batching():
     losses = {"cpu": [1.0, 0.5], "gpu": [1.0, 0.5 + 1e-4]}
     assert gpu_collective.problem_of(losses, exactly=False) == ""
@@ -98,7 +109,11 @@ def test_graphs_are_what_their_specs_say():
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
 @pytest.mark.parametrize(
     "module",
-    ["collective", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fullgraph", "kernels"))],
+    [
+        "collective",
+        "tiers",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("fullgraph", "kernels")),
+    ],
 )
 def test_without_a_device_a_benchmark_says_what_to_do(module, warm):
     done = warm.run(["-m", f"benchmarks.gpu.{module}"], cwd=ROOT)
@@ -116,6 +131,6 @@ def test_the_suite_runs_its_steps(tmp_path):
         env=os.environ | {"PYTHON": sys.executable, "OUT": str(tmp_path)},
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    names = {f"gpu_{name}.jsonl" for name in ("kernels", "fullgraph", "collective")}
+    names = {f"gpu_{name}.jsonl" for name in ("kernels", "fullgraph", "collective", "tiers")}
     assert {path.name for path in tmp_path.glob("*.jsonl")} == names
     assert "failed" not in done.stdout.split("== done")[1]

@@ -14,6 +14,7 @@ from graphbraid.errors import DataError, ResourceError
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph.scans import first_out_of_range
 from graphbraid.ops.gather_tiered import Tier, TierTable, gather_tiered
+from graphbraid.sampling.peers import PeerRows
 from graphbraid.signatures import typed
 
 Gather = Callable[[Tensor], Tensor]
@@ -122,20 +123,25 @@ class HotRows:
         table = self.table_on(ids.device)
         return joined(table, gather(wanted[missing]).to(ids.device), slots.to(ids.device))
 
-    def tier_table(self, hot: Tensor, host: Tensor) -> TierTable:
-        """Return a table of hot rows and of all rows in memory that their device can read, too.
+    def tier_table(self, hot: Tensor, host: Tensor, peers: PeerRows | None = None) -> TierTable:
+        """Return a table of hot rows, of rows on peers, and of all rows in memory that their device can read.
 
         Args:
             hot: from :meth:`table_on`.
             host: ``(num_nodes, F)``, page-locked where the device is none of the CPU's.
+            peers: rows that are not hot here and that the devices of other processes keep, too. If None,
+                there are none.
         """
-        if self._map is None:
-            return TierTable([Tier((hot,)), Tier((host[self.num_rows :],))], device=hot.device)
-        positions = torch.arange(self.num_rows, self.num_rows + self.num_nodes)
-        positions[self.ids] = torch.arange(self.num_rows)
-        if self.num_rows + self.num_nodes <= torch.iinfo(torch.int32).max:
+        tiers = [Tier((hot,))] + ([] if peers is None else [peers.tier])
+        first = self.ids if peers is None else torch.cat([self.ids, peers.ids])
+        count = len(first)
+        if torch.equal(first, torch.arange(count)):
+            return TierTable([*tiers, Tier((host[count:],))], device=hot.device)
+        positions = torch.arange(count, count + self.num_nodes)
+        positions[first] = torch.arange(count)
+        if count + self.num_nodes <= torch.iinfo(torch.int32).max:
             positions = positions.int()
-        return TierTable([Tier((hot,)), Tier((host,))], positions, device=hot.device)
+        return TierTable([*tiers, Tier((host,))], positions, device=hot.device)
 
     def _make_map(self) -> Tensor:
         slots = torch.full((self.num_nodes,), -1, dtype=torch.int32)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.errors import ConfigError, did_you_mean
+from graphbraid.sampling.pinning import pinned
 
 PLACEMENTS = ("device", "host")
 
@@ -27,12 +28,13 @@ def place(array: Tensor, placement: str, device: torch.device) -> Tensor:
     """Return ``array`` in memory that kernels on ``device`` can read.
 
     Placement ``device`` copies it to the device. ``host`` keeps it in page-locked memory, which the device
-    maps (unified virtual addressing) and Triton's launcher accepts; an array that is not page-locked is
-    copied once. An array already on the device stays there, as on the CPU, where kernels are interpreted.
+    maps (unified virtual addressing) and Triton's launcher accepts; a large array is page-locked where it
+    is, for as long as what is returned, and any other copied once (:func:`pinned`). An array already on the
+    device stays there, as on the CPU, where kernels are interpreted.
     """
     if array.device == device:
         return array.contiguous()
-    return array.to(device) if placement == "device" else array.contiguous().pin_memory()
+    return array.to(device) if placement == "device" else pinned(array.contiguous())
 
 
 def empty(count: int, dtype: torch.dtype, placement: str, device: torch.device) -> Tensor:

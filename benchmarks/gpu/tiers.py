@@ -1,0 +1,219 @@
+"""Sampled training on a GPU by where the feature rows are: copies from the CPU, zero-copy, and hot tiers.
+
+    python -m benchmarks.gpu.tiers [--nodes N --edges E --features F] [--hot 0.05 0.1 0.25 0.5]
+    python -m benchmarks.gpu.tiers --smoke      on the emulated accelerator, with a tiny graph
+
+Every contender trains the same steps of an epoch from the same parameters, in turn; their losses must agree:
+
+- ``copies``: the CPU samples and gathers, and the batches are copied to the device;
+- ``zero-copy``: the device samples and reads every row page-locked on the host;
+- ``hot S``: the same with a share S of the rows on the device, those that these steps read most;
+- ``copies, hot S``: as ``copies``, which leave hot rows out.
+
+Topology and labels are on the device. Beside each epoch's seconds stand the bytes of feature rows that
+travel, counted from the batches, and how busy link and GPU were, as in Figures 8 and 10 of Min et al., "Graph
+Neural Network Training with Data Tiering". Features are random: what is learned does not matter here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import statistics
+import sys
+import time
+from typing import Any, NamedTuple
+
+import torch
+
+from benchmarks.common.options import parser_of
+from benchmarks.common.rows import write_rows
+from benchmarks.gpu.collective import DTYPES, Machine, Training, make_graph, problem_of, run, utilisation
+from benchmarks.gpu.fullgraph import add_arguments, software
+from graphbraid import features
+from graphbraid.collective import Profile, fixed_plan
+from graphbraid.collective.hardware.device_batching import part_bytes_of
+from graphbraid.collective.plan.times import Duration, StageTimes
+from graphbraid.collective.run.stages import Context
+from graphbraid.graph import Graph
+from graphbraid.loader import NeighborLoader
+
+GOAL = 2.0
+"""Times as fast as zero-copy with a quarter of the rows hot, where the link limits."""
+_ANY = Duration(seconds=0.001)
+
+
+class Way(NamedTuple):
+    """Who prepares the batches, and what share of the rows is hot."""
+
+    by_cpu: bool
+    hot: float
+
+
+def ways_of(shares: list[float]) -> dict[str, Way]:
+    """Every contender by name."""
+    ways = {"copies": Way(by_cpu=True, hot=0.0), "zero-copy": Way(by_cpu=False, hot=0.0)}
+    for share in shares:
+        ways[f"hot {share:g}"] = Way(by_cpu=False, hot=share)
+        ways[f"copies, hot {share:g}"] = Way(by_cpu=True, hot=share)
+    return ways
+
+
+class Contender:
+    """One way, on a loader of its own, whose placed rows go with it.
+
+    Args:
+        graph: what is trained on.
+        way: of the contender.
+        score: reads of each row.
+        machine: the device.
+        options: of the benchmark.
+    """
+
+    def __init__(
+        self, graph: Graph, way: Way, score: torch.Tensor, machine: Machine, options: argparse.Namespace
+    ) -> None:
+        tiers = None
+        if way.hot:
+            tiers = features.TieredFeatures.build(graph, hot=_budget(graph, way.hot), score=score)
+        self.loader = make_loader(graph, machine, options, tiers)
+        workers = machine.num_cores
+        context = self.loader.context(workers)
+        sizes = part_bytes_of(context)
+        room = (
+            sizes["topology"] + sizes["labels"] + 8 * graph.num_nodes
+        )  # no features beside those that are hot
+        self.context: Context = dataclasses.replace(context, hot_bytes=room)
+        times = StageTimes(workers=workers, cpu=_ANY, dma=_ANY, uva=_ANY, gpu=None, model=_ANY)
+        steps = context.schedule.num_steps
+        self.plan = fixed_plan(Profile(times=(times,)), steps, 1.0 if way.by_cpu else 0.0)
+
+    def close(self) -> None:
+        """End the loader's threads."""
+        self.loader.close()
+
+
+def _budget(graph: Graph, share: float) -> int:
+    assert isinstance(graph.x, torch.Tensor)
+    return 4 * graph.num_nodes + int(share * graph.num_nodes) * graph.x[:1].nbytes
+
+
+def make_loader(
+    graph: Graph, machine: Machine, options: argparse.Namespace, tiers: features.TieredFeatures | None
+) -> NeighborLoader:
+    """The loader whose steps all contenders train."""
+    return NeighborLoader(
+        graph,
+        options.fanouts,
+        "train",
+        batch_size=options.batch_size,
+        shuffle=True,
+        layout="blocks",
+        return_edge_id=False,
+        seed=0,
+        device=machine.device,
+        tiers=tiers,
+    )
+
+
+def reads_of(graph: Graph, machine: Machine, options: argparse.Namespace) -> torch.Tensor:
+    """How often the steps that are trained read each row."""
+    with make_loader(graph, machine, options, None) as loader:
+        context = loader.context(1)
+    batches = features.batch_reads(
+        graph, context.sampler, context.schedule, steps=range(min(options.steps, context.schedule.num_steps))
+    )
+    reads = torch.zeros(graph.num_nodes, dtype=torch.int64)
+    for n_id in batches:
+        reads += torch.bincount(n_id, minlength=graph.num_nodes)
+    return reads
+
+
+def compare(graph: Graph, machine: Machine, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Every contender's repeats, bytes and utilisation, by name."""
+    reads, training = (
+        reads_of(graph, machine, options),
+        Training(graph, options.hidden, len(options.fanouts), machine.place),
+    )
+    assert isinstance(graph.x, torch.Tensor)
+    row_bytes, num_reads = graph.x[:1].nbytes, int(reads.sum())
+    ways, losses = ways_of(options.hot), {}
+    found: dict[str, dict[str, Any]] = {}
+    for name, way in ways.items():
+        contender = Contender(graph, way, reads, machine, options)
+        steps = min(options.steps, contender.context.schedule.num_steps)
+        seconds, busy = [], {}
+        for repeat in range(options.repeats + 1):  # the first compiles kernels and copies hot rows
+            losses["cpu" if name == "copies" else name], executor = run(
+                contender.context, contender.plan, training, contender.context.schedule.num_steps, steps
+            )
+            if repeat:
+                seconds.append(max(op.end for op in executor.ops))
+                busy = utilisation(executor.ops, contender.plan.workers)
+        contender.close()
+        [served] = features.coverage(reads, reads, (way.hot,))
+        found[name] = {
+            "hot": way.hot,
+            "seconds": seconds,
+            "link_bytes": (1 - served) * num_reads * row_bytes,
+            "busy": busy,
+            "problem": problem_of(losses, exactly=options.smoke),
+        }
+        show(name, found[name])
+    return found
+
+
+def show(name: str, found: dict[str, Any]) -> None:
+    """A contender's line."""
+    busy = ", ".join(f"{part} {share:4.0%}" for part, share in found["busy"].items())
+    print(
+        f"  {name:16} {statistics.median(found['seconds']):8.3f} s  {found['link_bytes'] / 1e6:10,.1f} MB of "
+        f"rows;  busy: {busy} {found['problem']}",
+        flush=True,
+    )
+
+
+def main(argv: list[str] | None = None) -> dict[str, Any]:
+    """Run the benchmark."""
+    parser = parser_of(__doc__)
+    add_arguments(parser)
+    parser.add_argument("--nodes", type=int, default=4_000_000)
+    parser.add_argument("--edges", type=int, default=60_000_000)
+    parser.add_argument("--features", type=int, default=256)
+    parser.add_argument("--dtype", choices=DTYPES, default="float32")
+    parser.add_argument("--fanouts", type=int, nargs="+", default=[15, 10, 5])
+    parser.add_argument("--batch-size", type=int, default=1024)
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--hot", type=float, nargs="+", default=[0.05, 0.1, 0.25, 0.5], help="shares of rows")
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args(argv)
+    if options.smoke:
+        options.nodes, options.edges, options.features, options.hidden = 2_000, 16_000, 8, 8
+        options.fanouts, options.batch_size, options.steps, options.repeats = [4, 3], 16, 10, 1
+    elif not torch.cuda.is_available():
+        sys.exit("there is no CUDA device here; --smoke runs the same on the emulated accelerator")
+    started, machine = time.perf_counter(), Machine(options.smoke)
+    graph = make_graph(options)
+    print(f"{graph}: made in {time.perf_counter() - started:.0f} s", flush=True)
+    found = compare(graph, machine, options)
+    names = ("nodes", "edges", "features", "dtype", "fanouts", "batch_size", "hidden", "steps")
+    row = {
+        "gpu": software(machine.place),
+        "config": {name: getattr(options, name) for name in names},
+        "ways": found,
+    }
+    zero_copy = statistics.median(found["zero-copy"]["seconds"])
+    row["speedup_over_zero_copy"] = {
+        name: zero_copy / statistics.median(one["seconds"]) for name, one in found.items()
+    }
+    for share in options.hot:
+        speedup = row["speedup_over_zero_copy"][f"hot {share:g}"]
+        print(f"{share:.0%} hot: {speedup:.2f} times as fast as zero-copy (goal at 25 %: {GOAL:g})")
+    name = f"gpu_tiers{'_smoke' * options.smoke}"
+    print("wrote", write_rows(name, {"tiers": row}, repeats=options.repeats, out=options.out))
+    return row
+
+
+if __name__ == "__main__":
+    sys.exit(1 if any(one["problem"] for one in main()["ways"].values()) else 0)
