@@ -33,6 +33,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "full-graph accuracy": ("full_accuracy", accuracy.beside_pyg),
     "prediction, three hops": ("tiers_prediction", partial(tiers.prediction, "15,10,5x1024")),
     "prediction, two hops": ("tiers_prediction", partial(tiers.prediction, "10,5x256")),
+    "traffic to a device": ("tiers_traffic", tiers.traffic),
     "rows from memory": ("tiers_gather", tiers_reads.gather),
     "rows from disk": ("tiers_disk", tiers_reads.disk),
     "larger than memory": ("tiers_scale", tiers_reads.scale),
