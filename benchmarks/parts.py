@@ -181,6 +181,13 @@ PARTS = (
     Part(name="schedule", module="planning.schedule", results="schedule", minutes=5),
     Part(name="executor", module="planning.executor", results="collective", minutes=7),
     Part(
+        name="estimate",
+        module="planning.estimate",
+        results="estimate",
+        minutes=12,
+        graphs=("arxiv-like", "products-lite", "web_cnr2000"),
+    ),
+    Part(
         name="lookahead",
         module="planning.lookahead",
         results="lookahead",

@@ -42,6 +42,7 @@ INNER_FLOORS = {
         ("runtime", "step"),
         ("inference", "run_folder"),
         ("tuning",),
+        ("estimating",),
         ("run",),
     ),
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.common.contenders import ROOT
 from benchmarks.common.rows import read_rows
-from benchmarks.tables import accuracy, fullgraph, sampled, tiers, tiers_reads
+from benchmarks.tables import accuracy, fullgraph, planning, sampled, tiers, tiers_reads
 
 PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "fullgraph.md")
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
@@ -31,6 +31,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "accuracy beside the literature": ("accuracy", accuracy.published),
     "accuracy sampled and full": ("accuracy", accuracy.sampled_beside_full),
     "full-graph accuracy": ("full_accuracy", accuracy.beside_pyg),
+    "estimate": ("estimate", planning.estimate),
     "prediction, three hops": ("tiers_prediction", partial(tiers.prediction, "15,10,5x1024")),
     "prediction, two hops": ("tiers_prediction", partial(tiers.prediction, "10,5x256")),
     "traffic to a device": ("tiers_traffic", tiers.traffic),

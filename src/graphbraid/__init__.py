@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from graphbraid.machine.hardware import Hardware
     from graphbraid.sampling import MiniBatch, SamplerConfig
     from graphbraid.train import RunResult, TrainConfig, Trainer
+    from graphbraid.train.estimating.estimate import estimate
 
 __version__ = "0.1.0"
 
@@ -54,6 +55,7 @@ __all__ = [
     "datasets",
     "distributed",
     "errors",
+    "estimate",
     "features",
     "fullgraph",
     "loader",
@@ -80,6 +82,7 @@ _HOMES = {
     "TrainConfig": "train",
     "Trainer": "train",
     "compile": "fullgraph",
+    "estimate": "train.estimating.estimate",
 }
 """Submodule that defines each lazily exported name; a test checks that it agrees with the imports above."""
 

@@ -59,3 +59,16 @@ def new_model(graph: Graph, seed: int = 0, **options: object) -> Sage:
     """The same weights for the same seed."""
     torch.manual_seed(seed)
     return Sage(graph.num_features, graph.num_classes, **options)
+
+
+def random_graph(num_nodes: int, degree: int, num_features: int, *, num_classes: int = 4) -> Graph:
+    """Edges, features and three splits at random, of any size: nothing can be learned of it."""
+    draw = torch.Generator().manual_seed(0)
+    edges = torch.randint(num_nodes, (2, num_nodes * degree), generator=draw)
+    ids = torch.randperm(num_nodes, generator=draw)
+    fifth, tenth = num_nodes // 5, num_nodes // 10
+    splits = {"train": ids[:fifth], "val": ids[fifth : fifth + tenth], "test": ids[-tenth:]}
+    x = torch.rand(num_nodes, num_features, generator=draw)
+    return Graph.from_edge_index(
+        edges, num_nodes, x=x, y=ids % num_classes, splits=splits, keep_edge_id=False
+    )

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from graphbraid import __version__
-from graphbraid.cli import convert, doctor, partition, plan, predict, reorder, train
+from graphbraid.cli import convert, doctor, estimate, partition, plan, predict, reorder, train
 from graphbraid.cli.common import print_json
 from graphbraid.errors import ConfigError
 
@@ -66,6 +66,7 @@ def root(
 
 
 app.command("train", epilog=EPILOG)(train.train)
+app.command("estimate", epilog=EPILOG)(estimate.estimate)
 app.command("plan", epilog=EPILOG)(plan.plan)
 app.command("predict", epilog=EPILOG)(predict.predict)
 app.command("convert", epilog=EPILOG)(convert.convert)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from graphbraid.graph import Graph
 
 _ROWS_AT_ONCE = 65_536
-_NOT_PREDICTING = frozenset({"checkpoint_every_steps", "tensorboard", "host", "hot"})
+_NOT_PREDICTING = frozenset({"checkpoint_every_steps", "tensorboard", "host", "hot", "tiers"})
 """Training options that are irrelevant without a run folder, or on data that is no store."""
 
 

@@ -138,6 +138,10 @@ def train(
     hot: Annotated[
         str | None, _option("--hot", _TRAIN, "Device memory for the feature rows read most, as 4GiB.")
     ] = None,
+    tiers: Annotated[
+        str | None,
+        _option("--tiers", _TRAIN, "auto: choose --host from the free memory, or no tiers."),
+    ] = None,
     threads: Annotated[int | None, _option("--threads", _TRAIN, "Threads of the model's operators.")] = None,
     seed: Annotated[int | None, _option("--seed", _TRAIN, "Seed of all random draws. (default: 0)")] = None,
     deterministic: Annotated[
@@ -200,7 +204,7 @@ def train(
 def _train(given: dict[str, Any]) -> None:
     from graphbraid.cli.new_folder import in_own_folder
 
-    with in_own_folder(_resolved(given), Path("runs")) as (run, run_dir):
+    with in_own_folder(resolved(given), Path("runs")) as (run, run_dir):
         _train_in(run_dir, run, given)
 
 
@@ -221,7 +225,7 @@ def _train_in(run_dir: Path, run: ResolvedRun, given: dict[str, Any]) -> None:
         raise typer.Exit(INTERRUPTED)
 
 
-def _resolved(given: dict[str, Any]) -> ResolvedRun:
+def resolved(given: dict[str, Any]) -> ResolvedRun:
     """Return all options of the run, checked."""
     from graphbraid.cli.settings import parse_assignments, parse_fanouts, read_saved, resolve
     from graphbraid.cli.yaml_file import read_yaml
@@ -270,6 +274,7 @@ def _make_trainer(run: ResolvedRun, show: Callable[[dict[str, str]], None], call
             "kernels": f"{selection.variant}: {selection.reason}",
             "machine": f"{Hardware.detect().planned_cores} cores",
             **chosen,
+            **({"tiers": trainer.tiers_reason} if trainer.tiers_reason else {}),
             "files in": str(run.train.out_dir),
         }
     )

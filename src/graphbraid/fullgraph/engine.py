@@ -197,6 +197,13 @@ class Engine:
         return self.runner.nbytes
 
     @property
+    def evaluation_nbytes(self) -> int:
+        """Bytes that :meth:`predict` takes in addition to :attr:`nbytes`; 0 if it runs as it is written."""
+        with self._lock, plain_tensors(), in_mode(self.model, training=False):
+            program = self._now().program
+            return 0 if program is None else self.runner.evaluation_bytes(program)
+
+    @property
     def evidence(self) -> Evidence:
         """Rates and trials behind the choices; an engine given them makes the same ones, to the same bits."""
         with self._lock, plain_tensors():

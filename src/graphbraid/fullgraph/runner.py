@@ -93,6 +93,13 @@ class Runner:
         row_of = self.lowered.row_of
         return copied_bytes(self.lowered.blocks) + places + (0 if row_of is None else row_of.nbytes)
 
+    def evaluation_bytes(self, read: Program) -> int:
+        """Return the bytes that :meth:`predict` of a program takes in addition, without allocating them."""
+        if self._evaluate is not None and self._evaluated is not None and same_program(read, self._evaluated):
+            return self._evaluate.nbytes
+        program, blocks = lower_for_evaluation(self.lowered, read)
+        return self._planned(program, blocks, training=False).nbytes
+
     def evidence(self, evaluated: Program | None) -> Evidence:
         """Return the rates and trials behind the choices, also those of the program in evaluation mode."""
         if evaluated is not None:

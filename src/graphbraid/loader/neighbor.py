@@ -19,6 +19,7 @@ from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.run.protocols import BatchDevice
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
+from graphbraid.loader.auto_tiers import tiers_of
 from graphbraid.loader.batches import BatchLoader
 from graphbraid.loader.inputs import as_ids, as_seeds, check_ids, drawn_seed
 from graphbraid.loader.over_batches import OverBatches
@@ -90,8 +91,8 @@ class NeighborLoader(OverBatches, DataLoader[Any]):
             does not fit stays on the host and is read over the link. If None, half of the free memory.
         tiers: source of the feature rows, such as :class:`graphbraid.features.TieredFeatures` of this graph;
             they are gathered from there ahead of their use, to the same bits; those that are hot stay on
-            ``device``, and copies leave them out, by plan ``"cpu"`` if none is given. If None, from
-            ``data``.
+            ``device``, and copies leave them out, by plan ``"cpu"`` if none is given. ``"auto"`` makes them
+            of a store's features from the free memory, unless all of them fit. If None, from ``data``.
         topology: source of the adjacency lists, such as :class:`graphbraid.features.TieredTopology` of this
             graph. If None, ``data``.
         **others: further options of PyG's and torch's loaders. Those about worker processes have no effect;
@@ -135,7 +136,7 @@ class NeighborLoader(OverBatches, DataLoader[Any]):
         device: BatchDevice | str = "cpu",
         plan: Plan | str | os.PathLike[str] | None = None,
         hot_bytes: int | None = None,
-        tiers: FeatureRows | None = None,
+        tiers: FeatureRows | str | None = None,
         topology: NeighborLists | None = None,
         **others: Any,
     ) -> None:
@@ -144,7 +145,7 @@ class NeighborLoader(OverBatches, DataLoader[Any]):
         }
         kept = check_options(others, inspect.signature(NeighborLoader.__init__).parameters)
         self._followed = FollowedData()
-        source = dataclasses.replace(self._followed.read(data, weight_attr), rows=tiers, lists=topology)
+        source = dataclasses.replace(self._followed.read(data, weight_attr), lists=topology)
         seeds = as_seeds(input_nodes, source.graph)
         self._ordered = sampler is None and batch_sampler is None
         if plan is not None and not self._ordered:
@@ -159,7 +160,8 @@ class NeighborLoader(OverBatches, DataLoader[Any]):
             "seed": drawn_seed(generator) if seed is None else seed,
         }
         settings = LoaderSettings(**{name: given[name] for name in named & given.keys()} | read)
-        self._batches = BatchLoader(source, settings)
+        given["tiers"] = tiers_of(source.graph, settings, tiers)
+        self._batches = BatchLoader(dataclasses.replace(source, rows=given["tiers"]), settings)
         self._input_id = told_ids(input_nodes, input_id, seeds)
         self._calls = itertools.count()
         self._init_torch(

@@ -2,7 +2,19 @@
 
 from graphbraid.train.callbacks import Callback, EarlyStopping
 from graphbraid.train.config import TrainConfig
+from graphbraid.train.estimating.hardware import HardwareFile
+from graphbraid.train.estimating.records import Estimate
 from graphbraid.train.records import EpochRecord, RunResult, StepRecord
 from graphbraid.train.trainer import Trainer
 
-__all__ = ["Callback", "EarlyStopping", "EpochRecord", "RunResult", "StepRecord", "TrainConfig", "Trainer"]
+__all__ = [
+    "Callback",
+    "EarlyStopping",
+    "EpochRecord",
+    "Estimate",
+    "HardwareFile",
+    "RunResult",
+    "StepRecord",
+    "TrainConfig",
+    "Trainer",
+]

@@ -68,6 +68,7 @@ FREE_ON_RESUME = frozenset(
         "memory_budget_bytes",
         "host",
         "hot",
+        "tiers",
         "hops",
         "workers",
         "out_dir",
@@ -155,6 +156,10 @@ class TrainConfig:
     """Memory of the device for the feature rows that are read most, which then never travel, in bytes or as
     ``4GiB``; the ``plan`` is then ``auto`` unless one is given. 0 and None: no rows stay there. What is
     learned does not depend on it."""
+
+    tiers: Literal["auto"] | None = None
+    """``auto`` chooses ``host`` from the free memory: what the rest of the run leaves, less a reserve; no
+    tiers if all features fit, or if no store's file holds them. None: as ``host`` says."""
 
     eval_every: Natural = 1
     """Number of epochs between evaluations of the validation split; 0 never evaluates."""
@@ -300,6 +305,16 @@ def _check_together(config: TrainConfig) -> None:
                 f"{name}={size!r} says how much {what}, and mode='full' reads all of it in every step; leave "
                 "one out."
             )
+    if config.tiers is not None and config.host is not None:
+        raise ConfigError(
+            f"tiers={config.tiers!r} chooses the memory for feature rows, and host={config.host!r} says it; "
+            "leave one out."
+        )
+    if config.tiers is not None and config.mode == "full":
+        raise ConfigError(
+            f"tiers={config.tiers!r} is for mini-batches, and mode='full' reads all features in every step; "
+            "leave one out."
+        )
     if config.eval_fanouts is not None and len(config.eval_fanouts) != len(config.fanouts):
         raise ConfigError(
             f"eval_fanouts must have one entry per hop as fanouts has ({len(config.fanouts)}); got "

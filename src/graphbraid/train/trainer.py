@@ -20,6 +20,7 @@ from graphbraid.signatures import typed
 from graphbraid.train import runtime
 from graphbraid.train.callbacks import Callback, Listeners
 from graphbraid.train.config import TrainConfig
+from graphbraid.train.estimating.modes import auto_budget, choose_mode
 from graphbraid.train.inference.evaluate import EvalMode, node_ids, outputs_in_chunks, score
 from graphbraid.train.records import Progress, RunResult, Status
 from graphbraid.train.run.fit import FitRun
@@ -32,7 +33,6 @@ from graphbraid.train.run_folder.restore import check_weights
 from graphbraid.train.step.preflight import check_fanouts, split_nodes
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.step.tiers import make_tiers
-from graphbraid.train.step.whole import choose_mode
 from graphbraid.train.task import Task
 from graphbraid.train.tuning.planning import profile_run
 from graphbraid.train.turns import Turns
@@ -55,7 +55,8 @@ class Trainer:
             registered for it (see ``docs/collective.md``); the model runs on ``device``. If None, ``device``
             prepares them as well.
         tiers: source of the feature rows, such as :class:`graphbraid.features.TieredFeatures` of this graph.
-            If None, as the option ``host`` says, else the graph.
+            ``"auto"`` is the option ``tiers="auto"``. If None, as the options ``host`` and ``tiers`` say,
+            else the graph.
         topology: source of the adjacency lists, such as :class:`graphbraid.features.TieredTopology` of this
             graph; likewise.
         overrides: fields of :class:`TrainConfig` that replace those of ``config``.
@@ -80,7 +81,7 @@ class Trainer:
         callbacks: Iterable[Callback] = (),
         info: Mapping[str, Any] | None = None,
         accelerator: Accelerator | None = None,
-        tiers: FeatureRows | None = None,
+        tiers: FeatureRows | str | None = None,
         topology: NeighborLists | None = None,
         **overrides: Any,
     ) -> None:
@@ -95,9 +96,15 @@ class Trainer:
         self.model = model
         self.graph = graph
         self.config = given.updated(**overrides)
+        if isinstance(tiers, str):
+            self.config, tiers = self.config.updated(tiers=tiers), None
         self.mode_reason = ""
         """Reason for the mode that ``auto`` chose; empty if the mode was given."""
+        self.tiers_reason = ""
+        """What ``tiers="auto"`` chose, and why; empty if it was not asked for."""
         self._check_tiers(tiers, topology)
+        if self.config.tiers is not None:
+            self._size_tiers()
         sizes = (self.config.host, self.config.hot or None)
         in_tiers = tiers is not None or topology is not None or any(size is not None for size in sizes)
         if self.config.mode == "auto" and in_tiers:
@@ -145,11 +152,23 @@ class Trainer:
             if given is None:
                 continue
             verb = "makes tiers, and tiers are" if name == "tiers" else "makes its tiers, and topology is"
-            for option, size in (("host", self.config.host), ("hot", self.config.hot or None)):
+            chosen = (
+                ("tiers", self.config.tiers),
+                ("host", self.config.host),
+                ("hot", self.config.hot or None),
+            )
+            for option, size in chosen:
                 if size is not None and (option, name) != ("hot", "topology"):
                     raise ConfigError(f"{option}={size!r} {verb} given; leave one out.")
             if self.config.mode == "full":
                 raise ConfigError(f"{name} serve mini-batches, and mode='full' has none; leave one out.")
+
+    def _size_tiers(self) -> None:
+        """Set ``host`` of the config to what ``tiers="auto"`` chooses."""
+        with runtime.torch_settings(self.config), runtime.random_state_kept():
+            budget = auto_budget(self.model, self.graph, self.config)
+        self.tiers_reason = budget.reason
+        self.config = self.config.updated(tiers=None, host=budget.host)
 
     def _new_state(self) -> RunState:
         """Make the state of a run that has not begun."""

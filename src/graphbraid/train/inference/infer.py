@@ -77,7 +77,7 @@ def _chunks(
 
 def whole_bytes(runner: ModelRunner) -> int:
     """Estimate the bytes that one pass over the whole graph needs in addition to graph and features."""
-    graph, widest = runner.graph, _widest(runner.model)
+    graph, widest = runner.graph, widest_layer(runner.model)
     rows = 3 * graph.num_nodes * widest * 4  # a layer's input, its transformed rows and its output
     if runner.rows is not None:  # they do not all lie in memory, where one pass would bring them
         rows += graph.num_nodes * graph.num_features * 4
@@ -90,7 +90,7 @@ def whole_bytes(runner: ModelRunner) -> int:
     return rows + edges + dense
 
 
-def _widest(model: nn.Module) -> int:
+def widest_layer(model: nn.Module) -> int:
     """Return the width of the widest layer: the most rows of a weight (``out_features`` come first)."""
     return max((p.shape[0] for p in model.parameters() if p.ndim >= 2), default=1)
 
@@ -103,7 +103,7 @@ class _LayerWise:
     ) -> None:
         self._runner, self._budget, self._folder, self._check = runner, budget, folder, check
         self._graph = runner.graph
-        self._widest = _widest(runner.model)
+        self._widest = widest_layer(runner.model)
         self._local = torch.full((self._graph.num_nodes,), -1, dtype=torch.int32)  # in the current chunk
         self._degree: Tensor | None = None
         self._loop: Tensor | None = None
@@ -252,5 +252,5 @@ def _expansion(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> Itera
 
 
 def _batch_bytes(runner: ModelRunner, num_nodes: int, num_edges: int) -> int:
-    widest = _widest(runner.model)
+    widest = widest_layer(runner.model)
     return num_nodes * (runner.graph.num_features + 3 * widest) * 4 + num_edges * (16 + 2 * widest * 4)

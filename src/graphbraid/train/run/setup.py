@@ -12,13 +12,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from graphbraid.train import runtime
+from graphbraid.train.estimating.modes import require_sampled
 from graphbraid.train.run.state import RunState
 from graphbraid.train.run_folder.measured import kept_evidence, kept_plan
 from graphbraid.train.step.feed import Feed, make_feed
 from graphbraid.train.step.learning_rate import LearningRateSchedule
 from graphbraid.train.step.optimizers import make_optimizer
 from graphbraid.train.step.preflight import check_fanouts, check_needs_no_val, dry_run, has_split, split_nodes
-from graphbraid.train.step.whole import compile_for, require_sampled, require_whole
+from graphbraid.train.step.whole import compile_for, require_whole
 from graphbraid.train.task import Task, with_class_weights
 from graphbraid.train.tuning.planning import plan_run, set_training_threads
 

@@ -77,7 +77,8 @@ class ModelRunner:
         """Return the outputs for the seeds of a batch of either kind, ``(batch_size, width)``."""
         if not isinstance(batch, WholeGraph):
             return self.on_batch(batch)
-        if self.engine is not None:  # compiled for exactly these nodes
+        evaluates = not (torch.is_grad_enabled() or self.model.training)  # by the engine's smaller arena
+        if self.engine is not None and not evaluates:  # compiled for exactly these nodes
             return self.engine()
         return self.on_graph().index_select(0, batch.nodes)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from graphbraid.features import HostTiers, expected_list_blocks, score
+from torch import Tensor
+
+from graphbraid.features import HostTiers, Score, expected_list_blocks, score
 from graphbraid.graph import Graph
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.train.config import TrainConfig
@@ -46,9 +48,24 @@ def _sampling(graph: Graph, config: TrainConfig) -> tuple[SamplerConfig, SeedSch
     ranks_nothing = config.host in (0, "all", None) and config.hot in (0, "all", None)
     if ranks_nothing or train is None or not train.numel():
         return None
-    return (
-        SamplerConfig(fanouts=config.fanouts, replace=config.replace, layout=config.layout),
-        SeedSchedule(
-            seeds=train, batch_size=config.batch_size, shuffle=True, drop_last=False, seed=config.seed
-        ),
+    return _sampler(config), _schedule(config, train)
+
+
+def expected_reads(graph: Graph, config: TrainConfig) -> Score:
+    """Return the reads of each row that an epoch of training is expected to take.
+
+    Raises:
+        DataError: the graph has no split ``train``.
+    """
+    schedule = _schedule(config, graph.split("train"))
+    return score(graph, "inclusion", sampler=_sampler(config), schedule=schedule)
+
+
+def _sampler(config: TrainConfig) -> SamplerConfig:
+    return SamplerConfig(fanouts=config.fanouts, replace=config.replace, layout=config.layout)
+
+
+def _schedule(config: TrainConfig, train: Tensor) -> SeedSchedule:
+    return SeedSchedule(
+        seeds=train, batch_size=config.batch_size, shuffle=True, drop_last=False, seed=config.seed
     )

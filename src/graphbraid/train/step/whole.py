@@ -1,4 +1,4 @@
-"""Training on the whole graph: the choice of the mode, checks of memory, and compilation of the model."""
+"""Training on the whole graph: checks of memory, and compilation of the model."""
 
 from __future__ import annotations
 
@@ -16,37 +16,12 @@ from graphbraid.fullgraph.device.device import Device
 from graphbraid.fullgraph.lowering.evidence import Evidence
 from graphbraid.fullgraph.model.modes import in_mode
 from graphbraid.graph import Graph
-from graphbraid.loader import BatchLoader, LoaderSettings
 from graphbraid.train.config import TrainConfig
 
 if TYPE_CHECKING:
     from graphbraid.train.step.runner import ModelRunner
 
 _TIGHT = 1.5  # the estimate is an upper bound, so a model above it by less may still fit
-SHARE_OF_FREE_MEMORY = 0.5
-"""Largest share of the free memory for which mode ``auto`` trains on the whole graph."""
-
-
-def choose_mode(model: nn.Module, graph: Graph, config: TrainConfig) -> tuple[str, str]:
-    """Return ``full`` or ``sampled`` for mode ``auto``, and the reason as a sentence."""
-    if config.precision != "float32":
-        return "sampled", "the full-graph engine runs in float32"
-    device = device_named(config.device)
-    free = device.free_bytes()
-    try:
-        needed = estimated_bytes(model, graph, device)
-    except NotLoweredError as why:
-        return "sampled", f"the model has no lowered form ({why})"
-    if free is None:
-        return "sampled", "the free memory is not known"
-    allowed = SHARE_OF_FREE_MEMORY * free
-    fits = needed <= allowed
-    return (
-        "full" if fits else "sampled",
-        f"the whole graph needs up to {format_bytes(needed)} "
-        f"{'beside the data' if device.is_host else f'on {device.place}'}, "
-        f"{'within' if fits else 'more than'} half of the {format_bytes(free)} that are free",
-    )
 
 
 def require_whole(model: nn.Module, graph: Graph, config: TrainConfig) -> None:
@@ -65,54 +40,6 @@ def require_whole(model: nn.Module, graph: Graph, config: TrainConfig) -> None:
         raise ResourceError(
             f"training on the whole graph needs up to {format_bytes(needed)}; {format_bytes(free)} are free. "
             "Use mode='sampled' (--mode sampled), or a smaller model"
-        )
-
-
-def require_sampled(model: nn.Module, graph: Graph, config: TrainConfig, nodes: Tensor, why: str) -> None:
-    """Check that a single mini-batch can fit in the free memory, after the whole graph was found not to.
-
-    The count includes only what a step cannot do without: the feature rows of the first batch, which is
-    sampled to count them, and the gradients of the parameters. A step that passes this check may still not
-    fit.
-
-    Args:
-        model: model to train.
-        graph: graph to train on.
-        config: options of the sampling.
-        nodes: training nodes.
-        why: reason for which mode ``auto`` chose to sample.
-
-    Raises:
-        ResourceError: it does not fit; the message says how much is needed.
-    """
-    free = device_named(config.device).free_bytes()
-    if free is None:
-        return
-    settings = LoaderSettings(
-        num_neighbors=config.fanouts,
-        input_nodes=nodes,
-        batch_size=config.batch_size,
-        shuffle=True,
-        replace=config.replace,
-        layout=config.layout,
-        seed=config.seed,
-        return_edge_id=False,
-        gather=False,
-    )
-    loader = BatchLoader(graph, settings)
-    try:
-        [batch] = loader.batches(0, 0, 1)
-        num_rows = batch.n_id.numel()
-    finally:
-        loader.close()
-    learned = [p for p in model.parameters() if p.requires_grad and not isinstance(p, UninitializedParameter)]
-    gradients = sum(p.numel() * p.element_size() for p in learned)
-    needed = 4 * num_rows * graph.num_features + gradients
-    if needed > free:
-        raise ResourceError(
-            f"neither way to train fits the memory. The whole graph: {why}. Mini-batches: the first one's "
-            f"{num_rows:,} feature rows and the gradients alone take {format_bytes(needed)}. Choose smaller "
-            "fanouts, batch_size or model, or a machine with more memory"
         )
 
 

@@ -1,0 +1,95 @@
+"""Do estimates hold? Memory and time of an epoch as estimated, beside what the run then takes.
+
+    python -m benchmarks.planning.estimate --graphs FOLDER [--names arxiv-like products-lite ...]
+
+For each graph and each mode (mini-batches, the whole graph, mini-batches with no and with a quarter of the
+rows in memory), in turn as processes of their own: ``graphbraid.estimate``, and the run that it is of. The
+run's epoch is the median after the first; its memory the process's peak. Kept are the ratios of estimate to
+run; memory is to be within 15 %, time within 25 %. Rows are printed and written as they come; those that the
+file has from this commit are not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common.contenders import Contender, ours, run_in_turn
+from benchmarks.common.options import add_graphs_argument, add_out_argument, parser_of
+from benchmarks.common.rows import RESULTS, commit, read_lines, write_rows
+from benchmarks.graphs.folder import load
+from graphbraid.datasets import save_store
+
+MEMORY_WITHIN, TIME_WITHIN = 0.15, 0.25
+SAMPLED = {"fanouts": [15, 10], "batch_size": 1024, "eval_every": 0, "test_at_end": False}
+FULL = {"mode": "full", "eval_every": 0, "test_at_end": False}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "sampled sage": ("sage", SAMPLED),
+    "sampled gat": ("gat", SAMPLED),
+    "full gcn": ("gcn", FULL),
+    "full sage": ("sage", FULL),
+    "tiers sage, none in memory": ("sage", SAMPLED | {"host": 0}),
+    "tiers sage, a quarter in memory": ("sage", SAMPLED | {"host": "quarter"}),
+}
+"""Model and options of each row."""
+
+
+def measure(name: str, case: str, store: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """A row: the estimate, the run, and their ratios."""
+    model, chosen = CASES[case]
+    arguments = ["--model", model, "--options", json.dumps(chosen), "--epochs", str(options.epochs)]
+    both = [
+        Contender(what, ours("planning.estimate_run", str(store), "--what", what, *arguments))
+        for what in ("estimate", "run")
+    ]
+    run_in_turn(both, options.repeats)
+    found, ran = both
+    row: dict[str, Any] = {"graph": name, "case": case, "options": chosen}
+    for key, within in (("memory_bytes", MEMORY_WITHIN), ("epoch_seconds", TIME_WITHIN)):
+        ratio = found.median(key) / ran.median(key)
+        row[key] = {"estimated": found.median(key), "ran": ran.median(key), "ratio": ratio}
+        row[key]["holds"] = abs(ratio - 1) <= within
+    return row | {"seconds_to_estimate": found.median("seconds"), "runs": {c.name: c.runs for c in both}}
+
+
+def show(row: dict[str, Any]) -> None:
+    """Print a row as it comes."""
+    memory, epoch = row["memory_bytes"], row["epoch_seconds"]
+    print(
+        f"{row['graph']}, {row['case']}: memory {memory['estimated'] / 1e9:.2f} GB, ran with "
+        f"{memory['ran'] / 1e9:.2f} ({memory['ratio']:.2f}); epoch {epoch['estimated']:.3g} s, ran in "
+        f"{epoch['ran']:.3g} ({epoch['ratio']:.2f}); estimated in {row['seconds_to_estimate']:.1f} s",
+        flush=True,
+    )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure each case of each graph, and write it."""
+    parser = parser_of(__doc__)
+    add_graphs_argument(parser)
+    parser.add_argument("--names", nargs="+", default=["arxiv-like", "products-lite", "web_cnr2000"])
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--epochs", type=int, default=4, help="of each run; the first does not count")
+    parser.add_argument("--repeats", type=int, default=2)
+    add_out_argument(parser)
+    options = parser.parse_args(arguments)
+    path = options.out or RESULTS / "estimate.jsonl"
+    done = {row["row"] for row in read_lines(path) if row["commit"] == commit()}
+    for name in options.names:
+        with tempfile.TemporaryDirectory() as folder:
+            store = save_store(load(options.graphs / name), Path(folder) / "store")
+            for case in options.cases:
+                key = f"{name}, {case}"
+                if key in done:
+                    continue
+                row = measure(name, case, store, options)
+                show(row)
+                write_rows("estimate", {key: row}, repeats=options.repeats, out=path)
+    print("wrote", path)
+
+
+if __name__ == "__main__":
+    main()

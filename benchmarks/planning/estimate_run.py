@@ -1,0 +1,66 @@
+"""One estimate, or the run that it is of, for ``benchmarks.planning.estimate``; one line of JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import graphbraid
+from benchmarks.peers.common import peak_gb
+from graphbraid import Graph, Trainer
+from graphbraid.datasets import open_store
+from graphbraid.nn import make_model
+
+
+def main() -> None:
+    """Open a store, estimate or train, report."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("store", type=Path)
+    parser.add_argument("--what", choices=("estimate", "run"), required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--options", type=json.loads, required=True)
+    parser.add_argument("--epochs", type=int, default=4)
+    given = parser.parse_args()
+    torch.manual_seed(0)
+    options: dict[str, Any] = dict(given.options) | {"epochs": given.epochs}
+    graph = open_store(given.store, mmap="host" in options)
+    if options.get("host") == "quarter":
+        assert isinstance(graph.x, torch.Tensor)
+        options["host"] = graph.x.nbytes // 4 + 16 * graph.num_nodes + (4 << 20)
+    model = make_model(given.model, graph.num_features, graph.num_classes, hidden_channels=64)
+    found = _estimated(model, graph, options) if given.what == "estimate" else _ran(model, graph, options)
+    print(json.dumps(found))
+
+
+def _estimated(model: torch.nn.Module, graph: Graph, options: dict[str, Any]) -> dict[str, float]:
+    started = time.perf_counter()
+    found = graphbraid.estimate(model, graph, **options)
+    chosen = found.of(options.get("mode", "sampled"))
+    assert chosen.host is not None
+    assert chosen.seconds is not None
+    return {
+        "memory_bytes": chosen.host.nbytes,
+        "epoch_seconds": chosen.seconds.total,
+        "seconds": time.perf_counter() - started,
+    }
+
+
+def _ran(model: torch.nn.Module, graph: Graph, options: dict[str, Any]) -> dict[str, float]:
+    trainer = Trainer(model, graph, **options)
+    result = trainer.fit()
+    epochs = [row["epoch_seconds"] for row in result.history]
+    return {
+        "memory_bytes": round(1e9 * peak_gb()),
+        "epoch_seconds": statistics.median(epochs[1:] or epochs),
+        "seconds": result.seconds,
+    }
+
+
+if __name__ == "__main__":
+    main()

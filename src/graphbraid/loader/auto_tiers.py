@@ -1,0 +1,45 @@
+"""Tiers of a loader's features sized by themselves, from the free memory and its own batches."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from graphbraid.errors import ConfigError
+from graphbraid.features.scores import score
+from graphbraid.features.sizing import host_budget
+from graphbraid.features.tiers import TieredFeatures
+from graphbraid.graph import Graph
+from graphbraid.loader.batches import BatchLoader
+from graphbraid.loader.settings import LoaderSettings
+from graphbraid.machine.hardware import free_memory_bytes
+from graphbraid.sampling.rows import FeatureRows
+
+AUTO = "auto"
+
+
+def tiers_of(graph: Graph, settings: LoaderSettings, tiers: FeatureRows | str | None) -> FeatureRows | None:
+    """Return the tiers that a loader was given, or makes for ``"auto"``; None: features from the graph.
+
+    Raises:
+        ConfigError: another word than ``"auto"``.
+        ResourceError: the store's file cannot be read.
+    """
+    if not isinstance(tiers, str):
+        return tiers
+    if tiers != AUTO:
+        raise ConfigError(f"tiers must be 'auto', a source of feature rows or None; got {tiers!r}")
+    x = graph.x
+    row_bytes = 0 if x is None else x.nbytes // max(graph.num_nodes, 1)
+    with BatchLoader(graph, dataclasses.replace(settings, gather=False, plan=None)) as loader:
+        ahead, sampler, schedule = loader.ahead, loader.config, loader.schedule
+        [batch] = loader.batches(0, 0, 1) if len(loader) else [None]
+    num_nodes, num_edges = (0, 0) if batch is None else (batch.num_nodes, batch.num_edges)
+    batches = (2 * ahead + 2) * (num_nodes * (16 + row_bytes) + 4 * num_edges)
+    topology = graph.nbytes - (0 if x is None else x.nbytes)
+    budget = host_budget(
+        graph, free_bytes=free_memory_bytes(), needed_bytes=batches + topology, with_lists=False
+    )
+    if budget.host is None:
+        return None
+    reads = score(graph, "inclusion", sampler=sampler, schedule=schedule) if budget.host else None
+    return TieredFeatures.build(graph, host=budget.host, score=reads)

@@ -1,0 +1,70 @@
+"""What a call allocates through torch: the most at a time, and what is left of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch._C._autograd import DeviceType
+from torch.autograd.profiler import profile
+
+_LOG_LEVEL = "KINETO_LOG_LEVEL"
+
+
+class Allocation(NamedTuple):
+    """Bytes that a call allocated."""
+
+    peak: int
+    """Most bytes held at a time, above what was held before."""
+    kept: int
+    """Bytes still held after it; negative where it freed more."""
+
+
+def allocation_of(run: Callable[[], object], device: torch.device) -> Allocation:
+    """Call ``run`` and return what it allocated on ``device`` through torch's allocator.
+
+    Memory that compiled kernels take for themselves is not seen; it is a few rows per thread.
+    """
+    if device.type == "cuda":
+        return _on_cuda(run, device)
+    with _quiet(), profile(profile_memory=True) as seen:
+        run()
+    assert seen.kineto_results is not None
+    events = [
+        (event.start_ns(), event.nbytes())
+        for event in seen.kineto_results.events()
+        if event.name() == "[memory]" and event.device_type() == DeviceType.CPU
+    ]
+    held = most = 0
+    for _, nbytes in sorted(events, key=lambda event: event[0]):
+        held += nbytes
+        most = max(most, held)
+    return Allocation(peak=most, kept=held)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Let torch's profiler print nothing: it reads the variable once, when it is first used."""
+    if _LOG_LEVEL in os.environ:
+        yield
+        return
+    os.environ[_LOG_LEVEL] = "6"
+    try:
+        yield
+    finally:
+        del os.environ[_LOG_LEVEL]
+
+
+def _on_cuda(run: Callable[[], object], device: torch.device) -> Allocation:
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    run()
+    torch.cuda.synchronize(device)
+    return Allocation(
+        peak=torch.cuda.max_memory_allocated(device) - before,
+        kept=torch.cuda.memory_allocated(device) - before,
+    )

@@ -1,0 +1,215 @@
+""":func:`graphbraid.estimate`: what a run needs before it starts, in each mode and with its rows in tiers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from graphbraid.arguments import check_type
+from graphbraid.errors import ConfigError, GraphbraidError
+from graphbraid.features.sizing import host_budget
+from graphbraid.files.writing import format_bytes
+from graphbraid.graph import Graph
+from graphbraid.train import runtime
+from graphbraid.train.config import TrainConfig
+from graphbraid.train.estimating.full import full_needs
+from graphbraid.train.estimating.hardware import HardwareFile, this_machine
+from graphbraid.train.estimating.modes import choose_mode
+from graphbraid.train.estimating.needs import Needs
+from graphbraid.train.estimating.records import Estimate, ModeEstimate, TierEstimate
+from graphbraid.train.estimating.sampled import SampledNeeds, bytes_beside_graph, sampled_needs
+from graphbraid.train.estimating.seconds import EpochSeconds, full_seconds, sampled_seconds
+from graphbraid.train.estimating.tiers import TieredRun, tiered_needs, tiered_run
+from graphbraid.train.estimating.trial import Trial
+from graphbraid.train.step.preflight import check_fanouts
+from graphbraid.train.tuning.planning import plan_run
+
+
+def estimate(
+    model: nn.Module,
+    graph: Graph,
+    *,
+    config: TrainConfig | Mapping[str, Any] | None = None,
+    hardware: HardwareFile | None = None,
+    times: bool = True,
+    **overrides: Any,
+) -> Estimate:
+    """Estimate the memory, disk and time of a run, in each mode and with more or less memory for features.
+
+    Memory is counted: what a run allocates is planned, sampled or tried on copies of model and optimizer,
+    which takes some seconds. Times are the plan's, or those of a short trial. Nothing of the model changes.
+
+    Example::
+
+        print(graphbraid.estimate(model, graph, fanouts=(15, 10, 5), batch_size=1024))
+
+    Args:
+        model: as :class:`graphbraid.Trainer` takes it.
+        graph: as :class:`graphbraid.Trainer` takes it.
+        config: options of the run. If None, the defaults.
+        hardware: the machine to estimate for. If None, this one.
+        times: whether to estimate times, for which steps are tried.
+        **overrides: fields of :class:`TrainConfig` that replace those of ``config``.
+
+    Raises:
+        ConfigError: an option is invalid, or the model does not fit the graph.
+        DataError: the graph has no features, labels or training nodes.
+    """
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
+    check_type(graph, "graph", Graph, "a graphbraid.Graph", error=ConfigError)
+    if hardware is not None:
+        check_type(hardware, "hardware", HardwareFile, "a HardwareFile", error=ConfigError)
+    given = config if isinstance(config, TrainConfig) else TrainConfig.from_dict(config or {})
+    given = given.updated(**overrides)
+    with runtime.torch_settings(given), runtime.random_state_kept():
+        return _Estimating(model, graph, given, hardware, times).run()
+
+
+class _Estimating:
+    """One estimate; what several of its parts need is made once."""
+
+    def __init__(
+        self, model: nn.Module, graph: Graph, config: TrainConfig, other: HardwareFile | None, times: bool
+    ) -> None:
+        self._model, self._graph, self._config, self._times = model, graph, config, times
+        self._here = this_machine(config.out_dir, with_rates=times)
+        self._machine = other or self._here
+        self._slowness = self._machine.slowness(self._here)
+        self._needs: SampledNeeds | None = None
+        self._seconds: EpochSeconds | None = None
+        self._tiers: TieredRun | None = None
+
+    def run(self) -> Estimate:
+        modes = (self._sampled(), self._full())
+        needed = 0 if self._needs is None else bytes_beside_graph(self._needs.host, self._graph)
+        budget = host_budget(self._graph, free_bytes=self._machine.memory_bytes, needed_bytes=needed)
+        mode, reason = choose_mode(self._model, self._graph, self._config, free_bytes=self._free_bytes())
+        return Estimate(
+            hardware=self._machine,
+            modes=modes,
+            mode=mode,
+            mode_reason=reason,
+            tiers=budget,
+            tier_curve=self._curve(),
+        )
+
+    def _free_bytes(self) -> int | None:
+        """Memory of another machine beside the data and the software, for the choice of the mode."""
+        if self._machine is self._here or self._machine.memory_bytes is None or self._needs is None:
+            return None
+        beside = ("software", "graph", "features")
+        return max(0, self._machine.memory_bytes - sum(self._needs.host.bytes_of(name) for name in beside))
+
+    # ---- mini-batches
+
+    def _sampled(self) -> ModeEstimate:
+        config = self._config.updated(mode="sampled", tiers=None)
+        try:
+            check_fanouts(self._model, config)
+        except ConfigError as error:
+            if self._config.mode == "sampled":
+                raise
+            return ModeEstimate(mode="sampled", host=None, fits=False, reason=str(error))
+        trial = Trial(self._model, self._graph, config)
+        trial.try_model()
+        plan = None
+        if config.plan is not None and self._times:
+            plan = plan_run(trial.runner, trial.task, config, trial.nodes)
+        ahead = None if plan is None else plan.cbs
+        self._needs = needs = sampled_needs(trial, ahead=ahead)
+        if self._times:
+            self._seconds = self._there(sampled_seconds(trial, plan))
+        self._tiers = tiered_run(
+            self._graph,
+            config,
+            bytes_per_second=self._machine.disk_bytes_per_second,
+            is_here=self._machine is self._here,
+        )
+        host, seconds = needs.host, self._seconds
+        if config.host is not None and self._tiers is not None:
+            tiers = self._tiers
+            budget = tiers.whole_bytes if config.host == "all" else int(config.host)
+            asked = tiers.estimate(budget, needs, seconds)
+            host = tiered_needs(needs, tiers.taken_bytes(budget), tiers.list_bytes)
+            if seconds is not None and asked.seconds is not None:
+                seconds = seconds.reading(asked.seconds)
+        on_device = trial.device.type != "cpu" or self._machine.device_memory_bytes is not None
+        return self._judged(
+            ModeEstimate(
+                mode="sampled",
+                host=host,
+                device=needs.device if on_device else None,
+                disk_bytes=needs.file_bytes,
+                seconds=seconds,
+            )
+        )
+
+    # ---- the whole graph
+
+    def _full(self) -> ModeEstimate:
+        config = self._config.updated(mode="full", plan=None, trace=None, host=None, hot=None, tiers=None)
+        trial = Trial(self._model, self._graph, config)
+        try:
+            needs = full_needs(trial)
+        except (GraphbraidError, MemoryError) as error:
+            return ModeEstimate(mode="full", host=None, fits=False, reason=str(error))
+        seconds = None
+        if self._times:
+            free = self._here.memory_bytes
+            place = needs.host if needs.device is None else needs.device
+            fits_here = needs.device is not None or free is None or place.must_bytes < free
+            found = full_seconds(trial, needs.engine, fits=fits_here)
+            seconds = None if found is None else self._there(found)
+        return self._judged(
+            ModeEstimate(
+                mode="full",
+                host=needs.host,
+                device=needs.device,
+                disk_bytes=needs.file_bytes,
+                seconds=seconds,
+                reason="" if not needs.why else f"runs as it is written: {needs.why}",
+            )
+        )
+
+    # ---- both
+
+    def _there(self, seconds: EpochSeconds) -> EpochSeconds:
+        if self._slowness == 1.0:
+            return seconds
+        return seconds.scaled(self._slowness, f"times {self._slowness:.3g} by the rates of the two machines")
+
+    def _judged(self, found: ModeEstimate) -> ModeEstimate:
+        """Return the estimate with whether the machine has room for it."""
+        machine, missing = self._machine, []
+
+        def check(what: str, needed: int | None, there: int | None) -> None:
+            if needed is not None and there is not None and needed > there:
+                missing.append(f"{what} {format_bytes(needed)} of {format_bytes(there)}")
+
+        check("memory", _must(found.host), machine.memory_bytes)
+        check("device", _must(found.device), machine.device_memory_bytes)
+        check("disk", found.disk_bytes, machine.disk_bytes)
+        if not missing:
+            return found
+        reason = "there is no room: it needs " + ", ".join(missing)
+        return ModeEstimate(
+            mode=found.mode,
+            host=found.host,
+            device=found.device,
+            disk_bytes=found.disk_bytes,
+            seconds=found.seconds,
+            fits=False,
+            reason=f"{reason}; {found.reason}" if found.reason else reason,
+        )
+
+    def _curve(self) -> tuple[TierEstimate, ...]:
+        if self._tiers is None or self._needs is None:
+            return ()
+        return self._tiers.curve(self._needs, self._seconds)
+
+
+def _must(needs: Needs | None) -> int | None:
+    return None if needs is None else needs.must_bytes

@@ -1,0 +1,64 @@
+"""The memory of a run on the whole graph: the compiled step's plan, counted without allocating it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from graphbraid.fullgraph import Engine
+from graphbraid.train.estimating.needs import Need, Needs
+from graphbraid.train.estimating.sampled import baseline_need, graph_needs
+from graphbraid.train.estimating.trial import Trial, parameter_bytes
+from graphbraid.train.estimating.whole_passes import forward_bytes, training_bytes
+from graphbraid.train.step.whole import compile_for
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class FullNeeds:
+    """What a run on the whole graph needs."""
+
+    host: Needs
+    device: Needs | None
+    """None where the model runs on the host."""
+    engine: Engine | None
+    """The compiled step, whose memory is not taken yet; None if the model runs as it is written."""
+    file_bytes: int
+    why: str = ""
+    """Why there is no compiled step."""
+
+
+def full_needs(trial: Trial) -> FullNeeds:
+    """Count what a run on the whole graph holds; the model is lowered, and nothing of its size allocated."""
+    config, graph, runner = trial.config.updated(mode="full"), trial.graph, trial.runner
+    engine, why = compile_for(runner, config, trial.nodes)
+    weights = parameter_bytes(runner.model)
+    state = trial.state_bytes()
+    evaluates = trial.val_nodes is not None or trial.test_nodes is not None
+    best = weights if config.restore_best and config.out_dir is None and trial.val_nodes is not None else 0
+    outputs = 4 * trial.task.width
+    loss = 3 * outputs * trial.nodes.numel()
+    learned = (
+        Need(name="model", nbytes=weights + best, why="parameters" + ", and the best epoch's" * bool(best)),
+        Need(name="optimizer", nbytes=state, why="its state, after one step"),
+        Need(name="gradients", nbytes=weights, why="of the parameters"),
+    )
+    if engine is not None:
+        step = Need(name="compiled step", nbytes=engine.nbytes, why="its arena and edges, as planned")
+        phases = [Need(name="loss", nbytes=loss, why="outputs of the training nodes and their gradients")]
+        if evaluates:
+            evaluation = engine.evaluation_nbytes + 2 * outputs * graph.num_nodes
+            phases.append(Need(name="evaluation", nbytes=evaluation, why="its arena, and all outputs"))
+    else:
+        step = Need(name="compiled step", nbytes=0, why=why)
+        phases = [Need(name="step", nbytes=training_bytes(trial), why="as written, tried on a small graph")]
+        if evaluates:
+            phases.append(Need(name="evaluation", nbytes=forward_bytes(trial), why="one pass, tried"))
+    own, base = (*learned, step), (baseline_need("full", trial), *graph_needs(graph))
+    on_host = trial.device.type == "cpu"
+    checkpoints = 0 if config.out_dir is None else 2 * (weights + state)
+    return FullNeeds(
+        host=Needs(held=(*base, *own), phases=tuple(phases)) if on_host else Needs(held=base),
+        device=None if on_host else Needs(held=own, phases=tuple(phases)),
+        engine=engine,
+        file_bytes=checkpoints,
+        why=why,
+    )

@@ -1,0 +1,113 @@
+"""What ``mode="auto"`` and ``tiers="auto"`` choose, by the same counts that an estimate shows."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+
+from graphbraid.errors import ResourceError
+from graphbraid.features.sizing import HostBudget, host_budget
+from graphbraid.files.writing import format_bytes
+from graphbraid.fullgraph import NotLoweredError, estimated_bytes
+from graphbraid.graph import Graph
+from graphbraid.train.config import TrainConfig
+from graphbraid.train.estimating.baseline import capacity_bytes
+from graphbraid.train.estimating.batches import batch_sizes
+from graphbraid.train.estimating.needs import Mode
+from graphbraid.train.estimating.sampled import bytes_beside_graph, sampled_needs, scaled_step_bytes
+from graphbraid.train.estimating.trial import Trial
+from graphbraid.train.step.whole import device_named
+
+SHARE_OF_FREE_MEMORY = 0.5
+"""Largest share of the free memory for which mode ``auto`` trains on the whole graph."""
+
+
+def choose_mode(
+    model: nn.Module, graph: Graph, config: TrainConfig, *, free_bytes: int | None = None
+) -> tuple[Mode, str]:
+    """Return ``full`` or ``sampled`` for mode ``auto``, and the reason as a sentence.
+
+    Args:
+        model: model to train.
+        graph: graph to train on.
+        config: options of the run.
+        free_bytes: free memory beside the data. If None, as measured now.
+    """
+    if config.precision != "float32":
+        return "sampled", "the full-graph engine runs in float32"
+    device = device_named(config.device)
+    free = device.free_bytes() if free_bytes is None else free_bytes
+    try:
+        needed = estimated_bytes(model, graph, device)
+    except NotLoweredError as why:
+        return "sampled", f"the model has no lowered form ({why})"
+    if free is None:
+        return "sampled", "the free memory is not known"
+    allowed = SHARE_OF_FREE_MEMORY * free
+    fits = needed <= allowed
+    return (
+        "full" if fits else "sampled",
+        f"the whole graph needs up to {format_bytes(needed)} "
+        f"{'beside the data' if device.is_host else f'on {device.place}'}, "
+        f"{'within' if fits else 'more than'} half of the {format_bytes(free)} that are free",
+    )
+
+
+def require_sampled(model: nn.Module, graph: Graph, config: TrainConfig, nodes: Tensor, why: str) -> None:
+    """Check that mini-batches can be trained on in the free memory, after the whole graph was found not to.
+
+    Counted are the rows of a batch, gradients and the optimizer's state, and the activations of a step, by a
+    trial on few seeds.
+
+    Args:
+        model: model to train.
+        graph: graph to train on.
+        config: options of the sampling.
+        nodes: training nodes.
+        why: reason for which mode ``auto`` chose to sample.
+
+    Raises:
+        ResourceError: it does not fit; the message says how much is needed.
+    """
+    free = device_named(config.device).free_bytes()
+    if free is None:
+        return
+    sizes = batch_sizes(graph, config, nodes)
+    learned = [p for p in model.parameters() if p.requires_grad and not isinstance(p, UninitializedParameter)]
+    gradients = sum(p.numel() * p.element_size() for p in learned)
+    parts = {
+        f"the {sizes.nodes:,} feature rows of a mini-batch": 4 * sizes.nodes * graph.num_features,
+        "the gradients": gradients,
+    }
+    _refuse_more(parts, free, why)  # before anything is tried
+    trial = Trial(model, graph, config)
+    trial.try_model()
+    del parts["the gradients"]
+    parts["the optimizer's state"] = trial.state_bytes()
+    parts["the activations and gradients of a step"] = scaled_step_bytes(trial, sizes.nodes)
+    _refuse_more(parts, free, why)
+
+
+def auto_budget(model: nn.Module, graph: Graph, config: TrainConfig) -> HostBudget:
+    """Return the memory for rows and lists that ``tiers="auto"`` takes: what the rest of the run leaves.
+
+    Raises:
+        ConfigError: the model does not fit the graph.
+        DataError: the graph has no features, labels or training nodes.
+    """
+    trial = Trial(model, graph, config.updated(mode="sampled", tiers=None))
+    trial.try_model()
+    needed = bytes_beside_graph(sampled_needs(trial).host, graph)
+    return host_budget(graph, free_bytes=capacity_bytes(), needed_bytes=needed)
+
+
+def _refuse_more(parts: dict[str, int], free: int, why: str) -> None:
+    needed = sum(parts.values())
+    if needed <= free:
+        return
+    listed = ", ".join(f"{format_bytes(nbytes)} for {name}" for name, nbytes in parts.items())
+    raise ResourceError(
+        f"neither way to train fits the memory. The whole graph: {why}. Mini-batches need "
+        f"{format_bytes(needed)}: {listed}. Choose smaller fanouts, batch_size or model, or a machine with "
+        "more memory"
+    )

@@ -1,0 +1,108 @@
+"""Estimate: what a run needs in each mode, what would be chosen, and what more memory would buy."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from graphbraid.collective.plan.times import format_seconds
+from graphbraid.features.sizing import HostBudget
+from graphbraid.files.writing import format_bytes
+from graphbraid.train.estimating.hardware import HardwareFile
+from graphbraid.train.estimating.needs import Mode, Needs
+from graphbraid.train.estimating.seconds import EpochSeconds
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModeEstimate:
+    """What a run needs in one mode."""
+
+    mode: Mode
+    host: Needs | None
+    """In memory; None if it is not known, and ``reason`` says why."""
+    device: Needs | None = None
+    """On the device that holds the model; None without one."""
+    disk_bytes: int = 0
+    """Of files that the run writes: checkpoints, activations beyond exact inference's budget."""
+    seconds: EpochSeconds | None = None
+    """Of an epoch; None if nothing is known or was asked for."""
+    fits: bool = True
+    """Whether memory, device and disk have room for it."""
+    reason: str = ""
+    """What there is no room for, or why nothing is known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TierEstimate:
+    """A run on mini-batches with all lists and some of the rows in memory, the others in the store's file."""
+
+    rows: int
+    """Rows in memory."""
+    host_bytes: int
+    """The budget (``host``): these rows, the adjacency lists of a store, and what is noted of them."""
+    expected_share: float
+    """Of the reads that memory serves."""
+    disk_bytes_per_epoch: float
+    """Bytes of rows that come from the file; whole blocks are more."""
+    memory_bytes: int
+    """Peak of the whole run."""
+    seconds: float | None
+    """Of an epoch's training; None if it is not known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    """What a run needs before it starts; printing it shows what ``graphbraid estimate`` does."""
+
+    hardware: HardwareFile
+    modes: tuple[ModeEstimate, ...]
+    mode: Mode
+    """What ``mode="auto"`` chooses."""
+    mode_reason: str
+    tiers: HostBudget
+    """What ``tiers="auto"`` chooses for mini-batches."""
+    tier_curve: tuple[TierEstimate, ...] = ()
+    """Mini-batches with more and more rows in memory; empty where no store's file holds the features."""
+
+    def of(self, mode: str) -> ModeEstimate:
+        """Return the estimate of one mode, ``sampled`` or ``full``.
+
+        Raises:
+            KeyError: there is no such mode.
+        """
+        for found in self.modes:
+            if found.mode == mode:
+                return found
+        raise KeyError(mode)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values, with the sums of each mode's needs."""
+        content = dataclasses.asdict(self)
+        for plain, found in zip(content["modes"], self.modes, strict=True):
+            for place, needs in (("host", found.host), ("device", found.device)):
+                if needs is not None:
+                    plain[place] |= {"nbytes": needs.nbytes, "must_bytes": needs.must_bytes}
+            if found.seconds is not None:
+                plain["seconds"] |= {"total": found.seconds.total}
+        return content
+
+    def __str__(self) -> str:
+        lines = [f"mode {self.mode}: {self.mode_reason}", f"tiers: {self.tiers.reason}"]
+        for found in self.modes:
+            lines += ["", *_mode_lines(found)]
+        return "\n".join(lines)
+
+
+def _mode_lines(found: ModeEstimate) -> list[str]:
+    heading = f"{found.mode}: {'fits' if found.fits else 'does not fit'}"
+    lines = [f"{heading}; {found.reason}" if found.reason else heading]
+    for place, needs in (("memory", found.host), ("device", found.device)):
+        if needs is not None:
+            lines.append(f"  {place} {format_bytes(needs.nbytes)}")
+            lines += [f"    {name:<14} {format_bytes(size):>10}  {why}" for name, size, why in needs.rows()]
+    if found.disk_bytes:
+        lines.append(f"  disk {format_bytes(found.disk_bytes)}")
+    if found.seconds is not None:
+        lines.append(f"  epoch {format_seconds(found.seconds.total)}: {found.seconds.how}")
+    return lines

@@ -1,0 +1,155 @@
+"""What a run on mini-batches needs with its feature rows in tiers, and how long its epochs take then."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from graphbraid.features import DiskRows
+from graphbraid.features.sizing import list_bytes
+from graphbraid.features.tier_report import SHARES, Served
+from graphbraid.features.tiers import LOOKAHEAD, options_for
+from graphbraid.graph import Graph
+from graphbraid.train.config import TrainConfig
+from graphbraid.train.estimating.needs import Need, Needs
+from graphbraid.train.estimating.records import TierEstimate
+from graphbraid.train.estimating.sampled import SampledNeeds, are_mapped
+from graphbraid.train.estimating.seconds import EpochSeconds
+from graphbraid.train.step.tiers import expected_reads
+
+_SLOT_BYTES, _NOTES_BYTES = 32, 9
+"""Noted of each row in memory, and of each row at all."""
+_TRIED_ROWS = 8192
+
+
+class TieredRun(NamedTuple):
+    """A graph's rows in tiers, as estimates ask for them."""
+
+    graph: Graph
+    served: Served
+    epoch_reads: float
+    rows_per_second: float | None
+    """That come from the file at random, measured; None on another machine whose disk is not described."""
+    buffer_bytes: int
+
+    list_bytes: int
+    """Of the adjacency lists, which a budget holds first; 0 if they are in memory anyway."""
+
+    @property
+    def whole_bytes(self) -> int:
+        """Memory that holds everything."""
+        return self.host_bytes(self.graph.num_nodes)
+
+    def rows_in(self, host: int) -> int:
+        """Return how many rows a budget holds, beside all lists."""
+        num_rows, row_bytes = self.graph.num_nodes, self._row_bytes
+        notes = self.buffer_bytes + num_rows * _NOTES_BYTES + self.list_bytes
+        return max(0, min((host - notes) // (row_bytes + _SLOT_BYTES), num_rows))
+
+    def host_bytes(self, rows: int) -> int:
+        """Return the budget that holds so many rows, all lists and what is noted; 0 for no rows."""
+        if rows == 0:
+            return 0
+        notes = self.buffer_bytes + self.graph.num_nodes * _NOTES_BYTES + self.list_bytes
+        return rows * (self._row_bytes + _SLOT_BYTES) + notes
+
+    def taken_bytes(self, host: int) -> int:
+        """Return the memory that a budget takes: buffers of requests at least, and no more than holds all."""
+        return max(min(host, self.whole_bytes), self.buffer_bytes * (1 + bool(self.list_bytes)))
+
+    @property
+    def _row_bytes(self) -> int:
+        x = self.graph.x
+        assert isinstance(x, Tensor)
+        return x.nbytes // max(self.graph.num_nodes, 1)
+
+    def estimate(self, host: int, needs: SampledNeeds, seconds: EpochSeconds | None) -> TierEstimate:
+        """Return what a run with such a budget needs."""
+        rows = self.rows_in(host)
+        share = self.served.share(rows)
+        disk_reads = (1 - share) * self.epoch_reads
+        taken: float | None = None
+        if seconds is not None:
+            taken = seconds.train
+            if self.rows_per_second is not None:
+                taken = seconds.reading(disk_reads / self.rows_per_second).train
+        return TierEstimate(
+            rows=rows,
+            host_bytes=host,
+            expected_share=share,
+            disk_bytes_per_epoch=disk_reads * self._row_bytes,
+            memory_bytes=tiered_needs(needs, self.taken_bytes(host), self.list_bytes).nbytes,
+            seconds=taken,
+        )
+
+    def curve(self, needs: SampledNeeds, seconds: EpochSeconds | None) -> tuple[TierEstimate, ...]:
+        """Return what more and more rows in memory would bring."""
+        num_rows = self.graph.num_nodes
+        budgets = (self.host_bytes(int(share * num_rows)) for share in (0.0, *SHARES))
+        return tuple(self.estimate(host, needs, seconds) for host in budgets)
+
+
+def tiered_run(
+    graph: Graph, config: TrainConfig, *, bytes_per_second: float | None, is_here: bool
+) -> TieredRun | None:
+    """Return a graph's rows in tiers; None where no store's file holds them.
+
+    Args:
+        graph: whose features are read.
+        config: options of the run.
+        bytes_per_second: the disk's rate. If None, it is measured where ``is_here``.
+        is_here: whether the run is for this machine.
+    """
+    x = graph.x
+    if not are_mapped(graph) or not isinstance(x, Tensor):
+        return None
+    disk = DiskRows.behind(x, options=options_for(config.host or 0))
+    reads = expected_reads(graph, config)
+    rate = None if bytes_per_second is None else bytes_per_second / disk.row_bytes
+    if rate is None and is_here:
+        rate = _rows_per_second(disk)
+    return TieredRun(
+        graph, Served(reads.values), float(reads.values.sum()), rate, disk.buffer_bytes, list_bytes(graph)
+    )
+
+
+def tiered_needs(needs: SampledNeeds, host_bytes: int, list_bytes: int) -> Needs:
+    """Return the needs in memory with rows, and lists of ``list_bytes``, in tiers that take ``host_bytes``.
+
+    A thread gathers rows ahead: batches that wait with their rows, and before them announced ones without.
+    """
+    sizes, ahead = needs.sizes, needs.ahead
+    waiting = min(ahead + 2, sizes.num_batches)
+    announced = min(2 * ahead + LOOKAHEAD + 2, sizes.num_batches)
+    graph = next(need for need in needs.host.held if need.name == "graph")
+    others = {
+        "graph": replace(graph, nbytes=graph.nbytes - list_bytes),
+        "features": Need(name="features", nbytes=host_bytes, why="what is in memory, and noted of all"),
+        "batches": Need(
+            name="batches", nbytes=announced * sizes.index_bytes, why=f"{announced} announced, without rows"
+        ),
+    }
+    held = tuple(others.get(need.name, need) for need in needs.host.held)
+    rows = waiting * sizes.feature_bytes  # given back after an epoch, unlike a pipeline's buffers
+    phases = tuple(
+        replace(need, nbytes=need.nbytes + rows, why=f"{need.why}; {waiting} batches' rows")
+        if need.name == "step"
+        else need
+        for need in needs.host.phases
+    )
+    return Needs(held=held, phases=phases)
+
+
+def _rows_per_second(disk: DiskRows) -> float:
+    """Measure how many rows at random a second come from the file, some that no cache has first."""
+    count = min(_TRIED_ROWS, disk.shape[0])
+    draw = torch.Generator().manual_seed(0)
+    first, second = (torch.randint(disk.shape[0], (count,), generator=draw) for _ in range(2))
+    disk.gather(first[: max(1, count // 8)])
+    started = time.perf_counter()
+    disk.gather(second)
+    return count / (time.perf_counter() - started)

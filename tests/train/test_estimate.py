@@ -1,0 +1,306 @@
+"""What a run is estimated to need, and what it then takes; what the modes and tiers are chosen by."""
+
+import copy
+import json
+
+import pytest
+import torch
+from tests.train.communities import Sage, community_graph, random_graph
+
+import graphbraid
+from graphbraid import Trainer
+from graphbraid import nn as gnn
+from graphbraid.collective.run.profiler import batch_bytes_of
+from graphbraid.datasets import open_store, save_store
+from graphbraid.errors import ConfigError, DataError, ResourceError
+from graphbraid.features import TieredFeatures
+from graphbraid.features.sizing import LEAST_RESERVE_BYTES, host_budget
+from graphbraid.loader import BatchLoader, LoaderSettings, NeighborLoader
+from graphbraid.train import HardwareFile, TrainConfig
+from graphbraid.train.estimating import modes, whole_passes
+from graphbraid.train.estimating.allocation import allocation_of
+from graphbraid.train.estimating.batches import batch_sizes
+from graphbraid.train.estimating.needs import Need, Needs
+from graphbraid.train.estimating.trial import Trial
+
+GIB = 1 << 30
+
+
+@pytest.fixture(autouse=True)
+def known_baseline(monkeypatch):
+    """Start no process to measure the software."""
+    monkeypatch.setattr("graphbraid.train.estimating.sampled.baseline_bytes", lambda *_: 300 << 20)
+
+
+def sage(graph, hidden=32, layers=2):
+    return gnn.GraphSAGE(graph.num_features, hidden, graph.num_classes, layers)
+
+
+# ---- the parts
+
+
+def test_allocations_are_seen_at_their_peak_and_afterwards():
+    kept = []
+
+    def run():
+        first = torch.empty(1000, dtype=torch.float64)
+        kept.append(torch.empty(500, dtype=torch.float64))
+        del first
+
+    found = allocation_of(run, torch.device("cpu"))
+    assert 12_000 <= found.peak <= 12_000 + 256
+    assert 4000 <= found.kept <= 4000 + 128
+
+
+def test_batches_are_counted_as_a_loader_holds_them():
+    graph = random_graph(3000, 8, 16)
+    config, nodes = TrainConfig(fanouts=(5, 3), batch_size=64), graph.split("train")
+    sizes = batch_sizes(graph, config, nodes)
+    assert sizes.num_batches == -(-nodes.numel() // 64)
+    settings = LoaderSettings(
+        num_neighbors=(5, 3), batch_size=64, input_nodes=nodes, shuffle=True, return_edge_id=False
+    )
+    with BatchLoader(graph, settings) as loader:
+        largest = max(batch_bytes_of(batch) for batch in loader.batches(0))
+    assert sizes.nbytes == pytest.approx(largest, rel=0.1)
+
+
+@pytest.mark.parametrize("kind", [gnn.GraphSAGE, gnn.GCN, gnn.GAT])
+def test_a_pass_on_two_small_graphs_says_what_a_large_one_takes(kind, monkeypatch):
+    graph = random_graph(6000, 10, 24)
+    model = kind(24, 16, graph.num_classes, 2)
+    trial = Trial(model, graph, TrainConfig())
+    whole = whole_passes.forward_bytes(trial)
+    monkeypatch.setattr(whole_passes, "SMALL", 0)
+    monkeypatch.setattr(whole_passes, "_NODES", 600)
+    assert whole_passes.forward_bytes(trial) == pytest.approx(whole, rel=0.1)
+
+
+def test_needs_are_what_is_held_and_the_largest_phase():
+    needs = Needs(
+        held=(Need(name="graph", nbytes=10, mapped=True), Need(name="model", nbytes=5)),
+        phases=(Need(name="step", nbytes=7), Need(name="test", nbytes=9)),
+    )
+    assert (needs.nbytes, needs.must_bytes, needs.bytes_of("model")) == (24, 14, 5)
+    assert [name for name, _, _ in needs.rows()] == ["graph", "model", "(step)", "(test)"]
+
+
+# ---- the whole
+
+
+def test_an_estimate_changes_neither_model_nor_random_state():
+    graph = community_graph()
+    model = sage(graph)
+    before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    found = graphbraid.estimate(model, graph, fanouts=(4, 4), batch_size=32)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    sampled, full = found.of("sampled"), found.of("full")
+    assert sampled.fits
+    assert full.fits
+    assert sampled.seconds.train > 0
+    assert full.seconds.floor < full.seconds.train
+    assert found.tiers.host is None
+    assert "no store's file" in found.tiers.reason
+    with pytest.raises(KeyError):
+        found.of("auto")
+    said = str(found)
+    assert "mode full: the whole graph needs up to" in said
+    assert json.loads(json.dumps(found.to_json()))["modes"][0]["host"]["nbytes"] == sampled.host.nbytes
+
+
+def test_the_mode_is_the_one_that_the_trainer_chooses(monkeypatch):
+    graph = community_graph()
+    for free in (1 << 30, 100_000):
+        hardware = type("Free", (), {"memory_available_bytes": free})
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                "graphbraid.fullgraph.device.host.Hardware.detect", staticmethod(lambda found=hardware: found)
+            )
+            chosen, reason = modes.choose_mode(sage(graph), graph, TrainConfig())
+            trainer = Trainer(sage(graph), graph, mode="auto", fanouts=(4, 4))
+            assert (trainer.config.mode, trainer.mode_reason) == (chosen, reason)
+    assert chosen == "sampled"
+
+
+def test_other_machines_are_estimated_by_what_a_file_says(tmp_path):
+    graph = random_graph(3000, 8, 16)
+    file = tmp_path / "small.json"
+    HardwareFile(name="small", memory_bytes=310 << 20, multiply_flops=1e6).save(file)
+    small = HardwareFile.load(file)
+    here = graphbraid.estimate(sage(graph), graph, fanouts=(4, 4), batch_size=64)
+    there = graphbraid.estimate(sage(graph), graph, fanouts=(4, 4), batch_size=64, hardware=small)
+    assert there.hardware.name == "small"
+    slower = there.of("sampled").seconds.train / here.of("sampled").seconds.train
+    assert slower > 100
+    assert "by the rates of the two machines" in there.of("sampled").seconds.how
+    tiny = HardwareFile(memory_bytes=1 << 20)
+    full = graphbraid.estimate(sage(graph), graph, fanouts=(4, 4), hardware=tiny, times=False)
+    assert not full.of("sampled").fits
+    assert "there is no room: it needs memory" in full.of("sampled").reason
+    assert full.of("sampled").seconds is None
+
+
+def test_a_device_s_memory_is_counted_where_a_machine_has_one():
+    graph = random_graph(3000, 8, 16)
+    machine = HardwareFile(memory_bytes=GIB, device_memory_bytes=50_000)
+    found = graphbraid.estimate(sage(graph), graph, fanouts=(4, 4), hardware=machine, times=False)
+    sampled = found.of("sampled")
+    assert sampled.device.bytes_of("batches") > 0
+    assert not sampled.fits
+    assert "device" in sampled.reason
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"graphbraid": "hardware", "memory": 3}', "memory"),
+        ('{"graphbraid": "hardware", "memory_bytes": "much"}', "memory_bytes"),
+        ('{"graphbraid": "hardware", "memory_bytes": 0}', "memory_bytes must be at least 1; got 0"),
+        ('{"graphbraid": "hardware", "multiply_flops": -1}', "multiply_flops must be a positive number"),
+        ('{"graphbraid": "machine"}', "it holds a machine"),
+        ("no json", "it is not JSON"),
+    ],
+)
+def test_files_that_describe_no_machine_are_refused(tmp_path, content, said):
+    file = tmp_path / "machine.json"
+    file.write_text(content)
+    with pytest.raises(DataError, match=said):
+        HardwareFile.load(file)
+    with pytest.raises(DataError, match="cannot read the hardware"):
+        HardwareFile.load(tmp_path / "none.json")
+
+
+def test_what_cannot_be_estimated_is_refused():
+    graph = community_graph()
+    with pytest.raises(ConfigError, match=r"must be a torch\.nn\.Module"):
+        graphbraid.estimate("sage", graph)
+    with pytest.raises(ConfigError, match="must be a HardwareFile"):
+        graphbraid.estimate(sage(graph), graph, hardware={"memory_bytes": 1})
+    with pytest.raises(ConfigError, match="one entry per layer"):
+        graphbraid.estimate(sage(graph, layers=3), graph, fanouts=(4, 4))
+    with pytest.raises(ConfigError, match="not an option of TrainConfig"):
+        graphbraid.estimate(sage(graph), graph, fanout=(4, 4))
+    with pytest.raises(DataError, match="labels"):
+        graphbraid.estimate(sage(graph), graph.replace(y=None), fanouts=(4, 4))
+
+
+def test_a_model_without_a_lowered_form_is_tried_as_it_is_written():
+    graph = community_graph()
+    found = graphbraid.estimate(
+        Sage(graph.num_features, graph.num_classes), graph, fanouts=(4, 4), batch_size=32
+    ).of("full")
+    assert "runs as it is written" in found.reason
+    assert found.host.bytes_of("step") > 0
+    assert found.seconds.floor is None
+
+
+# ---- tiers
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    return save_store(random_graph(4000, 8, 256), tmp_path_factory.mktemp("stored") / "graph")
+
+
+def test_memory_for_rows_is_what_the_rest_leaves(stored):
+    graph = open_store(stored)
+    fits = host_budget(graph, free_bytes=4 * GIB, needed_bytes=GIB)
+    assert fits.host is None
+    assert "rows and lists fit" in fits.reason
+    left = graph.x.nbytes * 3 // 4
+    some = host_budget(graph, free_bytes=GIB, needed_bytes=GIB - LEAST_RESERVE_BYTES - left)
+    assert some.host == left
+    assert "for the rest of the run and a reserve of 256.0 MiB" in some.reason
+    none = host_budget(graph, free_bytes=GIB, needed_bytes=GIB)
+    assert none.host == 0
+    assert "from the files" in none.reason
+    assert host_budget(graph, free_bytes=None, needed_bytes=0).host is None
+    in_memory = open_store(stored, mmap=False)
+    assert "in memory" in host_budget(in_memory, free_bytes=GIB, needed_bytes=GIB).reason
+
+
+def test_tiers_auto_of_a_trainer_takes_none_where_all_fits(stored):
+    graph = open_store(stored)
+    trainer = Trainer(sage(graph), graph, tiers="auto", fanouts=(4, 4), batch_size=64, epochs=1)
+    assert trainer.tiers is None
+    assert "fit" in trainer.tiers_reason
+
+
+def test_tiers_auto_of_a_trainer_keeps_the_losses(stored, monkeypatch):
+    def losses(**options):
+        torch.manual_seed(0)
+        graph = open_store(stored)
+        batches = {"fanouts": (4, 4), "batch_size": 64, "epochs": 1, "eval_every": 0}
+        trainer = Trainer(sage(graph), graph, **batches, **options)
+        trainer.fit()
+        return trainer, [row["train_loss"] for row in trainer.progress.history]
+
+    _, plain = losses()
+    monkeypatch.setattr(modes, "capacity_bytes", lambda: 320 << 20)
+    tiered, found = losses(tiers="auto")
+    assert found == plain
+    assert tiered.tiers is not None
+    assert tiered.config.host == 0
+    assert tiered.tiers.counts.disk_rows > 0
+    assert "from the files" in tiered.tiers_reason
+
+
+def test_tiers_auto_of_a_loader(stored, monkeypatch):
+    graph = open_store(stored)
+    loader = NeighborLoader(graph, [4, 4], "train", batch_size=64, seed=0, tiers="auto")
+    assert loader.tiers is None
+    plain = [batch.x for batch in loader.batches(0)]
+    monkeypatch.setattr("graphbraid.loader.auto_tiers.free_memory_bytes", lambda: 256 << 20)
+    tiered = NeighborLoader(graph, [4, 4], "train", batch_size=64, seed=0, tiers="auto")
+    assert tiered.tiers is not None
+    assert tiered.tiers.cache.num_rows == 0
+    for batch, x in zip(tiered.batches(0), plain, strict=True):
+        assert torch.equal(batch.x, x)
+    with pytest.raises(ConfigError, match="tiers must be 'auto'"):
+        NeighborLoader(graph, [4, 4], "train", tiers="much")
+
+
+def test_tiers_auto_is_refused_beside_what_says_otherwise(stored):
+    graph = open_store(stored)
+    with pytest.raises(ConfigError, match="leave one out"):
+        Trainer(sage(graph), graph, tiers="auto", host=0, fanouts=(4, 4))
+    with pytest.raises(ConfigError, match="mode='full' reads all"):
+        Trainer(sage(graph), graph, tiers="auto", mode="full")
+    with pytest.raises(ConfigError, match="tiers must be 'auto'"):
+        Trainer(sage(graph), graph, tiers="much", fanouts=(4, 4))
+
+
+def test_what_more_memory_would_buy(stored):
+    graph = open_store(stored)
+    found = graphbraid.estimate(sage(graph), graph, fanouts=(4, 4), batch_size=64)
+    rows = [point.rows for point in found.tier_curve]
+    assert rows == sorted(rows)
+    assert (rows[0], rows[-1]) == (0, 4000)
+    reads = [point.disk_bytes_per_epoch for point in found.tier_curve]
+    assert reads == sorted(reads, reverse=True)
+    assert reads[-1] == pytest.approx(0.0, abs=1.0)
+    assert found.tier_curve[0].seconds >= found.tier_curve[-1].seconds
+    zero = graphbraid.estimate(sage(graph), graph, fanouts=(4, 4), host=0, times=False).of("sampled")
+    buffers = TieredFeatures.build(graph, host=0).disk.buffer_bytes
+    assert zero.host.bytes_of("features") == 2 * buffers, "of rows, and of lists"
+
+
+def test_mini_batches_that_fit_no_memory_are_refused_by_what_a_step_holds(monkeypatch):
+    graph = random_graph(3000, 8, 16)
+    model = sage(graph, hidden=256)
+    trial = Trial(model, graph, TrainConfig(fanouts=(4, 4), batch_size=256))
+    rows = 4 * 3000 * 16
+    assert modes.scaled_step_bytes(trial, 3000) > 4 * rows, "activations, and not rows alone, are counted"
+    learned = trial.state_bytes()
+    free = rows + learned + 100_000
+    device = type("Device", (), {"free_bytes": lambda self: free})()
+    monkeypatch.setattr(modes, "device_named", lambda _: device)
+    with pytest.raises(
+        ResourceError, match=r"neither way to train fits.* for the activations and gradients of a step"
+    ):
+        modes.require_sampled(
+            model, graph, TrainConfig(fanouts=(4, 4), batch_size=256), graph.split("train"), "too large"
+        )

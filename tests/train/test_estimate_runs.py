@@ -1,0 +1,100 @@
+"""The memory that an estimate says, beside the peak of the run itself in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.extras import NO_PEAK
+from tests.train.communities import random_graph
+
+import graphbraid
+from graphbraid import nn as gnn
+from graphbraid.datasets import open_store, save_store
+
+RUN = """
+import json, sys, torch
+from graphbraid import Trainer
+from graphbraid import nn as gnn
+from graphbraid.datasets import open_store
+
+store, model, options, mapped = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), sys.argv[4] == "mapped"
+torch.set_num_threads(2)
+graph = open_store(store, mmap=mapped)
+hidden, layers = options.pop("hidden"), options.pop("layers")
+model = getattr(gnn, model)(graph.num_features, hidden, graph.num_classes, layers)
+Trainer(model, graph, **options).fit()
+with open("/proc/self/status") as file:
+    print(next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM")))
+"""
+
+SAMPLED = {"fanouts": (10, 5), "batch_size": 1024, "epochs": 2, "hidden": 64, "layers": 2}
+FULL = {"mode": "full", "epochs": 3, "hidden": 64, "layers": 2}
+SHAPES = {
+    "wide": (60_000, 8, 512),
+    "many edges": (60_000, 100, 32),
+    "many nodes": (600_000, 6, 64),
+}
+
+
+def ran(store, model, options, *, mapped=False):
+    """Return the peak resident bytes of a run in a process of its own."""
+    arguments = [str(store), model, json.dumps(options), "mapped" if mapped else "read"]
+    env = os.environ | {"PYTHONPATH": str(Path(graphbraid.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, *arguments], env=env, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+def estimated(store, model, options, *, mapped=False):
+    graph = open_store(store, mmap=mapped)
+    options = dict(options)
+    hidden, layers = options.pop("hidden"), options.pop("layers")
+    made = getattr(gnn, model)(graph.num_features, hidden, graph.num_classes, layers)
+    return graphbraid.estimate(made, graph, times=False, **options)
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory):
+    folder, made = tmp_path_factory.mktemp("shapes"), {}
+
+    def of(shape):
+        if shape not in made:
+            made[shape] = save_store(random_graph(*SHAPES[shape]), folder / shape.replace(" ", "_"))
+        return made[shape]
+
+    return of
+
+
+CASES = [
+    pytest.param("wide", "GraphSAGE", SAMPLED),
+    pytest.param("wide", "GraphSAGE", FULL, marks=pytest.mark.slow),
+    pytest.param("many edges", "GCN", SAMPLED, marks=pytest.mark.slow),
+    pytest.param("many edges", "GCN", FULL),
+    pytest.param("many edges", "GAT", SAMPLED | {"hidden": 128}, marks=pytest.mark.slow),
+    pytest.param("many nodes", "GraphSAGE", SAMPLED | {"workers": 2}, marks=pytest.mark.slow),
+    pytest.param("many nodes", "GCN", FULL, marks=pytest.mark.slow),
+    pytest.param("many nodes", "GAT", FULL, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason=NO_PEAK)
+@pytest.mark.parametrize(("shape", "model", "options"), CASES)
+def test_memory_is_within_fifteen_per_cent_of_what_a_run_takes(stores, shape, model, options):
+    found = estimated(stores(shape), model, options).of(options.get("mode", "sampled"))
+    peak = ran(stores(shape), model, options)
+    assert found.host.nbytes == pytest.approx(peak, rel=0.15), str(found.host)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason=NO_PEAK)
+@pytest.mark.parametrize("host", [0, 64 << 20])
+def test_memory_with_tiers_is_within_fifteen_per_cent_of_what_a_run_takes(stores, host):
+    options = SAMPLED | {"host": host, "test_at_end": False}
+    found = estimated(stores("wide"), "GraphSAGE", options, mapped=True).of("sampled")
+    peak = ran(stores("wide"), "GraphSAGE", options, mapped=True)
+    assert found.host.nbytes == pytest.approx(peak, rel=0.15), str(found.host)
