@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from graphbraid.features import DiskRows
+from graphbraid.features.row_budgets import options_for
 from graphbraid.features.sizing import list_bytes
 from graphbraid.features.tier_report import SHARES, Served
-from graphbraid.features.tiers import LOOKAHEAD, options_for
+from graphbraid.features.tiers import LOOKAHEAD
 from graphbraid.graph import Graph
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.needs import Need, Needs
