@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds a manylinux wheel into dist/ and checks it: kernels of all variants and type marker in, sources out, nothing
-# bundled, and it trains in a fresh environment without a compiler.
+# Builds a manylinux wheel into dist/ and checks it: kernels of all variants, their sources for synthesis and the type marker
+# in, nothing bundled, and it trains in a fresh environment without a compiler.
 #   PYTHON=.venv/bin/python scripts/check_wheel.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,8 +17,9 @@ wheel=$(ls "$folder"/repaired/graphbraid-*manylinux*.whl)
 
 "$python" -m zipfile -e "$wheel" "$folder/unpacked"
 ls "$folder"/unpacked/graphbraid/_native*.so "$folder"/unpacked/graphbraid/py.typed >/dev/null
-if find "$folder/unpacked" -name '*.cpp' -o -name '*.inl' -o -name 'graphbraid.libs' | grep .; then
-  echo "C++ sources of the kernels, or libraries of the system, ended up in the wheel" >&2
+ls "$folder"/unpacked/graphbraid/{csrc/spmm.inl,synth/emit/runtime/kernels.h,synth/emit/templates/main.cpp.j2} >/dev/null
+if find "$folder/unpacked" -name 'graphbraid.libs' | grep .; then
+  echo "libraries of the system ended up in the wheel" >&2
   exit 1
 fi
 

@@ -7,26 +7,12 @@
 
 #include "bound.h"
 #include "dropout.h"
+#include "epilogue_args.h"
 #include "epilogue_arguments.h"
 #include "parallel.h"
 #include "variants.h"
 #include "worth.h"
 #include "x86.h"
-
-namespace gb {
-
-struct EpilogueArgs {
-  DType dtype = DType::kFloat32;
-  int64_t num_rows = 0, width = 0;
-  Rows x;               // (num_rows, width); backward: the forward's output
-  Rows grad;            // backward only
-  void* out = nullptr;  // backward: gradient of x
-  int64_t out_stride = 0;
-  void* grad_bias = nullptr;
-  Epilogue how;
-};
-
-}  // namespace gb
 
 #define GB_KERNEL_FILE "epilogue.inl"
 #include "for_each_variant.h"

@@ -1,10 +1,12 @@
 """Program synthesis: a short program, or a model, becomes source code that trains without Python."""
 
+from graphbraid.synth.emit.openmp import write_openmp
 from graphbraid.synth.language.mistake import Place, ProgramError
 from graphbraid.synth.reading import parse_program, read_program
 from graphbraid.synth.recipe import EarlyStop, OptimizerRecipe, Recipe
 from graphbraid.synth.synthesis import Synthesis, from_model, from_program
 from graphbraid.synth.training import Trained, train
+from graphbraid.synth.weights import load_weights, save_weights
 
 __all__ = [
     "EarlyStop",
@@ -16,7 +18,10 @@ __all__ = [
     "Trained",
     "from_model",
     "from_program",
+    "load_weights",
     "parse_program",
     "read_program",
+    "save_weights",
     "train",
+    "write_openmp",
 ]

@@ -1,0 +1,122 @@
+"""``graphbraid synth``: write a program in C++ that trains without Python."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from graphbraid.cli.common import DebugOption, JsonOption, err_console, guarded, path_given, print_json, say
+from graphbraid.errors import ConfigError, ResourceError
+
+if TYPE_CHECKING:
+    from graphbraid.graph import Graph
+
+_HIDDEN = 32
+_TARGETS = ("openmp",)
+
+
+@guarded
+def synth(
+    *,
+    program: Annotated[
+        Path, typer.Argument(help="The program's file.", metavar="PROGRAM", parser=path_given)
+    ],
+    data: Annotated[
+        Path, typer.Option("--data", "-d", help="Store to train on.", metavar="STORE", parser=path_given)
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder to make.", metavar="FOLDER", parser=path_given)
+    ],
+    target: Annotated[str, typer.Option(help="What to write: openmp.")] = "openmp",
+    layers: Annotated[
+        str | None,
+        typer.Option(
+            help="Columns of the features, of each hidden layer and of the output. (default: the store's and "
+            f"one hidden layer of {_HIDDEN})"
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="NAME=NUMBER for totalEpoch and the program's own numbers; repeat it."),
+    ] = None,
+    build: Annotated[bool, typer.Option("--build", help="Build it with CMake, too.")] = False,
+    run: Annotated[bool, typer.Option("--run", help="Build it and train.")] = False,
+    json_output: JsonOption = False,
+    debug: DebugOption = False,  # noqa: ARG001
+) -> None:
+    """Write a program in C++ with OpenMP that trains a model on a store, without Python.
+
+    The language is described in docs/synthesis.md. The folder has a README with the two commands that build
+    and run it.
+
+    Examples:
+
+        graphbraid synth sage.gnn --data stores/web --out build_me
+
+        graphbraid synth sage.gnn -d stores/web --layers 128,64,40 --set totalEpoch=50 --out build_me --run
+    """  # noqa: D412  (typer shows the blank line between examples)
+    if target not in _TARGETS:
+        raise ConfigError(f"the target must be {' or '.join(_TARGETS)}; got {target!r}")
+    numbers = dict(_setting(text) for text in settings or [])
+    from graphbraid import datasets
+    from graphbraid import synth as room
+    from graphbraid.fullgraph import NotLoweredError
+
+    function = room.read_program(program)
+    graph = datasets.open_store(data)
+    widths = _widths(layers, graph)
+    synthesis = room.from_program(function, widths, numbers)
+    try:
+        folder = room.write_openmp(synthesis, graph, out)
+    except NotLoweredError as error:
+        advice = f"; it needs {error.needed}" if error.needed else ""
+        raise ConfigError(f"{program.name} cannot be written for {target}: {error.reason}{advice}") from error
+    err = err_console()
+    for place, note in function.notes:
+        say(err, "[yellow]note:[/] {}", f"{program.name}:{place.line}: {note}")
+    if build or run:
+        _called(["cmake", "-S", str(folder), "-B", str(folder / "build")])
+        _called(["cmake", "--build", str(folder / "build"), "-j", str(os.cpu_count() or 1)])
+    if run:
+        _called([str(folder / "build" / "train"), "--data", str(data), "--home", str(folder)])
+    if json_output:
+        print_json({"out": str(folder), "target": target, "layers": list(widths), "built": build or run})
+    else:
+        say(err, "wrote {}", folder)
+
+
+def _setting(text: str) -> tuple[str, int | float]:
+    name, _, value = text.partition("=")
+    for kind in (int, float):
+        try:
+            return name.strip(), kind(value)
+        except ValueError:
+            continue
+    raise ConfigError(f"--set takes NAME=NUMBER; got {text!r}")
+
+
+def _widths(layers: str | None, graph: Graph) -> tuple[int, ...]:
+    if layers is None:
+        return graph.num_features, _HIDDEN, graph.num_classes
+    try:
+        return tuple(int(width) for width in layers.split(","))
+    except ValueError:
+        raise ConfigError(f"--layers takes numbers such as 128,32,40; got {layers!r}") from None
+
+
+def _called(command: list[str], **options: Any) -> None:
+    """Run a command whose output goes to standard error.
+
+    Raises:
+        ResourceError: it is not there, or it fails.
+    """
+    try:
+        done = subprocess.run(command, stdout=2, check=False, **options)
+    except OSError as error:
+        raise ResourceError(f"cannot run {command[0]}: {error.strerror or error}") from error
+    if done.returncode != 0:
+        raise ResourceError(f"{command[0]} failed with code {done.returncode}; its output says why")

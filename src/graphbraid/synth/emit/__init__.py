@@ -1,0 +1,1 @@
+"""Emitting: the engine's planned step, recorded kernel by kernel, becomes source code for a target."""

@@ -1,0 +1,174 @@
+"""Memory: where a recorded tensor lives in the program: in an arena, a parameter, a gradient or an array."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from graphbraid.fullgraph import NotLoweredError
+from graphbraid.fullgraph.step.arena import Buffer
+from graphbraid.graph import Graph
+from graphbraid.synth.emit.recorded import Standing, flat
+
+DTYPES = {torch.float32: "<f4", torch.int32: "<i4", torch.int64: "<i8"}
+"""The dtypes of a program's arrays, as .npy files name them."""
+_READERS = {torch.float32: "floats", torch.int32: "int32s", torch.int64: "int64s"}
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ArrayFile:
+    """An array that a program maps."""
+
+    name: str
+    file: str
+    in_store: bool
+    """Whether it is a file of the store; else it is one that synthesis writes."""
+    tensor: Tensor
+
+    @property
+    def dtype(self) -> str:
+        """Its dtype, as its file names it."""
+        return DTYPES[self.tensor.dtype]
+
+
+class Arrays:
+    """The arrays of a program, each once.
+
+    Args:
+        graph: the graph, whose own arrays are read from its store.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.files: list[ArrayFile] = []
+        self._by_address: dict[int, ArrayFile] = {}
+        self._largest: dict[int, Tensor] = {}
+        parts = {"x": graph.x, "indptr": graph.csc.indptr, "indices": graph.csc.indices}
+        self._stored = {t.data_ptr(): (n, t) for n, t in parts.items() if isinstance(t, Tensor)}
+
+    def look_at(self, standing: Standing) -> None:
+        """Find the largest tensor at each address that a step reads, whose prefixes are not stored again."""
+        for task in (*standing.recording.forward, *standing.recording.backward):
+            for _, arguments in task.calls:
+                for given in flat(arguments):
+                    if isinstance(given, Tensor):
+                        known = self._largest.get(given.data_ptr())
+                        if known is None or known.numel() < given.numel():
+                            self._largest[given.data_ptr()] = given
+
+    def add(self, tensor: Tensor, role: str) -> ArrayFile:
+        """Return the file of a tensor."""
+        address = tensor.data_ptr()
+        if address not in self._by_address:
+            whole = self._largest.get(address, tensor)
+            stored = self._stored.get(address)
+            if whole.dtype not in DTYPES:
+                raise NotLoweredError("synthesis", f"a step reads {whole.dtype}", "float32 features")
+            in_store = stored is not None and stored[1].shape == whole.shape and stored[1].is_contiguous()
+            name = stored[0] if stored is not None and in_store else f"{role}{len(self.files)}"
+            made = ArrayFile(name, f"{name}.npy", in_store, whole)
+            self._by_address[address] = made
+            self.files.append(made)
+        return self._by_address[address]
+
+
+class Memory:
+    """C++ expressions for the tensors of one recorded step.
+
+    Args:
+        standing: the recorded step.
+        arrays: the program's arrays, which grow.
+        arena: name of the step's arena in the program.
+    """
+
+    def __init__(self, standing: Standing, arrays: Arrays, arena: str) -> None:
+        self._standing, self._arrays, self.arena = standing, arrays, arena
+        buffers = standing.step.arena.buffers
+        self._begin = buffers[0].tensor.data_ptr() - buffers[0].offset
+        self._end = self._begin + standing.step.arena.nbytes
+        self.names = _unique(buffers)
+        arrays.look_at(standing)
+
+    def matrix(self, tensor: Tensor | None, at: int, role: str = "rows") -> str:
+        """Return a matrix of float32; an empty one for None."""
+        if tensor is None:
+            return "ConstMatrix{}"
+        if tensor.dtype != torch.float32 or tensor.ndim != 2:
+            raise NotLoweredError("synthesis", f"a step reads rows of {tensor.dtype}", "storage='float32'")
+        (rows, columns), strides = tensor.shape, tensor.stride()
+        shape = f"{rows}, {columns}, {strides[0]}" + (f", {strides[1]}" if strides[1] != 1 else "")
+        address = tensor.data_ptr()
+        if self._begin <= address < self._end:
+            sizes = f"{rows}, {columns}, {strides[0]}, {strides[1]}"
+            return f"{self.arena}.matrix({self._offset(address, at)}, {sizes})"
+        if address in self._standing.gradients:
+            return f"Matrix{{gradient({cpp_name(self._standing.gradients[address])}), {shape}}}"
+        return f"ConstMatrix{{{self._floats(tensor, role)}, {shape}}}"
+
+    def pointer(self, tensor: Tensor | None, at: int, role: str) -> str:
+        """Return a pointer to the elements of a vector, or of a contiguous matrix that is not float32."""
+        if tensor is None:
+            return "nullptr"
+        if not tensor.is_contiguous():
+            raise NotLoweredError("synthesis", f"a step reads a strided {role}", "contiguous arrays")
+        address = tensor.data_ptr()
+        if self._begin <= address < self._end:
+            made = f"{self.arena}.int32s({self._offset(address, at)})"
+            if tensor.dtype != torch.int32:
+                made = f"{self.arena}.matrix({self._offset(address, at)}, 1, {tensor.numel()}, 0, 1).data"
+            return made
+        if address in self._standing.gradients:
+            return f"gradient({cpp_name(self._standing.gradients[address])})"
+        return self._floats(tensor, role)
+
+    def array(self, tensor: Tensor, role: str) -> str:
+        """Return a constant array."""
+        return f"plan.{self._arrays.add(tensor, role).name}"
+
+    def _floats(self, tensor: Tensor, role: str) -> str:
+        address = tensor.data_ptr()
+        if address in self._standing.parameters:
+            return f"value({cpp_name(self._standing.parameters[address])})"
+        if address not in self._standing.arrays:
+            what = f"a step's {role} are in memory that is not planned"
+            raise NotLoweredError("synthesis", what, "training in Python")
+        return f"{self.array(tensor, role)}.{_READERS[tensor.dtype]}()"
+
+    def _offset(self, address: int, at: int) -> str:
+        """Return an offset in the arena by the name of the buffer that is live at a task."""
+        offset = address - self._begin
+        for buffer, name in self.names:
+            if buffer.offset <= offset < buffer.offset + buffer.nbytes and buffer.first <= at <= buffer.last:
+                rest = offset - buffer.offset
+                return f"{name} + {rest}" if rest else name
+        raise NotLoweredError("synthesis", "a task touches memory that it was not planned for", "a report")
+
+
+def cpp_name(name: str) -> str:
+    """Return a parameter's name as one of C++."""
+    return "w_" + re.sub(r"\W", "_", name)
+
+
+def parameters_of(model: nn.Module) -> list[tuple[str, Tensor]]:
+    """Return the parameters of a model by name, as it lists them."""
+    return [(name, parameter.detach()) for name, parameter in model.named_parameters()]
+
+
+def _unique(buffers: Iterable[Buffer]) -> list[tuple[Buffer, str]]:
+    taken: set[str] = set()
+    found = []
+    for buffer in buffers:
+        words = re.findall(r"[A-Za-z0-9]+", buffer.name)
+        base = "k" + "".join(word[:1].upper() + word[1:] for word in words)
+        name, number = base, 2
+        while name in taken:
+            name, number = f"{base}{number}", number + 1
+        taken.add(name)
+        found.append((buffer, name))
+    return found
+
+
+__all__ = ["DTYPES", "ArrayFile", "Arrays", "Memory", "cpp_name", "parameters_of"]

@@ -1,0 +1,167 @@
+"""Recording: a planned step runs, and each kernel it calls is kept with the memory it was given.
+
+The tasks are the engine's own, in its order and its arena. A step is recorded twice. Memory that both runs
+gave a kernel, and that is neither the arena's nor a parameter's, stays as it is from step to step: it becomes
+an array of the program. What a task does beyond kernels and copies of rows is refused by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from graphbraid import native
+from graphbraid.errors import KernelError
+from graphbraid.fullgraph import NotLoweredError
+from graphbraid.fullgraph.lowering.levels import Block
+from graphbraid.fullgraph.program import Program
+from graphbraid.fullgraph.step.arena import StepTask
+from graphbraid.fullgraph.step.calls.repeated import Repeated
+from graphbraid.fullgraph.step.planned_step import PlannedStep
+from graphbraid.graph import Graph
+from graphbraid.ops.aggregation import Calls, watched
+
+_VIEWS = frozenset(
+    {"alias", "as_strided", "detach", "expand", "permute", "select", "slice", "t", "transpose", "unsqueeze"}
+    | {"view", "_unsafe_view"}
+)
+"""PyTorch's functions that only look at memory in another way."""
+ROW_FUNCTIONS = frozenset({"add_", "copy_", "div", "zero_"})
+"""PyTorch's functions that write rows and that a program has as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task of a step with the kernels that it called, in order."""
+
+    at: int
+    """Its position in the planned step."""
+    name: str
+    operation: str
+    """Name of the value whose operation it belongs to."""
+    calls: Calls
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A step's tasks, and the gradients that its backward pass gave, by the parameter's ``id``."""
+
+    forward: tuple[Task, ...]
+    backward: tuple[Task, ...] = ()
+    gradients: dict[int, Tensor] = field(default_factory=dict)
+
+
+class RecordedStep(PlannedStep):
+    """A planned step on the host that can be recorded.
+
+    Raises:
+        KernelError: the compiled kernels are not there, whose calls are recorded.
+    """
+
+    def __init__(self, program: Program, graph: Graph, blocks: Sequence[Block], *, training: bool) -> None:
+        if native.kernels() is None:
+            raise KernelError(f"synthesis records the compiled kernels' calls; {native.active().reason}")
+        super().__init__(program, graph, blocks, training=training)
+
+    @property
+    def output_grad(self) -> Tensor:
+        """The gradient of the output, ``(num_rows, width)``, from which the backward pass starts."""
+        return self._output_grad.tensor
+
+    @torch.no_grad()
+    def recorded(self) -> Recording:
+        """Run the step once, with zeros as the gradient of its output, and return what it did."""
+        plan, forward, backward = self._plan, self._forward_tasks, self._backward_tasks
+        plan.num_forwards += 1
+        plan.seeds.draw()
+        did = tuple(self._task(at, plan.tasks[at]) for at in range(forward))
+        if not self.training:
+            return Recording(did)
+        self.output_grad.zero_()
+        undid = tuple(self._task(at, plan.tasks[at]) for at in range(backward, len(plan.tasks)))
+        return Recording(did, undid, plan.take_gradients())
+
+    @staticmethod
+    def _task(at: int, task: StepTask) -> Task:
+        run = task.run.run_once if isinstance(task.run, Repeated) else task.run
+        with watched() as calls, _Watch(task.name, calls):
+            run()
+        return Task(at, task.name, task.operation, calls)
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Adds PyTorch's functions that write to memory to the record of calls."""
+
+    def __init__(self, task: str, calls: Calls) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._task, self._calls = task, calls
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = func._schema.name.removeprefix("aten::")
+        given = kwargs or {}
+        if name in ROW_FUNCTIONS and (name != "div" or set(given) == {"out"}):
+            self._calls.append((name, (*args, *given.values())))
+        elif name not in _VIEWS and not name.startswith(("randint", "empty", "random", "_local_scalar")):
+            what = f"the task {self._task!r} runs PyTorch's {name}"
+            raise NotLoweredError("synthesis", what, "a model without it, or training in Python")
+        return func(*args, **given)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A recorded step whose memory is known."""
+
+    step: RecordedStep
+    recording: Recording
+    parameters: dict[int, str]
+    """Name of each parameter by its address."""
+    gradients: dict[int, str]
+    """Name of each parameter by the address of its gradient."""
+    arrays: frozenset[int]
+    """Addresses of memory that no step changes."""
+
+
+def record(step: RecordedStep, model: nn.Module) -> Standing:
+    """Record a step and find out which of its memory stays.
+
+    Raises:
+        NotLoweredError: a task does what a program cannot.
+    """
+    step.allocate()
+    step.forward()
+    if step.training:  # makes what is made at first use, such as a transpose
+        step.backward(torch.zeros_like(step.output_grad))
+    first, second = step.recorded(), step.recorded()
+    names = {id(p): name for name, p in model.named_parameters()}
+    parameters = {p.data_ptr(): names[id(p)] for p in model.parameters()}
+    gradients = {grad.data_ptr(): names[key] for key, grad in second.gradients.items()}
+    arrays = _addresses(first) & _addresses(second)
+    return Standing(step, second, parameters, gradients, frozenset(arrays))
+
+
+def _addresses(recording: Recording) -> set[int]:
+    found: set[int] = set()
+    for task in (*recording.forward, *recording.backward):
+        for _, arguments in task.calls:
+            for given in flat(arguments):
+                if isinstance(given, Tensor):
+                    found.add(given.data_ptr())
+    return found
+
+
+def flat(arguments: Sequence[Any]) -> list[Any]:
+    """Return the arguments of a call with those of its epilogue among them."""
+    out: list[Any] = []
+    for given in arguments:
+        out.extend(flat(given) if isinstance(given, tuple) else [given])
+    return out
+
+
+__all__ = ["ROW_FUNCTIONS", "RecordedStep", "Recording", "Standing", "Task", "flat", "record"]

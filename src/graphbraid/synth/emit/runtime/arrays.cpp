@@ -1,0 +1,87 @@
+#include "arrays.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+namespace program {
+namespace {
+
+constexpr int64_t kPrefix = 10;  // magic, version, and two bytes for the length of the text that follows
+
+[[noreturn]] void refuse(const std::string& path, const std::string& why) {
+  throw std::runtime_error(path + ": " + why);
+}
+
+int64_t count_of(const std::vector<int64_t>& shape) {
+  int64_t count = 1;
+  for (const int64_t length : shape) count *= length;
+  return count;
+}
+
+std::string text_of(const std::vector<int64_t>& shape) {
+  std::string text = "(";
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (i > 0) text += ", ";
+    text += std::to_string(shape[i]);
+  }
+  return text + (shape.size() == 1 ? ",)" : ")");
+}
+
+}  // namespace
+
+Array::Array(const std::string& path, const std::string& dtype, const std::vector<int64_t>& shape) {
+  const int file = open(path.c_str(), O_RDONLY);
+  if (file < 0) refuse(path, std::strerror(errno));
+  struct stat about{};
+  const bool is_known = fstat(file, &about) == 0 && about.st_size > kPrefix;
+  void* mapped = is_known ? mmap(nullptr, static_cast<size_t>(about.st_size), PROT_READ, MAP_PRIVATE, file, 0)
+                          : MAP_FAILED;
+  close(file);
+  if (mapped == MAP_FAILED) refuse(path, "it cannot be mapped");
+  file_ = mapped;
+  file_bytes_ = about.st_size;
+  const auto* bytes = static_cast<const unsigned char*>(mapped);
+  const int64_t header = std::memcmp(bytes, "\x93NUMPY\x01", 7) == 0 ? bytes[8] + 256 * bytes[9] : -1;
+  if (header < 0 || kPrefix + header > file_bytes_) refuse(path, "it is no .npy file of version 1");
+  const std::string text(reinterpret_cast<const char*>(bytes) + kPrefix, static_cast<size_t>(header));
+  const bool is_as_told = text.find("'descr': '" + dtype + "'") != std::string::npos &&
+                          text.find("'fortran_order': False") != std::string::npos &&
+                          text.find("'shape': " + text_of(shape)) != std::string::npos;
+  if (!is_as_told)
+    refuse(path, "it must hold " + dtype + " of shape " + text_of(shape) + "; it says " + text);
+  const int64_t size = dtype == "<i8" ? 8 : 4;
+  if (kPrefix + header + count_of(shape) * size > file_bytes_) refuse(path, "its end is missing");
+  values_ = bytes + kPrefix + header;
+}
+
+Array::Array(Array&& other) noexcept
+    : file_(std::exchange(other.file_, nullptr)), file_bytes_(other.file_bytes_), values_(other.values_) {}
+
+Array::~Array() {
+  if (file_ != nullptr) munmap(file_, static_cast<size_t>(file_bytes_));
+}
+
+void write_floats(const std::string& path, const float* values, const std::vector<int64_t>& shape) {
+  std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': " + text_of(shape) + ", }";
+  header.resize((kPrefix + header.size() + 64) / 64 * 64 - kPrefix - 1, ' ');
+  header += '\n';
+  const unsigned char length[2] = {static_cast<unsigned char>(header.size() % 256),
+                                   static_cast<unsigned char>(header.size() / 256)};
+  std::FILE* file = std::fopen(path.c_str(), "wb");
+  if (file == nullptr) refuse(path, std::strerror(errno));
+  const size_t count = static_cast<size_t>(count_of(shape));
+  const bool is_written = std::fwrite("\x93NUMPY\x01\x00", 1, 8, file) == 8 &&
+                          std::fwrite(length, 1, 2, file) == 2 &&
+                          std::fwrite(header.data(), 1, header.size(), file) == header.size() &&
+                          std::fwrite(values, sizeof(float), count, file) == count;
+  if (std::fclose(file) != 0 || !is_written) refuse(path, "it cannot be written");
+}
+
+}  // namespace program

@@ -1,0 +1,72 @@
+// What surrounds the kernels in training: parameters, their update, the loss, accuracy and the seeds of
+// dropout.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels.h"
+
+namespace program {
+
+// A parameter with its gradient and what its optimizer keeps of earlier gradients.
+struct Parameter {
+  std::string name;
+  std::vector<int64_t> shape;
+  std::vector<float> value, grad, first, second;
+
+  Parameter(std::string name, std::vector<int64_t> shape);
+};
+
+// Reads and writes parameters as a folder with one .npy file each; throws std::runtime_error.
+void load_weights(const std::string& folder, std::vector<Parameter>& parameters);
+void save_weights(const std::string& folder, const std::vector<Parameter>& parameters);
+
+// The rules of PyTorch's SGD, Adam and AdamW.
+struct Optimizer {
+  enum Kind { kSgd, kAdam, kAdamW };
+  Kind kind;
+  double learning_rate, momentum, beta1, beta2, weight_decay, eps;
+  int64_t num_steps = 0;
+
+  void step(std::vector<Parameter>& parameters);
+};
+
+// The mean cross entropy of the outputs' `rows`, (count,), with `labels`, (count,); writes its gradient,
+// which is 0 elsewhere.
+double cross_entropy(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count,
+                     Matrix grad);
+
+// The share of the outputs' `rows` whose largest column is their label.
+double accuracy(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count);
+
+// The seeds of dropout's masks, which are those that PyTorch draws after torch.manual_seed(seed).
+class Seeds {
+ public:
+  explicit Seeds(uint32_t seed) : bits_(seed) {}
+  uint64_t draw();
+
+ private:
+  std::mt19937 bits_;
+};
+
+// Whether a split's accuracy has not become better in the last `patience` evaluations.
+bool is_over(const std::vector<double>& accuracies, int64_t patience);
+
+// Memory that begins at a page, in large pages where the system has them.
+class Arena {
+ public:
+  explicit Arena(int64_t bytes);
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  ~Arena();
+  Matrix matrix(int64_t offset, int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride);
+  int32_t* int32s(int64_t offset);
+
+ private:
+  char* begin_;
+};
+
+}  // namespace program
