@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.common.contenders import ours
-from benchmarks.graphs.named import OF_MODEL, PREDICTED, REAL
+from benchmarks.graphs.named import CUT, OF_MODEL, PREDICTED, REAL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,6 +219,13 @@ PARTS = (
         graphs=PREDICTED,
     ),
     Part(name="tiers-traffic", module="tiers.traffic", results="tiers_traffic", minutes=3, graphs=PREDICTED),
+    Part(
+        name="partitioning",
+        module="distributed.partitioning",
+        results="partitioning",
+        minutes=6,
+        graphs=CUT,
+    ),
     Part(name="datasets", module="graphs.embedded", results="datasets", minutes=5),
     Part(
         name="accuracy",

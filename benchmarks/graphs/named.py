@@ -29,3 +29,5 @@ PREDICTED = (
     "web-like",
 )
 """What the prediction of reads is measured on: five real graphs, two generated ones."""
+CUT = ("mesh_4elt", "email_enron", "collab_dblp2010", "web_cnr2000")
+"""What partitions are measured on: a mesh, a mail network, collaborations and a web graph."""

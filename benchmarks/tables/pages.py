@@ -9,9 +9,12 @@ from pathlib import Path
 
 from benchmarks.common.contenders import ROOT
 from benchmarks.common.rows import read_rows
-from benchmarks.tables import accuracy, fullgraph, planning, sampled, tiers, tiers_reads
+from benchmarks.tables import accuracy, distributed, fullgraph, planning, sampled, tiers, tiers_reads
 
-PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "fullgraph.md")
+PAGES = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{page}.md" for page in ("results", "fullgraph", "distributed")),
+)
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "batches in short": ("sampling", sampled.batches_in_short),
     "batches": ("sampling", sampled.batches),
@@ -32,6 +35,8 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "accuracy sampled and full": ("accuracy", accuracy.sampled_beside_full),
     "full-graph accuracy": ("full_accuracy", accuracy.beside_pyg),
     "estimate": ("estimate", planning.estimate),
+    "partitions": ("partitioning", distributed.partitions),
+    "partition costs": ("partitioning", distributed.partition_costs),
     "prediction, three hops": ("tiers_prediction", partial(tiers.prediction, "15,10,5x1024")),
     "prediction, two hops": ("tiers_prediction", partial(tiers.prediction, "10,5x256")),
     "traffic to a device": ("tiers_traffic", tiers.traffic),

@@ -1,0 +1,1 @@
+"""Distributed training: what partitions cut and cost."""

@@ -1,0 +1,52 @@
+"""Tables of distributed training."""
+
+from __future__ import annotations
+
+from benchmarks.common.rows import read_rows
+from benchmarks.tables.markdown import NOT_MEASURED, table, where
+
+LABELS = {
+    "auto": "graphbraid (auto)",
+    "metis": "METIS, in-edges balanced",
+    "metis-nodes": "METIS, nodes balanced",
+    "streaming": "streaming",
+    "contiguous": "contiguous",
+    "random": "random",
+}
+COMMAND = "benchmarks.distributed.partitioning"
+
+
+def partitions() -> str:
+    """Edges cut and balance, beside METIS's own."""
+    rows = read_rows("partitioning")
+    lines = []
+    for row in rows:
+        cells = (
+            f"{100 * row[name]['cut']:.2f} ({row[name]['edges']:.2f})" if name in row else NOT_MEASURED
+            for name in LABELS
+        )
+        lines.append([row["graph"], str(row["num_parts"]), *cells])
+    heads = ("% of edges cut (heaviest part's in-edges by the mean)", "parts", *LABELS.values())
+    return "\n\n".join([table(heads, lines), where(rows, COMMAND)])
+
+
+def partition_costs() -> str:
+    """Seconds and peak memory, for the most parts that were measured of each graph."""
+    rows = read_rows("partitioning")
+    last = {row["graph"]: row for row in rows}
+    lines = []
+    for row in last.values():
+        cells = (
+            f"{row[name]['seconds']:.2f} s, {row[name]['peak_bytes'] / 1e6:,.0f} MB"
+            if name in row
+            else NOT_MEASURED
+            for name in LABELS
+        )
+        sizes = f"{row['num_nodes']:,} nodes, {row['num_edges']:,} edges"
+        lines.append([f"{row['graph']} ({sizes})", str(row["num_parts"]), *cells])
+    limits = " or ".join(dict.fromkeys(row["memory"] for row in rows))
+    note = (
+        f"Memory is the peak above the graph. Streaming was allowed {limits} beside it, and read the graph "
+        "from a store."
+    )
+    return "\n\n".join([table(("graph", "parts", *LABELS.values()), lines), note, where(rows, COMMAND)])
