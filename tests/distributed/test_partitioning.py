@@ -1,12 +1,13 @@
 """Partitions: strategies on graphs that are hard for them, how each phase fails, the kernels' twins."""
 
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.extras import NO_KERNELS
+from tests.extras import NO_KERNELS, NO_PEAK
 from tests.graph.cases import graphs, reference_kernels
 from tests.ops.graphs import square
 
@@ -320,7 +321,7 @@ def test_blocks_of_a_store_are_read_from_its_files_and_give_the_same(tmp_path, b
     ][:-1]
     own = stored.csc.indices.data_ptr(), stored.csc.indices.nbytes
     assert not any(own[0] <= block.indices.data_ptr() < own[0] + own[1] for block in rows)
-    memory = 8 * 600 + 64 * 5 + (1 << 16)
+    memory = 16 * 600 + 64 * 5 + (5 << 15)
     assert torch.equal(stream(stored.csc, 5, "work", tolerance=1.05, memory=memory).part_of, expected)
 
 
@@ -330,6 +331,42 @@ def test_a_store_that_was_replaced_is_refused(tmp_path):
     datasets.save_store(skewed(), tmp_path / "store", if_exists="replace")
     with pytest.raises(DataError, match="is another file than the one that was opened"):
         stream(stored.csc, 2, "edges", tolerance=1.05)
+
+
+STREAMED = """
+import ctypes, sys
+from pathlib import Path
+from graphbraid.datasets import open_store
+from graphbraid.distributed.partitioning.streaming import stream
+
+def status(field):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+csc, memory = open_store(sys.argv[1], verify=False).csc, int(sys.argv[2])
+stream(csc, 2, "edges", tolerance=1.03, memory=memory, passes=1)  # loads what there is to load
+for array in (csc.indptr, csc.indices):  # from here on what is read through the mapping counts
+    begin = ctypes.c_void_p(array.data_ptr() & -4096)
+    assert ctypes.CDLL(None).madvise(begin, ctypes.c_size_t(array.nbytes), 4) == 0
+ctypes.CDLL(None).malloc_trim(0)
+Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
+before = status("VmRSS")
+stream(csc, 8, "edges", tolerance=1.03, memory=memory, passes=2)
+print(status("VmHWM") - before)
+"""
+
+
+@needs_native
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason=NO_PEAK)
+def test_streaming_a_store_stays_within_its_memory(tmp_path, warm):
+    num_nodes, memory = 100_000, 4 << 20
+    draw = torch.Generator().manual_seed(0)
+    edges = torch.randint(0, num_nodes, (2, 8_000_000), generator=draw, dtype=torch.int32)
+    datasets.save_store(Graph.from_edge_index(edges, num_nodes, keep_edge_id=False), tmp_path / "store")
+    done = warm.run(["-c", STREAMED, str(tmp_path / "store"), str(memory)])
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) <= 1.2 * memory  # the edges alone take 32 MB
 
 
 def test_a_graph_too_large_for_metis_is_streamed(monkeypatch):
@@ -409,7 +446,7 @@ def test_options_out_of_bounds_are_named(options, message):
 
 def test_what_cannot_be_divided_says_why(monkeypatch):
     with pytest.raises(
-        ResourceError, match=r"streaming 9 nodes into 2 parts takes at least 64.2 KiB; memory allows 10 B"
+        ResourceError, match=r"streaming 9 nodes into 2 parts takes at least 160.3 KiB; memory allows 10 B"
     ):
         partition(grid(3), 2, strategy="streaming", memory=10)
     with pytest.raises(DataError, match="there are more parts"):

@@ -10,6 +10,8 @@ from graphbraid import native
 from graphbraid.distributed.partitioning import reference
 from graphbraid.graph.csc import Csc
 
+_AT_A_TIME = 1 << 16
+
 
 def pack(loads: Tensor, num_parts: int) -> Tensor:
     """Give each item, those of the largest load first, to the lightest part.
@@ -71,7 +73,8 @@ def spread(part_of: Tensor, nodes: Tensor, num_parts: int) -> None:
         num_parts: Number of parts.
     """
     part_of[nodes] = -1
-    sizes = torch.bincount(part_of + 1, minlength=num_parts + 1)[1:]
+    counts = (torch.bincount(some + 1, minlength=num_parts + 1) for some in part_of.split(_AT_A_TIME))
+    sizes = sum(counts, torch.zeros(num_parts + 1, dtype=torch.int64))[1:]
     low, high = int(sizes.min()), int(sizes.max()) + nodes.numel()
     while low < high:  # the least level up to which the parts hold all nodes
         level = (low + high) // 2

@@ -26,8 +26,8 @@ LEAST_MOVED = 0.001
 PRICE = 0.45
 """Of load, in Fennel's unit, in which its authors have 1.5. Less follows neighbours more and balances less,
 which the largest load bounds: it cuts fewer edges of meshes, web graphs and most others that were tried."""
-NODE_BYTES = 8
-"""Of two partitions, of which the better goes on."""
+NODE_BYTES = 16
+"""Of two partitions, of which the better goes on; at the end of one and a list of nodes without a load."""
 PART_BYTES = 64
 """Of the arrays per part, rounded up."""
 BLOCK_BYTES = 1 << 26
@@ -67,9 +67,9 @@ def stream(
     times the mean load, unless none has room; and the first pass is made twice, from nothing and from
     contiguous ranges of nodes, whose ids may say who is near whom: the one that cuts fewer edges goes on.
 
-    Memory holds two parts of each node (8 bytes) and a block of rows with their loads. A node's in-neighbours
-    alone are seen: of a directed graph the cut is larger than of its symmetric one. Nodes without a load are
-    spread evenly.
+    Memory holds two parts of each node (8 bytes, 16 at the end) and a block of rows with their loads. A
+    node's in-neighbours alone are seen: of a directed graph the cut is larger than of its symmetric one.
+    Nodes without a load are spread evenly.
 
     Args:
         csc: The graph; one mapped from a store is read from its files.
@@ -185,9 +185,10 @@ def _block_bytes(num_nodes: int, num_parts: int, memory: int | None) -> int:
     if memory is None:
         return BLOCK_BYTES
     kept = NODE_BYTES * num_nodes + PART_BYTES * num_parts
-    if memory < kept + _LEAST_BLOCK_BYTES:
+    least = kept + _LEAST_BLOCK_BYTES * 5 // 2
+    if memory < least:
         raise ResourceError(
             f"streaming {num_nodes:,} nodes into {num_parts} parts takes at least "
-            f"{format_bytes(kept + _LEAST_BLOCK_BYTES)}; memory allows {format_bytes(memory)}"
+            f"{format_bytes(least)}; memory allows {format_bytes(memory)}"
         )
-    return min(memory - kept, BLOCK_BYTES)
+    return min((memory - kept) * 2 // 5, BLOCK_BYTES)  # the allocator keeps some of what a block gave back
