@@ -73,8 +73,10 @@ def spread(part_of: Tensor, nodes: Tensor, num_parts: int) -> None:
         num_parts: Number of parts.
     """
     part_of[nodes] = -1
-    counts = (torch.bincount(some + 1, minlength=num_parts + 1) for some in part_of.split(_AT_A_TIME))
-    sizes = sum(counts, torch.zeros(num_parts + 1, dtype=torch.int64))[1:]
+    sizes = torch.zeros(num_parts + 1, dtype=torch.int64)
+    for begin in range(0, part_of.numel(), _AT_A_TIME):
+        sizes += torch.bincount(part_of[begin : begin + _AT_A_TIME] + 1, minlength=num_parts + 1)
+    sizes = sizes[1:]
     low, high = int(sizes.min()), int(sizes.max()) + nodes.numel()
     while low < high:  # the least level up to which the parts hold all nodes
         level = (low + high) // 2
