@@ -17,7 +17,7 @@ from graphbraid.graph.csc import Csc
 from graphbraid.machine.hardware import free_memory_bytes
 
 INSTALL = 'pip install "graphbraid[metis]"'
-EDGE_BYTES = 64
+EDGE_BYTES = 80
 """Of memory at the peak, per edge of the symmetric graph in each direction: that graph, its copy in METIS's
 64-bit ids and the coarser graphs."""
 
