@@ -35,7 +35,7 @@ FLOORS = (
 # Floors inside a room; its loose modules stand above its inner rooms unless they are named here.
 INNER_FLOORS = {
     "collective": (("plan",), ("run",), ("hardware",)),
-    "distributed": (("partitioning",), ("parts",)),
+    "distributed": (("partitioning", "ranks"), ("parts",)),
     "fullgraph": (("device", "program"), ("lowering",), ("step",), ("measured", "model", "explain")),
     "train": (
         ("records", "config", "task", "callbacks"),

@@ -46,6 +46,12 @@ class TrainingError(GraphbraidError, RuntimeError):
     exit_code = 7
 
 
+class RankError(GraphbraidError, RuntimeError):
+    """A rank was lost, has stalled or failed, so the job ends: the message names the rank and what is known."""
+
+    exit_code = 8
+
+
 def did_you_mean(name: object, known: Iterable[str], *, joined: bool = False) -> str:
     """Return a question that suggests the known name nearest to ``name``, ignoring case, or an empty string.
 

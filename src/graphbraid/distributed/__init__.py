@@ -1,7 +1,8 @@
 """Distributed training: a graph divided among ranks, and what they exchange.
 
 :func:`partition` decides which part owns which node; :func:`split` cuts the graph into the parts' local and
-remote graphs; :func:`save_partition` keeps them in a folder, from which each rank reads its own.
+remote graphs; :func:`save_partition` keeps them in a folder, from which each rank reads its own. :func:`init`
+joins the ranks that a launcher has started.
 """
 
 from graphbraid.distributed.partitioning.choose import partition
@@ -12,10 +13,13 @@ from graphbraid.distributed.parts.report import PartitionReport, PartSize, repor
 from graphbraid.distributed.parts.saving import SavedPartition, is_partition, save_partition
 from graphbraid.distributed.parts.slices import NeighborPartitions, neighbor_partitions
 from graphbraid.distributed.parts.split import Division, split
+from graphbraid.distributed.ranks.communicator import Communicator
+from graphbraid.distributed.ranks.joining import current, init
 
 __all__ = [
     "STRATEGIES",
     "Attempt",
+    "Communicator",
     "Division",
     "NeighborPartitions",
     "Part",
@@ -24,6 +28,8 @@ __all__ = [
     "PartitionOptions",
     "PartitionReport",
     "SavedPartition",
+    "current",
+    "init",
     "is_partition",
     "neighbor_partitions",
     "partition",

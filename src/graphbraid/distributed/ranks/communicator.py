@@ -1,0 +1,349 @@
+"""Communicator: what the ranks of a job tell each other, over any transport."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from graphbraid.arguments import as_count, check_tensor
+from graphbraid.distributed.ranks.transport import REDUCED, Pending, Reduction, Transport
+from graphbraid.distributed.ranks.watch import NoWatch, Watch
+from graphbraid.errors import ConfigError, RankError
+
+T = TypeVar("T")
+MOST_TAG = 1 << 20
+"""Largest tag; twice as much fits the least that MPI allows, and the upper half is used for checks."""
+_SPIN_SECONDS = 5e-4
+_LONGEST_PAUSE_SECONDS = 1e-3
+
+
+class Handle(Generic[T]):
+    """An operation under way. Its tensors must not be touched before :meth:`wait` has returned."""
+
+    def __init__(
+        self, wait: Callable[[Pending, str], None], pending: Pending, what: str, result: Callable[[], T]
+    ) -> None:
+        self._wait, self._pending, self._what, self._result = wait, pending, what, result
+
+    def done(self) -> bool:
+        """Return whether :meth:`wait` would return at once; calling it also makes progress."""
+        return self._pending.done()
+
+    def wait(self) -> T:
+        """Wait for the operation and return its result.
+
+        Raises:
+            RankError: a rank was lost, has stalled or has failed.
+        """
+        self._wait(self._pending, self._what)
+        return self._result()
+
+
+class Communicator:
+    """The ranks of a job, and what they tell each other.
+
+    All ranks must call the collective methods (all but :meth:`isend` and :meth:`irecv`) in the same order and
+    from one thread. Methods that return a :class:`Handle` begin an operation and never wait for other ranks.
+    As a context manager it leaves the job in an orderly way or, if the body raises, tells the other ranks why.
+
+    Args:
+        transport: library that moves the bytes.
+        watch: notices lost and stalled ranks. If None, only the transport's own errors end a wait.
+        patience_seconds: longest wait for an operation while all ranks are alive.
+        checks: whether ranks compare operation, shape and dtype before each collective operation, and sizes
+            before each message, which costs a message more. Without it, differing sizes are not noticed.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        watch: Watch | NoWatch | None = None,
+        *,
+        patience_seconds: float = 1800.0,
+        checks: bool = False,
+    ) -> None:
+        self._transport, self._watch = transport, watch or NoWatch()
+        self._patience_seconds, self._checks = patience_seconds, checks
+        self.rank = transport.rank
+        """Number of this rank, from 0."""
+        self.size = transport.size
+        """Number of ranks, the world size."""
+        self.name = transport.name
+        """Library that moves the bytes: ``gloo``, ``mpi``, ``gloo+nccl`` or ``none``."""
+
+    def __repr__(self) -> str:
+        return f"Communicator(rank={self.rank}, size={self.size}, name={self.name!r})"
+
+    # ---- tensors
+
+    def all_reduce(self, tensor: Tensor, op: Reduction = "sum") -> Handle[Tensor]:
+        """Begin to replace ``tensor`` by its reduction over all ranks, which has the same bits on each.
+
+        Args:
+            tensor: contiguous, any shape, float32, float64, int32 or int64; the same on all ranks.
+            op: ``sum``, ``max`` or ``min``.
+
+        Raises:
+            ConfigError: the tensor or ``op`` does not fit; with ``checks``, those of the ranks differ.
+        """
+        _check_contiguous(tensor, "tensor")
+        if tensor.dtype not in REDUCED:
+            known = ", ".join(str(dtype).removeprefix("torch.") for dtype in REDUCED)
+            raise ConfigError(
+                f"all_reduce needs a tensor of {known}; got {tensor.dtype}. Convert it first: sums of half "
+                "precision over many ranks would lose their last digits."
+            )
+        if op not in ("sum", "max", "min"):
+            raise ConfigError(f"op must be 'sum', 'max' or 'min'; got {op!r}.")
+        self._agree(f"all_reduce({op})", tensor, tuple(tensor.shape))
+        return self._handle(self._transport.all_reduce(tensor, op), "all_reduce", lambda: tensor)
+
+    def all_to_all(
+        self, send: Tensor, send_rows: Sequence[int], receive_rows: Sequence[int]
+    ) -> Handle[Tensor]:
+        """Begin to send rows to every rank and to receive rows from every rank.
+
+        Args:
+            send: ``(sum(send_rows), ...)`` contiguous, any dtype: the rows for rank 0 first.
+            send_rows: number of rows for each rank, ``size`` of them; may be 0.
+            receive_rows: number of rows from each rank, as that rank's ``send_rows`` says; :meth:`counts`
+                finds out.
+
+        Returns:
+            A handle of ``(sum(receive_rows), ...)``, rows of rank 0 first.
+
+        Raises:
+            ConfigError: an argument does not fit; with ``checks``, ranks expect other numbers than are sent.
+        """
+        _check_contiguous(send, "send")
+        if send.ndim == 0:
+            raise ConfigError("send must have rows, at least one dimension; got a scalar.")
+        send_rows, receive_rows = self._rows(send_rows, "send_rows"), self._rows(receive_rows, "receive_rows")
+        if sum(send_rows) != send.shape[0]:
+            raise ConfigError(
+                f"send_rows must add up to the rows of send ({send.shape[0]}); {send_rows} add up to "
+                f"{sum(send_rows)}."
+            )
+        self._agree("all_to_all", send, tuple(send.shape[1:]))
+        if self._checks and (expected := self.counts(send_rows)) != receive_rows:
+            r = next(r for r in range(self.size) if expected[r] != receive_rows[r])
+            raise ConfigError(
+                f"rank {self.rank} expects {receive_rows[r]} rows of rank {r}, which sends {expected[r]}."
+            )
+        return self._all_to_all(send, send_rows, receive_rows)
+
+    def counts(self, send_rows: Sequence[int]) -> list[int]:
+        """Tell each rank how many rows it will get from here; return how many each will send."""
+        send = torch.tensor(self._rows(send_rows, "send_rows"), dtype=torch.int64)
+        received: list[int] = self._all_to_all(send, [1] * self.size, [1] * self.size).wait().tolist()
+        return received
+
+    def broadcast(self, tensor: Tensor, root: int = 0) -> Handle[Tensor]:
+        """Begin to replace ``tensor``, contiguous and of any dtype, by that of rank ``root``.
+
+        Raises:
+            ConfigError: an argument does not fit; with ``checks``, shapes or dtypes of the ranks differ.
+        """
+        _check_contiguous(tensor, "tensor")
+        root = self._rank(root, "root")
+        self._agree(f"broadcast({root})", tensor, tuple(tensor.shape))
+        pending = self._transport.broadcast(_as_bytes(tensor), root)
+        return self._handle(pending, "broadcast", lambda: tensor)
+
+    def isend(self, tensor: Tensor, to: int, tag: int = 0) -> Handle[None]:
+        """Begin to send ``tensor``, contiguous and of any dtype, to a rank; those of one tag keep their order.
+
+        Raises:
+            ConfigError: an argument does not fit.
+        """
+        _check_contiguous(tensor, "tensor")
+        to, tag = self._rank(to, "to"), as_count(tag, "tag", most=MOST_TAG)
+        self._watch.begun("isend")
+        if self._checks:
+            self._transport.send(_as_bytes(_header(tensor)), to, tag + MOST_TAG + 1)
+        return self._handle(self._transport.send(_as_bytes(tensor), to, tag), "isend", lambda: None)
+
+    def irecv(self, tensor: Tensor, source: int, tag: int = 0) -> Handle[Tensor]:
+        """Begin to fill ``tensor``, contiguous, with the one of the same size that ``source`` sends with ``tag``.
+
+        Raises:
+            ConfigError: an argument does not fit; with ``checks``, as it waits, the size sent is another.
+        """
+        _check_contiguous(tensor, "tensor")
+        source, tag = self._rank(source, "source"), as_count(tag, "tag", most=MOST_TAG)
+        self._watch.begun("irecv")
+        if self._checks:
+            self._check_header(tensor, source, tag)
+        return self._handle(
+            self._transport.receive(_as_bytes(tensor), source, tag), "irecv", lambda: tensor
+        )
+
+    # ---- small values, in JSON
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
+        self._agree("barrier")
+        self._handle(self._transport.all_reduce(torch.zeros(1), "sum"), "barrier", lambda: None).wait()
+
+    def share(self, value: Any, root: int = 0) -> Any:
+        """Return rank ``root``'s ``value``, made of plain values that JSON can hold; waits for it."""
+        root = self._rank(root, "root")
+        self._agree(f"share({root})")
+        data = _packed(value) if self.rank == root else torch.empty(0, dtype=torch.uint8)
+        length = torch.tensor([data.numel()], dtype=torch.int64)
+        self._handle(self._transport.broadcast(_as_bytes(length), root), "share", lambda: None).wait()
+        if self.rank != root:
+            data = torch.empty(int(length), dtype=torch.uint8)
+        self._handle(self._transport.broadcast(data, root), "share", lambda: None).wait()
+        return _unpacked(data)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the values of all ranks, by rank, made of plain values that JSON can hold; on every rank."""
+        self._agree("gather")
+        return self._gather(value)
+
+    # ---- the end
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the other ranks that this one has failed, so that they end, and let go of the ways."""
+        if not isinstance(error, RankError):
+            self._watch.report(f"rank {self.rank} failed: {str(error) or type(error).__name__}")
+        self._watch.close()
+        self._transport.abort()
+
+    def close(self) -> None:
+        """Leave the job after all ranks have come here.
+
+        Raises:
+            RankError: a rank was lost on the way.
+        """
+        self.barrier()
+        self._watch.leave()
+        self._transport.close()
+
+    def check(self) -> None:
+        """Check that all ranks are alive, as far as is known by now.
+
+        Raises:
+            RankError: one is not.
+        """
+        self._watch.check()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.fail(error)
+
+    # ---- details
+
+    def _handle(self, pending: Pending, what: str, result: Callable[[], T]) -> Handle[T]:
+        return Handle(self._wait, pending, what, result)
+
+    def _wait(self, pending: Pending, what: str) -> None:
+        started = time.monotonic()
+        while not pending.done():
+            self._watch.check()
+            waited = time.monotonic() - started
+            if waited > self._patience_seconds:
+                raise self._watch.waited_too_long(what, waited)
+            time.sleep(0.0 if waited < _SPIN_SECONDS else min(waited / 10, _LONGEST_PAUSE_SECONDS))
+        try:
+            pending.finish()
+        except RuntimeError as error:
+            raise self._watch.explained(error, what) from error
+
+    def _all_to_all(
+        self, send: Tensor, send_rows: Sequence[int], receive_rows: Sequence[int]
+    ) -> Handle[Tensor]:
+        received = send.new_empty((sum(receive_rows), *send.shape[1:]))
+        row_bytes = send.element_size() * _row_elements(send)
+        pending = self._transport.all_to_all(
+            _as_bytes(send),
+            [rows * row_bytes for rows in send_rows],
+            _as_bytes(received),
+            [rows * row_bytes for rows in receive_rows],
+        )
+        self._watch.begun("all_to_all")
+        return self._handle(pending, "all_to_all", lambda: received)
+
+    def _gather(self, value: Any) -> list[Any]:
+        data = _packed(value)
+        sizes = self.counts([data.numel()] * self.size)
+        received = self._all_to_all(data.repeat(self.size), [data.numel()] * self.size, sizes).wait()
+        return [_unpacked(part) for part in received.split(sizes)]
+
+    def _agree(self, what: str, tensor: Tensor | None = None, shape: tuple[int, ...] = ()) -> None:
+        """Note that a collective operation begins; with ``checks``, compare it with that of the other ranks."""
+        self._watch.begun(what)
+        if not self._checks:
+            return
+        mine = what if tensor is None else f"{what} of {tensor.dtype} {list(shape)}"
+        for rank, theirs in enumerate(self._gather(mine)):
+            if theirs != mine:
+                raise ConfigError(
+                    f"the ranks differ: rank {self.rank} calls {mine}, rank {rank} calls {theirs}. All ranks "
+                    "must call the same, with the same shapes and dtypes."
+                )
+
+    def _check_header(self, tensor: Tensor, source: int, tag: int) -> None:
+        found, needed = torch.empty(1, dtype=torch.int64), _header(tensor)
+        pending = self._transport.receive(_as_bytes(found), source, tag + MOST_TAG + 1)
+        self._handle(pending, "irecv", lambda: None).wait()
+        if not torch.equal(found, needed):
+            raise ConfigError(
+                f"rank {self.rank} expects {int(needed)} bytes of rank {source} (tag {tag}), which sends "
+                f"{int(found)}."
+            )
+
+    def _rank(self, rank: int, name: str) -> int:
+        return as_count(rank, name, most=self.size - 1)
+
+    def _rows(self, rows: Sequence[int], name: str) -> list[int]:
+        if len(rows) != self.size:
+            raise ConfigError(f"{name} must have one number per rank ({self.size}); got {len(rows)}.")
+        return [as_count(count, name) for count in rows]
+
+
+def _check_contiguous(tensor: Tensor, name: str) -> None:
+    check_tensor(tensor, name)
+    if not tensor.is_contiguous():
+        raise ConfigError(
+            f"{name} must be contiguous, since its memory is sent as it is; got strides {tensor.stride()} of "
+            f"shape {tuple(tensor.shape)}. Call .contiguous() first."
+        )
+
+
+def _row_elements(tensor: Tensor) -> int:
+    elements = 1
+    for width in tensor.shape[1:]:
+        elements *= width
+    return elements
+
+
+def _as_bytes(tensor: Tensor) -> Tensor:
+    """Return the memory of a contiguous tensor as ``(num_bytes,)`` uint8."""
+    return tensor.detach().view(-1).view(torch.uint8)
+
+
+def _header(tensor: Tensor) -> Tensor:
+    return torch.tensor([tensor.numel() * tensor.element_size()], dtype=torch.int64)
+
+
+def _packed(value: Any) -> Tensor:
+    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+
+
+def _unpacked(data: Tensor) -> Any:
+    return json.loads(data.numpy().tobytes())

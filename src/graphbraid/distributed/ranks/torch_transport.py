@@ -1,0 +1,109 @@
+"""The transport of torch.distributed: Gloo for tensors on the host, NCCL for those on CUDA devices."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from graphbraid.distributed.ranks.transport import Pending, Reduction
+
+_OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+
+
+class TorchTransport:
+    """The ranks of a process group.
+
+    Args:
+        group: process group. If None, the default one.
+        owns: whether closing the transport also ends the default group.
+    """
+
+    def __init__(self, group: Any = None, *, owns: bool) -> None:
+        self._group, self._owns = group or dist.group.WORLD, owns
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self.name = "gloo+nccl" if "nccl" in dist.get_backend_config(group) else "gloo"
+        self._global_ranks = dist.get_process_group_ranks(self._group)
+
+    def all_reduce(self, tensor: Tensor, op: Reduction) -> Pending:
+        """Begin a reduction in place."""
+        return _Collective(dist.all_reduce(tensor, _OPS[op], group=self._group, async_op=True))
+
+    def all_to_all(
+        self, send: Tensor, send_bytes: Sequence[int], receive: Tensor, receive_bytes: Sequence[int]
+    ) -> Pending:
+        """Begin an exchange of bytes."""
+        return _Collective(
+            dist.all_to_all_single(
+                receive, send, list(receive_bytes), list(send_bytes), group=self._group, async_op=True
+            )
+        )
+
+    def broadcast(self, data: Tensor, root: int) -> Pending:
+        """Begin a broadcast of bytes."""
+        source = self._global_ranks[root]
+        return _Collective(dist.broadcast(data, source, group=self._group, async_op=True))
+
+    def send(self, data: Tensor, to: int, tag: int) -> Pending:
+        """Begin to send bytes."""
+        return _Message(dist.isend(data, self._global_ranks[to], group=self._group, tag=tag))
+
+    def receive(self, data: Tensor, source: int, tag: int) -> Pending:
+        """Begin to receive bytes."""
+        return _Message(dist.irecv(data, self._global_ranks[source], group=self._group, tag=tag))
+
+    def close(self) -> None:
+        """End the process group, if it is ours."""
+        if self._owns:
+            dist.destroy_process_group()
+
+    def abort(self) -> None:
+        """End the process group, if it is ours, though operations may be under way."""
+        if self._owns:
+            for backend in {id(b): b for b in _backends(self._group)}.values():
+                backend.abort()
+            dist.destroy_process_group()
+
+
+def _backends(group: Any) -> list[Any]:
+    return [group._get_backend(device) for device in group._device_types]
+
+
+class _Collective:
+    """A collective operation, of which torch tells when it has ended."""
+
+    def __init__(self, work: Any) -> None:
+        self._work = work
+
+    def done(self) -> bool:
+        return bool(self._work.is_completed())
+
+    def finish(self) -> None:
+        self._work.wait()
+
+
+class _Message:
+    """A message. Gloo does not tell of one that it has arrived, so a thread waits for it."""
+
+    def __init__(self, work: Any) -> None:
+        self._work, self._error = work, None
+        self._ended = threading.Event()
+        threading.Thread(target=self._wait, name="graphbraid-message", daemon=True).start()
+
+    def _wait(self) -> None:
+        try:
+            self._work.wait()
+        except RuntimeError as error:
+            self._error = error
+        finally:
+            self._ended.set()
+
+    def done(self) -> bool:
+        return self._ended.is_set()
+
+    def finish(self) -> None:
+        if self._error is not None:
+            raise self._error

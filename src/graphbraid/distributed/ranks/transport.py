@@ -1,0 +1,137 @@
+"""Transport: the few operations that a library of communication must give a :class:`Communicator`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+Reduction = Literal["sum", "max", "min"]
+REDUCED = (torch.float32, torch.float64, torch.int32, torch.int64)
+"""Dtypes that every transport reduces; of other dtypes, bytes are moved."""
+
+
+class Pending(Protocol):
+    """An operation that has begun; its tensors must stay as they are until it is finished."""
+
+    def done(self) -> bool:
+        """Return whether the operation has ended, well or not, and make progress on it."""
+        ...
+
+    def finish(self) -> None:
+        """Complete an operation that is done.
+
+        Raises:
+            RuntimeError: it failed.
+        """
+        ...
+
+
+class Finished:
+    """An operation that was over as it began."""
+
+    def done(self) -> bool:
+        """Return True."""
+        return True
+
+    def finish(self) -> None:
+        """Do nothing."""
+
+
+class Transport(Protocol):
+    """The ranks of a job and the ways between them. Every operation begins at once and never waits.
+
+    Collective operations must be begun in the same order on all ranks. Tensors are contiguous; those of
+    bytes have one dimension and dtype uint8.
+    """
+
+    name: str
+    """Name of the library, for messages."""
+    rank: int
+    """Number of this rank, from 0."""
+    size: int
+    """Number of ranks."""
+
+    def all_reduce(self, tensor: Tensor, op: Reduction) -> Pending:
+        """Replace ``tensor``, of a dtype in ``REDUCED``, by its reduction over all ranks: the same bits on each."""
+        ...
+
+    def all_to_all(
+        self, send: Tensor, send_bytes: Sequence[int], receive: Tensor, receive_bytes: Sequence[int]
+    ) -> Pending:
+        """Send the next ``send_bytes[r]`` bytes to each rank r, and receive as many as ``receive_bytes`` says."""
+        ...
+
+    def broadcast(self, data: Tensor, root: int) -> Pending:
+        """Replace the bytes ``data`` by those of rank ``root``."""
+        ...
+
+    def send(self, data: Tensor, to: int, tag: int) -> Pending:
+        """Send bytes to one rank; those of one tag arrive in their order."""
+        ...
+
+    def receive(self, data: Tensor, source: int, tag: int) -> Pending:
+        """Receive the bytes that rank ``source`` sends with ``tag``."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the ways; all ranks have finished all operations."""
+        ...
+
+    def abort(self) -> None:
+        """Let go of the ways after a failure, without waiting for anybody."""
+        ...
+
+
+class Alone:
+    """The transport of a single rank, which has nobody to reach."""
+
+    name = "none"
+    rank = 0
+    size = 1
+
+    def __init__(self) -> None:
+        self._sent: dict[int, list[Tensor]] = {}
+
+    def all_reduce(self, tensor: Tensor, op: Reduction) -> Pending:
+        """Leave ``tensor`` as it is."""
+        return Finished()
+
+    def all_to_all(
+        self, send: Tensor, send_bytes: Sequence[int], receive: Tensor, receive_bytes: Sequence[int]
+    ) -> Pending:
+        """Copy the bytes."""
+        receive.copy_(send)
+        return Finished()
+
+    def broadcast(self, data: Tensor, root: int) -> Pending:
+        """Leave ``data`` as it is."""
+        return Finished()
+
+    def send(self, data: Tensor, to: int, tag: int) -> Pending:
+        """Keep a copy until it is received."""
+        self._sent.setdefault(tag, []).append(data.clone())
+        return Finished()
+
+    def receive(self, data: Tensor, source: int, tag: int) -> Pending:
+        """Take the first of the bytes sent, which may come later."""
+        return _FromSelf(self._sent.setdefault(tag, []), data)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def abort(self) -> None:
+        """Do nothing."""
+
+
+class _FromSelf:
+    def __init__(self, sent: list[Tensor], data: Tensor) -> None:
+        self._sent, self._data = sent, data
+
+    def done(self) -> bool:
+        return bool(self._sent)
+
+    def finish(self) -> None:
+        self._data.copy_(self._sent.pop(0))

@@ -1,0 +1,202 @@
+"""What every communicator must do, as cases that run on all ranks of one job; each returns nothing or raises."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import torch
+
+from graphbraid.errors import ConfigError
+
+REDUCED = (torch.float32, torch.float64, torch.int32, torch.int64)
+MOVED = (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool, torch.complex64)
+
+
+def sums_of_every_dtype_and_shape(comm):
+    for dtype in REDUCED:
+        for shape in ((0,), (), (1,), (7,), (3, 5), (1000, 33)):
+            tensor = torch.full(shape, comm.rank + 1, dtype=dtype)
+            handle = comm.all_reduce(tensor)
+            assert handle.wait() is tensor
+            assert tensor.eq(sum(range(1, comm.size + 1))).all()
+
+
+def largest_and_smallest(comm):
+    tensor = torch.tensor([comm.rank, -comm.rank, 3])
+    assert comm.all_reduce(tensor.clone(), "max").wait().tolist() == [comm.size - 1, 0, 3]
+    assert comm.all_reduce(tensor, "min").wait().tolist() == [0, 1 - comm.size, 3]
+
+
+def a_sum_has_the_same_bits_on_all_ranks(comm):
+    generator = torch.Generator().manual_seed(comm.rank)
+    tensor = torch.randn(10007, generator=generator) * 10 ** torch.randn(10007, generator=generator)
+    comm.all_reduce(tensor).wait()
+    bits = tensor.view(torch.int32).long()
+    assert comm.gather([int(bits.sum()), int((bits * torch.arange(10007)).sum())]) == [
+        [int(bits.sum()), int((bits * torch.arange(10007)).sum())]
+    ] * comm.size
+
+
+def many_reductions_under_way_end_in_any_order(comm):
+    tensors = [torch.full((100,), float(comm.rank + i)) for i in range(20)]
+    handles = [comm.all_reduce(tensor) for tensor in tensors]
+    for handle in reversed(handles):
+        handle.wait()
+    for i, tensor in enumerate(tensors):
+        assert tensor.eq(comm.size * i + sum(range(comm.size))).all()
+
+
+def rows_of_every_dtype_go_to_every_rank(comm):
+    for dtype in MOVED:
+        for width in ((), (3,), (2, 2), (0,)):
+            send_rows = [(comm.rank + to) % 3 for to in range(comm.size)]  # also none
+            total = sum(send_rows)
+            send = torch.arange(total * max(1, 7)).reshape(total, 7)[:, :1]
+            send = (send + comm.rank).expand(total, 7)[:, : _elements(width)].reshape(total, *width).to(dtype)
+            receive_rows = comm.counts(send_rows)
+            assert receive_rows == [(source + comm.rank) % 3 for source in range(comm.size)]
+            received = comm.all_to_all(send.contiguous(), send_rows, receive_rows).wait()
+            assert received.dtype == dtype and received.shape == (sum(receive_rows), *width)
+            assert torch.equal(received, _what_they_send(comm, width, dtype))
+
+
+def _elements(width):
+    elements = 1
+    for part in width:
+        elements *= part
+    return elements
+
+
+def _what_they_send(comm, width, dtype):
+    parts = []
+    for source in range(comm.size):
+        rows = [(source + to) % 3 for to in range(comm.size)]
+        begin = sum(rows[: comm.rank])
+        numbers = 7 * torch.arange(begin, begin + rows[comm.rank]).reshape(-1, 1) + source
+        parts.append(numbers.expand(-1, 7)[:, : _elements(width)].reshape(rows[comm.rank], *width))
+    return torch.cat(parts).to(dtype)
+
+
+def nothing_at_all_is_exchanged(comm):
+    none = [0] * comm.size
+    assert comm.all_to_all(torch.empty(0, 4), none, none).wait().shape == (0, 4)
+
+
+def one_rank_tells_all(comm):
+    for root in range(comm.size):
+        for dtype in MOVED:
+            tensor = torch.arange(5).add(root if comm.rank == root else 77).to(dtype)
+            assert torch.equal(comm.broadcast(tensor, root).wait(), torch.arange(5).add(root).to(dtype))
+        assert comm.broadcast(torch.empty(0), root).wait().numel() == 0
+
+
+def messages_of_one_tag_keep_their_order_and_tags_are_told_apart(comm):
+    to, source = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    sent = [(torch.full((n,), 10.0 * comm.rank + n), tag) for tag in (0, 5) for n in (0, 1, 3000)]
+    waits = [comm.isend(tensor, to, tag) for tensor, tag in sent]
+    found = {(tag, n): torch.empty(n) for tag in (5, 0) for n in (0, 1, 3000)}
+    handles = [comm.irecv(tensor, source, tag) for (tag, n), tensor in found.items()]
+    for handle in [*waits, *handles]:
+        handle.wait()
+    for (_, n), tensor in found.items():
+        assert tensor.eq(10.0 * source + n).all()
+
+
+def a_handle_tells_whether_it_is_done(comm):
+    if comm.size == 1:
+        return
+    found = torch.zeros(1)
+    if comm.rank == 0:
+        handle = comm.irecv(found, 1)
+        assert not handle.done()
+        comm.barrier()
+        until = time.monotonic() + 30
+        while not handle.done() and time.monotonic() < until:
+            time.sleep(0.01)
+        assert handle.done() and handle.wait().tolist() == [3.0]
+    else:
+        comm.barrier()
+        if comm.rank == 1:
+            comm.isend(torch.tensor([3.0]), 0).wait()
+
+
+def small_values_are_gathered_and_shared(comm):
+    value = {"rank": comm.rank, "text": "ü" * comm.rank, "none": None}
+    assert comm.gather(value) == [{"rank": r, "text": "ü" * r, "none": None} for r in range(comm.size)]
+    assert comm.share([1.5, float("inf"), comm.rank], comm.size - 1) == [1.5, float("inf"), comm.size - 1]
+
+
+def nobody_passes_a_barrier_before_all_are_there(comm):
+    comm.barrier()
+    if comm.rank == 0:
+        time.sleep(0.3)
+    came = time.time()
+    comm.barrier()
+    assert time.time() >= max(comm.gather(came)) - 1e-3
+
+
+def bad_arguments_are_refused_before_anything_is_sent(comm):
+    square, none = torch.zeros(3, 3), [0] * comm.size
+    for call, says in (
+        (lambda: comm.all_reduce(square.T[:, :2]), "tensor must be contiguous, .* strides"),
+        (lambda: comm.all_to_all(square.T, none, none), "send must be contiguous"),
+        (lambda: comm.isend(square[:, 0], 0), "contiguous"),
+        (lambda: comm.all_reduce(square.half()), "float32, float64, int32, int64; got torch.float16"),
+        (lambda: comm.all_reduce(square, "mean"), "op must be 'sum', 'max' or 'min'; got 'mean'"),
+        (lambda: comm.all_to_all(square, none, none), r"add up to the rows of send \(3\)"),
+        (lambda: comm.all_to_all(square, [3], none + [0]), "one number per rank"),
+        (lambda: comm.all_to_all(torch.tensor(1), none, none), "rows"),
+        (lambda: comm.isend(square, comm.size), "to must be"),
+        (lambda: comm.irecv(square, -1), "source must be"),
+        (lambda: comm.isend(square, 0, tag=-1), "tag must be"),
+        (lambda: comm.broadcast(square, comm.size), "root must be"),
+    ):
+        try:
+            call()
+        except ConfigError as error:
+            assert re.search(says, str(error)), str(error)
+        else:
+            raise AssertionError(f"not refused: {says}")
+
+
+CASES = [
+    sums_of_every_dtype_and_shape,
+    largest_and_smallest,
+    a_sum_has_the_same_bits_on_all_ranks,
+    many_reductions_under_way_end_in_any_order,
+    rows_of_every_dtype_go_to_every_rank,
+    nothing_at_all_is_exchanged,
+    one_rank_tells_all,
+    messages_of_one_tag_keep_their_order_and_tags_are_told_apart,
+    a_handle_tells_whether_it_is_done,
+    small_values_are_gathered_and_shared,
+    nobody_passes_a_barrier_before_all_are_there,
+    bad_arguments_are_refused_before_anything_is_sent,
+]
+
+
+def every_case(comm):
+    """Run all cases, whose errors name them; print that this rank has."""
+    for case in CASES:
+        try:
+            case(comm)
+        except BaseException as error:
+            raise AssertionError(f"{case.__name__} on rank {comm.rank} of {comm}: {error!r}") from error
+        comm.barrier()
+    return {"size": comm.size, "name": comm.name, "cases": len(CASES)}
+
+
+def differing(comm, what):
+    """With checks on, each of these ends on every rank with a message that names what differs."""
+    rank, other = comm.rank, torch.zeros(2 + comm.rank)
+    calls = {
+        "shape": lambda: comm.all_reduce(other),
+        "dtype": lambda: comm.all_reduce(torch.zeros(2, dtype=(torch.float32, torch.float64)[rank % 2])),
+        "call": lambda: comm.barrier() if rank else comm.all_reduce(torch.zeros(2)),
+        "op": lambda: comm.all_reduce(torch.zeros(2), ("sum", "max")[rank % 2]),
+        "rows": lambda: comm.all_to_all(torch.zeros(comm.size, 1), [1] * comm.size, [2] * comm.size),
+        "message": lambda: comm.isend(torch.zeros(3), 1) if rank == 0 else comm.irecv(torch.zeros(4), 0).wait(),
+    }
+    calls[what]()
+    comm.barrier()

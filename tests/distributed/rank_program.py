@@ -1,0 +1,97 @@
+"""Runs a function on ranks: ``python rank_program.py SIZE MODULE FUNCTION [ARGUMENT ...]``.
+
+With SIZE 0 this process is a rank that a launcher has started. Else it forks SIZE ranks, which saves each the
+seconds of importing torch, and prints a JSON list of ``[exit code, standard output, standard error, seconds]``.
+
+The function is called as ``function(comm, *arguments)``; what it returns is printed as one line of JSON. An error
+of graphbraid ends the rank with its exit code and its message on standard error, as in the command line.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import socket
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import torch
+
+import graphbraid
+from graphbraid import distributed
+from graphbraid.distributed.ranks.joining import LISTENER
+from graphbraid.errors import GraphbraidError
+
+
+def rank(module: str, function: str, *arguments: str) -> int:
+    torch.set_num_threads(1)
+    if pretended := os.environ.get("PRETENDED_VERSION"):
+        graphbraid.__version__ = pretended
+    called = getattr(importlib.import_module(module), function)
+    try:
+        with distributed.init() as comm:
+            result = called(comm, *arguments)
+    except GraphbraidError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return error.exit_code
+    sys.stdout.write(json.dumps(result) + "\n")
+    return 0
+
+
+def fork_ranks(size: int, arguments: list[str]) -> list[tuple[int, str, str, float]]:
+    each = json.loads(os.environ.pop("EACH_RANK", "{}"))
+    listener = socket.create_server(("127.0.0.1", 0))
+    os.environ |= {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1"}
+    os.environ.setdefault("MASTER_PORT", str(listener.getsockname()[1]))
+    with tempfile.TemporaryDirectory() as folder:
+        started, pids = time.monotonic(), {}
+        for number in range(size):
+            pid = os.fork()
+            if pid == 0:
+                os.environ |= {"RANK": str(number), "LOCAL_RANK": str(number)} | each.get(str(number), {})
+                if number == 0 and os.environ["MASTER_PORT"] == str(listener.getsockname()[1]):
+                    os.environ[LISTENER] = str(listener.fileno())
+                _in_fork(number, folder, arguments)
+            pids[pid] = number
+        listener.close()
+        said = [(0, "", "", 0.0)] * size
+        stopped = "STOPPED" in os.environ  # the last rank stops itself for good
+        for _ in range(size - stopped):
+            pid, status = os.wait()
+            number = pids.pop(pid)
+            texts = [(Path(folder) / f"{number}.{name}").read_text() for name in ("out", "err")]
+            code = os.waitstatus_to_exitcode(status)
+            said[number] = (code, texts[0], texts[1], time.monotonic() - started)
+        for pid in pids:
+            os.kill(pid, 9)
+            os.waitpid(pid, 0)
+    return said
+
+
+def _in_fork(number: int, folder: str, arguments: list[str]) -> None:
+    for name, descriptor in (("out", 1), ("err", 2)):
+        file = os.open(f"{folder}/{number}.{name}", os.O_WRONLY | os.O_CREAT)
+        os.dup2(file, descriptor)
+    sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
+    code = 1
+    try:
+        code = rank(*arguments)
+    except BaseException:
+        traceback.print_exc(file=sys.stderr)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    count, *rest = sys.argv[1:]
+    if count == "0":
+        sys.exit(rank(*rest))
+    sys.stdout.write(json.dumps(fork_ranks(int(count), rest)) + "\n")

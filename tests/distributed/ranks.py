@@ -1,0 +1,81 @@
+"""Starts the ranks of a test as real processes and collects what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.extras import PATIENCE
+from tests.warm import WarmProcesses
+
+PROGRAM = Path(__file__).with_name("rank_program.py")
+ROOT = Path(__file__).parents[2]
+NO_MPI = "needs MPI: pip install 'graphbraid[mpi]'"
+
+
+@dataclass(frozen=True)
+class Said:
+    """What one rank has said, and how and when it ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+    seconds: float = 0.0
+
+    @property
+    def result(self) -> Any:
+        assert self.code == 0, self.stderr
+        return json.loads(self.stdout.splitlines()[-1])
+
+
+def environment(**variables: str) -> dict[str, str]:
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    own = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": path}
+    return os.environ | own | variables
+
+
+def run(
+    warm: WarmProcesses,
+    size: int,
+    function: Any,
+    *arguments: object,
+    each: Mapping[int, Mapping[str, str]] | None = None,
+    **variables: str,
+) -> list[Said]:
+    """Run ``function(comm, *arguments)`` on ``size`` ranks over Gloo.
+
+    Args:
+        warm: where the ranks are forked from.
+        size: number of ranks.
+        function: a function of a module that can be imported.
+        arguments: texts.
+        each: further variables by rank.
+        variables: variables of all ranks.
+    """
+    own = environment(EACH_RANK=json.dumps(each or {}), **variables)
+    called = (function.__module__, function.__name__, *arguments)
+    done = warm.run([PROGRAM, size, *called], environment=own)
+    assert done.returncode == 0, done.stderr
+    return [Said(*said) for said in json.loads(done.stdout)]
+
+
+def run_mpi(size: int, function: Any, *arguments: object, **variables: str) -> Said:
+    """Run the same over MPI; the ranks' output is one text. Skips the test where there is no MPI."""
+    pytest.importorskip("mpi4py", reason=NO_MPI)
+    launcher = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if launcher is None:
+        pytest.skip(NO_MPI)
+    called = (PROGRAM, 0, function.__module__, function.__name__, *arguments)
+    command = [launcher, "-n", str(size), sys.executable, *map(str, called)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE, env=environment(**variables), check=False
+    )
+    return Said(done.returncode, done.stdout, done.stderr)

@@ -1,0 +1,60 @@
+"""One contract for every communicator, on real processes."""
+
+import pytest
+from tests.distributed import contract
+from tests.distributed.ranks import run, run_mpi
+
+from graphbraid.distributed.ranks.communicator import Communicator
+from graphbraid.distributed.ranks.transport import Alone
+
+pytestmark = pytest.mark.distributed
+
+
+def test_a_rank_alone_keeps_the_contract():
+    assert contract.every_case(Communicator(Alone()))["size"] == 1
+    assert contract.every_case(Communicator(Alone(), checks=True))["size"] == 1
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_gloo_keeps_the_contract(size, warm):
+    for said in run(warm, size, contract.every_case):
+        assert said.result == {"size": size, "name": "gloo", "cases": len(contract.CASES)}
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_checks_change_nothing_where_the_ranks_agree(size, warm):
+    for said in run(warm, size, contract.every_case, GRAPHBRAID_RANK_CHECKS="1"):
+        assert said.result["cases"] == len(contract.CASES)
+
+
+@pytest.mark.parametrize("size", [1, 2, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
+def test_mpi_keeps_the_contract(size):
+    done = run_mpi(size, contract.every_case)
+    assert done.code == 0, done.stderr
+    assert done.stdout.count(f'"size": {size}, "name": "mpi", "cases": {len(contract.CASES)}') == size
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("shape", ("the ranks differ: rank 0 calls all_reduce(sum) of torch.float32 [2], rank 1 calls", "[3]")),
+        ("dtype", ("torch.float32 [2]", "torch.float64 [2]")),
+        ("call", ("rank 0 calls all_reduce(sum)", "rank 1 calls barrier")),
+        ("op", ("all_reduce(sum)", "all_reduce(max)")),
+        ("rows", ("rank 0 expects 2 rows of rank 0, which sends 1",)),
+    ],
+)
+def test_with_checks_calls_that_differ_are_named_on_every_rank(what, says, warm):
+    for rank, said in enumerate(run(warm, 2, contract.differing, what, GRAPHBRAID_RANK_CHECKS="1")):
+        assert said.code == 2, said.stderr
+        for part in says:
+            assert part in said.stderr or rank == 1
+        assert said.stderr.count("\n") == 1
+
+
+def test_with_checks_a_message_of_another_size_is_named(warm):
+    first, second = run(warm, 2, contract.differing, "message", GRAPHBRAID_RANK_CHECKS="1")
+    assert second.code == 2
+    assert "rank 1 expects 16 bytes of rank 0 (tag 0), which sends 12." in second.stderr
+    assert first.code == 8
+    assert "rank 1 failed: rank 1 expects 16 bytes" in first.stderr
