@@ -47,7 +47,7 @@ class TrainingError(GraphbraidError, RuntimeError):
 
 
 class RankError(GraphbraidError, RuntimeError):
-    """A rank was lost, has stalled or failed, so the job ends: the message names the rank and what is known."""
+    """A rank was lost, has stalled or has failed, so the job ends: the message names it and the cause."""
 
     exit_code = 8
 

@@ -1,4 +1,4 @@
-"""What every communicator must do, as cases that run on all ranks of one job; each returns nothing or raises."""
+"""What every communicator must do, as cases that run on all ranks of one job and raise if it does not."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ def a_sum_has_the_same_bits_on_all_ranks(comm):
     tensor = torch.randn(10007, generator=generator) * 10 ** torch.randn(10007, generator=generator)
     comm.all_reduce(tensor).wait()
     bits = tensor.view(torch.int32).long()
-    assert comm.gather([int(bits.sum()), int((bits * torch.arange(10007)).sum())]) == [
-        [int(bits.sum()), int((bits * torch.arange(10007)).sum())]
-    ] * comm.size
+    assert (
+        comm.gather([int(bits.sum()), int((bits * torch.arange(10007)).sum())])
+        == [[int(bits.sum()), int((bits * torch.arange(10007)).sum())]] * comm.size
+    )
 
 
 def many_reductions_under_way_end_in_any_order(comm):
@@ -145,7 +146,7 @@ def bad_arguments_are_refused_before_anything_is_sent(comm):
         (lambda: comm.all_reduce(square.half()), "float32, float64, int32, int64; got torch.float16"),
         (lambda: comm.all_reduce(square, "mean"), "op must be 'sum', 'max' or 'min'; got 'mean'"),
         (lambda: comm.all_to_all(square, none, none), r"add up to the rows of send \(3\)"),
-        (lambda: comm.all_to_all(square, [3], none + [0]), "one number per rank"),
+        (lambda: comm.all_to_all(square, [3], [*none, 0]), "one number per rank"),
         (lambda: comm.all_to_all(torch.tensor(1), none, none), "rows"),
         (lambda: comm.isend(square, comm.size), "to must be"),
         (lambda: comm.irecv(square, -1), "source must be"),
@@ -196,7 +197,9 @@ def differing(comm, what):
         "call": lambda: comm.barrier() if rank else comm.all_reduce(torch.zeros(2)),
         "op": lambda: comm.all_reduce(torch.zeros(2), ("sum", "max")[rank % 2]),
         "rows": lambda: comm.all_to_all(torch.zeros(comm.size, 1), [1] * comm.size, [2] * comm.size),
-        "message": lambda: comm.isend(torch.zeros(3), 1) if rank == 0 else comm.irecv(torch.zeros(4), 0).wait(),
+        "message": lambda: (
+            comm.isend(torch.zeros(3), 1) if rank == 0 else comm.irecv(torch.zeros(4), 0).wait()
+        ),
     }
     calls[what]()
     comm.barrier()

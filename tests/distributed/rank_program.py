@@ -1,14 +1,16 @@
 """Runs a function on ranks: ``python rank_program.py SIZE MODULE FUNCTION [ARGUMENT ...]``.
 
-With SIZE 0 this process is a rank that a launcher has started. Else it forks SIZE ranks, which saves each the
-seconds of importing torch, and prints a JSON list of ``[exit code, standard output, standard error, seconds]``.
+With SIZE 0 this process is a rank that a launcher has started. Else it forks SIZE ranks, which saves each
+the seconds of importing torch, and prints a JSON list of ``[exit code, stdout, stderr, seconds]``.
 
-The function is called as ``function(comm, *arguments)``; what it returns is printed as one line of JSON. An error
-of graphbraid ends the rank with its exit code and its message on standard error, as in the command line.
+The function is called as ``function(comm, *arguments)``; what it returns is printed as one line of JSON. An
+error of graphbraid ends the rank with its exit code and its message on standard error, as in the command
+line.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import json
 import os
@@ -31,6 +33,7 @@ from graphbraid.errors import GraphbraidError
 
 def rank(module: str, function: str, *arguments: str) -> int:
     torch.set_num_threads(1)
+    faulthandler.dump_traceback_later(float(os.environ.get("HANG_SECONDS", "60")), exit=True)
     if pretended := os.environ.get("PRETENDED_VERSION"):
         graphbraid.__version__ = pretended
     called = getattr(importlib.import_module(module), function)

@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from graphbraid.cli import signals
+from graphbraid.cli import ranks, signals
 from graphbraid.errors import GraphbraidError, ResourceError
 from graphbraid.files.writing import format_bytes
 
@@ -151,5 +151,6 @@ def _report(error: BaseException, message: str, code: int, options: dict[str, An
     else:
         style = "yellow" if code == INTERRUPTED else "bold red"
         label = "stopped" if code == INTERRUPTED else "error"
-        say(err_console(), f"[{style}]{label}:[/] {{}}", message)
+        rank = f"rank {ranks.rank()}: " if ranks.rank() else ""
+        say(err_console(), f"[{style}]{rank}{label}:[/] {{}}", message)
     raise typer.Exit(code) from None

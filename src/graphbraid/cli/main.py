@@ -16,7 +16,7 @@ from graphbraid.errors import ConfigError
 
 EPILOG = (
     "Exit codes: 0 done, 1 not foreseen, 2 option, 3 data, 4 memory or disk, 5 missing package, 6 kernels, "
-    "7 training, 130 stopped by Ctrl-C."
+    "7 training, 8 a rank lost, 130 stopped by Ctrl-C."
 )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
@@ -19,11 +20,13 @@ from graphbraid.cli.common import (
     print_json,
     say,
 )
+from graphbraid.cli.ranks import must_start, start, world_size
 from graphbraid.errors import ConfigError
 
 if TYPE_CHECKING:
     from graphbraid.cli.settings import ResolvedRun
 
+CommName = Literal["auto", "torch", "mpi"]
 _DATA, _MODEL, _TRAIN, _RUN = "Data", "Model", "Training", "Run"
 _FLAGS = {"hidden_channels": "--hidden", "num_layers": "--layers", "out_dir": "--out"}
 """Options whose flag differs from their name."""
@@ -178,6 +181,22 @@ def train(
         Path | None,
         _path("--trace", _RUN, "Write the first epoch's timeline for Perfetto, and a page.", "FILE"),
     ] = None,
+    ranks: Annotated[
+        int | None,
+        _option(
+            "--ranks",
+            _RUN,
+            "Start this many processes here, which share each mini-batch and divide the cores. (default: 1)",
+        ),
+    ] = None,
+    comm: Annotated[
+        str | None,
+        _option(
+            "--comm",
+            _RUN,
+            "How ranks of a launcher talk: torch (torchrun), mpi (mpirun) or auto. (default: auto)",
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but errors.")] = False,
     json_output: JsonOption = False,
     debug: DebugOption = False,
@@ -196,9 +215,35 @@ def train(
         graphbraid train --config run.yaml --lr 0.005 --set clip=1.0
 
         graphbraid train --resume --out runs/braid-2m-sage-1
+
+        graphbraid train --ranks 2
     """  # noqa: D412  (typer shows the blank line between examples)
     given = dict(locals())
-    _train(given)
+    if ranks is not None and must_start(ranks):
+        raise typer.Exit(start(ranks, sys.argv[1:]))
+    if ranks is None and world_size() == 1 and comm is None:
+        _train(given)
+        return
+    _train_as_rank(given)
+
+
+def _train_as_rank(given: dict[str, Any]) -> None:
+    """Train as one of the ranks of a launcher; only the first one shows results and has a folder."""
+    from graphbraid import distributed
+
+    with distributed.init(_checked_comm(given["comm"])) as joined:
+        if joined.rank == 0:
+            _train(given)
+            return
+        _train_in(None, _resolved(given), given | {"quiet": True, "json_output": False})
+
+
+def _checked_comm(name: str | None) -> CommName:
+    for known in get_args(CommName):
+        if name in (None, known):
+            found: CommName = known if name else "auto"
+            return found
+    raise ConfigError(f"--comm must be one of {', '.join(get_args(CommName))}; got {name!r}")
 
 
 def _train(given: dict[str, Any]) -> None:
@@ -208,7 +253,7 @@ def _train(given: dict[str, Any]) -> None:
         _train_in(run_dir, run, given)
 
 
-def _train_in(run_dir: Path, run: ResolvedRun, given: dict[str, Any]) -> None:
+def _train_in(run_dir: Path | None, run: ResolvedRun, given: dict[str, Any]) -> None:
     from graphbraid.cli import display
 
     console = err_console()
@@ -217,9 +262,10 @@ def _train_in(run_dir: Path, run: ResolvedRun, given: dict[str, Any]) -> None:
         run, lambda facts: display.show_plan(console, run, facts), [display.EpochLines(console)]
     )
     result = trainer.fit()
-    if given["json_output"]:
-        print_json(display.result_json(run, result, run_dir))
-    display.show_result(console, result, run_dir)
+    if run_dir is not None:
+        if given["json_output"]:
+            print_json(display.result_json(run, result, run_dir))
+        display.show_result(console, result, run_dir)
     if result.status == "interrupted":
         say(console, "go on with: graphbraid train --resume --out {}", run_dir)
         raise typer.Exit(INTERRUPTED)
@@ -230,7 +276,7 @@ def resolved(given: dict[str, Any]) -> ResolvedRun:
     from graphbraid.cli.settings import parse_assignments, parse_fanouts, read_saved, resolve
     from graphbraid.cli.yaml_file import read_yaml
 
-    not_options = ("config", "assignments", "quiet", "json_output", "debug")
+    not_options = ("config", "assignments", "ranks", "comm", "quiet", "json_output", "debug")
     command_line = {name: value for name, value in given.items() if name not in not_options}
     command_line["fanouts"] = parse_fanouts(given["fanouts"])
     command_line |= parse_assignments(given["assignments"] or [])

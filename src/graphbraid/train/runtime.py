@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.errors import DataError
+from graphbraid.sampling import rng
 from graphbraid.train.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -37,6 +38,12 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 (a user's code may draw from the old global generator)
     random.seed(seed)
+
+
+def seed_step(seed: int, epoch: int, step: int, rank: int) -> None:
+    """Seed torch's generators, which dropout draws from, for one rank's share of one step."""
+    key = rng.mix(rng.batch_key(seed, epoch, step) ^ rng.mix(rank + 1))
+    torch.manual_seed(key >> 1)
 
 
 def random_state() -> dict[str, Any]:

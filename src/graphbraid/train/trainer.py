@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from graphbraid import distributed
 from graphbraid.arguments import check_type
 from graphbraid.collective import Plan, Profile
 from graphbraid.collective.run.protocols import Accelerator
@@ -25,6 +26,7 @@ from graphbraid.train.inference.evaluate import EvalMode, node_ids, outputs_in_c
 from graphbraid.train.records import Progress, RunResult, Status
 from graphbraid.train.run.fit import FitRun
 from graphbraid.train.run.interrupt import SignalGuard
+from graphbraid.train.run.ranks import check_supported
 from graphbraid.train.run.state import RunState
 from graphbraid.train.run_folder import checkpoint
 from graphbraid.train.run_folder.folder import RunFolder
@@ -96,12 +98,20 @@ class Trainer:
         self.model = model
         self.graph = graph
         self.config = given.updated(**overrides)
+        joined = distributed.current()
+        self.comm = joined if joined is not None and joined.size > 1 else None
+        """Ranks that train together, by :func:`graphbraid.distributed.init`; None for one rank."""
         if isinstance(tiers, str):
             self.config, tiers = self.config.updated(tiers=tiers), None
         self.mode_reason = ""
         """Reason for the mode that ``auto`` chose; empty if the mode was given."""
         self.tiers_reason = ""
         """What ``tiers="auto"`` chose, and why; empty if it was not asked for."""
+        if self.comm is not None:
+            if self.config.mode == "auto":
+                self.mode_reason = "several ranks share mini-batches"
+                self.config = self.config.updated(mode="sampled")
+            check_supported(self.config, accelerator=accelerator)
         self._check_tiers(tiers, topology)
         if self.config.tiers is not None:
             self._size_tiers()
@@ -177,6 +187,7 @@ class Trainer:
             graph=self.graph,
             runner=self.runner,
             accelerator=self.accelerator,
+            comm=self.comm,
             info=self.info,
             mode_reason=self.mode_reason,
         )
@@ -229,17 +240,22 @@ class Trainer:
         effect: Ctrl-C raises ``KeyboardInterrupt``. With ``resume``, the run continues from its last
         checkpoint; on the CPU its losses then equal those of a run that was never stopped, bit for bit.
 
+        With several ranks (:func:`graphbraid.distributed.init`), all call it together: each trains on its
+        share of every batch, and the first one writes the files.
+
         Raises:
             ConfigError: the model, an option or the checkpoint does not fit, which is found before the first
                 step; or another thread is training.
             DataError: a split or labels are missing, or a checkpoint is damaged or of another graph.
             ResourceError: ``out_dir`` cannot be written or the disk is full; the last checkpoint is intact.
+            RankError: another rank was lost, has stalled or has failed.
             TrainingError: the loss or the gradients are not finite; the message names epoch and step.
         """
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._turns.take(trains=True))
             stack.enter_context(runtime.torch_settings(self.config))
-            folder = stack.enter_context(RunFolder(self.config.out_dir)) if self.config.out_dir else None
+            place = self.config.out_dir if self.comm is None or self.comm.rank == 0 else None
+            folder = None if place is None else stack.enter_context(RunFolder(place))
             guard, listeners = SignalGuard(), Listeners(self, self.callbacks)
             self._state = self._new_state()
             # Entered only now: before the first step there is nothing to save, so Ctrl-C may end the checks.

@@ -12,15 +12,16 @@ import torch
 from torch import Tensor
 
 from graphbraid.arguments import as_count, check_tensor
-from graphbraid.distributed.ranks.transport import REDUCED, Pending, Reduction, Transport
+from graphbraid.distributed.ranks.transport import REDUCED, Alone, Pending, Reduction, Transport
 from graphbraid.distributed.ranks.watch import NoWatch, Watch
 from graphbraid.errors import ConfigError, RankError
 
 T = TypeVar("T")
-MOST_TAG = 1 << 20
-"""Largest tag; twice as much fits the least that MPI allows, and the upper half is used for checks."""
+MOST_TAG = (1 << 15) - 1
+"""Largest tag, which every MPI allows."""
 _SPIN_SECONDS = 5e-4
 _LONGEST_PAUSE_SECONDS = 1e-3
+_LATE_SECONDS = 0.5
 
 
 class Handle(Generic[T]):
@@ -30,10 +31,11 @@ class Handle(Generic[T]):
         self, wait: Callable[[Pending, str], None], pending: Pending, what: str, result: Callable[[], T]
     ) -> None:
         self._wait, self._pending, self._what, self._result = wait, pending, what, result
+        self._is_over = False
 
     def done(self) -> bool:
         """Return whether :meth:`wait` would return at once; calling it also makes progress."""
-        return self._pending.done()
+        return self._is_over or self._pending.done()
 
     def wait(self) -> T:
         """Wait for the operation and return its result.
@@ -41,7 +43,9 @@ class Handle(Generic[T]):
         Raises:
             RankError: a rank was lost, has stalled or has failed.
         """
-        self._wait(self._pending, self._what)
+        if not self._is_over:
+            self._wait(self._pending, self._what)
+            self._is_over = True
         return self._result()
 
 
@@ -50,14 +54,14 @@ class Communicator:
 
     All ranks must call the collective methods (all but :meth:`isend` and :meth:`irecv`) in the same order and
     from one thread. Methods that return a :class:`Handle` begin an operation and never wait for other ranks.
-    As a context manager it leaves the job in an orderly way or, if the body raises, tells the other ranks why.
+    As a context manager it leaves the job in an orderly way or, if the body raises, tells the others why.
 
     Args:
         transport: library that moves the bytes.
         watch: notices lost and stalled ranks. If None, only the transport's own errors end a wait.
         patience_seconds: longest wait for an operation while all ranks are alive.
-        checks: whether ranks compare operation, shape and dtype before each collective operation, and sizes
-            before each message, which costs a message more. Without it, differing sizes are not noticed.
+        checks: whether ranks compare operation, shape and dtype before each collective operation, which
+            costs two more. Without it, and in messages between two ranks, differing sizes are not noticed.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class Communicator:
         checks: bool = False,
     ) -> None:
         self._transport, self._watch = transport, watch or NoWatch()
+        self._to_itself = Alone()  # Gloo has no way from a rank to itself
         self._patience_seconds, self._checks = patience_seconds, checks
         self.rank = transport.rank
         """Number of this rank, from 0."""
@@ -157,7 +162,7 @@ class Communicator:
         return self._handle(pending, "broadcast", lambda: tensor)
 
     def isend(self, tensor: Tensor, to: int, tag: int = 0) -> Handle[None]:
-        """Begin to send ``tensor``, contiguous and of any dtype, to a rank; those of one tag keep their order.
+        """Begin to send ``tensor``, contiguous of any dtype, to a rank; those of one tag keep their order.
 
         Raises:
             ConfigError: an argument does not fit.
@@ -165,24 +170,19 @@ class Communicator:
         _check_contiguous(tensor, "tensor")
         to, tag = self._rank(to, "to"), as_count(tag, "tag", most=MOST_TAG)
         self._watch.begun("isend")
-        if self._checks:
-            self._transport.send(_as_bytes(_header(tensor)), to, tag + MOST_TAG + 1)
-        return self._handle(self._transport.send(_as_bytes(tensor), to, tag), "isend", lambda: None)
+        return self._handle(self._way(to).send(_as_bytes(tensor), to, tag), "isend", lambda: None)
 
     def irecv(self, tensor: Tensor, source: int, tag: int = 0) -> Handle[Tensor]:
-        """Begin to fill ``tensor``, contiguous, with the one of the same size that ``source`` sends with ``tag``.
+        """Begin to fill ``tensor``, contiguous, with the one of its size that ``source`` sends with ``tag``.
 
         Raises:
-            ConfigError: an argument does not fit; with ``checks``, as it waits, the size sent is another.
+            ConfigError: an argument does not fit. That the size sent is another is not found out here.
         """
         _check_contiguous(tensor, "tensor")
         source, tag = self._rank(source, "source"), as_count(tag, "tag", most=MOST_TAG)
         self._watch.begun("irecv")
-        if self._checks:
-            self._check_header(tensor, source, tag)
-        return self._handle(
-            self._transport.receive(_as_bytes(tensor), source, tag), "irecv", lambda: tensor
-        )
+        pending = self._way(source).receive(_as_bytes(tensor), source, tag)
+        return self._handle(pending, "irecv", lambda: tensor)
 
     # ---- small values, in JSON
 
@@ -252,10 +252,14 @@ class Communicator:
         return Handle(self._wait, pending, what, result)
 
     def _wait(self, pending: Pending, what: str) -> None:
-        started = time.monotonic()
+        started, until = time.monotonic(), None
         while not pending.done():
-            self._watch.check()
             waited = time.monotonic() - started
+            if self._watch.knows_a_fault():
+                # What a failed rank had sent before may be on its way; it often lets this one see the cause.
+                until = until or waited + _LATE_SECONDS
+                if waited > until:
+                    self._watch.check()
             if waited > self._patience_seconds:
                 raise self._watch.waited_too_long(what, waited)
             time.sleep(0.0 if waited < _SPIN_SECONDS else min(waited / 10, _LONGEST_PAUSE_SECONDS))
@@ -282,10 +286,10 @@ class Communicator:
         data = _packed(value)
         sizes = self.counts([data.numel()] * self.size)
         received = self._all_to_all(data.repeat(self.size), [data.numel()] * self.size, sizes).wait()
-        return [_unpacked(part) for part in received.split(sizes)]
+        return [_unpacked(part) for part in torch.split(received, sizes)]
 
     def _agree(self, what: str, tensor: Tensor | None = None, shape: tuple[int, ...] = ()) -> None:
-        """Note that a collective operation begins; with ``checks``, compare it with that of the other ranks."""
+        """Note that a collective operation begins; with ``checks``, compare it with the other ranks'."""
         self._watch.begun(what)
         if not self._checks:
             return
@@ -297,15 +301,8 @@ class Communicator:
                     "must call the same, with the same shapes and dtypes."
                 )
 
-    def _check_header(self, tensor: Tensor, source: int, tag: int) -> None:
-        found, needed = torch.empty(1, dtype=torch.int64), _header(tensor)
-        pending = self._transport.receive(_as_bytes(found), source, tag + MOST_TAG + 1)
-        self._handle(pending, "irecv", lambda: None).wait()
-        if not torch.equal(found, needed):
-            raise ConfigError(
-                f"rank {self.rank} expects {int(needed)} bytes of rank {source} (tag {tag}), which sends "
-                f"{int(found)}."
-            )
+    def _way(self, rank: int) -> Transport:
+        return self._to_itself if rank == self.rank else self._transport
 
     def _rank(self, rank: int, name: str) -> int:
         return as_count(rank, name, most=self.size - 1)
@@ -334,11 +331,8 @@ def _row_elements(tensor: Tensor) -> int:
 
 def _as_bytes(tensor: Tensor) -> Tensor:
     """Return the memory of a contiguous tensor as ``(num_bytes,)`` uint8."""
-    return tensor.detach().view(-1).view(torch.uint8)
-
-
-def _header(tensor: Tensor) -> Tensor:
-    return torch.tensor([tensor.numel() * tensor.element_size()], dtype=torch.int64)
+    # Not view(-1), which keeps any stride of a single element.
+    return tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 def _packed(value: Any) -> Tensor:

@@ -53,8 +53,8 @@ class Limits:
 def init(comm: CommName = "auto") -> Communicator:
     """Join the job that this process was started in, and return its communicator; again, the same one.
 
-    Started by ``torchrun`` (or with its variables ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR``, ``MASTER_PORT``),
-    ranks talk by Gloo and, on CUDA devices, NCCL; started by ``mpirun``, by MPI; by no launcher, the process
+    Started by ``torchrun`` or with its ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT``, ranks
+    talk by Gloo and, on CUDA devices, NCCL; started by ``mpirun``, by MPI; by no launcher, the process
     is the only rank. A default process group of torch.distributed that exists is used. From then on, a
     :class:`graphbraid.Trainer` trains with all ranks.
 
@@ -103,7 +103,9 @@ def _join(comm: CommName, limits: Limits) -> Communicator:
         return _with_own_meeting(TorchTransport(owns=False), limits)
     if not launched:
         if comm == "torch" and by_mpi:
-            raise ConfigError("mpirun has started this process, and comm='torch' needs torchrun; give comm='mpi'.")
+            raise ConfigError(
+                "mpirun has started this process, and comm='torch' needs torchrun; give comm='mpi'."
+            )
         return Communicator(Alone(), checks=limits.checks)
     return _join_torch(limits)
 
@@ -220,7 +222,7 @@ def check_alike(comm: Communicator, mine: Mapping[str, Any], advice: str) -> Non
         advice: what to do if they differ, without a full stop.
 
     Raises:
-        ConfigError: a value differs; the message names the first, and the first rank that differs from rank 0.
+        ConfigError: a value differs; the message names the first, and the rank that differs from rank 0.
     """
     first, *others = comm.gather(dict(mine))
     for rank, theirs in enumerate(others, start=1):
@@ -247,7 +249,9 @@ def _seconds(environment: Mapping[str, str], name: str, default: float) -> float
 def _number(name: str) -> int:
     text = os.environ.get(name)
     if text is None:
-        raise ConfigError(f"RANK and WORLD_SIZE are set, but {name} is not; start with torchrun, or set it too.")
+        raise ConfigError(
+            f"RANK and WORLD_SIZE are set, but {name} is not; start with torchrun, or set it too."
+        )
     try:
         return int(text)
     except ValueError:

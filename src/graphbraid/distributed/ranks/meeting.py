@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from graphbraid.errors import ConfigError, GraphbraidError, RankError, ResourceError
 
@@ -35,7 +36,7 @@ class Meeting:
     seconds: float = 60.0
     """Seconds to wait for the others."""
 
-    def store(self) -> dist.TCPStore:
+    def store(self) -> TCPStore:
         """Open the port, or connect to it.
 
         Raises:
@@ -43,7 +44,7 @@ class Meeting:
             RankError: nobody answers there.
         """
         try:
-            return dist.TCPStore(
+            return TCPStore(
                 self.host,
                 self.port,
                 is_master=self.opens,
@@ -55,11 +56,11 @@ class Meeting:
         except RuntimeError as error:
             raise self._explained(error) from error
 
-    def rooms(self, connect: Callable[[], dist.TCPStore]) -> Callable[[str], dist.Store]:
+    def rooms(self, connect: Callable[[], TCPStore]) -> Callable[[str], Store]:
         """Return a function that gives the part of a name of the store, each by a connection of its own."""
-        return lambda name: dist.PrefixStore(f"graphbraid/{self.attempt}/{name}", connect())
+        return lambda name: PrefixStore(f"graphbraid/{self.attempt}/{name}", connect())
 
-    def wait_for_all(self, store: dist.Store) -> None:
+    def wait_for_all(self, store: Store) -> None:
         """Wait until all ranks are here.
 
         Raises:
@@ -84,16 +85,16 @@ class Meeting:
         for rank in range(self.size):
             if (theirs := int(store.get(f"size/{rank}"))) != self.size:
                 raise ConfigError(
-                    f"rank {self.rank} was started as one of {self.size} ranks, rank {rank} as one of {theirs}; "
-                    "start all with the same WORLD_SIZE."
+                    f"rank {self.rank} was started as one of {self.size} ranks, rank {rank} as one of "
+                    f"{theirs}; start all with the same WORLD_SIZE."
                 )
 
     def _explained(self, error: RuntimeError) -> GraphbraidError:
         text = str(error)
         if "EADDRINUSE" in text or "already in use" in text:
             return ResourceError(
-                f"port {self.port} is in use by another program on this machine; choose another: MASTER_PORT, "
-                "or torchrun --master-port (0 takes a free one with --standalone)."
+                f"port {self.port} is in use by another program on this machine; choose another: "
+                "MASTER_PORT, or torchrun --master-port (0 takes a free one with --standalone)."
             )
         if self.opens:
             return ResourceError(f"cannot open port {self.port} of {self.host}: {text.splitlines()[0]}")

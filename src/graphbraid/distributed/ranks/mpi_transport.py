@@ -106,8 +106,8 @@ def _on_host(tensor: Tensor) -> np.ndarray[Any, Any]:
     """Return the memory of a tensor as an array that shares it."""
     if tensor.device.type != "cpu":
         raise ConfigError(
-            f"comm='mpi' moves tensors of the host; got one on {tensor.device}. Copy it there, or use torchrun "
-            "with NCCL."
+            f"comm='mpi' moves tensors of the host; got one on {tensor.device}. Copy it there, or use "
+            "torchrun with NCCL."
         )
     array: np.ndarray[Any, Any] = tensor.detach().numpy()
     return array

@@ -49,11 +49,11 @@ class TorchTransport:
 
     def send(self, data: Tensor, to: int, tag: int) -> Pending:
         """Begin to send bytes."""
-        return _Message(dist.isend(data, self._global_ranks[to], group=self._group, tag=tag))
+        return _Message(dist.isend(data, self._global_ranks[to], group=self._group, tag=tag), data)
 
     def receive(self, data: Tensor, source: int, tag: int) -> Pending:
         """Begin to receive bytes."""
-        return _Message(dist.irecv(data, self._global_ranks[source], group=self._group, tag=tag))
+        return _Message(dist.irecv(data, self._global_ranks[source], group=self._group, tag=tag), data)
 
     def close(self) -> None:
         """End the process group, if it is ours."""
@@ -88,8 +88,9 @@ class _Collective:
 class _Message:
     """A message. Gloo does not tell of one that it has arrived, so a thread waits for it."""
 
-    def __init__(self, work: Any) -> None:
-        self._work, self._error = work, None
+    def __init__(self, work: Any, data: Tensor) -> None:
+        self._work, self._data = work, data  # Gloo itself does not keep the memory
+        self._error: RuntimeError | None = None
         self._ended = threading.Event()
         threading.Thread(target=self._wait, name="graphbraid-message", daemon=True).start()
 
@@ -100,6 +101,7 @@ class _Message:
             self._error = error
         finally:
             self._ended.set()
+            del self._data
 
     def done(self) -> bool:
         return self._ended.is_set()

@@ -8,6 +8,8 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
+from graphbraid.errors import ConfigError
+
 Reduction = Literal["sum", "max", "min"]
 REDUCED = (torch.float32, torch.float64, torch.int32, torch.int64)
 """Dtypes that every transport reduces; of other dtypes, bytes are moved."""
@@ -55,13 +57,13 @@ class Transport(Protocol):
     """Number of ranks."""
 
     def all_reduce(self, tensor: Tensor, op: Reduction) -> Pending:
-        """Replace ``tensor``, of a dtype in ``REDUCED``, by its reduction over all ranks: the same bits on each."""
+        """Replace ``tensor``, of a dtype in ``REDUCED``, by its reduction, of the same bits on all ranks."""
         ...
 
     def all_to_all(
         self, send: Tensor, send_bytes: Sequence[int], receive: Tensor, receive_bytes: Sequence[int]
     ) -> Pending:
-        """Send the next ``send_bytes[r]`` bytes to each rank r, and receive as many as ``receive_bytes`` says."""
+        """Send the next ``send_bytes[r]`` bytes to each rank r, and receive ``receive_bytes[r]`` from it."""
         ...
 
     def broadcast(self, data: Tensor, root: int) -> Pending:
@@ -86,14 +88,15 @@ class Transport(Protocol):
 
 
 class Alone:
-    """The transport of a single rank, which has nobody to reach."""
+    """The transport of a single rank, which reaches itself only."""
 
     name = "none"
     rank = 0
     size = 1
 
     def __init__(self) -> None:
-        self._sent: dict[int, list[Tensor]] = {}
+        self._sent: dict[int, list[Tensor | None]] = {}
+        self._asked: dict[int, int] = {}
 
     def all_reduce(self, tensor: Tensor, op: Reduction) -> Pending:
         """Leave ``tensor`` as it is."""
@@ -116,8 +119,10 @@ class Alone:
         return Finished()
 
     def receive(self, data: Tensor, source: int, tag: int) -> Pending:
-        """Take the first of the bytes sent, which may come later."""
-        return _FromSelf(self._sent.setdefault(tag, []), data)
+        """Take the first message that no one has asked for, which may be sent later."""
+        number = self._asked.get(tag, 0)
+        self._asked[tag] = number + 1
+        return _FromSelf(self._sent.setdefault(tag, []), number, data)
 
     def close(self) -> None:
         """Do nothing."""
@@ -127,11 +132,17 @@ class Alone:
 
 
 class _FromSelf:
-    def __init__(self, sent: list[Tensor], data: Tensor) -> None:
-        self._sent, self._data = sent, data
+    def __init__(self, sent: list[Tensor | None], number: int, data: Tensor) -> None:
+        self._sent, self._number, self._data = sent, number, data
 
     def done(self) -> bool:
-        return bool(self._sent)
+        return len(self._sent) > self._number
 
     def finish(self) -> None:
-        self._data.copy_(self._sent.pop(0))
+        found, self._sent[self._number] = self._sent[self._number], None
+        assert found is not None, "a handle is waited for once"
+        if found.numel() != self._data.numel():
+            raise ConfigError(
+                f"a rank expects {self._data.numel()} bytes of itself and sends {found.numel()}."
+            )
+        self._data.copy_(found)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from graphbraid.errors import RankError
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
+    from torch.distributed.distributed_c10d import Store
 
 ROUND_SECONDS = 0.25
 """Seconds between two signs of life."""
@@ -36,6 +36,10 @@ class NoWatch:
 
     def check(self) -> None:
         """Do nothing."""
+
+    def knows_a_fault(self) -> bool:
+        """Return False."""
+        return False
 
     def explained(self, error: RuntimeError, what: str) -> RankError:
         """Return the error for a failed operation."""
@@ -99,6 +103,10 @@ class Watch:
         self._num_operations += 1
         self._operation = f"{self._num_operations} {what}"
 
+    def knows_a_fault(self) -> bool:
+        """Return whether :meth:`check` would raise."""
+        return (self._fault or self._silence_of_the_host()) is not None
+
     def check(self) -> None:
         """Raise a fault that is known.
 
@@ -123,7 +131,9 @@ class Watch:
 
     def waited_too_long(self, what: str, seconds: float) -> RankError:
         """Return the error for an operation that does not end, naming the ranks that have not come to it."""
-        behind = [f"rank {rank} ({at})" for rank, at in self._positions() if _number(at) < self._num_operations]
+        behind = [
+            f"rank {rank} ({at})" for rank, at in self._positions() if _number(at) < self._num_operations
+        ]
         others = ", ".join(behind) or "no rank by its own account"
         fault = (
             f"rank {self._rank} has waited {seconds:.0f} s in {what} (its operation {self._num_operations}); "
@@ -165,21 +175,27 @@ class Watch:
 
     def _all_noted(self) -> bool:
         try:
-            return all(at == _LEFT or at.endswith(" !") for rank, at in self._positions() if rank != self._rank)
+            return all(
+                at == _LEFT or at.endswith(" !") for rank, at in self._positions() if rank != self._rank
+            )
         except RuntimeError:
             return True
 
     def _positions(self) -> list[tuple[int, str]]:
         keys = [f"alive/{rank}" for rank in range(self._size)]
         values = [bytes(value).decode() for value in self._store.multi_get(keys)]
-        return [(rank, value.partition(" ")[2] if " " in value else value) for rank, value in enumerate(values)]
+        return [
+            (rank, value.partition(" ")[2] if " " in value else value) for rank, value in enumerate(values)
+        ]
 
     def _silence_of_the_host(self) -> str | None:
-        """Return a fault if the watching thread itself has been waiting for the meeting point for too long."""
+        """Return a fault if the watching thread itself has waited too long for the meeting point."""
         silent = time.monotonic() - self._last_round
         if silent <= self._limit or not self._thread.is_alive():
             return None
-        return f"{self._host} has not answered for {silent:.0f} s: it is stopped or its machine is unreachable."
+        return (
+            f"{self._host} has not answered for {silent:.0f} s: it is stopped or its machine is unreachable."
+        )
 
     # ---- the watching thread
 

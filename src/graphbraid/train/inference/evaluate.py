@@ -26,11 +26,16 @@ def outputs_in_chunks(
     nodes: Tensor,
     mode: EvalMode,
     check: Callable[[], None] = lambda: None,
+    *,
+    steps: tuple[int, int] | None = None,
 ) -> Iterator[Chunk]:
-    """Return the model's outputs for ``nodes`` in chunks, in order; mode ``full`` is always exact."""
+    """Return the model's outputs for ``nodes`` in chunks, in order; mode ``full`` is always exact.
+
+    With ``steps``, a sampled evaluation makes only the mini-batches from the first up to before the second.
+    """
     if mode == "exact" or config.mode == "full":
         return exact_chunks(runner, config, nodes, check=check)
-    return _sampled_chunks(runner, config, nodes, check)
+    return _sampled_chunks(runner, config, nodes, check, steps)
 
 
 def score(
@@ -53,7 +58,11 @@ def score(
 
 
 def _sampled_chunks(
-    runner: ModelRunner, config: TrainConfig, nodes: Tensor, check: Callable[[], None]
+    runner: ModelRunner,
+    config: TrainConfig,
+    nodes: Tensor,
+    check: Callable[[], None],
+    steps: tuple[int, int] | None,
 ) -> Iterator[Chunk]:
     """Yield outputs on the batches of a fixed schedule's epoch 0, so that evaluations draw alike."""
     from graphbraid.loader import BatchLoader, LoaderSettings
@@ -73,8 +82,9 @@ def _sampled_chunks(
             num_workers=config.workers,
         )
         with BatchLoader(runner.source(), settings) as loader:
-            start = 0
-            for batch in loader.batches(0):
+            first, last = steps or (0, len(loader))
+            start = first * config.eval_batch_size
+            for batch in loader.batches(0, first, last):
                 check()
                 with torch.no_grad():
                     outputs = runner.on_batch(batch).float().cpu()

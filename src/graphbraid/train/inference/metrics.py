@@ -29,7 +29,8 @@ class MetricKind:
 def _average(metric: Any, averaging: str) -> Callable[[int], Metric]:
     def make(width: int) -> Metric:
         size = {"num_labels": width} if metric.__name__.startswith("Multilabel") else {"num_classes": width}
-        made: Metric = metric(**size, average=averaging)
+        # Ranks gather outputs, not states; torchmetrics would look for a process group by itself.
+        made: Metric = metric(**size, average=averaging, sync_on_compute=False)
         return made
 
     return make
@@ -49,9 +50,11 @@ _MULTI = {
     "auroc": MetricKind(make=_average(classification.MultilabelAUROC, "macro")),
 }
 _REGRESSION = {
-    "mae": MetricKind(make=lambda _: regression.MeanAbsoluteError(), maximize=False),
-    "rmse": MetricKind(make=lambda _: regression.MeanSquaredError(squared=False), maximize=False),
-    "r2": MetricKind(make=lambda _: regression.R2Score()),
+    "mae": MetricKind(make=lambda _: regression.MeanAbsoluteError(sync_on_compute=False), maximize=False),
+    "rmse": MetricKind(
+        make=lambda _: regression.MeanSquaredError(squared=False, sync_on_compute=False), maximize=False
+    ),
+    "r2": MetricKind(make=lambda _: regression.R2Score(sync_on_compute=False)),
 }
 
 METRICS: dict[TaskName, dict[str, MetricKind]] = {

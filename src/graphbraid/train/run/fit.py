@@ -11,9 +11,10 @@ from torch import Tensor
 
 from graphbraid.train import runtime
 from graphbraid.train.callbacks import EarlyStopping, Listeners
-from graphbraid.train.inference.evaluate import EvalMode, score
+from graphbraid.train.inference.evaluate import EvalMode
 from graphbraid.train.records import EpochRecord, Progress, RunResult, StepRecord
 from graphbraid.train.run.interrupt import SignalGuard, StopRequested
+from graphbraid.train.run.ranks import RunRanks
 from graphbraid.train.run.saving import Saving
 from graphbraid.train.run.setup import set_up
 from graphbraid.train.run.state import RunState
@@ -23,6 +24,7 @@ from graphbraid.train.step.batches import Batch
 from graphbraid.train.step.clock import Clock
 from graphbraid.train.step.failures import Failures
 from graphbraid.train.step.preflight import has_split, split_nodes
+from graphbraid.train.step.shares import Share
 from graphbraid.train.step.step import TrainStep
 
 
@@ -44,7 +46,9 @@ class FitRun:
     ) -> None:
         self._state, self._listeners, self._folder, self._guard = state, listeners, folder, guard
         self._config, self._runner = state.config, state.runner
-        self._resumes = folder is not None and folder.decide(self._config.resume, self._config.overwrite)
+        self._ranks = RunRanks(state.comm, state, guard)
+        self._ranks.check_same_run()
+        self._resumes = self._ranks.of_first(self._decide)
         self._monitor, self._maximize = state.monitored
         self._add_listeners()
         self._parts = set_up(state, folder.path if folder is not None and self._resumes else None)
@@ -58,8 +62,9 @@ class FitRun:
             clip=self._config.clip,
             clock=self._clock,
             failures=Failures(self._runner, self._parts.train_nodes.numel(), self._here),
+            sums=None if state.comm is None else self._ranks,
         )
-        self._saving = Saving(state, self._parts, listeners, folder)
+        self._saving = Saving(state, self._parts, listeners, folder, self._ranks)
 
     def run(self) -> RunResult:
         """Train until all epochs are done or a stop is requested, and return the result.
@@ -68,13 +73,19 @@ class FitRun:
             TrainingError: the loss or the gradients are not finite; the message names epoch and step.
         """
         started = time.perf_counter()
-        with contextlib.closing(self._parts.feed), contextlib.closing(self._saving):
+        closing = contextlib.closing
+        with closing(self._parts.feed), closing(self._saving), closing(self._ranks):
             self._start()
             self._listeners.on_fit_start()
             self._train()
             result = self._end(started)
         self._listeners.on_fit_end(result)
         return result
+
+    def _decide(self) -> bool:
+        """Return whether to resume, which only the rank with the run's folder can say."""
+        folder, config = self._folder, self._config
+        return folder is not None and folder.decide(config.resume, config.overwrite)
 
     def _add_listeners(self) -> None:
         if self._config.patience is not None:
@@ -89,13 +100,14 @@ class FitRun:
             self._saving.go_on()
         else:
             self._saving.begin()
+        self._ranks.prepare_steps(self._runner.model)
 
     # ---- training
 
     def _train(self) -> None:
         state = self._state
         try:
-            while state.progress.epoch < self._config.epochs and not self._must_stop():
+            while state.progress.epoch < self._config.epochs and not self._ranks.must_stop_between():
                 self._listeners.on_epoch_start(state.progress.epoch)
                 self._clock.lap()
                 if not self._train_epoch():
@@ -105,11 +117,6 @@ class FitRun:
             state.request_stop("interrupted")
         if state.progress.epoch < self._config.epochs:
             self._save(is_best=False)
-
-    def _must_stop(self) -> bool:
-        if self._guard.signal is not None:
-            self._state.request_stop("interrupted")
-        return self._state.stop_status is not None
 
     def _train_epoch(self) -> bool:
         """Train the remaining steps of an epoch; return False if a stop was requested on the way."""
@@ -122,17 +129,18 @@ class FitRun:
                 record = self._make_step(batches)
                 self._saving.log_step(record)
                 self._listeners.on_step_end(record)
-                if self._must_stop():
+                if self._ranks.must_stop():
                     return False
                 if every and progress.global_step % every == 0 and progress.step < num_steps:
                     self._save(is_best=False)
         return True
 
-    def _make_step(self, batches: Iterator[Batch]) -> StepRecord:
+    def _make_step(self, batches: Iterator[Batch | Share]) -> StepRecord:
         """Make a step over ``accumulate`` batches, or those left in the epoch, and update the progress."""
         progress, feed, accumulate = self._state.progress, self._parts.feed, self._config.accumulate
         first = progress.step * accumulate
         count = min(accumulate, feed.num_batches - first)
+        self._ranks.begin_step()
         made = self._step(batches, count, feed.num_seeds(first, count))
         record = StepRecord(
             epoch=progress.epoch,
@@ -154,6 +162,7 @@ class FitRun:
 
     def _finish_epoch(self) -> None:
         progress, schedule = self._state.progress, self._parts.schedule
+        self._ranks.check_replicas()
         val = self._evaluate_if_due()
         is_best = bool(val) and progress.note(val[self._monitor], self._maximize)
         schedule.after_epoch(val.get(self._monitor))
@@ -185,15 +194,7 @@ class FitRun:
 
     def _score(self, nodes: Tensor, mode: EvalMode) -> dict[str, float]:
         """Return the loss, with the run's class weights, and the metrics of labelled ``nodes``."""
-        return score(
-            self._runner,
-            self._config,
-            nodes,
-            mode,
-            task=self._parts.task,
-            metrics=self._state.metrics,
-            check=self._guard.check,
-        )
+        return self._ranks.score(nodes, mode, self._parts.task)
 
     def _new_feed_seconds(self) -> dict[str, float]:
         now, before = self._parts.feed.stage_seconds(), self._feed_seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -10,6 +11,7 @@ from graphbraid.train import runtime
 from graphbraid.train.callbacks import Listeners
 from graphbraid.train.inference.metrics import LOSS
 from graphbraid.train.records import EpochRecord, Progress, RunResult, StepRecord
+from graphbraid.train.run.ranks import RunRanks
 from graphbraid.train.run.setup import RunParts
 from graphbraid.train.run.state import RunState
 from graphbraid.train.run_folder import checkpoint
@@ -23,11 +25,20 @@ from graphbraid.train.step.clock import STAGES
 
 
 class Saving:
-    """The logs and checkpoints of one run; without a folder, the best weights are kept in memory."""
+    """The logs and checkpoints of one run; without a folder, the best weights are kept in memory.
+
+    Of several ranks, the first has the folder, if there is one; the others get what it reads.
+    """
 
     def __init__(
-        self, state: RunState, parts: RunParts, listeners: Listeners, folder: RunFolder | None
+        self,
+        state: RunState,
+        parts: RunParts,
+        listeners: Listeners,
+        folder: RunFolder | None,
+        ranks: RunRanks,
     ) -> None:
+        self._ranks = ranks
         self._state, self._parts, self._listeners, self._folder = state, parts, listeners, folder
         self._graph_identity = graph_identity(state.graph)
         self._best_weights: dict[str, Tensor] | None = None
@@ -52,10 +63,10 @@ class Saving:
             ConfigError: the model or an option differs from that run's.
             DataError: the checkpoint or a log is damaged, or the checkpoint is of another graph.
         """
-        assert self._folder is not None
         self._load(self._folder)
-        self._folder.note_changes()
-        self._describe(self._folder)
+        if self._folder is not None:
+            self._folder.note_changes()
+            self._describe(self._folder)
 
     def _describe(self, folder: RunFolder) -> None:
         folder.write_json(CONFIG, {"train": self._state.config.to_json(), "info": dict(self._state.info)})
@@ -111,18 +122,24 @@ class Saving:
             "info": dict(self._state.info),
         }
 
-    def _load(self, folder: RunFolder) -> None:
+    def _load(self, folder: RunFolder | None) -> None:
         state, parts, model = self._state, self._parts, self._state.runner.model
-        contents = checkpoint.read(folder.last, trust=state.config.trust_checkpoint)
-        check_same(contents, model, self._graph_identity, state.config, folder.last)
-        check_fits(contents, model, parts.optimizer, parts.steps_per_epoch, folder.last)
+        path = None if folder is None else folder.last
+        contents = self._ranks.read_file(path, self._read)
+        where = path or Path("the checkpoint of rank 0")
+        check_same(contents, model, self._graph_identity, state.config, where)
+        check_fits(contents, model, parts.optimizer, parts.steps_per_epoch, where)
         model.load_state_dict(contents["model"])
         parts.optimizer.load_state_dict(contents["optimizer"])
         parts.schedule.load_state_dict(contents["scheduler"])
         self._listeners.load_state_dict(contents["callbacks"])
         state.progress = Progress(**contents["progress"])
-        self._log = RunLog(folder.path, self._columns(), position=contents["log_position"])
+        if folder is not None:
+            self._log = RunLog(folder.path, self._columns(), position=contents["log_position"])
         runtime.set_random_state(contents["random"])
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        return checkpoint.read(path, trust=self._state.config.trust_checkpoint)
 
     # ---- the end
 
@@ -132,10 +149,10 @@ class Saving:
             return
         weights: dict[str, Tensor] | None = self._best_weights
         if self._folder is not None:
-            trust = self._state.config.trust_checkpoint
-            weights = checkpoint.read(self._folder.best, trust=trust)["model"]
+            weights = self._read(self._folder.best)["model"]
         if weights is not None:
             self._state.runner.model.load_state_dict(weights)
+        self._ranks.spread_weights(self._state.runner.model)
 
     def write_result(self, result: RunResult) -> None:
         """Write the result of the run."""

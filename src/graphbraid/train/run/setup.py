@@ -15,10 +15,11 @@ from graphbraid.train import runtime
 from graphbraid.train.estimating.modes import require_sampled
 from graphbraid.train.run.state import RunState
 from graphbraid.train.run_folder.measured import kept_evidence, kept_plan
-from graphbraid.train.step.feed import Feed, make_feed
+from graphbraid.train.step.feed import Feed, make_feed, make_loader
 from graphbraid.train.step.learning_rate import LearningRateSchedule
 from graphbraid.train.step.optimizers import make_optimizer
 from graphbraid.train.step.preflight import check_fanouts, check_needs_no_val, dry_run, has_split, split_nodes
+from graphbraid.train.step.shares import SharedFeed
 from graphbraid.train.step.whole import compile_for, require_whole
 from graphbraid.train.task import Task, with_class_weights
 from graphbraid.train.tuning.planning import plan_run, set_training_threads
@@ -41,8 +42,8 @@ class RunParts:
     """Labelled nodes of the split ``val``, ``(num_val,)`` int64; None if the run does not evaluate."""
     task: Task
     """Loss with its class weights, on the model's device."""
-    feed: Feed
-    """Source of the batches."""
+    feed: Feed | SharedFeed
+    """Source of the batches, or of this rank's shares of them."""
     steps_per_epoch: int
     """Number of optimizer steps per epoch."""
     optimizer: Optimizer
@@ -71,7 +72,7 @@ def set_up(state: RunState, former: Path | None) -> RunParts:
     check_fanouts(runner.model, config)
     _try_model(state, task, train_nodes, None if former is None else kept_evidence(former))
     state.plan = _plan(state, task, train_nodes, former)
-    feed = make_feed(runner, config, train_nodes, state.plan, state.accelerator)
+    feed = _feed(state, task, train_nodes)
     steps = state.steps_per_epoch = math.ceil(feed.num_batches / config.accumulate)
     optimizer, maximize = make_optimizer(config, runner.model), state.monitored[1]
     return RunParts(
@@ -85,6 +86,13 @@ def set_up(state: RunState, former: Path | None) -> RunParts:
             config, optimizer, total_steps=steps * config.epochs, maximize=maximize
         ),
     )
+
+
+def _feed(state: RunState, task: Task, train_nodes: Tensor) -> Feed | SharedFeed:
+    config, runner, comm = state.config, state.runner, state.comm
+    if comm is None:
+        return make_feed(runner, config, train_nodes, state.plan, state.accelerator)
+    return SharedFeed(runner, make_loader(runner, config, train_nodes), task, comm.rank, comm.size)
 
 
 def _val_nodes(state: RunState) -> Tensor | None:

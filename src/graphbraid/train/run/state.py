@@ -17,6 +17,7 @@ from graphbraid.train.task import Task, task_of
 if TYPE_CHECKING:
     from graphbraid.collective import Plan
     from graphbraid.collective.run.protocols import Accelerator
+    from graphbraid.distributed import Communicator
 
 
 @dataclass(kw_only=True, eq=False)
@@ -35,6 +36,8 @@ class RunState:
     """Runner of the model; in mode ``full`` the run sets its engine."""
     accelerator: Accelerator | None
     """Device that prepares and transfers mini-batches. If None, the runner's device."""
+    comm: Communicator | None = None
+    """Ranks that share the run. If None, there is one."""
     info: Mapping[str, Any]
     """Plain values to keep with the run."""
     mode_reason: str

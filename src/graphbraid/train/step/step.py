@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -14,6 +15,7 @@ from graphbraid.train.step.clock import Clock
 from graphbraid.train.step.failures import Failures
 from graphbraid.train.step.learning_rate import LearningRateSchedule
 from graphbraid.train.step.runner import ModelRunner
+from graphbraid.train.step.shares import Share
 from graphbraid.train.task import Task
 
 
@@ -36,6 +38,18 @@ class StepResult:
         return self.loss_sum / self.num_seeds
 
 
+class StepSums(Protocol):
+    """The sums over all ranks that a step needs."""
+
+    def before_last_backward(self) -> None:
+        """Prepare for the backward pass that completes this rank's gradients."""
+        ...
+
+    def add_up(self, loss_sum: float) -> float:
+        """Replace the gradients by their sums over the ranks, and return the sum of ``loss_sum``."""
+        ...
+
+
 class TrainStep:
     """An optimizer step: forward, loss, backward, clipping, and the updates of optimizer and learning rate.
 
@@ -50,6 +64,7 @@ class TrainStep:
         clip: largest L2 norm of all gradients together. If None, gradients are not clipped.
         clock: clock for the stages ``wait``, ``forward`` and ``backward``.
         failures: factory of the errors for a loss or gradients that are not finite. If None, steps continue.
+        sums: sums over the ranks, each of which takes its share of every batch. If None, this one takes all.
     """
 
     def __init__(
@@ -62,12 +77,14 @@ class TrainStep:
         clip: float | None,
         clock: Clock,
         failures: Failures | None,
+        sums: StepSums | None = None,
     ) -> None:
+        self._sums = sums
         self._runner, self._task = runner, task
         self._optimizer, self._schedule = optimizer, schedule
         self._clip, self._clock, self._failures = clip or math.inf, clock, failures
 
-    def __call__(self, batches: Iterator[Batch], num_batches: int, num_seeds: int) -> StepResult:
+    def __call__(self, batches: Iterator[Batch | Share], num_batches: int, num_seeds: int) -> StepResult:
         """Make one step.
 
         Args:
@@ -80,9 +97,10 @@ class TrainStep:
         """
         self._optimizer.zero_grad(set_to_none=True)
         loss_sum = 0.0
-        for _ in range(num_batches):
-            loss_sum += self._accumulate(batches, num_seeds)
+        for left in reversed(range(num_batches)):
+            loss_sum += self._accumulate(batches, num_seeds, is_last=left == 0)
         with self._clock.measure("backward"):
+            loss_sum = self._over_ranks(loss_sum, num_seeds)
             learning_rate = self._schedule.learning_rate
             grad_norm = self._clip_gradients()
             self._optimizer.step()
@@ -91,19 +109,38 @@ class TrainStep:
             loss_sum=loss_sum, num_seeds=num_seeds, learning_rate=learning_rate, grad_norm=grad_norm
         )
 
-    def _accumulate(self, batches: Iterator[Batch], num_seeds: int) -> float:
+    def _accumulate(self, batches: Iterator[Batch | Share], num_seeds: int, *, is_last: bool) -> float:
         """Add the next batch's share of the step's gradient; return the sum of its seeds' losses."""
         with self._clock.measure("wait"):
-            batch = next(batches)
+            taken = next(batches)
+        share = (
+            taken if isinstance(taken, Share) else Share(batch=taken, weight=1.0, num_seeds=taken.batch_size)
+        )
+        if share.batch is None:
+            return 0.0
         with self._clock.measure("forward"):
-            loss = self._loss(batch)
+            loss = self._loss(share.batch)
             mean = float(loss.detach())
+        if self._sums is None:
+            self._check_loss(mean)
+        elif is_last:
+            self._sums.before_last_backward()
+        with self._clock.measure("backward"):
+            part = share.weight * (share.num_seeds / num_seeds)
+            self._runner.backward(loss if part == 1.0 else loss * part)
+        return mean * share.weight * share.num_seeds
+
+    def _over_ranks(self, loss_sum: float, num_seeds: int) -> float:
+        """Add up gradients and losses of all ranks; one that is not finite ends the run on each."""
+        if self._sums is None:
+            return loss_sum
+        loss_sum = self._sums.add_up(loss_sum)
+        self._check_loss(loss_sum / num_seeds)
+        return loss_sum
+
+    def _check_loss(self, mean: float) -> None:
         if self._failures is not None and not math.isfinite(mean):
             raise self._failures.of_loss(mean, self._schedule.learning_rate)
-        with self._clock.measure("backward"):
-            share = batch.batch_size / num_seeds
-            self._runner.backward(loss if share == 1.0 else loss * share)
-        return mean * batch.batch_size
 
     def _loss(self, batch: Batch) -> Tensor:
         """Return the mean loss over the batch's seeds, a scalar."""

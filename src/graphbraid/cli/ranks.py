@@ -1,0 +1,217 @@
+"""Ranks of ``graphbraid train``: which one this process is, and starting all of them on this machine.
+
+``--ranks N`` starts N processes of the same command. The process that starts them imports no PyTorch; it
+divides its cores among them, hands Ctrl-C and SIGTERM on, and ends them all when one has failed. The ranks
+end, too, if it is killed. They meet at a socket that it has opened, so no port can be taken meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO
+
+from graphbraid.cli import signals
+from graphbraid.errors import ConfigError
+
+MOST_RANKS = 1024
+LISTENER = "GRAPHBRAID_LISTENER"
+"""Variable with the file descriptor of the socket that rank 0 takes over."""
+_STARTED = "GRAPHBRAID_RANKS"
+"""Variable that tells a process that it was started here."""
+_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_POLL_SECONDS = 0.05
+_GRACE_SECONDS = 15.0
+"""Seconds that the ranks get to notice by themselves that one has failed, and to say so."""
+_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
+
+
+def world_size() -> int:
+    """Return the number of ranks that a launcher has started, by its variables; 1 without one."""
+    return next((int(os.environ[name]) for name in _SIZES if os.environ.get(name, "").isdigit()), 1)
+
+
+def rank() -> int:
+    """Return the number of this rank by the launcher's variables; 0 without one."""
+    if world_size() == 1:
+        return 0
+    return next((int(os.environ[name]) for name in _RANKS if os.environ.get(name, "").isdigit()), 0)
+
+
+def must_start(ranks: int | None) -> bool:
+    """Return whether this process has to start the ranks that ``--ranks`` asks for.
+
+    Raises:
+        ConfigError: the number is out of range, or another launcher has started ranks already.
+    """
+    if ranks is None or _STARTED in os.environ:
+        return False
+    if not 1 <= ranks <= MOST_RANKS:
+        raise ConfigError(f"--ranks must be from 1 to {MOST_RANKS}; got {ranks}")
+    if world_size() > 1:
+        raise ConfigError(
+            f"--ranks starts the ranks itself, but a launcher has started {world_size()}; leave --ranks out"
+        )
+    return ranks > 1
+
+
+def start(ranks: int, arguments: Sequence[str]) -> int:
+    """Run ``graphbraid ARGUMENTS`` as ``ranks`` processes; return the exit code of the first that failed."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        errors = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(ranks)]
+        job = _Job()
+        stack.enter_context(job.hands_signals_on())
+        for number, cores in enumerate(_divided_cores(ranks)):
+            own: IO[bytes] = errors[number]
+            job.add(_begin(number, ranks, cores=cores, listener=listener, arguments=arguments, errors=own))
+        listener.close()
+        code, failed = job.wait()
+        if failed is not None and not job.signals_seen:
+            _tell(failed, code, errors)
+        return signals.EXIT_CODE if job.signals_seen else code
+
+
+class _Job:
+    """The processes of the ranks."""
+
+    def __init__(self) -> None:
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.signals_seen = 0
+
+    def add(self, process: subprocess.Popen[bytes]) -> None:
+        self._processes.append(process)
+
+    def wait(self) -> tuple[int, int | None]:
+        """Wait for all ranks; return the exit code and the number of the rank that failed first, or None."""
+        try:
+            return self._wait()
+        finally:
+            for process in self._processes:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
+
+    def _wait(self) -> tuple[int, int | None]:
+        failed: int | None = None
+        until = float("inf")
+        while any(process.poll() is None for process in self._processes):
+            if failed is None:
+                failed = next((n for n, p in enumerate(self._processes) if p.poll() not in (None, 0)), None)
+                until = float("inf") if failed is None else time.monotonic() + _GRACE_SECONDS
+            elif time.monotonic() > until:
+                self._send(signal.SIGKILL)  # what is written is written whole or not at all
+            time.sleep(_POLL_SECONDS)
+        codes = [process.returncode for process in self._processes]
+        if failed is None:
+            failed = next((n for n, code in enumerate(codes) if code), None)
+        return (0 if failed is None else _exit_code(codes[failed])), failed
+
+    @contextlib.contextmanager
+    def hands_signals_on(self) -> Iterator[None]:
+        """Send the ranks each SIGINT and SIGTERM that this process gets; the third one kills them."""
+        former = {number: signal.signal(number, self._hand_on) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in former.items():
+                signal.signal(number, handler)
+
+    def _hand_on(self, *_: object) -> None:
+        self.signals_seen += 1
+        self._send(signal.SIGTERM if self.signals_seen < 3 else signal.SIGKILL)
+
+    def _send(self, number: signal.Signals) -> None:
+        for process in self._processes:
+            if process.poll() is None:
+                process.send_signal(number)
+
+
+def _begin(
+    number: int,
+    ranks: int,
+    *,
+    cores: set[int] | None,
+    listener: socket.socket,
+    arguments: Sequence[str],
+    errors: IO[bytes],
+) -> subprocess.Popen[bytes]:
+    """Start one rank. The first has this process's terminal; what the others say of errors goes to a file."""
+    host, port = listener.getsockname()[:2]
+    environment = os.environ | {
+        _STARTED: str(ranks),
+        "RANK": str(number),
+        "LOCAL_RANK": str(number),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": host,
+        "MASTER_PORT": str(port),
+    }
+    if sys.platform == "linux":
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if number == 0:
+        environment[LISTENER] = str(listener.fileno())
+    return subprocess.Popen(
+        [sys.executable, "-m", "graphbraid", *arguments],
+        env=environment,
+        pass_fds=(listener.fileno(),) if number == 0 else (),
+        stdout=None if number == 0 else subprocess.DEVNULL,
+        stderr=None if number == 0 else errors,
+        start_new_session=True,  # the terminal's Ctrl-C comes to this process alone, which hands it on
+        preexec_fn=_prepare(cores),  # noqa: PLW1509 (this process has one thread)
+    )
+
+
+def _prepare(cores: set[int] | None) -> Callable[[], None]:
+    """Return what a new process does first: take its cores, and ask to be killed when this one ends."""
+    prctl = None
+    if sys.platform == "linux":
+        import ctypes
+
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+    parent = os.getpid()
+
+    def prepare() -> None:
+        if cores is not None:
+            os.sched_setaffinity(0, cores)
+        if prctl is not None:
+            prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent:  # it has ended meanwhile
+                os._exit(1)
+
+    return prepare
+
+
+def _divided_cores(ranks: int) -> list[set[int] | None]:
+    """Divide this process's cores into contiguous parts; with fewer cores than ranks, some share one."""
+    if not hasattr(os, "sched_getaffinity"):
+        return [None] * ranks
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < ranks:
+        return [{cores[number % len(cores)]} for number in range(ranks)]
+    ends = [len(cores) * number // ranks for number in range(ranks + 1)]
+    return [set(cores[begin:end]) for begin, end in itertools.pairwise(ends)]
+
+
+def _exit_code(status: int) -> int:
+    return status if status >= 0 else 128 - status
+
+
+def _tell(failed: int, code: int, errors: Sequence[IO[bytes]]) -> None:
+    """Say what the first rank that failed has said, unless it is rank 0, which has said it itself."""
+    if code > 128:
+        name = signal.Signals(code - 128).name
+        advice = "; did the machine run out of memory?" if name == "SIGKILL" else ""
+        sys.stderr.write(f"error: rank {failed} was ended by {name}{advice}\n")
+    if failed != 0:
+        errors[failed].seek(0)
+        sys.stderr.write(errors[failed].read()[-20_000:].decode(errors="backslashreplace"))

@@ -1,0 +1,243 @@
+"""RunRanks: what the ranks of a run agree on; with one rank, nothing needs to be agreed."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+import xxhash
+from torch import Tensor, nn
+
+from graphbraid.distributed import Communicator
+from graphbraid.distributed.ranks.gradients import GradientSum
+from graphbraid.distributed.ranks.joining import check_alike
+from graphbraid.errors import ConfigError, RankError
+from graphbraid.train import runtime
+from graphbraid.train.config import TrainConfig
+from graphbraid.train.inference.evaluate import EvalMode, score
+from graphbraid.train.inference.sharded import score_by_ranks
+from graphbraid.train.records import Status
+from graphbraid.train.run.interrupt import SignalGuard
+from graphbraid.train.run.state import RunState
+from graphbraid.train.run_folder.identity import graph_identity, model_identity
+from graphbraid.train.task import Task
+
+T = TypeVar("T")
+_OWN = frozenset(
+    {"device", "threads", "workers", "memory_budget_bytes", "host", "hot", "out_dir", "resume", "overwrite"}
+    | {"trust_checkpoint", "tensorboard", "checkpoint_every_steps"}
+)
+"""Options that may differ between ranks: where and when a rank works, or what only the first one heeds."""
+_STOPS: tuple[Status, ...] = ("early-stopped", "stopped", "interrupted")
+"""Reasons to stop, the weightier ones last."""
+
+
+def check_supported(config: TrainConfig, *, accelerator: object) -> None:
+    """Check that a run with several ranks has only options that they support.
+
+    Raises:
+        ConfigError: an option is for one rank; the message names it.
+    """
+    if config.mode == "full":
+        raise ConfigError("mode='full' trains on one rank; several ranks need mode='sampled'.")
+    for name, value in (("plan", config.plan), ("accelerator", accelerator)):
+        if value is not None:
+            raise ConfigError(
+                f"{name}={value!r} is made for the batches of one rank, and several ranks share each batch; "
+                "leave it out."
+            )
+
+
+class RunRanks:
+    """The ranks that share a run: its batches, its evaluations, its decisions and its files.
+
+    Args:
+        comm: the ranks. If None, there is one.
+        state: state of the run.
+        guard: guard that records signals.
+    """
+
+    def __init__(self, comm: Communicator | None, state: RunState, guard: SignalGuard) -> None:
+        self._comm, self._state, self._guard = comm, state, guard
+        self._sum: GradientSum | None = None
+        self._agreed: Status | None = None
+        self.rank = 0 if comm is None else comm.rank
+        self.size = 1 if comm is None else comm.size
+
+    def check_same_run(self) -> None:
+        """Check that all ranks train the same model on the same graph with the same options.
+
+        Raises:
+            ConfigError: something differs; the message names it, and the rank.
+        """
+        if self._comm is None:
+            return
+        config = self._state.config
+        if config.batch_size < self.size:
+            raise ConfigError(
+                f"batch_size={config.batch_size} is the number of seeds of all ranks together, and there are "
+                f"{self.size} ranks; give at least one seed to each."
+            )
+        options = {name: value for name, value in config.to_json().items() if name not in _OWN}
+        check_alike(self._comm, options, "start all ranks with the same options")
+        graph = {f"graph's {name}": value for name, value in graph_identity(self._state.graph).items()}
+        check_alike(self._comm, graph, "load the same graph on all ranks")
+        model = {f"model's {name}": value for name, value in model_identity(self._state.runner.model).items()}
+        check_alike(self._comm, model, "build the same model on all ranks")
+
+    # ---- decisions of the first rank
+
+    def of_first(self, make: Callable[[], T]) -> T:
+        """Return on every rank what ``make`` returns on the first, a plain value; only that one calls it."""
+        if self._comm is None:
+            return make()
+        made: T = self._comm.share(make() if self.rank == 0 else None)
+        return made
+
+    def read_file(self, path: Path | None, read: Callable[[Path], T]) -> T:
+        """Return ``read(path)``, of a file that only the first rank can see; the others get a copy of it."""
+        if self._comm is None:
+            assert path is not None
+            return read(path)
+        if self.rank == 0:
+            assert path is not None
+            found = read(path)  # before it is sent: a damaged file is told of by its name
+            data = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)
+            self._comm.share(data.numel())
+            self._comm.broadcast(data).wait()
+            return found
+        data = torch.empty(self._comm.share(None), dtype=torch.uint8)
+        self._comm.broadcast(data).wait()
+        with tempfile.TemporaryDirectory(prefix="graphbraid-") as folder:
+            copy = Path(folder) / "copy"
+            copy.write_bytes(data.numpy().tobytes())
+            return read(copy)
+
+    def spread_weights(self, model: nn.Module) -> None:
+        """Give all ranks the first one's parameters and buffers."""
+        self._spread([*model.parameters(), *model.buffers()])
+
+    def spread_buffers(self, model: nn.Module) -> None:
+        """Give all ranks the first one's buffers, such as running means, which each has of its own seeds."""
+        self._spread(list(model.buffers()))
+
+    def _spread(self, tensors: list[Tensor]) -> None:
+        if self._comm is None:
+            return
+        for tensor in tensors:
+            whole = tensor.detach().contiguous()
+            self._comm.broadcast(whole).wait()
+            if whole.data_ptr() != tensor.data_ptr():
+                tensor.detach().copy_(whole)
+
+    # ---- steps
+
+    def prepare_steps(self, model: nn.Module) -> None:
+        """Prepare to add up gradients; from now on all ranks have the first one's parameters."""
+        self.spread_weights(model)
+        if self._comm is not None:
+            self._sum = GradientSum(self._comm, model.parameters(), num_extra=1 + len(_STOPS))
+
+    def begin_step(self) -> None:
+        """Make this step's random numbers a function of (seed, epoch, step, rank), so that ranks differ.
+
+        Also a run that is continued with another number of ranks is thus defined.
+        """
+        if self._comm is not None:
+            progress = self._state.progress
+            runtime.seed_step(self._state.config.seed, progress.epoch, progress.step, self.rank)
+
+    def before_last_backward(self) -> None:
+        """Let gradients go off as they are complete."""
+        if self._sum is not None:
+            self._sum.arm()
+
+    def add_up(self, loss_sum: float) -> float:
+        """Add up gradients and losses; a stop that any rank wants is agreed on the way."""
+        assert self._sum is not None
+        wish = self._wish()
+        loss_sum, *wishes = self._sum.finish([loss_sum, *(float(wish == stop) for stop in _STOPS)])
+        self._agreed = next((s for s, n in reversed(list(zip(_STOPS, wishes, strict=True))) if n > 0), None)
+        return loss_sum
+
+    def must_stop(self) -> bool:
+        """Return whether to stop after the step just made, as agreed in it; each rank says the same."""
+        if self._comm is None:
+            if self._guard.signal is not None:
+                self._state.request_stop("interrupted")
+            return self._state.stop_status is not None
+        self._take(self._agreed)
+        return self._agreed is not None
+
+    def must_stop_between(self) -> bool:
+        """Return whether to stop between epochs; all ranks must ask together."""
+        if self._comm is not None:
+            wish = self._wish()
+            weight = torch.tensor([0 if wish is None else 1 + _STOPS.index(wish)])
+            most = int(self._comm.all_reduce(weight, "max").wait())
+            self._agreed = _STOPS[most - 1] if most else None
+        return self.must_stop()
+
+    def _wish(self) -> Status | None:
+        return "interrupted" if self._guard.signal is not None else self._state.stop_status
+
+    def _take(self, agreed: Status | None) -> None:
+        if agreed is not None:
+            self._state.stop_status = agreed
+
+    # ---- evaluation
+
+    def score(self, nodes: Tensor, mode: EvalMode, task: Task) -> dict[str, float]:
+        """Return loss and metrics of labelled ``nodes``, on every rank.
+
+        Raises:
+            StopRequested: a signal came meanwhile and there is one rank; several ranks stop after it.
+        """
+        state = self._state
+        if self._comm is None:
+            return score(
+                state.runner,
+                state.config,
+                nodes,
+                mode,
+                task=task,
+                metrics=state.metrics,
+                check=self._guard.check,
+            )
+        self.spread_buffers(state.runner.model)
+        return score_by_ranks(
+            self._comm, state.runner, state.config, nodes, mode, task=task, metrics=state.metrics
+        )
+
+    def check_replicas(self) -> None:
+        """Check that all ranks hold the same parameters, to the bit.
+
+        Raises:
+            RankError: they do not, as after a fault of memory or an optimizer that draws random numbers.
+        """
+        if self._comm is None:
+            return
+        digest = xxhash.xxh3_128()
+        for parameter in self._state.runner.model.parameters():
+            digest.update(_bytes_of(parameter))
+        sums = self._comm.gather(digest.hexdigest())
+        differ = [rank for rank, own in enumerate(sums) if own != sums[0]]
+        if differ:
+            raise RankError(
+                f"rank {differ[0]} no longer holds the same parameters as rank 0 at the end of epoch "
+                f"{self._state.progress.epoch}; does the model or the optimizer do something of its own on "
+                "each rank? Go on from the last checkpoint."
+            )
+
+    def close(self) -> None:
+        """Let go of the model."""
+        if self._sum is not None:
+            self._sum.close()
+
+
+def _bytes_of(parameter: Tensor) -> bytes:
+    flat = parameter.detach().cpu().reshape(-1)
+    return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8).numpy().tobytes()

@@ -1,0 +1,104 @@
+"""Shares: the part of each mini-batch of an epoch that one of several ranks trains on.
+
+The epoch's mini-batches are those of one rank: a function of seed, epoch and step. Each rank samples for a
+contiguous part of a batch's seeds, with the random numbers that these have in the whole batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from graphbraid.train.step.batches import Batch
+from graphbraid.train.step.runner import ModelRunner
+from graphbraid.train.task import Task
+
+if TYPE_CHECKING:
+    from graphbraid.loader.batches import BatchLoader
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Share:
+    """One rank's part of a mini-batch."""
+
+    batch: Batch | None
+    """The batch of this rank's seeds; None if it has none, as of a last batch with few seeds."""
+    weight: float
+    """Part of the whole batch's loss that this rank's mean loss makes up; 1 over all ranks together."""
+    num_seeds: int
+    """Number of seeds of the whole batch."""
+
+
+def part_of(count: int, rank: int, size: int) -> tuple[int, int]:
+    """Return begin and end of a rank's contiguous part of ``count`` things; sizes differ by one at most."""
+    return count * rank // size, count * (rank + 1) // size
+
+
+class SharedFeed:
+    """A feed of one rank's shares of shuffled mini-batches.
+
+    Args:
+        runner: the model and its graph.
+        loader: loader of the whole batches' seeds, without a plan.
+        task: loss, with its class weights, on any device.
+        rank: number of this rank.
+        size: number of ranks.
+    """
+
+    def __init__(self, runner: ModelRunner, loader: BatchLoader, task: Task, rank: int, size: int) -> None:
+        self._runner, self._loader, self._task = runner, loader, task
+        self._rank, self._size = rank, size
+        self.num_batches = len(loader)
+
+    def batches(self, epoch: int, start: int) -> Generator[Share]:
+        """Yield this rank's shares of the epoch's mini-batches from ``start`` on."""
+        schedule = self._loader.schedule
+        first_without = self._first_without_seeds()
+
+        def parts() -> Iterator[Tensor]:
+            for step in range(start, first_without):
+                positions = schedule.positions_of(epoch, step)
+                begin, end = part_of(positions.numel(), self._rank, self._size)
+                yield positions[begin:end]
+
+        with closing(self._loader.batches_of(parts(), epoch, start)) as batches:
+            for step in range(start, self.num_batches):
+                whole = schedule.seeds_of(epoch, step)
+                begin, end = part_of(whole.numel(), self._rank, self._size)
+                yield Share(
+                    batch=next(batches) if begin < end else None,
+                    weight=self._weight(whole, begin, end),
+                    num_seeds=whole.numel(),
+                )
+
+    def _first_without_seeds(self) -> int:
+        """Return the step from which on this rank has no seeds: the last one, or none."""
+        last = self.num_seeds(self.num_batches - 1, 1)
+        begin, end = part_of(last, self._rank, self._size)
+        return self.num_batches - (begin == end)
+
+    def _weight(self, whole: Tensor, begin: int, end: int) -> float:
+        if self._task.class_weights is None:
+            return (end - begin) / whole.numel()
+        labels = self._runner.graph.y
+        assert labels is not None
+        weights = self._task.to(labels.device)
+        own = weights.mass(labels.index_select(0, whole[begin:end])) if begin < end else 0.0
+        return own / weights.mass(labels.index_select(0, whole))
+
+    def num_seeds(self, start: int, count: int) -> int:
+        """Return the number of seeds in the ``count`` whole mini-batches from ``start`` on."""
+        schedule = self._loader.schedule
+        return min(count * schedule.batch_size, schedule.seeds.numel() - start * schedule.batch_size)
+
+    def stage_seconds(self) -> dict[str, float]:
+        """Return this rank's seconds of sampling and gathering, summed over threads."""
+        return dict(self._loader.stage_seconds)
+
+    def close(self) -> None:
+        """Stop the threads."""
+        self._loader.close()

@@ -1,0 +1,116 @@
+"""A rank that is lost, stopped, stuck or failed ends the job on every rank, with a message that says so."""
+
+import signal
+import socket
+
+import pytest
+from tests.distributed import training
+from tests.distributed.contract import every_case
+from tests.distributed.ranks import run
+
+pytestmark = pytest.mark.distributed
+LIMIT = {"GRAPHBRAID_RANK_LIMIT": "3"}
+"""A rank that is silent for so many seconds counts as lost."""
+SOON = 30.0
+"""Seconds from the start to the end of the last rank, with all training before."""
+
+
+def test_a_killed_rank_is_named_and_a_restart_goes_on(tmp_path, warm):
+    first, second, third = run(warm, 3, training.faulty, "killed", tmp_path, **LIMIT)
+    assert third.code == -signal.SIGKILL
+    for said in (first, second):
+        assert said.code == 8, said.stderr
+        assert "rank 2 is lost: its process" in said.stderr
+        assert said.stderr.count("\n") == 1
+        assert said.seconds < SOON
+    assert not [path for path in tmp_path.rglob("*") if "tmp" in path.name]
+    again = run(warm, 2, training.with_checkpoints, tmp_path, 3, "resume")
+    assert [len(one.result["losses"]) for one in again] == [14, 14]  # from the end of the first epoch
+
+
+def test_the_rank_that_holds_the_meeting_point_is_missed(tmp_path, warm):
+    _, *others = run(warm, 3, training.faulty, "first killed", tmp_path, **LIMIT)
+    for said in others:
+        assert said.code == 8, said.stderr
+        assert "rank 0 is lost" in said.stderr or "which rank 0 holds, is lost" in said.stderr
+        assert said.seconds < SOON
+
+
+def test_a_stopped_rank_is_missed(tmp_path, warm):
+    first, second, _ = run(warm, 3, training.faulty, "stopped", tmp_path, STOPPED="1", **LIMIT)
+    for said in (first, second):
+        assert said.code == 8, said.stderr
+        assert "rank 2 has given no sign of life for" in said.stderr
+        assert said.seconds < SOON
+
+
+def test_a_rank_that_is_stuck_is_named_when_patience_ends(tmp_path, warm):
+    first, _ = run(warm, 2, training.faulty, "stuck", tmp_path, GRAPHBRAID_RANK_PATIENCE="3", **LIMIT)
+    assert first.code == 8
+    assert "rank 0 has waited 3 s in all_reduce" in first.stderr
+    assert "not there yet: rank 1 (" in first.stderr
+    assert first.seconds < SOON
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [("memory", "rank 1 failed: [enforce fail"), ("raises", "rank 1 failed: a user's own mistake")],
+)
+def test_what_a_rank_raises_is_told_by_all(what, says, tmp_path, warm):
+    first, second = run(warm, 2, training.faulty, what, tmp_path, **LIMIT)
+    assert first.code == 8
+    assert says in first.stderr
+    assert second.code == 1
+    assert first.seconds < SOON
+
+
+def test_replicas_that_drift_apart_are_noticed(tmp_path, warm):
+    for said in run(warm, 2, training.faulty, "drifts", tmp_path, **LIMIT):
+        assert said.code == 8
+        assert "rank 1 no longer holds the same parameters as rank 0 at the end of epoch 1" in said.stderr
+
+
+@pytest.mark.parametrize(("what", "status"), [("asks to stop", "stopped"), ("terminated", "interrupted")])
+def test_all_ranks_stop_after_the_same_step(what, status, tmp_path, warm):
+    said = run(warm, 2, training.faulty, what, tmp_path, **LIMIT)
+    first, second = (one.result for one in said)
+    assert first == second
+    assert first["status"] == status
+    assert first["steps"] in (10, 11)  # agreed within the next step
+
+
+def test_a_port_in_use_is_said(warm):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        first, second = run(warm, 2, every_case, MASTER_PORT=port, GRAPHBRAID_RANK_MEETING="3")
+    assert first.code == 4
+    assert f"port {port} is in use by another program on this machine" in first.stderr
+    assert second.code == 8
+    assert "found nobody at" in second.stderr
+
+
+def test_ranks_that_do_not_come_are_named(warm):
+    each = {0: {"WORLD_SIZE": "3"}, 1: {"WORLD_SIZE": "3"}}
+    for said in run(warm, 2, every_case, each=each, GRAPHBRAID_RANK_MEETING="2"):
+        assert said.code == 8
+        assert "of 3 ranks, 2 did not come to" in said.stderr
+
+
+def test_ranks_that_count_differently_are_told_so(warm):
+    said = run(warm, 2, every_case, each={1: {"WORLD_SIZE": "3"}}, GRAPHBRAID_RANK_MEETING="2")
+    assert [one.code for one in said] == [2, 8]
+    assert "rank 0 was started as one of 2 ranks, rank 1 as one of 3" in said[0].stderr
+
+
+def test_two_processes_with_one_number_are_refused(warm):
+    said = run(warm, 2, every_case, each={0: {"RANK": "0"}, 1: {"RANK": "0", "GRAPHBRAID_LISTENER": ""}})
+    assert {one.code for one in said} & {2, 4}
+
+
+def test_different_versions_are_refused(warm):
+    for said in run(warm, 2, every_case, each={1: {"PRETENDED_VERSION": "0.0.9"}}):
+        assert said.code == 2
+        assert (
+            "rank 0 has graphbraid '0.1.0', rank 1 has '0.0.9'; install the same on all machines."
+            in said.stderr
+        )

@@ -1,0 +1,122 @@
+"""Several ranks learn what one does, from the same mini-batches."""
+
+import pytest
+import torch
+from tests.distributed import training
+from tests.distributed.ranks import run
+from tests.train.communities import community_graph
+
+from graphbraid.loader import BatchLoader, LoaderSettings
+from graphbraid.train.step.shares import part_of
+
+pytestmark = pytest.mark.distributed
+EQUAL = [*training.CASES, "all neighbours, as a model of PyG"]
+
+
+@pytest.fixture(scope="module")
+def results(warm):
+    """What ranks have learned, for each number of them: one job each."""
+    return {size: run(warm, size, training.every_case) for size in (1, 2, 3, 4)}
+
+
+@pytest.mark.parametrize("case", EQUAL)
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_losses_and_scores_are_those_of_one_rank(size, case, results):
+    alone = results[1][0].result[case]
+    for said in results[size]:
+        found = said.result[case]
+        assert len(found["losses"]) == len(alone["losses"])
+        assert found["losses"] == pytest.approx(alone["losses"], rel=1e-5)
+        assert found["weights"] == pytest.approx(alone["weights"], rel=1e-4)
+        for ours, theirs in zip(found["history"], alone["history"], strict=True):
+            assert ours[:2] == pytest.approx(theirs[:2], rel=1e-4)
+            assert ours[2] == pytest.approx(theirs[2], abs=0.011)  # two of 200 nodes may be near a border
+        assert found["test"] == pytest.approx(alone["test"], rel=1e-3, abs=0.011)
+
+
+def test_all_ranks_hold_the_same_weights_to_the_bit(results):
+    for size in (2, 3, 4):
+        first, *others = (said.result for said in results[size])
+        for other in others:
+            assert other == first
+
+
+def test_dropout_draws_other_numbers_on_each_rank_and_learns_as_well(results):
+    alone, several = results[1][0].result["dropout"], results[3][0].result["dropout"]
+    assert several["losses"] != pytest.approx(alone["losses"], rel=1e-3)
+    assert sum(several["losses"]) == pytest.approx(sum(alone["losses"]), rel=0.2)
+
+
+def test_a_run_goes_on_with_another_number_of_ranks(tmp_path, warm):
+    whole = run(warm, 2, training.with_checkpoints, tmp_path / "whole", 3, "new")[0].result
+    run(warm, 2, training.with_checkpoints, tmp_path / "parts", 1, "new")
+    again = [said.result for said in run(warm, 2, training.with_checkpoints, tmp_path / "parts", 3, "resume")]
+    assert again[0]["losses"] == whole["losses"][7:]  # to the bit, with dropout, as with the same ranks
+    assert again[0]["weights"] == again[1]["weights"] == whole["weights"]
+    assert again[0]["history"] == whole["history"]
+    more = [said.result for said in run(warm, 3, training.with_checkpoints, tmp_path / "parts", 4, "resume")]
+    assert len(more[2]["losses"]) == 7
+    assert more[0] == more[1] == more[2]
+    one = run(warm, 1, training.with_checkpoints, tmp_path / "parts", 5, "resume")[0].result
+    assert len(one["losses"]) == 7
+    assert len(one["history"]) == 5
+    assert not (tmp_path / "parts-not-there").exists()
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_ranks_samples_are_those_of_the_whole_batch(size):
+    """Each destination's sources in a rank's blocks are those that it has in the whole batch's."""
+    graph = community_graph()
+    settings = {
+        "num_neighbors": [4, 3],
+        "batch_size": 32,
+        "input_nodes": graph.splits["train"],
+        "shuffle": True,
+    }
+    with BatchLoader(graph, LoaderSettings(layout="blocks", seed=3, **settings)) as loader:
+        [whole] = loader.batches(1, 2, 3)
+        drawn = [_sources(whole, layer) for layer in range(2)]
+        covered: list[set[int]] = [set(), set()]
+        for rank in range(size):
+            begin, end = part_of(32, rank, size)
+            [part] = loader.batches_of([loader.schedule.positions_of(1, 2)[begin:end]], 1, 2)
+            for layer in range(2):
+                own = _sources(part, layer)
+                covered[layer] |= set(own)
+                for node, sources in own.items():
+                    assert sources == drawn[layer][node]
+        assert covered == [set(layer) for layer in drawn]
+
+
+def _sources(batch, layer):
+    block = batch.blocks[layer]
+    ends = block.indptr.tolist()
+    names = batch.n_id[block.indices.long()].tolist()
+    return {int(batch.n_id[v]): names[ends[v] : ends[v + 1]] for v in range(len(ends) - 1)}
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 8, 1001])
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_parts_are_contiguous_and_differ_by_one(count, size):
+    parts = [part_of(count, rank, size) for rank in range(size)]
+    assert torch.cat([torch.arange(*part) for part in parts]).equal(torch.arange(count))
+    lengths = [end - begin for begin, end in parts]
+    assert max(lengths) - min(lengths) <= 1
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("seed", "rank 0 has seed 0, rank 1 has 1; start all ranks with the same options."),
+        ("lr", "rank 0 has lr 0.01, rank 1 has 0.02"),
+        ("graph", "rank 0 has graph's fingerprint"),
+        ("model", "rank 0 has model's shapes"),
+        ("batch", "batch_size=1 is the number of seeds of all ranks together, and there are 2 ranks"),
+        ("mode", "mode='full' trains on one rank"),
+        ("plan", "plan='cpu' is made for the batches of one rank"),
+    ],
+)
+def test_ranks_that_differ_are_told_so_before_the_first_step(what, says, warm):
+    for said in run(warm, 2, training.misled, what):
+        assert said.code == 2, said.stderr
+        assert says in said.stderr

@@ -1,0 +1,154 @@
+"""What ranks of a test train; each function is called with their communicator."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import torch
+from tests.train.communities import community_graph, new_model
+from torch import nn
+
+from graphbraid.graph import Graph
+from graphbraid.nn import GCN, GraphSAGE
+from graphbraid.train import Callback, Trainer
+
+# 200 training nodes: 7 steps an epoch, the last one of 8 seeds.
+BASE = {
+    "epochs": 2,
+    "batch_size": 32,
+    "fanouts": (4, 3),
+    "layout": "blocks",
+    "lr": 0.01,
+    "eval_batch_size": 50,
+}
+
+
+def graph_of() -> Graph:
+    return community_graph(num_nodes=600)
+
+
+class Losses(Callback):
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+
+    def on_step_end(self, trainer, record) -> None:
+        self.losses.append(record.loss)
+
+
+def trained(graph: Graph, model: nn.Module, **options: object) -> dict[str, object]:
+    """What a run gives, in plain values."""
+    losses = Losses()
+    trainer = Trainer(model, graph, callbacks=[losses], **(BASE | options))
+    result = trainer.fit()
+    return {
+        "losses": losses.losses,
+        "history": [[row["train_loss"], row["val_loss"], row["val_accuracy"]] for row in result.history],
+        "test": [result.test["loss"], result.test["accuracy"]],
+        "weights": [float(p.detach().double().abs().sum()) for p in model.parameters()],
+        "status": result.status,
+    }
+
+
+def make(kind: str, graph: Graph, dropout: float = 0.0) -> nn.Module:
+    torch.manual_seed(0)
+    if kind == "pyg":
+        return new_model(graph, dropout=dropout)
+    made = {"sage": GraphSAGE, "gcn": GCN}[kind]
+    return made(graph.num_features, 8, graph.num_classes, num_layers=2, dropout=dropout)
+
+
+CASES: dict[str, tuple[str, dict[str, object]]] = {
+    "plain": ("sage", {}),
+    "accumulated": ("sage", {"accumulate": 3}),
+    "class weights and clipping": ("gcn", {"class_weights": (1.0, 2.0, 0.5), "clip": 0.1}),
+    "few seeds": ("sage", {"batch_size": 197}),  # a last batch of 3, so that of 4 ranks one has no seed
+    "exact evaluation": ("sage", {"eval_mode": "exact", "epochs": 1}),
+}
+
+
+def every_case(comm) -> dict[str, object]:
+    graph = graph_of()
+    found = {name: trained(graph, make(kind, graph), **options) for name, (kind, options) in CASES.items()}
+    found["all neighbours, as a model of PyG"] = trained(
+        graph, make("pyg", graph), layout="subgraph", fanouts=(-1, -1), epochs=1
+    )
+    found["dropout"] = trained(graph, make("sage", graph, dropout=0.5), epochs=1)
+    return found
+
+
+def with_checkpoints(comm, folder: str, epochs: str, resume: str) -> dict[str, object]:
+    """Train into a folder that only the first rank can write to."""
+    graph = graph_of()
+    own = folder if comm.rank == 0 else f"{folder}-not-there/{comm.rank}"
+    options = {"out_dir": own, "epochs": int(epochs), "resume": resume == "resume"}
+    return trained(graph, make("sage", graph, dropout=0.5), **options)
+
+
+def misled(comm, what: str) -> None:
+    """Ranks that differ in what they train."""
+    graph, options = graph_of(), {}
+    odd = comm.rank == comm.size - 1
+    if what == "seed":
+        options["seed"] = int(odd)
+    elif what == "lr":
+        options["lr"] = 0.02 if odd else 0.01
+    elif what == "graph" and odd:
+        graph = graph.replace(x=graph.x + 1)
+    elif what == "batch":
+        options["batch_size"] = 1
+    elif what == "mode":
+        options["mode"] = "full"
+    elif what == "plan":
+        options["plan"] = "cpu"
+    width = 9 if what == "model" and odd else 8
+    model = GraphSAGE(graph.num_features, width, graph.num_classes, num_layers=2)
+    trained(graph, model, **options)
+
+
+class At(Callback):
+    """Does something at a step, on one rank."""
+
+    def __init__(self, comm, rank: int, step: int, act) -> None:
+        self._here, self._step, self._act = comm.rank == rank, step, act
+
+    def on_step_end(self, trainer, record) -> None:
+        if self._here and record.global_step == self._step:
+            self._act(trainer)
+
+
+def _raise(error: BaseException):
+    def act(trainer) -> None:
+        raise error
+
+    return act
+
+
+def _spoil(trainer) -> None:
+    with torch.no_grad():
+        next(trainer.model.parameters()).add_(0.25)
+
+
+def faulty(comm, what: str, folder: str) -> dict[str, object]:
+    """Train, with something going wrong on the last rank, or as said."""
+    last = comm.size - 1
+    acts = {
+        "killed": (last, lambda _: os.kill(os.getpid(), signal.SIGKILL)),
+        "first killed": (0, lambda _: os.kill(os.getpid(), signal.SIGKILL)),
+        "stopped": (last, lambda _: os.kill(os.getpid(), signal.SIGSTOP)),
+        "stuck": (last, lambda _: time.sleep(30)),
+        "memory": (last, lambda _: torch.empty(1 << 50)),
+        "raises": (last, _raise(ValueError("a user's own mistake"))),
+        "drifts": (last, _spoil),
+        "asks to stop": (last, lambda trainer: trainer.request_stop()),
+        "terminated": (last, lambda _: os.kill(os.getpid(), signal.SIGTERM)),
+    }
+    rank, act = acts[what]
+    graph = graph_of()
+    callbacks = [At(comm, rank, 9, act)]
+    trainer = Trainer(
+        make("sage", graph), graph, callbacks=callbacks, out_dir=folder, **(BASE | {"epochs": 3})
+    )
+    result = trainer.fit()
+    return {"status": result.status, "steps": result.global_step}
