@@ -1,0 +1,157 @@
+"""``graphbraid train --ranks N`` starts ranks, which end with it however that ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.extras import PATIENCE
+from typer.testing import CliRunner
+
+from graphbraid.cli import ranks
+from graphbraid.cli.main import app
+
+pytestmark = pytest.mark.distributed
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    random = np.random.default_rng(0)
+    np.savez(
+        tmp_path / "data.npz",
+        edge_index=random.integers(0, 600, (2, 3000)),
+        num_nodes=np.int64(600),
+        x=random.normal(size=(600, 8)).astype(np.float32),
+        y=random.integers(0, 3, 600),
+        train_idx=np.arange(400),
+        val_idx=np.arange(400, 600),
+    )
+    return tmp_path / "data.npz"
+
+
+def start(data: Path, *arguments: object) -> subprocess.Popen[str]:
+    common = ("train", "--data", data, "--hidden", 8, "--batch-size", 50, "--layout", "blocks", "--dropout", 0)
+    return subprocess.Popen(
+        [sys.executable, "-m", "graphbraid", *map(str, (*common, *arguments))],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=data.parent,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+
+
+def children(parent: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            pid, _, rest = stat.read_text().partition(" (")
+        except OSError:  # it ended meanwhile
+            continue
+        fields = rest.rpartition(") ")[2].split()
+        if int(fields[1]) == parent and fields[0] != "Z":
+            found.append(int(pid))
+    return found
+
+
+def steps_done(folder: Path) -> int:
+    file = folder / "steps.jsonl"
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+def wait_for_steps(process: subprocess.Popen[str], folder: Path) -> None:
+    until = time.monotonic() + PATIENCE
+    while steps_done(folder) < 3:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def are_gone(pids: list[int]) -> bool:
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        if not any(Path(f"/proc/{pid}/status").exists() for pid in pids):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_two_ranks_give_one_result_and_learn_what_one_does(data):
+    alone = start(data, "--epochs", 2, "--json", "--out", data.parent / "one")
+    both = start(data, "--epochs", 2, "--json", "--out", data.parent / "two", "--ranks", 2)
+    first, second = (process.communicate(timeout=PATIENCE) for process in (alone, both))
+    assert (alone.returncode, both.returncode) == (0, 0), (first[1], second[1])
+    one, two = (json.loads(said[0])["history"] for said in (first, second))
+    assert [row["train_loss"] for row in two] == pytest.approx([row["train_loss"] for row in one], rel=1e-5)
+    assert second[1].count("epoch 2") == first[1].count("epoch 2")  # only rank 0 shows anything
+
+
+@pytest.mark.slow
+def test_sigterm_saves_and_ends_all_ranks(data):
+    out = data.parent / "run"
+    process = start(data, "--epochs", 100_000, "--ranks", 2, "--out", out)
+    wait_for_steps(process, out)
+    started = children(process.pid)
+    assert len(started) == 2
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130, stderr
+    assert "go on with: graphbraid train --resume" in stderr
+    assert (out / "checkpoints" / "last.pt").exists()
+    assert are_gone(started)
+
+
+@pytest.mark.slow
+def test_ranks_end_with_the_process_that_started_them(data):
+    process = start(data, "--epochs", 100_000, "--ranks", 2, "--out", data.parent / "run")
+    wait_for_steps(process, data.parent / "run")
+    started = children(process.pid)
+    process.kill()
+    process.wait()
+    assert are_gone(started)
+
+
+@pytest.mark.slow
+def test_a_killed_rank_ends_the_others_and_is_named(data):
+    out = data.parent / "run"
+    process = start(data, "--epochs", 100_000, "--ranks", 3, "--out", out)
+    wait_for_steps(process, out)
+    started = children(process.pid)
+    os.kill(max(started), signal.SIGKILL)
+    _, stderr = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 137, stderr
+    assert "error: rank 2 was ended by SIGKILL" in stderr
+    assert "rank 2 is lost: its process" in stderr  # as rank 0 says
+    assert are_gone(started)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "says"),
+    [
+        (("--ranks", "0"), {}, "--ranks must be from 1 to 1024; got 0"),
+        (("--ranks", "2"), {"WORLD_SIZE": "4", "RANK": "0"}, "a launcher has started 4; leave --ranks out"),
+        (("--comm", "nccl"), {}, "--comm must be one of auto, torch, mpi; got 'nccl'"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(arguments, variables, says, monkeypatch):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    result = CliRunner().invoke(app, ["train", *arguments])
+    assert result.exit_code == 2
+    assert says in result.stderr
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_cores_are_divided(count, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3, 6, 7, 9}, raising=False)
+    parts = ranks._divided_cores(count)
+    assert sorted(core for part in parts for core in part) == [2, 3, 6, 7, 9]
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    assert ranks._divided_cores(7)[5:] == [{2}, {3}]
