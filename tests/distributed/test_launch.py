@@ -37,7 +37,19 @@ def data(tmp_path: Path) -> Path:
 
 
 def start(data: Path, *arguments: object) -> subprocess.Popen[str]:
-    common = ("train", "--data", data, "--hidden", 8, "--batch-size", 50, "--layout", "blocks", "--dropout", 0)
+    common = (
+        "train",
+        "--data",
+        data,
+        "--hidden",
+        8,
+        "--batch-size",
+        50,
+        "--layout",
+        "blocks",
+        "--dropout",
+        0,
+    )
     return subprocess.Popen(
         [sys.executable, "-m", "graphbraid", *map(str, (*common, *arguments))],
         stdout=subprocess.PIPE,

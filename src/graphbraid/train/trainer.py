@@ -26,7 +26,7 @@ from graphbraid.train.inference.evaluate import EvalMode, node_ids, outputs_in_c
 from graphbraid.train.records import Progress, RunResult, Status
 from graphbraid.train.run.fit import FitRun
 from graphbraid.train.run.interrupt import SignalGuard
-from graphbraid.train.run.ranks import check_supported
+from graphbraid.train.run.ranks import config_of_rank
 from graphbraid.train.run.state import RunState
 from graphbraid.train.run_folder import checkpoint
 from graphbraid.train.run_folder.folder import RunFolder
@@ -108,10 +108,7 @@ class Trainer:
         self.tiers_reason = ""
         """What ``tiers="auto"`` chose, and why; empty if it was not asked for."""
         if self.comm is not None:
-            if self.config.mode == "auto":
-                self.mode_reason = "several ranks share mini-batches"
-                self.config = self.config.updated(mode="sampled")
-            check_supported(self.config, accelerator=accelerator)
+            self.config, self.mode_reason = config_of_rank(self.config, self.comm.rank, accelerator)
         self._check_tiers(tiers, topology)
         if self.config.tiers is not None:
             self._size_tiers()
@@ -254,8 +251,7 @@ class Trainer:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._turns.take(trains=True))
             stack.enter_context(runtime.torch_settings(self.config))
-            place = self.config.out_dir if self.comm is None or self.comm.rank == 0 else None
-            folder = None if place is None else stack.enter_context(RunFolder(place))
+            folder = stack.enter_context(RunFolder(self.config.out_dir)) if self.config.out_dir else None
             guard, listeners = SignalGuard(), Listeners(self, self.callbacks)
             self._state = self._new_state()
             # Entered only now: before the first step there is nothing to save, so Ctrl-C may end the checks.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import xxhash
@@ -35,11 +35,11 @@ _STOPS: tuple[Status, ...] = ("early-stopped", "stopped", "interrupted")
 """Reasons to stop, the weightier ones last."""
 
 
-def check_supported(config: TrainConfig, *, accelerator: object) -> None:
-    """Check that a run with several ranks has only options that they support.
+def config_of_rank(config: TrainConfig, rank: int, accelerator: object) -> tuple[TrainConfig, str]:
+    """Return a rank's own config, in which only the first one writes files, and the reason for its mode.
 
     Raises:
-        ConfigError: an option is for one rank; the message names it.
+        ConfigError: an option is for a run with one rank; the message names it.
     """
     if config.mode == "full":
         raise ConfigError("mode='full' trains on one rank; several ranks need mode='sampled'.")
@@ -49,6 +49,10 @@ def check_supported(config: TrainConfig, *, accelerator: object) -> None:
                 f"{name}={value!r} is made for the batches of one rank, and several ranks share each batch; "
                 "leave it out."
             )
+    reason = "several ranks share mini-batches" if config.mode == "auto" else ""
+    files: dict[str, Any] = dict.fromkeys(("out_dir", "checkpoint_every_steps"))
+    files |= dict.fromkeys(("resume", "overwrite", "tensorboard"), False)
+    return config.updated(mode="sampled", **(files if rank > 0 else {})), reason
 
 
 class RunRanks:
