@@ -44,14 +44,14 @@ def test_mpi_keeps_the_contract(size):
             ("the ranks differ: rank 0 calls all_reduce(sum) of torch.float32 [2], rank 1 calls", "[3]"),
         ),
         ("dtype", ("torch.float32 [2]", "torch.float64 [2]")),
-        ("call", ("rank 0 calls all_reduce(sum)", "rank 1 calls barrier")),
+        ("call", ("rank 0 calls all_reduce(sum) of torch.float32 [2]", "rank 1 calls barrier")),
         ("op", ("all_reduce(sum)", "all_reduce(max)")),
-        ("rows", ("rank 0 expects 2 rows of rank 0, which sends 1",)),
+        ("rows", ("expects 2 rows of rank 0, which sends 1",)),
     ],
 )
-def test_with_checks_calls_that_differ_are_named_on_every_rank(what, says, warm):
-    for rank, said in enumerate(run(warm, 2, contract.differing, what, GRAPHBRAID_RANK_CHECKS="1")):
-        assert said.code == 2, said.stderr
-        for part in says:
-            assert part in said.stderr or rank == 1
-        assert said.stderr.count("\n") == 1
+def test_with_checks_calls_that_differ_end_the_job_with_both_named(what, says, warm):
+    first, second = run(warm, 2, contract.differing, what, GRAPHBRAID_RANK_CHECKS="1")
+    codes = {first.code, second.code}
+    assert codes in ({2}, {2, 8}), (first, second)  # one may hear of it from the other first
+    for part in says:
+        assert part in first.stderr, (first, second)

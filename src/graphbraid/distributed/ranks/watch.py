@@ -145,6 +145,7 @@ class Watch:
     def report(self, fault: str) -> None:
         """Report that this rank has failed, and wait a moment until the others have taken note."""
         if self._fault is not None or not self._thread.is_alive():
+            self._noted = True
             return
         self._tell(fault)
         until = time.monotonic() + _TOLD_SECONDS
