@@ -235,7 +235,7 @@ def _train_as_rank(given: dict[str, Any]) -> None:
         if joined.rank == 0:
             _train(given)
             return
-        _train_in(None, _resolved(given), given | {"quiet": True, "json_output": False})
+        _train_in(None, resolved(given), given | {"quiet": True, "json_output": False})
 
 
 def _checked_comm(name: str | None) -> CommName:
