@@ -25,26 +25,25 @@ def disk() -> str:
     """Rows of a file with memory for a part of them."""
     rows = read_rows("tiers_disk")
     lines = [line for row in rows for line in _ways(row)]
-    heads = ("features, memory", "way", "seconds", "relative", "read", "a second")
+    heads = ("features, memory", "way", "seconds", "relative", "read a second")
     notes = [_note(row) for row in rows]
     return "\n\n".join([table(heads, lines), *notes, where(rows, "benchmarks.tiers.disk")])
 
 
 def _ways(row: Row) -> list[list[str]]:
     seconds = {name: median(found) for name, found in row["seconds"].items()}
-    read = {"memmap": row["memmap"]["read_bytes"], "tiers": row["tiers"]["disk_bytes"]}
+    read = {"memmap": "read_bytes", "tiers": "disk_bytes"}
     names = {"memmap": "`numpy.memmap`", "memmap-random": "the same, `MADV_RANDOM`", "tiers": "tiers"}
     lines = []
     for name, label in names.items():
-        known = name in read
+        rate = row[name][read[name]] / row[name]["whole_seconds"] if name in read else 0.0
         lines.append(
             [
                 row["row"].replace(" with ", ", ") if name == "memmap" else "",
                 label,
                 f"{seconds[name]:.1f}",
                 f"{seconds[name] / seconds['tiers']:.1f}",
-                format_bytes(read[name]) if known else "",
-                f"{format_bytes(read[name] / seconds[name])}/s" if known else "",
+                f"{format_bytes(rate)}/s" if rate else "",
             ]
         )
     return lines
@@ -57,8 +56,8 @@ def _note(row: Row) -> str:
     ]
     return (
         f"{row['steps']} batches with {row['rows']:,} rows of {row['row_bytes']} bytes, from a cold file; "
-        f"tiers had {row['tiers']['host_share']:.1%} of the rows in memory. At random the disk gives "
-        f"{' and '.join(limits)}. "
+        f"over all {row['tiers']['batches']} tiers had {row['tiers']['host_share']:.1%} of the rows in memory. "
+        f"At random the disk gives {' and '.join(limits)}. "
         f"The memory's limit: {row['tiers']['limit']}."
     )
 

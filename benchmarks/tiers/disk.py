@@ -9,7 +9,8 @@ machine allows one: rows it keeps and pages the system keeps for it count. Else 
 cache is dropped whenever ``memory`` bytes were read. Checks that all give the same rows, then prints and
 keeps
 
-- seconds of all gathers, tiers beside memmap, and memmap with MADV_RANDOM;
+- seconds of the gathers that memmap gets through in its time (``--most-seconds``), of the same ones by memmap
+  with MADV_RANDOM, and by tiers, which do all;
 - what tiers read of the disk a second, beside what the same reader gets for random requests of 4096 bytes
   and of the mean request's size, measured in the same run.
 
@@ -41,6 +42,8 @@ from graphbraid.loader import BatchLoader, LoaderSettings
 
 BLOCK, NODES_A_BLOCK = 4096, 2000
 MODULE = "tiers.disk_contender"
+READ = {"memmap": "read_bytes", "tiers": "disk_bytes"}
+"""Where a contender says what it read."""
 
 
 def make_store(folder: Path, *, num_nodes: int, width: int, degree: int) -> Path:
@@ -59,12 +62,12 @@ def make_store(folder: Path, *, num_nodes: int, width: int, degree: int) -> Path
     return path
 
 
-def record_ids(store: Path, options: argparse.Namespace) -> tuple[Path, int]:
-    """A file with the node ids of an epoch's first batches, made unless it is there, and their number."""
+def record_ids(store: Path, options: argparse.Namespace) -> tuple[Path, list[int]]:
+    """A file with the node ids of an epoch's first batches, made unless it is there, and their numbers."""
     drawn = "-".join(map(str, [*options.fanouts, options.batch_size, options.steps]))
     path = store.with_name(f"{store.name}.{drawn}.ids.pt")
     if path.exists():
-        return path, sum(ids.numel() for ids in torch.load(path))
+        return path, [ids.numel() for ids in torch.load(path)]
     graph = open_store(store, verify=False)
     settings = LoaderSettings(
         num_neighbors=options.fanouts,
@@ -78,7 +81,7 @@ def record_ids(store: Path, options: argparse.Namespace) -> tuple[Path, int]:
     unfinished = path.with_suffix(".part")
     torch.save(found, unfinished)
     unfinished.replace(path)
-    return path, sum(ids.numel() for ids in found)
+    return path, [ids.numel() for ids in found]
 
 
 def contenders_of(store: Path, ids: Path, options: argparse.Namespace) -> list[Contender]:
@@ -86,9 +89,10 @@ def contenders_of(store: Path, ids: Path, options: argparse.Namespace) -> list[C
     common = ["--store", str(store), "--ids", str(ids), "--memory", str(as_size(options.memory, "--memory"))]
     common += ["--no-cgroup"] if options.no_cgroup else []
     ahead = ["--lookahead", str(options.lookahead)]
+    most = ["--most-seconds", str(options.most_seconds)]
     return [
-        Contender("memmap", ours(MODULE, "memmap", *common)),
-        Contender("memmap-random", ours(MODULE, "memmap-random", *common)),
+        Contender("memmap", ours(MODULE, "memmap", *common, *most)),
+        Contender("memmap-random", ours(MODULE, "memmap-random", *common, *most)),
         Contender("tiers", ours(MODULE, "tiers", *common, *ahead)),
     ]
 
@@ -98,13 +102,14 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     row_bytes = 4 * options.width
     num_nodes = int(options.gigabytes * (1 << 30)) // row_bytes
     store = make_store(options.folder, num_nodes=num_nodes, width=options.width, degree=options.degree)
-    ids, num_rows = record_ids(store, options)
+    ids, rows = record_ids(store, options)
     contenders, journal = contenders_of(store, ids, options), Journal(store.with_suffix(".jsonl"))
-    sizes = {"num_nodes": num_nodes, "row_bytes": row_bytes, "rows": num_rows}
+    sizes = {"num_nodes": num_nodes, "row_bytes": row_bytes}
     for repeat in range(options.repeats):
         for contender in contenders:
             contender.runs.append(once(journal, f"{contender.name} {repeat}", contender))
-        yield sizes | figures(store, contenders, journal, options) | {"repeats": repeat + 1}
+        found = figures(store, contenders, journal, options)
+        yield sizes | found | {"rows": sum(rows[: found["steps"]]), "repeats": repeat + 1}
 
 
 def once(journal: Journal, name: str, contender: Contender) -> dict[str, Any]:
@@ -123,21 +128,29 @@ def figures(
 ) -> dict[str, Any]:
     """What the runs so far say."""
     memmap, _, tiers = contenders
-    sums = {run["checksum"] for contender in contenders for run in contender.runs}
+    steps = min(len(run["batch_seconds"]) for contender in contenders for run in contender.runs)
+    sums = {tuple(run["checksums"][:steps]) for contender in contenders for run in contender.runs}
     if len(sums) != 1:
-        raise SystemExit(f"the contenders do not give the same rows: {sorted(sums)}")
-    seconds = {c.name: [run["seconds"] for run in c.runs] for c in contenders}
-    last = tiers.runs[-1]
+        raise SystemExit("the contenders do not give the same rows")
+    seconds = {c.name: [sum(run["batch_seconds"][:steps]) for run in c.runs] for c in contenders}
+    last = told(tiers.runs[-1])
     mean = max(round(last["disk_bytes"] / max(last["disk_requests"], 1) / BLOCK), 1) * BLOCK
     limits = [once(journal, f"limit {size}", limit_of(store, size)) for size in sorted({BLOCK, mean})]
     return {
         "memory_bytes": as_size(options.memory, "--memory"),
-        "steps": options.steps,
+        "steps": steps,
         "seconds": seconds,
         "tiers": last,
-        "memmap": memmap.runs[-1],
+        "memmap": told(memmap.runs[-1]),
         "limits": limits,
     }
+
+
+def told(run: dict[str, Any]) -> dict[str, Any]:
+    """A run's figures over all that it gathered, for a row of the results."""
+    listed = ("batch_seconds", "checksums")
+    whole = {"batches": len(run["batch_seconds"]), "whole_seconds": sum(run["batch_seconds"])}
+    return whole | {name: value for name, value in run.items() if name not in listed}
 
 
 def limit_of(store: Path, request_bytes: int) -> Contender:
@@ -151,15 +164,16 @@ def report(found: dict[str, Any]) -> str:
     """The figures in a few lines."""
     memmap, random, tiers = (statistics.median(seconds) for seconds in found["seconds"].values())
     last = found["tiers"]
-    rate = last["disk_bytes"] / tiers
+    rates = {name: found[name][read] / found[name]["whole_seconds"] for name, read in READ.items()}
     lines = [
         f"{found['rows']:,} rows of {found['row_bytes']} bytes in {found['steps']} batches, of "
         f"{format_bytes(found['num_nodes'] * found['row_bytes'])} on disk with "
         f"{format_bytes(found['memory_bytes'])} of memory ({last['limit']})",
-        f"memmap  {memmap:8.2f} s, {format_bytes(found['memmap']['read_bytes'])} read",
+        f"memmap  {memmap:8.2f} s, reads {format_bytes(rates['memmap'])}/s",
         f"        {random:8.2f} s where the system is told not to read ahead (MADV_RANDOM)",
-        f"tiers   {tiers:8.2f} s, {format_bytes(last['disk_bytes'])} read ({format_bytes(rate)}/s), "
-        f"{last['host_share']:.1%} of the rows from memory; {memmap / tiers:.1f} times as fast",
+        f"tiers   {tiers:8.2f} s; {memmap / tiers:.1f} times as fast. All {last['batches']} batches: "
+        f"{last['whole_seconds']:.2f} s, {format_bytes(last['disk_bytes'])} read "
+        f"({format_bytes(rates['tiers'])}/s), {last['host_share']:.1%} of the rows from memory",
         f"        {last['how']}",
     ]
     lines += [
@@ -184,7 +198,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--batch-size", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=100, help="batches, of an epoch over all nodes")
     parser.add_argument("--lookahead", type=int, default=16)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--most-seconds", type=float, default=90.0, help="of a memmap's gathers")
+    parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--no-cgroup", action="store_true", help="drop the page cache instead of a limit")
     add_out_argument(parser)
     options = parser.parse_args(arguments)

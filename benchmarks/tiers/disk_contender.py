@@ -6,6 +6,7 @@ python -m benchmarks.tiers.disk_contender NAME --store FOLDER --ids FILE --memor
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import time
 from collections.abc import Callable, Sequence
@@ -28,7 +29,12 @@ Gather = Callable[[int], Tensor]
 
 
 def memmap(
-    path: Path, batches: Sequence[Tensor], dropped: DroppedCache | None, *, is_random: bool
+    path: Path,
+    batches: Sequence[Tensor],
+    dropped: DroppedCache | None,
+    *,
+    is_random: bool,
+    most_seconds: float,
 ) -> dict[str, Any]:
     """Rows by indexing ``numpy.memmap``: a page fault for each page that is not there.
 
@@ -44,7 +50,7 @@ def memmap(
             dropped.look(lambda: mapped.madvise(mmap.MADV_DONTNEED))
         return torch.from_numpy(table[batches[step].numpy()])
 
-    return timed(gather, len(batches))
+    return timed(gather, len(batches), most_seconds)
 
 
 def tiers(folder: Path, batches: Sequence[Tensor], host: int, lookahead: int) -> dict[str, Any]:
@@ -96,16 +102,20 @@ def limit(path: Path, request_bytes: int) -> dict[str, Any]:
     }
 
 
-def timed(gather: Gather, num_batches: int) -> dict[str, Any]:
-    """Seconds of all gathers together, and what they gave, by its checksum."""
-    seconds, checksum, before = 0.0, xxhash.xxh3_128(), read_bytes()
+def timed(gather: Gather, num_batches: int, most_seconds: float = math.inf) -> dict[str, Any]:
+    """Seconds of each gather until the time is up, and what they gave, by its checksum."""
+    seconds: list[float] = []
+    checksums: list[str] = []
+    before = read_bytes()
     for step in range(num_batches):
         started = time.perf_counter()
         rows = gather(step)
-        seconds += time.perf_counter() - started
-        checksum.update(rows.view(torch.uint8).numpy().data)
+        seconds.append(time.perf_counter() - started)
+        checksums.append(xxhash.xxh3_64_hexdigest(rows.view(torch.uint8).numpy().data))
         del rows
-    return {"seconds": seconds, "checksum": checksum.hexdigest(), "read_bytes": read_bytes() - before}
+        if sum(seconds) > most_seconds:
+            break
+    return {"batch_seconds": seconds, "checksums": checksums, "read_bytes": read_bytes() - before}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -117,6 +127,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--memory", type=int, help="bytes for all that is kept of the file")
     parser.add_argument("--host-share", type=float, default=0.85, help="of the memory that tiers may take")
     parser.add_argument("--lookahead", type=int, default=16)
+    parser.add_argument("--most-seconds", type=float, default=math.inf, help="of a memmap's gathers")
     parser.add_argument("--request-bytes", type=int, default=4096)
     parser.add_argument("--no-cgroup", action="store_true", help="drop the page cache instead of a limit")
     options = parser.parse_args(arguments)
@@ -131,7 +142,8 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         if options.contender != "tiers":
             dropped = None if limited else DroppedCache(path, options.memory)
-            found = memmap(path, batches, dropped, is_random=options.contender == "memmap-random")
+            is_random, most = options.contender == "memmap-random", options.most_seconds
+            found = memmap(path, batches, dropped, is_random=is_random, most_seconds=most)
         else:
             host = int(options.memory * options.host_share)
             found = tiers(options.store, batches, host, options.lookahead)

@@ -17,7 +17,8 @@ def test_contenders_agree_and_figures_are_kept(tmp_path, capsys, monkeypatch):
     said = capsys.readouterr().err
     [row] = read_lines(out)
     assert row["row"] == "0.01 GiB with 2MiB"
-    assert row["tiers"]["checksum"] == row["memmap"]["checksum"]
+    assert row["steps"] == row["tiers"]["batches"] == row["memmap"]["batches"] == 6
+    assert all(seconds[0] > 0 for seconds in row["seconds"].values())
     assert row["tiers"]["disk_rows"] + row["tiers"]["host_share"] * row["rows"] == pytest.approx(row["rows"])
     assert row["limits"][0]["request_bytes"] == 4096
     assert "times as fast" in said
