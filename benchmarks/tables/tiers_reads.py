@@ -56,7 +56,7 @@ def _note(row: Row) -> str:
     ]
     return (
         f"{row['steps']} batches with {row['rows']:,} rows of {row['row_bytes']} bytes, from a cold file; "
-        f"over all {row['tiers']['batches']} tiers had {row['tiers']['host_share']:.1%} of the rows in memory. "
+        f"over all {row['tiers']['batches']} tiers had {row['tiers']['host_share']:.1%} of them in memory. "
         f"At random the disk gives {' and '.join(limits)}. "
         f"The memory's limit: {row['tiers']['limit']}."
     )
