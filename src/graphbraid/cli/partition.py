@@ -127,8 +127,8 @@ def _found(out: Path, graph: Graph, noted: dict[str, Any]) -> PartitionReport | 
 def _show(report: PartitionReport, out: Path, is_reused: bool) -> None:
     console = out_console()
     for attempt in report.attempts:
-        style = "green" if attempt.is_taken else "yellow"
-        say(console, f"[{style}]{{}}[/]  {{}}", attempt.strategy, attempt.outcome)
+        line = "[green]{}[/]  {}" if attempt.is_taken else "[yellow]{}[/]  {}"
+        say(console, line, attempt.strategy, attempt.outcome)
     console.print()
     console.print(_table(report))
     if report.num_parts > _MOST_LINES:
