@@ -142,8 +142,8 @@ def _show_mode(found: ModeEstimate) -> None:
     from graphbraid.files.writing import format_bytes
 
     console = out_console()
-    fits = "[green]fits[/]" if found.fits else "[bold red]does not fit[/]"
-    say(console, f"[bold]mode {{}}[/]: {fits}" + " ({})" * bool(found.reason), *_given(found))
+    line = "[bold]mode {}[/]: [green]fits[/]" if found.fits else "[bold]mode {}[/]: [bold red]does not fit[/]"
+    say(console, line + " ({})" * bool(found.reason), *_given(found))
     table = _table("", ("part", "left"), ("bytes", "right"), ("", "left"))
     for place, needs in (("memory", found.host), ("device", found.device)):
         if needs is not None:
