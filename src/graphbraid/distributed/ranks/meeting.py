@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from graphbraid.errors import ConfigError, GraphbraidError, RankError, ResourceError
 
 _PAUSE_SECONDS = 0.05
+_SLACK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,8 +46,20 @@ class Meeting:
             ResourceError: the port is used by another program.
             RankError: nobody answers there.
         """
+        made: queue.SimpleQueue[TCPStore | RuntimeError] = queue.SimpleQueue()
+        # In a thread: what listens at the port may be no store and stay silent, and torch would wait forever.
+        threading.Thread(target=self._connect, args=(made,), name="graphbraid-meeting", daemon=True).start()
         try:
-            return TCPStore(
+            found = made.get(timeout=self.seconds + _SLACK_SECONDS)
+        except queue.Empty:
+            raise self._explained(RuntimeError("no answer")) from None
+        if isinstance(found, RuntimeError):
+            raise self._explained(found) from found
+        return found
+
+    def _connect(self, made: queue.SimpleQueue[TCPStore | RuntimeError]) -> None:
+        try:
+            store = TCPStore(
                 self.host,
                 self.port,
                 is_master=self.opens,
@@ -54,7 +69,9 @@ class Meeting:
                 master_listen_fd=self.listener if self.opens else None,
             )
         except RuntimeError as error:
-            raise self._explained(error) from error
+            made.put(error)
+        else:
+            made.put(store)
 
     def rooms(self, connect: Callable[[], TCPStore]) -> Callable[[str], Store]:
         """Return a function that gives the part of a name of the store, each by a connection of its own."""
@@ -67,6 +84,17 @@ class Meeting:
             ConfigError: ranks disagree on their number, or two have the same number.
             RankError: some have not come.
         """
+        try:
+            self._wait_for_all(store)
+        except RankError:
+            raise
+        except RuntimeError as error:
+            raise RankError(
+                f"the meeting point {self.host}:{self.port} was closed before all ranks were there; "
+                "look at the message of rank 0."
+            ) from error
+
+    def _wait_for_all(self, store: Store) -> None:
         if store.add(f"here/{self.rank}", 1) > 1:
             raise ConfigError(
                 f"two processes say that they are rank {self.rank} at {self.host}:{self.port}; give each its "
