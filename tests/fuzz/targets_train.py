@@ -71,6 +71,18 @@ add(
         train.EarlyStopping, {"patience": 3}, lambda c: _fit(gb.Trainer(**_trainer_args(w), callbacks=[c]))
     ),
 )
+add(
+    "estimate",
+    lambda w: Call(gb.estimate, _trainer_args(w, times=False), lambda e: str(e) and None, _TRAIN_OPTIONS),
+)
+add(
+    "train.HardwareFile",
+    lambda w: Call(
+        train.HardwareFile,
+        {"cores": 2, "memory_bytes": 1 << 34, "disk_bytes_per_second": 1e9},
+        lambda h: str(gb.estimate(**_trainer_args(w, times=False), hardware=h)) and None,
+    ),
+)
 
 
 def _weights(w: World) -> Path:

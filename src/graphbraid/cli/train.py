@@ -186,7 +186,7 @@ def train(
         _option(
             "--ranks",
             _RUN,
-            "Start this many processes here, which share each mini-batch and divide the cores. (default: 1)",
+            "Start this many processes here, which share each mini-batch and divide the cores.",
         ),
     ] = None,
     comm: Annotated[
@@ -194,7 +194,7 @@ def train(
         _option(
             "--comm",
             _RUN,
-            "How ranks of a launcher talk: torch (torchrun), mpi (mpirun) or auto. (default: auto)",
+            "How ranks of a launcher talk: torch (torchrun) or mpi (mpirun); auto finds out.",
         ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but errors.")] = False,
