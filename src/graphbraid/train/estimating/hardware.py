@@ -15,11 +15,13 @@ from graphbraid.collective.plan.records import STRICT, load_record, save_record
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.measured.kept_rates import machine_rates
 from graphbraid.machine.hardware import Hardware
+from graphbraid.signatures import typed
 from graphbraid.train.estimating.baseline import capacity_bytes
 
 _KIND = "hardware"
 
 
+@typed
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HardwareFile:
     """What an estimate asks of a machine; fields that are None are not known, and limit nothing."""
