@@ -55,7 +55,7 @@ def run(stores, *options):
 
 
 @pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
-def test_training_under_a_limit_learns_the_same_to_the_bit(stores):
+def test_training_under_a_limit_of_memory_learns_the_same_to_the_bit(stores):
     limited = run(stores, "--limit", str(LIMIT), "--host", "24MiB")
     if "refused" in limited:
         pytest.skip(f"needs a limit of memory: {limited['refused']}")
