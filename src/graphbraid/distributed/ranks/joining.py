@@ -22,6 +22,7 @@ CommName = Literal["auto", "torch", "mpi"]
 LISTENER = "GRAPHBRAID_LISTENER"
 """Variable with which ``graphbraid train --ranks`` hands rank 0 a socket that listens already."""
 _MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
+_LATER_SECONDS = 60.0
 _current: Communicator | None = None
 
 
@@ -197,7 +198,8 @@ def _torch_group(store: Any, meeting: Any, limits: Limits) -> Any:
         store=store,
         rank=meeting.rank,
         world_size=meeting.size,
-        timeout=timedelta(seconds=limits.patience_seconds),
+        # Later than the communicator's patience, which can say what rank it waited for.
+        timeout=timedelta(seconds=limits.patience_seconds + _LATER_SECONDS),
     )
     return TorchTransport(owns=True)
 
