@@ -12,6 +12,7 @@ from tests.fuzz.targets import Call, add, graph_use
 from tests.fuzz.world import NODES, WIDTH, World
 
 import graphbraid as gb
+from graphbraid import loader as loaders
 from graphbraid import nn, ops, sampling
 from graphbraid.sampling import rng
 
@@ -137,6 +138,27 @@ def _loader_args(w: World) -> dict[str, Any]:
     }
 
 
+def _link_args(w: World) -> dict[str, Any]:
+    links = torch.tensor([[0, 3, 5, 7, 2], [4, 1, 2, 0, 6]])
+    return {
+        "data": w.graph,
+        "num_neighbors": [3, 3],
+        "edge_label_index": links,
+        "neg_sampling": "binary",
+        "exclude_seed_edges": True,
+        "batch_size": 2,
+        "seed": 1,
+    }
+
+
+def _three_of_links(loader: Any) -> Any:
+    out = []
+    for batch in itertools.islice(iter(loader), 3):
+        names = ("edge_label_index", "edge_label", "dst_neg_index")
+        out.append([batch.x, batch.n_id, batch.edge_index, *(batch[name] for name in names if name in batch)])
+    return out
+
+
 _PYG_OPTIONS = (
     *("shuffle", "drop_last", "replace", "directed", "disjoint", "subgraph_type", "time_attr", "is_sorted"),
     *("persistent_workers", "pin_memory", "worker_init_fn", "filter_per_worker", "sampler", "batch_sampler"),
@@ -166,6 +188,22 @@ add(
     "NeighborLoader.batches",
     lambda w: Call(
         gb.NeighborLoader(**_loader_args(w)).batches, {"epoch": 0, "start_step": 1, "stop_step": 3}, _three
+    ),
+)
+add(
+    "LinkNeighborLoader",
+    lambda w: Call(loaders.LinkNeighborLoader, _link_args(w), _three_of_links, _PYG_OPTIONS),
+)
+add(
+    "LinkNeighborLoader of Data",
+    lambda w: Call(loaders.LinkNeighborLoader, _link_args(w) | {"data": w.data}, _three_of_links, _PYG_OPTIONS),
+)
+add(
+    "NegativeSampling",
+    lambda w: Call(
+        sampling.NegativeSampling,
+        {"mode": "triplet", "amount": 2, "src_weight": None, "dst_weight": torch.ones(w.graph.num_nodes)},
+        lambda how: _three_of_links(loaders.LinkNeighborLoader(**_link_args(w) | {"neg_sampling": how})),
     ),
 )
 add("MiniBatch.to", lambda w: Call(w.batch.to, {"device": "cpu"}, lambda b: b.x, fixed=("self",)))

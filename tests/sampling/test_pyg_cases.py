@@ -16,7 +16,6 @@ from graphbraid.errors import ConfigError
 from graphbraid.loader import NeighborLoader
 
 HETERO = "heterogeneous graphs are refused; their sampler is planned"
-TEMPORAL = "temporal sampling is refused"
 INDUCED = "subgraph_type other than 'directional' is refused"
 STORES = "feature and graph stores come with heterogeneous graphs, and are refused"
 WITHOUT_TWIN = {
@@ -24,20 +23,17 @@ WITHOUT_TWIN = {
     "test_homo_neighbor_loader_on_cora[induced]": INDUCED,
     "test_hetero_neighbor_loader_basic": HETERO,
     "test_hetero_neighbor_loader_on_cora": HETERO,
-    "test_temporal_hetero_neighbor_loader_on_cora": TEMPORAL,
+    "test_temporal_hetero_neighbor_loader_on_cora": HETERO,
     "test_custom_neighbor_loader": STORES,
-    "test_temporal_custom_neighbor_loader_on_cora": TEMPORAL,
+    "test_temporal_custom_neighbor_loader_on_cora": STORES,
     "test_hetero_neighbor_loader_sampled_info": HETERO,
     "test_weighted_hetero_neighbor_loader": HETERO,
-    "test_temporal_neighbor_loader_single_link": TEMPORAL,
-    "test_temporal_homo_neighbor_loader": TEMPORAL,
-    "test_edge_level_temporal_homo_neighbor_loader": TEMPORAL,
-    "test_edge_level_temporal_hetero_neighbor_loader": TEMPORAL,
+    "test_edge_level_temporal_hetero_neighbor_loader": HETERO,
     "test_pyg_lib_and_torch_sparse_homo_equality": "compares two samplers of PyG's; no loader is in it",
     "test_pyg_lib_and_torch_sparse_hetero_equality": "compares two samplers of PyG's; no loader is in it",
     "test_cpu_affinity_neighbor_loader": "about worker processes; enable_cpu_affinity is refused",
 }
-"""PyG's cases that have no twin below, and why."""
+"""PyG's cases that have no twin below, and why; those of times are in test_temporal_loader.py."""
 
 
 def random_edges(num_nodes, num_edges, dtype=torch.int64):
@@ -147,7 +143,6 @@ def test_a_data_without_edges_is_a_graph_of_isolated_nodes():
         (lambda data: (data, data), "homogeneous PyG Data; got tuple"),
         ({"subgraph_type": "bidirectional"}, "does not support subgraph_type='bidirectional'"),
         ({"directed": False}, "does not support directed=False"),
-        ({"time_attr": "time"}, "does not support time_attr='time'"),
         ({"num_neighbors": {("a", "to", "a"): [1]}}, "a dict is for heterogeneous graphs"),
     ],
 )

@@ -11,25 +11,24 @@ from tests.sampling.test_loader import digest, make_data
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch_geometric
+from torch_geometric.loader.link_loader import LinkLoader
 from torch_geometric.loader.node_loader import NodeLoader
 
 from graphbraid.errors import ConfigError
-from graphbraid.loader import NeighborLoader
-from graphbraid.loader.pyg_options import MEANINGLESS, REFUSED, REPLACED
+from graphbraid.loader import LinkNeighborLoader, NeighborLoader
+from graphbraid.loader.pyg_options import LINK_REFUSED, MEANINGLESS, REFUSED, REPLACED
 
 PAGE = Path(__file__).parents[2] / "docs" / "sampling.md"
 OURS = set(inspect.signature(NeighborLoader.__init__).parameters) - {"self", "others"}
+LINK_OURS = set(inspect.signature(LinkNeighborLoader.__init__).parameters) - {"self", "others"}
 OTHERS = {
-    "disjoint": True,
-    "time_attr": "time",
-    "input_time": torch.zeros(3),
-    "temporal_strategy": "last",
     "subgraph_type": "induced",
     "directed": False,
     "neighbor_sampler": object(),
     "node_sampler": object(),
     "transform_sampler_output": print,
     "custom_cls": dict,
+    "link_sampler": object(),
 }
 """A value of each refused option that asks for something."""
 
@@ -42,13 +41,18 @@ def options_of(*constructors):
 PYGS = options_of(
     torch.utils.data.DataLoader.__init__, NodeLoader.__init__, torch_geometric.loader.NeighborLoader.__init__
 )
+LINK_PYGS = options_of(
+    torch.utils.data.DataLoader.__init__, LinkLoader.__init__, torch_geometric.loader.LinkNeighborLoader.__init__
+)
 
 
 def test_every_option_of_pyg_and_torch_is_known():
     """A newer PyG's or torch's option shows here: honour it, or say in `loader/pyg_options.py` why not."""
     assert set(PYGS) - OURS == {*REFUSED, *MEANINGLESS, *REPLACED}
     assert not OURS & {*REFUSED, *MEANINGLESS, *REPLACED}
-    assert set(OTHERS) == set(REFUSED)
+    assert set(OTHERS) == {*REFUSED, *LINK_REFUSED}
+    assert set(LINK_PYGS) - LINK_OURS == {*LINK_REFUSED, *MEANINGLESS, *REPLACED}
+    assert not LINK_OURS & {*LINK_REFUSED, *MEANINGLESS, *REPLACED}
 
 
 @pytest.mark.parametrize("name", sorted({*REFUSED, *MEANINGLESS}))
@@ -64,6 +68,9 @@ def test_pygs_own_default_changes_nothing(name):
 def test_what_would_change_a_batch_is_refused(name):
     with pytest.raises(ConfigError, match=f"does not support {name}=.*use PyG's loader"):
         NeighborLoader(make_data(), [4], **{name: OTHERS[name]})
+    if name in LINK_REFUSED:
+        with pytest.raises(ConfigError, match=f"LinkNeighborLoader does not support {name}="):
+            LinkNeighborLoader(make_data(), [4], **{name: OTHERS[name]})
 
 
 def test_enumerations_of_pyg_are_read():
@@ -79,7 +86,7 @@ def test_the_page_has_the_table():
     rows = re.findall(r"^\| `(\w+)` \| (honoured|without meaning|refused): .+ \|$", PAGE.read_text(), re.M)
     listed = dict(rows)
     assert len(listed) == len(rows)
-    assert set(listed) == set(PYGS) - {*REPLACED}
+    assert set(listed) == {*PYGS, *LINK_PYGS} - {*REPLACED}
     for name, how in listed.items():
-        expected = "refused" if name in REFUSED else "without meaning" if name in MEANINGLESS else "honoured"
+        expected = "refused" if name in (*REFUSED, *LINK_REFUSED) else "without meaning" if name in MEANINGLESS else "honoured"
         assert how == expected, name

@@ -37,6 +37,7 @@ void BatchPool::give_back(std::unique_ptr<Batch> batch) {
 // What a run's consumer and the threads share; guarded by the pipeline's mutex.
 struct Run::State {
   Schedule schedule;
+  std::optional<SampleConstraints> constraints;
   int64_t next_to_build;
   int64_t next_to_give;
   int64_t last;
@@ -57,10 +58,11 @@ struct Run::State {
   }
 };
 
-Run::Run(Pipeline& pipeline, Schedule schedule, int64_t first_step, int64_t last_step)
+Run::Run(Pipeline& pipeline, Schedule schedule, int64_t first_step, int64_t last_step,
+         std::optional<SampleConstraints> constraints)
     : pipeline_(pipeline),
-      state_(
-          std::make_shared<State>(State{schedule, first_step, first_step, last_step, false, false, 0, {}})) {
+      state_(std::make_shared<State>(
+          State{schedule, constraints, first_step, first_step, last_step, false, false, 0, {}})) {
   {
     std::lock_guard<std::mutex> lock(pipeline_.mutex_);
     pipeline_.runs_.push_back(state_);
@@ -243,7 +245,7 @@ void Pipeline::build(Run::State& run, Batch& batch, SampleScratch& scratch) {
   const Team team{num_threads(), [this](int64_t count, const auto& task) { parallel_for(count, task); }};
   const bool has_help = has_idle_threads();
   sample_batch(graph_, config_, key, seeds.data(), num_seeds, scratch, batch.sampled,
-               has_help ? &team : nullptr);
+               has_help ? &team : nullptr, run.constraints ? &*run.constraints : nullptr);
   const int64_t sampled = now_ns();
   if (features_.data != nullptr) {
     const int64_t nodes = batch.sampled.num_nodes, row = features_.row_bytes;

@@ -20,8 +20,8 @@ namespace gb {
 
 void sample_batch(const SampleGraph& graph, const SampleConfig& config, uint64_t batch_key,
                   const int64_t* seeds, int64_t num_seeds, SampleScratch& scratch, SampledBatch& out,
-                  const Team* team) {
-  GB_PICK(sample_batch)(graph, config, batch_key, seeds, num_seeds, scratch, out, team);
+                  const Team* team, const SampleConstraints* constraints) {
+  GB_PICK(sample_batch)(graph, config, batch_key, seeds, num_seeds, scratch, out, team, constraints);
 }
 
 }  // namespace gb

@@ -20,6 +20,7 @@ struct SampleGraph {
   int64_t num_edges = 0;
   bool wide = false;
   NeighborLists* lists = nullptr;  // gives the ids in place of indices, which may not be in memory; or null
+  const int64_t* time = nullptr;   // (num_edges,) when each edge arose, rising within each row; or null
 };
 
 struct SampleConfig {
@@ -27,6 +28,15 @@ struct SampleConfig {
   bool replace = false;
   bool blocks = false;      // layout `blocks`: every known node draws at every hop; else only the last hop's
   bool keep_edges = false;  // also write each sampled edge's position in the graph
+  bool last = false;  // of the edges up to a seed's time, draw among the latest only
+};
+
+// What the draws of one batch keep to, beside the fanouts. Borrowed.
+struct SampleConstraints {
+  bool disjoint = false;              // each seed has a tree of its own, which shares no node with another's
+  const int64_t* times = nullptr;     // (num_seeds,) a tree has edges up to its seed's time; or null
+  const int64_t* excluded = nullptr;  // (num_excluded,) positions of edges that are not drawn, rising
+  int64_t num_excluded = 0;
 };
 
 // A CSC whose destinations are the batch's first nodes, in local ids.
@@ -46,6 +56,8 @@ struct SampledBatch {
   std::vector<Adjacency> adjacencies;
   std::vector<int64_t> nodes_per_hop;  // new nodes: seeds first, then per hop
   std::vector<int64_t> edges_per_hop;
+  Buffer<int64_t> trees;  // (num_nodes,) the tree of each node, as the number of its seed; only if disjoint
+  bool disjoint = false;
 };
 
 // Threads that share one batch's work. run(count, task) calls task(i) for i in [0, count) and returns when
@@ -87,15 +99,19 @@ struct SampleScratch {
   Buffer<double> race;  // weighted rows
   Buffer<int64_t> order;
   Buffer<uint32_t> set;  // Floyd's set where it is large
+  // Only where draws are constrained:
+  Buffer<int64_t> keys;      // (num_nodes,) what the table knows each node by
+  Buffer<float> row_weight;  // of the edges of one row that may be drawn
   // Only where several threads share a batch:
   std::vector<IdShard> shards;
   Buffer<int64_t> drawn;
   Buffer<int32_t> rank;
 };
 
-// Samples one batch into `out`, with a team's threads if there is one; the bits are the same.
+// Samples one batch into `out`, with a team's threads if there is one; the bits are the same. A batch that is
+// constrained is one thread's.
 void sample_batch(const SampleGraph& graph, const SampleConfig& config, uint64_t batch_key,
                   const int64_t* seeds, int64_t num_seeds, SampleScratch& scratch, SampledBatch& out,
-                  const Team* team);
+                  const Team* team, const SampleConstraints* constraints);
 
 }  // namespace gb

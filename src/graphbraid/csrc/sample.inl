@@ -230,6 +230,7 @@ void begin_output(const SampleConfig& config, const int64_t* seeds, int64_t num_
   out.num_nodes = out.num_seeds = num_seeds;
   out.nodes_per_hop.assign(1, num_seeds);
   out.edges_per_hop.clear();
+  out.disjoint = false;
 }
 
 // Runs body(hop, adjacency, rows) for each hop and keeps the counts.
@@ -265,14 +266,18 @@ void sample_alone(const SampleGraph& graph, const SampleConfig& config, uint64_t
 }  // namespace
 }  // namespace gb::GB_VARIANT
 
+#include "sample_constrained.inl"
 #include "sample_together.inl"
 
 namespace gb::GB_VARIANT {
 
 void sample_batch(const SampleGraph& graph, const SampleConfig& config, uint64_t batch_key,
                   const int64_t* seeds, int64_t num_seeds, SampleScratch& scratch, SampledBatch& out,
-                  const Team* team) {
-  if (team != nullptr && graph.lists == nullptr)
+                  const Team* team, const SampleConstraints* constraints) {
+  if (constraints != nullptr)
+    (graph.wide ? sample_constrained<int64_t> : sample_constrained<int32_t>)(
+        graph, config, batch_key, seeds, num_seeds, scratch, out, *constraints);
+  else if (team != nullptr && graph.lists == nullptr)
     (graph.wide ? sample_together<int64_t> : sample_together<int32_t>)(graph, config, batch_key, seeds,
                                                                        num_seeds, scratch, out, *team);
   else if (graph.wide)

@@ -3,6 +3,7 @@
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -30,6 +31,7 @@ struct Inputs {
   std::optional<Array1<const float>> weight;
   std::optional<Array<const Anything, 2>> x;
   NeighborLists* lists;  // kept alive by Python
+  std::optional<Array1<const int64_t>> time;
 };
 
 class PyPipeline {
@@ -64,6 +66,7 @@ class PyPipeline {
     graph.num_edges = inputs_.indices.length();
     graph.wide = is_wide(inputs_.indices);
     graph.lists = inputs_.lists;
+    graph.time = data_or_null(inputs_.time);
     return graph;
   }
   FeatureRows features() const {
@@ -83,6 +86,7 @@ void check_inputs(const Inputs& inputs, const SampleConfig& config) {
   const int64_t num_nodes = rows_between(inputs.indptr, inputs.indices.length());
   need_length(inputs.weight, inputs.indices.length());
   need_length(inputs.x, num_nodes);
+  need_length(inputs.time, inputs.indices.length());
   if (const NeighborLists* lists = inputs.lists)
     need(lists->num_nodes() == num_nodes && lists->num_edges() == inputs.indices.length() &&
              lists->wide() == is_wide(inputs.indices),
@@ -91,13 +95,27 @@ void check_inputs(const Inputs& inputs, const SampleConfig& config) {
   for (const int64_t fanout : config.fanouts) need_count(fanout, -1, kMostFanout, "a fanout");
 }
 
+// The arrays of a run that is constrained, kept alive with it.
+struct Limits {
+  bool disjoint = false;
+  std::optional<Array1<const int64_t>> times, excluded;
+
+  std::optional<SampleConstraints> constraints() const {
+    if (!disjoint && !times && !excluded) return std::nullopt;
+    return SampleConstraints{disjoint, data_or_null(times), data_or_null(excluded),
+                             excluded ? excluded->length() : 0};
+  }
+};
+
 class PyRun {
  public:
-  PyRun(PyPipeline& owner, const Indptr& seeds, const Schedule& schedule, int64_t first_step,
+  PyRun(PyPipeline& owner, const Indptr& seeds, Limits limits, const Schedule& schedule, int64_t first_step,
         int64_t last_step)
       : owner(owner),
         seeds(seeds),
-        run(std::make_unique<Run>(owner.pipeline(), schedule, first_step, last_step)) {}
+        limits(std::move(limits)),
+        run(std::make_unique<Run>(owner.pipeline(), schedule, first_step, last_step,
+                                  this->limits.constraints())) {}
   ~PyRun() {
     if (owner.is_forked()) {  // nobody builds the batches that it would wait for
       static_cast<void>(run.release());
@@ -110,6 +128,7 @@ class PyRun {
 
   PyPipeline& owner;
   Indptr seeds;
+  Limits limits;
   std::unique_ptr<Run> run;
 };
 
@@ -133,6 +152,22 @@ void check_run(const Inputs& inputs, const Indptr& seeds, int64_t batch_size, in
   if (outside >= 0)
     refuse("seeds must be nodes in [0, " + std::to_string(num_nodes) + "); seeds[" + std::to_string(outside) +
            "] is " + std::to_string(nodes[outside]));
+}
+
+// Constraints that name seeds are those of one batch, and edges that are excluded exist and rise.
+void check_limits(const Inputs& inputs, const Limits& limits, int64_t num_seeds, int64_t num_steps) {
+  if (!limits.constraints()) return;
+  const int64_t num_nodes = inputs.indptr.length() - 1, num_edges = inputs.indices.length();
+  need(num_steps <= 1, "a run that is constrained has one step");
+  need(!limits.disjoint || num_seeds <= kMostItems / std::max<int64_t>(num_nodes, 1),
+       "the trees of so many seeds have more nodes than can be numbered");
+  need(!limits.times || (limits.disjoint && inputs.time), "times need disjoint trees, and the edges' time");
+  need_length(limits.times, num_seeds);
+  if (!limits.excluded) return;
+  const int64_t* excluded = limits.excluded->data();
+  int64_t before = -1;
+  for (int64_t i = 0; i < limits.excluded->length(); before = excluded[i++])
+    need(excluded[i] > before && excluded[i] < num_edges, "excluded must be positions of edges, rising");
 }
 
 // Tensors over a batch's memory; the memory goes back to the pool when the last of them is gone.
@@ -169,9 +204,11 @@ nb::tuple export_batch(const PyPipeline& owner, const std::shared_ptr<Batch>& ba
   nb::object x = nb::none();
   if (const auto& source = owner.inputs().x)
     x = tensors.matrix(batch->x.data(), sampled.num_nodes, source->num_columns(), source->element());
+  nb::object trees = nb::none();
+  if (sampled.disjoint) trees = tensors.vector(sampled.trees.data(), sampled.num_nodes);
   return nb::make_tuple(batch->step, tensors.vector(sampled.n_id.data(), sampled.num_nodes),
                         tensors.vector(batch->input_id.data(), sampled.num_seeds), adjacencies,
-                        sampled.nodes_per_hop, sampled.edges_per_hop, x);
+                        sampled.nodes_per_hop, sampled.edges_per_hop, x, trees);
 }
 
 // Waits in slices, so that Ctrl-C is seen while the threads work.
@@ -231,9 +268,9 @@ void init_pipeline(PyPipeline* self, const Indptr& indptr, const Ids& indices,
                    const std::optional<Array1<const float>>& weight,
                    const std::optional<Array<const Anything, 2>>& x, const std::vector<int64_t>& fanouts,
                    bool replace, bool blocks, bool keep_edges, int num_threads, int depth, int refill,
-                   NeighborLists* lists) {
-  Inputs inputs{indptr, indices, weight, x, lists};
-  SampleConfig config{fanouts, replace, blocks, keep_edges};
+                   NeighborLists* lists, const std::optional<Array1<const int64_t>>& time, bool last) {
+  Inputs inputs{indptr, indices, weight, x, lists, time};
+  SampleConfig config{fanouts, replace, blocks, keep_edges, last};
   check_inputs(inputs, config);
   need_count(num_threads, 1, kMostThreads, "num_threads");
   need_count(depth, 1, std::numeric_limits<int>::max() - 2, "depth");
@@ -242,10 +279,14 @@ void init_pipeline(PyPipeline* self, const Indptr& indptr, const Ids& indices,
 }
 
 void init_run(PyRun* self, PyPipeline& pipeline, const Indptr& seeds, int64_t batch_size, bool shuffle,
-              uint64_t seed, uint64_t epoch, int64_t first_step, int64_t last_step) {
+              uint64_t seed, uint64_t epoch, int64_t first_step, int64_t last_step, bool disjoint,
+              const std::optional<Array1<const int64_t>>& times,
+              const std::optional<Array1<const int64_t>>& excluded) {
   check_run(pipeline.inputs(), seeds, batch_size, first_step, last_step);
   const Schedule schedule{seeds.data(), seeds.length(), batch_size, shuffle, seed, epoch};
-  new (self) PyRun(pipeline, seeds, schedule, first_step, last_step);
+  Limits limits{disjoint, times, excluded};
+  check_limits(pipeline.inputs(), limits, seeds.length(), last_step - first_step);
+  new (self) PyRun(pipeline, seeds, std::move(limits), schedule, first_step, last_step);
 }
 
 }  // namespace
@@ -279,7 +320,7 @@ void bind_sampling(nb::module_& m) {
   nb::class_<PyPipeline> pipeline(m, "Pipeline");
   def_init(pipeline, &init_pipeline, nb::keep_alive<1, 13>(), "indptr"_a, "indices"_a, "weight"_a, "x"_a,
            "fanouts"_a, "replace"_a, "blocks"_a, "keep_edges"_a, "num_threads"_a, "depth"_a, "refill"_a,
-           "lists"_a.none() = nb::none());
+           "lists"_a.none() = nb::none(), "time"_a.none() = nb::none(), "last"_a = false);
   pipeline.def("busy_threads", [](PyPipeline& self) { return self.pipeline().busy_threads(); })
       .def("stage_seconds", [](PyPipeline& self) {
         const StageSeconds seconds = self.pipeline().stage_seconds();
@@ -288,7 +329,8 @@ void bind_sampling(nb::module_& m) {
 
   nb::class_<PyRun> run(m, "Run");
   def_init(run, &init_run, nb::keep_alive<1, 2>(), "pipeline"_a, "seeds"_a, "batch_size"_a, "shuffle"_a,
-           "seed"_a, "epoch"_a, "first_step"_a, "last_step"_a);
+           "seed"_a, "epoch"_a, "first_step"_a, "last_step"_a, "disjoint"_a = false,
+           "times"_a.none() = nb::none(), "excluded"_a.none() = nb::none());
   run.def("next", &next_batch);
 }
 

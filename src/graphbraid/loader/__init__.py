@@ -1,8 +1,9 @@
-"""Mini-batch loaders: NeighborLoader, with the interface of PyG's, and the BatchLoader that Trainer uses."""
+"""Mini-batch loaders with the interfaces of PyG's, and the BatchLoader that Trainer uses."""
 
 from graphbraid.loader.batches import BatchLoader
+from graphbraid.loader.link_neighbor import LinkNeighborLoader
 from graphbraid.loader.neighbor import NeighborLoader
 from graphbraid.loader.plans import PLANS, read_plan
 from graphbraid.loader.settings import LoaderSettings
 
-__all__ = ["PLANS", "BatchLoader", "LoaderSettings", "NeighborLoader", "read_plan"]
+__all__ = ["PLANS", "BatchLoader", "LinkNeighborLoader", "LoaderSettings", "NeighborLoader", "read_plan"]

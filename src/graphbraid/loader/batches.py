@@ -7,7 +7,7 @@ import inspect
 import time
 import weakref
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -23,6 +23,7 @@ from graphbraid.graph.csc import degrees_and_loops
 from graphbraid.loader.ahead import GatherAhead
 from graphbraid.loader.planned import PlannedBatches
 from graphbraid.loader.settings import LoaderSettings
+from graphbraid.sampling.batch_seeds import BatchSeeds, SeedSource
 from graphbraid.sampling.cpu import HostPipeline, make_pipeline
 from graphbraid.sampling.minibatch import MiniBatch
 from graphbraid.sampling.sample import Prepared
@@ -39,16 +40,20 @@ class BatchLoader:
     Args:
         source: the graph, or the graph and attributes that batches are read from.
         settings: options of the batches, their preparation and their device.
+        seeds: inputs that are more than nodes. If None, the nodes of ``settings.input_nodes``.
 
     Raises:
         ConfigError: seeds are outside the graph, or settings exclude each other.
         DataError: a split is empty.
     """
 
-    def __init__(self, source: BatchSource | Graph, settings: LoaderSettings) -> None:
+    def __init__(
+        self, source: BatchSource | Graph, settings: LoaderSettings, seeds: SeedSource | None = None
+    ) -> None:
         source = BatchSource(graph=source) if isinstance(source, Graph) else source
         self.graph, self.settings = source.graph, settings
-        self.config, self.schedule = settings.sampler(source.graph), settings.schedule(source.graph)
+        self.config, self._seeds = settings.sampler(source.graph), seeds
+        self.schedule = settings.schedule(source.graph, None if seeds is None else seeds.num_inputs)
         self.device = settings.batch_device
         self.num_workers, self._depth = settings.num_workers, settings.depth
         self._refill = settings.refill
@@ -56,6 +61,8 @@ class BatchLoader:
         self._planned: PlannedBatches | None = None
         plan = settings.plan or ("cpu" if self._has_hot_rows() else None)  # whose copies leave these out
         if plan is not None:
+            if seeds is not None:
+                raise ConfigError("plans are made for plain nodes: leave out plan=, and hot rows of tiers=")
             assert isinstance(plan, Plan | str), "a file was read"
             self._planned = PlannedBatches(plan, self.num_workers)
         self._pipeline: HostPipeline | None = None
@@ -119,31 +126,50 @@ class BatchLoader:
         self, positions: Iterable[Tensor], epoch: int, first_step: int
     ) -> Generator[MiniBatch]:
         pipeline, source, schedule = self._running(), self._source, self.schedule
-        begun: deque[tuple[Tensor, Iterator[Prepared]]] = deque()
+        given = self._seeds
+        begun: deque[tuple[Tensor, BatchSeeds, Iterator[Prepared]]] = deque()
         for step, part in enumerate(positions, start=first_step):
-            begun.append((part, pipeline.begin(schedule.seeds[part], schedule.seed, epoch, step)))
+            if given is None:
+                seeds = BatchSeeds(nodes=schedule.seeds[part])
+            else:
+                seeds = given.seeds_of(part, epoch, step)
+            prepared = pipeline.begin(seeds.nodes, schedule.seed, epoch, step, seeds.constraints)
+            begun.append((part, seeds, prepared))
             if len(begun) > self._depth:
                 yield self._finished(source, *begun.popleft(), epoch)
         while begun:
             yield self._finished(source, *begun.popleft(), epoch)
 
     def _finished(
-        self, source: BatchSource, positions: Tensor, batch: Iterator[Prepared], epoch: int
+        self,
+        source: BatchSource,
+        positions: Tensor,
+        seeds: BatchSeeds,
+        batch: Iterator[Prepared],
+        epoch: int,
     ) -> MiniBatch:
         prepared = next(batch)._replace(input_id=positions)
         if source.rows is not None and self.settings.gather:
             started = time.perf_counter()
             prepared = prepared._replace(x=source.rows.gather(prepared.sampled.n_id))
             self._count_gather(time.perf_counter() - started)
-        return self._as_batch(source, prepared, epoch)
+        return self._as_batch(source, prepared, epoch, seeds.attributes_of(prepared.sampled))
 
-    def _as_batch(self, source: BatchSource, prepared: Prepared, epoch: int) -> MiniBatch:
+    def _as_batch(
+        self, source: BatchSource, prepared: Prepared, epoch: int, attributes: Mapping[str, Tensor] | None = None
+    ) -> MiniBatch:
         batch = MiniBatch(source, prepared, layout=self.config.layout, epoch=epoch)
+        for name, value in (attributes or {}).items():
+            setattr(batch, name, value)
         return batch.to(self.device) if isinstance(self.device, torch.device) else batch
 
     def _iterate(self, epoch: int, start_step: int, last: int) -> Generator[MiniBatch]:
         if self._planned is not None:
             yield from self._planned.batches(self.context(self.num_workers), epoch, start_step, last)
+            return
+        if self._seeds is not None:
+            steps = (self.schedule.positions_of(epoch, step) for step in range(start_step, last))
+            yield from self._iterate_positions(steps, epoch, start_step)
             return
         source = self._source
         batches = self._running().run(self.schedule, epoch, start_step, last)
@@ -174,9 +200,9 @@ class BatchLoader:
             hot_bytes=self.settings.hot_bytes,
         )
 
-    def read(self, source: BatchSource) -> None:
-        """Read batches from another source with the same nodes, from the next iteration on."""
-        self.graph, self._source = source.graph, self._with_degrees(source)
+    def read(self, source: BatchSource, seeds: SeedSource | None = None) -> None:
+        """Read batches from another source with the same nodes and inputs, from the next iteration on."""
+        self._seeds, self.graph, self._source = seeds, source.graph, self._with_degrees(source)
         self._forget_threads()  # open iterators keep their own
 
     def _with_degrees(self, source: BatchSource) -> BatchSource:
@@ -268,5 +294,6 @@ class BatchLoader:
                 depth=self._depth,
                 refill=self._refill,
                 lists=self._source.lists,
+                edge_times=None if self._seeds is None else self._seeds.edge_times,
             )
         return self._pipeline

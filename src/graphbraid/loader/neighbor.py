@@ -2,45 +2,33 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
-import itertools
 import os
-import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from multiprocessing.context import get_spawning_popen
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Sampler, get_worker_info
+from torch.utils.data import Sampler
 
 from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.run.protocols import BatchDevice
-from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
-from graphbraid.loader.auto_tiers import tiers_of
-from graphbraid.loader.batches import BatchLoader
-from graphbraid.loader.inputs import as_ids, as_seeds, check_ids, drawn_seed
-from graphbraid.loader.over_batches import OverBatches
-from graphbraid.loader.presenting import present, pyg_classes, told_ids
-from graphbraid.loader.pyg_options import REPLACED, check_options
-from graphbraid.loader.settings import LoaderSettings
-from graphbraid.loader.sources import FollowedData
+from graphbraid.loader.face import NOT_OPTIONS, Inputs, LoaderFace
+from graphbraid.loader.inputs import as_seeds
+from graphbraid.loader.presenting import pyg_classes, told_ids
+from graphbraid.loader.pyg_options import REFUSED
+from graphbraid.loader.times import read_times, seed_times
+from graphbraid.sampling.batch_seeds import TreeSeeds
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.lists import NeighborLists
-from graphbraid.sampling.minibatch import MiniBatch
 from graphbraid.sampling.rows import FeatureRows
-from graphbraid.signatures import typed
+from graphbraid.sampling.source import BatchSource
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-CALLS = 2**31 - 1
-"""Epoch of the batches that are requested by calling a loader with ids."""
 
-
-class NeighborLoader(OverBatches, DataLoader[Any]):
+class NeighborLoader(LoaderFace):
     """A loader of mini-batches of sampled neighbours, prepared ahead by persistent threads.
 
     ``from graphbraid.loader import NeighborLoader`` replaces PyG's import: it takes the same arguments and
@@ -55,7 +43,14 @@ class NeighborLoader(OverBatches, DataLoader[Any]):
         num_neighbors: fanout per hop, the hop nearest the seeds first; -1 takes all neighbours.
         input_nodes: the seeds: node ids, a bool mask or the name of one of the graph's splits. If None, all
             nodes.
+        input_time: ``(num_seeds,)`` times of the seeds, for ``time_attr``. If None, those of the nodes.
         replace: whether to draw with replacement.
+        disjoint: whether each seed gets a tree of its own, which shares no node with another's; ``batch.batch``
+            then has the position of each node's seed in the batch. Always so with ``time_attr``.
+        temporal_strategy: which of the neighbours up to a seed's time are drawn: ``uniform``, any of them, or
+            ``last``, the latest.
+        time_attr: name of the times of the nodes or of the edges of ``data``: a seed's tree then has no node, or
+            no edge, later than the seed. If None, times play no part.
         weight_attr: name of the edge weights to draw by: one of PyG's edge attributes, or ``"edge_weight"``
             for the weights of a Graph. If None, all neighbours are equally likely.
         transform: function called with each batch; its result is yielded instead.
@@ -103,10 +98,14 @@ class NeighborLoader(OverBatches, DataLoader[Any]):
         DataError: a split is empty, weights are missing, or an attribute cannot be split into batches.
     """
 
+    pyg_name = "NeighborLoader"
+    refused = REFUSED
+    inputs_name = "input_nodes"
+
     def __new__(cls, *_args: Any, **_options: Any) -> Self:
         """Make the loader an instance of PyG's class too, if PyG is installed."""
-        kind = pyg_classes()
-        made: Self = object.__new__(kind[1] if kind is not None and cls is NeighborLoader else cls)
+        kinds = pyg_classes()
+        made: Self = object.__new__(kinds.neighbor if kinds is not None and cls is NeighborLoader else cls)
         return made
 
     def __init__(
@@ -115,7 +114,11 @@ class NeighborLoader(OverBatches, DataLoader[Any]):
         num_neighbors: Sequence[int],
         input_nodes: Tensor | Sequence[int] | str | None = None,
         *,
+        input_time: Tensor | None = None,
         replace: bool = False,
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
         weight_attr: str | None = None,
         transform: Callable[[Any], Any] | None = None,
         input_id: Tensor | None = None,
@@ -140,162 +143,24 @@ class NeighborLoader(OverBatches, DataLoader[Any]):
         topology: NeighborLists | None = None,
         **others: Any,
     ) -> None:
-        given = {
-            name: value for name, value in locals().items() if name not in ("self", "others", "__class__")
-        }
-        kept = check_options(others, inspect.signature(NeighborLoader.__init__).parameters)
-        self._followed = FollowedData()
-        source = dataclasses.replace(self._followed.read(data, weight_attr), lists=topology)
-        seeds = as_seeds(input_nodes, source.graph)
-        self._ordered = sampler is None and batch_sampler is None
-        if plan is not None and not self._ordered:
-            raise ConfigError("a plan is made for the loader's own order: leave out plan= or the sampler")
-        named = {field.name for field in dataclasses.fields(LoaderSettings)}
-        read = {
-            "input_nodes": seeds,
-            "batch_size": 1 if batch_sampler is not None else batch_size,
-            "shuffle": bool(shuffle),
-            "drop_last": drop_last and self._ordered,
-            "weighted": weight_attr is not None,
-            "seed": drawn_seed(generator) if seed is None else seed,
-        }
-        settings = LoaderSettings(**{name: given[name] for name in named & given.keys()} | read)
-        given["tiers"] = tiers_of(source.graph, settings, tiers)
-        self._batches = BatchLoader(dataclasses.replace(source, rows=given["tiers"]), settings)
-        self._input_id = told_ids(input_nodes, input_id, seeds)
-        self._calls = itertools.count()
-        self._init_torch(
-            len(seeds),
-            batch_size=batch_size,
-            shuffle=shuffle,
-            drop_last=drop_last,
-            sampler=sampler,
-            batch_sampler=batch_sampler,
-            generator=generator,
-            pin_memory=bool(pin_memory),
-        )
-        self.seed = self._batches.schedule.seed
-        """Random seed of the shuffle and of every draw, as given or drawn; it reproduces the batches."""
-        self._arguments = given | others | {"seed": self.seed}
-        # Libraries that replace the sampler, such as Lightning, make the loader anew from these attributes.
-        torchs = ("batch_size", "drop_last", "sampler", "batch_sampler", "generator", "pin_memory", "plan")
-        self.data, self.weight_attr, self.transform = data, weight_attr, transform
-        vars(self).update(kept | {n: v for n, v in self._arguments.items() if n not in (*torchs, *REPLACED)})
-        self.device = self._batches.device
+        given = {name: value for name, value in locals().items() if name not in NOT_OPTIONS}
+        self._set_up(given, others)
         self.node_sampler: SamplerConfig = self._batches.config
         """Options of the sampler: ``num_neighbors``, ``replace`` and more."""
-        self.epoch = 0
-        """Epoch that the next ``iter()`` runs."""
 
-    def _init_torch(self, num_seeds: int, **options: Any) -> None:
-        if options["shuffle"] and not num_seeds:
-            options["shuffle"] = None  # torch's random sampler refuses an empty data set
-        try:
-            DataLoader.__init__(self, range(num_seeds), **options)  # type: ignore[arg-type]
-        except ValueError as error:  # raised for options that exclude each other
-            raise ConfigError(str(error)) from error
-        del vars(self)["collate_fn"]  # the method serves; the attribute would be a reference cycle
-
-    def __len__(self) -> int:
-        """Return the number of batches in an epoch."""
-        if self._ordered:
-            return len(self._batches)
-        return len(self.batch_sampler)  # type: ignore[arg-type]
-
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        """Return an iterator over the batches of the next epoch; each ``iter()`` is a new epoch."""
-        epoch, self.epoch = self.epoch, self.epoch + 1
-        if self._ordered:
-            return self.batches(epoch)
-        self._read_again()
-        return self._presented(self._batches.batches_of(self._sampled_positions(), epoch))
-
-    def _get_iterator(self) -> Iterator[Any]:  # type: ignore[override]
-        return iter(self)
-
-    @typed
-    def batches(self, epoch: int, start_step: int = 0, stop_step: int | None = None) -> Iterator[Any]:
-        """Return an iterator over the batches of steps ``[start_step, stop_step)`` of an epoch in order.
-
-        Every call with the same epoch and steps yields the same batches.
-
-        Raises:
-            ConfigError: the steps are outside the epoch, or the loader has a sampler, which decides the
-                order.
-        """
-        if not self._ordered:
-            raise ConfigError(
-                "the order is that of a sampler, which has a state: iterate the loader, or leave it out"
-            )
-        self._read_again()
-        return self._presented(self._batches.batches(epoch, start_step, stop_step))
-
-    def __call__(self, index: Tensor | Sequence[int]) -> Any:
-        """Return the batch of some of the seeds; see :meth:`collate_fn`."""
-        return self.collate_fn(index)
-
-    def collate_fn(self, index: Tensor | Sequence[int]) -> Any:
-        """Return the batch of the seeds at the positions ``index`` in ``input_nodes``.
-
-        Each call draws anew, as a step of an epoch that no iteration reaches.
-
-        Raises:
-            ConfigError: a position is out of range, or the loader follows a plan.
-        """
-        step, worker = next(self._calls), get_worker_info()
-        if worker is not None:  # a torch loader wraps this one
-            step = step * worker.num_workers + worker.id
-        self._read_again()
-        [batch] = self._batches.batches_of([self._checked(index)], CALLS, step)
-        return self._present(batch)
-
-    def _read_again(self) -> None:
-        """Adopt what was set or deleted in ``loader.data`` since it was last read."""
-        source = self._followed.changed(self.data, self.weight_attr, self.graph)
-        if source is not None:
-            given = self._arguments
-            self._batches.read(dataclasses.replace(source, rows=given["tiers"], lists=given["topology"]))
-
-    def _sampled_positions(self) -> Iterator[Tensor]:
-        assert self.batch_sampler is not None
-        return map(self._checked, self.batch_sampler)
-
-    def _checked(self, index: Any) -> Tensor:
-        index = as_ids(index, "positions in input_nodes")
-        return check_ids(index, len(self.schedule.seeds), "positions in input_nodes")
-
-    def _presented(self, batches: Generator[MiniBatch]) -> Generator[Any]:
-        if self.pin_memory and not torch.accelerator.is_available():
-            warnings.warn("pin_memory=True does nothing where there is no accelerator", stacklevel=3)
-        for batch in batches:
-            out = self._present(batch)
-            del batch  # so that its buffer can be reused before the next batch
-            yield out
-            del out
-
-    def _present(self, batch: MiniBatch) -> Any:
-        return present(batch, input_id=self._input_id, pin=self.pin_memory, transform=self.transform)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if get_spawning_popen() is not None:  # its tensors are about to move to shared memory
-            if self._batches.is_iterated:
-                raise ConfigError(
-                    "a loader cannot be sent to another process while it is iterated: its threads read what "
-                    "sending moves; end the iteration, or close() the loader, first"
-                )
-            self._batches.close()
-        return _remade, (type(self), self._arguments, self.epoch)
-
-    def __str__(self) -> str:
-        return f"{type(self).__name__}()"
-
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({self.node_sampler}, batches={len(self)}, batch_size={self.batch_size})"
+    def _inputs(self, source: BatchSource, given: dict[str, Any]) -> Inputs:
+        nodes = as_seeds(given["input_nodes"], source.graph)
+        input_id = told_ids(given["input_nodes"], given["input_id"], nodes)
+        times = read_times(source, given)
+        if times is None and not given["disjoint"]:
+            return Inputs(source=source, number=len(nodes), nodes=nodes, input_id=input_id)
+        if times is None:
+            return Inputs(source=source, number=len(nodes), seeds=TreeSeeds(nodes), input_id=input_id)
+        shown = seed_times(given["input_time"], "input_time", len(nodes))
+        seeds = TreeSeeds(
+            nodes,
+            times=times.of_nodes(nodes) if shown is None else times.ordered(shown, "input_time"),
+            edge_times=times.edge_times,
+            shown_times=shown,
         )
-
-
-def _remade(kind: type[NeighborLoader], arguments: dict[str, Any], epoch: int) -> NeighborLoader:
-    loader = kind(**arguments)
-    loader.epoch = epoch
-    return loader
+        return Inputs(source=times.source, number=len(nodes), seeds=seeds, input_id=input_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ def present(
     if input_id is not None:
         batch.input_id = input_id[batch.input_id.cpu()].to(batch.input_id.device)
     classes = pyg_classes()
-    out: Any = batch if classes is None else classes[0].of(batch)
+    out: Any = batch if classes is None else classes.batch.of(batch)
     if pin and torch.accelerator.is_available() and batch.n_id.device.type == "cpu":
         for name in batch.lazy_keys():
             batch.value(name)
@@ -37,17 +37,28 @@ def present(
     return out if transform is None else transform(out)
 
 
+class PygClasses(NamedTuple):
+    """The classes that are also PyG's."""
+
+    batch: Any
+    """Of batches."""
+    neighbor: Any
+    """Of :class:`graphbraid.loader.NeighborLoader`."""
+    link: Any
+    """Of :class:`graphbraid.loader.LinkNeighborLoader`."""
+
+
 @functools.cache
-def pyg_classes() -> tuple[Any, Any] | None:
+def pyg_classes() -> PygClasses | None:
     """Return the classes of batches and of loaders if PyG is installed, else None."""
     try:
+        from graphbraid.loader import pyg_loader
         from graphbraid.loader.pyg_data import SampledData
-        from graphbraid.loader.pyg_loader import NeighborLoader as PygNeighborLoader
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != "torch_geometric":
             raise
         return None
-    return SampledData, PygNeighborLoader
+    return PygClasses(SampledData, pyg_loader.NeighborLoader, pyg_loader.LinkNeighborLoader)
 
 
 def told_ids(input_nodes: Any, input_id: Any, seeds: Tensor) -> Tensor | None:

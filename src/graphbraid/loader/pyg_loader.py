@@ -1,4 +1,4 @@
-"""NeighborLoader as a subclass of PyG's own class, for code that checks with ``isinstance``.
+"""The loaders as subclasses of PyG's own classes, for code that checks with ``isinstance``.
 
 The module is imported only if PyG is installed.
 """
@@ -10,11 +10,11 @@ from typing import NoReturn
 from torch_geometric import loader as pyg
 
 from graphbraid.errors import ConfigError
-from graphbraid.loader import neighbor
+from graphbraid.loader import link_neighbor, neighbor
 
 
-class NeighborLoader(neighbor.NeighborLoader, pyg.NeighborLoader):
-    """The :class:`graphbraid.loader.NeighborLoader` used if PyG is installed; it runs none of PyG's code."""
+class _WithoutProcesses:
+    """PyG's methods about worker processes and about filtering, which have no meaning for threads."""
 
     def filter_fn(self, out: object) -> NoReturn:
         """Raise an error: :meth:`collate_fn` returns complete batches.
@@ -49,6 +49,14 @@ class NeighborLoader(neighbor.NeighborLoader, pyg.NeighborLoader):
             ConfigError: always.
         """
         raise _about_processes("enable_memory_log", "threads share the process's memory")
+
+
+class NeighborLoader(_WithoutProcesses, neighbor.NeighborLoader, pyg.NeighborLoader):
+    """The :class:`graphbraid.loader.NeighborLoader` used if PyG is installed; it runs none of PyG's code."""
+
+
+class LinkNeighborLoader(_WithoutProcesses, link_neighbor.LinkNeighborLoader, pyg.LinkNeighborLoader):
+    """The :class:`graphbraid.loader.LinkNeighborLoader` used if PyG is installed; it runs none of PyG's code."""
 
 
 def _about_processes(name: str, instead: str) -> ConfigError:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from graphbraid.errors import ConfigError, did_you_mean
 
-REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "disjoint": ((False, None), "each seed in a subgraph of its own"),
-    "time_attr": ((None,), "temporal sampling"),
-    "input_time": ((None,), "temporal sampling"),
-    "temporal_strategy": (("uniform", None), "temporal sampling"),
+_ALIKE: dict[str, tuple[tuple[Any, ...], str]] = {
     "subgraph_type": (
         ("directional", None),
         "other edges than those that were drawn, which is 'directional'",
     ),
     "directed": ((True, None), "all edges between the nodes that were drawn"),
     "neighbor_sampler": ((None,), "a sampler of the caller's"),
-    "node_sampler": ((None,), "a sampler of the caller's"),
     "transform_sampler_output": ((None,), "a hook on PyG's SamplerOutput"),
     "custom_cls": ((None,), "a batch class of the caller's"),
 }
 """Options that would change the batches: their harmless values, and what other values would request."""
+REFUSED = _ALIKE | {"node_sampler": ((None,), "a sampler of the caller's")}
+"""Such options of a NeighborLoader."""
+LINK_REFUSED = _ALIKE | {"link_sampler": ((None,), "a sampler of the caller's")}
+"""Such options of a LinkNeighborLoader."""
 
 MEANINGLESS = {
     "filter_per_worker": (None, "rows are cut where they are read"),
@@ -40,31 +39,38 @@ REPLACED = ("dataset", "collate_fn")
 """Arguments of torch's constructor that the loader makes itself; PyG's loader drops them likewise."""
 
 
-def check_options(options: dict[str, Any], known: Iterable[str]) -> dict[str, Any]:
+def check_options(
+    options: dict[str, Any],
+    known: Iterable[str],
+    refused: Mapping[str, tuple[tuple[Any, ...], str]],
+    loader: str,
+) -> dict[str, Any]:
     """Check the options that are not the loader's own.
 
     Args:
         options: the options by name.
         known: names of the loader's own options, for suggestions in the error.
+        refused: options of PyG's loader that are refused.
+        loader: name of the loader, for messages.
 
     Returns:
         All options of the tables, as given or by default, which the loader keeps as attributes.
 
     Raises:
-        ConfigError: an option is unknown, or has a value that ``REFUSED`` does not allow. The message names
+        ConfigError: an option is unknown, or has a value that ``refused`` does not allow. The message names
             the option, what it would request, and the nearest known one.
     """
     for name, value in options.items():
-        if name in REFUSED:
-            harmless, meaning = REFUSED[name]
+        if name in refused:
+            harmless, meaning = refused[name]
             plain = getattr(value, "value", value)  # PyG's enumerations
             if not any(plain is one or (isinstance(plain, str) and plain == one) for one in harmless):
                 raise ConfigError(
-                    f"NeighborLoader does not support {name}={value!r} ({meaning}); use PyG's loader for that"
+                    f"{loader} does not support {name}={value!r} ({meaning}); use PyG's loader for that"
                 )
         elif name not in MEANINGLESS and name not in REPLACED:
-            names = (*known, *MEANINGLESS, *REFUSED)
-            raise ConfigError(f"NeighborLoader takes no argument {name!r}.{did_you_mean(name, names)}")
-    kept = {name: values[0] for name, (values, _) in REFUSED.items()}
+            names = (*known, *MEANINGLESS, *refused)
+            raise ConfigError(f"{loader} takes no argument {name!r}.{did_you_mean(name, names)}")
+    kept = {name: values[0] for name, (values, _) in refused.items()}
     kept |= {name: default for name, (default, _) in MEANINGLESS.items()}
     return kept | {name: value for name, value in options.items() if name not in REPLACED}

@@ -123,15 +123,15 @@ class LoaderSettings:
             return_edge_id=self.return_edge_id or graph.csc.weight is not None,
         )
 
-    def schedule(self, graph: Graph) -> SeedSchedule:
-        """Return the schedule of the seeds of each step.
+    def schedule(self, graph: Graph, num_inputs: int | None = None) -> SeedSchedule:
+        """Return the schedule of the seeds of each step, or of the positions of ``num_inputs`` inputs.
 
         Raises:
             ConfigError: seeds are outside the graph, or the options leave no batch.
             DataError: the split does not exist or is empty.
         """
         return SeedSchedule(
-            seeds=as_seeds(self.input_nodes, graph),
+            seeds=as_seeds(self.input_nodes, graph) if num_inputs is None else torch.arange(num_inputs),
             batch_size=self.batch_size,
             shuffle=self.shuffle,
             drop_last=self.drop_last,

@@ -2,7 +2,8 @@
 
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.negatives import NegativeSampling
 from graphbraid.sampling.reference import sample_batch
 from graphbraid.sampling.schedule import SeedSchedule
 
-__all__ = ["MiniBatch", "SamplerConfig", "SeedSchedule", "sample_batch"]
+__all__ = ["MiniBatch", "NegativeSampling", "SamplerConfig", "SeedSchedule", "sample_batch"]

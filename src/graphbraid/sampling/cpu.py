@@ -19,6 +19,7 @@ from graphbraid.graph.scans import check_ids
 from graphbraid.native import plain_errors
 from graphbraid.sampling import reference, rng
 from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.constraints import Constraints, EdgeTimes
 from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.sample import Prepared, Sampled, SampledEdges
 from graphbraid.sampling.schedule import SeedSchedule
@@ -47,7 +48,9 @@ class Pipeline(Protocol):
 class HostPipeline(Pipeline, Protocol):
     """A pipeline on the CPU, which also samples for seeds that come from no schedule."""
 
-    def begin(self, seeds: Tensor, seed: int, epoch: int, step: int) -> Iterator[Prepared]:
+    def begin(
+        self, seeds: Tensor, seed: int, epoch: int, step: int, constraints: Constraints | None = None
+    ) -> Iterator[Prepared]:
         """Start preparing the batch of ``seeds`` at a step, and return an iterator that waits for it.
 
         The iterator yields this one batch.
@@ -57,6 +60,7 @@ class HostPipeline(Pipeline, Protocol):
             seed: random seed of the draws.
             epoch: epoch whose random numbers are drawn.
             step: step whose random numbers are drawn.
+            constraints: what the draws keep to. If None, they are free.
         """
         ...
 
@@ -70,6 +74,7 @@ def make_pipeline(
     depth: int,
     refill: int | None = None,
     lists: NeighborLists | None = None,
+    edge_times: EdgeTimes | None = None,
 ) -> HostPipeline:
     """Make a compiled pipeline, or a reference pipeline if kernels are missing or switched off.
 
@@ -82,6 +87,8 @@ def make_pipeline(
         refill: once ``depth`` batches are ready, the threads rest until only this many are left. If None,
             they start the next batch as soon as there is room for one.
         lists: where the adjacency lists of ``csc`` are. If None, in memory, or mapped there.
+        edge_times: when each edge arose, for batches that are constrained by times; the rows of ``csc`` are
+            sorted by it.
 
     Raises:
         ConfigError: the number of threads or of batches is out of range.
@@ -97,9 +104,17 @@ def make_pipeline(
         raise DataError(f"x must have a row for each of the {csc.num_dst} nodes; got {tuple(x.shape)}")
     kernels = native.kernels()
     if kernels is None:
-        return _ReferencePipeline(csc, config, x, lists)
+        return _ReferencePipeline(csc, config, x, lists, edge_times)
     return _NativePipeline(
-        kernels, csc, config, x, num_threads=num_threads, depth=depth, refill=refill, lists=lists
+        kernels,
+        csc,
+        config,
+        x,
+        num_threads=num_threads,
+        depth=depth,
+        refill=refill,
+        lists=lists,
+        edge_times=edge_times,
     )
 
 
@@ -115,11 +130,12 @@ class _NativePipeline:
         depth: int,
         refill: int,
         lists: NeighborLists | None,
+        edge_times: EdgeTimes | None,
     ) -> None:
         self._native = kernels
         csc = csc if lists is None else lists.csc
         self._arrays, self._config = (csc, x), config  # kept alive: the threads read them
-        self._lists = lists
+        self._lists, self._edge_times = lists, edge_times
         self._of_arrays = functools.partial(
             kernels.Pipeline,
             indptr=csc.indptr,
@@ -133,6 +149,8 @@ class _NativePipeline:
             num_threads=num_threads,
             depth=depth,
             refill=refill,
+            time=None if edge_times is None else edge_times.time,
+            last=edge_times is not None and edge_times.last,
         )
         self._process, self._places, self._pipeline = os.getpid(), self._places_now(), self._make()
         self._seconds_before = dict.fromkeys(_COUNTED, 0.0)
@@ -152,10 +170,13 @@ class _NativePipeline:
         # waits for the next one.
         return map(_as_prepared, iter(self._next_of(run), None))
 
-    def begin(self, seeds: Tensor, seed: int, epoch: int, step: int) -> Iterator[Prepared]:
+    def begin(
+        self, seeds: Tensor, seed: int, epoch: int, step: int, constraints: Constraints | None = None
+    ) -> Iterator[Prepared]:
         if not seeds.numel():  # a schedule without seeds has no steps
             csc, x = self._arrays
-            return _ReferencePipeline(csc, self._config, x, self._lists).begin(seeds, seed, epoch, step)
+            twin = _ReferencePipeline(csc, self._config, x, self._lists, self._edge_times)
+            return twin.begin(seeds, seed, epoch, step, constraints)
         run = self._native.Run(
             pipeline=self._own_pipeline(),
             seeds=seeds,
@@ -165,6 +186,7 @@ class _NativePipeline:
             epoch=0,
             first_step=0,
             last_step=1,
+            **({} if constraints is None else _as_limits(constraints)),
         )
         return (_as_prepared(batch)._replace(step=step) for batch in iter(self._next_of(run), None))
 
@@ -206,18 +228,34 @@ class _NativePipeline:
         return int(self._pipeline.busy_threads())
 
 
+def _as_limits(constraints: Constraints) -> dict[str, Any]:
+    return {
+        "disjoint": constraints.disjoint,
+        "times": constraints.times,
+        "excluded": constraints.excluded,
+    }
+
+
 def _as_prepared(batch: tuple[Any, ...]) -> Prepared:
-    step, n_id, input_id, arrays, nodes_per_hop, edges_per_hop, x = batch
+    step, n_id, input_id, arrays, nodes_per_hop, edges_per_hop, x, trees = batch
     edges = [SampledEdges(indptr=p, indices=i, positions=e) for p, i, e in arrays]
-    sampled = Sampled(n_id=n_id, edges=edges, nodes_per_hop=nodes_per_hop, edges_per_hop=edges_per_hop)
+    sampled = Sampled(
+        n_id=n_id, edges=edges, nodes_per_hop=nodes_per_hop, edges_per_hop=edges_per_hop, trees=trees
+    )
     return Prepared(step, input_id, sampled, x)
 
 
 class _ReferencePipeline:
     def __init__(
-        self, csc: Csc, config: SamplerConfig, x: Tensor | None, lists: NeighborLists | None
+        self,
+        csc: Csc,
+        config: SamplerConfig,
+        x: Tensor | None,
+        lists: NeighborLists | None,
+        edge_times: EdgeTimes | None,
     ) -> None:
         self._csc, self._config, self._x, self._lists = csc, config, x, lists
+        self._edge_times = edge_times
         self._seconds = {"sample": 0.0, "gather": 0.0, "batches": 0.0}
 
     def run(self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int) -> Iterator[Prepared]:
@@ -233,14 +271,18 @@ class _ReferencePipeline:
             self._seconds["batches"] += 1
             yield Prepared(step, input_id, sampled, x)
 
-    def begin(self, seeds: Tensor, seed: int, epoch: int, step: int) -> Iterator[Prepared]:
+    def begin(
+        self, seeds: Tensor, seed: int, epoch: int, step: int, constraints: Constraints | None = None
+    ) -> Iterator[Prepared]:
         check_ids(seeds, self._csc.num_dst, "seeds")
-        sampled = self._sample(seeds, rng.batch_key(seed, epoch, step))
+        sampled = self._sample(seeds, rng.batch_key(seed, epoch, step), constraints)
         x = None if self._x is None else torch.index_select(self._x, 0, sampled.n_id)
         yield Prepared(step, torch.arange(seeds.numel()), sampled, x)
 
-    def _sample(self, seeds: Tensor, key: int) -> Sampled:
-        return reference.sample_checked(self._csc, self._config, seeds, key, self._lists)
+    def _sample(self, seeds: Tensor, key: int, constraints: Constraints | None = None) -> Sampled:
+        return reference.sample_checked(
+            self._csc, self._config, seeds, key, self._lists, constraints, self._edge_times
+        )
 
     def stage_seconds(self) -> dict[str, float]:
         return dict(self._seconds)

@@ -132,12 +132,12 @@ class MiniBatch(TensorHolder):
 
     @y.setter
     def y(self, y: Tensor | None) -> None:
-        self._cache |= {"y": y, "seed_y": None if y is None else y[: self.batch_size]}
+        self._cache |= {"y": y, "seed_y": None if y is None else y[: self._sampled.nodes_per_hop[0]]}
 
     @property
     def seed_y(self) -> Tensor | None:
-        """Labels of the seeds: ``y[:batch_size]``, without gathering the rest."""
-        return self._once("seed_y", lambda cut: cut.y(self.batch_size))
+        """Labels of the seeds, the first nodes of ``y``, without gathering the rest."""
+        return self._once("seed_y", lambda cut: cut.y(self._sampled.nodes_per_hop[0]))
 
     @property
     def edge_index(self) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -15,6 +17,7 @@ from graphbraid.native import plain_errors
 from graphbraid.ops.derived import derived
 from graphbraid.sampling import rng
 from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.constraints import Constraints, EdgeTimes
 from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.sample import Sampled, SampledEdges
 from graphbraid.signatures import typed
@@ -61,29 +64,51 @@ def check_odds(csc: Csc) -> None:
 
 
 def sample_checked(
-    csc: Csc, config: SamplerConfig, seeds: Tensor, key: int, lists: NeighborLists | None = None
+    csc: Csc,
+    config: SamplerConfig,
+    seeds: Tensor,
+    key: int,
+    lists: NeighborLists | None = None,
+    constraints: Constraints | None = None,
+    edge_times: EdgeTimes | None = None,
 ) -> Sampled:
     """Sample one mini-batch as :func:`sample_batch` does, from arguments that have been checked.
 
-    ``lists``, where given, has the ids that ``csc.indices`` has.
+    ``lists``, where given, has the ids that ``csc.indices`` has. Draws keep to ``constraints``, if given, for
+    whose ``times`` the rows of ``csc`` are sorted by ``edge_times``.
     """
-    n_id = seeds.numpy().astype(np.int64)
+    disjoint = constraints is not None and constraints.disjoint
+    num_nodes = max(csc.num_dst, 1)
+    # What nodes are told apart by: their ids, or, where trees are disjoint, their ids and trees in one.
+    names = seeds.numpy().astype(np.int64)
+    names = names + np.arange(len(names)) * num_nodes if disjoint else names
     hops: list[tuple[I64, I64, I64]] = []  # degree of each row, local source and position of each edge
-    nodes_per_hop = [len(n_id)]
+    nodes_per_hop = [len(names)]
     for hop, fanout in enumerate(config.fanouts):
-        rows = n_id if config.layout == "blocks" else n_id[len(n_id) - nodes_per_hop[-1] :]
-        counts, positions = _draw_rows(csc, config, rows, fanout, rng.row_keys(key, hop, rows))
+        drawing = names if config.layout == "blocks" else names[len(names) - nodes_per_hop[-1] :]
+        rows, trees = drawing % num_nodes, drawing // num_nodes
+        keys = rng.row_keys(rng.tree_keys(key, trees) if disjoint else key, hop, rows)
+        if constraints is None:
+            counts, positions = _draw_rows(csc, config, rows, fanout, keys)
+        else:
+            allowed = (
+                _allowed(csc, node, tree, constraints, edge_times)
+                for node, tree in zip(rows, trees, strict=True)
+            )
+            last = edge_times is not None and edge_times.last
+            counts, positions = _draw_allowed(csc, config, allowed, fanout, keys, last=last)
         found = _sources(csc, lists, rows, counts, positions)
-        before = len(n_id)
-        n_id, local = _relabel(n_id, found)
-        nodes_per_hop.append(len(n_id) - before)
+        before = len(names)
+        names, local = _relabel(names, found + np.repeat(trees * num_nodes, counts))
+        nodes_per_hop.append(len(names) - before)
         hops.append((counts, local, positions))
     groups = [[hop] for hop in hops] if config.layout == "blocks" else [hops]
     return Sampled(
-        n_id=torch.from_numpy(n_id),
+        n_id=torch.from_numpy(names % num_nodes),
         edges=[_edges(group, config) for group in groups],
         nodes_per_hop=nodes_per_hop,
         edges_per_hop=[len(local) for _, local, _ in hops],
+        trees=torch.from_numpy(names // num_nodes) if disjoint else None,
     )
 
 
@@ -147,6 +172,40 @@ def _draw_rows(csc: Csc, config: SamplerConfig, rows: I64, fanout: int, keys: rn
     return counts, np.where(
         takes_all[row], start[row] + place, draws[row, np.minimum(place, draws.shape[1] - 1)]
     )
+
+
+def _allowed(
+    csc: Csc, node: int, tree: int, constraints: Constraints, edge_times: EdgeTimes | None
+) -> I64:
+    """Return the positions of the in-edges of ``node`` that its tree may have, rising."""
+    indptr = csc.indptr.numpy()
+    positions: I64 = np.arange(indptr[node], indptr[node + 1])
+    if constraints.times is not None:
+        assert edge_times is not None, "times of seeds come with those of edges"
+        positions = positions[edge_times.time.numpy()[positions] <= int(constraints.times[tree])]
+    if constraints.excluded is not None:
+        positions = positions[~np.isin(positions, constraints.excluded.numpy())]
+    return positions
+
+
+def _draw_allowed(
+    csc: Csc, config: SamplerConfig, allowed: Iterable[I64], fanout: int, keys: rng.U64, *, last: bool
+) -> tuple[I64, I64]:
+    """Draw for each row among its allowed edges as :func:`_draw_rows` does from a list of these alone."""
+    drawn: list[I64] = []
+    for number, edges in enumerate(allowed):
+        among = torch.from_numpy(edges[max(len(edges) - fanout, 0) :] if last and fanout >= 0 else edges)
+        row = Csc(
+            torch.tensor([0, among.numel()]),
+            among,
+            csc.num_src,
+            None if csc.weight is None else csc.weight[among],
+            trusted=True,
+        )
+        _, offsets = _draw_rows(row, config, np.zeros(1, np.int64), fanout, keys[number : number + 1])
+        drawn.append(among.numpy()[offsets])
+    counts = np.array([len(row) for row in drawn], dtype=np.int64)
+    return counts, np.concatenate([*drawn, np.zeros(0, np.int64)])
 
 
 def _floyd(keys: rng.U64, degree: I64, k: int) -> I64:

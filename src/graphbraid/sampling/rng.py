@@ -45,9 +45,18 @@ def shuffle_key(seed: int, epoch: int) -> int:
     return batch_key(seed, epoch, 0xFFFFFFFF)
 
 
-def row_keys(key: int, hop: int, nodes: npt.NDArray[np.int64]) -> U64:
-    """Return the keys of the rows of ``nodes`` at one hop, ``(len(nodes),)`` uint64."""
-    return mix_array(np.uint64(key) ^ mix_array(nodes.astype(np.uint64) + np.uint64(hop << 56)))
+def row_keys(key: int | U64, hop: int, nodes: npt.NDArray[np.int64]) -> U64:
+    """Return the keys of the rows of ``nodes`` at one hop, ``(len(nodes),)`` uint64.
+
+    ``key`` is the batch's, or that of each node's tree.
+    """
+    rows = mix_array(nodes.astype(np.uint64) + np.uint64(hop << 56))
+    return mix_array(np.asarray(key, dtype=np.uint64) ^ rows)
+
+
+def tree_keys(key: int, trees: npt.NDArray[np.int64]) -> U64:
+    """Return what the rows of disjoint trees draw by in place of the batch's ``key``, one for each tree."""
+    return mix_array(np.uint64(key) + (trees.astype(np.uint64) + np.uint64(1)) * np.uint64(PHI))
 
 
 def draws(keys: U64, count: int) -> U64:
@@ -59,6 +68,22 @@ def draws(keys: U64, count: int) -> U64:
 def bounded(bits: U64, bound: U64 | np.uint64) -> npt.NDArray[np.int64]:
     """Map draws to ``[0, bound)``; ``bound`` must be below 2**32."""
     return ((bits * bound) >> np.uint64(32)).astype(np.int64)
+
+
+def wide_draw(keys: U64, index: int) -> U64:
+    """Return all 64 bits of one draw of each row, ``(len(keys),)`` uint64."""
+    return mix_array(keys + np.uint64(index * PHI & MASK))
+
+
+def wide_bounded(bits: U64, bound: int) -> npt.NDArray[np.int64]:
+    """Map draws of 64 bits to ``[0, bound)``; ``bound`` must be below 2**32."""
+    low = (bits & np.uint64(0xFFFFFFFF)) * np.uint64(bound) >> np.uint64(32)
+    return (((bits >> np.uint64(32)) * np.uint64(bound) + low) >> np.uint64(32)).astype(np.int64)
+
+
+def unit(bits: U64) -> npt.NDArray[np.float64]:
+    """Map draws of 64 bits to multiples of 2**-53 in ``[0, 1)``."""
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def log_of_draw(bits: U64) -> npt.NDArray[np.float64]:

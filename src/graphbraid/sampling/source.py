@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -77,6 +78,17 @@ class BatchSource:
         if by_edge:
             return list(dict.fromkeys((*names, "e_id")))
         return [name for name in names if not self._is_by_edge(name)]
+
+    def without(self, names: Iterable[str]) -> BatchSource:
+        """Return a source without the attributes of these names that are not the graph's own."""
+        dropped = set(names)
+        return dataclasses.replace(
+            self,
+            node_attrs={name: rows for name, rows in self.node_attrs.items() if name not in dropped},
+            edge_attrs={name: rows for name, rows in self.edge_attrs.items() if name not in dropped},
+            constants={name: value for name, value in self.constants.items() if name not in dropped},
+            names=None if self.names is None else tuple(name for name in self.names if name not in dropped),
+        )
 
     def has(self, name: str) -> bool:
         """Return whether the source has an attribute of this name in addition to those of the graph."""

@@ -1,0 +1,167 @@
+// Samples one mini-batch whose draws keep to more than the fanouts: a tree per seed, only edges up to the
+// seed's time, not the edges that are excluded. Included by sample.inl, once per variant. Twin:
+// sampling/reference.py.
+//
+//   a row's edges [start, end)  --- up to the tree's time, but those excluded --->  its allowed edges, in order
+//   allowed edges  --- draw_row --->  positions
+//
+// A row draws from its allowed edges as it would from a list that had no others, so each is as likely as any
+// other. Local ids go by first appearance, of a node in a tree where trees are disjoint.
+
+namespace gb::GB_VARIANT {
+namespace {
+
+// What the rows of a tree draw by in place of the batch's key; `tree_keys` in sampling/rng.py.
+inline uint64_t tree_key(uint64_t batch_key, int64_t tree) {
+  return mix(batch_key + (static_cast<uint64_t>(tree) + 1) * kPhi);
+}
+
+template <typename Id>
+struct ConstrainedHop {
+  const SampleGraph& graph;
+  const SampleConfig& config;
+  const SampleConstraints& constraints;
+  SampleScratch& scratch;
+  SampledBatch& out;
+  Adjacency& adjacency;
+  uint64_t batch_key;
+  uint64_t hop;
+  int64_t fanout;
+
+  void run(Rows rows) {
+    const int64_t first_edge = adjacency.num_edges;
+    draw(rows);
+    read_ids(rows, first_edge);
+    insert(rows, first_edge);
+    adjacency.num_rows = rows.end;
+  }
+
+  int64_t tree_of(int64_t row) const { return constraints.disjoint ? out.trees[row] : 0; }
+
+  void draw(Rows rows) {
+    const int64_t first_edge = adjacency.num_edges;
+    Buffer<int64_t>& positions = scratch.positions[0];
+    adjacency.indptr.reserve(rows.end + 1, rows.begin + 1);
+    for (int64_t r = rows.begin; r < rows.end; ++r) {
+      const int64_t node = out.n_id[r], drawn = adjacency.num_edges - first_edge;
+      const int64_t degree = graph.indptr[node + 1] - graph.indptr[node];
+      positions.reserve(drawn + max_count(degree, fanout, config.replace) + 16, drawn);
+      adjacency.num_edges += draw_allowed(node, tree_of(r), positions.data() + drawn);
+      adjacency.indptr[r + 1] = adjacency.num_edges;
+    }
+  }
+
+  // draw_row among the allowed edges of a node.
+  int64_t draw_allowed(int64_t node, int64_t tree, int64_t* positions) {
+    const int64_t start = graph.indptr[node];
+    int64_t end = graph.indptr[node + 1];
+    if (constraints.times != nullptr)
+      end = std::upper_bound(graph.time + start, graph.time + end, constraints.times[tree]) - graph.time;
+    const int64_t* none = constraints.excluded + constraints.num_excluded;
+    const int64_t* first = std::lower_bound(constraints.excluded, none, start);
+    const int64_t* last = std::lower_bound(first, none, end);
+    const int64_t allowed = end - start - (last - first);
+    const int64_t earlier = config.last && fanout >= 0 ? std::max<int64_t>(allowed - fanout, 0) : 0;
+    const uint64_t key = row_key(constraints.disjoint ? tree_key(batch_key, tree) : batch_key, hop,
+                                 static_cast<uint64_t>(node));
+    if (first == last)
+      return draw_row(graph, config, key, start + earlier, allowed - earlier, fanout, scratch, positions);
+    SampleGraph row = graph;
+    if (graph.weight != nullptr) row.weight = allowed_weights(start, end, first, last);
+    const int64_t count = draw_row(row, config, key, earlier, allowed - earlier, fanout, scratch, positions);
+    for (int64_t i = 0; i < count; ++i) {
+      int64_t position = start + positions[i];
+      for (const int64_t* e = first; e != last && *e <= position; ++e) ++position;
+      positions[i] = position;
+    }
+    return count;
+  }
+
+  const float* allowed_weights(int64_t start, int64_t end, const int64_t* first, const int64_t* last) {
+    scratch.row_weight.reserve(end - start);
+    int64_t count = 0;
+    for (int64_t position = start; position < end; ++position) {
+      if (first != last && *first == position)
+        ++first;
+      else
+        scratch.row_weight[count++] = graph.weight[position];
+    }
+    return scratch.row_weight.data();
+  }
+
+  void read_ids(Rows rows, int64_t first_edge) {
+    const int64_t num_edges = adjacency.num_edges - first_edge;
+    const int64_t* positions = scratch.positions[0].data();
+    scratch.ids[0].reserve(num_edges);
+    int64_t* ids = scratch.ids[0].data();
+    if (graph.lists != nullptr) {
+      const DrawnRows drawn{out.n_id.data() + rows.begin, adjacency.indptr.data() + rows.begin,
+                            rows.end - rows.begin, positions};
+      graph.lists->read(graph.indptr, drawn, ids);
+    } else {
+      const Id* indices = static_cast<const Id*>(graph.indices);
+      for (int64_t e = 0; e < num_edges; ++e) ids[e] = static_cast<int64_t>(indices[positions[e]]);
+    }
+    if (config.keep_edges) {
+      adjacency.edges.reserve(first_edge + num_edges, first_edge);
+      std::copy_n(positions, num_edges, adjacency.edges.data() + first_edge);
+    }
+  }
+
+  void insert(Rows rows, int64_t first_edge) {
+    const int64_t num_edges = adjacency.num_edges - first_edge;
+    if (out.num_nodes + num_edges > kMaxBatchNodes) throw std::length_error(kBatchTooLarge);
+    reserve_nodes(num_edges + 1);
+    IdTable<uint64_t>& table = scratch.wide_table;
+    grow_table(table, scratch.keys.data(), out.num_nodes, num_edges);
+    adjacency.indices.reserve(first_edge + num_edges, first_edge);
+    uint32_t next = static_cast<uint32_t>(out.num_nodes);
+    for (int64_t r = rows.begin; r < rows.end; ++r) {
+      const int64_t tree = tree_of(r);
+      for (int64_t e = adjacency.indptr[r]; e < adjacency.indptr[r + 1]; ++e) {
+        const int64_t id = scratch.ids[0][e - first_edge], key = tree * graph.num_nodes + id;
+        const uint32_t local = find_or_insert(table, static_cast<uint64_t>(key), next);
+        scratch.keys[next] = key;
+        out.n_id[next] = id;
+        if (constraints.disjoint) out.trees[next] = tree;
+        next += local == next;
+        adjacency.indices[e] = static_cast<int32_t>(local);
+      }
+    }
+    out.num_nodes = next;
+  }
+
+  // Makes room for more nodes beside those that are known.
+  void reserve_nodes(int64_t more) {
+    out.n_id.reserve(out.num_nodes + more, out.num_nodes);
+    scratch.keys.reserve(out.num_nodes + more, out.num_nodes);
+    if (constraints.disjoint) out.trees.reserve(out.num_nodes + more, out.num_nodes);
+  }
+};
+
+template <typename Id>
+void sample_constrained(const SampleGraph& graph, const SampleConfig& config, uint64_t batch_key,
+                        const int64_t* seeds, int64_t num_seeds, SampleScratch& scratch, SampledBatch& out,
+                        const SampleConstraints& constraints) {
+  begin_output(config, seeds, num_seeds, out);
+  out.disjoint = constraints.disjoint;
+  IdTable<uint64_t>& table = scratch.wide_table;
+  begin_batch(table);
+  scratch.keys.reserve(num_seeds);
+  if (constraints.disjoint) out.trees.reserve(num_seeds);
+  grow_table(table, scratch.keys.data(), 0, num_seeds);
+  for (int64_t i = 0; i < num_seeds; ++i) {
+    scratch.keys[i] = (constraints.disjoint ? i * graph.num_nodes : 0) + seeds[i];
+    if (constraints.disjoint) out.trees[i] = i;
+    find_or_insert(table, static_cast<uint64_t>(scratch.keys[i]), static_cast<uint32_t>(i));
+  }
+  for_each_hop(config, out, [&](size_t hop, Adjacency& adjacency, Rows rows) {
+    ConstrainedHop<Id>{graph,     config, constraints, scratch,
+                       out,       adjacency, batch_key, hop, config.fanouts[hop]}
+        .run(rows);
+  });
+  table.nodes_in_use = out.num_nodes;
+}
+
+}  // namespace
+}  // namespace gb::GB_VARIANT

@@ -1,0 +1,116 @@
+"""Conversion of a link loader's arguments to the forms that sampling takes: links, labels, negatives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphbraid.arguments import as_number, shown
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph import Graph
+from graphbraid.graph.interop.convert import as_tensor
+from graphbraid.graph.scans import first_out_of_range
+from graphbraid.sampling.negatives import MOST_AMOUNT, NegativeSampling
+
+_ENDS = ("source", "destination")
+
+
+def as_links(edge_label_index: Any, data: Any, graph: Graph) -> Tensor:
+    """Return ``(2, num_links)`` int64 links; None stands for the edges of the data, in their order.
+
+    Raises:
+        ConfigError: they are not such a tensor, or an end is not a node; the message names the first.
+    """
+    if edge_label_index is None:
+        edge_label_index = None if isinstance(data, Graph) else data.get("edge_index")
+        if edge_label_index is None:
+            return graph.to_edge_index(original_order=True)
+    if isinstance(edge_label_index, tuple) and edge_label_index and not isinstance(edge_label_index[0], Tensor):
+        raise ConfigError(
+            "edge_label_index must be a (2, num_links) tensor; pairs of an edge type and links are for "
+            "heterogeneous graphs"
+        )
+    try:
+        links = as_tensor(edge_label_index, "edge_label_index").cpu()
+    except (DataError, TypeError, ValueError) as error:
+        raise ConfigError(f"edge_label_index must be a (2, num_links) tensor of node ids; {error}") from error
+    if links.ndim != 2 or links.shape[0] != 2 or (links.numel() and not _is_whole(links)):
+        raise ConfigError(
+            f"edge_label_index must be a (2, num_links) tensor of node ids; got {shown(edge_label_index)}"
+        )
+    links = links.to(torch.int64).contiguous()
+    for row, end in zip(links, _ENDS, strict=True):
+        wrong = first_out_of_range(row, graph.num_nodes)
+        if wrong >= 0:
+            raise ConfigError(
+                f"edge_label_index must hold node ids in [0, {graph.num_nodes}); the {end} of link {wrong} is "
+                f"{int(row[wrong])}"
+            )
+    return links
+
+
+def as_negatives(neg_sampling: Any, ratio: Any) -> NegativeSampling | None:
+    """Return how negatives are drawn; a ratio that is not 0 stands for pairs, and comes first, as in PyG.
+
+    Raises:
+        ConfigError: an option is invalid.
+    """
+    if ratio is not None:
+        number = as_number(ratio, "neg_sampling_ratio", least=0, most=MOST_AMOUNT)
+        if number:
+            return NegativeSampling("binary", number)
+    return NegativeSampling.of(neg_sampling)
+
+
+def labels_of(edge_label: Any, num_links: int, how: NegativeSampling | None) -> Tensor | None:
+    """Return the links' labels, raised by 1 if 0 is to stand for negatives.
+
+    Raises:
+        ConfigError: negatives are triplets, which labels do not go with.
+        DataError: there is not one label for each link.
+    """
+    if edge_label is None:
+        return None
+    if how is not None and how.is_triplet:
+        raise ConfigError(
+            "edge_label does not go with negatives of mode 'triplet': src_index, dst_pos_index and dst_neg_index "
+            "of a batch tell links and negatives apart"
+        )
+    label = as_tensor(edge_label, "edge_label").detach().cpu()
+    if not label.ndim or label.shape[0] != num_links:
+        raise DataError(
+            f"edge_label must have one label for each of the {num_links} links; got shape {tuple(label.shape)}"
+        )
+    begins_at_0 = how is not None and label.numel() and int(label.min()) == 0
+    return label + 1 if begins_at_0 else label
+
+
+def check_exclusion(value: Any) -> bool | str:
+    """Return ``exclude_seed_edges`` after checking it.
+
+    Raises:
+        ConfigError: it is neither a bool nor ``"reverse"``.
+    """
+    if isinstance(value, bool) or value == "reverse":
+        return value
+    raise ConfigError(f"exclude_seed_edges must be True, False or 'reverse'; got {shown(value)}")
+
+
+def input_ids(given: Any, num_links: int) -> Tensor | None:
+    """Return the values that batches have as ``input_id``; None stands for positions.
+
+    Raises:
+        ConfigError: there is not one for each link.
+    """
+    if given is None:
+        return None
+    ids = torch.as_tensor(given)
+    if ids.shape != (num_links,):
+        raise ConfigError(f"input_id must have an entry per link, shape ({num_links},); got {tuple(ids.shape)}")
+    return ids
+
+
+def _is_whole(values: Tensor) -> bool:
+    return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)

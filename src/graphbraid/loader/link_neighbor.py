@@ -1,0 +1,193 @@
+"""LinkNeighborLoader: a loader of mini-batches around links, with the arguments and batches of PyG's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from graphbraid.collective.run.protocols import BatchDevice
+from graphbraid.errors import ConfigError
+from graphbraid.graph import Graph
+from graphbraid.loader.face import NOT_OPTIONS, Inputs, LoaderFace
+from graphbraid.loader.link_inputs import as_links, as_negatives, check_exclusion, input_ids, labels_of
+from graphbraid.loader.presenting import pyg_classes
+from graphbraid.loader.pyg_options import LINK_REFUSED
+from graphbraid.loader.times import Times, read_times, seed_times
+from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.links import LinkSeeds
+from graphbraid.sampling.lists import NeighborLists
+from graphbraid.sampling.negative_draws import NegativeDraws
+from graphbraid.sampling.negatives import NegativeSampling
+from graphbraid.sampling.rows import FeatureRows
+from graphbraid.sampling.source import BatchSource
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+OWN = ("edge_label_index", "edge_label", "edge_label_time", "seed_time")
+"""Attributes of a batch that are the loader's; the data's own of these names stay out of it."""
+
+
+class LinkNeighborLoader(LoaderFace):
+    """A loader of mini-batches of links and the sampled neighbours of their ends.
+
+    ``from graphbraid.loader import LinkNeighborLoader`` replaces PyG's import. All that
+    :class:`NeighborLoader` says of its batches holds here too: a batch, its negatives included, is a pure
+    function of (graph, arguments, ``seed``, epoch, step).
+
+    A batch has ``input_id``, the positions of its links, and beside the attributes of sampled nodes and edges
+    ``edge_label_index``, ``(2, num_pairs)`` int64 local ids of the links' ends, those of negatives after those
+    of the links, ``edge_label`` if there are labels or negatives (0 for a negative), and ``edge_label_time``
+    if there are times. With negatives of mode ``triplet`` it has in their place ``src_index`` and
+    ``dst_pos_index``, ``(batch_size,)``, ``dst_neg_index``, ``(batch_size,)`` or ``(batch_size, amount)``, and
+    ``seed_time``. ``batch_size`` is the number of its links.
+
+    Args:
+        data: a :class:`graphbraid.Graph` or a homogeneous PyG ``Data``, whose dtypes and shapes batches keep.
+        num_neighbors: fanout per hop, the hop nearest the links first; -1 takes all neighbours.
+        edge_label_index: ``(2, num_links)`` sources and destinations of the links. If None, all edges of the
+            graph, in the order of its list.
+        edge_label: ``(num_links, ...)`` labels of the links. With negatives of mode ``binary``, labels that
+            begin at 0 are raised by 1, as 0 then stands for a negative.
+        edge_label_time: ``(num_links,)`` times of the links, given with ``time_attr``.
+        replace: whether to draw with replacement.
+        disjoint: whether each end of a link gets a tree of its own; ``batch.batch`` then has the position of
+            each node's link in the batch. Always so with ``time_attr``.
+        temporal_strategy: as in :class:`NeighborLoader`.
+        neg_sampling: negatives: ``"binary"``, ``"triplet"``, a dict of options, or a
+            :class:`graphbraid.sampling.NegativeSampling` (or PyG's). If None, none are drawn.
+        neg_sampling_ratio: number of negatives of mode ``binary`` per link, in place of ``neg_sampling``.
+        exclude_seed_edges: whether a batch's links are kept out of the neighbours that are drawn: if True, all
+            edges from a link's source to its destination; if ``"reverse"``, also those back.
+        time_attr: name of the times of the nodes or of the edges of ``data``: a link's trees then have no
+            node, or no edge, later than the link, and negatives are nodes up to its time.
+        weight_attr: as in :class:`NeighborLoader`.
+        transform: function called with each batch; its result is yielded instead.
+        input_id: ``(num_links,)`` values that batches have as ``input_id``. If None, positions.
+        batch_size: number of links per batch.
+        shuffle: whether to permute the links anew in each epoch.
+        drop_last: whether to leave out a last batch that is not full.
+        sampler: iterable of an epoch's positions in the links, in place of ``shuffle``.
+        batch_sampler: iterable of lists of such positions, in place of ``batch_size``, ``shuffle`` and
+            ``drop_last``.
+        generator: generator that the seed is drawn from in place of torch's default one.
+        pin_memory: whether to yield batches in page-locked memory, if there is an accelerator.
+        layout: ``subgraph`` (PyG's) or ``blocks``; see :class:`graphbraid.SamplerConfig`.
+        seed: random seed of the shuffle and of every draw. If None, one is drawn from torch's generator.
+        num_workers: number of threads that prepare batches, at least one.
+        prefetch_factor: number of batches prepared ahead per thread. If None, three.
+        return_edge_id: whether to keep ``e_id``, without which batches have no edge attributes.
+        src_degree: whether blocks carry the graph's in-degrees, for layers that normalise by them.
+        gather: whether to gather dense features while sampling.
+        device: torch device of the batches.
+        plan: must be None: plans are made for nodes.
+        hot_bytes: as in :class:`NeighborLoader`.
+        tiers: as in :class:`NeighborLoader`.
+        topology: as in :class:`NeighborLoader`.
+        **others: further options of PyG's and torch's loaders, as in :class:`NeighborLoader`.
+
+    Raises:
+        ConfigError: an option is invalid, a link's end is not a node, no negative is left to be drawn, or the
+            option is one of PyG's that graphbraid does not support.
+        DataError: labels or times do not fit the links, or are not finite.
+    """
+
+    pyg_name = "LinkNeighborLoader"
+    refused = LINK_REFUSED
+    inputs_name = "edge_label_index"
+
+    def __new__(cls, *_args: Any, **_options: Any) -> Self:
+        """Make the loader an instance of PyG's class too, if PyG is installed."""
+        kinds = pyg_classes()
+        made: Self = object.__new__(kinds.link if kinds is not None and cls is LinkNeighborLoader else cls)
+        return made
+
+    def __init__(
+        self,
+        data: Graph | Data,
+        num_neighbors: Sequence[int],
+        edge_label_index: Tensor | None = None,
+        edge_label: Tensor | None = None,
+        edge_label_time: Tensor | None = None,
+        *,
+        replace: bool = False,
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        neg_sampling: NegativeSampling | dict[str, Any] | str | None = None,
+        neg_sampling_ratio: float | None = None,
+        exclude_seed_edges: bool | str = False,
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        input_id: Tensor | None = None,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        drop_last: bool = False,
+        sampler: Sampler[int] | Iterable[int] | None = None,
+        batch_sampler: Sampler[list[int]] | Iterable[list[int]] | None = None,
+        generator: torch.Generator | None = None,
+        pin_memory: bool = False,
+        layout: str = "subgraph",
+        seed: int | None = None,
+        num_workers: int = 0,
+        prefetch_factor: int | None = None,
+        return_edge_id: bool = True,
+        src_degree: bool = False,
+        gather: bool = True,
+        device: BatchDevice | str = "cpu",
+        plan: str | os.PathLike[str] | None = None,
+        hot_bytes: int | None = None,
+        tiers: FeatureRows | str | None = None,
+        topology: NeighborLists | None = None,
+        **others: Any,
+    ) -> None:
+        given = {name: value for name, value in locals().items() if name not in NOT_OPTIONS}
+        self._set_up(given, others)
+        self.link_sampler: SamplerConfig = self._batches.config
+        """Options of the sampler: ``num_neighbors``, ``replace`` and more."""
+
+    def _inputs(self, source: BatchSource, given: dict[str, Any]) -> Inputs:
+        graph = source.graph
+        links = as_links(given["edge_label_index"], given["data"], graph)
+        number = int(links.shape[1])
+        how = as_negatives(given["neg_sampling"], given["neg_sampling_ratio"])
+        label = labels_of(given["edge_label"], number, how)
+        if (given["edge_label_time"] is None) != (given["time_attr"] is None):
+            raise ConfigError(
+                "edge_label_time and time_attr go together: 'edge_label_time' is "
+                f"{'not set' if given['edge_label_time'] is None else 'set'}"
+            )
+        exclusion = check_exclusion(given["exclude_seed_edges"])
+        if exclusion and given["topology"] is not None:
+            raise ConfigError("exclude_seed_edges looks links up in the graph's lists: leave out topology=")
+        times = read_times(source, given)
+        shown = seed_times(given["edge_label_time"], "edge_label_time", number)
+        ordered = None if times is None or shown is None else times.ordered(shown, "edge_label_time")
+        seeds = LinkSeeds(
+            links,
+            seed=given["seed"],
+            label=label,
+            times=ordered,
+            shown_times=shown,
+            negatives=None if how is None else _draws(how, graph, links, times, ordered),
+            disjoint=bool(given["disjoint"]) or times is not None,
+            edge_times=None if times is None else times.edge_times,
+        )
+        source = source if times is None else times.source
+        if exclusion:
+            seeds.exclude(source.graph.csc, reverse=exclusion == "reverse")
+        return Inputs(
+            source=source.without(OWN), number=number, seeds=seeds, input_id=input_ids(given["input_id"], number)
+        )
+
+
+def _draws(
+    how: NegativeSampling, graph: Graph, links: Tensor, times: Times | None, ordered: Tensor | None
+) -> NegativeDraws:
+    node_time = None if times is None else times.node_time
+    return NegativeDraws(how, graph.csc, links, node_time=node_time, times=ordered)

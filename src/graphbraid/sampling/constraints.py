@@ -1,0 +1,30 @@
+"""Constraints and EdgeTimes: what the draws of a mini-batch keep to, beside the fanouts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Constraints:
+    """What the draws of one mini-batch keep to."""
+
+    disjoint: bool = False
+    """Whether each seed has a tree of its own, which shares no node with another's."""
+    times: Tensor | None = None
+    """``(num_seeds,)`` int64: the tree of each seed has edges up to this time. Needs ``disjoint`` and the
+    edges' :class:`EdgeTimes`."""
+    excluded: Tensor | None = None
+    """``(num_excluded,)`` int64 positions of edges that are not drawn, rising; None if there are none."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class EdgeTimes:
+    """When each edge of a graph arose, and which of the edges up to a seed's time are drawn."""
+
+    time: Tensor
+    """``(num_edges,)`` int64 by position in the graph; rises within the in-edges of each node."""
+    last: bool = False
+    """Whether to draw the latest edges instead of any."""

@@ -1,0 +1,228 @@
+"""Temporal sampling: no seed sees a node or an edge from its future, and `last` sees exactly the most recent."""
+
+import pytest
+import torch
+from tests.extras import NO_PYG
+from tests.sampling.test_loader import make_graph
+from tests.sampling.test_pyg_cases import random_edges
+
+pytest.importorskip("torch_geometric", reason=NO_PYG)
+from torch_geometric.data import Data
+
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.loader import LinkNeighborLoader, NeighborLoader
+
+NUM_NODES, NUM_EDGES = 60, 700
+
+
+def make_data(dtype=torch.int64):
+    generator = torch.Generator().manual_seed(0)
+    return Data(
+        edge_index=torch.randint(NUM_NODES, (2, NUM_EDGES), generator=generator),
+        x=torch.arange(NUM_NODES).float().unsqueeze(1),
+        time=torch.randint(20, (NUM_NODES,), generator=generator).to(dtype),
+        edge_time=torch.randint(20, (NUM_EDGES,), generator=generator).to(dtype),
+        edge_attr=torch.arange(NUM_EDGES),
+        edge_weight=torch.rand(NUM_EDGES, generator=generator),
+    )
+
+
+def make(data=None, fanouts=(4, 3), **options):
+    options = {"batch_size": 16, "seed": 0, **options}
+    return NeighborLoader(make_data() if data is None else data, list(fanouts), **options)
+
+
+def bits(batches):
+    return [
+        [batch[name].tolist() for name in ("n_id", "input_id", "edge_index", "e_id", "batch")] for batch in batches
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
+@pytest.mark.parametrize("strategy", ["uniform", "last"])
+@pytest.mark.parametrize("fanouts", [(4, 3), (-1,)])
+def test_edges_from_the_future_are_never_drawn(fanouts, strategy, dtype):
+    data = make_data(dtype)
+    times = torch.randint(20, (NUM_NODES,), generator=torch.Generator().manual_seed(1)).to(dtype)
+    loader = make(data, fanouts, time_attr="edge_time", input_time=times, temporal_strategy=strategy)
+    drawn = 0
+    for batch in loader:
+        assert torch.equal(batch.seed_time, times[batch.input_id])
+        assert torch.equal(batch.edge_time, data.edge_time[batch.e_id])
+        assert torch.equal(batch.edge_attr, batch.e_id)
+        assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
+        tree = batch.batch[batch.edge_index[1]]
+        assert torch.equal(tree, batch.batch[batch.edge_index[0]])
+        assert (batch.edge_time <= batch.seed_time[tree]).all()
+        drawn += batch.num_edges
+    assert drawn
+
+
+def test_nodes_from_the_future_are_never_drawn():
+    data = make_data()
+    for batch in make(data, time_attr="time"):
+        assert (batch.time <= batch.time[: batch.batch_size][batch.batch]).all()
+        assert "seed_time" not in batch
+    later = make(data, time_attr="time", input_time=data.time + 5)
+    assert all((batch.time <= batch.seed_time[batch.batch]).all() for batch in later)
+
+
+@pytest.mark.parametrize("attribute", ["time", "edge_time"])
+def test_last_takes_exactly_the_most_recent(attribute):
+    data, fanout, now = make_data(), 3, 11
+    times = torch.full((NUM_NODES,), now)
+    loader = make(data, (fanout,), time_attr=attribute, input_time=times, temporal_strategy="last")
+    when = data.edge_time if attribute == "edge_time" else data.time[data.edge_index[0]]
+    for batch in loader:
+        for place, node in enumerate(batch.n_id[: batch.batch_size].tolist()):
+            got = when[batch.e_id[batch.edge_index[1] == place]]
+            seen = when[(data.edge_index[1] == node) & (when <= now)].sort().values
+            assert got.sort().values.tolist() == seen[max(len(seen) - fanout, 0) :].tolist()
+
+
+@pytest.mark.parametrize("options", [{}, {"replace": True}, {"weight_attr": "edge_weight"}, {"layout": "blocks"}])
+def test_the_same_bits_for_any_number_of_threads_and_from_any_step(options):
+    options = {"time_attr": "edge_time", "input_time": torch.arange(NUM_NODES) % 20, "shuffle": True, **options}
+    if options.get("layout") == "blocks":
+        found = [next(iter(make(num_workers=n, **options).batches(1, 2))) for n in (1, 3)]
+        assert torch.equal(found[0].n_id, found[1].n_id)
+        assert torch.equal(found[0].blocks[0].indices, found[1].blocks[0].indices)
+        return
+    expected = bits(make(**options).batches(1))
+    assert bits(make(num_workers=3, **options).batches(1, start_step=1)) == expected[1:]
+    assert bits(make(num_workers=3, **options).batches(0)) != expected
+
+
+def test_without_times_disjoint_trees_have_all_neighbours():
+    data = make_data()
+    batch = next(iter(make(data, (-1,), disjoint=True, batch_size=NUM_NODES)))
+    assert batch.num_edges == NUM_EDGES
+    assert torch.equal(batch.batch[: batch.batch_size], torch.arange(NUM_NODES))
+    assert "seed_time" not in batch
+
+
+def test_a_seed_later_than_all_edges_sees_all_of_them():
+    """As links of a test period do, which all come after the graph that they are predicted from."""
+    data = make_data()
+    batch = next(
+        iter(
+            make(
+                data,
+                (-1,),
+                time_attr="edge_time",
+                input_time=torch.full((NUM_NODES,), 10**9),
+                batch_size=NUM_NODES,
+            )
+        )
+    )
+    assert batch.num_edges == NUM_EDGES
+
+
+def test_links_see_neighbours_up_to_their_time_and_not_themselves():
+    data = make_data()
+    loader = LinkNeighborLoader(
+        data,
+        [-1, 3],
+        data.edge_index,
+        edge_label_time=data.edge_time,
+        time_attr="edge_time",
+        neg_sampling="binary",
+        exclude_seed_edges=True,
+        batch_size=50,
+        seed=0,
+    )
+    for batch in loader:
+        assert torch.equal(batch.edge_label_time, data.edge_time[batch.input_id].repeat(2))
+        tree = batch.batch[batch.edge_index[1]]
+        assert (batch.edge_time <= batch.edge_label_time[:50][tree]).all()
+        drawn = set(map(tuple, data.edge_index[:, batch.e_id].t().tolist()))
+        assert not drawn & set(map(tuple, data.edge_index[:, batch.input_id].t().tolist()))
+
+
+def test_times_of_two_kinds_compare():
+    data = make_data()
+    whole = bits(make(data, time_attr="edge_time", input_time=torch.full((NUM_NODES,), 7)))
+    assert bits(make(data, time_attr="edge_time", input_time=torch.full((NUM_NODES,), 7.0))) == whole
+    data.edge_time = data.edge_time.double() - 10.5  # negative ones, too
+    assert bits(make(data, time_attr="edge_time", input_time=torch.full((NUM_NODES,), -3.5))) == whole
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"time_attr": "when"}, ConfigError, "time_attr='when' is neither an attribute of the nodes nor"),
+        ({"time_attr": "edge_time"}, ConfigError, "input_time must be given where time_attr names times of edges"),
+        ({"input_time": torch.zeros(NUM_NODES)}, ConfigError, "input_time needs time_attr"),
+        (
+            {"time_attr": "time", "input_time": torch.zeros(3)},
+            DataError,
+            "input_time must have a time for each of the 60 inputs; got 3",
+        ),
+        (
+            {"time_attr": "time", "input_time": torch.full((NUM_NODES,), torch.nan)},
+            DataError,
+            r"input_time must be finite times; input_time\[0\] is nan",
+        ),
+        (
+            {"time_attr": "edge_time", "input_time": torch.full((NUM_NODES,), -1)},
+            ConfigError,
+            "every time of input_time is earlier than every edge",
+        ),
+        (
+            {"time_attr": "edge_time", "input_time": torch.full((NUM_NODES,), 1.5)},
+            ConfigError,
+            "input_time must be whole numbers",
+        ),
+        ({"time_attr": "x"}, ConfigError, "time_attr='x' is neither"),
+        ({"temporal_strategy": "first"}, ConfigError, "temporal_strategy must be one of 'uniform', 'last'"),
+        ({"time_attr": "time", "plan": "cpu"}, ConfigError, "leave out plan="),
+        ({"disjoint": True, "plan": "cpu"}, ConfigError, "leave out plan="),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_work(options, error, message):
+    with pytest.raises(error, match=message):
+        make(**options)
+
+
+@pytest.mark.parametrize("name", ["time", "edge_time"])
+def test_times_of_the_data_must_be_finite_and_one_each(name):
+    data = make_data(torch.float32)
+    data[name][4] = torch.nan
+    with pytest.raises(DataError, match=rf"{name}\[4\] is nan"):
+        make(data, time_attr=name, input_time=torch.zeros(NUM_NODES))
+    data[name] = data[name].nan_to_num().unsqueeze(1)
+    with pytest.raises(DataError, match=f"{name} must be one number each"):
+        make(data, time_attr=name, input_time=torch.zeros(NUM_NODES))
+
+
+def test_a_graph_has_no_times():
+    with pytest.raises(ConfigError, match="names an attribute of a PyG Data, and a Graph has none"):
+        NeighborLoader(make_graph(), [2], time_attr="time")
+
+
+@pytest.mark.parametrize("directed", [True])
+@pytest.mark.parametrize("level", ["node", "edge"])
+def test_pygs_case_of_temporal_sampling_of_one_seed(level, directed):
+    """PyG's test_temporal_neighbor_loader_single_link and its edge-level twin: only the past is there."""
+    data = Data(x=torch.arange(10), edge_index=torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]]))
+    data.time, data.edge_time = torch.arange(10), torch.arange(4)
+    options = {"time_attr": "time" if level == "node" else "edge_time", "directed": directed}
+    loader = NeighborLoader(
+        data, [-1, -1], torch.tensor([4, 3]), input_time=torch.tensor([2, 3]), batch_size=1, **options
+    )
+    alone, seen = list(loader)
+    # Node 4 at time 2: its neighbour is node 3 by an edge of time 3, both from its future.
+    assert alone.n_id.tolist() == [4]
+    assert alone.num_edges == 0
+    assert seen.n_id.tolist() == [3, 2, 1]
+
+
+def test_pygs_case_of_random_times():
+    """PyG's test_temporal_homo_neighbor_loader and test_edge_level_temporal_homo_neighbor_loader."""
+    data = Data(x=torch.arange(100), edge_index=random_edges(100, 1000), time=torch.randint(50, (100,)))
+    data.edge_time = torch.randint(50, (1000,))
+    for name in ("time", "edge_time"):
+        loader = NeighborLoader(data, [5, 5], input_time=data.time, time_attr=name, batch_size=1, disjoint=True)
+        for batch in loader:
+            assert batch.batch.tolist() == [0] * batch.num_nodes
+            assert (batch[name][0 if name == "edge_time" else 1 :] <= batch.seed_time).all()
