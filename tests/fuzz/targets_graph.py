@@ -196,7 +196,9 @@ add(
 )
 add(
     "LinkNeighborLoader of Data",
-    lambda w: Call(loaders.LinkNeighborLoader, _link_args(w) | {"data": w.data}, _three_of_links, _PYG_OPTIONS),
+    lambda w: Call(
+        loaders.LinkNeighborLoader, _link_args(w) | {"data": w.data}, _three_of_links, _PYG_OPTIONS
+    ),
 )
 add(
     "NegativeSampling",

@@ -170,7 +170,7 @@ def test_without_links_all_edges_are_the_links(face):
 def test_orders_and_calls_as_other_loaders_have_them():
     expected = bits(make().batches(0))
     assert bits(make(sampler=SequentialSampler(range(300)))) == expected
-    assert bits(make(batch_size=1, batch_sampler=[range(40), range(40, 60)])) [0] == expected[0]
+    assert bits(make(batch_size=1, batch_sampler=[range(40), range(40, 60)]))[0] == expected[0]
     loader = make(neg_sampling="triplet")
     batch = loader([7, 3, 7])
     assert torch.equal(batch.n_id[batch.src_index], links_of()[0, [7, 3, 7]])
@@ -222,13 +222,25 @@ def test_few_or_no_links(number):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"edge_label_index": torch.tensor([[0, 1], [1, 800]])}, ConfigError, "the destination of link 1 is 800"),
+        (
+            {"edge_label_index": torch.tensor([[0, 1], [1, 800]])},
+            ConfigError,
+            "the destination of link 1 is 800",
+        ),
         ({"edge_label_index": torch.tensor([[0, -1], [1, 0]])}, ConfigError, "the source of link 1 is -1"),
-        ({"edge_label_index": torch.zeros(3, 4, dtype=torch.int64)}, ConfigError, r"must be a \(2, num_links\)"),
+        (
+            {"edge_label_index": torch.zeros(3, 4, dtype=torch.int64)},
+            ConfigError,
+            r"must be a \(2, num_links\)",
+        ),
         ({"edge_label_index": torch.zeros(2, 4)}, ConfigError, "tensor of node ids"),
         ({"edge_label_index": ("a", "to", "b")}, ConfigError, "for heterogeneous graphs"),
         ({"edge_label": torch.zeros(299)}, DataError, "one label for each of the 300 links"),
-        ({"edge_label": torch.zeros(300), "neg_sampling": "triplet"}, ConfigError, "does not go with negatives"),
+        (
+            {"edge_label": torch.zeros(300), "neg_sampling": "triplet"},
+            ConfigError,
+            "does not go with negatives",
+        ),
         ({"neg_sampling": "pairs"}, ConfigError, "mode of NegativeSampling"),
         ({"neg_sampling_ratio": -1}, ConfigError, "neg_sampling_ratio must be"),
         ({"exclude_seed_edges": "both"}, ConfigError, "exclude_seed_edges must be True, False or 'reverse'"),

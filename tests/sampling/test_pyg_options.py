@@ -42,7 +42,9 @@ PYGS = options_of(
     torch.utils.data.DataLoader.__init__, NodeLoader.__init__, torch_geometric.loader.NeighborLoader.__init__
 )
 LINK_PYGS = options_of(
-    torch.utils.data.DataLoader.__init__, LinkLoader.__init__, torch_geometric.loader.LinkNeighborLoader.__init__
+    torch.utils.data.DataLoader.__init__,
+    LinkLoader.__init__,
+    torch_geometric.loader.LinkNeighborLoader.__init__,
 )
 
 
@@ -88,5 +90,11 @@ def test_the_page_has_the_table():
     assert len(listed) == len(rows)
     assert set(listed) == {*PYGS, *LINK_PYGS} - {*REPLACED}
     for name, how in listed.items():
-        expected = "refused" if name in (*REFUSED, *LINK_REFUSED) else "without meaning" if name in MEANINGLESS else "honoured"
+        expected = (
+            "refused"
+            if name in (*REFUSED, *LINK_REFUSED)
+            else "without meaning"
+            if name in MEANINGLESS
+            else "honoured"
+        )
         assert how == expected, name

@@ -1,4 +1,4 @@
-"""Temporal sampling: no seed sees a node or an edge from its future, and `last` sees exactly the most recent."""
+"""Temporal sampling: no seed sees its future, and `last` sees exactly the most recent."""
 
 import pytest
 import torch
@@ -34,7 +34,8 @@ def make(data=None, fanouts=(4, 3), **options):
 
 def bits(batches):
     return [
-        [batch[name].tolist() for name in ("n_id", "input_id", "edge_index", "e_id", "batch")] for batch in batches
+        [batch[name].tolist() for name in ("n_id", "input_id", "edge_index", "e_id", "batch")]
+        for batch in batches
     ]
 
 
@@ -80,9 +81,16 @@ def test_last_takes_exactly_the_most_recent(attribute):
             assert got.sort().values.tolist() == seen[max(len(seen) - fanout, 0) :].tolist()
 
 
-@pytest.mark.parametrize("options", [{}, {"replace": True}, {"weight_attr": "edge_weight"}, {"layout": "blocks"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"replace": True}, {"weight_attr": "edge_weight"}, {"layout": "blocks"}]
+)
 def test_the_same_bits_for_any_number_of_threads_and_from_any_step(options):
-    options = {"time_attr": "edge_time", "input_time": torch.arange(NUM_NODES) % 20, "shuffle": True, **options}
+    options = {
+        "time_attr": "edge_time",
+        "input_time": torch.arange(NUM_NODES) % 20,
+        "shuffle": True,
+        **options,
+    }
     if options.get("layout") == "blocks":
         found = [next(iter(make(num_workers=n, **options).batches(1, 2))) for n in (1, 3)]
         assert torch.equal(found[0].n_id, found[1].n_id)
@@ -151,7 +159,11 @@ def test_times_of_two_kinds_compare():
     ("options", "error", "message"),
     [
         ({"time_attr": "when"}, ConfigError, "time_attr='when' is neither an attribute of the nodes nor"),
-        ({"time_attr": "edge_time"}, ConfigError, "input_time must be given where time_attr names times of edges"),
+        (
+            {"time_attr": "edge_time"},
+            ConfigError,
+            "input_time must be given where time_attr names times of edges",
+        ),
         ({"input_time": torch.zeros(NUM_NODES)}, ConfigError, "input_time needs time_attr"),
         (
             {"time_attr": "time", "input_time": torch.zeros(3)},
@@ -222,7 +234,9 @@ def test_pygs_case_of_random_times():
     data = Data(x=torch.arange(100), edge_index=random_edges(100, 1000), time=torch.randint(50, (100,)))
     data.edge_time = torch.randint(50, (1000,))
     for name in ("time", "edge_time"):
-        loader = NeighborLoader(data, [5, 5], input_time=data.time, time_attr=name, batch_size=1, disjoint=True)
+        loader = NeighborLoader(
+            data, [5, 5], input_time=data.time, time_attr=name, batch_size=1, disjoint=True
+        )
         for batch in loader:
             assert batch.batch.tolist() == [0] * batch.num_nodes
             assert (batch[name][0 if name == "edge_time" else 1 :] <= batch.seed_time).all()

@@ -61,8 +61,8 @@ struct StageSeconds {
 
 class Pipeline;
 
-// The batches of steps [first, last) of a schedule, in order. `constraints` hold for each of them: a run whose
-// constraints name seeds has one step.
+// The batches of steps [first, last) of a schedule, in order. `constraints` hold for each of them: a run
+// whose constraints name seeds has one step.
 class Run {
  public:
   Run(Pipeline& pipeline, Schedule schedule, int64_t first_step, int64_t last_step,

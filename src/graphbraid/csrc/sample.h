@@ -28,7 +28,7 @@ struct SampleConfig {
   bool replace = false;
   bool blocks = false;      // layout `blocks`: every known node draws at every hop; else only the last hop's
   bool keep_edges = false;  // also write each sampled edge's position in the graph
-  bool last = false;  // of the edges up to a seed's time, draw among the latest only
+  bool last = false;        // of the edges up to a seed's time, draw among the latest only
 };
 
 // What the draws of one batch keep to, beside the fanouts. Borrowed.

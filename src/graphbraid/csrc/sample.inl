@@ -275,8 +275,9 @@ void sample_batch(const SampleGraph& graph, const SampleConfig& config, uint64_t
                   const int64_t* seeds, int64_t num_seeds, SampleScratch& scratch, SampledBatch& out,
                   const Team* team, const SampleConstraints* constraints) {
   if (constraints != nullptr)
-    (graph.wide ? sample_constrained<int64_t> : sample_constrained<int32_t>)(
-        graph, config, batch_key, seeds, num_seeds, scratch, out, *constraints);
+    (graph.wide ? sample_constrained<int64_t> : sample_constrained<int32_t>)(graph, config, batch_key, seeds,
+                                                                             num_seeds, scratch, out,
+                                                                             *constraints);
   else if (team != nullptr && graph.lists == nullptr)
     (graph.wide ? sample_together<int64_t> : sample_together<int32_t>)(graph, config, batch_key, seeds,
                                                                        num_seeds, scratch, out, *team);

@@ -2,8 +2,8 @@
 // seed's time, not the edges that are excluded. Included by sample.inl, once per variant. Twin:
 // sampling/reference.py.
 //
-//   a row's edges [start, end)  --- up to the tree's time, but those excluded --->  its allowed edges, in order
-//   allowed edges  --- draw_row --->  positions
+//   a row's edges [start, end)  --- up to the tree's time, but those excluded --->  its allowed edges, in
+//   order allowed edges  --- draw_row --->  positions
 //
 // A row draws from its allowed edges as it would from a list that had no others, so each is as likely as any
 // other. Local ids go by first appearance, of a node in a tree where trees are disjoint.
@@ -156,8 +156,8 @@ void sample_constrained(const SampleGraph& graph, const SampleConfig& config, ui
     find_or_insert(table, static_cast<uint64_t>(scratch.keys[i]), static_cast<uint32_t>(i));
   }
   for_each_hop(config, out, [&](size_t hop, Adjacency& adjacency, Rows rows) {
-    ConstrainedHop<Id>{graph,     config, constraints, scratch,
-                       out,       adjacency, batch_key, hop, config.fanouts[hop]}
+    ConstrainedHop<Id>{graph,     config, constraints,        scratch, out, adjacency,
+                       batch_key, hop,    config.fanouts[hop]}
         .run(rows);
   });
   table.nodes_in_use = out.num_nodes;

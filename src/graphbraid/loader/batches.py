@@ -156,7 +156,11 @@ class BatchLoader:
         return self._as_batch(source, prepared, epoch, seeds.attributes_of(prepared.sampled))
 
     def _as_batch(
-        self, source: BatchSource, prepared: Prepared, epoch: int, attributes: Mapping[str, Tensor] | None = None
+        self,
+        source: BatchSource,
+        prepared: Prepared,
+        epoch: int,
+        attributes: Mapping[str, Tensor] | None = None,
     ) -> MiniBatch:
         batch = MiniBatch(source, prepared, layout=self.config.layout, epoch=epoch)
         for name, value in (attributes or {}).items():

@@ -1,4 +1,4 @@
-"""LoaderFace: what loaders have of torch's DataLoader and of PyG's loaders, whatever their batches start from."""
+"""LoaderFace: what loaders have of torch's DataLoader and of PyG's, whatever batches start from."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import warnings
 from abc import abstractmethod
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.context import get_spawning_popen
 from typing import Any
@@ -62,6 +62,12 @@ class LoaderFace(OverBatches, DataLoader[Any]):
     """Arguments of that loader that this one refuses; see :func:`check_options`."""
     inputs_name: str
     """Name of the argument that an epoch's positions are positions in."""
+    data: Any
+    """Graph or PyG ``Data``, as given."""
+    weight_attr: str | None
+    """Name of the weights that neighbours are drawn by, as given."""
+    transform: Callable[[Any], Any] | None
+    """Function of each batch, as given."""
 
     @abstractmethod
     def _inputs(self, source: BatchSource, given: dict[str, Any]) -> Inputs:
@@ -113,7 +119,7 @@ class LoaderFace(OverBatches, DataLoader[Any]):
         if options["shuffle"] and not num_inputs:
             options["shuffle"] = None  # torch's random sampler refuses an empty data set
         try:
-            DataLoader.__init__(self, range(num_inputs), **options)
+            DataLoader.__init__(self, range(num_inputs), **options)  # type: ignore[arg-type]
         except ValueError as error:  # raised for options that exclude each other
             raise ConfigError(str(error)) from error
         del vars(self)["collate_fn"]  # the method serves; the attribute would be a reference cycle
@@ -222,9 +228,8 @@ class LoaderFace(OverBatches, DataLoader[Any]):
         return f"{type(self).__name__}()"
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({self._batches.config}, batches={len(self)}, batch_size={self.batch_size})"
-        )
+        batches = f"batches={len(self)}, batch_size={self.batch_size}"
+        return f"{type(self).__name__}({self._batches.config}, {batches})"
 
 
 def _remade(kind: type[LoaderFace], arguments: dict[str, Any], epoch: int) -> LoaderFace:

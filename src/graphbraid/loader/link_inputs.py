@@ -27,7 +27,11 @@ def as_links(edge_label_index: Any, data: Any, graph: Graph) -> Tensor:
         edge_label_index = None if isinstance(data, Graph) else data.get("edge_index")
         if edge_label_index is None:
             return graph.to_edge_index(original_order=True)
-    if isinstance(edge_label_index, tuple) and edge_label_index and not isinstance(edge_label_index[0], Tensor):
+    if (
+        isinstance(edge_label_index, tuple)
+        and edge_label_index
+        and not isinstance(edge_label_index[0], Tensor)
+    ):
         raise ConfigError(
             "edge_label_index must be a (2, num_links) tensor; pairs of an edge type and links are for "
             "heterogeneous graphs"
@@ -45,8 +49,8 @@ def as_links(edge_label_index: Any, data: Any, graph: Graph) -> Tensor:
         wrong = first_out_of_range(row, graph.num_nodes)
         if wrong >= 0:
             raise ConfigError(
-                f"edge_label_index must hold node ids in [0, {graph.num_nodes}); the {end} of link {wrong} is "
-                f"{int(row[wrong])}"
+                f"edge_label_index must hold node ids in [0, {graph.num_nodes}); the {end} of link {wrong} "
+                f"is {int(row[wrong])}"
             )
     return links
 
@@ -75,13 +79,14 @@ def labels_of(edge_label: Any, num_links: int, how: NegativeSampling | None) -> 
         return None
     if how is not None and how.is_triplet:
         raise ConfigError(
-            "edge_label does not go with negatives of mode 'triplet': src_index, dst_pos_index and dst_neg_index "
-            "of a batch tell links and negatives apart"
+            "edge_label does not go with negatives of mode 'triplet': src_index, dst_pos_index and "
+            "dst_neg_index of a batch tell links and negatives apart"
         )
     label = as_tensor(edge_label, "edge_label").detach().cpu()
     if not label.ndim or label.shape[0] != num_links:
         raise DataError(
-            f"edge_label must have one label for each of the {num_links} links; got shape {tuple(label.shape)}"
+            f"edge_label must have one label for each of the {num_links} links; got shape "
+            f"{tuple(label.shape)}"
         )
     begins_at_0 = how is not None and label.numel() and int(label.min()) == 0
     return label + 1 if begins_at_0 else label
@@ -93,7 +98,9 @@ def check_exclusion(value: Any) -> bool | str:
     Raises:
         ConfigError: it is neither a bool nor ``"reverse"``.
     """
-    if isinstance(value, bool) or value == "reverse":
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value == "reverse":
         return value
     raise ConfigError(f"exclude_seed_edges must be True, False or 'reverse'; got {shown(value)}")
 
@@ -108,7 +115,9 @@ def input_ids(given: Any, num_links: int) -> Tensor | None:
         return None
     ids = torch.as_tensor(given)
     if ids.shape != (num_links,):
-        raise ConfigError(f"input_id must have an entry per link, shape ({num_links},); got {tuple(ids.shape)}")
+        raise ConfigError(
+            f"input_id must have an entry per link, shape ({num_links},); got {tuple(ids.shape)}"
+        )
     return ids
 
 

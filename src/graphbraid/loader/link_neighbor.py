@@ -40,12 +40,12 @@ class LinkNeighborLoader(LoaderFace):
     :class:`NeighborLoader` says of its batches holds here too: a batch, its negatives included, is a pure
     function of (graph, arguments, ``seed``, epoch, step).
 
-    A batch has ``input_id``, the positions of its links, and beside the attributes of sampled nodes and edges
-    ``edge_label_index``, ``(2, num_pairs)`` int64 local ids of the links' ends, those of negatives after those
-    of the links, ``edge_label`` if there are labels or negatives (0 for a negative), and ``edge_label_time``
-    if there are times. With negatives of mode ``triplet`` it has in their place ``src_index`` and
-    ``dst_pos_index``, ``(batch_size,)``, ``dst_neg_index``, ``(batch_size,)`` or ``(batch_size, amount)``, and
-    ``seed_time``. ``batch_size`` is the number of its links.
+    A batch has ``input_id``, the positions of its links, and beside the attributes of sampled nodes and
+    edges ``edge_label_index``, ``(2, num_pairs)`` int64 local ids of the links' ends, those of negatives
+    after those of the links; ``edge_label`` if there are labels or negatives (0 for a negative), and
+    ``edge_label_time`` if there are times. With negatives of mode ``triplet`` it has in their place
+    ``src_index`` and ``dst_pos_index``, ``(batch_size,)``, ``dst_neg_index``, ``(batch_size,)`` or
+    ``(batch_size, amount)``, and ``seed_time``. ``batch_size`` is the number of its links.
 
     Args:
         data: a :class:`graphbraid.Graph` or a homogeneous PyG ``Data``, whose dtypes and shapes batches keep.
@@ -62,8 +62,8 @@ class LinkNeighborLoader(LoaderFace):
         neg_sampling: negatives: ``"binary"``, ``"triplet"``, a dict of options, or a
             :class:`graphbraid.sampling.NegativeSampling` (or PyG's). If None, none are drawn.
         neg_sampling_ratio: number of negatives of mode ``binary`` per link, in place of ``neg_sampling``.
-        exclude_seed_edges: whether a batch's links are kept out of the neighbours that are drawn: if True, all
-            edges from a link's source to its destination; if ``"reverse"``, also those back.
+        exclude_seed_edges: whether a batch's links are kept out of the neighbours that are drawn: if True,
+            all edges from a link's source to its destination; if ``"reverse"``, also those back.
         time_attr: name of the times of the nodes or of the edges of ``data``: a link's trees then have no
             node, or no edge, later than the link, and negatives are nodes up to its time.
         weight_attr: as in :class:`NeighborLoader`.
@@ -182,7 +182,10 @@ class LinkNeighborLoader(LoaderFace):
         if exclusion:
             seeds.exclude(source.graph.csc, reverse=exclusion == "reverse")
         return Inputs(
-            source=source.without(OWN), number=number, seeds=seeds, input_id=input_ids(given["input_id"], number)
+            source=source.without(OWN),
+            number=number,
+            seeds=seeds,
+            input_id=input_ids(given["input_id"], number),
         )
 
 

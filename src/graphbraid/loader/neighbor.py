@@ -45,12 +45,12 @@ class NeighborLoader(LoaderFace):
             nodes.
         input_time: ``(num_seeds,)`` times of the seeds, for ``time_attr``. If None, those of the nodes.
         replace: whether to draw with replacement.
-        disjoint: whether each seed gets a tree of its own, which shares no node with another's; ``batch.batch``
-            then has the position of each node's seed in the batch. Always so with ``time_attr``.
+        disjoint: whether each seed gets a tree of its own, which shares no node with another's;
+            ``batch.batch`` then has the position of each node's seed. Always so with ``time_attr``.
         temporal_strategy: which of the neighbours up to a seed's time are drawn: ``uniform``, any of them, or
             ``last``, the latest.
-        time_attr: name of the times of the nodes or of the edges of ``data``: a seed's tree then has no node, or
-            no edge, later than the seed. If None, times play no part.
+        time_attr: name of the times of the nodes or of the edges of ``data``: a seed's tree then has no
+            node, or no edge, later than the seed. If None, times play no part.
         weight_attr: name of the edge weights to draw by: one of PyG's edge attributes, or ``"edge_weight"``
             for the weights of a Graph. If None, all neighbours are equally likely.
         transform: function called with each batch; its result is yielded instead.

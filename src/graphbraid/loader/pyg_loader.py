@@ -56,7 +56,7 @@ class NeighborLoader(_WithoutProcesses, neighbor.NeighborLoader, pyg.NeighborLoa
 
 
 class LinkNeighborLoader(_WithoutProcesses, link_neighbor.LinkNeighborLoader, pyg.LinkNeighborLoader):
-    """The :class:`graphbraid.loader.LinkNeighborLoader` used if PyG is installed; it runs none of PyG's code."""
+    """The :class:`graphbraid.loader.LinkNeighborLoader` used if PyG is installed, without PyG's code."""
 
 
 def _about_processes(name: str, instead: str) -> ConfigError:

@@ -42,7 +42,9 @@ class Times:
             ConfigError: edges have times, and nodes have none.
         """
         if self.node_time is None:
-            raise ConfigError("input_time must be given where time_attr names times of edges: nodes have none")
+            raise ConfigError(
+                "input_time must be given where time_attr names times of edges: nodes have none"
+            )
         return self.node_time[nodes]
 
     def ordered(self, values: Tensor, name: str) -> Tensor:
@@ -86,13 +88,15 @@ def read_times(source: BatchSource, given: dict[str, Any]) -> Times | None:
         raise ConfigError("time_attr needs adjacency lists sorted by time: leave out topology=")
     if isinstance(given["data"], Graph):
         raise ConfigError(
-            f"time_attr={name!r} names an attribute of a PyG Data, and a Graph has none: make the loader over "
-            "the Data"
+            f"time_attr={name!r} names an attribute of a PyG Data, and a Graph has none: make the loader "
+            "over the Data"
         )
     by_node = source.node_attrs.get(name)
     values = source.edge_attrs.get(name) if by_node is None else by_node
     if values is None:
-        raise ConfigError(f"time_attr={name!r} is neither an attribute of the nodes nor of the edges of the data")
+        raise ConfigError(
+            f"time_attr={name!r} is neither an attribute of the nodes nor of the edges of the data"
+        )
     last = _plain(given["temporal_strategy"]) == "last"
     return _sorted(source, _as_times(values, name), is_of_nodes=by_node is not None, last=last)
 
@@ -120,7 +124,8 @@ def _as_times(values: Tensor, name: str) -> Tensor:
     is_number = not values.is_complex() and values.dtype != torch.bool
     if values.ndim != 1 or not is_number:
         raise DataError(
-            f"{name} must be one number each, of one dimension; got {values.dtype} of shape {tuple(values.shape)}"
+            f"{name} must be one number each, of one dimension; got {values.dtype} of shape "
+            f"{tuple(values.shape)}"
         )
     if values.is_floating_point():
         wrong = (~values.isfinite()).nonzero()
@@ -135,7 +140,9 @@ def _ordered(values: Tensor, name: str, *, is_float: bool) -> Tensor:
     if not is_float:
         return values.long().contiguous()
     if not values.is_floating_point() and bool((values.long().abs() > _MOST_EXACT).any()):
-        raise ConfigError(f"{name} has whole numbers beyond 2**53, which the data's times as floats do not tell apart")
+        raise ConfigError(
+            f"{name} has whole numbers beyond 2**53, which the data's times as floats do not tell apart"
+        )
     bits = (values.double() + 0.0).view(torch.int64)  # the sum has no negative zero
     return torch.where(bits >= 0, bits, bits ^ _MANTISSA)
 
@@ -145,7 +152,9 @@ def _sorted(source: BatchSource, values: Tensor, *, is_of_nodes: bool, last: boo
     graph, csc = source.graph, source.graph.csc
     is_float = values.is_floating_point()
     ordered = _ordered(values, "the times", is_float=is_float)
-    by_edge = ordered[csc.indices.long()] if is_of_nodes else ordered[source.edge_ids(torch.arange(csc.num_edges))]
+    by_edge = (
+        ordered[csc.indices.long()] if is_of_nodes else ordered[source.edge_ids(torch.arange(csc.num_edges))]
+    )
     order = torch.from_numpy(np.lexsort((by_edge.numpy(), csc.destinations().numpy())))
     sorted_csc = Csc(
         csc.indptr,
@@ -157,7 +166,9 @@ def _sorted(source: BatchSource, values: Tensor, *, is_of_nodes: bool, last: boo
     edge_id = order if graph.edge_id is None else graph.edge_id[order]
     edge_attr = None if graph.edge_attr is None else graph.edge_attr[order]
     return Times(
-        source=dataclasses.replace(source, graph=graph.replace(csc=sorted_csc, edge_id=edge_id, edge_attr=edge_attr)),
+        source=dataclasses.replace(
+            source, graph=graph.replace(csc=sorted_csc, edge_id=edge_id, edge_attr=edge_attr)
+        ),
         edge_times=EdgeTimes(time=by_edge[order].contiguous(), last=last),
         node_time=ordered if is_of_nodes else None,
         is_float=is_float,

@@ -22,7 +22,7 @@ class BatchSeeds:
     constraints: Constraints | None = None
     """What its draws keep to. If None, they are free."""
     inputs: Tensor | None = None
-    """Number of the input that each seed belongs to, ``(num_seeds,)`` int64; only where trees are disjoint."""
+    """Number of the input that each seed belongs to, ``(num_seeds,)`` int64; only of disjoint trees."""
     attributes: Mapping[str, Tensor] = field(default_factory=dict)
     """Further attributes of the batch, such as ``edge_label_index``."""
 

@@ -281,7 +281,13 @@ class _ReferencePipeline:
 
     def _sample(self, seeds: Tensor, key: int, constraints: Constraints | None = None) -> Sampled:
         return reference.sample_checked(
-            self._csc, self._config, seeds, key, self._lists, constraints, self._edge_times
+            self._csc,
+            self._config,
+            seeds,
+            key,
+            self._lists,
+            constraints=constraints,
+            edge_times=self._edge_times,
         )
 
     def stage_seconds(self) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """NegativeDraws: the negatives of each batch of links, drawn by counter.
 
-A draw is a function of (seed, epoch, step, end of the link, number of the negative, attempt). Negative ``j`` of
-a batch of ``n`` links belongs to link ``j % n``.
+A draw is a function of (seed, epoch, step, end of the link, number of the negative, attempt). Negative ``j``
+of a batch of ``n`` links belongs to link ``j % n``.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ class NegativeDraws:
             if not self.how.is_triplet:
                 heads[one] = _chosen(self._head_weights(time), bits[0], "every pair of nodes is a link")
             tails[one] = _chosen(
-                self._tail_weights(int(heads[one]), time), bits[1], f"node {heads[one]} is linked to every node"
+                self._tail_weights(int(heads[one]), time),
+                bits[1],
+                f"node {heads[one]} is linked to every node",
             )
         return heads, tails
 
@@ -130,7 +132,7 @@ class NegativeDraws:
         return np.where(counts > 0, heads * np.maximum(sums, 0.0), 0.0)
 
     def _left_by_head(self, tails: F64) -> tuple[F64, F64]:
-        """Return for each source the sum of the weights of its allowed destinations, and how many have any."""
+        """Return each source's sum of weights over allowed destinations, and how many of these have any."""
         assert self._known is not None
         head, tail = self._known.destinations().numpy(), self._known.indices.numpy()
         is_loop = np.zeros(self._num_nodes, dtype=np.bool_)
@@ -150,7 +152,11 @@ class NegativeDraws:
     def _check_some_are_left(self, links: Tensor, times: Tensor | None) -> None:
         if not links.shape[1]:
             return
-        if self._node_time is not None and times is not None and int(times.min()) < int(self._node_time.min()):
+        if (
+            self._node_time is not None
+            and times is not None
+            and int(times.min()) < int(self._node_time.min())
+        ):
             raise ConfigError(
                 f"link {int(times.argmin())} can have no negatives: no node is as early as its time"
             )
@@ -160,8 +166,8 @@ class NegativeDraws:
         if not self.how.is_triplet:
             if not (counts * self._src.weights() > 0).any():
                 raise ConfigError(
-                    "reject_edges leaves no negatives: every pair of different nodes is an edge of the graph or "
-                    "one of the links"
+                    "reject_edges leaves no negatives: every pair of different nodes is an edge of the graph "
+                    "or one of the links"
                 )
             return
         without = np.flatnonzero(counts[links[0].numpy()] <= 0)
@@ -218,9 +224,7 @@ def _as_weights(weight: Tensor | str, name: str, csc: Csc, *, out_edges: bool) -
         raise DataError(f"{name} must have one weight per node, shape ({csc.num_dst},); got {values.shape}")
     wrong = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
     if len(wrong):
-        raise DataError(
-            f"{name} must be finite and not negative; {name}[{wrong[0]}] is {values[wrong[0]]:g}"
-        )
+        raise DataError(f"{name} must be finite and not negative; {name}[{wrong[0]}] is {values[wrong[0]]:g}")
     if not values.sum() > 0:
         raise DataError(f"{name} must have a node of more than 0 to draw; all are 0")
     return values

@@ -60,7 +60,7 @@ class NegativeSampling:
 
     @classmethod
     def of(cls, value: Any) -> NegativeSampling | None:
-        """Return what a loader's ``neg_sampling`` asks for: a mode, a dict, an instance of this class or PyG's.
+        """Return what ``neg_sampling`` asks for: a mode, a dict, or an instance of this class or PyG's.
 
         Raises:
             ConfigError: it is none of these, or an option of it is invalid.

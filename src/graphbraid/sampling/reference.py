@@ -69,6 +69,7 @@ def sample_checked(
     seeds: Tensor,
     key: int,
     lists: NeighborLists | None = None,
+    *,
     constraints: Constraints | None = None,
     edge_times: EdgeTimes | None = None,
 ) -> Sampled:
@@ -174,9 +175,7 @@ def _draw_rows(csc: Csc, config: SamplerConfig, rows: I64, fanout: int, keys: rn
     )
 
 
-def _allowed(
-    csc: Csc, node: int, tree: int, constraints: Constraints, edge_times: EdgeTimes | None
-) -> I64:
+def _allowed(csc: Csc, node: int, tree: int, constraints: Constraints, edge_times: EdgeTimes | None) -> I64:
     """Return the positions of the in-edges of ``node`` that its tree may have, rising."""
     indptr = csc.indptr.numpy()
     positions: I64 = np.arange(indptr[node], indptr[node + 1])

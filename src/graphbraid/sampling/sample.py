@@ -40,7 +40,7 @@ class Sampled:
     """Number of seeds, then of new nodes per hop."""
     edges_per_hop: list[int]
     trees: Tensor | None = None
-    """Tree of each node, as the number of its seed, ``(num_nodes,)`` int64; None unless trees are disjoint."""
+    """Tree of each node, as the number of its seed, ``(num_nodes,)`` int64; None unless disjoint."""
 
     @property
     def positions_are_kept(self) -> bool:
