@@ -2,8 +2,8 @@
 // seed's time, not the edges that are excluded. Included by sample.inl, once per variant. Twin:
 // sampling/reference.py.
 //
-//   a row's edges [start, end)  --- up to the tree's time, but those excluded --->  its allowed edges, in
-//   order allowed edges  --- draw_row --->  positions
+//   a row's edges  -- up to its tree's time, without those excluded -->  allowed edges, in their order
+//   allowed edges  -- draw_row -->  positions
 //
 // A row draws from its allowed edges as it would from a list that had no others, so each is as likely as any
 // other. Local ids go by first appearance, of a node in a tree where trees are disjoint.

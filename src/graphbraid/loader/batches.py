@@ -7,7 +7,7 @@ import inspect
 import time
 import weakref
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator
 from types import TracebackType
 from typing import Self
 
@@ -153,17 +153,11 @@ class BatchLoader:
             started = time.perf_counter()
             prepared = prepared._replace(x=source.rows.gather(prepared.sampled.n_id))
             self._count_gather(time.perf_counter() - started)
-        return self._as_batch(source, prepared, epoch, seeds.attributes_of(prepared.sampled))
+        return self._as_batch(source, prepared, epoch, **seeds.attributes_of(prepared.sampled))
 
-    def _as_batch(
-        self,
-        source: BatchSource,
-        prepared: Prepared,
-        epoch: int,
-        attributes: Mapping[str, Tensor] | None = None,
-    ) -> MiniBatch:
+    def _as_batch(self, source: BatchSource, prepared: Prepared, epoch: int, **more: Tensor) -> MiniBatch:
         batch = MiniBatch(source, prepared, layout=self.config.layout, epoch=epoch)
-        for name, value in (attributes or {}).items():
+        for name, value in more.items():
             setattr(batch, name, value)
         return batch.to(self.device) if isinstance(self.device, torch.device) else batch
 

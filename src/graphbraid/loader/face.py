@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, get_worker_info
 
+from graphbraid.arguments import as_count
 from graphbraid.errors import ConfigError
 from graphbraid.loader.auto_tiers import tiers_of
 from graphbraid.loader.batches import BatchLoader
@@ -81,8 +82,8 @@ class LoaderFace(OverBatches, DataLoader[Any]):
         self._ordered = given["sampler"] is None and given["batch_sampler"] is None
         if given["plan"] is not None and not self._ordered:
             raise ConfigError("a plan is made for the loader's own order: leave out plan= or the sampler")
-        if given["seed"] is None:
-            given["seed"] = drawn_seed(given["generator"])
+        seed = drawn_seed(given["generator"]) if given["seed"] is None else given["seed"]
+        given["seed"] = as_count(seed, "seed", most=(1 << 63) - 1)
         source = dataclasses.replace(read, lists=given["topology"])
         inputs = self._inputs(source, given)
         settings = self._settings(given, inputs)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
+from graphbraid.arguments import as_flag
 from graphbraid.collective.run.protocols import BatchDevice
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
@@ -175,7 +176,7 @@ class LinkNeighborLoader(LoaderFace):
             times=ordered,
             shown_times=shown,
             negatives=None if how is None else _draws(how, graph, links, times, ordered),
-            disjoint=bool(given["disjoint"]) or times is not None,
+            disjoint=as_flag(given["disjoint"], "disjoint") or times is not None,
             edge_times=None if times is None else times.edge_times,
         )
         source = source if times is None else times.source

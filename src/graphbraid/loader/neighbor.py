@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
+from graphbraid.arguments import as_flag
 from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.run.protocols import BatchDevice
 from graphbraid.graph import Graph
@@ -152,7 +153,7 @@ class NeighborLoader(LoaderFace):
         nodes = as_seeds(given["input_nodes"], source.graph)
         input_id = told_ids(given["input_nodes"], given["input_id"], nodes)
         times = read_times(source, given)
-        if times is None and not given["disjoint"]:
+        if times is None and not as_flag(given["disjoint"], "disjoint"):
             return Inputs(source=source, number=len(nodes), nodes=nodes, input_id=input_id)
         if times is None:
             return Inputs(source=source, number=len(nodes), seeds=TreeSeeds(nodes), input_id=input_id)

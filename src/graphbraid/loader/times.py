@@ -78,7 +78,8 @@ def read_times(source: BatchSource, given: dict[str, Any]) -> Times | None:
         ConfigError: options about times exclude each other, or the data has no such attribute.
         DataError: there is not one finite time per node or edge.
     """
-    check_choice(_plain(given["temporal_strategy"]), "temporal_strategy", STRATEGIES)
+    strategy = _plain(given["temporal_strategy"]) or "uniform"
+    check_choice(strategy, "temporal_strategy", STRATEGIES)
     name = given["time_attr"]
     if name is None:
         if given.get("input_time") is not None:
@@ -97,8 +98,8 @@ def read_times(source: BatchSource, given: dict[str, Any]) -> Times | None:
         raise ConfigError(
             f"time_attr={name!r} is neither an attribute of the nodes nor of the edges of the data"
         )
-    last = _plain(given["temporal_strategy"]) == "last"
-    return _sorted(source, _as_times(values, name), is_of_nodes=by_node is not None, last=last)
+    is_of_nodes = by_node is not None
+    return _sorted(source, _as_times(values, name), is_of_nodes=is_of_nodes, last=strategy == "last")
 
 
 def seed_times(values: Any, name: str, number: int) -> Tensor | None:
