@@ -320,8 +320,8 @@ def test_moving_to_the_same_device_is_free():
         ({"input_nodes": torch.tensor([0.5])}, ConfigError, "a 1-d tensor of ids or a mask"),
         ({"input_nodes": torch.zeros(3, dtype=torch.bool)}, ConfigError, r"shape \(800,\); got \(3,\)"),
         ({"input_nodes": "valid"}, DataError, "valid"),
-        ({"disjoint": True}, ConfigError, "does not support disjoint"),
-        ({"time_attr": "t"}, ConfigError, "does not support time_attr"),
+        ({"disjoint": "no"}, ConfigError, "disjoint must be True or False"),
+        ({"time_attr": "t"}, ConfigError, "a Graph has none: make the loader over the Data"),
         (
             {"subgraph_type": "induced"},
             ConfigError,
