@@ -160,6 +160,15 @@ PARTS = (
         archives=("cora",),
         pyg=True,
     ),
+    Part(
+        name="synth",
+        module="synth.beside_engine",
+        results="synth",
+        minutes=25,
+        options=("--repeats", "3"),
+        graphs=("amazon_computers", "arxiv-like", "products-lite"),
+        pyg=True,
+    ),
     Part(name="memory", module="memory.sampled", results="memory", minutes=4),
     Part(
         name="memory-fullgraph",

@@ -8,6 +8,8 @@
 # address: AddressSanitizer with UndefinedBehaviorSanitizer.
 # thread:  ThreadSanitizer. Plain threads replace OpenMP (GB_STD_THREADS), whose runtime it cannot see into.
 #
+# Synthesised programs follow, by scripts/sanitize_programs.sh, with address.
+#
 # Python and torch are not instrumented; the sanitizer's runtime is preloaded and sees every access of the core, and
 # every allocation and lock of the process. A finding ends the test process at once with exit code 66.
 set -euo pipefail
@@ -110,4 +112,9 @@ for name in "$@"; do
   cat "build/sanitize-$name/log"
   [ "$status" -eq 0 ] || { echo "the $name sanitizer ended with $status" >&2; failed=$status; }
 done
+case " $* " in
+  *" address "*)
+    [ -n "${GB_SANITIZE_TESTS:-}" ] || { echo "== synthesised programs"; PYTHON=$python scripts/sanitize_programs.sh || failed=$?; }
+    ;;
+esac
 exit "$failed"

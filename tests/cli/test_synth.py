@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,71 @@ def test_a_graph_that_does_not_fit_is_refused(call):
 
 @pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 def test_what_the_target_lacks_is_refused(call, tmp_path: Path):
-    done = call(program("GIN", "Sum"))
+    done = call(program(after_epoch='if (epoch == 3 || epoch == 4) { gnn.evaluate("val"); }'))
     assert done.exit_code == 2
-    assert "one.gnn cannot be written for openmp: the task" in done.stderr
+    assert "one.gnn cannot be written for openmp: evaluations at epochs without a fixed" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@pytest.mark.parametrize("model", ["gcn", "sage", "gin", "gat"])
+@pytest.mark.whole
+def test_a_model_needs_no_program(model: str, tmp_path: Path):
+    datasets.save_store(make_graph(train=30), tmp_path / "store")
+    words = ["synth", "--model", model, "--data", str(tmp_path / "store"), "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, [*words, "--layers", f"{CHANNELS},8,{CLASSES}"])
+    assert done.exit_code == 0, done.stderr
+    text = (tmp_path / "out" / "main.cpp").read_text()
+    assert text.startswith(f"// {model.upper()}: full-graph training")
+    assert "kEpochs = 200;" in text
+
+
+def test_a_program_or_a_model_is_needed_and_not_both(call, tmp_path: Path):
+    done = call(program(), "--model", "gcn")
+    assert done.exit_code == 2
+    assert "one.gnn names its model; leave out --model" in done.stderr
+    words = ["synth", "--data", str(tmp_path / "store"), "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2
+    assert "name a program's file" in done.stderr
+    done = CliRunner().invoke(app, [*words, "--model", "gnn"])
+    assert done.exit_code == 2
+    assert "model must be one of 'gcn', 'sage', 'gin', 'gat'; got 'gnn'" in done.stderr
+
+
+@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@pytest.mark.parametrize(("option", "count"), [("--build", 2), ("--run", 3)])
+@pytest.mark.whole
+def test_it_builds_and_runs_by_the_readmes_commands(
+    call, tmp_path: Path, option: str, count: int, monkeypatch: pytest.MonkeyPatch
+):
+    """The commands are only written down here; tests/synth/test_walk.py runs them."""
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr("graphbraid.cli.synth.subprocess.run", run)
+    assert call(LISTING, option).exit_code == 0
+    folder = str(tmp_path / "out")
+    built = ["cmake", "-S", folder, "-B", f"{folder}/build"], ["cmake", "--build", f"{folder}/build"]
+    trained = [f"{folder}/build/train", "--data", str(tmp_path / "store"), "--home", folder]
+    assert [command[:3] for command in commands[1:2]] == [built[1]]
+    assert commands[0] == built[0]
+    assert commands[2:] == [trained][: count - 2]
+
+
+@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+def test_a_build_that_fails_is_told(call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "cmake").write_text("#!/bin/sh\nexit 7\n")
+    (tmp_path / "bin" / "cmake").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    done = call(LISTING, "--build")
+    assert done.exit_code == 4
+    assert "cmake failed with code 7" in done.stderr
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = call(LISTING, "--build", "--out", str(tmp_path / "other"))
+    assert done.exit_code == 4
+    assert "cannot run cmake: No such file" in done.stderr

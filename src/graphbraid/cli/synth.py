@@ -14,6 +14,7 @@ from graphbraid.errors import ConfigError, ResourceError
 
 if TYPE_CHECKING:
     from graphbraid.graph import Graph
+    from graphbraid.synth.language.syntax import Function
 
 _HIDDEN = 32
 _TARGETS = ("openmp",)
@@ -23,8 +24,8 @@ _TARGETS = ("openmp",)
 def synth(
     *,
     program: Annotated[
-        Path, typer.Argument(help="The program's file.", metavar="PROGRAM", parser=path_given)
-    ],
+        Path | None, typer.Argument(help="The program's file.", metavar="[PROGRAM]", parser=path_given)
+    ] = None,
     data: Annotated[
         Path, typer.Option("--data", "-d", help="Store to train on.", metavar="STORE", parser=path_given)
     ],
@@ -32,6 +33,9 @@ def synth(
         Path, typer.Option("--out", "-o", help="Folder to make.", metavar="FOLDER", parser=path_given)
     ],
     target: Annotated[str, typer.Option(help="What to write: openmp.")] = "openmp",
+    model: Annotated[
+        str | None, typer.Option(help="Take the usual program of gcn, sage, gin or gat instead of a file.")
+    ] = None,
     layers: Annotated[
         str | None,
         typer.Option(
@@ -58,6 +62,8 @@ def synth(
         graphbraid synth sage.gnn --data stores/web --out build_me
 
         graphbraid synth sage.gnn -d stores/web --layers 128,64,40 --set totalEpoch=50 --out build_me --run
+
+        graphbraid synth --model gcn -d stores/web --layers 128,32,40 --out build_me
     """  # noqa: D412  (typer shows the blank line between examples)
     if target not in _TARGETS:
         raise ConfigError(f"the target must be {' or '.join(_TARGETS)}; got {target!r}")
@@ -66,7 +72,7 @@ def synth(
     from graphbraid import synth as room
     from graphbraid.fullgraph import NotLoweredError
 
-    function = room.read_program(program)
+    function = _function(program, model)
     graph = datasets.open_store(data)
     widths = _widths(layers, graph)
     synthesis = room.from_program(function, widths, numbers)
@@ -74,10 +80,12 @@ def synth(
         folder = room.write_openmp(synthesis, graph, out)
     except NotLoweredError as error:
         advice = f"; it needs {error.needed}" if error.needed else ""
-        raise ConfigError(f"{program.name} cannot be written for {target}: {error.reason}{advice}") from error
+        raise ConfigError(
+            f"{function.source} cannot be written for {target}: {error.reason}{advice}"
+        ) from error
     err = err_console()
     for place, note in function.notes:
-        say(err, "[yellow]note:[/] {}", f"{program.name}:{place.line}: {note}")
+        say(err, "[yellow]note:[/] {}", f"{function.source}:{place.line}: {note}")
     if build or run:
         _called(["cmake", "-S", str(folder), "-B", str(folder / "build")])
         _called(["cmake", "--build", str(folder / "build"), "-j", str(os.cpu_count() or 1)])
@@ -87,6 +95,23 @@ def synth(
         print_json({"out": str(folder), "target": target, "layers": list(widths), "built": build or run})
     else:
         say(err, "wrote {}", folder)
+
+
+def _function(program: Path | None, model: str | None) -> Function:
+    """Return the program of a file, or the usual one of a model.
+
+    Raises:
+        ConfigError: not exactly one of them is named, or there is no such model.
+    """
+    from graphbraid import synth as room
+
+    if program is not None and model is not None:
+        raise ConfigError(f"{program.name} names its model; leave out --model")
+    if program is not None:
+        return room.read_program(program)
+    if model is not None:
+        return room.standard_program(model)
+    raise ConfigError("name a program's file, or take the usual program of a model, such as --model gcn")
 
 
 def _setting(text: str) -> tuple[str, int | float]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.util
-import threading
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +16,7 @@ from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import reference
 from graphbraid.ops.derived import inverse_degrees
+from graphbraid.ops.recorded_calls import Watched, watching
 from graphbraid.ops.row_epilogue import RowEpilogue
 from graphbraid.signatures import typed
 
@@ -33,42 +31,12 @@ def backend(tensor: Tensor) -> Any:
     found = None
     if tensor.device.type == "cpu":
         found = native.kernels()
-        calls = getattr(_WATCHED, "calls", None)
+        calls = watching()
         if calls is not None and found is not None:
-            return _Watched(found, calls)
+            return Watched(found, calls)
     elif tensor.device.type == "cuda" and tensor.dtype != torch.float64:
         found = triton_kernels()
     return reference if found is None else found
-
-
-Calls = list[tuple[str, tuple[Any, ...]]]
-"""Recorded kernel calls: the name of each kernel and its positional arguments."""
-_WATCHED = threading.local()
-
-
-@contextlib.contextmanager
-def watched() -> Iterator[Calls]:
-    """Record the calls of compiled kernels that this thread's operators make inside the ``with`` block."""
-    calls: Calls = []
-    _WATCHED.calls = calls
-    try:
-        yield calls
-    finally:
-        _WATCHED.calls = None
-
-
-class _Watched:
-    """The compiled kernels, with a record of each call."""
-
-    def __init__(self, kernels: Any, calls: Calls) -> None:
-        self._native, self._calls = kernels, calls
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        def call(*arguments: Any) -> None:
-            self._calls.append((name, arguments))
-            getattr(self._native, name)(*arguments)
-
-        return call
 
 
 @functools.cache

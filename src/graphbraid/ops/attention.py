@@ -183,8 +183,8 @@ class _Gatv2(torch.autograd.Function):
 
 
 def needs_ids(rows: Tensor, p: float) -> bool:
-    """Return whether the backward kernels for ``rows`` need edge ids; on a CPU only under dropout."""
-    return p > 0 or backend(rows) is not native.kernels()
+    """Return whether the backward kernels for ``rows`` need edge ids; compiled ones only under dropout."""
+    return p > 0 or rows.device.type != "cpu" or native.kernels() is None
 
 
 def both_ways(csc: Csc, *, with_ids: bool = True) -> tuple[Tensor, ...]:

@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.ops.aggregation import backend, check_row_dtype, sum_dtype
+from graphbraid.ops.recorded_calls import recorded_whole
 from graphbraid.signatures import typed
 
 
@@ -96,6 +97,7 @@ def batch_norm(
     return out
 
 
+@recorded_whole
 def batch_statistics(
     x: Tensor,
     running_mean: Tensor | None,

@@ -4,6 +4,7 @@ from graphbraid.synth.emit.openmp import write_openmp
 from graphbraid.synth.language.mistake import Place, ProgramError
 from graphbraid.synth.reading import parse_program, read_program
 from graphbraid.synth.recipe import EarlyStop, OptimizerRecipe, Recipe
+from graphbraid.synth.standard import standard_program
 from graphbraid.synth.synthesis import Synthesis, from_model, from_program
 from graphbraid.synth.training import Trained, train
 from graphbraid.synth.weights import load_weights, save_weights
@@ -22,6 +23,7 @@ __all__ = [
     "parse_program",
     "read_program",
     "save_weights",
+    "standard_program",
     "train",
     "write_openmp",
 ]

@@ -1,4 +1,4 @@
-"""Weights as a folder with one ``.npy`` file for each parameter: what synthesised programs read and write."""
+"""Weights as a folder with one ``.npy`` file for each of a model's tensors: what programs read and write."""
 
 from __future__ import annotations
 
@@ -7,45 +7,60 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from graphbraid.errors import DataError
 from graphbraid.signatures import typed
 
 
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """Return what training changes by name: parameters, and batch normalisation's running statistics."""
+    found: dict[str, Tensor] = dict(model.named_parameters())
+    for path, module in model.named_modules():
+        if isinstance(module, nn.BatchNorm1d):
+            prefix = f"{path}." if path else ""
+            found |= {prefix + name: buffer for name, buffer in module.named_buffers(recurse=False)}
+    return found
+
+
 @typed
 def save_weights(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
-    """Write a model's parameters to a folder, each to the file of its name; return the folder."""
+    """Write a model's weights to a folder, each to the file of its name; return the folder.
+
+    They are its parameters and the running statistics of batch normalisation.
+    """
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
-    for name, parameter in model.named_parameters():
-        np.save(place / f"{name}.npy", parameter.detach().cpu().contiguous().numpy())
+    for name, weight in weights_of(model).items():
+        np.save(place / f"{name}.npy", weight.detach().cpu().contiguous().numpy())
     return place
 
 
 @typed
 def load_weights(model: nn.Module, folder: str | os.PathLike[str]) -> None:
-    """Read a model's parameters from a folder that :func:`save_weights` or a synthesised program wrote.
+    """Read a model's weights from a folder that :func:`save_weights` or a synthesised program wrote.
 
     Raises:
-        DataError: the file of a parameter is missing, broken, or of another shape or dtype; nothing
-            is changed.
+        DataError: the file of a weight is missing, broken, or of another shape or dtype; nothing is
+            changed.
     """
-    read = {name: _read(Path(folder) / f"{name}.npy", p) for name, p in model.named_parameters()}
+    weights = weights_of(model)
+    read = {name: _read(Path(folder) / f"{name}.npy", weight) for name, weight in weights.items()}
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(read[name])
+        for name, weight in weights.items():
+            weight.copy_(read[name])
 
 
-def _read(file: Path, parameter: nn.Parameter) -> torch.Tensor:
+def _read(file: Path, weight: Tensor) -> Tensor:
     try:
         values = np.load(file, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise DataError(f"cannot read the weights {file}: {error}") from error
-    if values.shape != tuple(parameter.shape) or values.dtype != np.float32:
-        wanted = f"float32 of shape {tuple(parameter.shape)}"
+    dtype = str(weight.dtype).removeprefix("torch.")
+    if values.shape != tuple(weight.shape) or values.dtype != dtype:
+        wanted = f"{dtype} of shape {tuple(weight.shape)}"
         raise DataError(f"{file} must hold {wanted}; it holds {values.dtype} of shape {values.shape}")
     return torch.from_numpy(values)
 
 
-__all__ = ["load_weights", "save_weights"]
+__all__ = ["load_weights", "save_weights", "weights_of"]

@@ -1,6 +1,6 @@
 // Train: full-graph training
 //
-// Written by graphbraid 0.1.0 (format 1). It trains on its own: no Python, no PyTorch.
+// Written by graphbraid 0.1.0 (format 2). It trains on its own: no Python, no PyTorch.
 //
 // Every line is a task of graphbraid's full-graph engine: the same kernels (csrc/), in the same order, on the
 // same places of one allocation. The arrays of plan/ are what the engine made of the graph before its first
@@ -31,13 +31,13 @@
 // clang-format on
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <exception>
+#include <new>
 #include <string>
 #include <vector>
 
 #include "arrays.h"
+#include "options.h"
 #include "training.h"
 
 namespace program {
@@ -46,7 +46,7 @@ namespace {
 constexpr int64_t kEpochs = 20;
 // clang-format off
 
-// ---- Arrays: files of the store, and those that were made of it
+// ---- Arrays: files of the store, and those that were made of it, each with the digest of its values
 
 struct Plan {
   Array nodes0;
@@ -71,42 +71,42 @@ struct Plan {
   Array split_test_labels19;
 
   Plan([[maybe_unused]] const std::string& store, const std::string& plan)
-      : nodes0(plan + "/nodes0.npy", "<i8", {60}),
-        rows1(plan + "/rows1.npy", "<f4", {60, 12}),
-        src_scale2(plan + "/src_scale2.npy", "<f4", {60}),
-        dst_scale3(plan + "/dst_scale3.npy", "<f4", {30}),
-        indptr4(plan + "/indptr4.npy", "<i8", {31}),
-        indices5(plan + "/indices5.npy", "<i4", {85}),
-        indptr6(plan + "/indptr6.npy", "<i8", {61}),
-        indices7(plan + "/indices7.npy", "<i4", {85}),
-        src_scale8(plan + "/src_scale8.npy", "<f4", {80}),
-        indptr(store + "/indptr.npy", "<i8", {81}),
-        indices(store + "/indices.npy", "<i4", {310}),
-        x(store + "/x.npy", "<f4", {80, 12}),
-        train_rows12(plan + "/train_rows12.npy", "<i8", {30}),
-        train_labels13(plan + "/train_labels13.npy", "<i8", {30}),
-        split_train_rows14(plan + "/split_train_rows14.npy", "<i8", {30}),
-        split_train_labels15(plan + "/split_train_labels15.npy", "<i8", {30}),
-        split_val_rows16(plan + "/split_val_rows16.npy", "<i8", {20}),
-        split_val_labels17(plan + "/split_val_labels17.npy", "<i8", {20}),
-        split_test_rows18(plan + "/split_test_rows18.npy", "<i8", {30}),
-        split_test_labels19(plan + "/split_test_labels19.npy", "<i8", {30}) {}
+      : nodes0(plan + "/nodes0.npy", "<i8", {60}, 0x4110e5ef134ef0c1),
+        rows1(plan + "/rows1.npy", "<f4", {60, 12}, 0x89eca0064d478f3d),
+        src_scale2(plan + "/src_scale2.npy", "<f4", {60}, 0x2b978f883c87afd9),
+        dst_scale3(plan + "/dst_scale3.npy", "<f4", {30}, 0x8b39ee5a08697161),
+        indptr4(plan + "/indptr4.npy", "<i8", {31}, 0x3ddb46189e2cbf0c),
+        indices5(plan + "/indices5.npy", "<i4", {85}, 0x64a2bc10dc2dae7d),
+        indptr6(plan + "/indptr6.npy", "<i8", {61}, 0xfddde5a3bcd1fc04),
+        indices7(plan + "/indices7.npy", "<i4", {85}, 0x5ee80374339bc903),
+        src_scale8(plan + "/src_scale8.npy", "<f4", {80}, 0xfb644d4f2f1d82d1),
+        indptr(store + "/indptr.npy", "<i8", {81}, 0xc97e3a567e47281f),
+        indices(store + "/indices.npy", "<i4", {310}, 0xe8175674ea544852),
+        x(store + "/x.npy", "<f4", {80, 12}, 0xdc97dad662f7fb68),
+        train_rows12(plan + "/train_rows12.npy", "<i8", {30}, 0xdba7da1ce27b2070),
+        train_labels13(plan + "/train_labels13.npy", "<i8", {30}, 0xc25fa8f6a22a20a3),
+        split_train_rows14(plan + "/split_train_rows14.npy", "<i8", {30}, 0x237995c46a750821),
+        split_train_labels15(plan + "/split_train_labels15.npy", "<i8", {30}, 0xc25fa8f6a22a20a3),
+        split_val_rows16(plan + "/split_val_rows16.npy", "<i8", {20}, 0xe66f41c5e176780f),
+        split_val_labels17(plan + "/split_val_labels17.npy", "<i8", {20}, 0x6918d58d2f7b02fe),
+        split_test_rows18(plan + "/split_test_rows18.npy", "<i8", {30}, 0x2d3fda960159b351),
+        split_test_labels19(plan + "/split_test_labels19.npy", "<i8", {30}, 0x773c4c0c7e580fa5) {}
 };
 
-// ---- Parameters, in the order of the model
+// ---- Weights, in the order of the model
 
 enum ParameterOf { w_convs_0_bias, w_convs_0_lin_weight, w_convs_1_bias, w_convs_1_lin_weight };
 
-std::vector<Parameter> make_parameters() {
-  std::vector<Parameter> parameters;
-  parameters.emplace_back("convs.0.bias", std::vector<int64_t>{16});
-  parameters.emplace_back("convs.0.lin.weight", std::vector<int64_t>{16, 12});
-  parameters.emplace_back("convs.1.bias", std::vector<int64_t>{5});
-  parameters.emplace_back("convs.1.lin.weight", std::vector<int64_t>{5, 16});
-  return parameters;
+Weights make_weights() {
+  Weights weights;
+  weights.parameters.emplace_back("convs.0.bias", std::vector<int64_t>{16}, true);
+  weights.parameters.emplace_back("convs.0.lin.weight", std::vector<int64_t>{16, 12}, true);
+  weights.parameters.emplace_back("convs.1.bias", std::vector<int64_t>{5}, true);
+  weights.parameters.emplace_back("convs.1.lin.weight", std::vector<int64_t>{5, 16}, true);
+  return weights;
 }
 
-// ---- The training step's arena: where each buffer begins, in bytes
+// ---- The training step's arena: where each buffer begins, of 8896 bytes
 
 namespace train_places {
 [[maybe_unused]] constexpr int64_t kV4 = 0;  // v4: 60 x 16, tasks 0 to 8
@@ -117,7 +117,7 @@ namespace train_places {
 [[maybe_unused]] constexpr int64_t kGradientOfV4 = 3840;  // gradient of v4: 60 x 16, tasks 7 to 9
 }  // namespace train_places
 
-// ---- The arena of an evaluation: where each buffer begins, in bytes
+// ---- The arena of an evaluation: where each buffer begins, of 8960 bytes
 
 namespace evaluate_places {
 [[maybe_unused]] constexpr int64_t kV1Rows = 5120;  // v1_rows: 80 x 12, tasks 0 to 1
@@ -128,9 +128,9 @@ namespace evaluate_places {
 
 class Program {
  public:
-  Program(const std::string& store, const std::string& plan_folder, const std::string& weights)
-      : plan(store, plan_folder), parameters(make_parameters()) {
-    load_weights(weights, parameters);
+  Program(const std::string& store, const std::string& plan_folder, const std::string& first_weights)
+      : plan(store, plan_folder), weights(make_weights()) {
+    weights.load(first_weights);
   }
 
   // The outputs.
@@ -146,7 +146,7 @@ class Program {
     }
     {  // v7 = aggregate(v5): gcn weighted + 1 I, then bias  [level 2, 5 columns]
       const gb::Epilogue after = row_epilogue(value(w_convs_1_bias), 0, 0.01, 0.0, 0, nullptr);
-      spmm(Edges{plan.indptr4.int64s(), plan.indices5.values(), false, 30, 85}, train.matrix(kV5, 60, 5, 5, 1), Factors{nullptr, plan.src_scale2.floats(), plan.dst_scale3.floats(), nullptr}, 1.0, 30, true, false, ConstMatrix{}, train.matrix(kV7, 30, 5, 5, 1), &after);
+      spmm(Edges{plan.indptr4.int64s(), plan.indices5.values(), false, 30, 85}, train.matrix(kV5, 60, 5, 5, 1), Factors{nullptr, plan.src_scale2.floats(), plan.dst_scale3.floats(), nullptr}, 1.0, 30, true, false, {}, train.matrix(kV7, 30, 5, 5, 1), &after);
     }
   }
 
@@ -157,7 +157,7 @@ class Program {
       epilogue_backward(train.matrix(kGradientOfTheOutput, 30, 5, 5, 1), train.matrix(kV7, 30, 5, 5, 1), row_epilogue(nullptr, 0, 0.01, 0.0, 0, nullptr), train.matrix(kGradientOfTheOutput, 30, 5, 5, 1), gradient(w_convs_1_bias));
     }
     {  // gradient of v5
-      spmm(Edges{plan.indptr6.int64s(), plan.indices7.values(), false, 60, 85}, train.matrix(kGradientOfTheOutput, 30, 5, 5, 1), Factors{nullptr, plan.dst_scale3.floats(), plan.src_scale2.floats(), nullptr}, 1.0, 30, true, false, ConstMatrix{}, train.matrix(kGradientOfV5, 60, 5, 5, 1), nullptr);
+      spmm(Edges{plan.indptr6.int64s(), plan.indices7.values(), false, 60, 85}, train.matrix(kGradientOfTheOutput, 30, 5, 5, 1), Factors{nullptr, plan.dst_scale3.floats(), plan.src_scale2.floats(), nullptr}, 1.0, 30, true, false, {}, train.matrix(kGradientOfV5, 60, 5, 5, 1), nullptr);
     }
     {  // gradient of v5's weight
       tall_gram(train.matrix(kGradientOfV5, 60, 5, 5, 1), train.matrix(kV4, 60, 16, 16, 1), Matrix{gradient(w_convs_1_lin_weight), 5, 16, 16}, nullptr);
@@ -177,7 +177,7 @@ class Program {
   void predict() {
     using namespace evaluate_places;
     {  // v1_rows
-      spmm(Edges{plan.indptr.int64s(), plan.indices.values(), false, 80, 310}, ConstMatrix{plan.x.floats(), 80, 12, 12}, Factors{nullptr, plan.src_scale8.floats(), plan.src_scale8.floats(), nullptr}, 1.0, 80, true, false, ConstMatrix{}, evaluate.matrix(kV1Rows, 80, 12, 12, 1), nullptr);
+      spmm(Edges{plan.indptr.int64s(), plan.indices.values(), false, 80, 310}, ConstMatrix{plan.x.floats(), 80, 12, 12}, Factors{nullptr, plan.src_scale8.floats(), plan.src_scale8.floats(), nullptr}, 1.0, 80, true, false, {}, evaluate.matrix(kV1Rows, 80, 12, 12, 1), nullptr);
     }
     {  // v3
       const gb::Epilogue after = row_epilogue(value(w_convs_0_bias), 1, 0.01, 0.0, 0, nullptr);
@@ -188,7 +188,7 @@ class Program {
     }
     {  // v6
       const gb::Epilogue after = row_epilogue(value(w_convs_1_bias), 0, 0.01, 0.0, 0, nullptr);
-      spmm(Edges{plan.indptr.int64s(), plan.indices.values(), false, 80, 310}, evaluate.matrix(kV4, 80, 5, 5, 1), Factors{nullptr, plan.src_scale8.floats(), plan.src_scale8.floats(), nullptr}, 1.0, 80, true, false, ConstMatrix{}, evaluate.matrix(kV6, 80, 5, 5, 1), &after);
+      spmm(Edges{plan.indptr.int64s(), plan.indices.values(), false, 80, 310}, evaluate.matrix(kV4, 80, 5, 5, 1), Factors{nullptr, plan.src_scale8.floats(), plan.src_scale8.floats(), nullptr}, 1.0, 80, true, false, {}, evaluate.matrix(kV6, 80, 5, 5, 1), &after);
     }
   }
 
@@ -214,15 +214,16 @@ class Program {
   }
 
   Plan plan;
-  std::vector<Parameter> parameters;
+  Weights weights;
   Optimizer optimizer{Optimizer::kAdam, 0.01, 0.0, 0.9, 0.999, 0.0, 1e-08};
 
  private:
-  float* value(ParameterOf p) { return parameters[p].value.data(); }
-  float* gradient(ParameterOf p) { return parameters[p].grad.data(); }
+  float* value(ParameterOf p) { return weights.parameters[p].value.data(); }
+  float* gradient(ParameterOf p) { return weights.parameters[p].grad.data(); }
 
-  Arena train{8896};  // bytes
-  Arena evaluate{8960};  // bytes
+  // An evaluation follows a whole step, so that both have one memory.
+  Arena memory{8960};  // bytes
+  Arena &train = memory, &evaluate = memory;
   Seeds random{0};
   uint64_t seeds[1] = {};  // of the masks of dropout in this step
 };
@@ -233,48 +234,39 @@ double seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The text after an option, or what it usually is.
-std::string option(int count, char** words, const char* name, const std::string& usual) {
-  for (int i = 1; i + 1 < count; ++i)
-    if (std::strcmp(words[i], name) == 0) return words[i + 1];
-  return usual;
-}
-
-int run(int count, char** words) {
-  const std::string home = option(count, words, "--home", ".");
-  const std::string store = option(count, words, "--data", "");
-  const std::string save = option(count, words, "--save", "");
-  const int64_t epochs = std::atoll(option(count, words, "--epochs", std::to_string(kEpochs)).c_str());
-  if (store.empty()) {
-    std::fprintf(
-        stderr, "usage: train --data STORE [--home FOLDER] [--load WEIGHTS] [--save WEIGHTS] [--epochs N]\n");
-    return 2;
-  }
+void train(const Options& options) {
+  const double started = seconds();
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // an epoch is shown when it is over, in a file too
+  prepare_folders(options);
   choose_variant();
-  Program program(store, home + "/plan", option(count, words, "--load", home + "/weights"));
+  const std::string first_weights = options.load.empty() ? options.home + "/weights" : options.load;
+  Program program(options.data, options.home + "/plan", first_weights);
+  std::printf("seconds to load %.6f\n", seconds() - started);
   double total = 0;
-  for (int64_t epoch = 0; epoch < epochs; ++epoch) {
+  int64_t num_epochs = 0;
+  for (int64_t epoch = 0; epoch < options.epochs; ++epoch) {
     const double begin = seconds();
     program.forward();
     const double loss = program.loss();
+    require_finite(loss, epoch);
     program.backward();
-    program.optimizer.step(program.parameters);
+    program.optimizer.step(program.weights.parameters);
     const double taken = seconds() - begin;
     total += taken;
+    ++num_epochs;
     std::printf("epoch %lld loss %.9g seconds %.6f\n", static_cast<long long>(epoch), loss, taken);
     if (epoch % 5 == 4) {
       program.predict();
-      const double val = program.accuracy_val();
-      std::printf("epoch %lld val %.6f\n", static_cast<long long>(epoch), val);
+      const double of_val = program.accuracy_val();
+      std::printf("epoch %lld val %.6f\n", static_cast<long long>(epoch), of_val);
     }
   }
   program.predict();
   std::printf("accuracy train %.6f\n", program.accuracy_train());
   std::printf("accuracy val %.6f\n", program.accuracy_val());
   std::printf("accuracy test %.6f\n", program.accuracy_test());
-  std::printf("seconds per epoch %.6f\n", epochs > 0 ? total / static_cast<double>(epochs) : 0.0);
-  if (!save.empty()) save_weights(save, program.parameters);
-  return 0;
+  if (num_epochs > 0) std::printf("seconds per epoch %.6f\n", total / static_cast<double>(num_epochs));
+  if (!options.save.empty()) program.weights.save(options.save);
 }
 
 }  // namespace
@@ -282,7 +274,18 @@ int run(int count, char** words) {
 
 int main(int count, char** words) {
   try {
-    return program::run(count, words);
+    const program::Options options = program::read_options(count, words, program::kEpochs);
+    if (options.help)
+      std::fputs(program::kUsage, stdout);
+    else
+      program::train(options);
+    return 0;
+  } catch (const program::UsageError& error) {
+    std::fprintf(stderr, "train: %s\n%s", error.what(), program::kUsage);
+    return 2;
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "train: there is too little memory\n");
+    return 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "train: %s\n", error.what());
     return 1;

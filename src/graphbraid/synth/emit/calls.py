@@ -9,6 +9,7 @@ from torch import Tensor
 
 from graphbraid.fullgraph import NotLoweredError
 from graphbraid.ops.row_epilogue import RowEpilogue
+from graphbraid.synth.emit import attention, norm
 from graphbraid.synth.emit.memory import Memory
 from graphbraid.synth.emit.recorded import Task
 
@@ -34,7 +35,7 @@ class Calls:
                 what = (
                     f"the task {task.name!r} needs the kernel {name}, which the OpenMP target does not have"
                 )
-                raise NotLoweredError("synthesis", what, "GCN or SAGE, with dense features")
+                raise NotLoweredError("synthesis", what, "layers of GCN, SAGE, GIN or GAT")
             self.kernels.add(name)
             found += _WRITERS[name](self, task.at, *arguments)
         return found
@@ -99,8 +100,24 @@ def _tall_product(w: Calls, at: int, a: Tensor, b: Tensor, out: Tensor, *rest: A
 def _tall_gram(w: Calls, at: int, a: Tensor, b: Tensor, *rest: Any) -> list[str]:
     out, ids = rest
     m = w.memory
+    m.make(out, "gram")
     matrices = f"{m.matrix(a, at)}, {m.matrix(b, at)}, {m.matrix(out, at)}"
     return [f"tall_gram({matrices}, {m.pointer(ids, at, 'nodes')});"]
+
+
+def _bit_product(w: Calls, at: int, bits: Tensor, *rest: Any) -> list[str]:
+    factors, b, out, add, after = rest
+    m, (made, pointer) = w.memory, w.after(at, after)
+    read = f"{m.pointer(bits, at, 'bits')}, {m.pointer(factors, at, 'factors')}, {m.matrix(b, at)}"
+    return [*made, f"bit_product({read}, {m.matrix(out, at)}, {cpp_bool(add)}, {pointer});"]
+
+
+def _bit_gram(w: Calls, at: int, a: Tensor, bits: Tensor, *rest: Any) -> list[str]:
+    factors, out = rest
+    m = w.memory
+    m.make(out, "gram")
+    read = f"{m.matrix(a, at)}, {m.pointer(bits, at, 'bits')}, {m.pointer(factors, at, 'factors')}"
+    return [f"bit_gram({read}, {m.matrix(out, at)});"]
 
 
 def _epilogue(w: Calls, at: int, x: Tensor, *rest: Any) -> list[str]:
@@ -151,6 +168,8 @@ _WRITERS: dict[str, Callable[..., list[str]]] = {
     "spmm": _spmm,
     "tall_product": _tall_product,
     "tall_gram": _tall_gram,
+    "bit_product": _bit_product,
+    "bit_gram": _bit_gram,
     "epilogue": _epilogue,
     "epilogue_backward": _epilogue_backward,
     "spmm_max": _spmm_max,
@@ -159,6 +178,8 @@ _WRITERS: dict[str, Callable[..., list[str]]] = {
     "add_": _add,
     "copy_": _copy,
     "div": _div,
+    **attention.WRITERS,
+    **norm.WRITERS,
 }
 
 

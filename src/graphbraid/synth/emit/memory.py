@@ -1,4 +1,4 @@
-"""Memory: where a recorded tensor lives in the program: in an arena, a parameter, a gradient or an array."""
+"""Memory: where a recorded tensor lives in the program: arena, weight, gradient, array or scratch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+import xxhash
+from torch import Tensor
 
 from graphbraid.fullgraph import NotLoweredError
 from graphbraid.fullgraph.step.arena import Buffer
@@ -33,6 +34,12 @@ class ArrayFile:
     def dtype(self) -> str:
         """Its dtype, as its file names it."""
         return DTYPES[self.tensor.dtype]
+
+    @property
+    def digest(self) -> str:
+        """XXH64 of its values, by which a program knows them again."""
+        values = self.tensor.detach().contiguous().numpy().reshape(-1)
+        return f"0x{xxhash.xxh64_intdigest(values.data):016x}"
 
 
 class Arrays:
@@ -90,12 +97,24 @@ class Memory:
         self._begin = buffers[0].tensor.data_ptr() - buffers[0].offset
         self._end = self._begin + standing.step.arena.nbytes
         self.names = _unique(buffers)
+        self._made: dict[int, str] = {}
+        self.made: list[tuple[str, int]] = []
+        """Name and number of elements of what calls make anew in each step and later ones read."""
         arrays.look_at(standing)
+
+    def make(self, tensor: Tensor, role: str) -> None:
+        """Give a call's result a place in the program, unless it is in one already."""
+        address, standing = tensor.data_ptr(), self._standing
+        is_elsewhere = self._begin <= address < self._end or address in standing.gradients
+        if is_elsewhere or address in standing.weights or address in self._made:
+            return
+        self._made[address] = f"{self.arena}_{role}{len(self.made)}"
+        self.made.append((self._made[address], tensor.numel()))
 
     def matrix(self, tensor: Tensor | None, at: int, role: str = "rows") -> str:
         """Return a matrix of float32; an empty one for None."""
         if tensor is None:
-            return "ConstMatrix{}"
+            return "{}"
         if tensor.dtype != torch.float32 or tensor.ndim != 2:
             raise NotLoweredError("synthesis", f"a step reads rows of {tensor.dtype}", "storage='float32'")
         (rows, columns), strides = tensor.shape, tensor.stride()
@@ -106,11 +125,13 @@ class Memory:
             return f"{self.arena}.matrix({self._offset(address, at)}, {sizes})"
         if address in self._standing.gradients:
             return f"Matrix{{gradient({cpp_name(self._standing.gradients[address])}), {shape}}}"
+        if address in self._made:
+            return f"Matrix{{{self._made[address]}.data(), {shape}}}"
         return f"ConstMatrix{{{self._floats(tensor, role)}, {shape}}}"
 
     def pointer(self, tensor: Tensor | None, at: int, role: str) -> str:
         """Return a pointer to the elements of a vector, or of a contiguous matrix that is not float32."""
-        if tensor is None:
+        if tensor is None or tensor.numel() == 0:
             return "nullptr"
         if not tensor.is_contiguous():
             raise NotLoweredError("synthesis", f"a step reads a strided {role}", "contiguous arrays")
@@ -122,7 +143,13 @@ class Memory:
             return made
         if address in self._standing.gradients:
             return f"gradient({cpp_name(self._standing.gradients[address])})"
+        if address in self._made:
+            return f"{self._made[address]}.data()"
         return self._floats(tensor, role)
+
+    def counter(self, tensor: Tensor) -> str:
+        """Return a number of steps that is saved with the weights."""
+        return f"counter({cpp_name(self._standing.weights[tensor.data_ptr()])})"
 
     def array(self, tensor: Tensor, role: str) -> str:
         """Return a constant array."""
@@ -130,8 +157,8 @@ class Memory:
 
     def _floats(self, tensor: Tensor, role: str) -> str:
         address = tensor.data_ptr()
-        if address in self._standing.parameters:
-            return f"value({cpp_name(self._standing.parameters[address])})"
+        if address in self._standing.weights:
+            return f"value({cpp_name(self._standing.weights[address])})"
         if address not in self._standing.arrays:
             what = f"a step's {role} are in memory that is not planned"
             raise NotLoweredError("synthesis", what, "training in Python")
@@ -148,13 +175,8 @@ class Memory:
 
 
 def cpp_name(name: str) -> str:
-    """Return a parameter's name as one of C++."""
+    """Return a weight's name as one of C++."""
     return "w_" + re.sub(r"\W", "_", name)
-
-
-def parameters_of(model: nn.Module) -> list[tuple[str, Tensor]]:
-    """Return the parameters of a model by name, as it lists them."""
-    return [(name, parameter.detach()) for name, parameter in model.named_parameters()]
 
 
 def _unique(buffers: Iterable[Buffer]) -> list[tuple[Buffer, str]]:
@@ -171,4 +193,4 @@ def _unique(buffers: Iterable[Buffer]) -> list[tuple[Buffer, str]]:
     return found
 
 
-__all__ = ["DTYPES", "ArrayFile", "Arrays", "Memory", "cpp_name", "parameters_of"]
+__all__ = ["DTYPES", "ArrayFile", "Arrays", "Memory", "cpp_name"]

@@ -1,13 +1,14 @@
 """Recording: a planned step runs, and each kernel it calls is kept with the memory it was given.
 
 The tasks are the engine's own, in its order and its arena. A step is recorded twice. Memory that both runs
-gave a kernel, and that is neither the arena's nor a parameter's, stays as it is from step to step: it becomes
+gave a kernel, and that is neither the arena's nor a weight's, stays as it is from step to step: it becomes
 an array of the program. What a task does beyond kernels and copies of rows is refused by its name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,18 +20,22 @@ from graphbraid import native
 from graphbraid.errors import KernelError
 from graphbraid.fullgraph import NotLoweredError
 from graphbraid.fullgraph.lowering.levels import Block
+from graphbraid.fullgraph.model.modes import in_mode
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.step.arena import StepTask
 from graphbraid.fullgraph.step.calls.repeated import Repeated
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.graph import Graph
-from graphbraid.ops.aggregation import Calls, watched
+from graphbraid.ops.recorded_calls import Calls, watched, watching
+from graphbraid.synth.weights import weights_of
 
 _VIEWS = frozenset(
     {"alias", "as_strided", "detach", "expand", "permute", "select", "slice", "t", "transpose", "unsqueeze"}
     | {"view", "_unsafe_view"}
 )
 """PyTorch's functions that only look at memory in another way."""
+_ASIDE = ("randint", "random", "_local_scalar", "empty", "new_empty")
+"""Beginnings of those that draw a mask's seed, or make memory without values."""
 ROW_FUNCTIONS = frozenset({"add_", "copy_", "div", "zero_"})
 """PyTorch's functions that write rows and that a program has as well."""
 
@@ -106,9 +111,11 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         name = func._schema.name.removeprefix("aten::")
         given = kwargs or {}
+        if watching() is not self._calls:  # inside a function that the record shows as one call
+            return func(*args, **given)
         if name in ROW_FUNCTIONS and (name != "div" or set(given) == {"out"}):
             self._calls.append((name, (*args, *given.values())))
-        elif name not in _VIEWS and not name.startswith(("randint", "empty", "random", "_local_scalar")):
+        elif name not in _VIEWS and not name.startswith(_ASIDE):
             what = f"the task {self._task!r} runs PyTorch's {name}"
             raise NotLoweredError("synthesis", what, "a model without it, or training in Python")
         return func(*args, **given)
@@ -120,8 +127,8 @@ class Standing:
 
     step: RecordedStep
     recording: Recording
-    parameters: dict[int, str]
-    """Name of each parameter by its address."""
+    weights: dict[int, str]
+    """Name of each weight by its address."""
     gradients: dict[int, str]
     """Name of each parameter by the address of its gradient."""
     arrays: frozenset[int]
@@ -134,16 +141,28 @@ def record(step: RecordedStep, model: nn.Module) -> Standing:
     Raises:
         NotLoweredError: a task does what a program cannot.
     """
-    step.allocate()
-    step.forward()
-    if step.training:  # makes what is made at first use, such as a transpose
-        step.backward(torch.zeros_like(step.output_grad))
-    first, second = step.recorded(), step.recorded()
+    with in_mode(model, training=step.training), _statistics_kept(model):
+        step.allocate()
+        step.forward()
+        if step.training:  # makes what is made at first use, such as a transpose
+            step.backward(torch.zeros_like(step.output_grad))
+        first, second = step.recorded(), step.recorded()
     names = {id(p): name for name, p in model.named_parameters()}
-    parameters = {p.data_ptr(): names[id(p)] for p in model.parameters()}
+    weights = {weight.data_ptr(): name for name, weight in weights_of(model).items()}
     gradients = {grad.data_ptr(): names[key] for key, grad in second.gradients.items()}
     arrays = _addresses(first) & _addresses(second)
-    return Standing(step, second, parameters, gradients, frozenset(arrays))
+    return Standing(step, second, weights, gradients, frozenset(arrays))
+
+
+@contextmanager
+def _statistics_kept(model: nn.Module) -> Iterator[None]:
+    """Give a model's running statistics their values back afterwards."""
+    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        for buffer, value in before:
+            buffer.copy_(value)
 
 
 def _addresses(recording: Recording) -> set[int]:

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from graphbraid import native
-from graphbraid.ops.aggregation import watched
+from graphbraid.ops.recorded_calls import watched
 from graphbraid.ops.row_epilogue import RowEpilogue
 
 _TRIES = 4

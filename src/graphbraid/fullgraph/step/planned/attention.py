@@ -21,6 +21,7 @@ from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.ops.aggregation import backend
 from graphbraid.ops.attention import both_ways, needs_ids
 from graphbraid.ops.dense import tall_gram, tall_product
+from graphbraid.ops.recorded_calls import recorded_whole
 
 
 def plan_attention(plan: StepPlan, op: Attention) -> PlannedAttention:
@@ -93,8 +94,7 @@ class PlannedAttention(ABC):
         part = self._scratch("gradient by head", grad.count, copies * op.channels)
 
         def run() -> None:
-            heads = part.tensor.view(-1, copies, op.channels)
-            heads.copy_(grad.tensor[:, None].expand_as(heads)).mul_(1 / op.heads)
+            _repeat_heads(grad.tensor, 1 / op.heads, part.tensor)
 
         plan.do(f"{op.out}: gradient by head", run, grad, part)
         return part
@@ -133,14 +133,14 @@ class PlannedGat(PlannedAttention):
     def _attend(self) -> None:
         rows, scored = self._rows(), self._scored()
         for vector, logit in zip(self._op.vectors, self._logits, strict=True):
-            tall_product(scored[: logit.count], _spread(vector), out=logit.tensor)
+            tall_product(scored[: logit.count], _spread_heads(vector), out=logit.tensor)
         logits = [logit.tensor for logit in self._logits]
-        kept = [rows.tensor for rows in (self._by_head, self._lse, *self._above)]
-        more: dict[str, Any] = {"first_keys": self._first_keys}
-        if self._of_edges is not None:
-            more["edge_logit"] = self._of_edges.multiply()
+        kept = [self._by_head.tensor, self._lse.tensor]
+        above = [part.tensor for part in self._above] or (None, None)
+        of_edges = None if self._of_edges is None else self._of_edges.multiply()
+        indptr, indices = self._csc.indptr, self._csc.indices
         backend(rows).gat_forward(
-            self._csc.indptr, self._csc.indices, rows, *logits, *self._how, *kept, **more
+            indptr, indices, rows, *logits, *self._how, *kept, *above, self._first_keys, of_edges
         )
 
     def plan_backward(self) -> None:
@@ -157,23 +157,14 @@ class PlannedGat(PlannedAttention):
             inputs = rows, *(logit.tensor for logit in self._logits)
             out, lse = self._by_head.tensor, self._lse.tensor
             grads = target.tensor, *(logit.tensor for logit in to_logits)
-            above = [kept.tensor for kept in self._above]
-            of_edges, more = self._of_edges, dict[str, Any]()
+            above = [part.tensor for part in self._above] or (None, None)
+            edge_logits: tuple[Tensor | None, ...] = (None, None)
+            of_edges = self._of_edges
             if of_edges is not None:
-                more = {"edge_logit": of_edges.logits.tensor, "grad_edge_logit": of_edges.grads.tensor}
+                edge_logits = of_edges.logits.tensor, of_edges.grads.tensor
             ways = both_ways(self._csc, with_ids=needs_ids(rows, self._p) or of_edges is not None)
-            backend(rows).gat_backward(
-                *ways,
-                *inputs,
-                *self._how,
-                out,
-                lse,
-                grad.tensor,
-                *grads,
-                *above,
-                first_keys=self._first_keys,
-                **more,
-            )
+            given = (*ways, *inputs, *self._how, out, lse, grad.tensor, *grads, *above)
+            backend(rows).gat_backward(*given, self._first_keys, *edge_logits)
             self._give_vectors(to_logits)
             if of_edges is not None:
                 of_edges.give()
@@ -200,7 +191,7 @@ class PlannedGat(PlannedAttention):
         """Add the logits' part to the gradient of the rows they come from; source logits cover all rows."""
         for i, (vector, logit) in enumerate(zip(self._op.vectors, to_logits, strict=True)):
             into = target.tensor[: logit.count]
-            tall_product(logit.tensor, _spread(vector).t(), out=into, add=is_there or i > 0)
+            tall_product(logit.tensor, _spread_heads(vector).t(), out=into, add=is_there or i > 0)
 
 
 class PlannedGatv2(PlannedAttention):
@@ -275,17 +266,27 @@ class PlannedGatv2(PlannedAttention):
             plan.do(f"gradient of {own}", join, own_grad, whole)
 
 
+@recorded_whole
 def _mean_of_heads(by_head: Tensor, out: Tensor) -> None:
     torch.mean(by_head.view(out.shape[0], -1, out.shape[1]), 1, out=out)
 
 
-def _spread(vector: Tensor) -> Tensor:
+@recorded_whole
+def _repeat_heads(rows: Tensor, factor: float, out: Tensor) -> None:
+    """Write ``factor * rows`` to every head's columns of ``out``."""
+    heads = out.view(-1, out.shape[1] // rows.shape[1], rows.shape[1])
+    heads.copy_(rows[:, None].expand_as(heads)).mul_(factor)
+
+
+@recorded_whole
+def _spread_heads(vector: Tensor) -> Tensor:
     """Return ``(heads * channels, heads)``: each head's vector in its own rows, zeros elsewhere."""
     heads = vector.shape[1]
     own = torch.eye(heads, dtype=vector.dtype, device=vector.device)
     return (vector.detach()[0][:, :, None] * own[:, None]).flatten(0, 1)
 
 
+@recorded_whole
 def _own_heads(gram: Tensor) -> Tensor:
     """Return ``(heads, channels)``: the part of each head with itself of ``(heads, heads * channels)``."""
     heads = gram.shape[0]

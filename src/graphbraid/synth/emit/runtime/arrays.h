@@ -2,16 +2,22 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace program {
 
+// The product of an array's lengths.
+int64_t count_of(const std::vector<int64_t>& shape);
+
 // A file mapped into memory, never written to.
 class Array {
  public:
-  // Maps an array whose dtype ("<f4", "<i4" or "<i8") and shape must be these; throws std::runtime_error.
-  Array(const std::string& path, const std::string& dtype, const std::vector<int64_t>& shape);
+  // Maps an array whose dtype ("<f4", "<i4" or "<i8") and shape must be these, and the XXH64 of its values
+  // this one, if any; throws std::runtime_error.
+  Array(const std::string& path, const std::string& dtype, const std::vector<int64_t>& shape,
+        std::optional<uint64_t> digest = std::nullopt);
   Array(Array&& other) noexcept;
   Array& operator=(Array&&) = delete;
   Array(const Array&) = delete;
@@ -29,7 +35,9 @@ class Array {
   const void* values_ = nullptr;
 };
 
-// Writes float32 values as an array of this shape; throws std::runtime_error.
-void write_floats(const std::string& path, const float* values, const std::vector<int64_t>& shape);
+// Writes values as an array of this dtype and shape, in place of a file of that name once they are all
+// written; throws std::runtime_error.
+void write_array(const std::string& path, const std::string& dtype, const void* values,
+                 const std::vector<int64_t>& shape);
 
 }  // namespace program

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
 #include <new>
+#include <stdexcept>
 #include <utility>
 
 #include "arrays.h"
@@ -15,18 +15,13 @@
 namespace program {
 namespace {
 
-int64_t count_of(const std::vector<int64_t>& shape) {
-  int64_t count = 1;
-  for (const int64_t length : shape) count *= length;
-  return count;
-}
-
 void update(const Optimizer& o, Parameter& p) {
   const double decay_rest = 1.0 - o.learning_rate * o.weight_decay;
   const double correction1 = 1.0 - std::pow(o.beta1, static_cast<double>(o.num_steps));
   const double correction2 = std::sqrt(1.0 - std::pow(o.beta2, static_cast<double>(o.num_steps)));
   const float rate = static_cast<float>(o.learning_rate / correction1);
-  const float beta1 = static_cast<float>(o.beta1), beta2 = static_cast<float>(o.beta2);
+  const float beta1 = static_cast<float>(o.beta1), rest1 = static_cast<float>(1.0 - o.beta1);
+  const float beta2 = static_cast<float>(o.beta2), rest2 = static_cast<float>(1.0 - o.beta2);
   const float root2 = static_cast<float>(correction2), eps = static_cast<float>(o.eps);
   for (size_t i = 0; i < p.value.size(); ++i) {
     float grad = p.grad[i];
@@ -39,36 +34,42 @@ void update(const Optimizer& o, Parameter& p) {
       p.value[i] -= static_cast<float>(o.learning_rate) * p.first[i];
       continue;
     }
-    p.first[i] = beta1 * p.first[i] + (1.0f - beta1) * grad;
-    p.second[i] = beta2 * p.second[i] + (1.0f - beta2) * grad * grad;
+    p.first[i] = beta1 * p.first[i] + rest1 * grad;
+    p.second[i] = beta2 * p.second[i] + rest2 * grad * grad;
     p.value[i] -= rate * p.first[i] / (std::sqrt(p.second[i]) / root2 + eps);
   }
 }
 
 }  // namespace
 
-Parameter::Parameter(std::string name_, std::vector<int64_t> shape_)
+Parameter::Parameter(std::string name_, std::vector<int64_t> shape_, bool learns)
     : name(std::move(name_)), shape(std::move(shape_)) {
-  for (std::vector<float>* part : {&value, &grad, &first, &second})
-    part->assign(static_cast<size_t>(count_of(shape)), 0.0f);
+  const size_t count = static_cast<size_t>(count_of(shape));
+  value.assign(count, 0.0f);
+  if (!learns) return;
+  for (std::vector<float>* part : {&grad, &first, &second}) part->assign(count, 0.0f);
 }
 
-void load_weights(const std::string& folder, std::vector<Parameter>& parameters) {
+void Weights::load(const std::string& folder) {
   for (Parameter& parameter : parameters) {
     const Array array(folder + "/" + parameter.name + ".npy", "<f4", parameter.shape);
     std::copy_n(array.floats(), parameter.value.size(), parameter.value.begin());
   }
+  for (Counter& counter : counters)
+    counter.value = *Array(folder + "/" + counter.name + ".npy", "<i8", {}).int64s();
 }
 
-void save_weights(const std::string& folder, const std::vector<Parameter>& parameters) {
-  std::filesystem::create_directories(folder);
+void Weights::save(const std::string& folder) const {
   for (const Parameter& parameter : parameters)
-    write_floats(folder + "/" + parameter.name + ".npy", parameter.value.data(), parameter.shape);
+    write_array(folder + "/" + parameter.name + ".npy", "<f4", parameter.value.data(), parameter.shape);
+  for (const Counter& counter : counters)
+    write_array(folder + "/" + counter.name + ".npy", "<i8", &counter.value, {});
 }
 
 void Optimizer::step(std::vector<Parameter>& parameters) {
   ++num_steps;
-  for (Parameter& parameter : parameters) update(*this, parameter);
+  for (Parameter& parameter : parameters)
+    if (parameter.learns()) update(*this, parameter);
 }
 
 double cross_entropy(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count,
@@ -94,6 +95,12 @@ double cross_entropy(ConstMatrix outputs, const int64_t* rows, const int64_t* la
   double total = 0;  // in order, so that the sum does not depend on the number of threads
   for (const double loss : losses) total += loss;
   return total / static_cast<double>(count);
+}
+
+void require_finite(double loss, int64_t epoch) {
+  if (std::isfinite(loss)) return;
+  throw std::runtime_error("the loss of epoch " + std::to_string(epoch) + " is " + std::to_string(loss) +
+                           ": the features or the weights are not finite, or the learning rate is too large");
 }
 
 double accuracy(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count) {

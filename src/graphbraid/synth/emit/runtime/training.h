@@ -11,18 +11,32 @@
 
 namespace program {
 
-// A parameter with its gradient and what its optimizer keeps of earlier gradients.
+// A parameter with its gradient and what its optimizer keeps of earlier gradients; or numbers that are saved
+// with the parameters but have no gradient, such as running statistics.
 struct Parameter {
   std::string name;
   std::vector<int64_t> shape;
-  std::vector<float> value, grad, first, second;
+  std::vector<float> value, grad, first, second;  // without a gradient: value alone
 
-  Parameter(std::string name, std::vector<int64_t> shape);
+  Parameter(std::string name, std::vector<int64_t> shape, bool learns);
+  bool learns() const { return !grad.empty(); }
 };
 
-// Reads and writes parameters as a folder with one .npy file each; throws std::runtime_error.
-void load_weights(const std::string& folder, std::vector<Parameter>& parameters);
-void save_weights(const std::string& folder, const std::vector<Parameter>& parameters);
+// A number of steps that is saved with the parameters.
+struct Counter {
+  std::string name;
+  int64_t value = 0;
+};
+
+// All that training changes and a folder of weights holds, with one .npy file each.
+struct Weights {
+  std::vector<Parameter> parameters;
+  std::vector<Counter> counters;
+
+  // Both throw std::runtime_error.
+  void load(const std::string& folder);
+  void save(const std::string& folder) const;
+};
 
 // The rules of PyTorch's SGD, Adam and AdamW.
 struct Optimizer {
@@ -38,6 +52,9 @@ struct Optimizer {
 // which is 0 elsewhere.
 double cross_entropy(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count,
                      Matrix grad);
+
+// Throws std::runtime_error if a loss is infinite or no number: training cannot go on from it.
+void require_finite(double loss, int64_t epoch);
 
 // The share of the outputs' `rows` whose largest column is their label.
 double accuracy(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count);

@@ -1,0 +1,1 @@
+"""Synthesised programs beside the in-process engine and PyG."""

@@ -1,0 +1,62 @@
+"""Calls of batch normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from graphbraid.fullgraph import NotLoweredError
+
+if TYPE_CHECKING:
+    from graphbraid.synth.emit.calls import Calls
+
+
+def batch_statistics(w: Calls, at: int, x: Tensor, *rest: Any) -> list[str]:
+    """Write the statistics: of the rows, which move the running ones, or the running ones themselves."""
+    running_mean, running_var, training, momentum, eps, counted, mean, rstd, from_rows = rest
+    m = w.memory
+    if running_mean is None or momentum is None:
+        what = "batch normalisation without running statistics, or with their plain average"
+        raise NotLoweredError("synthesis", what, "track_running_stats=True and a momentum")
+    made = []
+    for tensor, role in ((mean, "mean"), (rstd, "rstd")):
+        m.make(tensor, role)
+        made.append(m.pointer(tensor, at, role))
+    running = f"{m.pointer(running_mean, at, 'mean')}, {m.pointer(running_var, at, 'variance')}"
+    if not from_rows:
+        return [f"running_statistics({running}, {x.shape[1]}, {eps!r}, {', '.join(made)});"]
+    count = [f"++{m.counter(counted)};"] if training and counted is not None else []
+    call = f"batch_statistics({m.matrix(x, at)}, {running}, {momentum!r}, {eps!r}, {', '.join(made)});"
+    return [*count, call]
+
+
+def batch_norm(w: Calls, at: int, x: Tensor, *rest: Any) -> list[str]:
+    """Write the normalisation of rows."""
+    *vectors, out = rest
+    matrix = w.memory.matrix
+    return [f"batch_norm({matrix(x, at)}, {_pointers(w, at, *vectors)}, {matrix(out, at)});"]
+
+
+def batch_norm_backward(w: Calls, at: int, grad: Tensor, x: Tensor, *rest: Any) -> list[str]:
+    """Write the gradients."""
+    *vectors, from_rows, grad_x, grad_weight, grad_bias = rest
+    m, is_of_rows = w.memory, "true" if from_rows else "false"
+    read = f"{m.matrix(grad, at)}, {m.matrix(x, at)}, {_pointers(w, at, *vectors)}, {is_of_rows}"
+    written = f"{m.matrix(grad_x, at)}, {_pointers(w, at, grad_weight, grad_bias)}"
+    return [f"batch_norm_backward({read}, {written});"]
+
+
+def _pointers(w: Calls, at: int, *vectors: Tensor | None) -> str:
+    return ", ".join(w.memory.pointer(vector, at, "vector") for vector in vectors)
+
+
+WRITERS: dict[str, Callable[..., list[str]]] = {
+    "batch_statistics": batch_statistics,
+    "batch_norm": batch_norm,
+    "batch_norm_backward": batch_norm_backward,
+}
+"""The writers by the name of the call."""
+
+__all__ = ["WRITERS"]

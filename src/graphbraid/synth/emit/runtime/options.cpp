@@ -1,0 +1,65 @@
+#include "options.h"
+
+#include <charconv>
+#include <filesystem>
+#include <system_error>
+
+namespace program {
+
+const char* const kUsage =
+    "usage: train --data STORE [--home FOLDER] [--load WEIGHTS] [--save WEIGHTS] [--epochs N]\n";
+
+namespace {
+
+std::string* text_option(Options& options, const std::string& name) {
+  if (name == "--data") return &options.data;
+  if (name == "--home") return &options.home;
+  if (name == "--load") return &options.load;
+  if (name == "--save") return &options.save;
+  return nullptr;
+}
+
+int64_t number_of(const std::string& name, const std::string& text) {
+  int64_t number = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size() || number < 0)
+    throw UsageError(name + " takes a number of at least 0, not " + text);
+  return number;
+}
+
+void require_folder(const std::string& folder, const std::string& what) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(folder, ignored))
+    throw std::runtime_error("there is no folder " + folder + ": " + what);
+}
+
+}  // namespace
+
+Options read_options(int count, char** words, int64_t usual_epochs) {
+  Options options;
+  options.epochs = usual_epochs;
+  for (int i = 1; i < count; i += 2) {
+    const std::string name = words[i];
+    if (name == "--help" || name == "-h") {
+      options.help = true;
+      return options;
+    }
+    std::string* text = text_option(options, name);
+    if (text == nullptr && name != "--epochs") throw UsageError("there is no option " + name);
+    if (i + 1 == count) throw UsageError(name + " needs a value");
+    if (text != nullptr)
+      *text = words[i + 1];
+    else
+      options.epochs = number_of(name, words[i + 1]);
+  }
+  if (options.data.empty()) throw UsageError("--data is missing");
+  return options;
+}
+
+void prepare_folders(const Options& options) {
+  require_folder(options.data, "--data names the store");
+  require_folder(options.home + "/plan", "--home names the folder that graphbraid wrote");
+  if (!options.save.empty()) std::filesystem::create_directories(options.save);
+}
+
+}  // namespace program

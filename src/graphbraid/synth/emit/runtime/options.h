@@ -1,0 +1,32 @@
+// The command line of a program.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace program {
+
+struct Options {
+  std::string data;        // the store's folder
+  std::string home = ".";  // the program's folder, with plan/ and weights/
+  std::string load;        // folder of the first weights; empty: the program's own
+  std::string save;        // folder of the trained weights; empty: they are not saved
+  int64_t epochs = 0;
+  bool help = false;
+};
+
+extern const char* const kUsage;
+
+// A command line that says what cannot be done.
+struct UsageError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Reads the command line; throws UsageError.
+Options read_options(int count, char** words, int64_t usual_epochs);
+
+// Checks that the folders to read are there, and makes the one to write; throws std::runtime_error.
+void prepare_folders(const Options& options);
+
+}  // namespace program

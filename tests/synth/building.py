@@ -1,0 +1,92 @@
+"""Building and running synthesised programs; the runtime and the kernels are compiled once for all."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tests.extras import PATIENCE
+from tests.fullgraph.graphs import CHANNELS, CLASSES
+from tests.synth.programs import program
+
+import graphbraid
+from graphbraid import datasets
+from graphbraid.synth import Synthesis, from_program, parse_program, write_openmp
+
+PACKAGE = Path(graphbraid.__file__).parent
+CSRC, RUNTIME = PACKAGE / "csrc", PACKAGE / "synth" / "emit" / "runtime"
+LAYERS = (CHANNELS, 16, CLASSES)
+FLAGS = (
+    *("-std=c++20", "-O1", "-fopenmp", "-Wall", "-Wextra", "-Werror", "-Wno-maybe-uninitialized"),
+    *("-DGB_WITHOUT_AVX2", "-DGB_WITHOUT_AVX512"),
+    *shlex.split(os.environ.get("GB_PROGRAM_FLAGS", "")),  # scripts/sanitize.sh asks for more
+)
+CCACHE = shutil.which("ccache")
+DROPOUT = "if (l < gnn.getLayers() - 1) { gnn.dropout(l, 0.5); }"
+EVALUATE = 'if (epoch % 5 == 4) { gnn.evaluate("val"); }'
+
+
+def made(model: str, aggregation: str, text: str = "", **options: str) -> Synthesis:
+    """A model of 20 epochs with dropout, evaluated now and then; GAT has four heads."""
+    chosen = {"after_layer": DROPOUT, "after_epoch": EVALUATE} | options
+    if model == "GAT":
+        chosen["before"] = "gnn.heads(4);" + chosen.get("before", "")
+    function = parse_program(text or program(model, aggregation, **chosen))
+    return from_program(function, LAYERS, {"totalEpoch": 20})
+
+
+def compiled(folder: Path) -> list[Path]:
+    """The runtime and the kernels of every program."""
+    if shutil.which("g++") is None:
+        pytest.skip("there is no g++")
+    folder.mkdir()
+    sources = [*sorted(RUNTIME.glob("*.cpp")), CSRC / "threads.cpp", CSRC / "variants.cpp"]
+    objects = [folder / f"{source.stem}.o" for source in sources]
+    with ThreadPoolExecutor(2) as pool:
+        done = [
+            pool.submit(compile_with, (CSRC, RUNTIME), "-c", str(source), "-o", str(made_of))
+            for source, made_of in zip(sources, objects, strict=True)
+        ]
+    for one in done:
+        one.result()
+    return objects
+
+
+def compile_with(includes: tuple[Path, ...], *arguments: str) -> None:
+    """Run the compiler; a warning is an error."""
+    ahead = [CCACHE] if CCACHE and "-c" in arguments else []
+    command = [*ahead, "g++", *FLAGS, *(f"-I{folder}" for folder in includes), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def built(synthesis: Synthesis, store: Path, objects: list[Path], folder: Path, **options) -> Path:
+    """Write a program for a store and build it."""
+    write_openmp(synthesis, datasets.open_store(store), folder, **options)
+    includes = (folder / "csrc", folder / "runtime")
+    compile_with(includes, str(folder / "main.cpp"), *map(str, objects), "-o", str(folder / "train"))
+    return folder
+
+
+def run(folder: Path, *options: str, code: int = 0) -> str:
+    """What a program says: its output, or its errors if it is to end with another code."""
+    command = [str(folder / "train"), "--home", str(folder), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == code, (done.returncode, done.stderr)
+    return done.stdout if code == 0 else done.stderr
+
+
+def losses_of(said: str) -> list[float]:
+    """The losses that a program prints."""
+    return [float(loss) for loss in re.findall(r"^epoch \d+ loss (\S+)", said, re.MULTILINE)]
+
+
+def numbers_of(said: str, name: str) -> list[float]:
+    """The numbers behind a name at the lines' beginnings."""
+    return [float(value) for value in re.findall(rf"^{name} (\S+)", said, re.MULTILINE)]
