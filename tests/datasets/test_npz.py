@@ -86,10 +86,6 @@ BROKEN = {
     ),
     "csr ends": (csr(x_indptr=np.array([0, 1, 1, 2, 9])), "do not fit together|indptr"),
     "split": ({"train_idx": np.array([9])}, r"train.*9"),
-    "hetero": (
-        {"node_type": np.zeros(4, np.int8), "node_type_names": np.array(["paper", "author"])},
-        r"is heterogeneous \(node types: paper, author\); graphbraid trains homogeneous graphs",
-    ),
 }
 
 
@@ -172,12 +168,6 @@ def test_typed_and_timed_edges_can_be_looked_up_by_edge_id(shared_graph, name, e
     assert graph.num_edges == edges
     stored = np.load(path)["edge_index"]
     np.testing.assert_array_equal(stored[:, graph.edge_id.numpy()], graph.to_edge_index().numpy())
-
-
-@pytest.mark.parametrize("name", ["het_acm", "het_movielens_small"])
-def test_heterogeneous_graphs_are_refused(shared_graph, name):
-    with pytest.raises(DataError, match="is heterogeneous"):
-        datasets.load(shared_graph(name))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from tests.graph.edge_cases import EDGE_CASES, random_edges
+from tests.graph.typed_cases import bibliography
 from torch import Tensor
 
 from graphbraid.errors import DataError
@@ -80,13 +81,28 @@ def graphs_that_do_not_fit_are_named(dgl: ModuleType) -> None:
     _refused("weight='w' is not in the graph's edata", lambda: Graph.from_dgl(source, weight="w"))
 
 
-def graphs_of_several_types_are_refused(dgl: ModuleType) -> None:
-    """Only DGL itself has such graphs; made homogeneous as the message says, they come over."""
-    likes = (torch.tensor([0, 1]), torch.tensor([1, 0]))
-    source = dgl.heterograph({("user", "likes", "item"): likes, ("item", "of", "user"): likes})
-    _refused("dgl.to_homogeneous(graph) first", lambda: Graph.from_dgl(source))
-    graph = Graph.from_dgl(dgl.to_homogeneous(source)).validate()
-    assert (graph.num_nodes, graph.num_edges) == (4, 4)
+def graphs_of_several_types_go_over_and_come_back(dgl: ModuleType) -> None:
+    """Relations with weights and features, node data of some types only, a type without edges into it."""
+    graph = bibliography(weighted=True)
+    converted = graph.to_dgl()
+    assert set(converted.canonical_etypes) == set(graph.edge_types)
+    lists = graph.to_edge_indices()
+    for edge_type, pairs in lists.items():
+        src, dst = converted.edges(etype=edge_type, order="eid")
+        assert torch.equal(torch.stack([src, dst]), pairs)
+    back = Graph.from_dgl(converted, weight="weight").validate()
+    assert set(back.node_types) == set(graph.node_types)
+    for edge_type, pairs in back.to_edge_indices().items():
+        assert torch.equal(pairs, lists[edge_type])
+        ours, theirs = graph.relation(edge_type).weight, back.relation(edge_type).weight
+        assert (ours is None) == (theirs is None)
+        assert ours is None or torch.equal(ours, theirs)
+    papers = back.nodes_of("paper")
+    assert torch.equal(papers.x, graph.nodes_of("paper").x)
+    assert torch.equal(papers.y, graph.nodes_of("paper").y)
+    assert papers.splits["test"].tolist() == list(range(30, 40))
+    assert back.nodes_of("field").x is None
+    _refused("feature='nope' is in the data of no type", lambda: Graph.from_dgl(converted, feature="nope"))
 
 
 def messages_pass_along_the_same_edges(dgl: ModuleType) -> None:
@@ -108,7 +124,10 @@ OF_BOTH: tuple[Check, ...] = (
     graphs_restricted_to_any_format_come_over,
     graphs_that_do_not_fit_are_named,
 )
-OF_DGL_ITSELF: tuple[Check, ...] = (graphs_of_several_types_are_refused, messages_pass_along_the_same_edges)
+OF_DGL_ITSELF: tuple[Check, ...] = (
+    graphs_of_several_types_go_over_and_come_back,
+    messages_pass_along_the_same_edges,
+)
 
 
 def _graphs() -> list[Graph]:

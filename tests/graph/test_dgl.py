@@ -6,13 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given
 from tests.graph import dgl_checks, fake_dgl
 from tests.graph.cases import graphs
-
-from graphbraid.errors import DataError
-from graphbraid.graph import Graph
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,13 +31,6 @@ def test_any_graph_goes_over_and_comes_back(graph):
         patch.setitem(sys.modules, "dgl", fake_dgl)
         patch.setattr(dgl_checks, "_graphs", lambda: [graph])
         dgl_checks.goes_over_and_comes_back(fake_dgl)
-
-
-def test_graphs_of_several_types_are_refused(dgl):
-    source = dgl.graph((torch.tensor([0]), torch.tensor([1])), num_nodes=2)
-    source.is_homogeneous = False
-    with pytest.raises(DataError, match=r"dgl.to_homogeneous\(graph\) first"):
-        Graph.from_dgl(source)
 
 
 def test_the_package_itself():

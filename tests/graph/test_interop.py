@@ -205,9 +205,12 @@ def test_pyg_data_that_does_not_fit_is_named(change, message):
 
 
 def test_pyg_data_of_another_kind_is_named():
-    with pytest.raises(DataError, match=r"got HeteroData .*to_homogeneous"):
-        hetero = HeteroData()
-        hetero["a", "to", "b"].edge_index = torch.zeros(2, 1, dtype=torch.int64)
+    hetero = HeteroData()
+    hetero["a", "to", "b"].edge_index = torch.zeros(2, 1, dtype=torch.int64)
+    hetero["a"].num_nodes, hetero["b"].num_nodes = 1, 0
+    with pytest.raises(
+        DataError, match=r"'to', 'b'\): destinations, of type 'b', must be node ids in \[0, 0\)"
+    ):
         Graph.from_pyg(hetero)
     with pytest.raises(DataError, match="no attribute 'length' to take weights from"):
         Graph.from_pyg(random_data(), edge_weight="length")

@@ -119,9 +119,15 @@ def npz_without_edges(w: Workplace):
     return w.train(w.npz(edge_index=None))
 
 
-@command(FILES, "a heterogeneous graph", 3, "is heterogeneous (node types: 0, 1)", "Keep one node type")
+@command(
+    FILES,
+    "a heterogeneous graph",
+    3,
+    "takes graphs of one node type and one relation so far",
+    "the node types 0, 1",
+)
 def heterogeneous(w: Workplace):
-    return w.train(w.npz(node_type=np.arange(90) % 2))
+    return w.train(w.npz(node_type=np.arange(90) // 45))
 
 
 @command(

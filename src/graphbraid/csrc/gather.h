@@ -12,6 +12,12 @@ namespace gb {
 // out     (num_ids, row_bytes), overwritten; must not overlap table
 void gather_rows(const char* table, int64_t row_bytes, const int64_t* ids, int64_t num_ids, char* out);
 
+// A table whose rows are gathered for a batch.
+struct FeatureRows {
+  const char* data = nullptr;  // null: nothing to gather
+  int64_t row_bytes = 0;
+};
+
 struct RowCopy {
   int64_t row, place;  // in the table, and in what is written
 };

@@ -33,6 +33,7 @@ void bind_spmm(nb::module_& m);
 void bind_spmm_max(nb::module_& m);
 void bind_spread(nb::module_& m);
 void bind_topology(nb::module_& m);
+void bind_types(nb::module_& m);
 }  // namespace gb
 
 namespace {
@@ -89,6 +90,7 @@ NB_MODULE(_native, m) {
   gb::bind_norm(m);
   gb::bind_partition(m);
   gb::bind_reorder(m);
+  gb::bind_types(m);  // before what takes them
   gb::bind_sampling(m);
   gb::bind_scores(m);
   gb::bind_sddmm(m);

@@ -235,6 +235,18 @@ void Pipeline::parallel_for(int64_t count, const std::function<void(int64_t)>& t
   if (error) std::rethrow_exception(error);
 }
 
+void Pipeline::gather(const FeatureRows& rows, const int64_t* ids, int64_t count, Buffer<char>& out,
+                      bool has_help) {
+  if (rows.data == nullptr) return;
+  out.reserve(std::max<int64_t>(count * rows.row_bytes, 1));
+  const int64_t share = has_help ? (count + 31) / 32 : count;
+  const auto gather_part = [&](int64_t part) {
+    const int64_t begin = std::min(count, part * share), end = std::min(count, begin + share);
+    gather_rows(rows.data, rows.row_bytes, ids + begin, end - begin, out.data() + begin * rows.row_bytes);
+  };
+  has_help ? parallel_for(32, gather_part) : gather_part(0);
+}
+
 void Pipeline::build(Run::State& run, Batch& batch, SampleScratch& scratch) {
   const int64_t started = now_ns();
   const int64_t num_seeds = run.schedule.batch_count(batch.step);
@@ -247,16 +259,15 @@ void Pipeline::build(Run::State& run, Batch& batch, SampleScratch& scratch) {
   sample_batch(graph_, config_, key, seeds.data(), num_seeds, scratch, batch.sampled,
                has_help ? &team : nullptr, run.constraints ? &*run.constraints : nullptr);
   const int64_t sampled = now_ns();
-  if (features_.data != nullptr) {
-    const int64_t nodes = batch.sampled.num_nodes, row = features_.row_bytes;
-    batch.x.reserve(nodes * row);
-    const int64_t share = has_help ? (nodes + 31) / 32 : nodes;
-    const auto gather = [&](int64_t part) {
-      const int64_t begin = std::min(nodes, part * share), end = std::min(nodes, begin + share);
-      gather_rows(features_.data, row, batch.sampled.n_id.data() + begin, end - begin,
-                  batch.x.data() + begin * row);
-    };
-    has_help ? parallel_for(32, gather) : gather(0);
+  if (graph_.types == nullptr) {
+    gather(features_, batch.sampled.n_id.data(), batch.sampled.num_nodes, batch.x, has_help);
+  } else {
+    const std::vector<FeatureRows>& features = graph_.types->features;
+    batch.x_by_type.resize(features.size());
+    for (size_t type = 0; type < features.size(); ++type) {
+      const NodeIds& nodes = batch.sampled.by_type[type];
+      gather(features[type], nodes.ids.data(), nodes.count, batch.x_by_type[type], has_help);
+    }
   }
   sample_ns_ += sampled - started;
   gather_ns_ += now_ns() - sampled;

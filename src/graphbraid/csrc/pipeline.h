@@ -21,8 +21,10 @@
 #include <thread>
 #include <vector>
 
+#include "gather.h"
 #include "sample.h"
 #include "schedule.h"
+#include "typed_sample.h"
 
 namespace gb {
 
@@ -30,8 +32,9 @@ namespace gb {
 struct Batch {
   int64_t step = 0;
   SampledBatch sampled;
-  Buffer<int64_t> input_id;  // (num_seeds,) positions of the seeds in the schedule's list
-  Buffer<char> x;            // (num_nodes, row_bytes) gathered rows
+  Buffer<int64_t> input_id;             // (num_seeds,) positions of the seeds in the schedule's list
+  Buffer<char> x;                       // (num_nodes, row_bytes) gathered rows
+  std::vector<Buffer<char>> x_by_type;  // the same of each type, where nodes have types
 };
 
 // Memory of batches nobody uses. Outlives the pipeline: tensors in Python may come back late.
@@ -47,11 +50,6 @@ class BatchPool {
   std::mutex mutex_;
   std::vector<std::unique_ptr<Batch>> free_;
   const size_t most_;  // kept at most
-};
-
-struct FeatureRows {
-  const char* data = nullptr;  // null: nothing to gather
-  int64_t row_bytes = 0;
 };
 
 struct StageSeconds {
@@ -103,6 +101,7 @@ class Pipeline {
   void work();
   void stop();
   void build(Run::State& run, Batch& batch, SampleScratch& scratch);
+  void gather(const FeatureRows& rows, const int64_t* ids, int64_t count, Buffer<char>& out, bool has_help);
   bool join_region(std::unique_lock<std::mutex>& lock);
   bool take_step(std::unique_lock<std::mutex>& lock, SampleScratch& scratch);
   bool has_idle_threads();

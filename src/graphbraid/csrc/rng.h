@@ -24,6 +24,11 @@ inline uint64_t row_key(uint64_t batch_key, uint64_t hop, uint64_t node) {
   return mix(batch_key ^ mix((hop << 56) + node));
 }
 
+// The key of the row of a node and a relation; that of relation 0 is the node's. Nodes are below 2^40.
+inline uint64_t typed_row_key(uint64_t batch_key, uint64_t hop, uint64_t relation, uint64_t node) {
+  return row_key(batch_key, hop, (relation << 40) + node);
+}
+
 // The i-th draw of a row: 32 random bits.
 inline uint32_t draw(uint64_t row_key, uint64_t i) {
   return static_cast<uint32_t>(mix(row_key + i * kPhi) >> 32);

@@ -11,6 +11,7 @@
 
 #include "neighbor_lists.h"
 #include "rng.h"
+#include "typed_sample.h"
 #include "variants.h"
 
 #define GB_KERNEL_FILE "sample.inl"

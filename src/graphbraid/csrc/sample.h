@@ -10,6 +10,7 @@
 namespace gb {
 
 class NeighborLists;
+struct TypedGraph;
 
 // The graph, borrowed. indices are int32, or int64 when `wide`.
 struct SampleGraph {
@@ -21,6 +22,7 @@ struct SampleGraph {
   bool wide = false;
   NeighborLists* lists = nullptr;  // gives the ids in place of indices, which may not be in memory; or null
   const int64_t* time = nullptr;   // (num_edges,) when each edge arose, rising within each row; or null
+  const TypedGraph* types = nullptr;  // types of nodes and edges, with the rows to read; or null
 };
 
 struct SampleConfig {
@@ -48,13 +50,21 @@ struct Adjacency {
   int64_t num_edges = 0;
 };
 
+// The ids of one type's nodes: seeds, then by first appearance.
+struct NodeIds {
+  Buffer<int64_t> ids;  // (count,) ids of the type
+  int64_t count = 0;
+};
+
 // One mini-batch. Layout `subgraph` has one Adjacency that every hop extends, `blocks` has one per hop.
 struct SampledBatch {
   Buffer<int64_t> n_id;  // (num_nodes,) global ids: seeds, then by first appearance
   int64_t num_nodes = 0;
   int64_t num_seeds = 0;
   std::vector<Adjacency> adjacencies;
+  std::vector<NodeIds> by_type;        // in place of n_id where nodes have types
   std::vector<int64_t> nodes_per_hop;  // new nodes: seeds first, then per hop
+  // Where there are types: of each type, or of each relation, after the other.
   std::vector<int64_t> edges_per_hop;
   Buffer<int64_t> trees;  // (num_nodes,) the tree of each node, as the number of its seed; only if disjoint
   bool disjoint = false;
@@ -94,6 +104,8 @@ struct IdShard {
 struct SampleScratch {
   IdTable<uint32_t> narrow_table;
   IdTable<uint64_t> wide_table;
+  std::vector<IdTable<uint32_t>> narrow_tables;  // one per type, where nodes have types
+  std::vector<IdTable<uint64_t>> wide_tables;
   Buffer<int64_t> positions[3];  // of the edges of the last blocks of rows; see sample.inl
   Buffer<int64_t> ids[3];
   Buffer<double> race;  // weighted rows

@@ -268,13 +268,20 @@ void sample_alone(const SampleGraph& graph, const SampleConfig& config, uint64_t
 
 #include "sample_constrained.inl"
 #include "sample_together.inl"
+#include "typed_sample.inl"
 
 namespace gb::GB_VARIANT {
 
 void sample_batch(const SampleGraph& graph, const SampleConfig& config, uint64_t batch_key,
                   const int64_t* seeds, int64_t num_seeds, SampleScratch& scratch, SampledBatch& out,
                   const Team* team, const SampleConstraints* constraints) {
-  if (constraints != nullptr)
+  if (graph.types != nullptr && graph.wide)
+    sample_typed<int64_t, uint64_t>(graph, config, batch_key, seeds, num_seeds, scratch, scratch.wide_tables,
+                                    out);
+  else if (graph.types != nullptr)
+    sample_typed<int32_t, uint32_t>(graph, config, batch_key, seeds, num_seeds, scratch,
+                                    scratch.narrow_tables, out);
+  else if (constraints != nullptr)
     (graph.wide ? sample_constrained<int64_t> : sample_constrained<int32_t>)(graph, config, batch_key, seeds,
                                                                              num_seeds, scratch, out,
                                                                              *constraints);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <tuple>
 #include <utility>
 
 #include "binding.h"
@@ -16,6 +17,7 @@
 #include "rng.h"
 #include "threads.h"
 #include "topology.h"
+#include "typed_bindings.h"
 
 namespace gb {
 namespace {
@@ -32,6 +34,7 @@ struct Inputs {
   std::optional<Array<const Anything, 2>> x;
   NeighborLists* lists;  // kept alive by Python
   std::optional<Array1<const int64_t>> time;
+  const PyTypes* types;  // kept alive by Python
 };
 
 class PyPipeline {
@@ -67,6 +70,7 @@ class PyPipeline {
     graph.wide = is_wide(inputs_.indices);
     graph.lists = inputs_.lists;
     graph.time = data_or_null(inputs_.time);
+    if (inputs_.types != nullptr) graph.types = &inputs_.types->graph();
     return graph;
   }
   FeatureRows features() const {
@@ -84,6 +88,11 @@ class PyPipeline {
 // made.
 void check_inputs(const Inputs& inputs, const SampleConfig& config) {
   const int64_t num_nodes = rows_between(inputs.indptr, inputs.indices.length());
+  if (const PyTypes* types = inputs.types) {
+    need(types->num_nodes() == num_nodes && !inputs.x && inputs.lists == nullptr,
+         "types must be those of indptr, and have x and the lists' place");
+    types->check(inputs.indices.length(), config.fanouts.size());
+  }
   need_length(inputs.weight, inputs.indices.length());
   need_length(inputs.x, num_nodes);
   need_length(inputs.time, inputs.indices.length());
@@ -140,7 +149,8 @@ void check_run(const Inputs& inputs, const Indptr& seeds, int64_t batch_size, in
   const int64_t num_steps = num_seeds / batch_size + (num_seeds % batch_size != 0);
   need_count(last_step, 0, num_steps, "last_step");
   need_count(first_step, 0, last_step, "first_step");
-  const int64_t num_nodes = inputs.indptr.length() - 1;
+  const int64_t num_nodes =
+      inputs.types != nullptr ? inputs.types->num_seed_nodes() : inputs.indptr.length() - 1;
   const int64_t* nodes = seeds.data();
   int64_t outside;
   {
@@ -157,6 +167,7 @@ void check_run(const Inputs& inputs, const Indptr& seeds, int64_t batch_size, in
 // Constraints that name seeds are those of one batch, and edges that are excluded exist and rise.
 void check_limits(const Inputs& inputs, const Limits& limits, int64_t num_seeds, int64_t num_steps) {
   if (!limits.constraints()) return;
+  need(inputs.types == nullptr, "a graph with types is sampled without constraints");
   const int64_t num_nodes = inputs.indptr.length() - 1, num_edges = inputs.indices.length();
   need(num_steps <= 1, "a run that is constrained has one step");
   need(!limits.disjoint || num_seeds <= kMostItems / std::max<int64_t>(num_nodes, 1),
@@ -190,6 +201,21 @@ class Exporter {
   nb::capsule owner_;
 };
 
+// Ids and rows by type, where nodes have types.
+std::pair<nb::object, nb::object> export_by_type(const PyTypes& types, Batch& batch,
+                                                 const Exporter& tensors) {
+  nb::list ids, rows;
+  for (size_t type = 0; type < batch.sampled.by_type.size(); ++type) {
+    NodeIds& nodes = batch.sampled.by_type[type];
+    ids.append(tensors.vector(nodes.ids.data(), nodes.count));
+    nb::object x = nb::none();
+    if (const auto& source = types.rows()[type])
+      x = tensors.matrix(batch.x_by_type[type].data(), nodes.count, source->num_columns(), source->element());
+    rows.append(x);
+  }
+  return {ids, rows};
+}
+
 nb::tuple export_batch(const PyPipeline& owner, const std::shared_ptr<Batch>& batch) {
   SampledBatch& sampled = batch->sampled;
   const Exporter tensors(batch);
@@ -201,14 +227,17 @@ nb::tuple export_batch(const PyPipeline& owner, const std::shared_ptr<Batch>& ba
     adjacencies.append(nb::make_tuple(tensors.vector(adjacency.indptr.data(), adjacency.num_rows + 1),
                                       tensors.vector(adjacency.indices.data(), adjacency.num_edges), edges));
   }
-  nb::object x = nb::none();
+  nb::object n_id, x = nb::none();
+  if (const PyTypes* types = owner.inputs().types)
+    std::tie(n_id, x) = export_by_type(*types, *batch, tensors);
+  else
+    n_id = tensors.vector(sampled.n_id.data(), sampled.num_nodes);
   if (const auto& source = owner.inputs().x)
     x = tensors.matrix(batch->x.data(), sampled.num_nodes, source->num_columns(), source->element());
   nb::object trees = nb::none();
   if (sampled.disjoint) trees = tensors.vector(sampled.trees.data(), sampled.num_nodes);
-  return nb::make_tuple(batch->step, tensors.vector(sampled.n_id.data(), sampled.num_nodes),
-                        tensors.vector(batch->input_id.data(), sampled.num_seeds), adjacencies,
-                        sampled.nodes_per_hop, sampled.edges_per_hop, x, trees);
+  return nb::make_tuple(batch->step, n_id, tensors.vector(batch->input_id.data(), sampled.num_seeds),
+                        adjacencies, sampled.nodes_per_hop, sampled.edges_per_hop, x, trees);
 }
 
 // Waits in slices, so that Ctrl-C is seen while the threads work.
@@ -268,8 +297,9 @@ void init_pipeline(PyPipeline* self, const Indptr& indptr, const Ids& indices,
                    const std::optional<Array1<const float>>& weight,
                    const std::optional<Array<const Anything, 2>>& x, const std::vector<int64_t>& fanouts,
                    bool replace, bool blocks, bool keep_edges, int num_threads, int depth, int refill,
-                   NeighborLists* lists, const std::optional<Array1<const int64_t>>& time, bool last) {
-  Inputs inputs{indptr, indices, weight, x, lists, time};
+                   NeighborLists* lists, const std::optional<Array1<const int64_t>>& time, bool last,
+                   PyTypes* types) {
+  Inputs inputs{indptr, indices, weight, x, lists, time, types};
   SampleConfig config{fanouts, replace, blocks, keep_edges, last};
   check_inputs(inputs, config);
   need_count(num_threads, 1, kMostThreads, "num_threads");
@@ -318,9 +348,10 @@ void bind_sampling(nb::module_& m) {
   def_native(m, "gather_scaled", &gather_multiples, "table"_a, "scale"_a, "ids"_a, "out"_a);
 
   nb::class_<PyPipeline> pipeline(m, "Pipeline");
-  def_init(pipeline, &init_pipeline, nb::keep_alive<1, 13>(), "indptr"_a, "indices"_a, "weight"_a, "x"_a,
-           "fanouts"_a, "replace"_a, "blocks"_a, "keep_edges"_a, "num_threads"_a, "depth"_a, "refill"_a,
-           "lists"_a.none() = nb::none(), "time"_a.none() = nb::none(), "last"_a = false);
+  def_init(pipeline, &init_pipeline, nb::keep_alive<1, 13>(), nb::keep_alive<1, 16>(), "indptr"_a,
+           "indices"_a, "weight"_a, "x"_a, "fanouts"_a, "replace"_a, "blocks"_a, "keep_edges"_a,
+           "num_threads"_a, "depth"_a, "refill"_a, "lists"_a.none() = nb::none(),
+           "time"_a.none() = nb::none(), "last"_a = false, "types"_a.none() = nb::none());
   pipeline.def("busy_threads", [](PyPipeline& self) { return self.pipeline().busy_threads(); })
       .def("stage_seconds", [](PyPipeline& self) {
         const StageSeconds seconds = self.pipeline().stage_seconds();

@@ -3,51 +3,53 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from graphbraid.datasets.npy import Array, read_npz
-from graphbraid.errors import ConfigError, DataError
-from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.datasets.npy import read_npz
+from graphbraid.datasets.npz_arrays import features_of, num_nodes_of, splits_of
+from graphbraid.datasets.npz_typed import typed_graph
+from graphbraid.errors import DataError
+from graphbraid.graph import Graph
 from graphbraid.graph.scans import check_ids
 from graphbraid.signatures import typed
 
-_CSR_KEYS = ("x_data", "x_indices", "x_indptr", "x_shape")
-_SPLITS = ("train", "val", "test")
-
 
 @typed
-def load_npz(path: str | os.PathLike[str], *, split_index: int | None = None) -> Graph:
+def load_npz(
+    path: str | os.PathLike[str], *, split_index: int | None = None, with_types: bool | None = None
+) -> Graph:
     """Read a graph from an ``.npz`` file, keeping its edges (directions, repeats, loops) as they are stored.
 
-    Knowledge graphs and temporal graphs load as plain graphs: edge types and times are dropped, but
-    ``edge_id`` gives the position of each edge in the file's edge list, so that they can be looked up.
+    A file with ``node_type`` is a graph of several types. Knowledge graphs and temporal graphs load as plain
+    graphs by default: edge types and times are dropped, but ``edge_id`` gives the position of each edge in
+    the file's edge list, so that they can be looked up.
 
     Args:
         path: The file.
         split_index: Index of one of several stored splits (``train_masks``, ``val_masks``, ``test_masks``).
             If None, the single stored split.
+        with_types: Whether types are read: those of nodes, and those of edges, each of which becomes a
+            relation. If None, they are where the file has types of nodes; if False, ids count through all
+            nodes.
 
     Raises:
-        DataError: The file is missing, damaged, heterogeneous, lacks keys, or its arrays do not fit together;
+        DataError: The file is missing or damaged, lacks keys, or its arrays do not fit together;
             names the file.
         ConfigError: ``split_index`` names a split the file does not have.
     """
     file = Path(path)
     arrays = read_npz(file)
-    _refuse_heterogeneous(file, arrays)
     if "edge_index" not in arrays:
         raise DataError(f"{file} has no edge_index; its keys are {', '.join(sorted(arrays)) or 'none'}")
     try:
+        if "node_type" in arrays if with_types is None else with_types:
+            return typed_graph(file, arrays, split_index)
         graph = Graph.from_edge_index(
             arrays["edge_index"],
-            _num_nodes(file, arrays),
-            x=_features(file, arrays),
+            num_nodes_of(file, arrays),
+            x=features_of(file, arrays),
             y=arrays.get("y"),
-            splits=_splits(file, arrays, split_index),
+            splits=splits_of(file, arrays, split_index),
             edge_weight=arrays.get("edge_weight"),
             name=file.stem,
         )
@@ -56,102 +58,3 @@ def load_npz(path: str | os.PathLike[str], *, split_index: int | None = None) ->
         return graph
     except DataError as error:
         raise DataError(f"{file}: {error}") from error
-
-
-def _refuse_heterogeneous(file: Path, arrays: Mapping[str, Array]) -> None:
-    if "node_type" in arrays:
-        types = ", ".join(map(str, arrays.get("node_type_names", np.unique(arrays["node_type"]))))
-        raise DataError(
-            f"{file} is heterogeneous (node types: {types}); graphbraid trains homogeneous graphs. "
-            "Keep one node type, or drop node_type to treat all nodes alike."
-        )
-
-
-def _num_nodes(file: Path, arrays: Mapping[str, Array]) -> int | None:
-    if "num_nodes" not in arrays:
-        return None
-    count = arrays["num_nodes"]
-    if count.size != 1 or count.dtype.kind not in "iu" or int(count.reshape(-1)[0]) < 0:
-        raise DataError(
-            f"{file}: num_nodes must be one number, not negative; got {count.dtype} {count.tolist()}"
-        )
-    return int(count.reshape(-1)[0])
-
-
-def _features(file: Path, arrays: Mapping[str, Array]) -> Any:
-    present = [key for key in _CSR_KEYS if key in arrays]
-    if not present:
-        return arrays.get("x")
-    if len(present) < len(_CSR_KEYS):
-        missing = ", ".join(key for key in _CSR_KEYS if key not in arrays)
-        raise DataError(f"{file}: sparse features need {', '.join(_CSR_KEYS)}; missing: {missing}")
-    data, indices, indptr, shape = (arrays[key] for key in _CSR_KEYS)
-    _check_csr(file, arrays)
-    rows, columns = (int(n) for n in shape)
-    if len(indptr) != rows + 1:
-        raise DataError(f"{file}: x_indptr has {len(indptr)} entries; {rows} rows need {rows + 1}")
-    if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < columns:
-        at = int(np.argmax((indices < 0) | (indices >= columns)))
-        raise DataError(f"{file}: x_indices[{at}] is {indices[at]}; columns are in [0, {columns})")
-    from scipy.sparse import csr_matrix
-
-    try:
-        return SparseFeatures.from_scipy(csr_matrix((data, indices, indptr), shape=(rows, columns)))
-    except ValueError as error:
-        raise DataError(f"{file}: the sparse features do not fit together: {error}") from error
-
-
-def _check_csr(file: Path, arrays: Mapping[str, Array]) -> None:
-    """Check the dtypes and lengths of the four arrays, and that ``x_indptr`` does not decrease."""
-    for key in _CSR_KEYS:
-        array, kinds = arrays[key], "iuf" if key == "x_data" else "iu"
-        if array.ndim != 1 or array.dtype.kind not in kinds + ("b" if key == "x_data" else ""):
-            needed = "numbers" if key == "x_data" else "integers"
-            raise DataError(f"{file}: {key} must be 1-d {needed}; got {array.dtype} of shape {array.shape}")
-    data, indices, indptr, shape = (arrays[key] for key in _CSR_KEYS)
-    if shape.shape != (2,) or int(shape.min()) < 0 or int(shape.max()) >= 1 << 31:
-        raise DataError(f"{file}: x_shape must be rows and columns below 2^31; got {shape.tolist()}")
-    if len(data) != len(indices):
-        raise DataError(f"{file}: x_data has {len(data)} entries and x_indices {len(indices)}")
-    if len(indptr) and (indptr[0] != 0 or indptr[-1] != len(data) or (indptr[1:] < indptr[:-1]).any()):
-        raise DataError(f"{file}: x_indptr must rise from 0 to {len(data)}, the number of values")
-
-
-def _splits(file: Path, arrays: Mapping[str, Array], index: int | None) -> dict[str, Array]:
-    if index is not None:
-        masks = {name: arrays[f"{name}_masks"] for name in _SPLITS if f"{name}_masks" in arrays}
-        for name, mask in masks.items():
-            if mask.ndim != 2 or mask.dtype.kind != "b":
-                raise DataError(
-                    f"{file}: {name}_masks must be a row of True and False per split; got {mask.dtype} of "
-                    f"shape {mask.shape}"
-                )
-        count = min((len(mask) for mask in masks.values()), default=0)
-        if not 0 <= index < count:
-            raise ConfigError(
-                f"split_index must be in [0, {count}) for {file}, which has {count} stored "
-                f"splits; got {index}"
-            )
-        return {name: mask[index] for name, mask in masks.items()}
-    splits = {}
-    for name in _SPLITS:
-        given = [key for key in (f"{name}_idx", f"{name}_mask") if key in arrays]
-        if len(given) > 1:
-            raise DataError(f"{file} has both {given[0]} and {given[1]}; keep one of them")
-        if given:
-            splits[name] = _split(file, given[0], arrays[given[0]])
-    return splits
-
-
-def _split(file: Path, key: str, array: Array) -> Array:
-    if array.ndim != 1:
-        hint = f"; choose one with split_index, stored as {key}s" if array.ndim == 2 else ""
-        raise DataError(f"{file}: {key} must be 1-d; got shape {array.shape}{hint}")
-    if key.endswith("_mask"):
-        if array.dtype.kind in "iu" and ((array == 0) | (array == 1)).all():
-            return array.astype(bool)
-        if array.dtype.kind != "b":
-            raise DataError(f"{file}: {key} must hold True and False; got {array.dtype}")
-    elif array.dtype.kind not in "iu" and array.size:
-        raise DataError(f"{file}: {key} must hold integer node ids; got {array.dtype}")
-    return array

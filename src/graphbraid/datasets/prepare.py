@@ -48,8 +48,10 @@ def prepare(
     if add_self_loops:
         graph = graph.with_self_loops()
     if normalize_features:
+        graph.check_one_type("normalize_features")
         graph = graph.replace(x=normalized_rows(graph.x))
     if split_seed is not None:
+        graph.check_one_type("split_seed")
         split = random_split if graph.task == "single-label" else random_share_split
         graph = split(graph, seed=split_seed)
     return graph

@@ -29,7 +29,7 @@ class _Kind:
     options: tuple[str, ...]
 
 
-_NPZ = _Kind("an .npz file", load_npz, ("split_index",))
+_NPZ = _Kind("an .npz file", load_npz, ("split_index", "with_types"))
 _STORE = _Kind("an on-disk store", open_store, ("mmap", "verify"))
 _OGB = _Kind("an OGB folder", load_ogb, ("add_inverse_edge", "split_name"))
 _EMBEDDED = _Kind("an embedded dataset", load_embedded, ("seed", "mmap", "cache"))
@@ -60,7 +60,8 @@ def load(
         normalize_features: Divide every feature row by the sum of its absolute values.
         split_seed: Replace the splits by random ones drawn with this seed.
         **options: Options for the kind of source: ``seed``, ``mmap``, ``cache`` (embedded); ``mmap``,
-            ``verify`` (store); ``split_index`` (npz); ``add_inverse_edge``, ``split_name`` (OGB).
+            ``verify`` (store); ``split_index``, ``with_types`` (npz); ``add_inverse_edge``,
+            ``split_name`` (OGB).
 
     Raises:
         DataError: Nothing has that name (the message lists what there is), or what was found is broken.

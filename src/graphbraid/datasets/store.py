@@ -107,6 +107,7 @@ def save_store(
             ``feature_parts`` do not fit each other or the nodes.
         ConfigError: ``feature_parts`` are given and ``graph`` has features, or ``order`` is given.
     """
+    graph.check_one_type("a store")
     folder = Path(path)
     for split in graph.splits:
         if not split.isidentifier():

@@ -119,6 +119,7 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
     """
     data = None if isinstance(graph, Graph) else graph
     whole = graph if isinstance(graph, Graph) else graph_of_data(graph)
+    whole.check_one_type("compile")
     options: dict[str, Any] = {"device": device, "storage": storage, "data": data}
     options |= {"hoist_bytes": hoist_bytes, "locality_bytes": locality_bytes}
     try:

@@ -2,5 +2,6 @@
 
 from graphbraid.graph.graph import Graph
 from graphbraid.graph.sparse_features import SparseFeatures
+from graphbraid.graph.types import EdgeSet, EdgeType, NodeSet, Types
 
-__all__ = ["Graph", "SparseFeatures"]
+__all__ = ["EdgeSet", "EdgeType", "Graph", "NodeSet", "SparseFeatures", "Types"]

@@ -14,6 +14,8 @@ from graphbraid.errors import DataError
 from graphbraid.graph import edges
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
+from graphbraid.graph.typed import TypedViews
+from graphbraid.graph.types import Types
 from graphbraid.graph.validate import check_contents, check_shapes, validate_graph
 from graphbraid.signatures import typed
 
@@ -28,8 +30,12 @@ Task = Literal["single-label", "multi-label", "regression"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class Graph:
-    """A homogeneous graph in CSC form, with the features, labels and splits that training needs.
+class Graph(TypedViews):
+    """A graph in CSC form, with the features, labels and splits that training needs.
+
+    A graph of one node type and one relation has its features, labels and splits in ``x``, ``y`` and
+    ``splits``. A graph of several (:meth:`from_relations`) has them by type in ``types``, and in ``csc`` the
+    in-edges of all nodes, one type's after the other's.
 
     Shapes, dtypes and the arrays that are read by index (edges, splits, edge ids) are checked on
     construction; :meth:`validate` also checks weights, features and labels.
@@ -60,13 +66,16 @@ class Graph:
     """int64 node ids of ``train``, ``val`` and ``test``, without duplicates."""
     name: str = ""
     """Name of the graph in reports."""
+    types: Types | None = None
+    """Node types and relations, of which :meth:`nodes_of` and :meth:`relation` give one; None if there is one
+    of each. ``edge_id`` then counts within each relation's list."""
     trusted: InitVar[bool] = False
     """Skip the checks of splits and edge ids. Only for arrays known to be valid."""
 
     def __post_init__(self, trusted: bool) -> None:
         check_shapes(self)
         if not as_flag(trusted, "trusted"):
-            check_contents(self, ("splits", "edge_id"))
+            check_contents(self, ("splits", "edge_id", "types"))
 
     @property
     def num_nodes(self) -> int:
@@ -118,7 +127,8 @@ class Graph:
         tensors = [self.edge_id, self.edge_attr, self.y, *self.splits.values()]
         x = self.x
         x_bytes = 0 if x is None else x.nbytes
-        return self.csc.nbytes + x_bytes + sum(t.nbytes for t in tensors if t is not None)
+        type_bytes = 0 if self.types is None else self.types.nbytes
+        return self.csc.nbytes + x_bytes + type_bytes + sum(t.nbytes for t in tensors if t is not None)
 
     def __repr__(self) -> str:
         name = f"{self.name}: " if self.name else ""
@@ -127,6 +137,8 @@ class Graph:
         if self.edge_attr is not None:
             features += f", {self.num_edge_features} edge features"
         splits = "".join(f", {ids.numel():,} {key}" for key, ids in self.splits.items())
+        if self.types is not None:
+            splits = f" in {len(self.types.nodes)} types and {len(self.types.edges)} relations"
         return f"Graph({name}{self.num_nodes:,} nodes, {self.num_edges:,} edges{features}{splits})"
 
     @typed
@@ -294,21 +306,21 @@ class Graph:
     def from_pyg(
         cls, data: Any, *, edge_weight: str | None = "auto", split: int = 0, name: str = ""
     ) -> Graph:
-        """Make a graph from a PyG ``Data``; copies the topology, shares features and labels if they fit.
+        """Make a graph from a PyG ``Data`` or ``HeteroData``; copies the topology, shares what fits.
 
         Edges come from ``edge_index`` or ``adj_t``, splits from the masks, and edge features from
         ``edge_attr`` if that is a matrix of floats beside ``edge_index``. Other attributes are dropped;
         :class:`graphbraid.loader.NeighborLoader` takes the ``Data`` itself and slices those too.
 
         Args:
-            data: Homogeneous ``torch_geometric.data.Data``.
+            data: ``torch_geometric.data.Data``, or ``HeteroData``, which becomes a graph with types.
             edge_weight: Name of the attribute that holds edge weights, or None for no weights. "auto" takes
                 ``edge_weight``, else an ``edge_attr`` with one float per edge.
             split: Column to use of masks of shape ``(num_nodes, num_splits)``.
             name: Name of the graph in reports.
 
         Raises:
-            DataError: ``data`` is heterogeneous or has no edges, or names the attribute that does not fit.
+            DataError: ``data`` has no edges, or names the attribute that does not fit.
         """
         from graphbraid.graph.interop.pyg import graph_from_pyg
 
@@ -316,6 +328,8 @@ class Graph:
 
     def to_pyg(self) -> Any:
         """Return a PyG ``Data`` with ``x``, ``edge_index``, ``y``, ``edge_weight``, ``edge_attr`` and masks.
+
+        A graph with types becomes a ``HeteroData``, with ``time`` where there are times.
 
         Edges are in their original order if ``edge_id`` still names each exactly once. ``x`` and ``y`` are
         shared, as is ``edge_attr`` if it is stored in that order. Sparse features become a
@@ -338,7 +352,9 @@ class Graph:
         weight: str | None = None,
         name: str = "",
     ) -> Graph:
-        """Make a graph from a homogeneous ``DGLGraph``; shares its features, labels and, if int32, topology.
+        """Make a graph from a ``DGLGraph``; shares its features, labels and, if int32, topology.
+
+        A heterograph becomes a graph with types; a type without the named data has none.
 
         Args:
             graph: Graph of DGL 1.1 or newer; edge ids are kept.
@@ -348,7 +364,7 @@ class Graph:
             name: Name of the graph in reports.
 
         Raises:
-            DataError: ``graph`` is heterogeneous, or data (which is named) is missing or does not fit.
+            DataError: data (which is named) is missing or does not fit.
         """
         from graphbraid.graph.interop.dgl import graph_from_dgl
 
@@ -356,6 +372,8 @@ class Graph:
 
     def to_dgl(self) -> Any:
         """Return a ``DGLGraph``: node data ``feat``, ``label`` and masks, edge data ``weight`` and ``feat``.
+
+        A graph with types becomes a heterograph.
 
         Edge ids are the original ones if ``edge_id`` still names each edge exactly once. Node ids are copied
         to int64, which DGL prefers; sparse features are copied to a dense tensor.
@@ -407,6 +425,7 @@ class Graph:
         return self
 
     def _edited(self, edit: Callable[..., edges.Edited], keep_edge_id: bool, **options: Any) -> Graph:
+        self.check_one_type("editing edges")
         if self.edge_attr is None:
             edited = edit(self.csc, self.edge_id, keep_edge_id=keep_edge_id, **options)
             return self.replace(csc=edited.csc, edge_id=edited.edge_id)

@@ -26,6 +26,7 @@ from graphbraid.graph.scans import (
     row_of,
 )
 from graphbraid.graph.sparse_features import FEATURE_DTYPES, SparseFeatures
+from graphbraid.graph.typed_checks import check_ends, check_types, validate_types
 from graphbraid.signatures import typed
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ def check_shapes(graph: Graph) -> None:
                 f"split {name!r} must be 1-d int64 node ids; got {ids.dtype} of shape {tuple(ids.shape)}. "
                 "Graph.from_edge_index also takes masks"
             )
+    if graph.types is not None:
+        check_types(graph)
 
 
 def _check_types(graph: Graph) -> None:
@@ -85,7 +88,7 @@ def _check_types(graph: Graph) -> None:
 
 
 def check_contents(graph: Graph, fields: Iterable[str]) -> None:
-    """Scan those of the named fields that are read by index: splits hold nodes, edge ids -1 or positions.
+    """Scan those of the named fields that are read by index: splits, edge ids, sources by relation.
 
     Raises:
         DataError: names the first value that is wrong.
@@ -100,6 +103,8 @@ def check_contents(graph: Graph, fields: Iterable[str]) -> None:
                 "edge_id must hold positions of edges, or -1 for an edge that was added; "
                 f"edge_id[{position}] is {int(graph.edge_id[position])}"
             )
+    if "types" in fields and graph.types is not None:
+        check_ends(graph)
 
 
 @typed
@@ -119,6 +124,8 @@ def validate_graph(
     validate_splits(graph)
     if graph.y is not None:
         _validate_labels(graph, graph.y, num_classes)
+    if graph.types is not None:
+        validate_types(graph)
 
 
 def validate_topology(csc: Csc, *, allow_negative_weights: bool = False) -> None:

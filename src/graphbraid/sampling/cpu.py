@@ -26,7 +26,8 @@ from graphbraid.sampling.schedule import SeedSchedule
 
 MOST_AHEAD = 1 << 20
 """Largest number of mini-batches prepared ahead of their use."""
-_COUNTED = ("sample", "gather", "batches")
+COUNTED = ("sample", "gather", "batches")
+"""What pipelines count."""
 
 
 class Pipeline(Protocol):
@@ -153,7 +154,7 @@ class _NativePipeline:
             last=edge_times is not None and edge_times.last,
         )
         self._process, self._places, self._pipeline = os.getpid(), self._places_now(), self._make()
-        self._seconds_before = dict.fromkeys(_COUNTED, 0.0)
+        self._seconds_before = dict.fromkeys(COUNTED, 0.0)
 
     def run(self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int) -> Iterator[Prepared]:
         run = self._native.Run(
@@ -218,8 +219,8 @@ class _NativePipeline:
 
     def stage_seconds(self) -> dict[str, float]:
         if self._process != os.getpid():
-            return dict.fromkeys(_COUNTED, 0.0)
-        now = zip(_COUNTED, self._pipeline.stage_seconds(), strict=True)
+            return dict.fromkeys(COUNTED, 0.0)
+        now = zip(COUNTED, self._pipeline.stage_seconds(), strict=True)
         return {name: self._seconds_before[name] + float(seconds) for name, seconds in now}
 
     def busy_threads(self) -> int:

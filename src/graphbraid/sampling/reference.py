@@ -90,7 +90,7 @@ def sample_checked(
         rows, trees = drawing % num_nodes, drawing // num_nodes
         keys = rng.row_keys(rng.tree_keys(key, trees) if disjoint else key, hop, rows)
         if constraints is None:
-            counts, positions = _draw_rows(csc, config, rows, fanout, keys)
+            counts, positions = draw_rows(csc, config, rows, fanout, keys)
         else:
             allowed = (
                 _allowed(csc, node, tree, constraints, edge_times)
@@ -100,13 +100,13 @@ def sample_checked(
             counts, positions = _draw_allowed(csc, config, allowed, fanout, keys, last=last)
         found = _sources(csc, lists, rows, counts, positions)
         before = len(names)
-        names, local = _relabel(names, found + np.repeat(trees * num_nodes, counts))
+        names, local = relabel(names, found + np.repeat(trees * num_nodes, counts))
         nodes_per_hop.append(len(names) - before)
         hops.append((counts, local, positions))
     groups = [[hop] for hop in hops] if config.layout == "blocks" else [hops]
     return Sampled(
         n_id=torch.from_numpy(names % num_nodes),
-        edges=[_edges(group, config) for group in groups],
+        edges=[edges_of_hops(group, config) for group in groups],
         nodes_per_hop=nodes_per_hop,
         edges_per_hop=[len(local) for _, local, _ in hops],
         trees=torch.from_numpy(names // num_nodes) if disjoint else None,
@@ -126,7 +126,8 @@ def _sources(csc: Csc, lists: NeighborLists | None, rows: I64, counts: I64, posi
     return out.numpy()
 
 
-def _edges(hops: list[tuple[I64, I64, I64]], config: SamplerConfig) -> SampledEdges:
+def edges_of_hops(hops: list[tuple[I64, I64, I64]], config: SamplerConfig) -> SampledEdges:
+    """Join the hops of one record: degree of each row, local source and position of each edge."""
     counts, local, positions = (np.concatenate(parts) for parts in zip(*hops, strict=True))
     return SampledEdges(
         indptr=torch.from_numpy(np.concatenate([[0], np.cumsum(counts)])),
@@ -135,7 +136,7 @@ def _edges(hops: list[tuple[I64, I64, I64]], config: SamplerConfig) -> SampledEd
     )
 
 
-def _relabel(n_id: I64, found: I64) -> tuple[I64, I64]:
+def relabel(n_id: I64, found: I64) -> tuple[I64, I64]:
     """Assign local ids to ``found`` in order of first appearance; return the longer ``n_id`` and the ids."""
     ids, first, inverse = np.unique(np.concatenate([n_id, found]), return_index=True, return_inverse=True)
     is_new = first >= len(n_id)
@@ -146,7 +147,7 @@ def _relabel(n_id: I64, found: I64) -> tuple[I64, I64]:
     return np.concatenate([n_id, ids[new]]), local_of[inverse[len(n_id) :]]
 
 
-def _draw_rows(csc: Csc, config: SamplerConfig, rows: I64, fanout: int, keys: rng.U64) -> tuple[I64, I64]:
+def draw_rows(csc: Csc, config: SamplerConfig, rows: I64, fanout: int, keys: rng.U64) -> tuple[I64, I64]:
     """Draw for each row; return the number of edges per row and their positions in ``csc.indices``."""
     indptr = csc.indptr.numpy()
     start, degree = indptr[rows], indptr[rows + 1] - indptr[rows]
@@ -190,7 +191,7 @@ def _allowed(csc: Csc, node: int, tree: int, constraints: Constraints, edge_time
 def _draw_allowed(
     csc: Csc, config: SamplerConfig, allowed: Iterable[I64], fanout: int, keys: rng.U64, *, last: bool
 ) -> tuple[I64, I64]:
-    """Draw for each row among its allowed edges as :func:`_draw_rows` does from a list of these alone."""
+    """Draw for each row among its allowed edges as :func:`draw_rows` does from a list of these alone."""
     drawn: list[I64] = []
     for number, edges in enumerate(allowed):
         among = torch.from_numpy(edges[max(len(edges) - fanout, 0) :] if last and fanout >= 0 else edges)
@@ -201,7 +202,7 @@ def _draw_allowed(
             None if csc.weight is None else csc.weight[among],
             trusted=True,
         )
-        _, offsets = _draw_rows(row, config, np.zeros(1, np.int64), fanout, keys[number : number + 1])
+        _, offsets = draw_rows(row, config, np.zeros(1, np.int64), fanout, keys[number : number + 1])
         drawn.append(among.numpy()[offsets])
     counts = np.array([len(row) for row in drawn], dtype=np.int64)
     return counts, np.concatenate([*drawn, np.zeros(0, np.int64)])

@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 U64 = npt.NDArray[np.uint64]
 MASK = (1 << 64) - 1
+RELATION_BIT = 40
+"""Lowest bit of the relation in a row's word: nodes are below it, the hop begins at bit 56."""
 PHI = 0x9E3779B97F4A7C15
 _MUL_1, _MUL_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
@@ -57,6 +59,11 @@ def row_keys(key: int | U64, hop: int, nodes: npt.NDArray[np.int64]) -> U64:
 def tree_keys(key: int, trees: npt.NDArray[np.int64]) -> U64:
     """Return what the rows of disjoint trees draw by in place of the batch's ``key``, one for each tree."""
     return mix_array(np.uint64(key) + (trees.astype(np.uint64) + np.uint64(1)) * np.uint64(PHI))
+
+
+def relation_keys(key: int, hop: int, relation: int, nodes: npt.NDArray[np.int64]) -> U64:
+    """Return the keys of the rows of ``nodes`` and a relation at one hop; relation 0 has :func:`row_keys`."""
+    return row_keys(key, hop, nodes + (relation << RELATION_BIT))
 
 
 def draws(keys: U64, count: int) -> U64:

@@ -94,6 +94,7 @@ class Trainer:
                 f"graph must be a graphbraid.Graph; got {type(graph).__name__}. Convert it first, for "
                 "example with Graph.from_pyg(data)."
             )
+        graph.check_one_type("Trainer")
         given = config if isinstance(config, TrainConfig) else TrainConfig.from_dict(config or {})
         self.model = model
         self.graph = graph

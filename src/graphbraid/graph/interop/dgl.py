@@ -25,10 +25,9 @@ def graph_from_dgl(
 ) -> Graph:
     """Implement :meth:`graphbraid.Graph.from_dgl`, which describes the arguments."""
     if not graph.is_homogeneous:
-        raise DataError(
-            f"a graph with one type of nodes and edges is needed; got edge types {graph.canonical_etypes}. "
-            "Convert it with dgl.to_homogeneous(graph) first"
-        )
+        from graphbraid.graph.interop.hetero import graph_from_heterograph
+
+        return graph_from_heterograph(graph, feature=feature, label=label, weight=weight, name=name)
     num_nodes = int(graph.num_nodes())
     # A graph restricted to other formats has no CSC; a copy in that format shares the arrays there are.
     indptr, indices, edge_id = graph.formats("csc").adj_tensors("csc")
@@ -55,6 +54,10 @@ def graph_from_dgl(
 def graph_to_dgl(graph: Graph) -> Any:
     """Implement :meth:`graphbraid.Graph.to_dgl`."""
     dgl = _dgl()
+    if graph.types is not None:
+        from graphbraid.graph.interop.hetero import graph_to_heterograph
+
+        return graph_to_heterograph(graph, dgl)
     csc = graph.csc
     ids = original_positions(graph)
     no_ids = torch.empty(0, dtype=torch.int64)

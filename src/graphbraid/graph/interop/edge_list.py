@@ -42,7 +42,7 @@ def graph_from_edge_index(
     if num_nodes is None:
         num_nodes = _count_nodes(src, dst, features, labels)
     num_nodes = as_num_nodes(num_nodes)
-    weight, attr = _as_weight(edge_weight, src.numel()), as_edge_attr(edge_attr, src.numel())
+    weight, attr = as_weight(edge_weight, src.numel()), as_edge_attr(edge_attr, src.numel())
     needs_perm = keep_edge_id or weight is not None or attr is not None
     csc, perm = coo_to_csc(src, dst, num_nodes, num_nodes, keep_perm=needs_perm)
     if weight is not None:
@@ -106,7 +106,12 @@ def as_edge_attr(edge_attr: Any, num_edges: int) -> Tensor | None:
     return attr
 
 
-def _as_weight(edge_weight: Any, num_edges: int) -> Tensor | None:
+def as_weight(edge_weight: Any, num_edges: int) -> Tensor | None:
+    """Return edge weights as float32; a column of one number per edge becomes a vector.
+
+    Raises:
+        DataError: they are not one finite number per edge.
+    """
     if edge_weight is None:
         return None
     weight = as_tensor(edge_weight, "edge_weight")

@@ -29,18 +29,21 @@ def graph_from_pyg(
 
     With ``edge_features`` False, edge features are left out, which saves copying them to the graph's order.
     """
-    _check_homogeneous(data)
-    edge_index, weight = _edges_of(data)
+    if is_hetero(data):
+        from graphbraid.graph.interop.hetero import graph_from_hetero_data
+
+        return graph_from_hetero_data(data, edge_weight=edge_weight, split=split, name=name)
+    edge_index, weight = edges_of(data)
     if edge_index is None:
         raise DataError("data holds no edges: neither edge_index nor adj_t is set")
     num_nodes = int(data.num_nodes)
     return graph_from_edge_index(
         edge_index,
         num_nodes,
-        x=as_features(_features_of(data)),
+        x=as_features(features_of(data)),
         y=as_labels(data.get("y")),
-        splits=_splits_of(data, num_nodes, split),
-        edge_weight=_weight_of(data, edge_weight) if weight is None else weight,
+        splits=splits_of(data, num_nodes, split),
+        edge_weight=weight_of(data, edge_weight) if weight is None else weight,
         edge_attr=edge_features_of(data) if edge_features and edge_weight != "edge_attr" else None,
         name=name,
     )
@@ -67,21 +70,26 @@ def exact_graph_from_pyg(data: Any, *, edge_weight: str | None, known: Graph | N
         known: graph with the same edges and weights, whose topology is reused. If None, it is made.
     """
     _check_homogeneous(data)
-    x, y, num_nodes = _features_of(data), data.get("y"), int(data.num_nodes)
+    x, y, num_nodes = features_of(data), data.get("y"), int(data.num_nodes)
     held: dict[str, Any] = {
         "x": as_features(x) if _is_held(x, num_nodes) else None,
         "y": as_labels(y) if _is_held(y, num_nodes, labels=True) else None,
-        "splits": _splits_of(data, num_nodes, 0, exact=True),
+        "splits": splits_of(data, num_nodes, 0, exact=True),
     }
     if known is not None:
         return known.replace(**held)
-    edge_index, weight = _edges_of(data)
+    edge_index, weight = edges_of(data)
     return graph_from_edge_index(
         torch.zeros((2, 0), dtype=torch.int64) if edge_index is None else edge_index,
         num_nodes,
-        edge_weight=_weight_of(data, edge_weight) if weight is None else weight,
+        edge_weight=weight_of(data, edge_weight) if weight is None else weight,
         **held,
     )
+
+
+def is_hetero(data: Any) -> bool:
+    """Return whether these are data of PyG with types."""
+    return hasattr(data, "edge_types") and hasattr(data, "node_types")
 
 
 def _check_homogeneous(data: Any) -> None:
@@ -92,7 +100,8 @@ def _check_homogeneous(data: Any) -> None:
         )
 
 
-def _features_of(data: Any) -> Any:
+def features_of(data: Any) -> Any:
+    """Return ``x`` of PyG's data or storage; a ``SparseTensor`` as a sparse torch tensor."""
     x = data.get("x")
     if hasattr(x, "to_torch_sparse_csr_tensor"):  # torch_sparse.SparseTensor
         return x.to_torch_sparse_csr_tensor()
@@ -101,10 +110,14 @@ def _features_of(data: Any) -> Any:
 
 def graph_to_pyg(graph: Graph) -> Any:
     """Implement :meth:`graphbraid.Graph.to_pyg`."""
-    data_class = _data_class()
-    data = data_class(edge_index=graph.to_edge_index(original_order=True), num_nodes=graph.num_nodes)
+    if graph.types is not None:
+        from graphbraid.graph.interop.hetero import graph_to_hetero_data
+
+        return graph_to_hetero_data(graph)
+    made = data_class()
+    data = made(edge_index=graph.to_edge_index(original_order=True), num_nodes=graph.num_nodes)
     if graph.x is not None:
-        data.x = _to_torch_csr(graph.x) if isinstance(graph.x, SparseFeatures) else graph.x
+        data.x = to_torch_csr(graph.x) if isinstance(graph.x, SparseFeatures) else graph.x
     if graph.y is not None:
         data.y = graph.y
     if graph.csc.weight is not None:
@@ -118,7 +131,7 @@ def graph_to_pyg(graph: Graph) -> Any:
     return data
 
 
-def _edges_of(data: Any) -> tuple[Tensor | None, Tensor | None]:
+def edges_of(data: Any) -> tuple[Tensor | None, Tensor | None]:
     """Return the edge list and the weights of an ``adj_t`` with values; its rows are the destinations."""
     if not callable(getattr(data, "get", None)) or not callable(getattr(data, "keys", None)):
         raise DataError(f"data must be a PyG Data; got {shown(data)}")
@@ -159,7 +172,8 @@ def entries_of(matrix: Tensor, what: str) -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
-def _weight_of(data: Any, weight_attr: str | None) -> Tensor | None:
+def weight_of(data: Any, weight_attr: str | None) -> Tensor | None:
+    """Return edge weights by the name of the attribute, None for none, or "auto" for what may be weights."""
     if weight_attr is None:
         return None
     if weight_attr != "auto":
@@ -188,7 +202,7 @@ def _is_held(values: Any, num_nodes: int, *, labels: bool = False) -> bool:
     return values.ndim == 2 and values.dtype in FEATURE_DTYPES
 
 
-def _splits_of(data: Any, num_nodes: int, column: int, *, exact: bool = False) -> dict[str, Tensor]:
+def splits_of(data: Any, num_nodes: int, column: int, *, exact: bool = False) -> dict[str, Tensor]:
     """Return the masks as node ids; ``column`` selects one of masks of shape ``(num_nodes, num_splits)``."""
     splits = {}
     for name in SPLITS:
@@ -207,7 +221,8 @@ def _splits_of(data: Any, num_nodes: int, column: int, *, exact: bool = False) -
     return splits
 
 
-def _to_torch_csr(x: SparseFeatures) -> Tensor:
+def to_torch_csr(x: SparseFeatures) -> Tensor:
+    """Return sparse features as a ``torch.sparse_csr`` tensor."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
         # torch wants one dtype for both index arrays, so the columns are copied to int64
@@ -216,11 +231,16 @@ def _to_torch_csr(x: SparseFeatures) -> Tensor:
         )
 
 
-def _data_class() -> Any:
+def data_class(name: str = "Data") -> Any:
+    """Return a class of ``torch_geometric.data`` by name.
+
+    Raises:
+        MissingPackageError: PyTorch Geometric is not installed.
+    """
     try:
-        from torch_geometric.data import Data
+        import torch_geometric.data
     except ImportError as error:
         raise MissingPackageError(
             "to_pyg needs PyTorch Geometric; install it with: pip install torch-geometric"
         ) from error
-    return Data
+    return getattr(torch_geometric.data, name)

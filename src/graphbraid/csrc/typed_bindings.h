@@ -1,0 +1,37 @@
+// Python's view of node types and relations: what a Pipeline of a typed graph is given beside its topology.
+#pragma once
+
+#include <vector>
+
+#include "binding.h"
+#include "typed_sample.h"
+
+namespace gb {
+
+// A TypedGraph and the arrays that it points into, kept alive with it.
+class PyTypes {
+ public:
+  // relations: type of the sources and of the destinations of each; fanouts: per relation and hop.
+  PyTypes(const Indptr& indptr, const std::vector<int64_t>& num_nodes,
+          const std::vector<std::vector<int64_t>>& relations,
+          const std::vector<std::vector<int64_t>>& fanouts, int64_t seed_type);
+  PyTypes(const PyTypes&) = delete;
+
+  // Lets pipelines made from now on gather the rows of a type.
+  void gather(int64_t type, const Array<const Anything, 2>& x);
+  const TypedGraph& graph() const { return graph_; }
+  int64_t num_nodes() const;  // of all types
+  int64_t num_seed_nodes() const { return graph_.num_nodes[graph_.seed_type]; }
+  const std::vector<std::optional<Array<const Anything, 2>>>& rows() const { return rows_; }
+  // That the rows have this many edges, and fanouts this many hops.
+  void check(int64_t num_edges, size_t num_hops) const;
+
+ private:
+  Indptr indptr_;
+  TypedGraph graph_;
+  std::vector<std::optional<Array<const Anything, 2>>> rows_;
+};
+
+void bind_types(nb::module_& m);
+
+}  // namespace gb

@@ -1,0 +1,187 @@
+// Samples one mini-batch of a graph of several node types. Included by sample.inl, once per variant.
+//
+//   rows     (num_rows + 1,)    in-edges by node and relation        n_id     (num_sampled,)  per type
+//   indices  (num_edges,)       -- fanouts per relation and hop -->  indptr   (rows + 1,)     per relation
+//   seeds    (num_seeds,)       of one type                          indices  (edges,)        per relation
+//
+// A hop takes the relations in their order; each draws for the nodes of its destinations' type that the last
+// hop found, as sample.inl does for one relation, and new sources get the next local ids of their own type.
+// A graph of one type and one relation gives the bits of sample.inl; so does sampling/typed/reference.py.
+
+namespace gb::GB_VARIANT {
+namespace {
+
+template <typename Id, typename Key>
+struct TypedHop {
+  const SampleGraph& graph;
+  const SampleConfig& config;
+  const TypedRelation& relation;
+  SampleScratch& scratch;
+  NodeIds& destinations;
+  NodeIds& sources;  // the same where both ends have one type
+  Adjacency& adjacency;
+  IdTable<Key>& table;  // of the sources' type
+  uint64_t batch_key;
+  uint64_t hop;
+  int64_t fanout;
+
+  const int64_t* row_of(int64_t node) const {
+    return graph.types->indptr + relation.first_row + node * relation.stride;
+  }
+
+  void run(Rows rows) {
+    const int64_t per_row = fanout < 0 ? 16 : std::max<int64_t>(fanout, 1);
+    const int64_t rows_per_block = std::max<int64_t>(kEdgesPerBlock / per_row, 1);
+    const int64_t num_blocks = (rows.end - rows.begin + rows_per_block - 1) / rows_per_block;
+    adjacency.indptr.reserve(rows.end + 1, rows.begin + 1);
+    prefetch_rows(rows.begin, std::min(rows.end, rows.begin + kRowsAhead));
+    Block blocks[3];
+    for (int64_t b = 0; b < num_blocks + 2; ++b) {
+      if (b < num_blocks) {
+        const int64_t begin = rows.begin + b * rows_per_block;
+        blocks[b % 3] = draw({begin, std::min(rows.end, begin + rows_per_block)}, rows.end, b % 3);
+      }
+      if (b >= 1 && b - 1 < num_blocks) read_ids(blocks[(b - 1) % 3]);
+      if (b >= 2) insert(blocks[(b - 2) % 3]);
+    }
+    adjacency.num_rows = rows.end;
+  }
+
+  void prefetch_rows(int64_t begin, int64_t end) const {
+    for (int64_t r = begin; r < end; ++r) __builtin_prefetch(row_of(destinations.ids[r]));
+  }
+
+  Block draw(Rows rows, int64_t last_row, int which) {
+    const int64_t ahead = rows.begin + kRowsAhead;
+    prefetch_rows(std::min(ahead, last_row), std::min(ahead + rows.end - rows.begin, last_row));
+    int64_t most = 16;
+    for (int64_t r = rows.begin; r < rows.end; ++r) {
+      const int64_t* row = row_of(destinations.ids[r]);
+      most += max_count(row[1] - row[0], fanout, config.replace);
+    }
+    scratch.positions[which].reserve(most);
+    Block block{which, rows, scratch.positions[which].data(), nullptr, 0, adjacency.num_edges};
+    const Id* indices = static_cast<const Id*>(graph.indices);
+    for (int64_t r = rows.begin; r < rows.end; ++r) {
+      const int64_t node = destinations.ids[r];
+      const int64_t* row = row_of(node);
+      int64_t* positions = block.positions + block.num_edges;
+      const uint64_t key = typed_row_key(batch_key, hop, relation.number, static_cast<uint64_t>(node));
+      const int64_t count = draw_row(graph, config, key, row[0], row[1] - row[0], fanout, scratch, positions);
+      for (int64_t i = 0; i < count; ++i) __builtin_prefetch(indices + positions[i]);
+      block.num_edges += count;
+      adjacency.indptr[r + 1] = adjacency.num_edges + block.num_edges;
+    }
+    adjacency.num_edges += block.num_edges;
+    return block;
+  }
+
+  void read_ids(Block& block) {
+    scratch.ids[block.which].reserve(block.num_edges);
+    block.ids = scratch.ids[block.which].data();
+    grow_table(table, sources.ids.data(), sources.count, 3 * block.num_edges);
+    const Id* indices = static_cast<const Id*>(graph.indices);
+    for (int64_t e = 0; e < block.num_edges; ++e) {
+      block.ids[e] = static_cast<int64_t>(indices[block.positions[e]]) - relation.first_source;
+      __builtin_prefetch(table.slots.data() + slot_of(static_cast<Key>(block.ids[e]), table.bits), 1);
+    }
+    if (config.keep_edges) {
+      adjacency.edges.reserve(block.first_edge + block.num_edges, block.first_edge);
+      std::copy_n(block.positions, block.num_edges, adjacency.edges.data() + block.first_edge);
+    }
+  }
+
+  void insert(const Block& block) {
+    if (sources.count + block.num_edges > kMaxBatchNodes) throw std::length_error(kBatchTooLarge);
+    grow_table(table, sources.ids.data(), sources.count, block.num_edges);
+    sources.ids.reserve(sources.count + block.num_edges + 1, sources.count);
+    adjacency.indices.reserve(block.first_edge + block.num_edges, block.first_edge);
+    int32_t* local = adjacency.indices.data() + block.first_edge;
+    int64_t* ids = sources.ids.data();
+    uint32_t next = static_cast<uint32_t>(sources.count);
+    for (int64_t e = 0; e < block.num_edges; ++e) {
+      const uint32_t id = find_or_insert(table, static_cast<Key>(block.ids[e]), next);
+      ids[next] = block.ids[e];
+      next += id == next;
+      local[e] = static_cast<int32_t>(id);
+    }
+    sources.count = next;
+  }
+};
+
+// Empties `out` but for the seeds.
+template <typename Key>
+void begin_typed(const SampleGraph& graph, const SampleConfig& config, const int64_t* seeds,
+                 int64_t num_seeds, std::vector<IdTable<Key>>& tables, SampledBatch& out) {
+  const size_t num_types = graph.types->num_nodes.size(), num_hops = config.fanouts.size();
+  const size_t num_relations = graph.types->relations.size();
+  tables.resize(num_types);
+  out.by_type.resize(num_types);
+  for (size_t type = 0; type < num_types; ++type) {
+    out.by_type[type].count = 0;
+    out.by_type[type].ids.reserve(1);
+    begin_batch(tables[type]);
+  }
+  NodeIds& seeded = out.by_type[graph.types->seed_type];
+  seeded.ids.reserve(num_seeds + 1);
+  std::copy_n(seeds, num_seeds, seeded.ids.data());
+  seeded.count = out.num_seeds = num_seeds;
+  IdTable<Key>& table = tables[graph.types->seed_type];
+  grow_table(table, seeds, 0, num_seeds);
+  // Of a repeated seed every copy keeps a row; neighbours point at the first.
+  for (int64_t i = 0; i < num_seeds; ++i)
+    find_or_insert(table, static_cast<Key>(seeds[i]), static_cast<uint32_t>(i));
+  out.adjacencies.resize(config.blocks ? num_hops * num_relations : num_relations);
+  for (Adjacency& adjacency : out.adjacencies) {
+    adjacency.num_rows = adjacency.num_edges = 0;
+    adjacency.indptr.reserve(1);
+    adjacency.indptr[0] = 0;
+    adjacency.indices.reserve(1);
+    if (config.keep_edges) adjacency.edges.reserve(1);
+  }
+  out.nodes_per_hop.assign(num_types * (num_hops + 1), 0);
+  out.nodes_per_hop[graph.types->seed_type * (num_hops + 1)] = num_seeds;
+  out.edges_per_hop.assign(num_relations * num_hops, 0);
+}
+
+template <typename Id, typename Key>
+void sample_typed(const SampleGraph& graph, const SampleConfig& config, uint64_t batch_key,
+                  const int64_t* seeds, int64_t num_seeds, SampleScratch& scratch,
+                  std::vector<IdTable<Key>>& tables, SampledBatch& out) {
+  begin_typed(graph, config, seeds, num_seeds, tables, out);
+  const size_t num_types = out.by_type.size(), num_hops = config.fanouts.size();
+  const std::vector<TypedRelation>& relations = graph.types->relations;
+  std::vector<Rows> last(num_types, {0, 0});  // the nodes that the last hop found, per type
+  for (size_t hop = 0; hop < num_hops; ++hop) {
+    for (size_t type = 0; type < num_types; ++type)
+      last[type] = {config.blocks ? 0 : last[type].end, out.by_type[type].count};
+    for (const TypedRelation& relation : relations) {
+      const size_t place = relation.number + (config.blocks ? hop * relations.size() : 0);
+      Adjacency& adjacency = out.adjacencies[place];
+      const int64_t edges_before = adjacency.num_edges;
+      TypedHop<Id, Key>{graph,
+                        config,
+                        relation,
+                        scratch,
+                        out.by_type[relation.destination],
+                        out.by_type[relation.source],
+                        adjacency,
+                        tables[relation.source],
+                        batch_key,
+                        hop,
+                        relation.fanouts[hop]}
+          .run(last[relation.destination]);
+      out.edges_per_hop[relation.number * num_hops + hop] = adjacency.num_edges - edges_before;
+    }
+    for (size_t type = 0; type < num_types; ++type)
+      out.nodes_per_hop[type * (num_hops + 1) + hop + 1] = out.by_type[type].count - last[type].end;
+  }
+  out.num_nodes = 0;
+  for (size_t type = 0; type < num_types; ++type) {
+    tables[type].nodes_in_use = out.by_type[type].count;
+    out.num_nodes += out.by_type[type].count;
+  }
+}
+
+}  // namespace
+}  // namespace gb::GB_VARIANT

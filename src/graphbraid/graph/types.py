@@ -1,0 +1,225 @@
+"""Types: the node types and relations of a graph that has several of them (decision 0012)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from graphbraid.errors import DataError, did_you_mean
+from graphbraid.graph.csc import Csc, index_dtype
+from graphbraid.graph.sparse_features import SparseFeatures
+
+EdgeType = tuple[str, str, str]
+"""A relation: the type of its sources, its name, the type of its destinations."""
+ONLY_NODE_TYPE = "node"
+ONLY_EDGE_TYPE: EdgeType = ("node", "to", "node")
+"""What the types of a graph with one of each are called."""
+MOST_RELATIONS = 1 << 16
+"""Largest number of relations of a graph: their number shares a word of random bits with node and hop."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class NodeSet:
+    """The nodes of one type; ids, rows and splits count from 0 within the type."""
+
+    num_nodes: int
+    """Number of nodes of the type."""
+    x: Tensor | SparseFeatures | None = None
+    """``(num_nodes, num_features)`` features, as those of a graph of one type."""
+    y: Tensor | None = None
+    """Labels or targets, one row per node, as those of a graph of one type."""
+    splits: Mapping[str, Tensor] = field(default_factory=dict)
+    """int64 node ids of ``train``, ``val`` and ``test``, without duplicates."""
+    time: Tensor | None = None
+    """``(num_nodes,)`` int64 or float times of the nodes."""
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All dense tensors of the nodes."""
+        held = (self.x, self.y, self.time, *self.splits.values())
+        return [values for values in held if isinstance(values, Tensor)]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        sparse = self.x.nbytes if isinstance(self.x, SparseFeatures) else 0
+        return sparse + sum(values.nbytes for values in self.tensors)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class EdgeSet:
+    """The edges of one relation, without their ends; rows are in the order of the list they came in."""
+
+    num_edges: int
+    """Number of edges of the relation."""
+    edge_attr: Tensor | None = None
+    """``(num_edges, num_edge_features)`` float32, float16 or bfloat16 features."""
+    time: Tensor | None = None
+    """``(num_edges,)`` int64 or float times of the edges."""
+    splits: Mapping[str, Tensor] = field(default_factory=dict)
+    """int64 positions in the list, by name: such as the triples to train on and those to predict."""
+    weighted: bool = False
+    """Whether the graph's weights of these edges were given; otherwise they are 1 or there are none."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(t.nbytes for t in (self.edge_attr, self.time, *self.splits.values()) if t is not None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Relation:
+    """Where the edges of one relation stand in the rows of :class:`Types`, as numbers."""
+
+    edge_type: EdgeType
+    number: int
+    """Place among the graph's relations; draws are keyed by it."""
+    source: int
+    """Number of the type of the sources."""
+    destination: int
+    """Number of the type of the destinations."""
+    first_row: int
+    """Row of the first destination."""
+    stride: int
+    """Rows from one destination to the next: the number of relations into its type."""
+    first_source: int
+    """Id in the whole graph of the first node of the sources' type."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Types:
+    """The node types and relations of a graph.
+
+    Types are in the order of their nodes' ids: in the whole graph (:attr:`graphbraid.Graph.csc`) the nodes of
+    the first type come first, then those of the second.
+    """
+
+    nodes: Mapping[str, NodeSet]
+    """The nodes of each type."""
+    edges: Mapping[EdgeType, EdgeSet]
+    """The edges of each relation."""
+    rows: Csc
+    """In-edges by destination and relation: a node has a row for each relation into its type, in the order of
+    the relations, and these are neighbours. Sources are ids in the whole graph; ``indices`` and ``weight``
+    are those of the graph."""
+
+    def __post_init__(self) -> None:
+        names = list(self.nodes)
+        for source, _, destination in self.edges:
+            for end in (source, destination):
+                if end not in self.nodes:
+                    raise DataError(f"there is no node type {end!r}.{did_you_mean(end, names)}")
+        if len(self.edges) > MOST_RELATIONS:
+            raise DataError(f"a graph has at most {MOST_RELATIONS} relations; got {len(self.edges)}")
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes of all types."""
+        return sum(nodes.num_nodes for nodes in self.nodes.values())
+
+    @property
+    def first_ids(self) -> list[int]:
+        """Id in the whole graph of the first node of each type, and at the end the number of all nodes."""
+        return first_ids([nodes.num_nodes for nodes in self.nodes.values()])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays that the graph's topology does not have."""
+        node_bytes = sum(nodes.nbytes for nodes in self.nodes.values())
+        return self.rows.indptr.nbytes + node_bytes + sum(edges.nbytes for edges in self.edges.values())
+
+    def relations(self) -> list[Relation]:
+        """Return where each relation stands, in their order."""
+        return placed([nodes.num_nodes for nodes in self.nodes.values()], list(self.nodes), list(self.edges))
+
+    def relation(self, edge_type: EdgeType) -> Relation:
+        """Return where one relation stands.
+
+        Raises:
+            DataError: there is no such relation.
+        """
+        if edge_type not in self.edges:
+            known = ["__".join(one) for one in self.edges]
+            hint = did_you_mean("__".join(map(str, edge_type)), known)
+            raise DataError(f"the graph has no relation {edge_type}.{hint}")
+        return self.relations()[list(self.edges).index(edge_type)]
+
+
+def first_ids(counts: list[int]) -> list[int]:
+    """Return the first id of each type from the types' numbers of nodes, and at the end their sum."""
+    ids = [0]
+    for count in counts:
+        ids.append(ids[-1] + count)
+    return ids
+
+
+def placed(counts: list[int], node_types: list[str], edge_types: list[EdgeType]) -> list[Relation]:
+    """Return where relations stand, from the numbers of nodes of the types and the relations' order."""
+    number_of = {name: number for number, name in enumerate(node_types)}
+    into: dict[str, list[EdgeType]] = {name: [] for name in node_types}
+    for edge_type in edge_types:
+        into[edge_type[2]].append(edge_type)
+    first_row = first_ids([count * len(into[name]) for name, count in zip(node_types, counts, strict=True)])
+    sources = first_ids(counts)
+    return [
+        Relation(
+            edge_type=edge_type,
+            number=number,
+            source=number_of[edge_type[0]],
+            destination=number_of[edge_type[2]],
+            first_row=first_row[number_of[edge_type[2]]] + into[edge_type[2]].index(edge_type),
+            stride=len(into[edge_type[2]]),
+            first_source=sources[number_of[edge_type[0]]],
+        )
+        for number, edge_type in enumerate(edge_types)
+    ]
+
+
+def num_rows_of(types: Types) -> int:
+    """Return how many rows the nodes have together."""
+    into = [edge_type[2] for edge_type in types.edges]
+    return sum(nodes.num_nodes * into.count(name) for name, nodes in types.nodes.items())
+
+
+def node_indptr(types: Types) -> Tensor:
+    """Return where the in-edges of each node of the whole graph begin, whatever their relation."""
+    starts, row, indptr = [], 0, types.rows.indptr
+    into = [edge_type[2] for edge_type in types.edges]
+    for name, nodes in types.nodes.items():
+        stride = into.count(name)
+        last = row + nodes.num_nodes * stride
+        starts.append(indptr[row:last:stride] if stride else indptr[row].expand(nodes.num_nodes))
+        row = last
+    return torch.cat([*starts, indptr[-1:]])
+
+
+def edges_of(types: Types, relation: Relation) -> tuple[Tensor, Tensor]:
+    """Return the positions of a relation's edges, and where each destination's begin among them.
+
+    Returns:
+        ``(num_edges,)`` int64 positions in the graph's edges, by destination, and ``(num_dst + 1,)`` int64.
+    """
+    count = list(types.nodes.values())[relation.destination].num_nodes
+    first, last = relation.first_row, relation.first_row + count * relation.stride
+    begin = types.rows.indptr[first : last : relation.stride][:count]
+    degree = types.rows.indptr[first + 1 : last + 1 : relation.stride][:count] - begin
+    indptr = torch.zeros(count + 1, dtype=torch.int64, device=begin.device)
+    torch.cumsum(degree, 0, out=indptr[1:])
+    positions = torch.repeat_interleave(begin - indptr[:-1], degree)
+    return positions.add_(torch.arange(positions.numel(), device=positions.device)), indptr
+
+
+def csc_of(types: Types, relation: Relation) -> Csc:
+    """Return one relation as an adjacency of its own between the ids of its two types (a copy)."""
+    positions, indptr = edges_of(types, relation)
+    rows, counts = types.rows, [nodes.num_nodes for nodes in types.nodes.values()]
+    num_src = counts[relation.source]
+    dtype = index_dtype(max(num_src, counts[relation.destination]))
+    weight = rows.weight
+    if weight is not None:
+        weight = weight[positions] if types.edges[relation.edge_type].weighted else None
+    sources = (rows.indices[positions] - relation.first_source).to(dtype)
+    return Csc(indptr, sources, num_src, weight, trusted=True)

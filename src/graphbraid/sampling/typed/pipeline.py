@@ -1,0 +1,249 @@
+"""Pipelines that prepare mini-batches of a graph with types: compiled threads, and the reference."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator, Sequence
+from time import perf_counter
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from graphbraid import native
+from graphbraid.arguments import MOST_THREADS, as_count
+from graphbraid.errors import DataError
+from graphbraid.graph import Graph, Types
+from graphbraid.graph.scans import check_ids
+from graphbraid.sampling import rng
+from graphbraid.sampling.cpu import COUNTED, MOST_AHEAD
+from graphbraid.sampling.reference import check_odds
+from graphbraid.sampling.sample import SampledEdges
+from graphbraid.sampling.schedule import SeedSchedule
+from graphbraid.sampling.typed.config import TypedConfig
+from graphbraid.sampling.typed.reference import sample_checked
+from graphbraid.sampling.typed.sample import TypedPrepared, TypedSampled
+
+Rows = Sequence[Tensor | None]
+
+
+class TypedPipeline(Protocol):
+    """A pipeline that prepares mini-batches of a graph with types ahead of their use."""
+
+    def run(
+        self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int
+    ) -> Iterator[TypedPrepared]:
+        """Yield the batches of the steps ``[first_step, last_step)`` in order."""
+        ...
+
+    def begin(self, seeds: Tensor, seed: int, epoch: int, step: int) -> Iterator[TypedPrepared]:
+        """Start preparing the batch of ``seeds`` at a step, and return an iterator that yields it."""
+        ...
+
+    def stage_seconds(self) -> dict[str, float]:
+        """Return the seconds spent in each stage since the start, summed over threads."""
+        ...
+
+    def busy_threads(self) -> int:
+        """Return the number of threads that are preparing batches or are about to."""
+        ...
+
+
+def make_typed_pipeline(
+    graph: Graph,
+    config: TypedConfig,
+    seed_type: str,
+    x: Rows,
+    *,
+    num_threads: int,
+    depth: int,
+    refill: int | None = None,
+) -> TypedPipeline:
+    """Make a compiled pipeline, or a reference pipeline if kernels are missing or switched off.
+
+    Args:
+        graph: a graph with types, on the CPU.
+        config: options of the sampler.
+        seed_type: node type of the seeds.
+        x: for each node type ``(num_nodes, F)`` contiguous feature rows to gather, or None.
+        num_threads: number of threads that prepare batches.
+        depth: largest number of batches in preparation or waiting to be used.
+        refill: once ``depth`` batches are ready, the threads rest until only this many are left. If None,
+            they start the next batch as soon as there is room for one.
+
+    Raises:
+        ConfigError: the number of threads or of batches is out of range.
+        DataError: the graph has no types or not those, weights are needed and are missing or negative, or
+            ``x`` does not fit the graph.
+        ResourceError: the system cannot start that many threads.
+    """
+    num_threads = as_count(num_threads, "the number of sampling threads", least=1, most=MOST_THREADS)
+    depth = as_count(depth, "the batches prepared ahead", least=1, most=MOST_AHEAD)
+    refill = depth - 1 if refill is None else as_count(refill, "refill", most=depth)
+    types = graph.types
+    if types is None or seed_type not in types.nodes or len(types.edges) != len(config.relations):
+        raise DataError(f"the graph needs the node type {seed_type!r} and {len(config.relations)} relations")
+    if config.options.weighted:
+        check_odds(types.rows)
+    for nodes, rows in zip(types.nodes.values(), x, strict=True):
+        if rows is not None and (rows.ndim != 2 or rows.shape[0] != nodes.num_nodes):
+            raise DataError(f"x must have a row for each of {nodes.num_nodes} nodes; got {tuple(rows.shape)}")
+    kernels = native.kernels()
+    number = list(types.nodes).index(seed_type)
+    if kernels is None:
+        return _ReferencePipeline(types, config, number, x)
+    return _NativePipeline(
+        kernels, graph, config, number, x, num_threads=num_threads, depth=depth, refill=refill
+    )
+
+
+class _NativePipeline:
+    def __init__(
+        self, kernels: Any, graph: Graph, config: TypedConfig, seed_type: int, x: Rows, **threads: int
+    ) -> None:
+        assert graph.types is not None
+        self._native, self._types, self._csc = kernels, graph.types, graph.csc
+        self._config, self._seed_type, self._x = config, seed_type, x  # kept alive: the threads read them
+        self._threads = threads
+        self._process, self._places, self._pipeline = os.getpid(), self._places_now(), self._make()
+        self._seconds_before = dict.fromkeys(COUNTED, 0.0)
+
+    def run(
+        self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int
+    ) -> Iterator[TypedPrepared]:
+        run = self._native.Run(
+            pipeline=self._own_pipeline(),
+            seeds=schedule.seeds,
+            batch_size=schedule.batch_size,
+            shuffle=schedule.shuffle,
+            seed=schedule.seed,
+            epoch=epoch,
+            first_step=first_step,
+            last_step=last_step,
+        )
+        # Not a generator, which would hold on to a batch while it waits for the next one.
+        return map(self._as_prepared, iter(run.next, None))
+
+    def begin(self, seeds: Tensor, seed: int, epoch: int, step: int) -> Iterator[TypedPrepared]:
+        if not seeds.numel():  # a schedule without seeds has no steps
+            twin = _ReferencePipeline(self._types, self._config, self._seed_type, self._x)
+            return twin.begin(seeds, seed, epoch, step)
+        run = self._native.Run(
+            pipeline=self._own_pipeline(),
+            seeds=seeds,
+            batch_size=seeds.numel(),
+            shuffle=False,
+            seed=rng.seed_with_key(seed, epoch, step),
+            epoch=0,
+            first_step=0,
+            last_step=1,
+        )
+        return (self._as_prepared(batch)._replace(step=step) for batch in iter(run.next, None))
+
+    def _as_prepared(self, batch: tuple[Any, ...]) -> TypedPrepared:
+        step, n_id, input_id, arrays, nodes_per_hop, edges_per_hop, x = batch[:7]
+        edges = [SampledEdges(indptr=p, indices=i, positions=e) for p, i, e in arrays]
+        num_relations, num_hops = len(self._config.relations), self._config.num_hops
+        sampled = TypedSampled(
+            n_id=n_id,
+            edges=[edges[relation::num_relations] for relation in range(num_relations)],
+            nodes_per_hop=_parts(nodes_per_hop, num_hops + 1),
+            edges_per_hop=_parts(edges_per_hop, num_hops),
+        )
+        return TypedPrepared(step, input_id, sampled, x)
+
+    def _make(self) -> Any:
+        options, csc, types = self._config.options, self._csc, self._types
+        typed = self._native.Types(
+            indptr=types.rows.indptr,
+            num_nodes=[nodes.num_nodes for nodes in types.nodes.values()],
+            relations=[[relation.source, relation.destination] for relation in types.relations()],
+            fanouts=[list(fanouts) for fanouts in self._config.fanouts],
+            seed_type=self._seed_type,
+        )
+        for number, rows in enumerate(self._x):
+            if rows is not None:
+                typed.gather(number, rows.detach())
+        return self._native.Pipeline(
+            indptr=csc.indptr,
+            indices=csc.indices,
+            weight=csc.weight if options.weighted else None,
+            x=None,
+            fanouts=list(options.fanouts),  # of as many hops as those of each relation
+            replace=options.replace,
+            blocks=options.layout == "blocks",
+            keep_edges=options.return_edge_id,
+            types=typed,
+            **self._threads,
+        )
+
+    def _own_pipeline(self) -> Any:
+        """Return the pipeline, made anew if its threads or its arrays are gone.
+
+        A fork leaves the threads in the parent process, and sending a tensor to another process moves its
+        memory.
+        """
+        if (self._process, self._places) != (os.getpid(), self._places_now()):
+            if self._process == os.getpid():
+                self._seconds_before = self.stage_seconds()
+            self._process, self._places, self._pipeline = os.getpid(), self._places_now(), self._make()
+        return self._pipeline
+
+    def _places_now(self) -> tuple[int, ...]:
+        """Return the addresses of the arrays that the threads read."""
+        csc = self._csc
+        arrays = (self._types.rows.indptr, csc.indptr, csc.indices, csc.weight, *self._x)
+        return tuple(array.data_ptr() for array in arrays if array is not None)
+
+    def stage_seconds(self) -> dict[str, float]:
+        if self._process != os.getpid():
+            return dict.fromkeys(COUNTED, 0.0)
+        now = zip(COUNTED, self._pipeline.stage_seconds(), strict=True)
+        return {name: self._seconds_before[name] + float(seconds) for name, seconds in now}
+
+    def busy_threads(self) -> int:
+        return 0 if self._process != os.getpid() else int(self._pipeline.busy_threads())
+
+
+def _parts(counts: list[int], size: int) -> list[list[int]]:
+    return [counts[begin : begin + size] for begin in range(0, len(counts), size)]
+
+
+class _ReferencePipeline:
+    def __init__(self, types: Types, config: TypedConfig, seed_type: int, x: Rows) -> None:
+        self._sample = functools.partial(sample_checked, types, config, seed_type)
+        self._num_seed_nodes = [nodes.num_nodes for nodes in types.nodes.values()][seed_type]
+        self._x, self._seconds = x, dict.fromkeys(COUNTED, 0.0)
+
+    def run(
+        self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int
+    ) -> Iterator[TypedPrepared]:
+        check_ids(schedule.seeds, self._num_seed_nodes, "seeds")
+        for step in range(first_step, last_step):
+            input_id = schedule.positions_of(epoch, step)
+            key = rng.batch_key(schedule.seed, epoch, step)
+            yield self._prepared(step, input_id, schedule.seeds[input_id], key)
+
+    def begin(self, seeds: Tensor, seed: int, epoch: int, step: int) -> Iterator[TypedPrepared]:
+        check_ids(seeds, self._num_seed_nodes, "seeds")
+        yield self._prepared(step, torch.arange(seeds.numel()), seeds, rng.batch_key(seed, epoch, step))
+
+    def _prepared(self, step: int, input_id: Tensor, seeds: Tensor, key: int) -> TypedPrepared:
+        started = perf_counter()
+        sampled = self._sample(seeds, key)
+        between = perf_counter()
+        x = [
+            None if rows is None else torch.index_select(rows.detach(), 0, ids)
+            for rows, ids in zip(self._x, sampled.n_id, strict=True)
+        ]
+        self._seconds["sample"] += between - started
+        self._seconds["gather"] += perf_counter() - between
+        self._seconds["batches"] += 1
+        return TypedPrepared(step, input_id, sampled, x)
+
+    def stage_seconds(self) -> dict[str, float]:
+        return dict(self._seconds)
+
+    def busy_threads(self) -> int:
+        return 0  # batches are prepared on the caller's thread
