@@ -9,6 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 
+from graphbraid.loader.row_buffers import RowBuffers
 from graphbraid.sampling.rows import FeatureRows
 from graphbraid.sampling.sample import Prepared
 
@@ -36,6 +37,8 @@ class GatherAhead:
         count: Callable[[float], None],
     ) -> None:
         self._prepared, self._rows, self._count = prepared, rows, count
+        # Those that wait, the one being made, the caller's, and one that he has not let go of yet.
+        self._buffers = RowBuffers(max(ready, 1) + 3)
         self._ready: queue.Queue[Prepared | BaseException | None] = queue.Queue(max(ready, 1))
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name="graphbraid-gather", daemon=True)
@@ -78,7 +81,12 @@ class GatherAhead:
 
     def _gather(self, prepared: Prepared, batch: int) -> None:
         started = time.perf_counter()
-        x = self._rows.gather(prepared.sampled.n_id, batch=batch)
+        rows, n_id = self._rows, prepared.sampled.n_id
+        if rows.in_memory is None:
+            out = self._buffers.lend(n_id.numel(), rows.shape[1:], rows.dtype)
+            x = rows.gather(n_id, out, batch=batch)
+        else:  # which gathers faster into memory of its own
+            x = rows.gather(n_id, batch=batch)
         self._count(time.perf_counter() - started)
         self._give(prepared._replace(x=x))
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor
+
+from graphbraid.ops.lent_memory import LentMemory
 
 _MOST_KEPT = 3
 """Memories kept per shape; accumulating into ``p.grad`` needs two, the sum and the new gradient."""
@@ -23,7 +24,7 @@ class Lender:
 
     def __init__(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> None:
         self._shape, self._dtype = tuple(shape), dtype
-        self._memories: list[_Memory] = []
+        self._memories: list[LentMemory] = []
 
     def lend(self) -> Tensor:
         """Return a tensor in memory that no other tensor uses, allocated only if all kept memory is lent."""
@@ -33,7 +34,7 @@ class Lender:
         if memory is None:
             if len(self._memories) == _MOST_KEPT:
                 return torch.empty(self._shape, dtype=self._dtype)
-            memory = _Memory(prod(self._shape) * self._dtype.itemsize)
+            memory = LentMemory(prod(self._shape) * self._dtype.itemsize)
             self._memories.append(memory)
         return memory.lend(self._dtype).view(self._shape)
 
@@ -44,28 +45,6 @@ class Lender:
         """
         whole = (m.whole(self._dtype) for m in self._memories)
         return next((t.view(self._shape) for t in whole if t.data_ptr() == loan.data_ptr()), None)
-
-
-class _Memory:
-    """Memory that is lent for as long as any tensor, view or array over it lives."""
-
-    def __init__(self, nbytes: int) -> None:
-        self._bytes = torch.empty(nbytes, dtype=torch.uint8).numpy().data
-        self._loan: ReferenceType[memoryview] | None = None
-
-    @property
-    def is_out(self) -> bool:
-        return self._loan is not None and self._loan() is not None
-
-    def whole(self, dtype: torch.dtype) -> Tensor:
-        return torch.frombuffer(self._bytes, dtype=dtype)
-
-    def lend(self, dtype: torch.dtype) -> Tensor:
-        # The storage that frombuffer makes holds this memoryview, and nothing else of this object, until it
-        # is freed.
-        loan = memoryview(self._bytes)
-        self._loan = ref(loan)
-        return torch.frombuffer(loan, dtype=dtype)
 
 
 def copied(source: Tensor, lender: Lender | None, rows: Tensor | None = None) -> Tensor:

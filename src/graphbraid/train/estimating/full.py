@@ -41,18 +41,21 @@ def full_needs(trial: Trial) -> FullNeeds:
         Need(name="optimizer", nbytes=state, why="its state, after one step"),
         Need(name="gradients", nbytes=weights, why="of the parameters"),
     )
+    steps: tuple[Need, ...] = ()
     if engine is not None:
+        # A run first tries the model in evaluation mode, and keeps the memory of that for its evaluations.
+        kept = engine.evaluation_nbytes + outputs * graph.num_nodes
         step = Need(name="compiled step", nbytes=engine.nbytes, why="its arena and edges, as planned")
+        evaluation = Need(name="evaluation", nbytes=kept, why="its arena, and all outputs; kept from the start")
+        steps = (step, evaluation)
         phases = [Need(name="loss", nbytes=loss, why="outputs of the training nodes and their gradients")]
         if evaluates:
-            evaluation = engine.evaluation_nbytes + 2 * outputs * graph.num_nodes
-            phases.append(Need(name="evaluation", nbytes=evaluation, why="its arena, and all outputs"))
+            phases.append(Need(name="scores", nbytes=outputs * graph.num_nodes, why="by all outputs"))
     else:
-        step = Need(name="compiled step", nbytes=0, why=why)
         phases = [Need(name="step", nbytes=training_bytes(trial), why="as written, tried on a small graph")]
         if evaluates:
             phases.append(Need(name="evaluation", nbytes=forward_bytes(trial), why="one pass, tried"))
-    own, base = (*learned, step), (baseline_need("full", trial), *graph_needs(graph))
+    own, base = (*learned, *steps), (baseline_need("full", trial), *graph_needs(graph))
     on_host = trial.device.type == "cpu"
     checkpoints = 0 if config.out_dir is None else 2 * (weights + state)
     return FullNeeds(

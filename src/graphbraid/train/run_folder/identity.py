@@ -17,6 +17,7 @@ from graphbraid.train.step.learning_rate import PER_STEP
 _SAMPLES = (
     4096  # elements of each array in the graph's fingerprint: enough to tell graphs apart, quick at any size
 )
+_MAPPED_AROUND = 1 << 16  # bytes of a file that Linux maps where one of them is read
 
 
 def model_identity(model: nn.Module) -> dict[str, Any]:
@@ -62,6 +63,11 @@ def _some_bytes(array: Tensor) -> bytes:
         str((tuple(array.shape), array.dtype)).encode()
         + flat.contiguous().view(torch.uint8).numpy().tobytes()
     )
+
+
+def looked_at_bytes(nbytes: int) -> int:
+    """Return the bytes of an array mapped from a file that its fingerprint brings into memory, at most."""
+    return min(nbytes, _SAMPLES * _MAPPED_AROUND)
 
 
 def check_same(
