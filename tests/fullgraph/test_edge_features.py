@@ -8,6 +8,7 @@ from tests.extras import NO_PYG
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch_geometric.nn as pyg
+from tests.fullgraph.fake_device import FakeDevice
 from tests.fullgraph.matrix.case import layer
 from tests.fullgraph.matrix.cases_edges import FEATURES, GINE, Featured, with_features
 from tests.fullgraph.matrix.compare import LEFT_ALONE, LOWERED, engine_of, verdict
@@ -16,8 +17,9 @@ from tests.fullgraph.matrix.models import Stack
 from torch import nn
 
 import graphbraid
-from graphbraid import Graph
+from graphbraid import Graph, Trainer, native
 from graphbraid.errors import DataError
+from graphbraid.fullgraph import Engine, NotLoweredError, Uncompiled, estimated_bytes
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 MAKERS = {
@@ -221,3 +223,36 @@ def test_a_network_of_rows_that_are_too_narrow_is_left_to_the_model():
     engine = engine_of(model, data_with_features())
     assert verdict(engine) == LEFT_ALONE
     assert f"adds rows of {FEATURES} edge features to rows of {CHANNELS} columns" in engine.explain()
+
+
+@pytest.mark.parametrize("name", ["gat", "gatv2"])
+def test_attention_to_features_runs_as_written_on_a_device_and_says_why(name):
+    data, model = data_with_features(), Featured(MAKERS[name])
+    graph = Graph.from_pyg(data)
+    engine = graphbraid.compile(model, graph, device=FakeDevice())
+    assert isinstance(engine, Uncompiled)
+    assert "attention to edge features has no kernel" in engine.explain()
+    torch.testing.assert_close(engine(), expected(model, data), **CLOSE)
+    engine().sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+    with pytest.raises(NotLoweredError, match="no kernel"):
+        estimated_bytes(model, graph, FakeDevice())
+    assert estimated_bytes(model, graph) > 0
+
+
+def test_the_trainer_trains_attention_to_features_on_a_device_as_written(monkeypatch):
+    graph = Graph.from_pyg(data_with_features())
+    monkeypatch.setattr("graphbraid.train.step.whole.device_at", lambda place: FakeDevice())
+    monkeypatch.setattr("graphbraid.fullgraph.device.choosing.device_at", lambda place: FakeDevice())
+    trainer = Trainer(Featured(MAKERS["gat"]), graph, mode="full", epochs=2, eval_every=0)
+    result = trainer.fit()
+    assert len(result.history) == 2
+
+
+def test_sums_of_neighbours_and_features_have_a_kernel_on_a_device(monkeypatch):
+    monkeypatch.setattr(native, "kernels", lambda: None)  # the twins, which the fake can record
+    data, model = data_with_features(), Featured(MAKERS["gine"])
+    engine = graphbraid.compile(model, Graph.from_pyg(data), device=FakeDevice())
+    assert isinstance(engine, Engine)
+    for _ in range(3):
+        torch.testing.assert_close(engine(), expected(model, data), **CLOSE)

@@ -14,14 +14,16 @@ from graphbraid.collective.run.profiler import batch_bytes_of
 from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.features import TieredFeatures
-from graphbraid.features.sizing import LEAST_RESERVE_BYTES, host_budget
+from graphbraid.features.sizing import LEAST_RESERVE_BYTES, host_budget, list_bytes
 from graphbraid.loader import BatchLoader, LoaderSettings, NeighborLoader
 from graphbraid.train import HardwareFile, TrainConfig
 from graphbraid.train.estimating import modes, whole_passes
 from graphbraid.train.estimating.allocation import allocation_of
 from graphbraid.train.estimating.batches import batch_sizes
+from graphbraid.train.estimating.full import full_needs
 from graphbraid.train.estimating.needs import Need, Needs
 from graphbraid.train.estimating.trial import Trial
+from graphbraid.train.run_folder.identity import looked_at_bytes
 
 GIB = 1 << 30
 
@@ -286,6 +288,56 @@ def test_what_more_memory_would_buy(stored):
     zero = graphbraid.estimate(sage(graph), graph, fanouts=(4, 4), host=0, times=False).of("sampled")
     buffers = TieredFeatures.build(graph, host=0).disk.buffer_bytes
     assert zero.host.bytes_of("features") == 2 * buffers, "of rows, and of lists"
+
+
+def test_the_whole_graph_takes_no_tiers_and_says_so(stored):
+    graph = open_store(stored)
+    found = graphbraid.estimate(sage(graph), graph, fanouts=(4, 4), host=0, times=False)
+    assert "takes no tiers" in found.of("full").reason
+    assert "takes no tiers" not in graphbraid.estimate(sage(graph), graph, times=False).of("full").reason
+    for option in ({"host": 0}, {"hot": "1MiB"}):
+        with pytest.raises(ConfigError, match="reads all of it in every step"):
+            graphbraid.estimate(sage(graph), graph, mode="full", **option)
+
+
+def test_pages_that_the_fingerprint_brings_in_are_counted(stored):
+    """They are the process's memory until the system drops them."""
+    graph = open_store(stored)
+    needs = graphbraid.estimate(sage(graph), graph, fanouts=(4, 4), host=0, times=False).of("sampled").host
+    assert needs.bytes_of("pages") == graph.x.nbytes + list_bytes(graph)
+    assert needs.must_bytes <= needs.nbytes - needs.bytes_of("pages")
+    assert looked_at_bytes(1 << 40) == 1 << 28
+
+
+def test_the_memory_of_evaluations_is_counted_beside_that_of_steps():
+    """A run tries the model in evaluation mode before its first step, whether it evaluates later or not."""
+    graph = random_graph(3000, 8, 16)
+    options = {"eval_every": 0, "test_at_end": False, "times": False}
+    needs = graphbraid.estimate(sage(graph), graph, **options).of("full").host
+    trainer = Trainer(sage(graph), graph, mode="full", epochs=1, eval_every=0, test_at_end=False)
+    trainer.fit()
+    engine = trainer.runner.engine
+    outputs = 4 * graph.num_nodes * graph.num_classes
+    assert engine.runner._evaluate.is_allocated
+    assert engine.runner._train.is_allocated
+    assert needs.bytes_of("evaluation") == engine.evaluation_nbytes + outputs
+
+
+def test_a_step_as_written_on_edge_features_is_tried():
+    graph = random_graph(300, 4, 16).replace(edge_attr=torch.rand(1200, 3))
+
+    class Reads(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.map = torch.nn.Linear(16, 4)
+
+        def forward(self, x, edge_index, edge_attr):
+            sums = torch.zeros(x.shape[0], 3).index_add_(0, edge_index[1], edge_attr.abs())
+            return self.map(x) + sums.sum(1, keepdim=True)
+
+    found = full_needs(Trial(Reads(), graph, TrainConfig(mode="full")))
+    assert found.engine is None
+    assert max(need.nbytes for need in found.host.phases) >= 4 * 1200 * 3
 
 
 def test_mini_batches_that_fit_no_memory_are_refused_by_what_a_step_holds(monkeypatch):

@@ -14,6 +14,7 @@ from graphbraid.fullgraph.engine import Engine, lock_of
 from graphbraid.fullgraph.lowering.evidence import Evidence
 from graphbraid.fullgraph.lowering.levels import whole_graph
 from graphbraid.fullgraph.lowering.locality import LOCALITY_BYTES
+from graphbraid.fullgraph.lowering.lower_program import check_kernels
 from graphbraid.fullgraph.lowering.options import ALL, HOIST_BYTES, checked_nodes
 from graphbraid.fullgraph.model.modes import in_mode
 from graphbraid.fullgraph.model.source import Source, graph_of_data
@@ -136,12 +137,13 @@ def estimated_bytes(model: nn.Module, graph: Graph, device: Device | None = None
     The graph and its features on the host are not included; on a device, their copies there are.
 
     Raises:
-        NotLoweredError: the model has no lowered form.
+        NotLoweredError: the model has no lowered form, or an operation of it no kernel on the device.
     """
     with in_mode(model, training=True):
         program = Source(graph).read(model)
     blocks = whole_graph(graph.csc, program.num_levels - 1)
     if device is not None and not device.is_host:
+        check_kernels(program, device)
         planned = PlannedStep(program, graph, blocks, training=True, copies=CopySizes(device))
         return planned.nbytes + WORKSPACE_BYTES
     planned = PlannedStep(program, graph, blocks, training=True)

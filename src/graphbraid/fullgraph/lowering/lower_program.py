@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from graphbraid.fullgraph.device.device import Device
 from graphbraid.fullgraph.device.graphs import on_place
 from graphbraid.fullgraph.device.host import HOST
 from graphbraid.fullgraph.lowering.facts import Basis, Facts, facts_of
@@ -43,7 +44,7 @@ def lower_program(
     Raises:
         NotLoweredError: an operation has no kernel on the device.
     """
-    _check_kernels(program, options)
+    check_kernels(program, options.device)
     graph, shared = _with_shared_transpose(program, on_place(graph, HOST.place), options)
     reached, pruned = prune(program, graph.csc, nodes, wanted="prune" in options.passes)
     facts = _facts_of(program, graph, reached, options, basis)
@@ -81,8 +82,12 @@ def lower_for_evaluation(lowered: Lowered, program: Program) -> tuple[Program, S
     return passed, whole_graph(csc, num_blocks)
 
 
-def _check_kernels(program: Program, options: CompileOptions) -> None:
-    device = options.device
+def check_kernels(program: Program, device: Device) -> None:
+    """Check that every operation of a program has a kernel on a device.
+
+    Raises:
+        NotLoweredError: one has none; the message names it.
+    """
     if not device.is_host and any(isinstance(op, Attention) and op.reads_edges for op in program.ops):
         what = f"attention to edge features has no kernel on {device.place}"
         raise NotLoweredError("attention", what, "the CPU, or edge_dim=None")
@@ -165,4 +170,4 @@ def _output_rows(nodes: Tensor, row_of: Tensor | None, blocks: Sequence[Block]) 
     return None if is_in_order else rows
 
 
-__all__ = ["lower_for_evaluation", "lower_program"]
+__all__ = ["check_kernels", "lower_for_evaluation", "lower_program"]

@@ -156,6 +156,9 @@ class _Estimating:
             needs = full_needs(trial)
         except (GraphbraidError, MemoryError) as error:
             return ModeEstimate(mode="full", host=None, fits=False, reason=str(error))
+        reasons = [f"runs as it is written: {needs.why}"] if needs.why else []
+        if self._config.host is not None or self._config.hot is not None or self._config.tiers is not None:
+            reasons.append("takes no tiers, since every step reads all of the graph")
         seconds = None
         if self._times:
             free = self._here.memory_bytes
@@ -170,7 +173,7 @@ class _Estimating:
                 device=needs.device,
                 disk_bytes=needs.file_bytes,
                 seconds=seconds,
-                reason="" if not needs.why else f"runs as it is written: {needs.why}",
+                reason="; ".join(reasons),
             )
         )
 

@@ -46,7 +46,9 @@ def full_needs(trial: Trial) -> FullNeeds:
         # A run first tries the model in evaluation mode, and keeps the memory of that for its evaluations.
         kept = engine.evaluation_nbytes + outputs * graph.num_nodes
         step = Need(name="compiled step", nbytes=engine.nbytes, why="its arena and edges, as planned")
-        evaluation = Need(name="evaluation", nbytes=kept, why="its arena, and all outputs; kept from the start")
+        evaluation = Need(
+            name="evaluation", nbytes=kept, why="its arena, and all outputs; kept from the start"
+        )
         steps = (step, evaluation)
         phases = [Need(name="loss", nbytes=loss, why="outputs of the training nodes and their gradients")]
         if evaluates:

@@ -71,6 +71,7 @@ def _part(graph: Graph, num_nodes: int) -> Graph:
     ids = torch.arange(num_nodes)
     return Graph(
         csc=Csc(indptr, indices, num_nodes, weight, trusted=True),
+        edge_attr=None if graph.edge_attr is None else graph.edge_attr[:count].clone(),
         x=_rows(graph.x, ids),
         y=graph.y if graph.y is None else graph.y[:num_nodes].clone(),
         splits={"train": ids},

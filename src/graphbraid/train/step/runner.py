@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,14 +27,21 @@ if TYPE_CHECKING:
 Features = TypeVar("Features", Tensor, SparseFeatures, Tensor | SparseFeatures)
 
 
+class _Inputs(NamedTuple):
+    """What a model is called with on the whole graph."""
+
+    args: tuple[Any, ...]
+    named: dict[str, Tensor]
+
+
 class ModelRunner:
     """A model, its device and its precision.
 
     Models of ``graphbraid.nn`` (``takes_blocks = True``) are called with ``(x, blocks)`` or ``(x, csc)``; any
     other module is called as in PyTorch Geometric, with ``(x, edge_index)`` and, if the graph has weights and
-    ``forward`` takes them, ``edge_weight``. The graph's arrays are used in place; other forms that a model
-    needs are made once. If ``rows`` are given, features of mini-batches and of chunks of nodes come
-    from there.
+    ``forward`` takes them, ``edge_weight``; on the whole graph likewise ``edge_attr``. The graph's arrays are
+    used in place; other forms that a model needs are made once. If ``rows`` are given, features of
+    mini-batches and of chunks of nodes come from there.
     """
 
     def __init__(
@@ -57,7 +64,7 @@ class ModelRunner:
         self.uses_degrees = self.native and _normalises_by_degree(model)
         self._fabric = fabric
         self.passes_weight = graph.csc.weight is not None and not self.native and _takes(model, "edge_weight")
-        self._whole_inputs: tuple[Any, ...] | None = None
+        self._whole_inputs: _Inputs | None = None
         self.engine: Engine | None = None
         """Compiled engine that runs the whole graph in place of :attr:`model`; None if there is none."""
 
@@ -108,24 +115,24 @@ class ModelRunner:
             return self._checked(self.engine.predict())
         if self._whole_inputs is None:
             self._whole_inputs = self._make_whole_inputs()
-        x, adjacency, *weight = self._whole_inputs
-        named = {"edge_weight": weight[0]} if weight else {}
         with self.autocast():
-            return self._checked(self.model(x, adjacency, **named))
+            return self._checked(self.model(*self._whole_inputs.args, **self._whole_inputs.named))
 
     def forget_graph(self) -> None:
         """Free the forms of the graph that :meth:`on_graph` made."""
         self._whole_inputs = None
 
-    def _make_whole_inputs(self) -> tuple[Any, ...]:
-        csc = self.graph.csc
+    def _make_whole_inputs(self) -> _Inputs:
+        csc, attr = self.graph.csc, self.graph.edge_attr
         if self.native:
-            return self._whole_features(), _csc_to(csc, self.device)
+            return _Inputs((self._whole_features(), _csc_to(csc, self.device)), {})
         edge_index = torch.stack([csc.indices.long(), csc.destinations().long()]).to(self.device)
-        inputs = (self._in_float32(self.graph.dense_x().to(self.device)), edge_index)
-        return (
-            (*inputs, csc.weight.to(self.device)) if self.passes_weight and csc.weight is not None else inputs
-        )
+        named = {}
+        if self.passes_weight and csc.weight is not None:
+            named["edge_weight"] = csc.weight.to(self.device)
+        if attr is not None and _takes(self.model, "edge_attr"):
+            named["edge_attr"] = self._in_float32(attr.to(self.device))
+        return _Inputs((self._in_float32(self.graph.dense_x().to(self.device)), edge_index), named)
 
     def _whole_features(self) -> Tensor | SparseFeatures:
         x = self.graph.x
