@@ -95,7 +95,9 @@ CASES = [
     pytest.param("small", "GCN", SAMPLED, marks=pytest.mark.slow),
     pytest.param("wide rows", "GCN", FULL, marks=pytest.mark.slow),
     pytest.param("wide rows", "GraphSAGE", SAMPLED, marks=pytest.mark.slow),
-    pytest.param("many classes", "GraphSAGE", FULL | {"eval_every": 0, "test_at_end": False}),
+    pytest.param(
+        "many classes", "GraphSAGE", FULL | {"eval_every": 0, "test_at_end": False}, marks=pytest.mark.slow
+    ),
     pytest.param("many classes", "GAT", SAMPLED, marks=pytest.mark.slow),
     pytest.param("sparse", "GCN", FULL, marks=pytest.mark.slow),
     pytest.param("sparse", "GraphSAGE", SAMPLED, marks=pytest.mark.slow),
