@@ -34,6 +34,33 @@ def _trainer_args(w: World, **more: Any) -> dict[str, Any]:
     return {"model": w.model(), "graph": w.graph, **_QUICK, **more}
 
 
+_LINKS = torch.tensor([[0, 3, 5], [4, 1, 2]])
+
+
+def _ranks_args(w: World) -> dict[str, Any]:
+    scores = torch.arange(float(w.graph.num_nodes) ** 2).reshape(w.graph.num_nodes, -1)
+    return {
+        "score": lambda src: scores[src],
+        "links": _LINKS,
+        "num_nodes": w.graph.num_nodes,
+        "known": _LINKS,
+    }
+
+
+add(
+    "rank_links",
+    lambda w: Call(train.rank_links, _ranks_args(w), lambda r: [r.mrr, r.hits(3)], fixed=("score",)),
+)
+add(
+    "Ranking",
+    lambda w: Call(train.Ranking, {"ranks": torch.tensor([1.0, 3.0])}, lambda r: [r.mrr, r.hits(3)]),
+)
+add(
+    "link_auc",
+    lambda w: Call(
+        train.link_auc, {"positive": torch.tensor([2.0, 1.0]), "negative": torch.tensor([1.0, 0.0])}
+    ),
+)
 _TRAIN_OPTIONS = tuple(train.TrainConfig.__dataclass_fields__)
 add("TrainConfig", lambda w: Call(gb.TrainConfig, dict(_QUICK), lambda c: c.to_json() and None))
 add(
