@@ -24,6 +24,7 @@ CPP_FILES := $(wildcard cmake/*.cpp src/graphbraid/csrc/*.cpp src/graphbraid/csr
 # Two test processes; each may use all cores for its kernels, so threads that wait must sleep, not spin.
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest
 TEST_PROCESSES ?= 2
+PYTEST_PARALLEL := $(PYTEST) -n $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder
 
 .PHONY: help demo test test-slow test-all variants lint format types docs sanitize wheel constraints peers clean
 
@@ -33,13 +34,14 @@ help: ## show this
 demo: $(VENV)/.installed ## train on the built-in dataset
 	$(BIN)/graphbraid train
 
-test: $(VENV)/.installed-test ## run the tests but the slowest: three minutes on two cores
-	$(PYTEST) -n $(TEST_PROCESSES) --dist loadgroup -m "not slow"
+test: $(VENV)/.installed-test ## run the tests but the slowest
+	$(PYTEST_PARALLEL) -m "not slow"
 
 test-slow: $(VENV)/.installed-test ## run the slow tests, which `make test` leaves out
-	$(PYTEST) -n $(TEST_PROCESSES) --dist loadgroup -m slow --hypothesis-profile many
+	$(PYTEST_PARALLEL) -m slow --hypothesis-profile many
 
-test-all: test test-slow ## run the whole test suite
+test-all: $(VENV)/.installed-test ## run the whole test suite, each test once
+	$(PYTEST_PARALLEL) --hypothesis-profile many
 
 variants: GB_VARIANTS := all
 variants: $(VENV)/.installed-test ## run the tests of the kernels under each kernel variant

@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
 # Runs the C++ core under sanitizers: an instrumented build of _native, loaded by the tests that reach it.
 #   PYTHON=.venv/bin/python scripts/sanitize.sh [address] [thread]     both when none is named
-#   GB_SANITIZE_SHORT=1    for CI: only the portable variant, reports that name lines but no variables, and no tests that
-#                          start Python anew, which take most of their time for that
+#   GB_SANITIZE_SHORT=1    for CI: only the portable variant, reports that name lines but no variables, of a product of
+#                          parameters the cases that `make test` runs, and no tests that start Python anew, which take
+#                          most of their time for that; the long form is for a change of the core and for a release
 #   GB_SANITIZE_TESTS=...  these test paths instead
 #
 # address: AddressSanitizer with UndefinedBehaviorSanitizer.
 # thread:  ThreadSanitizer. Plain threads replace OpenMP (GB_STD_THREADS), whose runtime it cannot see into.
 #
 # Synthesised programs follow, by scripts/sanitize_programs.sh, with address.
+#
+# Both forms call every entry of the core: tests/ops/test_native_arguments.py fails where one is not called.
 #
 # Python and torch are not instrumented; the sanitizer's runtime is preloaded and sees every access of the core, and
 # every allocation and lock of the process. A finding ends the test process at once with exit code 66.
@@ -17,8 +20,8 @@ cd "$(dirname "$0")/.."
 python=$(realpath -s "${PYTHON:-.venv/bin/python}")
 compiler=${CXX:-g++}
 short=${GB_SANITIZE_SHORT:-}
-variants=all debug=-g
-[ -z "$short" ] || variants=portable debug=-g1
+variants=all debug=-g cases="not slow or rest"
+[ -z "$short" ] || variants=portable debug=-g1 cases="not slow"
 [ $# -gt 0 ] || set -- address thread
 
 # Builds build/sanitize-NAME/python/graphbraid: this tree's Python files with the instrumented module.
@@ -56,7 +59,7 @@ run_tests() {
   "${under[@]}" -c "$check"
   # Not the tests of peak memory: red zones and shadow memory are not what they measure; nor the Triton kernels, which
   # the core has no part in. Standard error stays uncaptured: the report of a process that ends at once would be lost.
-  "${under[@]}" -m pytest -q -x --capture=sys -p no:cacheprovider --timeout 900 -m "not slow or rest" -k "$chosen" \
+  "${under[@]}" -m pytest -q -x --capture=sys -p no:cacheprovider --timeout 900 -m "$cases" -k "$chosen" \
     "${ignored[@]}" "${tests[@]}"
 }
 

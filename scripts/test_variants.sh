@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs the tests that reach a kernel once under each kernel variant this processor has; says which it lacks. Not those
 # that run every variant by themselves, nor those of what no variant changes: Triton's kernels, threads and processes, and,
-# where kernels are compiled, the graph's, whose native functions have one text for every processor.
+# where kernels are compiled, the graph's, whose native functions have one text for every processor. The variants run side
+# by side, one process each, since importing and collecting takes a third of the time.
 #   PYTHON=.venv/bin/python scripts/test_variants.sh [pytest arguments]
 #   GB_BUT_ACTIVE=1    not the variant that is chosen where none is forced, since the whole suite ran under it
 set -euo pipefail
@@ -16,6 +17,7 @@ done
 
 but=
 [ -z "${GB_BUT_ACTIVE:-}" ] || but=$("$python" -c "from graphbraid import native; print(native.active().variant)")
+chosen=()
 for variant in avx512 avx2 portable reference; do
   if [ "$variant" = "$but" ]; then
     echo "== kernels $variant: the whole suite runs under it"
@@ -35,9 +37,26 @@ PY
       *) echo "== kernels $variant: $reason" >&2; exit 1 ;;
     esac
   fi
-  echo "== kernels $variant"
+  chosen+=("$variant")
+done
+
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+declare -A running=()
+for variant in "${chosen[@]}"; do
   tests=(tests/ops tests/nn tests/sampling)
   [ "$variant" != reference ] || tests+=(tests/graph)
-  GRAPHBRAID_KERNELS=$variant OMP_WAIT_POLICY=passive "$python" -m pytest -q -n "${TEST_PROCESSES:-2}" --dist loadgroup \
-    -m "(not slow or rest) and not each_variant" "${ignored[@]}" "${tests[@]}" "$@"
+  GRAPHBRAID_KERNELS=$variant OMP_WAIT_POLICY=passive "$python" -m pytest -q -p no:cacheprovider \
+    -m "(not slow or rest) and not each_variant" "${ignored[@]}" "${tests[@]}" "$@" >"$logs/$variant" 2>&1 &
+  running[$variant]=$!
 done
+
+failed=0
+for variant in "${chosen[@]}"; do
+  status=0
+  wait "${running[$variant]}" || status=$?
+  echo "== kernels $variant"
+  cat "$logs/$variant"
+  [ "$status" -eq 0 ] || { echo "the tests under $variant ended with $status" >&2; failed=$status; }
+done
+exit "$failed"

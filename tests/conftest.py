@@ -1,10 +1,11 @@
 """Settings and fixtures that every test shares."""
 
+import gc
 import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,9 +25,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 suites.register_profiles()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep what is imported and collected, which stays, out of the garbage collector's sight."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to `make test-slow` what tests/suites.py says."""
+    """Leave to `make test-slow` what tests/suites.py says; say which one process is to run."""
     suites.mark(items)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        suites.share_out(items)
 
 
 NOBODY = 65534

@@ -2,17 +2,19 @@
 
 Of a test whose cases are a product of parameters `make test` runs as many as it takes for every value of
 every parameter to occur, and of kernels that are interpreted the first two of those; the rest are slow.
-Random examples are few there and many in `make test-slow`.
+Random examples are few there and many in `make test-slow` and `make test-all`, which runs each test once.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
+from pathlib import Path
 
 import hypothesis
 import pytest
 
+TESTS = Path(__file__).parent
 FEW, MANY = "few", "many"
 """Profiles of hypothesis."""
 _NUM_EXAMPLES = {FEW: 8, MANY: 60}
@@ -55,6 +57,44 @@ def mark(items: Iterable[pytest.Item]) -> None:
             if number not in kept:
                 case.add_marker(pytest.mark.slow)
                 case.add_marker(pytest.mark.rest)
+
+
+def share_out(items: list[pytest.Item]) -> None:
+    """Give a file's tests to one of several processes, which makes once what they share; the longest come first.
+
+    Those that are slow each by itself are given out singly, unless they need a fixture of their module.
+    """
+    units = defaultdict[str, list[pytest.Item]](list)
+    for item in items:
+        if _is_slow_by_itself(item) and not _shares_a_fixture(item):
+            units[item.nodeid].append(item)
+        else:
+            file = item.path.relative_to(TESTS).with_suffix("").as_posix()
+            item.add_marker(pytest.mark.xdist_group(file))
+            units[file].append(item)
+    # The processes end together if what is left for the end is short.
+    longest_first = sorted(units.values(), key=lambda unit: -sum(map(_length, unit)))
+    items[:] = [item for unit in longest_first for item in unit]
+
+
+def _is_slow_by_itself(item: pytest.Item) -> bool:
+    return bool(item.get_closest_marker("slow")) and not item.get_closest_marker("rest")
+
+
+def _length(item: pytest.Item) -> int:
+    """About how many plain tests take as long."""
+    if _is_slow_by_itself(item):
+        return 100
+    starts_processes = item.get_closest_marker("distributed") or "warm" in getattr(item, "fixturenames", ())
+    return 20 if starts_processes else 1
+
+
+def _shares_a_fixture(item: pytest.Item) -> bool:
+    """Whether the test needs, directly or not, a fixture that is made once for its module."""
+    if not isinstance(item, pytest.Function):
+        return False
+    definitions = item._fixtureinfo.name2fixturedefs.values()
+    return any(definition.scope == "module" for found in definitions for definition in found)
 
 
 def covering(cases: Sequence[Values]) -> list[int]:

@@ -1,8 +1,6 @@
 """What benchmarks share: results as lines, tables made of them, graphs, peers that do the same work."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -151,19 +149,13 @@ PRINT_JSON = {"sampling.ours", "fullgraph.ablation"}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("module", TINY)
-def test_an_entry_point_runs_at_a_tiny_size(graphs, tmp_path, module):
+def test_an_entry_point_runs_at_a_tiny_size(graphs, tmp_path, module, warm):
     if module.startswith(("fullgraph", "training")):
         pytest.importorskip("torch_geometric", reason=NO_PYG)
     places = {"graph": graphs / "tiny", "graphs": graphs}
     out = [] if module in PRINT_JSON else ["--out", str(tmp_path / "out.jsonl")]
     arguments = [argument.format(**places) for argument in TINY[module]]
-    done = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{module}", *arguments, *out],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=400,
-    )
+    done = warm.run(["-m", f"benchmarks.{module}", *arguments, *out], cwd=ROOT)
     assert done.returncode == 0, done.stderr
     if out:
         rows = results.read_lines(tmp_path / "out.jsonl")

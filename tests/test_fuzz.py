@@ -1,10 +1,7 @@
 """The fuzz itself: it covers all that is public, its inputs are sound, and it sees what it should."""
 
-import os
 import random
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +16,7 @@ from tests.fuzz.kernel_inputs import Inputs
 from tests.fuzz.targets import TARGETS
 from tests.fuzz.verdict import judge
 from tests.fuzz.world import World, numbers_of, unequal
+from tests.warm import WarmProcesses
 
 from graphbraid import native
 from graphbraid.errors import DataError
@@ -55,23 +53,9 @@ def test_everything_public_is_called():
     assert api.untouched() == []
 
 
-def test_planted_faults_are_found(tmp_path: Path):
-    done = subprocess.run(
-        [sys.executable, "-c", PLANTED, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=_environment(),
-    )
+def test_planted_faults_are_found(tmp_path: Path, warm: WarmProcesses):
+    done = warm.run(["-c", PLANTED, tmp_path])
     assert done.stdout.split() == ["ok", "signal", "hang", "hang", "signal", "broken"], done.stderr
-
-
-def _environment() -> dict[str, str]:
-    root = Path(__file__).parents[1]
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(root), str(root / "src"), os.environ.get("PYTHONPATH", "")]),
-    }
 
 
 @pytest.mark.parametrize("name", sorted(TARGETS))

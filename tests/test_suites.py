@@ -1,9 +1,9 @@
-"""Which cases of a product of parameters `make test` runs."""
+"""Which cases of a product of parameters `make test` runs, and which tests one process runs."""
 
 import itertools
 
 import pytest
-from tests.suites import covering
+from tests.suites import covering, share_out
 
 
 def product(*counts):
@@ -43,3 +43,27 @@ def test_a_value_that_stands_in_one_case_is_kept():
 
 def test_nothing_is_chosen_of_nothing():
     assert covering([]) == []
+
+
+@pytest.fixture(scope="module")
+def of_the_module():
+    return None
+
+
+def stays_with_its_file(item):
+    before = len(list(item.iter_markers("xdist_group")))
+    share_out([item])
+    return len(list(item.iter_markers("xdist_group"))) > before
+
+
+def test_a_files_tests_stay_together_but_those_that_are_slow(request):
+    assert stays_with_its_file(request.node)
+    request.node.add_marker("slow")
+    assert not stays_with_its_file(request.node)
+    request.node.add_marker("rest")  # slow for being one of many
+    assert stays_with_its_file(request.node)
+
+
+def test_slow_tests_with_a_fixture_of_their_module_stay_together(request, of_the_module):
+    request.node.add_marker("slow")
+    assert stays_with_its_file(request.node)

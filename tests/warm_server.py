@@ -8,6 +8,7 @@ tests/warm.py is the other side.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -37,6 +38,7 @@ def main() -> None:
             importlib.import_module(name)
         except ImportError:  # an optional package
             continue
+    gc.freeze()  # else each process looks through all of that for garbage, at its end above all
     for line in sys.stdin:
         request = json.loads(line)
         child = os.fork()

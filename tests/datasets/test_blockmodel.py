@@ -1,7 +1,5 @@
 import dataclasses
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -52,7 +50,7 @@ def test_the_twin_does_not_depend_on_its_chunks(monkeypatch):
 
 @pytest.mark.slow
 @needs_kernels
-def test_bits_do_not_depend_on_threads_or_variant():
+def test_bits_do_not_depend_on_threads_or_variant(warm):
     code = (
         "import sys, torch, zlib; torch.set_num_threads(int(sys.argv[1]))\n"
         "from graphbraid.datasets.blockmodel import BlockModel, generate\n"
@@ -62,13 +60,8 @@ def test_bits_do_not_depend_on_threads_or_variant():
     found = set()
     for variant in ("portable", native.active().variant):
         for threads in ("1", "3"):
-            run = subprocess.run(
-                [sys.executable, "-c", code, threads],
-                env={**os.environ, "GRAPHBRAID_KERNELS": variant},
-                capture_output=True,
-                text=True,
-                check=True,
-            )
+            run = warm.run(["-c", code, threads], environment=os.environ | {"GRAPHBRAID_KERNELS": variant})
+            assert run.returncode == 0, run.stderr
             found.add(run.stdout)
     assert len(found) == 1
 

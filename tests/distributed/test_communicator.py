@@ -28,7 +28,7 @@ def test_checks_change_nothing_where_the_ranks_agree(size, warm):
 
 
 @pytest.mark.parametrize(
-    "size", [1, 2, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
+    "size", [2, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 3, 4))]
 )
 def test_mpi_keeps_the_contract(size):
     done = run_mpi(size, contract.every_case)

@@ -28,6 +28,7 @@ def test_a_killed_rank_is_named_and_a_restart_goes_on(tmp_path, warm):
     assert [len(one.result["losses"]) for one in again] == [14, 14]  # from the end of the first epoch
 
 
+@pytest.mark.slow
 def test_the_rank_that_holds_the_meeting_point_is_missed(tmp_path, warm):
     _, *others = run(warm, 3, training.faulty, "first killed", tmp_path, **LIMIT)
     for said in others:
@@ -36,6 +37,7 @@ def test_the_rank_that_holds_the_meeting_point_is_missed(tmp_path, warm):
         assert said.seconds < SOON
 
 
+@pytest.mark.slow
 def test_a_stopped_rank_is_missed(tmp_path, warm):
     first, second, _ = run(warm, 3, training.faulty, "stopped", tmp_path, STOPPED="1", **LIMIT)
     for said in (first, second):
@@ -54,7 +56,10 @@ def test_a_rank_that_is_stuck_is_named_when_patience_ends(tmp_path, warm):
 
 @pytest.mark.parametrize(
     ("what", "says"),
-    [("memory", "rank 1 failed: [enforce fail"), ("raises", "rank 1 failed: a user's own mistake")],
+    [
+        pytest.param("memory", "rank 1 failed: [enforce fail", marks=pytest.mark.slow),
+        ("raises", "rank 1 failed: a user's own mistake"),
+    ],
 )
 def test_what_a_rank_raises_is_told_by_all(what, says, tmp_path, warm):
     first, second = run(warm, 2, training.faulty, what, tmp_path, **LIMIT)
@@ -70,7 +75,10 @@ def test_replicas_that_drift_apart_are_noticed(tmp_path, warm):
         assert "rank 1 no longer holds the same parameters as rank 0 at the end of epoch 1" in said.stderr
 
 
-@pytest.mark.parametrize(("what", "status"), [("asks to stop", "stopped"), ("terminated", "interrupted")])
+@pytest.mark.parametrize(
+    ("what", "status"),
+    [pytest.param("asks to stop", "stopped", marks=pytest.mark.slow), ("terminated", "interrupted")],
+)
 def test_all_ranks_stop_after_the_same_step(what, status, tmp_path, warm):
     said = run(warm, 2, training.faulty, what, tmp_path, **LIMIT)
     first, second = (one.result for one in said)
@@ -89,6 +97,7 @@ def test_a_port_in_use_is_said(warm):
     assert "found nobody at" in second.stderr
 
 
+@pytest.mark.slow
 def test_ranks_that_do_not_come_are_named(warm):
     each = {0: {"WORLD_SIZE": "3"}, 1: {"WORLD_SIZE": "3"}}
     said = run(warm, 2, every_case, each=each, GRAPHBRAID_RANK_MEETING="2")

@@ -54,6 +54,7 @@ def run(stores, *options):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 def test_training_under_a_limit_of_memory_learns_the_same_to_the_bit(stores):
     limited = run(stores, "--limit", str(LIMIT), "--host", "24MiB")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import os
 import shutil
@@ -90,6 +91,7 @@ def _many(options: argparse.Namespace, folder: Path) -> int:
     print(f"seed {options.seed}, {options.seconds:.0f} s, kinds {options.kinds}")
     print("again, one case: scripts/fuzz.sh --case KIND:SEED:NUMBER")
     modules = {kind: _ready(kind, folder) for kind in kinds}
+    gc.freeze()  # else each case looks through all that is imported for garbage
     order = [kind for kind in kinds for _ in range(KINDS[kind])]
     numbers: Counter[str] = Counter()
     report, running, count = Report(options.verbose), [], 0

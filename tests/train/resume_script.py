@@ -1,18 +1,12 @@
-"""Training processes that a test can kill: ``python resume_script.py OUT_DIR [--kill-at STEP | ...]``.
-
-``--serve`` reads such argument lists from standard input, one JSON list a line, and runs each in a forked
-process, which saves every one of them the seconds of importing torch; it answers with the wait status.
-"""
+"""A training process that a test can kill: ``python resume_script.py OUT_DIR [--kill-at STEP | ...]``."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
 import time
-import traceback
 import zipfile
 from pathlib import Path
 
@@ -78,7 +72,7 @@ def braided(out_dir: str) -> dict:
     return {"plan": str(path), "accelerator": EmulatedAccelerator(times)}
 
 
-def main(arguments: list[str]) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out_dir")
     parser.add_argument("--resume", action="store_true")
@@ -89,7 +83,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--every", type=int, default=3)
     parser.add_argument("--native", action="store_true")
     parser.add_argument("--braided", action="store_true")
-    args = parser.parse_args(arguments)
+    args = parser.parse_args()
     if args.kill_in_write:
         kill_in_write(args.kill_in_write, args.fraction)
     graph = community_graph()
@@ -124,21 +118,5 @@ def main(arguments: list[str]) -> None:
     print(result.status, flush=True)
 
 
-def serve() -> None:
-    import lightning_fabric  # noqa: F401
-    import torch._dynamo  # noqa: F401 (what the first optimizer imports)
-
-    for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            try:
-                main(json.loads(line))
-            except BaseException:
-                traceback.print_exc()
-                os._exit(1)
-            os._exit(0)
-        print("status", os.waitpid(child, 0)[1], flush=True)
-
-
 if __name__ == "__main__":
-    serve() if sys.argv[1:] == ["--serve"] else main(sys.argv[1:])
+    main()

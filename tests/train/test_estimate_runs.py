@@ -86,7 +86,7 @@ CASES = [
     pytest.param("wide", "GraphSAGE", SAMPLED),
     pytest.param("wide", "GraphSAGE", FULL, marks=pytest.mark.slow),
     pytest.param("many edges", "GCN", SAMPLED, marks=pytest.mark.slow),
-    pytest.param("many edges", "GCN", FULL),
+    pytest.param("many edges", "GCN", FULL, marks=pytest.mark.slow),
     pytest.param("many edges", "GAT", SAMPLED | {"hidden": 128}, marks=pytest.mark.slow),
     pytest.param("many nodes", "GraphSAGE", SAMPLED | {"workers": 2}, marks=pytest.mark.slow),
     pytest.param("many nodes", "GCN", FULL, marks=pytest.mark.slow),

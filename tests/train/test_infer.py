@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 import torch
 from tests.extras import NO_PEAK
 from tests.train.communities import Sage, community_graph
+from tests.warm import WarmProcesses
 
 from graphbraid import nn as gnn
 from graphbraid.errors import ResourceError
@@ -224,13 +224,13 @@ print(peak() - before)
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason=NO_PEAK)
-def test_peak_memory_stays_within_the_budget() -> None:
+def test_peak_memory_stays_within_the_budget(warm: WarmProcesses) -> None:
     """One pass holds 3 x 61 MB of activations; with a budget of 32 MB it must do with about that."""
-    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
 
     def growth(budget: int) -> int:
-        command = [sys.executable, "-c", MEASURE, str(budget)]
-        return int(subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout)
+        done = warm.run(["-c", MEASURE, budget])
+        assert done.returncode == 0, done.stderr
+        return int(done.stdout)
 
     budget = 32 << 20
     assert growth(1 << 34) > 100 << 20

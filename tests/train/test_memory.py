@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from tests.extras import NO_PEAK
+from tests.warm import WarmProcesses
 
 TRAIN = """
 import json, resource, sys, torch
@@ -49,11 +49,12 @@ print(json.dumps([g.nbytes, peak - before]))
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason=NO_PEAK)
 @pytest.mark.parametrize("model", ["GraphSAGE", "GCN"])
-def test_training_adds_a_fifth_of_the_graph_and_a_constant_at_most(model: str, tmp_path: Path) -> None:
+def test_training_adds_a_fifth_of_the_graph_and_a_constant_at_most(
+    model: str, tmp_path: Path, warm: WarmProcesses
+) -> None:
     """The constant: 96 MiB for batches under way, the model, and exact inference under its 16 MiB."""
-    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src"), "TMPDIR": str(tmp_path)}
     for num_nodes in (50_000, 200_000, 400_000):
-        command = [sys.executable, "-c", TRAIN, str(num_nodes), model]
-        out = subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
-        graph_bytes, grown = json.loads(out)
+        done = warm.run(["-c", TRAIN, num_nodes, model], environment=os.environ | {"TMPDIR": str(tmp_path)})
+        assert done.returncode == 0, done.stderr
+        graph_bytes, grown = json.loads(done.stdout)
         assert grown < 0.2 * graph_bytes + (96 << 20), (num_nodes, graph_bytes, grown)

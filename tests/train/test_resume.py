@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from tests.extras import PATIENCE
 from tests.train.communities import Sage, community_graph, new_model
+from tests.warm import WarmProcesses
 
 from graphbraid.errors import ResourceError
 from graphbraid.train import Callback, Trainer
@@ -28,41 +29,25 @@ def start(*options: str) -> subprocess.Popen[str]:
     source = str(Path(__file__).parents[2] / "src")
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))}
     command = [sys.executable, str(SCRIPT), *options]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, env=env, text=True, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT)
+    return subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
-class Server:
-    """Runs the script's commands in processes forked from one that has imported everything."""
-
-    def __init__(self) -> None:
-        self.process = start("--serve")
-
-    def __call__(self, out_dir: Path, *options: str) -> int:
-        """Train; 0, or minus the signal that ended the process."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps([str(out_dir), *options]) + "\n")
-        self.process.stdin.flush()
-        said = []
-        while line := self.process.stdout.readline():
-            if line.startswith("status "):
-                code = os.waitstatus_to_exitcode(int(line.split()[1]))
-                assert code in (0, -signal.SIGKILL), "".join(said)
-                return code
-            said.append(line)
-        raise AssertionError("".join(said))
+Run = Callable[..., int]
+"""Trains into a folder in a process of its own; 0, or minus the signal that ended it."""
 
 
 @pytest.fixture(scope="module")
-def run() -> Iterator[Server]:
-    server = Server()
-    yield server
-    server.process.communicate(timeout=PATIENCE)
+def run(warm: WarmProcesses) -> Run:
+    def train(out_dir: Path, *options: str) -> int:
+        done = warm.run([SCRIPT, out_dir, *options])
+        assert done.returncode in (0, -signal.SIGKILL), done.stdout + done.stderr
+        return done.returncode
+
+    return train
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(run: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def uninterrupted(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out_dir = tmp_path_factory.mktemp("uninterrupted")
     assert run(out_dir) == 0
     assert len(steps_of(out_dir).splitlines()) == STEPS_PER_EPOCH * EPOCHS
@@ -91,7 +76,7 @@ def assert_same_run(out_dir: Path, other: Path) -> None:
 
 # 10: in the middle of an epoch, past a checkpoint; 2: before the first; 13: an epoch's last step
 @pytest.mark.parametrize("step", [10, *(pytest.param(step, marks=pytest.mark.slow) for step in (2, 13))])
-def test_killed_run_resumes_to_the_bit(step: int, run: Server, uninterrupted: Path, tmp_path: Path) -> None:
+def test_killed_run_resumes_to_the_bit(step: int, run: Run, uninterrupted: Path, tmp_path: Path) -> None:
     assert run(tmp_path, "--kill-at", str(step)) == -signal.SIGKILL
     assert len((tmp_path / "steps.jsonl").read_text().splitlines()) == step + 1
     assert run(tmp_path, "--resume") == 0
@@ -100,7 +85,7 @@ def test_killed_run_resumes_to_the_bit(step: int, run: Server, uninterrupted: Pa
 
 @pytest.mark.parametrize("step", [10, pytest.param(15, marks=pytest.mark.slow)])
 def test_a_run_with_a_plan_killed_on_the_emulated_device_resumes_to_the_bit(
-    step: int, run: Server, uninterrupted: Path, tmp_path: Path
+    step: int, run: Run, uninterrupted: Path, tmp_path: Path
 ) -> None:
     out_dir = tmp_path / "run"
     assert run(out_dir, "--braided", "--kill-at", str(step)) == -signal.SIGKILL
@@ -120,7 +105,7 @@ def test_a_run_with_a_plan_killed_on_the_emulated_device_resumes_to_the_bit(
     ],
 )
 def test_run_killed_while_writing_a_checkpoint_resumes_to_the_bit(
-    write: int, fraction: float, run: Server, uninterrupted: Path, tmp_path: Path
+    write: int, fraction: float, run: Run, uninterrupted: Path, tmp_path: Path
 ) -> None:
     options = ("--kill-in-write", str(write), "--fraction", str(fraction))
     assert run(tmp_path, *options) == -signal.SIGKILL
@@ -134,7 +119,7 @@ def test_run_killed_while_writing_a_checkpoint_resumes_to_the_bit(
 
 @pytest.mark.slow
 def test_run_killed_twice_and_then_finished_resumes_to_the_bit(
-    run: Server, uninterrupted: Path, tmp_path: Path
+    run: Run, uninterrupted: Path, tmp_path: Path
 ) -> None:
     assert run(tmp_path, "--kill-at", "4") == -signal.SIGKILL
     assert run(tmp_path, "--resume", "--kill-at", "17") == -signal.SIGKILL
@@ -145,7 +130,7 @@ def test_run_killed_twice_and_then_finished_resumes_to_the_bit(
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_cleanly_and_the_run_goes_on(run: Server, uninterrupted: Path, tmp_path: Path) -> None:
+def test_ctrl_c_stops_cleanly_and_the_run_goes_on(run: Run, uninterrupted: Path, tmp_path: Path) -> None:
     process = start(str(tmp_path), "--slow")
     assert process.stdout is not None
     assert process.stdout.readline() == "running\n"
@@ -160,7 +145,7 @@ def test_ctrl_c_stops_cleanly_and_the_run_goes_on(run: Server, uninterrupted: Pa
     assert_same_run(tmp_path, uninterrupted)
 
 
-def test_native_attention_model_resumes_to_the_bit(run: Server, tmp_path: Path) -> None:
+def test_native_attention_model_resumes_to_the_bit(run: Run, tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert run(whole, "--native") == 0
     assert run(killed, "--native", "--kill-at", "11") == -signal.SIGKILL

@@ -4,6 +4,7 @@ A process either compiles or interprets: tests/conftest.py decides which, before
 """
 
 import importlib
+import importlib.util
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from tests.extras import NO_TRITON
+from tests.interpreter import patch_once_a_launch
 from torch import Tensor
 
 from graphbraid.ops import reference
@@ -40,6 +42,13 @@ def _is_slow(item):
 
 def _is_container(value):
     return isinstance(value, Tensor | list | dict | tuple)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quicker_interpreter():
+    """Spare the interpreter most of what it does besides the kernels."""
+    if INTERPRETED and importlib.util.find_spec("triton"):
+        patch_once_a_launch()
 
 
 @pytest.fixture

@@ -3,12 +3,14 @@
 A process either compiles or interprets: tests/conftest.py decides which, before triton is imported.
 """
 
+import importlib.util
 import os
 from pathlib import Path
 
 import pytest
 import torch
 from tests.extras import NO_TRITON
+from tests.interpreter import patch_once_a_launch
 
 HERE = Path(__file__).parent
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -19,6 +21,13 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.is_relative_to(HERE) and "device" in item.fixturenames:
             item.add_marker(pytest.mark.interpreted if INTERPRETED else pytest.mark.gpu)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quicker_interpreter():
+    """Spare the interpreter most of what it does besides the kernels."""
+    if INTERPRETED and importlib.util.find_spec("triton"):
+        patch_once_a_launch()
 
 
 @pytest.fixture(scope="session")
