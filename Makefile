@@ -24,7 +24,7 @@ CPP_FILES := $(wildcard cmake/*.cpp src/graphbraid/csrc/*.cpp src/graphbraid/csr
 # Two test processes; each may use all cores for its kernels, so threads that wait must sleep, not spin.
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest
 TEST_PROCESSES ?= 2
-PYTEST_PARALLEL := $(PYTEST) -n $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder
+PYTEST_PARALLEL := $(PYTEST) -n $(TEST_PROCESSES) --dist loadscope
 
 .PHONY: help demo test test-slow test-all variants lint format types docs sanitize wheel constraints peers clean
 

@@ -7,6 +7,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -37,10 +38,25 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to `make test-slow` what tests/suites.py says; say which one process is to run."""
+    """Leave to `make test-slow` what tests/suites.py says."""
     suites.mark(items)
     if "PYTEST_XDIST_WORKER" in os.environ:
-        suites.share_out(items)
+        suites.longest_first(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give out units of work to several processes in the order of :func:`suites.longest_first`."""
+    if config.getvalue("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Units(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return suites.unit_of(nodeid)
+
+    config.option.loadscopereorder = False
+    return Units(config, log)
 
 
 NOBODY = 65534

@@ -7,6 +7,7 @@ Random examples are few there and many in `make test-slow` and `make test-all`, 
 
 from __future__ import annotations
 
+import functools
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-TESTS = Path(__file__).parent
+ROOT = Path(__file__).parents[1]
 FEW, MANY = "few", "many"
 """Profiles of hypothesis."""
 _NUM_EXAMPLES = {FEW: 8, MANY: 60}
@@ -59,42 +60,41 @@ def mark(items: Iterable[pytest.Item]) -> None:
                 case.add_marker(pytest.mark.rest)
 
 
-def share_out(items: list[pytest.Item]) -> None:
-    """Give a file's tests to one of several processes, which makes once what they share; the longest come first.
-
-    Those that are slow each by itself are given out singly, unless they need a fixture of their module.
-    """
+def longest_first(items: list[pytest.Item]) -> None:
+    """Order the units of work (:func:`unit_of`) so that processes which share them end together."""
     units = defaultdict[str, list[pytest.Item]](list)
     for item in items:
-        if _is_slow_by_itself(item) and not _shares_a_fixture(item):
-            units[item.nodeid].append(item)
-        else:
-            file = item.path.relative_to(TESTS).with_suffix("").as_posix()
-            item.add_marker(pytest.mark.xdist_group(file))
-            units[file].append(item)
-    # The processes end together if what is left for the end is short.
-    longest_first = sorted(units.values(), key=lambda unit: -sum(map(_length, unit)))
-    items[:] = [item for unit in longest_first for item in unit]
+        units[unit_of(item.nodeid)].append(item)
+    items[:] = [item for unit in sorted(units.values(), key=_minus_length) for item in unit]
 
 
-def _is_slow_by_itself(item: pytest.Item) -> bool:
-    return bool(item.get_closest_marker("slow")) and not item.get_closest_marker("rest")
+def unit_of(test: str) -> str:
+    """What one of several processes runs as a whole: the test's file, or the test alone.
+
+    Tests of a file share what their module makes once. They are given out singly where they share no fixture
+    and some are slow.
+    """
+    file = test.partition("::")[0]
+    return file if _is_one_unit(file) else test
+
+
+@functools.cache
+def _is_one_unit(file: str) -> bool:
+    # From the text: which tests are slow is not known to the process that gives them out, only their names.
+    text = (ROOT / file).read_text(encoding="utf-8")
+    return 'scope="module"' in text or "mark.slow" not in text
+
+
+def _minus_length(unit: list[pytest.Item]) -> int:
+    return -sum(map(_length, unit))
 
 
 def _length(item: pytest.Item) -> int:
     """About how many plain tests take as long."""
-    if _is_slow_by_itself(item):
+    if item.get_closest_marker("slow") and not item.get_closest_marker("rest"):
         return 100
     starts_processes = item.get_closest_marker("distributed") or "warm" in getattr(item, "fixturenames", ())
     return 20 if starts_processes else 1
-
-
-def _shares_a_fixture(item: pytest.Item) -> bool:
-    """Whether the test needs, directly or not, a fixture that is made once for its module."""
-    if not isinstance(item, pytest.Function):
-        return False
-    definitions = item._fixtureinfo.name2fixturedefs.values()
-    return any(definition.scope == "module" for found in definitions for definition in found)
 
 
 def covering(cases: Sequence[Values]) -> list[int]:

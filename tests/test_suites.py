@@ -1,9 +1,10 @@
-"""Which cases of a product of parameters `make test` runs, and which tests one process runs."""
+"""Which cases of a product of parameters `make test` runs, and what one process runs of it."""
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
-from tests.suites import covering, share_out
+from tests.suites import covering, longest_first, unit_of
 
 
 def product(*counts):
@@ -45,25 +46,26 @@ def test_nothing_is_chosen_of_nothing():
     assert covering([]) == []
 
 
-@pytest.fixture(scope="module")
-def of_the_module():
-    return None
+@pytest.mark.parametrize(
+    ("test", "unit"),
+    [
+        ("tests/ops/test_spmm.py::test_a[1]", "tests/ops/test_spmm.py"),
+        ("tests/train/test_resume.py::test_a", "tests/train/test_resume.py"),
+        ("tests/robustness/test_signals.py::test_a[3]", "tests/robustness/test_signals.py::test_a[3]"),
+    ],
+    ids=["all short", "a fixture of the module", "long ones"],
+)
+def test_a_files_tests_stay_together_but_long_ones_without_a_common_fixture(test, unit):
+    assert unit_of(test) == unit
 
 
-def stays_with_its_file(item):
-    before = len(list(item.iter_markers("xdist_group")))
-    share_out([item])
-    return len(list(item.iter_markers("xdist_group"))) > before
+def test_long_units_come_first_and_stay_whole():
+    def made(name, *markers):
+        item = SimpleNamespace(nodeid=name, fixturenames=[])
+        item.get_closest_marker = lambda name: name in markers
+        return item
 
-
-def test_a_files_tests_stay_together_but_those_that_are_slow(request):
-    assert stays_with_its_file(request.node)
-    request.node.add_marker("slow")
-    assert not stays_with_its_file(request.node)
-    request.node.add_marker("rest")  # slow for being one of many
-    assert stays_with_its_file(request.node)
-
-
-def test_slow_tests_with_a_fixture_of_their_module_stay_together(request, of_the_module):
-    request.node.add_marker("slow")
-    assert stays_with_its_file(request.node)
+    spmm, signals = "tests/ops/test_spmm.py::", "tests/robustness/test_signals.py::"
+    items = [made(spmm + "a"), made(signals + "a"), made(signals + "b", "slow"), made(spmm + "b")]
+    longest_first(items)
+    assert [item.nodeid for item in items] == [signals + "b", spmm + "a", spmm + "b", signals + "a"]
