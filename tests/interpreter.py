@@ -11,9 +11,9 @@ from typing import Any
 def patch_once_a_launch() -> None:
     """Let what a kernel calls find the language as the launch's first such call has patched it.
 
-    A launch patches what the kernel's module sees of the language, and takes that back at its end. Each call of
-    a device function, ``tl.sum`` among them, does the same again, which is most of an interpreted kernel's time:
-    whatever it would replace is replaced.
+    A launch patches what the kernel's module sees of the language, and takes that back at its end. Each call
+    of a device function, ``tl.sum`` among them, does the same again, which is most of an interpreted kernel's
+    time: whatever it would replace is replaced.
     """
     from triton.runtime import interpreter
 
