@@ -19,6 +19,11 @@ from graphbraid.cli.settings import resolve
 QUICK = ("--hidden", 8, "--batch-size", 32, "--fanouts", "5,5", "--quiet")
 
 
+def arrays_of(path):
+    with np.load(path) as file:
+        return dict(file)
+
+
 def numbers(outcome):
     """What a run's result says of its training; not its times and places."""
     history = outcome.json["result"]["history"]
@@ -79,7 +84,7 @@ def test_every_model_trains_and_predicts(graphbraid, store, tmp_path, model, mod
     out = tmp_path / "p.npz"
     done = graphbraid("predict", "--run", run_dir, "--out", out)
     assert done.exit_code == 0, done.stderr
-    assert np.load(out)["prediction"].shape == (200,)
+    assert arrays_of(out)["prediction"].shape == (200,)
 
 
 def test_options_come_from_file_and_command_line(graphbraid, store, tmp_path):
@@ -200,7 +205,7 @@ def test_predictions_are_those_of_the_trainer_in_every_format(graphbraid, traine
         )
         assert done.exit_code == 0, done.stdout
         assert done.json["num_nodes"] == 200
-    saved = np.load(tmp_path / "p.npz")
+    saved = arrays_of(tmp_path / "p.npz")
     assert saved["node"].tolist() == list(range(200))
     np.testing.assert_allclose(saved["score_0"] + saved["score_1"], 1, rtol=1e-5)
     np.testing.assert_array_equal(saved["prediction"], saved["score_1"] > saved["score_0"])
@@ -221,7 +226,7 @@ def test_predictions_are_those_of_the_trainer_in_every_format(graphbraid, traine
 def test_predictions_for_chosen_nodes_come_in_their_order(graphbraid, trained, tmp_path):
     run_dir, _ = trained
     graphbraid("predict", "--run", run_dir, "--out", tmp_path / "all.npz")
-    everything = np.load(tmp_path / "all.npz")
+    everything = arrays_of(tmp_path / "all.npz")
     (tmp_path / "ids.txt").write_text("7\n3\n\n7\n199\n")
     np.save(tmp_path / "ids.npy", np.array([7, 3, 7, 199]))
     for ids in ("ids.txt", "ids.npy"):
@@ -229,11 +234,11 @@ def test_predictions_for_chosen_nodes_come_in_their_order(graphbraid, trained, t
             "predict", "--run", run_dir, "--nodes", tmp_path / ids, "--out", tmp_path / "some.npz"
         )
         assert done.exit_code == 0, done.stderr
-        some = np.load(tmp_path / "some.npz")
+        some = arrays_of(tmp_path / "some.npz")
         assert some["node"].tolist() == [7, 3, 7, 199]
         np.testing.assert_array_equal(some["prediction"], everything["prediction"][[7, 3, 7, 199]])
     graphbraid("predict", "--run", run_dir, "--split", "test", "--out", tmp_path / "test.npz")
-    assert len(np.load(tmp_path / "test.npz")["node"]) == 50
+    assert len(arrays_of(tmp_path / "test.npz")["node"]) == 50
 
 
 @pytest.fixture
