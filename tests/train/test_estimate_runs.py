@@ -83,7 +83,7 @@ def stores(tmp_path_factory):
 
 
 CASES = [
-    pytest.param("wide", "GraphSAGE", SAMPLED),
+    pytest.param("wide", "GraphSAGE", SAMPLED, marks=pytest.mark.slow),
     pytest.param("wide", "GraphSAGE", FULL, marks=pytest.mark.slow),
     pytest.param("many edges", "GCN", SAMPLED, marks=pytest.mark.slow),
     pytest.param("many edges", "GCN", FULL, marks=pytest.mark.slow),
