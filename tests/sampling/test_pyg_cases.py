@@ -15,20 +15,21 @@ from torch_geometric.nn import GraphConv
 from graphbraid.errors import ConfigError
 from graphbraid.loader import NeighborLoader
 
-HETERO = "heterogeneous graphs are refused; their sampler is planned"
+TYPES = "its twin, of this name, is in typed/test_loader.py"
+TYPES_AND_TIMES = "times of graphs with types are refused"
 INDUCED = "subgraph_type other than 'directional' is refused"
 STORES = "feature and graph stores come with heterogeneous graphs, and are refused"
 WITHOUT_TWIN = {
     "test_homo_neighbor_loader_basic[induced and bidirectional]": INDUCED,
     "test_homo_neighbor_loader_on_cora[induced]": INDUCED,
-    "test_hetero_neighbor_loader_basic": HETERO,
-    "test_hetero_neighbor_loader_on_cora": HETERO,
-    "test_temporal_hetero_neighbor_loader_on_cora": HETERO,
+    "test_hetero_neighbor_loader_basic": TYPES,
+    "test_hetero_neighbor_loader_on_cora": TYPES,
+    "test_temporal_hetero_neighbor_loader_on_cora": TYPES_AND_TIMES,
     "test_custom_neighbor_loader": STORES,
     "test_temporal_custom_neighbor_loader_on_cora": STORES,
-    "test_hetero_neighbor_loader_sampled_info": HETERO,
-    "test_weighted_hetero_neighbor_loader": HETERO,
-    "test_edge_level_temporal_hetero_neighbor_loader": HETERO,
+    "test_hetero_neighbor_loader_sampled_info": TYPES,
+    "test_weighted_hetero_neighbor_loader": TYPES,
+    "test_edge_level_temporal_hetero_neighbor_loader": TYPES_AND_TIMES,
     "test_pyg_lib_and_torch_sparse_homo_equality": "compares two samplers of PyG's; no loader is in it",
     "test_pyg_lib_and_torch_sparse_hetero_equality": "compares two samplers of PyG's; no loader is in it",
     "test_cpu_affinity_neighbor_loader": "about worker processes; enable_cpu_affinity is refused",
@@ -139,7 +140,7 @@ def test_a_data_without_edges_is_a_graph_of_isolated_nodes():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda data: HeteroData(), "homogeneous PyG Data; got HeteroData"),
+        (lambda data: HeteroData(), "must name a node type"),
         (lambda data: (data, data), "homogeneous PyG Data; got tuple"),
         ({"subgraph_type": "bidirectional"}, "does not support subgraph_type='bidirectional'"),
         ({"directed": False}, "does not support directed=False"),

@@ -77,24 +77,15 @@ class LoaderFace(OverBatches, DataLoader[Any]):
     def _set_up(self, given: dict[str, Any], others: dict[str, Any]) -> None:
         """Make the loader from its own arguments by name, and the others that it was given."""
         kept = check_options(others, given, self.refused, self.pyg_name)
-        self._followed = FollowedData()
-        read = self._followed.read(given["data"], given["weight_attr"])
         self._ordered = given["sampler"] is None and given["batch_sampler"] is None
         if given["plan"] is not None and not self._ordered:
             raise ConfigError("a plan is made for the loader's own order: leave out plan= or the sampler")
         seed = drawn_seed(given["generator"]) if given["seed"] is None else given["seed"]
         given["seed"] = as_count(seed, "seed", most=(1 << 63) - 1)
-        source = dataclasses.replace(read, lists=given["topology"])
-        inputs = self._inputs(source, given)
-        settings = self._settings(given, inputs)
-        given["tiers"] = tiers_of(source.graph, settings, given["tiers"])
-        self._batches = BatchLoader(
-            dataclasses.replace(inputs.source, rows=given["tiers"]), settings, inputs.seeds
-        )
-        self._input_id, self._has_seed_source = inputs.input_id, inputs.seeds is not None
+        self._batches, num_inputs, self._input_id = self._make_batches(given)
         self._calls = itertools.count()
         options = {name: given[name] for name in (*_TORCHS, "shuffle")}
-        self._init_torch(inputs.number, **options | {"pin_memory": bool(given["pin_memory"])})
+        self._init_torch(num_inputs, **options | {"pin_memory": bool(given["pin_memory"])})
         self.seed = self._batches.schedule.seed
         """Random seed of the shuffle and of every draw, as given or drawn; it reproduces the batches."""
         self._arguments = given | others | {"seed": self.seed}
@@ -105,10 +96,22 @@ class LoaderFace(OverBatches, DataLoader[Any]):
         self.epoch = 0
         """Epoch that the next ``iter()`` runs."""
 
-    def _settings(self, given: dict[str, Any], inputs: Inputs) -> LoaderSettings:
+    def _make_batches(self, given: dict[str, Any]) -> tuple[BatchLoader, int, Tensor | None]:
+        """Return the loader of the batches, the number of inputs, and the values of ``input_id`` if told."""
+        self._followed = FollowedData()
+        read = self._followed.read(given["data"], given["weight_attr"])
+        source = dataclasses.replace(read, lists=given["topology"])
+        inputs = self._inputs(source, given)
+        settings = self._settings(given, inputs.nodes)
+        given["tiers"] = tiers_of(source.graph, settings, given["tiers"])
+        self._has_seed_source = inputs.seeds is not None
+        source = dataclasses.replace(inputs.source, rows=given["tiers"])
+        return BatchLoader(source, settings, inputs.seeds), inputs.number, inputs.input_id
+
+    def _settings(self, given: dict[str, Any], nodes: Tensor | None) -> LoaderSettings:
         named = {field.name for field in dataclasses.fields(LoaderSettings)}
         read = {
-            "input_nodes": inputs.nodes,
+            "input_nodes": nodes,
             "batch_size": 1 if given["batch_sampler"] is not None else given["batch_size"],
             "shuffle": bool(given["shuffle"]),
             "drop_last": given["drop_last"] and self._ordered,

@@ -19,6 +19,7 @@ from graphbraid.loader.inputs import as_seeds
 from graphbraid.loader.presenting import pyg_classes, told_ids
 from graphbraid.loader.pyg_options import REFUSED
 from graphbraid.loader.times import read_times, seed_times
+from graphbraid.loader.typed.reading import is_typed
 from graphbraid.sampling.batch_seeds import TreeSeeds
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.lists import NeighborLists
@@ -40,8 +41,10 @@ class NeighborLoader(LoaderFace):
     start an epoch at any step.
 
     Args:
-        data: a :class:`graphbraid.Graph` or a homogeneous PyG ``Data``, whose dtypes and shapes batches keep.
-        num_neighbors: fanout per hop, the hop nearest the seeds first; -1 takes all neighbours.
+        data: a :class:`graphbraid.Graph`, a PyG ``Data`` or a ``HeteroData``, whose dtypes and shapes batches
+            keep. Of a graph with types and of ``HeteroData``, batches are ``HeteroData``.
+        num_neighbors: fanout per hop, the hop nearest the seeds first; -1 takes all neighbours. Where there
+            are types, for all relations, or by relation in a dict.
         input_nodes: the seeds: node ids, a bool mask or the name of one of the graph's splits. If None, all
             nodes.
         input_time: ``(num_seeds,)`` times of the seeds, for ``time_attr``. If None, those of the nodes.
@@ -103,10 +106,18 @@ class NeighborLoader(LoaderFace):
     refused = REFUSED
     inputs_name = "input_nodes"
 
-    def __new__(cls, *_args: Any, **_options: Any) -> Self:
-        """Make the loader an instance of PyG's class too, if PyG is installed."""
-        kinds = pyg_classes()
-        made: Self = object.__new__(kinds.neighbor if kinds is not None and cls is NeighborLoader else cls)
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Make the loader one of graphs with types if the data have some, and PyG's too if there is PyG."""
+        kind: Any = cls
+        if cls is NeighborLoader:
+            kinds, with_types = pyg_classes(), is_typed(args[0] if args else options.get("data"))
+            if kinds is not None:
+                kind = kinds.typed_neighbor if with_types else kinds.neighbor
+            elif with_types:
+                from graphbraid.loader.typed.neighbor import TypedNeighborLoader
+
+                kind = TypedNeighborLoader
+        made: Self = object.__new__(kind)
         return made
 
     def __init__(

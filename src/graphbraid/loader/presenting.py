@@ -46,6 +46,8 @@ class PygClasses(NamedTuple):
     """Of :class:`graphbraid.loader.NeighborLoader`."""
     link: Any
     """Of :class:`graphbraid.loader.LinkNeighborLoader`."""
+    typed_neighbor: Any
+    """Of what :class:`graphbraid.loader.NeighborLoader` makes of data with types."""
 
 
 @functools.cache
@@ -58,7 +60,12 @@ def pyg_classes() -> PygClasses | None:
         if (error.name or "").split(".")[0] != "torch_geometric":
             raise
         return None
-    return PygClasses(SampledData, pyg_loader.NeighborLoader, pyg_loader.LinkNeighborLoader)
+    return PygClasses(
+        SampledData,
+        pyg_loader.NeighborLoader,
+        pyg_loader.LinkNeighborLoader,
+        pyg_loader.TypedNeighborLoader,
+    )
 
 
 def told_ids(input_nodes: Any, input_id: Any, seeds: Tensor) -> Tensor | None:

@@ -11,6 +11,7 @@ from torch_geometric import loader as pyg
 
 from graphbraid.errors import ConfigError
 from graphbraid.loader import link_neighbor, neighbor
+from graphbraid.loader.typed import neighbor as typed_neighbor
 
 
 class _WithoutProcesses:
@@ -53,6 +54,10 @@ class _WithoutProcesses:
 
 class NeighborLoader(_WithoutProcesses, neighbor.NeighborLoader, pyg.NeighborLoader):
     """The :class:`graphbraid.loader.NeighborLoader` used if PyG is installed; it runs none of PyG's code."""
+
+
+class TypedNeighborLoader(typed_neighbor.TypedNeighborLoader, NeighborLoader):
+    """The loader of graphs with types used if PyG is installed."""
 
 
 class LinkNeighborLoader(_WithoutProcesses, link_neighbor.LinkNeighborLoader, pyg.LinkNeighborLoader):

@@ -35,6 +35,7 @@ def source_of(data: Graph | Data, weight_attr: str | None, known: Graph | None =
                 f"weight_attr={weight_attr!r}: a Graph's weights are called 'edge_weight', and "
                 + ("this one has none" if data.csc.weight is None else "no other name is known")
             )
+        data.check_one_type("this loader")
         return BatchSource(graph=data)
     if not hasattr(data, "edge_index") or hasattr(data, "node_types"):
         raise ConfigError(
