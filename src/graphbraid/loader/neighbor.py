@@ -46,7 +46,7 @@ class NeighborLoader(LoaderFace):
         num_neighbors: fanout per hop, the hop nearest the seeds first; -1 takes all neighbours. Where there
             are types, for all relations, or by relation in a dict.
         input_nodes: the seeds: node ids, a bool mask or the name of one of the graph's splits. If None, all
-            nodes.
+            nodes. Where there are types, the type of the seeds, or a pair of it and one of these.
         input_time: ``(num_seeds,)`` times of the seeds, for ``time_attr``. If None, those of the nodes.
         replace: whether to draw with replacement.
         disjoint: whether each seed gets a tree of its own, which shares no node with another's;
