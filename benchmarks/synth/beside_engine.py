@@ -97,10 +97,10 @@ def measure(graph: str, model: str, options: argparse.Namespace) -> dict[str, An
 
 def show(rows: list[dict[str, Any]]) -> None:
     """Print the table."""
-    console = Console(width=150)
+    console = Console(width=170)
     table = Table(
         *("graph", "model", "input", "program ms", "engine ms (x)", "PyG ms (x)"),
-        *("peak MB: program", "engine", "PyG", "loads in s", "written in s", "built in s", "binary MB"),
+        *("peak MB: program", "engine", "PyG", "load s", "write s", "build s", "binary MB"),
     )
     for row in rows:
         epoch = {name: row[name]["epoch_s"] for name in ("program", "engine", "pyg")}
