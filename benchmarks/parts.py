@@ -235,6 +235,13 @@ PARTS = (
         minutes=6,
         graphs=CUT,
     ),
+    Part(
+        name="ranks",
+        module="distributed.whole_graph",
+        results="distributed_fullgraph",
+        minutes=4,
+        graphs=("arxiv-like", "reddit-lite"),
+    ),
     Part(name="datasets", module="graphs.embedded", results="datasets", minutes=5),
     Part(
         name="accuracy",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 from benchmarks.common.rows import read_rows
 from benchmarks.tables.markdown import NOT_MEASURED, table, where
 
@@ -50,3 +52,27 @@ def partition_costs() -> str:
         "from a store."
     )
     return "\n\n".join([table(("graph", "parts", *LABELS.values()), lines), note, where(rows, COMMAND)])
+
+
+def whole_graphs() -> str:
+    """Seconds and bytes of a full-graph epoch on ranks, beside one process with as many cores."""
+    rows = read_rows("distributed_fullgraph")
+    lines = []
+    for row in rows:
+        seconds = (statistics.median(row[key]) for key in ("one_seconds", "ranks_seconds"))
+        megabytes = (row[key] / 1e6 for key in ("sent_bytes", "boundary_bytes"))
+        cells = (
+            *(f"{1e3 * second:.1f}" for second in seconds),
+            f"{row['cost']:.2f}",
+            *(f"{size:.2f}" for size in megabytes),
+        )
+        lines.append([row["row"], *cells])
+    heads = (
+        "graph",
+        "one process, ms",
+        "ranks, ms",
+        "times as long",
+        "MB sent",
+        "MB of all boundary rows in every layer",
+    )
+    return "\n\n".join([table(heads, lines), where(rows, "benchmarks.distributed.whole_graph")])

@@ -37,6 +37,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "estimate": ("estimate", planning.estimate),
     "partitions": ("partitioning", distributed.partitions),
     "partition costs": ("partitioning", distributed.partition_costs),
+    "whole graphs on ranks": ("distributed_fullgraph", distributed.whole_graphs),
     "prediction, three hops": ("tiers_prediction", partial(tiers.prediction, "15,10,5x1024")),
     "prediction, two hops": ("tiers_prediction", partial(tiers.prediction, "10,5x256")),
     "traffic to a device": ("tiers_traffic", tiers.traffic),

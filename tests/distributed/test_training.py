@@ -115,7 +115,7 @@ def test_parts_are_contiguous_and_differ_by_one(count, size):
         ("graph", "rank 0 has graph's fingerprint"),
         ("model", "rank 0 has model's shapes"),
         ("batch", "batch_size=1 is the number of seeds of all ranks together, and there are 2 ranks"),
-        ("mode", "mode='full' trains on one rank"),
+        ("precision", "cannot train the whole graph together: precision bfloat16 runs under autocast"),
         ("plan", "plan='cpu' is made for the batches of one rank"),
     ],
 )

@@ -98,8 +98,8 @@ def misled(comm, what: str) -> None:
         graph = graph.replace(x=graph.x + 1)
     elif what == "batch":
         options["batch_size"] = 1
-    elif what == "mode":
-        options["mode"] = "full"
+    elif what == "precision":
+        options |= {"mode": "full", "precision": "bfloat16"}
     elif what == "plan":
         options["plan"] = "cpu"
     width = 9 if what == "model" and odd else 8

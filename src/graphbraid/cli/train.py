@@ -186,7 +186,7 @@ def train(
         _option(
             "--ranks",
             _RUN,
-            "Start this many processes here, which share each mini-batch and divide the cores.",
+            "Start this many processes here, which share the work and divide the cores.",
         ),
     ] = None,
     comm: Annotated[

@@ -7,6 +7,8 @@ from graphbraid.fullgraph.lowering.evidence import Evidence
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import ALL, CompileOptions
 from graphbraid.fullgraph.program.refusal import NotLoweredError
+from graphbraid.fullgraph.ranks.distribute import distribute
+from graphbraid.fullgraph.ranks.ranks import Ranks
 
 __all__ = [
     "ALL",
@@ -15,8 +17,10 @@ __all__ = [
     "Evidence",
     "Lowered",
     "NotLoweredError",
+    "Ranks",
     "Uncompiled",
     "compile",
+    "distribute",
     "estimated_bytes",
     "lower",
 ]

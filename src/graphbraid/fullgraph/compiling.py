@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.device.choosing import device_for
 from graphbraid.fullgraph.device.device import Device
 from graphbraid.fullgraph.engine import Engine, lock_of
@@ -15,10 +17,11 @@ from graphbraid.fullgraph.lowering.evidence import Evidence
 from graphbraid.fullgraph.lowering.levels import whole_graph
 from graphbraid.fullgraph.lowering.locality import LOCALITY_BYTES
 from graphbraid.fullgraph.lowering.lower_program import check_kernels
-from graphbraid.fullgraph.lowering.options import ALL, HOIST_BYTES, checked_nodes
+from graphbraid.fullgraph.lowering.options import ALL, HOIST_BYTES, checked_nodes, names_of
 from graphbraid.fullgraph.model.modes import in_mode
 from graphbraid.fullgraph.model.source import Source, graph_of_data
 from graphbraid.fullgraph.program.refusal import NotLoweredError, explained
+from graphbraid.fullgraph.ranks.ranks import Ranks
 from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, CopySizes
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.graph import Graph
@@ -75,6 +78,7 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
     hoist_bytes: int = HOIST_BYTES,
     locality_bytes: int = LOCALITY_BYTES,
     evidence: Evidence | None = None,
+    ranks: Ranks | None = None,
 ) -> Engine | Uncompiled:
     """Lower a model over a whole graph to the cheapest equivalent program.
 
@@ -111,10 +115,13 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
         evidence: the ``engine.evidence`` of an earlier engine, to make the same choices and get the same bits
             whatever this machine measures now. If None, this machine's measured rates decide, with a trial
             where they leave two choices close.
+        ranks: the ranks that run the program together, each the rows of the nodes that it owns, on the CPU.
+            All make the same calls; ``engine()`` returns the outputs of those of ``nodes`` that are this
+            rank's, and the gradients are its part of their sum. A model without a lowered form is refused.
 
     Raises:
         ConfigError: a node is out of range or named twice, a pass or storage name is unknown, or the
-            parameters are not on ``device``.
+            parameters are not on ``device``; ``ranks`` cannot run the model together.
         DataError: the graph has no features or no such split.
         ResourceError: there is too little memory; the message says how much is needed and what would fit.
     """
@@ -123,11 +130,29 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
     whole.check_one_type("compile")
     options: dict[str, Any] = {"device": device, "storage": storage, "data": data}
     options |= {"hoist_bytes": hoist_bytes, "locality_bytes": locality_bytes}
+    options["passes"] = names_of(passes)
+    if ranks is not None:
+        evidence = _of_first_rank(ranks, lambda: evidence or Engine(model, whole, nodes, **options).evidence)
     try:
-        return Engine(model, whole, nodes, passes=passes, evidence=evidence, **options)
+        return Engine(model, whole, nodes, evidence=evidence, ranks=ranks, **options)
     except NotLoweredError as why:
+        if ranks is not None:
+            raise ConfigError(
+                f"several ranks train the whole graph together only by a lowered program, and {why.part} "
+                f"{why.reason}. Use one rank, or mini-batches (mode='sampled')."
+            ) from why
         ids, place = checked_nodes(nodes, whole), device_for(model, device).place
         return Uncompiled(model, Source(whole, data), ids, why, place)
+
+
+def _of_first_rank(ranks: Ranks, find: Callable[[], Evidence]) -> Evidence | None:
+    """Return on every rank the evidence that ``find`` gives on the first one; None if the model has none."""
+    found: dict[str, Any] | None = None
+    if ranks.comm.rank == 0:
+        with contextlib.suppress(NotLoweredError):  # which every rank finds for itself
+            found = find().to_json()
+    found = ranks.comm.share(found)
+    return None if found is None else Evidence.from_json(found, "rank 0's evidence")
 
 
 @typed

@@ -8,7 +8,7 @@ as it is written.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from graphbraid.errors import GraphbraidError
+from graphbraid.errors import ConfigError, GraphbraidError
 from graphbraid.fullgraph.device.choosing import device_for
 from graphbraid.fullgraph.device.device import Device
 from graphbraid.fullgraph.lower_model import lower
@@ -37,6 +37,7 @@ from graphbraid.fullgraph.model.source import Source
 from graphbraid.fullgraph.model.watch import ModelWatch, Snapshot
 from graphbraid.fullgraph.program import Program, same_program
 from graphbraid.fullgraph.program.refusal import NotLoweredError, explained, failed
+from graphbraid.fullgraph.ranks.ranks import Ranks
 from graphbraid.fullgraph.runner import Runner
 from graphbraid.graph import Graph
 from graphbraid.machine.rates import Rates
@@ -87,6 +88,7 @@ class Engine:
         locality_bytes: see :func:`graphbraid.compile`.
         cache_bytes: bytes of the processor's cache available to rows. If None, this machine's, as measured.
         evidence: see :func:`graphbraid.compile`.
+        ranks: see :func:`graphbraid.compile`.
         data: the user's own data object, if ``graph`` was made from one.
 
     Raises:
@@ -112,6 +114,7 @@ class Engine:
         locality_bytes: int = LOCALITY_BYTES,
         cache_bytes: int | None = None,
         evidence: Evidence | None = None,
+        ranks: Ranks | None = None,
         data: Any = None,
     ) -> None:
         self.model = model
@@ -127,6 +130,11 @@ class Engine:
             evidence=evidence,
         )
         self._nodes = checked_nodes(nodes, graph)
+        self._ranks = ranks
+        if ranks is not None and not self._device.is_host:
+            raise ConfigError(
+                f"several ranks run one program on the CPU; the model is on {self._device.place}."
+            )
         self._lock = lock_of(model)
         self._readings: list[_Reading] = []
         with self._lock, plain_tensors():
@@ -153,24 +161,46 @@ class Engine:
             reading = self._now()
             runner = self._runner(reading)
             if runner is None:
-                rows: Tensor = self._as_written().rows(self._nodes.to(self._device.place))
+                nodes = self._nodes if self._ranks is None else self._ranks.owned(self._nodes)
+                rows: Tensor = self._as_written().rows(nodes.to(self._device.place))
                 return rows
             self.runner = runner
             return runner()
 
     def predict(self) -> Tensor:
         """Return the ``(num_nodes, width)`` outputs of every node in evaluation mode."""
+        return self._evaluated(lambda runner, program: runner.predict(program), lambda out: out)
+
+    def predict_owned(self, nodes: Tensor) -> Tensor:
+        """Return the outputs, in evaluation mode, of those of ``nodes`` that this one of several ranks owns.
+
+        All ranks call it together, with the same ``nodes``, int64 ids in any order.
+        """
+        assert self._ranks is not None
+        own = self._ranks.owned(nodes)
+        return self._evaluated(
+            lambda runner, program: runner.predict_owned(program, own), lambda out: out[own]
+        )
+
+    def _evaluated(
+        self, run: Callable[[Runner, Program], Tensor], of_all: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """Return what ``run`` gives in evaluation mode; ``of_all`` of the outputs if it runs as written."""
         with self._lock, plain_tensors(), torch.no_grad(), in_mode(self.model, training=False):
             reading = self._now()
             runners = (r.runner for r in self._readings if r.runner is not None)
             runner = next((r for r in runners if reading.program is None or r.serves(reading.program)), None)
             runner = runner or self._runner(reading)
             if runner is None or reading.program is None:
-                out: Tensor = self._as_written()()
-                return out
-            return runner.predict(reading.program)
+                return of_all(self._as_written()())
+            return run(runner, reading.program)
 
     # ---- properties and explanations
+
+    @property
+    def ranks(self) -> Ranks | None:
+        """The ranks that run the program together; None for one."""
+        return self._ranks
 
     @property
     def why(self) -> NotLoweredError | None:
@@ -278,7 +308,7 @@ class Engine:
         """Return the runner of a reading's program; None if there is none, and ``reading.why`` says why."""
         if reading.runner is None and reading.program is not None:
             try:
-                reading.runner = Runner(self._lower(reading.program))
+                reading.runner = Runner(self._lower(reading.program), self._ranks)
             except GraphbraidError:
                 raise
             except NotLoweredError as why:

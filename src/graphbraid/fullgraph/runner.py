@@ -6,14 +6,16 @@ import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
-from graphbraid.errors import ResourceError
+from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.fullgraph.lowering.evidence import Evidence
 from graphbraid.fullgraph.lowering.levels import Block, copied_bytes
 from graphbraid.fullgraph.lowering.lower_program import lower_for_evaluation
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.program import Program, same_program
+from graphbraid.fullgraph.ranks.distribute import divided
 from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, CopySizes, DeviceCopies
 from graphbraid.fullgraph.step.differentiable import run_step
 from graphbraid.fullgraph.step.lending import Lender, copied
@@ -23,6 +25,7 @@ from graphbraid.fullgraph.step.replay import ReplayedStep
 if TYPE_CHECKING:
     from graphbraid.fullgraph.explain.floor import Floor
     from graphbraid.fullgraph.explain.timing import StepTimes
+    from graphbraid.fullgraph.ranks.ranks import Ranks
 
 _MEGA = 1e6
 
@@ -34,10 +37,18 @@ class Runner:
 
     Args:
         lowered: the program to run, with its options, which name the device.
+        ranks: the ranks that run it together; all construct it and call :meth:`__call__` and :meth:`predict`
+            together. If None, there is one.
+
+    Raises:
+        NotLoweredError: an operation cannot be divided among ranks.
     """
 
-    def __init__(self, lowered: Lowered) -> None:
+    def __init__(self, lowered: Lowered, ranks: Ranks | None = None) -> None:
+        self._whole, self._ranks = lowered, ranks
+        lowered = lowered if ranks is None else ranks.share_of(lowered)
         self.lowered = lowered
+        """The program that runs here; of several ranks, this one's part."""
         self._device = device = lowered.options.device
         rows = lowered.rows
         self._rows = None if rows is None else rows.to(device.place)
@@ -48,6 +59,7 @@ class Runner:
         self._evaluate: PlannedStep | None = None
         self._outputs = self._lender(lowered.nodes.numel())
         self._predictions = self._lender(lowered.graph.num_nodes)
+        self._blocks: Sequence[Block] = ()
 
     # ---- running
 
@@ -65,16 +77,39 @@ class Runner:
 
     def predict(self, read: Program) -> Tensor:
         """Return the ``(num_nodes, width)`` outputs of every node, by the program in evaluation mode."""
-        if self._evaluate is None or self._evaluated is None or not same_program(read, self._evaluated):
-            self._evaluate = None  # frees its memory first
-            program, blocks = lower_for_evaluation(self.lowered, read)
-            self._evaluated, self._evaluate = read, self._planned(program, blocks, training=False)
-        self._evaluate = self._ready(self._evaluate)
-        out = self._evaluate.forward()
-        rows = self.lowered.row_of if self._evaluate.host_blocks is self.lowered.blocks else None
+        step, out = self._run_evaluation(read)
+        if self._ranks is not None:
+            return self._ranks.gathered(out, self._blocks)
+        rows = self.lowered.row_of if step.host_blocks is self.lowered.blocks else None
         return copied(out, self._predictions, rows)
 
+    def predict_owned(self, read: Program, own: Tensor) -> Tensor:
+        """Return the outputs of ``own`` nodes of this one of several ranks, in evaluation mode."""
+        step, out = self._run_evaluation(read)
+        held = step.host_blocks[-1].destinations
+        assert held is not None
+        row_of = torch.empty(self.lowered.graph.num_nodes, dtype=torch.int64)
+        row_of[held] = torch.arange(held.numel())
+        return out.index_select(0, row_of[own])
+
+    def _run_evaluation(self, read: Program) -> tuple[PlannedStep, Tensor]:
+        """Run a program in evaluation mode; return its step and its rows, valid until the next run."""
+        if self._evaluate is None or self._evaluated is None or not same_program(read, self._evaluated):
+            self._evaluate = None  # frees its memory first
+            program, blocks = lower_for_evaluation(self._whole, read)
+            self._blocks = blocks
+            if self._ranks is not None:
+                program, blocks = self._ranks.divided(program, blocks)
+            self._evaluated, self._evaluate = read, self._planned(program, blocks, training=False)
+        self._evaluate = self._ready(self._evaluate)
+        return self._evaluate, self._evaluate.forward()
+
     # ---- properties and explanations
+
+    @property
+    def exchanged_rows(self) -> dict[str, tuple[int, int]]:
+        """Rows that each exchange of a training step sends forward and back; see :class:`.PlannedStep`."""
+        return self._train.exchanged_rows
 
     @property
     def nbytes(self) -> int:
@@ -97,13 +132,16 @@ class Runner:
         """Return the bytes that :meth:`predict` of a program takes in addition, without allocating them."""
         if self._evaluate is not None and self._evaluated is not None and same_program(read, self._evaluated):
             return self._evaluate.nbytes
-        program, blocks = lower_for_evaluation(self.lowered, read)
+        program, blocks = lower_for_evaluation(self._whole, read)
+        if self._ranks is not None:
+            ranks = self._ranks
+            program, blocks = divided(program, blocks, ranks.partition, ranks.comm.rank)
         return self._planned(program, blocks, training=False).nbytes
 
     def evidence(self, evaluated: Program | None) -> Evidence:
         """Return the rates and trials behind the choices, also those of the program in evaluation mode."""
         if evaluated is not None:
-            lower_for_evaluation(self.lowered, evaluated)  # runs the trials that belong to it
+            lower_for_evaluation(self._whole, evaluated)  # runs the trials that belong to it
         trials = self.lowered.facts.trials
         return Evidence(rates=self.lowered.basis.rates, trials={} if trials is None else dict(trials.found))
 
@@ -121,8 +159,11 @@ class Runner:
                 :attr:`nbytes`.
 
         Raises:
+            ConfigError: times of several ranks are to be measured.
             ResourceError: there is too little memory to measure.
         """
+        if measure and self._ranks is not None:
+            raise ConfigError("the times of one of several ranks cannot be measured; leave measure out.")
         from graphbraid.fullgraph.explain.floor import floor_of
         from graphbraid.fullgraph.explain.work import Ledger
 
@@ -164,7 +205,10 @@ class Runner:
 
     def _planned(self, program: Program, blocks: Sequence[Block], *, training: bool) -> PlannedStep:
         """Plan a step, which then knows its size, without moving or allocating anything."""
-        return PlannedStep(program, self.lowered.graph, blocks, training=training, copies=self._sizes)
+        comm = None if self._ranks is None else self._ranks.comm
+        return PlannedStep(
+            program, self.lowered.graph, blocks, training=training, copies=self._sizes, comm=comm
+        )
 
     def _ready(self, planned: PlannedStep) -> PlannedStep:
         """Return a step that can run; allocate its memory at its first use, if there is enough."""

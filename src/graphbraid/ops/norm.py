@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +15,9 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.ops.aggregation import backend, check_row_dtype, sum_dtype
 from graphbraid.ops.recorded_calls import recorded_whole
 from graphbraid.signatures import typed
+
+Moments = tuple[Tensor, Tensor, int]
+"""Each column's mean and biased variance, ``(channels,)``, and the number of rows that they are of."""
 
 
 @typed
@@ -107,8 +111,11 @@ def batch_statistics(
     momentum: float | None,
     eps: float,
     num_batches_tracked: Tensor | None,
+    moments: Callable[[Tensor], Moments] | None = None,
 ) -> tuple[Tensor, Tensor, bool]:
     """Return the statistics :func:`batch_norm` normalises with, after updating the running ones.
+
+    ``moments`` finds those of the rows if ``x`` holds only some of them; by default, :func:`column_moments`.
 
     Returns:
         ``(channels,)`` mean and ``1 / sqrt(var + eps)`` in the dtype of the sums, without autograd, and
@@ -120,16 +127,22 @@ def batch_statistics(
     if not training and running_mean is not None and running_var is not None:
         # A copy, since later calls may change the running mean before backward reads it.
         return running_mean.to(dtype, copy=True), (running_var.to(dtype) + eps).rsqrt(), False
-    if x.shape[0] == 1:
+    mean, var, num_rows = (moments or column_moments)(x)
+    if num_rows == 1:
         raise DataError("batch normalisation in training needs more than one row, whose variance is 0; got 1")
-    mean, var = (torch.empty(x.shape[1], dtype=dtype, device=x.device) for _ in range(2))
-    backend(x).column_moments(x.detach().contiguous(), mean, var)
     if training and running_mean is not None and running_var is not None:
         share = _share_of_new(momentum, num_batches_tracked)
-        if x.shape[0]:
+        if num_rows:
             _track(running_mean, mean, share)
-            _track(running_var, var * (x.shape[0] / (x.shape[0] - 1)), share)
+            _track(running_var, var * (num_rows / (num_rows - 1)), share)
     return mean, (var + eps).rsqrt(), True
+
+
+def column_moments(x: Tensor) -> Moments:
+    """Return each column's mean and biased variance, in the dtype of the sums, and the number of rows."""
+    mean, var = (torch.empty(x.shape[1], dtype=sum_dtype(x.dtype), device=x.device) for _ in range(2))
+    backend(x).column_moments(x.detach().contiguous(), mean, var)
+    return mean, var, x.shape[0]
 
 
 def check_norm(x: Tensor, eps: float, **vectors: Tensor | None) -> None:

@@ -81,6 +81,8 @@ class Communicator:
         """Number of ranks, the world size."""
         self.name = transport.name
         """Library that moves the bytes: ``gloo``, ``mpi``, ``gloo+nccl`` or ``none``."""
+        self.sent_bytes = 0
+        """Bytes that :meth:`all_to_all` has sent from here to other ranks so far."""
 
     def __repr__(self) -> str:
         return f"Communicator(rank={self.rank}, size={self.size}, name={self.name!r})"
@@ -110,7 +112,11 @@ class Communicator:
         return self._handle(self._transport.all_reduce(tensor, op), "all_reduce", lambda: tensor)
 
     def all_to_all(
-        self, send: Tensor, send_rows: Sequence[int], receive_rows: Sequence[int]
+        self,
+        send: Tensor,
+        send_rows: Sequence[int],
+        receive_rows: Sequence[int],
+        out: Tensor | None = None,
     ) -> Handle[Tensor]:
         """Begin to send rows to every rank and to receive rows from every rank.
 
@@ -119,6 +125,7 @@ class Communicator:
             send_rows: number of rows for each rank, ``size`` of them; may be 0.
             receive_rows: number of rows from each rank, as that rank's ``send_rows`` says; :meth:`counts`
                 finds out.
+            out: ``(sum(receive_rows), ...)`` of the same dtype, contiguous, to receive into. If None, new.
 
         Returns:
             A handle of ``(sum(receive_rows), ...)``, rows of rank 0 first.
@@ -141,13 +148,24 @@ class Communicator:
             raise ConfigError(
                 f"rank {self.rank} expects {receive_rows[r]} rows of rank {r}, which sends {expected[r]}."
             )
-        return self._all_to_all(send, send_rows, receive_rows)
+        if out is None:
+            out = send.new_empty((sum(receive_rows), *send.shape[1:]))
+        _check_contiguous(out, "out")
+        if out.shape != (sum(receive_rows), *send.shape[1:]) or out.dtype != send.dtype:
+            raise ConfigError(
+                f"out must be {send.dtype} of {[sum(receive_rows), *send.shape[1:]]}; got {out.dtype} of "
+                f"{list(out.shape)}."
+            )
+        row_bytes = send.element_size() * _row_elements(send)
+        self.sent_bytes += row_bytes * (send.shape[0] - send_rows[self.rank])
+        return self._all_to_all(send, send_rows, receive_rows, out)
 
     def counts(self, send_rows: Sequence[int]) -> list[int]:
         """Tell each rank how many rows it will get from here; return how many each will send."""
         send = torch.tensor(self._rows(send_rows, "send_rows"), dtype=torch.int64)
-        received: list[int] = self._all_to_all(send, [1] * self.size, [1] * self.size).wait().tolist()
-        return received
+        ones, received = [1] * self.size, torch.empty_like(send)
+        counts: list[int] = self._all_to_all(send, ones, ones, received).wait().tolist()
+        return counts
 
     def broadcast(self, tensor: Tensor, root: int = 0) -> Handle[Tensor]:
         """Begin to replace ``tensor``, contiguous and of any dtype, by that of rank ``root``.
@@ -269,9 +287,8 @@ class Communicator:
             raise self._watch.explained(error, what) from error
 
     def _all_to_all(
-        self, send: Tensor, send_rows: Sequence[int], receive_rows: Sequence[int]
+        self, send: Tensor, send_rows: Sequence[int], receive_rows: Sequence[int], received: Tensor
     ) -> Handle[Tensor]:
-        received = send.new_empty((sum(receive_rows), *send.shape[1:]))
         row_bytes = send.element_size() * _row_elements(send)
         pending = self._transport.all_to_all(
             _as_bytes(send),
@@ -285,7 +302,8 @@ class Communicator:
     def _gather(self, value: Any) -> list[Any]:
         data = _packed(value)
         sizes = self.counts([data.numel()] * self.size)
-        received = self._all_to_all(data.repeat(self.size), [data.numel()] * self.size, sizes).wait()
+        received = torch.empty(sum(sizes), dtype=torch.uint8)
+        self._all_to_all(data.repeat(self.size), [data.numel()] * self.size, sizes, received).wait()
         return [_unpacked(part) for part in torch.split(received, sizes)]
 
     def _agree(self, what: str, tensor: Tensor | None = None, shape: tuple[int, ...] = ()) -> None:

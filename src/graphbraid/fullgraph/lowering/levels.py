@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.lowering.laplacian import LAPLACIANS, scaled_laplacian
+from graphbraid.fullgraph.lowering.route import Route
 from graphbraid.fullgraph.program import AdjacencyMatrix
 from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.ops.aggregation import Aggregation
@@ -30,6 +31,8 @@ class Block:
     """``(num_dst,)`` int64 node of each destination row; None if row v is node v."""
     edges: Tensor | None
     """``(num_edges,)`` int64 position of each edge in the graph; None if nothing is stored per edge."""
+    route: Route | None = None
+    """The rows that travel, if ranks exchange rows between these two levels; there are no edges then."""
 
     def bind(self, whole: Aggregation) -> Aggregation:
         """Restrict an aggregation over the whole graph to these two levels, with their rows' coefficients."""
@@ -153,7 +156,8 @@ def copied_bytes(blocks: Sequence[Block]) -> int:
     for block in blocks:
         if block.destinations is None:
             continue
-        for tensor in (block.csc.indptr, block.csc.indices, block.sources, block.edges):
+        send = None if block.route is None else block.route.send
+        for tensor in (block.csc.indptr, block.csc.indices, block.sources, block.edges, send):
             if tensor is not None:
                 storage = tensor.untyped_storage()
                 shared[storage.data_ptr()] = storage.nbytes()

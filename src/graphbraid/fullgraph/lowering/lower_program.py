@@ -59,7 +59,7 @@ def lower_program(
         graph=graph,
         nodes=nodes,
         blocks=tuple(blocks),
-        rows=_output_rows(nodes, row_of, blocks),
+        rows=output_rows(nodes, row_of, blocks),
         row_of=None if pruned.taken else row_of,
         options=options,
         basis=basis,
@@ -161,7 +161,7 @@ def _rows_of(reached: Reach, num_nodes: int) -> Tensor:
     return row_of
 
 
-def _output_rows(nodes: Tensor, row_of: Tensor | None, blocks: Sequence[Block]) -> Tensor | None:
+def output_rows(nodes: Tensor, row_of: Tensor | None, blocks: Sequence[Block]) -> Tensor | None:
     """Return the output's rows of ``nodes``; None if these are all of its rows, in order."""
     if row_of is None:
         return nodes
@@ -170,4 +170,4 @@ def _output_rows(nodes: Tensor, row_of: Tensor | None, blocks: Sequence[Block]) 
     return None if is_in_order else rows
 
 
-__all__ = ["check_kernels", "lower_for_evaluation", "lower_program"]
+__all__ = ["check_kernels", "lower_for_evaluation", "lower_program", "output_rows"]

@@ -6,6 +6,7 @@ computes, and ``readers.exact`` checks the conditions on an instance for that to
 """
 
 from graphbraid.fullgraph.program.edge_operations import FILLS, Aggregate, Attention, Gine, Maximum
+from graphbraid.fullgraph.program.exchange import Exchange
 from graphbraid.fullgraph.program.ir import Decision, Program, check, same_program
 from graphbraid.fullgraph.program.maps import WHOLE, AdjacencyMatrix, View
 from graphbraid.fullgraph.program.operations import (
@@ -40,6 +41,7 @@ __all__ = [
     "Concat",
     "Decision",
     "Epilogue",
+    "Exchange",
     "Following",
     "Gine",
     "Hoisted",

@@ -134,8 +134,14 @@ class Linear(Following):
 class Own(Operation):
     """The destinations' own rows, a prefix of the previous level's rows; a view, without any work."""
 
+    blocks: int = 1
+    """Number of levels from the input to the result; two where ranks exchange other rows on the way."""
     symbol = "own rows"
     moves = True
+
+    def num_blocks(self) -> int:
+        """Return the number of levels from the input to the result."""
+        return self.blocks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,10 +282,14 @@ class Hoisted(Operation):
 
     of: tuple[Operation, ...]
     """Aggregations, own rows and combinations that compute it from the features, in the order they run."""
+    blocks: int | None = None
+    """Number of levels from the features to the result. If None, those that its operations lead through."""
     symbol = "constant"
 
     def num_blocks(self) -> int:
         """Return the number of levels from the features to the result."""
+        if self.blocks is not None:
+            return self.blocks
         levels = {INPUT: 0}
         for op in self.of:
             levels[op.out] = levels[op.inputs[0]] + op.num_blocks()

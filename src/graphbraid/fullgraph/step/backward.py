@@ -16,6 +16,7 @@ from graphbraid.fullgraph.program import (
     Combine,
     Concat,
     Epilogue,
+    Exchange,
     Following,
     Gine,
     Largest,
@@ -34,6 +35,7 @@ from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.repeated import Seed
 from graphbraid.fullgraph.step.calls.rows import Read, Rows, add, copy, tensor_of
 from graphbraid.fullgraph.step.planned.combine import backward_combine, backward_concat, backward_largest
+from graphbraid.fullgraph.step.planned.exchange import backward_exchange
 from graphbraid.fullgraph.step.planned.functions import backward_function, backward_prelu
 from graphbraid.fullgraph.step.planned.gine import backward_gine
 from graphbraid.fullgraph.step.planned.maximum import backward_maximum
@@ -225,6 +227,7 @@ _PLANS: dict[type[Operation], Callable[[StepPlan, Any], None]] = {
     Normalise: _normalise,
     Attention: _attention,
     Module: _module,
+    Exchange: backward_exchange,
     Maximum: backward_maximum,
     Gine: backward_gine,
     Scale: backward_scale,

@@ -13,6 +13,7 @@ from graphbraid.fullgraph.program import (
     Combine,
     Concat,
     Epilogue,
+    Exchange,
     Following,
     Gine,
     Hoisted,
@@ -33,6 +34,7 @@ from graphbraid.fullgraph.step.calls.repeated import Seed
 from graphbraid.fullgraph.step.calls.rows import Rows, add, copy, tensor_of
 from graphbraid.fullgraph.step.planned.attention import plan_attention
 from graphbraid.fullgraph.step.planned.combine import forward_combine, forward_concat, forward_largest
+from graphbraid.fullgraph.step.planned.exchange import forward_exchange
 from graphbraid.fullgraph.step.planned.functions import forward_function, forward_prelu
 from graphbraid.fullgraph.step.planned.gine import forward_gine
 from graphbraid.fullgraph.step.planned.maximum import forward_maximum
@@ -191,6 +193,7 @@ _PLANS: dict[type[Operation], Callable[[StepPlan, Any], None]] = {
     Normalise: _normalise,
     Attention: _attention,
     Module: _module,
+    Exchange: forward_exchange,
     Maximum: forward_maximum,
     Gine: forward_gine,
     Scale: forward_scale,

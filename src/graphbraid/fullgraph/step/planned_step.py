@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.lowering.levels import Block
-from graphbraid.fullgraph.program import Linear, Program
+from graphbraid.fullgraph.program import Exchange, Linear, Program
 from graphbraid.fullgraph.step.arena import Arena
 from graphbraid.fullgraph.step.backward import plan_backward
 from graphbraid.fullgraph.step.device_copies import DeviceCopies
@@ -16,6 +17,9 @@ from graphbraid.fullgraph.step.forward import plan_forward
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.graph import Graph
 from graphbraid.ops.spread import places_of, spread_rows
+
+if TYPE_CHECKING:
+    from graphbraid.distributed.ranks.communicator import Communicator
 
 WIDE, MANY = 17, 1 << 18
 """Least columns and elements of an output gradient for which rows are scattered by a parallel kernel."""
@@ -31,6 +35,8 @@ class PlannedStep:
         training: whether there is a backward pass.
         copies: copies what a step reads to a device, including constants, which are made where the graph is.
             If None, the step runs where the graph is.
+        comm: the ranks that run the program together, which then all call the same methods. If None, there is
+            one.
     """
 
     def __init__(
@@ -41,11 +47,12 @@ class PlannedStep:
         *,
         training: bool,
         copies: DeviceCopies | None = None,
+        comm: Communicator | None = None,
     ) -> None:
         self.program, self.training, self.copies = program, training, copies
         self.host_blocks = blocks
         copied_before = 0 if copies is None else copies.nbytes
-        self._plan = plan = StepPlan(program, graph, blocks, training=training, copies=copies)
+        self._plan = plan = StepPlan(program, graph, blocks, training=training, copies=copies, comm=comm)
         plan_forward(plan)
         self._forward_tasks = len(plan.tasks)
         self.output = plan.values[program.output]
@@ -74,6 +81,21 @@ class PlannedStep:
         """
         constants = sum(constant.nbytes for constant in self._plan.constants.values())
         return self.arena.nbytes + constants + self._other_bytes
+
+    @property
+    def exchanged_rows(self) -> dict[str, tuple[int, int]]:
+        """Rows that each exchange of a training step sends forward and back, by the value's name.
+
+        What no step changes is sent only once, when the memory is allocated, and does not count.
+        """
+        plan, found = self._plan, dict[str, tuple[int, int]]()
+        for op in self.program.ops:
+            if isinstance(op, Exchange) and op.out not in plan.constants:
+                route = self.host_blocks[self.program.level(op.inputs[0])].route
+                assert route is not None
+                goes_back = self.training and self.program.learns(op.out)
+                found[op.out] = route.num_sent, route.num_received * goes_back
+        return found
 
     @property
     def num_forwards(self) -> int:
@@ -179,17 +201,23 @@ class PlannedStep:
             self._plan.seeds.repeats = False
 
     def _first_not_finite(self) -> str:
-        plan = self._plan
-        for task in plan.tasks[: self._forward_tasks]:
+        plan, found = self._plan, list[tuple[int, int]]()
+        for number, task in enumerate(plan.tasks[: self._forward_tasks]):
             task.run()
-            if task.name not in plan.values:  # a task that only copies
+            if task.name not in plan.values or found:  # a task that only copies
                 continue
             bad = (~torch.isfinite(plan.values[task.name].tensor)).any(1).nonzero()
             if len(bad):
                 nodes = plan.nodes(self.program.level(task.name))
-                node = int(bad[0]) if nodes is None else int(nodes[bad[0]])
-                return f"{self._place(task.name)} is the first to go wrong, at node {node}"
-        return "every layer's rows are finite: the loss itself overflows"
+                found.append((number, int(bad[0]) if nodes is None else int(nodes[bad[0]])))
+                if plan.comm is None:
+                    break
+        if plan.comm is not None:  # which all run to the end, as they wait for each other
+            found = sorted((number, node) for rank in plan.comm.gather(found) for number, node in rank)
+        if not found:
+            return "every layer's rows are finite: the loss itself overflows"
+        number, node = found[0]
+        return f"{self._place(plan.tasks[number].name)} is the first to go wrong, at node {node}"
 
     def _place(self, value: str) -> str:
         """Describe a value's layer and operation; a linear map before an aggregation belongs to its layer."""

@@ -40,6 +40,7 @@ from graphbraid.fullgraph.step.planned.row_functions import FUNCTIONS
 from graphbraid.graph import Graph
 
 if TYPE_CHECKING:
+    from graphbraid.distributed.ranks.communicator import Communicator
     from graphbraid.fullgraph.step.planned.attention import PlannedAttention
     from graphbraid.fullgraph.step.planned.norm import PlannedNorm
     from graphbraid.fullgraph.step.planned.torch_ops import TorchOp
@@ -54,6 +55,7 @@ class StepPlan:
         blocks: the edges from each level to the next, on the host.
         training: whether there is a backward pass.
         copies: copies what a step reads to a device. If None, the step runs where the graph is.
+        comm: the ranks that run the program together. If None, there is one.
     """
 
     def __init__(
@@ -64,8 +66,10 @@ class StepPlan:
         *,
         training: bool,
         copies: DeviceCopies | None,
+        comm: Communicator | None = None,
     ) -> None:
         self.program, self.graph, self.training, self.copies = program, graph, training, copies
+        self.comm = comm
         self.seeds = Seeds() if copies is None else copies.seeds()
         self.host_blocks: Sequence[Block] = blocks
         """The edges from each level to the next, on the host."""

@@ -30,7 +30,9 @@ def score_by_ranks(
 
     Sampled evaluation divides whole mini-batches, so that each is the one that a single rank would draw.
     """
-    sampled = mode == "sampled" and config.mode == "sampled"
+    if config.mode == "full":
+        return _score_whole(comm, runner, nodes, task=task, metrics=metrics)
+    sampled = mode == "sampled"
     chunk = config.eval_batch_size if sampled else 1
     first, last = part_of(-(-nodes.numel() // chunk), comm.rank, comm.size)
     steps = (first, last) if sampled else None
@@ -38,11 +40,38 @@ def score_by_ranks(
     outputs = [torch.empty(0, task.width)]
     if first < last:
         outputs += [rows.cpu() for _, rows in outputs_in_chunks(runner, config, own, mode, steps=steps)]
-    gathered = _rows_at_first(comm, torch.cat(outputs))
+    size = chunk if sampled else nodes.numel()
+    return _scored_at_first(comm, runner, nodes, torch.cat(outputs), chunk=size, task=task, metrics=metrics)
+
+
+def _score_whole(
+    comm: Communicator, runner: ModelRunner, nodes: Tensor, *, task: Task, metrics: Sequence[str]
+) -> dict[str, float]:
+    """Score by the engine that the ranks share: each computes the outputs of the nodes that it owns."""
+    engine = runner.engine
+    assert engine is not None
+    assert engine.ranks is not None
+    by_owner = nodes[engine.ranks.partition.part_of[nodes].argsort(stable=True)]
+    outputs = engine.predict_owned(nodes).float()
+    size = nodes.numel()
+    return _scored_at_first(comm, runner, by_owner, outputs, chunk=size, task=task, metrics=metrics)
+
+
+def _scored_at_first(
+    comm: Communicator,
+    runner: ModelRunner,
+    nodes: Tensor,
+    outputs: Tensor,
+    *,
+    chunk: int,
+    task: Task,
+    metrics: Sequence[str],
+) -> dict[str, float]:
+    """Return on every rank what the first one finds; ``nodes`` are those of all ranks' outputs, in order."""
+    gathered = _rows_at_first(comm, outputs)
     values: dict[str, float] = {}
     if comm.rank == 0:
-        size = chunk if sampled else nodes.numel()
-        values = _scored(runner, nodes, gathered, chunk=size, task=task, metrics=metrics)
+        values = _scored(runner, nodes, gathered, chunk=chunk, task=task, metrics=metrics)
     shared: dict[str, float] = comm.share(values)
     return shared
 

@@ -41,8 +41,6 @@ def config_of_rank(config: TrainConfig, rank: int, accelerator: object) -> tuple
     Raises:
         ConfigError: an option is for a run with one rank; the message names it.
     """
-    if config.mode == "full":
-        raise ConfigError("mode='full' trains on one rank; several ranks need mode='sampled'.")
     for name, value in (("plan", config.plan), ("accelerator", accelerator)):
         if value is not None:
             raise ConfigError(
@@ -52,7 +50,8 @@ def config_of_rank(config: TrainConfig, rank: int, accelerator: object) -> tuple
     reason = "several ranks share mini-batches" if config.mode == "auto" else ""
     files: dict[str, Any] = dict.fromkeys(("out_dir", "checkpoint_every_steps"))
     files |= dict.fromkeys(("resume", "overwrite", "tensorboard"), False)
-    return config.updated(mode="sampled", **(files if rank > 0 else {})), reason
+    mode = "full" if config.mode == "full" else "sampled"
+    return config.updated(mode=mode, **(files if rank > 0 else {})), reason
 
 
 class RunRanks:
@@ -80,7 +79,7 @@ class RunRanks:
         if self._comm is None:
             return
         config = self._state.config
-        if config.batch_size < self.size:
+        if config.mode == "sampled" and config.batch_size < self.size:
             raise ConfigError(
                 f"batch_size={config.batch_size} is the number of seeds of all ranks together, and there are "
                 f"{self.size} ranks; give at least one seed to each."
@@ -146,11 +145,12 @@ class RunRanks:
             self._sum = GradientSum(self._comm, model.parameters(), num_extra=1 + len(_STOPS))
 
     def begin_step(self) -> None:
-        """Make this step's random numbers a function of (seed, epoch, step, rank), so that ranks differ.
+        """Make a mini-batch's random numbers a function of (seed, epoch, step, rank), so that ranks differ.
 
-        Also a run that is continued with another number of ranks is thus defined.
+        Also a run that is continued with another number of ranks is thus defined. On the whole graph masks
+        are functions of the node, and all ranks draw the same seeds for them.
         """
-        if self._comm is not None:
+        if self._comm is not None and self._state.config.mode == "sampled":
             progress = self._state.progress
             runtime.seed_step(self._state.config.seed, progress.epoch, progress.step, self.rank)
 

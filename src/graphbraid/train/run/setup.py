@@ -18,8 +18,15 @@ from graphbraid.train.run_folder.measured import kept_evidence, kept_plan
 from graphbraid.train.step.feed import Feed, make_feed, make_loader
 from graphbraid.train.step.learning_rate import LearningRateSchedule
 from graphbraid.train.step.optimizers import make_optimizer
-from graphbraid.train.step.preflight import check_fanouts, check_needs_no_val, dry_run, has_split, split_nodes
-from graphbraid.train.step.shares import SharedFeed
+from graphbraid.train.step.preflight import (
+    check_fanouts,
+    check_needs_no_val,
+    check_width,
+    dry_run,
+    has_split,
+    split_nodes,
+)
+from graphbraid.train.step.shares import SharedFeed, SharedWholeGraph
 from graphbraid.train.step.whole import compile_for, require_whole
 from graphbraid.train.task import Task, with_class_weights
 from graphbraid.train.tuning.planning import plan_run, set_training_threads
@@ -42,7 +49,7 @@ class RunParts:
     """Labelled nodes of the split ``val``, ``(num_val,)`` int64; None if the run does not evaluate."""
     task: Task
     """Loss with its class weights, on the model's device."""
-    feed: Feed | SharedFeed
+    feed: Feed | SharedFeed | SharedWholeGraph
     """Source of the batches, or of this rank's shares of them."""
     steps_per_epoch: int
     """Number of optimizer steps per epoch."""
@@ -88,10 +95,12 @@ def set_up(state: RunState, former: Path | None) -> RunParts:
     )
 
 
-def _feed(state: RunState, task: Task, train_nodes: Tensor) -> Feed | SharedFeed:
+def _feed(state: RunState, task: Task, train_nodes: Tensor) -> Feed | SharedFeed | SharedWholeGraph:
     config, runner, comm = state.config, state.runner, state.comm
     if comm is None:
         return make_feed(runner, config, train_nodes, state.plan, state.accelerator)
+    if config.mode == "full":
+        return SharedWholeGraph(runner, train_nodes, task)
     return SharedFeed(runner, make_loader(runner, config, train_nodes), task, comm.rank, comm.size)
 
 
@@ -110,6 +119,10 @@ def _try_model(state: RunState, task: Task, train_nodes: Tensor, evidence: Evide
     if state.config.mode == "full":
         require_whole(state.runner.model, state.graph, state.config)
         _compile(state, train_nodes, evidence)
+        if state.comm is not None and state.runner.engine is not None:  # which lowering has tried already
+            program = state.runner.engine.program
+            check_width(program.width(program.output), task)
+            return
         _dry_run(state, task, train_nodes, "the whole graph")
         if state.runner.engine is None:
             _compile(state, train_nodes, evidence)
@@ -131,7 +144,7 @@ def _dry_run(state: RunState, task: Task, seeds: Tensor, what: str) -> None:
 def _compile(state: RunState, train_nodes: Tensor, evidence: Evidence | None) -> None:
     """Set the runner's engine, or on ``state`` the reason why there is none."""
     state.runner.engine, state.uncompiled_reason = compile_for(
-        state.runner, state.config, train_nodes, evidence
+        state.runner, state.config, train_nodes, evidence, state.comm
     )
 
 

@@ -85,11 +85,20 @@ def dry_run(runner: ModelRunner, task: Task, batch: Batch, what: str) -> None:
         ) from error
     finally:
         runner.model.train(was_training)
-    if outputs.shape[1] != task.width:
+    check_width(outputs.shape[1], task)
+
+
+def check_width(num_outputs: int, task: Task) -> None:
+    """Check that a model has as many outputs as a task needs.
+
+    Raises:
+        ConfigError: it has another number.
+    """
+    if num_outputs != task.width:
         needed = {"single-label": "class", "multi-label": "label", "regression": "target dimension"}[
             task.name
         ]
         raise ConfigError(
-            f"the model must have one output per {needed} ({task.width}); it has {outputs.shape[1]}. Build "
+            f"the model must have one output per {needed} ({task.width}); it has {num_outputs}. Build "
             f"it with out_channels={task.width}."
         )

@@ -110,8 +110,12 @@ class ModelRunner:
         return x
 
     def on_graph(self) -> Tensor:
-        """Return the outputs for every node from one pass over the whole graph, ``(num_nodes, width)``."""
-        if self.engine is not None and not torch.is_grad_enabled() and not self.model.training:
+        """Return the outputs for every node from one pass over the whole graph, ``(num_nodes, width)``.
+
+        One of several ranks makes the pass by itself, without their engine.
+        """
+        is_own = self.engine is not None and self.engine.ranks is None
+        if self.engine is not None and is_own and not torch.is_grad_enabled() and not self.model.training:
             return self._checked(self.engine.predict())
         if self._whole_inputs is None:
             self._whole_inputs = self._make_whole_inputs()

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from graphbraid.train.step.batches import Batch
+from graphbraid.graph import Graph
+from graphbraid.train.step.batches import Batch, WholeGraph
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.task import Task
 
@@ -71,7 +72,7 @@ class SharedFeed:
                 begin, end = part_of(whole.numel(), self._rank, self._size)
                 yield Share(
                     batch=next(batches) if begin < end else None,
-                    weight=self._weight(whole, begin, end),
+                    weight=_weight(self._runner.graph, self._task, whole[begin:end], whole),
                     num_seeds=whole.numel(),
                 )
 
@@ -80,15 +81,6 @@ class SharedFeed:
         last = self.num_seeds(self.num_batches - 1, 1)
         begin, end = part_of(last, self._rank, self._size)
         return self.num_batches - (begin == end)
-
-    def _weight(self, whole: Tensor, begin: int, end: int) -> float:
-        if self._task.class_weights is None:
-            return (end - begin) / whole.numel()
-        labels = self._runner.graph.y
-        assert labels is not None
-        weights = self._task.to(labels.device)
-        own = weights.mass(labels.index_select(0, whole[begin:end])) if begin < end else 0.0
-        return own / weights.mass(labels.index_select(0, whole))
 
     def num_seeds(self, start: int, count: int) -> int:
         """Return the number of seeds in the ``count`` whole mini-batches from ``start`` on."""
@@ -102,3 +94,52 @@ class SharedFeed:
     def close(self) -> None:
         """Stop the threads."""
         self._loader.close()
+
+
+class SharedWholeGraph:
+    """A feed whose only batch per epoch is one rank's part of the whole graph: the training nodes it owns.
+
+    Args:
+        runner: the model and its graph, with the engine that the ranks share.
+        nodes: training nodes of all ranks, ``(num_train,)`` int64.
+        task: loss, with its class weights, on any device.
+    """
+
+    num_batches = 1
+
+    def __init__(self, runner: ModelRunner, nodes: Tensor, task: Task) -> None:
+        engine, graph = runner.engine, runner.graph
+        assert engine is not None
+        assert engine.ranks is not None
+        assert graph.y is not None
+        own = engine.ranks.owned(nodes)
+        batch = WholeGraph(nodes=own, seed_y=graph.y.index_select(0, own))
+        weight = _weight(graph, task, own, nodes)
+        self._share = Share(batch=batch, weight=weight, num_seeds=nodes.numel())
+
+    def batches(self, epoch: int, start: int) -> Generator[Share]:
+        """Yield the rank's part, unless ``start`` is past it; also without nodes, as others need its rows."""
+        if start == 0:
+            yield self._share
+
+    def num_seeds(self, start: int, count: int) -> int:
+        """Return the number of training nodes of all ranks."""
+        return self._share.num_seeds
+
+    def stage_seconds(self) -> dict[str, float]:
+        """Return no stages, as nothing is prepared."""
+        return {}
+
+    def close(self) -> None:
+        """Do nothing, as there are no threads."""
+
+
+def _weight(graph: Graph, task: Task, own: Tensor, whole: Tensor) -> float:
+    """Return the part of the loss of ``whole`` seeds that the mean over a rank's ``own`` makes up."""
+    if task.class_weights is None:
+        return own.numel() / whole.numel()
+    labels = graph.y
+    assert labels is not None
+    weights = task.to(labels.device)
+    mass = weights.mass(labels.index_select(0, own)) if own.numel() else 0.0
+    return mass / weights.mass(labels.index_select(0, whole))

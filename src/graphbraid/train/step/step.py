@@ -143,9 +143,11 @@ class TrainStep:
             raise self._failures.of_loss(mean, self._schedule.learning_rate)
 
     def _loss(self, batch: Batch) -> Tensor:
-        """Return the mean loss over the batch's seeds, a scalar."""
+        """Return the mean loss over the batch's seeds, a scalar; 0 if this rank has none."""
         outputs, labels = self._outputs(batch), batch.seed_y
         assert labels is not None, "graphs without labels are refused before a run begins"
+        if batch.batch_size == 0:
+            return outputs.sum()
         with self._runner.autocast():
             return self._task.loss(outputs, labels.to(outputs.device))
 

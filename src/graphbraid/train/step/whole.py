@@ -8,9 +8,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from graphbraid.errors import ResourceError
+from graphbraid.distributed import Communicator
+from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.files.writing import format_bytes
-from graphbraid.fullgraph import Engine, NotLoweredError, Uncompiled, compile, estimated_bytes  # noqa: A004
+from graphbraid.fullgraph import (
+    Engine,
+    NotLoweredError,
+    Ranks,
+    Uncompiled,
+    compile,  # noqa: A004
+    estimated_bytes,
+)
 from graphbraid.fullgraph.device.choosing import device_at
 from graphbraid.fullgraph.device.device import Device
 from graphbraid.fullgraph.lowering.evidence import Evidence
@@ -51,18 +59,40 @@ def device_named(name: str) -> Device:
 
 
 def compile_for(
-    runner: ModelRunner, config: TrainConfig, nodes: Tensor, evidence: Evidence | None = None
+    runner: ModelRunner,
+    config: TrainConfig,
+    nodes: Tensor,
+    evidence: Evidence | None = None,
+    comm: Communicator | None = None,
 ) -> tuple[Engine | None, str]:
     """Return the engine that trains the model on ``nodes``, or None and the reason as a sentence.
 
-    ``evidence`` is that by which a run to be continued was lowered.
+    Args:
+        runner: the model and its graph.
+        config: options of the run.
+        nodes: the training nodes of all ranks together.
+        evidence: that by which a run to be continued was lowered; of several ranks, rank 0's counts.
+        comm: the ranks that train together, which all call this. If None, there is one.
+
+    Raises:
+        ConfigError: several ranks cannot train the model together.
     """
-    if config.precision != "float32":
-        return None, f"precision {config.precision} runs under autocast, which the engine does not"
-    if any(isinstance(p, UninitializedParameter) for p in runner.model.parameters()):
-        return None, "the model has parameters that its first run will make"
+    why = _why_not(runner, config)
+    if why and comm is not None:
+        raise ConfigError(f"several ranks cannot train the whole graph together: {why}.")
+    if why:
+        return None, why
+    ranks = None if comm is None else Ranks.dividing(comm, runner.graph)
     with in_mode(runner.model, training=True):  # the mode of training and of its evidence
-        engine = compile(runner.model, runner.graph, nodes=nodes, evidence=evidence)
+        engine = compile(runner.model, runner.graph, nodes=nodes, evidence=evidence, ranks=ranks)
     if isinstance(engine, Uncompiled):
         return None, f"{engine.why.part}: {engine.why.reason}"
     return engine, ""
+
+
+def _why_not(runner: ModelRunner, config: TrainConfig) -> str:
+    if config.precision != "float32":
+        return f"precision {config.precision} runs under autocast, which the engine does not"
+    if any(isinstance(p, UninitializedParameter) for p in runner.model.parameters()):
+        return "the model has parameters that its first run will make"
+    return ""

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from graphbraid.fullgraph.program import Normalise, Own
 from graphbraid.fullgraph.step.calls.rows import Rows
+from graphbraid.fullgraph.step.planned.columns import RankColumns
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.ops.aggregation import backend
 from graphbraid.ops.norm import as_factors, batch_statistics
@@ -38,6 +39,8 @@ class PlannedNorm(ABC):
         x = plan.read(op.inputs[0])
         self._get_x, self._touches = x.get, x.touches
         self._learns = plan.training and plan.program.learns(op.out)
+        self._scratch: tuple[Rows, ...] = ()
+        """Rows that the backward pass writes beside the gradients."""
 
     def _x(self) -> Tensor:
         """Return the input's rows, contiguous as kernels need them; the user's features may not be."""
@@ -73,7 +76,7 @@ class PlannedNorm(ABC):
                     assert found is not None
                     plan.give(parameter, found)
 
-        written = () if target is None else (target,)
+        written = (*self._scratch, *(() if target is None else (target,)))
         plan.do(f"gradient of {source}", run, grad, *self._touches, *written)
         if target is not None and total is not None:
             plan.do(f"gradient of {source}", lambda: total.tensor.add_(target.tensor), target, total)
@@ -140,6 +143,9 @@ class PlannedBatchNorm(PlannedNorm):
         super().__init__(plan, op)
         self._last: tuple[Tensor, Tensor, bool] | None = None
         self._tracked_at = 0
+        self._columns = None if plan.comm is None else RankColumns(plan.comm)
+        if self._columns is not None and self._learns:
+            self._scratch = (plan.new(f"{op.out}: coupling", op),)
 
     def _run(self, out: Tensor) -> None:
         x, module = self._x(), self._module
@@ -161,6 +167,7 @@ class PlannedBatchNorm(PlannedNorm):
             momentum=module.momentum,
             eps=module.eps,
             num_batches_tracked=module.num_batches_tracked,
+            moments=None if self._columns is None else self._columns.moments,
         )
 
     def _run_backward(self, grad: Tensor, grad_x: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
@@ -168,7 +175,12 @@ class PlannedBatchNorm(PlannedNorm):
         mean, rstd, from_rows = self._last
         x, weight = self._x(), as_factors(self._module.weight, grad.dtype)
         grads = self._grad_of(self._module.weight, mean), self._grad_of(self._module.bias, mean)
-        backend(x).batch_norm_backward(grad, x, mean, rstd, weight, from_rows, grad_x, *grads)
+        columns = self._columns if from_rows else None
+        from_own = from_rows and columns is None
+        backend(x).batch_norm_backward(grad, x, mean, rstd, weight, from_own, grad_x, *grads)
+        if columns is not None and grad_x is not None:
+            scratch = self._scratch[0].tensor
+            columns.couple(grad_x, x, statistics=(mean, rstd), weight=weight, sums=grads, scratch=scratch)
         return grads
 
     def _grad_of(self, parameter: nn.Parameter | None, like: Tensor) -> Tensor:

@@ -1,0 +1,66 @@
+"""Travel: rows on their way between ranks, to the halos that read them and, as gradients, back."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from graphbraid.fullgraph.lowering.route import Route
+from graphbraid.graph.csc import Csc, index_dtype
+from graphbraid.ops.aggregation import Aggregation, aggregated
+
+if TYPE_CHECKING:
+    from graphbraid.distributed.ranks.communicator import Communicator, Handle
+
+
+class Travel:
+    """The rows of one exchange. What is begun is waited for before it is begun again.
+
+    Args:
+        comm: the ranks.
+        route: the rows that travel.
+        num_own: number of rows that this rank owns.
+    """
+
+    def __init__(self, comm: Communicator, route: Route, num_own: int) -> None:
+        self._comm, self._route, self._num_own = comm, route, num_own
+        self._handle: Handle[Tensor] | None = None
+
+    def begin(self, own: Tensor, packed: Tensor, halo: Tensor) -> None:
+        """Begin to send ``own`` rows, by way of ``packed``, and to receive the halo's."""
+        torch.index_select(own, 0, self._route.send, out=packed)
+        self._handle = self._comm.all_to_all(packed, self._route.send_rows, self._route.receive_rows, halo)
+
+    def begin_back(self, halo: Tensor, returned: Tensor) -> None:
+        """Begin to send the gradients of the halo's rows, and to receive those of the rows sent."""
+        self._handle = self._comm.all_to_all(halo, self._route.receive_rows, self._route.send_rows, returned)
+
+    def wait(self) -> None:
+        """Wait for what was begun.
+
+        Raises:
+            RankError: a rank was lost, has stalled or has failed.
+        """
+        assert self._handle is not None
+        self._handle.wait()
+        self._handle = None
+
+    @cached_property
+    def _adding(self) -> Aggregation:
+        """The map that adds returned row i to own row ``send[i]``, in order."""
+        rows, num_rows = self._route.send, self._num_own
+        indptr = torch.zeros(num_rows + 1, dtype=torch.int64)
+        torch.cumsum(torch.bincount(rows, minlength=num_rows), 0, out=indptr[1:])
+        indices = rows.argsort(stable=True).to(index_dtype(max(rows.numel(), 1)))
+        return Aggregation(csc=Csc(indptr, indices, rows.numel(), trusted=True))
+
+    def add(self, returned: Tensor, own: Tensor) -> None:
+        """Add the gradients that came back to those of the own rows, in the order of the ranks."""
+        if self._route.num_sent:
+            aggregated(self._adding, returned, addend=own, out=own)
+
+
+__all__ = ["Travel"]

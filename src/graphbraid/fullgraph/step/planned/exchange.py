@@ -1,0 +1,85 @@
+"""The tasks of an exchange of rows between ranks, in the arena: rows to the halos, their gradients back."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from graphbraid.fullgraph.lowering.route import Route
+from graphbraid.fullgraph.program import INPUT, Exchange, Own
+from graphbraid.fullgraph.step.calls.rows import Constant, Read, Rows, add, copy
+from graphbraid.fullgraph.step.calls.travel import Travel
+from graphbraid.fullgraph.step.step_plan import StepPlan
+
+
+def forward_exchange(plan: StepPlan, op: Exchange) -> None:
+    """Plan the task that sends own rows and receives the halo's; what no step changes travels only once."""
+    source, route = op.inputs[0], route_of(plan, op)
+    x = plan.read(source)
+    if source == INPUT or source in plan.constants:
+        plan.constants[op.out] = _received_once(plan, op, x)
+        return
+    travel, num_own = travel_of(plan, op), plan.num_rows(plan.program.level(source))
+    out = plan.values[op.out] = plan.new(op.out, op)
+    packed = plan.scratch(f"{op.out}: rows to send", route.num_sent, plan.program.width(op.out))
+
+    def run() -> None:
+        rows = x.get()
+        travel.begin(rows, packed.tensor, out.tensor[num_own:])
+        out.tensor[:num_own].copy_(rows)
+        travel.wait()
+
+    plan.do(op.out, run, out, packed, *x.touches)
+
+
+def backward_exchange(plan: StepPlan, op: Exchange) -> None:
+    """Plan the tasks that send the halo's gradients to the owners, which add what they get to their own."""
+    source, route = op.inputs[0], route_of(plan, op)
+    grad, travel = plan.grads[op.out], travel_of(plan, op)
+    own = Rows(grad.buffer, plan.num_rows(plan.program.level(source)))
+    returned = plan.scratch(f"{op.out}: returned gradients", route.num_sent, plan.program.width(op.out))
+
+    def run() -> None:
+        travel.begin_back(grad.tensor[own.count :], returned.tensor)
+        travel.wait()
+        travel.add(returned.tensor, own.tensor)
+
+    plan.do(f"gradient of {source}", run, grad, returned)
+    alone = len(plan.program.consumers(source)) == 1 and source not in plan.grads
+    if alone and not isinstance(plan.program.producer(source), Own):
+        plan.grads[source] = own
+        return
+    target, is_there = plan.grad_of(source)
+    join = add if is_there else copy
+    plan.do(f"gradient of {source}", lambda: join(own.tensor, target.tensor), own, target)
+
+
+def route_of(plan: StepPlan, op: Exchange) -> Route:
+    """Return the rows that an exchange moves."""
+    route = plan.host_blocks[plan.program.level(op.inputs[0])].route
+    assert route is not None
+    return route
+
+
+def travel_of(plan: StepPlan, op: Exchange) -> Travel:
+    """Return what moves the rows of an exchange."""
+    assert plan.comm is not None, "a program with exchanges is planned with its ranks"
+    return Travel(plan.comm, route_of(plan, op), plan.num_rows(plan.program.level(op.inputs[0])))
+
+
+def _received_once(plan: StepPlan, op: Exchange, x: Read) -> Constant:
+    """Return own rows and the halo's of a matrix that no step changes, exchanged when it is first read."""
+    travel, route = travel_of(plan, op), route_of(plan, op)
+    shape = plan.num_rows(plan.program.level(op.out)), plan.program.width(op.out)
+
+    def make() -> Tensor:
+        rows = x.get().contiguous()
+        out = rows.new_empty(shape)
+        out[: rows.shape[0]] = rows
+        travel.begin(rows, rows.new_empty(route.num_sent, shape[1]), out[rows.shape[0] :])
+        travel.wait()
+        return out
+
+    return Constant(shape, make, is_copy=True)
+
+
+__all__ = ["backward_exchange", "forward_exchange", "route_of", "travel_of"]

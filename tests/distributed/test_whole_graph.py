@@ -1,0 +1,200 @@
+"""Ranks that divide a whole graph learn what one rank does: every model, graph and partition."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.distributed.whole import as_processes, assert_as_one_rank, owners
+from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
+from tests.fullgraph.test_engine import GRAPHS, MODELS
+
+from graphbraid import nn as gnn
+from graphbraid.distributed import STRATEGIES, Division, partition, report_of
+from graphbraid.fullgraph import ALL, CompileOptions, NotLoweredError, distribute, lower
+from graphbraid.fullgraph.program import Exchange, Hoisted
+from graphbraid.graph import Graph
+from graphbraid.graph.csc import Csc, coo_to_csc
+from graphbraid.machine.rates import Rates
+
+DIVISIBLE = sorted(MODELS.keys() - {"mlp"})
+
+
+@pytest.fixture(autouse=True)
+def threads(monkeypatch):
+    """Threads do as processes do."""
+    as_processes(monkeypatch)
+
+
+def make_model(name, **options):
+    torch.manual_seed(3)
+    return MODELS[name](**options)
+
+
+def mixed(num_parts, num_nodes=NUM_NODES):
+    """Neighbouring ids on different ranks."""
+    return owners(torch.arange(num_nodes) * 7 % 11 % num_parts, num_parts)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("name", DIVISIBLE)
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_losses_are_those_of_one_rank(name, size, dropout):
+    assert_as_one_rank(make_model(name, dropout=dropout), make_graph(), mixed(size))
+
+
+@pytest.mark.parametrize("kind", GRAPHS)
+@pytest.mark.parametrize("name", ["gcn", "sage", "sage max", "gin", "gat", "gatv2"])
+def test_so_they_are_on_graphs_of_every_kind(name, kind):
+    assert_as_one_rank(make_model(name, dropout=0.3), make_graph(**GRAPHS[kind]), mixed(3), epochs=10)
+
+
+@pytest.mark.parametrize("left_out", sorted(ALL))
+def test_so_they_are_whatever_pass_is_left_out(left_out):
+    model = gnn.GraphSAGE(CHANNELS, 16, CLASSES, 3, norm="layer", dropout=0.5)
+    assert_as_one_rank(model, make_graph(), mixed(3), passes=ALL - {left_out}, epochs=6)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_divides_the_work(strategy):
+    if strategy == "metis":
+        pytest.importorskip("pymetis")
+    graph = make_graph(symmetric=True)
+    try:
+        found = partition(graph, 3, strategy=strategy)
+    except Exception as error:  # a strategy may refuse a graph, and says so
+        pytest.skip(str(error))
+    assert_as_one_rank(make_model("gcn"), graph, found, epochs=5)
+
+
+@pytest.mark.parametrize("name", ["gcn", "sage max", "gat", "batch norm, gelu"])
+def test_a_rank_without_any_node_takes_part(name):
+    assert_as_one_rank(make_model(name, dropout=0.5), make_graph(), owners([0, 3] * 40, 4), epochs=6)
+
+
+@pytest.mark.parametrize("place", ["first", "between"])
+@pytest.mark.parametrize("size", [2, 4])
+def test_batch_normalisation_is_by_all_ranks_rows(size, place):
+    model = gnn.GCN(CHANNELS, 16, CLASSES, 3, norm="batch", dropout=0.2)
+    if place == "first":  # before any row has travelled
+        pytest.importorskip("torch_geometric")
+        model = NormFirst()
+    graph = make_graph(train=60)
+    found = assert_as_one_rank(model, graph, mixed(size), epochs=10)
+    exchanges = [op for op in found[0]["engine"].program.ops if isinstance(op, Exchange)]
+    assert exchanges
+
+
+class NormFirst(torch.nn.Module):
+    """Normalises the features' rows before they are aggregated."""
+
+    def __init__(self):
+        super().__init__()
+        from torch_geometric.nn import GCNConv
+
+        self.first = torch.nn.Linear(CHANNELS, 16)
+        self.norm = torch.nn.BatchNorm1d(16)
+        self.conv = GCNConv(16, CLASSES)
+
+    def forward(self, x, edge_index):
+        return self.conv(self.norm(self.first(x)).relu(), edge_index)
+
+
+def test_edge_features_stay_with_their_edges():
+    pyg = pytest.importorskip("torch_geometric.nn")
+    graph = make_graph()
+    attr = torch.randn(graph.num_edges, 3, generator=torch.Generator().manual_seed(2))
+
+    class Featured(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = pyg.GATv2Conv(CHANNELS, 8, edge_dim=3)
+            self.second = pyg.GATConv(8, CLASSES, edge_dim=3)
+
+        def forward(self, x, edge_index, edge_attr):
+            return self.second(self.first(x, edge_index, edge_attr).relu(), edge_index, edge_attr)
+
+    assert_as_one_rank(Featured(), graph.replace(edge_attr=attr), mixed(3), epochs=6)
+
+
+@st.composite
+def divided_graphs(draw):
+    """A graph with any edges, self-loops and repeated ones among them, and any owner of each node."""
+    num_nodes = draw(st.integers(2, 12))
+    node = st.integers(0, num_nodes - 1)
+    edges = draw(st.lists(st.tuples(node, node), max_size=30))
+    src, dst = (torch.tensor([edge[i] for edge in edges], dtype=torch.int64) for i in range(2))
+    csc, _ = coo_to_csc(src, dst, num_nodes, num_nodes)
+    random = torch.Generator().manual_seed(draw(st.integers(0, 99)))
+    if draw(st.booleans()):
+        csc = Csc(csc.indptr, csc.indices, num_nodes, torch.rand(csc.num_edges, generator=random) + 0.1)
+    train = draw(st.lists(node, min_size=1, unique=True))
+    graph = Graph(
+        csc=csc,
+        x=torch.randn(num_nodes, CHANNELS, generator=random),
+        y=torch.randint(0, CLASSES, (num_nodes,), generator=random),
+        splits={"train": torch.tensor(train)},
+    )
+    size = draw(st.integers(1, 4))
+    parts = draw(st.lists(st.integers(0, size - 1), min_size=num_nodes, max_size=num_nodes))
+    return graph, owners(parts, size)
+
+
+@given(divided=divided_graphs(), name=st.sampled_from(DIVISIBLE), dropout=st.sampled_from([0.0, 0.5]))
+def test_any_graph_divided_in_any_way(divided, name, dropout):
+    graph, parts = divided
+    assert_as_one_rank(make_model(name, dropout=dropout), graph, parts, epochs=3)
+
+
+# ---- what travels
+
+
+@pytest.mark.parametrize("name", ["gcn", "sage", "gat"])
+def test_without_pruning_the_rows_sent_are_those_of_the_partition_report(name):
+    graph, parts = make_graph(train=60), mixed(3)
+    report = report_of(parts, Division(graph, parts).outlines)
+    passes = ALL - {"prune"}
+    found = assert_as_one_rank(make_model(name), graph, parts, passes=passes, epochs=1)
+    for rank, said in enumerate(found):
+        sent = sum(line[rank] for line in report.halo)
+        received = sum(report.halo[rank])
+        rows = said["engine"].runner.exchanged_rows
+        assert rows
+        assert set(rows.values()) == {(sent, received)}
+
+
+def test_with_few_training_nodes_fewer_rows_travel():
+    graph, parts = make_graph(train=3), mixed(3)
+    model = make_model("gcn")
+    counts = []
+    for passes in (ALL, ALL - {"prune"}):
+        found = assert_as_one_rank(model, graph, parts, passes=passes, epochs=1)
+        counts.append(sum(sum(r) for f in found for r in f["engine"].runner.exchanged_rows.values()))
+    assert counts[0] < counts[1]
+
+
+def test_bytes_on_the_wire_are_those_of_the_rows():
+    graph, parts = make_graph(train=60), mixed(2)
+    one, three = (assert_as_one_rank(make_model("sage"), graph, parts, epochs=epochs) for epochs in (1, 3))
+    for few, many in zip(one, three, strict=True):
+        engine = many["engine"]
+        comm, rows = engine.ranks.comm, engine.runner.exchanged_rows
+        widths = {value: engine.program.width(value) for value in rows}
+        step = sum(4 * widths[value] * sum(counts) for value, counts in rows.items())
+        assert comm.sent_bytes - few["engine"].ranks.comm.sent_bytes == 2 * step
+
+
+def test_hoisted_features_need_no_exchange():
+    lowered = lower(make_model("gcn"), make_graph(), "train", CompileOptions(rates=Rates()))
+    assert any(isinstance(op, Hoisted) for op in lowered.program.ops)
+    part = distribute(lowered, mixed(2), 1)
+    exchanged = [op.inputs[0] for op in part.program.ops if isinstance(op, Exchange)]
+    assert len(exchanged) == 2  # before the second and the third aggregation
+
+
+# ---- what is refused
+
+
+def test_a_model_without_edges_is_refused():
+    lowered = lower(make_model("mlp"), make_graph(), "train", CompileOptions(rates=Rates()))
+    with pytest.raises(NotLoweredError, match="reads no edges"):
+        distribute(lowered, mixed(2), 0)

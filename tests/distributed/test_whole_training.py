@@ -1,0 +1,95 @@
+"""The Trainer on ranks that divide the whole graph: losses, scores, checkpoints and what goes wrong."""
+
+import csv
+import os
+import subprocess
+import sys
+
+import pytest
+from tests.distributed import whole_training
+from tests.distributed.ranks import run, run_mpi
+from tests.distributed.test_launch import data  # noqa: F401 (a fixture)
+from tests.extras import PATIENCE
+
+pytestmark = pytest.mark.distributed
+EQUAL = [*whole_training.CASES, "one training node"]
+
+
+@pytest.fixture(scope="module")
+def results(warm):
+    """What ranks have learned, for each number of them: one job each."""
+    return {size: run(warm, size, whole_training.every_case) for size in (1, 2, 3)}
+
+
+@pytest.mark.parametrize("case", EQUAL)
+@pytest.mark.parametrize("size", [2, 3])
+def test_losses_and_scores_are_those_of_one_rank(size, case, results):
+    alone = results[1][0].result[case]
+    assert alone["reason"] == ""
+    for said in results[size]:
+        found = said.result[case]
+        assert found["losses"] == pytest.approx(alone["losses"], rel=1e-5)
+        assert found["weights"] == pytest.approx(alone["weights"], rel=1e-4)
+        assert found["outputs"] == pytest.approx(alone["outputs"], rel=1e-3, abs=1e-4)
+        for ours, theirs in zip(found["history"], alone["history"], strict=True):
+            assert ours[:2] == pytest.approx(theirs[:2], rel=1e-4)
+            assert ours[2] == pytest.approx(theirs[2], abs=0.011)  # two of 200 nodes may be near a border
+        assert found["test"] == pytest.approx(alone["test"], rel=1e-3, abs=0.011)
+
+
+def test_all_ranks_hold_the_same_weights_to_the_bit(results):
+    for size in (2, 3):
+        first, *others = (said.result for said in results[size])
+        assert all(other[case]["weights"] == first[case]["weights"] for other in others for case in EQUAL)
+
+
+def test_a_run_goes_on_with_another_number_of_ranks(tmp_path, warm):
+    whole = run(warm, 1, whole_training.with_checkpoints, tmp_path / "whole", 4, "new")[0].result
+    run(warm, 2, whole_training.with_checkpoints, tmp_path / "parts", 2, "new")
+    again = [s.result for s in run(warm, 3, whole_training.with_checkpoints, tmp_path / "parts", 4, "resume")]
+    assert again[0]["losses"] == pytest.approx(whole["losses"][2:], rel=1e-5)  # the masks are the same
+    assert again[0]["weights"] == again[2]["weights"] == pytest.approx(whole["weights"], rel=1e-3)
+    one = run(warm, 1, whole_training.with_checkpoints, tmp_path / "parts", 5, "resume")[0].result
+    assert len(one["losses"]) == 1
+    assert len(one["history"]) == 5
+
+
+def test_a_loss_that_is_not_finite_ends_all_ranks_with_the_first_node_named(warm):
+    for said in run(warm, 2, whole_training.overflowing):
+        assert said.code != 0
+        assert "the loss is" in said.stderr, said.stderr
+        assert "is the first to go wrong, at node" in said.stderr, said.stderr
+
+
+def test_one_rank_evaluates_and_predicts_by_itself(warm):
+    alone = run(warm, 1, whole_training.by_one)[0].result
+    first, second = run(warm, 2, whole_training.by_one)
+    assert first.result == pytest.approx(alone, rel=1e-4)
+    assert second.result == []
+
+
+@pytest.mark.slow
+def test_so_it_is_over_mpi(results):
+    done = run_mpi(2, whole_training.by_one)
+    assert done.code == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_the_command_trains_the_whole_graph_on_several_ranks(data):  # noqa: F811 (the fixture)
+    losses = []
+    for ranks, out in ((1, "one"), (2, "two")):
+        command = ("train", "--data", data, "--model", "gcn", "--hidden", 8, "--mode", "full", "--epochs", 3)
+        done = subprocess.run(
+            [sys.executable, "-m", "graphbraid", *map(str, command), "--ranks", str(ranks), "--out", out],
+            cwd=data.parent,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        with (data.parent / out / "metrics.csv").open() as file:
+            losses.append([float(row["train_loss"]) for row in csv.DictReader(file)])
+    assert len(losses[0]) == 3
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)

@@ -1,0 +1,100 @@
+"""Trains whole graphs on ranks that are threads, and on one rank, for tests that compare the two."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.distributed.threads import run_threads
+from torch import Tensor, nn
+
+from graphbraid.distributed import Communicator, Partition
+from graphbraid.fullgraph import ALL, Engine, Evidence, Ranks
+from graphbraid.fullgraph.model.source import Source
+from graphbraid.fullgraph.program import Program
+from graphbraid.graph import Graph
+from graphbraid.machine.rates import Rates
+
+RATES = Rates()
+"""Fixed, so that every machine lowers alike."""
+_random = threading.local()
+
+
+def as_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let threads draw the seeds of dropout masks each for itself, and read models one after the other."""
+    read, lock = Source.read, threading.Lock()
+
+    def draw() -> int:
+        return int(torch.randint(0, 2**62, (), generator=_random.generator))
+
+    def read_alone(self: Source, model: nn.Module) -> Program:
+        with lock:  # torch.fx changes PyTorch itself while it traces
+            return read(self, model)
+
+    monkeypatch.setattr("graphbraid.fullgraph.step.calls.seeds.draw_seed", draw)
+    monkeypatch.setattr(Source, "read", read_alone)
+
+
+def owners(part_of: Sequence[int] | Tensor, num_parts: int) -> Partition:
+    """A partition in which node i belongs to ``part_of[i]``."""
+    ids = torch.as_tensor(part_of, dtype=torch.int32)
+    return Partition(part_of=ids, num_parts=num_parts, strategy="by hand", balance="nodes")
+
+
+def trained(
+    model: nn.Module, graph: Graph, ranks: Ranks | None, *, epochs: int = 20, passes: Any = ALL
+) -> dict[str, Any]:
+    """Losses of some epochs, then the parameters, statistics and outputs for all nodes."""
+    _random.generator = torch.Generator().manual_seed(5)
+    model, nodes = copy.deepcopy(model), graph.splits["train"]
+    engine = Engine(model, graph, nodes, passes=passes, evidence=Evidence(rates=RATES), ranks=ranks)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.5)
+    own = nodes if ranks is None else ranks.owned(nodes)
+    losses = []
+    for _ in range(epochs):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(engine(), graph.y[own], reduction="sum") / nodes.numel()
+        loss.backward()
+        total = loss.detach().double()
+        if ranks is not None:
+            ranks.comm.all_reduce(total).wait()
+            _add_up(model, ranks.comm)
+        losses.append(float(total))
+        optimizer.step()
+    return {
+        "losses": losses,
+        "outputs": engine.predict().clone(),
+        "state": {name: value.clone() for name, value in model.state_dict().items()},
+        "engine": engine,
+    }
+
+
+def _add_up(model: nn.Module, comm: Communicator) -> None:
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad = comm.all_reduce(parameter.grad.clone()).wait()
+
+
+def assert_as_one_rank(
+    model: nn.Module, graph: Graph, partition: Partition, *, passes: Any = ALL, epochs: int = 20
+) -> list[dict[str, Any]]:
+    """Check that ranks learn what one does, and return what they have learned."""
+    alone = trained(model, graph, None, passes=passes, epochs=epochs)
+
+    def run(comm: Communicator) -> dict[str, Any]:
+        ranks = Ranks(comm=comm, partition=partition)
+        return trained(model, graph, ranks, passes=passes, epochs=epochs)
+
+    found = run_threads(partition.num_parts, run)
+    for rank in found:
+        assert rank["losses"] == pytest.approx(alone["losses"], rel=1e-5)
+        torch.testing.assert_close(rank["outputs"], alone["outputs"], rtol=1e-3, atol=1e-4)
+        for name, value in rank["state"].items():
+            torch.testing.assert_close(value, alone["state"][name], rtol=1e-3, atol=1e-4)
+            assert torch.equal(value, found[0]["state"][name]), f"ranks differ in {name}"
+    return found

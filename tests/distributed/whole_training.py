@@ -1,0 +1,77 @@
+"""What ranks of a test train on the whole graph; each function is called with their communicator."""
+
+from __future__ import annotations
+
+import torch
+from tests.distributed.training import Losses, graph_of
+from torch import nn
+
+from graphbraid import nn as gnn
+from graphbraid.graph import Graph
+from graphbraid.train import Trainer
+
+BASE = {"epochs": 4, "mode": "full", "lr": 0.01, "optimizer": "sgd"}
+MODELS = {"gcn": gnn.GCN, "sage": gnn.GraphSAGE, "gat": gnn.GAT}
+
+
+def make(kind: str, graph: Graph, **options: object) -> nn.Module:
+    torch.manual_seed(0)
+    return MODELS[kind](graph.num_features, 8, graph.num_classes, num_layers=2, **options)
+
+
+def trained(graph: Graph, model: nn.Module, **options: object) -> dict[str, object]:
+    """What a run gives, in plain values."""
+    losses = Losses()
+    trainer = Trainer(model, graph, callbacks=[losses], **(BASE | options))
+    result = trainer.fit()
+    return {
+        "losses": losses.losses,
+        "history": [[row["train_loss"], row["val_loss"], row["val_accuracy"]] for row in result.history],
+        "test": [result.test["loss"], result.test["accuracy"]],
+        "weights": [float(p.detach().double().abs().sum()) for p in model.parameters()],
+        "outputs": trainer.predict([3, 5, 599]).flatten().tolist(),
+        "reason": trainer.uncompiled_reason,
+    }
+
+
+CASES: dict[str, tuple[str, dict[str, object], dict[str, object]]] = {
+    "dropout": ("gcn", {"dropout": 0.5}, {}),
+    "batch normalisation": ("sage", {"dropout": 0.5, "norm": "batch"}, {}),
+    "class weights and clipping": ("gcn", {}, {"class_weights": (1.0, 2.0, 0.5), "clip": 0.1}),
+    "attention": ("gat", {"dropout": 0.2}, {"epochs": 2}),
+}
+
+
+def every_case(comm) -> dict[str, object]:
+    graph = graph_of()
+    found: dict[str, object] = {
+        name: trained(graph, make(kind, graph, **model), **options)
+        for name, (kind, model, options) in CASES.items()
+    }
+    few = graph.replace(splits={**graph.splits, "train": graph.splits["train"][:1]})
+    found["one training node"] = trained(few, make("gcn", graph), epochs=2)
+    return found
+
+
+def with_checkpoints(comm, folder: str, epochs: str, resume: str) -> dict[str, object]:
+    """Train into a folder that only the first rank can write to."""
+    graph = graph_of()
+    own = folder if comm.rank == 0 else f"{folder}-not-there/{comm.rank}"
+    options = {"out_dir": own, "epochs": int(epochs), "resume": resume == "resume", "optimizer": "adam"}
+    return trained(graph, make("gcn", graph, dropout=0.5), **options)
+
+
+def overflowing(comm) -> None:
+    """Features that overflow on the rank that owns them, which all ranks hear of."""
+    graph = graph_of()
+    x = graph.x.clone()
+    x[7] = float("inf")
+    trained(graph.replace(x=x), make("gcn", graph))
+
+
+def by_one(comm) -> list[float]:
+    """After a run together, one rank evaluates and predicts by itself."""
+    graph = graph_of()
+    trainer = Trainer(make("gcn", graph), graph, **(BASE | {"epochs": 1}))
+    trainer.fit()
+    return [] if comm.rank else [*trainer.predict([1]).flatten().tolist(), trainer.evaluate("val")["loss"]]
