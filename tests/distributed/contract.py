@@ -148,6 +148,7 @@ def bad_arguments_are_refused_before_anything_is_sent(comm):
         (lambda: comm.all_to_all(square, none, none), r"add up to the rows of send \(3\)"),
         (lambda: comm.all_to_all(square, [3], [*none, 0]), "one number per rank"),
         (lambda: comm.all_to_all(torch.tensor(1), none, none), "rows"),
+        (lambda: comm.all_to_all(square[:0], none, none, torch.zeros(1, 3)), r"out must be .*\[0, 3\]; got"),
         (lambda: comm.isend(square, comm.size), "to must be"),
         (lambda: comm.irecv(square, -1), "source must be"),
         (lambda: comm.isend(square, 0, tag=-1), "tag must be"),

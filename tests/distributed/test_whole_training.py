@@ -1,6 +1,7 @@
 """The Trainer on ranks that divide the whole graph: losses, scores, checkpoints and what goes wrong."""
 
 import csv
+import functools
 import os
 import subprocess
 import sys
@@ -17,16 +18,16 @@ EQUAL = [*whole_training.CASES, "one training node"]
 
 @pytest.fixture(scope="module")
 def results(warm):
-    """What ranks have learned, for each number of them: one job each."""
-    return {size: run(warm, size, whole_training.every_case) for size in (1, 2, 3)}
+    """What ranks have learned, for a number of them: one job each, run when it is first asked for."""
+    return functools.cache(lambda size: run(warm, size, whole_training.every_case))
 
 
 @pytest.mark.parametrize("case", EQUAL)
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_losses_and_scores_are_those_of_one_rank(size, case, results):
-    alone = results[1][0].result[case]
+    alone = results(1)[0].result[case]
     assert alone["reason"] == ""
-    for said in results[size]:
+    for said in results(size):
         found = said.result[case]
         assert found["losses"] == pytest.approx(alone["losses"], rel=1e-5)
         assert found["weights"] == pytest.approx(alone["weights"], rel=1e-4)
@@ -38,9 +39,8 @@ def test_losses_and_scores_are_those_of_one_rank(size, case, results):
 
 
 def test_all_ranks_hold_the_same_weights_to_the_bit(results):
-    for size in (2, 3):
-        first, *others = (said.result for said in results[size])
-        assert all(other[case]["weights"] == first[case]["weights"] for other in others for case in EQUAL)
+    first, *others = (said.result for said in results(3))
+    assert all(other[case]["weights"] == first[case]["weights"] for other in others for case in EQUAL)
 
 
 def test_a_run_goes_on_with_another_number_of_ranks(tmp_path, warm):
@@ -69,7 +69,7 @@ def test_one_rank_evaluates_and_predicts_by_itself(warm):
 
 
 @pytest.mark.slow
-def test_so_it_is_over_mpi(results):
+def test_so_it_is_over_mpi():
     done = run_mpi(2, whole_training.by_one)
     assert done.code == 0, done.stderr
 

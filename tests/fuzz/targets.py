@@ -37,7 +37,7 @@ TARGETS: dict[str, Callable[[World], Call]] = {}
 UNTOUCHED = {
     *("EpochRecord", "RunResult", "StepRecord", "Hardware", "StoreNames", "TableGraph", "GraphbraidError"),
     *("MiniBatch", "Callback", "Conv", "GraphModel", "NotLoweredError", "Uncompiled", "Evidence"),
-    *("Lowered", "CompileOptions", "DeviceMemoryError", "WorkerDiedError", "Estimate"),
+    *("Lowered", "CompileOptions", "DeviceMemoryError", "WorkerDiedError", "Estimate", "Ranks"),
 }
 """Public names without a call of their own: records that graphbraid makes, bases, and errors.
 

@@ -11,6 +11,7 @@ from tests.fuzz.world import CLASSES, EDGES, NODES, WIDTH, World
 
 import graphbraid as gb
 from graphbraid import fullgraph, nn, ops
+from graphbraid.distributed import Partition
 
 # ---- operators
 
@@ -270,3 +271,13 @@ add(
     "fullgraph.estimated_bytes",
     lambda w: Call(fullgraph.estimated_bytes, {"model": w.model("gcn"), "graph": w.graph}),
 )
+
+
+def _distributed(w: World) -> dict[str, Any]:
+    lowered = fullgraph.lower(**_compile_args(w, "gcn"))
+    part_of = torch.arange(lowered.graph.num_nodes, dtype=torch.int32) % 2
+    parts = Partition(part_of=part_of, num_parts=2, strategy="by hand", balance="nodes")
+    return {"lowered": lowered, "partition": parts, "rank": 1}
+
+
+add("fullgraph.distribute", lambda w: Call(fullgraph.distribute, _distributed(w), str))

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from graphbraid.arguments import check_type
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.device.choosing import device_for
 from graphbraid.fullgraph.device.device import Device
@@ -132,6 +133,7 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
     options |= {"hoist_bytes": hoist_bytes, "locality_bytes": locality_bytes}
     options["passes"] = names_of(passes)
     if ranks is not None:
+        check_type(ranks, "ranks", Ranks, "the ranks of fullgraph.Ranks", error=ConfigError)
         evidence = _of_first_rank(ranks, lambda: evidence or Engine(model, whole, nodes, **options).evidence)
     try:
         return Engine(model, whole, nodes, evidence=evidence, ranks=ranks, **options)

@@ -1,1 +1,1 @@
-"""Several ranks: which rows of a lowered program each one owns, and the rows that they exchange."""
+"""Several ranks: the rows of a lowered program that each one owns, and those that they exchange."""

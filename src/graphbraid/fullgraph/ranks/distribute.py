@@ -8,7 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from graphbraid.arguments import as_count
 from graphbraid.distributed.partitioning.records import Partition
+from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.lowering.levels import Block
 from graphbraid.fullgraph.lowering.lower_program import output_rows
 from graphbraid.fullgraph.lowering.lowered import Lowered
@@ -49,8 +51,15 @@ def distribute(lowered: Lowered, partition: Partition, rank: int) -> Lowered:
         order.
 
     Raises:
+        ConfigError: there is no such rank, or the partition is of another number of nodes.
         NotLoweredError: an operation cannot be divided among ranks; the message names it.
     """
+    as_count(rank, "rank", most=partition.num_parts - 1)
+    if partition.num_nodes != lowered.graph.num_nodes:
+        raise ConfigError(
+            f"the partition is of {partition.num_nodes:,} nodes, and the graph has "
+            f"{lowered.graph.num_nodes:,}; divide this graph."
+        )
     program, blocks = divided(lowered.program, lowered.blocks, partition, rank)
     nodes = lowered.nodes[partition.part_of[lowered.nodes] == rank]
     last = blocks[-1].destinations

@@ -56,26 +56,13 @@ class Ranks:
         made = Partition(part_of=part_of, num_parts=comm.size, strategy=strategy, balance="edges")
         return cls(comm=comm, partition=made)
 
-    def check_divides(self, graph: Graph) -> None:
-        """Check that the partition is of a graph's nodes.
-
-        Raises:
-            ConfigError: it is of another number.
-        """
-        if self.partition.num_nodes != graph.num_nodes:
-            raise ConfigError(
-                f"the partition is of {self.partition.num_nodes:,} nodes, and the graph has "
-                f"{graph.num_nodes:,}; divide this graph."
-            )
-
     def share_of(self, lowered: Lowered) -> Lowered:
         """Return this rank's part of a lowered program; all ranks call this together.
 
         Raises:
             NotLoweredError: an operation cannot be divided among ranks.
-            ConfigError: the ranks have not lowered alike.
+            ConfigError: the ranks have not lowered alike, or the partition is of another graph.
         """
-        self.check_divides(lowered.graph)
         self._check_alike(lowered.program, lowered.blocks)
         return distribute(lowered, self.partition, self.comm.rank)
 
