@@ -57,6 +57,7 @@ def check_trainable(graph: Graph, settings: RunSettings) -> None:
         DataError: features, labels or the training split are missing, or a value is wrong; says which.
     """
     data = settings.data
+    graph.check_one_type("training")
     if graph.num_features == 0:
         raise DataError(f"{data} has no features, and training needs some: an array x, or feature columns")
     if graph.y is None:
