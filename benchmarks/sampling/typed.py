@@ -3,7 +3,7 @@
     python -m benchmarks.sampling.typed --graphs GRAPHS --data ARCHIVES
 
 Sampling alone with 1 and 2 workers, fanouts 10 and 5 per relation, layout ``blocks`` (that of both peers): on
-a generated graph of the size of ogbn-mag, 42 M edges with their reverse ones, and on archives. Every contender
+a generated graph of the size of ogbn-mag, 42 M edges with their reverses, and on archives. Every contender
 is a process of its own, all take turns, and the median of the repeats counts. The contenders must agree on
 the nodes and edges of a batch within 1 %.
 """
