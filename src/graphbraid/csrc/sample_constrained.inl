@@ -11,6 +11,8 @@
 namespace gb::GB_VARIANT {
 namespace {
 
+constexpr int64_t kEdgesAhead = 16;  // between the prefetch of an id's slot and its use
+
 // What the rows of a tree draw by in place of the batch's key; `tree_keys` in sampling/rng.py.
 inline uint64_t tree_key(uint64_t batch_key, int64_t tree) {
   return mix(batch_key + (static_cast<uint64_t>(tree) + 1) * kPhi);
@@ -43,12 +45,21 @@ struct ConstrainedHop {
     Buffer<int64_t>& positions = scratch.positions[0];
     adjacency.indptr.reserve(rows.end + 1, rows.begin + 1);
     for (int64_t r = rows.begin; r < rows.end; ++r) {
+      if (r + kRowsAhead < rows.end) __builtin_prefetch(graph.indptr + out.n_id[r + kRowsAhead]);
       const int64_t node = out.n_id[r], drawn = adjacency.num_edges - first_edge;
       const int64_t degree = graph.indptr[node + 1] - graph.indptr[node];
       positions.reserve(drawn + max_count(degree, fanout, config.replace) + 16, drawn);
-      adjacency.num_edges += draw_allowed(node, tree_of(r), positions.data() + drawn);
+      const int64_t count = draw_allowed(node, tree_of(r), positions.data() + drawn);
+      prefetch_ids(positions.data() + drawn, count);
+      adjacency.num_edges += count;
       adjacency.indptr[r + 1] = adjacency.num_edges;
     }
+  }
+
+  void prefetch_ids(const int64_t* positions, int64_t count) const {
+    if (graph.lists != nullptr) return;
+    for (int64_t i = 0; i < count; ++i)
+      __builtin_prefetch(static_cast<const Id*>(graph.indices) + positions[i]);
   }
 
   // draw_row among the allowed edges of a node.
@@ -120,6 +131,10 @@ struct ConstrainedHop {
       const int64_t tree = tree_of(r);
       for (int64_t e = adjacency.indptr[r]; e < adjacency.indptr[r + 1]; ++e) {
         const int64_t id = scratch.ids[0][e - first_edge], key = tree * graph.num_nodes + id;
+        if (e + kEdgesAhead < first_edge + num_edges) {  // of the next tree it may be another slot
+          const int64_t ahead = tree * graph.num_nodes + scratch.ids[0][e + kEdgesAhead - first_edge];
+          __builtin_prefetch(table.slots.data() + slot_of(static_cast<uint64_t>(ahead), table.bits), 1);
+        }
         const uint32_t local = find_or_insert(table, static_cast<uint64_t>(key), next);
         scratch.keys[next] = key;
         out.n_id[next] = id;
