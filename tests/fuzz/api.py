@@ -22,10 +22,13 @@ import graphbraid
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.csc import Csc
 
-for _room in ("graph", "ops", "train", "data"):
+for _room in ("graph", "ops", "train", "data", "features", "distributed", "synth"):
     importlib.import_module(f"tests.fuzz.targets_{_room}")
 
-MODULES = ("ops", "nn", "sampling", "datasets", "collective", "fullgraph", "train")
+MODULES = (
+    *("ops", "nn", "sampling", "datasets", "collective", "fullgraph", "train"),
+    *("features", "distributed", "synth"),
+)
 _MISSING = inspect.Parameter.empty
 
 

@@ -7,7 +7,7 @@ import random
 import shutil
 from pathlib import Path
 
-from tests.fuzz import file_kinds_brought  # noqa: F401 - registers its kinds
+from tests.fuzz import file_kinds_brought, file_kinds_tiers  # noqa: F401 - register their kinds
 from tests.fuzz.case import Planned, Verdict, shorten
 from tests.fuzz.damage import damage
 from tests.fuzz.file_kinds import KINDS, FileKind

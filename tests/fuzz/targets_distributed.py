@@ -1,0 +1,125 @@
+"""Partitions: made, cut into parts, saved and read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tests.fuzz.targets import Call, add
+from tests.fuzz.world import NODES, World
+
+from graphbraid import distributed
+
+
+def partition_of(w: World) -> distributed.Partition:
+    """Three parts."""
+    return distributed.partition(w.graph, 3, strategy="contiguous")
+
+
+def saved(w: World, folder: Path = Path("parts")) -> Path:
+    """A partition's folder."""
+    if not folder.exists():
+        distributed.save_partition(w.graph, partition_of(w), folder, keep_edges=True)
+    return folder
+
+
+def part_use(part: distributed.Part) -> Any:
+    """Everything a part says."""
+    return [part.owned, part.joined(), part.num_edges, [part.sent_to(p) for p in range(3) if p != part.part]]
+
+
+def _partition_use(found: distributed.Partition) -> Any:
+    return [found.part_of, found.sizes(), found.owned(0)]
+
+
+def _slices_use(found: distributed.NeighborPartitions) -> Any:
+    return [found.row, found.indptr, found.first, found.num_slices]
+
+
+def saved_use(found: distributed.SavedPartition) -> Any:
+    """Everything a saved partition gives."""
+    parts = [part_use(found.part(part)) for part in range(found.num_parts)]
+    return [found.partition().part_of, parts, found.report.halo_rows]
+
+
+add(
+    "distributed.partition",
+    lambda w: Call(
+        distributed.partition,
+        {"graph": w.graph, "num_parts": 3, "strategy": "greedy", "tolerance": 1.1, "seed": 0},
+        _partition_use,
+    ),
+)
+add(
+    "distributed.PartitionOptions",
+    lambda w: Call(distributed.PartitionOptions, {"num_parts": 3, "strategy": "random", "memory": "1MiB"}),
+)
+add(
+    "distributed.Partition",
+    lambda w: Call(
+        distributed.Partition,
+        {
+            "part_of": (torch.arange(NODES) % 3).int(),
+            "num_parts": 3,
+            "strategy": "mine",
+            "balance": "nodes",
+        },
+        lambda p: [part_use(part) for part in distributed.split(w.graph, p)],
+        exact=False,  # which dtype says so
+    ),
+)
+add(
+    "distributed.split",
+    lambda w: Call(
+        distributed.split,
+        {"graph": w.graph, "partition": partition_of(w), "keep_edges": True},
+        lambda parts: [part_use(part) for part in parts],
+    ),
+)
+add(
+    "distributed.Division",
+    lambda w: Call(
+        distributed.Division,
+        {"graph": w.graph, "partition": partition_of(w)},
+        lambda d: [part_use(d.part(1)), d.sent(0, 1)],
+    ),
+)
+add(
+    "distributed.Division.part",
+    lambda w: Call(distributed.Division(w.graph, partition_of(w)).part, {"part": 1}),
+)
+add(
+    "distributed.report_of",
+    lambda w: Call(
+        distributed.report_of,
+        {
+            "partition": partition_of(w),
+            "outlines": distributed.Division(w.graph, partition_of(w)).outlines,
+        },
+        lambda r: r.to_json() and None,
+        fixed=("outlines",),
+    ),
+)
+add(
+    "distributed.save_partition",
+    lambda w: Call(
+        distributed.save_partition,
+        {"graph": w.graph, "partition": partition_of(w), "path": Path("made"), "options": {"seed": 0}},
+        lambda r: saved_use(distributed.SavedPartition("made")),
+    ),
+)
+add(
+    "distributed.SavedPartition",
+    lambda w: Call(distributed.SavedPartition, {"path": saved(w), "graph": w.graph}, saved_use),
+)
+add(
+    "distributed.SavedPartition.part",
+    lambda w: Call(distributed.SavedPartition(saved(w)).part, {"part": 2}, part_use),
+)
+add("distributed.is_partition", lambda w: Call(distributed.is_partition, {"path": saved(w)}))
+add(
+    "distributed.neighbor_partitions",
+    lambda w: Call(distributed.neighbor_partitions, {"csc": w.csc, "size": 4}, _slices_use),
+)
+add("distributed.current", lambda w: Call(distributed.current, {}))

@@ -1,0 +1,154 @@
+"""Features in tiers: rows and lists in memory and in a store's files, scores, orders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tests.fuzz.targets import Call, add, graph_use
+from tests.fuzz.world import NODES, WIDTH, World
+
+from graphbraid import datasets, features, sampling
+from graphbraid.graph import Graph
+
+IDS = torch.tensor([3, 1, 59, 1])
+
+
+def stored(w: World) -> Graph:
+    """The graph, mapped from a store in the folder of the case."""
+    if not Path("store").exists():
+        datasets.save_store(w.plain_graph, "store")
+    return datasets.open_store("store")
+
+
+def _disk(w: World) -> features.DiskRows:
+    return features.DiskRows.behind(stored(w).x)
+
+
+def _sampling(w: World) -> dict[str, Any]:
+    return {
+        "sampler": sampling.SamplerConfig(fanouts=(3, 3)),
+        "schedule": sampling.SeedSchedule(seeds=w.splits["train"], batch_size=8, seed=0, shuffle=True),
+    }
+
+
+def _rows_use(rows: Any) -> Any:
+    return [rows.gather(IDS), repr(rows) and None]
+
+
+def _tiers_use(tiers: features.TieredFeatures) -> Any:
+    number = tiers.announce(IDS)
+    found = [tiers.gather(IDS, batch=number), tiers[5], tiers[2:9], tiers[[0, -1]]]
+    tiers.explain()
+    tiers.forget()
+    return found
+
+
+def _both_use(tiers: features.HostTiers) -> Any:
+    tiers.explain()
+    return _tiers_use(tiers.features)
+
+
+def _score_use(score: features.Score) -> Any:
+    return score.values
+
+
+def _reads() -> torch.Tensor:
+    return torch.arange(NODES) % 7
+
+
+add("features.DiskOptions", lambda w: Call(features.DiskOptions, {"depth": 4, "longest_bytes": 8192}))
+add(
+    "features.DiskRows",
+    lambda w: Call(
+        features.DiskRows,
+        {
+            "path": _disk(w).path,
+            "offset": 128,
+            "num_rows": NODES,
+            "row_shape": (WIDTH,),
+            "dtype": torch.float32,
+        },
+        _rows_use,
+        exact=False,
+    ),
+)
+add("features.DiskRows.behind", lambda w: Call(features.DiskRows.behind, {"x": stored(w).x}, _rows_use))
+add("features.DiskRows.gather", lambda w: Call(_disk(w).gather, {"ids": IDS}))
+add(
+    "features.RowCache",
+    lambda w: Call(
+        features.RowCache,
+        {"disk": _disk(w), "num_rows": 10, "policy": "belady", "score": w.x[:, 0].clone()},
+        _rows_use,
+    ),
+)
+add("features.RowCache.gather", lambda w: Call(features.RowCache(_disk(w), 10).gather, {"ids": IDS}))
+add("features.RowCache.fill", lambda w: Call(features.RowCache(_disk(w), 10).fill, {"ids": IDS}))
+add(
+    "features.TieredFeatures.build",
+    lambda w: Call(
+        features.TieredFeatures.build,
+        {"graph": stored(w), "host": 0, "score": w.x[:, 0].clone(), **_sampling(w)},
+        _tiers_use,
+    ),
+)
+add(
+    "features.TieredFeatures with hot rows",
+    lambda w: Call(
+        features.TieredFeatures.build,
+        {"graph": w.plain_graph, "hot": 2000, "score": "degree"},
+        _tiers_use,
+    ),
+)
+add(
+    "features.TieredFeatures.gather",
+    lambda w: Call(features.TieredFeatures.build(stored(w), host="all").gather, {"ids": IDS}),
+)
+add(
+    "features.TieredTopology in parts",
+    lambda w: Call(
+        features.TieredTopology.build,
+        {"graph": stored(w), "host": 0, "score": torch.arange(NODES)},
+        lambda t: t.explain() and t.num_lists and None,
+    ),
+)
+add(
+    "features.HostTiers in parts",
+    lambda w: Call(
+        features.HostTiers.build,
+        {"graph": stored(w), "host": "all", "row_reads": _reads(), "list_reads": _reads()},
+        _both_use,
+    ),
+)
+add(
+    "features.score",
+    lambda w: Call(
+        features.score,
+        {"graph": w.plain_graph, "kind": "inclusion", **_sampling(w), "epochs": 1, "workers": 1},
+        _score_use,
+    ),
+)
+add("features.coverage", lambda w: Call(features.coverage, {"values": w.x[:, 0], "reads": _reads()}))
+add(
+    "features.batch_reads",
+    lambda w: Call(
+        features.batch_reads,
+        {"graph": w.plain_graph, **_sampling(w), "epochs": 1, "workers": 1},
+        lambda batches: [ids.clone() for ids in batches],
+    ),
+)
+add(
+    "features.expected_list_blocks",
+    lambda w: Call(features.expected_list_blocks, {"csc": w.csc, **_sampling(w)}),
+)
+add("features.order_by", lambda w: Call(features.order_by, {"values": w.x[:, 0].clone()}))
+add(
+    "features.reorder",
+    lambda w: Call(
+        features.reorder,
+        {"graph": w.graph, "order": torch.arange(NODES).flip(0)},
+        lambda r: [graph_use(r.graph), r.originals(IDS), r.nodes_of(IDS)],
+    ),
+)

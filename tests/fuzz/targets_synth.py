@@ -1,0 +1,81 @@
+"""Program synthesis: programs and models, run, trained and written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.fuzz.targets import Call, add
+from tests.fuzz.world import CLASSES, WIDTH, World
+from tests.synth.programs import LISTING
+
+from graphbraid import synth
+
+LAYERS = (WIDTH, 8, CLASSES)
+
+
+def _written() -> Path:
+    Path("program.txt").write_text(LISTING, encoding="utf-8")
+    return Path("program.txt")
+
+
+def _made(w: World) -> synth.Synthesis:
+    return synth.from_model(w.model("gcn"), _recipe())
+
+
+def _recipe() -> synth.Recipe:
+    optimizer = synth.OptimizerRecipe(kind="adam", learning_rate=0.01)
+    return synth.Recipe(name="fuzz", optimizer=optimizer, epochs=2, evaluations=(("val",), ("val",)))
+
+
+def _trained(made: synth.Synthesis) -> Any:
+    found = synth.train(made, World().plain_graph)
+    return [round(loss, 3) for loss in found.losses]
+
+
+def _weights(w: World) -> Path:
+    return synth.save_weights(w.model("gcn"), "weights")
+
+
+add("synth.parse_program", lambda w: Call(synth.parse_program, {"text": LISTING}, lambda f: f.name))
+add("synth.read_program", lambda w: Call(synth.read_program, {"path": _written()}, lambda f: f.name))
+add(
+    "synth.from_program",
+    lambda w: Call(
+        synth.from_program,
+        {
+            "program": synth.parse_program(LISTING),
+            "layers": LAYERS,
+            "settings": {"totalEpoch": 2},
+        },
+        _trained,
+        fixed=("program",),
+    ),
+)
+add(
+    "synth.from_model",
+    lambda w: Call(synth.from_model, {"model": w.model("gcn"), "recipe": _recipe()}, _trained),
+)
+add(
+    "synth.train",
+    lambda w: Call(synth.train, {"synthesis": _made(w), "graph": w.plain_graph}, lambda t: t.losses),
+)
+add(
+    "synth.write_openmp",
+    lambda w: Call(
+        synth.write_openmp,
+        {"synthesis": _made(w), "graph": w.plain_graph, "folder": Path("written")},
+        lambda path: sorted(file.name for file in path.iterdir()),
+    ),
+)
+add(
+    "synth.save_weights",
+    lambda w: Call(
+        synth.save_weights, {"model": w.model("gcn"), "folder": Path("w")}, lambda path: path.name
+    ),
+)
+add(
+    "synth.load_weights",
+    lambda w: Call(synth.load_weights, {"model": w.model("gcn"), "folder": _weights(w)}),
+)
+add("synth.standard_program", lambda w: Call(synth.standard_program, {"model": "gat"}, lambda f: f.text))
