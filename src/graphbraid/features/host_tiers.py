@@ -116,6 +116,7 @@ class HostTiers:
         return "\n\n".join([*parts, self.features.explain()])
 
 
+@typed
 def expected_list_blocks(csc: Csc, sampler: SamplerConfig, schedule: SeedSchedule) -> Tensor:
     """Blocks of a store's file that an epoch is expected to read for each adjacency list that is not held.
 

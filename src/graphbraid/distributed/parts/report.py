@@ -12,6 +12,7 @@ from torch import Tensor
 from graphbraid.distributed.partitioning.loads import PER_EDGE_AND_NODE, imbalance
 from graphbraid.distributed.partitioning.records import Attempt, Balance, Partition
 from graphbraid.distributed.parts.split import Outline
+from graphbraid.signatures import typed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,6 +84,7 @@ class PartitionReport:
         }
 
 
+@typed
 def report_of(partition: Partition, outlines: Sequence[Outline]) -> PartitionReport:
     """Report a partition.
 

@@ -209,6 +209,7 @@ class SavedPartition:
             raise DataError(f"{folder} does not hold a valid part: {error}; partition again") from error
 
 
+@typed
 def is_partition(path: str | os.PathLike[str]) -> bool:
     """Return whether ``path`` is a folder with a partition's manifest."""
     return (Path(path) / MANIFEST).is_file()
