@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from graphbraid import native
-from graphbraid.arguments import as_count, as_flag, check_choice, check_tensor, shown
+from graphbraid.arguments import MOST_BYTES, as_count, as_flag, check_choice, check_tensor, shown
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.features import disk_reference as reference
 from graphbraid.files import mapped
@@ -85,7 +85,8 @@ class DiskRows:
         options: how to read; None takes the defaults.
 
     Raises:
-        DataError: the file is too short, or the sums are not as many as its blocks.
+        ConfigError: a number is out of its bounds.
+        DataError: the file is too short, rows have no bytes, or the sums are not as many as its blocks.
         ResourceError: the file cannot be opened.
     """
 
@@ -101,11 +102,19 @@ class DiskRows:
         options: DiskOptions | None = None,
     ) -> None:
         self.path, self.options = Path(path), options or DiskOptions()
-        self.shape, self.dtype = torch.Size((num_rows, *row_shape)), dtype
-        self.row_bytes = int(np.prod(row_shape, dtype=np.int64)) * dtype.itemsize
+        num_rows = as_count(num_rows, "num_rows", most=MOST_BYTES)
+        row = tuple(as_count(size, "row_shape", most=MOST_BYTES) for size in row_shape)
+        self.row_bytes = math.prod(row) * dtype.itemsize
         if self.row_bytes == 0:
-            raise DataError(f"rows of {self.path} have no bytes: their shape is {tuple(row_shape)}")
-        self._offset, self._sums = offset, sums
+            raise DataError(f"rows of {self.path} have no bytes: their shape is {row}")
+        as_count(num_rows * self.row_bytes, "the bytes of all rows", most=MOST_BYTES)
+        self.shape, self.dtype = torch.Size((num_rows, *row)), dtype
+        self._offset = as_count(offset, "offset", most=MOST_BYTES)
+        if sums is not None:
+            check_tensor(sums, "sums", ndim=1)
+            if sums.dtype != torch.int64 or sums.device.type != "cpu":
+                raise DataError(f"sums must be int64 on the CPU; got {sums.dtype} on {sums.device}")
+        self._sums = None if sums is None else sums.contiguous()
         self._process, self._native = os.getpid(), self._open()
 
     @classmethod
