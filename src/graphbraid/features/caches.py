@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from graphbraid import native
-from graphbraid.arguments import as_count, check_choice, check_tensor, shown
+from graphbraid.arguments import MOST_BYTES, as_count, check_choice, check_tensor, shown
 from graphbraid.errors import DataError
 from graphbraid.features import disk_reference as reference
 from graphbraid.features.disk import DiskRows, as_bytes
@@ -129,9 +129,11 @@ class RowCache:
             batch: what :meth:`announce` gave; -1 for one that was not announced.
 
         Raises:
+            ConfigError: ``batch`` is no such number.
             DataError: as :meth:`DiskRows.gather`.
             ResourceError: likewise.
         """
+        batch = as_count(batch, "batch", least=-1, most=MOST_BYTES)
         out = self.disk.room_for(ids, out)
         if ids.numel():
             with plain_errors():

@@ -80,6 +80,7 @@ class Division:
         self._rows = torch.empty(csc.num_dst, dtype=csc.indices.dtype)  # of each node, with its owner
         self.outlines = list(self._outlined())
 
+    @typed
     def part(self, part: int, *, keep_edges: bool = False) -> Part:
         """Cut one part.
 
@@ -109,6 +110,7 @@ class Division:
             remote_edge=edges[1],
         )
 
+    @typed
     def sent(self, part: int, to: int) -> Tensor:
         """Return the local rows of one part that are in the halo of another, ``(num_rows,)`` int64."""
         receiver = self.outlines[to]
