@@ -1,5 +1,7 @@
 """Ranks that divide a whole graph learn what one rank does: every model, graph and partition."""
 
+import threading
+
 import pytest
 import torch
 from hypothesis import given
@@ -13,6 +15,8 @@ from graphbraid.distributed import STRATEGIES, Division, partition, report_of
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import ALL, CompileOptions, NotLoweredError, distribute, lower
 from graphbraid.fullgraph.program import Exchange, Hoisted
+from graphbraid.fullgraph.step.calls.kernels import BothWays
+from graphbraid.fullgraph.step.calls.travel import Travel
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.machine.rates import Rates
@@ -203,3 +207,30 @@ def test_a_partition_of_another_graph_or_another_rank_is_refused():
         distribute(lowered, mixed(2, 79), 0)
     with pytest.raises(ConfigError, match="rank must be"):
         distribute(lowered, mixed(2), 2)
+
+
+@pytest.mark.parametrize(("name", "overlaps"), [("gcn", True), ("sage", True), ("gat", False)])
+def test_sums_begin_while_rows_travel(name, overlaps, monkeypatch):
+    """Between the departure of rows or gradients and the wait for them an aggregation runs, both ways."""
+    seen = {}
+
+    def note(owner, method, what):
+        call = getattr(owner, method)
+
+        def noted(*arguments, **options):
+            seen.setdefault(threading.get_ident(), []).append(what)
+            return call(*arguments, **options)
+
+        monkeypatch.setattr(owner, method, noted)
+
+    note(Travel, "begin", "depart")
+    note(Travel, "begin_back", "depart back")
+    note(Travel, "wait", "wait")
+    note(BothWays, "forward", "sum")
+    note(BothWays, "backward", "sum back")
+    found = assert_as_one_rank(make_model(name), make_graph(), mixed(2), epochs=1)
+    text = [" ".join(events) for events in seen.values() if "depart" in events]
+    assert len(text) == len(found)
+    for events in text:
+        assert ("depart sum wait sum" in events) == overlaps
+        assert ("sum back depart back sum back wait" in events) == overlaps

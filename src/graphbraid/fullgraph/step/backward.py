@@ -120,12 +120,16 @@ def _give_weight(plan: StepPlan, op: Linear, grad: Tensor) -> None:
 
 
 def _aggregate(plan: StepPlan, op: Aggregate) -> None:
-    grad, source, how = plan.grads[op.out], op.inputs[0], plan.aggregation(op)
+    grad, source = plan.grads[op.out], op.inputs[0]
     _before(plan, op)
     if len(op.inputs) == 2:
         plan.pass_on(op, op.inputs[1])
     if not plan.program.learns(source):
         return
+    if source in plan.overlapped:
+        plan.overlapped[source].plan_backward(grad)
+        return
+    how = plan.aggregation(op)
     given = plan.rounded(op, Read(lambda: grad.tensor, (grad,)))
     target, is_there = plan.grad_of(source)
 

@@ -77,12 +77,14 @@ def _linear(plan: StepPlan, op: Linear) -> None:
 
 
 def _aggregate(plan: StepPlan, op: Aggregate) -> None:
-    how = plan.aggregation(op)
     overwrites = len(op.inputs) == 2 and plan.may_overwrite(op.inputs[1])
     out = plan.values[op.out] = plan.values[op.inputs[1]] if overwrites else plan.new(op.out, op)
     after, seed = _after(plan, op)
-    x = plan.rounded(op, plan.read(op.inputs[0]))
     addends = [plan.read(addend) for addend in op.inputs[1:]]
+    if op.inputs[0] in plan.overlapped:
+        plan.overlapped[op.inputs[0]].plan_forward(out, addends, after, seed)
+        return
+    how, x = plan.aggregation(op), plan.rounded(op, plan.read(op.inputs[0]))
 
     def run() -> None:
         kernels.aggregate(how, x.get(), out.tensor, addends[0].get() if addends else None, after(out))

@@ -65,7 +65,7 @@ class PlannedStep:
             plan_backward(plan)
         self._backward_tasks = self._forward_tasks + 1
         self.arena = Arena(plan.tasks, keep=[] if training else [self.output.buffer])
-        self._other_bytes = plan.features.factor_bytes
+        self._other_bytes = plan.features.factor_bytes + plan.divided_bytes
         if copies is not None:
             self._other_bytes += copies.nbytes - copied_before
         self.is_allocated = False

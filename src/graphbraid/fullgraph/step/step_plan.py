@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from graphbraid.distributed.ranks.communicator import Communicator
     from graphbraid.fullgraph.step.planned.attention import PlannedAttention
     from graphbraid.fullgraph.step.planned.norm import PlannedNorm
+    from graphbraid.fullgraph.step.planned.overlap import Overlapped
     from graphbraid.fullgraph.step.planned.torch_ops import TorchOp
 
 
@@ -95,6 +96,10 @@ class StepPlan:
         self.norms: dict[str, PlannedNorm] = {}
         self.masks: dict[str, kernels.Mask] = {}
         self.kept: dict[str, Rows] = {}
+        self.overlapped: dict[str, Overlapped] = {}
+        self.divided_maps: dict[tuple[AdjacencyMatrix, int], tuple[kernels.BothWays, kernels.BothWays]] = {}
+        self.divided_bytes = 0
+        """Bytes of the edges that these hold in addition to the blocks."""
         self.num_forwards = 0
         """Number of forward passes so far; the arena holds the values of the last."""
         self._found: dict[int, Tensor] = {}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from graphbraid.fullgraph.lowering.route import Route
 from graphbraid.fullgraph.program import INPUT, Exchange, Own
 from graphbraid.fullgraph.step.calls.rows import Constant, Read, Rows, add, copy
-from graphbraid.fullgraph.step.calls.travel import Travel
+from graphbraid.fullgraph.step.planned.overlap import Overlapped, can_overlap
+from graphbraid.fullgraph.step.planned.routes import route_of, travel_of
 from graphbraid.fullgraph.step.step_plan import StepPlan
 
 
@@ -17,6 +17,10 @@ def forward_exchange(plan: StepPlan, op: Exchange) -> None:
     x = plan.read(source)
     if source == INPUT or source in plan.constants:
         plan.constants[op.out] = _received_once(plan, op, x)
+        return
+    if can_overlap(plan, op):
+        plan.overlapped[op.out] = Overlapped(plan, op)
+        plan.overlapped[op.out].plan_departure()
         return
     travel, num_own = travel_of(plan, op), plan.num_rows(plan.program.level(source))
     out = plan.values[op.out] = plan.new(op.out, op)
@@ -33,6 +37,8 @@ def forward_exchange(plan: StepPlan, op: Exchange) -> None:
 
 def backward_exchange(plan: StepPlan, op: Exchange) -> None:
     """Plan the tasks that send the halo's gradients to the owners, which add what they get to their own."""
+    if op.out in plan.overlapped:  # whose aggregation has sent the gradients
+        return
     source, route = op.inputs[0], route_of(plan, op)
     grad, travel = plan.grads[op.out], travel_of(plan, op)
     own = Rows(grad.buffer, plan.num_rows(plan.program.level(source)))
@@ -53,19 +59,6 @@ def backward_exchange(plan: StepPlan, op: Exchange) -> None:
     plan.do(f"gradient of {source}", lambda: join(own.tensor, target.tensor), own, target)
 
 
-def route_of(plan: StepPlan, op: Exchange) -> Route:
-    """Return the rows that an exchange moves."""
-    route = plan.host_blocks[plan.program.level(op.inputs[0])].route
-    assert route is not None
-    return route
-
-
-def travel_of(plan: StepPlan, op: Exchange) -> Travel:
-    """Return what moves the rows of an exchange."""
-    assert plan.comm is not None, "a program with exchanges is planned with its ranks"
-    return Travel(plan.comm, route_of(plan, op), plan.num_rows(plan.program.level(op.inputs[0])))
-
-
 def _received_once(plan: StepPlan, op: Exchange, x: Read) -> Constant:
     """Return own rows and the halo's of a matrix that no step changes, exchanged when it is first read."""
     travel, route = travel_of(plan, op), route_of(plan, op)
@@ -82,4 +75,4 @@ def _received_once(plan: StepPlan, op: Exchange, x: Read) -> Constant:
     return Constant(shape, make, is_copy=True)
 
 
-__all__ = ["backward_exchange", "forward_exchange", "route_of", "travel_of"]
+__all__ = ["backward_exchange", "forward_exchange"]
