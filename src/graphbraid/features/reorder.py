@@ -66,6 +66,7 @@ def reorder(graph: Graph, order: Tensor | str, *, sort_neighbors: bool = False) 
         ConfigError: There is no order of that name.
         DataError: The order has the wrong length or is not a permutation; names the first wrong entry.
     """
+    graph.check_one_type("renumbering")
     if isinstance(order, str):
         check_order_name(order, sampled=False)
         order = named_order(graph, order)
