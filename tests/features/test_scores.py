@@ -300,6 +300,11 @@ def test_no_choice_of_rows_serves_more_than_the_reads_themselves(reads, seed):
 def test_coverage_counts_the_reads_of_the_top_rows():
     values, reads = torch.tensor([0.1, 0.4, 0.2, 0.4]), torch.tensor([10, 1, 4, 5])
     assert features.coverage(values, reads, (0.25, 0.5, 0.74, 0.75)) == (1 / 20, 6 / 20, 6 / 20, 10 / 20)
+    expected = features.coverage(values, reads)
+    assert features.coverage(values, reads.to(torch.uint16)) == expected
+    assert features.coverage(values, reads / 64) == expected, "reads may be expected ones, less than one each"
+    with pytest.raises(DataError, match="reads must be finite"):
+        features.coverage(values, reads / 0)
     with pytest.raises(DataError, match="reads must be of 4 nodes"):
         features.coverage(values, reads[:3])
     with pytest.raises(ConfigError, match="a share of rows must be a number"):

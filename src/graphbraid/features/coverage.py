@@ -32,13 +32,16 @@ def coverage(values: Tensor, reads: Tensor, shares: Sequence[float] = SHARES) ->
 
     Raises:
         ConfigError: a share outside [0, 1].
-        DataError: scores and reads are not 1-d of the same length.
+        DataError: scores and reads are not 1-d of the same length, or reads are no finite counts.
     """
     check_tensor(values, "values", ndim=1)
     if check_tensor(reads, "reads", ndim=1).shape != values.shape:
         raise DataError(f"reads must be of {values.numel()} nodes, as the scores are; got {reads.numel()}")
+    if reads.is_complex() or not bool(torch.isfinite(reads).all()):
+        raise DataError("reads must be finite counts; some are NaN, infinite or complex")
+    reads = reads.double() if reads.is_floating_point() else reads.long()  # also of unsigned counts
     kept = [int(as_number(share, "a share of rows", least=0.0, most=1.0) * reads.numel()) for share in shares]
     order = torch.argsort(values, descending=True, stable=True)
     served = torch.cat([reads.new_zeros(1), reads[order].cumsum(0)])
-    total = int(served[-1])
-    return tuple(int(served[rows]) / total if total else 1.0 for rows in kept)
+    total = served[-1].item()
+    return tuple(served[rows].item() / total if total else 1.0 for rows in kept)
