@@ -17,6 +17,8 @@ from tests.graph.typed_cases import (
     lists,
 )
 
+import graphbraid
+from graphbraid.distributed import Partition
 from graphbraid.errors import DataError
 from graphbraid.graph import EdgeSet, Graph, NodeSet, SparseFeatures
 from graphbraid.graph.csc import Csc
@@ -248,3 +250,18 @@ def test_validate_looks_at_every_value():
     )
     with pytest.raises(DataError, match=r"'to'.*edge_attr\[1, 0\] is inf"):
         attributed.validate()
+
+
+def test_what_takes_one_type_says_so(tmp_path):
+    graph = bibliography()
+    part_of = torch.zeros(graph.num_nodes, dtype=torch.int32)
+    partition = Partition(part_of=part_of, num_parts=1, strategy="simple", balance="nodes")
+    for call in (
+        lambda: graphbraid.datasets.save_store(graph, tmp_path / "store"),
+        lambda: graphbraid.features.reorder(graph, torch.arange(graph.num_nodes)),
+        lambda: graphbraid.distributed.split(graph, partition),
+        lambda: graphbraid.compile(torch.nn.Linear(2, 2), graph),
+        lambda: graphbraid.Trainer(torch.nn.Linear(2, 2), graph),
+    ):
+        with pytest.raises(DataError, match="takes graphs of one node type and one relation so far"):
+            call()

@@ -68,8 +68,11 @@ class Division:
         """Find every part's nodes and halo, which reads all edges once.
 
         Raises:
-            DataError: The partition has another number of nodes than the graph, or this is not square.
+            DataError: The partition has another number of nodes than the graph, this is not square, or it has
+                several types.
         """
+        if isinstance(graph, Graph):
+            graph.check_one_type("a partition")
         csc = graph.csc if isinstance(graph, Graph) else graph
         if csc.num_src != csc.num_dst or csc.num_dst != partition.num_nodes:
             raise DataError(
