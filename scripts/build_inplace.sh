@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compiles the kernels next to their sources, for working on them: PYTHONPATH=src then runs this tree.
 #   PYTHON=.venv/bin/python scripts/build_inplace.sh
-#   GB_VARIANTS=native    only the portable variant and this processor's fastest, or a list as avx2,avx512
+#   GB_VARIANTS=native    only this processor's fastest variant, or a list as portable,avx2
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}

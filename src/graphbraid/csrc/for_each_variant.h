@@ -3,11 +3,13 @@
 //
 // GB_LANES_F32: float lanes of the variant's vector registers.
 
+#ifdef GB_HAS_PORTABLE
 #define GB_VARIANT portable
 #define GB_LANES_F32 4
 #include GB_KERNEL_FILE
 #undef GB_VARIANT
 #undef GB_LANES_F32
+#endif  // GB_HAS_PORTABLE
 
 #ifdef GB_HAS_AVX2
 #if defined(__clang__)

@@ -27,13 +27,16 @@ bool is_supported(Variant variant) {
 }
 
 bool is_compiled(Variant variant) {
+#ifdef GB_HAS_PORTABLE
+  if (variant == Variant::kPortable) return true;
+#endif
 #ifdef GB_HAS_AVX2
   if (variant == Variant::kAvx2) return true;
 #endif
 #ifdef GB_HAS_AVX512
   if (variant == Variant::kAvx512) return true;
 #endif
-  return variant == Variant::kPortable;
+  return false;
 }
 
 }  // namespace gb

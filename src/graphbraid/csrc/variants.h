@@ -9,7 +9,10 @@
 // accident. GB_PICK(f) is a pointer to the active variant's f.
 #pragma once
 
-// The variants in this build beside the portable one; CMake's GB_VARIANTS leaves some out.
+// The variants in this build; CMake's GB_VARIANTS leaves some out.
+#ifndef GB_WITHOUT_PORTABLE
+#define GB_HAS_PORTABLE 1
+#endif
 #if defined(__x86_64__) && !defined(GB_WITHOUT_AVX2)
 #define GB_HAS_AVX2 1
 #endif
@@ -30,6 +33,16 @@ bool is_compiled(Variant variant);
 
 }  // namespace gb
 
+// The last of the variants that there are needs no question: only one in the build is ever made active.
+#if defined(GB_HAS_PORTABLE)
+#define GB_LAST(f) &::gb::portable::f
+#elif defined(GB_HAS_AVX2)
+#define GB_LAST(f) &::gb::avx2::f
+#elif defined(GB_HAS_AVX512)
+#define GB_LAST(f) &::gb::avx512::f
+#else
+#error "GB_WITHOUT_... leaves no kernel variant for this processor"
+#endif
 #ifdef GB_HAS_AVX2
 #define GB_AVX2_OR(f, other) (::gb::active_variant() == ::gb::Variant::kAvx2 ? &::gb::avx2::f : (other))
 #else
@@ -40,4 +53,4 @@ bool is_compiled(Variant variant);
 #else
 #define GB_AVX512_OR(f, other) (other)
 #endif
-#define GB_PICK(f) GB_AVX512_OR(f, GB_AVX2_OR(f, &::gb::portable::f))
+#define GB_PICK(f) GB_AVX512_OR(f, GB_AVX2_OR(f, GB_LAST(f)))
