@@ -70,7 +70,7 @@ def test_native_is_the_fastest_variant_of_this_processor(tmp_path: Path) -> None
     assert left_out(tmp_path) == {"portable", "avx2", "avx512"} - {fastest}
 
 
-@pytest.mark.parametrize("asked", ["avx2,neon", ","])
+@pytest.mark.parametrize("asked", ["avx2,neon", ""])
 def test_a_variant_that_does_not_exist_is_refused(asked: str, tmp_path: Path) -> None:
     done = configured(tmp_path, asked)
     assert done.returncode != 0
