@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 def batch_statistics(w: Calls, at: int, x: Tensor, *rest: Any) -> list[str]:
     """Write the statistics: of the rows, which move the running ones, or the running ones themselves."""
-    running_mean, running_var, training, momentum, eps, counted, mean, rstd, from_rows = rest
+    running_mean, running_var, training, momentum, eps, counted, moments, mean, rstd, from_rows = rest
+    if moments is not None:
+        raise NotLoweredError("synthesis", "batch normalisation by the rows of several ranks", "one rank")
     m = w.memory
     if running_mean is None or momentum is None:
         what = "batch normalisation without running statistics, or with their plain average"
