@@ -475,8 +475,19 @@ def missing_weights(w: Workplace):
     LOADER,
     "an option of PyG's that changes batches in a way not supported",
     ConfigError,
-    "does not support time_attr",
+    "does not support subgraph_type",
     "use PyG's loader",
+)
+def induced_loader(w: Workplace):
+    NeighborLoader(graph(), [5, 5], subgraph_type="induced")
+
+
+@call(
+    LOADER,
+    "times of a graph that has none",
+    ConfigError,
+    "time_attr='time' names an attribute of a PyG Data, and a Graph has none",
+    "make the loader over the Data",
 )
 def temporal_loader(w: Workplace):
     NeighborLoader(graph(), [5, 5], time_attr="time")

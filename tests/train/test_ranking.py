@@ -49,6 +49,19 @@ def test_the_scores_of_the_caller_stay_as_they_are():
     assert torch.equal(scores, before)
 
 
+def test_a_link_of_the_lowest_score_is_ranked_among_those_that_are_not_left_out():
+    scores = torch.tensor([[-torch.inf, -torch.inf, 1.0, 2.0]])
+    links, known = torch.tensor([[0], [0]]), torch.tensor([[0], [2]])
+    found = rank_links(lambda src: scores[src], links, 4, known=known)
+    assert found.ranks.tolist() == [2.5]
+
+
+def test_scores_may_be_whole_numbers():
+    scores = torch.tensor([[3, 1, 2, 2]])
+    links, known = torch.tensor([[0], [2]]), torch.tensor([[0], [0]])
+    assert rank_links(lambda src: scores[src], links, 4, known=known).ranks.tolist() == [1.5]
+
+
 def test_summaries_of_ranks():
     ranking = Ranking(torch.tensor([1.0, 2.0, 4.5, 10.0], dtype=torch.float64))
     assert ranking.mrr == pytest.approx((1 + 1 / 2 + 1 / 4.5 + 1 / 10) / 4)

@@ -14,6 +14,7 @@ from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import backend, check_row_dtype, sum_dtype
 from graphbraid.ops.dropout import draw_seed
+from graphbraid.ops.recorded_calls import Watched
 
 
 def gat_attention(
@@ -184,7 +185,8 @@ class _Gatv2(torch.autograd.Function):
 
 def needs_ids(rows: Tensor, p: float) -> bool:
     """Return whether the backward kernels for ``rows`` need edge ids; compiled ones only under dropout."""
-    return p > 0 or rows.device.type != "cpu" or native.kernels() is None
+    kernels = backend(rows)
+    return p > 0 or not (kernels is native.kernels() or isinstance(kernels, Watched))
 
 
 def both_ways(csc: Csc, *, with_ids: bool = True) -> tuple[Tensor, ...]:

@@ -91,7 +91,7 @@ def rank_links(
             )
         if others is not None and filtered is None:
             filtered = _by_source(*others, num_nodes)
-        ranks[part] = _ranks(scores.clone(), src[part], dst[part], filtered, begin)
+        ranks[part] = _ranks(_copied(scores), src[part], dst[part], filtered, begin)
     return Ranking(ranks)
 
 
@@ -130,6 +130,10 @@ def _by_source(src: Tensor, dst: Tensor, num_nodes: int) -> Csc:
     return coo_to_csc(dst, src, num_nodes, num_nodes, keep_perm=False)[0]
 
 
+def _copied(scores: Tensor) -> Tensor:
+    return scores.clone() if scores.is_floating_point() else scores.double()
+
+
 def _ranks(scores: Tensor, src: Tensor, dst: Tensor, filtered: Csc | None, first: int) -> Tensor:
     """Return the ranks of some links from their sources' scores with all nodes, which are overwritten."""
     row = torch.arange(src.numel(), device=scores.device)
@@ -143,10 +147,8 @@ def _ranks(scores: Tensor, src: Tensor, dst: Tensor, filtered: Csc | None, first
         counts = ends - starts
         offset = torch.arange(int(counts.sum())) - (counts.cumsum(0) - counts).repeat_interleave(counts)
         others = filtered.indices[starts.repeat_interleave(counts) + offset].long().to(scores.device)
-        scores[row.repeat_interleave(counts.to(scores.device)), others] = -torch.inf
+        scores[row.repeat_interleave(counts.to(scores.device)), others] = torch.nan  # neither above nor alike
         scores[row, column] = own
     above = (scores > own[:, None]).sum(1)
     alike = (scores == own[:, None]).sum(1) - 1
-    if filtered is not None:  # those left out are not alike to a link of the lowest score
-        alike = torch.where(own == -torch.inf, torch.zeros_like(alike), alike)
     return (1 + above + alike.double() / 2).cpu()
