@@ -119,6 +119,6 @@ def test_memory_with_tiers_is_within_fifteen_per_cent_of_what_a_run_takes(stores
     options = SAMPLED | {"host": host, "test_at_end": False}
     found = estimated(stores("wide"), "GraphSAGE", options, mapped=True).of("sampled")
     peak = ran(stores("wide"), "GraphSAGE", options, mapped=True)
-    # Pages of files are there or not as the system has them at hand; with or without, it must be what is said.
+    # The system may drop pages of files: the peak is what is said with them or without.
     least, most = found.host.must_bytes, found.host.nbytes
     assert least / 1.15 <= peak <= most * 1.15, str(found.host)
