@@ -16,7 +16,7 @@ from tests.ops.graphs import (
     values,
 )
 
-from graphbraid.errors import DataError
+from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import edge_softmax, gat_attention, gatv2_attention, reference
 from graphbraid.ops.aggregation import backend
@@ -267,3 +267,11 @@ def test_wrong_shapes_are_named():
         gat_attention(csc, x, left, left)
     with pytest.raises(DataError, match=r"x_dst must be \(40, 6\)"):
         gatv2_attention(csc, x, x, torch.zeros(2, 3))
+
+
+def test_what_is_no_adjacency_is_refused():
+    x, left, right = gat_inputs(skewed(), 2, 3, torch.float32)
+    with pytest.raises(ConfigError, match="csc must be a Csc; got ''"):
+        gat_attention("", x, left, right)
+    with pytest.raises(ConfigError, match="csc must be a Csc"):
+        gatv2_attention(None, x, x, torch.zeros(2, 3))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -188,6 +189,22 @@ def test_weights_that_do_not_fit_change_nothing(tmp_path: Path):
     with pytest.raises(DataError, match="cannot read the weights"):
         load_weights(model, tmp_path / "other")
     assert all(map(torch.equal, before, model.parameters()))
+
+
+@pytest.mark.parametrize("position", [60, 100, 119, 120, 121])
+def test_a_damaged_header_of_weights_is_named(tmp_path: Path, position: int):
+    """NumPy reads headers as Python: what is none of it fails in more than one way."""
+    model = made("GCN", "Sum").model
+    save_weights(model, tmp_path / "weights")
+    file = sorted((tmp_path / "weights").glob("*bias.npy"))[0]
+    for bit in range(8):
+        data = bytearray(file.read_bytes())
+        data[position] ^= 1 << bit
+        file.write_bytes(data)
+        with contextlib.suppress(DataError):  # where the header still says the same
+            load_weights(model, tmp_path / "weights")
+        data[position] ^= 1 << bit
+        file.write_bytes(data)
 
 
 def test_running_statistics_are_weights(tmp_path: Path):

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from graphbraid import native
-from graphbraid.arguments import as_number, check_tensor
-from graphbraid.errors import DataError
+from graphbraid.arguments import as_number, check_tensor, check_type
+from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import backend, check_row_dtype, sum_dtype
 from graphbraid.ops.dropout import draw_seed
@@ -47,7 +47,7 @@ def gat_attention(
         ``(num_dst, heads * channels)`` of ``x``'s dtype; zeros for a node without edges.
 
     Raises:
-        ConfigError: the slope is not finite or ``dropout`` not in [0, 1).
+        ConfigError: the slope is not finite, ``dropout`` not in [0, 1), or ``csc`` no Csc.
         DataError: shapes or dtypes do not fit.
     """
     for logit, name in ((src_logit, "src_logit"), (dst_logit, "dst_logit")):
@@ -93,7 +93,7 @@ def gatv2_attention(
         ``(num_dst, heads * channels)``; zeros for a node without edges.
 
     Raises:
-        ConfigError: the slope is not finite or ``dropout`` not in [0, 1).
+        ConfigError: the slope is not finite, ``dropout`` not in [0, 1), or ``csc`` no Csc.
         DataError: shapes or dtypes do not fit.
     """
     check_tensor(att, "att", ndim=2, floating=True)
@@ -120,6 +120,7 @@ def _how(csc: Csc, slope: float, self_loops: bool, dropout: float) -> tuple[floa
 
 
 def _check(csc: Csc, x: Tensor, name: str, heads: int) -> None:
+    check_type(csc, "csc", Csc, "a Csc", error=ConfigError)
     check_row_dtype(check_tensor(x, name), name)
     if x.ndim != 2 or x.shape[0] != csc.num_src or heads < 1 or x.shape[1] % heads or not x.shape[1]:
         raise DataError(

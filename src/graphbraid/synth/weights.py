@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tokenize
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +55,7 @@ def load_weights(model: nn.Module, folder: str | os.PathLike[str]) -> None:
 def _read(file: Path, weight: Tensor) -> Tensor:
     try:
         values = np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, SyntaxError, tokenize.TokenError) as error:
         raise DataError(f"cannot read the weights {file}: {error}") from error
     dtype = str(weight.dtype).removeprefix("torch.")
     if values.shape != tuple(weight.shape) or values.dtype != dtype:
