@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
+import numpy as np
 import pytest
+import scipy.sparse
 import torch
 
 from graphbraid.errors import ConfigError
@@ -91,3 +93,9 @@ def test_every_field_is_frozen_and_documented() -> None:
         if isinstance(field, ast.AnnAssign):
             assert isinstance(text, ast.Expr), ast.unparse(field)
             assert isinstance(text.value, ast.Constant), ast.unparse(field)
+
+
+@pytest.mark.parametrize("size", [scipy.sparse.eye(3).tocsr(), np.zeros(2), torch.zeros(2), [], "4 cats"])
+def test_what_is_no_size_is_refused(size):
+    with pytest.raises(ConfigError, match="host must be a number of bytes, a size such as '4GiB', or 'all'"):
+        TrainConfig(host=size)

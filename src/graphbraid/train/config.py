@@ -37,7 +37,7 @@ Fanout = Annotated[int, Field(ge=-1, le=MOST_COUNT), no_bool]
 
 
 def _as_size(value: Any) -> Any:
-    if value is None or value == "all":
+    if value is None or (isinstance(value, str) and value == "all"):
         return value
     try:
         return as_size(value, "")
