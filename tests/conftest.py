@@ -4,6 +4,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -49,14 +50,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Give out units of work to several processes in the order of :func:`suites.longest_first`."""
     if config.getvalue("dist") != "loadscope":
         return None
-    from xdist.scheduler import LoadScopeScheduling
+    from tests.units import Units
 
-    class Units(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return suites.unit_of(nodeid)
-
-    config.option.loadscopereorder = False
-    return Units(config, log)
+    return Units(config, log, suites.unit_of)
 
 
 NOBODY = 65534
@@ -106,6 +102,18 @@ def own_dataset_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 def keep_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep what a test measured although the other tests, which run beside it, are other programs."""
     monkeypatch.setattr("graphbraid.machine.contention.MOST_OTHERS", 1.0)
+
+
+@pytest.fixture(autouse=True)
+def own_operators() -> Iterator[None]:
+    """Take back the operators of a caller's device that a test registers: they are not the next test's."""
+    stages = sys.modules.get("graphbraid.collective.run.stages")
+    kept = dict(stages._factories) if stages else {}
+    yield
+    if stages := sys.modules.get("graphbraid.collective.run.stages"):
+        for key in [key for key in stages._factories if key[1] not in stages._MODULES]:
+            del stages._factories[key]
+        stages._factories.update(kept)
 
 
 @pytest.fixture

@@ -1,10 +1,14 @@
 """Which cases of a product of parameters `make test` runs, and what one process runs of it."""
 
 import itertools
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
-from tests.suites import covering, longest_first, unit_of
+from tests.extras import PATIENCE
+from tests.suites import ROOT, covering, longest_first, unit_of
 
 
 def product(*counts):
@@ -69,3 +73,35 @@ def test_long_units_come_first_and_stay_whole():
     items = [made(spmm + "a"), made(signals + "a"), made(signals + "b", "slow"), made(spmm + "b")]
     longest_first(items)
     assert [item.nodeid for item in items] == [signals + "b", spmm + "a", spmm + "b", signals + "a"]
+
+
+TESTS_THAT_END_THEIR_PROCESS = """
+import os, pytest
+
+@pytest.mark.parametrize("number", range(5))
+def test_one(number):
+    if number in {dying}:
+        os._exit(3)
+"""
+
+
+@pytest.mark.parametrize("dying", [(2,), (0, 4), (4,)])
+def test_a_test_that_ends_its_process_fails_once_and_the_others_run(tmp_path, dying):
+    (tmp_path / "conftest.py").write_text(
+        "from tests.units import Units\n"
+        "def pytest_xdist_make_scheduler(config, log):\n"
+        "    return Units(config, log, lambda test: test.partition('[')[0])\n"
+    )
+    (tmp_path / "test_a.py").write_text(TESTS_THAT_END_THEIR_PROCESS.replace("{dying}", str(dying)))
+    (tmp_path / "test_b.py").write_text("def test_other(): pass\n")
+    command = [sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", "--rootdir", tmp_path]
+    done = subprocess.run(
+        [*command, tmp_path],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert f"{len(dying)} failed, {6 - len(dying)} passed" in done.stdout, done.stdout
+    assert all(f"crashed while running 'test_a.py::test_one[{number}]'" in done.stdout for number in dying)

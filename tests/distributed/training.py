@@ -39,14 +39,19 @@ class Losses(Callback):
 
 def trained(graph: Graph, model: nn.Module, **options: object) -> dict[str, object]:
     """What a run gives, in plain values."""
+    return fitted(Trainer(model, graph, **(BASE | options)))
+
+
+def fitted(trainer: Trainer) -> dict[str, object]:
+    """What the run of a trainer gives, in plain values."""
     losses = Losses()
-    trainer = Trainer(model, graph, callbacks=[losses], **(BASE | options))
+    trainer.callbacks.append(losses)
     result = trainer.fit()
     return {
         "losses": losses.losses,
         "history": [[row["train_loss"], row["val_loss"], row["val_accuracy"]] for row in result.history],
         "test": [result.test["loss"], result.test["accuracy"]],
-        "weights": [float(p.detach().double().abs().sum()) for p in model.parameters()],
+        "weights": [float(p.detach().double().abs().sum()) for p in trainer.model.parameters()],
         "status": result.status,
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from tests.distributed.training import Losses, graph_of
+from tests.distributed.training import fitted, graph_of
 from torch import nn
 
 from graphbraid import nn as gnn
@@ -21,14 +21,8 @@ def make(kind: str, graph: Graph, **options: object) -> nn.Module:
 
 def trained(graph: Graph, model: nn.Module, **options: object) -> dict[str, object]:
     """What a run gives, in plain values."""
-    losses = Losses()
-    trainer = Trainer(model, graph, callbacks=[losses], **(BASE | options))
-    result = trainer.fit()
-    return {
-        "losses": losses.losses,
-        "history": [[row["train_loss"], row["val_loss"], row["val_accuracy"]] for row in result.history],
-        "test": [result.test["loss"], result.test["accuracy"]],
-        "weights": [float(p.detach().double().abs().sum()) for p in model.parameters()],
+    trainer = Trainer(model, graph, **(BASE | options))
+    return fitted(trainer) | {
         "outputs": trainer.predict([3, 5, 599]).flatten().tolist(),
         "reason": trainer.uncompiled_reason,
     }

@@ -28,8 +28,6 @@ class Case:
     """Texts that must all be in the message: what was wrong, where, what would be right."""
     provoke: Callable[..., Any]
     """Takes a Workplace. A command's returns its arguments, a Python case makes the call that raises."""
-    process: bool
-    """Run the command as its own process instead of in this one."""
 
     @property
     def id(self) -> str:
@@ -39,14 +37,14 @@ class Case:
 CASES: list[Case] = []
 
 
-def command(kind: str, what: str, code: int, *says: str, process: bool = False) -> Callable[..., Any]:
+def command(kind: str, what: str, code: int, *says: str) -> Callable[..., Any]:
     """Register a function that returns the arguments of a ``graphbraid`` command that must fail."""
-    return _register(kind, what, code, None, says, process)
+    return _register(kind, what, code, None, says)
 
 
 def call(kind: str, what: str, error: type[GraphbraidError], *says: str) -> Callable[..., Any]:
     """Register a function whose body must raise ``error``."""
-    return _register(kind, what, error.exit_code, error, says, False)
+    return _register(kind, what, error.exit_code, error, says)
 
 
 def _register(
@@ -55,14 +53,11 @@ def _register(
     code: int,
     error: type[GraphbraidError] | None,
     says: tuple[str, ...],
-    process: bool,
 ) -> Callable[..., Any]:
     def register(provoke: Callable[..., Any]) -> Callable[..., Any]:
         assert says, f"{provoke.__name__}: a case must say what its message holds"
         assert all(case.id != provoke.__name__ for case in CASES), f"{provoke.__name__} is there twice"
-        CASES.append(
-            Case(kind=kind, what=what, code=code, error=error, says=says, provoke=provoke, process=process)
-        )
+        CASES.append(Case(kind=kind, what=what, code=code, error=error, says=says, provoke=provoke))
         return provoke
 
     return register

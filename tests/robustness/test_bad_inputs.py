@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,7 +41,7 @@ def workplace(tmp_path, monkeypatch, request) -> Iterator[Workplace]:
 @pytest.mark.parametrize("case", COMMANDS, ids=lambda case: case.id)
 def test_command_ends_with_one_clear_error(case: Case, as_json: bool, workplace: Workplace) -> None:
     arguments = [str(argument) for argument in case.provoke(workplace)] + ["--json"] * as_json
-    code, out, err = _in_process(arguments) if not case.process else _as_process(arguments, workplace)
+    code, out, err = _invoke(arguments)
     workplace.close()
     assert code == case.code, out + err
     if as_json and out:  # a mistyped flag is found before --json is known
@@ -83,15 +80,8 @@ def test_the_documentation_shows_this_table() -> None:
     assert written == errors_page.render(), f"run: {errors_page.COMMAND}"
 
 
-def _in_process(arguments: list[str]) -> tuple[int, str, str]:
+def _invoke(arguments: list[str]) -> tuple[int, str, str]:
     done = CliRunner().invoke(app, arguments)
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done.exit_code, done.stdout, done.stderr
-
-
-def _as_process(arguments: list[str], workplace: Workplace) -> tuple[int, str, str]:
-    environment = os.environ | {"OMP_NUM_THREADS": "1"} | workplace.variables
-    command = [sys.executable, "-m", "graphbraid", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
-    return done.returncode, done.stdout, done.stderr

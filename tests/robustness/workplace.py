@@ -60,8 +60,6 @@ class Workplace:
         folder.mkdir()
         self.folder = folder
         self.monkeypatch = monkeypatch
-        self.variables: dict[str, str] = {}
-        """Environment of a command that runs as its own process."""
         self._trained = trained
         self._undo: list[Callable[[], None]] = []
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
 from typing import Any, Protocol, cast
 
@@ -12,7 +11,6 @@ import torch
 from torch import Tensor
 
 from graphbraid import native
-from graphbraid.arguments import MOST_THREADS, as_count
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scans import check_ids
@@ -23,11 +21,7 @@ from graphbraid.sampling.constraints import Constraints, EdgeTimes
 from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.sample import Prepared, Sampled, SampledEdges
 from graphbraid.sampling.schedule import SeedSchedule
-
-MOST_AHEAD = 1 << 20
-"""Largest number of mini-batches prepared ahead of their use."""
-COUNTED = ("sample", "gather", "batches")
-"""What pipelines count."""
+from graphbraid.sampling.threads import COUNTED, NativeThreads, checked_threads
 
 
 class Pipeline(Protocol):
@@ -96,9 +90,7 @@ def make_pipeline(
         DataError: edge weights are needed and are missing or negative, or ``x`` does not fit the graph.
         ResourceError: the system cannot start that many threads.
     """
-    num_threads = as_count(num_threads, "the number of sampling threads", least=1, most=MOST_THREADS)
-    depth = as_count(depth, "the batches prepared ahead", least=1, most=MOST_AHEAD)
-    refill = depth - 1 if refill is None else as_count(refill, "refill", most=depth)
+    threads = checked_threads(num_threads, depth, refill)
     if config.weighted:
         reference.check_odds(csc)
     if x is not None and (x.ndim != 2 or x.shape[0] != csc.num_dst):
@@ -106,20 +98,10 @@ def make_pipeline(
     kernels = native.kernels()
     if kernels is None:
         return _ReferencePipeline(csc, config, x, lists, edge_times)
-    return _NativePipeline(
-        kernels,
-        csc,
-        config,
-        x,
-        num_threads=num_threads,
-        depth=depth,
-        refill=refill,
-        lists=lists,
-        edge_times=edge_times,
-    )
+    return _NativePipeline(kernels, csc, config, x, lists=lists, edge_times=edge_times, **threads)
 
 
-class _NativePipeline:
+class _NativePipeline(NativeThreads):
     def __init__(
         self,
         kernels: Any,
@@ -127,15 +109,12 @@ class _NativePipeline:
         config: SamplerConfig,
         x: Tensor | None,
         *,
-        num_threads: int,
-        depth: int,
-        refill: int,
         lists: NeighborLists | None,
         edge_times: EdgeTimes | None,
+        **threads: int,
     ) -> None:
-        self._native = kernels
         csc = csc if lists is None else lists.csc
-        self._arrays, self._config = (csc, x), config  # kept alive: the threads read them
+        self._csc, self._x, self._config = csc, x, config  # kept alive: the threads read them
         self._lists, self._edge_times = lists, edge_times
         self._of_arrays = functools.partial(
             kernels.Pipeline,
@@ -147,26 +126,14 @@ class _NativePipeline:
             replace=config.replace,
             blocks=config.layout == "blocks",
             keep_edges=config.return_edge_id,
-            num_threads=num_threads,
-            depth=depth,
-            refill=refill,
             time=None if edge_times is None else edge_times.time,
             last=edge_times is not None and edge_times.last,
+            **threads,
         )
-        self._process, self._places, self._pipeline = os.getpid(), self._places_now(), self._make()
-        self._seconds_before = dict.fromkeys(COUNTED, 0.0)
+        super().__init__(kernels)
 
     def run(self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int) -> Iterator[Prepared]:
-        run = self._native.Run(
-            pipeline=self._own_pipeline(),
-            seeds=schedule.seeds,
-            batch_size=schedule.batch_size,
-            shuffle=schedule.shuffle,
-            seed=schedule.seed,
-            epoch=epoch,
-            first_step=first_step,
-            last_step=last_step,
-        )
+        run = self._run_of(schedule, epoch, first_step, last_step)
         # Not a generator: it would hold on to a batch, and so keep its buffer from being reused, while it
         # waits for the next one.
         return map(_as_prepared, iter(self._next_of(run), None))
@@ -175,20 +142,10 @@ class _NativePipeline:
         self, seeds: Tensor, seed: int, epoch: int, step: int, constraints: Constraints | None = None
     ) -> Iterator[Prepared]:
         if not seeds.numel():  # a schedule without seeds has no steps
-            csc, x = self._arrays
-            twin = _ReferencePipeline(csc, self._config, x, self._lists, self._edge_times)
+            twin = _ReferencePipeline(self._csc, self._config, self._x, self._lists, self._edge_times)
             return twin.begin(seeds, seed, epoch, step, constraints)
-        run = self._native.Run(
-            pipeline=self._own_pipeline(),
-            seeds=seeds,
-            batch_size=seeds.numel(),
-            shuffle=False,
-            seed=rng.seed_with_key(seed, epoch, step),
-            epoch=0,
-            first_step=0,
-            last_step=1,
-            **({} if constraints is None else _as_limits(constraints)),
-        )
+        limits = {} if constraints is None else _as_limits(constraints)
+        run = self._run_of_seeds(seeds, seed, epoch, step, **limits)
         return (_as_prepared(batch)._replace(step=step) for batch in iter(self._next_of(run), None))
 
     def _next_of(self, run: Any) -> Callable[[], Any]:
@@ -200,33 +157,8 @@ class _NativePipeline:
     def _make(self) -> Any:
         return self._of_arrays(lists=None if self._lists is None else self._lists.native)
 
-    def _own_pipeline(self) -> Any:
-        """Return the pipeline, made anew if its threads or its arrays are gone.
-
-        A fork leaves the threads in the parent process, and sending a tensor to another process moves its
-        memory.
-        """
-        if (self._process, self._places) != (os.getpid(), self._places_now()):
-            if self._process == os.getpid():
-                self._seconds_before = self.stage_seconds()
-            self._process, self._places, self._pipeline = os.getpid(), self._places_now(), self._make()
-        return self._pipeline
-
-    def _places_now(self) -> tuple[int, ...]:
-        """Return the addresses of the arrays that the threads read."""
-        csc, x = self._arrays
-        return tuple(a.data_ptr() for a in (csc.indptr, csc.indices, csc.weight, x) if a is not None)
-
-    def stage_seconds(self) -> dict[str, float]:
-        if self._process != os.getpid():
-            return dict.fromkeys(COUNTED, 0.0)
-        now = zip(COUNTED, self._pipeline.stage_seconds(), strict=True)
-        return {name: self._seconds_before[name] + float(seconds) for name, seconds in now}
-
-    def busy_threads(self) -> int:
-        if self._process != os.getpid():
-            return 0
-        return int(self._pipeline.busy_threads())
+    def _arrays(self) -> Iterable[Tensor | None]:
+        return self._csc.indptr, self._csc.indices, self._csc.weight, self._x
 
 
 def _as_limits(constraints: Constraints) -> dict[str, Any]:
@@ -257,7 +189,7 @@ class _ReferencePipeline:
     ) -> None:
         self._csc, self._config, self._x, self._lists = csc, config, x, lists
         self._edge_times = edge_times
-        self._seconds = {"sample": 0.0, "gather": 0.0, "batches": 0.0}
+        self._seconds = dict.fromkeys(COUNTED, 0.0)
 
     def run(self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int) -> Iterator[Prepared]:
         for step in range(first_step, last_step):

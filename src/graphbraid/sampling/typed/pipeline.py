@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -12,15 +11,14 @@ import torch
 from torch import Tensor
 
 from graphbraid import native
-from graphbraid.arguments import MOST_THREADS, as_count
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph, Types
 from graphbraid.graph.scans import check_ids
 from graphbraid.sampling import rng
-from graphbraid.sampling.cpu import COUNTED, MOST_AHEAD
 from graphbraid.sampling.reference import check_odds
 from graphbraid.sampling.sample import SampledEdges
 from graphbraid.sampling.schedule import SeedSchedule
+from graphbraid.sampling.threads import COUNTED, NativeThreads, checked_threads
 from graphbraid.sampling.typed.config import TypedConfig
 from graphbraid.sampling.typed.reference import sample_checked
 from graphbraid.sampling.typed.sample import TypedPrepared, TypedSampled
@@ -78,9 +76,7 @@ def make_typed_pipeline(
             ``x`` does not fit the graph.
         ResourceError: the system cannot start that many threads.
     """
-    num_threads = as_count(num_threads, "the number of sampling threads", least=1, most=MOST_THREADS)
-    depth = as_count(depth, "the batches prepared ahead", least=1, most=MOST_AHEAD)
-    refill = depth - 1 if refill is None else as_count(refill, "refill", most=depth)
+    threads = checked_threads(num_threads, depth, refill)
     types = graph.types
     if types is None or seed_type not in types.nodes or len(types.edges) != len(config.relations):
         raise DataError(f"the graph needs the node type {seed_type!r} and {len(config.relations)} relations")
@@ -93,35 +89,23 @@ def make_typed_pipeline(
     number = list(types.nodes).index(seed_type)
     if kernels is None:
         return _ReferencePipeline(types, config, number, x)
-    return _NativePipeline(
-        kernels, graph, config, number, x, num_threads=num_threads, depth=depth, refill=refill
-    )
+    return _NativePipeline(kernels, graph, config, number, x, **threads)
 
 
-class _NativePipeline:
+class _NativePipeline(NativeThreads):
     def __init__(
         self, kernels: Any, graph: Graph, config: TypedConfig, seed_type: int, x: Rows, **threads: int
     ) -> None:
         assert graph.types is not None
-        self._native, self._types, self._csc = kernels, graph.types, graph.csc
+        self._types, self._csc = graph.types, graph.csc
         self._config, self._seed_type, self._x = config, seed_type, x  # kept alive: the threads read them
         self._threads = threads
-        self._process, self._places, self._pipeline = os.getpid(), self._places_now(), self._make()
-        self._seconds_before = dict.fromkeys(COUNTED, 0.0)
+        super().__init__(kernels)
 
     def run(
         self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int
     ) -> Iterator[TypedPrepared]:
-        run = self._native.Run(
-            pipeline=self._own_pipeline(),
-            seeds=schedule.seeds,
-            batch_size=schedule.batch_size,
-            shuffle=schedule.shuffle,
-            seed=schedule.seed,
-            epoch=epoch,
-            first_step=first_step,
-            last_step=last_step,
-        )
+        run = self._run_of(schedule, epoch, first_step, last_step)
         # Not a generator, which would hold on to a batch while it waits for the next one.
         return map(self._as_prepared, iter(run.next, None))
 
@@ -129,16 +113,7 @@ class _NativePipeline:
         if not seeds.numel():  # a schedule without seeds has no steps
             twin = _ReferencePipeline(self._types, self._config, self._seed_type, self._x)
             return twin.begin(seeds, seed, epoch, step)
-        run = self._native.Run(
-            pipeline=self._own_pipeline(),
-            seeds=seeds,
-            batch_size=seeds.numel(),
-            shuffle=False,
-            seed=rng.seed_with_key(seed, epoch, step),
-            epoch=0,
-            first_step=0,
-            last_step=1,
-        )
+        run = self._run_of_seeds(seeds, seed, epoch, step)
         return (self._as_prepared(batch)._replace(step=step) for batch in iter(run.next, None))
 
     def _as_prepared(self, batch: tuple[Any, ...]) -> TypedPrepared:
@@ -178,32 +153,9 @@ class _NativePipeline:
             **self._threads,
         )
 
-    def _own_pipeline(self) -> Any:
-        """Return the pipeline, made anew if its threads or its arrays are gone.
-
-        A fork leaves the threads in the parent process, and sending a tensor to another process moves its
-        memory.
-        """
-        if (self._process, self._places) != (os.getpid(), self._places_now()):
-            if self._process == os.getpid():
-                self._seconds_before = self.stage_seconds()
-            self._process, self._places, self._pipeline = os.getpid(), self._places_now(), self._make()
-        return self._pipeline
-
-    def _places_now(self) -> tuple[int, ...]:
-        """Return the addresses of the arrays that the threads read."""
+    def _arrays(self) -> Iterable[Tensor | None]:
         csc = self._csc
-        arrays = (self._types.rows.indptr, csc.indptr, csc.indices, csc.weight, *self._x)
-        return tuple(array.data_ptr() for array in arrays if array is not None)
-
-    def stage_seconds(self) -> dict[str, float]:
-        if self._process != os.getpid():
-            return dict.fromkeys(COUNTED, 0.0)
-        now = zip(COUNTED, self._pipeline.stage_seconds(), strict=True)
-        return {name: self._seconds_before[name] + float(seconds) for name, seconds in now}
-
-    def busy_threads(self) -> int:
-        return 0 if self._process != os.getpid() else int(self._pipeline.busy_threads())
+        return self._types.rows.indptr, csc.indptr, csc.indices, csc.weight, *self._x
 
 
 def _parts(counts: list[int], size: int) -> list[list[int]]:
