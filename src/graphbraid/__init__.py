@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     )
     from graphbraid.errors import GraphbraidError
     from graphbraid.fullgraph import Engine, compile  # noqa: A004 - as torch.compile
-    from graphbraid.graph import Graph, SparseFeatures
+    from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
     from graphbraid.graph.csc import Csc
     from graphbraid.loader import NeighborLoader
     from graphbraid.machine.hardware import Hardware
@@ -46,6 +46,7 @@ __all__ = [
     "NeighborLoader",
     "RunResult",
     "SamplerConfig",
+    "ScaledFeatures",
     "SparseFeatures",
     "TrainConfig",
     "Trainer",
@@ -78,6 +79,7 @@ _HOMES = {
     "NeighborLoader": "loader",
     "RunResult": "train",
     "SamplerConfig": "sampling",
+    "ScaledFeatures": "graph",
     "SparseFeatures": "graph",
     "TrainConfig": "train",
     "Trainer": "train",

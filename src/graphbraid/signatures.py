@@ -32,7 +32,7 @@ T = TypeVar("T", bound=Callable[..., Any])
 _Check = Callable[[Any], Any]
 _LONGEST_NAME = 255  # bytes in a file name, the limit of every common file system
 _MOST_LOOKED_AT = 1000
-_DATA = ("Tensor", "Csc", "Graph", "SparseFeatures")
+_DATA = ("Tensor", "Csc", "Graph", "SparseFeatures", "ScaledFeatures")
 
 
 class _WrongError(Exception):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from graphbraid.arguments import check_choice
 from graphbraid.cli.common import DebugOption, JsonOption, err_console, guarded, path_given, say
 from graphbraid.errors import ConfigError
 from graphbraid.files.writing import require_absent
@@ -101,6 +102,10 @@ def convert(
         int | None,
         _option("--split-seed", _GRAPH, "Draw a new split with this seed: 20 and 30 nodes per class."),
     ] = None,
+    features_dtype: Annotated[
+        str | None,
+        _option("--features-dtype", _GRAPH, "Round features to float16, bfloat16 or int8 (a scale per row)."),
+    ] = None,
     order: Annotated[
         str | None,
         _option(
@@ -125,9 +130,10 @@ def convert(
 
         graphbraid convert snap.txt stores/snap --delimiter ' ' --no-header --source 0 --destination 1
 
-        graphbraid convert downloads/ogbn_arxiv stores/arxiv --order degree
+        graphbraid convert downloads/ogbn_arxiv stores/arxiv --order degree --features-dtype int8
     """  # noqa: D412  (typer shows the blank line between examples)
     from graphbraid.cli.storing import make_order, store, tell
+    from graphbraid.datasets.narrowing import DTYPES, Narrowing
     from graphbraid.features.ordering import check_order_name
 
     columns = {
@@ -141,12 +147,15 @@ def convert(
         "normalize_features": normalize_features,
         "split_seed": split_seed,
     }
+    if features_dtype is not None:
+        check_choice(features_dtype, "--features-dtype", DTYPES)
     if order is not None:
         check_order_name(order, "--order", sampled=False)
     if not overwrite:
         require_absent(destination_path)
     graph, ids, class_names = _read(source_path, columns, text, preparation)
     graph.validate()
+    narrowing = None if features_dtype is None else Narrowing(features_dtype)
     summary = store(
         graph,
         destination_path,
@@ -154,8 +163,11 @@ def convert(
         class_names=class_names,
         order=None if order is None else make_order(graph, order),
         overwrite=overwrite,
+        narrowing=narrowing,
     )
     tell(graph, destination_path, summary | ({"order": order} if order else {}), as_json=json_output)
+    if narrowing is not None:
+        say(err_console(), "{}", narrowing.rounding)
 
 
 def _read(

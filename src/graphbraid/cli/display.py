@@ -13,6 +13,7 @@ from rich.table import Table
 from graphbraid.cli.common import plain, say
 from graphbraid.cli.settings import ResolvedRun
 from graphbraid.files.writing import format_bytes
+from graphbraid.graph import ScaledFeatures
 from graphbraid.train import Callback, EpochRecord, RunResult, StepRecord
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def show_plan(console: Console, run: ResolvedRun, facts: Mapping[str, str]) -> N
 def graph_facts(graph: Graph) -> str:
     """Describe a graph in one line."""
     parts = [f"{graph.num_nodes:,} nodes", f"{graph.num_edges:,} edges"]
-    parts.append("no features" if graph.x is None else f"{graph.num_features} features")
+    parts.append("no features" if graph.x is None else f"{graph.num_features} features{_kept_as(graph)}")
     if graph.y is None:
         parts.append("no labels")
     else:
@@ -62,6 +63,14 @@ def graph_facts(graph: Graph) -> str:
     if graph.splits:
         parts.append(" / ".join(f"{ids.numel():,} {name}" for name, ids in graph.splits.items()))
     return ", ".join(parts)
+
+
+def _kept_as(graph: Graph) -> str:
+    """Say the dtype in which features are kept where it is not float32."""
+    x = graph.x
+    kept = x.values if isinstance(x, ScaledFeatures) else x
+    dtype = "float32" if kept is None else str(kept.dtype).removeprefix("torch.")
+    return "" if dtype == "float32" else f" in {dtype}"
 
 
 class EpochLines(Callback):

@@ -10,7 +10,7 @@ from graphbraid.cli.common import err_console, print_json, say
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from graphbraid.datasets import NodeIds
+    from graphbraid.datasets import Narrowing, NodeIds
     from graphbraid.graph import Graph
     from graphbraid.sampling import SamplerConfig
     from graphbraid.sampling.schedule import SeedSchedule
@@ -47,14 +47,23 @@ def store(
     class_names: tuple[str, ...] | None,
     order: Tensor | None,
     overwrite: bool,
+    narrowing: Narrowing | None = None,
 ) -> dict[str, Any]:
-    """Write a store, verify it and return its summary for ``--json``."""
+    """Write a store, verify it and return its summary for ``--json``; ``narrowing`` rounds its features."""
     from graphbraid import datasets
 
     if_exists: Any = "replace" if overwrite else "error"
-    datasets.save_store(graph, folder, ids=ids, class_names=class_names, order=order, if_exists=if_exists)
+    datasets.save_store(
+        graph,
+        folder,
+        ids=ids,
+        class_names=class_names,
+        order=order,
+        features_dtype=narrowing,
+        if_exists=if_exists,
+    )
     datasets.open_store(folder, verify=True)  # reads back what was written, and notes it for the first open
-    return {
+    summary: dict[str, Any] = {
         "store": str(folder),
         "num_nodes": graph.num_nodes,
         "num_edges": graph.num_edges,
@@ -64,6 +73,7 @@ def store(
         "splits": {name: int(nodes.numel()) for name, nodes in graph.splits.items()},
         "bytes": sum(path.stat().st_size for path in folder.iterdir()),
     }
+    return summary if narrowing is None else summary | {"rounding": narrowing.rounding.to_json()}
 
 
 def tell(graph: Graph, folder: Path, summary: dict[str, Any], *, as_json: bool) -> None:

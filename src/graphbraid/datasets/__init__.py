@@ -4,6 +4,7 @@
 """
 
 from graphbraid.datasets.ids import NodeIds
+from graphbraid.datasets.narrowing import Narrowing, Rounding
 from graphbraid.datasets.npz import load_npz
 from graphbraid.datasets.ogb import from_ogb, load_ogb
 from graphbraid.datasets.prepare import prepare
@@ -19,7 +20,9 @@ __all__ = [
     "DEFAULT",
     "EMBEDDED",
     "CsvOptions",
+    "Narrowing",
     "NodeIds",
+    "Rounding",
     "StoreNames",
     "TableGraph",
     "from_csv",

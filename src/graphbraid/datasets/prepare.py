@@ -8,7 +8,8 @@ from torch import Tensor
 from graphbraid.datasets.memory import CHANGED_EDGE_BYTES, require_memory
 from graphbraid.datasets.splits import random_share_split, random_split
 from graphbraid.errors import DataError
-from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
+from graphbraid.graph.scaled_features import Features
 from graphbraid.signatures import typed
 
 
@@ -57,14 +58,16 @@ def prepare(
     return graph
 
 
-def normalized_rows(x: Tensor | SparseFeatures | None) -> Tensor | SparseFeatures:
+def normalized_rows(x: Features | None) -> Tensor | SparseFeatures:
     """Divide each row by the sum of its absolute values (a copy of the same dtype; sums run in float32).
 
     Raises:
-        DataError: There are no features.
+        DataError: There are no features, or they are int8.
     """
     if x is None:
         raise DataError("normalize_features needs features; the graph has none")
+    if isinstance(x, ScaledFeatures):
+        raise DataError("normalize_features needs float features; normalise them before they are made int8")
     if isinstance(x, SparseFeatures):
         rows = torch.repeat_interleave(torch.arange(x.shape[0]), x.indptr.diff())
         sums = torch.zeros(x.shape[0]).index_add_(0, rows, x.values.float().abs())

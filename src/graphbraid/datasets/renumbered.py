@@ -20,6 +20,7 @@ from graphbraid.features.renumbering import Renumbering
 from graphbraid.features.reorder import check_length
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.scaled_features import scale_of, stored_rows
 from graphbraid.machine.hardware import free_memory_bytes
 
 _LEAST_PART, _MOST_PART = 1 << 24, 1 << 30
@@ -37,10 +38,10 @@ def part_bytes() -> int:
     return min(max(share, _LEAST_PART), _MOST_PART)
 
 
-def bucket_bytes(values: Tensor | SparseFeatures | None) -> int:
+def bucket_bytes(values: Tensor | None) -> int:
     """Return the disk space that buckets take while features are renumbered; 0 where they need none."""
     free = free_memory_bytes()
-    if not isinstance(values, Tensor) or free is None or values.nbytes <= free * _CACHED_SHARE:
+    if values is None or free is None or values.nbytes <= free * _CACHED_SHARE:
         return 0
     is_plain = values.ndim == 2 and values.is_contiguous() and values.device.type == "cpu"
     return values.nbytes if is_plain and values.nbytes > 2 * part_bytes() else 0
@@ -68,7 +69,7 @@ def renumbered_arrays(graph: Graph, order: Tensor, folder: Path) -> Iterator[tup
         if values is not None:
             made = _lists(renumbering, values, csc.indptr, indptr)
             yield name, _listed(values, indptr, most, made)
-    rows = {"y": graph.y, "x": None if isinstance(graph.x, SparseFeatures) else graph.x}
+    rows = {"y": graph.y, "x": stored_rows(graph.x), "x_scale": scale_of(graph.x)}
     for name, values in rows.items():
         if values is not None:
             in_buckets = name == "x" and bucket_bytes(values) > 0

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from graphbraid.datasets import verified
 from graphbraid.datasets.ids import NodeIds
+from graphbraid.datasets.narrowing import Narrowing
 from graphbraid.datasets.renumbered import bucket_bytes, renumbered_arrays, renumbered_ids
 from graphbraid.datasets.store_arrays import ArrayEntry, ArrayParts, Count, StoredArray, write_array
 from graphbraid.errors import ConfigError, DataError, ResourceError
@@ -28,8 +29,9 @@ from graphbraid.files.block_sums import BLOCK_BYTES, BlockSums
 from graphbraid.files.checksums import sealed, unsealed
 from graphbraid.files.schema import checked
 from graphbraid.files.writing import IfExists, atomic_directory, require_free_space
-from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.scaled_features import Features, stored_rows
 from graphbraid.graph.sparse_features import FEATURE_DTYPES
 from graphbraid.signatures import typed
 
@@ -80,6 +82,7 @@ def save_store(
     class_names: Sequence[str] | None = None,
     order: Tensor | None = None,
     feature_parts: Iterable[Tensor] | None = None,
+    features_dtype: Narrowing | str | None = None,
     if_exists: IfExists = "error",
 ) -> Path:
     """Write ``graph`` as a store, atomically, so that no reader sees an incomplete one.
@@ -95,6 +98,9 @@ def save_store(
         feature_parts: The features of a ``graph`` without ``x``: ``(rows, F)`` tensors of one dtype that
             together have a row per node, in the order of the nodes. Each is read when it is written, so that
             features may be larger than memory. Not with ``order``.
+        features_dtype: ``"float16"``, ``"bfloat16"`` or ``"int8"`` (with a scale for each row): what dense
+            features are rounded to while they are written. A :class:`Narrowing` afterwards says how far they
+            are from what they were. If None, they keep their dtype.
         if_exists: ``"error"`` raises if the folder exists, ``"replace"`` replaces an earlier store, and
             ``"keep"`` keeps it.
 
@@ -103,11 +109,14 @@ def save_store(
 
     Raises:
         ResourceError: There is no space or no permission, or the folder exists.
-        DataError: ``ids`` does not have one entry per node, ``order`` is not a permutation of the nodes, or
-            ``feature_parts`` do not fit each other or the nodes.
-        ConfigError: ``feature_parts`` are given and ``graph`` has features, or ``order`` is given.
+        DataError: ``ids`` does not have one entry per node, ``order`` is not a permutation of the nodes,
+            ``feature_parts`` do not fit each other or the nodes, or a feature is none that ``features_dtype``
+            can hold; names its row and column.
+        ConfigError: ``feature_parts`` are given and ``graph`` has features, or ``order`` is given; no
+            dtype is called ``features_dtype``.
     """
     graph.check_one_type("a store")
+    narrowing = Narrowing(features_dtype) if isinstance(features_dtype, str) else features_dtype
     folder = Path(path)
     for split in graph.splits:
         if not split.isidentifier():
@@ -126,11 +135,13 @@ def save_store(
         rows = arrays["x"] = ArrayParts.of_rows(feature_parts, graph.num_nodes)
         if rows.dtype not in FEATURE_DTYPES:
             raise DataError(f"feature_parts must be float32, float16 or bfloat16; got {rows.dtype}")
+    if narrowing is not None:
+        arrays = narrowing.arrays(arrays)
     if ids is not None:
         arrays.update({f"ids_{key}": ArrayParts.whole(array) for key, array in ids.arrays().items()})
     size = sum(array.nbytes for array in arrays.values())
     size += sum(8 * (arrays[name].nbytes // BLOCK_BYTES) for name in SUMS if name in arrays)
-    size += 0 if order is None else bucket_bytes(graph.x)
+    size += 0 if order is None else bucket_bytes(stored_rows(graph.x))
     require_free_space(folder, size + _SPACE_FOR_REST, f"storing the graph in {folder}")
     if if_exists == "replace":
         _refuse_other_folders(folder)
@@ -250,6 +261,9 @@ def _tensors_of(graph: Graph) -> Iterator[tuple[str, Tensor]]:
         yield "x_indptr", graph.x.indptr
         yield "x_indices", graph.x.indices
         yield "x_values", graph.x.values
+    elif isinstance(graph.x, ScaledFeatures):
+        yield "x", graph.x.values
+        yield "x_scale", graph.x.scale
     elif graph.x is not None:
         yield "x", graph.x
     for split, ids in graph.splits.items():
@@ -258,7 +272,9 @@ def _tensors_of(graph: Graph) -> Iterator[tuple[str, Tensor]]:
 
 def _graph_of(manifest: _Manifest, tensors: Mapping[str, Tensor], folder: Path) -> Graph:
     try:
-        x: Tensor | SparseFeatures | None = tensors.get("x")
+        x: Features | None = tensors.get("x")
+        if "x_scale" in tensors or (isinstance(x, Tensor) and x.dtype == torch.int8):
+            x = ScaledFeatures(values=tensors["x"], scale=tensors["x_scale"])
         if "x_indptr" in tensors:
             x = SparseFeatures(
                 indptr=tensors["x_indptr"],

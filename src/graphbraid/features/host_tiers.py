@@ -23,8 +23,9 @@ from graphbraid.features.topology import options_for as list_options
 from graphbraid.files import mapped
 from graphbraid.files.block_sums import BLOCK_BYTES
 from graphbraid.files.writing import format_bytes
-from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.scaled_features import ScaledFeatures, kept_row_bytes, stored_rows
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.signatures import typed
@@ -78,13 +79,15 @@ class HostTiers:
         if host is None:
             alone = TieredFeatures.build(graph, **features)
             return cls(features=alone, topology=None, reason="the host has the graph as it is")
-        if isinstance(x, SparseFeatures | None) or mapped.find(indices.data_ptr(), indices.nbytes) is None:
+        stored = stored_rows(x)
+        if stored is None or mapped.find(indices.data_ptr(), indices.nbytes) is None:
             alone = TieredFeatures.build(graph, host=host, **features)
             return cls(features=alone, topology=None, reason="the topology is in memory: all is for rows")
-        rows = DiskRows.behind(x, options=row_options(host))
+        rows = DiskRows.behind(stored, options=row_options(host))
         parts = ListParts.of(graph, list_options(host))
-        notes, kept = row_bytes_kept(rows, ranked=row_reads is not None)
-        whole = parts.whole_bytes + notes + kept * len(x)
+        scaled = isinstance(x, ScaledFeatures)
+        notes, kept = row_bytes_kept(rows, ranked=row_reads is not None, scaled=scaled)
+        whole = parts.whole_bytes + notes + kept * len(stored)
         budget = min(MOST_BYTES if host == "all" else as_size(host, "host"), whole)
         require_free(budget, f"host={host!r}")
         features["disk"] = rows.options
@@ -97,10 +100,10 @@ class HostTiers:
         least = notes + kept + parts.notes_bytes
         if budget < least:
             raise ConfigError(
-                f"host={host!r} holds no row: what is noted of all {len(x):,} rows and adjacency lists, and "
-                f"a row, take {format_bytes(least)}. Give more, or 0 to read all from the files"
+                f"host={host!r} holds no row: what is noted of all {len(stored):,} rows and adjacency lists, "
+                f"and a row, take {format_bytes(least)}. Give more, or 0 to read all from the files"
             )
-        reads = _reads_of_host(graph, row_reads, hot, rows.row_bytes)
+        reads = _reads_of_host(graph, row_reads, hot)
         curves = (_curve_of_lists(parts, graph, list_reads), _curve_of_rows(rows, reads, kept))
         num_lists, num_rows = _divided(budget - notes, parts, curves)
         holds_all = num_lists == len(curves[0])
@@ -139,13 +142,14 @@ def _curve_of_lists(parts: ListParts, graph: Graph, reads: Tensor | None) -> Cur
     )
 
 
-def _reads_of_host(graph: Graph, score: Any, hot: int | str, row_bytes: int) -> Tensor:
+def _reads_of_host(graph: Graph, score: Any, hot: int | str) -> Tensor:
     """How often each row is read of the host: rows that devices keep never are."""
     known = None if score is None else checked_score(values_of(score), graph.num_nodes)
     reads = (walks.out_degree(graph.csc) if known is None else known).double()
-    if hot != 0:
+    x = graph.x
+    if hot != 0 and isinstance(x, Tensor | ScaledFeatures):
         reads = reads.clone()
-        reads[hot_ids_in(hot, order_of(reads), row_bytes)] = 0.0
+        reads[hot_ids_in(hot, order_of(reads), kept_row_bytes(x))] = 0.0
     return reads
 
 

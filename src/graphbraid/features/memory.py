@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 
+import torch
 from torch import Tensor
 
 from graphbraid.errors import DataError
 from graphbraid.features.caches import CacheCounts
-from graphbraid.ops.gather import gather_rows
+from graphbraid.graph.scaled_features import ScaledFeatures, stored_rows
+from graphbraid.ops.gather import gather_features, gather_rows
 from graphbraid.signatures import typed
 
 
@@ -19,7 +21,7 @@ class MemoryRows:
     Threads may share it.
 
     Args:
-        x: ``(num_rows, width)`` on the CPU.
+        x: ``(num_rows, width)`` on the CPU; rows of int8 are given as float32.
 
     Raises:
         DataError: it is not.
@@ -27,13 +29,18 @@ class MemoryRows:
 
     policy = "static"
 
-    def __init__(self, x: Tensor) -> None:
-        if x.ndim != 2 or x.device.type != "cpu":
+    def __init__(self, x: Tensor | ScaledFeatures) -> None:
+        rows = stored_rows(x)
+        assert rows is not None
+        if rows.ndim != 2 or rows.device.type != "cpu":
             raise DataError(
-                f"features in memory must be 2-d on the CPU; got shape {tuple(x.shape)} on {x.device}"
+                f"features in memory must be 2-d on the CPU; got shape {tuple(rows.shape)} on {rows.device}"
             )
-        self.x, self.shape, self.dtype = x.detach(), x.shape, x.dtype
-        self.num_rows, self.nbytes, self.overhead_bytes = len(x), x.nbytes, 0
+        self.x = x if isinstance(x, ScaledFeatures) else x.detach()
+        self.shape: torch.Size = rows.shape
+        self.dtype, self.nbytes = x.dtype, x.nbytes
+        self.num_rows, self.overhead_bytes = len(rows), 0
+        self._stored = rows.detach()
         self._reads, self._lock = 0, threading.Lock()
 
     @property
@@ -59,16 +66,16 @@ class MemoryRows:
         Raises:
             DataError: an id is no row.
         """
-        rows = gather_rows(self.x, ids)
+        rows = gather_features(self.x, ids)
         with self._lock:
             self._reads += len(ids)
         return rows if out is None else out.copy_(rows)
 
     def uncounted(self, ids: Tensor) -> Tensor:
-        """Rows of ids, which are no reads of a batch."""
-        return gather_rows(self.x, ids)
+        """Rows of ids as they are kept, which are no reads of a batch."""
+        return gather_rows(self._stored, ids)
 
-    def __reduce__(self) -> tuple[type[MemoryRows], tuple[Tensor]]:
+    def __reduce__(self) -> tuple[type[MemoryRows], tuple[Tensor | ScaledFeatures]]:
         return MemoryRows, (self.x,)
 
     def __repr__(self) -> str:

@@ -9,8 +9,9 @@ from torch import Tensor
 from graphbraid.errors import DataError
 from graphbraid.features.ordering import check_order_name, named_order
 from graphbraid.features.renumbering import Renumbering
-from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.scaled_features import Features
 from graphbraid.graph.scans import check_ids
 from graphbraid.signatures import typed
 
@@ -90,7 +91,7 @@ def reorder(graph: Graph, order: Tensor | str, *, sort_neighbors: bool = False) 
         csc=Csc(indptr, sources, last, beside(csc.weight), trusted=True),
         edge_id=beside(graph.edge_id),
         edge_attr=beside(graph.edge_attr),
-        x=_sparse_rows(graph.x, renumbering) if isinstance(graph.x, SparseFeatures) else rows(graph.x),
+        x=_feature_rows(graph.x, renumbering),
         y=rows(graph.y),
         splits={name: renumbering.ids(nodes) for name, nodes in graph.splits.items()},
         trusted=True,
@@ -106,6 +107,16 @@ def check_length(order: Tensor, num_nodes: int) -> None:
     """
     if order.ndim == 1 and order.numel() != num_nodes:
         raise DataError(f"order must name each of the {num_nodes} nodes once; it has {order.numel()} entries")
+
+
+def _feature_rows(x: Features | None, renumbering: Renumbering) -> Features | None:
+    if isinstance(x, SparseFeatures):
+        return _sparse_rows(x, renumbering)
+    last = renumbering.num_nodes
+    if isinstance(x, ScaledFeatures):
+        values, scale = renumbering.rows(x.values, 0, last), renumbering.rows(x.scale, 0, last)
+        return ScaledFeatures(values=values, scale=scale, trusted=True)
+    return None if x is None else renumbering.rows(x, 0, last)
 
 
 def _sparse_rows(x: SparseFeatures, renumbering: Renumbering) -> SparseFeatures:

@@ -12,6 +12,7 @@ from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.features.caches import RowCache
 from graphbraid.features.disk import DiskOptions, DiskRows
 from graphbraid.features.scores import score as score_of
+from graphbraid.features.widening import WidenedCache
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
 from graphbraid.machine.hardware import free_memory_bytes
@@ -19,6 +20,7 @@ from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.schedule import SeedSchedule
 
 _SLOT_BYTES = 32  # noted of each row in memory: csrc/row_cache.cpp, and what it was filled with
+_SCALE_BYTES = 4  # noted of each row of int8, in memory or not
 _FEWEST_REQUESTS = 4  # under way at a time, however small the budget
 _MAP_BYTES = 4  # noted of each node on the device, where hot rows are not the first nodes
 
@@ -31,12 +33,13 @@ def options_for(host: int | str) -> DiskOptions:
     return DiskOptions(depth=min(fit, options.depth))
 
 
-def row_bytes_kept(rows: DiskRows, *, ranked: bool) -> tuple[int, int]:
-    """Bytes noted of all rows where some are kept, and bytes that each of these takes."""
-    return rows.buffer_bytes + rows.shape[0] * (9 if ranked else 8), rows.row_bytes + _SLOT_BYTES
+def row_bytes_kept(rows: DiskRows, *, ranked: bool, scaled: bool = False) -> tuple[int, int]:
+    """Bytes noted of all rows where some are kept (scales included), and bytes that each of these takes."""
+    noted = 8 + ranked + _SCALE_BYTES * scaled
+    return rows.buffer_bytes + rows.shape[0] * noted, rows.row_bytes + _SLOT_BYTES
 
 
-def host_rows_in(host: int | str, rows: DiskRows, *, ranked: bool) -> int:
+def host_rows_in(host: int | str, rows: DiskRows, *, ranked: bool, scaled: bool = False) -> int:
     """How many rows a budget of memory holds, with what is noted about them.
 
     Raises:
@@ -44,7 +47,7 @@ def host_rows_in(host: int | str, rows: DiskRows, *, ranked: bool) -> int:
         ResourceError: it is more than the free memory.
     """
     num_rows = rows.shape[0]
-    notes, kept = row_bytes_kept(rows, ranked=ranked)
+    notes, kept = row_bytes_kept(rows, ranked=ranked, scaled=scaled)
     whole = notes + num_rows * kept
     budget = whole if host == "all" else min(as_size(host, "host"), whole)
     if budget == 0:
@@ -91,15 +94,25 @@ def hot_ids_in(hot: int | str, order: Tensor, row_bytes: int) -> Tensor:
     return order[:held]
 
 
-def cache_in(host: int | str, rows: DiskRows, policy: str, score: Tensor | None, hot_ids: Tensor) -> RowCache:
+def cache_in(
+    host: int | str,
+    rows: DiskRows,
+    policy: str,
+    score: Tensor | None,
+    hot_ids: Tensor,
+    *,
+    scale: Tensor | None = None,
+) -> RowCache | WidenedCache:
     """A cache of a file's rows within a budget, filled with the highest of those that no device keeps.
+
+    With a ``scale`` for each row, rows are of int8 and are given as float32.
 
     Raises:
         ConfigError: as :func:`host_rows_in`; ``static`` without a score.
         ResourceError: likewise.
     """
     all_rows = rows.shape[0]
-    num_rows = host_rows_in(host, rows, ranked=score is not None)
+    num_rows = host_rows_in(host, rows, ranked=score is not None, scaled=scale is not None)
     if num_rows == all_rows:
         policy = "static"  # nothing ever goes
     elif policy == "static" and num_rows and score is None:
@@ -112,7 +125,7 @@ def cache_in(host: int | str, rows: DiskRows, policy: str, score: Tensor | None,
         ranking[hot_ids] = score.min()  # the host is asked for them by evaluations at most
     cache = RowCache(rows, num_rows, policy=policy, score=ranking)
     cache.fill(_first_rows(score, num_rows, all_rows, len(hot_ids)))
-    return cache
+    return cache if scale is None else WidenedCache(cache, scale)
 
 
 def order_of(score: Tensor) -> Tensor:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from graphbraid.files import mapped
 from graphbraid.files.writing import format_bytes
-from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.graph import Graph
+from graphbraid.graph.scaled_features import stored_rows
 
 RESERVE_SHARE = 0.1
 """Of the free memory that is left to the system and to what no estimate sees."""
@@ -55,8 +56,8 @@ def host_budget(
             reason=reason,
         )
 
-    x = graph.x
-    if x is None or isinstance(x, SparseFeatures):
+    x = stored_rows(graph.x)
+    if x is None or graph.x is None:
         return chosen(None, "no tiers: only dense features are put in tiers")
     if mapped.find(x.data_ptr(), x.nbytes) is None:
         return chosen(None, "no tiers: the features are in memory, and no store's file holds them")
@@ -68,7 +69,7 @@ def host_budget(
         f"{format_bytes(free_bytes)} less {format_bytes(needed_bytes)} for the rest of the run and a reserve "
         f"of {format_bytes(reserve)}"
     )
-    whole = x.nbytes + (list_bytes(graph) if with_lists else 0)
+    whole = graph.x.nbytes + (list_bytes(graph) if with_lists else 0)
     parts = "rows and lists" if with_lists and list_bytes(graph) else "rows"
     if whole <= left:
         return chosen(None, f"no tiers: all {format_bytes(whole)} of {parts} fit ({words})", reserve)

@@ -16,7 +16,9 @@ from graphbraid.features.disk import DiskOptions, DiskRows
 from graphbraid.features.memory import MemoryRows
 from graphbraid.features.tier_report import Served, TierReport, TierRow, reads_per_epoch
 from graphbraid.features.walks import out_degree
-from graphbraid.graph import Graph
+from graphbraid.features.widening import WidenedCache
+from graphbraid.graph import Graph, ScaledFeatures
+from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_rows
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.hot import HotRows
 from graphbraid.sampling.schedule import SeedSchedule
@@ -63,7 +65,7 @@ class TieredFeatures:
     def __init__(
         self,
         disk: DiskRows | None,
-        cache: RowCache | MemoryRows,
+        cache: RowCache | WidenedCache | MemoryRows,
         *,
         score: Tensor | None,
         lookahead: int,
@@ -116,7 +118,8 @@ class TieredFeatures:
         check_choice(policy, "policy", POLICIES)
         lookahead = as_count(lookahead, "lookahead", most=1 << 16)
         x = graph.x
-        if not isinstance(x, Tensor):
+        stored = stored_rows(x)
+        if not isinstance(x, Tensor | ScaledFeatures) or stored is None:
             raise DataError(
                 "tiers hold dense features; this graph has "
                 + ("none" if x is None else "sparse ones, which lie in memory")
@@ -127,23 +130,24 @@ class TieredFeatures:
             )
         if isinstance(score, str):
             score = row_budgets.named_score(graph, score, sampler, schedule)
-        values = None if score is None else checked_score(row_budgets.values_of(score), len(x))
+        values = None if score is None else checked_score(row_budgets.values_of(score), len(stored))
         hot_ids = torch.empty(0, dtype=torch.int64)
         if hot != 0:
             order = row_budgets.order_of(out_degree(graph.csc) if values is None else values)
-            hot_ids = row_budgets.hot_ids_in(hot, order, x[:1].nbytes)
-        rows: RowCache | MemoryRows = MemoryRows(x)
+            hot_ids = row_budgets.hot_ids_in(hot, order, kept_row_bytes(x))
+        rows: RowCache | WidenedCache | MemoryRows = MemoryRows(x)
         if host is not None:
             options = disk or row_budgets.options_for(host)
-            rows = row_budgets.cache_in(host, DiskRows.behind(x, options=options), policy, values, hot_ids)
-        looks_ahead = isinstance(rows, RowCache) and rows.policy == "belady" and rows.num_rows
+            file = DiskRows.behind(stored, options=options)
+            rows = row_budgets.cache_in(host, file, policy, values, hot_ids, scale=scale_of(x))
+        looks_ahead = host is not None and rows.policy == "belady" and rows.num_rows
         return cls(
-            rows.disk if isinstance(rows, RowCache) else None,
+            None if isinstance(rows, MemoryRows) else rows.disk,
             rows,
             score=values,
             lookahead=lookahead if looks_ahead else 0,
             epoch_reads=None if values is None else reads_per_epoch(score, values),
-            hot=HotRows(hot_ids, len(x), rows.uncounted) if hot_ids.numel() else None,
+            hot=HotRows(hot_ids, len(stored), rows.uncounted, scale_of(x)) if hot_ids.numel() else None,
         )
 
     @property
@@ -153,20 +157,30 @@ class TieredFeatures:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the rows."""
-        return self._whole.dtype
+        """Of the rows that are given."""
+        return self._whole.dtype if self._scale is None else self._scale.dtype
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row."""
-        return self.shape[1:].numel() * self.dtype.itemsize
+        """Bytes in which a row is kept, but for the scales of a file's rows, which memory keeps."""
+        return (
+            kept_row_bytes(self.cache.x) if isinstance(self.cache, MemoryRows) else self.cache.disk.row_bytes
+        )
 
     @property
     def _whole(self) -> DiskRows | MemoryRows:
         return self.cache if isinstance(self.cache, MemoryRows) else self.cache.disk
 
     @property
-    def in_memory(self) -> Tensor | None:
+    def _scale(self) -> Tensor | None:
+        """Of each row of int8; None where rows are of another dtype."""
+        cache = self.cache
+        if isinstance(cache, RowCache):
+            return None
+        return cache.scale if isinstance(cache, WidenedCache) else scale_of(cache.x)
+
+    @property
+    def in_memory(self) -> Tensor | ScaledFeatures | None:
         """The features where they lie in memory as the graph has them; None if a file is read."""
         return self.cache.x if isinstance(self.cache, MemoryRows) else None
 
@@ -233,7 +247,7 @@ class TieredFeatures:
         return TierReport(
             num_rows=len(self),
             row_bytes=row_bytes,
-            dtype=str(self.dtype),
+            dtype=str(self.dtype) if self._scale is None else f"{torch.int8} with a scale each",
             tiers=tuple(tier for tier in tiers if tier is not None),
             reads=counts.reads,
             disk_bytes=counts.disk_bytes,
@@ -250,10 +264,12 @@ class TieredFeatures:
         if hot is None:
             return None
         share = None if served is None else served.share(hot.num_rows)
+        scale_bytes = self.cache.scale.itemsize if isinstance(self.cache, WidenedCache) else 0
+        row_bytes = self.row_bytes + scale_bytes
         return TierRow(
             name="device",
             rows=hot.num_rows,
-            nbytes=hot.num_rows * self.row_bytes,
+            nbytes=hot.num_rows * row_bytes,
             notes_bytes=hot.map_bytes,
             expected_share=share,
             measured_share=_of_reads(counts.hot_rows, counts),
@@ -312,7 +328,9 @@ class TieredFeatures:
         return f"TieredFeatures({tuple(self.shape)}, {self.dtype}, {rows})"
 
 
-def _remade(disk: DiskRows | None, cache: RowCache | MemoryRows, named: dict[str, Any]) -> TieredFeatures:
+def _remade(
+    disk: DiskRows | None, cache: RowCache | WidenedCache | MemoryRows, named: dict[str, Any]
+) -> TieredFeatures:
     return TieredFeatures(disk, cache, **named)
 
 

@@ -1,7 +1,8 @@
 """The graph: topology in CSC, features, labels, splits, and conversions from and to other libraries."""
 
 from graphbraid.graph.graph import Graph
+from graphbraid.graph.scaled_features import ScaledFeatures
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.graph.types import EdgeSet, EdgeType, NodeSet, Types
 
-__all__ = ["EdgeSet", "EdgeType", "Graph", "NodeSet", "SparseFeatures", "Types"]
+__all__ = ["EdgeSet", "EdgeType", "Graph", "NodeSet", "ScaledFeatures", "SparseFeatures", "Types"]

@@ -13,13 +13,14 @@ from graphbraid.arguments import as_flag, check_tensor
 from graphbraid.errors import DataError
 from graphbraid.graph import edges
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.scaled_features import Features, ScaledFeatures
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.graph.typed import TypedViews
 from graphbraid.graph.types import Types
 from graphbraid.graph.validate import check_contents, check_shapes, validate_graph
 from graphbraid.signatures import typed
 
-__all__ = ["SPLITS", "Graph", "SparseFeatures", "Task"]
+__all__ = ["SPLITS", "Graph", "ScaledFeatures", "SparseFeatures", "Task"]
 
 SPLITS = ("train", "val", "test")
 
@@ -54,8 +55,8 @@ class Graph(TypedViews):
     """
     edge_attr: Tensor | None = None
     """``(num_edges, num_edge_features)`` float32, float16 or bfloat16 edge features, in the stored order."""
-    x: Tensor | SparseFeatures | None = None
-    """``(num_nodes, num_features)`` float32, float16 or bfloat16 features, dense or CSR."""
+    x: Features | None = None
+    """``(num_nodes, num_features)`` float32, float16 or bfloat16 features, dense or CSR; or scaled int8."""
     y: Tensor | None = None
     """Labels or targets of the nodes, one row per node.
 
@@ -132,7 +133,7 @@ class Graph(TypedViews):
 
     def __repr__(self) -> str:
         name = f"{self.name}: " if self.name else ""
-        kind = f"{'sparse' if isinstance(self.x, SparseFeatures) else 'dense'} features"
+        kind = f"{_kind_of(self.x)} features"
         features = f", {self.num_features} {kind}" if self.x is not None else ""
         if self.edge_attr is not None:
             features += f", {self.num_edge_features} edge features"
@@ -159,14 +160,14 @@ class Graph(TypedViews):
         return ids
 
     def dense_x(self) -> Tensor:
-        """Return the features as a dense tensor; a copy if they are sparse.
+        """Return the features as a dense tensor; a copy if they are sparse or int8, which become float32.
 
         Raises:
             DataError: the graph has no features.
         """
         if self.x is None:
             raise DataError("the graph has no features; set them with graph.replace(x=...)")
-        return self.x.to_dense() if isinstance(self.x, SparseFeatures) else self.x
+        return self.x if isinstance(self.x, Tensor) else self.x.to_dense()
 
     def replace(self, **fields: Any) -> Graph:
         """Return a graph with some fields replaced; the others are shared.
@@ -199,8 +200,8 @@ class Graph(TypedViews):
         Args:
             edge_index: ``(2, num_edges)`` integers (tensor, array or pair of arrays): sources, destinations.
             num_nodes: Number of nodes. If None, the rows of ``x`` or ``y``, else the largest id plus one.
-            x: ``(num_nodes, num_features)`` tensor, array, SciPy matrix or :class:`SparseFeatures`; dtypes
-                other than float32, float16 and bfloat16 become float32.
+            x: ``(num_nodes, num_features)`` tensor, array, SciPy matrix, :class:`SparseFeatures` or
+                :class:`ScaledFeatures`; dtypes other than float32, float16 and bfloat16 become float32.
             y: Classes, multi-hot labels or targets, one row per node; -1 and -100 mark nodes without a class.
             splits: Node ids or bool masks by name.
             edge_weight: ``(num_edges,)`` numbers, kept as float32.
@@ -449,3 +450,9 @@ def _is_multi_hot(y: Tensor) -> bool:
     values = y.reshape(-1)
     parts = (values[i : i + _SCAN] for i in range(0, values.numel(), _SCAN))
     return all(bool(((part == 0) | (part == 1)).all()) for part in parts)
+
+
+def _kind_of(x: Features | None) -> str:
+    if isinstance(x, SparseFeatures):
+        return "sparse"
+    return "int8" if isinstance(x, ScaledFeatures) else "dense"

@@ -169,6 +169,31 @@ def check_weight(weight: Tensor, num_edges: int, what: str = "edge weights", nam
         raise DataError(f"{what} must be finite; {name}[{position}] is {float(weight[position])}")
 
 
+def check_finite(rows: Tensor, first: int, name: str = "x") -> None:
+    """Check that rows of features are finite.
+
+    Args:
+        rows: ``(num_rows, num_cols)`` floats.
+        first: number of the first of them.
+        name: of the whole, for messages.
+
+    Raises:
+        DataError: names the first number that is not, its row and column.
+    """
+    finite = rows.isfinite()
+    if not bool(finite.all()):
+        row, column = (int(i) for i in (~finite).nonzero()[0])
+        raise not_finite(name, first + row, column, float(rows[row, column]))
+
+
+def not_finite(name: str, row: int, column: int, value: float) -> DataError:
+    """Return the error of a feature that is inf or NaN."""
+    return DataError(
+        f"features must be finite; {name}[{row}, {column}] is {value}. Replace it, e.g. with "
+        f"{name}.nan_to_num()"
+    )
+
+
 def row_of(indptr: Tensor, position: int) -> int:
     """Return the row of ``indptr`` that holds a position."""
     return int(torch.searchsorted(indptr, position, right=True)) - 1

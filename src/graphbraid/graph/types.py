@@ -10,7 +10,7 @@ from torch import Tensor
 
 from graphbraid.errors import DataError, did_you_mean
 from graphbraid.graph.csc import Csc, index_dtype
-from graphbraid.graph.sparse_features import SparseFeatures
+from graphbraid.graph.scaled_features import Features
 
 EdgeType = tuple[str, str, str]
 """A relation: the type of its sources, its name, the type of its destinations."""
@@ -27,7 +27,7 @@ class NodeSet:
 
     num_nodes: int
     """Number of nodes of the type."""
-    x: Tensor | SparseFeatures | None = None
+    x: Features | None = None
     """``(num_nodes, num_features)`` features, as those of a graph of one type."""
     y: Tensor | None = None
     """Labels or targets, one row per node, as those of a graph of one type."""
@@ -45,8 +45,8 @@ class NodeSet:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        sparse = self.x.nbytes if isinstance(self.x, SparseFeatures) else 0
-        return sparse + sum(values.nbytes for values in self.tensors)
+        others = 0 if isinstance(self.x, Tensor | None) else self.x.nbytes
+        return others + sum(values.nbytes for values in self.tensors)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)

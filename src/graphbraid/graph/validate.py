@@ -15,14 +15,17 @@ from torch import Tensor
 from graphbraid.arguments import as_count, check_tensor, check_type
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.scaled_features import Features, ScaledFeatures, check_scale
 from graphbraid.graph.scans import (
     check_columns,
     check_csc,
+    check_finite,
     check_ids,
     check_weight,
     first_below,
     first_unsound_weight,
     first_where,
+    not_finite,
     row_of,
 )
 from graphbraid.graph.sparse_features import FEATURE_DTYPES, SparseFeatures
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from graphbraid.graph import Graph
 
 _SCAN = 1 << 20
+_AS_INT8 = ". Rows of int8 need a scale each: ScaledFeatures(values=x, scale=scale)"
 UNLABELLED = (-1, -100)
 """Class numbers that mean "no label": graphbraid's, and torch's (``ignore_index`` of its losses)."""
 
@@ -57,7 +61,7 @@ def check_shapes(graph: Graph) -> None:
     if isinstance(x, Tensor) and (x.ndim != 2 or x.dtype not in FEATURE_DTYPES):
         raise DataError(
             "x must be a 2-d float32, float16 or bfloat16 tensor or SparseFeatures; "
-            f"got {x.dtype} of shape {tuple(x.shape)}"
+            f"got {x.dtype} of shape {tuple(x.shape)}" + _AS_INT8 * (x.dtype == torch.int8)
         )
     if x is not None and x.shape[0] != num_nodes:
         raise DataError(f"x has {x.shape[0]} rows, but the graph has {num_nodes} nodes")
@@ -75,7 +79,7 @@ def check_shapes(graph: Graph) -> None:
 
 def _check_types(graph: Graph) -> None:
     check_type(graph.csc, "csc", Csc, "a graphbraid.Csc")
-    if not isinstance(graph.x, SparseFeatures | None):
+    if not isinstance(graph.x, SparseFeatures | ScaledFeatures | None):
         check_tensor(graph.x, "x")
     for name in ("y", "edge_id", "edge_attr"):
         if getattr(graph, name) is not None:
@@ -147,25 +151,27 @@ def validate_topology(csc: Csc, *, allow_negative_weights: bool = False) -> None
         )
 
 
-def validate_features(x: Tensor | SparseFeatures, name: str = "x") -> None:
+def validate_features(x: Features, name: str = "x") -> None:
     """Check that all features are finite and, if sparse, that ``indptr`` never decreases and columns exist.
+
+    Of rows of int8 the scales are checked.
 
     Raises:
         DataError: names the first value that is wrong, its row and column.
     """
+    if isinstance(x, ScaledFeatures):
+        check_scale(x.scale)
+        return
     if isinstance(x, SparseFeatures):
         check_columns(x.indptr, x.indices, x.num_cols, "the sparse features")
         position = first_where(x.values, lambda part: ~part.isfinite())
         if position >= 0:
-            place = row_of(x.indptr, position), int(x.indices[position])
-            _raise_not_finite(name, place, float(x.values[position]))
+            row, column = row_of(x.indptr, position), int(x.indices[position])
+            raise not_finite(name, row, column, float(x.values[position]))
         return
     rows = max(1, _SCAN // max(1, x.shape[1]))
     for begin in range(0, x.shape[0], rows):
-        part = x[begin : begin + rows]
-        if not bool(part.isfinite().all()):
-            row, column = (int(i) for i in (~part.isfinite()).nonzero()[0])
-            _raise_not_finite(name, (begin + row, column), float(part[row, column]))
+        check_finite(x[begin : begin + rows], begin, name)
 
 
 def validate_splits(graph: Graph) -> None:
@@ -255,14 +261,6 @@ def check_edge_attr(edge_attr: Tensor, num_edges: int) -> None:
         )
     if shape[0] != num_edges:
         raise DataError(f"edge_attr has {shape[0]} rows, but the graph has {num_edges} edges")
-
-
-def _raise_not_finite(name: str, place: tuple[int, int], value: float) -> None:
-    row, column = place
-    raise DataError(
-        f"features must be finite; {name}[{row}, {column}] is {value}. Replace it, e.g. with "
-        f"{name}.nan_to_num()"
-    )
 
 
 def _name_duplicate(name: str, ids: Tensor) -> str:

@@ -9,6 +9,7 @@ from graphbraid.features.scores import score
 from graphbraid.features.sizing import host_budget
 from graphbraid.features.tiers import TieredFeatures
 from graphbraid.graph import Graph
+from graphbraid.graph.scaled_features import given_row_bytes
 from graphbraid.loader.batches import BatchLoader
 from graphbraid.loader.settings import LoaderSettings
 from graphbraid.machine.hardware import free_memory_bytes
@@ -29,7 +30,7 @@ def tiers_of(graph: Graph, settings: LoaderSettings, tiers: FeatureRows | str | 
     if tiers != AUTO:
         raise ConfigError(f"tiers must be 'auto', a source of feature rows or None; got {tiers!r}")
     x = graph.x
-    row_bytes = 0 if x is None else x.nbytes // max(graph.num_nodes, 1)
+    row_bytes = given_row_bytes(x)
     with BatchLoader(graph, dataclasses.replace(settings, gather=False, plan=None)) as loader:
         ahead, sampler, schedule = loader.ahead, loader.config, loader.schedule
         [batch] = loader.batches(0, 0, 1) if len(loader) else [None]

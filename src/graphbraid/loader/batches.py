@@ -18,7 +18,9 @@ from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.stages import Context
 from graphbraid.errors import ConfigError
-from graphbraid.graph import Graph
+from graphbraid.features.memory import MemoryRows
+from graphbraid.features.tiers import TieredFeatures
+from graphbraid.graph import Graph, ScaledFeatures
 from graphbraid.graph.csc import degrees_and_loops
 from graphbraid.loader.ahead import GatherAhead
 from graphbraid.loader.planned import PlannedBatches
@@ -50,7 +52,7 @@ class BatchLoader:
     def __init__(
         self, source: BatchSource | Graph, settings: LoaderSettings, seeds: SeedSource | None = None
     ) -> None:
-        source = BatchSource(graph=source) if isinstance(source, Graph) else source
+        source = _with_rows(BatchSource(graph=source) if isinstance(source, Graph) else source)
         self.graph, self.settings = source.graph, settings
         self.config, self._seeds = settings.sampler(source.graph), seeds
         self.schedule = settings.schedule(source.graph, None if seeds is None else seeds.num_inputs)
@@ -200,7 +202,8 @@ class BatchLoader:
 
     def read(self, source: BatchSource, seeds: SeedSource | None = None) -> None:
         """Read batches from another source with the same nodes and inputs, from the next iteration on."""
-        self._seeds, self.graph, self._source = seeds, source.graph, self._with_degrees(source)
+        self._seeds, self.graph = seeds, source.graph
+        self._source = self._with_degrees(_with_rows(source))
         self._forget_threads()  # open iterators keep their own
 
     def _with_degrees(self, source: BatchSource) -> BatchSource:
@@ -295,3 +298,12 @@ class BatchLoader:
                 edge_times=None if self._seeds is None else self._seeds.edge_times,
             )
         return self._pipeline
+
+
+def _with_rows(source: BatchSource) -> BatchSource:
+    """Let rows of int8 come from a source of rows, which widens them ahead of their use."""
+    x = source.graph.x
+    if not isinstance(x, ScaledFeatures) or source.rows is not None:
+        return source
+    rows = TieredFeatures(None, MemoryRows(x), score=None, lookahead=0)
+    return dataclasses.replace(source, rows=rows)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphbraid.graph.scaled_features import Features
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.ops.bit_product import WORD_BITS
 
@@ -33,7 +34,7 @@ class BinaryRows:
     """``(num_rows,)`` float32 value of each row's non-zero features; None if all are 1."""
 
     @classmethod
-    def of(cls, x: Tensor | SparseFeatures, nodes: Tensor | None) -> BinaryRows:
+    def of(cls, x: Features, nodes: Tensor | None) -> BinaryRows:
         """Pack the features of ``nodes`` (of all nodes if None), which must be binary (:func:`is_binary`)."""
         num_rows, num_columns = x.shape[0] if nodes is None else nodes.numel(), int(x.shape[1])
         by_row = torch.zeros(_words(num_columns), num_rows, dtype=torch.int32)
@@ -50,7 +51,7 @@ class BinaryRows:
         return cls(by_row=by_row, by_column=by_column, factors=factors if has_factors else None)
 
 
-def is_binary(x: Tensor | SparseFeatures) -> bool:
+def is_binary(x: Features) -> bool:
     """Return whether the non-zero features of each node are one number; stops at the first that are not."""
     return all(
         bool(((rows == 0) | (rows == _value_of_each(rows)[:, None])).all()) for _, rows in _chunks(x, None)
@@ -70,15 +71,16 @@ def _value_of_each(rows: Tensor) -> Tensor:
     return torch.where(high > 0, high, low)
 
 
-def _chunks(x: Tensor | SparseFeatures, nodes: Tensor | None) -> Iterator[tuple[int, Tensor]]:
+def _chunks(x: Features, nodes: Tensor | None) -> Iterator[tuple[int, Tensor]]:
     """Yield chunks of dense float32 rows and the number of their first row, a multiple of ``WORD_BITS``."""
     num_rows = x.shape[0] if nodes is None else nodes.numel()
     step = max(CELLS_AT_A_TIME // max(int(x.shape[1]), 1) // WORD_BITS, 1) * WORD_BITS
     for start in range(0, num_rows, step):
         end = min(start + step, num_rows)
-        if isinstance(x, SparseFeatures):
+        if not isinstance(x, Tensor):
             ids = torch.arange(start, end) if nodes is None else nodes[start:end]
-            rows = x.rows(ids).to_dense()
+            found = x.rows(ids)
+            rows = found.to_dense() if isinstance(found, SparseFeatures) else found
         else:
             rows = x[start:end] if nodes is None else x[nodes[start:end]]
         yield start, rows.to(torch.float32)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
+from graphbraid.graph.scaled_features import ScaledFeatures
 from graphbraid.graph.scans import first_out_of_range
 from graphbraid.ops.aggregation import backend
 from graphbraid.signatures import typed
@@ -60,6 +61,17 @@ def gather_rows(
     table, rows = x.view(torch.uint8), out.view(torch.uint8)  # the kernel copies bytes, whatever the dtype
     backend(table).gather_rows(table, ids.contiguous(), rows)
     return out
+
+
+def gather_features(x: Tensor | ScaledFeatures, ids: Tensor, *, trusted: bool = False) -> Tensor:
+    """Gather the feature rows of nodes as :func:`gather_rows` does; those of int8 become float32.
+
+    Raises:
+        DataError: an id is out of range.
+    """
+    if isinstance(x, ScaledFeatures):
+        return gather_rows(x.values, ids, scale=x.scale, trusted=trusted)
+    return gather_rows(x, ids, trusted=trusted)
 
 
 def _widened(x: Tensor, ids: Tensor, dtype: torch.dtype | None) -> Tensor:

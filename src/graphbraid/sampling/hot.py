@@ -12,7 +12,9 @@ from torch import Tensor
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.files.writing import format_bytes
+from graphbraid.graph.scaled_features import ScaledFeatures
 from graphbraid.graph.scans import first_out_of_range
+from graphbraid.ops.gather import gather_rows
 from graphbraid.ops.gather_tiered import Tier, TierTable, gather_tiered
 from graphbraid.sampling.peers import PeerRows
 from graphbraid.signatures import typed
@@ -33,19 +35,23 @@ class HotRows:
         ids: ``(num_hot,)`` int64 distinct rows, those read most first.
         num_nodes: rows that there are.
         source: gives the rows that a device keeps, once for each device, beside all counting of reads.
+        scale: ``(num_nodes,)`` float32 where ``source`` gives rows of int8: a row is that many times its
+            numbers. If None, rows are what it gives.
 
     Raises:
         DataError: an id is no row, or is there twice.
     """
 
-    def __init__(self, ids: Tensor, num_nodes: int, source: Gather) -> None:
+    def __init__(self, ids: Tensor, num_nodes: int, source: Gather, scale: Tensor | None = None) -> None:
         check_tensor(ids, "ids", ndim=1)
         self.ids, self.num_nodes, self._source = ids.long().contiguous(), num_nodes, source
         at = first_out_of_range(self.ids, num_nodes)
         if at >= 0:
             raise DataError(f"hot rows must be in [0, {num_nodes}); ids[{at}] is {int(self.ids[at])}")
         self._map = None if torch.equal(self.ids, torch.arange(len(ids))) else self._make_map()
+        self._scale = scale
         self._tables: dict[torch.device, Tensor] = {}
+        self._scales: dict[torch.device, Tensor] = {}
         self._copying, self._counting = threading.Lock(), threading.Lock()
         self._reads = self._hits = 0
 
@@ -97,7 +103,7 @@ class HotRows:
             self._hits += hits
 
     def table_on(self, device: torch.device) -> Tensor:
-        """Return the hot rows on a device, ``(num_rows, F)``; the first call copies them there.
+        """Return the hot rows on a device as they are kept, ``(num_rows, F)``; the first call copies them.
 
         Raises:
             ResourceError: the device does not have the memory.
@@ -106,6 +112,27 @@ class HotRows:
             if device not in self._tables:
                 self._tables[device] = self._copied(device)
             return self._tables[device]
+
+    def scales_on(self, device: torch.device) -> Tensor | None:
+        """Return the scales of the hot rows on a device, ``(num_rows,)``; None where rows have none."""
+        if self._scale is None:
+            return None
+        with self._copying:
+            if device not in self._scales:
+                self._scales[device] = self._scale[self.ids].to(device)
+                _wait_for(device)
+            return self._scales[device]
+
+    def joined(self, table: Tensor, others: Tensor, slots: Tensor) -> Tensor:
+        """Return a batch's rows as :func:`joined` does; hot rows of int8 are widened, as ``others`` are.
+
+        Args:
+            table: from :meth:`table_on`.
+            others: ``(num_others, F)`` rows that are not hot, on its device.
+            slots: ``(num_ids,)`` int32, hot rows first, then ``others``.
+        """
+        scales = self.scales_on(table.device)
+        return joined(table, others, slots) if scales is None else _widened(table, scales, others, slots)
 
     def assembled(self, ids: Tensor, gather: Gather) -> Tensor:
         """Return the rows of ids that are on a device: only those that are not hot travel.
@@ -121,9 +148,11 @@ class HotRows:
         missing, slots = self.split(wanted)
         self.count(len(wanted), len(wanted) - len(missing))
         table = self.table_on(ids.device)
-        return joined(table, gather(wanted[missing]).to(ids.device), slots.to(ids.device))
+        return self.joined(table, gather(wanted[missing]).to(ids.device), slots.to(ids.device))
 
-    def tier_table(self, hot: Tensor, host: Tensor, peers: PeerRows | None = None) -> TierTable:
+    def tier_table(
+        self, hot: Tensor, host: Tensor | ScaledFeatures, peers: PeerRows | None = None
+    ) -> TierTable:
         """Return a table of hot rows, of rows on peers, and of all rows in memory that their device can read.
 
         Args:
@@ -132,16 +161,17 @@ class HotRows:
             peers: rows that are not hot here and that the devices of other processes keep, too. If None,
                 there are none.
         """
-        tiers = [Tier((hot,))] + ([] if peers is None else [peers.tier])
+        scales = self.scales_on(hot.device)
+        tiers = [Tier((hot,), () if scales is None else (scales,))] + ([] if peers is None else [peers.tier])
         first = self.ids if peers is None else torch.cat([self.ids, peers.ids])
         count = len(first)
         if torch.equal(first, torch.arange(count)):
-            return TierTable([*tiers, Tier((host[count:],))], device=hot.device)
+            return TierTable([*tiers, tier_of(host, count)], device=hot.device)
         positions = torch.arange(count, count + self.num_nodes)
         positions[first] = torch.arange(count)
         if count + self.num_nodes <= torch.iinfo(torch.int32).max:
             positions = positions.int()
-        return TierTable([*tiers, Tier((host,))], positions, device=hot.device)
+        return TierTable([*tiers, tier_of(host)], positions, device=hot.device)
 
     def _make_map(self) -> Tensor:
         slots = torch.full((self.num_nodes,), -1, dtype=torch.int32)
@@ -163,8 +193,7 @@ class HotRows:
         at_a_time = max(_COPIED_BYTES // max(row_bytes, 1), 1)
         for begin in range(0, self.num_rows, at_a_time):
             table[begin : begin + at_a_time].copy_(self._source(self.ids[begin : begin + at_a_time]))
-        if device.type == "cuda":
-            torch.cuda.current_stream(device).synchronize()  # other streams read the table, too
+        _wait_for(device)
         return table
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -172,16 +201,43 @@ class HotRows:
             self.ids,
             self.num_nodes,
             self._source,
+            self._scale,
         )  # each process copies the rows to its device itself
 
     def __repr__(self) -> str:
         return f"HotRows({self.num_rows:,} of {self.num_nodes:,} rows)"
 
 
+def tier_of(rows: Tensor | ScaledFeatures, first: int = 0) -> Tier:
+    """Return a tier of all rows from ``first`` on."""
+    if isinstance(rows, ScaledFeatures):
+        return Tier((rows.values[first:],), (rows.scale[first:],))
+    return Tier((rows[first:],))
+
+
 def joined(hot: Tensor, others: Tensor, slots: Tensor) -> Tensor:
     """Return a batch's rows: by slot, those of ``hot`` and then those of ``others``, all on one device."""
     table = TierTable([Tier((hot,)), Tier((others,))])
     return gather_tiered(table, slots.long(), trusted=True)
+
+
+def _widened(hot: Tensor, scales: Tensor, others: Tensor, slots: Tensor) -> Tensor:
+    """Join int8 rows with those that came widened; both are read for each slot, to wait for no size."""
+    if not len(hot) or not len(others):
+        return (
+            others[slots.long()]
+            if not len(hot)
+            else gather_rows(hot, slots.long(), scale=scales, trusted=True)
+        )
+    is_hot = slots < len(hot)
+    widened = gather_rows(hot, slots.clamp(max=len(hot) - 1).long(), scale=scales, trusted=True)
+    return torch.where(is_hot.unsqueeze(1), widened, others[(slots - len(hot)).clamp(min=0).long()])
+
+
+def _wait_for(device: torch.device) -> None:
+    """Wait for a copy, since other streams than the current one read it, too."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
 
 
 def free_bytes(device: torch.device) -> int | None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
+from graphbraid.graph.scaled_features import ScaledFeatures, widened
+
 if TYPE_CHECKING:
     from graphbraid.sampling.hot import HotRows
 
@@ -40,8 +42,8 @@ class FeatureRows(Protocol):
         ...
 
     @property
-    def in_memory(self) -> Tensor | None:
-        """All rows where they lie in memory as one tensor, ``(num_nodes, F)``; None if some do not."""
+    def in_memory(self) -> Tensor | ScaledFeatures | None:
+        """All rows, ``(num_nodes, F)``, as they lie in memory; None where some do not."""
         ...
 
     def announce(self, ids: Tensor) -> int:
@@ -96,6 +98,13 @@ def take_rows(table: Tensor, ids: Tensor) -> Tensor:
         ids: ``(num_ids,)`` int64 in ``[0, num_rows)``.
     """
     return table[ids] if is_beside(table, ids) else read_over_link(table, ids)
+
+
+def take_features(x: Tensor | ScaledFeatures, ids: Tensor) -> Tensor:
+    """Return the feature rows of ``ids`` as :func:`take_rows` does; those of int8 become float32."""
+    if isinstance(x, ScaledFeatures):
+        return widened(take_rows(x.values, ids), take_rows(x.scale, ids))
+    return take_rows(x, ids)
 
 
 def is_beside(table: Tensor, ids: Tensor) -> bool:

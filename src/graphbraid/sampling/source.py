@@ -10,11 +10,11 @@ from typing import Any, cast
 from torch import Tensor
 
 from graphbraid.errors import DataError
-from graphbraid.graph import Graph, SparseFeatures
-from graphbraid.ops.gather import gather_rows
+from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
+from graphbraid.ops.gather import gather_features
 from graphbraid.ops.gather_tiered import TierTable, gather_tiered
 from graphbraid.sampling.lists import NeighborLists
-from graphbraid.sampling.rows import FeatureRows, take_rows
+from graphbraid.sampling.rows import FeatureRows, take_features, take_rows
 
 ADJ_VALUES = "values of adj_t"
 """Name of the values of ``adj_t`` among ``edge_attrs``; no attribute of a user can have it."""
@@ -63,8 +63,9 @@ class BatchSource:
                 )
         if rows is None:
             return
-        if not isinstance(x, Tensor) or (x.shape, x.dtype) != (rows.shape, rows.dtype):
-            own = f"{x.dtype} of {tuple(x.shape)}" if isinstance(x, Tensor) else "none that are dense"
+        dense = x if isinstance(x, Tensor | ScaledFeatures) else None
+        if dense is None or (dense.shape, dense.dtype) != (rows.shape, rows.dtype):
+            own = "none that are dense" if dense is None else f"{dense.dtype} of {tuple(dense.shape)}"
             raise DataError(
                 f"rows are {rows.dtype} of {tuple(rows.shape)}, but the graph's features are {own}; make the "
                 "tiers of this very graph"
@@ -106,8 +107,8 @@ class BatchSource:
         if isinstance(features, SparseFeatures):
             return features.rows(ids.cpu()).to_dense()
         if features is None or ids.device.type == "cpu":
-            return None if features is None else gather_rows(features, ids, trusted=True)
-        return take_rows(features, ids)
+            return None if features is None else gather_features(features, ids, trusted=True)
+        return take_features(features, ids)
 
     def y_rows(self, ids: Tensor) -> Tensor | None:
         """Return the labels of the nodes ``ids``, one row each; None without labels.

@@ -8,7 +8,7 @@ import torch
 from tests.collective.cases import stage_times
 from tests.sampling.graphs import power_law_csc
 
-from graphbraid import Graph
+from graphbraid import Graph, ScaledFeatures
 from graphbraid.collective import Profile, fixed_plan
 from graphbraid.collective.hardware.cpu import CpuBatching, NoMarks, NoTransfer
 from graphbraid.collective.hardware.device_batching import (
@@ -24,6 +24,7 @@ from graphbraid.collective.run.protocols import DeviceMemoryError
 from graphbraid.collective.run.stages import Context, Operators, register
 from graphbraid.datasets import open_store, save_store
 from graphbraid.features import TieredFeatures
+from graphbraid.features.memory import MemoryRows
 from graphbraid.graph.csc import degrees_and_loops
 from graphbraid.nn import SAGEConv
 from graphbraid.sampling import SamplerConfig, SeedSchedule
@@ -250,6 +251,28 @@ def test_a_batch_that_was_begun_in_vain_costs_nothing_but_time(make_device):
 
 
 ROW, TABLES = 5 * 4, 8 * 90 + 8 * 91 + 4 * 700  # of features; of local ids, and the topology
+
+
+@pytest.mark.parametrize("num_hot", [None, 0, 30])
+def test_rows_of_int8_are_widened_by_every_route(make_device, num_hot):
+    """They lie on the device as a whole, on the host, or partly on both."""
+
+    def scaled(context):
+        x = ScaledFeatures.from_dense(context.source.graph.x)
+        graph = context.source.graph.replace(x=x)
+        rows = TieredFeatures(None, MemoryRows(x), score=None, lookahead=0)
+        return dataclasses.replace(
+            context, source=dataclasses.replace(context.source, graph=graph, rows=rows)
+        )
+
+    labels = part_bytes_of(make_context(torch.device("cpu")))["labels"]
+    room = 1 << 40 if num_hot is None else num_hot and TABLES + labels + 4 * 90 + num_hot * (5 + 4)
+    device = make_device(room)
+    found, by_device = batches(scaled(make_context(device, hot_bytes=room)))
+    prepare = CpuBatching(scaled(make_context(torch.device("cpu"))))
+    assert found == [contents(prepare(0, step)) for step in range(NUM_STEPS)]
+    assert found[0]["x"][0] == torch.float32
+    assert len(by_device) == NUM_STEPS // 2
 
 
 @pytest.mark.parametrize("num_hot", [1, 37, 70])

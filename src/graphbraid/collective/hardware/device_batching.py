@@ -24,12 +24,14 @@ from graphbraid.collective.run.protocols import DeviceMemoryError
 from graphbraid.collective.run.stages import Context
 from graphbraid.features.walks import out_degree
 from graphbraid.files.writing import format_bytes
+from graphbraid.graph import ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_rows
 from graphbraid.ops.gather import gather_rows
 from graphbraid.ops.gather_tiered import TierTable
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.gpu import GpuPipeline, make_gpu_pipeline
-from graphbraid.sampling.hot import HotRows
+from graphbraid.sampling.hot import HotRows, tier_of
 from graphbraid.sampling.minibatch import MiniBatch
 from graphbraid.sampling.source import BatchSource
 
@@ -79,15 +81,15 @@ def part_bytes_of(context: Context) -> dict[Part, int]:
     return {
         "topology": csc.indptr.nbytes + csc.indices.nbytes + 8 * csc.num_edges * draws_by_running_sums,
         "labels": sum(table.nbytes for table in _label_tables(context)),
-        "features": x.nbytes if isinstance(x, Tensor) and _can_read(context.source) else 0,
+        "features": 0 if isinstance(x, SparseFeatures | None) or not _can_read(context.source) else x.nbytes,
     }
 
 
 def hot_rows_in(room: int, context: Context) -> HotRows | None:
     """Return the rows of most out-edges that fit in ``room`` bytes with their map; None if no row does."""
     x, num_nodes = context.source.graph.x, context.source.graph.num_nodes
-    assert isinstance(x, Tensor)
-    num_rows = (room - _MAP_BYTES * num_nodes) // max(x[:1].nbytes, 1)
+    assert isinstance(x, Tensor | ScaledFeatures)
+    num_rows = (room - _MAP_BYTES * num_nodes) // max(kept_row_bytes(x), 1)
     if num_rows < 1:
         return None
     order = out_degree(context.source.graph.csc).argsort(descending=True, stable=True)
@@ -96,14 +98,18 @@ def hot_rows_in(room: int, context: Context) -> HotRows | None:
 
 def _hot_rows(ids: Tensor, context: Context) -> HotRows:
     x = context.source.graph.x
-    assert isinstance(x, Tensor)
-    return HotRows(ids, context.source.graph.num_nodes, functools.partial(gather_rows, x))
+    assert isinstance(x, Tensor | ScaledFeatures)
+    rows = stored_rows(x)
+    assert rows is not None
+    return HotRows(ids, context.source.graph.num_nodes, functools.partial(gather_rows, rows), scale_of(x))
 
 
 def _hot_bytes(hot: HotRows | None, context: Context) -> int:
     """Device memory of rows that the features' tiers keep there."""
     x = context.source.graph.x
-    return 0 if hot is None or not isinstance(x, Tensor) else hot.num_rows * x[:1].nbytes + hot.map_bytes
+    if hot is None or isinstance(x, SparseFeatures | None):
+        return 0
+    return hot.num_rows * kept_row_bytes(x) + hot.map_bytes
 
 
 class DeviceBatching:
@@ -203,7 +209,7 @@ class DeviceBatching:
         """What to place: parts as far as they fit, and rows and lists of those that do not."""
         context, rows = self.context, self.context.source.rows
         placement = choose_placement(sizes, room)
-        divides_rows = rows is None and context.gathers_rows
+        divides_rows = context.gathers_rows and _may_choose(context.source)
         if context.hot is not None or (divides_rows and placement["topology"] == "host"):
             placement = {**placement, "features": "host"}  # but for the rows that are chosen
         divides_rows &= placement["features"] == "host"
@@ -223,10 +229,15 @@ class DeviceBatching:
         context, placement, hot = self.context, resident.placement, resident.rows
         source = _placed_source(context, placement, self._place)
         x: Tensor | TierTable | None = None  # where there is none: made of each batch's ids, on the host
-        if isinstance(source.graph.x, Tensor) and source.rows is None:
-            x = source.graph.x
+        if isinstance(source.graph.x, Tensor | ScaledFeatures) and source.rows is None:
+            own = source.graph.x
             if hot is not None and placement["features"] == "host":
-                x = hot.tier_table(hot.table_on(self._device), x)
+                x = hot.tier_table(hot.table_on(self._device), own)
+            elif isinstance(own, ScaledFeatures):
+                x = TierTable([tier_of(own)], device=self._device)
+            else:
+                x = own
+            if isinstance(x, TierTable):
                 source = dataclasses.replace(source, table=x)
         gathers = context.gather and (
             isinstance(x, TierTable) or (x is not None and x.ndim == 2 and x.is_contiguous())
@@ -296,7 +307,10 @@ def _placed_source(
     csc = Csc(graph.csc.indptr, graph.csc.indices, graph.csc.num_src, label(graph.csc.weight), trusted=True)
     x = graph.x
     can_read = _can_read(source)
-    if isinstance(x, Tensor) and can_read:
+    if isinstance(x, ScaledFeatures) and can_read:
+        values, scale = (place(part, placement["features"]) for part in (x.values, x.scale))
+        x = ScaledFeatures(values=values, scale=scale, trusted=True)
+    elif isinstance(x, Tensor) and can_read:
         x = place(x, placement["features"])
     return dataclasses.replace(
         source,
@@ -320,6 +334,12 @@ def _placed_source(
 def _can_read(source: BatchSource) -> bool:
     """Return whether the device can read all features: they are in memory, not in a file."""
     return source.rows is None or source.rows.in_memory is not None
+
+
+def _may_choose(source: BatchSource) -> bool:
+    """Return whether the device may choose hot rows itself: no tiers were made, which would say them."""
+    rows = source.rows
+    return rows is None or (rows.hot is None and isinstance(rows.in_memory, ScaledFeatures))
 
 
 def _label_tables(context: Context) -> list[Tensor]:

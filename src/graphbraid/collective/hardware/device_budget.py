@@ -12,7 +12,9 @@ from graphbraid.features import walks
 from graphbraid.features.budget import Curve, split
 from graphbraid.features.topology import list_blocks
 from graphbraid.files.writing import format_bytes
+from graphbraid.graph import SparseFeatures
 from graphbraid.graph.csc import Csc, index_dtype
+from graphbraid.graph.scaled_features import kept_row_bytes
 
 SECTOR_BYTES = 32
 """Least that a device reads over the link at a time: a drawn id of 4 bytes moves as much."""
@@ -46,11 +48,11 @@ def divide(room: int, context: Context, *, with_rows: bool) -> DeviceSplit:
     csc, x = context.source.graph.csc, context.source.graph.x
     by_list = _curve_of_lists(context)
     notes, rows_notes = _notes_of_lists(csc), _MAP_BYTES * csc.num_dst
-    if not with_rows or not isinstance(x, Tensor):
+    if not with_rows or isinstance(x, SparseFeatures | None):
         [num_lists] = split(room - notes, [by_list])
         return _divided(room, (by_list, num_lists), None)
     reads = walks.inclusion(csc, context.sampler, context.schedule)
-    row_bytes = max(x[:1].nbytes, 1)
+    row_bytes = max(kept_row_bytes(x), 1)
     sectors = -(-row_bytes // SECTOR_BYTES)
     by_row = Curve.of(reads * (sectors * SECTOR_BYTES), row_bytes)
     num_lists, num_rows = split(room - notes - rows_notes, (by_list, by_row))

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.ops.gather import gather_rows
-from graphbraid.sampling.hot import HotRows, joined
+from graphbraid.sampling.hot import HotRows
 from graphbraid.sampling.minibatch import MiniBatch
 from graphbraid.sampling.rows import FeatureRows, RowPart
 
@@ -207,9 +207,10 @@ class RowBuffer:
         part = moved.row_part
         if part is None:
             return
-        hot = None if self._hot is None else self._hot.table_on(part.rows.device)
-        if part.first == APART and hot is not None:
-            moved.x = joined(hot, part.rows, part.slots)
+        owner = self._hot
+        hot = None if owner is None else owner.table_on(part.rows.device)
+        if part.first == APART and owner is not None and hot is not None:
+            moved.x = owner.joined(hot, part.rows, part.slots)
             return
         ring = self._ring_on(part.rows)
         if ring is None:
@@ -220,10 +221,10 @@ class RowBuffer:
         straight = min(count, len(ring) - begin)
         ring[begin : begin + straight].copy_(part.rows[:straight])
         ring[: count - straight].copy_(part.rows[straight:])
-        if hot is None:
+        if owner is None or hot is None:
             torch.index_select(ring, 0, part.slots, out=x)
         else:
-            x = joined(hot, ring, part.slots)
+            x = owner.joined(hot, ring, part.slots)
         self._next = part.first + count
         moved.x = x
 

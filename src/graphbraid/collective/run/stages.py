@@ -30,7 +30,7 @@ from graphbraid.collective.run.protocols import (
 )
 from graphbraid.collective.run.rows_ahead import RowsAhead
 from graphbraid.errors import ConfigError, did_you_mean
-from graphbraid.graph import SparseFeatures
+from graphbraid.graph import ScaledFeatures, SparseFeatures
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.hot import HotRows
 from graphbraid.sampling.minibatch import MiniBatch
@@ -78,7 +78,7 @@ class Context:
     def gathered_rows(self) -> torch.Tensor | None:
         """Features that are gathered by whoever samples, while sampling; None if they are not."""
         x = None if self.source.rows is not None else self.source.graph.x
-        if not self.gather or isinstance(x, SparseFeatures | None):
+        if not self.gather or isinstance(x, SparseFeatures | ScaledFeatures | None):
             return None
         return x if x.ndim == 2 and x.is_contiguous() else None
 
@@ -319,5 +319,5 @@ def _row_buffer(context: Context) -> RowBuffer | None:
         return None
     x = context.source.graph.x if context.source.rows is None else context.source.rows
     assert x is not None
-    assert not isinstance(x, SparseFeatures)
+    assert not isinstance(x, SparseFeatures | ScaledFeatures), "rows of int8 have a source of their own"
     return RowBuffer(x, kept_batches=KEPT_BATCHES if looks_ahead else 0, hot=context.hot)

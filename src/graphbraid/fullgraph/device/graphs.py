@@ -9,6 +9,7 @@ from torch import Tensor
 
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.scaled_features import ScaledFeatures
 from graphbraid.graph.sparse_features import SparseFeatures
 
 
@@ -22,7 +23,7 @@ def on_place(graph: Graph, place: torch.device) -> Graph:
         x = replace(
             x, **{name: getattr(x, name).to(place) for name in ("indptr", "indices", "values")}, trusted=True
         )
-    elif isinstance(x, Tensor):
+    elif isinstance(x, ScaledFeatures | Tensor):
         x = x.to(place)
     return graph if csc is graph.csc and x is graph.x else graph.replace(csc=csc, x=x)
 

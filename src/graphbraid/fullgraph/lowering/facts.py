@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from graphbraid.graph import Graph
+from graphbraid.graph.scaled_features import Features, stored_rows
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.machine.rates import Rates
 from graphbraid.ops.binary import is_binary
@@ -145,11 +145,13 @@ def facts_of(
     )
 
 
-def density(x: Tensor | SparseFeatures) -> float:
+def density(x: Features) -> float:
     """Return the share of features that are not zero; dense ones are sampled if there are more than 2²⁴."""
     cells = max(x.shape[0] * x.shape[1], 1)
     if isinstance(x, SparseFeatures):
         return x.nnz / cells
     every = max(1, cells // 2**24)
-    sample = x[::every]
+    rows = stored_rows(x)
+    assert rows is not None
+    sample = rows[::every]
     return float(torch.count_nonzero(sample)) / max(sample.numel(), 1)

@@ -24,6 +24,7 @@ from graphbraid.fullgraph.lowering.levels import edges_of
 from graphbraid.fullgraph.step.calls.kernels import BinaryInput, Input, SparseInput
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.scaled_features import Features
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.machine.measurements import NOT_KEPT, Kept
 from graphbraid.machine.rates import Rates
@@ -168,7 +169,7 @@ def kept_trials(
     if not device.is_host or native.kernels() is None or graph.x is None:
         return None
     sizes = [graph.num_nodes, graph.csc.num_edges, *graph.x.shape, density]
-    key = f"{VERSION} {device.name} {torch.__version__} {isinstance(graph.x, Tensor)} {sizes}"
+    key = f"{VERSION} {device.name} {torch.__version__} {not isinstance(graph.x, SparseFeatures)} {sizes}"
     file = _KEPT.file(key)
     if not believed:
         return Trials(
@@ -197,10 +198,10 @@ def _some(share: float, count: int, nbytes: int) -> int:
     return min(count, max(LEAST_ROWS, min(int(share * count), most)))
 
 
-def _some_rows(x: FeatureMatrix, count: int) -> FeatureMatrix:
+def _some_rows(x: Features, count: int) -> FeatureMatrix:
     """Return evenly spaced rows of the features."""
     ids = torch.arange(count) * x.shape[0] // count
-    return x.rows(ids) if isinstance(x, SparseFeatures) else x.index_select(0, ids)
+    return x.index_select(0, ids) if isinstance(x, Tensor) else x.rows(ids)
 
 
 def _some_edges(csc: Csc, count: int) -> Csc:

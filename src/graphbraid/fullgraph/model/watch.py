@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from graphbraid.fullgraph.program.readers.exact import GLOBAL_HOOKS, TORCH_OWN, runs_something
 from graphbraid.graph import Graph
+from graphbraid.graph.scaled_features import ScaledFeatures
 from graphbraid.graph.sparse_features import SparseFeatures
 
 _LIBRARIES = ("torch.", "torch_geometric.", "graphbraid.")
@@ -96,7 +97,11 @@ class GraphWatch:
 
     def __init__(self, graph: Graph, others: Iterable[object] = ()) -> None:
         x = graph.x
-        parts = (x.values, x.indices, x.indptr) if isinstance(x, SparseFeatures) else (x,)
+        parts: tuple[object, ...] = (x,)
+        if isinstance(x, SparseFeatures):
+            parts = (x.values, x.indices, x.indptr)
+        elif isinstance(x, ScaledFeatures):
+            parts = (x.values, x.scale)
         held = (*parts, graph.csc.weight, graph.edge_attr, graph.csc.indptr, graph.csc.indices, *others)
         self._tensors = [t for t in held if isinstance(t, Tensor) and not t.is_inference()]
         self._before = self._now()

@@ -16,6 +16,7 @@ from graphbraid.fullgraph.lowering.levels import Block
 from graphbraid.fullgraph.step.calls.seeds import Seeds, SeedsInMemory
 from graphbraid.fullgraph.step.calls.spmm_choice import PickedAggregation, Picker
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.scaled_features import Features
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.binary import binary_bytes
@@ -181,7 +182,7 @@ class CopySizes(DeviceCopies):
             self.nbytes += csc.indices.nbytes + 2 * 8 * (csc.num_src + 1)
 
 
-def input_bytes(x: Tensor | SparseFeatures, nodes: Tensor | None, path: str) -> int:
+def input_bytes(x: Features, nodes: Tensor | None, path: str) -> int:
     """Return the bytes of the features of ``nodes`` in the form of an input path."""
     rows, columns = x.shape[0] if nodes is None else nodes.numel(), int(x.shape[1])
     if path == "dense":

@@ -18,6 +18,7 @@ from graphbraid.fullgraph.step.calls.rows import Constant
 from graphbraid.fullgraph.step.device_copies import DeviceCopies, input_bytes
 from graphbraid.fullgraph.step.edge_features import EdgeFeatures
 from graphbraid.graph import Graph
+from graphbraid.graph.scaled_features import ScaledFeatures
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.ops.aggregation import row_contiguous
 
@@ -54,13 +55,16 @@ class NodeFeatures:
     def factor_bytes(self) -> int:
         """Bytes that :attr:`factor` and the edge features take in addition to the graph.
 
-        On the host, dense features are used in place.
+        On the host, dense features are used in place; those of int8 are widened once, to a copy.
         """
-        assert self._graph.x is not None
+        x = self._graph.x
+        assert x is not None
         in_place = self.path == "dense" and self._copies is None
+        if in_place and self._is_factor and isinstance(x, ScaledFeatures):  # widened as a whole
+            return 4 * x.values.numel() + self.edges.nbytes
         if in_place or not self._is_factor:
             return self.edges.nbytes
-        return input_bytes(self._graph.x, self._nodes(0), self.path) + self.edges.nbytes
+        return input_bytes(x, self._nodes(0), self.path) + self.edges.nbytes
 
     def allocate(self, constants: Sequence[Constant]) -> None:
         """Make the factor and the constants, and free what was needed only for that."""
@@ -101,7 +105,7 @@ class NodeFeatures:
         assert x is not None
         made: kernels.Input
         if self.path == "sparse":
-            sparse = x if isinstance(x, SparseFeatures) else SparseFeatures.from_dense(x)
+            sparse = x if isinstance(x, SparseFeatures) else SparseFeatures.from_dense(self._graph.dense_x())
             made = kernels.SparseInput(sparse.to(torch.float32), nodes)
         elif self.path == "binary":
             made = kernels.BinaryInput(x, nodes)
@@ -114,7 +118,7 @@ class NodeFeatures:
         if self._dense is None:
             x = self._graph.x
             assert x is not None
-            dense = x.to_dense() if isinstance(x, SparseFeatures) else x
+            dense = x if isinstance(x, Tensor) else x.to_dense()
             self._dense = row_contiguous(dense.to(torch.float32))  # else kernels would copy it in every step
         return self._dense
 

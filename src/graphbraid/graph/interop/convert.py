@@ -16,6 +16,7 @@ from torch import Tensor
 from graphbraid.arguments import as_count, check_tensor
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import MOST_NODES
+from graphbraid.graph.scaled_features import Features, ScaledFeatures
 from graphbraid.graph.scans import first_where
 from graphbraid.graph.sparse_features import FEATURE_DTYPES, SparseFeatures
 
@@ -111,15 +112,15 @@ def as_num_nodes(num_nodes: Any) -> int:
     return as_count(num_nodes, "num_nodes", most=MOST_NODES, error=DataError)
 
 
-def as_features(x: Any) -> Tensor | SparseFeatures | None:
-    """Return features as a 2-d tensor or :class:`SparseFeatures`.
+def as_features(x: Any) -> Features | None:
+    """Return features as a 2-d tensor, :class:`SparseFeatures` or :class:`ScaledFeatures`.
 
     A vector becomes one column; dtypes that a Graph does not hold become float32.
 
     Raises:
         DataError: ``x`` is neither a matrix nor a vector of numbers.
     """
-    if x is None or isinstance(x, SparseFeatures):
+    if isinstance(x, SparseFeatures | ScaledFeatures | None):
         return x
     if isinstance(x, Tensor) and x.layout != torch.strided:
         return _features_from_torch_sparse(x)

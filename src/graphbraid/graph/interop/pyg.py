@@ -117,7 +117,7 @@ def graph_to_pyg(graph: Graph) -> Any:
     made = data_class()
     data = made(edge_index=graph.to_edge_index(original_order=True), num_nodes=graph.num_nodes)
     if graph.x is not None:
-        data.x = to_torch_csr(graph.x) if isinstance(graph.x, SparseFeatures) else graph.x
+        data.x = to_torch_csr(graph.x) if isinstance(graph.x, SparseFeatures) else graph.dense_x()
     if graph.y is not None:
         data.y = graph.y
     if graph.csc.weight is not None:

@@ -116,7 +116,7 @@ class _Reading:
     def _table(self, store: Any, key: Key, name: str, value: Any) -> Tensor | SparseFeatures:
         if isinstance(value, Tensor) and value.layout != torch.strided:
             features = as_features(value)
-            assert features is not None
+            assert isinstance(features, SparseFeatures)
             return features
         table = plain(value) if isinstance(value, Tensor) else as_tensor(value, f"data[{key!r}].{name}")
         if store._parent().__cat_dim__(name, value, store) != 0:

@@ -302,7 +302,7 @@ class _Weights:
 def _rows_of(x: Tensor | TierTable, ids: Tensor) -> Tensor:
     """Gather rows by kernels wherever they lie, whether these are compiled or interpreted."""
     if isinstance(x, TierTable):
-        rows = torch.empty((ids.numel(), x.width), dtype=x.dtype, device=ids.device)
+        rows = torch.empty((ids.numel(), x.width), dtype=x.given_dtype, device=ids.device)
         gather_tiered(x, ids, rows)
     else:
         rows = torch.empty((ids.numel(), x.shape[1]), dtype=x.dtype, device=ids.device)

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from graphbraid.graph import EdgeType, Graph, SparseFeatures
+from graphbraid.graph import EdgeType, Graph, ScaledFeatures, SparseFeatures
 from graphbraid.ops.gather import gather_rows
 from graphbraid.sampling.rows import take_rows
 
@@ -74,7 +74,8 @@ def source_of_graph(graph: Graph) -> TypedSource:
     nodes, edges = {}, {}
     for node_type in graph.node_types:
         one = graph.nodes_of(node_type)
-        held = {"x": one.x, "y": one.y, "time": one.time}
+        x = one.x.to_dense() if isinstance(one.x, ScaledFeatures) else one.x
+        held = {"x": x, "y": one.y, "time": one.time}
         nodes[node_type] = {name: value for name, value in held.items() if value is not None}
     for edge_type in graph.edge_types:
         of_edges = graph.edges_of(edge_type)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from graphbraid.graph import Graph
+from graphbraid.graph.scaled_features import given_row_bytes
 from graphbraid.loader import BatchLoader, LoaderSettings
 from graphbraid.train.config import TrainConfig
 
@@ -103,5 +104,4 @@ def batch_sizes(
 
 def row_bytes(graph: Graph) -> int:
     """Return the bytes of a feature row as batches hold it; of sparse features a mean row's."""
-    x = graph.x
-    return 0 if x is None else int(x.nbytes // max(graph.num_nodes, 1))
+    return given_row_bytes(graph.x)

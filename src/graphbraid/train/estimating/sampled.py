@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from graphbraid.features.sizing import list_bytes
 from graphbraid.files import mapped
 from graphbraid.files.writing import format_bytes
-from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.graph import Graph
+from graphbraid.graph.scaled_features import stored_rows
 from graphbraid.loader import BatchLoader
 from graphbraid.machine.hardware import free_memory_bytes
 from graphbraid.train.estimating.allocation import allocation_of
@@ -121,10 +122,8 @@ def bytes_beside_graph(needs: Needs, graph: Graph) -> int:
 
 def are_mapped(graph: Graph) -> bool:
     """Return whether a graph's features are dense and mapped from a file, as an open store's are."""
-    x = graph.x
-    if x is None or isinstance(x, SparseFeatures):
-        return False
-    return mapped.find(x.data_ptr(), x.nbytes) is not None
+    x = stored_rows(graph.x)
+    return x is not None and mapped.find(x.data_ptr(), x.nbytes) is not None
 
 
 def scaled_step_bytes(trial: Trial, num_nodes: int) -> int:

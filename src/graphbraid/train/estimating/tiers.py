@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from graphbraid.features import DiskRows
 from graphbraid.features.row_budgets import options_for
@@ -15,6 +14,7 @@ from graphbraid.features.sizing import list_bytes
 from graphbraid.features.tier_report import SHARES, Served
 from graphbraid.features.tiers import LOOKAHEAD
 from graphbraid.graph import Graph
+from graphbraid.graph.scaled_features import scale_of, stored_rows
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.needs import Need, Needs
 from graphbraid.train.estimating.records import TierEstimate
@@ -49,14 +49,14 @@ class TieredRun(NamedTuple):
     def rows_in(self, host: int) -> int:
         """Return how many rows a budget holds, beside all lists."""
         num_rows, row_bytes = self.graph.num_nodes, self._row_bytes
-        notes = self.buffer_bytes + num_rows * _NOTES_BYTES + self.list_bytes
+        notes = self.buffer_bytes + num_rows * self._notes_bytes + self.list_bytes
         return max(0, min((host - notes) // (row_bytes + _SLOT_BYTES), num_rows))
 
     def host_bytes(self, rows: int) -> int:
         """Return the budget that holds so many rows, all lists and what is noted; 0 for no rows."""
         if rows == 0:
             return 0
-        notes = self.buffer_bytes + self.graph.num_nodes * _NOTES_BYTES + self.list_bytes
+        notes = self.buffer_bytes + self.graph.num_nodes * self._notes_bytes + self.list_bytes
         return rows * (self._row_bytes + _SLOT_BYTES) + notes
 
     def taken_bytes(self, host: int) -> int:
@@ -65,9 +65,14 @@ class TieredRun(NamedTuple):
 
     @property
     def _row_bytes(self) -> int:
-        x = self.graph.x
-        assert isinstance(x, Tensor)
+        x = stored_rows(self.graph.x)
+        assert x is not None
         return x.nbytes // max(self.graph.num_nodes, 1)
+
+    @property
+    def _notes_bytes(self) -> int:
+        scale = scale_of(self.graph.x)
+        return _NOTES_BYTES + (0 if scale is None else scale.itemsize)
 
     def estimate(self, host: int, needs: SampledNeeds, seconds: EpochSeconds | None) -> TierEstimate:
         """Return what a run with such a budget needs."""
@@ -106,8 +111,8 @@ def tiered_run(
         bytes_per_second: the disk's rate. If None, it is measured where ``is_here``.
         is_here: whether the run is for this machine.
     """
-    x = graph.x
-    if not are_mapped(graph) or not isinstance(x, Tensor):
+    x = stored_rows(graph.x)
+    if x is None or not are_mapped(graph):
         return None
     disk = DiskRows.behind(x, options=options_for(config.host or 0))
     reads = expected_reads(graph, config)

@@ -12,8 +12,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.scaled_features import Features
 from graphbraid.train.estimating.allocation import allocation_of
 from graphbraid.train.estimating.trial import Trial
 from graphbraid.train.step.batches import WholeGraph
@@ -79,7 +80,9 @@ def _part(graph: Graph, num_nodes: int) -> Graph:
     )
 
 
-def _rows(x: Tensor | SparseFeatures | None, ids: Tensor) -> Tensor | SparseFeatures | None:
+def _rows(x: Features | None, ids: Tensor) -> Features | None:
     if isinstance(x, SparseFeatures):
         return x.rows(ids)
+    if isinstance(x, ScaledFeatures):
+        return ScaledFeatures(values=x.values[ids], scale=x.scale[ids], trusted=True)
     return x if x is None else x.index_select(0, ids)

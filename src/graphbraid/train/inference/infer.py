@@ -21,8 +21,9 @@ from torch import Tensor, nn
 
 from graphbraid.errors import ResourceError
 from graphbraid.files.writing import format_bytes
-from graphbraid.graph import SparseFeatures
+from graphbraid.graph import ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc, degrees_and_loops
+from graphbraid.ops.gather import gather_features, gather_rows
 from graphbraid.sampling.source import rows_on_device
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.activations import Activations
@@ -80,6 +81,8 @@ def whole_bytes(runner: ModelRunner) -> int:
     graph, widest = runner.graph, widest_layer(runner.model)
     rows = 3 * graph.num_nodes * widest * 4  # a layer's input, its transformed rows and its output
     if runner.rows is not None:  # they do not all lie in memory, where one pass would bring them
+        rows += graph.num_nodes * graph.num_features * 4
+    if isinstance(graph.x, ScaledFeatures):  # widened for the pass
         rows += graph.num_nodes * graph.num_features * 4
     if runner.native:
         return rows
@@ -191,7 +194,9 @@ def _feature_rows(runner: ModelRunner, nodes: Tensor) -> Tensor | SparseFeatures
     if isinstance(graph.x, SparseFeatures):
         return graph.x.rows(nodes).to(torch.float32)
     assert graph.x is not None
-    return graph.x.index_select(0, nodes).float()
+    if isinstance(graph.x, ScaledFeatures):
+        return gather_features(graph.x, nodes, trusted=True)
+    return gather_rows(graph.x, nodes, dtype=torch.float32, trusted=True)
 
 
 def _to(csc: Csc, device: torch.device) -> Csc:

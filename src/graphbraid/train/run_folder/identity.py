@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.train.config import FREE_ON_RESUME, TrainConfig
 from graphbraid.train.step.learning_rate import PER_STEP
 
@@ -46,6 +46,8 @@ def _fingerprint(graph: Graph) -> str:
     arrays: list[Tensor | None] = [graph.csc.indptr, graph.csc.indices, graph.csc.weight, graph.y]
     if isinstance(graph.x, SparseFeatures):
         arrays += [graph.x.indptr, graph.x.indices, graph.x.values]
+    elif isinstance(graph.x, ScaledFeatures):
+        arrays += [graph.x.values, graph.x.scale]
     else:
         arrays.append(graph.x)
     arrays += [graph.splits[name] for name in sorted(graph.splits)]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import DataError
-from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.step.batches import Batch, WholeGraph
@@ -140,7 +140,7 @@ class ModelRunner:
 
     def _whole_features(self) -> Tensor | SparseFeatures:
         x = self.graph.x
-        if isinstance(x, SparseFeatures) and self.device.type != "cpu":
+        if isinstance(x, ScaledFeatures) or (isinstance(x, SparseFeatures) and self.device.type != "cpu"):
             x = x.to_dense()
         assert x is not None
         return self._in_float32(x if isinstance(x, SparseFeatures) else x.to(self.device))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from graphbraid.fullgraph.step.calls.spmm_choice import PickedAggregation
 from graphbraid.fullgraph.step.device_copies import DeviceCopies
+from graphbraid.graph.scaled_features import Features
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.ops import reference
 from graphbraid.ops.aggregation import Aggregation, aggregated, backend
@@ -140,7 +141,7 @@ class SparseInput:
 class BinaryInput:
     """Features with one non-zero number per node, as bits by row for forward and by column for backward."""
 
-    def __init__(self, x: Tensor | SparseFeatures, nodes: Tensor | None) -> None:
+    def __init__(self, x: Features, nodes: Tensor | None) -> None:
         self._rows = BinaryRows.of(x, nodes)
 
     def placed(self, copies: DeviceCopies) -> BinaryInput:

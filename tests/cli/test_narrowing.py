@@ -1,0 +1,55 @@
+"""``convert --features-dtype``: what it prints, and that the store trains."""
+
+import pytest
+
+from graphbraid import ScaledFeatures
+from graphbraid.datasets import open_store
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
+def test_a_store_is_narrowed_and_the_rounding_is_told(graphbraid, store, tmp_path, dtype):
+    done = graphbraid("convert", store, tmp_path / "narrow", "--features-dtype", dtype)
+    assert done.exit_code == 0, done.stderr
+    assert f"features as {dtype}: relative error of a row at most " in done.stderr
+    found = open_store(tmp_path / "narrow").x
+    if dtype == "int8":
+        assert isinstance(found, ScaledFeatures)
+    else:
+        assert str(found.dtype) == f"torch.{dtype}"
+    again = graphbraid(
+        "reorder", "--data", tmp_path / "narrow", "--by", "degree", "--out", tmp_path / "moved"
+    )
+    assert again.exit_code == 0, again.stderr
+    assert type(open_store(tmp_path / "moved").x) is type(found)
+
+
+def test_the_rounding_is_part_of_the_json(graphbraid, store, tmp_path):
+    done = graphbraid("convert", store, tmp_path / "narrow", "--features-dtype", "int8", "--json")
+    rounding = done.json["rounding"]
+    assert rounding["dtype"] == "int8"
+    assert 0 < rounding["mean"] <= rounding["largest"] < 0.05
+    assert "rounding" not in graphbraid("convert", store, tmp_path / "plain", "--json").json
+
+
+def test_a_narrow_store_trains_with_its_rows_on_disk(graphbraid, store, tmp_path):
+    graphbraid("convert", store, tmp_path / "narrow", "--features-dtype", "int8")
+    losses = []
+    for number, options in enumerate(((), ("--host", "0"))):
+        done = graphbraid(
+            *("train", "--data", tmp_path / "narrow", "--out", tmp_path / str(number), "--epochs", 1),
+            *("--hidden", 8, "--batch-size", 32, "--fanouts", "5,5", "--quiet", "--json", *options),
+        )
+        assert done.exit_code == 0, done.stderr
+        losses.append([row["train_loss"] for row in done.json["result"]["history"]])
+    assert losses[0] == losses[1]
+
+
+def test_what_cannot_be_is_refused(graphbraid, store, tmp_path):
+    done = graphbraid("convert", store, tmp_path / "s", "--features-dtype", "int4")
+    assert done.exit_code == 2
+    assert "--features-dtype must be one of" in done.stderr
+    graphbraid("convert", store, tmp_path / "narrow", "--features-dtype", "int8")
+    done = graphbraid("convert", tmp_path / "narrow", tmp_path / "s", "--features-dtype", "float16")
+    assert done.exit_code == 3
+    assert "these are int8 already" in done.stderr
+    assert not (tmp_path / "s").exists()

@@ -1,0 +1,172 @@
+"""ScaledFeatures: how near rows of int8 are to the floats they were made of, and what is refused."""
+
+import pickle
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphbraid import Graph, ScaledFeatures
+from graphbraid.errors import DataError
+from graphbraid.features import reorder
+from graphbraid.graph.scaled_features import STEPS
+from graphbraid.ops import gather_rows
+
+LARGEST = torch.finfo(torch.float32).max
+TINY = torch.finfo(torch.float32).tiny
+
+
+def assert_near(x, found):
+    """Each number is at most half its row's scale away, exactly."""
+    away = (found.to_dense().double() - x.double()).abs()
+    assert bool((away <= found.scale.double().unsqueeze(1) / 2).all())
+    assert bool(found.to_dense().isfinite().all())
+
+
+@given(
+    x=st.lists(
+        st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=3, max_size=3),
+        max_size=6,
+    )
+)
+def test_numbers_are_within_half_a_step_of_what_they_were(x):
+    x = torch.tensor(x, dtype=torch.float32).reshape(-1, 3)
+    assert_near(x, ScaledFeatures.from_dense(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("size", [1e-45, 1e-30, 1.0, 1e4])
+def test_rows_of_any_size_are_near(dtype, size):
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(300, 37, generator=draw).mul(size).to(dtype)
+    found = ScaledFeatures.from_dense(x)
+    assert_near(x, found)
+    most = x.abs().amax(1).double()
+    full = most > STEPS * TINY  # below, a scale would not be a normal number
+    assert bool((found.scale.double()[full] * STEPS <= most[full] * (1 + 2**-15)).all()), "no step is wasted"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        [0.0, -0.0],
+        [LARGEST, -LARGEST],
+        [LARGEST, LARGEST / 254],
+        [TINY, TINY / 2],
+        [2.0**-149, 0.0],
+        [127.0, -1.0],
+        [127.5, 0.5],
+        [1.0, 1 / 254],  # as far from a multiple as can be
+    ],
+    ids=str,
+)
+def test_rows_at_the_ends_of_float32(row):
+    x = torch.tensor([row])
+    found = ScaledFeatures.from_dense(x)
+    assert_near(x, found)
+    if row == [0.0, -0.0]:
+        assert float(found.scale) == 0.0
+        assert found.to_dense().tolist() == [[0.0, 0.0]]
+    if row == [127.0, -1.0]:
+        assert found.to_dense().tolist() == [row]
+
+
+def test_products_of_scales_and_numbers_are_exact():
+    """So that it does not matter which kernel widens a row."""
+    found = ScaledFeatures.from_dense(torch.randn(200, 9, generator=torch.Generator().manual_seed(1)))
+    exact = found.values.double() * found.scale.double().unsqueeze(1)
+    assert torch.equal(found.to_dense().double(), exact)
+    ids = torch.randint(0, 200, (50,))
+    assert torch.equal(gather_rows(found.values, ids, scale=found.scale).double(), exact[ids])
+    assert torch.equal(found.rows(ids).double(), exact[ids])
+
+
+def test_many_rows_are_rounded_in_parts(monkeypatch):
+    x = torch.randn(50, 7, generator=torch.Generator().manual_seed(2))
+    whole = ScaledFeatures.from_dense(x)
+    monkeypatch.setattr("graphbraid.graph.scaled_features._CHUNK", 20)  # two rows
+    parts = ScaledFeatures.from_dense(x)
+    assert torch.equal(parts.values, whole.values)
+    assert torch.equal(parts.scale, whole.scale)
+
+
+def test_it_says_what_it_is_and_survives_pickling():
+    found = ScaledFeatures.from_dense(torch.ones(5, 8))
+    assert (found.shape, found.dtype, found.nbytes) == ((5, 8), torch.float32, 5 * 8 + 5 * 4)
+    again = pickle.loads(pickle.dumps(found))
+    assert torch.equal(again.to_dense(), found.to_dense())
+    assert ScaledFeatures.from_dense(torch.ones(3, 0)).to_dense().shape == (3, 0)
+    assert ScaledFeatures.from_dense(torch.ones(0, 3)).shape == (0, 3)
+
+
+def graph_of(x):
+    return Graph.from_edge_index([[0, 1, 2], [1, 2, 0]], 3, x=x, y=[0, 1, 0], splits={"train": [0]})
+
+
+def test_a_graph_holds_them():
+    x = torch.tensor([[1.0, 2.0], [0.0, 0.0], [3.0, -4.0]])
+    scaled = ScaledFeatures.from_dense(x)
+    graph = graph_of(scaled).validate()
+    assert "2 int8 features" in repr(graph)
+    assert graph.nbytes == graph_of(x).nbytes - x.nbytes + scaled.nbytes
+    assert torch.equal(graph.dense_x(), scaled.to_dense())
+    assert torch.equal(graph.replace(y=None).x.values, scaled.values)
+
+
+def test_reordering_there_and_back_restores_every_bit():
+    x = torch.randn(9, 5, generator=torch.Generator().manual_seed(3))
+    graph = Graph.from_edge_index(torch.randint(9, (2, 20)), 9, x=ScaledFeatures.from_dense(x))
+    moved = reorder(graph, torch.randperm(9))
+    assert torch.equal(moved.graph.dense_x(), graph.dense_x()[moved.order.long()])
+    back = reorder(moved.graph, moved.inverse).graph
+    assert torch.equal(back.x.values, graph.x.values)
+    assert torch.equal(back.x.scale, graph.x.scale)
+
+
+@pytest.mark.parametrize(
+    ("values", "scale", "said"),
+    [
+        (torch.zeros(3, 2), torch.zeros(3), "dense 2-d int8 tensor; got torch.float32"),
+        (torch.zeros(3, dtype=torch.int8), torch.zeros(3), "dense 2-d int8 tensor"),
+        (torch.zeros(3, 2, dtype=torch.int8), torch.zeros(2), r"one for each of 3 rows; got .*\(2,\)"),
+        (torch.zeros(3, 2, dtype=torch.int8), torch.zeros(3, 1), "one for each of 3 rows"),
+        (torch.zeros(3, 2, dtype=torch.int8), torch.zeros(3).double(), "scale must be float32"),
+        (torch.zeros(3, 2, dtype=torch.int8), torch.tensor([1, torch.nan, 1]), r"scale\[1\] is nan"),
+        (torch.zeros(3, 2, dtype=torch.int8), torch.tensor([1, 1, torch.inf]), r"scale\[2\] is inf"),
+        (torch.zeros(3, 2, dtype=torch.int8), torch.tensor([-1.0, 1, 1]), r"scale\[0\] is -1"),
+        (None, torch.zeros(3), "int8 features"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(values, scale, said):
+    with pytest.raises(DataError, match=said):
+        ScaledFeatures(values=values, scale=scale)
+
+
+@pytest.mark.parametrize(
+    ("x", "said"),
+    [
+        (torch.tensor([[1.0, 2.0], [3.0, torch.nan]]), r"x\[1, 1\] is nan"),
+        (torch.tensor([[1.0, 2.0], [-torch.inf, 0.0]]), r"x\[1, 0\] is -inf"),
+        (torch.zeros(2, 2, dtype=torch.int64), "float32, float16 or bfloat16 tensor; got torch.int64"),
+        (torch.zeros(2), "2-d"),
+    ],
+)
+def test_what_cannot_be_rounded_is_refused(x, said):
+    with pytest.raises(DataError, match=said):
+        ScaledFeatures.from_dense(x)
+
+
+def test_rows_of_int8_without_scales_are_no_features():
+    with pytest.raises(DataError, match=r"Rows of int8 need a scale each: ScaledFeatures"):
+        graph_of(torch.zeros(3, 2)).replace(x=torch.zeros(3, 2, dtype=torch.int8))
+    with pytest.raises(DataError, match="x has 2 rows, but the graph has 3 nodes"):
+        graph_of(ScaledFeatures.from_dense(torch.zeros(2, 2)))
+    with pytest.raises(DataError, match="row ids"):
+        ScaledFeatures.from_dense(torch.zeros(2, 2)).rows(torch.tensor([2]))
+
+
+def test_features_by_type_are_floats():
+    x = ScaledFeatures.from_dense(torch.zeros(2, 2))
+    with pytest.raises(DataError, match="features by type are floats"):
+        Graph.from_relations({("a", "to", "a"): [[0], [1]]}, x={"a": x})
