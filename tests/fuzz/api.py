@@ -19,7 +19,7 @@ from tests.fuzz.verdict import judge
 from tests.fuzz.world import World, numbers_of, unequal
 
 import graphbraid
-from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
 
 for _room in ("graph", "ops", "train", "data", "features", "distributed", "synth"):
@@ -96,6 +96,8 @@ def _broken_inside(value: Any, numbers: random.Random) -> Value | None:
     """A graph, an adjacency, sparse features or a mapping with one part of it replaced."""
     if isinstance(value, Csc):
         return _field(value, ("indptr", "indices", "num_src", "weight"), numbers, Csc)
+    if isinstance(value, ScaledFeatures):
+        return _field(value, ("values", "scale"), numbers, ScaledFeatures)
     if isinstance(value, SparseFeatures):
         return _field(value, ("indptr", "indices", "values", "num_cols"), numbers, SparseFeatures)
     if isinstance(value, Graph):

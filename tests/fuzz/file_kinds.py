@@ -80,6 +80,10 @@ def _write_sparse_store(f: Path, w: World) -> None:
     datasets.save_store(w.plain_graph.replace(x=w.sparse_x), f / "s", ids=ids)
 
 
+def _write_int8_store(f: Path, w: World) -> None:
+    datasets.save_store(w.plain_graph, f / "s", features_dtype="int8", class_names=list("abcd"))
+
+
 def _names(f: Path) -> Any:
     names = datasets.open_names(f / "s")
     return [None if names.ids is None else names.ids.values, names.class_names]
@@ -92,6 +96,7 @@ _OPEN = {
 }
 KINDS["store"] = FileKind(_write_store, _OPEN)
 KINDS["store, sparse"] = FileKind(_write_sparse_store, _OPEN)
+KINDS["store, int8"] = FileKind(_write_int8_store, _OPEN)
 
 
 # ---- caches

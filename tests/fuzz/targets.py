@@ -36,6 +36,7 @@ TARGETS: dict[str, Callable[[World], Call]] = {}
 
 UNTOUCHED = {
     *("EpochRecord", "RunResult", "StepRecord", "Hardware", "StoreNames", "TableGraph", "GraphbraidError"),
+    "Rounding",
     *("MiniBatch", "Callback", "Conv", "GraphModel", "NotLoweredError", "Uncompiled", "Evidence"),
     *("Lowered", "CompileOptions", "DeviceMemoryError", "WorkerDiedError", "Estimate", "Ranks"),
     *("CacheCounts", "DiskCounts", "ListCounts", "TierCounts", "CurvePoint", "TierReport", "TierRow"),

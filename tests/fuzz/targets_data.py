@@ -123,6 +123,17 @@ add(
         lambda p: [datasets.open_store(p), str(datasets.open_names(p).class_names)],
     ),
 )
+add(
+    "datasets.Narrowing",
+    lambda w: Call(
+        datasets.Narrowing,
+        {"dtype": "int8"},
+        lambda n: [
+            datasets.open_store(datasets.save_store(w.plain_graph, "narrow", features_dtype=n)).dense_x(),
+            str(n.rounding),
+        ],
+    ),
+)
 
 
 def _saved(w: World) -> Path:

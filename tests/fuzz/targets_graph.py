@@ -109,6 +109,23 @@ add(
     lambda w: Call(gb.SparseFeatures.from_scipy, {"matrix": w.sparse_x.to_scipy()}),
 )
 add(
+    "ScaledFeatures",
+    lambda w: Call(
+        gb.ScaledFeatures,
+        {"values": w.scaled_x.values, "scale": w.scaled_x.scale},
+        lambda s: [
+            s.to_dense(),
+            s.rows(torch.tensor([0, 5])),
+            ops.gather_rows(s.values, torch.tensor([3, 1]), scale=s.scale),
+        ],
+    ),
+)
+add("ScaledFeatures.rows", lambda w: Call(w.scaled_x.rows, {"ids": torch.tensor([3, 0, 7])}))
+add(
+    "ScaledFeatures.from_dense",
+    lambda w: Call(gb.ScaledFeatures.from_dense, {"dense": w.x}, lambda s: s.to_dense()),
+)
+add(
     "Hardware.detect",
     lambda w: Call(gb.Hardware.detect, {"root": Path("/")}, lambda h: len(h.rows()), fixed=("root",)),
 )

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.loader import NeighborLoader
 
@@ -66,6 +66,10 @@ class World:
         return SparseFeatures.from_dense(self.x)
 
     @functools.cached_property
+    def scaled_x(self) -> ScaledFeatures:
+        return ScaledFeatures.from_dense(self.x)
+
+    @functools.cached_property
     def data(self) -> Any:
         return self.graph.to_pyg()
 
@@ -99,6 +103,8 @@ def numbers_of(value: Any, depth: int = 0) -> Any:
         return (
             value if value.dtype.kind in "OUS" else numbers_of(torch.from_numpy(np.ascontiguousarray(value)))
         )
+    if isinstance(value, ScaledFeatures):
+        return inner([value.values, value.scale])
     if isinstance(value, SparseFeatures):
         return inner([value.indptr, value.indices, value.values])
     if isinstance(value, Csc):
