@@ -268,3 +268,11 @@ def test_a_graph_without_labels_or_splits_still_pickles(int8):
     loader = NeighborLoader(dataclasses.replace(int8, y=None), [2], torch.arange(20), batch_size=10)
     batch = pickle.loads(pickle.dumps(next(iter(loader))))
     assert same(batch.x, int8.dense_x()[batch.n_id])
+
+
+def test_the_copy_of_the_whole_graphs_rows_is_counted(graph):
+    """A GCN that transforms first multiplies the features themselves: of float32 in place, else a copy."""
+    model = graphbraid.nn.GCN(WIDTH, 4, graph.num_classes, num_layers=2)
+    passes = frozenset(graphbraid.fullgraph.ALL) - {"hoist", "prune"}
+    narrow, wide = (graphbraid.compile(model, g, passes=passes) for g in (graph, widened(graph)))
+    assert narrow.nbytes - wide.nbytes == 300 * WIDTH * 4

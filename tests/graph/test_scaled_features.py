@@ -135,6 +135,7 @@ def test_reordering_there_and_back_restores_every_bit():
         (torch.zeros(3, 2, dtype=torch.int8), torch.tensor([1, torch.nan, 1]), r"scale\[1\] is nan"),
         (torch.zeros(3, 2, dtype=torch.int8), torch.tensor([1, 1, torch.inf]), r"scale\[2\] is inf"),
         (torch.zeros(3, 2, dtype=torch.int8), torch.tensor([-1.0, 1, 1]), r"scale\[0\] is -1"),
+        (torch.zeros(2, 3, dtype=torch.int8).T, torch.zeros(3), "must be contiguous"),
         (None, torch.zeros(3), "int8 features"),
     ],
 )

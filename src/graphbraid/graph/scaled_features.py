@@ -48,6 +48,8 @@ class ScaledFeatures:
                 f"scale must be float32 on {values.device}, one for each of {len(values)} rows; got "
                 f"{scale.dtype} of shape {tuple(scale.shape)} on {scale.device}"
             )
+        if not (values.is_contiguous() and scale.is_contiguous()):
+            raise DataError("int8 features and scale must be contiguous; make them so with .contiguous()")
         check_scale(scale)
 
     @property
@@ -175,6 +177,12 @@ def stored_rows(x: Features | None) -> Tensor | None:
 def scale_of(x: Features | None) -> Tensor | None:
     """Return the scale of each row of int8; None for features in another form."""
     return x.scale if isinstance(x, ScaledFeatures) else None
+
+
+def is_widened(x: Features | None) -> bool:
+    """Return whether dense features are kept in another dtype than float32, in which models compute."""
+    rows = stored_rows(x)
+    return rows is not None and rows.dtype != torch.float32
 
 
 def kept_row_bytes(x: Tensor | ScaledFeatures) -> int:

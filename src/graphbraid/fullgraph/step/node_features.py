@@ -18,7 +18,7 @@ from graphbraid.fullgraph.step.calls.rows import Constant
 from graphbraid.fullgraph.step.device_copies import DeviceCopies, input_bytes
 from graphbraid.fullgraph.step.edge_features import EdgeFeatures
 from graphbraid.graph import Graph
-from graphbraid.graph.scaled_features import ScaledFeatures
+from graphbraid.graph.scaled_features import is_widened
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.ops.aggregation import row_contiguous
 
@@ -55,13 +55,13 @@ class NodeFeatures:
     def factor_bytes(self) -> int:
         """Bytes that :attr:`factor` and the edge features take in addition to the graph.
 
-        On the host, dense features are used in place; those of int8 are widened once, to a copy.
+        On the host, dense float32 features are used in place; others are widened as a whole, to a copy.
         """
         x = self._graph.x
         assert x is not None
         in_place = self.path == "dense" and self._copies is None
-        if in_place and self._is_factor and isinstance(x, ScaledFeatures):  # widened as a whole
-            return 4 * x.values.numel() + self.edges.nbytes
+        if in_place and self._is_factor and is_widened(x):
+            return 4 * x.shape[0] * x.shape[1] + self.edges.nbytes
         if in_place or not self._is_factor:
             return self.edges.nbytes
         return input_bytes(x, self._nodes(0), self.path) + self.edges.nbytes

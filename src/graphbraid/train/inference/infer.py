@@ -23,6 +23,7 @@ from graphbraid.errors import ResourceError
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc, degrees_and_loops
+from graphbraid.graph.scaled_features import is_widened
 from graphbraid.ops.gather import gather_features, gather_rows
 from graphbraid.sampling.source import rows_on_device
 from graphbraid.train.config import TrainConfig
@@ -82,7 +83,7 @@ def whole_bytes(runner: ModelRunner) -> int:
     rows = 3 * graph.num_nodes * widest * 4  # a layer's input, its transformed rows and its output
     if runner.rows is not None:  # they do not all lie in memory, where one pass would bring them
         rows += graph.num_nodes * graph.num_features * 4
-    if isinstance(graph.x, ScaledFeatures):  # widened for the pass
+    if is_widened(graph.x):  # to a copy, for the pass
         rows += graph.num_nodes * graph.num_features * 4
     if runner.native:
         return rows
