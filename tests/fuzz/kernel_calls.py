@@ -336,6 +336,15 @@ def layer_norm(i: Inputs) -> Call:
 
 
 @_call
+def cross_entropy(i: Inputs) -> Call:
+    count, width = i.count(), max(i.width(), 1)
+    logits = i.rows(count, width, i.dtype())
+    weight = i.normal(width, dtype=logits.dtype).abs() if i.maybe("weight") else None
+    labels = i.below(width, count).where(i.below(3, count) > 0, -100)
+    return _both_ways(i, lambda: ops.cross_entropy(logits, labels, weight), logits=logits)
+
+
+@_call
 def batch_norm(i: Inputs) -> Call:
     dtype, width, training = i.dtype(), i.width(), i.maybe("training", 0.7)
     x = i.rows(i.count(), width, dtype)

@@ -79,6 +79,7 @@ def _run_operators() -> None:
     ids = torch.tensor([0, 2, 4])
     dense.tall_product(x.detach(), torch.rand(4, 3), ids=ids)
     dense.tall_gram(torch.rand(3, 2), x.detach(), ids=ids)
+    ops.cross_entropy(torch.rand(3, 4, requires_grad=True), torch.tensor([0, 3, 1]), torch.ones(4))
     spread_rows(torch.rand(3, 2), torch.tensor([2, -1, 0, 1], dtype=torch.int32), torch.empty(4, 2))
     bits = torch.tensor([[1, 2, 3, 4, 5]], dtype=torch.int32)
     bit_product.bit_product(bits, torch.rand(7, 3), out=torch.empty(5, 3), factors=torch.ones(5))

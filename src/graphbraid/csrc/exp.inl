@@ -42,7 +42,7 @@ GB_INLINE VecF32 exp_lanes(VecF32 x) {
 }
 #endif
 // Doubles serve to check gradients: one code for all places, element by element.
-__attribute__((noinline)) static void exp_each(double* x) {
+__attribute__((noinline, unused)) static void exp_each(double* x) {
   for (int i = 0; i < GB_LANES_F32 / 2; ++i) x[i] = std::exp(x[i]);
 }
 GB_INLINE VecF64 exp_lanes(VecF64 x) {

@@ -2,6 +2,7 @@
 
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.attention import gat_attention, gatv2_attention
+from graphbraid.ops.cross_entropy import cross_entropy
 from graphbraid.ops.dense import dense_linear
 from graphbraid.ops.edge_softmax import edge_softmax
 from graphbraid.ops.epilogue import bias_act_dropout
@@ -19,6 +20,7 @@ __all__ = [
     "aggregate_linear",
     "batch_norm",
     "bias_act_dropout",
+    "cross_entropy",
     "dense_linear",
     "edge_softmax",
     "gat_attention",

@@ -13,6 +13,7 @@ from torch import Tensor
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
 from graphbraid.graph.validate import UNLABELLED, has_class
+from graphbraid.ops.cross_entropy import cross_entropy
 
 TaskName = Literal["single-label", "multi-label", "regression"]
 IGNORED = UNLABELLED[0]
@@ -39,7 +40,7 @@ class Task:
         outputs = outputs.float()
         if self.name == "single-label":
             known = labels.where(has_class(labels), IGNORED)
-            return F.cross_entropy(outputs, known, weight=self.class_weights, ignore_index=IGNORED)
+            return cross_entropy(outputs, known, self.class_weights, ignore_index=IGNORED)
         if self.name == "multi-label":
             return F.binary_cross_entropy_with_logits(outputs, labels.float(), pos_weight=self.class_weights)
         return F.mse_loss(outputs, labels.float().reshape(outputs.shape))

@@ -1,0 +1,137 @@
+"""The fused loss of classes beside PyTorch's."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.ops.graphs import assert_same_bits_with_any_threads, values
+
+from graphbraid.errors import DataError
+from graphbraid.ops import cross_entropy
+
+INF = float("inf")
+
+
+def labels_of(num_rows, num_classes, ignored=0.0):
+    generator = torch.Generator().manual_seed(num_rows)
+    labels = torch.randint(0, num_classes, (num_rows,), generator=generator)
+    return labels.where(torch.rand(num_rows, generator=generator) >= ignored, -100)
+
+
+def both(logits, labels, weights=None, scale=1.0):
+    """Loss and gradient of ours, and PyTorch's in float64."""
+    found = []
+    for loss, dtype in ((cross_entropy, torch.float32), (F.cross_entropy, torch.float64)):
+        x = logits.detach().to(dtype).requires_grad_()
+        mean = loss(x, labels, None if weights is None else weights.to(dtype))
+        (mean * scale).backward()
+        found.append((mean.detach().double(), x.grad.double()))
+    return found
+
+
+def assert_equal(ours, theirs):
+    (loss, grad), (true_loss, true_grad) = ours, theirs
+    torch.testing.assert_close(loss, true_loss, rtol=2e-6, atol=1e-6, equal_nan=True)
+    torch.testing.assert_close(grad, true_grad, rtol=2e-5, atol=1e-7, equal_nan=True)
+
+
+@pytest.mark.parametrize("num_classes", [1, 2, 7, 16, 17, 40, 100])
+@pytest.mark.parametrize("num_rows", [1, 15, 600, 3000])
+@pytest.mark.parametrize("ignored", [0.0, 0.4])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_loss_and_gradient_are_pytorchs(num_classes, num_rows, ignored, weighted):
+    weights = torch.rand(num_classes) + 0.1 if weighted else None
+    labels = labels_of(num_rows, num_classes, ignored)
+    assert_equal(*both(values(num_rows, num_classes) * 4, labels, weights, scale=3.0))
+
+
+@given(st.data())
+def test_any_logits(data):
+    num_rows, num_classes = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 40))
+    numbers = st.floats(-200, 200, width=32)
+    row = st.lists(numbers, min_size=num_classes, max_size=num_classes)
+    logits = torch.tensor(data.draw(st.lists(row, min_size=num_rows, max_size=num_rows)))
+    assert_equal(*both(logits, labels_of(num_rows, num_classes)))
+
+
+@pytest.mark.parametrize("bad", [INF, -INF, float("nan")])
+@pytest.mark.parametrize("column", [0, 3, 18])
+def test_what_is_not_finite_is_as_in_pytorch(bad, column):
+    logits = values(4, 19)
+    logits[2, column] = bad
+    assert_equal(*both(logits, torch.tensor([1, 2, 3, 4])))
+
+
+def test_a_row_of_minus_infinity_is_not_a_number():
+    logits = torch.full((2, 5), -INF)
+    assert cross_entropy(logits, torch.tensor([0, 1])).isnan()
+
+
+def test_no_row_that_counts_gives_nan():
+    assert cross_entropy(values(3, 4), torch.full((3,), -100)).isnan()
+    assert cross_entropy(values(0, 4), torch.zeros(0, dtype=torch.int64)).isnan()
+    assert cross_entropy(values(2, 2), torch.tensor([0, 0]), torch.tensor([0.0, 1.0])).isnan()
+
+
+def test_a_second_backward_gives_the_same_gradient_again():
+    logits = values(5, 4).requires_grad_()
+    loss = cross_entropy(logits, labels_of(5, 4))
+    loss.backward(retain_graph=True)
+    once = logits.grad.clone()
+    loss.backward()
+    assert torch.equal(logits.grad, 2 * once)
+
+
+def test_bits_do_not_depend_on_the_number_of_threads():
+    logits, labels = values(9_000, 40), labels_of(9_000, 40)
+
+    def run():
+        x = logits.clone().requires_grad_()
+        loss = cross_entropy(x, labels)
+        loss.backward()
+        return [loss.detach(), x.grad]
+
+    assert_same_bits_with_any_threads(run)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_dtypes_are_pytorchs_own(dtype):
+    logits, labels = values(6, 3).to(dtype), labels_of(6, 3)
+    assert torch.equal(cross_entropy(logits, labels), F.cross_entropy(logits, labels))
+
+
+def test_columns_that_stand_apart_are_read_as_they_are():
+    logits = values(7, 12).t()[:, ::2]
+    assert_equal(*both(logits, labels_of(12, 4)))
+
+
+@pytest.mark.parametrize("label", [4, -1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_label_that_is_no_column_is_named(label, dtype):
+    says = (
+        rf"labels must name one of the 4 columns of logits, or be -100 for no class; labels\[1\] is {label}"
+    )
+    with pytest.raises(DataError, match=says):
+        cross_entropy(values(2, 4).to(dtype), torch.tensor([0, label]))
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "weight", "says"),
+    [
+        (torch.zeros(4), torch.zeros(4, dtype=torch.int64), None, "logits must have 2 dimensions"),
+        (torch.zeros(2, 3).int(), torch.zeros(2, dtype=torch.int64), None, "logits must be floating point"),
+        (torch.zeros(2, 3), torch.zeros(3, dtype=torch.int64), None, "one entry for each of the 2 rows"),
+        (torch.zeros(2, 3), torch.zeros(2), None, "labels must be int64"),
+        (torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64), torch.ones(2), "each of the 3 columns"),
+        (
+            torch.zeros(2, 3),
+            torch.zeros(2, dtype=torch.int64),
+            torch.ones(3).double(),
+            "weight must be torch",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(logits, labels, weight, says):
+    with pytest.raises(DataError, match=says):
+        cross_entropy(logits, labels, weight)
