@@ -133,7 +133,8 @@ def test_what_is_written_is_formatted(store: Path, tmp_path: Path):
     command = Path(sys.executable).with_name("clang-format")
     if not command.is_file():
         pytest.skip("there is no clang-format")
-    graph, files = datasets.open_store(store), [GOLDEN / "main.cpp", *RUNTIME.iterdir()]
+    graph, files = datasets.open_store(store), [GOLDEN / "main.cpp", GOLDEN / "mpi" / "main.cpp"]
+    files += [*RUNTIME.iterdir(), *(RUNTIME.parent / "mpi").iterdir()]
     for model in ("GIN", "GAT"):
         files.append(tmp_path / f"{model}.cpp")
         files[-1].write_text(sources_of(made(model, "Sum"), graph, OPTIONS).main, encoding="utf-8")
@@ -145,9 +146,9 @@ def test_what_is_written_is_formatted(store: Path, tmp_path: Path):
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (nn.GATv2(CHANNELS, 16, CLASSES, heads=2), "the kernel gatv2_forward, which the OpenMP target"),
+        (nn.GATv2(CHANNELS, 16, CLASSES, heads=2), "the kernel gatv2_forward, which synthesised programs"),
         (nn.GIN(CHANNELS, 16, CLASSES, train_eps=True), r"runs PyTorch's \w+"),
-        (nn.GCN(CHANNELS, 16, CLASSES, norm="layer"), "the kernel layer_norm, which the OpenMP target"),
+        (nn.GCN(CHANNELS, 16, CLASSES, norm="layer"), "the kernel layer_norm, which synthesised programs"),
     ],
     ids=["attention of both ends", "learned factor", "layer normalisation"],
 )

@@ -13,11 +13,12 @@ from graphbraid.cli.common import DebugOption, JsonOption, err_console, guarded,
 from graphbraid.errors import ConfigError, ResourceError
 
 if TYPE_CHECKING:
+    from graphbraid.distributed import Partition
     from graphbraid.graph import Graph
     from graphbraid.synth.language.syntax import Function
 
 _HIDDEN = 32
-_TARGETS = ("openmp",)
+_TARGETS = ("openmp", "mpi")
 
 
 @guarded
@@ -32,7 +33,20 @@ def synth(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder to make.", metavar="FOLDER", parser=path_given)
     ],
-    target: Annotated[str, typer.Option(help="What to write: openmp.")] = "openmp",
+    target: Annotated[str, typer.Option(help="What to write: openmp or mpi.")] = "openmp",
+    ranks: Annotated[
+        int | None,
+        typer.Option(help="Of mpi: number of ranks, among which the graph is divided.", show_default=False),
+    ] = None,
+    partition: Annotated[
+        Path | None,
+        typer.Option(
+            help="Of mpi: a partition's folder, a rank for each of its parts.",
+            metavar="FOLDER",
+            parser=path_given,
+            show_default=False,
+        ),
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="Take the usual program of gcn, sage, gin or gat instead of a file.")
     ] = None,
@@ -52,7 +66,7 @@ def synth(
     json_output: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001
 ) -> None:
-    """Write a program in C++ with OpenMP that trains a model on a store, without Python.
+    """Write a program in C++ with OpenMP, or MPI, that trains a model on a store, without Python.
 
     The language is described in docs/synthesis.md. The folder has a README with the two commands that build
     and run it.
@@ -64,9 +78,12 @@ def synth(
         graphbraid synth sage.gnn -d stores/web --layers 128,64,40 --set totalEpoch=50 --out build_me --run
 
         graphbraid synth --model gcn -d stores/web --layers 128,32,40 --out build_me
+
+        graphbraid synth --model gcn -d stores/web --target mpi --ranks 4 --out build_me
     """  # noqa: D412  (typer shows the blank line between examples)
     if target not in _TARGETS:
         raise ConfigError(f"the target must be {' or '.join(_TARGETS)}; got {target!r}")
+    _check_ranks(target, ranks, partition)
     numbers = dict(_setting(text) for text in settings or [])
     from graphbraid import datasets
     from graphbraid import synth as room
@@ -76,8 +93,12 @@ def synth(
     graph = datasets.open_store(data)
     widths = _widths(layers, graph)
     synthesis = room.from_program(function, widths, numbers)
+    divided = _divided(graph, ranks, partition) if target == "mpi" else None
     try:
-        folder = room.write_openmp(synthesis, graph, out)
+        if divided is None:
+            folder = room.write_openmp(synthesis, graph, out)
+        else:
+            folder = room.write_mpi(synthesis, graph, out, divided)
     except NotLoweredError as error:
         advice = f"; it needs {error.needed}" if error.needed else ""
         raise ConfigError(
@@ -90,11 +111,41 @@ def synth(
         _called(["cmake", "-S", str(folder), "-B", str(folder / "build")])
         _called(["cmake", "--build", str(folder / "build"), "-j", str(os.cpu_count() or 1)])
     if run:
-        _called([str(folder / "build" / "train"), "--data", str(data), "--home", str(folder)])
+        built = str(folder / "build" / "train")
+        if divided is None:
+            _called([built, "--data", str(data), "--home", str(folder)])
+        else:
+            _called(["mpirun", "-n", str(divided.num_parts), built, "--home", str(folder)])
     if json_output:
-        print_json({"out": str(folder), "target": target, "layers": list(widths), "built": build or run})
+        shown = {"out": str(folder), "target": target, "layers": list(widths), "built": build or run}
+        print_json(shown if divided is None else shown | {"ranks": divided.num_parts})
     else:
         say(err, "wrote {}", folder)
+
+
+def _check_ranks(target: str, ranks: int | None, partition: Path | None) -> None:
+    if target != "mpi" and (ranks is not None or partition is not None):
+        raise ConfigError(f"--ranks and --partition are of --target mpi; the target is {target}")
+    if target == "mpi" and ranks is None and partition is None:
+        raise ConfigError("--target mpi needs --ranks, or --partition with a partition's folder")
+
+
+def _divided(graph: Graph, ranks: int | None, folder: Path | None) -> Partition:
+    """Return the partition of a folder, or a new one.
+
+    Raises:
+        ConfigError: the folder's has another number of parts than there are to be ranks.
+        DataError: the folder holds none of this graph.
+    """
+    from graphbraid import distributed
+
+    if folder is None:
+        assert ranks is not None
+        return distributed.partition(graph, ranks)
+    found = distributed.SavedPartition(folder, graph).partition()
+    if ranks is not None and ranks != found.num_parts:
+        raise ConfigError(f"{folder} has {found.num_parts} parts; leave out --ranks {ranks}")
+    return found
 
 
 def _function(program: Path | None, model: str | None) -> Function:

@@ -235,6 +235,7 @@ def follow_up(out: Tensor, after: RowEpilogue | None) -> None:
 
 def row_contiguous(x: Tensor) -> Tensor:
     """Return ``x`` itself if its rows are contiguous and in order, else a copy."""
-    if x.numel() == 0:
-        return x.new_empty(x.shape)  # the strides of an empty tensor may be anything
-    return x if x.stride(1) == 1 and x.stride(0) >= x.shape[1] else x.contiguous()
+    if x.stride(1) == 1 and x.stride(0) >= x.shape[1]:
+        return x
+    # The strides of an empty tensor may be anything, and contiguous() leaves them.
+    return x.new_empty(x.shape) if x.numel() == 0 else x.contiguous()

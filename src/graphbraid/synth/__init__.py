@@ -1,5 +1,6 @@
 """Program synthesis: a short program, or a model, becomes source code that trains without Python."""
 
+from graphbraid.synth.emit.mpi import write_mpi
 from graphbraid.synth.emit.openmp import write_openmp
 from graphbraid.synth.language.mistake import Place, ProgramError
 from graphbraid.synth.reading import parse_program, read_program
@@ -25,5 +26,6 @@ __all__ = [
     "save_weights",
     "standard_program",
     "train",
+    "write_mpi",
     "write_openmp",
 ]

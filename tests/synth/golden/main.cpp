@@ -1,6 +1,6 @@
 // Train: full-graph training
 //
-// Written by graphbraid 0.1.0 (format 2). It trains on its own: no Python, no PyTorch.
+// Written by graphbraid 0.1.0 (format 3). It trains on its own: no Python, no PyTorch.
 //
 // Every line is a task of graphbraid's full-graph engine: the same kernels (csrc/), in the same order, on the
 // same places of one allocation. The arrays of plan/ are what the engine made of the graph before its first
@@ -43,6 +43,7 @@
 namespace program {
 namespace {
 
+const Command kCommand{"train", true};
 constexpr int64_t kEpochs = 20;
 // clang-format off
 
@@ -195,22 +196,22 @@ class Program {
   // The loss of the training nodes, whose gradient starts the backward pass.
   double loss() {
     using namespace train_places;
-    return cross_entropy(train.matrix(kV7, 30, 5, 5, 1), plan.train_rows12.int64s(), plan.train_labels13.int64s(), 30, train.matrix(kGradientOfTheOutput, 30, 5, 5, 1));
+    return cross_entropy(train.matrix(kV7, 30, 5, 5, 1), plan.train_rows12.int64s(), plan.train_labels13.int64s(), 30, 30, train.matrix(kGradientOfTheOutput, 30, 5, 5, 1));
   }
 
   double accuracy_train() {
     using namespace evaluate_places;
-    return accuracy(evaluate.matrix(kV6, 80, 5, 5, 1), plan.split_train_rows14.int64s(), plan.split_train_labels15.int64s(), 30);
+    return static_cast<double>(num_right(evaluate.matrix(kV6, 80, 5, 5, 1), plan.split_train_rows14.int64s(), plan.split_train_labels15.int64s(), 30)) / 30;
   }
 
   double accuracy_val() {
     using namespace evaluate_places;
-    return accuracy(evaluate.matrix(kV6, 80, 5, 5, 1), plan.split_val_rows16.int64s(), plan.split_val_labels17.int64s(), 20);
+    return static_cast<double>(num_right(evaluate.matrix(kV6, 80, 5, 5, 1), plan.split_val_rows16.int64s(), plan.split_val_labels17.int64s(), 20)) / 20;
   }
 
   double accuracy_test() {
     using namespace evaluate_places;
-    return accuracy(evaluate.matrix(kV6, 80, 5, 5, 1), plan.split_test_rows18.int64s(), plan.split_test_labels19.int64s(), 30);
+    return static_cast<double>(num_right(evaluate.matrix(kV6, 80, 5, 5, 1), plan.split_test_rows18.int64s(), plan.split_test_labels19.int64s(), 30)) / 30;
   }
 
   Plan plan;
@@ -237,7 +238,7 @@ double seconds() {
 void train(const Options& options) {
   const double started = seconds();
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // an epoch is shown when it is over, in a file too
-  prepare_folders(options);
+  prepare_folders(options, kCommand);
   choose_variant();
   const std::string first_weights = options.load.empty() ? options.home + "/weights" : options.load;
   Program program(options.data, options.home + "/plan", first_weights);
@@ -274,14 +275,14 @@ void train(const Options& options) {
 
 int main(int count, char** words) {
   try {
-    const program::Options options = program::read_options(count, words, program::kEpochs);
+    const program::Options options = program::read_options(count, words, program::kCommand, program::kEpochs);
     if (options.help)
-      std::fputs(program::kUsage, stdout);
+      std::fputs(program::kCommand.usage().c_str(), stdout);
     else
       program::train(options);
     return 0;
   } catch (const program::UsageError& error) {
-    std::fprintf(stderr, "train: %s\n%s", error.what(), program::kUsage);
+    std::fprintf(stderr, "train: %s\n%s", error.what(), program::kCommand.usage().c_str());
     return 2;
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "train: there is too little memory\n");

@@ -77,6 +77,12 @@ class NodeFeatures:
         if not is_read:
             self._dense = None
 
+    def gather(self) -> None:
+        """Copy the rows that a dense factor reads, in the level's order, so that it reads no others."""
+        factor, nodes = self._factor, self._nodes(0)
+        if isinstance(factor, kernels.DenseInput) and nodes is not None:
+            self._factor = kernels.DenseInput(factor.x.index_select(0, nodes), None)
+
     def rows_of(self, level: int) -> Constant:
         """Return the ``(num_rows, in_channels)`` features of a level's nodes."""
         nodes = self._nodes(level)

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from graphbraid.fullgraph import NotLoweredError
 from graphbraid.ops.row_epilogue import RowEpilogue
-from graphbraid.synth.emit import attention, norm
+from graphbraid.synth.emit import attention, norm, travel
 from graphbraid.synth.emit.memory import Memory
 from graphbraid.synth.emit.recorded import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A call as lines of C++."""
+
+    kernel: str
+    """Its name in the record."""
+    lines: list[str]
 
 
 class Calls:
@@ -22,22 +32,24 @@ class Calls:
         self.seeds: list[int] = []
         self.kernels: set[str] = set()
         """Names of the kernels that were written."""
+        self.exchanges = travel.Exchanges()
+        """The exchanges between ranks that were written."""
 
-    def lines(self, task: Task) -> list[str]:
-        """Return the statements of a task.
+    def written(self, task: Task) -> list[Written]:
+        """Return the calls of a task as statements.
 
         Raises:
             NotLoweredError: a kernel that the target does not have.
         """
-        found: list[str] = []
+        found: list[Written] = []
         for name, arguments in task.calls:
             if name not in _WRITERS:
                 what = (
-                    f"the task {task.name!r} needs the kernel {name}, which the OpenMP target does not have"
+                    f"the task {task.name!r} needs the kernel {name}, which synthesised programs do not have"
                 )
                 raise NotLoweredError("synthesis", what, "layers of GCN, SAGE, GIN or GAT")
             self.kernels.add(name)
-            found += _WRITERS[name](self, task.at, *arguments)
+            found.append(Written(name, _WRITERS[name](self, task.at, *arguments)))
         return found
 
     # ---- parts of arguments
@@ -180,7 +192,8 @@ _WRITERS: dict[str, Callable[..., list[str]]] = {
     "div": _div,
     **attention.WRITERS,
     **norm.WRITERS,
+    **travel.WRITERS,
 }
 
 
-__all__ = ["Calls", "cpp_bool"]
+__all__ = ["Calls", "Written", "cpp_bool"]

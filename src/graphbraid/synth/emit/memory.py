@@ -13,7 +13,7 @@ from torch import Tensor
 from graphbraid.fullgraph import NotLoweredError
 from graphbraid.fullgraph.step.arena import Buffer
 from graphbraid.graph import Graph
-from graphbraid.synth.emit.recorded import Standing, flat
+from graphbraid.synth.emit.recorded import Standing, address_of, flat
 
 DTYPES = {torch.float32: "<f4", torch.int32: "<i4", torch.int64: "<i8"}
 """The dtypes of a program's arrays, as .npy files name them."""
@@ -38,23 +38,38 @@ class ArrayFile:
     @property
     def digest(self) -> str:
         """XXH64 of its values, by which a program knows them again."""
-        values = self.tensor.detach().contiguous().numpy().reshape(-1)
-        return f"0x{xxhash.xxh64_intdigest(values.data):016x}"
+        return f"0x{digest_of(self.tensor):016x}"
+
+
+def digest_of(tensor: Tensor) -> int:
+    """Return the XXH64 of a tensor's values."""
+    values = tensor.detach().contiguous().numpy().reshape(-1)
+    return xxhash.xxh64_intdigest(values.tobytes() if not values.size else values.data)
+
+
+_Place = tuple[int, torch.dtype]
+"""Where an array begins, and its dtype: arrays without elements may all begin at the same place."""
+
+
+def _place(tensor: Tensor) -> _Place:
+    return address_of(tensor), tensor.dtype
 
 
 class Arrays:
     """The arrays of a program, each once.
 
     Args:
-        graph: the graph, whose own arrays are read from its store.
+        graph: the graph, whose own arrays are read from its store. If None, there is no store to read.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph | None) -> None:
         self.files: list[ArrayFile] = []
-        self._by_address: dict[int, ArrayFile] = {}
-        self._largest: dict[int, Tensor] = {}
-        parts = {"x": graph.x, "indptr": graph.csc.indptr, "indices": graph.csc.indices}
-        self._stored = {t.data_ptr(): (n, t) for n, t in parts.items() if isinstance(t, Tensor)}
+        self._by_place: dict[_Place, ArrayFile] = {}
+        self._largest: dict[_Place, Tensor] = {}
+        self._stored: dict[_Place, tuple[str, Tensor]] = {}
+        if graph is not None:
+            parts = {"x": graph.x, "indptr": graph.csc.indptr, "indices": graph.csc.indices}
+            self._stored = {_place(t): (n, t) for n, t in parts.items() if isinstance(t, Tensor)}
 
     def look_at(self, standing: Standing) -> None:
         """Find the largest tensor at each address that a step reads, whose prefixes are not stored again."""
@@ -62,24 +77,24 @@ class Arrays:
             for _, arguments in task.calls:
                 for given in flat(arguments):
                     if isinstance(given, Tensor):
-                        known = self._largest.get(given.data_ptr())
+                        known = self._largest.get(_place(given))
                         if known is None or known.numel() < given.numel():
-                            self._largest[given.data_ptr()] = given
+                            self._largest[_place(given)] = given
 
     def add(self, tensor: Tensor, role: str) -> ArrayFile:
         """Return the file of a tensor."""
-        address = tensor.data_ptr()
-        if address not in self._by_address:
-            whole = self._largest.get(address, tensor)
-            stored = self._stored.get(address)
+        place = _place(tensor)
+        if place not in self._by_place:
+            whole = self._largest.get(place, tensor)
+            stored = self._stored.get(place)
             if whole.dtype not in DTYPES:
                 raise NotLoweredError("synthesis", f"a step reads {whole.dtype}", "float32 features")
             in_store = stored is not None and stored[1].shape == whole.shape and stored[1].is_contiguous()
             name = stored[0] if stored is not None and in_store else f"{role}{len(self.files)}"
             made = ArrayFile(name, f"{name}.npy", in_store, whole)
-            self._by_address[address] = made
+            self._by_place[place] = made
             self.files.append(made)
-        return self._by_address[address]
+        return self._by_place[place]
 
 
 class Memory:
@@ -89,22 +104,25 @@ class Memory:
         standing: the recorded step.
         arrays: the program's arrays, which grow.
         arena: name of the step's arena in the program.
+        places: what the names of the arena's buffers begin with.
     """
 
-    def __init__(self, standing: Standing, arrays: Arrays, arena: str) -> None:
-        self._standing, self._arrays, self.arena = standing, arrays, arena
+    def __init__(self, standing: Standing, arrays: Arrays, arena: str, places: str = "") -> None:
+        self._standing, self._arrays, self.arena, self._places = standing, arrays, arena, places
         buffers = standing.step.arena.buffers
-        self._begin = buffers[0].tensor.data_ptr() - buffers[0].offset
+        self._begin = address_of(buffers[0].tensor) - buffers[0].offset
         self._end = self._begin + standing.step.arena.nbytes
         self.names = _unique(buffers)
         self._made: dict[int, str] = {}
         self.made: list[tuple[str, int]] = []
         """Name and number of elements of what calls make anew in each step and later ones read."""
+        self.last_use: dict[str, int] = {}
+        """The last task that touches a parameter's gradient, by the parameter's name."""
         arrays.look_at(standing)
 
     def make(self, tensor: Tensor, role: str) -> None:
         """Give a call's result a place in the program, unless it is in one already."""
-        address, standing = tensor.data_ptr(), self._standing
+        address, standing = address_of(tensor), self._standing
         is_elsewhere = self._begin <= address < self._end or address in standing.gradients
         if is_elsewhere or address in standing.weights or address in self._made:
             return
@@ -119,44 +137,49 @@ class Memory:
             raise NotLoweredError("synthesis", f"a step reads rows of {tensor.dtype}", "storage='float32'")
         (rows, columns), strides = tensor.shape, tensor.stride()
         shape = f"{rows}, {columns}, {strides[0]}" + (f", {strides[1]}" if strides[1] != 1 else "")
-        address = tensor.data_ptr()
+        address = address_of(tensor)
         if self._begin <= address < self._end:
             sizes = f"{rows}, {columns}, {strides[0]}, {strides[1]}"
             return f"{self.arena}.matrix({self._offset(address, at)}, {sizes})"
         if address in self._standing.gradients:
-            return f"Matrix{{gradient({cpp_name(self._standing.gradients[address])}), {shape}}}"
+            return f"Matrix{{{self._gradient(address, at)}, {shape}}}"
         if address in self._made:
             return f"Matrix{{{self._made[address]}.data(), {shape}}}"
         return f"ConstMatrix{{{self._floats(tensor, role)}, {shape}}}"
 
     def pointer(self, tensor: Tensor | None, at: int, role: str) -> str:
         """Return a pointer to the elements of a vector, or of a contiguous matrix that is not float32."""
-        if tensor is None or tensor.numel() == 0:
+        if tensor is None:
             return "nullptr"
         if not tensor.is_contiguous():
             raise NotLoweredError("synthesis", f"a step reads a strided {role}", "contiguous arrays")
-        address = tensor.data_ptr()
+        address = address_of(tensor)
         if self._begin <= address < self._end:
             made = f"{self.arena}.int32s({self._offset(address, at)})"
             if tensor.dtype != torch.int32:
                 made = f"{self.arena}.matrix({self._offset(address, at)}, 1, {tensor.numel()}, 0, 1).data"
             return made
         if address in self._standing.gradients:
-            return f"gradient({cpp_name(self._standing.gradients[address])})"
+            return self._gradient(address, at)
         if address in self._made:
             return f"{self._made[address]}.data()"
         return self._floats(tensor, role)
 
     def counter(self, tensor: Tensor) -> str:
         """Return a number of steps that is saved with the weights."""
-        return f"counter({cpp_name(self._standing.weights[tensor.data_ptr()])})"
+        return f"counter({cpp_name(self._standing.weights[address_of(tensor)])})"
 
     def array(self, tensor: Tensor, role: str) -> str:
         """Return a constant array."""
         return f"plan.{self._arrays.add(tensor, role).name}"
 
+    def _gradient(self, address: int, at: int) -> str:
+        name = self._standing.gradients[address]
+        self.last_use[name] = max(at, self.last_use.get(name, at))
+        return f"gradient({cpp_name(name)})"
+
     def _floats(self, tensor: Tensor, role: str) -> str:
-        address = tensor.data_ptr()
+        address = address_of(tensor)
         if address in self._standing.weights:
             return f"value({cpp_name(self._standing.weights[address])})"
         if address not in self._standing.arrays:
@@ -168,9 +191,10 @@ class Memory:
         """Return an offset in the arena by the name of the buffer that is live at a task."""
         offset = address - self._begin
         for buffer, name in self.names:
-            if buffer.offset <= offset < buffer.offset + buffer.nbytes and buffer.first <= at <= buffer.last:
+            size = buffer.nbytes + self._standing.step.gap
+            if buffer.offset <= offset < buffer.offset + size and buffer.first <= at <= buffer.last:
                 rest = offset - buffer.offset
-                return f"{name} + {rest}" if rest else name
+                return f"{self._places}{name} + {rest}" if rest else f"{self._places}{name}"
         raise NotLoweredError("synthesis", "a task touches memory that it was not planned for", "a report")
 
 
@@ -193,4 +217,4 @@ def _unique(buffers: Iterable[Buffer]) -> list[tuple[Buffer, str]]:
     return found
 
 
-__all__ = ["DTYPES", "ArrayFile", "Arrays", "Memory", "cpp_name"]
+__all__ = ["DTYPES", "ArrayFile", "Arrays", "Memory", "cpp_name", "digest_of"]

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 def batch_statistics(w: Calls, at: int, x: Tensor, *rest: Any) -> list[str]:
     """Write the statistics: of the rows, which move the running ones, or the running ones themselves."""
     running_mean, running_var, training, momentum, eps, counted, moments, mean, rstd, from_rows = rest
-    if moments is not None:
-        raise NotLoweredError("synthesis", "batch normalisation by the rows of several ranks", "one rank")
     m = w.memory
     if running_mean is None or momentum is None:
         what = "batch normalisation without running statistics, or with their plain average"
@@ -30,7 +28,8 @@ def batch_statistics(w: Calls, at: int, x: Tensor, *rest: Any) -> list[str]:
     if not from_rows:
         return [f"running_statistics({running}, {x.shape[1]}, {eps!r}, {', '.join(made)});"]
     count = [f"++{m.counter(counted)};"] if training and counted is not None else []
-    call = f"batch_statistics({m.matrix(x, at)}, {running}, {momentum!r}, {eps!r}, {', '.join(made)});"
+    ranks = "" if moments is None else "ranks, "
+    call = f"batch_statistics({ranks}{m.matrix(x, at)}, {running}, {momentum!r}, {eps!r}, {', '.join(made)});"
     return [*count, call]
 
 
@@ -50,6 +49,13 @@ def batch_norm_backward(w: Calls, at: int, grad: Tensor, x: Tensor, *rest: Any) 
     return [f"batch_norm_backward({read}, {written});"]
 
 
+def couple(w: Calls, at: int, _: Any, grad_x: Tensor, x: Tensor, *rest: Any) -> list[str]:
+    """Write what completes the gradient of rows that several ranks normalise together."""
+    statistics, weight, sums, scratch = rest
+    matrices = ", ".join(w.memory.matrix(rows, at) for rows in (grad_x, x, scratch))
+    return [f"couple(ranks, {matrices}, {_pointers(w, at, *statistics, weight, *sums)});"]
+
+
 def _pointers(w: Calls, at: int, *vectors: Tensor | None) -> str:
     return ", ".join(w.memory.pointer(vector, at, "vector") for vector in vectors)
 
@@ -58,6 +64,7 @@ WRITERS: dict[str, Callable[..., list[str]]] = {
     "batch_statistics": batch_statistics,
     "batch_norm": batch_norm,
     "batch_norm_backward": batch_norm_backward,
+    "couple": couple,
 }
 """The writers by the name of the call."""
 

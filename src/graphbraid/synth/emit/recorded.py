@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphbraid import native
+from graphbraid.distributed import Communicator
 from graphbraid.errors import KernelError
 from graphbraid.fullgraph import NotLoweredError
 from graphbraid.fullgraph.lowering.levels import Block
 from graphbraid.fullgraph.model.modes import in_mode
-from graphbraid.fullgraph.program import Program
-from graphbraid.fullgraph.step.arena import StepTask
+from graphbraid.fullgraph.program import Exchange, Program
+from graphbraid.fullgraph.step.arena import Buffer, StepTask, place
 from graphbraid.fullgraph.step.calls.repeated import Repeated
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.graph import Graph
@@ -34,6 +35,8 @@ _VIEWS = frozenset(
     | {"view", "_unsafe_view"}
 )
 """PyTorch's functions that only look at memory in another way."""
+GAP = 64
+"""Bytes after each buffer of one of several ranks."""
 _ASIDE = ("randint", "random", "_local_scalar", "empty", "new_empty")
 """Beginnings of those that draw a mask's seed, or make memory without values."""
 ROW_FUNCTIONS = frozenset({"add_", "copy_", "div", "zero_"})
@@ -64,14 +67,55 @@ class Recording:
 class RecordedStep(PlannedStep):
     """A planned step on the host that can be recorded.
 
+    Args:
+        program: see :class:`.PlannedStep`.
+        graph: see :class:`.PlannedStep`.
+        blocks: see :class:`.PlannedStep`.
+        training: see :class:`.PlannedStep`.
+        comm: one of several ranks, of which this process may have no other. If None, there is one.
+
     Raises:
         KernelError: the compiled kernels are not there, whose calls are recorded.
+        NotLoweredError: rows that no step changes travel between ranks.
     """
 
-    def __init__(self, program: Program, graph: Graph, blocks: Sequence[Block], *, training: bool) -> None:
+    def __init__(
+        self,
+        program: Program,
+        graph: Graph,
+        blocks: Sequence[Block],
+        *,
+        training: bool,
+        comm: Communicator | None = None,
+    ) -> None:
         if native.kernels() is None:
             raise KernelError(f"synthesis records the compiled kernels' calls; {native.active().reason}")
-        super().__init__(program, graph, blocks, training=training)
+        super().__init__(program, graph, blocks, training=training, comm=comm)
+        self.gap = 0
+        """Bytes after each buffer of the arena that belong to it, too."""
+        if comm is not None:
+            self._refuse_constants_that_travel()
+            self._keep_apart()
+
+    def allocate(self) -> None:
+        """Allocate the memory; one of several ranks then holds only those features that it reads."""
+        super().allocate()
+        if self._plan.comm is not None:
+            self._plan.features.gather()
+
+    def _refuse_constants_that_travel(self) -> None:
+        for op in self.program.ops:
+            if isinstance(op, Exchange) and op.out in self._plan.constants:
+                what = f"ranks exchange {op.inputs[0]}, which no step changes, before the first epoch"
+                raise NotLoweredError("synthesis", what, "more memory for what is computed once")
+
+    def _keep_apart(self) -> None:
+        """Place the buffers anew with gaps, so that an address names its buffer where it has no rows, too."""
+        buffers, self.gap = self.arena.buffers, GAP
+        apart = [Buffer(b.name, (b.nbytes + GAP,), torch.uint8, first=b.first, last=b.last) for b in buffers]
+        self.arena.nbytes = place(apart)
+        for buffer, placed in zip(buffers, apart, strict=True):
+            buffer.offset = placed.offset
 
     @property
     def output_grad(self) -> Tensor:
@@ -148,8 +192,8 @@ def record(step: RecordedStep, model: nn.Module) -> Standing:
             step.backward(torch.zeros_like(step.output_grad))
         first, second = step.recorded(), step.recorded()
     names = {id(p): name for name, p in model.named_parameters()}
-    weights = {weight.data_ptr(): name for name, weight in weights_of(model).items()}
-    gradients = {grad.data_ptr(): names[key] for key, grad in second.gradients.items()}
+    weights = {address_of(weight): name for name, weight in weights_of(model).items()}
+    gradients = {address_of(grad): names[key] for key, grad in second.gradients.items()}
     arrays = _addresses(first) & _addresses(second)
     return Standing(step, second, weights, gradients, frozenset(arrays))
 
@@ -171,8 +215,13 @@ def _addresses(recording: Recording) -> set[int]:
         for _, arguments in task.calls:
             for given in flat(arguments):
                 if isinstance(given, Tensor):
-                    found.add(given.data_ptr())
+                    found.add(address_of(given))
     return found
+
+
+def address_of(tensor: Tensor) -> int:
+    """Return where a tensor begins, also one without elements, whose ``data_ptr()`` is 0."""
+    return tensor.untyped_storage().data_ptr() + int(tensor.storage_offset()) * tensor.element_size()
 
 
 def flat(arguments: Sequence[Any]) -> list[Any]:
@@ -183,4 +232,4 @@ def flat(arguments: Sequence[Any]) -> list[Any]:
     return out
 
 
-__all__ = ["ROW_FUNCTIONS", "RecordedStep", "Recording", "Standing", "Task", "flat", "record"]
+__all__ = ["ROW_FUNCTIONS", "RecordedStep", "Recording", "Standing", "Task", "address_of", "flat", "record"]

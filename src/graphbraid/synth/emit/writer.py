@@ -11,16 +11,25 @@ from torch import Tensor
 
 from graphbraid.errors import DataError
 from graphbraid.fullgraph import NotLoweredError
-from graphbraid.fullgraph.lowering.lower_program import lower_for_evaluation
-from graphbraid.fullgraph.lowering.lowered import Lowered
+from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.step.arena import Buffer
-from graphbraid.graph import Graph
-from graphbraid.synth.emit.calls import Calls
+from graphbraid.synth.emit.calls import Calls, Written
 from graphbraid.synth.emit.memory import Arrays, Memory, cpp_name
 from graphbraid.synth.emit.recorded import RecordedStep, Task, record
+from graphbraid.synth.emit.shares import Share
 from graphbraid.synth.recipe import OptimizerRecipe, Recipe
 from graphbraid.synth.synthesis import Synthesis
 from graphbraid.synth.weights import weights_of
+
+
+@dataclass(frozen=True, slots=True)
+class TaskText:
+    """A task of a pass."""
+
+    comment: str
+    calls: list[Written]
+    complete: list[str]
+    """Parameters whose gradients no later task touches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,26 +38,31 @@ class Pass:
 
     name: str
     comment: str
-    tasks: list[dict[str, Any]]
+    tasks: list[TaskText]
     draws: bool = False
     """Whether it draws new masks of dropout."""
 
 
 class Writer:
-    """Records the training and the evaluation step and describes them to the template."""
+    """Records the training and the evaluation step and describes them to the template.
 
-    def __init__(self, synthesis: Synthesis, lowered: Lowered, graph: Graph) -> None:
+    Args:
+        synthesis: the model and its recipe.
+        share: what is trained and evaluated: of several ranks, one's part.
+        num_nodes: number of training nodes of all ranks.
+    """
+
+    def __init__(self, synthesis: Synthesis, share: Share, num_nodes: int) -> None:
         self._recipe, self._model = synthesis.recipe, synthesis.model
-        self._lowered, self._graph = lowered, graph
-        read = synthesis.program(graph, training=False)
-        program, blocks = lower_for_evaluation(lowered, read)
-        train = RecordedStep(lowered.program, lowered.graph, lowered.blocks, training=True)
-        evaluate = RecordedStep(program, lowered.graph, blocks, training=False)
-        self._renumbered = lowered.row_of if blocks is lowered.blocks else None
+        self._share, self._num_nodes = share, num_nodes
+        lowered, is_alone = share.lowered, share.comm is None
+        self._graph = graph = lowered.graph
+        train = RecordedStep(lowered.program, graph, lowered.blocks, training=True, comm=share.comm)
+        evaluate = RecordedStep(share.program, graph, share.blocks, training=False, comm=share.comm)
         self._steps = record(train, self._model), record(evaluate, self._model)
-        self.arrays = Arrays(lowered.graph)
+        self.arrays = Arrays(graph if is_alone else None)
         self._calls = [
-            Calls(Memory(standing, self.arrays, arena))
+            Calls(Memory(standing, self.arrays, arena, "" if is_alone else f"{arena}_at."))
             for standing, arena in zip(self._steps, ("train", "evaluate"), strict=True)
         ]
 
@@ -60,7 +74,7 @@ class Writer:
     def context(self) -> dict[str, Any]:
         """Return what the template shows."""
         (train, evaluate), (trains, evaluates) = self._steps, self._calls
-        forward = self._tasks(trains, train.recording.forward, lowered_text(self._lowered))
+        forward = self._tasks(trains, train.recording.forward, operation_texts(self._share.lowered.program))
         backward = self._tasks(trains, train.recording.backward, {})
         predict = self._tasks(evaluates, evaluate.recording.forward, {})
         passes = [
@@ -75,15 +89,14 @@ class Writer:
         loss, splits = self._loss(), [self._split(split) for split in self._splits()]
         return {
             "recipe": self._recipe,
-            "decisions": str(self._lowered).splitlines(),
             "steps": steps,
+            "nbytes": max(step["nbytes"] for step in steps),
             "loss": loss,
             "splits": splits,
             "optimizer": _optimizer(self._recipe.optimizer),
             "evaluations": _evaluations(self._recipe),
             **self._weights(),
             "num_seeds": len(trains.seeds),
-            "arrays": self.arrays.files,
         }
 
     def _weights(self) -> dict[str, Any]:
@@ -98,9 +111,15 @@ class Writer:
             raise NotLoweredError("synthesis", f"weights of {next(iter(of_dtype))}", "model.float()")
         return {"parameters": floats, "counters": counters}
 
-    def _tasks(self, calls: Calls, tasks: Sequence[Task], texts: dict[str, str]) -> list[dict[str, Any]]:
-        written = [(task.name, calls.lines(task)) for task in tasks]
-        return [{"comment": texts.get(name, name), "lines": lines} for name, lines in written if lines]
+    def _tasks(self, calls: Calls, tasks: Sequence[Task], texts: dict[str, str]) -> list[TaskText]:
+        written = [(task, calls.written(task)) for task in tasks]
+        complete: dict[int, list[str]] = {}
+        for name, at in calls.memory.last_use.items():
+            complete.setdefault(at, []).append(cpp_name(name))
+        return [
+            TaskText(texts.get(task.name, task.name), of_task, complete.get(task.at, []))
+            for task, of_task in written
+        ]
 
     def _step(self, title: str, calls: Calls, step: RecordedStep, passes: list[Pass]) -> dict[str, Any]:
         places = [
@@ -118,11 +137,12 @@ class Writer:
             "places": places,
             "nbytes": step.arena.nbytes,
             "made": calls.memory.made,
+            "exchanges": [(exchange.name, exchange.arguments) for exchange in calls.exchanges.made],
             "passes": passes,
         }
 
     def _loss(self) -> dict[str, Any]:
-        lowered, (train, _), memory = self._lowered, self._steps, self._calls[0].memory
+        lowered, (train, _), memory = self._share.lowered, self._steps, self._calls[0].memory
         assert self._graph.y is not None
         count = lowered.nodes.numel()
         rows = torch.arange(count) if lowered.rows is None else lowered.rows
@@ -130,17 +150,22 @@ class Writer:
         return {
             "output": memory.matrix(train.step.output.tensor, at),
             "grad": memory.matrix(train.step.output_grad, at),
+            "total": self._num_nodes,
             **self._rows(rows, self._graph.y[lowered.nodes], "train"),
         }
 
     def _split(self, split: str) -> dict[str, Any]:
         evaluate, memory = self._steps[1], self._calls[1].memory
-        nodes = self._graph.split(split).long()
-        rows = nodes if self._renumbered is None else self._renumbered[nodes]
+        nodes, row_of = self._graph.split(split).long(), self._share.row_of
+        total = nodes.numel()
+        if row_of is not None:
+            nodes = nodes[row_of[nodes] >= 0]
+        rows = nodes if row_of is None else row_of[nodes]
         assert self._graph.y is not None
         at = len(evaluate.recording.forward) - 1
         output = memory.matrix(evaluate.step.output.tensor, at)
-        return {"name": split, "output": output, **self._rows(rows, self._graph.y[nodes], f"split_{split}")}
+        shown = self._rows(rows, self._graph.y[nodes], f"split_{split}")
+        return {"name": split, "output": output, "total": total, **shown}
 
     def _rows(self, rows: Tensor, labels: Tensor, name: str) -> dict[str, Any]:
         rows, labels = rows.long().contiguous(), labels.long().contiguous()
@@ -170,9 +195,9 @@ def _shown(buffer: Buffer) -> str:
     return f"{shape}, tasks {buffer.first} to {buffer.last}"
 
 
-def lowered_text(lowered: Lowered) -> dict[str, str]:
-    """Return the lines of a lowered program by the value that they compute."""
-    lines = str(lowered.program).splitlines()[1:]
+def operation_texts(program: Program) -> dict[str, str]:
+    """Return the lines of a program by the value that they compute."""
+    lines = str(program).splitlines()[1:]
     return {line.split(" = ", 1)[0]: line for line in lines}
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from graphbraid.fullgraph.lowering.route import Route
 from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.ops.aggregation import Aggregation, aggregated
+from graphbraid.ops.recorded_calls import recorded_whole
 
 if TYPE_CHECKING:
     from graphbraid.distributed.ranks.communicator import Communicator, Handle
@@ -26,18 +27,23 @@ class Travel:
     """
 
     def __init__(self, comm: Communicator, route: Route, num_own: int) -> None:
-        self._comm, self._route, self._num_own = comm, route, num_own
+        self._comm, self._num_own = comm, num_own
+        self.route = route
+        """The rows that travel."""
         self._handle: Handle[Tensor] | None = None
 
+    @recorded_whole
     def begin(self, own: Tensor, packed: Tensor, halo: Tensor) -> None:
         """Begin to send ``own`` rows, by way of ``packed``, and to receive the halo's."""
-        torch.index_select(own, 0, self._route.send, out=packed)
-        self._handle = self._comm.all_to_all(packed, self._route.send_rows, self._route.receive_rows, halo)
+        torch.index_select(own, 0, self.route.send, out=packed)
+        self._handle = self._comm.all_to_all(packed, self.route.send_rows, self.route.receive_rows, halo)
 
+    @recorded_whole
     def begin_back(self, halo: Tensor, returned: Tensor) -> None:
         """Begin to send the gradients of the halo's rows, and to receive those of the rows sent."""
-        self._handle = self._comm.all_to_all(halo, self._route.receive_rows, self._route.send_rows, returned)
+        self._handle = self._comm.all_to_all(halo, self.route.receive_rows, self.route.send_rows, returned)
 
+    @recorded_whole
     def wait(self) -> None:
         """Wait for what was begun.
 
@@ -51,7 +57,7 @@ class Travel:
     @cached_property
     def _adding(self) -> Aggregation:
         """The map that adds returned row i to own row ``send[i]``, in order."""
-        rows, num_rows = self._route.send, self._num_own
+        rows, num_rows = self.route.send, self._num_own
         indptr = torch.zeros(num_rows + 1, dtype=torch.int64)
         torch.cumsum(torch.bincount(rows, minlength=num_rows), 0, out=indptr[1:])
         indices = rows.argsort(stable=True).to(index_dtype(max(rows.numel(), 1)))
@@ -59,7 +65,7 @@ class Travel:
 
     def add(self, returned: Tensor, own: Tensor) -> None:
         """Add the gradients that came back to those of the own rows, in the order of the ranks."""
-        if self._route.num_sent:
+        if self.route.num_sent:
             aggregated(self._adding, returned, addend=own, out=own)
 
 

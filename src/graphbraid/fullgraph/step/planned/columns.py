@@ -9,6 +9,7 @@ from torch import Tensor
 
 from graphbraid.ops.aggregation import backend
 from graphbraid.ops.norm import Moments, column_moments
+from graphbraid.ops.recorded_calls import recorded_whole
 
 if TYPE_CHECKING:
     from graphbraid.distributed.ranks.communicator import Communicator
@@ -40,6 +41,7 @@ class RankColumns:
         var = (share * (variances + (means - mean).square())).sum(0)
         return mean.to(x.dtype), var.to(x.dtype), self._num_rows
 
+    @recorded_whole
     def couple(
         self,
         grad_x: Tensor,

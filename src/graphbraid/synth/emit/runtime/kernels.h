@@ -88,6 +88,12 @@ void repeat_heads(ConstMatrix x, float factor, Matrix out);
 // The mean and 1 / sqrt(variance + eps) of x's columns, which get a share in the running mean and variance.
 void batch_statistics(ConstMatrix x, float* running_mean, float* running_variance, double share, double eps,
                       float* mean, float* rstd);
+// The mean and the biased variance of x's columns.
+void column_moments(ConstMatrix x, float* mean, float* variance);
+// Gives the running ones their share of a mean and a biased variance of num_rows rows; rstd holds the
+// variance and becomes 1 / sqrt(variance + eps).
+void track_statistics(const float* mean, float* rstd, int64_t num_rows, int64_t width, float* running_mean,
+                      float* running_variance, double share, double eps);
 // The same numbers of a running mean and variance, which stay.
 void running_statistics(const float* running_mean, const float* running_variance, int64_t width, double eps,
                         float* mean, float* rstd);

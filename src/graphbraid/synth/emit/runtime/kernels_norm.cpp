@@ -29,19 +29,29 @@ float rstd_of(float variance, double eps) { return 1.0f / std::sqrt(variance + s
 
 }  // namespace
 
-void batch_statistics(ConstMatrix x, float* running_mean, float* running_variance, double share, double eps,
-                      float* mean, float* rstd) {
+void column_moments(ConstMatrix x, float* mean, float* variance) {
   gb::NormArgs a = args_of(x);
   a.new_mean = mean;
-  a.new_variance = rstd;
+  a.new_variance = variance;
   if (a.width > 0) GB_PICK(column_moments)(a);
+}
+
+void track_statistics(const float* mean, float* rstd, int64_t num_rows, int64_t width, float* running_mean,
+                      float* running_variance, double share, double eps) {
   const float rest = static_cast<float>(1.0 - share), part = static_cast<float>(share);
-  const float unbiased = static_cast<float>(static_cast<double>(x.rows) / static_cast<double>(x.rows - 1));
-  for (int64_t j = 0; j < x.columns; ++j) {
+  const float unbiased =
+      static_cast<float>(static_cast<double>(num_rows) / static_cast<double>(num_rows - 1));
+  for (int64_t j = 0; j < width; ++j) {
     running_mean[j] = running_mean[j] * rest + part * mean[j];
     running_variance[j] = running_variance[j] * rest + part * (rstd[j] * unbiased);
     rstd[j] = rstd_of(rstd[j], eps);
   }
+}
+
+void batch_statistics(ConstMatrix x, float* running_mean, float* running_variance, double share, double eps,
+                      float* mean, float* rstd) {
+  column_moments(x, mean, rstd);
+  track_statistics(mean, rstd, x.rows, x.columns, running_mean, running_variance, share, eps);
 }
 
 void running_statistics(const float* running_mean, const float* running_variance, int64_t width, double eps,

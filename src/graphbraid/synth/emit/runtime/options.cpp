@@ -6,13 +6,10 @@
 
 namespace program {
 
-const char* const kUsage =
-    "usage: train --data STORE [--home FOLDER] [--load WEIGHTS] [--save WEIGHTS] [--epochs N]\n";
-
 namespace {
 
-std::string* text_option(Options& options, const std::string& name) {
-  if (name == "--data") return &options.data;
+std::string* text_option(Options& options, const Command& command, const std::string& name) {
+  if (name == "--data" && command.reads_store) return &options.data;
   if (name == "--home") return &options.home;
   if (name == "--load") return &options.load;
   if (name == "--save") return &options.save;
@@ -35,7 +32,12 @@ void require_folder(const std::string& folder, const std::string& what) {
 
 }  // namespace
 
-Options read_options(int count, char** words, int64_t usual_epochs) {
+std::string Command::usage() const {
+  return "usage: " + start + (reads_store ? " --data STORE" : "") +
+         " [--home FOLDER] [--load WEIGHTS] [--save WEIGHTS] [--epochs N]\n";
+}
+
+Options read_options(int count, char** words, const Command& command, int64_t usual_epochs) {
   Options options;
   options.epochs = usual_epochs;
   for (int i = 1; i < count; i += 2) {
@@ -44,7 +46,7 @@ Options read_options(int count, char** words, int64_t usual_epochs) {
       options.help = true;
       return options;
     }
-    std::string* text = text_option(options, name);
+    std::string* text = text_option(options, command, name);
     if (text == nullptr && name != "--epochs") throw UsageError("there is no option " + name);
     if (i + 1 == count) throw UsageError(name + " needs a value");
     if (text != nullptr)
@@ -52,12 +54,12 @@ Options read_options(int count, char** words, int64_t usual_epochs) {
     else
       options.epochs = number_of(name, words[i + 1]);
   }
-  if (options.data.empty()) throw UsageError("--data is missing");
+  if (command.reads_store && options.data.empty()) throw UsageError("--data is missing");
   return options;
 }
 
-void prepare_folders(const Options& options) {
-  require_folder(options.data, "--data names the store");
+void prepare_folders(const Options& options, const Command& command) {
+  if (command.reads_store) require_folder(options.data, "--data names the store");
   require_folder(options.home + "/plan", "--home names the folder that graphbraid wrote");
   if (!options.save.empty()) std::filesystem::create_directories(options.save);
 }

@@ -16,7 +16,13 @@ struct Options {
   bool help = false;
 };
 
-extern const char* const kUsage;
+// What starts a program, and whether it reads a store or has all that it needs in plan/.
+struct Command {
+  std::string start;
+  bool reads_store;
+
+  std::string usage() const;
+};
 
 // A command line that says what cannot be done.
 struct UsageError : std::runtime_error {
@@ -24,9 +30,9 @@ struct UsageError : std::runtime_error {
 };
 
 // Reads the command line; throws UsageError.
-Options read_options(int count, char** words, int64_t usual_epochs);
+Options read_options(int count, char** words, const Command& command, int64_t usual_epochs);
 
 // Checks that the folders to read are there, and makes the one to write; throws std::runtime_error.
-void prepare_folders(const Options& options);
+void prepare_folders(const Options& options, const Command& command);
 
 }  // namespace program

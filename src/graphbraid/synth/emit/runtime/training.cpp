@@ -11,6 +11,7 @@
 #include "hugepages.h"
 #include "parallel.h"
 #include "worth.h"
+#include "xxh64.h"
 
 namespace program {
 namespace {
@@ -66,6 +67,16 @@ void Weights::save(const std::string& folder) const {
     write_array(folder + "/" + counter.name + ".npy", "<i8", &counter.value, {});
 }
 
+uint64_t Weights::digest() const {
+  std::vector<uint64_t> digests;
+  for (const Parameter& parameter : parameters)
+    digests.push_back(gb::xxh64(reinterpret_cast<const char*>(parameter.value.data()),
+                                static_cast<int64_t>(parameter.value.size() * sizeof(float))));
+  for (const Counter& counter : counters) digests.push_back(static_cast<uint64_t>(counter.value));
+  return gb::xxh64(reinterpret_cast<const char*>(digests.data()),
+                   static_cast<int64_t>(digests.size() * sizeof(uint64_t)));
+}
+
 void Optimizer::step(std::vector<Parameter>& parameters) {
   ++num_steps;
   for (Parameter& parameter : parameters)
@@ -73,10 +84,10 @@ void Optimizer::step(std::vector<Parameter>& parameters) {
 }
 
 double cross_entropy(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count,
-                     Matrix grad) {
+                     int64_t total, Matrix grad) {
   set_zero(grad);
   std::vector<double> losses(static_cast<size_t>(count));
-  const float share = 1.0f / static_cast<float>(count);
+  const float share = 1.0f / static_cast<float>(total);
   gb::parallel_if_worth(
       count * outputs.columns, gb::kFloatsWorth, count, 256, [&](int64_t first, int64_t last) {
         for (int64_t i = first; i < last; ++i) {
@@ -92,9 +103,9 @@ double cross_entropy(ConstMatrix outputs, const int64_t* rows, const int64_t* la
           to[labels[i]] -= share;
         }
       });
-  double total = 0;  // in order, so that the sum does not depend on the number of threads
-  for (const double loss : losses) total += loss;
-  return total / static_cast<double>(count);
+  double sum = 0;  // in order, so that it does not depend on the number of threads
+  for (const double loss : losses) sum += loss;
+  return sum / static_cast<double>(total);
 }
 
 void require_finite(double loss, int64_t epoch) {
@@ -103,13 +114,13 @@ void require_finite(double loss, int64_t epoch) {
                            ": the features or the weights are not finite, or the learning rate is too large");
 }
 
-double accuracy(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count) {
+int64_t num_right(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count) {
   int64_t right = 0;
   for (int64_t i = 0; i < count; ++i) {
     const float* from = outputs.data + rows[i] * outputs.row_stride;
     right += std::max_element(from, from + outputs.columns) - from == labels[i];
   }
-  return static_cast<double>(right) / static_cast<double>(count);
+  return right;
 }
 
 uint64_t Seeds::draw() {

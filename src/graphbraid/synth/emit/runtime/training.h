@@ -36,6 +36,8 @@ struct Weights {
   // Both throw std::runtime_error.
   void load(const std::string& folder);
   void save(const std::string& folder) const;
+  // The digest of all values.
+  uint64_t digest() const;
 };
 
 // The rules of PyTorch's SGD, Adam and AdamW.
@@ -48,16 +50,16 @@ struct Optimizer {
   void step(std::vector<Parameter>& parameters);
 };
 
-// The mean cross entropy of the outputs' `rows`, (count,), with `labels`, (count,); writes its gradient,
-// which is 0 elsewhere.
+// The cross entropy of the outputs' `rows`, (count,), with `labels`, (count,), summed and divided by `total`,
+// the number of all ranks' rows; writes its gradient, which is 0 elsewhere.
 double cross_entropy(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count,
-                     Matrix grad);
+                     int64_t total, Matrix grad);
 
 // Throws std::runtime_error if a loss is infinite or no number: training cannot go on from it.
 void require_finite(double loss, int64_t epoch);
 
-// The share of the outputs' `rows` whose largest column is their label.
-double accuracy(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count);
+// The number of the outputs' `rows` whose largest column is their label.
+int64_t num_right(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count);
 
 // The seeds of dropout's masks, which are those that PyTorch draws after torch.manual_seed(seed).
 class Seeds {

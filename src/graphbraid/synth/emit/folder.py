@@ -1,0 +1,129 @@
+"""The folder of a synthesised program: its files, from the templates and the sources that it takes along."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+from torch import Tensor, nn
+
+import graphbraid
+from graphbraid.errors import ConfigError
+from graphbraid.files.writing import atomic_directory
+from graphbraid.synth.weights import save_weights
+
+FORMAT = 3
+"""Version of what is written."""
+_PACKAGE = Path(graphbraid.__file__).parent
+_EMIT = _PACKAGE / "synth" / "emit"
+_ROOMS = (_EMIT / "runtime", _EMIT / "mpi", _PACKAGE / "csrc")
+"""Folders of the sources, in the order in which an include is looked for."""
+_SOURCES = (
+    *("arrays.cpp", "options.cpp", "training.cpp"),
+    *("kernels_dense.cpp", "kernels_epilogue.cpp", "kernels_spmm.cpp"),
+    *("threads.cpp", "variants.cpp"),
+)
+_SOURCE_OF = {
+    "spmm_max": "kernels_spmm_max.cpp",
+    "bit_product": "kernels_bits.cpp",
+    "gat_forward": "kernels_attention.cpp",
+    "gat_backward": "kernels_gat_backward.cpp",
+    "batch_norm": "kernels_norm.cpp",
+}
+"""What is only compiled for a program that calls the kernel."""
+_INCLUDE = re.compile(r'^\s*#(?:include|define GB_KERNEL_FILE) "([^"]+)"', re.MULTILINE)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Sources:
+    """A synthesised program that is not yet written."""
+
+    main: str
+    cmake: str
+    readme: str
+    sources: tuple[Path, ...]
+    """Files of the kernels and of the runtime, copied as they are."""
+    plan: Mapping[str, Tensor]
+    """Arrays by their files in ``plan/``."""
+
+
+def rendered(context: dict[str, Any], files: Iterable[Path], plan: Mapping[str, Tensor]) -> Sources:
+    """Fill the templates.
+
+    Args:
+        context: what they show of the program.
+        files: the sources that it takes along.
+        plan: its arrays.
+    """
+    sources = tuple(files)
+    shown = context | {
+        "title": f"{context['recipe'].name}: full-graph training",
+        "version": graphbraid.__version__,
+        "format": FORMAT,
+        "sources": [f"{file.parent.name}/{file.name}" for file in sources if file.suffix == ".cpp"],
+    }
+    main, cmake, readme = (_text(name, shown) for name in ("main.cpp", "CMakeLists.txt", "README.md"))
+    return Sources(main, cmake, readme, sources, plan)
+
+
+def write_folder(made: Sources, model: nn.Module, folder: Path) -> None:
+    """Write a program, whole or not at all.
+
+    Raises:
+        ResourceError: the folder exists or cannot be written.
+    """
+    with atomic_directory(folder) as temp:
+        texts = {"main.cpp": made.main, "CMakeLists.txt": made.cmake, "README.md": made.readme}
+        for file, text in texts.items():
+            (temp / file).write_text(text, encoding="utf-8")
+        for source in made.sources:
+            (temp / source.parent.name).mkdir(exist_ok=True)
+            shutil.copyfile(source, temp / source.parent.name / source.name)
+        (temp / "plan").mkdir()
+        for name, tensor in made.plan.items():
+            (temp / "plan" / name).parent.mkdir(exist_ok=True)
+            np.save(temp / "plan" / name, tensor.detach().contiguous().numpy())
+        save_weights(model, temp / "weights")
+
+
+def files_of(kernels: Iterable[str], more: Iterable[str] = ()) -> list[Path]:
+    """Return the sources of a program and what they include, in order of their names.
+
+    Args:
+        kernels: names of the kernels that it calls.
+        more: further sources.
+
+    Raises:
+        ConfigError: this installation lacks one.
+    """
+    wanted = [*_SOURCES, *more, *(_SOURCE_OF[name] for name in sorted(kernels) if name in _SOURCE_OF)]
+    found: dict[str, Path] = {}
+    while wanted:
+        name = wanted.pop()
+        if name in found:
+            continue
+        file = next((room / name for room in _ROOMS if (room / name).is_file()), None)
+        if file is None:
+            raise ConfigError(f"this installation lacks {name}; install graphbraid from its source")
+        found[name] = file
+        wanted += _INCLUDE.findall(file.read_text(encoding="utf-8"))
+    return sorted(found.values(), key=lambda file: (file.parent.name, file.name))
+
+
+def _text(name: str, context: dict[str, Any]) -> str:
+    templates = resources.files(__package__).joinpath("templates")
+    environment = jinja2.Environment(
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
+    )
+    text = templates.joinpath(f"{name}.j2").read_text(encoding="utf-8")
+    return environment.from_string(text).render(**context)
+
+
+__all__ = ["FORMAT", "Sources", "files_of", "rendered", "write_folder"]

@@ -1,0 +1,47 @@
+// The ranks of a job and what they tell each other. An error of MPI itself ends the job, as MPI does by
+// itself, with its own message.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace program {
+
+// All ranks make the same calls in the same order, from one thread.
+class Ranks {
+ public:
+  // Joins the job that mpirun has started, and leaves it.
+  Ranks(int* count, char*** words);
+  ~Ranks();
+  Ranks(const Ranks&) = delete;
+  Ranks& operator=(const Ranks&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  // The sum of the ranks' values, the same on each.
+  double sum(double value) const;
+  // Replaces values by their sums.
+  void sum(std::vector<double>& values) const;
+  // Begins to replace values, which stay where they are, by their sums.
+  void begin_sum(std::vector<float>& values);
+  // Waits for all sums that were begun.
+  void finish_sums();
+
+  // Sends what other ranks than the first print nowhere; throws std::runtime_error.
+  void let_one_speak() const;
+  // Throws std::runtime_error unless all ranks give the same number.
+  void require_alike(uint64_t number, const std::string& what) const;
+
+  // Ends the job on all ranks.
+  [[noreturn]] static void end_all(int code);
+
+ private:
+  int rank_ = 0, size_ = 1;
+  struct Sums;  // under way
+  std::unique_ptr<Sums> sums_;
+};
+
+}  // namespace program

@@ -1,0 +1,97 @@
+"""Building and running synthesised programs of several ranks, where there is MPI."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.extras import PATIENCE
+from tests.synth.building import CSRC, FLAGS, PACKAGE, RUNTIME
+
+from graphbraid.distributed import Partition
+from graphbraid.graph import Graph
+from graphbraid.synth import Synthesis, write_mpi
+
+MPI = PACKAGE / "synth" / "emit" / "mpi"
+NO_MPI = "there is no mpicxx and mpirun on the PATH or beside Python (pip install mpich)"
+_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    # Open MPI starts neither as root nor on fewer cores than ranks unless it is told to.
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
+
+
+def tool(name: str) -> str:
+    """The path of a tool of MPI; the test is skipped where there is none."""
+    path = os.pathsep.join((os.environ.get("PATH", ""), str(Path(sys.executable).parent)))
+    found = shutil.which(name, path=path)
+    if found is None:
+        pytest.skip(NO_MPI)
+    return found
+
+
+def compiled_with_mpi(folder: Path) -> list[Path]:
+    """The objects of what ranks tell each other."""
+    folder.mkdir()
+    made = [folder / f"{source.stem}.o" for source in sorted(MPI.glob("*.cpp"))]
+    for source, made_of in zip(sorted(MPI.glob("*.cpp")), made, strict=True):
+        _compile(folder, "-c", str(source), "-o", str(made_of))
+    return made
+
+
+def built_for_ranks(
+    synthesis: Synthesis, graph: Graph, partition: Partition, objects: list[Path], folder: Path, **options
+) -> Path:
+    """Write a program for the ranks of a partition and build it."""
+    write_mpi(synthesis, graph, folder, partition, **options)
+    _compile(folder, str(folder / "main.cpp"), *map(str, objects), "-o", str(folder / "train"))
+    return folder
+
+
+def _compile(folder: Path, *arguments: str) -> None:
+    includes = [f"-I{room}" for room in (CSRC, RUNTIME, MPI)]
+    without = ["-DMPICH_SKIP_MPICXX", "-DOMPI_SKIP_MPICXX"]
+    command = [tool("mpicxx"), *FLAGS, *without, *includes, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def command_of(folder: Path, num_ranks: int, *options: str) -> list[str]:
+    """The command that runs a program."""
+    return [tool("mpirun"), "-n", str(num_ranks), str(folder / "train"), "--home", str(folder), *options]
+
+
+def environment() -> dict[str, str]:
+    """The environment of a program of several ranks."""
+    return os.environ | _ENVIRONMENT
+
+
+def run_ranks(folder: Path, num_ranks: int, *options: str, code: int = 0) -> str:
+    """What a program says: its output, or its errors if it is to end with another code."""
+    command = command_of(folder, num_ranks, *options)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment())
+    assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+    return done.stdout if code == 0 else done.stderr
+
+
+def processes_of(folder: Path) -> list[int]:
+    """The processes that run a folder's program."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not re.fullmatch(r"\d+", entry.name):
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:  # it has ended meanwhile
+            continue
+        if words[0].decode() == str(folder / "train"):
+            found.append(int(entry.name))
+    return found

@@ -1,0 +1,262 @@
+"""Synthesised programs of several ranks: what is written, everywhere; how it trains, where there is MPI."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.distributed.whole import owners
+from tests.extras import NO_KERNELS, PATIENCE
+from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
+from tests.synth.building import compiled, losses_of, made, numbers_of
+from tests.synth.ranks import (
+    built_for_ranks,
+    command_of,
+    compiled_with_mpi,
+    environment,
+    processes_of,
+    run_ranks,
+    tool,
+)
+
+from graphbraid import native, nn
+from graphbraid.distributed import Partition
+from graphbraid.errors import ConfigError, ResourceError
+from graphbraid.fullgraph import CompileOptions, NotLoweredError
+from graphbraid.machine.rates import Rates
+from graphbraid.synth import from_model, load_weights, train, write_mpi
+from graphbraid.synth.emit.mpi import sources_of_ranks
+from graphbraid.synth.weights import weights_of
+
+pytestmark = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+GOLDEN = Path(__file__).with_name("golden") / "mpi"
+OPTIONS = CompileOptions(rates=Rates())
+MODELS = [("GCN", "Sum"), ("SAGE", "Sum"), ("SAGE", "Mean"), ("SAGE", "Max"), ("GIN", "Sum"), ("GAT", "Sum")]
+GRAPH = make_graph(train=30)
+
+
+def divided(num_parts: int) -> Partition:
+    """Nodes that belong to any part."""
+    draw = torch.Generator().manual_seed(num_parts)
+    return owners(torch.randint(0, num_parts, (NUM_NODES,), generator=draw), num_parts)
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory) -> list[Path]:
+    tool("mpirun")
+    folder = tmp_path_factory.mktemp("objects")
+    return [*compiled_with_mpi(folder / "mpi"), *compiled(folder / "made")]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 4])
+@pytest.mark.parametrize(("model", "aggregation"), MODELS)
+@pytest.mark.slow
+def test_ranks_have_the_engines_losses(
+    model: str, aggregation: str, num_ranks: int, objects: list[Path], tmp_path: Path
+):
+    # The gradient of a bias before batch normalisation is rounding noise, of which Adam makes whole steps.
+    options = {"optimizer": '"sgd", 0.05, 0.9'} if model == "GIN" else {}
+    synthesis = made(model, aggregation, **options)
+    folder = built_for_ranks(synthesis, GRAPH, divided(num_ranks), objects, tmp_path / "out")
+    said = run_ranks(folder, num_ranks, "--save", str(tmp_path / "trained"))
+    trained = train(synthesis, GRAPH)
+    assert losses_of(said) == pytest.approx(trained.losses, rel=1e-5)
+    expected = [epoch["val"] for epoch in trained.accuracies if epoch]
+    assert numbers_of(said, r"epoch \d+ val") == pytest.approx(expected, abs=1e-6)
+    other = made(model, aggregation).model  # what the program saved, graphbraid loads
+    load_weights(other, tmp_path / "trained")
+    found = weights_of(other)
+    for name, weight in weights_of(synthesis.model).items():
+        torch.testing.assert_close(found[name], weight, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "part_of",
+    [
+        [0] * NUM_NODES,
+        [0] * (NUM_NODES // 2) + [1] * (NUM_NODES // 2),
+        [2 * int(node in GRAPH.splits["train"].tolist()) for node in range(NUM_NODES)],
+    ],
+    ids=["only the first owns nodes", "the last owns none", "one has all training nodes"],
+)
+@pytest.mark.slow
+def test_ranks_may_have_nothing_to_do(part_of: list[int], objects: list[Path], tmp_path: Path):
+    synthesis, partition = made("SAGE", "Mean"), owners(part_of, 3)
+    folder = built_for_ranks(synthesis, GRAPH, partition, objects, tmp_path / "out")
+    losses = losses_of(run_ranks(folder, 3))
+    assert losses == pytest.approx(train(synthesis, GRAPH).losses, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "rates"),
+    [
+        ("sparse", {"density": 0.2}, Rates(sparse_values=1e12)),
+        ("binary", {"density": 0.2, "binary": "row"}, Rates(binary_values=1e14)),
+    ],
+)
+@pytest.mark.slow
+def test_features_with_zeros_are_multiplied_as_such(
+    path: str, options: dict, rates: Rates, objects: list[Path], tmp_path: Path
+):
+    graph, lowering, synthesis = (
+        make_graph(train=30, **options),
+        CompileOptions(rates=rates),
+        made("SAGE", "Mean"),
+    )
+    assert synthesis.lower(graph, lowering).program.input_path == path
+    folder = built_for_ranks(synthesis, graph, divided(2), objects, tmp_path / "out", options=lowering)
+    losses = losses_of(run_ranks(folder, 2))
+    assert losses == pytest.approx(train(synthesis, graph, rates=rates).losses, rel=1e-5)
+
+
+@pytest.fixture(scope="module")
+def folder(objects: list[Path], tmp_path_factory) -> Path:
+    """A program of two ranks, built."""
+    place = tmp_path_factory.mktemp("two")
+    return built_for_ranks(made("GCN", "Sum"), GRAPH, divided(2), objects, place / "out")
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_ends_the_job(folder: Path):
+    command = command_of(folder, 2, "--epochs", "100000000")
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    ) as job:
+        try:
+            assert job.stdout is not None
+            assert "seconds to load" in job.stdout.readline()
+            ranks = processes_of(folder)
+            assert len(ranks) == 2
+            os.kill(ranks[1], signal.SIGKILL)
+            job.communicate(timeout=PATIENCE)
+        finally:
+            job.kill()
+    assert job.returncode != 0
+    until = time.monotonic() + PATIENCE
+    while processes_of(folder):
+        assert time.monotonic() < until, "a rank goes on alone"
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_another_number_of_ranks_is_refused(folder: Path):
+    for num_ranks in (1, 3):
+        said = run_ranks(folder, num_ranks, code=2)
+        assert f"train: it was written for 2 ranks and started on {num_ranks}" in said
+        assert "usage: mpirun -n 2 train [--home FOLDER]" in said
+    assert "there is no option --data" in run_ranks(folder, 2, "--data", "x", code=2)
+
+
+@pytest.mark.slow
+def test_another_partitions_folder_is_refused(folder: Path, tmp_path: Path):
+    write_mpi(made("GCN", "Sum"), GRAPH, tmp_path / "other", divided(2), options=OPTIONS)
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (copy / "plan" / "rank-0").rename(copy / "plan" / "rank-2")
+    (copy / "plan" / "rank-1").rename(copy / "plan" / "rank-0")
+    (copy / "plan" / "rank-2").rename(copy / "plan" / "rank-1")
+    said = run_ranks(copy, 2, code=1)
+    assert "plan/rank-0/numbers.npy: its values are others; take what this program was written for" in said
+
+
+@pytest.mark.slow
+def test_a_damaged_or_missing_array_of_one_rank_is_named(folder: Path, tmp_path: Path):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    file = sorted((copy / "plan" / "rank-1").glob("rows*.npy"))[0]
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    assert f"train: rank 1: {file}: its values are others" in run_ranks(copy, 2, code=1)
+    file.unlink()
+    assert f"train: rank 1: {file}: No such file" in run_ranks(copy, 2, code=1)
+    shutil.rmtree(copy / "plan")
+    assert f"there is no folder {copy}/plan" in run_ranks(copy, 2, code=1)
+
+
+@pytest.mark.slow
+def test_the_readmes_commands_build_and_run_it(tmp_path: Path):
+    path = os.pathsep.join((str(Path(tool("mpicxx")).parent), environment()["PATH"]))
+    write_mpi(made("SAGE", "Max"), GRAPH, tmp_path / "out", divided(2))
+    readme = (tmp_path / "out" / "README.md").read_text()
+    commands = [line.strip() for line in readme.splitlines() if line.startswith("    ")]
+    assert len(commands) == 2
+    for command in commands:
+        quick = command.replace("-B build &&", "-B build -DONLY_PORTABLE=ON &&")
+        done = subprocess.run(
+            ["sh", "-c", quick],
+            cwd=tmp_path / "out",
+            env=environment() | {"PATH": path},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert len(losses_of(done.stdout)) == 20
+    assert (tmp_path / "out" / "trained" / "convs.0.lin_l.weight.npy").is_file() or any(
+        (tmp_path / "out" / "trained").iterdir()
+    )
+
+
+# ---- what needs no MPI
+
+
+def test_the_same_input_gives_the_same_bytes_which_are_those_of_the_golden_files():
+    texts = []
+    for _ in range(2):
+        written = sources_of_ranks(made("GCN", "Sum"), GRAPH, divided(2), OPTIONS)
+        texts.append((written.main, written.cmake, written.readme))
+    assert texts[0] == texts[1]
+    for name, text in zip(("main.cpp", "CMakeLists.txt", "README.md"), texts[0], strict=True):
+        assert text == (GOLDEN / name).read_text(encoding="utf-8"), f"tests/synth/golden/mpi/{name} differs"
+
+
+def test_each_rank_has_a_folder_of_its_own_rows(tmp_path: Path):
+    partition = divided(4)
+    write_mpi(made("GCN", "Sum"), GRAPH, tmp_path / "out", partition, options=OPTIONS)
+    folders = sorted((tmp_path / "out" / "plan").iterdir())
+    assert [folder.name for folder in folders] == [f"rank-{rank}" for rank in range(4)]
+    names = [sorted(file.name for file in folder.iterdir()) for folder in folders]
+    assert names.count(names[0]) == 4
+    labels = [np.load(next(folder.glob("split_test_labels*.npy"))) for folder in folders]
+    test = GRAPH.splits["test"]
+    for rank, of_rank in enumerate(labels):
+        own = test[partition.part_of[test] == rank]
+        assert np.array_equal(of_rank, GRAPH.y[own].numpy())
+
+
+@pytest.mark.parametrize(("model", "aggregation"), MODELS)
+@pytest.mark.whole
+def test_every_model_is_written_for_one_two_and_four_ranks(model: str, aggregation: str):
+    for num_ranks in (1, 2, 4):
+        text = sources_of_ranks(made(model, aggregation), GRAPH, divided(num_ranks), OPTIONS).main
+        assert f"constexpr int kRanks = {num_ranks};" in text
+        assert ("sizes[0]" in text) == (num_ranks > 1)  # alone, nothing differs
+        assert ".begin(" in text
+
+
+def test_what_cannot_be_written_is_refused_by_name(tmp_path: Path):
+    model = nn.GATv2(CHANNELS, 16, CLASSES, heads=2)
+    with pytest.raises(
+        NotLoweredError, match="the kernel gatv2_forward, which synthesised programs do not have"
+    ):
+        write_mpi(from_model(model), GRAPH, tmp_path / "out", divided(2))
+    with pytest.raises(ConfigError, match="the partition is of 3 nodes, and the graph has 80"):
+        write_mpi(made("GCN", "Sum"), GRAPH, tmp_path / "out", owners([0, 1, 0], 2))
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ResourceError, match="exists"):
+        write_mpi(made("GCN", "Sum"), GRAPH, tmp_path, divided(2))
+
+
+def test_recording_leaves_the_model_and_torchs_state_alone():
+    synthesis = made("GIN", "Sum")
+    before = {name: weight.clone() for name, weight in weights_of(synthesis.model).items()}
+    state = torch.get_rng_state()
+    sources_of_ranks(synthesis, GRAPH, divided(2))
+    assert torch.equal(torch.get_rng_state(), state)
+    for name, weight in weights_of(synthesis.model).items():
+        assert torch.equal(before[name], weight), name
