@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from graphbraid import datasets, native
 from graphbraid.cli.main import app
+from graphbraid.distributed import partition, save_partition
 
 
 @pytest.fixture
@@ -49,7 +50,18 @@ def test_a_program_becomes_a_folder(call, tmp_path: Path):
     ("text", "options", "says"),
     [
         ("functoin", (), 'one.gnn:1:1: unexpected "functoin": did you mean function?'),
-        (program(), ("--target", "fpga"), "the target must be openmp; got 'fpga'"),
+        (program(), ("--target", "fpga"), "the target must be openmp or mpi; got 'fpga'"),
+        (
+            program(),
+            ("--target", "mpi"),
+            "--target mpi needs --ranks, or --partition with",
+        ),
+        (program(), ("--ranks", "2"), "--ranks and --partition are of --target mpi; the target is openmp"),
+        (
+            program(),
+            ("--target", "mpi", "--ranks", "0"),
+            "--ranks must be a whole number in [1, 65536]; got 0",
+        ),
         (program(), ("--layers", "12,x"), "--layers takes numbers such as 128,32,40; got '12,x'"),
         (program(), ("--set", "totalEpoch"), "--set takes NAME=NUMBER; got 'totalEpoch'"),
         (program(), ("--set", "epochs=3"), 'the program has no setting "epochs"'),
@@ -88,6 +100,35 @@ def test_a_model_needs_no_program(model: str, tmp_path: Path):
     text = (tmp_path / "out" / "main.cpp").read_text()
     assert text.startswith(f"// {model.upper()}: full-graph training")
     assert "kEpochs = 200;" in text
+
+
+@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+def test_ranks_are_divided_anew_or_by_a_partition(call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr("graphbraid.cli.synth.subprocess.run", run)
+    done = call(program(), "--target", "mpi", "--ranks", "2", "--run", "--json")
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["ranks"] == 2
+    out = tmp_path / "out"
+    assert commands[-1] == ["mpirun", "-n", "2", f"{out}/build/train", "--home", str(out)]
+    graph, parts = datasets.open_store(tmp_path / "store"), tmp_path / "parts"
+    save_partition(graph, partition(graph, 3), parts)
+    words = ("--target", "mpi", "--partition", str(parts), "--out", str(tmp_path / "three"))
+    assert call(program(), *words).exit_code == 0
+    assert len(list((tmp_path / "three" / "plan").iterdir())) == 3
+    done = call(program(), *words[:-1], str(tmp_path / "four"), "--ranks", "4")
+    assert done.exit_code == 2
+    assert "parts has 3 parts; leave out --ranks 4" in " ".join(done.stderr.split())
+    other = graph.replace(csc=graph.csc.reversed())
+    save_partition(other, partition(other, 3), tmp_path / "others")
+    done = call(program(), *words[:2], "--partition", str(tmp_path / "others"), "--out", str(tmp_path / "x"))
+    assert done.exit_code == 3
+    assert "was made for another graph" in done.stderr
 
 
 def test_a_program_or_a_model_is_needed_and_not_both(call, tmp_path: Path):

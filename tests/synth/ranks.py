@@ -17,7 +17,7 @@ from graphbraid.distributed import Partition
 from graphbraid.graph import Graph
 from graphbraid.synth import Synthesis, write_mpi
 
-MPI = PACKAGE / "synth" / "emit" / "mpi"
+MPI = PACKAGE / "synth" / "emit" / "runtime_mpi"
 NO_MPI = "there is no mpicxx and mpirun on the PATH or beside Python (pip install mpich)"
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",

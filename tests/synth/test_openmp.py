@@ -134,7 +134,7 @@ def test_what_is_written_is_formatted(store: Path, tmp_path: Path):
     if not command.is_file():
         pytest.skip("there is no clang-format")
     graph, files = datasets.open_store(store), [GOLDEN / "main.cpp", GOLDEN / "mpi" / "main.cpp"]
-    files += [*RUNTIME.iterdir(), *(RUNTIME.parent / "mpi").iterdir()]
+    files += [*RUNTIME.iterdir(), *(RUNTIME.parent / "runtime_mpi").iterdir()]
     for model in ("GIN", "GAT"):
         files.append(tmp_path / f"{model}.cpp")
         files[-1].write_text(sources_of(made(model, "Sum"), graph, OPTIONS).main, encoding="utf-8")

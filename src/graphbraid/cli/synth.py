@@ -138,10 +138,12 @@ def _divided(graph: Graph, ranks: int | None, folder: Path | None) -> Partition:
         DataError: the folder holds none of this graph.
     """
     from graphbraid import distributed
+    from graphbraid.arguments import as_count
+    from graphbraid.distributed.partitioning.records import MOST_PARTS
 
     if folder is None:
         assert ranks is not None
-        return distributed.partition(graph, ranks)
+        return distributed.partition(graph, as_count(ranks, "--ranks", least=1, most=MOST_PARTS))
     found = distributed.SavedPartition(folder, graph).partition()
     if ranks is not None and ranks != found.num_parts:
         raise ConfigError(f"{folder} has {found.num_parts} parts; leave out --ranks {ranks}")

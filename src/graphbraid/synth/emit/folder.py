@@ -23,7 +23,7 @@ FORMAT = 3
 """Version of what is written."""
 _PACKAGE = Path(graphbraid.__file__).parent
 _EMIT = _PACKAGE / "synth" / "emit"
-_ROOMS = (_EMIT / "runtime", _EMIT / "mpi", _PACKAGE / "csrc")
+_ROOMS = (_EMIT / "runtime", _EMIT / "runtime_mpi", _PACKAGE / "csrc")
 """Folders of the sources, in the order in which an include is looked for."""
 _SOURCES = (
     *("arrays.cpp", "options.cpp", "training.cpp"),

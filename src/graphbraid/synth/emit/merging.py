@@ -118,7 +118,7 @@ class Merging:
             each = [None if of_rank is None else of_rank[number] for of_rank in tokens]
             there = [one for one in each if one is not None]
             if token.startswith("plan."):
-                found.append(self._array_token(each))
+                found.append(self._array_token(each, where))
             elif len(set(there)) == 1:
                 found.append(token)
             elif all(one.isdigit() for one in there):
@@ -132,17 +132,19 @@ class Merging:
             return numbers[0]
         return f"sizes[{self._sizes.setdefault(tuple(numbers), len(self._sizes))}]"
 
-    def _array_token(self, tokens: Sequence[str | None]) -> str:
+    def _array_token(self, tokens: Sequence[str | None], where: str) -> str:
         names = [None if token is None else token.removeprefix("plan.") for token in tokens]
-        return f"plan.{self._array(names).name}"
+        return f"plan.{self._array(names, where).name}"
 
-    def _array(self, names: Sequence[str | None]) -> RankArray:
+    def _array(self, names: Sequence[str | None], where: str) -> RankArray:
         key = tuple(names)
         if key not in self._arrays:
             pairs = zip(names, self._files, strict=True)
             files = [None if name is None else of_rank[name] for name, of_rank in pairs]
             number, first = len(self._arrays), next(file for file in files if file is not None)
             tensors = _of_one_shape([None if file is None else file.tensor.detach() for file in files])
+            if len({tensor.ndim for tensor in tensors}) > 1:
+                raise _differ(where, *(f"an array {tuple(tensor.shape)}" for tensor in tensors[:2]))
             lengths = zip(*(tensor.shape for tensor in tensors), strict=True)
             self._arrays[key] = RankArray(
                 name=re.sub(r"\d+$", "", first.name) + str(number),

@@ -5,8 +5,8 @@
 // Every line is a task of graphbraid's full-graph engine: the same kernels (csrc/), in the same order, on the
 // same places of one allocation. The arrays of plan/ are what the engine made of the graph before its first
 // step, for each of 2 ranks. A rank computes the rows of its own nodes and exchanges those that others
-// read (mpi/). All ranks run this program. Numbers that differ from rank to rank are sizes[i], which each
-// reads from its folder in plan/. What was decided before, for the graph that this was written for:
+// read (runtime_mpi/). All ranks run this program. Numbers that differ from rank to rank are sizes[i], which
+// each reads from its folder in plan/. What was decided before, for the graph that this was written for:
 //
 // clang-format off
 // Lowered for the outputs of 30 of 80 nodes on cpu, rows stored in float32
