@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fuzz.targets import Call, add
+from tests.fuzz.targets_distributed import partition_of
 from tests.fuzz.world import CLASSES, WIDTH, World
 from tests.synth.programs import LISTING
 
@@ -66,6 +67,19 @@ add(
         synth.write_openmp,
         {"synthesis": _made(w), "graph": w.plain_graph, "folder": Path("written")},
         lambda path: sorted(file.name for file in path.iterdir()),
+    ),
+)
+add(
+    "synth.write_mpi",
+    lambda w: Call(
+        synth.write_mpi,
+        {
+            "synthesis": _made(w),
+            "graph": w.plain_graph,
+            "folder": Path("written"),
+            "partition": partition_of(w),
+        },
+        lambda path: sorted(file.name for file in (path / "plan").iterdir()),
     ),
 )
 add(
