@@ -17,7 +17,7 @@ from graphbraid.graph import ScaledFeatures
 from graphbraid.train import Callback, EpochRecord, RunResult, StepRecord
 
 if TYPE_CHECKING:
-    from graphbraid.graph import Graph
+    from graphbraid.graph import Graph, NodeSet
     from graphbraid.train import Trainer
 
 # Label and note of each stage's clock; see graphbraid.train.step.clock. Sampling overlaps with the model.
@@ -50,18 +50,23 @@ def show_plan(console: Console, run: ResolvedRun, facts: Mapping[str, str]) -> N
     console.print()
 
 
-def graph_facts(graph: Graph) -> str:
-    """Describe a graph in one line."""
+def graph_facts(graph: Graph, labels: Graph | NodeSet | None = None) -> str:
+    """Describe a graph in one line; ``labels`` are the nodes to learn, by default the graph's."""
+    labels = graph if labels is None else labels
     parts = [f"{graph.num_nodes:,} nodes", f"{graph.num_edges:,} edges"]
-    parts.append("no features" if graph.x is None else f"{graph.num_features} features{_kept_as(graph)}")
-    if graph.y is None:
+    if graph.is_typed:
+        parts = [f"{parts[0]} of {len(graph.node_types)} types"]
+        parts.append(f"{graph.num_edges:,} edges of {len(graph.edge_types)} relations")
+    else:
+        parts.append("no features" if graph.x is None else f"{graph.num_features} features{_kept_as(graph)}")
+    if labels.y is None:
         parts.append("no labels")
     else:
-        columns = {"single-label": "classes", "multi-label": "labels", "regression": "targets"}[graph.task]
-        parts.append(f"{graph.num_classes} {columns} ({graph.task})")
+        columns = {"single-label": "classes", "multi-label": "labels", "regression": "targets"}[labels.task]
+        parts.append(f"{labels.num_classes} {columns} ({labels.task})")
     parts.append(format_bytes(graph.nbytes))
-    if graph.splits:
-        parts.append(" / ".join(f"{ids.numel():,} {name}" for name, ids in graph.splits.items()))
+    if labels.splits:
+        parts.append(" / ".join(f"{ids.numel():,} {name}" for name, ids in labels.splits.items()))
     return ", ".join(parts)
 
 

@@ -118,6 +118,7 @@ def _estimated(given: dict[str, Any], machine: HardwareFile | None) -> Estimate:
     options = {name: value for name, value in given.items() if name not in own}
     run = train.resolved(options | dict.fromkeys(_OTHERS))
     graph = load_graph(run.settings)
+    graph.check_one_type("graphbraid estimate")
     check_trainable(graph, run.settings)
     model = build_model(run.settings, graph.num_features, graph.num_classes, run.train.seed)
     return estimate_run(model, graph, config=run.train, hardware=machine, times=given["times"])

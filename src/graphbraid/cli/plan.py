@@ -106,12 +106,12 @@ def _profile(given: dict[str, Any]) -> tuple[Profile, int]:
         return Profile.load(given["profile"]), given["batches"] or 500
     trainer = _trainer(given)
     batch_size = trainer.config.batch_size
-    num_nodes = int(trainer.graph.split("train").numel())
+    num_nodes = int(trainer.runner.labels.split("train").numel())
     return trainer.profile(), given["batches"] or -(-num_nodes // batch_size)
 
 
 def _trainer(given: dict[str, Any]) -> Any:
-    from graphbraid.cli.build import build_model, check_trainable, load_graph
+    from graphbraid.cli.build import build_model_for, check_trainable, labels_of, load_graph
     from graphbraid.cli.settings import parse_assignments, parse_fanouts, resolve
     from graphbraid.cli.yaml_file import read_yaml
     from graphbraid.train import Trainer
@@ -124,8 +124,8 @@ def _trainer(given: dict[str, Any]) -> Any:
     flags = {name: "--" + name.replace("_", "-") for name in given}
     run = resolve(command_line, file, None, flags)
     graph = load_graph(run.settings)
-    check_trainable(graph, run.settings)
-    model = build_model(run.settings, graph.num_features, graph.num_classes, run.train.seed)
+    check_trainable(graph, run.settings, run.train.node_type)
+    model = build_model_for(graph, run, labels_of(graph, run.train.node_type).num_classes)
     return Trainer(model, graph, config=run.train.updated(out_dir=None, mode="sampled"))
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from graphbraid.cli.settings import Outputs, RunSettings
     from graphbraid.datasets import NodeIds
-    from graphbraid.graph import Graph
+    from graphbraid.graph import Graph, NodeSet
 
 _ROWS_AT_ONCE = 65_536
 _NOT_PREDICTING = frozenset({"checkpoint_every_steps", "tensorboard", "host", "hot", "tiers"})
@@ -125,7 +125,7 @@ def _predict(
 ) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
     import torch
 
-    from graphbraid.cli.build import build_model, check_predictable, names_of
+    from graphbraid.cli.build import build_model_for, check_predictable, names_of
     from graphbraid.cli.settings import read_saved, resolve
     from graphbraid.train import Trainer
     from graphbraid.train.task import Task
@@ -138,11 +138,12 @@ def _predict(
     graph = _load_graph(run.settings, moved=data is None)
     check_predictable(graph, run.settings)
     weights = _checkpoint_path(run_dir, checkpoint)
-    model = build_model(run.settings, graph.num_features, outputs.width, run.train.seed)
+    model = build_model_for(graph, run, outputs.width)
     trainer = Trainer(model, graph, config=run.train)
     trainer.load_weights(weights)
     original_ids = names_of(run.settings.data).ids
-    ids = _chosen_nodes(graph, nodes, split, original_ids)
+    labels = trainer.runner.labels
+    ids = _chosen_nodes(labels, nodes, split, original_ids)
     values = Task(name=outputs.task, width=outputs.width).probabilities(trainer.predict(ids, mode=mode))
     summary = {
         "run_dir": str(run_dir),
@@ -150,7 +151,7 @@ def _predict(
         "num_nodes": len(values),
         "task": outputs.task,
     }
-    nodes_of_rows = torch.arange(graph.num_nodes) if ids is None else ids
+    nodes_of_rows = torch.arange(labels.num_nodes) if ids is None else ids
     return _table(values.numpy(), outputs, nodes_of_rows, original_ids, scores), summary
 
 
@@ -176,11 +177,13 @@ def _checkpoint_path(run_dir: Path, checkpoint: str) -> Path:
     return path
 
 
-def _chosen_nodes(graph: Graph, nodes: Path | None, split: str | None, ids: NodeIds | None) -> Tensor | None:
+def _chosen_nodes(
+    labels: Graph | NodeSet, nodes: Path | None, split: str | None, ids: NodeIds | None
+) -> Tensor | None:
     import torch
 
     if split is not None:
-        return graph.split(split)
+        return labels.split(split)
     if nodes is None:
         return None
     wanted = _read_ids(nodes)

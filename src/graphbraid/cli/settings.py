@@ -15,7 +15,7 @@ from graphbraid.datasets import DEFAULT
 from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.files.checksums import unsealed
 from graphbraid.files.schema import checked
-from graphbraid.graph import Graph
+from graphbraid.graph import Graph, NodeSet
 from graphbraid.graph.graph import Task
 from graphbraid.train import TrainConfig
 from graphbraid.train.config import Depth, Positive, Seed, no_bool
@@ -35,7 +35,7 @@ class RunSettings(BaseModel):
     data: str = DEFAULT
     """Name of an embedded dataset, path of an ``.npz`` file, or folder of a store or an OGB dataset."""
     symmetrize: bool = False
-    """Store both directions of every edge."""
+    """Store both directions of every edge; in a graph with types, add the reverse of every relation."""
     add_self_loops: bool = False
     """Add a self-loop to every node without one; layers that need them (GCN, GAT) add them by themselves."""
     dedupe: bool = False
@@ -53,7 +53,7 @@ class RunSettings(BaseModel):
     verify: bool = False
     """Read a store in full and compare it with its checksums, even if an earlier open did."""
     model: str = "sage"
-    """Name of a model in ``graphbraid.nn.MODELS``."""
+    """Name of a model in ``graphbraid.nn.MODELS``, or for a graph with types in ``TYPED_MODELS``."""
     hidden_channels: Positive = 128
     """Width of the hidden layers; for attention, of all heads together."""
     num_layers: Depth = 2
@@ -183,9 +183,9 @@ class Outputs:
     class_names: tuple[str, ...] | None
 
     @classmethod
-    def of(cls, graph: Graph, class_names: tuple[str, ...] | None) -> Outputs:
-        """Return the outputs of a model trained on ``graph``."""
-        return cls(graph.task, graph.num_classes, class_names)
+    def of(cls, labels: Graph | NodeSet, class_names: tuple[str, ...] | None) -> Outputs:
+        """Return the outputs of a model trained on the labels of a graph, or of a node type."""
+        return cls(labels.task, labels.num_classes, class_names)
 
 
 class _SavedOutputs(BaseModel):

@@ -58,7 +58,12 @@ def train(
         _option("--data -d", _DATA, "An embedded dataset's name, an .npz file, a store or an OGB folder."),
     ] = None,
     symmetrize: Annotated[
-        bool | None, _option("--symmetrize/--as-stored", _DATA, "Store both directions of every edge.")
+        bool | None,
+        _option(
+            "--symmetrize/--as-stored",
+            _DATA,
+            "Store both directions of every edge, or add the reverse of every relation.",
+        ),
     ] = None,
     normalize_features: Annotated[
         bool | None,
@@ -71,7 +76,10 @@ def train(
         bool | None, _option("--verify", _DATA, "Compare all of a store with its checksums.")
     ] = None,
     model: Annotated[
-        str | None, _option("--model -m", _MODEL, "gcn, sage, gin, gat, gatv2 or mlp. (default: sage)")
+        str | None,
+        _option(
+            "--model -m", _MODEL, "gcn, sage, gin, gat, gatv2 or mlp; rgcn for node types. (default: sage)"
+        ),
     ] = None,
     hidden_channels: Annotated[
         int | None, _option("--hidden", _MODEL, "Width of hidden layers. (default: 128)")
@@ -296,26 +304,38 @@ def resolved(given: dict[str, Any]) -> ResolvedRun:
 
 def _make_trainer(run: ResolvedRun, show: Callable[[dict[str, str]], None], callbacks: list[Any]) -> Any:
     from graphbraid import native
-    from graphbraid.cli.build import build_model, check_trainable, data_as_path, load_graph, names_of
+    from graphbraid.cli.build import (
+        build_model_for,
+        check_trainable,
+        data_as_path,
+        labels_of,
+        load_graph,
+        names_of,
+    )
     from graphbraid.cli.display import graph_facts
     from graphbraid.cli.settings import Outputs
     from graphbraid.machine.hardware import Hardware
     from graphbraid.train import Trainer
+    from graphbraid.train.step.typed_runner import learned_type
 
     graph = load_graph(run.settings)
-    check_trainable(graph, run.settings)
-    model = build_model(run.settings, graph.num_features, graph.num_classes, run.train.seed)
+    check_trainable(graph, run.settings, run.train.node_type)
+    if graph.is_typed:  # kept with the run, since data to predict may have no labels
+        node_type = learned_type(graph, run.train.node_type)
+        run = dataclasses.replace(run, train=run.train.updated(node_type=node_type))
+    labels = labels_of(graph, run.train.node_type)
+    model = build_model_for(graph, run, labels.num_classes)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     selection = native.active()
     info = {
         "settings": run.saved() | {"data": data_as_path(run.settings.data)},
-        "outputs": dataclasses.asdict(Outputs.of(graph, names_of(run.settings.data).class_names)),
+        "outputs": dataclasses.asdict(Outputs.of(labels, names_of(run.settings.data).class_names)),
     }
     trainer = Trainer(model, graph, config=run.train, callbacks=callbacks, info=info)
     chosen = {"mode": f"{trainer.config.mode}: {trainer.mode_reason}"} if trainer.mode_reason else {}
     show(
         {
-            "graph": graph_facts(graph),
+            "graph": graph_facts(graph, labels),
             "model": f"{type(model).__name__}, {num_parameters:,} parameters",
             "kernels": f"{selection.variant}: {selection.reason}",
             "machine": f"{Hardware.detect().planned_cores} cores",

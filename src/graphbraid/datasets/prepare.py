@@ -27,7 +27,8 @@ def prepare(
 
     Args:
         graph: The graph.
-        symmetrize: Store both directions of every edge, each once.
+        symmetrize: Store both directions of every edge, each once; in a graph with types, add the reverse of
+            every relation.
         add_self_loops: Add a self-loop to every node without one.
         dedupe: Keep one of several equal edges.
         normalize_features: Divide every feature row by the sum of its absolute values; zero rows stay zero.
@@ -45,7 +46,7 @@ def prepare(
     if dedupe:
         graph = graph.without_duplicates()
     if symmetrize:
-        graph = graph.symmetrized()
+        graph = graph.with_reverse_relations() if graph.is_typed else graph.symmetrized()
     if add_self_loops:
         graph = graph.with_self_loops()
     if normalize_features:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from graphbraid.arguments import as_flag, check_tensor
 from graphbraid.errors import DataError
 from graphbraid.graph import edges
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.labelled import LabelledNodes, Task
 from graphbraid.graph.scaled_features import Features, ScaledFeatures
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.graph.typed import TypedViews
@@ -24,14 +25,11 @@ __all__ = ["SPLITS", "Graph", "ScaledFeatures", "SparseFeatures", "Task"]
 
 SPLITS = ("train", "val", "test")
 
-_SCAN = 1 << 20
 _UNSIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
-
-Task = Literal["single-label", "multi-label", "regression"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class Graph(TypedViews):
+class Graph(LabelledNodes, TypedViews):
     """A graph in CSC form, with the features, labels and splits that training needs.
 
     A graph of one node type and one relation has its features, labels and splits in ``x``, ``y`` and
@@ -99,30 +97,6 @@ class Graph(TypedViews):
         return 0 if self.edge_attr is None else int(self.edge_attr.shape[1])
 
     @property
-    def task(self) -> Task:
-        """Task that ``y`` implies: int64 is single-label, a matrix of 0 and 1 multi-label, else regression.
-
-        Raises:
-            DataError: the graph has no labels.
-        """
-        y = self._labels()
-        if not y.dtype.is_floating_point:
-            return "single-label"
-        return "multi-label" if y.ndim == 2 and _is_multi_hot(y) else "regression"
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes (largest class plus one), of labels (multi-label) or of targets (regression).
-
-        Raises:
-            DataError: the graph has no labels.
-        """
-        y = self._labels()
-        if y.dtype.is_floating_point:
-            return 1 if y.ndim == 1 else int(y.shape[1])
-        return max(int(y.max()) + 1, 0) if y.numel() else 0
-
-    @property
     def nbytes(self) -> int:
         """Bytes of all arrays: topology, ids, features, labels and splits, without cached transposes."""
         tensors = [self.edge_id, self.edge_attr, self.y, *self.splits.values()]
@@ -141,23 +115,6 @@ class Graph(TypedViews):
         if self.types is not None:
             splits = f" in {len(self.types.nodes)} types and {len(self.types.edges)} relations"
         return f"Graph({name}{self.num_nodes:,} nodes, {self.num_edges:,} edges{features}{splits})"
-
-    @typed
-    def split(self, name: str) -> Tensor:
-        """Return the node ids of a split.
-
-        Raises:
-            DataError: there is no such split, or it is empty.
-        """
-        ids = self.splits.get(name)
-        if ids is None:
-            present = ", ".join(self.splits) or "none"
-            raise DataError(
-                f"the graph has no split {name!r} (present: {present}); pass splits={{{name!r}: ids}}"
-            )
-        if not ids.numel():
-            raise DataError(f"split {name!r} is empty; it needs at least one node id")
-        return ids
 
     def dense_x(self) -> Tensor:
         """Return the features as a dense tensor; a copy if they are sparse or int8, which become float32.
@@ -438,18 +395,6 @@ class Graph(TypedViews):
             edge_id=edges.ids_of(origin, self.edge_id) if as_flag(keep_edge_id, "keep_edge_id") else None,
             edge_attr=edges.rows_of(origin, self.edge_attr),
         )
-
-    def _labels(self) -> Tensor:
-        if self.y is None:
-            raise DataError("the graph has no labels; set them with graph.replace(y=...)")
-        return self.y
-
-
-def _is_multi_hot(y: Tensor) -> bool:
-    """Return whether all values are 0 or 1; reads a million at a time, to make no large temporary."""
-    values = y.reshape(-1)
-    parts = (values[i : i + _SCAN] for i in range(0, values.numel(), _SCAN))
-    return all(bool(((part == 0) | (part == 1)).all()) for part in parts)
 
 
 def _kind_of(x: Features | None) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from graphbraid.errors import DataError, did_you_mean
 from graphbraid.graph.csc import Csc, index_dtype
+from graphbraid.graph.labelled import LabelledNodes
 from graphbraid.graph.scaled_features import Features
 
 EdgeType = tuple[str, str, str]
@@ -22,7 +23,7 @@ MOST_RELATIONS = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class NodeSet:
+class NodeSet(LabelledNodes):
     """The nodes of one type; ids, rows and splits count from 0 within the type."""
 
     num_nodes: int

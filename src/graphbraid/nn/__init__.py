@@ -6,7 +6,9 @@ from graphbraid.nn.gcn import GCNConv, gcn_norm
 from graphbraid.nn.gin import GINConv
 from graphbraid.nn.models import GAT, GCN, GIN, MLP, GATv2, GraphModel, GraphSAGE
 from graphbraid.nn.registry import MODELS, make_model, model_options
+from graphbraid.nn.rgcn import RGCNConv
 from graphbraid.nn.sage import SAGEConv
+from graphbraid.nn.typed_models import RGCN, TYPED_MODELS, make_typed_model
 
 __all__ = [
     "GAT",
@@ -14,6 +16,8 @@ __all__ = [
     "GIN",
     "MLP",
     "MODELS",
+    "RGCN",
+    "TYPED_MODELS",
     "Conv",
     "GATConv",
     "GATv2",
@@ -22,8 +26,10 @@ __all__ = [
     "GINConv",
     "GraphModel",
     "GraphSAGE",
+    "RGCNConv",
     "SAGEConv",
     "gcn_norm",
     "make_model",
+    "make_typed_model",
     "model_options",
 ]

@@ -93,6 +93,8 @@ class TrainConfig:
     graph per epoch, compiled (:func:`graphbraid.compile`) if the model has a lowered form. ``auto`` is
     ``full`` if that is estimated to fit half of the free memory, else ``sampled`` if at least the rows of one
     mini-batch fit."""
+    node_type: str | None = None
+    """Node type whose labels are learned, in a graph with types. If None, the only one that has labels."""
     epochs: Positive = 20
     """Number of passes over the training nodes; in mode ``full`` an epoch is one step."""
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.graph import Graph
+from graphbraid.graph import Graph, NodeSet
 from graphbraid.graph.validate import UNLABELLED, has_class
 from graphbraid.ops.cross_entropy import cross_entropy
 
@@ -63,42 +63,43 @@ class Task:
         return Task(name=self.name, width=self.width, class_weights=weights)
 
 
-def task_of(graph: Graph) -> Task:
-    """Return the task that a graph's labels describe.
+def task_of(labels: Graph | NodeSet) -> Task:
+    """Return the task that the labels of a graph, or of a node type, describe.
 
     Raises:
-        DataError: the graph has no labels.
+        DataError: there are no labels.
     """
-    if graph.y is None:
+    if labels.y is None:
+        where = "graph.y is None" if isinstance(labels, Graph) else "the node type has none"
         raise DataError(
-            "training needs labels, but graph.y is None; give the graph labels with graph.replace(y=...)."
+            f"training needs labels, but {where}; give the graph labels with graph.replace(y=...)."
         )
-    return Task(name=graph.task, width=graph.num_classes)
+    return Task(name=labels.task, width=labels.num_classes)
 
 
-def labelled(graph: Graph, nodes: Tensor) -> Tensor:
+def labelled(of: Graph | NodeSet, nodes: Tensor) -> Tensor:
     """Return those of ``nodes`` that have a label, in the same order; the classes -1 and -100 are no label.
 
     Raises:
         DataError: a class is negative, or a multi-label or regression row is not finite; the message names
             the first such node.
     """
-    assert graph.y is not None
-    labels = graph.y.index_select(0, nodes)
+    assert of.y is not None
+    labels = of.y.index_select(0, nodes)
     if not labels.is_floating_point():
         known = has_class(labels)
         below = known & (labels < 0)
         if bool(below.any()):
             node = int(nodes[below][0])
             raise DataError(
-                f"labels must be classes from 0, or -1 or -100 for none; y[{node}] is {int(graph.y[node])}."
+                f"labels must be classes from 0, or -1 or -100 for none; y[{node}] is {int(of.y[node])}."
             )
         return nodes[known]
     finite = torch.isfinite(labels).reshape(nodes.numel(), -1).all(dim=1)
     if not bool(finite.all()):
         node = int(nodes[~finite][0])
         raise DataError(
-            f"labels of nodes in a split must be finite; y[{node}] is {graph.y[node].tolist()}. Take the "
+            f"labels of nodes in a split must be finite; y[{node}] is {of.y[node].tolist()}. Take the "
             "node out of the split."
         )
     return nodes

@@ -28,6 +28,7 @@ from graphbraid.train.run.fit import FitRun
 from graphbraid.train.run.interrupt import SignalGuard
 from graphbraid.train.run.ranks import config_of_rank
 from graphbraid.train.run.state import RunState
+from graphbraid.train.run.typed import config_by_types
 from graphbraid.train.run_folder import checkpoint
 from graphbraid.train.run_folder.folder import RunFolder
 from graphbraid.train.run_folder.identity import check_same_model
@@ -35,6 +36,7 @@ from graphbraid.train.run_folder.restore import check_weights
 from graphbraid.train.step.preflight import check_fanouts, split_nodes
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.step.tiers import make_tiers
+from graphbraid.train.step.typed_runner import TypedRunner
 from graphbraid.train.task import Task
 from graphbraid.train.tuning.planning import profile_run
 from graphbraid.train.turns import Turns
@@ -46,9 +48,10 @@ class Trainer:
     Threads may share it: calls of :meth:`evaluate`, :meth:`predict` and :meth:`profile` wait for each other.
 
     Args:
-        model: a model of :mod:`graphbraid.nn`, or any module called as ``model(x, edge_index)``. It is
-            trained in place.
-        graph: topology, features, labels and splits; used in place, never copied.
+        model: a model of :mod:`graphbraid.nn`, or any module called as ``model(x, edge_index)``; on a graph
+            with types, as ``model(x_dict, edge_index_dict)``. It is trained in place.
+        graph: topology, features, labels and splits; used in place, never copied. In a graph with types,
+            the nodes of one type are learned, and ids of nodes are theirs.
         config: training options. If None, the defaults.
         callbacks: callbacks, called in this order.
         info: plain values to keep with the run, such as how the model was built; they are stored in
@@ -94,7 +97,6 @@ class Trainer:
                 f"graph must be a graphbraid.Graph; got {type(graph).__name__}. Convert it first, for "
                 "example with Graph.from_pyg(data)."
             )
-        graph.check_one_type("Trainer")
         given = config if isinstance(config, TrainConfig) else TrainConfig.from_dict(config or {})
         self.model = model
         self.graph = graph
@@ -110,6 +112,7 @@ class Trainer:
         """What ``tiers="auto"`` chose, and why; empty if it was not asked for."""
         if self.comm is not None:
             self.config, self.mode_reason = config_of_rank(self.config, self.comm.rank, accelerator)
+        self._fit_to_types(tiers=tiers, topology=topology, accelerator=accelerator)
         self._check_tiers(tiers, topology)
         if self.config.tiers is not None:
             self._size_tiers()
@@ -140,7 +143,11 @@ class Trainer:
             topology if topology is not None or made is None else made.topology
         )
         """Where adjacency lists are; None: in the graph."""
-        self.runner = ModelRunner(model, graph, fabric, self.tiers, self.topology)
+        self.runner = (
+            TypedRunner(model, graph, fabric, self.config.node_type)
+            if graph.is_typed
+            else ModelRunner(model, graph, fabric, self.tiers, self.topology)
+        )
         self._state = self._new_state()
 
     def _check_device(self, has_device: bool, tiers: FeatureRows | None) -> None:
@@ -154,6 +161,12 @@ class Trainer:
         keeps_rows = config.hot or (tiers is not None and tiers.hot is not None)
         if keeps_rows and has_device and config.plan is None:
             self.config = config.updated(plan="auto")
+
+    def _fit_to_types(self, **given: Any) -> None:
+        """Check that the options go with the graph's types, which decide mode ``auto``."""
+        num_ranks = 1 if self.comm is None else self.comm.size
+        self.config, reason = config_by_types(self.graph, self.config, given, num_ranks)
+        self.mode_reason = reason or self.mode_reason
 
     def _check_tiers(self, tiers: FeatureRows | None, topology: NeighborLists | None) -> None:
         for name, given in (("tiers", tiers), ("topology", topology)):
@@ -274,7 +287,7 @@ class Trainer:
                 self.runner,
                 self.task.to(self.runner.device),
                 self.config,
-                split_nodes(self.graph, "train"),
+                split_nodes(self.runner.labels, "train"),
                 self.accelerator,
             )
 
@@ -292,7 +305,7 @@ class Trainer:
             ResourceError: exact inference does not fit the budget.
         """
         with self._turns.take(), runtime.torch_settings(self.config):
-            return self.score(split_nodes(self.graph, split), mode, self.task)
+            return self.score(split_nodes(self.runner.labels, split), mode, self.task)
 
     @typed
     def predict(
@@ -316,7 +329,7 @@ class Trainer:
             ConfigError: an id is out of range, or another thread is training.
             ResourceError: exact inference does not fit the budget.
         """
-        ids = node_ids(self.graph, nodes)
+        ids = node_ids(self.runner.labels, nodes)
         outputs: Tensor | None = None
         with self._turns.take(), runtime.torch_settings(self.config):
             self._check_sampled(mode)

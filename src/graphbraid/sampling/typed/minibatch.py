@@ -101,7 +101,18 @@ class TypedMiniBatch:
     def node_rows(self, node_type: str, name: str) -> Tensor:
         """Return the batch's rows of an attribute of the nodes of a type."""
         made = self._x[node_type] if name == "x" else None
-        return self._source.node_rows(node_type, name, self.n_id[node_type]) if made is None else made
+        if made is None:
+            made = self._source.node_rows(node_type, name, self.n_id[node_type])
+            if name == "x":
+                self._x[node_type] = made
+        return made
+
+    @property
+    def seed_y(self) -> Tensor | None:
+        """Labels of the seeds, rows of their type's ``y``; None without labels."""
+        if "y" not in self._source.node_attrs[self.input_type]:
+            return None
+        return self._source.node_rows(self.input_type, "y", self.n_id[self.input_type][: self.batch_size])
 
     def edge_rows(self, edge_type: EdgeType, name: str) -> Tensor:
         """Return the batch's rows of an attribute of the edges of a relation, hop by hop."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.errors import ConfigError
-from graphbraid.graph import Graph
+from graphbraid.graph import Graph, NodeSet
 from graphbraid.graph.interop.convert import as_tensor
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.infer import Chunk, exact_chunks
@@ -49,7 +49,7 @@ def score(
     check: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
     """Return the loss and metrics of labelled ``nodes``, accumulated chunk by chunk."""
-    labels = runner.graph.y
+    labels = runner.labels.y
     assert labels is not None
     scores = Scores(task.to(torch.device("cpu")), metrics, torch.device("cpu"))
     for start, outputs in outputs_in_chunks(runner, config, nodes, mode, check):
@@ -65,7 +65,7 @@ def _sampled_chunks(
     steps: tuple[int, int] | None,
 ) -> Iterator[Chunk]:
     """Yield outputs on the batches of a fixed schedule's epoch 0, so that evaluations draw alike."""
-    from graphbraid.loader import BatchLoader, LoaderSettings
+    from graphbraid.loader import LoaderSettings
 
     was_training = runner.model.training
     runner.model.eval()
@@ -81,7 +81,7 @@ def _sampled_chunks(
             src_degree=runner.uses_degrees,
             num_workers=config.workers,
         )
-        with BatchLoader(runner.source(), settings) as loader:
+        with runner.loader(settings) as loader:
             first, last = steps or (0, len(loader))
             start = first * config.eval_batch_size
             for batch in loader.batches(0, first, last):
@@ -94,7 +94,7 @@ def _sampled_chunks(
         runner.model.train(was_training)
 
 
-def node_ids(graph: Graph, nodes: Tensor | Sequence[int] | None) -> Tensor:
+def node_ids(of: Graph | NodeSet, nodes: Tensor | Sequence[int] | None) -> Tensor:
     """Return node ids given by a caller as ``(n,)`` int64 on the CPU; None stands for all nodes.
 
     Raises:
@@ -102,15 +102,15 @@ def node_ids(graph: Graph, nodes: Tensor | Sequence[int] | None) -> Tensor:
         DataError: the argument is not a list of numbers.
     """
     if nodes is None:
-        return torch.arange(graph.num_nodes)
+        return torch.arange(of.num_nodes)
     ids = as_tensor(nodes, "nodes")
     if ids.ndim != 1 or ids.numel() == 0 or ids.is_floating_point() or ids.dtype == torch.bool:
         raise ConfigError(
             f"nodes must be a non-empty list of node ids; got {ids.dtype} of shape {tuple(ids.shape)}."
         )
     ids = ids.long().cpu()
-    outside = (ids < 0) | (ids >= graph.num_nodes)
+    outside = (ids < 0) | (ids >= of.num_nodes)
     if bool(outside.any()):
         at = int(outside.nonzero()[0])
-        raise ConfigError(f"nodes must be ids in [0, {graph.num_nodes}); nodes[{at}] is {int(ids[at])}.")
+        raise ConfigError(f"nodes must be ids in [0, {of.num_nodes}); nodes[{at}] is {int(ids[at])}.")
     return ids

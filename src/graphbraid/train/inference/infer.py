@@ -23,8 +23,8 @@ from graphbraid.errors import ResourceError
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc, degrees_and_loops
-from graphbraid.graph.scaled_features import is_widened
 from graphbraid.ops.gather import gather_features, gather_rows
+from graphbraid.sampling.minibatch import MiniBatch
 from graphbraid.sampling.source import rows_on_device
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.activations import Activations
@@ -71,7 +71,7 @@ def _chunks(
         if config.mode != "full":
             runner.forget_graph()
         yield 0, outputs.index_select(0, nodes.to(outputs.device)).cpu()
-    elif runner.native:
+    elif runner.by_layer:
         yield from _LayerWise(runner, budget, config.out_dir, check).run(nodes)
     else:
         yield from _expansion(runner, config, nodes)
@@ -82,20 +82,24 @@ def whole_bytes(runner: ModelRunner) -> int:
     graph, widest = runner.graph, widest_layer(runner.model)
     rows = 3 * graph.num_nodes * widest * 4  # a layer's input, its transformed rows and its output
     if runner.rows is not None:  # they do not all lie in memory, where one pass would bring them
-        rows += graph.num_nodes * graph.num_features * 4
-    if is_widened(graph.x):  # to a copy, for the pass
-        rows += graph.num_nodes * graph.num_features * 4
+        rows += runner.features_bytes
+    rows += runner.widened_bytes  # a copy, for the pass
     if runner.native:
         return rows
     edges = graph.num_edges * (
         16 + 2 * widest * 4
     )  # edge_index, and a message per edge with its index or weight
-    dense = graph.num_nodes * graph.num_features * 4 if isinstance(graph.x, SparseFeatures) else 0
-    return rows + edges + dense
+    return rows + edges + runner.made_dense_bytes
 
 
 def widest_layer(model: nn.Module) -> int:
-    """Return the width of the widest layer: the most rows of a weight (``out_features`` come first)."""
+    """Return the width of the widest layer: what the model says, or the most rows of a weight.
+
+    A weight's ``out_features`` come first.
+    """
+    told = getattr(model, "widest", None)
+    if isinstance(told, int):
+        return told
     return max((p.shape[0] for p in model.parameters() if p.ndim >= 2), default=1)
 
 
@@ -221,31 +225,49 @@ def depth(model: nn.Module, config: TrainConfig) -> int:
     """Return the number of hops that messages travel in a module that is not from ``graphbraid.nn``."""
     if config.hops is not None:
         return config.hops
-    convs = [m for m in model.modules() if callable(getattr(m, "propagate", None))]
+    beside = _of_other_relations(model)
+    convs = [m for m in model.modules() if callable(getattr(m, "propagate", None)) and id(m) not in beside]
     counted = sum(max(1, k) if isinstance(k := getattr(m, "K", 1), int) else 1 for m in convs)
     return counted or len(config.fanouts)
 
 
-def _expansion(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> Iterator[Chunk]:
-    from graphbraid.loader import BatchLoader, LoaderSettings
+def _of_other_relations(model: nn.Module) -> set[int]:
+    """Return the ids of the modules that work beside another one, as a layer's do for each relation.
 
-    hops = depth(runner.model, config) + 1
+    PyG's ``HeteroConv`` and ``to_hetero`` keep them in a dict whose keys join the names of a relation.
+    """
+    by_relation = (
+        m for m in model.modules() if isinstance(m, nn.ModuleDict) and all("__" in key for key in m)
+    )
+    others = (one for layer in by_relation for one in list(layer.values())[1:])
+    return {id(part) for one in others for part in one.modules()}
+
+
+def _expansion(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> Iterator[Chunk]:
+    from graphbraid.loader import LoaderSettings
+
+    num_layers: int = runner.model.num_layers if runner.native else 0  # type: ignore[assignment]
+    hops = num_layers or depth(runner.model, config) + 1
     size, start = 64, 0
     while start < nodes.numel():
         part = nodes[start : start + size]
         settings = LoaderSettings(
             num_neighbors=[-1] * hops, batch_size=part.numel(), input_nodes=part, return_edge_id=False
         )
-        with BatchLoader(runner.source(), settings) as loader:
+        with runner.loader(settings) as loader:
             batch = next(loader.batches(0))
-        needed = _batch_bytes(runner, batch.num_nodes, batch.num_edges)
+        needed = _batch_bytes(runner, batch)
         if needed > config.memory_budget_bytes:
             if part.numel() == 1:
                 raise ResourceError(
                     f"exact inference for node {int(part[0])} needs {format_bytes(needed)} for the "
                     f"{batch.num_nodes} nodes within {hops} hops; memory_budget_bytes allows "
-                    f"{format_bytes(config.memory_budget_bytes)}. Raise it, use mode='sampled', or use a "
-                    "model of graphbraid.nn, which is computed layer by layer."
+                    f"{format_bytes(config.memory_budget_bytes)}. Raise it, or use mode='sampled'"
+                    + (
+                        "."
+                        if runner.graph.is_typed
+                        else ", or use a model of graphbraid.nn, which is computed layer by layer."
+                    )
                 )
             size = max(1, part.numel() // 2)
             continue
@@ -257,6 +279,7 @@ def _expansion(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> Itera
             size *= 2
 
 
-def _batch_bytes(runner: ModelRunner, num_nodes: int, num_edges: int) -> int:
+def _batch_bytes(runner: ModelRunner, batch: MiniBatch) -> int:
     widest = widest_layer(runner.model)
-    return num_nodes * (runner.graph.num_features + 3 * widest) * 4 + num_edges * (16 + 2 * widest * 4)
+    activations = batch.num_nodes * 3 * widest * 4
+    return runner.rows_bytes(batch) + activations + batch.num_edges * (16 + 2 * widest * 4)

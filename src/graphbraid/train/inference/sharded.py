@@ -85,7 +85,7 @@ def _rows_at_first(comm: Communicator, rows: Tensor) -> Tensor:
 def _scored(
     runner: ModelRunner, nodes: Tensor, outputs: Tensor, *, chunk: int, task: Task, metrics: Sequence[str]
 ) -> dict[str, float]:
-    labels = runner.graph.y
+    labels = runner.labels.y
     assert labels is not None
     scores = Scores(task.to(torch.device("cpu")), metrics, torch.device("cpu"))
     for rows, ids in zip(torch.split(outputs, chunk), torch.split(nodes, chunk), strict=True):

@@ -232,8 +232,8 @@ class FitRun:
         return result
 
     def _test(self) -> dict[str, float]:
-        if not (self._config.test_at_end and has_split(self._state.graph, "test")):
+        if not (self._config.test_at_end and has_split(self._runner.labels, "test")):
             return {}
         self._listeners.on_evaluate_start("test")
         with torch.no_grad():
-            return self._score(split_nodes(self._state.graph, "test"), "exact")
+            return self._score(split_nodes(self._runner.labels, "test"), "exact")

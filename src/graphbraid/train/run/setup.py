@@ -72,9 +72,10 @@ def set_up(state: RunState, former: Path | None) -> RunParts:
         ResourceError: training cannot fit in memory.
     """
     config, runner = state.config, state.runner
-    train_nodes, val_nodes = split_nodes(state.graph, "train"), _val_nodes(state)
-    assert state.graph.y is not None
-    weighted = with_class_weights(state.task, config.class_weights, state.graph.y[train_nodes])
+    labels = runner.labels
+    train_nodes, val_nodes = split_nodes(labels, "train"), _val_nodes(state)
+    assert labels.y is not None
+    weighted = with_class_weights(state.task, config.class_weights, labels.y[train_nodes])
     task = weighted.to(runner.device)
     check_fanouts(runner.model, config)
     _try_model(state, task, train_nodes, None if former is None else kept_evidence(former))
@@ -107,8 +108,9 @@ def _feed(state: RunState, task: Task, train_nodes: Tensor) -> Feed | SharedFeed
 def _val_nodes(state: RunState) -> Tensor | None:
     if state.config.eval_every == 0:
         return None
-    if has_split(state.graph, "val"):
-        return split_nodes(state.graph, "val")
+    labels = state.runner.labels
+    if has_split(labels, "val"):
+        return split_nodes(labels, "val")
     check_needs_no_val(state.config)
     return None
 
@@ -127,7 +129,7 @@ def _try_model(state: RunState, task: Task, train_nodes: Tensor, evidence: Evide
         if state.runner.engine is None:
             _compile(state, train_nodes, evidence)
         return
-    if why := state.mode_reason:
+    if (why := state.mode_reason) and not state.graph.is_typed:  # whose batches are not counted beforehand
         require_sampled(state.runner.model, state.graph, state.config, train_nodes, why)
     seeds = train_nodes[:_DRY_SEEDS]
     _dry_run(state, task, seeds, f"a mini-batch of {seeds.numel()} seed nodes")

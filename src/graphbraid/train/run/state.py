@@ -57,7 +57,7 @@ class RunState:
     @cached_property
     def task(self) -> Task:
         """Task that the graph's labels describe."""
-        return task_of(self.graph)
+        return task_of(self.runner.labels)
 
     @cached_property
     def metrics(self) -> tuple[str, ...]:

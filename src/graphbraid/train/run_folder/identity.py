@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
+from graphbraid.graph import Graph, NodeSet, ScaledFeatures, SparseFeatures, Types
 from graphbraid.train.config import FREE_ON_RESUME, TrainConfig
 from graphbraid.train.step.learning_rate import PER_STEP
 
@@ -32,29 +32,50 @@ def model_identity(model: nn.Module) -> dict[str, Any]:
 
 def graph_identity(graph: Graph) -> dict[str, Any]:
     """Return a graph's sizes and a fingerprint of evenly spaced elements of its arrays."""
-    return {
+    identity = {
         "num_nodes": graph.num_nodes,
         "num_edges": graph.num_edges,
         "num_features": graph.num_features,
         "splits": {name: int(ids.numel()) for name, ids in graph.splits.items()},
         "fingerprint": _fingerprint(graph),
     }
+    return identity if graph.types is None else _identity_of_types(graph.types) | identity
+
+
+def _identity_of_types(types: Types) -> dict[str, Any]:
+    return {
+        "node types": {name: nodes.num_nodes for name, nodes in types.nodes.items()},
+        "relations": {"__".join(one): edges.num_edges for one, edges in types.edges.items()},
+        "splits by type": {
+            name: {split: int(ids.numel()) for split, ids in nodes.splits.items()}
+            for name, nodes in types.nodes.items()
+        },
+    }
 
 
 def _fingerprint(graph: Graph) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    arrays: list[Tensor | None] = [graph.csc.indptr, graph.csc.indices, graph.csc.weight, graph.y]
-    if isinstance(graph.x, SparseFeatures):
-        arrays += [graph.x.indptr, graph.x.indices, graph.x.values]
-    elif isinstance(graph.x, ScaledFeatures):
-        arrays += [graph.x.values, graph.x.scale]
-    else:
-        arrays.append(graph.x)
-    arrays += [graph.splits[name] for name in sorted(graph.splits)]
+    arrays: list[Tensor | None] = [graph.csc.indptr, graph.csc.indices, graph.csc.weight]
+    arrays += _node_arrays(graph)
     arrays += [] if graph.edge_attr is None else [graph.edge_attr]
+    if graph.types is not None:
+        arrays.append(graph.types.rows.indptr)
+        arrays += [array for nodes in graph.types.nodes.values() for array in _node_arrays(nodes)]
     for array in arrays:
         digest.update(b"none" if array is None else _some_bytes(array))
     return digest.hexdigest()
+
+
+def _node_arrays(nodes: Graph | NodeSet) -> list[Tensor | None]:
+    x = nodes.x
+    features: list[Tensor | None]
+    if isinstance(x, SparseFeatures):
+        features = [x.indptr, x.indices, x.values]
+    elif isinstance(x, ScaledFeatures):
+        features = [x.values, x.scale]
+    else:
+        features = [x]
+    return [nodes.y, *features, *(nodes.splits[name] for name in sorted(nodes.splits))]
 
 
 def _some_bytes(array: Tensor) -> bytes:

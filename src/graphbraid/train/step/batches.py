@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.typed.minibatch import TypedMiniBatch
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -24,5 +25,5 @@ class WholeGraph:
         return self.nodes.numel()
 
 
-Batch = MiniBatch | WholeGraph
+Batch = MiniBatch | TypedMiniBatch | WholeGraph
 """A batch of ``batch_size`` seeds with labels ``seed_y``; ``ModelRunner.outputs_of`` runs the model on it."""

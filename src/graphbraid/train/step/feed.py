@@ -70,7 +70,7 @@ def make_loader(
     Without a device, a plan only determines how many threads sample, which the loader's own pipeline does
     best; if a trace is requested, the executor runs the plan.
     """
-    from graphbraid.loader import BatchLoader, LoaderSettings
+    from graphbraid.loader import LoaderSettings
 
     device = accelerator or runner.device
     has_device = accelerator is not None or runner.device.type != "cpu"
@@ -89,7 +89,7 @@ def make_loader(
         device=device if follows_plan else "cpu",
         plan=plan if follows_plan else None,
     )
-    return BatchLoader(runner.source(), settings)
+    return runner.loader(settings)
 
 
 class SampledFeed:
@@ -154,8 +154,8 @@ class WholeGraphFeed:
     num_batches = 1
 
     def __init__(self, runner: ModelRunner, nodes: Tensor) -> None:
-        assert runner.graph.y is not None
-        labels = runner.graph.y.index_select(0, nodes)
+        assert runner.labels.y is not None
+        labels = runner.labels.y.index_select(0, nodes)
         self._batch = WholeGraph(nodes=nodes.to(runner.device), seed_y=labels.to(runner.device))
 
     def batches(self, epoch: int, start: int) -> Generator[Batch]:

@@ -6,21 +6,21 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError, GraphbraidError
-from graphbraid.graph import Graph
+from graphbraid.graph import Graph, NodeSet
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.batches import Batch
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.task import Task, labelled
 
 
-def split_nodes(graph: Graph, split: str) -> Tensor:
+def split_nodes(labels: Graph | NodeSet, split: str) -> Tensor:
     """Return the labelled nodes of a split.
 
     Raises:
         DataError: the split does not exist or is empty, or none of its nodes is labelled.
     """
-    nodes = graph.split(split)
-    kept = labelled(graph, nodes)
+    nodes = labels.split(split)
+    kept = labelled(labels, nodes)
     if kept.numel() == 0:
         raise DataError(
             f"none of the {nodes.numel()} nodes of the split {split!r} has a label (all are -1 or -100)."
@@ -28,9 +28,9 @@ def split_nodes(graph: Graph, split: str) -> Tensor:
     return kept
 
 
-def has_split(graph: Graph, split: str) -> bool:
+def has_split(labels: Graph | NodeSet, split: str) -> bool:
     """Return whether a split exists and is not empty."""
-    return split in graph.splits and graph.splits[split].numel() > 0
+    return split in labels.splits and labels.splits[split].numel() > 0
 
 
 def check_needs_no_val(config: TrainConfig) -> None:
@@ -80,7 +80,7 @@ def dry_run(runner: ModelRunner, task: Task, batch: Batch, what: str) -> None:
         raise
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
         raise ConfigError(
-            f"the model failed on {what}, with {runner.graph.num_features} features per node: {error}. "
+            f"the model failed on {what}, with {runner.feature_text}: {error}. "
             "Check its number of input channels and what its forward takes."
         ) from error
     finally:

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import DataError
-from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
+from graphbraid.graph import Graph, NodeSet, ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.scaled_features import is_widened
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.step.batches import Batch, WholeGraph
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from graphbraid.fullgraph import Engine
+    from graphbraid.loader.batches import BatchLoader
+    from graphbraid.loader.settings import LoaderSettings
     from graphbraid.sampling.lists import NeighborLists
     from graphbraid.sampling.minibatch import MiniBatch
     from graphbraid.sampling.rows import FeatureRows
@@ -27,11 +30,11 @@ if TYPE_CHECKING:
 Features = TypeVar("Features", Tensor, SparseFeatures, Tensor | SparseFeatures)
 
 
-class _Inputs(NamedTuple):
+class WholeInputs(NamedTuple):
     """What a model is called with on the whole graph."""
 
     args: tuple[Any, ...]
-    named: dict[str, Tensor]
+    named: dict[str, Any]
 
 
 class ModelRunner:
@@ -57,16 +60,68 @@ class ModelRunner:
                 "the model needs node features, but graph.x is None; give some with graph.replace(x=...), "
                 "for example one-hot degrees or random vectors."
             )
+        self._prepare(model, graph, fabric, rows, lists)
+        self.uses_degrees = self.native and _normalises_by_degree(model)
+        self.passes_weight = graph.csc.weight is not None and not self.native and takes(model, "edge_weight")
+
+    def _prepare(
+        self,
+        model: nn.Module,
+        graph: Graph,
+        fabric: Fabric,
+        rows: FeatureRows | None = None,
+        lists: NeighborLists | None = None,
+    ) -> None:
         self.model = model.to(fabric.device)
         self.graph, self.rows, self.lists = graph, rows, lists
         self.device: torch.device = fabric.device
         self.native = bool(getattr(model, "takes_blocks", False))
-        self.uses_degrees = self.native and _normalises_by_degree(model)
+        self.uses_degrees = self.passes_weight = False
         self._fabric = fabric
-        self.passes_weight = graph.csc.weight is not None and not self.native and _takes(model, "edge_weight")
-        self._whole_inputs: _Inputs | None = None
+        self._whole_inputs: WholeInputs | None = None
         self.engine: Engine | None = None
         """Compiled engine that runs the whole graph in place of :attr:`model`; None if there is none."""
+
+    @property
+    def labels(self) -> Graph | NodeSet:
+        """The nodes whose labels are learned, with their splits: those of the graph."""
+        return self.graph
+
+    @property
+    def by_layer(self) -> bool:
+        """Whether the model's layers can be run one by one over all nodes."""
+        return self.native
+
+    @property
+    def feature_text(self) -> str:
+        """Number of features, for messages."""
+        return f"{self.graph.num_features} features per node"
+
+    @property
+    def features_bytes(self) -> int:
+        """Bytes of all feature rows if they were float32 and dense."""
+        return self.graph.num_nodes * self.graph.num_features * 4
+
+    @property
+    def widened_bytes(self) -> int:
+        """Bytes of the float32 copy that a pass over the whole graph makes of features kept in fewer bits."""
+        return self.features_bytes if is_widened(self.graph.x) else 0
+
+    @property
+    def made_dense_bytes(self) -> int:
+        """Bytes of the rows of sparse features that a pass over the whole graph makes dense."""
+        makes_dense = isinstance(self.graph.x, SparseFeatures) and not self.native
+        return self.features_bytes if makes_dense else 0
+
+    def rows_bytes(self, batch: MiniBatch) -> int:
+        """Return the bytes of a batch's feature rows if they are float32 and dense."""
+        return batch.num_nodes * self.graph.num_features * 4
+
+    def loader(self, settings: LoaderSettings) -> BatchLoader:
+        """Return the loader of mini-batches of the graph's nodes."""
+        from graphbraid.loader import BatchLoader
+
+        return BatchLoader(self.source(), settings)
 
     def source(self) -> BatchSource:
         """What mini-batches are cut from; what a device keeps of one is kept as long as it is."""
@@ -83,7 +138,7 @@ class ModelRunner:
     def outputs_of(self, batch: Batch) -> Tensor:
         """Return the outputs for the seeds of a batch of either kind, ``(batch_size, width)``."""
         if not isinstance(batch, WholeGraph):
-            return self.on_batch(batch)
+            return self.on_batch(batch)  # type: ignore[arg-type]  # of the runner's own kind
         evaluates = not (torch.is_grad_enabled() or self.model.training)  # by the engine's smaller arena
         if self.engine is not None and not evaluates:  # compiled for exactly these nodes
             return self.engine()
@@ -126,17 +181,17 @@ class ModelRunner:
         """Free the forms of the graph that :meth:`on_graph` made."""
         self._whole_inputs = None
 
-    def _make_whole_inputs(self) -> _Inputs:
+    def _make_whole_inputs(self) -> WholeInputs:
         csc, attr = self.graph.csc, self.graph.edge_attr
         if self.native:
-            return _Inputs((self._whole_features(), _csc_to(csc, self.device)), {})
+            return WholeInputs((self._whole_features(), csc_to(csc, self.device)), {})
         edge_index = torch.stack([csc.indices.long(), csc.destinations().long()]).to(self.device)
         named = {}
         if self.passes_weight and csc.weight is not None:
             named["edge_weight"] = csc.weight.to(self.device)
-        if attr is not None and _takes(self.model, "edge_attr"):
+        if attr is not None and takes(self.model, "edge_attr"):
             named["edge_attr"] = self._in_float32(attr.to(self.device))
-        return _Inputs((self._in_float32(self.graph.dense_x().to(self.device)), edge_index), named)
+        return WholeInputs((self._in_float32(self.graph.dense_x().to(self.device)), edge_index), named)
 
     def _whole_features(self) -> Tensor | SparseFeatures:
         x = self.graph.x
@@ -165,11 +220,13 @@ def _normalises_by_degree(model: nn.Module) -> bool:
     return any(isinstance(module, GCNConv) for module in model.modules())
 
 
-def _takes(model: nn.Module, argument: str) -> bool:
+def takes(model: nn.Module, argument: str) -> bool:
+    """Return whether a model's ``forward`` has an argument of this name."""
     return argument in inspect.signature(model.forward).parameters
 
 
-def _csc_to(csc: Csc, device: torch.device) -> Csc:
+def csc_to(csc: Csc, device: torch.device) -> Csc:
+    """Return an adjacency on a device."""
     if csc.indptr.device == device:
         return csc
     weight = None if csc.weight is None else csc.weight.to(device)

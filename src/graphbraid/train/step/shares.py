@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from graphbraid.graph import Graph
+from graphbraid.graph import Graph, NodeSet
 from graphbraid.train.step.batches import Batch, WholeGraph
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.task import Task
@@ -72,7 +72,7 @@ class SharedFeed:
                 begin, end = part_of(whole.numel(), self._rank, self._size)
                 yield Share(
                     batch=next(batches) if begin < end else None,
-                    weight=_weight(self._runner.graph, self._task, whole[begin:end], whole),
+                    weight=_weight(self._runner.labels, self._task, whole[begin:end], whole),
                     num_seeds=whole.numel(),
                 )
 
@@ -108,13 +108,13 @@ class SharedWholeGraph:
     num_batches = 1
 
     def __init__(self, runner: ModelRunner, nodes: Tensor, task: Task) -> None:
-        engine, graph = runner.engine, runner.graph
+        engine, labels = runner.engine, runner.labels
         assert engine is not None
         assert engine.ranks is not None
-        assert graph.y is not None
+        assert labels.y is not None
         own = engine.ranks.owned(nodes)
-        batch = WholeGraph(nodes=own, seed_y=graph.y.index_select(0, own))
-        weight = _weight(graph, task, own, nodes)
+        batch = WholeGraph(nodes=own, seed_y=labels.y.index_select(0, own))
+        weight = _weight(labels, task, own, nodes)
         self._share = Share(batch=batch, weight=weight, num_seeds=nodes.numel())
 
     def batches(self, epoch: int, start: int) -> Generator[Share]:
@@ -134,11 +134,11 @@ class SharedWholeGraph:
         """Do nothing, as there are no threads."""
 
 
-def _weight(graph: Graph, task: Task, own: Tensor, whole: Tensor) -> float:
+def _weight(nodes: Graph | NodeSet, task: Task, own: Tensor, whole: Tensor) -> float:
     """Return the part of the loss of ``whole`` seeds that the mean over a rank's ``own`` makes up."""
     if task.class_weights is None:
         return own.numel() / whole.numel()
-    labels = graph.y
+    labels = nodes.y
     assert labels is not None
     weights = task.to(labels.device)
     mass = weights.mass(labels.index_select(0, own)) if own.numel() else 0.0

@@ -12,7 +12,9 @@ from torch import Tensor
 from graphbraid.collective import Limits, Plan, Profile, fixed_plan, make_plan
 from graphbraid.collective.run.profiler import Effort, cached, measure
 from graphbraid.errors import ConfigError
+from graphbraid.loader.batches import BatchLoader
 from graphbraid.loader.plans import read_plan
+from graphbraid.loader.typed.batches import TypedBatchLoader
 from graphbraid.machine.hardware import Hardware
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
@@ -22,9 +24,10 @@ from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.task import Task
 from graphbraid.train.tuning.cores import try_arrangements
 from graphbraid.train.tuning.shadow import Shadow
+from graphbraid.train.tuning.typed_profile import measure_typed
 
 if TYPE_CHECKING:
-    from graphbraid.collective.run.protocols import Accelerator
+    from graphbraid.collective.run.protocols import Accelerator, BatchDevice
 
 _KEY = ("fanouts", "batch_size", "layout", "replace", "precision", "threads", "optimizer", "clip")
 """Options that change how long a stage takes."""
@@ -77,8 +80,9 @@ def profile_run(
         threads = torch.get_num_threads()
         try:
             with runtime.random_state_kept(), make_loader(runner, config, nodes) as loader:
-                profile = measure(
-                    dataclasses.replace(loader.context(1), device=device),
+                profile = _stages(
+                    loader,
+                    device,
                     workers,
                     train=Shadow(runner, task, config),
                     before_training=lambda count: set_training_threads(config, count) if on_cpu else None,
@@ -98,6 +102,13 @@ def profile_run(
     if accelerator is not None:
         return make()  # an accelerator has no known identity, so its profile is not cached
     return cached(key | {"graph": graph_identity(runner.graph), "model": model_identity(runner.model)}, make)
+
+
+def _stages(loader: BatchLoader, device: BatchDevice, workers: Sequence[int], **how: Any) -> Profile:
+    """Measure the stages of a loader's mini-batches on the way to a device."""
+    if isinstance(loader, TypedBatchLoader):
+        return measure_typed(loader, workers, **how)
+    return measure(dataclasses.replace(loader.context(1), device=device), workers, **how)
 
 
 def memory_limits() -> Limits:

@@ -1,0 +1,329 @@
+"""Models of several node types and relations, which run on a whole graph or on the blocks of a mini-batch."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from graphbraid.arguments import MOST_WIDTH, as_count, as_number, check_choice, check_type, shown
+from graphbraid.errors import ConfigError, DataError, did_you_mean
+from graphbraid.graph import EdgeType, Graph, SparseFeatures
+from graphbraid.graph.csc import Csc, coo_to_csc
+from graphbraid.nn.conv import Features
+from graphbraid.nn.linear import Linear
+from graphbraid.nn.models import MOST_LAYERS
+from graphbraid.nn.rgcn import RGCNConv
+from graphbraid.ops import bias_act_dropout, dense_linear, sparse_linear
+from graphbraid.ops.epilogue import ACTIVATIONS
+from graphbraid.signatures import typed
+
+Adjacencies = Mapping[EdgeType, Csc | Tensor]
+"""The edges by relation: an adjacency between the ids of its types, or PyG's ``edge_index``."""
+
+
+@typed
+class RGCN(nn.Module):
+    """Stack of :class:`RGCNConv` over node types, each of which has an input layer of its own.
+
+    Features of a type pass through a linear layer and the activation; a type without features has a learned
+    row per node. All layers then share one width, so that relations of any types are aggregated alike.
+
+    Args:
+        in_channels: by node type, in the graph's order, the width of its features; 0 without any.
+        hidden_channels: width of the input layers and between layers.
+        out_channels: width of the output, such as the number of classes.
+        edge_types: the relations, in the graph's order.
+        num_layers: number of relational layers; a sampled mini-batch needs one block per layer.
+        num_nodes: number of nodes of the types without features.
+        node_type: type to return outputs of, for which alone the last layer is computed. If None, outputs of
+            all types are returned, by type.
+        num_bases: as in :class:`RGCNConv`.
+        aggr: as in :class:`RGCNConv`.
+        dropout: probability of dropping an element of the input layers and between layers.
+        act: activation: ``relu``, ``elu``, ``leaky_relu``, ``gelu`` or ``none``.
+
+    Raises:
+        ConfigError: an option is invalid, or a relation's type is not among the node types.
+    """
+
+    takes_blocks = True
+    """Tells :class:`graphbraid.Trainer` to call ``model(x_dict, blocks)`` instead of PyG's
+    ``model(x_dict, edge_index_dict)``."""
+
+    def __init__(
+        self,
+        in_channels: Mapping[str, int],
+        hidden_channels: int,
+        out_channels: int,
+        edge_types: Sequence[EdgeType],
+        num_layers: int = 2,
+        *,
+        num_nodes: Mapping[str, int] | None = None,
+        node_type: str | None = None,
+        num_bases: int | None = None,
+        aggr: str = "mean",
+        dropout: float = 0.5,
+        act: str = "relu",
+    ):
+        super().__init__()
+        for name, value in (("hidden_channels", hidden_channels), ("out_channels", out_channels)):
+            as_count(value, name, least=1, most=MOST_WIDTH)
+        self.num_layers = as_count(num_layers, "num_layers", least=1, most=MOST_LAYERS)
+        self.dropout, self.act = as_number(dropout, "dropout", least=0, below=1), act
+        check_choice(act, "act", ACTIVATIONS)
+        self.node_types, self.edge_types = tuple(in_channels), _checked_relations(edge_types, in_channels)
+        if node_type is not None and node_type not in in_channels:
+            raise ConfigError(
+                f"node_type={node_type!r} is not among the node types {', '.join(in_channels)}."
+                + did_you_mean(node_type, in_channels)
+            )
+        self.node_type, self.hidden_channels, self.out_channels = node_type, hidden_channels, out_channels
+        self.inputs = nn.ModuleList(
+            _input_layer(name, width, hidden_channels, num_nodes or {}) for name, width in in_channels.items()
+        )
+        widths = [hidden_channels] * num_layers + [out_channels]
+        self.convs = nn.ModuleList(
+            RGCNConv(widths[i], widths[i + 1], len(self.edge_types), num_bases=num_bases, aggr=aggr)
+            for i in range(num_layers)
+        )
+
+    @classmethod
+    def of(
+        cls,
+        graph: Graph,
+        hidden_channels: int = 64,
+        out_channels: int | None = None,
+        num_layers: int = 2,
+        *,
+        node_type: str | None = None,
+        **options: Any,
+    ) -> Self:
+        """Make a model for a graph with types.
+
+        Args:
+            graph: the graph, whose types and features the model takes.
+            hidden_channels: as in the class.
+            out_channels: width of the output. If None, the number of classes of ``node_type``.
+            num_layers: as in the class.
+            node_type: as in the class. If None, the only type with labels, if there is one.
+            **options: further options of the class.
+
+        Raises:
+            ConfigError: the graph has no types, or an option is invalid.
+            DataError: ``out_channels`` is None and there are no labels.
+        """
+        check_type(graph, "graph", Graph, "a graphbraid.Graph", error=ConfigError)
+        if not graph.is_typed:
+            raise ConfigError(f"{cls.__name__} takes a graph with types; this one has one node type")
+        nodes = {name: graph.nodes_of(name) for name in graph.node_types}
+        labelled = [name for name, one in nodes.items() if one.y is not None]
+        if node_type is None and len(labelled) == 1:
+            node_type = labelled[0]
+        if out_channels is None:
+            if node_type is None:
+                raise ConfigError("out_channels or node_type must be given: not one type alone has labels")
+            out_channels = graph.nodes_of(node_type).num_classes
+        return cls(
+            {name: 0 if one.x is None else int(one.x.shape[1]) for name, one in nodes.items()},
+            hidden_channels,
+            out_channels,
+            graph.edge_types,
+            num_layers,
+            num_nodes={name: one.num_nodes for name, one in nodes.items() if one.x is None},
+            node_type=node_type,
+            **options,
+        )
+
+    @property
+    def widest(self) -> int:
+        """Largest number of columns that a layer holds for a node."""
+        into = [edge_type[2] for edge_type in self.edge_types]
+        most = max((into.count(name) for name in self.node_types), default=0)
+        return (most + 1) * max(self.hidden_channels, self.out_channels)
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew."""
+        for module in (*self.inputs, *self.convs):
+            module.reset_parameters()
+
+    def forward(
+        self,
+        x_dict: Mapping[str, Features],
+        edges: Adjacencies | Sequence[Adjacencies],
+        n_id_dict: Mapping[str, Tensor] | None = None,
+    ) -> Tensor | dict[str, Tensor]:
+        """Run all layers.
+
+        Args:
+            x_dict: by node type ``(num_rows, in_channels)`` features, dense or sparse.
+            edges: the whole graph, or ``num_layers`` blocks, outermost first.
+            n_id_dict: by node type ``(num_rows,)`` ids of its rows, for types without features. If None, all
+                nodes in order.
+
+        Returns:
+            ``(num_dst, out_channels)`` for ``node_type``, or such rows by type.
+
+        Raises:
+            DataError: features, ids, relations or the number of blocks do not fit.
+        """
+        layers = list(edges) if isinstance(edges, Sequence) else [edges] * self.num_layers
+        if len(layers) != self.num_layers:
+            raise DataError(
+                f"a model of {self.num_layers} layers needs {self.num_layers} blocks, outermost first; got "
+                f"{len(layers)}. Sample as many hops as the model has layers."
+            )
+        xs = self._input_rows(x_dict, n_id_dict or {})
+        whole: dict[int, dict[EdgeType, Csc]] = {}
+        for i, adjacencies in enumerate(layers):
+            if id(adjacencies) not in whole:
+                whole[id(adjacencies)] = self._checked(adjacencies, xs)
+            xs = self._layer(i, xs, whole[id(adjacencies)])
+        if self.node_type is not None:
+            return xs[self.node_types.index(self.node_type)]
+        return dict(zip(self.node_types, xs, strict=True))
+
+    def _input_rows(self, x_dict: Mapping[str, Features], ids: Mapping[str, Tensor]) -> list[Tensor]:
+        p, rows = self.dropout if self.training else 0.0, []
+        for name, layer in zip(self.node_types, self.inputs, strict=True):
+            if isinstance(layer, nn.Embedding):
+                known = ids.get(name)
+                found = layer.weight if known is None else F.embedding(known, layer.weight)
+                rows.append(bias_act_dropout(found, None, "none", p))
+                continue
+            assert isinstance(layer, Linear)
+            x = x_dict.get(name)
+            if x is None or len(x.shape) != 2 or x.shape[1] != layer.in_features:
+                got = "none" if x is None else tuple(x.shape)
+                raise DataError(
+                    f"nodes of type {name!r} need features of shape (num_rows, {layer.in_features}); "
+                    f"got {got}"
+                )
+            if isinstance(x, SparseFeatures):
+                out = sparse_linear(x, layer.weight)
+            else:
+                out = dense_linear(x.to(layer.weight.dtype), layer.weight)
+            rows.append(bias_act_dropout(out, layer.bias, self.act, p, inplace=True))
+        return rows
+
+    def _checked(self, adjacencies: Adjacencies, xs: Sequence[Tensor]) -> dict[EdgeType, Csc]:
+        """Return the adjacencies of all relations, made from edge lists where these were given."""
+        found = {}
+        for edge_type in self.edge_types:
+            one = adjacencies.get(edge_type)
+            if one is None:
+                raise DataError(f"edges must have all relations of the model; {edge_type} is missing")
+            if isinstance(one, Tensor):
+                if one.ndim != 2 or one.shape[0] != 2:
+                    raise DataError(
+                        f"edges[{edge_type}] must have shape (2, num_edges); got {tuple(one.shape)}"
+                    )
+                num_src, num_dst = (
+                    xs[self.node_types.index(end)].shape[0] for end in (edge_type[0], edge_type[2])
+                )
+                one = coo_to_csc(one[0].long(), one[1].long(), num_src, num_dst, keep_perm=False)[0]
+            found[edge_type] = one
+        return found
+
+    def _layer(self, i: int, xs: Sequence[Tensor], adjacencies: Mapping[EdgeType, Csc]) -> list[Tensor]:
+        """Run layer ``i`` and what follows it; the last one for ``node_type`` alone, if there is one."""
+        conv = self.convs[i]
+        assert isinstance(conv, RGCNConv)
+        is_last = i == self.num_layers - 1
+        wanted = [name for name in self.node_types if not is_last or self.node_type in (None, name)]
+        used = [number for number, one in enumerate(self.edge_types) if one[2] in wanted]
+        cscs = [adjacencies[self.edge_types[number]] for number in used]
+        ends = [(self.edge_types[number][0], self.edge_types[number][2]) for number in used]
+        num_src, num_dst = self._sizes(adjacencies, xs, wanted)
+        place = self.node_types.index
+        relations = conv.relations(
+            cscs, [place(source) for source, _ in ends], [place(end) for _, end in ends], num_dst
+        )
+        outs = conv.combine([x[:count] for x, count in zip(xs, num_src, strict=True)], relations, used)
+        if is_last:
+            return [bias_act_dropout(out, conv.bias, "none", inplace=True) for out in outs]
+        p = self.dropout if self.training else 0.0
+        return [bias_act_dropout(out, conv.bias, self.act, p, inplace=True) for out in outs]
+
+    def _sizes(
+        self, adjacencies: Mapping[EdgeType, Csc], xs: Sequence[Tensor], wanted: Sequence[str]
+    ) -> tuple[list[int], list[int]]:
+        """Return how many rows of each type a layer reads and computes; it computes 0 of types not wanted.
+
+        A type that no relation leads to or from keeps all its rows.
+        """
+        num_src, num_dst = [], []
+        for name, x in zip(self.node_types, xs, strict=True):
+            read = {csc.num_src for one, csc in adjacencies.items() if one[0] == name}
+            made = {csc.num_dst for one, csc in adjacencies.items() if one[2] == name}
+            if len(read) > 1 or len(made) > 1 or max(read | made, default=0) > x.shape[0]:
+                raise DataError(
+                    f"relations have {sorted(read)} sources and {sorted(made)} destinations of type "
+                    f"{name!r}, of which there are {x.shape[0]} rows"
+                )
+            num_src.append(next(iter(read), x.shape[0]))
+            num_dst.append(next(iter(made), num_src[-1]) if name in wanted else 0)
+        return num_src, num_dst
+
+
+_FROM_GRAPH = ("self", "in_channels", "out_channels", "edge_types", "num_nodes")
+TYPED_MODELS: dict[str, type[RGCN]] = {"rgcn": RGCN}
+"""Models of several node types by the names that the command line and configuration files use."""
+
+
+@typed
+def make_typed_model(name: str, graph: Graph, out_channels: int | None = None, **options: Any) -> RGCN:
+    """Make a model of several node types by name.
+
+    Args:
+        name: a key of :data:`TYPED_MODELS`.
+        graph: a graph with types, for which the model is made (:meth:`RGCN.of`).
+        out_channels: width of the output. If None, the number of classes.
+        **options: options of the model.
+
+    Raises:
+        ConfigError: the name or an option is unknown (the message names the nearest known one), or a value is
+            invalid.
+    """
+    check_choice(name, "a model's name", TYPED_MODELS)
+    own = inspect.signature(TYPED_MODELS[name].__init__).parameters
+    known = [option for option in own if option not in _FROM_GRAPH]
+    for option in options:
+        if option not in known:
+            raise ConfigError(
+                f"model {name!r} has no option {option!r}.{did_you_mean(option, known)} It takes "
+                f"{', '.join(known)}."
+            )
+    return TYPED_MODELS[name].of(graph, out_channels=out_channels, **options)
+
+
+def _checked_relations(edge_types: Sequence[EdgeType], node_types: Mapping[str, int]) -> tuple[EdgeType, ...]:
+    found = []
+    for one in edge_types:
+        if not (isinstance(one, tuple | list) and len(one) == 3):
+            raise ConfigError(f"a relation is named by three strings; got {shown(one)}")
+        for end in (one[0], one[2]):
+            if end not in node_types:
+                raise ConfigError(
+                    f"the relation {tuple(one)} has the type {end!r}, which in_channels does not name."
+                    + did_you_mean(str(end), node_types)
+                )
+        found.append((one[0], one[1], one[2]))
+    if not found:
+        raise ConfigError("edge_types must name at least one relation")
+    return tuple(found)
+
+
+def _input_layer(name: str, width: int, hidden: int, num_nodes: Mapping[str, int]) -> nn.Module:
+    if as_count(width, f"in_channels[{name!r}]", most=MOST_WIDTH):
+        return Linear(width, hidden)
+    if name not in num_nodes:
+        raise ConfigError(
+            f"nodes of type {name!r} have no features (in_channels 0); give num_nodes[{name!r}], so that "
+            "each of them gets a learned row"
+        )
+    count = as_count(num_nodes[name], f"num_nodes[{name!r}]")
+    return nn.Embedding(count, hidden)

@@ -1,0 +1,214 @@
+"""Aggregations of several relations between several node types as one operator, without a temporary for each.
+
+A layer over relations computes ``sum over r of A_r x_s(r) W_r`` for each destination type, where ``A_r``
+aggregates relation ``r`` and ``x_s(r)`` are the rows of its source type. There are two orders:
+
+- *columns*: aggregate first. Each relation writes its own columns of one matrix per destination type, so that
+  one product with the stacked weights follows (:func:`relation_columns`);
+- *sums*: transform first. One product per source type makes the rows of all its relations side by side, and
+  each relation adds to the result in place (:func:`relation_sums`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from graphbraid.errors import DataError
+from graphbraid.ops.aggregation import Aggregation, aggregated, check_rows, row_contiguous
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Relations:
+    """The aggregations of a layer between node types, which are numbered from 0."""
+
+    hows: tuple[Aggregation, ...]
+    """Aggregation of each relation."""
+    sources: tuple[int, ...]
+    """Number of the type of each relation's sources."""
+    destinations: tuple[int, ...]
+    """Number of the type of each relation's destinations."""
+    num_dst: tuple[int, ...]
+    """Rows to compute of each type, a prefix of its rows."""
+
+    def __post_init__(self) -> None:
+        for how, number in zip(self.hows, self.destinations, strict=True):
+            if how.csc.num_dst != self.num_dst[number]:
+                raise DataError(
+                    f"a relation into type {number} must have {self.num_dst[number]} destinations; got "
+                    f"{how.csc.num_dst}"
+                )
+
+    def into(self, number: int) -> list[int]:
+        """Return the relations into a type."""
+        return [relation for relation, type_ in enumerate(self.destinations) if type_ == number]
+
+    def of_source(self, number: int) -> list[int]:
+        """Return the relations out of a type."""
+        return [relation for relation, type_ in enumerate(self.sources) if type_ == number]
+
+    def check(self, xs: Sequence[Tensor], name: str) -> None:
+        """Check that there is a matrix for each type, with a row for each source of its relations.
+
+        Raises:
+            DataError: there is not; says which.
+        """
+        if len(xs) != len(self.num_dst):
+            raise DataError(f"{name} must have a matrix for each of {len(self.num_dst)} types; got {len(xs)}")
+        for relation, number in enumerate(self.sources):
+            check_rows(xs[number], f"{name}[{number}]", self.hows[relation].csc.num_src, "source node")
+
+
+def relation_columns(relations: Relations, xs: Sequence[Tensor], *, own: bool = True) -> tuple[Tensor, ...]:
+    """Aggregate each relation into columns of its own, one matrix per destination type.
+
+    Args:
+        relations: the aggregations.
+        xs: ``(num_rows, width)`` for each type, all of the same width and dtype.
+        own: whether the last columns are the destinations' own rows.
+
+    Returns:
+        For each type ``(num_dst, (number of relations into it + own) * width)``, in the relations' order.
+
+    Raises:
+        DataError: the matrices do not fit the relations or each other.
+    """
+    relations.check(xs, "xs")
+    width, dtype = xs[0].shape[1], xs[0].dtype
+    for number, (x, count) in enumerate(zip(xs, relations.num_dst, strict=True)):
+        if x.ndim != 2 or x.shape[1] != width or x.dtype != dtype:
+            raise DataError(
+                f"xs[{number}] must be {dtype} of shape (num_rows, {width}) as xs[0] is; got {x.dtype} of "
+                f"{tuple(x.shape)}"
+            )
+        if x.shape[0] < count:
+            raise DataError(f"xs[{number}] must have at least {count} rows; got {x.shape[0]}")
+    outs: tuple[Tensor, ...] = _Columns.apply(relations, own, *xs)  # type: ignore[no-untyped-call]
+    return outs
+
+
+def relation_sums(
+    relations: Relations, hs: Sequence[Tensor], addends: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Add up each destination type's relations.
+
+    Args:
+        relations: the aggregations.
+        hs: for each type ``(num_rows, number of relations out of it * width)``: the rows that its relations
+            aggregate, side by side in the relations' order.
+        addends: for each type ``(num_dst, width)``, to which its relations add.
+
+    Returns:
+        For each type ``(num_dst, width)``.
+
+    Raises:
+        DataError: the matrices do not fit the relations or each other.
+    """
+    relations.check(hs, "hs")
+    if len(addends) != len(hs):
+        raise DataError(f"addends must have a matrix for each of {len(hs)} types; got {len(addends)}")
+    width = addends[0].shape[-1]
+    for number, (h, addend) in enumerate(zip(hs, addends, strict=True)):
+        wanted = (relations.num_dst[number], width)
+        if tuple(addend.shape) != wanted:
+            raise DataError(f"addends[{number}] must have shape {wanted}; got {tuple(addend.shape)}")
+        columns = len(relations.of_source(number)) * width
+        if h.shape[1] != columns or h.dtype != addend.dtype:
+            raise DataError(
+                f"hs[{number}] must be {addend.dtype} with {columns} columns; got {h.dtype} of "
+                f"{tuple(h.shape)}"
+            )
+    outs: tuple[Tensor, ...] = _Sums.apply(relations, *hs, *addends)  # type: ignore[no-untyped-call]
+    return outs
+
+
+class _Columns(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, relations: Relations, own: bool, *xs: Tensor) -> tuple[Tensor, ...]:
+        ctx.relations, ctx.own, ctx.shapes = relations, own, [x.shape for x in xs]
+        ctx.set_materialize_grads(False)
+        width, outs = xs[0].shape[1], []
+        for number, count in enumerate(relations.num_dst):
+            into = relations.into(number)
+            out = xs[number].new_empty(count, (len(into) + own) * width)
+            for column, relation in enumerate(into):
+                source = xs[relations.sources[relation]]
+                aggregated(relations.hows[relation], source, out=_part(out, column, width))
+            if own:
+                _part(out, len(into), width).copy_(xs[number][:count])
+            outs.append(out)
+        return tuple(outs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        relations: Relations = ctx.relations
+        found: list[Tensor | None] = [None] * len(ctx.shapes)
+        for number, given in enumerate(grads):
+            if given is None:
+                continue
+            grad, width, into = row_contiguous(given), ctx.shapes[number][1], relations.into(number)
+            for column, relation in enumerate(into):
+                source = relations.sources[relation]
+                if ctx.needs_input_grad[2 + source]:
+                    part, before = _part(grad, column, width), found[source]
+                    found[source] = relations.hows[relation].backward(part, addend=before, out=before)
+            if ctx.own and ctx.needs_input_grad[2 + number]:
+                rows = found[number]
+                if rows is None:
+                    rows = found[number] = grad.new_zeros(ctx.shapes[number])
+                rows[: grad.shape[0]] += _part(grad, len(into), width)
+        return None, None, *found
+
+
+class _Sums(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, relations: Relations, *tensors: Tensor) -> tuple[Tensor, ...]:
+        num_types = len(relations.num_dst)
+        hs, addends = tensors[:num_types], tensors[num_types:]
+        ctx.relations, ctx.shapes, ctx.width = relations, [h.shape for h in hs], addends[0].shape[1]
+        ctx.set_materialize_grads(False)
+        outs = []
+        for number, addend in enumerate(addends):
+            out = None
+            for relation in relations.into(number):
+                rows = _rows_of(relations, relation, hs[relations.sources[relation]], ctx.width)
+                before = addend if out is None else out
+                out = torch.empty_like(addend, memory_format=torch.contiguous_format) if out is None else out
+                aggregated(relations.hows[relation], rows, addend=before, out=out)
+            outs.append(addend.clone() if out is None else out)
+        return tuple(outs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        relations: Relations = ctx.relations
+        found: list[Tensor | None] = [None] * len(ctx.shapes)
+        for source, shape in enumerate(ctx.shapes):
+            own = relations.of_source(source)
+            given = [grads[relations.destinations[relation]] for relation in own]
+            some = next((grad for grad in given if grad is not None), None)
+            if some is None or not ctx.needs_input_grad[1 + source]:
+                continue
+            rows = found[source] = some.new_empty(shape)
+            for relation, grad in zip(own, given, strict=True):
+                part = _rows_of(relations, relation, rows, ctx.width)
+                if grad is None:
+                    part.zero_()
+                else:
+                    relations.hows[relation].backward(row_contiguous(grad), out=part)
+        return None, *found, *grads
+
+
+def _part(matrix: Tensor, column: int, width: int) -> Tensor:
+    return matrix[:, column * width : (column + 1) * width]
+
+
+def _rows_of(relations: Relations, relation: int, h: Tensor, width: int) -> Tensor:
+    """Return a relation's columns of its source type's rows."""
+    return _part(h, relations.of_source(relations.sources[relation]).index(relation), width)

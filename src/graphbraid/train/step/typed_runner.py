@@ -1,0 +1,210 @@
+"""TypedRunner: calls a model of several node types and relations, on a mini-batch or on the whole graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from graphbraid.errors import ConfigError, DataError, did_you_mean
+from graphbraid.graph import EdgeType, Graph, SparseFeatures
+from graphbraid.graph.interop.relations import edge_weights_of
+from graphbraid.graph.types import NodeSet
+from graphbraid.sampling.typed.source import EDGE_WEIGHT, TypedSource, source_of_graph
+from graphbraid.train.step.runner import ModelRunner, WholeInputs, csc_to, takes
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+    from graphbraid.loader.batches import BatchLoader
+    from graphbraid.loader.settings import LoaderSettings
+    from graphbraid.sampling.typed.minibatch import TypedMiniBatch
+
+TypedFeatures = dict[str, Tensor | SparseFeatures]
+
+
+class TypedRunner(ModelRunner):
+    """A runner of a model on a graph with types, whose outputs are for the nodes of one of them.
+
+    Models of ``graphbraid.nn`` are called with ``(x_dict, blocks)`` or, on the whole graph, ``(x_dict,
+    relations)``; any other module as in PyTorch Geometric, with ``(x_dict, edge_index_dict)`` and, if the
+    graph has weights and ``forward`` takes them, ``edge_weight_dict``. Both get ``n_id_dict`` if ``forward``
+    takes it. A model returns a dict of outputs by node type, or those of the learned type alone.
+    """
+
+    def __init__(self, model: nn.Module, graph: Graph, fabric: Fabric, node_type: str | None = None) -> None:
+        self.node_type = learned_type(graph, node_type)
+        if all(graph.nodes_of(one).x is None for one in graph.node_types) and not takes(model, "n_id_dict"):
+            raise DataError(
+                "the model needs node features, but no node type has any; give some with "
+                "Graph.from_relations(x={node type: rows}), or a model that learns a row per node "
+                "(forward takes n_id_dict)."
+            )
+        self._prepare(model, graph, fabric)
+        self.passes_weight = bool(edge_weights_of(graph)) and takes(model, "edge_weight_dict")
+        self._passes_ids = takes(model, "n_id_dict")
+        self._source = source_of_graph(graph)
+
+    @property
+    def labels(self) -> NodeSet:
+        """The nodes of the learned type."""
+        return self.graph.nodes_of(self.node_type)
+
+    @property
+    def by_layer(self) -> bool:
+        """False: the layers of such models are not run one by one over all nodes."""
+        return False
+
+    @property
+    def feature_text(self) -> str:
+        """Widths of the features by type, for messages."""
+        widths = {one: self.graph.nodes_of(one).x for one in self.graph.node_types}
+        told = (f"{one!r}: {'none' if x is None else x.shape[1]}" for one, x in widths.items())
+        return f"features per node by type: {', '.join(told)}"
+
+    @property
+    def features_bytes(self) -> int:
+        """Bytes of all feature rows if they were float32 and dense."""
+        held = (self.graph.nodes_of(one).x for one in self.graph.node_types)
+        return sum(4 * x.shape[0] * x.shape[1] for x in held if x is not None)
+
+    @property
+    def widened_bytes(self) -> int:
+        """0: what mini-batches are read from has the copy already."""
+        return 0
+
+    @property
+    def made_dense_bytes(self) -> int:
+        """Bytes of the rows of sparse features that a pass over the whole graph makes dense."""
+        if self.native:
+            return 0
+        held = (self.graph.nodes_of(one).x for one in self.graph.node_types)
+        return sum(4 * x.shape[0] * x.shape[1] for x in held if isinstance(x, SparseFeatures))
+
+    def rows_bytes(self, batch: TypedMiniBatch) -> int:  # type: ignore[override]
+        """Return the bytes of a batch's feature rows if they are float32 and dense."""
+        held = ((ids, self.graph.nodes_of(one).x) for one, ids in batch.n_id.items())
+        return sum(4 * ids.numel() * x.shape[1] for ids, x in held if x is not None)
+
+    def loader(self, settings: LoaderSettings) -> BatchLoader:
+        """Return the loader of mini-batches of nodes of the learned type, prepared on the CPU."""
+        from graphbraid.loader.typed.batches import TypedBatchLoader
+        from graphbraid.sampling.typed import TypedConfig
+
+        graph = self.graph
+        config = TypedConfig.of(
+            graph.edge_types,
+            settings.num_neighbors,
+            replace=settings.replace,
+            layout=settings.layout,
+            return_edge_id=settings.return_edge_id or self.passes_weight or self._blocks_have_weights,
+        )
+        return TypedBatchLoader(self._source, settings, config, self.node_type)
+
+    @property
+    def _blocks_have_weights(self) -> bool:
+        return self.native and self.graph.csc.weight is not None
+
+    def source(self) -> TypedSource:  # type: ignore[override]
+        """What mini-batches are read from."""
+        return self._source
+
+    def on_batch(self, batch: TypedMiniBatch) -> Tensor:  # type: ignore[override]
+        """Return the outputs for a mini-batch's seeds, ``(batch_size, width)``."""
+        x, named = self.features_of(batch), {}
+        if self._passes_ids:
+            named["n_id_dict"] = _to(batch.n_id, self)
+        if self.native:
+            adjs: Any = [{one: csc_to(csc, self.device) for one, csc in b.items()} for b in batch.blocks]
+        else:
+            adjs = _to(batch.edge_index_dict, self)
+        if self.passes_weight:
+            weighted = [one for one in self.graph.edge_types if self.graph.edges_of(one).weighted]
+            named["edge_weight_dict"] = _to(
+                {one: batch.edge_rows(one, EDGE_WEIGHT) for one in weighted}, self
+            )
+        return self._run(x, adjs, named)[: batch.batch_size]
+
+    def features_of(self, batch: TypedMiniBatch) -> TypedFeatures:  # type: ignore[override]
+        """Return a mini-batch's feature rows by node type, float32 on the model's device."""
+        return {one: self._in_float32(rows.to(self.device)) for one, rows in batch.x_dict.items()}
+
+    def on_graph(self) -> Tensor:
+        """Return the outputs for every node of the learned type from one pass, ``(num_nodes, width)``."""
+        if self._whole_inputs is None:
+            self._whole_inputs = self._make_whole_inputs()
+        (x, adjs), named = self._whole_inputs
+        return self._run(x, adjs, named)
+
+    def _run(self, x: TypedFeatures, adjs: Any, named: Mapping[str, Any]) -> Tensor:
+        with self.autocast():
+            outputs = self.model(x, adjs, **named)
+        if isinstance(outputs, Mapping):
+            if self.node_type not in outputs:
+                raise DataError(
+                    f"the model must return outputs of the labelled node type {self.node_type!r}; "
+                    f"got those of {', '.join(map(str, outputs)) or 'none'}. A type gets some if a relation "
+                    "leads into it (Graph.with_reverse_relations)."
+                )
+            outputs = outputs[self.node_type]
+        return self._checked(outputs)
+
+    def _make_whole_inputs(self) -> WholeInputs:
+        graph, named = self.graph, dict[str, Any]()
+        if self._passes_ids:
+            counts = {one: graph.nodes_of(one).num_nodes for one in graph.node_types}
+            named["n_id_dict"] = {
+                one: torch.arange(count, device=self.device) for one, count in counts.items()
+            }
+        if self.passes_weight:
+            named["edge_weight_dict"] = _to(edge_weights_of(graph), self)
+        adjs: dict[EdgeType, Any]
+        if self.native:
+            adjs = {one: csc_to(graph.relation(one), self.device) for one in graph.edge_types}
+        else:
+            adjs = _to(graph.to_edge_indices(), self)
+        return WholeInputs((self._whole_rows(), adjs), named)
+
+    def _whole_rows(self) -> TypedFeatures:
+        found: TypedFeatures = {}
+        for one in self.graph.node_types:
+            x = self._source.node_attrs[one].get("x")
+            if isinstance(x, SparseFeatures):
+                keeps = self.native and self.device.type == "cpu"
+                found[one] = self._in_float32(x if keeps else x.to_dense().to(self.device))
+            elif x is not None:
+                found[one] = self._in_float32(x.to(self.device))
+        return found
+
+
+def learned_type(graph: Graph, node_type: str | None) -> str:
+    """Return the node type whose labels are learned: the one given, or the only one that has some.
+
+    Raises:
+        ConfigError: there is no such type, or none was given and several have labels.
+        DataError: no type has labels, and none was given.
+    """
+    labelled = [one for one in graph.node_types if graph.nodes_of(one).y is not None]
+    if node_type is None:
+        if len(labelled) == 1:
+            return labelled[0]
+        if not labelled:
+            raise DataError(
+                "training needs labels, but no node type has any; give some with "
+                "Graph.from_relations(y={node type: labels})."
+            )
+        raise ConfigError(
+            f"several node types have labels ({', '.join(labelled)}); say which to learn, with node_type."
+        )
+    if node_type not in graph.node_types:
+        raise ConfigError(
+            f"node_type={node_type!r} is no node type; the graph has {', '.join(graph.node_types)}."
+            + did_you_mean(node_type, graph.node_types)
+        )
+    return node_type
+
+
+def _to(values: Mapping[Any, Tensor], runner: ModelRunner) -> dict[Any, Tensor]:
+    return {one: value.to(runner.device) for one, value in values.items()}

@@ -1,0 +1,309 @@
+"""Trainer on graphs with types: models of PyG and of graphbraid learn, resume and predict; refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.extras import NO_PYG
+from tests.train.communities import community_graph, new_model
+from tests.train.typed_communities import IN, PAPERS, VENUES, bibliography
+from torch import Tensor, nn
+
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph import Graph
+from graphbraid.nn import RGCN
+from graphbraid.train import Callback, Trainer
+from graphbraid.train.inference import infer
+
+OPTIONS: dict[str, Any] = {"epochs": 3, "batch_size": 32, "fanouts": (5, 5), "lr": 0.02, "threads": 1}
+
+
+def rgcn(graph: Graph, seed: int = 0, **options: Any) -> RGCN:
+    torch.manual_seed(seed)
+    return RGCN.of(graph, 16, **options)
+
+
+def losses(trainer: Trainer) -> list[float]:
+    record: list[float] = []
+
+    class Record(Callback):
+        def on_step_end(self, trainer: Trainer, step: Any) -> None:
+            record.append(step.loss)
+
+    trainer.callbacks.append(Record())
+    trainer.fit()
+    return record
+
+
+def with_venue_features(graph: Graph) -> Graph:
+    """The same graph, in which every type has features, as PyG's models need."""
+    nodes = {name: graph.nodes_of(name) for name in graph.node_types}
+    return Graph.from_relations(
+        graph.to_edge_indices(),
+        {name: one.num_nodes for name, one in nodes.items()},
+        x={name: torch.ones(VENUES, 1) if one.x is None else one.x for name, one in nodes.items()},
+        y={"paper": nodes["paper"].y},
+        splits={"paper": nodes["paper"].splits},
+    )
+
+
+def test_rgcn_learns_on_mini_batches_and_predicts() -> None:
+    graph = bibliography()
+    trainer = Trainer(rgcn(graph), graph, **OPTIONS | {"epochs": 8})
+    assert (trainer.task.name, trainer.task.width) == ("single-label", 3)
+    result = trainer.fit()
+    assert result.test["accuracy"] > 0.75  # a third by chance
+    assert result.history[-1]["train_loss"] < result.history[0]["train_loss"]
+    outputs = trainer.predict(probabilities=True)
+    assert outputs.shape == (PAPERS, 3)
+    torch.testing.assert_close(outputs.sum(1), torch.ones(PAPERS))
+    test = graph.nodes_of("paper").split("test")
+    y = graph.nodes_of("paper").y
+    assert y is not None
+    assert trainer.evaluate("test")["accuracy"] == pytest.approx(
+        float((outputs[test].argmax(1) == y[test]).float().mean())
+    )
+
+
+@pytest.mark.parametrize("layout", ["subgraph", "blocks"])
+def test_losses_do_not_depend_on_the_number_of_threads(layout: str) -> None:
+    graph = bibliography()
+    first = losses(Trainer(rgcn(graph), graph, **OPTIONS, layout=layout))
+    assert first == losses(Trainer(rgcn(graph), graph, **OPTIONS, layout=layout, workers=3))
+    assert first != losses(Trainer(rgcn(graph), graph, **OPTIONS, layout=layout, seed=1))
+
+
+def test_predictions_in_parts_are_those_of_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The budget leaves no room for the whole graph, so batches of all neighbours are used."""
+    graph = bibliography()
+    model = rgcn(graph)
+    nodes = torch.tensor([7, 3, 299, 7])
+    whole = Trainer(model, graph, **OPTIONS).predict(nodes)
+    monkeypatch.setattr(infer, "whole_bytes", lambda _: 1 << 60)
+    in_parts = Trainer(model, graph, **OPTIONS).predict(nodes)
+    torch.testing.assert_close(in_parts, whole, atol=1e-5, rtol=1e-4)
+
+
+def test_a_run_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+    graph = bibliography()
+    whole = losses(Trainer(rgcn(graph), graph, **OPTIONS))
+
+    class Stop(Callback):
+        def on_step_end(self, trainer: Trainer, step: Any) -> None:
+            if step.global_step == 5:  # of four steps an epoch
+                trainer.request_stop()
+
+    options = OPTIONS | {"out_dir": tmp_path / "run"}
+    stopped = Trainer(rgcn(graph), graph, **options, callbacks=[Stop()])
+    begun = losses(stopped)
+    rest = losses(Trainer(rgcn(graph, seed=1), graph, **options, resume=True))
+    assert begun + rest == whole
+    other = bibliography(seed=1)
+    with pytest.raises(DataError, match="another graph"):
+        Trainer(rgcn(other), other, **options | {"epochs": 4}, resume=True).fit()
+
+
+def test_a_plan_changes_no_loss(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    graph = bibliography()
+    planned = Trainer(rgcn(graph), graph, **OPTIONS, plan="auto")
+    assert losses(planned) == losses(Trainer(rgcn(graph), graph, **OPTIONS))
+    assert planned.plan is not None
+    assert planned.profile().times[0].cpu.seconds > 0
+
+
+class TakesIds(nn.Module):
+    """Learns a row per paper, and nothing of its neighbours; outputs are by type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(PAPERS, 3)
+
+    def forward(self, x_dict: Any, edge_index_dict: Any, n_id_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {"paper": self.rows(n_id_dict["paper"])}
+
+
+def test_a_model_that_takes_ids_gets_those_of_the_rows() -> None:
+    graph = bibliography()
+    model = TakesIds()
+    trainer = Trainer(model, graph, **OPTIONS)
+    nodes = torch.tensor([5, 250, 5])
+    for mode in ("exact", "sampled"):
+        torch.testing.assert_close(trainer.predict(nodes, mode=mode), model.rows.weight.detach()[nodes])
+
+
+def pyg_model(graph: Graph, kind: str) -> nn.Module:
+    pytest.importorskip("torch_geometric", reason=NO_PYG)
+    from torch_geometric.nn import GraphConv, HeteroConv, SAGEConv, to_hetero
+
+    class Hetero(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            conv, width = (GraphConv, 16) if kind == "weighted" else (SAGEConv, 16)
+            self.layers = nn.ModuleList(
+                HeteroConv({one: conv((-1, -1), out) for one in graph.edge_types}) for out in (width, 3)
+            )
+
+        def forward(self, x_dict: Any, edge_index_dict: Any) -> Any:
+            first, second = self.layers
+            x_dict = {name: x.relu() for name, x in first(x_dict, edge_index_dict).items()}
+            return second(x_dict, edge_index_dict)
+
+    class Weighted(Hetero):
+        def forward(self, x_dict: Any, edge_index_dict: Any, edge_weight_dict: Any) -> Any:  # type: ignore[override]
+            first, second = self.layers
+            given = {"edge_weight_dict": edge_weight_dict}
+            x_dict = {name: x.relu() for name, x in first(x_dict, edge_index_dict, **given).items()}
+            return second(x_dict, edge_index_dict, **given)
+
+    class Sage(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = SAGEConv((-1, -1), 16), SAGEConv((-1, -1), 3)
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return self.second(self.first(x, edge_index).relu(), edge_index)
+
+    torch.manual_seed(0)
+    if kind == "to_hetero":
+        return to_hetero(Sage(), (list(graph.node_types), list(graph.edge_types)))
+    return Weighted() if kind == "weighted" else Hetero()
+
+
+@pytest.mark.parametrize("kind", ["HeteroConv", "to_hetero", "weighted"])
+def test_models_of_pyg_train_unchanged(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = bibliography(weighted=kind == "weighted")
+    graph = only_with_features(graph) if kind == "weighted" else with_venue_features(graph)
+    trainer = Trainer(pyg_model(graph, kind), graph, **OPTIONS | {"epochs": 6})
+    result = trainer.fit()
+    assert result.test["accuracy"] > 0.7
+    nodes = torch.arange(0, PAPERS, 50)
+    whole = trainer.predict(nodes)
+    monkeypatch.setattr(infer, "whole_bytes", lambda _: 1 << 60)
+    assert infer.depth(trainer.model, trainer.config) == 2  # layers, not relations
+    torch.testing.assert_close(trainer.predict(nodes), whole, atol=1e-4, rtol=1e-3)
+    data = graph.to_pyg()
+    with torch.no_grad():
+        named = {"edge_weight_dict": data.edge_weight_dict} if kind == "weighted" else {}
+        theirs = trainer.model.eval()(data.x_dict, data.edge_index_dict, **named)["paper"][nodes]
+    torch.testing.assert_close(whole, theirs, atol=1e-5, rtol=1e-4)
+
+
+def only_with_features(graph: Graph) -> Graph:
+    """The papers and authors of a weighted graph, all of whose relations have weights."""
+    edges = {one: pairs for one, pairs in graph.to_edge_indices().items() if "venue" not in one}
+    papers, authors = graph.nodes_of("paper"), graph.nodes_of("author")
+    draw = torch.Generator().manual_seed(0)
+    return Graph.from_relations(
+        edges,
+        {"author": authors.num_nodes, "paper": papers.num_nodes},
+        x={"paper": papers.x, "author": authors.x},
+        y={"paper": papers.y},
+        splits={"paper": papers.splits},
+        edge_weight={one: torch.rand(pairs.shape[1], generator=draw) for one, pairs in edges.items()},
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"mode": "full"}, "mode='full' does not go with a graph with types so far: the full-graph engine"),
+        ({"host": "1MiB"}, "host=1048576 does not go with a graph with types so far: tiers hold"),
+        ({"hot": "1MiB"}, "hot=1048576 does not go with"),
+        ({"tiers": "auto"}, "tiers='auto' does not go with"),
+        ({"plan": "auto", "trace": "trace.json"}, "trace=trace.json does not go with"),
+        ({"node_type": "papers"}, "node_type='papers' is no node type; .* Did you mean 'paper'"),
+        ({"fanouts": (5,)}, "one entry per layer of the model"),
+        ({"batch_size": 0}, "batch_size must be"),
+    ],
+)
+def test_what_types_do_not_go_with_is_refused_by_name(options: dict[str, Any], says: str) -> None:
+    graph = bibliography()
+    with pytest.raises(ConfigError, match=says):
+        Trainer(rgcn(graph), graph, **OPTIONS | options).fit()
+
+
+def test_mode_auto_is_sampled_and_says_why() -> None:
+    graph = bibliography()
+    trainer = Trainer(rgcn(graph), graph, **OPTIONS | {"mode": "auto", "epochs": 1})
+    assert trainer.config.mode == "sampled"
+    assert "one node type" in trainer.mode_reason
+    assert trainer.fit().status == "finished"
+
+
+def test_a_graph_of_one_type_takes_no_node_type() -> None:
+    graph = community_graph()
+    with pytest.raises(
+        ConfigError, match="node_type='paper' chooses among node types, and the graph has one"
+    ):
+        Trainer(new_model(graph), graph, node_type="paper")
+
+
+def test_the_type_to_learn_is_the_labelled_one_or_must_be_named() -> None:
+    graph = bibliography()
+    both = relabelled(graph, {"paper": graph.nodes_of("paper").y, "venue": torch.arange(VENUES)})
+    with pytest.raises(ConfigError, match=r"several node types have labels .paper, venue.; say which"):
+        Trainer(rgcn(graph), both, **OPTIONS)
+    assert Trainer(rgcn(graph), both, **OPTIONS, node_type="paper").task.width == 3
+    none = relabelled(graph, {})
+    with pytest.raises(DataError, match="no node type has any"):
+        Trainer(rgcn(graph), none, **OPTIONS)
+    predicting = Trainer(rgcn(graph), none, **OPTIONS, node_type="paper")
+    assert predicting.predict([1, 2]).shape == (2, 3)
+    with pytest.raises(DataError, match="the node type has none"):
+        predicting.fit()
+
+
+def relabelled(graph: Graph, y: dict[str, Any]) -> Graph:
+    nodes = {name: graph.nodes_of(name) for name in graph.node_types}
+    return Graph.from_relations(
+        graph.to_edge_indices(),
+        {name: one.num_nodes for name, one in nodes.items()},
+        x={name: one.x for name, one in nodes.items()},
+        y=y,
+        splits={name: nodes[name].splits for name in y},
+    )
+
+
+def test_a_split_or_outputs_that_are_missing_are_named() -> None:
+    graph = bibliography()
+    with pytest.raises(DataError, match="no split 'dev'"):
+        Trainer(rgcn(graph), graph, **OPTIONS).evaluate("dev")
+    with pytest.raises(ConfigError, match=r"nodes\[1\] is 300"):
+        Trainer(rgcn(graph), graph, **OPTIONS).predict([0, 300])
+
+    class OfVenues(nn.Module):
+        def forward(self, x_dict: Any, edge_index_dict: Any) -> Any:
+            return {"venue": torch.zeros(VENUES, 3, requires_grad=True)}
+
+    with pytest.raises(DataError, match=r"outputs of the labelled node type 'paper'; got those of venue"):
+        Trainer(OfVenues(), graph, **OPTIONS).fit()
+    widths = r"features per node by type: 'author': 7, 'paper': 12, 'venue': none"
+    needs_more = RGCN({"author": 8, "paper": 12, "venue": 0}, 16, 3, graph.edge_types, num_nodes={"venue": 5})
+    with pytest.raises(DataError, match=r"'author' need features of shape \(num_rows, 8\)"):
+        Trainer(needs_more, graph, **OPTIONS).fit()
+
+    class Fails(nn.Module):
+        def forward(self, x_dict: Any, edge_index_dict: Any) -> Any:
+            return x_dict["paper"] @ torch.zeros(3, 3)
+
+    with pytest.raises(ConfigError, match=widths):
+        Trainer(Fails(), graph, **OPTIONS).fit()
+
+
+def test_labels_are_read_for_the_seeds_alone() -> None:
+    graph = bibliography()
+    from graphbraid.loader import NeighborLoader
+
+    assert IN in graph.edge_types
+    batch = next(
+        iter(NeighborLoader(graph, [2], input_nodes=("paper", [4, 9]), batch_size=2, layout="blocks"))
+    )
+    y = graph.nodes_of("paper").y
+    assert y is not None
+    assert batch.seed_y.tolist() == y[[4, 9]].tolist()
+    other = next(iter(NeighborLoader(graph, [2], input_nodes=("venue", [1]), layout="blocks")))
+    assert other.seed_y is None
