@@ -15,7 +15,7 @@ from tests.train.typed_communities import AUTHORS, PAPERS, VENUES, bibliography
 
 from graphbraid import datasets
 
-QUICK = ("--model", "rgcn", "--hidden", 8, "--batch-size", 32, "--fanouts", "5,5", "--quiet", "--epochs", 3)
+QUICK = ("--model", "rgcn", "--hidden", 8, "--batch-size", 32, "--fanouts", "5,5", "--quiet", "--epochs", 5)
 
 
 @pytest.fixture(scope="module")
@@ -50,19 +50,22 @@ def test_a_file_with_types_trains_goes_on_and_predicts(
     graphbraid: Any, typed_file: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    done = graphbraid("train", "--data", typed_file, "--symmetrize", "--out", run, *QUICK, "--json")
+    learning = ("--lr", 0.02, "--set", "dropout=0.2")
+    done = graphbraid(
+        "train", "--data", typed_file, "--symmetrize", "--out", run, *QUICK, *learning, "--json"
+    )
     assert done.exit_code == 0, done.stderr
     kept = json.loads((run / "config.json").read_text())
     assert kept["info"]["settings"]["node_type"] == "paper"  # data to predict may have no labels
     assert done.json["result"]["test"]["accuracy"] > 0.5
-    more = graphbraid("train", "--resume", "--out", run, "--epochs", 4, "--quiet", "--json")
+    more = graphbraid("train", "--resume", "--out", run, "--epochs", 6, "--quiet", "--json")
     assert more.exit_code == 0, more.stderr
-    assert more.json["result"]["num_epochs"] == 4
+    assert more.json["result"]["num_epochs"] == 6
     out = tmp_path / "papers.csv"
     done = graphbraid("predict", "--run", run, "--out", out, "--json")
     assert done.exit_code == 0, done.stderr
     assert done.json["num_nodes"] == PAPERS
-    rows = list(csv.DictReader(out.open()))
+    rows = list(csv.DictReader(out.read_text().splitlines()))
     graph = datasets.load(typed_file)
     papers = graph.nodes_of("paper")
     test = papers.split("test").tolist()

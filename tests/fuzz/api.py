@@ -22,7 +22,7 @@ import graphbraid
 from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
 
-for _room in ("graph", "ops", "train", "data", "features", "distributed", "synth"):
+for _room in ("graph", "ops", "train", "data", "features", "distributed", "synth", "typed"):
     importlib.import_module(f"tests.fuzz.targets_{_room}")
 
 MODULES = (

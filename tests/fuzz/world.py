@@ -57,6 +57,12 @@ class World:
     def plain_graph(self) -> Graph:
         return Graph.from_edge_index(self.edge_index, NODES, x=self.x, y=self.y, splits=self.splits)
 
+    @functools.cached_property
+    def typed_graph(self) -> Graph:
+        edges = {("paper", "cites", "paper"): self.edge_index, ("author", "writes", "paper"): self.edge_index}
+        counts = {"paper": NODES, "author": NODES}
+        return Graph.from_relations(edges, counts, x={"paper": self.x}, y={"paper": self.y})
+
     @property
     def csc(self) -> Csc:
         return self.graph.csc

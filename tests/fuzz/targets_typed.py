@@ -1,0 +1,79 @@
+"""Layers and models of several node types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tests.fuzz.targets import Call, add
+from tests.fuzz.world import CLASSES, EDGES, WIDTH, World
+
+from graphbraid import nn
+
+_CITES, _WRITES = ("paper", "cites", "paper"), ("author", "writes", "paper")
+_WIDTHS = {"paper": WIDTH, "author": 0}
+_AUTHORS = 60
+
+
+def _edge_type() -> torch.Tensor:
+    return torch.arange(EDGES) % 3
+
+
+def _run_model(w: World) -> Callable[[Any], Any]:
+    def run(model: Any) -> Any:
+        edges = {_CITES: w.edge_index, _WRITES: w.edge_index}
+        return model({"paper": w.x}, edges)["paper"].shape
+
+    return run
+
+
+def _layer() -> nn.RGCNConv:
+    torch.manual_seed(0)
+    return nn.RGCNConv(WIDTH, 4, 3).eval()
+
+
+def _model() -> nn.RGCN:
+    torch.manual_seed(0)
+    return nn.RGCN(_WIDTHS, 8, CLASSES, [_CITES, _WRITES], num_nodes={"author": _AUTHORS}).eval()
+
+
+add(
+    "nn.RGCNConv",
+    lambda w: Call(
+        nn.RGCNConv,
+        {"in_channels": WIDTH, "out_channels": 4, "num_relations": 3},
+        lambda layer: layer(w.x, w.edge_index, _edge_type()).shape,
+        exact=False,
+    ),
+)
+add("nn.RGCNConv called", lambda w: Call(_layer(), {"0": w.x, "1": w.edge_index, "2": _edge_type()}))
+add(
+    "nn.RGCN",
+    lambda w: Call(
+        nn.RGCN,
+        {
+            "in_channels": _WIDTHS,
+            "hidden_channels": 8,
+            "out_channels": CLASSES,
+            "edge_types": [_CITES, _WRITES],
+            "num_nodes": {"author": _AUTHORS},
+        },
+        _run_model(w),
+        exact=False,
+    ),
+)
+add(
+    "nn.RGCN called",
+    lambda w: Call(_model(), {"0": {"paper": w.x}, "1": {_CITES: w.edge_index, _WRITES: w.edge_index}}),
+)
+add(
+    "nn.make_typed_model",
+    lambda w: Call(
+        nn.make_typed_model,
+        {"name": "rgcn", "graph": w.typed_graph, "out_channels": CLASSES},
+        lambda model: sum(p.numel() for p in model.parameters()),
+        ("num_layers", "dropout", "num_bases", "act", "aggr", "nope"),
+        exact=False,
+    ),
+)
