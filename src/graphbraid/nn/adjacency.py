@@ -41,7 +41,7 @@ def as_csc(edge_index: Csc | Tensor, num_nodes: int, edge_weight: Tensor | None 
         if edge_weight is not None:
             raise DataError("edge_weight goes with an edge_index; a Csc has its own, csc.weight")
         return edge_index
-    _check_edge_list(edge_index)
+    check_edge_list(edge_index)
     if edge_weight is not None:
         return _weighted(edge_index, num_nodes, edge_weight)
     if edge_index.is_inference():  # has no version counter, so a change would go unnoticed
@@ -96,17 +96,17 @@ def _as_float32(edge_weight: Tensor) -> Tensor:
 
 
 def _make_weighted(edge_index: Tensor, num_nodes: int, weight: Tensor) -> Csc:
-    src, dst = _ends(edge_index, num_nodes)
+    src, dst = ends_of(edge_index, num_nodes)
     csc, perm = coo_to_csc(src, dst, num_nodes, num_nodes)
     return Csc(csc.indptr, csc.indices, num_nodes, weight if perm is None else weight[perm])
 
 
 def _make(edge_index: Tensor, num_nodes: int) -> Csc:
-    csc, _ = coo_to_csc(*_ends(edge_index, num_nodes), num_nodes, num_nodes, keep_perm=False)
+    csc, _ = coo_to_csc(*ends_of(edge_index, num_nodes), num_nodes, num_nodes, keep_perm=False)
     return csc
 
 
-def _ends(edge_index: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
+def ends_of(edge_index: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
     """Return sources and destinations; an empty list may have any dtype."""
     src, dst = plain(edge_index.detach()).unbind()
     if not src.numel():
@@ -114,7 +114,8 @@ def _ends(edge_index: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
     return src, dst
 
 
-def _check_edge_list(edge_index: object) -> None:
+def check_edge_list(edge_index: object) -> None:
+    """Raise DataError unless ``edge_index`` is a dense tensor of shape (2, num_edges)."""
     if not isinstance(edge_index, Tensor):
         raise DataError(
             "edges must be an edge_index of shape (2, num_edges), a Csc, or the blocks of a mini-batch; got "

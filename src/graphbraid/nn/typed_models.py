@@ -9,11 +9,21 @@ from typing import Any, Self
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphbraid.arguments import MOST_WIDTH, as_count, as_number, check_choice, check_type, shown
+from graphbraid.arguments import (
+    MOST_WIDTH,
+    as_count,
+    as_number,
+    check_choice,
+    check_tensor,
+    check_type,
+    shown,
+)
 from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.graph import EdgeType, Graph, SparseFeatures
 from graphbraid.graph.csc import Csc, coo_to_csc
-from graphbraid.nn.conv import Features
+from graphbraid.graph.scans import check_ids
+from graphbraid.nn.adjacency import check_edge_list, ends_of
+from graphbraid.nn.conv import Features, check_rows_of
 from graphbraid.nn.linear import Linear
 from graphbraid.nn.models import MOST_LAYERS
 from graphbraid.nn.rgcn import RGCNConv
@@ -170,13 +180,16 @@ class RGCN(nn.Module):
         Raises:
             DataError: features, ids, relations or the number of blocks do not fit.
         """
-        layers = list(edges) if isinstance(edges, Sequence) else [edges] * self.num_layers
+        layers = list(edges) if isinstance(edges, list | tuple) else [edges] * self.num_layers
         if len(layers) != self.num_layers:
             raise DataError(
                 f"a model of {self.num_layers} layers needs {self.num_layers} blocks, outermost first; got "
                 f"{len(layers)}. Sample as many hops as the model has layers."
             )
-        xs = self._input_rows(x_dict, n_id_dict or {})
+        check_type(x_dict, "x_dict", Mapping, "a mapping of features by node type")
+        ids = {} if n_id_dict is None else n_id_dict
+        check_type(ids, "n_id_dict", Mapping, "a mapping of ids by node type")
+        xs = self._input_rows(x_dict, ids)
         whole: dict[int, dict[EdgeType, Csc]] = {}
         for i, adjacencies in enumerate(layers):
             if id(adjacencies) not in whole:
@@ -191,17 +204,23 @@ class RGCN(nn.Module):
         for name, layer in zip(self.node_types, self.inputs, strict=True):
             if isinstance(layer, nn.Embedding):
                 known = ids.get(name)
+                if known is not None:
+                    check_ids(
+                        check_tensor(known, f"n_id_dict[{name!r}]", ndim=1), layer.num_embeddings, "ids"
+                    )
                 found = layer.weight if known is None else F.embedding(known, layer.weight)
                 rows.append(bias_act_dropout(found, None, "none", p))
                 continue
             assert isinstance(layer, Linear)
             x = x_dict.get(name)
-            if x is None or len(x.shape) != 2 or x.shape[1] != layer.in_features:
-                got = "none" if x is None else tuple(x.shape)
+            is_matrix = isinstance(x, SparseFeatures) or (isinstance(x, Tensor) and x.ndim == 2)
+            if x is None or not is_matrix or x.shape[1] != layer.in_features:
+                got = "none" if x is None else shown(x)
                 raise DataError(
                     f"nodes of type {name!r} need features of shape (num_rows, {layer.in_features}); "
                     f"got {got}"
                 )
+            check_rows_of(x)
             if isinstance(x, SparseFeatures):
                 out = sparse_linear(x, layer.weight)
             else:
@@ -211,20 +230,18 @@ class RGCN(nn.Module):
 
     def _checked(self, adjacencies: Adjacencies, xs: Sequence[Tensor]) -> dict[EdgeType, Csc]:
         """Return the adjacencies of all relations, made from edge lists where these were given."""
+        check_type(adjacencies, "edges", Mapping, "a mapping of adjacencies by relation, or blocks")
         found = {}
         for edge_type in self.edge_types:
             one = adjacencies.get(edge_type)
             if one is None:
                 raise DataError(f"edges must have all relations of the model; {edge_type} is missing")
-            if isinstance(one, Tensor):
-                if one.ndim != 2 or one.shape[0] != 2:
-                    raise DataError(
-                        f"edges[{edge_type}] must have shape (2, num_edges); got {tuple(one.shape)}"
-                    )
+            if not isinstance(one, Csc):
+                check_edge_list(one)
                 num_src, num_dst = (
                     xs[self.node_types.index(end)].shape[0] for end in (edge_type[0], edge_type[2])
                 )
-                one = coo_to_csc(one[0].long(), one[1].long(), num_src, num_dst, keep_perm=False)[0]
+                one = coo_to_csc(*ends_of(one, max(num_src, num_dst)), num_src, num_dst, keep_perm=False)[0]
             found[edge_type] = one
         return found
 

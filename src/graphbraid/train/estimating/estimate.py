@@ -60,6 +60,7 @@ def estimate(
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
     check_type(graph, "graph", Graph, "a graphbraid.Graph", error=ConfigError)
+    graph.check_one_type("estimate")
     if hardware is not None:
         check_type(hardware, "hardware", HardwareFile, "a HardwareFile", error=ConfigError)
     given = config if isinstance(config, TrainConfig) else TrainConfig.from_dict(config or {})
