@@ -180,7 +180,7 @@ class RGCN(nn.Module):
         Raises:
             DataError: features, ids, relations or the number of blocks do not fit.
         """
-        layers = list(edges) if isinstance(edges, list | tuple) else [edges] * self.num_layers
+        layers: list[Any] = list(edges) if isinstance(edges, list | tuple) else [edges] * self.num_layers
         if len(layers) != self.num_layers:
             raise DataError(
                 f"a model of {self.num_layers} layers needs {self.num_layers} blocks, outermost first; got "

@@ -93,10 +93,10 @@ class TrainConfig:
     graph per epoch, compiled (:func:`graphbraid.compile`) if the model has a lowered form. ``auto`` is
     ``full`` if that is estimated to fit half of the free memory, else ``sampled`` if at least the rows of one
     mini-batch fit."""
-    node_type: str | None = None
-    """Node type whose labels are learned, in a graph with types. If None, the only one that has labels."""
     epochs: Positive = 20
     """Number of passes over the training nodes; in mode ``full`` an epoch is one step."""
+    node_type: str | None = None
+    """Node type whose labels are learned, in a graph with types. If None, the only one that has labels."""
 
     fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1, max_length=1000)] = (15, 10)
     """In-neighbours drawn per node at each hop, the hop nearest the seeds first; -1 takes all. One entry per
