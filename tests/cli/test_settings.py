@@ -14,8 +14,8 @@ from graphbraid.cli.settings import (
     read_saved,
     resolve,
 )
-from graphbraid.cli.yaml_file import read_yaml
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.files.yaml_file import read_yaml
 from graphbraid.train import TrainConfig
 
 

@@ -186,7 +186,7 @@ BROKEN = {
         r"not complete: valid\.csv\.gz is missing",
     ),
     "split ids": (lambda f: write_csv(f / "split" / "time" / "test.csv.gz", [[7]]), "split 'test'.*holds 7"),
-    "hetero": (lambda f: write_csv(f / "raw" / "triplet-type-list.csv.gz", []), "is heterogeneous"),
+    "hetero": (lambda f: write_csv(f / "raw" / "triplet-type-list.csv.gz", []), "num-node-dict"),
     "a folder": (
         lambda f: [(f / "raw" / "node-feat.csv.gz").unlink(), (f / "raw" / "node-feat.csv.gz").mkdir()],
         r"node-feat\.csv\.gz is missing",

@@ -17,6 +17,7 @@ from tests.fuzz.world import NODES, World
 from graphbraid import collective, datasets
 from graphbraid.collective.run import profiler
 from graphbraid.fullgraph.measured import kept_rates as rates
+from graphbraid.graph import Graph
 from graphbraid.train import Trainer
 
 Reader = Callable[[Path], Any]
@@ -84,9 +85,26 @@ def _write_int8_store(f: Path, w: World) -> None:
     datasets.save_store(w.plain_graph, f / "s", features_dtype="int8", class_names=list("abcd"))
 
 
+def _write_typed_store(f: Path, w: World) -> None:
+    ids = datasets.NodeIds(np.array([f"n{i}" for i in range(NODES)], dtype=object))
+    one, other = ("a", "to", "a"), ("a", "in", "b")
+    graph = Graph.from_relations(
+        {one: w.edge_index, other: torch.tensor([[0, 1, 2], [1, 1, 0]])},
+        {"a": NODES, "b": 2},
+        x={"a": w.x},
+        y={"a": w.y},
+        splits={"a": w.splits},
+        node_time={"b": torch.tensor([3, 4])},
+        edge_weight={other: torch.ones(3)},
+        edge_splits={other: {"train": torch.tensor([0, 2])}},
+    )
+    datasets.save_store(graph, f / "s", names={"a": datasets.StoreNames(ids=ids)})
+
+
 def _names(f: Path) -> Any:
     names = datasets.open_names(f / "s")
-    return [None if names.ids is None else names.ids.values, names.class_names]
+    kept = [names, *names.types.values()]
+    return [[None if one.ids is None else one.ids.values, one.class_names] for one in kept]
 
 
 _OPEN = {
@@ -97,6 +115,7 @@ _OPEN = {
 KINDS["store"] = FileKind(_write_store, _OPEN)
 KINDS["store, sparse"] = FileKind(_write_sparse_store, _OPEN)
 KINDS["store, int8"] = FileKind(_write_int8_store, _OPEN)
+KINDS["store, types"] = FileKind(_write_typed_store, _OPEN)
 
 
 # ---- caches

@@ -197,7 +197,7 @@ def _write_yaml(f: Path, w: World) -> None:
 
 def _yaml(f: Path) -> Any:
     from graphbraid.cli.settings import resolve
-    from graphbraid.cli.yaml_file import read_yaml
+    from graphbraid.files.yaml_file import read_yaml
 
     return resolve({}, read_yaml(f / "run.yaml")) and None
 

@@ -212,7 +212,7 @@ def truncated_manifest(w: Workplace):
     "written by a newer graphbraid",
     3,
     "has store version 99",
-    "reads versions up to 2",
+    "reads versions up to 3",
     "Upgrade graphbraid",
 )
 def newer_store(w: Workplace):

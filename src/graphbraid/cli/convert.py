@@ -13,10 +13,11 @@ from graphbraid.errors import ConfigError
 from graphbraid.files.writing import require_absent
 
 if TYPE_CHECKING:
-    from graphbraid.datasets import NodeIds
+    from graphbraid.datasets import StoreNames
     from graphbraid.graph import Graph
 
 _TABLES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".parquet", ".pq")
+_DESCRIPTIONS = (".yaml", ".yml")
 _GRAPH, _TABLE = "Graph", "Tables"
 _TABLE_OPTIONS = (
     "nodes",
@@ -42,7 +43,8 @@ def convert(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="An edge table (CSV, Parquet), an .npz file, an OGB or store folder, or a name.",
+            help="An edge table (CSV, Parquet), a .yaml file that describes tables by type, an .npz file, an "
+            "OGB or store folder, or a name.",
         ),
     ],
     destination_path: Annotated[
@@ -131,6 +133,8 @@ def convert(
         graphbraid convert snap.txt stores/snap --delimiter ' ' --no-header --source 0 --destination 1
 
         graphbraid convert downloads/ogbn_arxiv stores/arxiv --order degree --features-dtype int8
+
+        graphbraid convert bibliography.yaml stores/bibliography
     """  # noqa: D412  (typer shows the blank line between examples)
     from graphbraid.cli.storing import make_order, store, tell
     from graphbraid.datasets.narrowing import DTYPES, Narrowing
@@ -153,14 +157,13 @@ def convert(
         check_order_name(order, "--order", sampled=False)
     if not overwrite:
         require_absent(destination_path)
-    graph, ids, class_names = _read(source_path, columns, text, preparation)
+    graph, names = _read(source_path, columns, text, preparation)
     graph.validate()
     narrowing = None if features_dtype is None else Narrowing(features_dtype)
     summary = store(
         graph,
         destination_path,
-        ids=ids,
-        class_names=class_names,
+        names=names,
         order=None if order is None else make_order(graph, order),
         overwrite=overwrite,
         narrowing=narrowing,
@@ -172,28 +175,35 @@ def convert(
 
 def _read(
     source: str, columns: dict[str, Any], text: dict[str, Any], preparation: dict[str, Any]
-) -> tuple[Graph, NodeIds | None, tuple[str, ...] | None]:
+) -> tuple[Graph, StoreNames]:
     from graphbraid import datasets
 
     if source.endswith(_TABLES):
         for name in ("features", "label"):
             if name in columns:
-                names = columns[name].split(",")
-                columns[name] = names if name == "features" or len(names) > 1 else names[0]
+                listed = columns[name].split(",")
+                columns[name] = listed if name == "features" or len(listed) > 1 else listed[0]
         csv = datasets.CsvOptions(**text)
         name = Path(source).name.split(".")[0]
         table = datasets.from_tables(source, columns.pop("nodes", None), **columns, csv=csv, name=name)
         if table.unused_columns:
             unused = ", ".join(table.unused_columns)
             say(err_console(), "columns left out, as they hold no numbers: {}", unused)
-        return datasets.prepare(table.graph, **preparation), table.ids, table.class_names
+        names = datasets.StoreNames(ids=table.ids, class_names=table.class_names)
+        return datasets.prepare(table.graph, **preparation), names
     if columns:
         flag = "--" + next(iter(columns)).removesuffix("_column").replace("_", "-")
         raise ConfigError(f"{flag} is for tables ({', '.join(_TABLES)}); {source} is none")
     if datasets.is_store(source):
         preparation["verify"] = True
+    if source.endswith(_DESCRIPTIONS):
+        described = datasets.from_typed_tables(source)
+        for node_type, left_out in described.unused_columns.items():
+            text_of = "columns of {} left out, as they hold no numbers: {}"
+            say(err_console(), text_of, node_type, ", ".join(left_out))
+        graph = datasets.prepare(described.graph, **preparation)
+        return graph, datasets.StoreNames(types=described.names)
     graph = datasets.load(source, **preparation)
     if datasets.is_store(source):
-        names = datasets.open_names(source)
-        return graph, names.ids, names.class_names
-    return graph, None, None
+        return graph, datasets.open_names(source)
+    return graph, datasets.StoreNames()

@@ -12,12 +12,9 @@ from rich.table import Table
 
 from graphbraid.cli.common import plain, say
 from graphbraid.cli.settings import ResolvedRun
-from graphbraid.files.writing import format_bytes
-from graphbraid.graph import ScaledFeatures
 from graphbraid.train import Callback, EpochRecord, RunResult, StepRecord
 
 if TYPE_CHECKING:
-    from graphbraid.graph import Graph, NodeSet
     from graphbraid.train import Trainer
 
 # Label and note of each stage's clock; see graphbraid.train.step.clock. Sampling overlaps with the model.
@@ -48,34 +45,6 @@ def show_plan(console: Console, run: ResolvedRun, facts: Mapping[str, str]) -> N
         table.add_row(name, plain(value))
     console.print(table)
     console.print()
-
-
-def graph_facts(graph: Graph, labels: Graph | NodeSet | None = None) -> str:
-    """Describe a graph in one line; ``labels`` are the nodes to learn, by default the graph's."""
-    labels = graph if labels is None else labels
-    parts = [f"{graph.num_nodes:,} nodes", f"{graph.num_edges:,} edges"]
-    if graph.is_typed:
-        parts = [f"{parts[0]} of {len(graph.node_types)} types"]
-        parts.append(f"{graph.num_edges:,} edges of {len(graph.edge_types)} relations")
-    else:
-        parts.append("no features" if graph.x is None else f"{graph.num_features} features{_kept_as(graph)}")
-    if labels.y is None:
-        parts.append("no labels")
-    else:
-        columns = {"single-label": "classes", "multi-label": "labels", "regression": "targets"}[labels.task]
-        parts.append(f"{labels.num_classes} {columns} ({labels.task})")
-    parts.append(format_bytes(graph.nbytes))
-    if labels.splits:
-        parts.append(" / ".join(f"{ids.numel():,} {name}" for name, ids in labels.splits.items()))
-    return ", ".join(parts)
-
-
-def _kept_as(graph: Graph) -> str:
-    """Say the dtype in which features are kept where it is not float32."""
-    x = graph.x
-    kept = x.values if isinstance(x, ScaledFeatures) else x
-    dtype = "float32" if kept is None else str(kept.dtype).removeprefix("torch.")
-    return "" if dtype == "float32" else f" in {dtype}"
 
 
 class EpochLines(Callback):

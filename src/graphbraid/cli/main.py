@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from graphbraid import __version__
-from graphbraid.cli import convert, doctor, estimate, partition, plan, predict, reorder, synth, train
+from graphbraid.cli import convert, doctor, estimate, info, partition, plan, predict, reorder, synth, train
 from graphbraid.cli.common import print_json
 from graphbraid.errors import ConfigError
 
@@ -70,6 +70,7 @@ app.command("estimate", epilog=EPILOG)(estimate.estimate)
 app.command("plan", epilog=EPILOG)(plan.plan)
 app.command("predict", epilog=EPILOG)(predict.predict)
 app.command("convert", epilog=EPILOG)(convert.convert)
+app.command("info", epilog=EPILOG)(info.info)
 app.command("reorder", epilog=EPILOG)(reorder.reorder)
 app.command("partition", epilog=EPILOG)(partition.partition)
 app.command("synth", epilog=EPILOG)(synth.synth)

@@ -113,7 +113,7 @@ def _profile(given: dict[str, Any]) -> tuple[Profile, int]:
 def _trainer(given: dict[str, Any]) -> Any:
     from graphbraid.cli.build import build_model_for, check_trainable, labels_of, load_graph
     from graphbraid.cli.settings import parse_assignments, parse_fanouts, resolve
-    from graphbraid.cli.yaml_file import read_yaml
+    from graphbraid.files.yaml_file import read_yaml
     from graphbraid.train import Trainer
 
     options = ("data", "model", "hidden_channels", "num_layers", "batch_size", "layout", "device")

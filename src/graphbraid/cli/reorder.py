@@ -70,8 +70,7 @@ def reorder(
     summary = store(
         graph,
         out,
-        ids=names.ids,
-        class_names=names.class_names,
+        names=names,
         order=make_order(graph, by, **followed),
         overwrite=overwrite,
     )

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from graphbraid.cli.yaml_file import Entry, read_value
 from graphbraid.datasets import DEFAULT
 from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.files.checksums import unsealed
 from graphbraid.files.schema import checked
+from graphbraid.files.yaml_file import Entry, read_value
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.graph.graph import Task
 from graphbraid.train import TrainConfig

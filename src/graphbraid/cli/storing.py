@@ -10,7 +10,7 @@ from graphbraid.cli.common import err_console, print_json, say
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from graphbraid.datasets import Narrowing, NodeIds
+    from graphbraid.datasets import Narrowing, StoreNames
     from graphbraid.graph import Graph
     from graphbraid.sampling import SamplerConfig
     from graphbraid.sampling.schedule import SeedSchedule
@@ -43,21 +43,22 @@ def store(
     graph: Graph,
     folder: Path,
     *,
-    ids: NodeIds | None,
-    class_names: tuple[str, ...] | None,
+    names: StoreNames,
     order: Tensor | None,
     overwrite: bool,
     narrowing: Narrowing | None = None,
 ) -> dict[str, Any]:
     """Write a store, verify it and return its summary for ``--json``; ``narrowing`` rounds its features."""
     from graphbraid import datasets
+    from graphbraid.cli.graph_facts import graph_values
 
     if_exists: Any = "replace" if overwrite else "error"
     datasets.save_store(
         graph,
         folder,
-        ids=ids,
-        class_names=class_names,
+        ids=names.ids,
+        class_names=names.class_names,
+        names=names.types if graph.is_typed else None,
         order=order,
         features_dtype=narrowing,
         if_exists=if_exists,
@@ -65,12 +66,7 @@ def store(
     datasets.open_store(folder, verify=True)  # reads back what was written, and notes it for the first open
     summary: dict[str, Any] = {
         "store": str(folder),
-        "num_nodes": graph.num_nodes,
-        "num_edges": graph.num_edges,
-        "num_features": graph.num_features,
-        "num_classes": graph.num_classes if graph.y is not None else None,
-        "task": graph.task if graph.y is not None else None,
-        "splits": {name: int(nodes.numel()) for name, nodes in graph.splits.items()},
+        **graph_values(graph),
         "bytes": sum(path.stat().st_size for path in folder.iterdir()),
     }
     return summary if narrowing is None else summary | {"rounding": narrowing.rounding.to_json()}
@@ -81,6 +77,9 @@ def tell(graph: Graph, folder: Path, summary: dict[str, Any], *, as_json: bool) 
     if as_json:
         print_json(summary)
         return
-    from graphbraid.cli.display import graph_facts
+    from graphbraid.cli.graph_facts import graph_facts, type_facts
 
-    say(err_console(), "{}\nstored in {}", graph_facts(graph), folder)
+    say(err_console(), "{}", graph_facts(graph))
+    for name, facts in type_facts(graph):
+        say(err_console(), "  {}: {}", name, facts)
+    say(err_console(), "stored in {}", folder)

@@ -282,7 +282,7 @@ def _train_in(run_dir: Path | None, run: ResolvedRun, given: dict[str, Any]) -> 
 def resolved(given: dict[str, Any]) -> ResolvedRun:
     """Return all options of the run, checked."""
     from graphbraid.cli.settings import parse_assignments, parse_fanouts, read_saved, resolve
-    from graphbraid.cli.yaml_file import read_yaml
+    from graphbraid.files.yaml_file import read_yaml
 
     not_options = ("config", "assignments", "ranks", "comm", "quiet", "json_output", "debug")
     command_line = {name: value for name, value in given.items() if name not in not_options}
@@ -312,7 +312,7 @@ def _make_trainer(run: ResolvedRun, show: Callable[[dict[str, str]], None], call
         load_graph,
         names_of,
     )
-    from graphbraid.cli.display import graph_facts
+    from graphbraid.cli.graph_facts import graph_facts
     from graphbraid.cli.settings import Outputs
     from graphbraid.machine.hardware import Hardware
     from graphbraid.train import Trainer

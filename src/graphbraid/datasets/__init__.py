@@ -11,10 +11,12 @@ from graphbraid.datasets.prepare import prepare
 from graphbraid.datasets.pyg import from_pyg_dataset
 from graphbraid.datasets.registry import load
 from graphbraid.datasets.splits import random_share_split, random_split
-from graphbraid.datasets.store import StoreNames, is_store, open_names, open_store, save_store
+from graphbraid.datasets.store import is_store, open_names, open_store, save_store
+from graphbraid.datasets.store_names import StoreNames
 from graphbraid.datasets.synthetic import DEFAULT, EMBEDDED, load_embedded
 from graphbraid.datasets.table_file import CsvOptions
 from graphbraid.datasets.tabular import TableGraph, from_csv, from_parquet, from_tables
+from graphbraid.datasets.typed_tables import TypedTableGraph, from_typed_tables
 
 __all__ = [
     "DEFAULT",
@@ -25,11 +27,13 @@ __all__ = [
     "Rounding",
     "StoreNames",
     "TableGraph",
+    "TypedTableGraph",
     "from_csv",
     "from_ogb",
     "from_parquet",
     "from_pyg_dataset",
     "from_tables",
+    "from_typed_tables",
     "is_store",
     "load",
     "load_embedded",

@@ -7,6 +7,8 @@ These files of a folder are read:
     raw/data.npz, node-label.npz                             binary form, or
     processed/geometric_data_processed.pt                    PyG form, if raw is missing
     split/NAME/{train,valid,test}.csv.gz
+
+Datasets with types, such as ogbn-mag, are read by :mod:`graphbraid.datasets.ogb_hetero`.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ import numpy.typing as npt
 
 from graphbraid.datasets.npy import read_npz
 from graphbraid.datasets.ogb_files import read_gzipped_csv, read_processed
+from graphbraid.datasets.ogb_hetero import is_hetero_folder, load_ogb_hetero
 from graphbraid.datasets.ogb_schema import Found, OgbContents, Values, checked_contents
-from graphbraid.errors import DataError
+from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
 from graphbraid.graph.scans import check_ids
 from graphbraid.signatures import typed
@@ -71,21 +74,26 @@ def load_ogb(
         split_name: Name of a folder in ``split``. If None, the only one.
 
     Returns:
-        The graph, with ``edge_id`` in ogb's order. Labels of one task become int64 classes (-1 for none),
+        The graph, with ``edge_id`` in ogb's order; one with types if the dataset has some (``ogbn-mag``),
+        whose years are the times of its nodes. Labels of one task become int64 classes (-1 for none),
         those of several a float32 multi-hot matrix.
 
     Raises:
-        DataError: A file is missing, broken, or does not fit the others (the message names it), or the
-            dataset is heterogeneous.
+        DataError: A file is missing, broken, or does not fit the others; names it.
+        ConfigError: ``add_inverse_edge`` is given of a dataset with types, where
+            :meth:`graphbraid.Graph.with_reverse_relations` is the way.
     """
     folder = Path(path)
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}")
+    if is_hetero_folder(folder):
+        if add_inverse_edge is not None:
+            raise ConfigError(
+                f"{folder} has relations: leave out add_inverse_edge, and add reverse relations by "
+                "graph.with_reverse_relations()"
+            )
+        return load_ogb_hetero(folder, _split_folder(folder, split_name), _labels)
     raw = folder / "raw"
-    if (raw / "triplet-type-list.csv.gz").exists():
-        raise DataError(
-            f"{folder} is heterogeneous (raw/triplet-type-list.csv.gz); graphbraid trains homogeneous graphs"
-        )
     is_processed = False
     if os.path.lexists(raw / "data.npz"):
         found = _binary_parts(raw)
@@ -128,7 +136,9 @@ def from_ogb(dataset: Any) -> Graph:
         labels = first.y
         parts = {"num_nodes": first.num_nodes, "edge_index": first.edge_index, "node_feat": first.x}
     if not hasattr(parts["edge_index"], "shape"):
-        raise DataError(f"{name} is heterogeneous; graphbraid trains homogeneous graphs")
+        raise DataError(
+            f"{name} is heterogeneous; read its folder with load_ogb, which gives a graph with types"
+        )
     split = {str(key): np.asarray(ids) for key, ids in dataset.get_idx_split().items()}
     parts |= {"y": labels, **{ours: split.get(theirs) for ours, theirs in _SPLIT_FILES.items()}}
     contents = checked_contents({field: (f"{name}: its {field}", value) for field, value in parts.items()})
@@ -202,21 +212,29 @@ def _labels(y: Any) -> _Array | None:
     return labels.astype(np.int64)
 
 
-def _splits(folder: Path, name: str | None) -> Found:
+def _split_folder(folder: Path, name: str | None) -> Path | None:
+    """Return the folder of the split of a name, or of the only one; None if there is none."""
     base = folder / "split"
     names = sorted(p.name for p in base.iterdir() if p.is_dir()) if base.is_dir() else []
     if name is None:
         if not names:
-            return {}
+            return None
         if len(names) > 1:
             raise DataError(f"{base} holds several splits ({', '.join(names)}); choose one with split_name")
         name = names[0]
     elif name not in names:
         raise DataError(f"{base} holds no split {name!r}; there is: {', '.join(names) or 'none'}")
+    return base / name
+
+
+def _splits(folder: Path, name: str | None) -> Found:
+    split = _split_folder(folder, name)
+    if split is None:
+        return {}
     found: Found = {}
     for ours, theirs in _SPLIT_FILES.items():
-        file = base / name / f"{theirs}.csv.gz"
+        file = split / f"{theirs}.csv.gz"
         if not file.is_file():
-            raise DataError(f"the split {base / name} is not complete: {file.name} is missing")
+            raise DataError(f"the split {split} is not complete: {file.name} is missing")
         found[ours] = str(file), read_gzipped_csv(file, np.int64)
     return found

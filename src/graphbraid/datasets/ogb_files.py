@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import zipfile
 import zlib
@@ -30,9 +31,26 @@ def read_gzipped_csv(file: Path, dtype: type[np.generic]) -> _Array:
         return _by_numpy(file, dtype)
 
 
+def read_gzipped_names(file: Path) -> list[list[str]]:
+    """Read the rows of a small gzipped CSV file as text, without the empty ones.
+
+    Raises:
+        DataError: The file is missing, truncated, or not gzipped UTF-8 text.
+    """
+    if not file.is_file():
+        raise DataError(f"{file} is missing; the OGB folder is not complete")
+    try:
+        with gzip.open(file, "rt", encoding="utf-8", newline="") as text:
+            return [[name.strip() for name in row] for row in csv.reader(text) if row]
+    except (EOFError, OSError, zlib.error, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(
+            f"{file} is truncated or not gzipped CSV text ({error}); download it again"
+        ) from error
+
+
 def _by_arrow(file: Path, dtype: type[np.generic]) -> _Array:
     import pyarrow as pa
-    from pyarrow import csv
+    from pyarrow import csv as arrow_csv
 
     arrow = pa.from_numpy_dtype(dtype)
     with gzip.open(file, "rt") as text:
@@ -42,10 +60,10 @@ def _by_arrow(file: Path, dtype: type[np.generic]) -> _Array:
             raise _damaged(file, error) from error
     names = [str(i) for i in range(columns)]
     try:
-        table = csv.read_csv(
+        table = arrow_csv.read_csv(
             file,
-            read_options=csv.ReadOptions(column_names=names),
-            convert_options=csv.ConvertOptions(column_types=dict.fromkeys(names, arrow)),
+            read_options=arrow_csv.ReadOptions(column_names=names),
+            convert_options=arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, arrow)),
         )
     except (pa.ArrowInvalid, OSError) as error:
         raise _damaged(file, error) from error

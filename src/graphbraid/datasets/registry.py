@@ -13,10 +13,12 @@ from graphbraid.datasets.ogb import is_ogb_folder, load_ogb
 from graphbraid.datasets.prepare import prepare
 from graphbraid.datasets.store import is_store, open_store
 from graphbraid.datasets.synthetic import EMBEDDED, load_embedded
+from graphbraid.datasets.typed_tables import from_typed_tables
 from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
 
+_DESCRIPTIONS = (".yaml", ".yml")
 _TABLES = (".csv", ".tsv", ".parquet", ".pq", ".csv.gz", ".tsv.gz")
 
 
@@ -32,6 +34,7 @@ class _Kind:
 _NPZ = _Kind("an .npz file", load_npz, ("split_index", "with_types"))
 _STORE = _Kind("an on-disk store", open_store, ("mmap", "verify"))
 _OGB = _Kind("an OGB folder", load_ogb, ("add_inverse_edge", "split_name"))
+_DESCRIBED = _Kind("a description of tables", lambda path: from_typed_tables(path).graph, ())
 _EMBEDDED = _Kind("an embedded dataset", load_embedded, ("seed", "mmap", "cache"))
 
 
@@ -51,7 +54,8 @@ def load(
 
     Args:
         name_or_path: An embedded dataset (``"braid-2m"``), an ``.npz`` file, the folder of an on-disk
-            store, or the folder of an OGB node dataset. With ``root`` also a bare name: ``"cora"`` finds
+            store, the folder of an OGB node dataset, or a ``.yaml`` file that describes the tables of a graph
+            with types. With ``root`` also a bare name: ``"cora"`` finds
             ``cora.npz`` and ``"ogbn-arxiv"`` the folder ``ogbn_arxiv``.
         root: Folder that relative paths and names are looked up in. If None, the working directory.
         symmetrize: Store both directions of every edge. If None, edges stay as the source has them.
@@ -141,6 +145,8 @@ def _kind_of(path: Path) -> _Kind:
         )
     if path.suffix == ".npz":
         return _NPZ
+    if path.suffix in _DESCRIPTIONS:
+        return _DESCRIBED
     if path.name.endswith(_TABLES):
         raise DataError(
             f"{path} is a table: graphbraid.datasets.from_tables(edges={str(path)!r}, nodes=...) "
@@ -149,7 +155,8 @@ def _kind_of(path: Path) -> _Kind:
         )
     raise DataError(
         f"{path} is no kind of file that can be loaded; these are: .npz files, on-disk stores, OGB folders, "
-        f"and tables ({', '.join(_TABLES)}) through `graphbraid convert`"
+        f".yaml descriptions of tables by type, and tables ({', '.join(_TABLES)}) through `graphbraid "
+        "convert`"
     )
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from graphbraid.datasets.ids import NodeIds
 from graphbraid.datasets.row_buckets import bucketed_rows
 from graphbraid.datasets.store_arrays import ArrayParts
+from graphbraid.datasets.store_rows import splits_to_store
 from graphbraid.features.renumbering import Renumbering
 from graphbraid.features.reorder import check_length
 from graphbraid.graph import Graph, SparseFeatures
@@ -76,8 +77,8 @@ def renumbered_arrays(graph: Graph, order: Tensor, folder: Path) -> Iterator[tup
             yield name, _rows(values, renumbering, most, folder if in_buckets else None)
     if isinstance(graph.x, SparseFeatures):
         yield from _sparse(graph.x, renumbering, most)
-    for split, nodes in graph.splits.items():
-        yield f"split_{split}", ArrayParts.whole(renumbering.ids(nodes))
+    for name, nodes in splits_to_store(graph.splits):
+        yield name, ArrayParts.whole(renumbering.ids(nodes))
 
 
 def renumbered_ids(ids: NodeIds | None, order: Tensor) -> NodeIds:

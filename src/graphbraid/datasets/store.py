@@ -12,8 +12,9 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, TypeAdapter
@@ -24,14 +25,29 @@ from graphbraid.datasets.ids import NodeIds
 from graphbraid.datasets.narrowing import Narrowing
 from graphbraid.datasets.renumbered import bucket_bytes, renumbered_arrays, renumbered_ids
 from graphbraid.datasets.store_arrays import ArrayEntry, ArrayParts, Count, StoredArray, write_array
+from graphbraid.datasets.store_names import (
+    StoreNames,
+    ids_to_store,
+    is_ids,
+    names_to_store,
+    stored_names,
+)
+from graphbraid.datasets.store_rows import rows_to_store, stored_features, stored_splits
+from graphbraid.datasets.store_types import (
+    TypesEntry,
+    described_types,
+    is_rows_of_type,
+    typed_graph_of,
+    types_to_store,
+)
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.files.block_sums import BLOCK_BYTES, BlockSums
 from graphbraid.files.checksums import sealed, unsealed
 from graphbraid.files.schema import checked
 from graphbraid.files.writing import IfExists, atomic_directory, require_free_space
-from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
+from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
-from graphbraid.graph.scaled_features import Features, stored_rows
+from graphbraid.graph.scaled_features import stored_rows
 from graphbraid.graph.sparse_features import FEATURE_DTYPES
 from graphbraid.signatures import typed
 
@@ -39,10 +55,8 @@ MANIFEST = "graph.json"
 FORMAT = "graphbraid-store"
 VERSION = 2
 """Version of the format; version 1, with CRC-32 sums of arrays and no sum of ``graph.json``, still opens."""
-
-SUMS = {"x": "x_sums", "indices": "indices_sums"}
-"""The arrays that are also read from their files, by rows and by edges, and the sums of these files' blocks,
-by which what is read is checked. Readers that do not know the sums pass over them."""
+TYPED_VERSION = 3
+"""Version of the format of a graph with types, which readers of version 2 must not take for one without."""
 
 _SPACE_FOR_REST = 1 << 20  # headers and graph.json
 _log = logging.getLogger(__name__)
@@ -60,17 +74,8 @@ class _Manifest(BaseModel):
     num_edges: Count
     num_features: Count
     class_names: list[str] | None = None
+    types: TypesEntry | None = None
     arrays: dict[str, ArrayEntry]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StoreNames:
-    """The names that a store keeps beside the graph."""
-
-    ids: NodeIds | None = None
-    """Original id of each node, if nodes were renumbered."""
-    class_names: tuple[str, ...] | None = None
-    """Name of each class, if labels had names."""
 
 
 @typed
@@ -80,6 +85,7 @@ def save_store(
     *,
     ids: NodeIds | None = None,
     class_names: Sequence[str] | None = None,
+    names: Mapping[str, StoreNames] | None = None,
     order: Tensor | None = None,
     feature_parts: Iterable[Tensor] | None = None,
     features_dtype: Narrowing | str | None = None,
@@ -92,6 +98,7 @@ def save_store(
         path: The folder to make.
         ids: Original node ids to store, one per node.
         class_names: Names of the classes to store.
+        names: Of a graph with types, in place of ``ids`` and ``class_names``, these of its node types.
         order: ``(num_nodes,)`` int32 or int64 permutation: nodes are renumbered while they are written, so
             that ``order[i]`` becomes node ``i``. The original ids are stored: ``ids``, or else the ids in
             ``graph``. Arrays are made in parts, so a memory-mapped graph may be larger than memory.
@@ -113,16 +120,14 @@ def save_store(
             ``feature_parts`` do not fit each other or the nodes, or a feature is none that ``features_dtype``
             can hold; names its row and column.
         ConfigError: ``feature_parts`` are given and ``graph`` has features, or ``order`` is given; no
-            dtype is called ``features_dtype``.
+            dtype is called ``features_dtype``; or an argument is for graphs with types, or for those without.
     """
-    graph.check_one_type("a store")
     narrowing = Narrowing(features_dtype) if isinstance(features_dtype, str) else features_dtype
     folder = Path(path)
-    for split in graph.splits:
-        if not split.isidentifier():
-            raise DataError(f"a stored split needs a name of letters, digits and _; got {split!r}")
-    if ids is not None and len(ids) != graph.num_nodes:
-        raise DataError(f"ids must have one entry per node ({graph.num_nodes}); got {len(ids)}")
+    named = names_to_store(graph, ids, class_names, names)
+    of_one_type = {"renumbering": order, "feature_parts": feature_parts, "features_dtype": narrowing}
+    for what in (name for name, given in of_one_type.items() if given is not None):
+        graph.check_one_type(what)
     if feature_parts is not None and (graph.x is not None or order is not None):
         raise ConfigError(
             "feature_parts are the features of a graph without x, in the order of its nodes; "
@@ -130,17 +135,16 @@ def save_store(
         )
     arrays = dict(_arrays_of(graph) if order is None else renumbered_arrays(graph, order, folder.parent))
     if order is not None:
-        ids = renumbered_ids(ids, order)
+        named = replace(named, ids=renumbered_ids(named.ids, order))
     if feature_parts is not None:
         rows = arrays["x"] = ArrayParts.of_rows(feature_parts, graph.num_nodes)
         if rows.dtype not in FEATURE_DTYPES:
             raise DataError(f"feature_parts must be float32, float16 or bfloat16; got {rows.dtype}")
     if narrowing is not None:
         arrays = narrowing.arrays(arrays)
-    if ids is not None:
-        arrays.update({f"ids_{key}": ArrayParts.whole(array) for key, array in ids.arrays().items()})
+    arrays.update((name, ArrayParts.whole(array)) for name, array in ids_to_store(named, graph.node_types))
     size = sum(array.nbytes for array in arrays.values())
-    size += sum(8 * (arrays[name].nbytes // BLOCK_BYTES) for name in SUMS if name in arrays)
+    size += sum(8 * (array.nbytes // BLOCK_BYTES) for name, array in arrays.items() if _sums_of(name))
     size += 0 if order is None else bucket_bytes(stored_rows(graph.x))
     require_free_space(folder, size + _SPACE_FOR_REST, f"storing the graph in {folder}")
     if if_exists == "replace":
@@ -148,24 +152,47 @@ def save_store(
     with atomic_directory(folder, if_exists=if_exists) as temp:
         described = {}
         for name, array in arrays.items():
-            sums = BlockSums() if name in SUMS else None
+            sums_name = _sums_of(name)
+            sums = BlockSums() if sums_name else None
             described[name] = write_array(temp / f"{name}.npy", array, sums)
             if sums is not None:
-                described[SUMS[name]] = write_array(
-                    temp / f"{SUMS[name]}.npy", ArrayParts.whole(torch.from_numpy(sums.all()))
+                described[sums_name] = write_array(
+                    temp / f"{sums_name}.npy", ArrayParts.whole(torch.from_numpy(sums.all()))
                 )
-        manifest = {
-            "format": FORMAT,
-            "version": VERSION,
-            "name": graph.name,
-            "num_nodes": graph.num_nodes,
-            "num_edges": graph.num_edges,
-            "num_features": arrays["x"].shape[1] if "x" in arrays else graph.num_features,
-            "class_names": None if class_names is None else list(class_names),
-            "arrays": described,
-        }
+        num_features = arrays["x"].shape[1] if "x" in arrays else graph.num_features
+        manifest = _manifest_of(graph, named, num_features, described)
         (temp / MANIFEST).write_text(json.dumps(sealed(manifest), indent=1) + "\n", encoding="utf-8")
     return folder
+
+
+def _manifest_of(
+    graph: Graph, named: StoreNames, num_features: int, described: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
+    manifest: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION if graph.types is None else TYPED_VERSION,
+        "name": graph.name,
+        "num_nodes": graph.num_nodes,
+        "num_edges": graph.num_edges,
+        "num_features": num_features,
+        "class_names": _listed(named.class_names),
+    }
+    if graph.types is not None:
+        class_names = {node_type: _listed(one.class_names) for node_type, one in named.types.items()}
+        manifest["types"] = described_types(graph.types, class_names).model_dump()
+    return manifest | {"arrays": described}
+
+
+def _listed(names: Sequence[str] | None) -> list[str] | None:
+    return None if names is None else list(names)
+
+
+def _sums_of(name: str) -> str:
+    """Return the name of the sums of an array's blocks, by which what is read from its file is checked.
+
+    Arrays that are also read by rows or by edges have some, others not ("").
+    """
+    return f"{name}_sums" if name in ("x", "indices") or is_rows_of_type(name) else ""
 
 
 @typed
@@ -191,12 +218,12 @@ def open_store(path: str | os.PathLike[str], *, mmap: bool = True, verify: bool 
     """
     folder = Path(path)
     manifest = _read_manifest(folder)
-    arrays = {name: a for name, a in _arrays_in(folder, manifest).items() if not name.startswith("ids_")}
+    arrays = {name: array for name, array in _arrays_in(folder, manifest).items() if not is_ids(name)}
     files = [folder / MANIFEST, *(array.path for array in arrays.values())]
     if verify is None:
         verify = not verified.is_noted(folder, files)
     before = verified.state([file for file in files if file.exists()])
-    sums = {name: arrays[of_blocks].read for name, of_blocks in SUMS.items() if of_blocks in arrays}
+    sums = {name: arrays[_sums_of(name)].read for name in arrays if _sums_of(name) in arrays}
     tensors = {
         name: array.load(mapped=mmap, verify=verify, sums=sums.get(name)) for name, array in arrays.items()
     }
@@ -215,16 +242,11 @@ def open_names(path: str | os.PathLike[str]) -> StoreNames:
     """
     folder = Path(path)
     manifest = _read_manifest(folder)
-    entries = {
-        name[4:]: array for name, array in _arrays_in(folder, manifest).items() if name.startswith("ids_")
-    }
-    ids = {key: array.load(mapped=False, verify=True) for key, array in entries.items()}
-    names = manifest.class_names
+    entries = [] if manifest.types is None else manifest.types.nodes
+    of_types = [(entry.name, entry.class_names) for entry in entries]
+    arrays = {name: array.read() for name, array in _arrays_in(folder, manifest).items() if is_ids(name)}
     try:
-        return StoreNames(
-            ids=NodeIds.from_arrays(ids) if ids else None,
-            class_names=None if names is None else tuple(names),
-        )
+        return stored_names(arrays, manifest.class_names, of_types)
     except DataError as error:
         raise DataError(f"{folder}: {error}; store again") from error
 
@@ -248,47 +270,27 @@ def _arrays_of(graph: Graph) -> Iterator[tuple[str, ArrayParts]]:
 def _tensors_of(graph: Graph) -> Iterator[tuple[str, Tensor]]:
     yield "indptr", graph.csc.indptr
     yield "indices", graph.csc.indices
-    by_name = {
-        "weight": graph.csc.weight,
-        "edge_id": graph.edge_id,
-        "edge_attr": graph.edge_attr,
-        "y": graph.y,
-    }
+    by_name = {"weight": graph.csc.weight, "edge_id": graph.edge_id, "edge_attr": graph.edge_attr}
     for name, tensor in by_name.items():
         if tensor is not None:
             yield name, tensor
-    if isinstance(graph.x, SparseFeatures):
-        yield "x_indptr", graph.x.indptr
-        yield "x_indices", graph.x.indices
-        yield "x_values", graph.x.values
-    elif isinstance(graph.x, ScaledFeatures):
-        yield "x", graph.x.values
-        yield "x_scale", graph.x.scale
-    elif graph.x is not None:
-        yield "x", graph.x
-    for split, ids in graph.splits.items():
-        yield f"split_{split}", ids
+    if graph.types is None:
+        yield from rows_to_store(graph.x, graph.y, graph.splits)
+    else:
+        yield from types_to_store(graph.types)
 
 
 def _graph_of(manifest: _Manifest, tensors: Mapping[str, Tensor], folder: Path) -> Graph:
     try:
-        x: Features | None = tensors.get("x")
-        if "x_scale" in tensors or (isinstance(x, Tensor) and x.dtype == torch.int8):
-            x = ScaledFeatures(values=tensors["x"], scale=tensors["x_scale"])
-        if "x_indptr" in tensors:
-            x = SparseFeatures(
-                indptr=tensors["x_indptr"],
-                indices=tensors["x_indices"],
-                values=tensors["x_values"],
-                num_cols=manifest.num_features,
-            )
+        if manifest.types is not None:
+            return typed_graph_of(manifest.types, tensors, manifest.num_nodes, manifest.name)
         return Graph(
             csc=Csc(tensors["indptr"], tensors["indices"], manifest.num_nodes, tensors.get("weight")),
             edge_id=tensors.get("edge_id"),
             edge_attr=tensors.get("edge_attr"),
-            x=x,
+            x=stored_features(tensors, manifest.num_features),
             y=tensors.get("y"),
-            splits={name[6:]: ids for name, ids in tensors.items() if name.startswith("split_")},
+            splits=stored_splits(tensors),
             name=manifest.name,
         )
     except KeyError as error:
@@ -313,9 +315,9 @@ def _read_manifest(folder: Path) -> _Manifest:
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise DataError(f'{folder} is not a graphbraid store: {MANIFEST} does not say "format": "{FORMAT}"')
     version = manifest.get("version")
-    if type(version) is not int or version > VERSION or version < 1:
+    if type(version) is not int or version > TYPED_VERSION or version < 1:
         raise DataError(
-            f"{folder} has store version {version}; this graphbraid reads versions up to {VERSION}. "
+            f"{folder} has store version {version}; this graphbraid reads versions up to {TYPED_VERSION}. "
             "Upgrade graphbraid, or store the graph again with this one."
         )
     if version == 1:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from graphbraid.datasets.ids import NodeIds, sorted_unique
-from graphbraid.datasets.table_file import TableFile, require_pyarrow
+from graphbraid.datasets.table_file import TableFile, first_null, require_pyarrow
 from graphbraid.errors import DataError
 
 _Array = npt.NDArray[Any]
@@ -47,37 +47,47 @@ def read_edges(
     """
     arrow = require_pyarrow()
     as_string = id_type == "string" or (
-        id_type == "auto" and not all(_is_int(file, column) for column in ends)
+        id_type == "auto" and not all(is_int(file, column) for column in ends)
     )
     id_arrow = arrow.string() if as_string else arrow.int64()
     types = dict.fromkeys(ends, id_arrow) | ({} if weight is None else {weight: arrow.float64()})
     wanted = list(dict.fromkeys([*ends, *([] if weight is None else [weight])]))
-    numbering = _Strings(known) if as_string else _Ints(known)
+    numbering = numbering_of(known, as_string=as_string)
     columns: dict[str, list[_Array]] = {"src": [], "dst": [], "weight": []}
     row = 0
     for batch in file.batches(wanted, types):
         for key, column in zip(("src", "dst"), ends, strict=True):
-            values = batch.column(column)
-            if values.null_count:
-                raise DataError(f"{file.row(row + first_null(values))}: column {column!r} is empty")
-            columns[key].append(numbering.encode(values, file, row, column))
+            columns[key].append(numbering.encode(batch.column(column), file, row, column))
         if weight is not None:
-            values = batch.column(weight)
-            if values.null_count:
-                raise DataError(f"{file.row(row + first_null(values))}: column {weight!r} is empty")
-            with np.errstate(over="ignore"):  # infinite beyond float32, which Graph.validate refuses
-                columns["weight"].append(values.to_numpy(zero_copy_only=False).astype(np.float32))
+            columns["weight"].append(weights_of(file, batch.column(weight), row, weight))
         row += batch.num_rows
     if row == 0 and known is None:
         raise DataError(f"{file.name} has no rows, and no node table names the nodes")
-    src, dst = (_join(columns[key], np.int64) for key in ("src", "dst"))
+    src, dst = (join_parts(columns[key], np.int64) for key in ("src", "dst"))
     ids = numbering.finish(src, dst)
-    return EdgeList(src, dst, None if weight is None else _join(columns["weight"], np.float32), ids)
+    return EdgeList(src, dst, None if weight is None else join_parts(columns["weight"], np.float32), ids)
 
 
-def first_null(values: Any) -> int:
-    """Return the position of the first null of a pyarrow array that has one."""
-    return int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
+def weights_of(file: TableFile, values: Any, row: int, column: str) -> _Array:
+    """Return the weights of a batch, ``(num_rows,)`` float32; its first row is ``row`` of the table.
+
+    Raises:
+        DataError: a weight is missing; names file, row and column.
+    """
+    refuse_nulls(file, values, row, column)
+    with np.errstate(over="ignore"):  # infinite beyond float32, which Graph.validate refuses
+        weights: _Array = values.to_numpy(zero_copy_only=False).astype(np.float32)
+    return weights
+
+
+def refuse_nulls(file: TableFile, values: Any, row: int, column: str) -> None:
+    """Refuse empty fields; names file, row and column.
+
+    Raises:
+        DataError: there is one.
+    """
+    if values.null_count:
+        raise DataError(f"{file.row(row + first_null(values))}: column {column!r} is empty")
 
 
 def refuse_blank_ids(names: list[str], codes: Any, file: TableFile, row: int, column: str) -> None:
@@ -93,6 +103,27 @@ def refuse_blank_ids(names: list[str], codes: Any, file: TableFile, row: int, co
         raise DataError(f"{file.row(row + at)}: column {column!r} is empty; every id needs a text{hint}")
 
 
+class Numbering(Protocol):
+    """Numbers of the nodes that tables of edges name."""
+
+    def encode(self, values: Any, file: TableFile, row: int, column: str) -> _Array:
+        """Return what stands for the ids of a column of a batch until :meth:`finish`, int64.
+
+        Raises:
+            DataError: an id is empty, or unknown where nodes are known; names file, row and column.
+        """
+        ...
+
+    def finish(self, *ends: _Array) -> NodeIds:
+        """Change what :meth:`encode` returned, joined to arrays, to node ids; return the original ids."""
+        ...
+
+
+def numbering_of(known: NodeIds | None, *, as_string: bool) -> Numbering:
+    """Return the numbering of nodes that are known, or else of those that edges name."""
+    return _Strings(known) if as_string else _Ints(known)
+
+
 class _Ints:
     """Integer ids: either looked up, or kept while reading and numbered in ascending order at the end."""
 
@@ -101,6 +132,7 @@ class _Ints:
         self._seen: list[_Array] = []
 
     def encode(self, values: Any, file: TableFile, row: int, column: str) -> _Array:
+        refuse_nulls(file, values, row, column)
         found: _Array = values.to_numpy(zero_copy_only=False)
         if self._known is None:
             self._seen.append(sorted_unique(found))
@@ -114,7 +146,7 @@ class _Ints:
         """Return the ids; without a node table, first replace the ids in ``ends`` by their numbers."""
         if self._known is not None:
             return self._known
-        values = sorted_unique(_join(self._seen, np.int64))
+        values = sorted_unique(join_parts(self._seen, np.int64))
         for ids in ends:
             for first in range(0, len(ids), _PART):
                 part = ids[first : first + _PART]
@@ -130,6 +162,7 @@ class _Strings:
         self._number: dict[str, int] = {} if known is None else known.by_name
 
     def encode(self, values: Any, file: TableFile, row: int, column: str) -> _Array:
+        refuse_nulls(file, values, row, column)
         encoded = values.dictionary_encode()
         names = encoded.dictionary.to_pylist()
         refuse_blank_ids(names, encoded.indices, file, row, column)
@@ -171,11 +204,12 @@ def _unknown(file: TableFile, row: int, column: str, value: int | str) -> DataEr
     )
 
 
-def _is_int(file: TableFile, column: str) -> bool:
+def is_int(file: TableFile, column: str) -> bool:
+    """Return whether a column holds integers."""
     return bool(require_pyarrow().types.is_integer(file.types[column]))
 
 
-def _join(parts: list[_Array], dtype: type[np.generic]) -> _Array:
+def join_parts(parts: list[_Array], dtype: type[np.generic]) -> _Array:
     """Concatenate the parts, releasing each one as it is copied."""
     out = np.empty(sum(map(len, parts)), dtype)
     at = 0

@@ -226,6 +226,11 @@ class TableFile:
         return f"column {self.columns[at]!r}: " if at < len(self.columns) else f"column {at}: "
 
 
+def first_null(values: Any) -> int:
+    """Return the position of the first null of a pyarrow array that has one."""
+    return int(values.is_null().index(True).as_py())
+
+
 def require_pyarrow() -> Any:
     """Return the pyarrow module.
 

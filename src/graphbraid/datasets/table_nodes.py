@@ -10,12 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from graphbraid.datasets.ids import NodeIds
-from graphbraid.datasets.table_edges import first_null, refuse_blank_ids
-from graphbraid.datasets.table_file import TableFile, require_pyarrow
+from graphbraid.datasets.table_edges import refuse_blank_ids
+from graphbraid.datasets.table_file import TableFile, first_null, require_pyarrow
+from graphbraid.datasets.table_times import time_type, times_of
 from graphbraid.errors import ConfigError, DataError
 
 _Array = npt.NDArray[Any]
 
+_SPLITS = ("train", "val", "test")
 _SPLIT_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 
 
@@ -31,6 +33,7 @@ class NodeColumns:
     """Columns that are ignored because they hold no numbers."""
     matrix: bool
     """Whether the labels were given as a list of columns, which makes a matrix even of one column."""
+    time: str | None = None
 
     @classmethod
     def resolve(
@@ -40,6 +43,8 @@ class NodeColumns:
         features: Sequence[str] | None,
         label: str | Sequence[str] | None,
         split: str | None,
+        *,
+        time: str | None = None,
     ) -> NodeColumns:
         """Check that the columns exist and are numeric where needed, and find the feature columns."""
         matrix = label is not None and not isinstance(label, str)
@@ -49,7 +54,9 @@ class NodeColumns:
             file.require(column, "label")
         if split is not None:
             file.require(split, "split")
-        taken = {id_column, *labels, split}
+        if time is not None:
+            time_type(file, time)
+        taken = {id_column, *labels, split, time}
         unused: tuple[str, ...] = ()
         if features is None:
             others = [c for c in file.columns if c not in taken]
@@ -59,13 +66,11 @@ class NodeColumns:
             file.require(column, "feature")
             if column in taken:
                 raise ConfigError(
-                    f"column {column!r} cannot be a feature and the id, a label or the split at once"
+                    f"column {column!r} cannot be a feature and the id, a label, the split or the time at "
+                    "once"
                 )
-            if not _is_number(file, column) and not file.is_text:  # reading a text column fails with the line
-                raise DataError(
-                    f"{file.name}: feature column {column!r} holds {file.types[column]}, not numbers"
-                )
-        return cls(id_column, tuple(features), labels, split, unused, matrix)
+            require_number(file, column)
+        return cls(id_column, tuple(features), labels, split, unused, matrix, time)
 
 
 @dataclass(slots=True)
@@ -78,6 +83,7 @@ class NodeTable:
     y: _Array | None
     splits: dict[str, _Array]
     class_names: tuple[str, ...] | None
+    time: _Array | None
 
 
 def read_nodes(file: TableFile, columns: NodeColumns, id_type: str, fill_missing: float | None) -> NodeTable:
@@ -91,41 +97,38 @@ def read_nodes(file: TableFile, columns: NodeColumns, id_type: str, fill_missing
     if id_type == "auto":
         id_type = "int" if arrow.types.is_integer(file.types[columns.id]) else "string"
     types = {columns.id: arrow.int64() if id_type == "int" else arrow.string()}
-    # Numbers are read as float64, since only the first rows of a column may look like integers.
-    numbers = [c for c in columns.features if not arrow.types.is_boolean(file.types[c])]
-    types.update(dict.fromkeys(numbers, arrow.float64()))
+    types.update(feature_types(file, columns.features))
     if columns.split is not None:
         types[columns.split] = arrow.string()
-    wanted = [
-        columns.id,
-        *columns.features,
-        *columns.labels,
-        *([] if columns.split is None else [columns.split]),
-    ]
-    ids, features, labels, splits = [], [], [], []
+    if columns.time is not None:
+        types[columns.time] = time_type(file, columns.time)
+    single = [column for column in (columns.split, columns.time) if column is not None]
+    wanted = [columns.id, *columns.features, *columns.labels, *single]
+    ids, features, labels, splits, times = [], [], [], [], []
     row = 0
     for batch in file.batches(list(dict.fromkeys(wanted)), types):
         ids.append(_ids(file, batch.column(columns.id), row, columns.id))
         if columns.features:
-            features.append(_features(file, batch, columns.features, row, fill_missing))
+            features.append(feature_rows(file, batch, columns.features, row, fill_missing))
         labels.append([batch.column(c) for c in columns.labels])
         if columns.split is not None:
-            splits.append(_splits(file, batch.column(columns.split), row, columns.split))
+            splits.append(split_codes(file, batch.column(columns.split), row, columns.split))
+        if columns.time is not None:
+            times.append(times_of(file, batch.column(columns.time), row, columns.time))
         row += batch.num_rows
     if row == 0:
         raise DataError(f"{file.name} has no rows; a node table needs one per node")
     all_ids = np.concatenate(ids)
     _refuse_repeats(file, all_ids, columns.id)
     y, class_names = _labels(file, columns, labels)
-    code = np.concatenate(splits) if splits else np.empty(0, np.int8)
-    found = {name: np.flatnonzero(code == at) for at, name in enumerate(("train", "val", "test"))}
     return NodeTable(
         ids=NodeIds(all_ids),
         id_type=id_type,
-        x=_join_rows(features, len(columns.features)) if columns.features else None,
+        x=join_rows(features, len(columns.features)) if columns.features else None,
         y=y,
-        splits={name: nodes for name, nodes in found.items() if nodes.size},
+        splits=splits_of(splits),
         class_names=class_names,
+        time=np.concatenate(times) if times else None,
     )
 
 
@@ -153,7 +156,37 @@ def _refuse_repeats(file: TableFile, ids: _Array, column: str) -> None:
         )
 
 
-def _features(file: TableFile, batch: Any, columns: Sequence[str], row: int, fill: float | None) -> _Array:
+def require_number(file: TableFile, column: str) -> None:
+    """Refuse a feature column that cannot hold numbers; one of text fails, with its line, when it is read.
+
+    Raises:
+        DataError: it holds something else.
+    """
+    if not _is_number(file, column) and not file.is_text:
+        raise DataError(f"{file.name}: feature column {column!r} holds {file.types[column]}, not numbers")
+
+
+def feature_types(file: TableFile, columns: Sequence[str]) -> dict[str, Any]:
+    """Return the pyarrow types to read feature columns as."""
+    arrow = require_pyarrow()
+    # Numbers are read as float64, since only the first rows of a column may look like integers.
+    numbers = [column for column in columns if not arrow.types.is_boolean(file.types[column])]
+    return dict.fromkeys(numbers, arrow.float64())
+
+
+def feature_rows(file: TableFile, batch: Any, columns: Sequence[str], row: int, fill: float | None) -> _Array:
+    """Return the features of a batch, ``(num_rows, num_columns)`` float32.
+
+    Args:
+        file: the table, for messages.
+        batch: the batch, whose columns were read as :func:`feature_types`.
+        columns: the feature columns.
+        row: row of the table that the batch begins with.
+        fill: value for empty fields. If None, they are refused.
+
+    Raises:
+        DataError: a feature is empty or not finite; names file, row and column.
+    """
     out = np.empty((batch.num_rows, len(columns)), np.float32)
     for at, column in enumerate(columns):
         values = batch.column(column)
@@ -174,19 +207,29 @@ def _features(file: TableFile, batch: Any, columns: Sequence[str], row: int, fil
     return out
 
 
-def _splits(file: TableFile, values: Any, row: int, column: str) -> _Array:
-    """Return the split of each row: 0 for train, 1 for val, 2 for test, -1 for none."""
-    order = ("train", "val", "test")
+def split_codes(file: TableFile, values: Any, row: int, column: str) -> _Array:
+    """Return the split of each row of a batch: 0 for train, 1 for val, 2 for test, -1 for none.
+
+    Raises:
+        DataError: a split has another name; says where the first one is.
+    """
     codes = np.full(len(values), -1, np.int8)
     for at, value in enumerate(values.to_pylist()):
         name = (value or "").strip().lower()
         if name in _SPLIT_NAMES:
-            codes[at] = order.index(_SPLIT_NAMES[name])
+            codes[at] = _SPLITS.index(_SPLIT_NAMES[name])
         elif name:
             raise DataError(
                 f"{file.row(row + at)}: column {column!r} is {value!r}; train, val, test or nothing is needed"
             )
     return codes
+
+
+def splits_of(codes: Sequence[_Array]) -> dict[str, _Array]:
+    """Return the rows of each split that has some, from the :func:`split_codes` of all batches."""
+    code = np.concatenate(codes) if codes else np.empty(0, np.int8)
+    found = {name: np.flatnonzero(code == at) for at, name in enumerate(_SPLITS)}
+    return {name: rows for name, rows in found.items() if rows.size}
 
 
 def _labels(
@@ -233,7 +276,7 @@ def _named_classes(values: Any) -> tuple[_Array, tuple[str, ...]]:
     return classes[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)], tuple(order)
 
 
-def _join_rows(parts: list[_Array], width: int) -> _Array:
+def join_rows(parts: list[_Array], width: int) -> _Array:
     """Concatenate the parts into a matrix, releasing each one as it is copied."""
     out = np.empty((sum(map(len, parts)), width), np.float32)
     at = 0

@@ -1,10 +1,10 @@
-"""Reader of ``run.yaml``: a flat mapping whose entries keep their line numbers, for error messages."""
+"""Reader of YAML files whose entries keep their line numbers, for error messages."""
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,17 +23,30 @@ class Entry:
     """File and line, such as ``run.yaml:7``."""
 
 
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The value of a whole file, and where each part of it stands."""
+
+    value: Any
+    path: Path
+    lines: Mapping[tuple[str | int, ...], int]
+    """Line of each entry, by the keys and positions that lead to it."""
+
+    def where(self, place: Sequence[str | int]) -> str:
+        """Return file and line of an entry, or of the innermost one around it that the file has."""
+        steps = tuple(place)
+        while steps and steps not in self.lines:
+            steps = steps[:-1]
+        return f"{self.path}:{self.lines[steps]}" if steps else str(self.path)
+
+
 def read_yaml(path: Path) -> dict[str, Entry]:
     """Read the entries of a YAML file whose top level is a mapping.
 
     Raises:
         ConfigError: the file cannot be read, is not valid YAML, is not a mapping, or repeats a key.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"the configuration file {path} cannot be read: {reason}") from error
+    text = _text_of(path)
     with _clear_errors(str(path)):
         loader = _Loader(text)
         try:
@@ -41,6 +54,43 @@ def read_yaml(path: Path) -> dict[str, Entry]:
             return {} if root is None else _entries(root, loader, path)
         finally:
             loader.dispose()
+
+
+def read_tree(path: Path) -> Tree:
+    """Read a YAML file with the lines of all its entries, however deep.
+
+    Raises:
+        ConfigError: the file cannot be read, is not valid YAML, or repeats a key.
+    """
+    text = _text_of(path)
+    with _clear_errors(str(path)):
+        loader = _Loader(text)
+        try:
+            root = loader.get_single_node()
+            if root is None:
+                return Tree(None, path, {})
+            return Tree(loader.construct_object(root, deep=True), path, dict(_lines_of(root, ())))
+        finally:
+            loader.dispose()
+
+
+def _lines_of(node: yaml.Node, place: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], int]]:
+    parts: Iterable[tuple[str | int, yaml.Node, yaml.Node]] = ()
+    if isinstance(node, yaml.MappingNode):
+        parts = ((str(key.value), key, value) for key, value in node.value)
+    elif isinstance(node, yaml.SequenceNode):
+        parts = ((at, value, value) for at, value in enumerate(node.value))
+    for step, at, value in parts:
+        yield (*place, step), at.start_mark.line + 1
+        yield from _lines_of(value, (*place, step))
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"the configuration file {path} cannot be read: {reason}") from error
 
 
 def read_value(text: str, where: str) -> Any:

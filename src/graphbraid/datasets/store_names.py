@@ -1,0 +1,108 @@
+"""StoreNames: the names that a store keeps beside the graph: original ids of nodes and names of classes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from graphbraid.datasets.ids import NodeIds
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph import Graph
+
+_IDS = re.compile(r"(?:node(\d+)_)?ids_(\w+)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreNames:
+    """The names that a store keeps beside the graph."""
+
+    ids: NodeIds | None = None
+    """Original id of each node, if nodes were renumbered."""
+    class_names: tuple[str, ...] | None = None
+    """Name of each class, if labels had names."""
+    types: Mapping[str, StoreNames] = field(default_factory=dict)
+    """Of a graph with types, the names of the nodes and classes of each node type."""
+
+
+def names_to_store(
+    graph: Graph,
+    ids: NodeIds | None,
+    class_names: Sequence[str] | None,
+    types: Mapping[str, StoreNames] | None,
+) -> StoreNames:
+    """Return the names to store of all that were given.
+
+    Raises:
+        ConfigError: names by node type are given of a graph without types, or others of one with types.
+        DataError: ids are not one per node, or a node type does not exist.
+    """
+    if types is not None and not graph.is_typed:
+        raise ConfigError("names are by node type, and the graph has no types: give ids and class_names")
+    if graph.is_typed and (ids is not None or class_names is not None):
+        raise ConfigError("ids and class_names of a graph with types are by node type: give names")
+    _check_length(ids, graph.num_nodes, "ids")
+    for node_type, named in (types or {}).items():
+        _check_length(named.ids, graph.nodes_of(node_type).num_nodes, f"ids of {node_type!r}")
+    return StoreNames(
+        ids=ids, class_names=None if class_names is None else tuple(class_names), types=dict(types or {})
+    )
+
+
+def _check_length(ids: NodeIds | None, num_nodes: int, what: str) -> None:
+    if ids is not None and len(ids) != num_nodes:
+        raise DataError(f"{what} must have one entry per node ({num_nodes}); got {len(ids)}")
+
+
+def ids_to_store(named: StoreNames, node_types: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
+    """Yield name and content of each array of ids; those of a node type begin with its number."""
+    of_types = [named.types.get(node_type, StoreNames()).ids for node_type in node_types]
+    for prefix, ids in [("", named.ids), *((f"node{i}_", ids) for i, ids in enumerate(of_types))]:
+        for key, array in ({} if ids is None else ids.arrays()).items():
+            yield f"{prefix}ids_{key}", array
+
+
+def is_ids(name: str) -> bool:
+    """Return whether an array holds original ids, and no part of the graph."""
+    return _IDS.fullmatch(name) is not None
+
+
+def stored_names(
+    arrays: Mapping[str, Tensor],
+    class_names: Sequence[str] | None,
+    of_types: Sequence[tuple[str, Sequence[str] | None]] = (),
+) -> StoreNames:
+    """Return the names in a store.
+
+    Args:
+        arrays: the arrays of ids by name.
+        class_names: names of the classes.
+        of_types: name of each node type, and names of its classes.
+
+    Raises:
+        DataError: arrays do not fit together, or are of a node type that does not exist.
+    """
+    found: dict[int, dict[str, Tensor]] = {}
+    for name, array in arrays.items():
+        parts = _IDS.fullmatch(name)
+        assert parts is not None, f"{name} is an array of ids"
+        number = -1 if parts[1] is None else int(parts[1])
+        if number >= len(of_types):
+            raise DataError(f"{name} is of a node type that does not exist")
+        found.setdefault(number, {})[parts[2]] = array
+    return StoreNames(
+        ids=_ids_of(found.get(-1)),
+        class_names=None if class_names is None else tuple(class_names),
+        types={
+            node_type: StoreNames(
+                ids=_ids_of(found.get(number)), class_names=None if classes is None else tuple(classes)
+            )
+            for number, (node_type, classes) in enumerate(of_types)
+        },
+    )
+
+
+def _ids_of(arrays: Mapping[str, Tensor] | None) -> NodeIds | None:
+    return NodeIds.from_arrays(arrays) if arrays else None

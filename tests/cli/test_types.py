@@ -1,0 +1,90 @@
+"""convert and info on graphs with types."""
+
+import json
+
+import pytest
+from tests.datasets.test_store_types import assert_same
+from tests.datasets.test_typed_tables import FILES
+from tests.graph.typed_cases import bibliography
+
+from graphbraid import datasets
+
+
+@pytest.fixture
+def described(tmp_path):
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path / "typed.yaml"
+
+
+def test_convert_makes_a_store_of_described_tables(graphbraid, described, tmp_path):
+    done = graphbraid("convert", described, tmp_path / "s", "--json")
+    assert done.exit_code == 0, done.stderr
+    assert done.json["node_types"]["paper"] == {
+        "num_nodes": 3,
+        "num_features": 2,
+        "num_classes": 2,
+        "task": "single-label",
+        "splits": {"train": 1, "val": 1, "test": 1},
+    }
+    assert [one["num_edges"] for one in done.json["relations"]] == [3, 2, 3]
+    stored = datasets.open_store(tmp_path / "s")
+    assert_same(stored, datasets.load(described))
+    names = datasets.open_names(tmp_path / "s")
+    assert names.types["author"].ids.values.tolist() == [30, -5, 7]
+    assert names.types["paper"].class_names == ("biology", "maths")
+    assert "name" in done.stderr  # the column that was left out
+
+
+def test_convert_keeps_the_names_of_a_store_with_types(graphbraid, described, tmp_path):
+    graphbraid("convert", described, tmp_path / "s")
+    done = graphbraid("convert", tmp_path / "s", tmp_path / "again")
+    assert done.exit_code == 0, done.stderr
+    assert "paper: 3 nodes, 2 features, 2 classes (single-label), times" in done.stderr
+    assert "author writes paper: 3 edges, weights, times" in done.stderr
+    assert datasets.open_names(tmp_path / "again").types["author"].ids.values.tolist() == [30, -5, 7]
+
+
+@pytest.mark.parametrize(
+    ("options", "exit_code", "message"),
+    [
+        (("--symmetrize",), 3, "takes graphs of one node type"),
+        (("--order", "degree"), 3, "takes graphs of one node type"),
+        (("--label", "field"), 2, "--label is for tables"),
+    ],
+)
+def test_convert_refuses_what_types_do_not_have(graphbraid, described, tmp_path, options, exit_code, message):
+    done = graphbraid("convert", described, tmp_path / "s", *options)
+    assert done.exit_code == exit_code
+    assert message in done.stderr
+    assert not (tmp_path / "s").exists()
+
+
+def test_info_shows_each_type_and_relation(graphbraid, tmp_path):
+    datasets.save_store(bibliography(), tmp_path / "s")
+    done = graphbraid("info", tmp_path / "s", "--check")
+    assert done.exit_code == 0, done.stderr
+    assert "71 nodes, 630 edges, 3 node types, 4 relations" in done.stdout
+    assert "paper: 40 nodes, 5 features, 4 classes (single-label), times, 20 train / 10 test" in done.stdout
+    assert "paper cites paper: 300 edges, 2 edge features" in done.stdout
+    assert "no problems found" in done.stdout
+    facts = graphbraid("info", tmp_path / "s", "--json").json
+    assert facts["node_types"]["author"]["num_features"] == 3
+    assert facts["checked"] is False
+
+
+def test_info_tells_a_graph_of_one_type(graphbraid, store):
+    done = graphbraid("info", store, "--json")
+    assert done.exit_code == 0
+    assert (done.json["num_nodes"], done.json["num_features"]) == (200, 8)
+
+
+def test_info_checks_what_a_store_holds(graphbraid, tmp_path):
+    path = datasets.save_store(bibliography(), tmp_path / "s")
+    datasets.open_store(path, verify=True)
+    data = bytearray((path / "node0_x.npy").read_bytes())
+    data[-1] ^= 1
+    (path / "node0_x.npy").write_bytes(data)
+    done = graphbraid("info", path, "--check", "--json")
+    assert done.exit_code == 3
+    assert "node0_x.npy has changed" in json.loads(done.stdout)["error"]["message"]
