@@ -36,7 +36,7 @@ TARGETS: dict[str, Callable[[World], Call]] = {}
 
 UNTOUCHED = {
     *("EpochRecord", "RunResult", "StepRecord", "Hardware", "StoreNames", "TableGraph", "GraphbraidError"),
-    "Rounding",
+    *("Rounding", "TypedTableGraph"),
     *("MiniBatch", "Callback", "Conv", "GraphModel", "NotLoweredError", "Uncompiled", "Evidence"),
     *("Lowered", "CompileOptions", "DeviceMemoryError", "WorkerDiedError", "Estimate", "Ranks"),
     *("CacheCounts", "DiskCounts", "ListCounts", "TierCounts", "CurvePoint", "TierReport", "TierRow"),

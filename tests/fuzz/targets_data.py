@@ -61,6 +61,31 @@ def _table_use(table: Any) -> Any:
     return [graph_use(table.graph), table.ids.values, table.class_names]
 
 
+def _described(w: World) -> Path:
+    """Tables of two node types and two relations in the folder of the case."""
+    heads, tails = w.edge_index.tolist()
+    rows = "".join(f"{u},{v}\n" for u, v in zip(heads, tails, strict=True))
+    Path("one.csv").write_text(f"source,destination\n{rows}")
+    Path("other.csv").write_text("source,destination,w,t\n0,x,0.5,3\n1,y,1,4\n")
+    Path("a.csv").write_text("id,f\n" + "".join(f"{i},{i / 8}\n" for i in range(NODES)))
+    Path("typed.yaml").write_text(
+        "nodes: {a: {file: a.csv}, b: }\n"
+        "edges:\n"
+        "  - {relation: [a, to, a], file: one.csv}\n"
+        "  - {relation: [a, in, b], file: other.csv, weight: w, time: t}\n"
+    )
+    return Path("typed.yaml")
+
+
+def _typed_use(made: Any) -> Any:
+    graph = made.graph.validate()
+    return [*graph.to_edge_indices().values(), graph.nodes_of("a").x, made.names["a"].ids.values]
+
+
+add(
+    "datasets.from_typed_tables",
+    lambda w: Call(datasets.from_typed_tables, {"path": _described(w)}, _typed_use),
+)
 add("datasets.from_tables", lambda w: Call(datasets.from_tables, _table_args(w), _table_use))
 add(
     "datasets.from_csv",

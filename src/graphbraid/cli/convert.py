@@ -194,8 +194,6 @@ def _read(
     if columns:
         flag = "--" + next(iter(columns)).removesuffix("_column").replace("_", "-")
         raise ConfigError(f"{flag} is for tables ({', '.join(_TABLES)}); {source} is none")
-    if datasets.is_store(source):
-        preparation["verify"] = True
     if source.endswith(_DESCRIPTIONS):
         described = datasets.from_typed_tables(source)
         for node_type, left_out in described.unused_columns.items():
@@ -203,7 +201,6 @@ def _read(
             say(err_console(), text_of, node_type, ", ".join(left_out))
         graph = datasets.prepare(described.graph, **preparation)
         return graph, datasets.StoreNames(types=described.names)
-    graph = datasets.load(source, **preparation)
     if datasets.is_store(source):
-        return graph, datasets.open_names(source)
-    return graph, datasets.StoreNames()
+        return datasets.load(source, **preparation, verify=True), datasets.open_names(source)
+    return datasets.load(source, **preparation), datasets.StoreNames()

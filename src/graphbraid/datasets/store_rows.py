@@ -42,9 +42,7 @@ def splits_to_store(splits: Mapping[str, Tensor], prefix: str = "") -> Iterator[
         yield f"{prefix}split_{split}", ids
 
 
-def stored_features(
-    tensors: Mapping[str, Tensor], num_features: int, prefix: str = ""
-) -> Features | None:
+def stored_features(tensors: Mapping[str, Tensor], num_features: int, prefix: str = "") -> Features | None:
     """Return the features among a store's arrays.
 
     Raises:
