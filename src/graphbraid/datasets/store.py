@@ -9,22 +9,20 @@ carries a checksum; the first open verifies all of them, see docs/datasets.md.
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, TypeAdapter
 from torch import Tensor
 
 from graphbraid.datasets import verified
 from graphbraid.datasets.ids import NodeIds
 from graphbraid.datasets.narrowing import Narrowing
 from graphbraid.datasets.renumbered import bucket_bytes, renumbered_arrays, renumbered_ids
-from graphbraid.datasets.store_arrays import ArrayEntry, ArrayParts, Count, StoredArray, write_array
+from graphbraid.datasets.store_arrays import ArrayParts, StoredArray, write_array
+from graphbraid.datasets.store_manifest import MANIFEST, Manifest, manifest_of, read_manifest
 from graphbraid.datasets.store_names import (
     StoreNames,
     ids_to_store,
@@ -33,17 +31,10 @@ from graphbraid.datasets.store_names import (
     stored_names,
 )
 from graphbraid.datasets.store_rows import rows_to_store, stored_features, stored_splits
-from graphbraid.datasets.store_types import (
-    TypesEntry,
-    described_types,
-    is_rows_of_type,
-    typed_graph_of,
-    types_to_store,
-)
+from graphbraid.datasets.store_types import is_rows_of_type, typed_graph_of, types_to_store
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.files.block_sums import BLOCK_BYTES, BlockSums
-from graphbraid.files.checksums import sealed, unsealed
-from graphbraid.files.schema import checked
+from graphbraid.files.checksums import sealed
 from graphbraid.files.writing import IfExists, atomic_directory, require_free_space
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
@@ -51,31 +42,7 @@ from graphbraid.graph.scaled_features import stored_rows
 from graphbraid.graph.sparse_features import FEATURE_DTYPES
 from graphbraid.signatures import typed
 
-MANIFEST = "graph.json"
-FORMAT = "graphbraid-store"
-VERSION = 2
-"""Version of the format; version 1, with CRC-32 sums of arrays and no sum of ``graph.json``, still opens."""
-TYPED_VERSION = 3
-"""Version of the format of a graph with types, which readers of version 2 must not take for one without."""
-
 _SPACE_FOR_REST = 1 << 20  # headers and graph.json
-_log = logging.getLogger(__name__)
-
-
-class _Manifest(BaseModel):
-    """The content of ``graph.json``."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    format: str
-    version: int
-    name: str = ""
-    num_nodes: Count
-    num_edges: Count
-    num_features: Count
-    class_names: list[str] | None = None
-    types: TypesEntry | None = None
-    arrays: dict[str, ArrayEntry]
 
 
 @typed
@@ -160,31 +127,9 @@ def save_store(
                     temp / f"{sums_name}.npy", ArrayParts.whole(torch.from_numpy(sums.all()))
                 )
         num_features = arrays["x"].shape[1] if "x" in arrays else graph.num_features
-        manifest = _manifest_of(graph, named, num_features, described)
+        manifest = manifest_of(graph, named, num_features, described)
         (temp / MANIFEST).write_text(json.dumps(sealed(manifest), indent=1) + "\n", encoding="utf-8")
     return folder
-
-
-def _manifest_of(
-    graph: Graph, named: StoreNames, num_features: int, described: dict[str, dict[str, Any]]
-) -> dict[str, Any]:
-    manifest: dict[str, Any] = {
-        "format": FORMAT,
-        "version": VERSION if graph.types is None else TYPED_VERSION,
-        "name": graph.name,
-        "num_nodes": graph.num_nodes,
-        "num_edges": graph.num_edges,
-        "num_features": num_features,
-        "class_names": _listed(named.class_names),
-    }
-    if graph.types is not None:
-        class_names = {node_type: _listed(one.class_names) for node_type, one in named.types.items()}
-        manifest["types"] = described_types(graph.types, class_names).model_dump()
-    return manifest | {"arrays": described}
-
-
-def _listed(names: Sequence[str] | None) -> list[str] | None:
-    return None if names is None else list(names)
 
 
 def _sums_of(name: str) -> str:
@@ -217,7 +162,7 @@ def open_store(path: str | os.PathLike[str], *, mmap: bool = True, verify: bool 
             truncated, not what ``graph.json`` says, or (if verified) changed.
     """
     folder = Path(path)
-    manifest = _read_manifest(folder)
+    manifest = read_manifest(folder)
     arrays = {name: array for name, array in _arrays_in(folder, manifest).items() if not is_ids(name)}
     files = [folder / MANIFEST, *(array.path for array in arrays.values())]
     if verify is None:
@@ -241,7 +186,7 @@ def open_names(path: str | os.PathLike[str]) -> StoreNames:
         DataError: As in :func:`open_store`.
     """
     folder = Path(path)
-    manifest = _read_manifest(folder)
+    manifest = read_manifest(folder)
     entries = [] if manifest.types is None else manifest.types.nodes
     of_types = [(entry.name, entry.class_names) for entry in entries]
     arrays = {name: array.read() for name, array in _arrays_in(folder, manifest).items() if is_ids(name)}
@@ -251,7 +196,7 @@ def open_names(path: str | os.PathLike[str]) -> StoreNames:
         raise DataError(f"{folder}: {error}; store again") from error
 
 
-def _arrays_in(folder: Path, manifest: _Manifest) -> dict[str, StoredArray]:
+def _arrays_in(folder: Path, manifest: Manifest) -> dict[str, StoredArray]:
     arrays = {}
     for name, entry in manifest.arrays.items():
         if not entry.file or Path(entry.file).name != entry.file:
@@ -280,7 +225,7 @@ def _tensors_of(graph: Graph) -> Iterator[tuple[str, Tensor]]:
         yield from types_to_store(graph.types)
 
 
-def _graph_of(manifest: _Manifest, tensors: Mapping[str, Tensor], folder: Path) -> Graph:
+def _graph_of(manifest: Manifest, tensors: Mapping[str, Tensor], folder: Path) -> Graph:
     try:
         if manifest.types is not None:
             return typed_graph_of(manifest.types, tensors, manifest.num_nodes, manifest.name)
@@ -299,32 +244,6 @@ def _graph_of(manifest: _Manifest, tensors: Mapping[str, Tensor], folder: Path) 
         ) from error
     except DataError as error:
         raise DataError(f"{folder} does not hold a valid graph: {error}") from error
-
-
-def _read_manifest(folder: Path) -> _Manifest:
-    path = folder / MANIFEST
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        what = "no such folder" if not folder.exists() else f"it has no {MANIFEST}"
-        raise DataError(f"{folder} is not a graphbraid store: {what}") from error
-    except OSError as error:
-        raise ResourceError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not valid JSON ({error}); store the graph again") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise DataError(f'{folder} is not a graphbraid store: {MANIFEST} does not say "format": "{FORMAT}"')
-    version = manifest.get("version")
-    if type(version) is not int or version > TYPED_VERSION or version < 1:
-        raise DataError(
-            f"{folder} has store version {version}; this graphbraid reads versions up to {TYPED_VERSION}. "
-            "Upgrade graphbraid, or store the graph again with this one."
-        )
-    if version == 1:
-        _log.warning("%s is of store version 1, whose graph.json has no checksum; convert it anew", folder)
-    manifest = unsealed(manifest, path)
-    refuse = f"{path} cannot be understood: {{}}; store again"
-    return checked(TypeAdapter(_Manifest), manifest, lambda text: DataError(refuse.format(text)))
 
 
 def _refuse_other_folders(folder: Path) -> None:
