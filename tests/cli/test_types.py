@@ -64,7 +64,7 @@ def test_info_shows_each_type_and_relation(graphbraid, tmp_path):
     datasets.save_store(bibliography(), tmp_path / "s")
     done = graphbraid("info", tmp_path / "s", "--check")
     assert done.exit_code == 0, done.stderr
-    assert "71 nodes, 630 edges, 3 node types, 4 relations" in done.stdout
+    assert "71 nodes of 3 types, 630 edges of 4 relations" in done.stdout
     assert "paper: 40 nodes, 5 features, 4 classes (single-label), times, 20 train / 10 test" in done.stdout
     assert "paper cites paper: 300 edges, 2 edge features" in done.stdout
     assert "no problems found" in done.stdout

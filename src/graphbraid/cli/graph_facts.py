@@ -10,19 +10,27 @@ from graphbraid.files.writing import format_bytes
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from graphbraid.graph import Graph
+    from graphbraid.graph import Graph, NodeSet
 
 _COLUMNS = {"single-label": "classes", "multi-label": "labels", "regression": "targets"}
 
 
-def graph_facts(graph: Graph) -> str:
-    """Describe a graph in one line."""
-    parts = [f"{graph.num_nodes:,} nodes", f"{graph.num_edges:,} edges"]
-    if graph.is_typed:
-        parts += [f"{len(graph.node_types)} node types", f"{len(graph.edge_types)} relations"]
-        return ", ".join([*parts, format_bytes(graph.nbytes)])
-    parts += [*_row_facts(graph), format_bytes(graph.nbytes)]
-    return ", ".join(parts + _split_facts(graph.splits))
+def graph_facts(graph: Graph, labels: Graph | NodeSet | None = None) -> str:
+    """Describe a graph in one line.
+
+    Args:
+        graph: the graph.
+        labels: the nodes to learn. If None, those of a graph without types.
+    """
+    if not graph.is_typed:
+        parts = [f"{graph.num_nodes:,} nodes", f"{graph.num_edges:,} edges", _features(graph)]
+        labels = graph if labels is None else labels
+    else:
+        parts = [f"{graph.num_nodes:,} nodes of {len(graph.node_types)} types"]
+        parts.append(f"{graph.num_edges:,} edges of {len(graph.edge_types)} relations")
+    parts += [] if labels is None else [_labels(labels)]
+    parts.append(format_bytes(graph.nbytes))
+    return ", ".join(parts + ([] if labels is None else _splits(labels.splits)))
 
 
 def type_facts(graph: Graph) -> list[tuple[str, str]]:
@@ -32,8 +40,8 @@ def type_facts(graph: Graph) -> list[tuple[str, str]]:
     found = []
     for node_type in graph.node_types:
         nodes = graph.nodes_of(node_type)
-        parts = [f"{nodes.num_nodes:,} nodes", *_row_facts(_alone(graph, node_type))]
-        parts += ["times"] * (nodes.time is not None) + _split_facts(nodes.splits)
+        parts = [f"{nodes.num_nodes:,} nodes", _features(nodes), _labels(nodes)]
+        parts += ["times"] * (nodes.time is not None) + _splits(nodes.splits)
         found.append((node_type, ", ".join(parts)))
     for edge_type in graph.edge_types:
         edges = graph.edges_of(edge_type)
@@ -41,8 +49,7 @@ def type_facts(graph: Graph) -> list[tuple[str, str]]:
         if edges.edge_attr is not None:
             parts.append(f"{edges.edge_attr.shape[1]} edge features")
         parts += ["weights"] * edges.weighted + ["times"] * (edges.time is not None)
-        parts += _split_facts(edges.splits)
-        found.append((" ".join(edge_type), ", ".join(parts)))
+        found.append((" ".join(edge_type), ", ".join(parts + _splits(edges.splits))))
     return found
 
 
@@ -52,7 +59,7 @@ def graph_values(graph: Graph) -> dict[str, Any]:
     if not graph.is_typed:
         return values | _of_nodes(graph)
     values["node_types"] = {
-        name: {"num_nodes": graph.nodes_of(name).num_nodes} | _of_nodes(_alone(graph, name))
+        name: {"num_nodes": graph.nodes_of(name).num_nodes} | _of_nodes(graph.nodes_of(name))
         for name in graph.node_types
     }
     values["relations"] = [
@@ -62,44 +69,30 @@ def graph_values(graph: Graph) -> dict[str, Any]:
     return values
 
 
-def _of_nodes(graph: Graph) -> dict[str, Any]:
+def _of_nodes(nodes: Graph | NodeSet) -> dict[str, Any]:
     return {
-        "num_features": graph.num_features,
-        "num_classes": graph.num_classes if graph.y is not None else None,
-        "task": graph.task if graph.y is not None else None,
-        "splits": {name: int(nodes.numel()) for name, nodes in graph.splits.items()},
+        "num_features": 0 if nodes.x is None else int(nodes.x.shape[1]),
+        "num_classes": nodes.num_classes if nodes.y is not None else None,
+        "task": nodes.task if nodes.y is not None else None,
+        "splits": {name: int(ids.numel()) for name, ids in nodes.splits.items()},
     }
 
 
-def _alone(graph: Graph, node_type: str) -> Graph:
-    """Return the nodes of a type as a graph without edges, to say of them what is said of graphs."""
-    import torch
-
-    from graphbraid.graph import Graph
-    from graphbraid.graph.csc import Csc
-
-    nodes = graph.nodes_of(node_type)
-    ends = torch.zeros(1, dtype=torch.int64).expand(nodes.num_nodes + 1)
-    csc = Csc(ends.contiguous(), torch.empty(0, dtype=torch.int32), nodes.num_nodes, trusted=True)
-    return Graph(csc=csc, x=nodes.x, y=nodes.y, splits=nodes.splits, trusted=True)
-
-
-def _row_facts(graph: Graph) -> list[str]:
-    features = "no features" if graph.x is None else f"{graph.num_features} features{_kept_as(graph)}"
-    if graph.y is None:
-        return [features, "no labels"]
-    return [features, f"{graph.num_classes} {_COLUMNS[graph.task]} ({graph.task})"]
-
-
-def _kept_as(graph: Graph) -> str:
-    """Say the dtype in which features are kept where it is not float32."""
+def _features(nodes: Graph | NodeSet) -> str:
+    """Say how many features there are, and their dtype where it is not float32."""
     from graphbraid.graph import ScaledFeatures
 
-    x = graph.x
+    x = nodes.x
+    if x is None:
+        return "no features"
     kept = x.values if isinstance(x, ScaledFeatures) else x
-    dtype = "float32" if kept is None else str(kept.dtype).removeprefix("torch.")
-    return "" if dtype == "float32" else f" in {dtype}"
+    dtype = str(kept.dtype).removeprefix("torch.")
+    return f"{x.shape[1]} features" + ("" if dtype == "float32" else f" in {dtype}")
 
 
-def _split_facts(splits: Mapping[str, Tensor]) -> list[str]:
+def _labels(nodes: Graph | NodeSet) -> str:
+    return "no labels" if nodes.y is None else f"{nodes.num_classes} {_COLUMNS[nodes.task]} ({nodes.task})"
+
+
+def _splits(splits: Mapping[str, Tensor]) -> list[str]:
     return [" / ".join(f"{ids.numel():,} {name}" for name, ids in splits.items())] if splits else []
