@@ -48,7 +48,7 @@ def test_convert_keeps_the_names_of_a_store_with_types(graphbraid, described, tm
 @pytest.mark.parametrize(
     ("options", "exit_code", "message"),
     [
-        (("--symmetrize",), 3, "takes graphs of one node type"),
+        (("--self-loops",), 3, "takes graphs of one node type"),
         (("--order", "degree"), 3, "takes graphs of one node type"),
         (("--label", "field"), 2, "--label is for tables"),
     ],
