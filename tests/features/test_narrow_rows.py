@@ -12,7 +12,7 @@ import graphbraid
 from graphbraid import ScaledFeatures, Trainer
 from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.datasets import open_store, save_store
-from graphbraid.errors import ConfigError, DataError
+from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.features import DiskOptions, HostTiers, TieredFeatures
 from graphbraid.loader import BatchLoader, LoaderSettings, NeighborLoader
 from graphbraid.sampling.hot import HotRows
@@ -270,9 +270,24 @@ def test_a_graph_without_labels_or_splits_still_pickles(int8):
     assert same(batch.x, int8.dense_x()[batch.n_id])
 
 
-def test_the_copy_of_the_whole_graphs_rows_is_counted(graph):
-    """A GCN that transforms first multiplies the features themselves: of float32 in place, else a copy."""
-    model = graphbraid.nn.GCN(WIDTH, 4, graph.num_classes, num_layers=2)
-    passes = frozenset(graphbraid.fullgraph.ALL) - {"hoist", "prune"}
-    narrow, wide = (graphbraid.compile(model, g, passes=passes) for g in (graph, widened(graph)))
+@pytest.mark.parametrize("kind", [graphbraid.nn.GCN, graphbraid.nn.GraphSAGE])
+@pytest.mark.parametrize(
+    "passes", [frozenset(graphbraid.fullgraph.ALL), frozenset({"fuse"})], ids=["all", "few"]
+)
+def test_the_copy_of_the_whole_graphs_rows_is_counted_once(graph, kind, passes):
+    """Features of float32 are read in place, others as a copy that constants and the first product share."""
+    engines = []
+    for g in (graph, widened(graph)):
+        torch.manual_seed(0)
+        engines.append(graphbraid.compile(kind(WIDTH, 4, graph.num_classes, num_layers=2), g, passes=passes))
+    narrow, wide = engines
     assert narrow.nbytes - wide.nbytes == 300 * WIDTH * 4
+    assert narrow.evaluation_nbytes - wide.evaluation_nbytes == 300 * WIDTH * 4
+    assert torch.equal(narrow.predict(), wide.predict())
+
+
+def test_a_whole_graph_that_does_not_fit_says_what_its_features_take(graph, monkeypatch):
+    little = type("Little", (), {"memory_available_bytes": 50_000})
+    monkeypatch.setattr("graphbraid.fullgraph.device.host.Hardware.detect", staticmethod(lambda: little))
+    with pytest.raises(ResourceError, match=r"needs up to .*, 43\.4 KiB of it for all features as float32; "):
+        trained(graph, mode="full")

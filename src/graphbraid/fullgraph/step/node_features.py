@@ -60,11 +60,20 @@ class NodeFeatures:
         x = self._graph.x
         assert x is not None
         in_place = self.path == "dense" and self._copies is None
-        if in_place and self._is_factor and is_widened(x):
-            return 4 * x.shape[0] * x.shape[1] + self.edges.nbytes
         if in_place or not self._is_factor:
-            return self.edges.nbytes
-        return input_bytes(x, self._nodes(0), self.path) + self.edges.nbytes
+            return self._widened_bytes + self.edges.nbytes
+        return self._widened_bytes + input_bytes(x, self._nodes(0), self.path) + self.edges.nbytes
+
+    @property
+    def _widened_bytes(self) -> int:
+        """Bytes of all rows as float32 on the host, where the graph keeps another dtype.
+
+        They are there while the factor and constants are made, and stay where these read them as they are.
+        """
+        x = self._graph.x
+        if x is None or self._copies is not None or not is_widened(x):
+            return 0
+        return 4 * x.shape[0] * x.shape[1]
 
     def allocate(self, constants: Sequence[Constant]) -> None:
         """Make the factor and the constants, and free what was needed only for that."""
@@ -93,7 +102,8 @@ class NodeFeatures:
 
         x = self._graph.x
         as_it_is = isinstance(x, Tensor) and x.dtype == torch.float32 and x.is_contiguous()
-        is_copy = nodes is not None or not as_it_is or self._copies is not None
+        is_whole = as_it_is or is_widened(x)  # the latter is counted already
+        is_copy = nodes is not None or not is_whole or self._copies is not None
         return Constant(self._shape(level), make, is_copy)
 
     def hoisted(self, op: Hoisted) -> Constant:

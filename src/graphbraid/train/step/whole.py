@@ -24,6 +24,7 @@ from graphbraid.fullgraph.device.device import Device
 from graphbraid.fullgraph.lowering.evidence import Evidence
 from graphbraid.fullgraph.model.modes import in_mode
 from graphbraid.graph import Graph
+from graphbraid.graph.scaled_features import is_widened
 from graphbraid.train.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -46,9 +47,16 @@ def require_whole(model: nn.Module, graph: Graph, config: TrainConfig) -> None:
         return
     if free is not None and needed > _TIGHT * free:
         raise ResourceError(
-            f"training on the whole graph needs up to {format_bytes(needed)}; {format_bytes(free)} are free. "
-            "Use mode='sampled' (--mode sampled), or a smaller model"
+            f"training on the whole graph needs up to {format_bytes(needed)}{_of_it_widened(graph)}; "
+            f"{format_bytes(free)} are free. Use mode='sampled' (--mode sampled), or a smaller model"
         )
+
+
+def _of_it_widened(graph: Graph) -> str:
+    """Say what features in fewer bits take as a whole, which mini-batches would widen a few at a time."""
+    if not is_widened(graph.x):
+        return ""
+    return f", {format_bytes(4 * graph.num_nodes * graph.num_features)} of it for all features as float32"
 
 
 def device_named(name: str) -> Device:

@@ -1,0 +1,70 @@
+"""A run on rows of int8 takes as much less memory as their bytes say."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tests.extras import NO_PEAK
+from tests.warm import WarmProcesses
+
+from graphbraid import Graph
+from graphbraid.datasets import save_store
+
+NODES, WIDTH = 150_000, 128
+TRAIN = """
+import resource, sys, torch
+from graphbraid import nn as gnn
+from graphbraid.datasets import open_store
+from graphbraid.train import Trainer
+
+torch.set_num_threads(1)
+
+def train(path):
+    torch.manual_seed(0)
+    graph = open_store(path, mmap=False, verify=False)
+    batches = {"fanouts": (3, 3), "batch_size": 256, "eval_batch_size": 256, "workers": 1}
+    Trainer(gnn.GraphSAGE(128, 32, 5, 2), graph, epochs=1, memory_budget_bytes=16 << 20, **batches).fit()
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+train(sys.argv[1])
+with open("/proc/self/clear_refs", "w") as file:
+    file.write("5")  # the peak counts from here
+before = resident()
+train(sys.argv[2])
+with open("/proc/self/status") as file:
+    peak = next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
+print(peak - before)
+"""
+
+
+def made(num_nodes: int) -> Graph:
+    draw = torch.Generator().manual_seed(0)
+    edges, ids = torch.randint(num_nodes, (2, 3 * num_nodes), generator=draw), torch.arange(num_nodes)
+    splits = {"train": ids[:2000], "val": ids[-1000:], "test": ids[2000:3000]}
+    x = torch.rand(num_nodes, WIDTH, generator=draw)
+    return Graph.from_edge_index(edges, num_nodes, x=x, y=ids % 5, splits=splits, keep_edge_id=False)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason=NO_PEAK)
+def test_memory_of_training_falls_by_what_features_take_less(tmp_path: Path, warm: WarmProcesses) -> None:
+    taken = {}
+    for dtype, row_bytes in ((None, 4 * WIDTH), ("float16", 2 * WIDTH), ("int8", WIDTH + 4)):
+        small, large = (
+            save_store(made(n), tmp_path / f"{dtype}{n}", features_dtype=dtype) for n in (3000, NODES)
+        )
+        environment = os.environ | {"TMPDIR": str(tmp_path)}
+        done = warm.run(["-c", TRAIN, small, large], environment=environment)
+        assert done.returncode == 0, done.stderr
+        taken[row_bytes] = int(done.stdout)
+    whole = taken.pop(4 * WIDTH)
+    for row_bytes, found in taken.items():
+        saved = NODES * (4 * WIDTH - row_bytes)
+        assert whole - found > 0.8 * saved, (row_bytes, whole, found, saved)
