@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -89,14 +89,24 @@ def _add_up(model: nn.Module, comm: Communicator) -> None:
 
 
 def assert_as_one_rank(
-    model: nn.Module, graph: Graph, partition: Partition, *, passes: Any = ALL, epochs: int = 20
+    model: nn.Module,
+    graph: Graph,
+    partition: Partition,
+    *,
+    passes: Any = ALL,
+    epochs: int = 20,
+    part_of: Callable[[Communicator], tuple[Ranks, Graph]] | None = None,
 ) -> list[dict[str, Any]]:
-    """Check that ranks learn what one does, and return what they have learned."""
+    """Check that ranks learn what one does, and return what they have learned.
+
+    ``part_of`` gives a rank what it is to know of the graph; else each knows all of it.
+    """
     alone = trained(model, graph, None, passes=passes, epochs=epochs)
 
     def run(comm: Communicator) -> dict[str, Any]:
-        ranks = Ranks(comm=comm, partition=partition)
-        return trained(model, graph, ranks, passes=passes, epochs=epochs)
+        whole = Ranks(comm=comm, partition=partition), graph
+        ranks, known = whole if part_of is None else part_of(comm)
+        return trained(model, known, ranks, passes=passes, epochs=epochs)
 
     found = run_threads(partition.num_parts, run)
     outputs = _outputs(model, found[0]["state"], graph, passes)

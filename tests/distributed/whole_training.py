@@ -6,6 +6,7 @@ import torch
 from tests.distributed.training import fitted, graph_of
 from torch import nn
 
+from graphbraid import datasets
 from graphbraid import nn as gnn
 from graphbraid.graph import Graph
 from graphbraid.train import Trainer
@@ -69,3 +70,22 @@ def by_one(comm) -> list[float]:
     trainer = Trainer(make("gcn", graph), graph, **(BASE | {"epochs": 1}))
     trainer.fit()
     return [] if comm.rank else [*trainer.predict([1]).flatten().tolist(), trainer.evaluate("val")["loss"]]
+
+
+def by_parts(comm, folder: str, data: str) -> dict[str, object]:
+    """Train on a store of which each rank reads its part; one rank by itself reads all of it."""
+    graph = datasets.load(data)
+    parts = {} if comm.size == 1 else {"partition": f"{folder}/{comm.size}"}
+    options = {"dropout": 0.5, "norm": "batch"}
+    found = {kind: trained(graph, make(kind, graph, **options), epochs=2, **parts) for kind in ("gcn", "sage")}
+    found["gat"] = trained(graph, make("gat", graph, dropout=0.2), epochs=2, **parts)
+    return found
+
+
+def misled_parts(comm, folder: str, what: str) -> None:
+    """Ranks of whom the last has another partition, a damaged part or none."""
+    odd = comm.rank == comm.size - 1
+    own = f"{folder}/odd" if odd or what == "number" else f"{folder}/2"
+    graph = graph_of()
+    given = {} if what == "none" and odd else {"partition": own}
+    trained(graph, make("gcn", graph), epochs=1, **given)

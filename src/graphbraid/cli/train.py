@@ -205,6 +205,15 @@ def train(
             "How ranks of a launcher talk: torch (torchrun) or mpi (mpirun); auto finds out.",
         ),
     ] = None,
+    partition: Annotated[
+        Path | None,
+        _path(
+            "--partition",
+            _RUN,
+            "Folder of `graphbraid partition`: in mode full, each rank reads its own part alone.",
+            "DIR",
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but errors.")] = False,
     json_output: JsonOption = False,
     debug: DebugOption = False,
@@ -225,6 +234,8 @@ def train(
         graphbraid train --resume --out runs/braid-2m-sage-1
 
         graphbraid train --ranks 2
+
+        graphbraid train --ranks 2 --mode full --data stores/papers --partition parts/papers-2
     """  # noqa: D412  (typer shows the blank line between examples)
     given = dict(locals())
     if ranks is not None and must_start(ranks):

@@ -18,7 +18,8 @@ from graphbraid.fullgraph.lowering.evidence import Evidence
 from graphbraid.fullgraph.lowering.levels import whole_graph
 from graphbraid.fullgraph.lowering.locality import LOCALITY_BYTES
 from graphbraid.fullgraph.lowering.lower_program import check_kernels
-from graphbraid.fullgraph.lowering.options import ALL, HOIST_BYTES, checked_nodes, names_of
+from graphbraid.fullgraph.lowering.options import ALL, HOIST_BYTES, CompileOptions, checked_nodes, names_of
+from graphbraid.fullgraph.measured.basis import basis_for
 from graphbraid.fullgraph.model.modes import in_mode
 from graphbraid.fullgraph.model.source import Source, graph_of_data
 from graphbraid.fullgraph.program.refusal import NotLoweredError, explained
@@ -134,7 +135,9 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
     options["passes"] = names_of(passes)
     if ranks is not None:
         check_type(ranks, "ranks", Ranks, "the ranks of fullgraph.Ranks", error=ConfigError)
-        evidence = _of_first_rank(ranks, lambda: evidence or Engine(model, whole, nodes, **options).evidence)
+        evidence = _of_first_rank(
+            ranks, lambda: evidence or _found_alone(ranks, model, whole, nodes, options)
+        )
     try:
         return Engine(model, whole, nodes, evidence=evidence, ranks=ranks, **options)
     except NotLoweredError as why:
@@ -145,6 +148,15 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
             ) from why
         ids, place = checked_nodes(nodes, whole), device_for(model, device).place
         return Uncompiled(model, Source(whole, data), ids, why, place)
+
+
+def _found_alone(
+    ranks: Ranks, model: nn.Module, graph: Graph, nodes: Any, options: dict[str, Any]
+) -> Evidence:
+    """Return what one rank measures; of ranks that hold parts, none tries operations on the whole graph."""
+    if ranks.part is None:
+        return Engine(model, graph, nodes, **options).evidence
+    return Evidence(rates=basis_for(CompileOptions(device=device_for(model, options["device"]))).rates)
 
 
 def _of_first_rank(ranks: Ranks, find: Callable[[], Evidence]) -> Evidence | None:

@@ -31,12 +31,14 @@ from graphbraid.fullgraph.lowering.options import (
     names_of,
     storage_of,
 )
+from graphbraid.fullgraph.measured.basis import basis_for
 from graphbraid.fullgraph.model.as_written import AsWritten
 from graphbraid.fullgraph.model.modes import in_mode, plain_tensors
 from graphbraid.fullgraph.model.source import Source
 from graphbraid.fullgraph.model.watch import ModelWatch, Snapshot
 from graphbraid.fullgraph.program import Program, same_program
 from graphbraid.fullgraph.program.refusal import NotLoweredError, explained, failed
+from graphbraid.fullgraph.ranks.lower_part import lower_part
 from graphbraid.fullgraph.ranks.ranks import Ranks
 from graphbraid.fullgraph.runner import Runner
 from graphbraid.graph import Graph
@@ -318,6 +320,8 @@ class Engine:
         return reading.runner
 
     def _lower(self, program: Program) -> Lowered:
+        if self._ranks is not None and self._ranks.part is not None:
+            return lower_part(program, self._ranks, self._nodes, self._options, basis_for(self._options))
         return lower(program, self._source.graph, self._nodes, self._options)
 
     def _as_written(self) -> AsWritten:

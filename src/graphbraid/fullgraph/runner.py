@@ -16,6 +16,7 @@ from graphbraid.fullgraph.lowering.lower_program import lower_for_evaluation
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.program import Program, same_program
 from graphbraid.fullgraph.ranks.distribute import divided
+from graphbraid.fullgraph.ranks.lower_part import evaluation_part
 from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, CopySizes, DeviceCopies
 from graphbraid.fullgraph.step.differentiable import run_step
 from graphbraid.fullgraph.step.lending import Lender, copied
@@ -46,7 +47,8 @@ class Runner:
 
     def __init__(self, lowered: Lowered, ranks: Ranks | None = None) -> None:
         self._whole, self._ranks = lowered, ranks
-        lowered = lowered if ranks is None else ranks.share_of(lowered)
+        if ranks is not None and ranks.part is None:
+            lowered = ranks.share_of(lowered)
         self.lowered = lowered
         """The program that runs here; of several ranks, this one's part."""
         self._device = device = lowered.options.device
@@ -86,9 +88,10 @@ class Runner:
     def predict_owned(self, read: Program, own: Tensor) -> Tensor:
         """Return the outputs of ``own`` nodes of this one of several ranks, in evaluation mode."""
         step, out = self._run_evaluation(read)
-        held = step.host_blocks[-1].destinations
+        held = step.output_nodes
         assert held is not None
-        row_of = torch.empty(self.lowered.graph.num_nodes, dtype=torch.int64)
+        assert self._ranks is not None
+        row_of = torch.empty(self._ranks.partition.num_nodes, dtype=torch.int64)
         row_of[held] = torch.arange(held.numel())
         return out.index_select(0, row_of[own])
 
@@ -96,13 +99,18 @@ class Runner:
         """Run a program in evaluation mode; return its step and its rows, valid until the next run."""
         if self._evaluate is None or self._evaluated is None or not same_program(read, self._evaluated):
             self._evaluate = None  # frees its memory first
-            program, blocks = lower_for_evaluation(self._whole, read)
-            self._blocks = blocks
-            if self._ranks is not None:
-                program, blocks = self._ranks.divided(program, blocks)
+            program, blocks = self._lowered_for_evaluation(read)
             self._evaluated, self._evaluate = read, self._planned(program, blocks, training=False)
         self._evaluate = self._ready(self._evaluate)
         return self._evaluate, self._evaluate.forward()
+
+    def _lowered_for_evaluation(self, read: Program) -> tuple[Program, Sequence[Block]]:
+        ranks = self._ranks
+        if ranks is not None and ranks.part is not None:
+            return evaluation_part(self._whole, read, ranks)
+        program, blocks = lower_for_evaluation(self._whole, read)
+        self._blocks = blocks
+        return (program, blocks) if ranks is None else ranks.divided(program, blocks)
 
     # ---- properties and explanations
 
@@ -132,15 +140,17 @@ class Runner:
         """Return the bytes that :meth:`predict` of a program takes in addition, without allocating them."""
         if self._evaluate is not None and self._evaluated is not None and same_program(read, self._evaluated):
             return self._evaluate.nbytes
+        ranks = self._ranks
+        if ranks is not None and ranks.part is not None:
+            return self._planned(*self._lowered_for_evaluation(read), training=False).nbytes
         program, blocks = lower_for_evaluation(self._whole, read)
-        if self._ranks is not None:
-            ranks = self._ranks
+        if ranks is not None:
             program, blocks = divided(program, blocks, ranks.partition, ranks.comm.rank)
         return self._planned(program, blocks, training=False).nbytes
 
     def evidence(self, evaluated: Program | None) -> Evidence:
         """Return the rates and trials behind the choices, also those of the program in evaluation mode."""
-        if evaluated is not None:
+        if evaluated is not None and self.lowered.part is None:
             lower_for_evaluation(self._whole, evaluated)  # runs the trials that belong to it
         trials = self.lowered.facts.trials
         return Evidence(rates=self.lowered.basis.rates, trials={} if trials is None else dict(trials.found))
@@ -207,7 +217,13 @@ class Runner:
         """Plan a step, which then knows its size, without moving or allocating anything."""
         comm = None if self._ranks is None else self._ranks.comm
         return PlannedStep(
-            program, self.lowered.graph, blocks, training=training, copies=self._sizes, comm=comm
+            program,
+            self.lowered.graph,
+            blocks,
+            training=training,
+            copies=self._sizes,
+            comm=comm,
+            part=self.lowered.part,
         )
 
     def _ready(self, planned: PlannedStep) -> PlannedStep:

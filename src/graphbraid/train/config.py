@@ -70,6 +70,7 @@ FREE_ON_RESUME = frozenset(
         "hot",
         "tiers",
         "hops",
+        "partition",
         "workers",
         "out_dir",
         "resume",
@@ -158,6 +159,11 @@ class TrainConfig:
     """Memory of the device for the feature rows that are read most, which then never travel, in bytes or as
     ``4GiB``; the ``plan`` is then ``auto`` unless one is given. 0 and None: no rows stay there. What is
     learned does not depend on it."""
+
+    partition: Place | None = None
+    """Folder of :func:`graphbraid.distributed.save_partition`, by which several ranks divide the graph in
+    mode ``full``; each then reads its own part of a store alone. If None, the first rank divides the graph,
+    and every rank reads all of it."""
 
     tiers: Literal["auto"] | None = None
     """``auto`` chooses ``host`` from the free memory: what the rest of the run leaves, less a reserve; no
@@ -322,7 +328,16 @@ def _check_together(config: TrainConfig) -> None:
             f"eval_fanouts must have one entry per hop as fanouts has ({len(config.fanouts)}); got "
             f"{list(config.eval_fanouts)}."
         )
+    _check_partition(config)
     _check_device(config.device)
+
+
+def _check_partition(config: TrainConfig) -> None:
+    if config.partition is not None and config.mode != "full":
+        raise ConfigError(
+            f"partition={str(config.partition)!r} divides the whole graph among ranks, and "
+            f"mode={config.mode!r} does not train on it; set mode='full', or leave partition out."
+        )
 
 
 def _check_device(name: str) -> None:

@@ -112,6 +112,11 @@ class Trainer:
         """What ``tiers="auto"`` chose, and why; empty if it was not asked for."""
         if self.comm is not None:
             self.config, self.mode_reason = config_of_rank(self.config, self.comm.rank, accelerator)
+        elif self.config.partition is not None:
+            raise ConfigError(
+                f"partition={str(self.config.partition)!r} divides the graph among several ranks, and there "
+                "is one; start more, as with --ranks, or leave it out."
+            )
         self._fit_to_types(tiers=tiers, topology=topology, accelerator=accelerator)
         self._check_tiers(tiers, topology)
         if self.config.tiers is not None:

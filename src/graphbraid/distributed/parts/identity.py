@@ -44,17 +44,26 @@ def check_same(found: GraphIdentity, csc: Csc, what: str) -> None:
     Raises:
         DataError: It is not; says what differs.
     """
+    check_sizes(found, csc, what)
+    if found != identity_of(csc):
+        raise DataError(
+            f"{what} was made for another graph: of the same size, but its edges or their weights differ. "
+            "Partition this graph"
+        )
+
+
+def check_sizes(found: GraphIdentity, csc: Csc, what: str) -> None:
+    """Check that a graph has the sizes of the one with this identity.
+
+    Raises:
+        DataError: It has not; says what differs.
+    """
     for name, here in (("num_nodes", csc.num_dst), ("num_edges", csc.num_edges)):
         if getattr(found, name) != here:
             raise DataError(
                 f"{what} was made for another graph: its {name} was {getattr(found, name):,}, this graph's "
                 f"is {here:,}. Partition this graph"
             )
-    if found != identity_of(csc):
-        raise DataError(
-            f"{what} was made for another graph: of the same size, but its edges or their weights differ. "
-            "Partition this graph"
-        )
 
 
 def _add(checksum: Checksum, array: Tensor) -> None:

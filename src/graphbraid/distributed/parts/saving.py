@@ -25,7 +25,7 @@ from torch import Tensor
 from graphbraid.arguments import as_count
 from graphbraid.datasets.store_arrays import ArrayEntry, ArrayParts, Count, StoredArray, Words, write_array
 from graphbraid.distributed.partitioning.records import Partition
-from graphbraid.distributed.parts.identity import GraphIdentity, check_same, identity_of
+from graphbraid.distributed.parts.identity import GraphIdentity, check_same, check_sizes, identity_of
 from graphbraid.distributed.parts.picture import picture_of
 from graphbraid.distributed.parts.records import Part
 from graphbraid.distributed.parts.report import PartitionReport, report_of
@@ -171,6 +171,20 @@ class SavedPartition:
     def num_parts(self) -> int:
         """Number of parts."""
         return self.report.num_parts
+
+    @property
+    def identity(self) -> str:
+        """What tells this partition from others, also of the same graph."""
+        return f"{self._manifest.graph.xxh3}, {self._manifest.part_of.xxh3}"
+
+    def check_sizes(self, graph: Graph | Csc) -> None:
+        """Check that a graph has as many nodes and edges as the one that was divided, reading neither.
+
+        Raises:
+            DataError: It has not.
+        """
+        csc = graph.csc if isinstance(graph, Graph) else graph
+        check_sizes(self._manifest.graph, csc, str(self.folder))
 
     def partition(self) -> Partition:
         """Read the part of each node.

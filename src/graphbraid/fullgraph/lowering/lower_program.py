@@ -48,7 +48,7 @@ def lower_program(
     graph, shared = _with_shared_transpose(program, on_place(graph, HOST.place), options)
     reached, pruned = prune(program, graph.csc, nodes, wanted="prune" in options.passes)
     facts = _facts_of(program, graph, reached, options, basis)
-    passed = _through_passes(program.rewritten(program.ops, shared, pruned), facts, options.passes)
+    passed = through_passes(program.rewritten(program.ops, shared, pruned), facts, options.passes)
     passed, reached = _renumbered(passed, graph.csc, reached, facts, options)
     blocks, row_of = whole_graph(graph.csc, program.num_levels - 1), None
     if reached is not None:
@@ -76,7 +76,7 @@ def lower_for_evaluation(lowered: Lowered, program: Program) -> tuple[Program, S
     csc, num_blocks = lowered.graph.csc, program.num_levels - 1
     rows, edges = _sizes(csc, num_blocks, None)
     facts = replace(lowered.facts, rows=rows, edges=edges, hoist_bytes=0)
-    passed = _through_passes(program, facts, lowered.options.passes - {"hoist"})
+    passed = through_passes(program, facts, lowered.options.passes - {"hoist"})
     if lowered.row_of is not None and not feature_copies(passed):
         return passed, lowered.blocks
     return passed, whole_graph(csc, num_blocks)
@@ -103,7 +103,7 @@ def _facts_of(
     program: Program, graph: Graph, reached: Reach | None, options: CompileOptions, basis: Basis
 ) -> Facts:
     rows, edges = _sizes(graph.csc, program.num_levels - 1, reached)
-    allowed = min(options.hoist_bytes, _available_bytes(options)) if "hoist" in options.passes else 0
+    allowed = min(options.hoist_bytes, available_bytes(options)) if "hoist" in options.passes else 0
     facts = facts_of(graph, rows, edges, basis.rates, hoist_bytes=allowed, storage=options.storage)
     return facts if basis.trials is None else replace(facts, trials=basis.trials(graph, facts.density))
 
@@ -115,12 +115,13 @@ def _sizes(csc: Csc, num_blocks: int, reached: Reach | None) -> tuple[tuple[int,
     return reached.sizes[::-1], reached.edges(csc)
 
 
-def _available_bytes(options: CompileOptions) -> int:
+def available_bytes(options: CompileOptions) -> int:
     """Return the bytes that a choice may take: half of what is free."""
     return (options.device.free_bytes() or 0) // 2
 
 
-def _through_passes(program: Program, facts: Facts, wanted: frozenset[str]) -> Program:
+def through_passes(program: Program, facts: Facts, wanted: frozenset[str]) -> Program:
+    """Return a program after the passes whose names are wanted, in their order."""
     for name, run in PASSES.items():
         if name in wanted:
             program = run(program, facts)
@@ -148,7 +149,7 @@ def _renumbered(
         csc,
         reached or everything(csc.num_dst, program.num_levels - 1),
         facts,
-        allowed_bytes=min(options.locality_bytes, _available_bytes(options)),
+        allowed_bytes=min(options.locality_bytes, available_bytes(options)),
         cache_bytes=options.cache_bytes_by(facts.rates),
     )
     return program.rewritten(program.ops, decision), better or reached
@@ -170,4 +171,11 @@ def output_rows(nodes: Tensor, row_of: Tensor | None, blocks: Sequence[Block]) -
     return None if is_in_order else rows
 
 
-__all__ = ["check_kernels", "lower_for_evaluation", "lower_program", "output_rows"]
+__all__ = [
+    "available_bytes",
+    "check_kernels",
+    "lower_for_evaluation",
+    "lower_program",
+    "output_rows",
+    "through_passes",
+]

@@ -9,6 +9,7 @@ from torch import Tensor
 from graphbraid.fullgraph.lowering.facts import Basis, Facts
 from graphbraid.fullgraph.lowering.levels import Block, num_rows_of
 from graphbraid.fullgraph.lowering.options import CompileOptions
+from graphbraid.fullgraph.lowering.part_view import PartView
 from graphbraid.fullgraph.lowering.text import decision_lines, operation_lines
 from graphbraid.fullgraph.program import Program
 from graphbraid.graph import Graph
@@ -37,6 +38,9 @@ class Lowered:
     """The rates by which choices were weighed, and any doubt about them."""
     facts: Facts
     """The sizes by which choices were weighed, and the trials that decided between close ones."""
+    part: PartView | None = None
+    """The place of ``graph`` in the whole one, if it is one rank's part of it; then blocks number its nodes,
+    and ``nodes`` are those of the whole graph."""
 
     def num_rows(self, level: int) -> int:
         """Return the number of nodes of a level."""

@@ -78,21 +78,31 @@ def divided(
     Raises:
         NotLoweredError: an operation cannot be divided among ranks; the message names it.
     """
-    _check_divisible(program, blocks)
-    with_halo = not any(program.level(op.out) == 0 and _couples_rows(op) for op in program.ops)
+    of_rank, with_halo = divided_program(program)
     share = blocks_of_rank(blocks, partition, rank, keeps_edges=program.reads_edges, with_halo=with_halo)
-    return _Rewriting(program, with_halo).result(), share
+    return of_rank, share
+
+
+def divided_program(program: Program) -> tuple[Program, bool]:
+    """Return the program of each rank, and whether its level 0 holds the halo's nodes too.
+
+    Raises:
+        NotLoweredError: an operation cannot be divided among ranks; the message names it.
+    """
+    _check_divisible(program)
+    with_halo = not any(program.level(op.out) == 0 and _couples_rows(op) for op in program.ops)
+    return _Rewriting(program, with_halo).result(), with_halo
 
 
 def owned_outputs(blocks: Sequence[Block], partition: Partition, rank: int) -> Tensor:
     """Return the nodes of the last level that a rank owns, in the level's order.
 
     Args:
-        blocks: the blocks of all ranks together.
+        blocks: the blocks of all ranks together; none if ranks hold their own parts, in the order of the ids.
         partition: the owner of each node.
         rank: number of the rank.
     """
-    nodes = blocks[-1].destinations
+    nodes = blocks[-1].destinations if blocks else None
     if nodes is None:
         return partition.owned(rank)
     return nodes[partition.part_of[nodes] == rank]
@@ -146,8 +156,8 @@ def _couples_rows(op: Operation) -> bool:
     return isinstance(op, Normalise | Module) and op.couples_rows
 
 
-def _check_divisible(program: Program, blocks: Sequence[Block]) -> None:
-    if not blocks:
+def _check_divisible(program: Program) -> None:
+    if program.num_levels == 1:
         raise NotLoweredError("the model", "reads no edges, so that ranks have nothing to divide", "one rank")
     for op in program.ops:
         if isinstance(op, Module):
@@ -155,4 +165,4 @@ def _check_divisible(program: Program, blocks: Sequence[Block]) -> None:
             raise NotLoweredError(f"{op.out}, {op.details()}", reason, "batch or layer normalisation")
 
 
-__all__ = ["distribute", "divided", "owned_outputs"]
+__all__ = ["distribute", "divided", "divided_program", "owned_outputs"]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from graphbraid.distributed.partitioning.choose import partition as divide
 from graphbraid.distributed.partitioning.records import Partition
+from graphbraid.distributed.parts.saving import SavedPartition
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.joining import check_alike
 from graphbraid.errors import ConfigError
@@ -18,6 +19,7 @@ from graphbraid.fullgraph.lowering.levels import Block
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.ranks.distribute import distribute, divided, owned_outputs
+from graphbraid.fullgraph.ranks.part import RankPart
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
 
@@ -34,6 +36,8 @@ class Ranks:
     comm: Communicator
     partition: Partition
     """The owner of each node."""
+    part: RankPart | None = None
+    """This rank's part, if ranks hold their own parts alone; None if each holds the whole graph."""
 
     def __post_init__(self) -> None:
         if self.partition.num_parts != self.comm.size:
@@ -56,6 +60,30 @@ class Ranks:
         made = Partition(part_of=part_of, num_parts=comm.size, strategy=strategy, balance="edges")
         return cls(comm=comm, partition=made)
 
+    @classmethod
+    def of_saved(cls, comm: Communicator, saved: SavedPartition, graph: Graph) -> Ranks:
+        """Let each rank read its own part of a graph; all call this together.
+
+        Args:
+            comm: the ranks.
+            saved: a partition's folder, the same on all ranks.
+            graph: the graph, of which only the own part's rows are read if it is in a store.
+
+        Raises:
+            ConfigError: the partition has another number of parts than there are ranks, or ranks were given
+                different partitions.
+            DataError: a file is missing or damaged, or the partition is of another graph.
+        """
+        check_alike(comm, {"partition": saved.identity}, "give all ranks the same partition")
+        if saved.num_parts != comm.size:
+            raise ConfigError(
+                f"the partition in {saved.folder} has {saved.num_parts} parts, and there are {comm.size} "
+                f"ranks; start {saved.num_parts}, or divide the graph anew: graphbraid partition --parts "
+                f"{comm.size}."
+            )
+        part = RankPart.read(saved, comm.rank, graph)
+        return cls(comm=comm, partition=saved.partition(), part=part)
+
     def share_of(self, lowered: Lowered) -> Lowered:
         """Return this rank's part of a lowered program; all ranks call this together.
 
@@ -63,12 +91,12 @@ class Ranks:
             NotLoweredError: an operation cannot be divided among ranks.
             ConfigError: the ranks have not lowered alike, or the partition is of another graph.
         """
-        self._check_alike(lowered.program, lowered.blocks)
+        self.check_alike_lowered(lowered.program, lowered.blocks)
         return distribute(lowered, self.partition, self.comm.rank)
 
     def divided(self, program: Program, blocks: Sequence[Block]) -> tuple[Program, list[Block]]:
         """Return this rank's program and blocks of a program in evaluation mode; see :meth:`share_of`."""
-        self._check_alike(program, blocks)
+        self.check_alike_lowered(program, blocks)
         return divided(program, blocks, self.partition, self.comm.rank)
 
     def owned(self, nodes: Tensor) -> Tensor:
@@ -84,14 +112,19 @@ class Ranks:
         """
         whole = rows.new_empty(self.partition.num_nodes, rows.shape[1])
         for rank in range(self.comm.size):
-            nodes = owned_outputs(blocks, self.partition, rank)
+            nodes = owned_outputs(() if self.part is not None else blocks, self.partition, rank)
             part = (
                 rows.contiguous() if rank == self.comm.rank else rows.new_empty(nodes.numel(), rows.shape[1])
             )
             whole[nodes] = self.comm.broadcast(part, rank).wait()
         return whole
 
-    def _check_alike(self, program: Program, blocks: Sequence[Block]) -> None:
+    def check_alike_lowered(self, program: Program, blocks: Sequence[Block]) -> None:
+        """Check that all ranks have lowered to the same program and blocks.
+
+        Raises:
+            ConfigError: they have not.
+        """
         order = xxhash.xxh3_64()
         for block in blocks:
             order.update(f"{block.csc.num_src} {block.csc.num_dst} {block.csc.num_edges}".encode())

@@ -37,6 +37,7 @@ from graphbraid.fullgraph.step.planned.combine import forward_combine, forward_c
 from graphbraid.fullgraph.step.planned.exchange import forward_exchange
 from graphbraid.fullgraph.step.planned.functions import forward_function, forward_prelu
 from graphbraid.fullgraph.step.planned.gine import forward_gine
+from graphbraid.fullgraph.step.planned.hoisted import forward_hoisted
 from graphbraid.fullgraph.step.planned.maximum import forward_maximum
 from graphbraid.fullgraph.step.planned.norm import plan_norm
 from graphbraid.fullgraph.step.planned.small_rows import forward_scale, forward_unit_rows
@@ -122,10 +123,6 @@ def _own(plan: StepPlan, op: Own) -> None:
         plan.values[op.out] = Rows(plan.values[source].buffer, plan.num_rows(level))
 
 
-def _hoisted(plan: StepPlan, op: Hoisted) -> None:
-    plan.constants[op.out] = plan.features.hoisted(op)
-
-
 def _epilogue(plan: StepPlan, op: Epilogue) -> None:
     source, mask = op.inputs[0], _mask(plan, op)
     x = plan.read(source)
@@ -191,7 +188,7 @@ _PLANS: dict[type[Operation], Callable[[StepPlan, Any], None]] = {
     Own: _own,
     Add: _add,
     Epilogue: _epilogue,
-    Hoisted: _hoisted,
+    Hoisted: forward_hoisted,
     Normalise: _normalise,
     Attention: _attention,
     Module: _module,

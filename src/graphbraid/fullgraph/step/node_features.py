@@ -97,7 +97,7 @@ class NodeFeatures:
         nodes = self._nodes(level)
 
         def make() -> Tensor:
-            x = self._all_rows()
+            x = self.all_rows()
             return self._there(x.contiguous() if nodes is None else x.index_select(0, nodes))
 
         x = self._graph.x
@@ -112,7 +112,7 @@ class NodeFeatures:
 
         def make() -> Tensor:
             csc, nodes = self._graph.csc, self._nodes(level)
-            return self._there(computed_once(op.of, csc, self._all_rows(), nodes))
+            return self._there(computed_once(op.of, csc, self.all_rows(), nodes))
 
         return Constant(self._shape(level), make, is_copy=True)
 
@@ -126,10 +126,10 @@ class NodeFeatures:
         elif self.path == "binary":
             made = kernels.BinaryInput(x, nodes)
         else:
-            made = kernels.DenseInput(self._all_rows(), nodes)
+            made = kernels.DenseInput(self.all_rows(), nodes)
         return made if self._copies is None else made.placed(self._copies)
 
-    def _all_rows(self) -> Tensor:
+    def all_rows(self) -> Tensor:
         """Return all nodes' features in float32; the graph's own tensor if it already is."""
         if self._dense is None:
             x = self._graph.x

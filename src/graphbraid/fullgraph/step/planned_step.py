@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.lowering.levels import Block
+from graphbraid.fullgraph.lowering.part_view import PartView
 from graphbraid.fullgraph.program import Exchange, Linear, Program
 from graphbraid.fullgraph.step.arena import Arena
 from graphbraid.fullgraph.step.backward import plan_backward
@@ -37,6 +38,7 @@ class PlannedStep:
             If None, the step runs where the graph is.
         comm: the ranks that run the program together, which then all call the same methods. If None, there is
             one.
+        part: the place of ``graph`` in the whole one, if it is one rank's part of it.
     """
 
     def __init__(
@@ -48,11 +50,14 @@ class PlannedStep:
         training: bool,
         copies: DeviceCopies | None = None,
         comm: Communicator | None = None,
+        part: PartView | None = None,
     ) -> None:
         self.program, self.training, self.copies = program, training, copies
         self.host_blocks = blocks
         copied_before = 0 if copies is None else copies.nbytes
-        self._plan = plan = StepPlan(program, graph, blocks, training=training, copies=copies, comm=comm)
+        self._plan = plan = StepPlan(
+            program, graph, blocks, training=training, copies=copies, comm=comm, part=part
+        )
         plan_forward(plan)
         self._forward_tasks = len(plan.tasks)
         self.output = plan.values[program.output]
@@ -96,6 +101,11 @@ class PlannedStep:
                 goes_back = self.training and self.program.learns(op.out)
                 found[op.out] = route.num_sent, route.num_received * goes_back
         return found
+
+    @property
+    def output_nodes(self) -> Tensor | None:
+        """``(num_rows,)`` int64 node of each output row; None if row v is node v."""
+        return self._plan.nodes(self.program.level(self.program.output))
 
     @property
     def num_forwards(self) -> int:

@@ -38,9 +38,11 @@ from graphbraid.fullgraph.step.lending import Lender
 from graphbraid.fullgraph.step.node_features import NodeFeatures
 from graphbraid.fullgraph.step.planned.row_functions import FUNCTIONS
 from graphbraid.graph import Graph
+from graphbraid.ops.aggregation import Aggregation
 
 if TYPE_CHECKING:
     from graphbraid.distributed.ranks.communicator import Communicator
+    from graphbraid.fullgraph.lowering.part_view import PartView
     from graphbraid.fullgraph.step.planned.attention import PlannedAttention
     from graphbraid.fullgraph.step.planned.norm import PlannedNorm
     from graphbraid.fullgraph.step.planned.overlap import Overlapped
@@ -57,6 +59,7 @@ class StepPlan:
         training: whether there is a backward pass.
         copies: copies what a step reads to a device. If None, the step runs where the graph is.
         comm: the ranks that run the program together. If None, there is one.
+        part: the place of ``graph`` in the whole one, if it is one rank's part of it.
     """
 
     def __init__(
@@ -68,9 +71,10 @@ class StepPlan:
         training: bool,
         copies: DeviceCopies | None,
         comm: Communicator | None = None,
+        part: PartView | None = None,
     ) -> None:
         self.program, self.graph, self.training, self.copies = program, graph, training, copies
-        self.comm = comm
+        self.comm, self.part = comm, part
         self.seeds = Seeds() if copies is None else copies.seeds()
         self.host_blocks: Sequence[Block] = blocks
         """The edges from each level to the next, on the host."""
@@ -113,7 +117,13 @@ class StepPlan:
 
     def nodes(self, level: int) -> Tensor | None:
         """Return the node of each row of a level, on the kernels' device; None if row v is node v."""
-        return nodes_of(self.blocks, level)
+        part = self.part
+        return nodes_of(self.blocks, level) if part is None else part.ids[: self.num_rows(level)]
+
+    def whole_map(self, adjacency: AdjacencyMatrix) -> Aggregation:
+        """Return the linear map over all of the graph, with the coefficients of the whole one."""
+        how, part = aggregation(adjacency, self.graph.csc), self.part
+        return how if part is None else part.corrected(adjacency, how)
 
     def new(self, name: str, op: Operation) -> Rows:
         """Return new rows of the shape of ``op``'s value."""
@@ -217,7 +227,7 @@ class StepPlan:
         backward = self.training and self.program.learns(source)
         key = (op.adjacency, id(block), backward)
         if key not in self._aggregations:
-            how = block.bind(aggregation(op.adjacency, self.graph.csc))
+            how = block.bind(self.whole_map(op.adjacency))
             self._aggregations[key] = (
                 kernels.BothWays(how)
                 if self.copies is None

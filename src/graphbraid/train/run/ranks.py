@@ -28,7 +28,7 @@ from graphbraid.train.task import Task
 T = TypeVar("T")
 _OWN = frozenset(
     {"device", "threads", "workers", "memory_budget_bytes", "host", "hot", "out_dir", "resume", "overwrite"}
-    | {"trust_checkpoint", "tensorboard", "checkpoint_every_steps"}
+    | {"trust_checkpoint", "tensorboard", "checkpoint_every_steps", "partition"}
 )
 """Options that may differ between ranks: where and when a rank works, or what only the first one heeds."""
 _STOPS: tuple[Status, ...] = ("early-stopped", "stopped", "interrupted")

@@ -119,7 +119,9 @@ def _try_model(state: RunState, task: Task, train_nodes: Tensor, evidence: Evide
     """Run the model once, compiled if possible, which also initialises lazy modules."""
     runtime.seed_everything(state.config.seed)  # lazy modules draw their weights here
     if state.config.mode == "full":
-        require_whole(state.runner.model, state.graph, state.config)
+        comm = None if state.config.partition is None else state.comm
+        num_parts = 1 if comm is None else comm.size
+        require_whole(state.runner.model, state.graph, state.config, num_parts)
         _compile(state, train_nodes, evidence)
         if state.comm is not None and state.runner.engine is not None:  # which lowering has tried already
             program = state.runner.engine.program

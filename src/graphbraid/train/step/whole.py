@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from graphbraid.distributed import Communicator
+from graphbraid.distributed import Communicator, SavedPartition
+from graphbraid.distributed.ranks.joining import check_alike
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph import (
@@ -33,8 +34,14 @@ if TYPE_CHECKING:
 _TIGHT = 1.5  # the estimate is an upper bound, so a model above it by less may still fit
 
 
-def require_whole(model: nn.Module, graph: Graph, config: TrainConfig) -> None:
+def require_whole(model: nn.Module, graph: Graph, config: TrainConfig, num_parts: int = 1) -> None:
     """Check that training on the whole graph can fit in the free memory, before the system kills the process.
+
+    Args:
+        model: the model.
+        graph: the graph.
+        config: options of the run.
+        num_parts: number of ranks that hold a part of the graph each, about equal ones.
 
     Raises:
         ResourceError: it needs more memory than is free; the message says how much.
@@ -42,7 +49,7 @@ def require_whole(model: nn.Module, graph: Graph, config: TrainConfig) -> None:
     device = device_named(config.device)
     free = device.free_bytes()
     try:
-        needed = estimated_bytes(model, graph, device)
+        needed = estimated_bytes(model, graph, device) // num_parts
     except (NotLoweredError, ValueError, RuntimeError):  # unknown, or an error that is raised later
         return
     if free is not None and needed > _TIGHT * free:
@@ -90,12 +97,21 @@ def compile_for(
         raise ConfigError(f"several ranks cannot train the whole graph together: {why}.")
     if why:
         return None, why
-    ranks = None if comm is None else Ranks.dividing(comm, runner.graph)
+    ranks = None if comm is None else _ranks(comm, runner.graph, config)
     with in_mode(runner.model, training=True):  # the mode of training and of its evidence
         engine = compile(runner.model, runner.graph, nodes=nodes, evidence=evidence, ranks=ranks)
     if isinstance(engine, Uncompiled):
         return None, f"{engine.why.part}: {engine.why.reason}"
     return engine, ""
+
+
+def _ranks(comm: Communicator, graph: Graph, config: TrainConfig) -> Ranks:
+    """Divide the graph among the ranks, by a saved partition if one is given."""
+    kinds = {"partition": "given" if config.partition is not None else "not given"}
+    check_alike(comm, kinds, "give all ranks the same partition")
+    if config.partition is None:
+        return Ranks.dividing(comm, graph)
+    return Ranks.of_saved(comm, SavedPartition(config.partition), graph)
 
 
 def _why_not(runner: ModelRunner, config: TrainConfig) -> str:

@@ -77,6 +77,9 @@ class PlannedAttention(ABC):
         """Return the keys of the rows' dropout masks by node, so that a mask is the same at every level."""
         if destinations is None:
             return None
+        part = self._plan.part
+        if part is not None:
+            return part.first_edge[: destinations.numel()] + part.ids[: destinations.numel()]
         keys = self._plan.graph.csc.indptr[destinations] + destinations
         copies = self._plan.copies
         return keys if copies is None else copies.array(keys)

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import torch
 
-from graphbraid.fullgraph.lowering.levels import aggregation
 from graphbraid.fullgraph.program import INPUT, Aggregate, Exchange
 from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.repeated import Seed
@@ -111,7 +110,7 @@ def _divided(plan: StepPlan, op: Exchange, reader: Aggregate) -> tuple[kernels.B
     block = plan.host_blocks[plan.program.level(op.out)]
     key = (reader.adjacency, id(block))
     if key not in plan.divided_maps:
-        how = block.bind(aggregation(reader.adjacency, plan.graph.csc))
+        how = block.bind(plan.whole_map(reader.adjacency))
         own, halo = divided_map(how, plan.num_rows(plan.program.level(op.inputs[0])))
         plan.divided_maps[key] = kernels.BothWays(own), kernels.BothWays(halo)
         plan.divided_bytes += own.csc.nbytes + halo.csc.nbytes

@@ -1,0 +1,103 @@
+"""Lowering of a program on a rank that holds its own part of the graph alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from graphbraid.fullgraph.lowering.facts import Basis, Facts, facts_of
+from graphbraid.fullgraph.lowering.levels import Block
+from graphbraid.fullgraph.lowering.lower_program import available_bytes, through_passes
+from graphbraid.fullgraph.lowering.lowered import Lowered
+from graphbraid.fullgraph.lowering.options import CompileOptions
+from graphbraid.fullgraph.program import Decision, Program
+from graphbraid.fullgraph.ranks.distribute import divided_program
+from graphbraid.fullgraph.ranks.part import RankPart
+from graphbraid.fullgraph.ranks.ranks import Ranks
+
+_LEFT = ("prune", "symmetry", "locality")
+"""Passes that look at all edges of the graph."""
+
+
+def lower_part(
+    program: Program, ranks: Ranks, nodes: Tensor, options: CompileOptions, basis: Basis
+) -> Lowered:
+    """Lower a program over a graph of which each rank holds its part; all ranks call this together.
+
+    Args:
+        program: the program as it was read from the model.
+        ranks: the ranks, with this one's part.
+        nodes: ``(num_train,)`` int64, the training nodes of all ranks.
+        options: the decisions that may be taken.
+        basis: the measurements by which choices are weighed; the first rank's count.
+
+    Raises:
+        NotLoweredError: an operation cannot be divided among ranks, or needs more than a part holds.
+        ConfigError: the ranks have not lowered alike.
+    """
+    part = ranks.part
+    assert part is not None
+    part.check_divisible(program)
+    facts = _facts(program, part, ranks, options, basis)
+    left = [Decision(name=name, taken=False, what="each rank holds its part alone") for name in _LEFT]
+    passed = through_passes(program.rewritten(program.ops, *left), facts, options.passes)
+    divided, blocks = part_of_program(passed, ranks)
+    own = ranks.owned(nodes)
+    row_of = torch.full((part.num_nodes,), -1, dtype=torch.int64)
+    row_of[part.view.ids[: part.view.num_own]] = torch.arange(part.view.num_own)
+    return Lowered(
+        program=divided,
+        graph=part.graph,
+        nodes=own,
+        blocks=tuple(blocks),
+        rows=row_of[own],
+        row_of=None,
+        options=options,
+        basis=basis,
+        facts=facts,
+        part=part.view,
+    )
+
+
+def evaluation_part(lowered: Lowered, program: Program, ranks: Ranks) -> tuple[Program, list[Block]]:
+    """Lower a program in evaluation mode over the same part; nothing is hoisted."""
+    assert ranks.part is not None
+    ranks.part.check_divisible(program)
+    passed = through_passes(
+        program, replace(lowered.facts, hoist_bytes=0), lowered.options.passes - {"hoist"}
+    )
+    return part_of_program(passed, ranks)
+
+
+def part_of_program(program: Program, ranks: Ranks) -> tuple[Program, list[Block]]:
+    """Return a rank's program and blocks of a lowered program, once all have lowered alike."""
+    assert ranks.part is not None
+    ranks.check_alike_lowered(program, ())
+    divided, with_halo = divided_program(program)
+    ranks.part.ask_for_scales(ranks.comm, program)
+    return divided, ranks.part.blocks(program.num_levels - 1, with_halo=with_halo)
+
+
+def _facts(program: Program, part: RankPart, ranks: Ranks, options: CompileOptions, basis: Basis) -> Facts:
+    """Return the same facts on all ranks: sizes of the whole graph, and what the ranks say of their parts."""
+    num_blocks = program.num_levels - 1
+    rows, edges = (part.num_nodes,) * (num_blocks + 1), (part.num_edges,) * num_blocks
+    comm = ranks.comm
+    allowed = min(options.hoist_bytes, available_bytes(options)) if "hoist" in options.passes else 0
+    own = facts_of(
+        part.graph, rows, edges, basis.rates, hoist_bytes=allowed * comm.size, storage=options.storage
+    )
+    said = comm.gather([own.density, own.is_sparse, own.is_binary, own.hoist_bytes])
+    return dataclasses.replace(
+        own,
+        density=said[0][0],
+        is_sparse=said[0][1],
+        is_binary=all(binary for _, _, binary, _ in said),
+        hoist_bytes=min(allowed for *_, allowed in said),
+    )
+
+
+__all__ = ["evaluation_part", "lower_part", "part_of_program"]

@@ -1,0 +1,164 @@
+"""RankPart: the part of a graph that one rank holds, by a saved partition; the rest is never read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graphbraid.distributed.parts.records import Part
+from graphbraid.distributed.parts.saving import SavedPartition
+from graphbraid.distributed.ranks.communicator import Communicator
+from graphbraid.errors import DataError
+from graphbraid.fullgraph.lowering.laplacian import LAPLACIANS
+from graphbraid.fullgraph.lowering.levels import Block, aggregation, edges_of
+from graphbraid.fullgraph.lowering.part_view import PartView
+from graphbraid.fullgraph.lowering.route import Route
+from graphbraid.fullgraph.program import AdjacencyMatrix, Aggregate, Hoisted, Operation, Program
+from graphbraid.fullgraph.program.refusal import NotLoweredError
+from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.graph.csc import Csc, index_dtype
+from graphbraid.ops.gather import gather_rows
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class RankPart:
+    """A rank's own nodes, their in-edges, and the features of these nodes and of the halo."""
+
+    graph: Graph
+    """Own nodes, then the halo, which has no in-edges here."""
+    view: PartView
+    """The place of these nodes in the whole graph."""
+    num_nodes: int
+    """Number of nodes of the whole graph."""
+    num_edges: int
+    """Number of edges of the whole graph."""
+
+    @classmethod
+    def read(cls, saved: SavedPartition, rank: int, graph: Graph) -> RankPart:
+        """Read a rank's part; of a graph in a store, only the rows that belong to it.
+
+        Raises:
+            DataError: a file is missing or damaged, or the partition is of another graph.
+        """
+        saved.check_sizes(graph)
+        part = saved.part(rank)
+        ids = torch.cat((part.owned, part.halo))
+        first = graph.csc.indptr[part.owned]
+        csc = _own_edges(graph.csc, part, ids, saved)
+        route = Route(
+            send=part.send,
+            send_rows=tuple(part.send_indptr.diff().tolist()),
+            receive_rows=tuple(part.halo_indptr.diff().tolist()),
+        )
+        local = Graph(csc=csc, x=_features(graph, ids), name=graph.name)
+        view = PartView(ids=ids, first_edge=first, route=route)
+        return cls(graph=local, view=view, num_nodes=graph.num_nodes, num_edges=graph.num_edges)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the part's nodes, edges and features."""
+        view = self.view
+        return self.graph.nbytes + sum(ids.nbytes for ids in (view.ids, view.first_edge, view.route.send))
+
+    def blocks(self, num_blocks: int, *, with_halo: bool) -> list[Block]:
+        """Return the rank's blocks of a program, with the exchanges between them.
+
+        Args:
+            num_blocks: number of aggregations that follow each other.
+            with_halo: whether level 0 holds the halo's nodes too.
+        """
+        csc, num_own = self.graph.csc, self.view.num_own
+        held = torch.arange(csc.num_dst)
+        share = Csc(csc.indptr[: num_own + 1], csc.indices, csc.num_src, csc.weight, trusted=True)
+        edges = None if csc.weight is None else torch.arange(csc.num_edges)
+        nothing = Csc(torch.zeros(csc.num_dst + 1, dtype=torch.int64), csc.indices[:0], num_own, trusted=True)
+        exchange = Block(nothing, held[:num_own], held, None, self.view.route)
+        return ([exchange, Block(share, held, held[:num_own], edges)] * num_blocks)[with_halo:]
+
+    def check_divisible(self, program: Program) -> None:
+        """Check that a program needs no more of the whole graph than a part holds.
+
+        Raises:
+            NotLoweredError: it does; the message names the operation.
+        """
+        if program.reads_edges:
+            raise NotLoweredError("edge features", "are not kept with a part", "ranks without partition=")
+        for adjacency in _adjacencies(program.ops):
+            if adjacency.kind in LAPLACIANS:
+                what = "counts the edges that leave a node, which its owner does not hold"
+                raise NotLoweredError(f"the {adjacency.kind}", what, "ranks without partition=")
+
+    def ask_for_scales(self, comm: Communicator, program: Program) -> None:
+        """Let the owners tell the factors of the halo's rows; all ranks call it with the same program."""
+        view = self.view
+        for adjacency in view.missing(_adjacencies(program.ops)):
+            scale = aggregation(adjacency, self.graph.csc).src_scale
+            halo = None
+            if scale is not None:
+                own = scale[view.route.send].contiguous()
+                halo = comm.all_to_all(own, view.route.send_rows, view.route.receive_rows).wait()
+            view.halo_scales[adjacency] = halo
+
+
+def _adjacencies(ops: Iterable[Operation]) -> list[AdjacencyMatrix]:
+    found = list[AdjacencyMatrix]()
+    for op in ops:
+        if isinstance(op, Hoisted):
+            found += _adjacencies(op.of)
+        elif isinstance(op, Aggregate):
+            found.append(op.adjacency)
+    return found
+
+
+def _own_edges(csc: Csc, part: Part, ids: Tensor, saved: SavedPartition) -> Csc:
+    """Return the in-edges of the owned nodes, in the graph's order, by the numbers of the rank's nodes."""
+    row_of = torch.full((csc.num_src,), -1, dtype=index_dtype(max(ids.numel(), 1)))
+    row_of[ids] = torch.arange(ids.numel(), dtype=row_of.dtype)
+    indptr = torch.zeros(ids.numel() + 1, dtype=torch.int64)
+    degrees = csc.indptr[part.owned + 1] - csc.indptr[part.owned]
+    torch.cumsum(degrees, 0, out=indptr[1 : part.num_owned + 1])
+    indptr[part.num_owned + 1 :] = indptr[part.num_owned]
+    indices = torch.empty(int(indptr[-1]), dtype=row_of.dtype)
+    weight = None if csc.weight is None else torch.empty(indices.numel())
+    for begin, positions in edges_of(csc, part.owned):
+        at = slice(begin, begin + positions.numel())
+        indices[at] = row_of[csc.indices[positions].long()]
+        if csc.weight is not None and weight is not None:
+            weight[at] = csc.weight[positions]
+    if not _are_those_of(part, degrees, indices, weight):
+        raise DataError(
+            f"{saved.folder} was made for another graph: of the same size, but the edges of part {part.part} "
+            "or their weights differ. Partition this graph"
+        )
+    return Csc(indptr, indices, ids.numel(), weight, trusted=True)
+
+
+def _are_those_of(part: Part, degrees: Tensor, indices: Tensor, weight: Tensor | None) -> bool:
+    """Return whether a part holds these edges: as many of each row, from its own and from other nodes."""
+    if not torch.equal(part.local.degrees() + part.remote.degrees(), degrees):
+        return False
+    if indices.numel() and int(indices.min()) < 0:
+        return False
+    remote = indices[indices >= part.num_owned].long() - part.num_owned
+    sums = int(indices.long().sum()), int(remote.sum()), remote.numel()
+    theirs = int(part.remote.indices.long().sum())
+    local = int(part.local.indices.long().sum())
+    if sums != (local + theirs + part.num_owned * part.remote.num_edges, theirs, part.remote.num_edges):
+        return False
+    weights = [csc.weight for csc in (part.local, part.remote) if csc.weight is not None]
+    if weight is None or not weights:
+        return weight is None and not weights
+    total = sum(float(values.double().sum()) for values in weights)
+    return abs(total - float(weight.double().sum())) <= 1e-9 * max(float(weight.double().abs().sum()), 1.0)
+
+
+def _features(graph: Graph, ids: Tensor) -> Tensor | SparseFeatures | None:
+    if isinstance(graph.x, SparseFeatures):
+        return graph.x.rows(ids)
+    return None if graph.x is None else gather_rows(graph.x, ids, trusted=True)
+
+
+__all__ = ["RankPart"]
