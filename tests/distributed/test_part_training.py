@@ -1,4 +1,4 @@
-"""The Trainer on ranks that read their own parts by a saved partition: losses, the command, what is refused."""
+"""The Trainer on ranks that read their own parts by a saved partition: losses, the command, refusals."""
 
 import csv
 import os

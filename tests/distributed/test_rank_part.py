@@ -16,6 +16,7 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.fullgraph import NotLoweredError, Ranks
 from graphbraid.fullgraph.program import Hoisted
 from graphbraid.fullgraph.ranks.part import RankPart
+from graphbraid.graph import ScaledFeatures
 from graphbraid.graph.csc import Csc
 
 DIVISIBLE = sorted(MODELS.keys() - {"mlp"})
@@ -100,6 +101,19 @@ def test_several_aggregations_of_the_features_are_computed_once(tmp_path):
     found = assert_parts_suffice(Simple(), make_graph(), mixed(3), tmp_path / "p", epochs=3)
     assert any(isinstance(op, Hoisted) for op in found[0]["engine"].program.ops)
     assert found[0]["engine"].runner.exchanged_rows == {}
+
+
+def test_rows_of_int8_stay_rows_of_int8(tmp_path):
+    graph, parts = make_graph(), mixed(2)
+    graph = graph.replace(x=ScaledFeatures.from_dense(graph.x))
+    save_partition(graph, parts, tmp_path / "p")
+
+    def part_of(comm):
+        ranks = Ranks.of_saved(comm, SavedPartition(tmp_path / "p"), graph)
+        assert isinstance(ranks.part.graph.x, ScaledFeatures)
+        return ranks, graph
+
+    assert_as_one_rank(make_model("sage"), graph, parts, part_of=part_of, epochs=3)
 
 
 def test_a_rank_holds_its_part_alone(tmp_path):

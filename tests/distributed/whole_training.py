@@ -77,7 +77,9 @@ def by_parts(comm, folder: str, data: str) -> dict[str, object]:
     graph = datasets.load(data)
     parts = {} if comm.size == 1 else {"partition": f"{folder}/{comm.size}"}
     options = {"dropout": 0.5, "norm": "batch"}
-    found = {kind: trained(graph, make(kind, graph, **options), epochs=2, **parts) for kind in ("gcn", "sage")}
+    found = {
+        kind: trained(graph, make(kind, graph, **options), epochs=2, **parts) for kind in ("gcn", "sage")
+    }
     found["gat"] = trained(graph, make("gat", graph, dropout=0.2), epochs=2, **parts)
     return found
 

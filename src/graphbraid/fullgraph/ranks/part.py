@@ -18,8 +18,9 @@ from graphbraid.fullgraph.lowering.part_view import PartView
 from graphbraid.fullgraph.lowering.route import Route
 from graphbraid.fullgraph.program import AdjacencyMatrix, Aggregate, Hoisted, Operation, Program
 from graphbraid.fullgraph.program.refusal import NotLoweredError
-from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc, index_dtype
+from graphbraid.graph.scaled_features import Features
 from graphbraid.ops.gather import gather_rows
 
 
@@ -155,10 +156,14 @@ def _are_those_of(part: Part, degrees: Tensor, indices: Tensor, weight: Tensor |
     return abs(total - float(weight.double().sum())) <= 1e-9 * max(float(weight.double().abs().sum()), 1.0)
 
 
-def _features(graph: Graph, ids: Tensor) -> Tensor | SparseFeatures | None:
-    if isinstance(graph.x, SparseFeatures):
-        return graph.x.rows(ids)
-    return None if graph.x is None else gather_rows(graph.x, ids, trusted=True)
+def _features(graph: Graph, ids: Tensor) -> Features | None:
+    x = graph.x
+    if isinstance(x, SparseFeatures):
+        return x.rows(ids)
+    if isinstance(x, ScaledFeatures):
+        values = gather_rows(x.values, ids, trusted=True)
+        return ScaledFeatures(values=values, scale=x.scale[ids], trusted=True)
+    return None if x is None else gather_rows(x, ids, trusted=True)
 
 
 __all__ = ["RankPart"]
