@@ -181,7 +181,7 @@ def _write_npz(**arrays: Any) -> Path:
 
 
 def _plain(array: Any) -> Any:
-    return np.asarray(array.detach() if isinstance(array, torch.Tensor) else array)
+    return np.asarray(array.detach().to_dense() if isinstance(array, torch.Tensor) else array)
 
 
 def _load_npz(**arrays: Any) -> Any:
