@@ -138,6 +138,7 @@ NOT_OPERATORS = {
     *("invert_order", "count_lists", "rename_lists", "move_lists"),  # in tests of the reordering
     *("DiskRows", "NeighborLists", "RowCache", "xxh64"),  # in tests of features on disk
     "Types",  # in tests/sampling/typed
+    "induced_edges",  # in tests/sampling
     *("pack_by_load", "place_nodes", "count_cut", "count_split", "write_split"),  # in tests/distributed
 }
 

@@ -123,6 +123,8 @@ def _run_walks() -> None:
     kernels = native.kernels()
     kernels.push_draws(csc.indptr, csc.indices, csc.weight, chance, 1, False, sums, torch.ones_like(chance))
     kernels.count_ids(torch.tensor([1, 0, 1]), sums)
+    ids, trees = torch.tensor([1, 0]), torch.tensor([0, 1])
+    kernels.induced_edges(csc.indptr, csc.indices, ids, trees, ids, trees)
 
 
 def _run_partitions() -> None:

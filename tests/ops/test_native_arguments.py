@@ -43,6 +43,7 @@ FREE = {
     ("gine", 2): SOURCES,
     ("gine_backward", 3): ROWS,
     ("gine_edge_backward", 2): SOURCES,
+    ("induced_edges", 0): ROWS,
     ("move_lists", 0): ROWS,
     ("place_nodes", 5): "more nodes than rows may be there",
     ("place_nodes", 6): "how many parts there are is said by no other argument",

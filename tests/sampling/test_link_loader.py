@@ -249,7 +249,7 @@ def test_few_or_no_links(number):
         ({"input_id": torch.zeros(3)}, ConfigError, r"an entry per link, shape \(300,\)"),
         ({"plan": "cpu"}, ConfigError, "leave out plan="),
         ({"input_nodes": [0]}, ConfigError, "LinkNeighborLoader takes no argument 'input_nodes'"),
-        ({"subgraph_type": "induced"}, ConfigError, "LinkNeighborLoader does not support subgraph_type"),
+        ({"directed": False}, ConfigError, "LinkNeighborLoader does not support directed=False"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_work(options, error, message):

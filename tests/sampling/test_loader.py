@@ -323,9 +323,9 @@ def test_moving_to_the_same_device_is_free():
         ({"disjoint": "no"}, ConfigError, "disjoint must be True or False"),
         ({"time_attr": "t"}, ConfigError, "a Graph has none: make the loader over the Data"),
         (
-            {"subgraph_type": "induced"},
+            {"directed": False},
             ConfigError,
-            "does not support subgraph_type='induced' .*'directional'",
+            "does not support directed=False .*subgraph_type='induced'",
         ),
         ({"num_neighbours": [1]}, ConfigError, "takes no argument 'num_neighbours'"),
         ({"weight_attr": "edge_weight"}, ConfigError, "this one has none"),

@@ -17,11 +17,8 @@ from graphbraid.loader import NeighborLoader
 
 TYPES = "its twin, of this name, is in typed/test_loader.py"
 TYPES_AND_TIMES = "times of graphs with types are refused"
-INDUCED = "subgraph_type other than 'directional' is refused"
 STORES = "feature and graph stores come with heterogeneous graphs, and are refused"
 WITHOUT_TWIN = {
-    "test_homo_neighbor_loader_basic[induced and bidirectional]": INDUCED,
-    "test_homo_neighbor_loader_on_cora[induced]": INDUCED,
     "test_hetero_neighbor_loader_basic": TYPES,
     "test_hetero_neighbor_loader_on_cora": TYPES,
     "test_temporal_hetero_neighbor_loader_on_cora": TYPES_AND_TIMES,
@@ -46,14 +43,18 @@ def pairs(edges, source_ids=None):
     return set(map(tuple, rows.t().tolist()))
 
 
-@pytest.mark.parametrize("directed", [True])
+@pytest.mark.parametrize("subgraph_type", ["directional", "bidirectional", "induced"])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
 @pytest.mark.parametrize("filter_per_worker", [None, True, False])
-def test_homo_neighbor_loader_basic(directed, dtype, filter_per_worker):
+def test_homo_neighbor_loader_basic(subgraph_type, dtype, filter_per_worker):
     torch.manual_seed(12345)
     data = Data(x=torch.arange(100), edge_index=random_edges(100, 500, dtype), edge_attr=torch.arange(500))
     loader = NeighborLoader(
-        data, num_neighbors=[5] * 2, batch_size=20, directed=directed, filter_per_worker=filter_per_worker
+        data,
+        num_neighbors=[5] * 2,
+        batch_size=20,
+        subgraph_type=subgraph_type,
+        filter_per_worker=filter_per_worker,
     )
     assert str(loader) == "NeighborLoader()"
     assert len(loader) == 5
@@ -62,7 +63,7 @@ def test_homo_neighbor_loader_basic(directed, dtype, filter_per_worker):
     assert alone.n_id[:1].tolist() == [0]
     for step, batch in enumerate(loader):
         assert isinstance(batch, Data)
-        assert len(batch) == 9
+        assert len(batch) == (9 if subgraph_type == "directional" else 7)
         assert batch.n_id.size() == (batch.num_nodes,)
         assert batch.e_id.size() == (batch.num_edges,)
         assert batch.input_id.numel() == batch.batch_size == 20
@@ -71,16 +72,21 @@ def test_homo_neighbor_loader_basic(directed, dtype, filter_per_worker):
         assert 0 <= int(batch.edge_index.min()) <= int(batch.edge_index.max()) < batch.num_nodes
         assert 0 <= int(batch.edge_attr.min()) <= int(batch.edge_attr.max()) < 500
         assert torch.equal(batch.x[:20], torch.arange(20 * step, 20 * (step + 1)))
-        assert pairs(batch.edge_index, batch.x) <= pairs(data.edge_index)
+        there = pairs(data.edge_index)
+        if subgraph_type == "bidirectional":
+            there |= {(v, u) for u, v in there}
+        assert pairs(batch.edge_index, batch.x) <= there
 
 
+@pytest.mark.parametrize("subgraph_type", ["directional", "induced"])
 @pytest.mark.parametrize("subset", [torch.arange(5, 8), range(5, 8), [5, 6, 7]])
-def test_homo_neighbor_loader_on_cora(subset):
+def test_homo_neighbor_loader_on_cora(subset, subgraph_type):
     """All neighbours give a model the same rows as the whole graph does."""
     torch.manual_seed(0)
     data = Data(x=torch.randn(200, 16), edge_index=random_edges(200, 900), edge_weight=torch.rand(900))
     data.n_id = torch.arange(200)
-    loader = NeighborLoader(data, num_neighbors=[-1, -1], batch_size=3, input_nodes=subset)
+    options = {"batch_size": 3, "input_nodes": subset, "subgraph_type": subgraph_type}
+    loader = NeighborLoader(data, num_neighbors=[-1, -1], **options)
     assert len(loader) == 1
     batch = next(iter(loader))
     first, second = GraphConv(16, 8), GraphConv(8, 4)
@@ -142,7 +148,6 @@ def test_a_data_without_edges_is_a_graph_of_isolated_nodes():
     [
         (lambda data: HeteroData(), "must name a node type"),
         (lambda data: (data, data), "homogeneous PyG Data; got tuple"),
-        ({"subgraph_type": "bidirectional"}, "does not support subgraph_type='bidirectional'"),
         ({"directed": False}, "does not support directed=False"),
         ({"num_neighbors": {("a", "to", "a"): [1]}}, "a dict is for heterogeneous graphs"),
     ],

@@ -17,7 +17,6 @@ from graphbraid.loader import LinkNeighborLoader
 
 HETERO = "heterogeneous graphs are refused"
 WITHOUT_TWIN = {
-    "test_homo_link_neighbor_loader_basic[bidirectional]": "subgraph_type is refused",
     "test_hetero_link_neighbor_loader_basic": HETERO,
     "test_hetero_link_neighbor_loader_loop": HETERO,
     "test_temporal_hetero_link_neighbor_loader": HETERO,
@@ -28,9 +27,10 @@ WITHOUT_TWIN = {
 """PyG's cases that have no twin below, and why."""
 
 
+@pytest.mark.parametrize("subgraph_type", ["directional", "bidirectional"])
 @pytest.mark.parametrize("ratio", [None, 1.0])
 @pytest.mark.parametrize("filter_per_worker", [None, True, False])
-def test_homo_link_neighbor_loader_basic(ratio, filter_per_worker):
+def test_homo_link_neighbor_loader_basic(subgraph_type, ratio, filter_per_worker):
     inside, outside = random_edges(50, 500), random_edges(50, 500) + 50
     links = torch.cat([inside, outside], 1)
     label = torch.cat([torch.ones(500), torch.zeros(500)])
@@ -41,7 +41,7 @@ def test_homo_link_neighbor_loader_basic(ratio, filter_per_worker):
         batch_size=20,
         edge_label_index=links,
         edge_label=label if ratio is None else None,
-        subgraph_type="directional",
+        subgraph_type=subgraph_type,
         neg_sampling_ratio=ratio,
         shuffle=True,
         filter_per_worker=filter_per_worker,

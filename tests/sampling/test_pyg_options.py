@@ -22,7 +22,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "sampling.md"
 OURS = set(inspect.signature(NeighborLoader.__init__).parameters) - {"self", "others"}
 LINK_OURS = set(inspect.signature(LinkNeighborLoader.__init__).parameters) - {"self", "others"}
 OTHERS = {
-    "subgraph_type": "induced",
     "directed": False,
     "neighbor_sampler": object(),
     "node_sampler": object(),
@@ -78,10 +77,11 @@ def test_what_would_change_a_batch_is_refused(name):
 def test_enumerations_of_pyg_are_read():
     from torch_geometric.sampler.base import SubgraphType
 
-    NeighborLoader(make_data(), [4], subgraph_type=SubgraphType.directional)
-    for kind in (SubgraphType.induced, SubgraphType.bidirectional):
-        with pytest.raises(ConfigError, match="does not support subgraph_type"):
-            NeighborLoader(make_data(), [4], subgraph_type=kind)
+    for kind in SubgraphType:
+        by_name = NeighborLoader(make_data(), [4], batch_size=100, seed=0, subgraph_type=kind.value)
+        given = NeighborLoader(make_data(), [4], batch_size=100, seed=0, subgraph_type=kind)
+        for one, other in zip(by_name, given, strict=True):
+            assert torch.equal(one.edge_index, other.edge_index)
 
 
 def test_the_page_has_the_table():

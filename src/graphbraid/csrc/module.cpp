@@ -23,6 +23,7 @@ void bind_features(nb::module_& m);
 void bind_gat_backward(nb::module_& m);
 void bind_gatv2_backward(nb::module_& m);
 void bind_gine(nb::module_& m);
+void bind_induced(nb::module_& m);
 void bind_locality(nb::module_& m);
 void bind_norm(nb::module_& m);
 void bind_partition(nb::module_& m);
@@ -88,6 +89,7 @@ NB_MODULE(_native, m) {
   gb::bind_gat_backward(m);
   gb::bind_gatv2_backward(m);
   gb::bind_gine(m);
+  gb::bind_induced(m);
   gb::bind_locality(m);
   gb::bind_norm(m);
   gb::bind_partition(m);

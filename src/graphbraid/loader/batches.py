@@ -26,10 +26,12 @@ from graphbraid.loader.ahead import GatherAhead
 from graphbraid.loader.planned import PlannedBatches
 from graphbraid.loader.settings import LoaderSettings
 from graphbraid.sampling.batch_seeds import BatchSeeds, SeedSource
+from graphbraid.sampling.constraints import Constraints
 from graphbraid.sampling.cpu import HostPipeline, make_pipeline
 from graphbraid.sampling.minibatch import MiniBatch
 from graphbraid.sampling.sample import Prepared
 from graphbraid.sampling.source import BatchSource
+from graphbraid.sampling.subgraph import DIRECTIONAL, with_edges
 
 
 class BatchLoader:
@@ -65,6 +67,11 @@ class BatchLoader:
         if plan is not None:
             if seeds is not None:
                 raise ConfigError("plans are made for plain nodes: leave out plan=, and hot rows of tiers=")
+            if settings.subgraph_type != DIRECTIONAL:
+                raise ConfigError(
+                    f"plans are made for the edges that are drawn: leave out plan=, hot rows of tiers= and "
+                    f"accelerators, or subgraph_type={settings.subgraph_type!r}"
+                )
             assert isinstance(plan, Plan | str), "a file was read"
             self._planned = PlannedBatches(plan, self.num_workers)
         self._pipeline: HostPipeline | None = None
@@ -155,9 +162,23 @@ class BatchLoader:
             started = time.perf_counter()
             prepared = prepared._replace(x=source.rows.gather(prepared.sampled.n_id))
             self._count_gather(time.perf_counter() - started)
-        return self._as_batch(source, prepared, epoch, **seeds.attributes_of(prepared.sampled))
+        more = seeds.attributes_of(prepared.sampled)
+        return self._as_batch(source, prepared, epoch, seeds.constraints, **more)
 
-    def _as_batch(self, source: BatchSource, prepared: Prepared, epoch: int, **more: Tensor) -> MiniBatch:
+    def _as_batch(
+        self,
+        source: BatchSource,
+        prepared: Prepared,
+        epoch: int,
+        constraints: Constraints | None = None,
+        **more: Tensor,
+    ) -> MiniBatch:
+        if self.settings.subgraph_type != DIRECTIONAL:
+            times = None if self._seeds is None else self._seeds.edge_times
+            made = with_edges(
+                prepared.sampled, self.settings.subgraph_type, source.graph.csc, constraints, times
+            )
+            prepared = prepared._replace(sampled=made)
         batch = MiniBatch(source, prepared, layout=self.config.layout, epoch=epoch)
         for name, value in more.items():
             setattr(batch, name, value)

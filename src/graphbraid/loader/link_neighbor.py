@@ -26,6 +26,7 @@ from graphbraid.sampling.negative_draws import NegativeDraws
 from graphbraid.sampling.negatives import NegativeSampling
 from graphbraid.sampling.rows import FeatureRows
 from graphbraid.sampling.source import BatchSource
+from graphbraid.sampling.subgraph import BIDIRECTIONAL, as_subgraph_type
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -59,6 +60,7 @@ class LinkNeighborLoader(LoaderFace):
         replace: whether to draw with replacement.
         disjoint: whether each end of a link gets a tree of its own; ``batch.batch`` then has the position of
             each node's link in the batch. Always so with ``time_attr``.
+        subgraph_type: as in :class:`NeighborLoader`; excluded links and what is later than a link stay out.
         temporal_strategy: as in :class:`NeighborLoader`.
         neg_sampling: negatives: ``"binary"``, ``"triplet"``, a dict of options, or a
             :class:`graphbraid.sampling.NegativeSampling` (or PyG's). If None, none are drawn.
@@ -118,6 +120,7 @@ class LinkNeighborLoader(LoaderFace):
         *,
         replace: bool = False,
         disjoint: bool = False,
+        subgraph_type: str = "directional",
         temporal_strategy: str = "uniform",
         neg_sampling: NegativeSampling | dict[str, Any] | str | None = None,
         neg_sampling_ratio: float | None = None,
@@ -164,6 +167,11 @@ class LinkNeighborLoader(LoaderFace):
                 f"{'not set' if given['edge_label_time'] is None else 'set'}"
             )
         exclusion = check_exclusion(given["exclude_seed_edges"])
+        if exclusion is True and as_subgraph_type(given["subgraph_type"]) == BIDIRECTIONAL:
+            raise ConfigError(
+                "exclude_seed_edges=True with subgraph_type='bidirectional' would let links back in as "
+                "reverses of the edges back: use exclude_seed_edges='reverse'"
+            )
         if exclusion and given["topology"] is not None:
             raise ConfigError("exclude_seed_edges looks links up in the graph's lists: leave out topology=")
         times = read_times(source, given)

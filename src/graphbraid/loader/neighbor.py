@@ -51,6 +51,9 @@ class NeighborLoader(LoaderFace):
         replace: whether to draw with replacement.
         disjoint: whether each seed gets a tree of its own, which shares no node with another's;
             ``batch.batch`` then has the position of each node's seed. Always so with ``time_attr``.
+        subgraph_type: the edges of a batch: ``directional``, those drawn; ``bidirectional``, these and their
+            reverses, each pair of nodes once; or ``induced``, all edges between the batch's nodes. With the
+            latter two, batches have no ``num_sampled_nodes``, ``num_sampled_edges`` and ``blocks``.
         temporal_strategy: which of the neighbours up to a seed's time are drawn: ``uniform``, any of them, or
             ``last``, the latest.
         time_attr: name of the times of the nodes or of the edges of ``data``: a seed's tree then has no
@@ -129,6 +132,7 @@ class NeighborLoader(LoaderFace):
         input_time: Tensor | None = None,
         replace: bool = False,
         disjoint: bool = False,
+        subgraph_type: str = "directional",
         temporal_strategy: str = "uniform",
         time_attr: str | None = None,
         weight_attr: str | None = None,

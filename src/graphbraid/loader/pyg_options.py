@@ -8,11 +8,7 @@ from typing import Any
 from graphbraid.errors import ConfigError, did_you_mean
 
 _ALIKE: dict[str, tuple[tuple[Any, ...], str]] = {
-    "subgraph_type": (
-        ("directional", None),
-        "other edges than those that were drawn, which is 'directional'",
-    ),
-    "directed": ((True, None), "all edges between the nodes that were drawn"),
+    "directed": ((True, None), "all edges between the nodes that were drawn, now subgraph_type='induced'"),
     "neighbor_sampler": ((None,), "a sampler of the caller's"),
     "transform_sampler_output": ((None,), "a hook on PyG's SamplerOutput"),
     "custom_cls": ((None,), "a batch class of the caller's"),

@@ -19,6 +19,7 @@ from graphbraid.loader.inputs import as_device, as_fanouts, as_seeds
 from graphbraid.loader.plans import read_plan
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.schedule import SeedSchedule
+from graphbraid.sampling.subgraph import DIRECTIONAL, as_subgraph_type
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -47,6 +48,9 @@ class LoaderSettings:
     """Whether to draw in proportion to the graph's edge weights."""
     layout: str = "subgraph"
     """Layout of the batches: ``subgraph`` or ``blocks``."""
+    subgraph_type: str = DIRECTIONAL
+    """Edges of the batches: ``directional``, ``bidirectional`` or ``induced``; the latter two only in layout
+    ``subgraph``."""
     seed: int = 0
     """Random seed of the shuffle and of every draw."""
     num_workers: int = 0
@@ -73,7 +77,13 @@ class LoaderSettings:
             num_neighbors=as_fanouts(self.num_neighbors),
             num_workers=max(as_count(self.num_workers, "num_workers", most=MOST_THREADS), 1),
             device=_as_batch_device(self.device),
+            subgraph_type=as_subgraph_type(self.subgraph_type),
         )
+        if self.subgraph_type != DIRECTIONAL and self.layout != "subgraph":
+            raise ConfigError(
+                f"subgraph_type={self.subgraph_type!r} has edges that are no layer's own: it needs "
+                f"layout='subgraph', not {self.layout!r}"
+            )
         if self.prefetch_factor is not None:
             self._set(prefetch_factor=as_count(self.prefetch_factor, "prefetch_factor", least=1))
         if self.hot_bytes is not None:

@@ -44,8 +44,9 @@ class MiniBatch(TensorHolder):
         n_id: ``(num_nodes,)`` int64 global ids: the seeds, then the other nodes in order of first appearance.
         input_id: ``(batch_size,)`` int64 positions of the seeds in the loader's ``input_nodes``.
         batch_size: number of seeds; their rows are ``[:batch_size]`` of every node tensor.
-        num_sampled_nodes: number of new nodes per hop, the seeds first.
-        num_sampled_edges: number of edges per hop.
+        num_sampled_nodes: number of new nodes per hop, the seeds first; there, as are the edges, unless
+            ``subgraph_type`` has others than those drawn.
+        num_sampled_edges: number of edges per hop, likewise.
     """
 
     def __init__(
@@ -65,7 +66,8 @@ class MiniBatch(TensorHolder):
         self._row_part: RowPart | None = None
         self.n_id, self.input_id = sampled.n_id, input_id
         self.batch_size, self.epoch, self.step = input_id.numel(), epoch, step
-        self.num_sampled_nodes, self.num_sampled_edges = sampled.nodes_per_hop, sampled.edges_per_hop
+        if sampled.by_hop:
+            self.num_sampled_nodes, self.num_sampled_edges = sampled.nodes_per_hop, sampled.edges_per_hop
 
     @property
     def num_nodes(self) -> int:
@@ -175,7 +177,15 @@ class MiniBatch(TensorHolder):
 
         In layout ``subgraph`` they are prefixes of one CSC, so each layer computes just the rows that the
         next one needs.
+
+        Raises:
+            ConfigError: edges are not only those drawn (``subgraph_type``), so no layer has edges of its own.
         """
+        if not self._sampled.by_hop:
+            raise ConfigError(
+                "a batch has blocks only with subgraph_type='directional': other edges join any of its "
+                "nodes, and every layer has all of them, in edge_index"
+            )
         return self._once("blocks", lambda cut: cut.blocks(self._edges, self._device), move=False)
 
     def apply(self, change: Change) -> MiniBatch:
@@ -278,7 +288,8 @@ class MiniBatch(TensorHolder):
     def __getstate__(self) -> dict[str, Any]:
         """Return the state with every attribute computed and without the graph it was sampled from."""
         names = self.lazy_keys()
-        made = {name: getattr(self, name) for name in APART} | {name: self.value(name) for name in names}
+        apart = APART if self._sampled.by_hop else [name for name in APART if name != "blocks"]
+        made = {name: getattr(self, name) for name in apart} | {name: self.value(name) for name in names}
         return vars(self) | {"_cache": made, "_source": None, "_kept": tuple(names), "_row_part": None}
 
     def __repr__(self) -> str:

@@ -41,6 +41,9 @@ class Sampled:
     edges_per_hop: list[int]
     trees: Tensor | None = None
     """Tree of each node, as the number of its seed, ``(num_nodes,)`` int64; None unless disjoint."""
+    by_hop: bool = True
+    """Whether edges are those drawn, hop by hop. Otherwise they join any of the nodes, as
+    :mod:`graphbraid.sampling.subgraph` makes them, and there are no blocks."""
 
     @property
     def positions_are_kept(self) -> bool:

@@ -325,7 +325,7 @@ def test_models_of_pyg_train_unchanged(make):
         ({"weight_attr": "edge_weight"}, ConfigError, "this one has none"),
         ({"plan": "cpu"}, ConfigError, "takes no plan='cpu': plans are made for graphs of one node type"),
         ({"src_degree": True}, ConfigError, "takes no src_degree=True"),
-        ({"subgraph_type": "induced"}, ConfigError, "does not support subgraph_type='induced'"),
+        ({"subgraph_type": "induced"}, ConfigError, "takes no subgraph_type='induced'"),
         ({"disjoint": True}, ConfigError, "disjoint"),
         ({"time_attr": "time"}, ConfigError, "time_attr"),
     ],

@@ -20,6 +20,7 @@ ONE_TYPE_ONLY: dict[str, tuple[Any, str]] = {
     "topology": (None, "lists outside memory are those of one relation"),
     "hot_bytes": (None, "batches are prepared on the CPU"),
     "src_degree": (False, "degrees are those of one relation"),
+    "subgraph_type": ("directional", "other edges than those drawn are found for one relation"),
     "disjoint": (False, "trees that share no node are sampled for one node type"),
     "time_attr": (None, "temporal sampling is for one node type"),
     "input_time": (None, "temporal sampling is for one node type"),
@@ -35,6 +36,7 @@ def refuse_one_type_only(given: Mapping[str, Any]) -> None:
     """
     for name, (harmless, reason) in ONE_TYPE_ONLY.items():
         value = given.get(name, harmless)
+        value = getattr(value, "value", value)  # PyG's enumerations
         if value is not harmless and value not in (harmless, None):
             raise ConfigError(f"a loader of a graph with types takes no {name}={shown(value)}: {reason}")
 
