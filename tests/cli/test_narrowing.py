@@ -1,9 +1,11 @@
 """``convert --features-dtype``: what it prints, and that the store trains."""
 
 import pytest
+import torch
+from tests.features.tables import flip_a_byte
 
-from graphbraid import ScaledFeatures
-from graphbraid.datasets import open_store
+from graphbraid import Graph, ScaledFeatures
+from graphbraid.datasets import open_store, save_store
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
@@ -26,7 +28,7 @@ def test_a_store_is_narrowed_and_the_rounding_is_told(graphbraid, store, tmp_pat
 def test_the_rounding_is_part_of_the_json(graphbraid, store, tmp_path):
     done = graphbraid("convert", store, tmp_path / "narrow", "--features-dtype", "int8", "--json")
     rounding = done.json["rounding"]
-    assert rounding["dtype"] == "int8"
+    assert rounding["dtype"] == done.json["features_dtype"] == "int8"
     assert 0 < rounding["mean"] <= rounding["largest"] < 0.05
     assert "rounding" not in graphbraid("convert", store, tmp_path / "plain", "--json").json
 
@@ -53,3 +55,25 @@ def test_what_cannot_be_is_refused(graphbraid, store, tmp_path):
     assert done.exit_code == 3
     assert "these are int8 already" in done.stderr
     assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_info_tells_the_dtype_and_checks_the_scales(graphbraid, store, tmp_path, dtype):
+    graphbraid("convert", store, tmp_path / "narrow", "--features-dtype", dtype)
+    assert f" features in {dtype}, " in graphbraid("info", tmp_path / "narrow").stdout
+    assert graphbraid("info", tmp_path / "narrow", "--check", "--json").json["features_dtype"] == dtype
+    assert graphbraid("info", store, "--json").json["features_dtype"] == "float32"
+    if dtype == "int8":
+        flip_a_byte(tmp_path / "narrow" / "x_scale.npy", 128 + 3)
+        done = graphbraid("info", tmp_path / "narrow", "--check")
+        assert done.exit_code == 3
+        assert "x_scale.npy has changed" in done.stderr
+
+
+def test_graphs_with_types_keep_floats(graphbraid, tmp_path):
+    edges = {("a", "to", "b"): [[0, 1], [1, 0]]}
+    graph = Graph.from_relations(edges, {"a": 2, "b": 2}, x={"a": torch.ones(2, 3)})
+    save_store(graph, tmp_path / "typed")
+    done = graphbraid("convert", tmp_path / "typed", tmp_path / "s", "--features-dtype", "int8")
+    assert done.exit_code == 3
+    assert "features_dtype takes graphs of one node type" in done.stderr

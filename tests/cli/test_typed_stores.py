@@ -23,6 +23,7 @@ def test_convert_makes_a_store_of_described_tables(graphbraid, described, tmp_pa
     assert done.json["node_types"]["paper"] == {
         "num_nodes": 3,
         "num_features": 2,
+        "features_dtype": "float32",
         "num_classes": 2,
         "task": "single-label",
         "splits": {"train": 1, "val": 1, "test": 1},

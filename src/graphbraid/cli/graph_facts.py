@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from graphbraid.graph import Graph, NodeSet
+    from graphbraid.graph.scaled_features import Features
 
 _COLUMNS = {"single-label": "classes", "multi-label": "labels", "regression": "targets"}
 
@@ -72,6 +73,7 @@ def graph_values(graph: Graph) -> dict[str, Any]:
 def _of_nodes(nodes: Graph | NodeSet) -> dict[str, Any]:
     return {
         "num_features": 0 if nodes.x is None else int(nodes.x.shape[1]),
+        "features_dtype": None if nodes.x is None else _dtype_of(nodes.x),
         "num_classes": nodes.num_classes if nodes.y is not None else None,
         "task": nodes.task if nodes.y is not None else None,
         "splits": {name: int(ids.numel()) for name, ids in nodes.splits.items()},
@@ -80,14 +82,19 @@ def _of_nodes(nodes: Graph | NodeSet) -> dict[str, Any]:
 
 def _features(nodes: Graph | NodeSet) -> str:
     """Say how many features there are, and their dtype where it is not float32."""
-    from graphbraid.graph import ScaledFeatures
-
     x = nodes.x
     if x is None:
         return "no features"
-    kept = x.values if isinstance(x, ScaledFeatures) else x
-    dtype = str(kept.dtype).removeprefix("torch.")
+    dtype = _dtype_of(x)
     return f"{x.shape[1]} features" + ("" if dtype == "float32" else f" in {dtype}")
+
+
+def _dtype_of(x: Features) -> str:
+    """Return the name of the dtype in which features are kept."""
+    from graphbraid.graph.scaled_features import stored_rows
+
+    rows = stored_rows(x)
+    return str(x.dtype if rows is None else rows.dtype).removeprefix("torch.")
 
 
 def _labels(nodes: Graph | NodeSet) -> str:

@@ -63,10 +63,10 @@ def store(
         features_dtype=narrowing,
         if_exists=if_exists,
     )
-    datasets.open_store(folder, verify=True)  # reads back what was written, and notes it for the first open
+    stored = datasets.open_store(folder, verify=True)  # reads back what was written, noted for the first open
     summary: dict[str, Any] = {
         "store": str(folder),
-        **graph_values(graph),
+        **graph_values(stored),
         "bytes": sum(path.stat().st_size for path in folder.iterdir()),
     }
     return summary if narrowing is None else summary | {"rounding": narrowing.rounding.to_json()}
