@@ -260,5 +260,14 @@ PARTS = (
         archives=("cora", "citeseer", "amazon_computers", "coauthor_physics"),
         pyg=True,
     ),
+    Part(
+        name="accuracy-relational",
+        module="accuracy.relational",
+        results="relational_accuracy",
+        minutes=30,
+        options=("--data", "{data}"),
+        archives=("het_acm", "het_dblp"),
+        pyg=True,
+    ),
 )
 """In the order they run. What needs a CUDA device is ``benchmarks/gpu_suite.sh``'s."""

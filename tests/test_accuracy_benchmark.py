@@ -11,6 +11,7 @@ from benchmarks.accuracy.setups import SETUPS
 from benchmarks.common.rows import put_rows, read_lines
 from benchmarks.tables.accuracy import published_of, sampled_beside_full_of
 from tests.extras import NO_PYG
+from tests.train.typed_communities import bibliography
 
 from graphbraid import nn
 
@@ -126,3 +127,21 @@ def test_with_its_masks_pyg_has_the_engine_s_losses_and_rows_are_merged(folder, 
     assert row["pyg_same_masks"]["largest_relative_loss_difference"] <= 1e-5
     ours, theirs = (row["runs"][c][0]["first_losses"] for c in ("graphbraid", "pyg"))
     assert max(abs(a / b - 1) for a, b in zip(ours, theirs, strict=True)) > 1e-3  # other masks
+
+
+def test_without_dropout_r_gcn_has_pyg_s_losses(tmp_path, monkeypatch, capsys):
+    relational = pytest.importorskip("benchmarks.accuracy.relational", reason=NO_PYG)
+    graph = bibliography()
+    monkeypatch.setattr(relational.datasets, "load", lambda _path, **_options: graph)
+    out = tmp_path / "relational.jsonl"
+    arguments = f"x --names small --seeds 2 --epochs 12 --dropout 0 --out {out}".split()
+    monkeypatch.setattr("sys.argv", arguments)
+    relational.main()
+    (row,) = read_lines(out)
+    assert row["row"] == "small without dropout"
+    assert row["largest_relative_loss_difference"] <= 1e-4
+    for ours, theirs in zip(*row["runs"].values(), strict=True):
+        assert ours["test"] > 70
+        assert ours["losses"][0] > 2 * ours["losses"][-1]
+        assert abs(ours["test"] - theirs["test"]) <= 3  # of a hundred nodes
+    assert "ours less PyG's" in capsys.readouterr().out

@@ -37,7 +37,7 @@ TARGETS: dict[str, Callable[[World], Call]] = {}
 UNTOUCHED = {
     *("EpochRecord", "RunResult", "StepRecord", "Hardware", "StoreNames", "TableGraph", "GraphbraidError"),
     *("Rounding", "TypedTableGraph"),
-    *("MiniBatch", "Callback", "Conv", "GraphModel", "NotLoweredError", "Uncompiled", "Evidence"),
+    *("MiniBatch", "Callback", "Conv", "GraphModel", "LinkPredictor", "NotLoweredError", "Uncompiled", "Evidence"),
     *("Lowered", "CompileOptions", "DeviceMemoryError", "WorkerDiedError", "Estimate", "Ranks"),
     *("CacheCounts", "DiskCounts", "ListCounts", "TierCounts", "CurvePoint", "TierReport", "TierRow"),
     *("Reordered", "Score", "Attempt", "Part", "PartSize", "PartitionReport", "NeighborPartitions"),

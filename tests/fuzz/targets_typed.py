@@ -77,3 +77,42 @@ add(
         exact=False,
     ),
 )
+
+
+def _scores(w: World) -> Callable[[Any], Any]:
+    def run(predictor: Any) -> Any:
+        relation = None if predictor.num_relations is None else torch.zeros(w.x.shape[0], dtype=torch.int64)
+        return [predictor(w.x, w.x, relation).shape, predictor.with_all(w.x[:3], w.x, _first(relation)).shape]
+
+    return run
+
+
+def _first(relation: torch.Tensor | None) -> torch.Tensor | None:
+    return None if relation is None else relation[:3]
+
+
+def _distmult() -> nn.DistMult:
+    torch.manual_seed(0)
+    return nn.DistMult(3, WIDTH)
+
+
+add("nn.DotProduct", lambda w: Call(nn.DotProduct, {}, _scores(w)))
+add("nn.DotProduct called", lambda w: Call(nn.DotProduct(), {"0": w.x, "1": w.x}))
+add(
+    "nn.DistMult",
+    lambda w: Call(nn.DistMult, {"num_relations": 3, "channels": WIDTH}, _scores(w), exact=False),
+)
+add(
+    "nn.DistMult called",
+    lambda w: Call(_distmult(), {"0": w.x, "1": w.x, "2": torch.arange(w.x.shape[0]) % 3}),
+)
+add(
+    "nn.DistMult.with_all",
+    lambda w: Call(_distmult().with_all, {"src": w.x[:3], "rows": w.x, "relation": torch.arange(3)}),
+)
+add(
+    "nn.MLPPredictor",
+    lambda w: Call(
+        nn.MLPPredictor, {"channels": WIDTH, "hidden_channels": 4, "num_layers": 2}, _scores(w), exact=False
+    ),
+)

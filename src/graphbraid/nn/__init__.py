@@ -4,6 +4,7 @@ from graphbraid.nn.conv import Conv
 from graphbraid.nn.gat import GATConv, GATv2Conv
 from graphbraid.nn.gcn import GCNConv, gcn_norm
 from graphbraid.nn.gin import GINConv
+from graphbraid.nn.link_predictors import DistMult, DotProduct, LinkPredictor, MLPPredictor
 from graphbraid.nn.models import GAT, GCN, GIN, MLP, GATv2, GraphModel, GraphSAGE
 from graphbraid.nn.registry import MODELS, make_model, model_options
 from graphbraid.nn.rgcn import RGCNConv
@@ -19,6 +20,8 @@ __all__ = [
     "RGCN",
     "TYPED_MODELS",
     "Conv",
+    "DistMult",
+    "DotProduct",
     "GATConv",
     "GATv2",
     "GATv2Conv",
@@ -26,6 +29,8 @@ __all__ = [
     "GINConv",
     "GraphModel",
     "GraphSAGE",
+    "LinkPredictor",
+    "MLPPredictor",
     "RGCNConv",
     "SAGEConv",
     "gcn_norm",

@@ -1,0 +1,189 @@
+"""Link predictors: scores of pairs of nodes from their rows, and of a node with all others for ranking."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from graphbraid.arguments import MOST_WIDTH, as_count, as_number, check_tensor
+from graphbraid.errors import DataError
+from graphbraid.graph.scans import check_ids
+from graphbraid.nn.linear import Linear
+from graphbraid.nn.models import MOST_LAYERS
+from graphbraid.signatures import typed
+
+_PAIRS = 1 << 16  # pairs whose hidden rows are held at a time while a node is scored with all others
+
+
+class LinkPredictor(nn.Module, ABC):
+    """Base class of the link predictors."""
+
+    num_relations: int | None = None
+    """Number of relations, one of which each link then names; None if links are of one kind."""
+
+    def forward(self, src: Tensor, dst: Tensor, relation: Tensor | None = None) -> Tensor:
+        """Return the score of each pair, the higher the likelier.
+
+        Args:
+            src: ``(num_pairs, channels)`` rows of the sources.
+            dst: ``(num_pairs, channels)`` rows of the destinations.
+            relation: ``(num_pairs,)`` integers in ``[0, num_relations)``, for predictors of relations.
+
+        Returns:
+            ``(num_pairs,)``.
+
+        Raises:
+            DataError: rows or relations do not fit each other or the predictor.
+        """
+        check_tensor(src, "src", ndim=2, floating=True)
+        if check_tensor(dst, "dst", ndim=2, floating=True).shape != src.shape:
+            raise DataError(f"dst must have the shape of src, {tuple(src.shape)}; got {tuple(dst.shape)}")
+        self._check(src, relation)
+        return self._pairs(src, dst, relation)
+
+    def with_all(self, src: Tensor, rows: Tensor, relation: Tensor | None = None) -> Tensor:
+        """Return the scores of each source with every row, as :func:`graphbraid.train.rank_links` needs them.
+
+        Args:
+            src: ``(num_src, channels)`` rows of the sources.
+            rows: ``(num_nodes, channels)`` rows of the destinations.
+            relation: as in :meth:`forward`, for each source.
+
+        Returns:
+            ``(num_src, num_nodes)``.
+
+        Raises:
+            DataError: rows or relations do not fit each other or the predictor.
+        """
+        check_tensor(src, "src", ndim=2, floating=True)
+        if check_tensor(rows, "rows", ndim=2, floating=True).shape[1] != src.shape[1]:
+            raise DataError(f"rows must have {src.shape[1]} columns as src has; got {tuple(rows.shape)}")
+        if rows.dtype != src.dtype:
+            raise DataError(f"rows must be {src.dtype} as src is; got {rows.dtype}")
+        self._check(src, relation)
+        return self._all(src, rows, relation)
+
+    @abstractmethod
+    def _pairs(self, src: Tensor, dst: Tensor, relation: Tensor | None) -> Tensor:
+        """Score pairs that have been checked."""
+
+    @abstractmethod
+    def _all(self, src: Tensor, rows: Tensor, relation: Tensor | None) -> Tensor:
+        """Score sources with all rows, which have been checked."""
+
+    def _check(self, src: Tensor, relation: Tensor | None) -> None:
+        """Check the relations, one for each source, and what a subclass needs of its rows."""
+        name, count = type(self).__name__, self.num_relations
+        if count is None:
+            if relation is not None:
+                raise DataError(f"{name} knows no relations; leave relation out")
+            return
+        if relation is None:
+            raise DataError(f"{name} needs the relation of each link, in [0, {count})")
+        check_ids(relation, count, "relation")
+        if relation.shape[0] != src.shape[0]:
+            raise DataError(f"relation must have {src.shape[0]} entries as src has; got {relation.shape[0]}")
+
+
+class DotProduct(LinkPredictor):
+    """The dot product of both rows, without parameters."""
+
+    def _pairs(self, src: Tensor, dst: Tensor, _relation: Tensor | None) -> Tensor:
+        return (src * dst).sum(-1)
+
+    def _all(self, src: Tensor, rows: Tensor, _relation: Tensor | None) -> Tensor:
+        return src @ rows.t()
+
+
+@typed
+class DistMult(LinkPredictor):
+    """The product of both rows and a learned row of the relation, summed.
+
+    After "Embedding Entities and Relations for Learning and Inference in Knowledge Bases"; equal to the score
+    of PyTorch Geometric's model of the same name, with its ``rel_emb`` as ``relations``.
+
+    Args:
+        num_relations: number of relations.
+        channels: width of the rows.
+
+    Raises:
+        ConfigError: a number is not positive.
+    """
+
+    def __init__(self, num_relations: int, channels: int) -> None:
+        super().__init__()
+        self.num_relations = as_count(num_relations, "num_relations", least=1, most=1 << 32)
+        self.channels = as_count(channels, "channels", least=1, most=MOST_WIDTH)
+        self.relations = nn.Parameter(torch.empty(num_relations, channels))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the relations' rows anew."""
+        nn.init.xavier_uniform_(self.relations)
+
+    def _check(self, src: Tensor, relation: Tensor | None) -> None:
+        super()._check(src, relation)
+        if src.shape[1] != self.channels:
+            raise DataError(f"src must have {self.channels} columns (channels); got {tuple(src.shape)}")
+
+    def _pairs(self, src: Tensor, dst: Tensor, relation: Tensor | None) -> Tensor:
+        assert relation is not None
+        return (src * F.embedding(relation, self.relations) * dst).sum(-1)
+
+    def _all(self, src: Tensor, rows: Tensor, relation: Tensor | None) -> Tensor:
+        assert relation is not None
+        return (src * F.embedding(relation, self.relations).to(src.dtype)) @ rows.t()
+
+
+@typed
+class MLPPredictor(LinkPredictor):
+    """Linear layers with ReLU over the product of both rows, element by element.
+
+    Args:
+        channels: width of the rows.
+        hidden_channels: width between the layers.
+        num_layers: number of layers, the last of which has one output.
+        dropout: probability of dropping an element between the layers.
+
+    Raises:
+        ConfigError: an option is invalid.
+    """
+
+    def __init__(
+        self, channels: int, hidden_channels: int, num_layers: int = 2, *, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.dropout = as_number(dropout, "dropout", least=0, below=1)
+        as_count(num_layers, "num_layers", least=1, most=MOST_LAYERS)
+        widths = [channels] + [hidden_channels] * (num_layers - 1) + [1]
+        self.layers = nn.ModuleList(Linear(widths[i], widths[i + 1]) for i in range(num_layers))
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew."""
+        for layer in self.layers:
+            assert isinstance(layer, Linear)
+            layer.reset_parameters()
+
+    def _check(self, src: Tensor, relation: Tensor | None) -> None:
+        super()._check(src, relation)
+        first = self.layers[0]
+        assert isinstance(first, Linear)
+        if src.shape[1] != first.in_features:
+            raise DataError(f"src must have {first.in_features} columns (channels); got {tuple(src.shape)}")
+
+    def _pairs(self, src: Tensor, dst: Tensor, _relation: Tensor | None) -> Tensor:
+        x = src * dst
+        for layer in self.layers[:-1]:
+            x = F.dropout(layer(x).relu(), self.dropout, self.training)
+        return self.layers[-1](x).squeeze(-1)
+
+    def _all(self, src: Tensor, rows: Tensor, relation: Tensor | None) -> Tensor:
+        parts = torch.split(rows, max(1, _PAIRS // max(1, src.shape[0])))
+        scores = []
+        for part in parts:
+            pairs = src.repeat_interleave(part.shape[0], 0), part.repeat(src.shape[0], 1)
+            scores.append(self._pairs(*pairs, relation).view(src.shape[0], part.shape[0]))
+        return torch.cat(scores, 1) if scores else src.new_empty(src.shape[0], 0)
