@@ -82,7 +82,7 @@ def test_what_does_not_fit_is_named(kind: str) -> None:
     predictor, rows, relation = drawn(kind)
     with pytest.raises(DataError, match="dst must have the shape of src"):
         predictor(rows, rows[1:], relation)
-    with pytest.raises(DataError, match="rows must be torch.float64 as src is"):
+    with pytest.raises(DataError, match=r"rows must be torch\.float64 as src is"):
         predictor.with_all(rows, rows.float(), relation)
     with pytest.raises(DataError, match="rows must have 6 columns"):
         predictor.with_all(rows, rows[:, 1:], relation)

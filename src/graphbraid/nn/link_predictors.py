@@ -178,7 +178,8 @@ class MLPPredictor(LinkPredictor):
         x = src * dst
         for layer in self.layers[:-1]:
             x = F.dropout(layer(x).relu(), self.dropout, self.training)
-        return self.layers[-1](x).squeeze(-1)
+        scores: Tensor = self.layers[-1](x)
+        return scores.squeeze(-1)
 
     def _all(self, src: Tensor, rows: Tensor, relation: Tensor | None) -> Tensor:
         parts = torch.split(rows, max(1, _PAIRS // max(1, src.shape[0])))
