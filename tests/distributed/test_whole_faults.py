@@ -1,0 +1,74 @@
+"""A rank that is lost, stuck or misled ends training on the whole graph on every rank, with a reason."""
+
+import signal
+
+import pytest
+from tests.distributed import whole_faults
+from tests.distributed.ranks import run
+
+pytestmark = pytest.mark.distributed
+SOON = 30.0
+"""Seconds from the fault until every other rank has said what it was."""
+
+
+def ended(said, folder, rank):
+    """What a rank said that ended because of another."""
+    assert said.code == 8, said
+    assert float((folder / f"took-{rank}").read_text()) < SOON
+    return said.stderr
+
+
+@pytest.mark.parametrize("what", [pytest.param("killed", marks=pytest.mark.slow), "killed while rows travel"])
+def test_a_killed_rank_is_named_and_a_restart_goes_on(what, tmp_path, warm):
+    *others, last = run(warm, 3, whole_faults.faulty, what, tmp_path)
+    assert last.code == -signal.SIGKILL
+    for rank, said in enumerate(others):
+        assert "rank 2 is lost: its process" in ended(said, tmp_path, rank)
+    assert not [path for path in tmp_path.rglob("*") if "tmp" in path.name]
+    for said in run(warm, 2, whole_faults.resumed, tmp_path):
+        assert said.result == 6
+
+
+@pytest.mark.slow
+def test_a_stopped_rank_is_missed(tmp_path, warm):
+    *others, _ = run(
+        warm, 3, whole_faults.faulty, "stopped", tmp_path, STOPPED="1", GRAPHBRAID_RANK_LIMIT="5"
+    )
+    for rank, said in enumerate(others):
+        assert "rank 2 has given no sign of life for" in ended(said, tmp_path, rank)
+
+
+def test_a_rank_that_is_stuck_is_named_when_patience_ends(tmp_path, warm):
+    first, _ = run(warm, 2, whole_faults.faulty, "stuck", tmp_path)
+    said = ended(first, tmp_path, 0)
+    assert "rank 0 has waited 3 s in" in said
+    assert "not there yet: rank 1 (" in said
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        pytest.param("memory", "rank 1 failed: [enforce fail", marks=pytest.mark.slow),
+        ("raises", "rank 1 failed: a user's own mistake"),
+    ],
+)
+def test_what_a_rank_raises_is_told_by_all(what, says, tmp_path, warm):
+    first, second = run(warm, 2, whole_faults.faulty, what, tmp_path)
+    assert says in ended(first, tmp_path, 0)
+    assert second.code == 1
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        pytest.param("seed", "rank 0 has seed 0, rank 1 has 1", marks=pytest.mark.slow),
+        ("lr", "rank 0 has lr 0.003, rank 1 has 0.5; start all ranks with the same options."),
+        pytest.param("mode", "rank 0 has mode 'full', rank 1 has 'sampled'", marks=pytest.mark.slow),
+        ("graph", "load the same graph on all ranks."),
+        pytest.param("model", "build the same model on all ranks.", marks=pytest.mark.slow),
+    ],
+)
+def test_ranks_that_differ_are_told_before_the_first_step(what, says, warm):
+    for said in run(warm, 2, whole_faults.misled, what):
+        assert said.code == 2, said
+        assert says in said.stderr

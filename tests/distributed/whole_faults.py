@@ -1,0 +1,90 @@
+"""What goes wrong on ranks that train the whole graph; each function is called with their communicator."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from tests.distributed.training import At, graph_of
+from tests.distributed.whole_training import make
+
+from graphbraid.errors import RankError
+from graphbraid.fullgraph.step.calls.travel import Travel
+from graphbraid.train import Trainer
+
+STEP = 3
+"""The step after which something goes wrong; each epoch is one."""
+
+
+def faulty(comm, what: str, folder: str) -> None:
+    """Train, with something going wrong on the last rank; the others note how long they took to say so."""
+    root, is_odd = Path(folder), comm.rank == comm.size - 1
+
+    def note(trainer: object) -> None:
+        (root / "began").write_text(str(time.time()))
+
+    acts: dict[str, Callable[[object], object]] = {
+        "killed": lambda _: os.kill(os.getpid(), signal.SIGKILL),
+        "killed while rows travel": lambda _: _end_in_travel(),
+        "stopped": lambda _: os.kill(os.getpid(), signal.SIGSTOP),
+        "stuck": lambda _: time.sleep(15),
+        "memory": lambda _: torch.empty(1 << 50),
+        "raises": lambda _: _raise(ValueError("a user's own mistake")),
+    }
+    graph = graph_of()
+    calls = [At(comm, comm.size - 1, STEP, act) for act in (note, acts[what])]
+    if what == "stuck":  # only now, as ranks may wait long for each other while they start
+        calls += [At(comm, rank, STEP, lambda _: _wait_briefly(comm)) for rank in range(comm.size - 1)]
+    options = {"mode": "full", "epochs": 6, "lr": 0.01, "out_dir": root / "run" if comm.rank == 0 else None}
+    trainer = Trainer(make("gcn", graph, dropout=0.5), graph, callbacks=calls, **options)
+    try:
+        trainer.fit()
+    except RankError:
+        if not is_odd:
+            took = time.time() - float((root / "began").read_text())
+            (root / f"took-{comm.rank}").write_text(str(took))
+        raise
+
+
+def _wait_briefly(comm) -> None:
+    comm._patience_seconds = 3.0
+
+
+def _end_in_travel() -> None:
+    """End this process at its next exchange, once the others wait for its rows."""
+
+    def begin(*_: object) -> None:
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    Travel.begin = begin  # type: ignore[method-assign]
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def resumed(comm, folder: str) -> int:
+    """Go on with a run that a fault has ended; the number of its epochs."""
+    graph = graph_of()
+    own = Path(folder) / "run" if comm.rank == 0 else None
+    options = {"mode": "full", "epochs": 6, "lr": 0.01, "out_dir": own, "resume": comm.rank == 0}
+    return len(Trainer(make("gcn", graph, dropout=0.5), graph, **options).fit().history)
+
+
+def misled(comm, what: str) -> None:
+    """Ranks that differ in what they train."""
+    graph, is_odd = graph_of(), comm.rank == comm.size - 1
+    options: dict[str, object] = {"mode": "full", "epochs": 2}
+    if what in ("seed", "lr", "mode"):
+        options |= (
+            {"seed": {"seed": 1}, "lr": {"lr": 0.5}, "mode": {"mode": "sampled"}}[what] if is_odd else {}
+        )
+    elif what == "graph" and is_odd:
+        graph = graph.replace(x=graph.x + 1)
+    kind = "sage" if what == "model" and is_odd else "gcn"
+    Trainer(make(kind, graph), graph, **options).fit()
