@@ -110,3 +110,22 @@ def test_reverse_relations_are_added_on_loading(typed_file: Path) -> None:
     source, name, destination = stored.edge_types[0]
     back = both.to_edge_indices()[destination, f"rev_{name}", source]
     assert torch.equal(back.flip(0), stored.to_edge_indices()[source, name, destination])
+
+
+def test_predictions_of_a_store_have_the_type_s_own_ids_and_classes(graphbraid: Any, tmp_path: Path) -> None:
+    graph = bibliography()
+    ids = np.array([f"paper {number}" for number in range(PAPERS)], dtype=object)
+    names = {
+        "paper": datasets.StoreNames(ids=datasets.NodeIds(ids), class_names=("art", "law", "war")),
+        "venue": datasets.StoreNames(ids=datasets.NodeIds(np.arange(VENUES) + 7)),
+    }
+    datasets.save_store(graph, tmp_path / "store", names=names)
+    run, out, chosen = tmp_path / "run", tmp_path / "papers.csv", tmp_path / "ids.txt"
+    done = graphbraid("train", "--data", tmp_path / "store", "--out", run, *QUICK)
+    assert done.exit_code == 0, done.stderr
+    chosen.write_text("paper 12\npaper 3\n")
+    done = graphbraid("predict", "--run", run, "--nodes", chosen, "--out", out)
+    assert done.exit_code == 0, done.stderr
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    assert [row["node"] for row in rows] == ["paper 12", "paper 3"]
+    assert all(row["class"] == ("art", "law", "war")[int(row["prediction"])] for row in rows)

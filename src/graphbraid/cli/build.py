@@ -203,9 +203,13 @@ def _refuse_too_large(model: nn.Module) -> None:
         )
 
 
-def names_of(data: str) -> datasets.StoreNames:
-    """Return the original node ids and the class names that a store keeps; None where unknown."""
-    return datasets.open_names(data) if datasets.is_store(data) else datasets.StoreNames()
+def names_of(data: str, node_type: str | None = None) -> datasets.StoreNames:
+    """Return the original node ids and the class names that a store keeps; None where unknown.
+
+    Those of ``node_type`` in a store of a graph with types.
+    """
+    names = datasets.open_names(data) if datasets.is_store(data) else datasets.StoreNames()
+    return names if node_type is None else names.types.get(node_type, datasets.StoreNames())
 
 
 def data_as_path(data: str) -> str:

@@ -141,7 +141,7 @@ def _predict(
     model = build_model_for(graph, run, outputs.width)
     trainer = Trainer(model, graph, config=run.train)
     trainer.load_weights(weights)
-    original_ids = names_of(run.settings.data).ids
+    original_ids = names_of(run.settings.data, run.train.node_type).ids
     labels = trainer.runner.labels
     ids = _chosen_nodes(labels, nodes, split, original_ids)
     values = Task(name=outputs.task, width=outputs.width).probabilities(trainer.predict(ids, mode=mode))

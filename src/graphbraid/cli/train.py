@@ -336,11 +336,12 @@ def _make_trainer(run: ResolvedRun, show: Callable[[dict[str, str]], None], call
         run = dataclasses.replace(run, train=run.train.updated(node_type=node_type))
     labels = labels_of(graph, run.train.node_type)
     model = build_model_for(graph, run, labels.num_classes)
+    names = names_of(run.settings.data, run.train.node_type)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     selection = native.active()
     info = {
         "settings": run.saved() | {"data": data_as_path(run.settings.data)},
-        "outputs": dataclasses.asdict(Outputs.of(labels, names_of(run.settings.data).class_names)),
+        "outputs": dataclasses.asdict(Outputs.of(labels, names.class_names)),
     }
     trainer = Trainer(model, graph, config=run.train, callbacks=callbacks, info=info)
     chosen = {"mode": f"{trainer.config.mode}: {trainer.mode_reason}"} if trainer.mode_reason else {}
