@@ -212,6 +212,15 @@ add(
     lambda w: Call(loaders.LinkNeighborLoader, _link_args(w), _three_of_links, _PYG_OPTIONS),
 )
 add(
+    "ShaDowKHopSampler",
+    lambda w: Call(
+        loaders.ShaDowKHopSampler,
+        {"data": w.graph, "depth": 2, "num_neighbors": 2, "node_idx": w.splits["train"], "batch_size": 4},
+        lambda loader: [[b.x, b.n_id, b.edge_index, b.ptr] for b in itertools.islice(loader.batches(0), 3)],
+        ("replace", "shuffle", "drop_last", "disjoint", "subgraph_type", "num_workers", "transform"),
+    ),
+)
+add(
     "LinkNeighborLoader of Data",
     lambda w: Call(
         loaders.LinkNeighborLoader, _link_args(w) | {"data": w.data}, _three_of_links, _PYG_OPTIONS

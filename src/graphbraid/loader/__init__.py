@@ -5,5 +5,14 @@ from graphbraid.loader.link_neighbor import LinkNeighborLoader
 from graphbraid.loader.neighbor import NeighborLoader
 from graphbraid.loader.plans import PLANS, read_plan
 from graphbraid.loader.settings import LoaderSettings
+from graphbraid.loader.shadow import ShaDowKHopSampler
 
-__all__ = ["PLANS", "BatchLoader", "LinkNeighborLoader", "LoaderSettings", "NeighborLoader", "read_plan"]
+__all__ = [
+    "PLANS",
+    "BatchLoader",
+    "LinkNeighborLoader",
+    "LoaderSettings",
+    "NeighborLoader",
+    "ShaDowKHopSampler",
+    "read_plan",
+]

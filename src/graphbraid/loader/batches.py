@@ -26,7 +26,6 @@ from graphbraid.loader.ahead import GatherAhead
 from graphbraid.loader.planned import PlannedBatches
 from graphbraid.loader.settings import LoaderSettings
 from graphbraid.sampling.batch_seeds import BatchSeeds, SeedSource
-from graphbraid.sampling.constraints import Constraints
 from graphbraid.sampling.cpu import HostPipeline, make_pipeline
 from graphbraid.sampling.minibatch import MiniBatch
 from graphbraid.sampling.sample import Prepared
@@ -162,24 +161,19 @@ class BatchLoader:
             started = time.perf_counter()
             prepared = prepared._replace(x=source.rows.gather(prepared.sampled.n_id))
             self._count_gather(time.perf_counter() - started)
-        more = seeds.attributes_of(prepared.sampled)
-        return self._as_batch(source, prepared, epoch, seeds.constraints, **more)
+        return self._as_batch(source, prepared, epoch, seeds)
 
     def _as_batch(
-        self,
-        source: BatchSource,
-        prepared: Prepared,
-        epoch: int,
-        constraints: Constraints | None = None,
-        **more: Tensor,
+        self, source: BatchSource, prepared: Prepared, epoch: int, seeds: BatchSeeds | None = None
     ) -> MiniBatch:
         if self.settings.subgraph_type != DIRECTIONAL:
             times = None if self._seeds is None else self._seeds.edge_times
-            made = with_edges(
-                prepared.sampled, self.settings.subgraph_type, source.graph.csc, constraints, times
-            )
+            keeping = None if seeds is None else seeds.constraints
+            kind = self.settings.subgraph_type
+            made = with_edges(prepared.sampled, kind, source.graph.csc, keeping, times)
             prepared = prepared._replace(sampled=made)
         batch = MiniBatch(source, prepared, layout=self.config.layout, epoch=epoch)
+        more = {} if seeds is None else seeds.attributes_of(prepared.sampled)
         for name, value in more.items():
             setattr(batch, name, value)
         return batch.to(self.device) if isinstance(self.device, torch.device) else batch

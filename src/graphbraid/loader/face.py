@@ -28,6 +28,7 @@ from graphbraid.loader.sources import FollowedData
 from graphbraid.sampling.batch_seeds import SeedSource
 from graphbraid.sampling.minibatch import MiniBatch
 from graphbraid.sampling.source import BatchSource
+from graphbraid.sampling.subgraph import SUBGRAPH_TYPES, as_subgraph_type
 from graphbraid.signatures import typed
 
 CALLS = 2**31 - 1
@@ -61,6 +62,8 @@ class LoaderFace(OverBatches, DataLoader[Any]):
     """Name of PyG's loader that has the same arguments."""
     refused: Mapping[str, tuple[tuple[Any, ...], str]]
     """Arguments of that loader that this one refuses; see :func:`check_options`."""
+    subgraph_types: tuple[str, ...] = SUBGRAPH_TYPES
+    """What its ``subgraph_type`` may be."""
     inputs_name: str
     """Name of the argument that an epoch's positions are positions in."""
     data: Any
@@ -116,6 +119,7 @@ class LoaderFace(OverBatches, DataLoader[Any]):
             "shuffle": bool(given["shuffle"]),
             "drop_last": given["drop_last"] and self._ordered,
             "weighted": given["weight_attr"] is not None,
+            "subgraph_type": as_subgraph_type(given["subgraph_type"], self.subgraph_types),
         }
         return LoaderSettings(**{name: given[name] for name in named & given.keys()} | read)
 
@@ -226,7 +230,7 @@ class LoaderFace(OverBatches, DataLoader[Any]):
                     "sending moves; end the iteration, or close() the loader, first"
                 )
             self._batches.close()
-        return _remade, (type(self), self._arguments, self.epoch)
+        return remade, (type(self), self._arguments, self.epoch)
 
     def __str__(self) -> str:
         return f"{type(self).__name__}()"
@@ -236,7 +240,8 @@ class LoaderFace(OverBatches, DataLoader[Any]):
         return f"{type(self).__name__}({self._batches.config}, {batches})"
 
 
-def _remade(kind: type[LoaderFace], arguments: dict[str, Any], epoch: int) -> LoaderFace:
+def remade(kind: type[LoaderFace], arguments: dict[str, Any], epoch: int) -> LoaderFace:
+    """Return a loader of a kind, made of its arguments by name, whose next epoch is ``epoch``."""
     loader = kind(**arguments)
     loader.epoch = epoch
     return loader

@@ -19,7 +19,7 @@ from graphbraid.loader.inputs import as_device, as_fanouts, as_seeds
 from graphbraid.loader.plans import read_plan
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.schedule import SeedSchedule
-from graphbraid.sampling.subgraph import DIRECTIONAL, as_subgraph_type
+from graphbraid.sampling.subgraph import DIRECTIONAL, EGO, SUBGRAPH_TYPES, as_subgraph_type
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -49,8 +49,8 @@ class LoaderSettings:
     layout: str = "subgraph"
     """Layout of the batches: ``subgraph`` or ``blocks``."""
     subgraph_type: str = DIRECTIONAL
-    """Edges of the batches: ``directional``, ``bidirectional`` or ``induced``; the latter two only in layout
-    ``subgraph``."""
+    """Edges of the batches: ``directional``, or in layout ``subgraph`` also ``bidirectional``, ``induced`` or,
+    of disjoint trees, ``ego``."""
     seed: int = 0
     """Random seed of the shuffle and of every draw."""
     num_workers: int = 0
@@ -77,7 +77,7 @@ class LoaderSettings:
             num_neighbors=as_fanouts(self.num_neighbors),
             num_workers=max(as_count(self.num_workers, "num_workers", most=MOST_THREADS), 1),
             device=_as_batch_device(self.device),
-            subgraph_type=as_subgraph_type(self.subgraph_type),
+            subgraph_type=as_subgraph_type(self.subgraph_type, (*SUBGRAPH_TYPES, EGO)),
         )
         if self.subgraph_type != DIRECTIONAL and self.layout != "subgraph":
             raise ConfigError(

@@ -7,7 +7,7 @@ once. ``induced`` ones are all edges of the graph between the nodes of the batch
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,10 +23,12 @@ DIRECTIONAL = "directional"
 BIDIRECTIONAL = "bidirectional"
 INDUCED = "induced"
 SUBGRAPH_TYPES = (DIRECTIONAL, BIDIRECTIONAL, INDUCED)
+EGO = "ego"
+"""As induced, of disjoint trees one after another, for :class:`graphbraid.loader.ShaDowKHopSampler`."""
 
 
-def as_subgraph_type(given: Any) -> str:
-    """Return the name of a subgraph type, which may be given as PyG's enumeration.
+def as_subgraph_type(given: Any, known: Sequence[str] = SUBGRAPH_TYPES) -> str:
+    """Return the name of a subgraph type, one of ``known``, which may be given as PyG's enumeration.
 
     Raises:
         ConfigError: there is none of this name.
@@ -34,9 +36,9 @@ def as_subgraph_type(given: Any) -> str:
     name = getattr(given, "value", given)
     if name is None:
         return DIRECTIONAL
-    if not isinstance(name, str) or name not in SUBGRAPH_TYPES:
-        hint = did_you_mean(str(name), SUBGRAPH_TYPES)
-        raise ConfigError(f"subgraph_type must be one of {', '.join(SUBGRAPH_TYPES)}; got {given!r}.{hint}")
+    if not isinstance(name, str) or name not in known:
+        hint = did_you_mean(str(name), known)
+        raise ConfigError(f"subgraph_type must be one of {', '.join(known)}; got {given!r}.{hint}")
     return name
 
 
@@ -51,13 +53,15 @@ def with_edges(
 
     Args:
         sampled: a sample in layout ``subgraph``, on the CPU.
-        subgraph_type: one of :data:`SUBGRAPH_TYPES`.
+        subgraph_type: one of :data:`SUBGRAPH_TYPES`, or :data:`EGO`, which takes disjoint trees.
         csc: the graph that it was drawn from.
         constraints: what its draws kept to; other edges keep to it too.
         edge_times: when each edge arose, where constraints have times.
     """
     if subgraph_type == DIRECTIONAL:
         return sampled
+    if subgraph_type == EGO:
+        sampled = _tree_by_tree(sampled)
     if subgraph_type == BIDIRECTIONAL:
         edges = both_ways(sampled.edges[0], sampled.n_id.numel())
     else:
@@ -67,6 +71,13 @@ def with_edges(
         if not sampled.positions_are_kept:
             edges = dataclasses.replace(edges, positions=None)
     return dataclasses.replace(sampled, edges=[edges], edges_per_hop=[edges.indices.numel()], by_hop=False)
+
+
+def _tree_by_tree(sampled: Sampled) -> Sampled:
+    """Return the nodes of a sample in the order of their trees, each tree's seed first."""
+    assert sampled.trees is not None, "ego networks are disjoint trees"
+    trees, order = torch.sort(sampled.trees, stable=True)
+    return dataclasses.replace(sampled, n_id=sampled.n_id[order], trees=trees)
 
 
 def induced_edges(
