@@ -49,8 +49,8 @@ class LoaderSettings:
     layout: str = "subgraph"
     """Layout of the batches: ``subgraph`` or ``blocks``."""
     subgraph_type: str = DIRECTIONAL
-    """Edges of the batches: ``directional``, or in layout ``subgraph`` also ``bidirectional``, ``induced`` or,
-    of disjoint trees, ``ego``."""
+    """Edges of the batches: ``directional``, or in layout ``subgraph`` also ``bidirectional``, ``induced``
+    or, of disjoint trees, ``ego``."""
     seed: int = 0
     """Random seed of the shuffle and of every draw."""
     num_workers: int = 0
