@@ -215,9 +215,16 @@ add(
     "ShaDowKHopSampler",
     lambda w: Call(
         loaders.ShaDowKHopSampler,
-        {"data": w.graph, "depth": 2, "num_neighbors": 2, "node_idx": w.splits["train"], "batch_size": 4},
+        {
+            "data": w.graph,
+            "depth": 2,
+            "num_neighbors": 2,
+            "node_idx": w.splits["train"],
+            "batch_size": 4,
+            "seed": 1,
+        },
         lambda loader: [[b.x, b.n_id, b.edge_index, b.ptr] for b in itertools.islice(loader.batches(0), 3)],
-        ("replace", "shuffle", "drop_last", "disjoint", "subgraph_type", "num_workers", "transform"),
+        ("replace", "shuffle", "drop_last", "disjoint", "subgraph_type", "num_workers"),
     ),
 )
 add(

@@ -121,10 +121,10 @@ def npz_without_edges(w: Workplace):
 
 @command(
     FILES,
-    "a heterogeneous graph",
-    3,
-    "takes graphs of one node type and one relation so far",
-    "the node types 0, 1",
+    "a heterogeneous graph with labels of several types",
+    2,
+    "several node types have labels (0, 1)",
+    "node_type",
 )
 def heterogeneous(w: Workplace):
     return w.train(w.npz(node_type=np.arange(90) // 45))
