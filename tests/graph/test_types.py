@@ -252,12 +252,11 @@ def test_validate_looks_at_every_value():
         attributed.validate()
 
 
-def test_what_takes_one_type_says_so(tmp_path):
+def test_what_takes_one_type_says_so():
     graph = bibliography()
     part_of = torch.zeros(graph.num_nodes, dtype=torch.int32)
     partition = Partition(part_of=part_of, num_parts=1, strategy="simple", balance="nodes")
     for call in (
-        lambda: graphbraid.datasets.save_store(graph, tmp_path / "store"),
         lambda: graphbraid.features.reorder(graph, torch.arange(graph.num_nodes)),
         lambda: graphbraid.distributed.split(graph, partition),
         lambda: graphbraid.compile(torch.nn.Linear(2, 2), graph),

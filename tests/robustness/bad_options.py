@@ -475,11 +475,11 @@ def missing_weights(w: Workplace):
     LOADER,
     "an option of PyG's that changes batches in a way not supported",
     ConfigError,
-    "does not support subgraph_type",
+    "does not support transform_sampler_output",
     "use PyG's loader",
 )
-def induced_loader(w: Workplace):
-    NeighborLoader(graph(), [5, 5], subgraph_type="induced")
+def loader_with_a_hook_on_samples(w: Workplace):
+    NeighborLoader(graph(), [5, 5], transform_sampler_output=len)
 
 
 @call(

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphbraid.datasets.memory import EDGE_BYTES, require_memory
+from graphbraid.datasets.npy_header import read_alone
 from graphbraid.errors import DataError, ResourceError
 
 Array = npt.NDArray[Any]
@@ -138,7 +139,7 @@ def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any], in
             (1, 0): np.lib.format.read_array_header_1_0,
             (2, 0): np.lib.format.read_array_header_2_0,
         }[version]
-        shape, is_fortran, dtype = read(stream)
+        shape, is_fortran, dtype = read_alone(read, stream)
     except OSError:
         raise
     except _DAMAGE:

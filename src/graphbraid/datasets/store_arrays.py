@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from graphbraid.arguments import shown
+from graphbraid.datasets.npy_header import read_alone
 from graphbraid.errors import DataError
 from graphbraid.files.block_sums import BLOCK_BYTES, BlockSums
 from graphbraid.files.checksums import Checksum, of_file
@@ -137,7 +138,8 @@ class StoredArray:
                 version = np.lib.format.read_magic(file)
                 if version != (1, 0):
                     raise ValueError(f"npy version {version}")
-                shape, fortran, dtype = np.lib.format.read_array_header_1_0(_without_padding(file))
+                read = np.lib.format.read_array_header_1_0
+                shape, fortran, dtype = read_alone(read, _without_padding(file))
                 if fortran:
                     raise ValueError("columns before rows")
             except OSError:
