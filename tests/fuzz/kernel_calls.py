@@ -339,7 +339,7 @@ def layer_norm(i: Inputs) -> Call:
 def cross_entropy(i: Inputs) -> Call:
     count, width = max(i.count(), 1), max(i.width(), 1)
     logits = i.rows(count, width, i.dtype())
-    weight = i.normal(width, dtype=logits.dtype).abs() if i.maybe("weight") else None
+    weight = i.normal(width, dtype=logits.dtype).abs() + 0.1 if i.maybe("weight") else None
     labels = i.below(width, count).where(i.below(3, count) > 0, -100)
     labels[0] = 0  # a row that counts: the mean of none is NaN by both
     return _both_ways(i, lambda: ops.cross_entropy(logits, labels, weight), logits=logits)

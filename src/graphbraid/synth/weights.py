@@ -29,9 +29,15 @@ def save_weights(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
     """Write a model's weights to a folder, each to the file of its name; return the folder.
 
     They are its parameters and the running statistics of batch normalisation.
+
+    Raises:
+        DataError: there is something else than a folder in its place.
     """
     place = Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise DataError(f"cannot write weights to {place}: it, or what is above it, is no folder") from error
     for name, weight in weights_of(model).items():
         np.save(place / f"{name}.npy", weight.detach().cpu().contiguous().numpy())
     return place

@@ -40,6 +40,10 @@ class RunnerUp:
     """Simulated seconds per epoch."""
 
 
+MOST_BATCHES = 10_000_000
+"""Largest number of batches in an epoch that can be planned, as plans are simulated batch by batch."""
+
+
 @typed
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
@@ -77,9 +81,9 @@ class Plan:
     the cores that ``workers`` leave."""
 
     def __post_init__(self) -> None:
-        if self.num_batches < 1 or not 0 <= self.num_cpu <= self.num_batches:
+        if not 1 <= self.num_batches <= MOST_BATCHES or not 0 <= self.num_cpu <= self.num_batches:
             raise ConfigError(
-                f"num_cpu must be in [0, num_batches] and num_batches at least 1; "
+                f"num_cpu must be in [0, num_batches] and num_batches in [1, {MOST_BATCHES}]; "
                 f"got num_cpu={self.num_cpu}, num_batches={self.num_batches}"
             )
         for name, least in (("stock", 0), ("cbs", 1), ("gbs", 1), ("most_cbs", 1), ("most_gbs", 1)):

@@ -13,7 +13,7 @@ from graphbraid.collective.plan.braid import braid, braid_routes
 from graphbraid.collective.plan.cores import plan_of_trials
 from graphbraid.collective.plan.dispatcher import Dispatcher, EpochBound, bound_with, epoch_bound
 from graphbraid.collective.plan.limits import Limits
-from graphbraid.collective.plan.plan import Plan, RunnerUp
+from graphbraid.collective.plan.plan import MOST_BATCHES, Plan, RunnerUp
 from graphbraid.collective.plan.routes import CPU
 from graphbraid.collective.plan.simulator import Durations, Setting, SimulatedEpoch, simulate
 from graphbraid.collective.plan.times import Profile, StageTimes
@@ -22,8 +22,6 @@ from graphbraid.signatures import typed
 
 EQUAL = 1.0 + 1e-9
 """Factor within which two times count as equal, since they differ by rounding only."""
-MOST_BATCHES = 10_000_000
-"""Largest number of batches in an epoch that can be planned, as plans are simulated batch by batch."""
 SEARCHED_BATCHES = 500
 """Length of the epoch that the search simulates in place of a longer one; the result is simulated in full."""
 
