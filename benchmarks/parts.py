@@ -93,6 +93,24 @@ PARTS = (
         peers=True,
     ),
     Part(
+        name="sampling-typed",
+        module="sampling.typed",
+        results="typed_sampling",
+        minutes=10,
+        options=("--graphs", "{graphs}", "--data", "{data}", "--repeats", "3"),
+        archives=("het_dblp", "het_movielens_small"),
+        peers=True,
+    ),
+    Part(
+        name="sampling-temporal",
+        module="sampling.temporal",
+        results="temporal_sampling",
+        minutes=15,
+        options=("--graphs", "{graphs}", "--data", "{data}", "--repeats", "3"),
+        archives=("tmp_mathoverflow",),
+        peers=True,
+    ),
+    Part(
         name="epoch",
         module="training.epoch",
         results="epoch",
@@ -161,6 +179,15 @@ PARTS = (
         pyg=True,
     ),
     Part(
+        name="relational",
+        module="fullgraph.relational",
+        results="fullgraph_relational",
+        minutes=15,
+        options=("--graphs", "{graphs}"),
+        peers=True,
+        pyg=True,
+    ),
+    Part(
         name="synth",
         module="synth.beside_engine",
         results="synth",
@@ -193,7 +220,7 @@ PARTS = (
         name="estimate",
         module="planning.estimate",
         results="estimate",
-        minutes=12,
+        minutes=25,
         graphs=("arxiv-like", "products-lite", "web_cnr2000"),
     ),
     Part(
@@ -204,13 +231,13 @@ PARTS = (
         graphs=("products-lite", "reddit-lite", "rmat-1m"),
     ),
     Part(name="tiers-gather", module="tiers.gather", results="tiers_gather", minutes=3),
-    Part(name="tiers-disk", module="tiers.disk", results="tiers_disk", minutes=15),
+    Part(name="tiers-disk", module="tiers.disk", results="tiers_disk", minutes=15, options=("--remove",)),
     Part(
         name="tiers-scale",
         module="tiers.scale",
         results="tiers_scale",
-        minutes=30,
-        options=("--limit", "8GiB"),
+        minutes=45,
+        options=("--limit", "8GiB", "--remove"),
     ),
     Part(
         name="tiers-reordering",
@@ -242,6 +269,7 @@ PARTS = (
         minutes=4,
         graphs=("arxiv-like", "reddit-lite"),
     ),
+    Part(name="ranks-shaped", module="distributed.shaped", results="distributed_shaped", minutes=5),
     Part(name="datasets", module="graphs.embedded", results="datasets", minutes=5),
     Part(
         name="accuracy",
@@ -268,6 +296,22 @@ PARTS = (
         options=("--data", "{data}"),
         archives=("het_acm", "het_dblp"),
         pyg=True,
+    ),
+    Part(
+        name="accuracy-knowledge",
+        module="accuracy.knowledge",
+        results="knowledge_accuracy",
+        minutes=150,
+        options=("--data", "{data}"),
+        archives=("kg_fb15k237",),
+    ),
+    Part(
+        name="accuracy-temporal",
+        module="accuracy.temporal",
+        results="temporal_links",
+        minutes=20,
+        options=("--data", "{data}"),
+        archives=("tmp_mathoverflow",),
     ),
 )
 """In the order they run. What needs a CUDA device is ``benchmarks/gpu_suite.sh``'s."""

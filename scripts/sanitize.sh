@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Runs the C++ core under sanitizers: an instrumented build of _native, loaded by the tests that reach it.
 #   PYTHON=.venv/bin/python scripts/sanitize.sh [address] [thread]     both when none is named
-#   GB_SANITIZE_SHORT=1    for CI: only the portable variant, reports that name lines but no variables, of a product of
-#                          parameters the cases that `make test` runs, and no tests that start Python anew, which take
-#                          most of their time for that; the long form is for a change of the core and for a release
+#   GB_SANITIZE_SHORT=1    for CI: only the portable variant, not optimised, as that takes longer than it saves, reports that
+#                          name lines but no variables, of a product of parameters the cases that `make test` runs, and
+#                          no tests that start Python anew, which take most of their time for that; the long form is for
+#                          a change of the core and for a release
 #   GB_SANITIZE_TESTS=...  these test paths instead
 #
 # address: AddressSanitizer with UndefinedBehaviorSanitizer.
@@ -20,8 +21,8 @@ cd "$(dirname "$0")/.."
 python=$(realpath -s "${PYTHON:-.venv/bin/python}")
 compiler=${CXX:-g++}
 short=${GB_SANITIZE_SHORT:-}
-variants=all debug=-g cases="not slow or rest"
-[ -z "$short" ] || variants=portable debug=-g1 cases="not slow"
+variants=all debug=-g optimize=-O1 cases="not slow or rest"
+[ -z "$short" ] || variants=portable debug=-g1 optimize=-O0 cases="not slow"
 [ $# -gt 0 ] || set -- address thread
 
 # Builds build/sanitize-NAME/python/graphbraid: this tree's Python files with the instrumented module.
@@ -29,8 +30,8 @@ build() {
   local name=$1 flags=$2 folder=build/sanitize-$1
   cmake -S . -B "$folder" -G Ninja -DGB_VARIANTS="$variants" -DPython_EXECUTABLE="$python" -DCMAKE_CXX_COMPILER="$compiler" \
     -DCMAKE_CXX_COMPILER_LAUNCHER="$(command -v ccache || true)" \
-    -DCMAKE_BUILD_TYPE=None -DGB_OPTIMIZE=-O1 -DCMAKE_CXX_FLAGS="$debug -fno-omit-frame-pointer $flags" >/dev/null
-  cmake --build "$folder" | tail -n 1
+    -DCMAKE_BUILD_TYPE=None -DGB_OPTIMIZE="$optimize" -DCMAKE_CXX_FLAGS="$debug -fno-omit-frame-pointer $flags" >/dev/null
+  cmake --build "$folder" --parallel "$(nproc)" | tail -n 1
   rm -rf "$folder/python"
   mkdir -p "$folder/python"
   cp -r src/graphbraid "$folder/python/graphbraid"
@@ -54,9 +55,10 @@ run_tests() {
   # Nor, where threads are watched, of forked processes: the sanitizer knows no threads begun after a fork.
   local chosen="not memory"
   [ "$name" = thread ] && chosen+=" and not fork"
+  [ -z "$short" ] || chosen+=" and not another_process and not two_processes"
   # setarch -R: the sanitizers' shadow memory and address randomisation do not always agree.
   local under=(env "PYTHONPATH=$folder/python" "LD_PRELOAD=$preload" "$@" setarch -R "$python")
-  "${under[@]}" -c "$check"
+  "${under[@]}" -c "$check" || return
   # Not the tests of peak memory: red zones and shadow memory are not what they measure; nor the Triton kernels, which
   # the core has no part in. Standard error stays uncaptured: the report of a process that ends at once would be lost.
   "${under[@]}" -m pytest -q -x --capture=sys -p no:cacheprovider --timeout 900 -m "$cases" -k "$chosen" \
@@ -78,46 +80,48 @@ else
   for path in tests/sampling tests/ops tests/graph tests/features tests/loader; do [ -e "$path" ] && tests+=("$path"); done
 fi
 
-run() {
-  case $1 in
+declare -A flags_of=([address]="-fsanitize=address,undefined -fno-sanitize-recover=all" [thread]="-fsanitize=thread -DGB_STD_THREADS")
+
+# All that belongs to one sanitizer, one after the other; with the address sanitizer the synthesised programs, too, also
+# where a test failed.
+lane() {
+  local name=$1 status=0
+  echo "== building for the $name sanitizer"
+  build "$name" "${flags_of[$name]}"
+  echo "== tests under the $name sanitizer"
+  case $name in
     address)
       # Leaks: Python keeps much until the end, so only what the core itself loses would count; see suppressions.
       run_tests address libasan.so \
         "ASAN_OPTIONS=detect_leaks=0:exitcode=66:abort_on_error=0:handle_segv=0:allocator_may_return_null=1" \
-        "UBSAN_OPTIONS=print_stacktrace=1:exitcode=66"
+        "UBSAN_OPTIONS=print_stacktrace=1:exitcode=66" || status=$?
+      [ -n "${GB_SANITIZE_TESTS:-}" ] || { echo "== synthesised programs"; PYTHON=$python scripts/sanitize_programs.sh || status=$?; }
       ;;
     thread)
       run_tests thread libtsan.so \
         "TSAN_OPTIONS=exitcode=66:halt_on_error=1:second_deadlock_stack=1:suppressions=$PWD/scripts/tsan.supp" \
-        "OMP_NUM_THREADS=1"
+        "OMP_NUM_THREADS=1" || status=$?
       ;;
   esac
+  return "$status"
 }
 
-declare -A flags_of=([address]="-fsanitize=address,undefined -fno-sanitize-recover=all" [thread]="-fsanitize=thread -DGB_STD_THREADS")
 for name in "$@"; do
   [ -n "${flags_of[$name]:-}" ] || { echo "sanitize.sh knows address and thread, not $name" >&2; exit 2; }
-  echo "== building for the $name sanitizer"
-  build "$name" "${flags_of[$name]}"
 done
 
-# The tests run in one process each, side by side.
+# Side by side: while one waits for its single test process, the other has cores to build on.
 declare -A running=()
+mkdir -p build
 for name in "$@"; do
-  run "$name" >"build/sanitize-$name/log" 2>&1 &
+  (set -e; lane "$name") >"build/sanitize-$name.log" 2>&1 &
   running[$name]=$!
 done
 failed=0
 for name in "$@"; do
   status=0
   wait "${running[$name]}" || status=$?
-  echo "== $name sanitizer"
-  cat "build/sanitize-$name/log"
+  cat "build/sanitize-$name.log"
   [ "$status" -eq 0 ] || { echo "the $name sanitizer ended with $status" >&2; failed=$status; }
 done
-case " $* " in
-  *" address "*)
-    [ -n "${GB_SANITIZE_TESTS:-}" ] || { echo "== synthesised programs"; PYTHON=$python scripts/sanitize_programs.sh || failed=$?; }
-    ;;
-esac
 exit "$failed"

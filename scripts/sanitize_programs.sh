@@ -1,14 +1,20 @@
 #!/usr/bin/env bash
 # Builds synthesised programs with AddressSanitizer and UndefinedBehaviorSanitizer and compares them with the engine:
 # tests/synth with these compiler flags. The programs are executables of their own, so nothing is preloaded into Python.
-#   PYTHON=.venv/bin/python scripts/sanitize_programs.sh
-#   GB_SANITIZE_SHORT=1     for CI: a program for each kernel file
+#   PYTHON=.venv/bin/python scripts/sanitize_programs.sh     with programs of several ranks where mpicxx is on the PATH
+#   GB_SANITIZE_SHORT=1     for CI: a program of one rank for each kernel file, not optimised
 set -euo pipefail
 cd "$(dirname "$0")/.."
 all="engines_losses or multiplied_as_such or own or refused or not_finite or missing_folders"
 short="(engines_losses and (SAGE-Max or GIN-Sum or GAT-Sum)) or (multiplied_as_such and options1)"
 export GB_PROGRAM_FLAGS="-g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
 export ASAN_OPTIONS="exitcode=66" UBSAN_OPTIONS="print_stacktrace=1:exitcode=66"
-[ -z "${GB_SANITIZE_SHORT:-}" ] && chosen=$all || chosen=$short
+chosen=$all
+tests=(tests/synth/test_openmp.py tests/synth/test_walk.py)
+if [ -n "${GB_SANITIZE_SHORT:-}" ]; then
+  chosen=$short GB_PROGRAM_FLAGS+=" -O0"
+elif command -v mpicxx >/dev/null; then
+  tests+=(tests/synth/test_mpi.py)
+fi
 exec "${PYTHON:-.venv/bin/python}" -m pytest -q -x -p no:cacheprovider --timeout 900 -k "$chosen" \
-  tests/synth/test_openmp.py tests/synth/test_walk.py
+  "${tests[@]}"

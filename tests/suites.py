@@ -1,7 +1,8 @@
 """Which tests `make test` runs, and which it leaves to `make test-slow`, beyond those that are marked slow.
 
 Of a test whose cases are a product of parameters `make test` runs as many as it takes for every value of
-every parameter to occur, and of kernels that are interpreted the first two of those; the rest are slow.
+every parameter to occur, and of kernels that are interpreted the first of those; the rest are slow. Tests say
+by :func:`few_of` and :func:`every` of which values fewer will do.
 Random examples are few there and many in `make test-slow` and `make test-all`, which runs each test once.
 """
 
@@ -9,8 +10,9 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Container, Hashable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -19,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 FEW, MANY = "few", "many"
 """Profiles of hypothesis."""
 _NUM_EXAMPLES = {FEW: 8, MANY: 60}
-_MOST_INTERPRETED = 2  # cases of a product; an interpreted kernel takes a thousand times as long
+_MOST_INTERPRETED = 1  # cases of a product; an interpreted kernel takes a thousand times as long
 
 Values = frozenset[tuple[Hashable, Hashable]]
 
@@ -35,6 +37,26 @@ def register_profiles() -> None:
 def examples(many: int) -> int:
     """As many random examples as the profile takes of a test that has ``many`` of them in the larger one."""
     return max(5, many * hypothesis.settings.default.max_examples // _NUM_EXAMPLES[MANY])
+
+
+def few_of(values: Iterable[Any], few: Container[Any]) -> list[Any]:
+    """Values of a parameter of which `make test` runs ``few``; of several parameters, by the first."""
+    return [value if _first(value) in few else _later(value) for value in values]
+
+
+def every(step: int, values: Iterable[Any]) -> list[Any]:
+    """Values of a parameter, or of several, of which `make test` runs the first and every so many-th."""
+    return [value if number % step == 0 else _later(value) for number, value in enumerate(values)]
+
+
+def _first(value: Any) -> Any:
+    return value[0] if isinstance(value, tuple) else value
+
+
+def _later(value: Any) -> Any:
+    """The value as one of the rest of a product, which the slow tests and the variants run."""
+    values = value if isinstance(value, tuple) else (value,)
+    return pytest.param(*values, marks=(pytest.mark.slow, pytest.mark.rest))
 
 
 def mark(items: Iterable[pytest.Item]) -> None:
@@ -93,8 +115,9 @@ def _length(item: pytest.Item) -> int:
     """About how many plain tests take as long."""
     if item.get_closest_marker("slow") and not item.get_closest_marker("rest"):
         return 100
-    starts_processes = item.get_closest_marker("distributed") or "warm" in getattr(item, "fixturenames", ())
-    return 20 if starts_processes else 1
+    if item.get_closest_marker("distributed") or "warm" in getattr(item, "fixturenames", ()):
+        return 20
+    return 10 if item.get_closest_marker("interpreted") else 1
 
 
 def covering(cases: Sequence[Values]) -> list[int]:

@@ -8,6 +8,7 @@ import pytest
 from benchmarks.common import rows as results
 from benchmarks.graphs import generated, make, rmat
 from benchmarks.graphs.folder import load, save
+from benchmarks.sampling import typed_graphs
 from benchmarks.tables import pages
 from tests.extras import NO_PYG
 
@@ -47,6 +48,16 @@ def test_a_remark_on_how_it_was_measured_stays_with_a_row(tmp_path, monkeypatch)
     monkeypatch.setenv(results.REMARK, "beside other programs")
     path = results.write_rows("some", {"a": {}}, repeats=1, out=tmp_path / "some.jsonl")
     assert results.read_lines(path)[0]["remark"] == "beside other programs"
+
+
+def test_relational_contenders_have_one_loss(tmp_path, warm):
+    pytest.importorskip("torch_geometric", reason=NO_PYG)
+    folder = str(typed_graphs.make(tmp_path, "mag-like", tmp_path, 0.0003))
+    options = (folder, "--features", "6", "--hidden", "8", "--epochs", "2")
+    mine = run(warm, "fullgraph.relational_ours", *options)
+    theirs = run(warm, "peers.relational", "pyg", *options)
+    assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
+    assert mine["floor_s"] > 0
 
 
 def test_every_committed_row_is_stamped():
@@ -118,9 +129,8 @@ def test_an_archive_becomes_a_folder_and_shuffled_has_the_same_degrees(tmp_path)
     assert np.array_equal(np.sort(plain.x.numpy(), 0), np.sort(shuffled.x.numpy(), 0))
 
 
-@pytest.mark.parametrize(
-    "model", ["gat", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gcn", "sage", "gin"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["gat", "gcn", "sage", "gin"])
 def test_pyg_s_both_ways_train_what_ours_trains(graphs, model, warm):
     pytest.importorskip("torch_geometric", reason=NO_PYG)
     arguments = [graphs / "tiny", "--model", model, "--epochs", "3", "--heads", "2"]

@@ -35,6 +35,7 @@ def project(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_part_runs_once_and_its_rows_and_minutes_are_published(project, capsys):
     assert run_all.main(["--parts", "dispatch"]) == 0
     published = rows.read_lines(project / "results" / "dispatch.jsonl")

@@ -111,8 +111,7 @@ def test_graphs_are_what_their_specs_say():
     "module",
     [
         "collective",
-        "tiers",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("fullgraph", "kernels")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("fullgraph", "kernels", "tiers")),
     ],
 )
 def test_without_a_device_a_benchmark_says_what_to_do(module, warm):

@@ -36,7 +36,13 @@ FLOORS = (
 INNER_FLOORS = {
     "collective": (("plan",), ("run",), ("hardware",)),
     "distributed": (("partitioning", "ranks"), ("parts",)),
-    "fullgraph": (("device", "program"), ("lowering",), ("ranks", "step"), ("measured", "model", "explain")),
+    "fullgraph": (
+        ("device", "program"),
+        ("lowering",),
+        ("ranks", "step"),
+        ("measured", "model", "explain"),
+        ("scale",),
+    ),
     "train": (
         ("records", "config", "task", "callbacks"),
         ("runtime", "step"),

@@ -36,6 +36,7 @@ def run(graphs, *options):
     return lookahead.main([*common, *out, *options])
 
 
+@pytest.mark.slow
 def test_shares_grow_with_the_window_and_bytes_shrink_by_what_is_shared(graphs):
     run(graphs, "--repeats", "1")
     [row] = read_lines(graphs / "out.jsonl")

@@ -2,16 +2,20 @@
 
 import subprocess
 import sys
+import types
 
 import pytest
 import torch
+from benchmarks.common import room
 from benchmarks.common.journal import Journal
 from benchmarks.common.peak import PeakMemory
 from benchmarks.common.rows import read_lines
-from benchmarks.tiers import gather, scale
+from benchmarks.tiers import gather, scale, scale_stage
+
+from graphbraid import Graph
 
 SIZES = ["--nodes", "3000", "--edges", "30000", "--width", "16", "--train-share", "0.1", "--hidden", "8"]
-TIERS = ["--host", "400KiB", "--budget", "256KiB", "--batch-size", "64"]
+TIERS = ["--host", "400KiB", "--budget", "256KiB", "--batch-size", "64", "--test-share", "0.9"]
 
 
 @pytest.mark.slow
@@ -34,6 +38,30 @@ def test_all_stages_of_a_small_graph(tmp_path, monkeypatch, capsys):
     assert {row["stage"]: row["seconds"] for row in read_lines(out)} == {
         stage: row["seconds"] for stage, row in rows.items()
     }
+
+
+def test_a_disk_without_room_is_told_before_anything_is_made(tmp_path, monkeypatch):
+    monkeypatch.setattr(scale, "run_stage", None)
+    with pytest.raises(
+        SystemExit, match=r"a graph of 330,000,000 edges needs 3[0-9]\.[0-9] GiB in .*f, which has"
+    ):
+        monkeypatch.setattr(room.shutil, "disk_usage", lambda _: types.SimpleNamespace(free=4 << 30))
+        scale.main(["--folder", str(tmp_path / "f")])
+    (tmp_path / "f" / "made").write_bytes(b"1234")
+    monkeypatch.setattr(room.shutil, "disk_usage", lambda _: types.SimpleNamespace(free=6))
+    room.require_room(tmp_path / "f", 10, "what is there in part")
+    with pytest.raises(SystemExit, match=r"needs 11 B in .* 6 B free beside 4 B made before"):
+        room.require_room(tmp_path / "f", 11, "it")
+
+
+def test_fewer_nodes_are_evaluated():
+    ids = torch.arange(100)
+    graph = Graph.from_edge_index([[0], [1]], 100, splits={"train": ids[:10], "test": ids[10:]})
+    few = scale_stage.with_fewer_tested(graph, 0.05)
+    assert few.split("test").numel() == 5
+    assert torch.isin(few.split("test"), ids[10:]).all()
+    assert few.split("train").equal(ids[:10])
+    assert scale_stage.with_fewer_tested(graph, 1.0).split("test").equal(ids[10:])
 
 
 def test_a_journal_gives_what_the_same_command_gave(tmp_path):

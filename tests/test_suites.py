@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests.extras import PATIENCE
-from tests.suites import ROOT, covering, longest_first, unit_of
+from tests.suites import ROOT, covering, every, few_of, longest_first, unit_of
 
 
 def product(*counts):
@@ -50,6 +50,16 @@ def test_nothing_is_chosen_of_nothing():
     assert covering([]) == []
 
 
+def test_values_that_make_test_leaves_out_are_the_rest_of_a_product():
+    kept, left = few_of(("a", "b"), {"a"})
+    assert kept == "a"
+    assert left.values == ("b",)
+    assert {mark.name for mark in left.marks} == {"slow", "rest"}
+    first, second, third = every(2, [("a", 1), ("b", 2), ("c", 3)])
+    assert (first, second.values, third) == (("a", 1), ("b", 2), ("c", 3))
+    assert few_of([("a", 1), ("b", 2)], {"b"})[1] == ("b", 2)
+
+
 @pytest.mark.parametrize(
     ("test", "unit"),
     [
@@ -85,7 +95,9 @@ def test_one(number):
 """
 
 
-@pytest.mark.parametrize("dying", [(2,), (0, 4), (4,)])
+@pytest.mark.parametrize(
+    "dying", [(0, 4), *(pytest.param(one, marks=pytest.mark.slow) for one in ((2,), (4,)))]
+)
 def test_a_test_that_ends_its_process_fails_once_and_the_others_run(tmp_path, dying):
     (tmp_path / "conftest.py").write_text(
         "from tests.units import Units\n"
@@ -94,11 +106,11 @@ def test_a_test_that_ends_its_process_fails_once_and_the_others_run(tmp_path, dy
     )
     (tmp_path / "test_a.py").write_text(TESTS_THAT_END_THEIR_PROCESS.replace("{dying}", str(dying)))
     (tmp_path / "test_b.py").write_text("def test_other(): pass\n")
-    command = [sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", "--rootdir", tmp_path]
+    options = ["-n", "2", "-p", "xdist", "-p", "no:cacheprovider", "--rootdir", tmp_path]
     done = subprocess.run(
-        [*command, tmp_path],
+        [sys.executable, "-m", "pytest", *options, tmp_path],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         timeout=PATIENCE,

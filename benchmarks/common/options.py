@@ -29,6 +29,13 @@ def add_graphs_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_data_argument(parser: argparse.ArgumentParser) -> None:
+    """Where the archives are."""
+    parser.add_argument(
+        "--data", type=absolute_path, required=True, help="folder with the archives, NAME.npz"
+    )
+
+
 def add_peer_arguments(parser: argparse.ArgumentParser) -> None:
     """Where the peers are."""
     parser.add_argument(

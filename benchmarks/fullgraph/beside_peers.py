@@ -69,6 +69,7 @@ def measure_graph(graph: str, options: argparse.Namespace) -> dict[str, Any]:
         row[c.name] = {"epoch_s": c.median("epoch_s"), "above_data_gb": above, "runs": c.runs}
     if all(floors := [run["floor_s"] for run in mine.runs]):
         row["floor_s"] = statistics.median(floors)
+        row["floor_rates"] = mine.runs[0]["floor_rates"]
         row["doubt"] = next((run["doubt"] for run in mine.runs if run["doubt"]), None)
     row["ratio"] = {c.name: c.median("epoch_s") / mine.median("epoch_s") for c in group[1:]}
     return row

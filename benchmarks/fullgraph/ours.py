@@ -7,6 +7,7 @@ same weights.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import time
 from itertools import pairwise
@@ -112,6 +113,7 @@ def main() -> None:
                 "epochs_s": seconds[1:],
                 "compile_s": compile_seconds,
                 "floor_s": floor and floor.floor_seconds,
+                "floor_rates": floor and dataclasses.asdict(floor.rates),
                 "doubt": floor and floor.doubt,
                 "peak_rss_gb": peak,
                 "data_rss_gb": data_gb,

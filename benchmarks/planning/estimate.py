@@ -2,11 +2,11 @@
 
     python -m benchmarks.planning.estimate --graphs FOLDER [--names arxiv-like products-lite ...]
 
-For each graph and each mode (mini-batches, the whole graph, mini-batches with no and with a quarter of the
-rows in memory), in turn as processes of their own: ``graphbraid.estimate``, and the run that it is of. The
-run's epoch is the median after the first; its memory the process's peak. Kept are the ratios of estimate to
-run; memory is to be within 15 %, time within 25 %. Rows are printed and written as they come; those that the
-file has from this commit are not measured again.
+For each graph and each mode (mini-batches, the whole graph, either with validations, mini-batches with no and
+with a quarter of the rows in memory), in turn as processes of their own: ``graphbraid.estimate``, and the run
+that it is of. The run's epoch is the median after the first; its memory the process's peak. Kept are the
+ratios of estimate to run; memory is to be within 15 %, time within 25 %. Rows are printed and written as they
+come; those that the file has from this commit are not measured again.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from graphbraid.datasets import save_store
 
 MEMORY_WITHIN, TIME_WITHIN = 0.15, 0.25
 SAMPLED = {"fanouts": [15, 10], "batch_size": 1024, "eval_every": 0, "test_at_end": False}
-FULL = {"mode": "full", "eval_every": 0, "test_at_end": False}
+FULL = {"mode": "full", "eval_every": 0, "test_at_end": False, "epochs": 12}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "sampled sage": ("sage", SAMPLED),
     "sampled gat": ("gat", SAMPLED),
+    "sampled sage, validated": ("sage", SAMPLED | {"eval_every": 1}),
     "full gcn": ("gcn", FULL),
     "full sage": ("sage", FULL),
+    "full sage, validated": ("sage", FULL | {"eval_every": 1}),
     "tiers sage, none in memory": ("sage", SAMPLED | {"host": 0}),
     "tiers sage, a quarter in memory": ("sage", SAMPLED | {"host": "quarter"}),
 }
@@ -72,7 +74,9 @@ def main(arguments: list[str] | None = None) -> None:
     add_graphs_argument(parser)
     parser.add_argument("--names", nargs="+", default=["arxiv-like", "products-lite", "web_cnr2000"])
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
-    parser.add_argument("--epochs", type=int, default=4, help="of each run; the first does not count")
+    parser.add_argument(
+        "--epochs", type=int, default=4, help="of a run on mini-batches; the first does not count"
+    )
     parser.add_argument("--repeats", type=int, default=2)
     add_out_argument(parser)
     options = parser.parse_args(arguments)

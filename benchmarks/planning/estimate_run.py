@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4)
     given = parser.parse_args()
     torch.manual_seed(0)
-    options: dict[str, Any] = dict(given.options) | {"epochs": given.epochs}
+    options: dict[str, Any] = {"epochs": given.epochs} | dict(given.options)
     graph = open_store(given.store, mmap="host" in options)
     if options.get("host") == "quarter":
         assert isinstance(graph.x, torch.Tensor)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from benchmarks.graphs.folder import load
+from benchmarks.sampling.timed import epoch
 from graphbraid import native
 from graphbraid.graph import Graph
 from graphbraid.loader import NeighborLoader
@@ -41,15 +42,6 @@ def make_loader(graph: Graph, options: argparse.Namespace) -> NeighborLoader:
         return_edge_id=False,
         seed=0,
     )
-
-
-def epoch(loader: NeighborLoader) -> tuple[float, int, int]:
-    """Seconds, nodes and edges of an epoch."""
-    nodes = edges = 0
-    started = time.perf_counter()
-    for batch in loader:
-        nodes, edges = nodes + batch.num_nodes, edges + batch.num_edges
-    return time.perf_counter() - started, nodes, edges
 
 
 def measure(graph: Graph, options: argparse.Namespace) -> dict[str, object]:

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from benchmarks.common.contenders import Contender, ours, peer, run_in_turn
 from benchmarks.common.options import (
-    absolute_path,
+    add_data_argument,
     add_graphs_argument,
     add_out_argument,
     add_peer_arguments,
@@ -72,9 +72,7 @@ def main() -> None:
     parser = parser_of(__doc__)
     add_graphs_argument(parser)
     add_peer_arguments(parser)
-    parser.add_argument(
-        "--data", type=absolute_path, required=True, help="folder with the archives, NAME.npz"
-    )
+    add_data_argument(parser)
     parser.add_argument("--names", nargs="+", choices=list(BATCH_SIZES), default=list(BATCH_SIZES))
     parser.add_argument("--share", type=float, default=1.0, help="of the generated graph's size")
     parser.add_argument("--batches", type=int, default=60)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.common.contenders import ROOT
 from benchmarks.common.rows import read_rows
-from benchmarks.tables import accuracy, distributed, fullgraph, planning, sampled, tiers, tiers_reads
+from benchmarks.tables import accuracy, distributed, fullgraph, planning, sampled, tiers, tiers_reads, typed
 
 PAGES = (
     ROOT / "README.md",
@@ -19,6 +19,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "batches in short": ("sampling", sampled.batches_in_short),
     "batches": ("sampling", sampled.batches),
     "scaling": ("sampling", sampled.scaling),
+    "batches with types": ("typed_sampling", typed.batches),
     "epoch": ("epoch", sampled.epoch),
     "defaults": ("defaults", sampled.defaults),
     "memory": ("memory", sampled.memory),
@@ -34,6 +35,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "accuracy beside the literature": ("accuracy", accuracy.published),
     "accuracy sampled and full": ("accuracy", accuracy.sampled_beside_full),
     "full-graph accuracy": ("full_accuracy", accuracy.beside_pyg),
+    "accuracy with types": ("relational_accuracy", typed.accuracy),
     "estimate": ("estimate", planning.estimate),
     "partitions": ("partitioning", distributed.partitions),
     "partition costs": ("partitioning", distributed.partition_costs),
@@ -44,6 +46,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "rows from memory": ("tiers_gather", tiers_reads.gather),
     "rows from disk": ("tiers_disk", tiers_reads.disk),
     "larger than memory": ("tiers_scale", tiers_reads.scale),
+    "renumbering": ("tiers_reordering", tiers_reads.renumbering),
 }
 """Each table's results and what makes it."""
 PICTURES: dict[Path, Callable[[], str]] = {ROOT / "docs" / "prediction.svg": tiers.curves}

@@ -16,12 +16,13 @@ keeps
 
 Sampling is not timed: ids are recorded before. The row is written after each round of the contenders; what
 was run already is taken from FOLDER, so that a run that was ended goes on where it was. Full size takes 5 GB
-of disk.
+of disk, asked for at the start, and 3 GB of memory; ``--remove`` removes the store at the end.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import statistics
 import sys
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ import torch
 from benchmarks.common.contenders import ROOT, Contender, last_json_line, ours
 from benchmarks.common.journal import Journal
 from benchmarks.common.options import absolute_path, add_out_argument, parser_of
+from benchmarks.common.room import require_room
 from benchmarks.common.rows import commit, write_rows
 from graphbraid.arguments import as_size
 from graphbraid.datasets import is_store, open_store, save_store
@@ -41,6 +43,8 @@ from graphbraid.files.writing import format_bytes
 from graphbraid.loader import BatchLoader, LoaderSettings
 
 BLOCK, NODES_A_BLOCK = 4096, 2000
+_NODE_BYTES, _MOST_BATCH_ROWS = 40, 1 << 17
+"""Of a node in a store beside features and edges; rows whose ids are kept of a batch."""
 MODULE = "tiers.disk_contender"
 READ = {"memmap": "read_bytes", "tiers": "disk_bytes"}
 """Where a contender says what it read."""
@@ -101,6 +105,8 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """All figures of one size, after each round of the contenders."""
     row_bytes = 4 * options.width
     num_nodes = int(options.gigabytes * (1 << 30)) // row_bytes
+    room = num_nodes * (row_bytes + 4 * options.degree + _NODE_BYTES) + 8 * options.steps * _MOST_BATCH_ROWS
+    require_room(options.folder, room, f"a store of {options.gigabytes:g} GiB of features")
     store = make_store(options.folder, num_nodes=num_nodes, width=options.width, degree=options.degree)
     ids, rows = record_ids(store, options)
     contenders, journal = contenders_of(store, ids, options), Journal(store.with_suffix(".jsonl"))
@@ -201,12 +207,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--most-seconds", type=float, default=90.0, help="of a memmap's gathers")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--no-cgroup", action="store_true", help="drop the page cache instead of a limit")
+    parser.add_argument("--remove", action="store_true", help="the folder at the end")
     add_out_argument(parser)
     options = parser.parse_args(arguments)
     name = f"{options.gigabytes:g} GiB with {options.memory}"
     for found in measure(options):
         write_rows("tiers_disk", {name: found}, repeats=options.repeats, out=options.out)
         print(report(found), file=sys.stderr)
+    if options.remove:
+        shutil.rmtree(options.folder)
 
 
 if __name__ == "__main__":

@@ -70,10 +70,14 @@ def test_info_tells_the_dtype_and_checks_the_scales(graphbraid, store, tmp_path,
         assert "x_scale.npy has changed" in done.stderr
 
 
-def test_graphs_with_types_keep_floats(graphbraid, tmp_path):
+def test_features_of_every_type_are_narrowed(graphbraid, tmp_path):
     edges = {("a", "to", "b"): [[0, 1], [1, 0]]}
-    graph = Graph.from_relations(edges, {"a": 2, "b": 2}, x={"a": torch.ones(2, 3)})
+    graph = Graph.from_relations(edges, {"a": 2, "b": 2}, x={"a": torch.tensor([[127.0, 0.2], [5.0, 5.0]])})
     save_store(graph, tmp_path / "typed")
     done = graphbraid("convert", tmp_path / "typed", tmp_path / "s", "--features-dtype", "int8")
-    assert done.exit_code == 3
-    assert "features_dtype takes graphs of one node type" in done.stderr
+    assert done.exit_code == 0, done.stderr
+    assert "(row 0 of a)" in done.stderr
+    assert isinstance(open_store(tmp_path / "s").nodes_of("a").x, ScaledFeatures)
+    done = graphbraid("convert", tmp_path / "typed", tmp_path / "t", "--features-dtype", "int8", "--json")
+    assert done.json["rounding"]["node_type"] == "a"
+    assert done.json["node_types"]["a"]["features_dtype"] == "int8"

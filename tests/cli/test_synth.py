@@ -50,7 +50,13 @@ def test_a_program_becomes_a_folder(call, tmp_path: Path):
     ("text", "options", "says"),
     [
         ("functoin", (), 'one.gnn:1:1: unexpected "functoin": did you mean function?'),
-        (program(), ("--target", "fpga"), "the target must be openmp or mpi; got 'fpga'"),
+        (program(), ("--target", "fpga"), "the target must be openmp, cuda or mpi; got 'fpga'"),
+        (program(), ("--transpose", "implicit"), "--transpose is of --target cuda; the target is openmp"),
+        (
+            program(),
+            ("--target", "cuda", "--transpose", "none"),
+            "--transpose must be stored or implicit; got 'none'",
+        ),
         (
             program(),
             ("--target", "mpi"),
@@ -129,6 +135,16 @@ def test_ranks_are_divided_anew_or_by_a_partition(call, tmp_path: Path, monkeypa
     done = call(program(), *words[:2], "--partition", str(tmp_path / "others"), "--out", str(tmp_path / "x"))
     assert done.exit_code == 3
     assert "was made for another graph" in done.stderr
+
+
+@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+def test_a_program_for_a_gpu_with_or_without_stored_transposes(call, tmp_path: Path):
+    done = call(program(), "--target", "cuda", "--transpose", "implicit", "--json")
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["target"] == "cuda"
+    text = (tmp_path / "out" / "main.cu").read_text()
+    assert "//   - transpose: implicit: gradients scattered along the edges by atomics" in text
+    assert "spmm_transposed(" in text
 
 
 def test_a_program_or_a_model_is_needed_and_not_both(call, tmp_path: Path):

@@ -81,7 +81,6 @@ def test_a_file_with_types_trains_goes_on_and_predicts(
     [
         (("--model", "sage"), "--model sage does not go with .*several node types; choose one of rgcn"),
         (("--set", "node_type=papers"), "node_type='papers' is no node type"),
-        (("--mode", "full"), "the full-graph engine takes graphs of one node type"),
         (("--set", "model_options={num_nodes: 3}"), "model_options: num_nodes"),
         (("--set", "model_options={bases: 3}"), "model 'rgcn' has no option 'bases'"),
     ],
@@ -92,6 +91,16 @@ def test_wrong_options_are_named(
     done = graphbraid("train", "--data", typed_file, "--out", tmp_path / "run", *QUICK, *options)
     assert done.exit_code != 0
     assert re.search(says, done.stderr.replace("\n", " ")), done.stderr
+
+
+def test_rgcn_trains_on_the_whole_graph(graphbraid: Any, typed_file: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    options = ("--model", "rgcn", "--mode", "full", "--symmetrize", "--epochs", 20, "--json", "--quiet")
+    done = graphbraid("train", "--data", typed_file, "--out", run, *options)
+    assert done.exit_code == 0, done.stderr
+    assert done.json["result"]["num_epochs"] == 20
+    done = graphbraid("predict", "--run", run, "--out", tmp_path / "papers.csv", "--json")
+    assert done.json["num_nodes"] == PAPERS
 
 
 def test_a_model_of_types_needs_them_and_estimates_do_not_take_them(

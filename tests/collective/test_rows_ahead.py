@@ -127,6 +127,7 @@ def test_worker_processes_sample_and_this_process_reads(graph):
     assert tiers.counts.host_rows + tiers.counts.disk_rows > 0
 
 
+@pytest.mark.slow
 def test_a_run_that_follows_a_plan_looks_ahead_and_learns_the_same(graph, tmp_path):
     def losses(**options):
         torch.manual_seed(0)

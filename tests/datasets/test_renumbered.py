@@ -173,6 +173,7 @@ print(max(seen) - before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason=NO_PEAK)
+@pytest.mark.slow
 def test_memory_is_that_of_the_nodes_maps_and_some_parts(tmp_path, warm):
     if native.kernels() is None:
         pytest.skip(NO_KERNELS)

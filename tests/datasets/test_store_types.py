@@ -160,7 +160,6 @@ def test_names_are_kept_by_type(tmp_path):
             r"'paper' must have .* \(40\)",
         ),
         ({"order": torch.arange(71)}, DataError, "renumbering takes graphs of one node type"),
-        ({"features_dtype": "int8"}, DataError, "features_dtype takes graphs of one node type"),
         ({"feature_parts": [torch.zeros(71, 1)]}, DataError, "feature_parts takes graphs of one node type"),
     ],
 )

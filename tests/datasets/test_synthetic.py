@@ -126,6 +126,7 @@ def accuracy(features, graph, epochs):
         return float((model(features[test]).argmax(1) == graph.y[test]).float().mean())
 
 
+@pytest.mark.slow
 def test_neighbours_help_on_the_default_by_the_documented_margin():
     """docs/datasets.md: an MLP stays below 0.5, two hops of neighbours reach 0.8, and 0.906 is the best
     possible."""

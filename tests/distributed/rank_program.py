@@ -64,7 +64,7 @@ def fork_ranks(size: int, arguments: list[str]) -> list[tuple[int, str, str, flo
             pids[pid] = number
         listener.close()
         said = [(0, "", "", 0.0)] * size
-        stopped = "STOPPED" in os.environ  # the last rank stops itself for good
+        stopped = "STOPPED" in os.environ  # the last rank does not end by itself, or not soon
         for _ in range(size - stopped):
             pid, status = os.wait()
             number = pids.pop(pid)

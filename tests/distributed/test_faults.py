@@ -21,7 +21,11 @@ def test_a_killed_rank_is_named_and_a_restart_goes_on(tmp_path, warm):
     for said in (first, second):
         assert said.code == 8, said.stderr
         assert "rank 2 is lost: its process" in said.stderr
-        assert said.stderr.count("\n") == 1
+        # torch may warn of a store that went away, if rank 0 ends first; no traceback comes with ours.
+        *_, last = said.stderr.splitlines()
+        assert last.startswith("RankError: ")
+        assert said.stderr.count("RankError") == 1
+        assert "Traceback" not in said.stderr
         assert said.seconds < SOON
     assert not [path for path in tmp_path.rglob("*") if "tmp" in path.name]
     again = run(warm, 2, training.with_checkpoints, tmp_path, 3, "resume")
@@ -47,7 +51,9 @@ def test_a_stopped_rank_is_missed(tmp_path, warm):
 
 
 def test_a_rank_that_is_stuck_is_named_when_patience_ends(tmp_path, warm):
-    first, _ = run(warm, 2, training.faulty, "stuck", tmp_path, GRAPHBRAID_RANK_PATIENCE="3", **LIMIT)
+    first, _ = run(
+        warm, 2, training.faulty, "stuck", tmp_path, STOPPED="1", GRAPHBRAID_RANK_PATIENCE="3", **LIMIT
+    )
     assert first.code == 8
     assert "rank 0 has waited 3 s in all_reduce" in first.stderr
     assert "not there yet: rank 1 (" in first.stderr

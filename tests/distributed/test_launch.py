@@ -108,6 +108,40 @@ def are_gone(pids: list[int]) -> bool:
     return False
 
 
+STAND_IN = """#!/bin/sh
+echo "$LOCAL_RANK of $WORLD_SIZE at $MASTER_ADDR, ${GRAPHBRAID_LISTENER:+listening, }$*" >"${0%/*}/rank-$RANK"
+echo "out of $RANK"
+echo "error of $RANK" >&2
+test "$RANK" != 1 || exit 3
+"""
+"""What stands for the Python of the ranks: it says what it was told, and rank 1 fails."""
+START = """
+import sys
+from graphbraid.cli import ranks
+
+sys.executable = sys.argv[1]
+sys.exit(ranks.start(3, sys.argv[2:]))
+"""
+
+
+def test_ranks_are_told_who_they_are_and_the_first_that_fails_counts(tmp_path):
+    stand_in = tmp_path / "python"
+    stand_in.write_text(STAND_IN)
+    stand_in.chmod(0o755)
+    command = [sys.executable, "-c", START, stand_in, "train", "--epochs", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    said = [(tmp_path / f"rank-{number}").read_text() for number in range(3)]
+    assert said == [
+        "0 of 3 at 127.0.0.1, listening, -m graphbraid train --epochs 2\n",
+        "1 of 3 at 127.0.0.1, -m graphbraid train --epochs 2\n",
+        "2 of 3 at 127.0.0.1, -m graphbraid train --epochs 2\n",
+    ]
+    assert done.returncode == 3
+    assert done.stdout == "out of 0\n"  # only rank 0 shows anything
+    assert done.stderr == "error of 0\nerror of 1\n"  # and why the first failed
+
+
+@pytest.mark.slow
 def test_two_ranks_give_one_result_and_learn_what_one_does(data):
     alone = start(data, "--epochs", 2, "--json", "--out", data.parent / "one")
     both = start(data, "--epochs", 2, "--json", "--out", data.parent / "two", "--ranks", 2)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.distributed import training
 from tests.distributed.ranks import run
+from tests.suites import few_of
 from tests.train.communities import community_graph
 
 from graphbraid.loader import BatchLoader, LoaderSettings
@@ -13,7 +14,7 @@ from graphbraid.train.step.shares import part_of
 
 pytestmark = pytest.mark.distributed
 EQUAL = [*training.CASES, "all neighbours, as a model of PyG"]
-SIZES = [2, pytest.param(3, marks=pytest.mark.slow), 4]  # of 4 ranks one may have no seed
+SIZES = few_of((2, 3, 4), {2})  # of 4 ranks one may have no seed
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +51,7 @@ def test_dropout_draws_other_numbers_on_each_rank_and_learns_as_well(results):
     assert sum(several["losses"]) == pytest.approx(sum(alone["losses"]), rel=0.2)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_ranks(tmp_path, warm):
     whole = run(warm, 2, training.with_checkpoints, tmp_path / "whole", 3, "new")[0].result
     run(warm, 2, training.with_checkpoints, tmp_path / "parts", 1, "new")
@@ -109,15 +111,18 @@ def test_parts_are_contiguous_and_differ_by_one(count, size):
 
 @pytest.mark.parametrize(
     ("what", "says"),
-    [
-        ("seed", "rank 0 has seed 0, rank 1 has 1; start all ranks with the same options."),
-        ("lr", "rank 0 has lr 0.01, rank 1 has 0.02"),
-        ("graph", "rank 0 has graph's fingerprint"),
-        ("model", "rank 0 has model's shapes"),
-        ("batch", "batch_size=1 is the number of seeds of all ranks together, and there are 2 ranks"),
-        ("precision", "cannot train the whole graph together: precision bfloat16 runs under autocast"),
-        ("plan", "plan='cpu' is made for the batches of one rank"),
-    ],
+    few_of(
+        (
+            ("seed", "rank 0 has seed 0, rank 1 has 1; start all ranks with the same options."),
+            ("lr", "rank 0 has lr 0.01, rank 1 has 0.02"),
+            ("graph", "rank 0 has graph's fingerprint"),
+            ("model", "rank 0 has model's shapes"),
+            ("batch", "batch_size=1 is the number of seeds of all ranks together, and there are 2 ranks"),
+            ("precision", "cannot train the whole graph together: precision bfloat16 runs under autocast"),
+            ("plan", "plan='cpu' is made for the batches of one rank"),
+        ),
+        {"seed", "graph"},
+    ),
 )
 def test_ranks_that_differ_are_told_so_before_the_first_step(what, says, warm):
     for said in run(warm, 2, training.misled, what):

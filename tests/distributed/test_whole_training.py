@@ -43,6 +43,7 @@ def test_all_ranks_hold_the_same_weights_to_the_bit(results):
     assert all(other[case]["weights"] == first[case]["weights"] for other in others for case in EQUAL)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_ranks(tmp_path, warm):
     whole = run(warm, 1, whole_training.with_checkpoints, tmp_path / "whole", 4, "new")[0].result
     run(warm, 2, whole_training.with_checkpoints, tmp_path / "parts", 2, "new")

@@ -113,3 +113,19 @@ def run_threads(size: int, function: Callable[[Communicator], Any]) -> list[Any]
     if errors:
         raise errors[0]
     return found
+
+
+def noted_calls(monkeypatch: Any) -> tuple[dict[int, list[str]], Callable[[type, str, str], None]]:
+    """Note calls as they come: what each thread did, and ``note(owner, method, what)``, which begins it."""
+    seen: dict[int, list[str]] = {}
+
+    def note(owner: type, method: str, what: str) -> None:
+        call = getattr(owner, method)
+
+        def noted(*arguments: Any, **options: Any) -> Any:
+            seen.setdefault(threading.get_ident(), []).append(what)
+            return call(*arguments, **options)
+
+        monkeypatch.setattr(owner, method, noted)
+
+    return seen, note

@@ -110,7 +110,7 @@ def renumber(graph, order):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_number_of_threads_changes_no_bit(weighted):
     graph = graph_of(
-        power_law_csc(20_000, 400_000, weighted=True)
+        power_law_csc(20_000, 200_000, weighted=True)
     )  # several chunks, with hubs in many of them
     sampler = SamplerConfig(fanouts=(10, -1, 5), weighted=weighted)
     threads = torch.get_num_threads()

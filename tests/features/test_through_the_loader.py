@@ -184,6 +184,16 @@ def test_a_run_resumes_with_another_tier_size(graph, plain, tmp_path):
     assert losses[-2:] == plain[0][-2:]
 
 
+def test_a_whole_graph_mapped_from_a_store_learns_as_one_in_memory(graph):
+    """Mode ``full`` reads all rows in every step, of wherever they are mapped, and takes no tiers."""
+    found = []
+    for one in (graph, graph.replace(x=graph.x.clone())):
+        trainer = Trainer(model_of(one), one, mode="full", epochs=4, seed=1, lr=0.01)
+        found.append((losses_of(trainer), trainer.predict()))
+    assert found[0][0] == found[1][0]
+    assert torch.equal(found[0][1], found[1][1])
+
+
 def test_what_excludes_tiers_is_refused(graph):
     for options, said in (
         ({"host": 0, "mode": "full"}, "reads all of it in every step"),

@@ -16,6 +16,7 @@ from graphbraid.loader import BatchLoader, LoaderSettings, NeighborLoader
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.cpu import make_pipeline
 from graphbraid.sampling.source import BatchSource
+from graphbraid.train import Callback
 
 SMALL = DiskOptions(depth=4, longest_bytes=4096)
 
@@ -171,6 +172,32 @@ def test_one_budget_is_for_rows_and_lists(graph, plain, host):
         assert lists.num_lists > 0
         assert lists.counts.host_share > 0.3
     assert (lists.native is None) == (host == "all")
+
+
+class Steps(Callback):
+    """Keeps each step's loss, and stops the run after some."""
+
+    def __init__(self, last=None):
+        self.losses, self._last = [], last
+
+    def on_step_end(self, trainer, record):
+        self.losses.append(record.loss)
+        if record.global_step == self._last:
+            trainer.request_stop()
+
+
+def test_a_run_goes_on_in_the_middle_of_an_epoch_with_other_tiers(graph, tmp_path):
+    whole = Steps()
+    Trainer(model_of(graph), graph, callbacks=[whole], **OPTIONS).fit()
+    assert len(whole.losses) == 2 * 5
+    found = []
+    for number, (host, last) in enumerate((("0", 2), ("335KiB", 6), ("all", 7), (None, None))):
+        steps, resumes = Steps(last), bool(number)
+        given = OPTIONS | {"host": host, "out_dir": tmp_path / "run", "resume": resumes}
+        Trainer(model_of(graph), graph, callbacks=[steps], **given).fit()
+        found.append(steps.losses)
+    assert [len(losses) for losses in found][:2] == [3, 4]
+    assert [loss for losses in found for loss in losses] == whole.losses
 
 
 def test_memory_is_divided_by_what_it_saves(graph):

@@ -69,7 +69,7 @@ def test_edge_types_by_any_name_order_and_keyword():
         lambda self, edge_index, x, *, edge_type: self.conv(x, edge_index, edge_type),
         pyg.RGCNConv(CHANNELS, CLASSES, 2),
         data,
-        LEFT_ALONE,
+        LOWERED,
         lambda model: model(data.edge_index, data.x, edge_type=data.edge_type),
     )
 

@@ -30,7 +30,9 @@ RATES = Rates(
     multiply_flops=1e9,
     row_bytes=1e6,
     cached_row_bytes=1e8,
+    outer_row_bytes=5e6,
     stream_bytes=1e7,
+    outer_stream_bytes=2e7,
     sparse_values=1e6,
     binary_values=1e6,
 )
@@ -61,11 +63,11 @@ def two_layers():
     return Program(ops=ops, in_channels=CHANNELS)
 
 
-def make_ledger(program, graph, cache_bytes=None):
+def make_ledger(program, graph, caches=None):
     edges = (graph.csc.num_edges,) * 2
     facts = facts_of(graph, (NUM_NODES,) * 3, edges, RATES, hoist_bytes=0)
     blocks = whole_graph(graph.csc, program.num_levels - 1)
-    return Ledger(program, blocks, lambda _: NUM_NODES, facts, cache_bytes)
+    return Ledger(program, blocks, lambda *_: NUM_NODES, facts, caches)
 
 
 def test_a_floor_at_other_rates_keeps_the_work_and_the_times():
@@ -112,6 +114,7 @@ def test_the_floor_of_a_known_program_by_hand():
 def test_a_floor_is_the_longest_of_memory_cache_arithmetic_and_bits():
     work = {"stream_bytes": 1e7, "random_bytes": 1e6, "cached_bytes": 1e8, "flops": 1e9}
     assert Work(**work).seconds(RATES) == 2.0
+    assert Work(**work, outer_stream_bytes=1e7, outer_bytes=1e6).seconds(RATES) == pytest.approx(2.7)
     assert Work(**work | {"cached_bytes": 3e8}).seconds(RATES) == 3.0
     assert Work(**work | {"flops": 4e9}).seconds(RATES) == 4.0
     assert Work(**work, bit_seconds=5.0).seconds(RATES) == 5.0
@@ -124,12 +127,38 @@ def test_rows_that_the_cache_does_not_hold_come_from_memory_at_random():
     csc, cache_bytes = graph.csc, 16 * 2 * 32  # 16 pairs of rows of 8 columns
     share = cached_share(Csc(csc.indptr, csc.indices // 2, csc.num_src), None, 16)
     assert 0 < share < 1
-    work = make_ledger(program, graph, cache_bytes).forward(program.ops[1])
+    work = make_ledger(program, graph, (cache_bytes, cache_bytes)).forward(program.ops[1])
     assert work.random_bytes == pytest.approx((1 - share) * csc.num_edges * 32)
     assert work.stream_bytes == 4 * NUM_NODES * 8 + 4 * csc.num_edges + 8 * (NUM_NODES + 1)
-    holds_all = make_ledger(program, graph, 1 << 20).forward(program.ops[1])
+    holds_all = make_ledger(program, graph, (1 << 20, 1 << 20)).forward(program.ops[1])
     assert (holds_all.stream_bytes, holds_all.random_bytes) == (0, 0)
     assert holds_all.cached_bytes >= csc.num_edges * 32
+
+
+def test_rows_that_a_cores_cache_does_not_hold_come_from_the_one_behind_it():
+    if native.kernels() is None:
+        pytest.skip(NO_KERNELS)
+    graph, program = make_graph(), two_layers()
+    csc, inner, rows = graph.csc, 16 * 2 * 32, NUM_NODES * 32  # 16 pairs of rows of 8 columns
+    missed = (1 - cached_share(Csc(csc.indptr, csc.indices // 2, csc.num_src), None, 16)) * csc.num_edges * 32
+    streams, gathered = rows + 4 * csc.num_edges + 8 * (NUM_NODES + 1), 32 * csc.num_edges
+    work = {"flops": 2 * csc.num_edges * 8, "cached_bytes": gathered}
+    aggregate = program.ops[1]
+    # the outer cache holds everything: the rows' first reads are among those that miss
+    found = make_ledger(program, graph, (inner, 1 << 20)).forward(aggregate)
+    assert found == Work(outer_stream_bytes=streams, outer_bytes=pytest.approx(missed), **work)
+    # it holds the rows alone: each comes from memory once
+    found = make_ledger(program, graph, (inner, rows)).forward(aggregate)
+    assert found == Work(
+        stream_bytes=streams + rows, outer_bytes=pytest.approx(max(0, missed - rows)), **work
+    )
+    # it holds a few: what misses there is not found there
+    few = make_ledger(program, graph, (inner, 2 * inner)).forward(aggregate)
+    assert few.random_bytes > 0
+    assert few.random_bytes + few.outer_bytes == pytest.approx(missed)
+    # and a product of matrices that only the outer cache holds
+    product = make_ledger(program, graph, (inner, 1 << 20)).forward(program.ops[0])
+    assert product.outer_stream_bytes == 4 * NUM_NODES * (CHANNELS + 8) + 4 * 8 * CHANNELS
 
 
 @pytest.mark.parametrize("path", ["sparse", "binary"])

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.extras import NO_PYG
 from tests.fullgraph.fake_device import FakeDevice
 from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
+from tests.suites import every
 from torch import nn
 
 import graphbraid
@@ -307,7 +308,7 @@ def losses(name, graph, how):
     return torch.tensor(found, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", every(3, TRAINED))
 def test_trains_as_pyg_does_for_twenty_steps(name):
     graph = make_graph(weighted=name not in WITHOUT_WEIGHTS, train=40)
     exact = losses(name, graph, "float64")
@@ -347,7 +348,17 @@ def test_the_powers_of_a_layer_are_computed_once():
 
 @pytest.mark.parametrize(
     "name",
-    ["SSGConv", "GCN, jk=max, num_layers=3", "ChebConv, K=5", "GCN2Conv", "arithmetic", "between: modules"],
+    every(
+        3,
+        (
+            "SSGConv",
+            "GCN, jk=max, num_layers=3",
+            "ChebConv, K=5",
+            "GCN2Conv",
+            "arithmetic",
+            "between: modules",
+        ),
+    ),
 )
 def test_a_device_runs_and_records_the_same(name, monkeypatch):
     monkeypatch.setattr(native, "kernels", lambda: None)  # only the twins can be recorded by the fake

@@ -71,11 +71,22 @@ def test_measured_rates_are_those_of_a_computer():
     assert 2**21 <= rates.cache_bytes <= 2**25
 
 
-@pytest.mark.parametrize(("speeds", "doublings"), [([1], 0), ([6, 5], 1), ([9, 8, 7, 6], 4), ([2, 9], 0)])
-def test_the_cache_is_as_large_as_rows_are_read_fast(monkeypatch, speeds, doublings):
+@pytest.mark.parametrize(
+    ("speeds", "doublings", "outer"),
+    [
+        ([1], 0, 10.0),  # all is as fast as a core's cache
+        ([6, 5], 1, 0.5 / (1 / 6 - 0.05)),  # of rows at 6, half are found at 10
+        ([9, 8, 7, 6], 4, (15 / 16) / (1 / 6 - 1 / 160)),
+        ([2, 9], 0, 10.0),
+        ([11, 12, 2], 2, 10.0),  # no faster than a core's cache
+    ],
+)
+def test_the_cache_is_as_large_as_rows_are_read_fast(monkeypatch, speeds, doublings, outer):
     found = iter(speeds)
     monkeypatch.setattr(measure, "_row_bytes", lambda *_, **__: float(next(found)))
-    assert measure._cache_bytes(None, 10.0, 3.0, num_nodes=4) == 4 * 64 * 4 * 2**doublings  # above 5.5
+    size, rate = measure._cache(None, 10.0, 3.0, num_nodes=4)
+    assert size == 4 * 64 * 4 * 2**doublings  # above 5.5
+    assert rate == pytest.approx(outer)
 
 
 def test_rates_are_measured_once_and_then_read(machine):

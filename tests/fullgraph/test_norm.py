@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.extras import NO_KERNELS, NO_PYG
 from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
-from tests.suites import examples
+from tests.suites import every, examples
 from torch import nn
 from torch.nn.utils import parametrize
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -197,7 +197,7 @@ def seeded(make, *arguments):
     return model
 
 
-@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("how", every(3, WAYS))
 @pytest.mark.parametrize("norm", NORMS)
 def test_trains_as_the_model_does(norm, how):
     engine = assert_trains_alike(seeded(Net, NORMS[norm], how), make_graph(symmetric=True))
@@ -343,7 +343,7 @@ def test_the_same_count_sees_what_pytorch_makes(monkeypatch):
 
 
 @pytest.mark.parametrize("norm", ["layer", "batch"])
-@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("how", every(3, WAYS))
 def test_no_more_of_the_arena_than_with_pytorch_s_and_the_same_numbers(how, norm, monkeypatch):
     graph, model = make_graph(), seeded(Net, NORMS[norm], how)
     ours = graphbraid.compile(model, graph)

@@ -70,6 +70,19 @@ add(
     ),
 )
 add(
+    "synth.write_cuda",
+    lambda w: Call(
+        synth.write_cuda,
+        {
+            "synthesis": _made(w),
+            "graph": w.plain_graph,
+            "folder": Path("written"),
+            "transpose": "implicit",
+        },
+        lambda path: sorted(file.name for file in path.iterdir()),
+    ),
+)
+add(
     "synth.write_mpi",
     lambda w: Call(
         synth.write_mpi,

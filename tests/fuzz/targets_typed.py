@@ -116,3 +116,50 @@ add(
         nn.MLPPredictor, {"channels": WIDTH, "hidden_channels": 4, "num_layers": 2}, _scores(w), exact=False
     ),
 )
+
+
+def _stacked(w: World) -> nn.NodeEmbedding:
+    torch.manual_seed(0)
+    return nn.NodeEmbedding(w.x.shape[0], WIDTH, nn.RGCNEncoder(WIDTH, 4, WIDTH, 3)).eval()
+
+
+add(
+    "nn.NodeEmbedding",
+    lambda w: Call(
+        nn.NodeEmbedding,
+        {"num_nodes": w.x.shape[0], "channels": WIDTH, "model": None, "dropout": 0.0},
+        lambda model: model(None, w.edge_index).shape,
+        exact=False,
+    ),
+)
+add(
+    "nn.NodeEmbedding called",
+    lambda w: Call(_stacked(w), {"x": None, "edges": w.edge_index, "edge_type": _edge_type()}),
+)
+add(
+    "nn.BasisRGCNConv",
+    lambda w: Call(
+        nn.BasisRGCNConv,
+        {"in_channels": WIDTH, "out_channels": 4, "num_relations": 3, "num_bases": 2},
+        lambda layer: layer(w.x, w.edge_index, _edge_type()).shape,
+        exact=False,
+    ),
+)
+add(
+    "nn.RGCNEncoder",
+    lambda w: Call(
+        nn.RGCNEncoder,
+        {"in_channels": WIDTH, "hidden_channels": 8, "out_channels": 4, "num_relations": 3, "num_layers": 2},
+        lambda model: model(w.x, w.edge_index, _edge_type()).shape,
+        ("num_bases", "dropout", "act", "nope"),
+        exact=False,
+    ),
+)
+add(
+    "nn.LinkModel",
+    lambda w: Call(
+        nn.LinkModel,
+        {"encoder": _stacked(w), "predictor": nn.DotProduct()},
+        lambda model: model.num_layers,
+    ),
+)

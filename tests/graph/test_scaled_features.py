@@ -167,7 +167,9 @@ def test_rows_of_int8_without_scales_are_no_features():
         ScaledFeatures.from_dense(torch.zeros(2, 2)).rows(torch.tensor([2]))
 
 
-def test_features_by_type_are_floats():
-    x = ScaledFeatures.from_dense(torch.zeros(2, 2))
-    with pytest.raises(DataError, match="features by type are floats"):
-        Graph.from_relations({("a", "to", "a"): [[0], [1]]}, x={"a": x})
+def test_features_by_type_may_be_scaled():
+    x = ScaledFeatures.from_dense(torch.tensor([[1.0, -2.0], [0.5, 0.0]]))
+    graph = Graph.from_relations({("a", "to", "a"): [[0], [1]]}, x={"a": x})
+    assert graph.nodes_of("a").x is x
+    with pytest.raises(DataError, match="must be node ids in"):
+        Graph.from_relations({("a", "to", "a"): [[0], [2]]}, x={"a": x})

@@ -259,7 +259,6 @@ def test_what_takes_one_type_says_so():
     for call in (
         lambda: graphbraid.features.reorder(graph, torch.arange(graph.num_nodes)),
         lambda: graphbraid.distributed.split(graph, partition),
-        lambda: graphbraid.compile(torch.nn.Linear(2, 2), graph),
         lambda: graphbraid.estimate(torch.nn.Linear(2, 2), graph),
     ):
         with pytest.raises(DataError, match="takes graphs of one node type and one relation so far"):

@@ -82,8 +82,8 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def assert_same_bits_with_any_threads(run: Callable[[], list[Tensor]]) -> None:
-    """``run`` gives the same bits with 1, 2 and 3 threads."""
+def assert_same_bits_with_any_threads(run: Callable[[], list[Tensor]]) -> list[Tensor]:
+    """``run`` gives the same bits with 1, 2 and 3 threads, which are returned."""
     results = []
     for count in (1, 2, 3):
         with threads(count):
@@ -91,6 +91,7 @@ def assert_same_bits_with_any_threads(run: Callable[[], list[Tensor]]) -> None:
     for other in results[1:]:
         for a, b in zip(results[0], other, strict=True):
             assert torch.equal(a, b)
+    return results[0]
 
 
 def skip_where_torch_multiplies() -> None:

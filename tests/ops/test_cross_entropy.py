@@ -1,14 +1,20 @@
 """The fused loss of classes beside PyTorch's."""
 
+import gc
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.extras import NO_KERNELS
 from tests.ops.graphs import assert_same_bits_with_any_threads, values
 
+from graphbraid import native
 from graphbraid.errors import DataError
 from graphbraid.ops import cross_entropy
+from graphbraid.ops.cross_entropy import _kept as kept
 
 INF = float("inf")
 
@@ -81,6 +87,54 @@ def test_a_second_backward_gives_the_same_gradient_again():
     once = logits.grad.clone()
     loss.backward()
     assert torch.equal(logits.grad, 2 * once)
+
+
+@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+def test_the_gradients_memory_is_reused_once_nobody_has_it():
+    logits, labels = values(9_000, 1_000).requires_grad_(), labels_of(9_000, 1_000)
+
+    def gradient(labels):
+        return torch.autograd.grad(cross_entropy(logits, labels), logits)[0]
+
+    first = gradient(labels)
+    expected, place = first.clone(), first.data_ptr()
+    second = gradient(labels)
+    assert second.data_ptr() != place  # the first is still there
+    second.zero_()
+    assert torch.equal(first, expected)
+    del first
+    assert gradient(labels).data_ptr() == place
+    kept = gradient(labels)
+    other = gradient(labels.clone())
+    assert other.data_ptr() != kept.data_ptr()
+    assert torch.equal(other, expected)
+
+
+@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+def test_memory_goes_with_the_labels():
+    logits, labels = values(9_000, 1_000).requires_grad_(), labels_of(9_000, 1_000)
+    before = len(kept)
+    cross_entropy(logits, labels).backward()
+    assert len(kept) == before + 1
+    del labels
+    gc.collect()
+    assert len(kept) == before
+
+
+def test_threads_with_the_same_labels_have_gradients_of_their_own():
+    logits, labels = values(9_000, 1_000), labels_of(9_000, 1_000)
+    weights = [torch.rand(1_000) + 0.1 for _ in range(4)]
+
+    def gradient(weight):
+        x = logits.clone().requires_grad_()
+        for _ in range(3):
+            found = torch.autograd.grad(cross_entropy(x, labels, weight), x)[0].clone()
+        return found
+
+    with ThreadPoolExecutor(4) as threads:
+        together = list(threads.map(gradient, weights))
+    for weight, found in zip(weights, together, strict=True):
+        assert torch.equal(found, gradient(weight))
 
 
 def test_bits_do_not_depend_on_the_number_of_threads():

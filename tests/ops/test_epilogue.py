@@ -46,6 +46,19 @@ def test_kernels_equal_twins(compiled, width, dtype):  # noqa: F811
                 close(sums[0][1], sums[1][1], terms=400)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_bias_alone_has_the_same_gradient_in_place(compiled, width, dtype):  # noqa: F811
+    """Nothing is written then, and only the gradient is read."""
+    grad, out = values(150, width, dtype=dtype), torch.full((150, width), torch.nan, dtype=dtype)
+    apart, within = (torch.empty(width, dtype=reference.sum_dtype(dtype)) for _ in range(2))
+    compiled.epilogue_backward(grad, grad, 0, 0.0, 0.0, 0, torch.empty_like(grad), apart)
+    before = grad.clone()
+    compiled.epilogue_backward(grad, out, 0, 0.0, 0.0, 0, grad, within)
+    assert torch.equal(within, apart)
+    assert torch.equal(grad, before)
+
+
 @pytest.mark.parametrize("act", ACTIVATIONS)
 @pytest.mark.parametrize("inplace", [False, True])
 def test_value_and_gradients_equal_pytorch(act, inplace):

@@ -10,6 +10,7 @@ import pytest
 from tests.robustness import errors_page
 from tests.robustness.cases import CASES, Case
 from tests.robustness.workplace import QUICK, Workplace, graph
+from tests.suites import every
 from typer.testing import CliRunner
 
 from graphbraid.cli.main import app
@@ -38,7 +39,7 @@ def workplace(tmp_path, monkeypatch, request) -> Iterator[Workplace]:
 
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["", "json"])
-@pytest.mark.parametrize("case", COMMANDS, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", every(3, COMMANDS), ids=lambda case: case.id)
 def test_command_ends_with_one_clear_error(case: Case, as_json: bool, workplace: Workplace) -> None:
     arguments = [str(argument) for argument in case.provoke(workplace)] + ["--json"] * as_json
     code, out, err = _invoke(arguments)

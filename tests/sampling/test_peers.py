@@ -107,6 +107,7 @@ def check_two_processes(folder, kind):
         assert asked == [kept]
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_two_processes_read_each_others_rows(tmp_path):
     check_two_processes(tmp_path, "cpu")

@@ -187,6 +187,7 @@ def test_times_of_two_kinds_compare():
         ),
         ({"time_attr": "x"}, ConfigError, "time_attr='x' is neither"),
         ({"temporal_strategy": "first"}, ConfigError, "temporal_strategy must be one of 'uniform', 'last'"),
+        ({"temporal_strategy": torch.zeros(2)}, ConfigError, "temporal_strategy must be one of"),
         ({"time_attr": "time", "plan": "cpu"}, ConfigError, "leave out plan="),
         ({"disjoint": True, "plan": "cpu"}, ConfigError, "leave out plan="),
     ],

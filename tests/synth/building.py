@@ -11,13 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 from tests.extras import PATIENCE
 from tests.fullgraph.graphs import CHANNELS, CLASSES
 from tests.synth.programs import program
+from torch import nn
 
 import graphbraid
-from graphbraid import datasets
-from graphbraid.synth import Synthesis, from_program, parse_program, write_openmp
+from graphbraid import Graph, datasets
+from graphbraid.synth import Synthesis, from_program, load_weights, parse_program, train, write_openmp
+from graphbraid.synth.weights import weights_of
 
 PACKAGE = Path(graphbraid.__file__).parent
 CSRC, RUNTIME = PACKAGE / "csrc", PACKAGE / "synth" / "emit" / "runtime"
@@ -90,3 +93,17 @@ def losses_of(said: str) -> list[float]:
 def numbers_of(said: str, name: str) -> list[float]:
     """The numbers behind a name at the lines' beginnings."""
     return [float(value) for value in re.findall(rf"^{name} (\S+)", said, re.MULTILINE)]
+
+
+def assert_trained_alike(
+    said: str, saved: Path, synthesis: Synthesis, graph: Graph, other: nn.Module
+) -> None:
+    """Assert that a program printed the engine's losses and accuracies, and saved weights as the engine's."""
+    trained = train(synthesis, graph)
+    assert losses_of(said) == pytest.approx(trained.losses, rel=1e-5)
+    expected = [epoch["val"] for epoch in trained.accuracies if epoch]
+    assert numbers_of(said, r"epoch \d+ val") == pytest.approx(expected, abs=1e-6)
+    load_weights(other, saved)
+    found = weights_of(other)
+    for name, weight in weights_of(synthesis.model).items():
+        torch.testing.assert_close(found[name], weight, rtol=1e-3, atol=1e-4)

@@ -11,7 +11,15 @@ import pytest
 import torch
 from tests.extras import NO_KERNELS
 from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
-from tests.synth.building import RUNTIME, built, compiled, losses_of, made, numbers_of, run
+from tests.synth.building import (
+    RUNTIME,
+    assert_trained_alike,
+    built,
+    compiled,
+    losses_of,
+    made,
+    run,
+)
 
 from graphbraid import datasets, native, nn
 from graphbraid.errors import DataError, ResourceError
@@ -49,15 +57,8 @@ def test_a_program_has_the_engines_losses(
     synthesis, graph = made(model, aggregation, **options), datasets.open_store(store)
     folder = built(synthesis, store, objects, tmp_path / "out")
     said = run(folder, "--data", str(store), "--save", str(tmp_path / "trained"))
-    trained = train(synthesis, graph)
-    assert losses_of(said) == pytest.approx(trained.losses, rel=1e-5)
-    expected = [epoch["val"] for epoch in trained.accuracies if epoch]
-    assert numbers_of(said, r"epoch \d+ val") == pytest.approx(expected, abs=1e-6)
-    other = made(model, aggregation).model  # what the program saved, graphbraid loads
-    load_weights(other, tmp_path / "trained")
-    found = weights_of(other)
-    for name, weight in weights_of(synthesis.model).items():
-        torch.testing.assert_close(found[name], weight, rtol=1e-3, atol=1e-4)
+    other = made(model, aggregation).model
+    assert_trained_alike(said, tmp_path / "trained", synthesis, graph, other)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,9 @@ def test_what_is_written_is_formatted(store: Path, tmp_path: Path):
     if not command.is_file():
         pytest.skip("there is no clang-format")
     graph, files = datasets.open_store(store), [GOLDEN / "main.cpp", GOLDEN / "mpi" / "main.cpp"]
-    files += [*RUNTIME.iterdir(), *(RUNTIME.parent / "runtime_mpi").iterdir()]
+    files.append(GOLDEN / "cuda" / "main.cu")
+    rooms = (RUNTIME, RUNTIME.parent / "runtime_mpi", RUNTIME.parent / "runtime_cuda")
+    files += [file for room in rooms for file in room.iterdir()]
     for model in ("GIN", "GAT"):
         files.append(tmp_path / f"{model}.cpp")
         files[-1].write_text(sources_of(made(model, "Sum"), graph, OPTIONS).main, encoding="utf-8")

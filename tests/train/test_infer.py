@@ -18,7 +18,7 @@ from graphbraid.errors import ResourceError
 from graphbraid.graph import Graph
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.train import Trainer
-from graphbraid.train.inference import infer
+from graphbraid.train.inference import infer, layer_wise
 from graphbraid.train.inference.activations import Activations
 
 SMALL = 1 << 16  # the least a budget may be: forces many chunks on these graphs
@@ -59,7 +59,7 @@ def spied(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
             kept.append(in_memory)
             super().__init__(*args, in_memory=in_memory, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(infer, "Activations", Spy)
+    monkeypatch.setattr(layer_wise, "Activations", Spy)
     return kept
 
 

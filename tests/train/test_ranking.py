@@ -107,3 +107,60 @@ def test_what_cannot_be_ranked_is_refused(change, error, message):
 def test_scores_without_an_auc_are_refused(name, wrong):
     with pytest.raises(DataError, match=name):
         link_auc(**{"positive": torch.zeros(1), "negative": torch.zeros(1)} | {name: wrong})
+
+
+def rank_of(scores, own, others):
+    left = [node for node in range(len(scores)) if node != own and node not in others]
+    return 1 + sum(scores[o] > scores[own] for o in left) + sum(scores[o] == scores[own] for o in left) / 2
+
+
+@given(st.data())
+def test_ranks_of_both_ends_are_filtered_by_relation(data):
+    num_nodes, num_kinds = data.draw(st.integers(1, 7)), data.draw(st.integers(1, 3))
+    numbers = np.random.default_rng(data.draw(st.integers(0, 999)))
+    table = torch.from_numpy(numbers.integers(-2, 3, (num_kinds, num_nodes, num_nodes))).float()
+
+    def triples(count):
+        ends = torch.from_numpy(numbers.integers(0, num_nodes, (2, count)))
+        return ends, torch.from_numpy(numbers.integers(0, num_kinds, count))
+
+    (links, kind), (known, known_kind) = triples(6), triples(data.draw(st.integers(0, 30)))
+    found = rank_links(
+        lambda src, kind: table[kind, src],
+        links,
+        num_nodes,
+        relation=kind,
+        score_sources=lambda dst, kind: table[kind, :, dst],
+        known=known,
+        known_relation=known_kind,
+        most_scores=data.draw(st.sampled_from([1, 20, 10**6])),
+    )
+    true = list(zip(*known.tolist(), known_kind.tolist(), strict=True))
+    expected = [
+        rank_of(table[r, s].tolist(), d, {b for a, b, k in true if (a, k) == (s, r)})
+        for (s, d), r in zip(links.t().tolist(), kind.tolist(), strict=True)
+    ] + [
+        rank_of(table[r, :, d].tolist(), s, {a for a, b, k in true if (b, k) == (d, r)})
+        for (s, d), r in zip(links.t().tolist(), kind.tolist(), strict=True)
+    ]
+    assert found.ranks.tolist() == [float(rank) for rank in expected]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"relation": None}, ConfigError, "relation is not given"),
+        ({"known_relation": None}, ConfigError, "known_relation is not given"),
+        (
+            {"relation": torch.tensor([0])},
+            DataError,
+            "relation must have an entry for each of 2 links; got 1",
+        ),
+        ({"known_relation": torch.tensor([0, -1])}, DataError, r"known_relation must be in \[0, 65536\)"),
+    ],
+)
+def test_relations_that_do_not_fit_are_refused(change, error, message):
+    links = torch.tensor([[0, 1], [1, 2]])
+    sound = {"relation": torch.tensor([0, 1]), "known": links, "known_relation": torch.tensor([0, 1])}
+    with pytest.raises(error, match=message):
+        rank_links(lambda src, kind: torch.zeros(len(src), 4), links, 4, **sound | change)

@@ -10,24 +10,13 @@ import pytest
 import torch
 from tests.extras import NO_TENSORBOARD
 from tests.train.communities import Sage, community_graph, new_model
+from tests.train.recorded import losses
 from torch import nn
 
 from graphbraid.errors import ConfigError, DataError, TrainingError
 from graphbraid.train import Callback, TrainConfig, Trainer
 
 OPTIONS = {"epochs": 4, "batch_size": 64, "fanouts": (5, 5), "lr": 0.02, "threads": 1}
-
-
-def losses(trainer: Trainer) -> list[float]:
-    record: list[float] = []
-
-    class Record(Callback):
-        def on_step_end(self, trainer: Trainer, step: object) -> None:
-            record.append(step.loss)  # type: ignore[attr-defined]
-
-    trainer.callbacks.append(Record())
-    trainer.fit()
-    return record
 
 
 @pytest.mark.parametrize("mode", ["sampled", "full"])

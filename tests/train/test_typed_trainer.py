@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.extras import NO_PYG
 from tests.train.communities import community_graph, new_model
+from tests.train.recorded import losses
 from tests.train.typed_communities import IN, PAPERS, VENUES, bibliography
 from torch import Tensor, nn
 
@@ -24,18 +25,6 @@ OPTIONS: dict[str, Any] = {"epochs": 3, "batch_size": 32, "fanouts": (5, 5), "lr
 def rgcn(graph: Graph, seed: int = 0, **options: Any) -> RGCN:
     torch.manual_seed(seed)
     return RGCN.of(graph, 16, **options)
-
-
-def losses(trainer: Trainer) -> list[float]:
-    record: list[float] = []
-
-    class Record(Callback):
-        def on_step_end(self, trainer: Trainer, step: Any) -> None:
-            record.append(step.loss)
-
-    trainer.callbacks.append(Record())
-    trainer.fit()
-    return record
 
 
 def with_venue_features(graph: Graph) -> Graph:
@@ -210,7 +199,6 @@ def only_with_features(graph: Graph) -> Graph:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"mode": "full"}, "mode='full' does not go with a graph with types so far: the full-graph engine"),
         ({"host": "1MiB"}, "host=1048576 does not go with a graph with types so far: tiers hold"),
         ({"hot": "1MiB"}, "hot=1048576 does not go with"),
         ({"tiers": "auto"}, "tiers='auto' does not go with"),
@@ -230,7 +218,7 @@ def test_mode_auto_is_sampled_and_says_why() -> None:
     graph = bibliography()
     trainer = Trainer(rgcn(graph), graph, **OPTIONS | {"mode": "auto", "epochs": 1})
     assert trainer.config.mode == "sampled"
-    assert "one node type" in trainer.mode_reason
+    assert "unless mode='full' is given" in trainer.mode_reason
     assert trainer.fit().status == "finished"
 
 

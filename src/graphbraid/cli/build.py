@@ -94,7 +94,7 @@ def check_trainable(graph: Graph, settings: RunSettings, node_type: str | None =
     if labels.task == "single-label":
         _check_classes(labels, data)
     if settings.check_data:
-        _naming(data, graph.validate)
+        naming(data, graph.validate)
 
 
 def check_predictable(graph: Graph, settings: RunSettings) -> None:
@@ -107,10 +107,10 @@ def check_predictable(graph: Graph, settings: RunSettings) -> None:
     if not graph.is_typed and graph.x is None:
         raise DataError(f"{settings.data} has no features, and the model needs some")
     if settings.check_data:
-        _naming(settings.data, lambda: validate_topology(graph.csc))
+        naming(settings.data, lambda: validate_topology(graph.csc))
         for x in held:
             if x is not None:
-                _naming(settings.data, functools.partial(validate_features, x))
+                naming(settings.data, functools.partial(validate_features, x))
 
 
 def _check_classes(labels: Graph | NodeSet, data: str) -> None:
@@ -126,7 +126,8 @@ def _check_classes(labels: Graph | NodeSet, data: str) -> None:
         )
 
 
-def _naming(data: str, check: Callable[[], Graph | None]) -> None:
+def naming(data: str, check: Callable[[], Graph | None]) -> None:
+    """Run a check of the data, whose errors then begin with its name."""
     try:
         check()
     except DataError as error:
@@ -153,7 +154,7 @@ def build_model_for(graph: Graph, run: ResolvedRun, num_outputs: int) -> nn.Modu
     def make(**options: Any) -> nn.Module:
         return make_typed_model(name, graph, num_outputs, node_type=node_type, **options)
 
-    return _built(settings, make, run.train.seed)
+    return built(settings, make, run.train.seed)
 
 
 def build_model(settings: RunSettings, num_features: int, num_outputs: int, seed: int) -> nn.Module:
@@ -163,10 +164,16 @@ def build_model(settings: RunSettings, num_features: int, num_outputs: int, seed
         ConfigError: no model has that name, or it does not take an option or its value.
         ResourceError: its weights, gradients and optimizer state need more than the free memory.
     """
-    return _built(settings, functools.partial(make_model, settings.model, num_features, num_outputs), seed)
+    return built(settings, functools.partial(make_model, settings.model, num_features, num_outputs), seed)
 
 
-def _built(settings: RunSettings, make: Callable[..., nn.Module], seed: int) -> nn.Module:
+def built(settings: RunSettings, make: Callable[..., nn.Module], seed: int) -> nn.Module:
+    """Make a model by ``make`` with the options of the settings, and new weights drawn from ``seed``.
+
+    Raises:
+        ConfigError: the model does not take an option or its value.
+        ResourceError: its weights, gradients and optimizer state need more than the free memory.
+    """
     if taken := _MODEL_OPTIONS & set(settings.model_options):
         name = min(taken)
         raise ConfigError(

@@ -203,7 +203,8 @@ def _rate_rows(rates: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("dense products", f"{rates['multiply_flops'] / giga:.0f} GFLOP/s"),
         ("rows at random", f"{rates['row_bytes'] / giga:.1f} GB/s"),
-        ("rows in the cache", f"{rates['cached_row_bytes'] / giga:.1f} GB/s, up to {cache}"),
+        ("rows in the cores' caches", f"{rates['cached_row_bytes'] / giga:.1f} GB/s"),
+        ("rows in the cache behind", f"{rates['outer_row_bytes'] / giga:.1f} GB/s, up to {cache}"),
         ("in sequence", f"{rates['stream_bytes'] / giga:.1f} GB/s"),
         ("sparse features", f"{rates['sparse_values'] / giga:.2f} G values/s, 16 columns at a time"),
         ("binary features", f"{rates['binary_values'] / giga:.1f} G values/s, 16 columns at a time"),

@@ -13,6 +13,7 @@ import typer
 
 from graphbraid.cli import train
 from graphbraid.cli.common import guarded, out_console, path_given, plain, print_json, say
+from graphbraid.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -117,6 +118,8 @@ def _estimated(given: dict[str, Any], machine: HardwareFile | None) -> Estimate:
     own = inspect.signature(_of_estimates).parameters
     options = {name: value for name, value in given.items() if name not in own}
     run = train.resolved(options | dict.fromkeys(_OTHERS))
+    if run.train.task == "link":
+        raise ConfigError("estimates are of runs on labels of nodes so far, not task='link'")
     graph = load_graph(run.settings)
     graph.check_one_type("graphbraid estimate")
     check_trainable(graph, run.settings)

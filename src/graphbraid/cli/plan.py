@@ -20,6 +20,7 @@ from graphbraid.cli.common import (
 )
 
 if TYPE_CHECKING:
+    from graphbraid.cli.settings import ResolvedRun
     from graphbraid.collective import Plan, Profile
     from graphbraid.collective.plan.whatif import Machine
 
@@ -58,8 +59,13 @@ def plan(
     batches: Annotated[
         int | None, _option("--batches", "Mini-batches per epoch, with --profile. (default: 500)")
     ] = None,
+    ranks: Annotated[
+        str | None,
+        _option("--ranks", "Predict training of the whole graph on so many ranks: 8, 2,4,6 or 2..1024."),
+    ] = None,
     hardware: Annotated[
-        Path | None, _path("--hardware", "Plan for the machine this file describes.", "FILE")
+        Path | None,
+        _path("--hardware", "Plan for the machine, or with --ranks the cluster, of this file.", "FILE"),
     ] = None,
     out: Annotated[Path | None, _path("--out -o", "Write the plan, for train --plan.", "FILE")] = None,
     save_profile: Annotated[Path | None, _path("--save-profile", "Write the measured times.", "FILE")] = None,
@@ -69,15 +75,23 @@ def plan(
     """Measure a run's stages, plan which device prepares its mini-batches, and show what limits it.
 
     Shows the predicted time of an epoch beside a bound that no schedule can beat, the runners-up, and plans
-    for other numbers of cores, links and devices.
+    for other numbers of cores, links and devices. With --ranks, predicts instead how long an epoch on the
+    whole graph would take on many ranks, by simulation.
 
     Examples:
 
         graphbraid plan --data cora.npz --model gcn --out plan.json
 
         graphbraid plan --profile measured.json --hardware machine.json
+
+        graphbraid plan --data cora.npz --model gcn --ranks 2..1024 --hardware cluster.json
     """  # noqa: D412  (typer shows the blank line between examples)
     given = dict(locals())
+    if ranks is not None:
+        from graphbraid.cli.scale import plan_ranks
+
+        plan_ranks(given, _run(given))
+        return
     from graphbraid.collective import make_plan
     from graphbraid.collective.plan.whatif import Machine, alternatives
 
@@ -111,10 +125,17 @@ def _profile(given: dict[str, Any]) -> tuple[Profile, int]:
 
 
 def _trainer(given: dict[str, Any]) -> Any:
-    from graphbraid.cli.build import build_model_for, check_trainable, labels_of, load_graph
+    from graphbraid.cli.learning import learning
+    from graphbraid.train import Trainer
+
+    made = learning(_run(given))
+    return Trainer(made.model, made.graph, config=made.run.train.updated(out_dir=None, mode="sampled"))
+
+
+def _run(given: dict[str, Any]) -> ResolvedRun:
+    """Return the options of the run that is planned."""
     from graphbraid.cli.settings import parse_assignments, parse_fanouts, resolve
     from graphbraid.files.yaml_file import read_yaml
-    from graphbraid.train import Trainer
 
     options = ("data", "model", "hidden_channels", "num_layers", "batch_size", "layout", "device")
     command_line = {name: given[name] for name in options}
@@ -122,11 +143,7 @@ def _trainer(given: dict[str, Any]) -> Any:
     command_line |= parse_assignments(given["assignments"] or [])
     file = read_yaml(given["config"]) if given["config"] else None
     flags = {name: "--" + name.replace("_", "-") for name in given}
-    run = resolve(command_line, file, None, flags)
-    graph = load_graph(run.settings)
-    check_trainable(graph, run.settings, run.train.node_type)
-    model = build_model_for(graph, run, labels_of(graph, run.train.node_type).num_classes)
-    return Trainer(model, graph, config=run.train.updated(out_dir=None, mode="sampled"))
+    return resolve(command_line, file, None, flags)
 
 
 def _show(found: Plan, others: list[tuple[str, Plan]], out: Path | None) -> None:

@@ -131,6 +131,11 @@ def _predict(
     from graphbraid.train.task import Task
 
     saved, outputs = read_saved(run_dir)
+    if outputs.task == "link":
+        raise ConfigError(
+            f"{run_dir} holds a run on links, and predict writes outputs of nodes; in Python, load its "
+            "weights (Trainer.load_weights) and score pairs with Trainer.predict_links"
+        )
     if split is None:  # other data may have no labels to draw a split from
         saved |= {"split_seed": None}
     kept = {name: value for name, value in saved.items() if name not in _NOT_PREDICTING}

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -16,9 +16,9 @@ from graphbraid.files.checksums import unsealed
 from graphbraid.files.schema import checked
 from graphbraid.files.yaml_file import Entry, read_value
 from graphbraid.graph import Graph, NodeSet
-from graphbraid.graph.graph import Task
 from graphbraid.train import TrainConfig
 from graphbraid.train.config import Depth, Positive, Seed, no_bool
+from graphbraid.train.task import TaskName
 
 COMMAND_LINE = "command line"
 SAVED = "saved run"
@@ -53,13 +53,17 @@ class RunSettings(BaseModel):
     verify: bool = False
     """Read a store in full and compare it with its checksums, even if an earlier open did."""
     model: str = "sage"
-    """Name of a model in ``graphbraid.nn.MODELS``, or for a graph with types in ``TYPED_MODELS``."""
+    """Name of a model in ``graphbraid.nn.MODELS``, or for a graph with types in ``TYPED_MODELS``; with
+    ``task: link`` of the encoder, which may also be ``embedding``, a learned row per node."""
     hidden_channels: Positive = 128
     """Width of the hidden layers; for attention, of all heads together."""
     num_layers: Depth = 2
     """Number of layers; sampling needs one fanout for each."""
     dropout: Annotated[float, Field(ge=0, lt=1), no_bool] = 0.5
     """Probability of dropping an activation in training."""
+    predictor: Literal["dot", "distmult", "mlp"] | None = None
+    """With ``task: link``, what scores pairs of rows (``graphbraid.nn``). If None, ``distmult`` where the
+    graph has relations, else ``dot``."""
     heads: Positive | None = None
     """Number of attention heads, for models that have them. If None, the model's default."""
     model_options: dict[str, Any] = {}
@@ -178,9 +182,14 @@ def resolve(
 class Outputs:
     """Meaning of a model's output columns, saved with a run since data to predict may have no labels."""
 
-    task: Task
+    task: TaskName
     width: int
     class_names: tuple[str, ...] | None
+
+    @classmethod
+    def of_links(cls) -> Outputs:
+        """Return the output of a model trained on links: a score."""
+        return cls("link", 1, None)
 
     @classmethod
     def of(cls, labels: Graph | NodeSet, class_names: tuple[str, ...] | None) -> Outputs:
@@ -193,7 +202,7 @@ class _SavedOutputs(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    task: Task
+    task: TaskName
     width: Annotated[int, Field(ge=1, strict=True)]
     class_names: list[str] | None
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from graphbraid.synth.language.syntax import Function
 
 _HIDDEN = 32
-_TARGETS = ("openmp", "mpi")
+_TARGETS = ("openmp", "cuda", "mpi")
+_TRANSPOSES = ("stored", "implicit")
 
 
 @guarded
@@ -33,7 +34,7 @@ def synth(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder to make.", metavar="FOLDER", parser=path_given)
     ],
-    target: Annotated[str, typer.Option(help="What to write: openmp or mpi.")] = "openmp",
+    target: Annotated[str, typer.Option(help="What to write: openmp, cuda or mpi.")] = "openmp",
     ranks: Annotated[
         int | None,
         typer.Option(help="Of mpi: number of ranks, among which the graph is divided.", show_default=False),
@@ -47,6 +48,13 @@ def synth(
             show_default=False,
         ),
     ] = None,
+    transpose: Annotated[
+        str,
+        typer.Option(
+            help="Of cuda: stored keeps the reversed edges on the GPU; implicit saves their memory, and sums "
+            "gradients in no fixed order."
+        ),
+    ] = "stored",
     model: Annotated[
         str | None, typer.Option(help="Take the usual program of gcn, sage, gin or gat instead of a file.")
     ] = None,
@@ -66,7 +74,7 @@ def synth(
     json_output: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001
 ) -> None:
-    """Write a program in C++ with OpenMP, or MPI, that trains a model on a store, without Python.
+    """Write a program in C++ with OpenMP, CUDA or MPI that trains a model on a store, without Python.
 
     The language is described in docs/synthesis.md. The folder has a README with the two commands that build
     and run it.
@@ -79,11 +87,15 @@ def synth(
 
         graphbraid synth --model gcn -d stores/web --layers 128,32,40 --out build_me
 
+        graphbraid synth --model gcn -d stores/web --target cuda --out build_me
+
         graphbraid synth --model gcn -d stores/web --target mpi --ranks 4 --out build_me
     """  # noqa: D412  (typer shows the blank line between examples)
     if target not in _TARGETS:
-        raise ConfigError(f"the target must be {' or '.join(_TARGETS)}; got {target!r}")
+        names = f"{', '.join(_TARGETS[:-1])} or {_TARGETS[-1]}"
+        raise ConfigError(f"the target must be {names}; got {target!r}")
     _check_ranks(target, ranks, partition)
+    _check_transpose(target, transpose)
     numbers = dict(_setting(text) for text in settings or [])
     from graphbraid import datasets
     from graphbraid import synth as room
@@ -95,10 +107,12 @@ def synth(
     synthesis = room.from_program(function, widths, numbers)
     divided = _divided(graph, ranks, partition) if target == "mpi" else None
     try:
-        if divided is None:
-            folder = room.write_openmp(synthesis, graph, out)
-        else:
+        if divided is not None:
             folder = room.write_mpi(synthesis, graph, out, divided)
+        elif target == "cuda":
+            folder = room.write_cuda(synthesis, graph, out, transpose=transpose)
+        else:
+            folder = room.write_openmp(synthesis, graph, out)
     except NotLoweredError as error:
         advice = f"; it needs {error.needed}" if error.needed else ""
         raise ConfigError(
@@ -128,6 +142,13 @@ def _check_ranks(target: str, ranks: int | None, partition: Path | None) -> None
         raise ConfigError(f"--ranks and --partition are of --target mpi; the target is {target}")
     if target == "mpi" and ranks is None and partition is None:
         raise ConfigError("--target mpi needs --ranks, or --partition with a partition's folder")
+
+
+def _check_transpose(target: str, transpose: str) -> None:
+    if transpose not in _TRANSPOSES:
+        raise ConfigError(f"--transpose must be {' or '.join(_TRANSPOSES)}; got {transpose!r}")
+    if target != "cuda" and transpose != _TRANSPOSES[0]:
+        raise ConfigError(f"--transpose is of --target cuda; the target is {target}")
 
 
 def _divided(graph: Graph, ranks: int | None, folder: Path | None) -> Partition:

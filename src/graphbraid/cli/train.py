@@ -78,7 +78,9 @@ def train(
     model: Annotated[
         str | None,
         _option(
-            "--model -m", _MODEL, "gcn, sage, gin, gat, gatv2 or mlp; rgcn for node types. (default: sage)"
+            "--model -m",
+            _MODEL,
+            "gcn, sage, gin, gat, gatv2, mlp; rgcn for types; embedding for links. (default: sage)",
         ),
     ] = None,
     hidden_channels: Annotated[
@@ -90,7 +92,21 @@ def train(
     dropout: Annotated[
         float | None, _option("--dropout", _MODEL, "Dropout while training. (default: 0.5)")
     ] = None,
+    predictor: Annotated[
+        str | None, _option("--predictor", _MODEL, "Of links: dot, distmult (of relations) or mlp.")
+    ] = None,
     heads: Annotated[int | None, _option("--heads", _MODEL, "Attention heads (gat, gatv2).")] = None,
+    task: Annotated[
+        str | None,
+        _option("--task", _TRAIN, "node: labels of nodes; link: which links there are. (default: node)"),
+    ] = None,
+    negatives: Annotated[
+        str | None,
+        _option("--negatives", _TRAIN, "Of links: binary, triplet or shared. (default: binary)"),
+    ] = None,
+    num_negatives: Annotated[
+        float | None, _option("--num-negatives", _TRAIN, "Negatives per link. (default: 1)")
+    ] = None,
     mode: Annotated[
         str | None,
         _option("--mode", _TRAIN, "sampled mini-batches, full: the whole graph, or auto. (default: sampled)"),
@@ -214,6 +230,14 @@ def train(
             "DIR",
         ),
     ] = None,
+    wire: Annotated[
+        str | None,
+        _option(
+            "--wire",
+            _RUN,
+            "float32 or bfloat16: dtype of rows between ranks in mode full. (default: float32)",
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but errors.")] = False,
     json_output: JsonOption = False,
     debug: DebugOption = False,
@@ -228,6 +252,8 @@ def train(
         graphbraid train
 
         graphbraid train --data cora.npz --model gcn --hidden 16 --mode full --epochs 200 --lr 0.01
+
+        graphbraid train --task link --data kg_fb15k237.npz --model embedding --negatives shared
 
         graphbraid train --config run.yaml --lr 0.005 --set clip=1.0
 
@@ -315,39 +341,25 @@ def resolved(given: dict[str, Any]) -> ResolvedRun:
 
 def _make_trainer(run: ResolvedRun, show: Callable[[dict[str, str]], None], callbacks: list[Any]) -> Any:
     from graphbraid import native
-    from graphbraid.cli.build import (
-        build_model_for,
-        check_trainable,
-        data_as_path,
-        labels_of,
-        load_graph,
-        names_of,
-    )
+    from graphbraid.cli.build import data_as_path
     from graphbraid.cli.graph_facts import graph_facts
-    from graphbraid.cli.settings import Outputs
+    from graphbraid.cli.learning import learning
     from graphbraid.machine.hardware import Hardware
     from graphbraid.train import Trainer
-    from graphbraid.train.step.typed_runner import learned_type
 
-    graph = load_graph(run.settings)
-    check_trainable(graph, run.settings, run.train.node_type)
-    if graph.is_typed:  # kept with the run, since data to predict may have no labels
-        node_type = learned_type(graph, run.train.node_type)
-        run = dataclasses.replace(run, train=run.train.updated(node_type=node_type))
-    labels = labels_of(graph, run.train.node_type)
-    model = build_model_for(graph, run, labels.num_classes)
-    names = names_of(run.settings.data, run.train.node_type)
+    learned = learning(run)
+    run, graph, model = learned.run, learned.graph, learned.model
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     selection = native.active()
     info = {
         "settings": run.saved() | {"data": data_as_path(run.settings.data)},
-        "outputs": dataclasses.asdict(Outputs.of(labels, names.class_names)),
+        "outputs": dataclasses.asdict(learned.outputs),
     }
     trainer = Trainer(model, graph, config=run.train, callbacks=callbacks, info=info)
     chosen = {"mode": f"{trainer.config.mode}: {trainer.mode_reason}"} if trainer.mode_reason else {}
     show(
         {
-            "graph": graph_facts(graph, labels),
+            "graph": graph_facts(graph, learned.labels),
             "model": f"{type(model).__name__}, {num_parameters:,} parameters",
             "kernels": f"{selection.variant}: {selection.reason}",
             "machine": f"{Hardware.detect().planned_cores} cores",

@@ -24,6 +24,42 @@ void epilogue_typed(const EpilogueArgs& a) {
 // threads.
 constexpr int64_t kParts = 64;
 
+// Adds `count` columns from `grad` on, up to kVectors vectors of them, of rows [first, last) to `sum`.
+template <int kVectors, typename T>
+void add_columns(const T* grad, int64_t stride, int64_t first, int64_t last, int64_t count, Acc<T>* sum) {
+  constexpr int L = kLanes<T>;
+  const int rest = static_cast<int>(count - (kVectors - 1) * L);
+  const auto lanes = [rest](int i) GB_LAMBDA { return i + 1 < kVectors ? L : rest; };
+  Vec<T> total[kVectors];
+  for (int i = 0; i < kVectors; ++i) total[i] = load_n(sum + i * L, lanes(i));
+  for (int64_t v = first; v < last; ++v)
+    for (int i = 0; i < kVectors; ++i) total[i] += load_n(grad + v * stride + i * L, lanes(i));
+  for (int i = 0; i < kVectors; ++i) store_n(sum + i * L, total[i], lanes(i));
+}
+
+// Adds all columns, for which nothing but the gradient is read, and that once where they are few.
+template <typename T>
+void add_rows(const Rows& grad, int64_t width, int64_t first, int64_t last, Acc<T>* sum) {
+  constexpr int64_t kBlock = 4 * kLanes<T>;
+  for (int64_t c = 0; c < width; c += kBlock) {
+    const T* from = static_cast<const T*>(grad.data) + c;
+    const int64_t count = std::min(kBlock, width - c);
+    switch ((count + kLanes<T> - 1) / kLanes<T>) {
+      case 1:
+        add_columns<1>(from, grad.stride, first, last, count, sum + c);
+        break;
+      case 2:
+        add_columns<2>(from, grad.stride, first, last, count, sum + c);
+        break;
+      case 3:
+        add_columns<3>(from, grad.stride, first, last, count, sum + c);
+        break;
+      default:
+        add_columns<4>(from, grad.stride, first, last, count, sum + c);
+    }
+  }
+}
+
 template <typename T>
 void epilogue_backward_typed(const EpilogueArgs& a) {
   using A = Acc<T>;
@@ -37,8 +73,12 @@ void epilogue_backward_typed(const EpilogueArgs& a) {
       a.num_rows * a.width, kFloatsWorth, kParts, 1, [&](int64_t first_part, int64_t last_part) {
         for (int64_t part = first_part; part < last_part; ++part) {
           A* sum = a.grad_bias ? sums.data() + part * a.width : nullptr;
-          const int64_t last = a.num_rows * (part + 1) / kParts;
-          for (int64_t v = a.num_rows * part / kParts; v < last; ++v) {
+          const int64_t first = a.num_rows * part / kParts, last = a.num_rows * (part + 1) / kParts;
+          if (unchanged) {
+            if (sum) add_rows<T>(a.grad, a.width, first, last, sum);
+            continue;
+          }
+          for (int64_t v = first; v < last; ++v) {
             const T* grad = static_cast<const T*>(a.grad.data) + v * a.grad.stride;
             const T* out = static_cast<const T*>(a.x.data) + v * a.x.stride;
             T* grad_x = static_cast<T*>(a.out) + v * a.out_stride;
@@ -53,7 +93,7 @@ void epilogue_backward_typed(const EpilogueArgs& a) {
                     e.threshold ? mask_lanes(key, c, e.threshold, scale, y) : splat<Vec<T>>(A{1});
                 g *= mask * slope_at(y / scale, e.act, slope);
               }
-              if (!unchanged) store_n(grad_x + c, g, n);
+              store_n(grad_x + c, g, n);
               if (sum) store_n(sum + c, load_n(sum + c, n) + g, n);
             }
           }

@@ -60,12 +60,12 @@ GB_INLINE void finish(const Args& a, int64_t v, int64_t column, int last, Vec<T>
 template <typename T, int NV>
 GB_INLINE void forward_tile(const GineArgs& a, int64_t v, int64_t prefetch_end, int64_t column, int last) {
   constexpr int lines = (NV * kLanes<T> * static_cast<int>(sizeof(T)) + 63) / 64;
-  constexpr int distance = prefetch_distance(lines);
+  constexpr int distance = prefetch_distance(lines), level = prefetch_level(lines);
   Vec<T> sum[NV] = {};
   for (int64_t e = a.indptr[v]; e < a.indptr[v + 1]; ++e) {
     if (e + distance < prefetch_end) {
       const char* next = reinterpret_cast<const char*>(row_of<T>(a.x, node_at(a, e + distance), column));
-      unroll<lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(next + 64 * i, 0, prefetch_level(lines)); });
+      unroll<lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(next + 64 * i, 0, level); });
     }
     const T* row = row_of<T>(a.x, node_at(a, e), column);
     const T* edge = row_of<T>(a.edges, e, column);
@@ -112,13 +112,13 @@ GB_INLINE void edge_tile(const GineEdgeBackwardArgs& a, int64_t v, int64_t prefe
                          int last) {
   constexpr int L = kLanes<T>;
   constexpr int lines = (NV * L * static_cast<int>(sizeof(T)) + 63) / 64;
-  constexpr int distance = prefetch_distance(lines);
+  constexpr int distance = prefetch_distance(lines), level = prefetch_level(lines);
   Vec<T> grad[NV];
   unroll<NV>([&](auto i) GB_LAMBDA { grad[i] = tile_vector<NV>(row_of<T>(a.grad, v, column), i, last); });
   for (int64_t e = a.indptr[v]; e < a.indptr[v + 1]; ++e) {
     if (e + distance < prefetch_end) {
       const char* next = reinterpret_cast<const char*>(row_of<T>(a.x, node_at(a, e + distance), column));
-      unroll<lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(next + 64 * i, 0, prefetch_level(lines)); });
+      unroll<lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(next + 64 * i, 0, level); });
     }
     const T* row = row_of<T>(a.x, node_at(a, e), column);
     const T* edge = row_of<T>(a.edges, e, column);

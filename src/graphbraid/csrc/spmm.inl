@@ -38,7 +38,7 @@ GB_INLINE void sum_edges(const SpmmArgs& a, int64_t v, int64_t begin, int64_t en
                          int64_t column, int last, Vec<T> (&acc)[NV]) {
   constexpr int L = kLanes<T>;
   constexpr int lines = (NV * L * static_cast<int>(sizeof(T)) + 63) / 64;
-  constexpr int distance = prefetch_distance(lines);
+  constexpr int distance = prefetch_distance(lines), level = prefetch_level(lines);
   const T* x = static_cast<const T*>(a.x.data) + column;
   const Acc<T>* weight = static_cast<const Acc<T>*>(a.weight);
   const Acc<T>* src_scale = static_cast<const Acc<T>*>(a.src_scale);
@@ -46,7 +46,7 @@ GB_INLINE void sum_edges(const SpmmArgs& a, int64_t v, int64_t begin, int64_t en
     const int64_t u = node_at<I>(a, e);
     if (e + distance < prefetch_end) {
       const char* next = reinterpret_cast<const char*>(x + node_at<I>(a, e + distance) * a.x.stride);
-      unroll<lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(next + 64 * i, 0, prefetch_level(lines)); });
+      unroll<lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(next + 64 * i, 0, level); });
     }
     const T* row = x + u * a.x.stride;
     if constexpr (Plain) {

@@ -71,7 +71,7 @@ template <typename T, typename I, int NV>
 GB_INLINE void max_tile(const SpmmMaxArgs& a, int64_t v, int64_t prefetch_end, int64_t column, int last) {
   constexpr int L = kLanes<T>;
   constexpr int lines = (NV * L * static_cast<int>(sizeof(T)) + 63) / 64;
-  constexpr int distance = prefetch_distance(lines);
+  constexpr int distance = prefetch_distance(lines), level = prefetch_level(lines);
   const T* x = static_cast<const T*>(a.x.data) + column;
   const Acc<T>* weight = static_cast<const Acc<T>*>(a.weight);
   const int64_t begin = a.indptr[v], end = a.indptr[v + 1];
@@ -88,7 +88,7 @@ GB_INLINE void max_tile(const SpmmMaxArgs& a, int64_t v, int64_t prefetch_end, i
   for (int64_t e = begin; e < end; ++e) {
     if (e + distance < prefetch_end) {
       const char* next = reinterpret_cast<const char*>(x + node_at<I>(a, e + distance) * a.x.stride);
-      unroll<lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(next + 64 * i, 0, prefetch_level(lines)); });
+      unroll<lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(next + 64 * i, 0, level); });
     }
     const T* row = x + node_at<I>(a, e) * a.x.stride;
     const Acc<T> c = weight ? weight[e] : Acc<T>{1};

@@ -31,7 +31,12 @@ from graphbraid.datasets.store_names import (
     stored_names,
 )
 from graphbraid.datasets.store_rows import rows_to_store, stored_features, stored_splits
-from graphbraid.datasets.store_types import is_rows_of_type, typed_graph_of, types_to_store
+from graphbraid.datasets.store_types import (
+    is_rows_of_type,
+    rows_by_type,
+    typed_graph_of,
+    types_to_store,
+)
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.files.block_sums import BLOCK_BYTES, BlockSums
 from graphbraid.files.checksums import sealed
@@ -73,7 +78,8 @@ def save_store(
             together have a row per node, in the order of the nodes. Each is read when it is written, so that
             features may be larger than memory. Not with ``order``.
         features_dtype: ``"float16"``, ``"bfloat16"`` or ``"int8"`` (with a scale for each row): what dense
-            features are rounded to while they are written. A :class:`Narrowing` afterwards says how far they
+            features are rounded to while they are written, in a graph with types those of every type. A
+            :class:`Narrowing` afterwards says how far they
             are from what they were. If None, they keep their dtype.
         if_exists: ``"error"`` raises if the folder exists, ``"replace"`` replaces an earlier store, and
             ``"keep"`` keeps it.
@@ -92,7 +98,7 @@ def save_store(
     narrowing = Narrowing(features_dtype) if isinstance(features_dtype, str) else features_dtype
     folder = Path(path)
     named = names_to_store(graph, ids, class_names, names)
-    of_one_type = {"renumbering": order, "feature_parts": feature_parts, "features_dtype": narrowing}
+    of_one_type = {"renumbering": order, "feature_parts": feature_parts}
     for what in (name for name, given in of_one_type.items() if given is not None):
         graph.check_one_type(what)
     if feature_parts is not None and (graph.x is not None or order is not None):
@@ -108,7 +114,7 @@ def save_store(
         if rows.dtype not in FEATURE_DTYPES:
             raise DataError(f"feature_parts must be float32, float16 or bfloat16; got {rows.dtype}")
     if narrowing is not None:
-        arrays = narrowing.arrays(arrays)
+        arrays = narrowing.arrays(arrays, rows_by_type(graph))
     arrays.update((name, ArrayParts.whole(array)) for name, array in ids_to_store(named, graph.node_types))
     size = sum(array.nbytes for array in arrays.values())
     size += sum(8 * (array.nbytes // BLOCK_BYTES) for name, array in arrays.items() if _sums_of(name))

@@ -143,6 +143,13 @@ def _edge_set(entry: EdgesEntry, tensors: Mapping[str, Tensor], prefix: str) -> 
     )
 
 
+def rows_by_type(graph: Graph) -> dict[str, str]:
+    """Return the names of the arrays of dense features, if there are any, with their node types."""
+    return (
+        {"x": ""} if graph.types is None else {f"node{i}_x": name for i, name in enumerate(graph.types.nodes)}
+    )
+
+
 def is_rows_of_type(name: str) -> bool:
     """Return whether an array holds the dense features of a node type."""
     return _ROWS.fullmatch(name) is not None

@@ -15,13 +15,15 @@ from graphbraid.fullgraph.device.choosing import device_for
 from graphbraid.fullgraph.device.device import Device
 from graphbraid.fullgraph.engine import Engine, lock_of
 from graphbraid.fullgraph.lowering.evidence import Evidence
-from graphbraid.fullgraph.lowering.levels import whole_graph
+from graphbraid.fullgraph.lowering.levels import copied_bytes, whole_graph
 from graphbraid.fullgraph.lowering.locality import LOCALITY_BYTES
 from graphbraid.fullgraph.lowering.lower_program import check_kernels
+from graphbraid.fullgraph.lowering.lower_typed import whole_typed
 from graphbraid.fullgraph.lowering.options import ALL, HOIST_BYTES, CompileOptions, checked_nodes, names_of
 from graphbraid.fullgraph.measured.basis import basis_for
 from graphbraid.fullgraph.model.modes import in_mode
 from graphbraid.fullgraph.model.source import Source, graph_of_data
+from graphbraid.fullgraph.model.typed_source import TypedSource, source_of
 from graphbraid.fullgraph.program.refusal import NotLoweredError, explained
 from graphbraid.fullgraph.ranks.ranks import Ranks
 from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, CopySizes
@@ -42,7 +44,12 @@ class Uncompiled:
     """
 
     def __init__(
-        self, model: nn.Module, source: Source, nodes: Tensor, why: NotLoweredError, place: torch.device
+        self,
+        model: nn.Module,
+        source: Source | TypedSource,
+        nodes: Tensor,
+        why: NotLoweredError,
+        place: torch.device,
     ) -> None:
         self._model, self._nodes, self._run = model, nodes.to(place), source.as_written(model, place)
         self.why = why
@@ -81,6 +88,7 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
     locality_bytes: int = LOCALITY_BYTES,
     evidence: Evidence | None = None,
     ranks: Ranks | None = None,
+    node_type: str | None = None,
 ) -> Engine | Uncompiled:
     """Lower a model over a whole graph to the cheapest equivalent program.
 
@@ -104,7 +112,9 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
     Args:
         model: one of :mod:`graphbraid.nn`, or a PyG model made of the parts in ``docs/lowered_models.md``.
             Its parameters stay its own. Any other model runs as it is written; ``explain()`` says why.
-        graph: a graph with features, used in place; or PyG's ``Data``, whose attributes the model may take.
+        graph: a graph with features, used in place; or PyG's ``Data``, whose attributes the model may take,
+            or ``HeteroData``. A graph with types runs :class:`graphbraid.nn.RGCN`; layers over relations get
+            the ``edge_type`` of ``Data``.
         nodes: the training nodes, whose outputs ``engine()`` returns: the name of a split, distinct ids (a
             tensor, array, list or range), or a mask.
         passes: names of the lowering passes that may run (:data:`graphbraid.fullgraph.ALL`).
@@ -120,17 +130,21 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
         ranks: the ranks that run the program together, each the rows of the nodes that it owns, on the CPU.
             All make the same calls; ``engine()`` returns the outputs of those of ``nodes`` that are this
             rank's, and the gradients are its part of their sum. A model without a lowered form is refused.
+        node_type: the type whose outputs are wanted, in a graph with types; ``nodes`` are ids of it. If None,
+            the model's own ``node_type``, else the only type with labels.
 
     Raises:
         ConfigError: a node is out of range or named twice, a pass or storage name is unknown, or the
-            parameters are not on ``device``; ``ranks`` cannot run the model together.
+            parameters are not on ``device``; ``ranks`` cannot run the model together; ``node_type`` is needed
+            or unknown.
         DataError: the graph has no features or no such split.
         ResourceError: there is too little memory; the message says how much is needed and what would fit.
     """
     data = None if isinstance(graph, Graph) else graph
     whole = graph if isinstance(graph, Graph) else graph_of_data(graph)
-    whole.check_one_type("compile")
-    options: dict[str, Any] = {"device": device, "storage": storage, "data": data}
+    if ranks is not None:
+        whole.check_one_type("compile with several ranks")
+    options: dict[str, Any] = {"device": device, "storage": storage, "data": data, "node_type": node_type}
     options |= {"hoist_bytes": hoist_bytes, "locality_bytes": locality_bytes}
     options["passes"] = names_of(passes)
     if ranks is not None:
@@ -146,8 +160,8 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
                 f"several ranks train the whole graph together only by a lowered program, and {why.part} "
                 f"{why.reason}. Use one rank, or mini-batches (mode='sampled')."
             ) from why
-        ids, place = checked_nodes(nodes, whole), device_for(model, device).place
-        return Uncompiled(model, Source(whole, data), ids, why, place)
+        source, place = source_of(model, whole, data, node_type), device_for(model, device).place
+        return Uncompiled(model, source, checked_nodes(nodes, source.nodes), why, place)
 
 
 def _found_alone(
@@ -170,22 +184,28 @@ def _of_first_rank(ranks: Ranks, find: Callable[[], Evidence]) -> Evidence | Non
 
 
 @typed
-def estimated_bytes(model: nn.Module, graph: Graph, device: Device | None = None) -> int:
+def estimated_bytes(
+    model: nn.Module, graph: Graph, device: Device | None = None, *, node_type: str | None = None
+) -> int:
     """Return an upper bound on the bytes that full-graph training of a model takes, without allocating them.
 
     The graph and its features on the host are not included; on a device, their copies there are.
+    ``node_type`` is that of :func:`compile`.
 
     Raises:
         NotLoweredError: the model has no lowered form, or an operation of it no kernel on the device.
     """
     with in_mode(model, training=True):
-        program = Source(graph).read(model)
-    blocks = whole_graph(graph.csc, program.num_levels - 1)
+        program = source_of(model, graph, node_type=node_type).read(model)
+    typed_blocks = whole_typed(graph, program) if program.parts else None
+    blocks = typed_blocks or whole_graph(graph.csc, program.num_levels - 1)
     if device is not None and not device.is_host:
         check_kernels(program, device)
         planned = PlannedStep(program, graph, blocks, training=True, copies=CopySizes(device))
         return planned.nbytes + WORKSPACE_BYTES
     planned = PlannedStep(program, graph, blocks, training=True)
+    if typed_blocks is not None:
+        return planned.nbytes + 2 * copied_bytes(typed_blocks)
     transpose = graph.csc.nbytes + 8 * graph.csc.num_edges
     renumbered = min(LOCALITY_BYTES, graph.csc.nbytes + 8 * graph.num_nodes)
     return planned.nbytes + transpose + renumbered

@@ -34,7 +34,8 @@ from graphbraid.fullgraph.lowering.options import (
 from graphbraid.fullgraph.measured.basis import basis_for
 from graphbraid.fullgraph.model.as_written import AsWritten
 from graphbraid.fullgraph.model.modes import in_mode, plain_tensors
-from graphbraid.fullgraph.model.source import Source
+from graphbraid.fullgraph.model.typed_as_written import TypedAsWritten
+from graphbraid.fullgraph.model.typed_source import source_of
 from graphbraid.fullgraph.model.watch import ModelWatch, Snapshot
 from graphbraid.fullgraph.program import Program, same_program
 from graphbraid.fullgraph.program.refusal import NotLoweredError, explained, failed
@@ -91,6 +92,7 @@ class Engine:
         cache_bytes: bytes of the processor's cache available to rows. If None, this machine's, as measured.
         evidence: see :func:`graphbraid.compile`.
         ranks: see :func:`graphbraid.compile`.
+        node_type: see :func:`graphbraid.compile`.
         data: the user's own data object, if ``graph`` was made from one.
 
     Raises:
@@ -117,6 +119,7 @@ class Engine:
         cache_bytes: int | None = None,
         evidence: Evidence | None = None,
         ranks: Ranks | None = None,
+        node_type: str | None = None,
         data: Any = None,
     ) -> None:
         self.model = model
@@ -131,7 +134,6 @@ class Engine:
             rates=rates,
             evidence=evidence,
         )
-        self._nodes = checked_nodes(nodes, graph)
         self._ranks = ranks
         if ranks is not None and not self._device.is_host:
             raise ConfigError(
@@ -141,7 +143,8 @@ class Engine:
         self._readings: list[_Reading] = []
         with self._lock, plain_tensors():
             self._watch = ModelWatch(model)
-            self._source = Source(graph, data)
+            self._source = source_of(model, graph, data, node_type)
+            self._nodes = checked_nodes(nodes, self._source.nodes)
             reading = self._now()
             runner = self._runner(reading)
             if runner is None:
@@ -322,9 +325,9 @@ class Engine:
     def _lower(self, program: Program) -> Lowered:
         if self._ranks is not None and self._ranks.part is not None:
             return lower_part(program, self._ranks, self._nodes, self._options, basis_for(self._options))
-        return lower(program, self._source.graph, self._nodes, self._options)
+        return lower(program, self._source.graph_for(program), self._nodes, self._options)
 
-    def _as_written(self) -> AsWritten:
+    def _as_written(self) -> AsWritten | TypedAsWritten:
         return self._source.as_written(self.model, self._device.place)
 
 

@@ -11,7 +11,7 @@ from graphbraid.fullgraph.lowering.lower_program import lower_program
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions, checked_nodes
 from graphbraid.fullgraph.measured.basis import basis_for
-from graphbraid.fullgraph.model.source import Source
+from graphbraid.fullgraph.model.typed_source import source_of
 from graphbraid.fullgraph.program import Program
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
@@ -19,7 +19,12 @@ from graphbraid.signatures import typed
 
 @typed
 def lower(
-    model: nn.Module | Program, graph: Graph, nodes: Any = "train", options: CompileOptions | None = None
+    model: nn.Module | Program,
+    graph: Graph,
+    nodes: Any = "train",
+    options: CompileOptions | None = None,
+    *,
+    node_type: str | None = None,
 ) -> Lowered:
     """Lower a model over a whole graph as :func:`graphbraid.compile` does; nothing runs and nothing moves.
 
@@ -33,6 +38,7 @@ def lower(
         nodes: the training nodes: the name of a split, distinct ids, or a mask.
         options: the decisions that may be taken and the device. If None, all decisions, on the parameters'
             device.
+        node_type: see :func:`graphbraid.compile`.
 
     Returns:
         A frozen record; printing it shows the rates, the decisions, the program, and each level's nodes and
@@ -43,14 +49,14 @@ def lower(
         ConfigError: a node is out of range or named twice.
         DataError: the graph has no features or no such split.
     """
-    ids = checked_nodes(nodes, graph)
     if isinstance(model, Program):
-        program, options = model, options or CompileOptions()
-    else:
-        options = options or CompileOptions(device=device_for(model))
-        source = Source(graph)
-        program, graph = source.read(model), source.graph
-    return lower_program(program, graph, ids, options, basis_for(options))
+        wanted = graph.nodes_of(model.parts[model.part(model.output)].name) if model.parts else graph
+        options = options or CompileOptions()
+        return lower_program(model, graph, checked_nodes(nodes, wanted), options, basis_for(options))
+    options = options or CompileOptions(device=device_for(model))
+    source = source_of(model, graph, node_type=node_type)
+    ids, program = checked_nodes(nodes, source.nodes), source.read(model)
+    return lower_program(program, source.graph_for(program), ids, options, basis_for(options))
 
 
 __all__ = ["lower"]

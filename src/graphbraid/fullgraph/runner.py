@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.fullgraph.lowering.evidence import Evidence
-from graphbraid.fullgraph.lowering.levels import Block, copied_bytes
+from graphbraid.fullgraph.lowering.levels import Blocks, copied_bytes
 from graphbraid.fullgraph.lowering.lower_program import lower_for_evaluation
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.program import Program, same_program
@@ -60,15 +59,16 @@ class Runner:
         self._evaluated: Program | None = None
         self._evaluate: PlannedStep | None = None
         self._outputs = self._lender(lowered.nodes.numel())
-        self._predictions = self._lender(lowered.graph.num_nodes)
-        self._blocks: Sequence[Block] = ()
+        self._predictions = self._lender(lowered.num_outputs)
+        self._blocks: Blocks = ()
 
     # ---- running
 
     def __call__(self) -> Tensor:
         """Return the ``(len(nodes), width)`` outputs of the training nodes, in order; differentiable."""
         self._train = self._ready(self._train)
-        return run_step(self._train, self._outputs, self._rows)
+        when_whole = None if self._ranks is None else self._ranks.tell_of_whole
+        return run_step(self._train, self._outputs, self._rows, when_whole)
 
     def serves(self, read: Program) -> bool:
         """Return whether :meth:`predict` can run a program with the edges in this one's order.
@@ -104,7 +104,7 @@ class Runner:
         self._evaluate = self._ready(self._evaluate)
         return self._evaluate, self._evaluate.forward()
 
-    def _lowered_for_evaluation(self, read: Program) -> tuple[Program, Sequence[Block]]:
+    def _lowered_for_evaluation(self, read: Program) -> tuple[Program, Blocks]:
         ranks = self._ranks
         if ranks is not None and ranks.part is not None:
             return evaluation_part(self._whole, read, ranks)
@@ -178,8 +178,9 @@ class Runner:
         from graphbraid.fullgraph.explain.work import Ledger
 
         lowered, rates = self.lowered, self.lowered.basis.rates
-        cache_bytes = lowered.options.cache_bytes_by(rates) if self._device.is_host else None
-        ledger = Ledger(lowered.program, lowered.blocks, lowered.num_rows, lowered.facts, cache_bytes)
+        sizes = (int(rates.inner_cache_bytes), lowered.options.cache_bytes_by(rates))
+        caches = sizes if self._device.is_host else None
+        ledger = Ledger(lowered.program, lowered.blocks, lowered.num_rows, lowered.facts, caches)
         times, num_nodes = self._timed() if measure else None, lowered.nodes.numel()
         doubt = lowered.basis.doubt
         return floor_of(lowered.program, ledger, rates, num_nodes=num_nodes, times=times, doubt=doubt)
@@ -213,17 +214,18 @@ class Runner:
         program = self.lowered.program
         return Lender((num_rows, program.width(program.output))) if self._device.is_host else None
 
-    def _planned(self, program: Program, blocks: Sequence[Block], *, training: bool) -> PlannedStep:
+    def _planned(self, program: Program, blocks: Blocks, *, training: bool) -> PlannedStep:
         """Plan a step, which then knows its size, without moving or allocating anything."""
-        comm = None if self._ranks is None else self._ranks.comm
+        ranks = self._ranks
         return PlannedStep(
             program,
             self.lowered.graph,
             blocks,
             training=training,
             copies=self._sizes,
-            comm=comm,
+            comm=None if ranks is None else ranks.comm,
             part=self.lowered.part,
+            wire=torch.float32 if ranks is None or not training else ranks.wire_dtype,
         )
 
     def _ready(self, planned: PlannedStep) -> PlannedStep:

@@ -12,7 +12,6 @@ from torch import Tensor
 from graphbraid.arguments import as_count, check_tensor, check_type
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import MOST_NODES, Csc
-from graphbraid.graph.scaled_features import ScaledFeatures
 from graphbraid.graph.scans import check_ids, first_out_of_range, first_where
 from graphbraid.graph.types import EdgeSet, NodeSet, Types, edges_of, node_indptr, num_rows_of
 
@@ -105,8 +104,6 @@ def _alone(nodes: NodeSet) -> Graph:
     from graphbraid.graph.graph import Graph
 
     check_type(nodes, "the nodes of a type", NodeSet, "a graphbraid.graph.NodeSet")
-    if isinstance(nodes.x, ScaledFeatures):
-        raise DataError("features by type are floats so far, not rows of int8; give nodes.x.to_dense()")
     count = as_count(nodes.num_nodes, "num_nodes", most=MOST_NODES, error=DataError)
     no_edges = torch.empty(0, dtype=torch.int32)
     csc = Csc(torch.zeros(count + 1, dtype=torch.int64), no_edges, count, trusted=True)

@@ -79,6 +79,11 @@ class BatchLoader:
         self._open: weakref.WeakSet[Generator[MiniBatch]] = weakref.WeakSet()
 
     @property
+    def starts_from_inputs(self) -> bool:
+        """Whether batches start from more than plain nodes, such as links."""
+        return self._seeds is not None
+
+    @property
     def plan(self) -> Plan | None:
         """Plan in force; None before there is one."""
         return None if self._planned is None else self._planned.plan

@@ -78,7 +78,8 @@ def read_times(source: BatchSource, given: dict[str, Any]) -> Times | None:
         ConfigError: options about times exclude each other, or the data has no such attribute.
         DataError: there is not one finite time per node or edge.
     """
-    strategy = _plain(given["temporal_strategy"]) or "uniform"
+    asked = _plain(given["temporal_strategy"])
+    strategy = "uniform" if asked is None else asked
     check_choice(strategy, "temporal_strategy", STRATEGIES)
     name = given["time_attr"]
     if name is None:

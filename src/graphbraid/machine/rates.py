@@ -23,11 +23,17 @@ class Rates:
     row_bytes: float = 1.2e10
     """Bytes per second read from randomly placed rows in memory, as by an aggregation."""
     cached_row_bytes: float = 6e10
-    """Bytes per second read from randomly placed rows in the processor's cache."""
+    """Bytes per second read from randomly placed rows in the caches of the cores."""
+    outer_row_bytes: float = 3e10
+    """Bytes per second read from randomly placed rows in the cache behind those."""
+    inner_cache_bytes: float = 2e6
+    """Size in bytes up to which a matrix is read at the rate of the cores' caches."""
     cache_bytes: float = 8e6
     """Size in bytes up to which a matrix is read at the rate of the cache rather than that of memory."""
     stream_bytes: float = 1.5e10
     """Bytes per second read or written sequentially."""
+    outer_stream_bytes: float = 3e10
+    """Bytes per second read or written sequentially in the cache behind the cores'."""
     sparse_values: float = 4e8
     """Stored values per second that sparse features times a weight multiply by a vector of 16 columns."""
 

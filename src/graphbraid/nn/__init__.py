@@ -1,9 +1,11 @@
 """Layers and models on graphbraid's fused operators, with PyTorch Geometric's parameters and semantics."""
 
 from graphbraid.nn.conv import Conv
+from graphbraid.nn.encoders import BasisRGCNConv, NodeEmbedding, RGCNEncoder
 from graphbraid.nn.gat import GATConv, GATv2Conv
 from graphbraid.nn.gcn import GCNConv, gcn_norm
 from graphbraid.nn.gin import GINConv
+from graphbraid.nn.link_model import LinkModel
 from graphbraid.nn.link_predictors import DistMult, DotProduct, LinkPredictor, MLPPredictor
 from graphbraid.nn.models import GAT, GCN, GIN, MLP, GATv2, GraphModel, GraphSAGE
 from graphbraid.nn.registry import MODELS, make_model, model_options
@@ -19,6 +21,7 @@ __all__ = [
     "MODELS",
     "RGCN",
     "TYPED_MODELS",
+    "BasisRGCNConv",
     "Conv",
     "DistMult",
     "DotProduct",
@@ -29,9 +32,12 @@ __all__ = [
     "GINConv",
     "GraphModel",
     "GraphSAGE",
+    "LinkModel",
     "LinkPredictor",
     "MLPPredictor",
+    "NodeEmbedding",
     "RGCNConv",
+    "RGCNEncoder",
     "SAGEConv",
     "gcn_norm",
     "make_model",

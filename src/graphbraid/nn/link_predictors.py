@@ -66,6 +66,25 @@ class LinkPredictor(nn.Module, ABC):
         self._check(src, relation)
         return self._all(src, rows, relation)
 
+    def all_with(self, dst: Tensor, rows: Tensor, relation: Tensor | None = None) -> Tensor:
+        """Return the scores of every row as a source with each destination, to rank sources.
+
+        The predictors of this module score a pair the same in both directions, so that this is
+        :meth:`with_all`; one whose scores differ must override it.
+
+        Args:
+            dst: ``(num_dst, channels)`` rows of the destinations.
+            rows: ``(num_nodes, channels)`` rows of the sources.
+            relation: as in :meth:`forward`, for each destination.
+
+        Returns:
+            ``(num_dst, num_nodes)``.
+
+        Raises:
+            DataError: rows or relations do not fit each other or the predictor.
+        """
+        return self.with_all(dst, rows, relation)
+
     @abstractmethod
     def _pairs(self, src: Tensor, dst: Tensor, relation: Tensor | None) -> Tensor:
         """Score pairs that have been checked."""

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.utils.weak import WeakIdKeyDictionary
 
 from graphbraid import native
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
+from graphbraid.ops.lent_memory import LentMemory
 from graphbraid.signatures import typed
+
+_LEAST_KEPT = 1 << 25
+"""Bytes of a gradient from which its memory is kept; less the C library keeps by itself."""
 
 
 @typed
@@ -22,7 +28,9 @@ def cross_entropy(
     """Return the mean cross entropy of ``logits``, as :func:`torch.nn.functional.cross_entropy` does.
 
     On a CPU the gradient of float32 logits is found beside the loss, so that backward has little left to do;
-    the result does not depend on the number of threads. Elsewhere PyTorch's own runs.
+    the result does not depend on the number of threads. Where the same ``labels`` come again, as in training
+    on a whole graph, a large gradient takes the memory of the one before it if nothing refers to that any
+    more. Elsewhere PyTorch's own runs.
 
     Args:
         logits: ``(num_rows, num_classes)`` floating point.
@@ -51,7 +59,7 @@ def cross_entropy(
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, weight: Tensor | None, ignore_index: int) -> Tensor:
-        ctx.grad = torch.empty(logits.shape) if ctx.needs_input_grad[0] else None
+        ctx.grad = _memory_of(logits, labels) if ctx.needs_input_grad[0] else None
         kernels = native.kernels()
         assert kernels is not None
         try:
@@ -69,6 +77,23 @@ class _CrossEntropy(torch.autograd.Function):
         # Kept for another backward pass: what ctx refers to, autograd copies and never adds to.
         found = ctx.grad if float(grad) == 1.0 else ctx.grad * grad
         return found, None, None, None
+
+
+_kept: WeakIdKeyDictionary = WeakIdKeyDictionary()
+"""Memory of gradients by the labels that they belong to, for as long as these live."""
+_keeping = Lock()
+
+
+def _memory_of(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return an uninitialised tensor like ``logits``, in memory that the system need not clear first."""
+    nbytes = logits.numel() * logits.itemsize
+    if nbytes < _LEAST_KEPT:
+        return torch.empty(logits.shape)
+    with _keeping:
+        memory: LentMemory | None = _kept.get(labels)  # type: ignore[no-untyped-call]
+        if memory is None or memory.nbytes != nbytes:
+            memory = _kept[labels] = LentMemory(nbytes)
+        return torch.empty(logits.shape) if memory.is_out else memory.lend(logits.dtype).view(logits.shape)
 
 
 def _check(logits: Tensor, labels: Tensor, weight: Tensor | None) -> None:

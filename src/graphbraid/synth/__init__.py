@@ -1,5 +1,6 @@
 """Program synthesis: a short program, or a model, becomes source code that trains without Python."""
 
+from graphbraid.synth.emit.cuda import write_cuda
 from graphbraid.synth.emit.mpi import write_mpi
 from graphbraid.synth.emit.openmp import write_openmp
 from graphbraid.synth.language.mistake import Place, ProgramError
@@ -26,6 +27,7 @@ __all__ = [
     "save_weights",
     "standard_program",
     "train",
+    "write_cuda",
     "write_mpi",
     "write_openmp",
 ]

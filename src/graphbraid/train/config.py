@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from graphbraid.arguments import MOST_COUNT, MOST_THREADS, as_size, check_type
 from graphbraid.errors import ConfigError, did_you_mean
+from graphbraid.sampling.negatives import MOST_AMOUNT
 
 
 def _refuse_bool(value: Any) -> Any:
@@ -33,6 +34,7 @@ Threads = Annotated[int, Field(ge=1, le=MOST_THREADS), no_bool]
 Depth = Annotated[int, Field(ge=1, le=1000), no_bool]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False), no_bool]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False), no_bool]
+Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), no_bool]
 Fanout = Annotated[int, Field(ge=-1, le=MOST_COUNT), no_bool]
 
 
@@ -98,6 +100,22 @@ class TrainConfig:
     """Number of passes over the training nodes; in mode ``full`` an epoch is one step."""
     node_type: str | None = None
     """Node type whose labels are learned, in a graph with types. If None, the only one that has labels."""
+    task: Literal["node", "link"] = "node"
+    """What is learned: the labels of nodes, or with ``link`` which edges there are, by a
+    :class:`graphbraid.nn.LinkModel`. ``batch_size`` then counts links, and an epoch is a pass over those to
+    train on."""
+    negatives: Literal["binary", "triplet", "shared"] = "binary"
+    """Negatives of a batch of links: ``binary`` draws pairs of nodes, each scored by itself (binary cross
+    entropy); ``triplet`` draws destinations for each link's source, and ``shared`` nodes that stand for the
+    destination and for the source of every link of the batch, among which the link is to be chosen (cross
+    entropy)."""
+    num_negatives: Annotated[float, Field(gt=0, le=MOST_AMOUNT, allow_inf_nan=False), no_bool] = 1.0
+    """Number of negatives drawn per link; a whole number for ``triplet``."""
+    link_splits: tuple[Share, Share] = (0.05, 0.1)
+    """Shares of the linked pairs of nodes to validate and to test on, drawn if the graph's edges have no
+    splits."""
+    link_split_seed: Seed = 0
+    """Seed of that draw."""
 
     fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1, max_length=1000)] = (15, 10)
     """In-neighbours drawn per node at each hop, the hop nearest the seeds first; -1 takes all. One entry per
@@ -164,6 +182,11 @@ class TrainConfig:
     """Folder of :func:`graphbraid.distributed.save_partition`, by which several ranks divide the graph in
     mode ``full``; each then reads its own part of a store alone. If None, the first rank divides the graph,
     and every rank reads all of it."""
+
+    wire: Literal["float32", "bfloat16"] = "float32"
+    """Dtype of rows and of their gradients between the ranks of mode ``full``. ``bfloat16`` halves the bytes
+    and rounds each number to 8 significant bits on its way, while sums stay float32; evaluations and
+    gradients of parameters travel as float32 always."""
 
     tiers: Literal["auto"] | None = None
     """``auto`` chooses ``host`` from the free memory: what the rest of the run leaves, less a reserve; no
@@ -328,11 +351,33 @@ def _check_together(config: TrainConfig) -> None:
             f"eval_fanouts must have one entry per hop as fanouts has ({len(config.fanouts)}); got "
             f"{list(config.eval_fanouts)}."
         )
+    _check_links(config)
     _check_partition(config)
     _check_device(config.device)
 
 
+def _check_links(config: TrainConfig) -> None:
+    for name in ("negatives", "num_negatives", "link_splits", "link_split_seed"):
+        value, default = getattr(config, name), TrainConfig.__dataclass_fields__[name].default
+        if config.task == "node" and value != default:
+            raise ConfigError(f"{name}={value!r} is for links, and task='node' has none; set task='link'.")
+    if config.negatives == "triplet" and config.num_negatives != int(config.num_negatives):
+        raise ConfigError(
+            f"num_negatives must be a whole number with negatives='triplet'; got {config.num_negatives:g}."
+        )
+    if sum(config.link_splits) >= 1:
+        raise ConfigError(
+            f"link_splits must leave links to train on; {config.link_splits} take all. Give two shares whose "
+            "sum is below 1."
+        )
+
+
 def _check_partition(config: TrainConfig) -> None:
+    if config.wire != "float32" and config.mode != "full":
+        raise ConfigError(
+            f"wire={config.wire!r} is for rows that ranks exchange on the whole graph, and "
+            f"mode={config.mode!r} exchanges none; set mode='full', or leave wire out."
+        )
     if config.partition is not None and config.mode != "full":
         raise ConfigError(
             f"partition={str(config.partition)!r} divides the whole graph among ranks, and "

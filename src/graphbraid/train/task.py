@@ -15,7 +15,7 @@ from graphbraid.graph import Graph, NodeSet
 from graphbraid.graph.validate import UNLABELLED, has_class
 from graphbraid.ops.cross_entropy import cross_entropy
 
-TaskName = Literal["single-label", "multi-label", "regression"]
+TaskName = Literal["single-label", "multi-label", "regression", "link"]
 IGNORED = UNLABELLED[0]
 """Class that :meth:`Task.loss` passes to torch for every node without a label."""
 
@@ -26,9 +26,11 @@ class Task:
 
     name: TaskName
     """Kind of label, with its loss: ``single-label`` (cross entropy), ``multi-label`` (binary cross entropy
-    with logits) or ``regression`` (mean squared error)."""
+    with logits), ``regression`` (mean squared error), or ``link``: binary cross entropy of one score, or
+    cross entropy of the first of several."""
     width: int
-    """Number of columns of a model's output: classes, labels or target dimensions."""
+    """Number of columns of a model's output: classes, labels or target dimensions; of ``link`` 1, or 2 for
+    several scores."""
     class_weights: Tensor | None = None
     """Weight of each class, or of each label's positives, ``(width,)`` float32. If None, all are 1."""
 
@@ -39,8 +41,14 @@ class Task:
         """
         outputs = outputs.float()
         if self.name == "single-label":
-            known = labels.where(has_class(labels), IGNORED)
+            # The labels themselves where all are classes: then the gradient's memory stays with them.
+            all_known = labels.is_cpu and bool(has_class(labels).all())
+            known = labels if all_known else labels.where(has_class(labels), IGNORED)
             return cross_entropy(outputs, known, self.class_weights, ignore_index=IGNORED)
+        if self.name == "link" and self.width > 1:
+            return F.cross_entropy(outputs, labels)
+        if self.name == "link":
+            return F.binary_cross_entropy_with_logits(outputs.squeeze(1), labels.float())
         if self.name == "multi-label":
             return F.binary_cross_entropy_with_logits(outputs, labels.float(), pos_weight=self.class_weights)
         return F.mse_loss(outputs, labels.float().reshape(outputs.shape))
@@ -55,7 +63,7 @@ class Task:
         """Return the probabilities of classes or labels, or a regression's values: ``(n, width)`` float32."""
         if self.name == "single-label":
             return outputs.float().softmax(dim=-1)
-        return outputs.float().sigmoid() if self.name == "multi-label" else outputs.float()
+        return outputs.float() if self.name == "regression" else outputs.float().sigmoid()
 
     def to(self, device: torch.device) -> Task:
         """Return the task with its weights on ``device``."""

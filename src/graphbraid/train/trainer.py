@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -15,6 +15,7 @@ from graphbraid.collective import Plan, Profile
 from graphbraid.collective.run.protocols import Accelerator
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
+from graphbraid.nn import LinkModel
 from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.rows import FeatureRows
 from graphbraid.signatures import typed
@@ -22,10 +23,11 @@ from graphbraid.train import runtime
 from graphbraid.train.callbacks import Callback, Listeners
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.modes import auto_budget, choose_mode
-from graphbraid.train.inference.evaluate import EvalMode, node_ids, outputs_in_chunks, score
+from graphbraid.train.inference.evaluate import EvalMode, link_scores, node_ids, outputs_in_chunks, score
 from graphbraid.train.records import Progress, RunResult, Status
 from graphbraid.train.run.fit import FitRun
 from graphbraid.train.run.interrupt import SignalGuard
+from graphbraid.train.run.link import config_of_links
 from graphbraid.train.run.ranks import config_of_rank
 from graphbraid.train.run.state import RunState
 from graphbraid.train.run.typed import config_by_types
@@ -33,6 +35,7 @@ from graphbraid.train.run_folder import checkpoint
 from graphbraid.train.run_folder.folder import RunFolder
 from graphbraid.train.run_folder.identity import check_same_model
 from graphbraid.train.run_folder.restore import check_weights
+from graphbraid.train.step.link_runner import LinkRunner
 from graphbraid.train.step.preflight import check_fanouts, split_nodes
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.step.tiers import make_tiers
@@ -40,6 +43,9 @@ from graphbraid.train.step.typed_runner import TypedRunner
 from graphbraid.train.task import Task
 from graphbraid.train.tuning.planning import profile_run
 from graphbraid.train.turns import Turns
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 class Trainer:
@@ -49,7 +55,8 @@ class Trainer:
 
     Args:
         model: a model of :mod:`graphbraid.nn`, or any module called as ``model(x, edge_index)``; on a graph
-            with types, as ``model(x_dict, edge_index_dict)``. It is trained in place.
+            with types, as ``model(x_dict, edge_index_dict)``. With ``task="link"``, a
+            :class:`graphbraid.nn.LinkModel`. It is trained in place.
         graph: topology, features, labels and splits; used in place, never copied. In a graph with types,
             the nodes of one type are learned, and ids of nodes are theirs.
         config: training options. If None, the defaults.
@@ -148,12 +155,16 @@ class Trainer:
             topology if topology is not None or made is None else made.topology
         )
         """Where adjacency lists are; None: in the graph."""
-        self.runner = (
-            TypedRunner(model, graph, fabric, self.config.node_type)
-            if graph.is_typed
-            else ModelRunner(model, graph, fabric, self.tiers, self.topology)
-        )
+        self.runner = self._new_runner(fabric)
         self._state = self._new_state()
+
+    def _new_runner(self, fabric: Fabric) -> ModelRunner:
+        """Make the runner of the task and of the graph's kind."""
+        if isinstance(self.model, LinkModel):
+            return LinkRunner(self.model, self.graph, fabric, self.config)
+        if self.graph.is_typed:
+            return TypedRunner(self.model, self.graph, fabric, self.config.node_type)
+        return ModelRunner(self.model, self.graph, fabric, self.tiers, self.topology)
 
     def _check_device(self, has_device: bool, tiers: FeatureRows | None) -> None:
         """Check that rows to stay on a device have one; by a plan, copies leave them out."""
@@ -168,8 +179,13 @@ class Trainer:
             self.config = config.updated(plan="auto")
 
     def _fit_to_types(self, **given: Any) -> None:
-        """Check that the options go with the graph's types, which decide mode ``auto``."""
+        """Check that the options go with the task and the graph's types, which decide mode ``auto``."""
         num_ranks = 1 if self.comm is None else self.comm.size
+        if self.config.task == "link":
+            self.config = config_of_links(self.model, self.config, given, num_ranks)
+            return
+        if isinstance(self.model, LinkModel):
+            raise ConfigError("a LinkModel learns links, and task='node' learns labels; give task='link'.")
         self.config, reason = config_by_types(self.graph, self.config, given, num_ranks)
         self.mode_reason = reason or self.mode_reason
 
@@ -334,6 +350,8 @@ class Trainer:
             ConfigError: an id is out of range, or another thread is training.
             ResourceError: exact inference does not fit the budget.
         """
+        if isinstance(self.runner, LinkRunner):
+            raise ConfigError("task='link' has no outputs of nodes; predict_links scores pairs of them.")
         ids = node_ids(self.runner.labels, nodes)
         outputs: Tensor | None = None
         with self._turns.take(), runtime.torch_settings(self.config):
@@ -345,6 +363,38 @@ class Trainer:
                 outputs[start:end] = self.task.probabilities(rows) if probabilities else rows
         assert outputs is not None
         return outputs
+
+    @typed
+    def predict_links(
+        self,
+        links: Tensor | Sequence[Sequence[int]],
+        relation: Tensor | Sequence[int] | None = None,
+        *,
+        probabilities: bool = False,
+        mode: EvalMode = "exact",
+    ) -> Tensor:
+        """Return the scores of pairs of nodes, the higher the likelier a link; for ``task="link"``.
+
+        Args:
+            links: ``(2, num_links)`` ids of sources and destinations.
+            relation: ``(num_links,)`` relation of each, by its place in ``graph.edge_types``, for predictors
+                of relations.
+            probabilities: whether to apply the sigmoid, which has a meaning after ``negatives="binary"``.
+            mode: ``exact`` or ``sampled`` neighbourhoods of the nodes.
+
+        Returns:
+            ``(num_links,)`` float32 on the CPU.
+
+        Raises:
+            ConfigError: an id is out of range, a relation is missing, or the task is another one.
+            ResourceError: exact inference does not fit the budget.
+        """
+        if not isinstance(self.runner, LinkRunner):
+            raise ConfigError("predict_links needs task='link'; predict gives the outputs of nodes.")
+        with self._turns.take(), runtime.torch_settings(self.config):
+            self._check_sampled(mode)
+            scores = link_scores(self.runner, self.config, links, relation, mode)
+        return scores.sigmoid() if probabilities else scores
 
     @typed
     def load_weights(self, path: str | os.PathLike[str]) -> None:

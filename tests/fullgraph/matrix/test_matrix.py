@@ -15,8 +15,8 @@ from tests.fullgraph.matrix.graphs import GRAPHS, data_of
 
 
 def is_slow(number):
-    """Not so the first case of each part, and every sixth."""
-    return bool(number % 6) and CASES[number].part == CASES[number - 1].part
+    """Not so the first case of each part, and every twentieth."""
+    return bool(number % 20) and CASES[number].part == CASES[number - 1].part
 
 
 @pytest.mark.parametrize(

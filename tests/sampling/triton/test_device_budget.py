@@ -88,7 +88,8 @@ def test_rows_are_those_read_most_and_lists_those_drawn_most_per_byte():
     assert float(per_byte.min()) > 0
 
 
-@pytest.mark.parametrize("room", [0, 3000, 8000, 14_000])
+@pytest.mark.parametrize("room", [3000, 0, 8000, 14_000])
+@pytest.mark.slow
 def test_the_link_carries_less_by_what_is_held(device, room):
     """The expected share of reads of lists is what a sampler then counts."""
     context = context_of()

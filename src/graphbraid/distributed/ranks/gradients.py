@@ -19,14 +19,16 @@ class GradientSum:
 
     Parameters are divided into buckets, last layers first, as their gradients come first. As soon as a bucket
     is full and those before it are on their way, its all-reduce begins, while backward goes on; a model
-    smaller than a bucket is sent as one. Sums are made in float32, or in float64 where parameters have it,
-    and have the same bits on all ranks. A parameter that got no gradient on any rank keeps none.
+    smaller than a bucket is sent as one. With :meth:`begin` a single parameter's sum begins earlier, while
+    the same backward pass still computes others' gradients. Sums are made in float32, or in float64 where
+    parameters have it, and have the same bits on all ranks. A parameter that got no gradient on any rank
+    keeps none.
 
     Args:
         comm: the ranks.
         parameters: parameters of the model, the same and in the same order on all ranks.
         num_extra: how many numbers go along.
-        bucket_bytes: bytes of a bucket.
+        bucket_bytes: bytes of a bucket; 0 gives each parameter its own, as :meth:`begin` needs.
     """
 
     def __init__(
@@ -40,9 +42,8 @@ class GradientSum:
         self._comm = comm
         learned = [p for p in parameters if p.requires_grad]
         self._buckets = _divided(list(reversed(learned)), bucket_bytes, self._begin_full)
-        self._tail = torch.zeros(len(learned) + num_extra, dtype=torch.float64)
-        self._num_extra = num_extra
-        self._begun: list[Handle[Tensor]] = []
+        self._alone = {id(b.parameters[0]): b for b in self._buckets if len(b.parameters) == 1}
+        self._tail = torch.zeros(2 * len(learned) + num_extra, dtype=torch.float64)
         self._armed = False
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(bucket.has_got)  # type: ignore[no-untyped-call]
@@ -56,6 +57,17 @@ class GradientSum:
         for bucket in self._buckets:
             bucket.missing = len(bucket.parameters)
 
+    def begin(self, parameter: nn.Parameter, gradient: Tensor) -> None:
+        """Begin the sum of one parameter's gradient, to which its backward pass adds nothing more.
+
+        Does nothing before :meth:`arm`, or for a parameter that shares its bucket. All ranks must begin the
+        same parameters in the same order. If the gradient is another one in the end, as where the loss
+        depends on the parameter in a second way, :meth:`finish` adds up the differences.
+        """
+        bucket = self._alone.get(id(parameter))
+        if self._armed and bucket is not None and bucket.handle is None:
+            bucket.handle = self._comm.all_reduce(bucket.pack_early(gradient))
+
     def finish(self, extra: Sequence[float]) -> list[float]:
         """Replace all gradients by their sums over the ranks, and return the sums of ``extra``.
 
@@ -63,19 +75,23 @@ class GradientSum:
             RankError: a rank was lost.
         """
         self._armed = False
-        for bucket in self._buckets[len(self._begun) :]:
+        for bucket in self._buckets:
             self._begin(bucket)
         parameters = [p for bucket in self._buckets for p in bucket.parameters]
-        self._tail[:] = torch.tensor([*(p.grad is not None for p in parameters), *extra], dtype=torch.float64)
+        got = [p.grad is not None for p in parameters]
+        changed = [bucket.has_changed() for bucket in self._buckets for _ in bucket.parameters]
+        self._tail[:] = torch.tensor([*got, *changed, *extra], dtype=torch.float64)
         last = self._comm.all_reduce(self._tail)
-        for handle in self._begun:
-            handle.wait()
-        last.wait()
-        self._begun = []
-        counts = iter(self._tail.tolist())
         for bucket in self._buckets:
-            bucket.unpack([next(counts) > 0 for _ in bucket.parameters])
-        return list(counts)
+            bucket.wait()
+        last.wait()
+        counts = self._tail.tolist()
+        any_got, any_changed = iter(counts[: len(got)]), iter(counts[len(got) : 2 * len(got)])
+        for bucket in self._buckets:
+            if sum(next(any_changed) for _ in bucket.parameters):
+                bucket.correct(self._comm)
+            bucket.unpack([next(any_got) > 0 for _ in bucket.parameters])
+        return counts[2 * len(got) :]
 
     def close(self) -> None:
         """Let go of the parameters."""
@@ -85,11 +101,14 @@ class GradientSum:
     def _begin_full(self) -> None:
         if not self._armed:
             return
-        while len(self._begun) < len(self._buckets) and self._buckets[len(self._begun)].missing == 0:
-            self._begin(self._buckets[len(self._begun)])
+        for bucket in self._buckets:
+            if bucket.missing > 0:
+                break
+            self._begin(bucket)
 
     def _begin(self, bucket: _Bucket) -> None:
-        self._begun.append(self._comm.all_reduce(bucket.pack()))
+        if bucket.handle is None:
+            bucket.handle = self._comm.all_reduce(bucket.pack())
 
 
 class _Bucket:
@@ -98,6 +117,8 @@ class _Bucket:
     def __init__(self, parameters: list[nn.Parameter], when_full: Callable[[], None]) -> None:
         self.parameters, self._when_full = parameters, when_full
         self.missing = len(parameters)
+        self.handle: Handle[Tensor] | None = None
+        self._early: Tensor | None = None
         first = parameters[0]
         total = sum(p.numel() for p in parameters)
         self._sums = torch.zeros(total, dtype=_dtype_of_sums(first), device=first.device)
@@ -114,7 +135,37 @@ class _Bucket:
         if self.missing == 0:
             self._when_full()
 
+    def pack_early(self, gradient: Tensor) -> Tensor:
+        """Return the memory to be summed with the gradient of the only parameter, and remember that."""
+        self._parts[0].copy_(gradient)
+        self._early = self._sums.clone()
+        return self._sums
+
+    def has_changed(self) -> bool:
+        """Return whether the gradient is another one than was begun with."""
+        gradient = self.parameters[0].grad
+        if self._early is None:
+            return False
+        return gradient is None or not torch.equal(self._early, gradient.reshape(-1).to(self._early.dtype))
+
+    def correct(self, comm: Communicator) -> None:
+        """Add the sum over the ranks of what the gradient has become other than it was begun with."""
+        if self._early is None:  # begun with the whole of it
+            left = torch.zeros_like(self._sums)
+        else:
+            gradient = self.parameters[0].grad
+            left = -self._early if gradient is None else gradient.reshape(-1) - self._early
+        self._sums += comm.all_reduce(left).wait()
+
+    def wait(self) -> None:
+        """Wait for the sum."""
+        assert self.handle is not None
+        self.handle.wait()
+        self.handle = None
+
     def pack(self) -> Tensor:
+        """Return the memory to be summed, with the gradients of all parameters."""
+        self._early = None
         for parameter, part in zip(self.parameters, self._parts, strict=True):
             if parameter.grad is None:
                 part.zero_()

@@ -143,9 +143,10 @@ def _words(op: Operation) -> str:
     return f"{op.symbol}{' ' * bool(details) + details}"
 
 
-_NAME = 46
+_NAME = 42
+_COLUMNS = ("MB stream", "at random", "outer", "in cache")
 _HEADER = (
-    f"  {'':<{_NAME}}{'MB stream':>11}{'at random':>11}{'in cache':>11}{'GFLOP':>9}{'floor ms':>10}"
+    f"  {'':<{_NAME}}{''.join(f'{column:>11}' for column in _COLUMNS)}{'GFLOP':>9}{'floor ms':>10}"
     f"{'took ms':>10}{'ratio':>7}"
 )
 _MEASURED = len(_HEADER) - 17
@@ -155,10 +156,20 @@ def _heading(floor: Floor) -> str:
     rates = floor.rates
     flops, *speeds = (
         f"{rate / 1e9:.3g}"
-        for rate in (rates.multiply_flops, rates.stream_bytes, rates.row_bytes, rates.cached_row_bytes)
+        for rate in (
+            rates.multiply_flops,
+            rates.stream_bytes,
+            rates.row_bytes,
+            rates.outer_stream_bytes,
+            rates.outer_row_bytes,
+            rates.cached_row_bytes,
+        )
     )
     doubtful = f"; doubtful: {floor.doubt}" if floor.doubt else ""
-    memory = f"{speeds[0]} GB/s in sequence, {speeds[1]} at random, {speeds[2]} in cache"
+    memory = (
+        f"{speeds[0]} GB/s in sequence, {speeds[1]} at random, {speeds[2]} and {speeds[3]} in the outer "
+        f"cache, {speeds[4]} in a core's"
+    )
     return f"Floor of a step at {flops} GFLOP/s, {memory}{doubtful}"
 
 
@@ -166,7 +177,8 @@ def _line(operation: OperationFloor, *, measured: bool) -> str:
     arrow = "<-" if operation.backward else "->"
     name = f"{arrow} {operation.operation} {operation.what}".replace("  ", " ")
     work, mega = operation.work, 1e6
-    counted = [work.stream_bytes / mega, work.random_bytes / mega, work.cached_bytes / mega]
+    outer = work.outer_stream_bytes + work.outer_bytes
+    counted = [part / mega for part in (work.stream_bytes, work.random_bytes, outer, work.cached_bytes)]
     cells = "".join(f"{value:>11.2f}" for value in counted) + f"{work.flops / 1e9:>9.3f}"
     line = f"  {_cut(name):<{_NAME}}{cells}{1e3 * operation.floor_seconds:>10.3f}"
     if not measured:

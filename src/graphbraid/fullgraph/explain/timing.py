@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.lowering.levels import Block
+from graphbraid.fullgraph.lowering.levels import Blocks
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.step.arena import StepTask
 from graphbraid.fullgraph.step.device_copies import DeviceCopies
@@ -57,7 +57,7 @@ class TimedStep(PlannedStep):
         self,
         program: Program,
         graph: Graph,
-        blocks: Sequence[Block],
+        blocks: Blocks,
         *,
         copies: DeviceCopies | None,
         wait: Callable[[], None],

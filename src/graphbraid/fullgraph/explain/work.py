@@ -1,24 +1,23 @@
 """Work: the bytes and operations that a lowered operation cannot avoid, forward and backward.
 
 Every matrix that an operation reads or writes moves between memory and processor once, and so do the ids of
-its edges; if all of them fit in the cache, they move between cache and processor instead. An aggregation
-reads one row per edge; rows that miss in a simulated cache of this machine's size come from memory. Products
-count their multiplications and additions. A kernel's extra passes and scratch rows are not counted, since
-they can be avoided.
+its edges; if all of them fit in a cache, they move between that and the processor instead. An aggregation
+reads one row per edge; rows that miss in a simulated cache of a core's size come from the cache behind it,
+and rows that miss in one of that size from memory. Products count their multiplications and additions. A
+kernel's extra passes and scratch rows are not counted, since they can be avoided.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 from graphbraid.fullgraph.lowering.facts import Facts
-from graphbraid.fullgraph.lowering.levels import Block
+from graphbraid.fullgraph.lowering.levels import Block, Blocks
 from graphbraid.fullgraph.lowering.locality import ROWS_A_FETCH, cached_share
 from graphbraid.fullgraph.program import (
-    INPUT,
     Add,
     Aggregate,
     Attention,
@@ -42,19 +41,26 @@ class Work:
     stream_bytes: float = 0.0
     """Bytes read from or written to memory in sequence."""
     random_bytes: float = 0.0
-    """Bytes of rows read at random that miss the cache."""
+    """Bytes of rows read at random that miss every cache."""
+    outer_stream_bytes: float = 0.0
+    """Bytes read or written in sequence where all fits in the cache behind the cores'."""
+    outer_bytes: float = 0.0
+    """Bytes of rows read at random that miss the cores' caches and are found in the cache behind them."""
     cached_bytes: float = 0.0
-    """Bytes of all rows read at random, hits and misses, and of matrices that fit in the cache."""
+    """Bytes of all rows read at random, hits and misses, and of matrices that fit in the cores' caches."""
     flops: float = 0.0
     """Number of multiplications and additions."""
     bit_seconds: float = 0.0
     """Seconds of products with features stored as bits, by their own measured rate."""
 
     def seconds(self, rates: Rates) -> float:
-        """Return the least seconds: the longest of the times of memory, cache and arithmetic."""
-        memory = self.stream_bytes / rates.stream_bytes + self.random_bytes / rates.row_bytes
-        cache, arithmetic = self.cached_bytes / rates.cached_row_bytes, self.flops / rates.multiply_flops
-        return max(memory, cache, arithmetic, self.bit_seconds)
+        """Return the longest of the times of arithmetic, of bytes read, and of those brought to the cores."""
+        fetched = self.stream_bytes / rates.stream_bytes + self.random_bytes / rates.row_bytes
+        fetched += (
+            self.outer_stream_bytes / rates.outer_stream_bytes + self.outer_bytes / rates.outer_row_bytes
+        )
+        cached, arithmetic = self.cached_bytes / rates.cached_row_bytes, self.flops / rates.multiply_flops
+        return max(fetched, cached, arithmetic, self.bit_seconds)
 
 
 class Ledger:
@@ -63,23 +69,23 @@ class Ledger:
     Args:
         program: a lowered program.
         blocks: the edges from each level to the next, on the host.
-        rows: returns the number of nodes of a level.
+        rows: returns the number of nodes of a level, where there are types those of one.
         facts: gives the features' density and the time of products with features stored as bits.
-        cache_bytes: bytes of cache for rows and matrices. If None, the cache is not modelled: every row is
-            read from memory once.
+        caches: bytes of a core's own cache, and of all cache, for rows and matrices. If None, caches are not
+            modelled: every row is read from memory once.
     """
 
     def __init__(
         self,
         program: Program,
-        blocks: Sequence[Block],
-        rows: Callable[[int], int],
+        blocks: Blocks,
+        rows: Callable[[int, int], int],
         facts: Facts,
-        cache_bytes: int | None,
+        caches: tuple[int, int] | None,
     ) -> None:
         self._program, self._blocks, self._rows = program, blocks, rows
-        self._facts, self._cache_bytes = facts, cache_bytes
-        self._shares: dict[tuple[int, int], float] = {}
+        self._facts, self._caches = facts, caches
+        self._shares: dict[tuple[int, int, int], float] = {}
 
     def forward(self, op: Operation) -> Work:
         """Return the work of the pass that computes ``op``'s value."""
@@ -106,12 +112,13 @@ class Ledger:
 
     def _size(self, value: str) -> float:
         """Return the bytes of a value or its gradient; for the features, in the form that products read."""
-        if value != INPUT or self._program.input_path == "dense":
-            return 4.0 * self._rows(self._program.level(value)) * self._program.width(value)
-        cells = self._rows(0) * self._program.in_channels
-        if self._program.input_path == "binary":
+        place, path = self._program.place(value), self._program.path_of(value)
+        cells = self._rows(*place) * self._program.width(value)
+        if path == "dense":
+            return 4.0 * cells
+        if path == "binary":
             return cells / 8
-        return 8.0 * cells * self._facts.density
+        return 8.0 * cells * self._facts.density_of(place.part)
 
     def _learning(self, op: Operation) -> float:
         """Return the bytes of the gradients of ``op``'s inputs."""
@@ -152,11 +159,11 @@ class Ledger:
     def _product(self, op: Linear, streams: float, times: int) -> Work:
         """Count ``times`` products of the rows and the weight, which stream ``streams`` bytes of matrices."""
         width, depth = op.shape
-        rows, facts = self._rows(self._program.level(op.inputs[0])), self._facts
-        path = self._program.input_path if op.inputs[0] == INPUT else "dense"
+        place, facts = self._program.place(op.inputs[0]), self._facts
+        rows, path = self._rows(*place), self._program.path_of(op.inputs[0])
         if path == "binary":
             return self._work(streams, bit_seconds=times * facts.binary_seconds(rows, width))
-        cells = rows * depth * (facts.density if path == "sparse" else 1.0)
+        cells = rows * depth * (facts.density_of(place.part) if path == "sparse" else 1.0)
         rows_read = times * 4.0 * cells * width if path == "sparse" else 0.0  # weight rows, in cache
         return self._work(streams, flops=2.0 * times * cells * width, cached=rows_read)
 
@@ -184,7 +191,7 @@ class Ledger:
         streams += self._size(op.out)
         if op.edge_weight is None:
             return self._edges(op, streams, times)
-        num_edges = self._blocks[self._program.level(op.inputs[0])].csc.num_edges
+        num_edges = self._block(op).csc.num_edges
         work = self._edges(op, streams + 4.0 * num_edges * op.edge_weight.shape[1], times)
         mapped = 2.0 * num_edges * op.edge_weight.numel() if op.kind == "gatv2" else 0.0
         return replace(work, flops=work.flops + mapped)
@@ -208,10 +215,7 @@ class Ledger:
 
     def _with_edge_rows(self, op: Gine, streams: float, *, times: int, products: int) -> Work:
         """Count :meth:`_edges` and the edge features, read once and mapped where the layer has a map."""
-        num_edges, width = (
-            self._blocks[self._program.level(op.inputs[0])].csc.num_edges,
-            self._program.width(op.out),
-        )
+        num_edges, width = self._block(op).csc.num_edges, self._program.width(op.out)
         work = self._edges(op, streams + 4.0 * num_edges * op.edge_channels, times)
         flops = 0.0 if op.weight is None else 2.0 * products * num_edges * op.edge_channels * width
         return replace(work, flops=work.flops + flops)
@@ -219,38 +223,72 @@ class Ledger:
     def _edges(self, op: Operation, streams: float, times: int) -> Work:
         """Count a row read ``times`` times per edge; ids, weights and matrices move once."""
         source = op.inputs[0]
-        level = self._program.level(source)
-        csc, width = self._blocks[level].csc, self._program.width(source)
+        csc, width = self._block(op).csc, self._program.width(source)
         row_bytes = width * (op.rows.itemsize if isinstance(op, Aggregate) else 4)
         ids = csc.indices.nbytes + csc.indptr.nbytes
         if csc.weight is not None and isinstance(op, Aggregate) and op.adjacency.weighted:
             ids += csc.weight.nbytes
         reads = float(times * csc.num_edges * row_bytes)
-        share = self._share(level, row_bytes)
-        once = times * float(csc.num_src * row_bytes)
+        inner, share = (self._share(csc, row_bytes, size) for size in self._caches or (None, None))
         return self._work(
-            streams + ids + (once if share == 1 else 0.0),
+            streams + ids,
+            once=times * float(csc.num_src * row_bytes) if share == 1 else 0.0,
             random=(1 - share) * reads,
+            outer=max(0.0, share - inner) * reads,
             cached=reads,
             flops=2.0 * times * csc.num_edges * width,
         )
 
-    def _share(self, level: int, row_bytes: int) -> float:
-        """Return the share of a block's row reads that hit the cache; 1 if memory is read once per row."""
-        csc = self._blocks[level].csc
-        if self._cache_bytes is None or csc.num_src * row_bytes <= self._cache_bytes or not csc.num_edges:
-            return 1.0
-        if (level, row_bytes) not in self._shares:
-            fetches = Csc(csc.indptr, csc.indices // ROWS_A_FETCH, csc.num_src, trusted=True)
-            capacity = max(1, self._cache_bytes // (row_bytes * ROWS_A_FETCH))
-            self._shares[level, row_bytes] = cached_share(fetches, None, capacity)
-        return self._shares[level, row_bytes]
+    def _block(self, op: Operation) -> Block:
+        """Return the edges that an operation walks."""
+        relation = op.adjacency.relation if isinstance(op, Aggregate) else None
+        return self._blocks[self._program.level(op.inputs[0])].of(relation)
 
-    def _work(self, streams: float, *, random: float = 0.0, cached: float = 0.0, **other: float) -> Work:
-        """Make a :class:`Work`; matrices that together fit in the cache are counted as read from there."""
-        if self._cache_bytes is not None and not random and streams <= self._cache_bytes:
-            return Work(cached_bytes=max(cached, streams), **other)
-        return Work(stream_bytes=streams, random_bytes=random, cached_bytes=cached, **other)
+    def _share(self, csc: Csc, row_bytes: int, cache_bytes: int | None) -> float:
+        """Return the share of a block's row reads that hit a cache; 1 if memory is read once per row."""
+        if cache_bytes is None or csc.num_src * row_bytes <= cache_bytes or not csc.num_edges:
+            return 1.0
+        key = (id(csc), row_bytes, cache_bytes)
+        if key not in self._shares:
+            fetches = Csc(csc.indptr, csc.indices // ROWS_A_FETCH, csc.num_src, trusted=True)
+            capacity = max(1, cache_bytes // (row_bytes * ROWS_A_FETCH))
+            self._shares[key] = cached_share(fetches, None, capacity)
+        return self._shares[key]
+
+    def _work(
+        self,
+        streams: float,
+        *,
+        once: float = 0.0,
+        random: float = 0.0,
+        outer: float = 0.0,
+        cached: float = 0.0,
+        **other: float,
+    ) -> Work:
+        """Make a :class:`Work`; matrices that together fit in a cache are counted as read from there.
+
+        Args:
+            streams: bytes of matrices and ids.
+            once: bytes of the matrix whose rows are read at random, the first reads among those.
+            random: bytes of rows that miss every cache.
+            outer: bytes of rows found behind the cores' caches, the first reads included.
+            cached: bytes of all rows.
+            other: what else the work counts.
+        """
+        inner, whole = self._caches or (0, 0)
+        if random or streams + once > whole:
+            outer = max(0.0, outer - once)
+            return Work(
+                stream_bytes=streams + once,
+                random_bytes=random,
+                outer_bytes=outer,
+                cached_bytes=cached,
+                **other,
+            )
+        if streams + once > inner:
+            streams += 0.0 if outer else once
+            return Work(outer_stream_bytes=streams, outer_bytes=outer, cached_bytes=cached, **other)
+        return Work(cached_bytes=max(cached, streams + once), **other)
 
 
 _Count = Callable[[Ledger, Any], Work]

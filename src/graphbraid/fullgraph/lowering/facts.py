@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 
+from graphbraid.fullgraph.program import Place
 from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import Features, stored_rows
 from graphbraid.graph.sparse_features import SparseFeatures
+from graphbraid.graph.types import Relation
 from graphbraid.machine.rates import Rates
 from graphbraid.ops.binary import is_binary
 
@@ -55,6 +57,18 @@ class Basis:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PartFacts:
+    """Sizes of one node type, in a graph with types."""
+
+    rows: tuple[int, ...]
+    """Number of the type's nodes of each level."""
+    density: float
+    """Share of its features that are not zero; 0 without features."""
+    is_sparse: bool
+    """Whether the graph holds its features in CSR."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
     """Sizes and rates from which costs are computed."""
 
@@ -63,6 +77,7 @@ class Facts:
     edges: tuple[int, ...]
     """Number of edges from each level to the next."""
     in_channels: int
+    """Number of feature columns; where there are types, of all types together."""
     density: float
     """Share of the features that are not zero."""
     is_sparse: bool
@@ -80,6 +95,10 @@ class Facts:
     """Trials for choices that the rates leave close. If None, rates alone decide."""
     by_trial: bool = False
     """Whether the time methods return measured times of trials instead of predictions by rates."""
+    parts: tuple[PartFacts, ...] = ()
+    """The node types; empty for a graph of one."""
+    relation_edges: tuple[Mapping[int, int], ...] = ()
+    """Number of edges of each relation, by the level that they lead from; empty for a graph of one type."""
 
     @property
     def _speed(self) -> Rates | Tried:
@@ -97,9 +116,21 @@ class Facts:
             return found, ""
         return seconds(replace(self, by_trial=True)), " (tried)"
 
-    def aggregate_seconds(self, level: int, width: int) -> float:
+    def num_rows(self, place: Place) -> int:
+        """Return the number of nodes for which a value at a place has rows."""
+        return self.parts[place.part].rows[place.level] if self.parts else self.rows[place.level]
+
+    def density_of(self, part: int) -> float:
+        """Return the share of a node type's features that are not zero."""
+        return self.parts[part].density if self.parts else self.density
+
+    def num_edges(self, level: int, relation: Relation | None = None) -> int:
+        """Return the number of edges from ``level`` to the next, all or those of one relation."""
+        return self.edges[level] if relation is None else self.relation_edges[level][relation.number]
+
+    def aggregate_seconds(self, level: int, width: int, relation: Relation | None = None) -> float:
         """Return the seconds of an aggregation over the edges from ``level`` to the next."""
-        return self._speed.aggregate_seconds(self.edges[level], width)
+        return self._speed.aggregate_seconds(self.num_edges(level, relation), width)
 
     def multiply_seconds(self, rows: int, depth: int, width: int) -> float:
         """Return the seconds of a dense ``(rows, depth) x (depth, width)`` product."""

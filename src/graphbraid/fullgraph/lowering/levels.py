@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -11,8 +11,9 @@ from torch import Tensor
 
 from graphbraid.fullgraph.lowering.laplacian import LAPLACIANS, scaled_laplacian
 from graphbraid.fullgraph.lowering.route import Route
-from graphbraid.fullgraph.program import AdjacencyMatrix
+from graphbraid.fullgraph.program import AdjacencyMatrix, Place
 from graphbraid.graph.csc import Csc, index_dtype
+from graphbraid.graph.types import Relation
 from graphbraid.ops.aggregation import Aggregation
 
 _EDGES_AT_A_TIME = 1 << 21
@@ -34,6 +35,37 @@ class Block:
     route: Route | None = None
     """The rows that travel, if ranks exchange rows between these two levels; there are no edges then."""
 
+    def of(self, relation: Relation | None) -> Block:
+        """Return itself: a block of one node type has all edges together."""
+        assert relation is None
+        return self
+
+    def num_sources(self, _: int = 0) -> int:
+        """Return the number of rows before it."""
+        return self.csc.num_src
+
+    def num_destinations(self, _: int = 0) -> int:
+        """Return the number of rows after it."""
+        return self.csc.num_dst
+
+    def source_nodes(self, _: int = 0) -> Tensor | None:
+        """Return the node of each row before it; None if row v is node v."""
+        return self.sources
+
+    def destination_nodes(self, _: int = 0) -> Tensor | None:
+        """Return the node of each row after it; None if row v is node v."""
+        return self.destinations
+
+    @property
+    def copies(self) -> Iterator[Tensor]:
+        """The arrays that it holds in addition to the graph."""
+        if self.destinations is None:
+            return
+        send = None if self.route is None else self.route.send
+        for array in (self.csc.indptr, self.csc.indices, self.sources, self.edges, send):
+            if array is not None:
+                yield array
+
     def bind(self, whole: Aggregation) -> Aggregation:
         """Restrict an aggregation over the whole graph to these two levels, with their rows' coefficients."""
         if self.destinations is None and self.sources is None:
@@ -48,18 +80,70 @@ class Block:
         )
 
 
-def num_rows_of(blocks: Sequence[Block], level: int, num_nodes: int) -> int:
-    """Return the number of nodes of a level; ``num_nodes`` if there are no blocks."""
-    if level < len(blocks):
-        return blocks[level].csc.num_src
-    return blocks[-1].csc.num_dst if blocks else num_nodes
+@dataclass(frozen=True, eq=False, slots=True)
+class TypedBlock:
+    """The edges of each relation from one level to the next, where nodes have types."""
+
+    relations: Mapping[int, Block]
+    """The edges of the relations that are read, by number, between the rows of their two types."""
+    whole: Mapping[int, Csc]
+    """All edges of these relations, between the nodes of their two types."""
+    num_src: tuple[int, ...]
+    """Number of rows of each type before it."""
+    num_dst: tuple[int, ...]
+    """Number of rows of each type after it."""
+    sources: tuple[Tensor | None, ...]
+    """By type, ``(num_src,)`` int64 node of each row before it; None if row v is node v."""
+    destinations: tuple[Tensor | None, ...]
+    """By type, ``(num_dst,)`` int64 node of each row after it; None if row v is node v."""
+
+    def of(self, relation: Relation | None) -> Block:
+        """Return the edges of one relation."""
+        assert relation is not None
+        return self.relations[relation.number]
+
+    def num_sources(self, part: int = 0) -> int:
+        """Return the number of a type's rows before it."""
+        return self.num_src[part]
+
+    def num_destinations(self, part: int = 0) -> int:
+        """Return the number of a type's rows after it."""
+        return self.num_dst[part]
+
+    def source_nodes(self, part: int = 0) -> Tensor | None:
+        """Return the node of each of a type's rows before it; None if row v is node v."""
+        return self.sources[part]
+
+    def destination_nodes(self, part: int = 0) -> Tensor | None:
+        """Return the node of each of a type's rows after it; None if row v is node v."""
+        return self.destinations[part]
+
+    @property
+    def copies(self) -> Iterator[Tensor]:
+        """The arrays that it holds in addition to the graph, in which relations are not apart."""
+        for csc in (*self.whole.values(), *(block.csc for block in self.relations.values())):
+            yield from (csc.indptr, csc.indices)
+        yield from (ids for ids in (*self.sources, *self.destinations) if ids is not None)
 
 
-def nodes_of(blocks: Sequence[Block], level: int) -> Tensor | None:
-    """Return the ``(num_rows,)`` int64 node of each row of a level; None if row v is node v."""
+Blocks = Sequence[Block] | Sequence[TypedBlock]
+"""The edges from each level to the next."""
+
+
+def num_rows_of(blocks: Blocks, place: Place, num_nodes: int) -> int:
+    """Return the number of nodes of a type of a level; ``num_nodes`` if there are no blocks."""
+    level, part = place
     if level < len(blocks):
-        return blocks[level].sources
-    return blocks[-1].destinations if blocks else None
+        return blocks[level].num_sources(part)
+    return blocks[-1].num_destinations(part) if blocks else num_nodes
+
+
+def nodes_of(blocks: Blocks, place: Place) -> Tensor | None:
+    """Return the ``(num_rows,)`` int64 node of each row of a type of a level; None if row v is node v."""
+    level, part = place
+    if level < len(blocks):
+        return blocks[level].source_nodes(part)
+    return blocks[-1].destination_nodes(part) if blocks else None
 
 
 def whole_graph(csc: Csc, num_blocks: int) -> list[Block]:
@@ -112,19 +196,22 @@ def reach(csc: Csc, seeds: Tensor, num_hops: int) -> Reach:
     return Reach(torch.cat(found), tuple(sizes))
 
 
-def towards(csc: Csc, reached: Reach, *, keep_edges: bool = False) -> list[Block]:
+def towards(
+    csc: Csc, reached: Reach, *, keep_edges: bool = False, sources: Reach | None = None
+) -> list[Block]:
     """Build blocks of only the edges that the seeds' outputs depend on; each level is a prefix of the last.
 
     Because levels are nested, the edges of every later block are a prefix of the first block's, so all share
     one array. Edges of a row keep their order; their positions in the graph are kept if it has weights or if
-    ``keep_edges``.
+    ``keep_edges``. ``sources`` are the levels' nodes that edges lead from, if these are of another type.
 
     Returns:
         The blocks, from level 0 to the last.
     """
     nodes, sizes = reached.nodes, reached.sizes
+    src = reached if sources is None else sources
     row_of = torch.full((csc.num_src,), -1, dtype=index_dtype(csc.num_src))
-    row_of[nodes] = torch.arange(nodes.numel(), dtype=row_of.dtype)
+    row_of[src.nodes] = torch.arange(src.nodes.numel(), dtype=row_of.dtype)
     destinations = nodes[: sizes[-2]]
     indptr = torch.zeros(destinations.numel() + 1, dtype=torch.int64)
     torch.cumsum(csc.degrees()[destinations], 0, out=indptr[1:])
@@ -137,7 +224,7 @@ def towards(csc: Csc, reached: Reach, *, keep_edges: bool = False) -> list[Block
         if edges is not None:
             edges[part] = positions
     blocks: list[Block] = []
-    for num_src, num_dst in zip(sizes[:0:-1], sizes[-2::-1], strict=True):
+    for num_src, num_dst in zip(src.sizes[:0:-1], sizes[-2::-1], strict=True):
         if blocks and (blocks[-1].csc.num_src, blocks[-1].csc.num_dst) == (num_src, num_dst):
             blocks.append(blocks[-1])
             continue
@@ -146,21 +233,17 @@ def towards(csc: Csc, reached: Reach, *, keep_edges: bool = False) -> list[Block
         if csc._reversed is csc and num_src == num_dst:  # no edge leads out of or into these nodes
             between._reversed = between
         ids = None if edges is None else edges[:last]
-        blocks.append(Block(between, nodes[:num_src], nodes[:num_dst], ids))
+        blocks.append(Block(between, src.nodes[:num_src], nodes[:num_dst], ids))
     return blocks
 
 
-def copied_bytes(blocks: Sequence[Block]) -> int:
+def copied_bytes(blocks: Blocks) -> int:
     """Return the bytes that ``blocks`` hold in addition to the graph; shared arrays count once."""
     shared: dict[int, int] = {}
     for block in blocks:
-        if block.destinations is None:
-            continue
-        send = None if block.route is None else block.route.send
-        for tensor in (block.csc.indptr, block.csc.indices, block.sources, block.edges, send):
-            if tensor is not None:
-                storage = tensor.untyped_storage()
-                shared[storage.data_ptr()] = storage.nbytes()
+        for tensor in block.copies:
+            storage = tensor.untyped_storage()
+            shared[storage.data_ptr()] = storage.nbytes()
     return sum(shared.values())
 
 

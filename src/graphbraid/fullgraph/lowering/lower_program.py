@@ -16,11 +16,12 @@ from graphbraid.fullgraph.device.device import Device
 from graphbraid.fullgraph.device.graphs import on_place
 from graphbraid.fullgraph.device.host import HOST
 from graphbraid.fullgraph.lowering.facts import Basis, Facts, facts_of
-from graphbraid.fullgraph.lowering.levels import Block, Reach, everything, towards, whole_graph
+from graphbraid.fullgraph.lowering.levels import Block, Blocks, Reach, everything, towards, whole_graph
 from graphbraid.fullgraph.lowering.locality import choose_order, feature_copies
+from graphbraid.fullgraph.lowering.lower_typed import lower_typed, typed_for_evaluation
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions
-from graphbraid.fullgraph.lowering.passes import PASSES
+from graphbraid.fullgraph.lowering.passes import through_passes
 from graphbraid.fullgraph.lowering.pruning import prune
 from graphbraid.fullgraph.lowering.symmetry import with_shared_transpose
 from graphbraid.fullgraph.program import Attention, Decision, Program
@@ -45,6 +46,9 @@ def lower_program(
         NotLoweredError: an operation has no kernel on the device.
     """
     check_kernels(program, options.device)
+    if program.parts:
+        allowed = _hoist_bytes(options)
+        return lower_typed(program, graph, nodes, options, basis, hoist_bytes=allowed)
     graph, shared = _with_shared_transpose(program, on_place(graph, HOST.place), options)
     reached, pruned = prune(program, graph.csc, nodes, wanted="prune" in options.passes)
     facts = _facts_of(program, graph, reached, options, basis)
@@ -67,12 +71,14 @@ def lower_program(
     )
 
 
-def lower_for_evaluation(lowered: Lowered, program: Program) -> tuple[Program, Sequence[Block]]:
+def lower_for_evaluation(lowered: Lowered, program: Program) -> tuple[Program, Blocks]:
     """Lower a program over the same graph for the outputs of all nodes; return it and its blocks.
 
     Nothing is hoisted, since the program may run only once. If ``lowered`` renumbered all nodes and using
     that order takes no copy of the features, the order is kept and ``lowered.blocks`` itself is returned.
     """
+    if program.parts:
+        return typed_for_evaluation(lowered, program)
     csc, num_blocks = lowered.graph.csc, program.num_levels - 1
     rows, edges = _sizes(csc, num_blocks, None)
     facts = replace(lowered.facts, rows=rows, edges=edges, hoist_bytes=0)
@@ -103,7 +109,7 @@ def _facts_of(
     program: Program, graph: Graph, reached: Reach | None, options: CompileOptions, basis: Basis
 ) -> Facts:
     rows, edges = _sizes(graph.csc, program.num_levels - 1, reached)
-    allowed = min(options.hoist_bytes, available_bytes(options)) if "hoist" in options.passes else 0
+    allowed = _hoist_bytes(options)
     facts = facts_of(graph, rows, edges, basis.rates, hoist_bytes=allowed, storage=options.storage)
     return facts if basis.trials is None else replace(facts, trials=basis.trials(graph, facts.density))
 
@@ -115,17 +121,13 @@ def _sizes(csc: Csc, num_blocks: int, reached: Reach | None) -> tuple[tuple[int,
     return reached.sizes[::-1], reached.edges(csc)
 
 
+def _hoist_bytes(options: CompileOptions) -> int:
+    return min(options.hoist_bytes, available_bytes(options)) if "hoist" in options.passes else 0
+
+
 def available_bytes(options: CompileOptions) -> int:
     """Return the bytes that a choice may take: half of what is free."""
     return (options.device.free_bytes() or 0) // 2
-
-
-def through_passes(program: Program, facts: Facts, wanted: frozenset[str]) -> Program:
-    """Return a program after the passes whose names are wanted, in their order."""
-    for name, run in PASSES.items():
-        if name in wanted:
-            program = run(program, facts)
-    return program
 
 
 def _renumbered(

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from graphbraid.fullgraph.lowering.facts import Basis, Facts
-from graphbraid.fullgraph.lowering.levels import Block, num_rows_of
+from graphbraid.fullgraph.lowering.levels import Block, TypedBlock, num_rows_of
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.lowering.part_view import PartView
-from graphbraid.fullgraph.lowering.text import decision_lines, operation_lines
-from graphbraid.fullgraph.program import Program
+from graphbraid.fullgraph.lowering.text import decision_lines, operation_lines, typed_level_lines
+from graphbraid.fullgraph.program import Place, Program
 from graphbraid.graph import Graph
 
 
@@ -24,8 +24,8 @@ class Lowered:
     graph: Graph
     """The graph, on the host; if its adjacency is symmetric, that serves as its own transpose."""
     nodes: Tensor
-    """``(num_train,)`` int64, the distinct nodes whose outputs are needed."""
-    blocks: tuple[Block, ...]
+    """``(num_train,)`` int64, the distinct nodes whose outputs are needed; where there are types, of one."""
+    blocks: tuple[Block, ...] | tuple[TypedBlock, ...]
     """The edges from each level to the next, on the host."""
     rows: Tensor | None
     """``(num_train,)`` int64 rows of the output that belong to ``nodes``; None if all of them, in order."""
@@ -42,9 +42,16 @@ class Lowered:
     """The place of ``graph`` in the whole one, if it is one rank's part of it; then blocks number its nodes,
     and ``nodes`` are those of the whole graph."""
 
-    def num_rows(self, level: int) -> int:
-        """Return the number of nodes of a level."""
-        return num_rows_of(self.blocks, level, self.graph.num_nodes)
+    def num_rows(self, level: int, part: int = 0) -> int:
+        """Return the number of nodes of a level, where there are types those of one."""
+        return num_rows_of(self.blocks, Place(level, part), self.graph.num_nodes)
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of all nodes that the program could give outputs of."""
+        if not self.program.parts:
+            return self.graph.num_nodes
+        return self.graph.nodes_of(self.program.parts[self.program.part(self.program.output)].name).num_nodes
 
     def __str__(self) -> str:
         lines = [*self._heading(), *decision_lines(self.program, self.basis.doubt)]
@@ -52,11 +59,11 @@ class Lowered:
 
     def _heading(self) -> list[str]:
         storage = str(self.options.storage).removeprefix("torch.")
-        place, graph = self.options.device.place, self.graph
+        place = self.options.device.place
         rates = self.basis.rates
         cache_bytes = self.options.cache_bytes_by(rates)
         return [
-            f"Lowered for the outputs of {self.nodes.numel():,} of {graph.num_nodes:,} nodes on {place}, "
+            f"Lowered for the outputs of {self.nodes.numel():,} of {self.num_outputs:,} nodes on {place}, "
             f"rows stored in {storage}",
             f"  weighed by {rates.multiply_flops / 1e9:.3g} GFLOP/s, {rates.stream_bytes / 1e9:.3g} GB/s in "
             f"sequence, {rates.row_bytes / 1e9:.3g} at random, {rates.cached_row_bytes / 1e9:.3g} in "
@@ -64,14 +71,16 @@ class Lowered:
         ]
 
     def _levels(self) -> list[str]:
+        if self.program.parts:
+            return typed_level_lines(self.program, self.blocks, self.num_rows)
         order = "in the graph's order" if self.row_of is None else "renumbered"
-        if self.blocks and self.blocks[-1].destinations is not None and self.row_of is None:
+        if self.blocks and self.blocks[-1].destination_nodes() is not None and self.row_of is None:
             order = "those of the last level first"
         lines = [f"Levels, their nodes {order}"]
         for level in range(self.program.num_levels):
             line = f"  {level}: {self.num_rows(level):,} nodes"
             if level < len(self.blocks):
-                line += f", {self.blocks[level].csc.num_edges:,} edges to the next"
+                line += f", {self.blocks[level].of(None).csc.num_edges:,} edges to the next"
             lines.append(line)
         return lines
 

@@ -17,7 +17,7 @@ from graphbraid.fullgraph.device.host import HOST
 from graphbraid.fullgraph.lowering.evidence import Evidence
 from graphbraid.fullgraph.lowering.locality import LOCALITY_BYTES
 from graphbraid.fullgraph.lowering.passes import PASSES
-from graphbraid.graph import Graph
+from graphbraid.graph import Graph, NodeSet
 from graphbraid.graph.scans import check_ids
 from graphbraid.machine.rates import Rates
 from graphbraid.signatures import typed
@@ -92,7 +92,7 @@ def storage_of(storage: str) -> torch.dtype:
     return STORAGE[storage]
 
 
-def checked_nodes(nodes: Any, graph: Graph) -> Tensor:
+def checked_nodes(nodes: Any, graph: Graph | NodeSet) -> Tensor:
     """Return the ``(num_train,)`` int64 ids of nodes given as a split's name, ids or a mask.
 
     Raises:

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from graphbraid.fullgraph.program import Program
+from graphbraid.fullgraph.program import Aggregate, Program
+from graphbraid.fullgraph.program.maps import name_of
+from graphbraid.graph.types import Relation
+
+if TYPE_CHECKING:
+    from graphbraid.fullgraph.lowering.levels import Blocks
 
 
 def decision_lines(program: Program, doubt: str = "") -> list[str]:
@@ -20,15 +26,38 @@ def decision_lines(program: Program, doubt: str = "") -> list[str]:
     return lines
 
 
-def operation_lines(program: Program, num_rows: Callable[[int], int]) -> list[str]:
-    """Return a line per operation with its result's shape; ``num_rows`` returns the nodes of a level."""
+def operation_lines(program: Program, num_rows: Callable[[int, int], int]) -> list[str]:
+    """Return a line per operation with its result's shape; ``num_rows`` gives the nodes of a level's type."""
     lines = ["Program"]
     for op in program.ops:
-        rows, details = num_rows(program.level(op.out)), op.details()
+        rows, details = num_rows(*program.place(op.out)), op.details()
         size = f"({rows:,}, {program.width(op.out)})"
         reads = ", ".join(op.inputs)
         lines.append(f"  {op.out} {size} = {op.symbol}({reads}){': ' + details if details else ''}")
     return lines
 
 
-__all__ = ["decision_lines", "operation_lines"]
+def typed_level_lines(program: Program, blocks: Blocks, num_rows: Callable[[int, int], int]) -> list[str]:
+    """Return a line per level with its nodes of each type, and under it one per relation to the next."""
+    lines = ["Levels, by node type"]
+    relations = _relations_by_level(program)
+    for level in range(program.num_levels):
+        counts = (f"{num_rows(level, number):,} {part.name}" for number, part in enumerate(program.parts))
+        lines.append(f"  {level}: {', '.join(counts)}")
+        for relation in relations.get(level, {}).values():
+            edges = blocks[level].of(relation).csc.num_edges
+            lines.append(f"    {name_of(relation)}: {edges:,} edges to the next")
+    return lines
+
+
+def _relations_by_level(program: Program) -> dict[int, dict[int, Relation]]:
+    """Return the relations that are aggregated in every step, by level and number."""
+    found: dict[int, dict[int, Relation]] = {}
+    for op in program.ops:
+        relation = op.adjacency.relation if isinstance(op, Aggregate) else None
+        if relation is not None:
+            found.setdefault(program.level(op.inputs[0]), {})[relation.number] = relation
+    return found
+
+
+__all__ = ["decision_lines", "operation_lines", "typed_level_lines"]

@@ -17,8 +17,10 @@ from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.bit_product import bit_gram, bit_product
 from graphbraid.ops.dense import tall_gram, tall_product
 
-VERSION = 5
+VERSION = 6
 """Part of the storage key; raise it when the way of measuring changes."""
+_WIDTH = 64
+"""Columns of the rows that are read at random."""
 
 
 def measure(device: Device = HOST) -> Rates:
@@ -27,12 +29,16 @@ def measure(device: Device = HOST) -> Rates:
     with torch.no_grad(), torch.device(device.place):
         memory = _row_bytes(device.seconds, num_nodes=1 << (18 + shift))
         cached = _row_bytes(device.seconds, num_nodes=1 << (13 + shift), degree=64)
+        size, outer = _cache(device.seconds, cached, memory, num_nodes=1 << (13 + shift))
         return Rates(
             multiply_flops=_multiply_flops(device.seconds, rows=1 << (15 + shift)),
             row_bytes=memory,
             cached_row_bytes=cached,
-            cache_bytes=_cache_bytes(device.seconds, cached, memory, num_nodes=1 << (13 + shift)),
+            outer_row_bytes=outer,
+            inner_cache_bytes=_table_bytes(1 << (13 + shift)),
+            cache_bytes=size,
             stream_bytes=_stream_bytes(device.seconds, count=1 << (24 + shift)),
+            outer_stream_bytes=_stream_bytes(device.seconds, count=int(size) // 8),
             sparse_values=_sparse_values(device.seconds, rows=1 << (14 + shift)),
             binary_values=_binary_values(device.seconds, rows=1 << (14 + shift)),
         )
@@ -52,7 +58,11 @@ def _multiply_flops(seconds: Seconds, rows: int, depth: int = 256, width: int = 
     return 4.0 * rows * depth * width / seconds(run)
 
 
-def _row_bytes(seconds: Seconds, num_nodes: int, degree: int = 8, width: int = 64) -> float:
+def _table_bytes(num_nodes: int) -> float:
+    return 4.0 * _WIDTH * num_nodes
+
+
+def _row_bytes(seconds: Seconds, num_nodes: int, degree: int = 8, width: int = _WIDTH) -> float:
     indices = _drawn(num_nodes, num_nodes * degree)
     csc = Csc(torch.arange(0, num_nodes * degree + 1, degree), indices, num_nodes, trusted=True)
     x, out = torch.ones(num_nodes, width), torch.empty(num_nodes, width)
@@ -60,15 +70,23 @@ def _row_bytes(seconds: Seconds, num_nodes: int, degree: int = 8, width: int = 6
     return 4.0 * csc.num_edges * width / seconds(lambda: how.forward(x, out=out))
 
 
-def _cache_bytes(seconds: Seconds, cached: float, memory: float, num_nodes: int, width: int = 64) -> float:
-    """Return the largest size, by doubling, whose rows are read nearer to the cache's rate than to memory's.
+def _cache(seconds: Seconds, cached: float, memory: float, num_nodes: int) -> tuple[float, float]:
+    """Return the size of the cache, and the rate of its rows beyond the cores' own caches.
 
-    The sizes that a processor reports do not tell this: the last-level cache may be slow, or shared.
+    The size is the largest, by doubling, whose rows are read nearer to the cache's rate than to memory's: the
+    sizes that a processor reports do not tell this, since the last-level cache may be slow, or shared. Of
+    rows drawn from that size the cores' caches hold as many as fit, and the others have the second rate.
     """
+    rates = [cached]
     for doubling in range(1, 5):
-        if _row_bytes(seconds, num_nodes << doubling, degree=32) ** 2 < cached * memory:
-            return 4.0 * width * (num_nodes << (doubling - 1))
-    return 4.0 * width * (num_nodes << 4)
+        rate = _row_bytes(seconds, num_nodes << doubling, degree=32)
+        if rate**2 < cached * memory:
+            break
+        rates.append(min(rate, cached))
+    doublings = len(rates) - 1
+    inside = 0.5**doublings
+    outer = (1 - inside) / (1 / rates[-1] - inside / cached) if doublings else cached
+    return _table_bytes(num_nodes << doublings), outer
 
 
 def _stream_bytes(seconds: Seconds, count: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -11,6 +12,11 @@ from torch import nn
 from graphbraid.arguments import shown
 from graphbraid.errors import DataError, GraphbraidError
 from graphbraid.fullgraph.model.as_written import AsWritten
+from graphbraid.fullgraph.model.relational import (
+    graph_by_relation,
+    has_relational_layer,
+    relations_with_edges,
+)
 from graphbraid.fullgraph.model.watch import GraphWatch
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.program.calling import Given, X, calling_of
@@ -19,8 +25,9 @@ from graphbraid.fullgraph.program.refusal import NotLoweredError, failed
 from graphbraid.graph import Graph
 from graphbraid.graph.interop.edge_list import as_edge_attr
 from graphbraid.graph.interop.pyg import edge_features_of, graph_from_pyg
+from graphbraid.graph.types import Relation
 
-_READ = ("x", "edge_index", "adj_t", "edge_weight", "edge_attr")
+_READ = ("x", "edge_index", "adj_t", "edge_weight", "edge_attr", "edge_type")
 """Attributes of PyG's data from which a graph is made."""
 
 
@@ -63,6 +70,12 @@ class Source:
         """The graph gets its edge features when the first program that reads them is read."""
         self._held = {} if data is None else {key: data.get(key) for key in _READ}
         self._watch = GraphWatch(graph, self._held.values())
+        self._by_relation: Graph | None = None
+
+    @property
+    def nodes(self) -> Graph:
+        """The nodes that outputs are for, with their splits: those of the graph."""
+        return self.graph
 
     def has_changed(self) -> bool:
         """Return whether a tensor was written to or, in the user's data, replaced."""
@@ -102,6 +115,8 @@ class Source:
         """
         given = self.given()
         calling = calling_of(model, given)
+        if self._data is not None and has_relational_layer(model):
+            given = replace(given, relations=self._relations())
         x = self.graph.x
         if x is None:
             if calling.takes(X):
@@ -126,6 +141,19 @@ class Source:
             raise
         except Exception as error:  # reading must never make a model fail that runs as written
             raise failed(model, error) from error
+
+    def graph_for(self, program: Program) -> Graph:
+        """Return the graph that a program runs on, with its relations apart if the program reads them."""
+        if not program.parts:
+            return self.graph
+        assert self._by_relation is not None
+        return self._by_relation
+
+    def _relations(self) -> tuple[Relation, ...]:
+        """Return the relations that the user's ``edge_type`` divides the edges among; empty if none."""
+        if self._by_relation is None:
+            self._by_relation = graph_by_relation(self._data, self.graph)
+        return () if self._by_relation is None else relations_with_edges(self._by_relation)
 
     def _edge_channels(self) -> int | None:
         """Return the number of edge features; None unless they are a float matrix with one row per edge."""

@@ -1,14 +1,16 @@
 """The program that a model is read into, and its readers.
 
-``operations``, ``edge_operations`` and ``ir`` are the program itself; ``read`` is the entry point,
-``tracing`` and ``read_trace`` follow a model's own ``forward``, ``readers`` say for each exact class what it
-computes, and ``readers.exact`` checks the conditions on an instance for that to hold.
+``operations``, ``edge_operations``, ``module_operations`` and ``ir`` are the program itself; ``read`` and
+``read_typed`` are the entry points, ``tracing`` and ``read_trace`` follow a model's own ``forward``,
+``readers`` say for each exact class what it computes, and ``readers.exact`` checks the conditions on an
+instance for that to hold.
 """
 
 from graphbraid.fullgraph.program.edge_operations import FILLS, Aggregate, Attention, Gine, Maximum
 from graphbraid.fullgraph.program.exchange import Exchange
-from graphbraid.fullgraph.program.ir import Decision, Program, check, same_program
+from graphbraid.fullgraph.program.ir import Decision, Part, Place, Program, check, same_program
 from graphbraid.fullgraph.program.maps import WHOLE, AdjacencyMatrix, View
+from graphbraid.fullgraph.program.module_operations import Module, Normalise
 from graphbraid.fullgraph.program.operations import (
     INPUT,
     Add,
@@ -18,9 +20,8 @@ from graphbraid.fullgraph.program.operations import (
     Following,
     Hoisted,
     Largest,
+    Learned,
     Linear,
-    Module,
-    Normalise,
     Operation,
     Own,
     Prelu,
@@ -46,12 +47,15 @@ __all__ = [
     "Gine",
     "Hoisted",
     "Largest",
+    "Learned",
     "Linear",
     "Maximum",
     "Module",
     "Normalise",
     "Operation",
     "Own",
+    "Part",
+    "Place",
     "Prelu",
     "Program",
     "RowFunction",

@@ -17,11 +17,14 @@ from torch import nn
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.types import Relation
 
 X, EDGES, ADJACENCY, WEIGHTS, DATA, CSC = "x", "edge_index", "adj_t", "edge_weight", "data", "csc"
 EDGE_ATTR = "edge_attr"
+EDGE_TYPE = "edge_type"
 """What a parameter can receive, besides attributes of the user's data: the features, the edges as a list or
-as a sparse matrix, the edge weights, the data object, graphbraid's own topology, the edge features."""
+as a sparse matrix, the edge weights, the data object, graphbraid's own topology, the edge features, the
+relation of each edge."""
 _NAMES = {
     X: ("x", "X", "feat", "feats", "feature", "features", "h", "z", "input", "inputs", "node_features"),
     EDGES: ("edge_index", "edges", "edge_idx", "ei"),
@@ -45,6 +48,7 @@ class Given:
         attributes: names of the attributes of the user's data; empty if there is only a graph.
         graph: the graph that the edges belong to.
         data_class: the class of the user's data.
+        relations: the relations that have edges, if the data say of each edge which it belongs to.
     """
 
     weighted: bool = False
@@ -53,6 +57,7 @@ class Given:
     attributes: frozenset[str] = frozenset()
     graph: Graph | None = field(default=None, compare=False)
     data_class: type | None = None
+    relations: tuple[Relation, ...] = ()
 
     def is_simple(self) -> bool:
         """Return whether there are no repeated edges and no self-loops."""
@@ -155,6 +160,7 @@ __all__ = [
     "DATA",
     "EDGES",
     "EDGE_ATTR",
+    "EDGE_TYPE",
     "WEIGHTS",
     "Calling",
     "Given",

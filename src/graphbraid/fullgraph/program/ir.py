@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from graphbraid.fullgraph.program.edge_operations import Aggregate, Attention, Gine
+from graphbraid.fullgraph.program.module_operations import Module, Normalise
 from graphbraid.fullgraph.program.operations import (
     INPUT,
     Add,
@@ -20,10 +21,10 @@ from graphbraid.fullgraph.program.operations import (
     Concat,
     Epilogue,
     Following,
+    Hoisted,
     Largest,
+    Learned,
     Linear,
-    Module,
-    Normalise,
     Operation,
     Prelu,
 )
@@ -44,15 +45,38 @@ class Decision:
     """The alternatives, with their costs."""
 
 
+class Place(NamedTuple):
+    """The nodes for which a value has rows: those of a level, and there of one type."""
+
+    level: int
+    part: int = 0
+    """Number of the node type; 0 in a graph of one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """The nodes of one type, where there are types."""
+
+    name: str
+    """Name of the type."""
+    input: str
+    """Name of the value that holds the type's features."""
+    channels: int
+    """Number of feature columns; 0 without features."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Program:
     """A list of operations in the order they run; the last one's result is the output."""
 
     ops: tuple[Operation, ...]
     in_channels: int
+    """Number of feature columns; where there are types, see ``parts``."""
+    parts: tuple[Part, ...] = ()
+    """The node types of a program over relations; empty for a program over all edges together."""
     decisions: tuple[Decision, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Decisions of passes that are not expressed as operations: ``input_path``."""
+    """Decisions of passes that are not expressed as operations: ``input_path``, or ``input_paths``."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -67,6 +91,17 @@ class Program:
         """How the first weights multiply the features: ``dense``, ``sparse`` or ``binary``."""
         return str(self.settings.get("input_path", "dense"))
 
+    @property
+    def inputs(self) -> dict[str, int]:
+        """Names of the values that hold features, with their numbers of columns."""
+        return {part.input: part.channels for part in self.parts} or {INPUT: self.in_channels}
+
+    def path_of(self, value: str) -> str:
+        """Return how weights multiply a value: as :attr:`input_path` says, if it holds features, or dense."""
+        if not self.parts:
+            return self.input_path if value == INPUT else "dense"
+        return str(self.settings.get("input_paths", {}).get(value, "dense"))
+
     def producer(self, value: str) -> Operation | None:
         """Return the operation that computes a value; None for the input."""
         return next((op for op in self.ops if op.out == value), None)
@@ -79,6 +114,21 @@ class Program:
         """Return the level for whose nodes a value has rows."""
         op = self.producer(value)
         return 0 if op is None else self.level(op.inputs[0]) + op.num_blocks()
+
+    def part(self, value: str) -> int:
+        """Return the number of the node type for whose nodes a value has rows."""
+        op = self.producer(value)
+        if op is None:
+            return next((i for i, part in enumerate(self.parts) if part.input == value), 0)
+        steps = op.of if isinstance(op, Hoisted) else (op,)
+        for step in reversed(steps):
+            if isinstance(step, Aggregate) and step.adjacency.relation is not None:
+                return step.adjacency.relation.destination
+        return self.part(op.inputs[0])
+
+    def place(self, value: str) -> Place:
+        """Return the nodes for which a value has rows."""
+        return Place(self.level(value), self.part(value))
 
     def ends_in_epilogue(self, value: str) -> bool:
         """Return whether a value is an epilogue's result, alone or fused, so that its backward reads it."""
@@ -94,9 +144,9 @@ class Program:
         """Return the number of columns of a value."""
         op = self.producer(value)
         if op is None:
-            return self.in_channels
-        if isinstance(op, Linear):
-            return op.shape[0]
+            return self.inputs[value]
+        if isinstance(op, Linear | Learned):
+            return op.shape[0] if isinstance(op, Linear) else int(op.table.shape[1])
         if isinstance(op, Concat):
             return sum(self.width(i) for i in op.inputs)
         if isinstance(op, Attention):
@@ -109,6 +159,19 @@ class Program:
         """Return whether a value depends on a parameter, so that a gradient flows into it."""
         op = self.producer(value)
         return op is not None and (bool(op.parameters()) or any(self.learns(i) for i in op.inputs))
+
+    def first_uses(self) -> dict[str, tuple[nn.Parameter, ...]]:
+        """Return, by value, the parameters to learn that its operation is the first to use.
+
+        Operations go back in reverse, so their gradients are whole once that one has.
+        """
+        seen: set[int] = set()
+        found = {}
+        for op in self.ops:
+            new = [p for p in op.parameters() if p.requires_grad and id(p) not in seen]
+            found[op.out] = tuple({id(p): p for p in new}.values())
+            seen |= {id(p) for p in new}
+        return found
 
     @property
     def reads_edges(self) -> bool:
@@ -131,7 +194,7 @@ class Program:
         )
 
     def __str__(self) -> str:
-        lines = [f"{INPUT}: ({self.in_channels} columns)"]
+        lines = [f"{name}: ({channels} columns)" for name, channels in self.inputs.items()]
         for op in self.ops:
             details = op.details()
             lines.append(
@@ -143,7 +206,7 @@ class Program:
 
 def check(program: Program) -> None:
     """Raise ``ValueError`` unless each value is made once, before it is read, and levels and widths fit."""
-    made = {INPUT}
+    made = set(program.inputs)
     for op in program.ops:
         if missing := [i for i in op.inputs if i not in made]:
             raise ValueError(f"{op.out} reads {missing[0]}, which is not made before it")
@@ -166,12 +229,15 @@ def _check_widths(program: Program, op: Operation) -> None:
         of_edges = op.edge_channels if op.weight is None else op.weight.shape[0]
         if of_edges != width:
             raise ValueError(f"{op.out} adds rows of {of_edges} edge features to rows of {width} columns")
+    relation = op.adjacency.relation if isinstance(op, Aggregate) else None
+    if relation is not None and program.part(op.inputs[0]) != relation.source:
+        raise ValueError(f"{op.out} reads rows of another type than the relation's sources have")
     if not isinstance(op, Add | Aggregate | Linear | Combine | Largest | Concat):
         return
-    level = program.level(op.out)
+    place = program.place(op.out)
     for other in op.inputs[1:]:
         is_as_wide = isinstance(op, Concat) or program.width(other) == program.width(op.out)
-        if program.level(other) != level or not is_as_wide:
+        if program.place(other) != place or not is_as_wide:
             raise ValueError(
                 f"{op.out} adds {other}, whose level or width is not that of {op.inputs[0]}'s result"
             )
@@ -180,7 +246,7 @@ def _check_widths(program: Program, op: Operation) -> None:
 def same_program(first: Program, second: Program) -> bool:
     """Return whether two programs are the same operations on the same parameters and modules."""
     return (
-        first.in_channels == second.in_channels
+        first.inputs == second.inputs
         and len(first.ops) == len(second.ops)
         and all(
             type(a) is type(b) and _same(vars(a), vars(b)) for a, b in zip(first.ops, second.ops, strict=True)
@@ -203,4 +269,4 @@ def _same(first: Any, second: Any) -> bool:
     return bool(first == second)
 
 
-__all__ = ["Decision", "Program", "check", "same_program"]
+__all__ = ["Decision", "Part", "Place", "Program", "check", "same_program"]

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from graphbraid.graph.types import ONLY_NODE_TYPE, Relation
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdjacencyMatrix:
@@ -21,10 +23,13 @@ class AdjacencyMatrix:
     """Whether the graph's edge weights are used."""
     scale: float = 1.0
     """Factor of the whole map."""
+    relation: Relation | None = None
+    """The relation whose edges it has, in a graph with types; None for all edges of a graph of one."""
 
     def __str__(self) -> str:
         loops = f" + {self.loop_scale:g} I" if self.loop_scale else ""
-        name = f"{self.kind}{' weighted' if self.weighted else ''}{loops}"
+        over = "" if self.relation is None else f" over {name_of(self.relation)}"
+        name = f"{self.kind}{' weighted' if self.weighted else ''}{loops}{over}"
         return name if self.scale == 1 else f"{self.scale:g} ({name})"
 
 
@@ -50,11 +55,9 @@ class View:
             part = part + self.identity * torch.eye(len(part), dtype=part.dtype, device=part.device)
         return part.contiguous()
 
-    def gradient(self, grad: Tensor, parameter: Tensor) -> Tensor:
-        """Return the parameter's gradient from that of :meth:`matrix`."""
-        whole = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
-        self._part(whole).copy_(grad).mul_(self.scale)
-        return whole
+    def add_gradient(self, grad: Tensor, whole: Tensor) -> None:
+        """Add the parameter's gradient, from ``grad``, that of :meth:`matrix`, to the part it belongs to."""
+        self._part(whole).add_(grad, alpha=self.scale)
 
     def shape(self, parameter: Tensor) -> tuple[int, int]:
         """Return the shape of :meth:`matrix`."""
@@ -74,4 +77,10 @@ WHOLE = View()
 """The view of a parameter as it is."""
 
 
-__all__ = ["WHOLE", "AdjacencyMatrix", "View"]
+def name_of(relation: Relation) -> str:
+    """Return a relation's name for people; the ends' types are left out where nodes have only one."""
+    source, name, destination = relation.edge_type
+    return name if source == destination == ONLY_NODE_TYPE else f"{source} {name} {destination}"
+
+
+__all__ = ["WHOLE", "AdjacencyMatrix", "View", "name_of"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from graphbraid.fullgraph.program.maps import WHOLE, View
@@ -109,6 +110,9 @@ class Linear(Following):
 
     weight: nn.Parameter
     view: View = WHOLE
+    mixed: nn.Parameter | None = None
+    """``(num_matrices, num_bases)``: the matrix is mixed from the ``num_bases`` that ``weight`` holds, by the
+    row ``view.at`` of these coefficients. If None, it is a view of ``weight``."""
     symbol = "linear"
 
     @property
@@ -118,16 +122,51 @@ class Linear(Following):
 
     def matrix(self) -> Tensor:
         """Return the detached ``(out_channels, in_channels)`` matrix."""
+        if self.mixed is not None:
+            return self._of_base.matrix(torch.tensordot(self._coefficients, self.weight.detach(), 1))
         return self.weight.detach() if self.view == WHOLE else self.view.matrix(self.weight)
+
+    def mixed_gradients(self, grad: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradients of ``weight`` and ``mixed`` from that of a mixed :meth:`matrix`."""
+        assert self.mixed is not None
+        bases = self.weight.detach()
+        base = torch.zeros_like(bases[0])
+        self._of_base.add_gradient(grad, base)
+        of_mixed = torch.zeros_like(self.mixed)
+        of_mixed[self.view.at] = torch.tensordot(bases, base, 2)
+        return self._coefficients[:, None, None] * base, of_mixed
+
+    @property
+    def _coefficients(self) -> Tensor:
+        assert self.mixed is not None
+        return self.mixed.detach()[self.view.at]
+
+    @property
+    def _of_base(self) -> View:
+        return replace(self.view, at=())
 
     def parameters(self) -> tuple[nn.Parameter, ...]:
         """Return the parameters it learns."""
-        return (self.weight, *super().parameters())
+        mixed = () if self.mixed is None else (self.mixed,)
+        return (self.weight, *mixed, *super().parameters())
 
     def details(self) -> str:
         """Return the text to print after the inputs."""
         out_channels, in_channels = self.shape
         return f"{in_channels} -> {out_channels}{super().details()}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned(Operation):
+    """A learned row for each node of a type; the input names the type, and its features are not read."""
+
+    table: nn.Parameter
+    """``(num_nodes, width)`` rows of the type's nodes."""
+    symbol = "learned rows"
+
+    def parameters(self) -> tuple[nn.Parameter, ...]:
+        """Return the parameters it learns."""
+        return (self.table,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,52 +270,6 @@ class UnitRows(Operation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Normalise(Operation):
-    """``out = (x - mean) / sqrt(var + eps) * weight + bias`` of each row (layer) or column (batch)."""
-
-    kind: str
-    """``layer`` or ``batch``."""
-    module: nn.Module
-    """Module with ``eps``, ``weight`` and ``bias`` (or None), and for batches the running statistics of
-    :class:`torch.nn.BatchNorm1d`."""
-    channels: int
-    symbol = "normalise"
-
-    @property
-    def couples_rows(self) -> bool:
-        """Whether a row's result depends on other rows, so that no row may be left out."""
-        return self.kind == "batch"
-
-    def parameters(self) -> tuple[nn.Parameter, ...]:
-        """Return the parameters it learns."""
-        return tuple(self.module.parameters(recurse=False))
-
-    def details(self) -> str:
-        """Return the text to print after the inputs."""
-        return f"{self.kind}, eps {self.module.eps:g}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Module(Operation):
-    """A module that maps rows to rows, run by PyTorch because it has no kernel here."""
-
-    module: nn.Module
-    width_out: int | None
-    """Columns of the result; None for as many as the input has."""
-    couples_rows: bool
-    """Whether a row's result depends on other rows, as in batch normalisation; then none may be omitted."""
-    symbol = "module"
-
-    def parameters(self) -> tuple[nn.Parameter, ...]:
-        """Return the parameters it learns."""
-        return tuple(self.module.parameters())
-
-    def details(self) -> str:
-        """Return the text to print after the inputs."""
-        return str(self.module).splitlines()[0]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Hoisted(Operation):
     """A value that depends on no parameter, computed once when the engine is made."""
 
@@ -290,7 +283,7 @@ class Hoisted(Operation):
         """Return the number of levels from the features to the result."""
         if self.blocks is not None:
             return self.blocks
-        levels = {INPUT: 0}
+        levels = {self.inputs[0]: 0}
         for op in self.of:
             levels[op.out] = levels[op.inputs[0]] + op.num_blocks()
         return levels[self.of[-1].out]

@@ -7,8 +7,10 @@ from typing import Any
 from torch import nn
 
 from graphbraid.fullgraph.program.calling import Calling, Given, calling_of
-from graphbraid.fullgraph.program.ir import Program
-from graphbraid.fullgraph.program.operations import INPUT, Module, Normalise, Operation
+from graphbraid.fullgraph.program.edge_operations import Aggregate
+from graphbraid.fullgraph.program.ir import Part, Program
+from graphbraid.fullgraph.program.module_operations import Module, Normalise
+from graphbraid.fullgraph.program.operations import INPUT, Operation, Own
 from graphbraid.fullgraph.program.read_trace import read_traced
 from graphbraid.fullgraph.program.readers.exact import Known, check, check_model, count, one_of, probability
 from graphbraid.fullgraph.program.readers.layers import LAYERS
@@ -16,6 +18,7 @@ from graphbraid.fullgraph.program.readers.reading import Edges, LayerCall, check
 from graphbraid.fullgraph.program.readers.rowwise import rowwise
 from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.fullgraph.program.writer import Writer
+from graphbraid.graph.types import ONLY_NODE_TYPE
 from graphbraid.nn import GAT, GCN, GIN, MLP, GATv2, GraphSAGE
 from graphbraid.ops.epilogue import ACTIVATIONS
 
@@ -45,13 +48,30 @@ def read_model(
         out = read_traced(writer, model, calling or calling_of(model, given), given)
     if out == INPUT:
         raise NotLoweredError(type(model).__name__, "it returns its input")
+    ops = reached(writer.ops, out)
+    parts = (Part(name=ONLY_NODE_TYPE, input=INPUT, channels=in_channels),) if _reads_relations(ops) else ()
     try:
-        return Program(ops=_reached(writer.ops, out), in_channels=in_channels)
+        return Program(ops=ops, in_channels=in_channels, parts=parts)
     except ValueError as error:
         raise NotLoweredError(type(model).__name__, str(error)) from None
 
 
-def _reached(ops: list[Operation], out: str) -> tuple[Operation, ...]:
+def _reads_relations(ops: tuple[Operation, ...]) -> bool:
+    """Return whether operations read edges by relation.
+
+    Raises:
+        NotLoweredError: others of them read all edges together.
+    """
+    reads = [op for op in ops if op.moves and not isinstance(op, Own)]
+    by_relation = [op for op in reads if isinstance(op, Aggregate) and op.adjacency.relation is not None]
+    if by_relation and len(by_relation) < len(reads):
+        raise NotLoweredError(
+            "forward", "some layers read relations and others all edges together", "layers of one kind"
+        )
+    return bool(by_relation)
+
+
+def reached(ops: list[Operation], out: str) -> tuple[Operation, ...]:
     """Return the operations that the result depends on; the last of them computes it."""
     wanted, kept = {out}, []
     for op in reversed(ops):
@@ -92,7 +112,7 @@ def _read_own(writer: Writer, model: Any) -> str:
             break
         if model.norms is not None:
             x = rowwise(writer, f"norms.{i}", model.norms[i], x)
-        x = _activation(writer, model.act, x)
+        x = activation(writer, model.act, x)
         x = writer.epilogue(x, p=dropout)
     return x
 
@@ -104,10 +124,11 @@ def _own_layer(writer: Writer, name: str, conv: nn.Module, x: str) -> str:
     return reader.read(LayerCall(writer, name, conv, x, Edges(weighted=True)))
 
 
-def _activation(writer: Writer, act: str, x: str) -> str:
+def activation(writer: Writer, act: str, x: str) -> str:
+    """Append one of the activations that graphbraid's models have, by name."""
     if act == "gelu":
         return writer.function(x, "gelu", "none")
     return writer.epilogue(x, act=act)
 
 
-__all__ = ["read_model"]
+__all__ = ["activation", "reached", "read_model"]

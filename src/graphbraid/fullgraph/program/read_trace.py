@@ -10,6 +10,7 @@ from torch import fx, nn
 from graphbraid.fullgraph.program.calling import (
     ADJACENCY,
     EDGE_ATTR,
+    EDGE_TYPE,
     Calling,
     Given,
 )
@@ -66,6 +67,7 @@ class _TraceReader:
         self._edges: fx.Node | None = None
         self._weights: fx.Node | None = None
         self._attr: fx.Node | None = None
+        self._types: fx.Node | None = None
         self.out: str | None = None
 
     def read(self, node: fx.Node) -> None:
@@ -91,6 +93,8 @@ class _TraceReader:
             self._edges = node
         elif node.target == EDGE_ATTR:
             self._attr = node
+        elif node.target == EDGE_TYPE:
+            self._types = node
         else:
             self._weights = node
 
@@ -126,6 +130,8 @@ class _TraceReader:
         key = next(key for key in reader.takes if key in ("edge_index", "csc"))
         if bound.pop(key, None) is not self._edges:
             raise NotLoweredError(name, "it takes other edges than the model's own edge_index")
+        if EDGE_TYPE in reader.takes:
+            return self._relations_of(name, bound.pop(EDGE_TYPE, None))
         weights = bound.pop("edge_weight", None)
         if weights is not None and weights is not self._weights:
             raise NotLoweredError(name, "it takes other weights than the graph's")
@@ -146,6 +152,15 @@ class _TraceReader:
                 "edge_index instead of adj_t",
             )
         return Edges(weighted=self._given.weighted, sparse=True, graph=self._given.graph)
+
+    def _relations_of(self, name: str, types: Any) -> Edges:
+        if types is None or types is not self._types or self._sparse:
+            raise NotLoweredError(
+                name,
+                "its relations are not the graph's own edge_type as it is",
+                "edge_type, a vector of integers, beside edge_index",
+            )
+        return Edges(graph=self._given.graph, relations=self._given.relations)
 
     # ---- calls
 

@@ -14,7 +14,17 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from graphbraid.fullgraph.program.calling import ADJACENCY, DATA, EDGE_ATTR, EDGES, WEIGHTS, Calling, Given, X
+from graphbraid.fullgraph.program.calling import (
+    ADJACENCY,
+    DATA,
+    EDGE_ATTR,
+    EDGE_TYPE,
+    EDGES,
+    WEIGHTS,
+    Calling,
+    Given,
+    X,
+)
 from graphbraid.fullgraph.program.readers.layers import LAYERS
 from graphbraid.fullgraph.program.readers.reading import Reader, reader_of
 from graphbraid.fullgraph.program.readers.rowwise import ROWWISE
@@ -55,11 +65,13 @@ class _Root(nn.Module):
         self.model = model
         self._calling, self._given = calling, given
 
-    def forward(self, x: Any, edges: Any, weights: Any, edge_attr: Any) -> Any:
+    def forward(self, x: Any, edges: Any, weights: Any, edge_attr: Any, edge_type: Any) -> Any:
         """Call the model and return what it returns."""
         values = _Values({X: x, EDGES: edges, ADJACENCY: edges, WEIGHTS: weights})
         if self._given.edge_channels is not None:
             values[EDGE_ATTR] = edge_attr
+        if self._given.relations:
+            values[EDGE_TYPE] = edge_type
         values[DATA] = _Data(self._given, values)
         return self._calling.run(self.model, values)
 
@@ -83,6 +95,9 @@ class _Data:
             self._given[EDGE_ATTR] = values[EDGE_ATTR]
         elif given.weighted and given.weights_are_attr and EDGE_ATTR in names:
             self._given[EDGE_ATTR] = values[WEIGHTS]
+
+        if given.relations and EDGE_TYPE in names:
+            self._given[EDGE_TYPE] = values[EDGE_TYPE]
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 from graphbraid.arguments import as_count
 from graphbraid.distributed.partitioning.records import Partition
 from graphbraid.errors import ConfigError
-from graphbraid.fullgraph.lowering.levels import Block
+from graphbraid.fullgraph.lowering.levels import Block, Blocks
 from graphbraid.fullgraph.lowering.lower_program import output_rows
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.program import (
@@ -70,16 +69,15 @@ def distribute(lowered: Lowered, partition: Partition, rank: int) -> Lowered:
     return replace(lowered, program=program, nodes=nodes, blocks=tuple(blocks), rows=rows, row_of=None)
 
 
-def divided(
-    program: Program, blocks: Sequence[Block], partition: Partition, rank: int
-) -> tuple[Program, list[Block]]:
+def divided(program: Program, blocks: Blocks, partition: Partition, rank: int) -> tuple[Program, list[Block]]:
     """Return one rank's program and blocks of a lowered program and its blocks.
 
     Raises:
         NotLoweredError: an operation cannot be divided among ranks; the message names it.
     """
     of_rank, with_halo = divided_program(program)
-    share = blocks_of_rank(blocks, partition, rank, keeps_edges=program.reads_edges, with_halo=with_halo)
+    plain = [block.of(None) for block in blocks]
+    share = blocks_of_rank(plain, partition, rank, keeps_edges=program.reads_edges, with_halo=with_halo)
     return of_rank, share
 
 
@@ -94,7 +92,7 @@ def divided_program(program: Program) -> tuple[Program, bool]:
     return _Rewriting(program, with_halo).result(), with_halo
 
 
-def owned_outputs(blocks: Sequence[Block], partition: Partition, rank: int) -> Tensor:
+def owned_outputs(blocks: Blocks, partition: Partition, rank: int) -> Tensor:
     """Return the nodes of the last level that a rank owns, in the level's order.
 
     Args:
@@ -102,7 +100,7 @@ def owned_outputs(blocks: Sequence[Block], partition: Partition, rank: int) -> T
         partition: the owner of each node.
         rank: number of the rank.
     """
-    nodes = blocks[-1].destinations if blocks else None
+    nodes = blocks[-1].destination_nodes() if blocks else None
     if nodes is None:
         return partition.owned(rank)
     return nodes[partition.part_of[nodes] == rank]
@@ -157,6 +155,8 @@ def _couples_rows(op: Operation) -> bool:
 
 
 def _check_divisible(program: Program) -> None:
+    if program.parts:
+        raise NotLoweredError("the model", "reads relations, which ranks do not divide so far", "one rank")
     if program.num_levels == 1:
         raise NotLoweredError("the model", "reads no edges, so that ranks have nothing to divide", "one rank")
     for op in program.ops:

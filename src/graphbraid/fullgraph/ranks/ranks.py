@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 import xxhash
-from torch import Tensor
+from torch import Tensor, nn
 
+from graphbraid.arguments import shown
 from graphbraid.distributed.partitioning.choose import partition as divide
 from graphbraid.distributed.partitioning.records import Partition
 from graphbraid.distributed.parts.saving import SavedPartition
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.joining import check_alike
 from graphbraid.errors import ConfigError
-from graphbraid.fullgraph.lowering.levels import Block
+from graphbraid.fullgraph.lowering.levels import Block, Blocks
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.ranks.distribute import distribute, divided, owned_outputs
 from graphbraid.fullgraph.ranks.part import RankPart
+from graphbraid.fullgraph.step.step_plan import WhenWhole
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
+
+Wire = Literal["float32", "bfloat16"]
+_WIRES: dict[Wire, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @typed
@@ -30,7 +35,8 @@ class Ranks:
     """The ranks that run a program together; all make the same calls of what is made with them.
 
     Raises:
-        ConfigError: the partition has another number of parts than there are ranks.
+        ConfigError: the partition has another number of parts than there are ranks, or no dtype is called
+            ``wire``.
     """
 
     comm: Communicator
@@ -38,8 +44,14 @@ class Ranks:
     """The owner of each node."""
     part: RankPart | None = None
     """This rank's part, if ranks hold their own parts alone; None if each holds the whole graph."""
+    wire: Wire = "float32"
+    """Dtype of rows and their gradients on the wire in training; ``bfloat16`` rounds each number to 8
+    significant bits on its way, an error of at most 1 in 512, and halves the bytes."""
+    _listeners: list[WhenWhole] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if self.wire not in _WIRES:
+            raise ConfigError(f"wire must be {' or '.join(map(repr, _WIRES))}; got {shown(self.wire)}.")
         if self.partition.num_parts != self.comm.size:
             raise ConfigError(
                 f"the partition has {self.partition.num_parts} parts, and there are {self.comm.size} ranks; "
@@ -47,8 +59,8 @@ class Ranks:
             )
 
     @classmethod
-    def dividing(cls, comm: Communicator, graph: Graph) -> Ranks:
-        """Let rank 0 divide a graph among the ranks, which all call this together."""
+    def dividing(cls, comm: Communicator, graph: Graph, *, wire: Wire = "float32") -> Ranks:
+        """Let rank 0 divide a graph among the ranks, which all call this together; see :attr:`wire`."""
         part_of = torch.empty(graph.num_nodes, dtype=torch.int32)
         strategy = ""
         if comm.rank == 0:
@@ -58,16 +70,19 @@ class Ranks:
         comm.broadcast(part_of).wait()
         strategy = comm.share(strategy)
         made = Partition(part_of=part_of, num_parts=comm.size, strategy=strategy, balance="edges")
-        return cls(comm=comm, partition=made)
+        return cls(comm=comm, partition=made, wire=wire)
 
     @classmethod
-    def of_saved(cls, comm: Communicator, saved: SavedPartition, graph: Graph) -> Ranks:
+    def of_saved(
+        cls, comm: Communicator, saved: SavedPartition, graph: Graph, *, wire: Wire = "float32"
+    ) -> Ranks:
         """Let each rank read its own part of a graph; all call this together.
 
         Args:
             comm: the ranks.
             saved: a partition's folder, the same on all ranks.
             graph: the graph, of which only the own part's rows are read if it is in a store.
+            wire: see :attr:`wire`.
 
         Raises:
             ConfigError: the partition has another number of parts than there are ranks, or ranks were given
@@ -82,7 +97,26 @@ class Ranks:
                 f"{comm.size}."
             )
         part = RankPart.read(saved, comm.rank, graph)
-        return cls(comm=comm, partition=saved.partition(), part=part)
+        return cls(comm=comm, partition=saved.partition(), part=part, wire=wire)
+
+    @property
+    def wire_dtype(self) -> torch.dtype:
+        """The dtype that :attr:`wire` names."""
+        return _WIRES[self.wire]
+
+    def listen(self, listener: WhenWhole | None) -> None:
+        """Let ``listener`` know of each parameter's gradient once nothing more is added to it.
+
+        It is called during ``loss.backward()``, for the same parameters in the same order on all ranks, while
+        the gradients of earlier layers are still to be computed, so that sums over the ranks can begin
+        (:meth:`.GradientSum.begin`). None: nobody listens.
+        """
+        self._listeners[:] = [] if listener is None else [listener]
+
+    def tell_of_whole(self, parameter: nn.Parameter, gradient: Tensor) -> None:
+        """Tell whoever listens of a gradient that is whole."""
+        for listener in self._listeners:
+            listener(parameter, gradient)
 
     def share_of(self, lowered: Lowered) -> Lowered:
         """Return this rank's part of a lowered program; all ranks call this together.
@@ -94,7 +128,7 @@ class Ranks:
         self.check_alike_lowered(lowered.program, lowered.blocks)
         return distribute(lowered, self.partition, self.comm.rank)
 
-    def divided(self, program: Program, blocks: Sequence[Block]) -> tuple[Program, list[Block]]:
+    def divided(self, program: Program, blocks: Blocks) -> tuple[Program, list[Block]]:
         """Return this rank's program and blocks of a program in evaluation mode; see :meth:`share_of`."""
         self.check_alike_lowered(program, blocks)
         return divided(program, blocks, self.partition, self.comm.rank)
@@ -103,7 +137,7 @@ class Ranks:
         """Return those of ``nodes`` that this rank owns, in their order."""
         return nodes[self.partition.part_of[nodes] == self.comm.rank]
 
-    def gathered(self, rows: Tensor, blocks: Sequence[Block]) -> Tensor:
+    def gathered(self, rows: Tensor, blocks: Blocks) -> Tensor:
         """Return on every rank the ``(num_nodes, width)`` outputs of all nodes, in the graph's order.
 
         Args:
@@ -119,14 +153,14 @@ class Ranks:
             whole[nodes] = self.comm.broadcast(part, rank).wait()
         return whole
 
-    def check_alike_lowered(self, program: Program, blocks: Sequence[Block]) -> None:
+    def check_alike_lowered(self, program: Program, blocks: Blocks) -> None:
         """Check that all ranks have lowered to the same program and blocks.
 
         Raises:
             ConfigError: they have not.
         """
         order = xxhash.xxh3_64()
-        for block in blocks:
+        for block in (one.of(None) for one in blocks):
             order.update(f"{block.csc.num_src} {block.csc.num_dst} {block.csc.num_edges}".encode())
             if block.destinations is not None:
                 order.update(block.destinations.numpy().tobytes())
@@ -134,6 +168,7 @@ class Ranks:
             "lowered program": xxhash.xxh3_64(str(program).encode()).hexdigest(),
             "lowered order of nodes": order.hexdigest(),
             "partition": xxhash.xxh3_64(self.partition.part_of.numpy().tobytes()).hexdigest(),
+            "wire": self.wire,
         }
         check_alike(self.comm, mine, "give all ranks the same evidence, partition and free memory")
 

@@ -8,7 +8,6 @@ from typing import Any
 from torch import Tensor
 
 from graphbraid.fullgraph.program import (
-    INPUT,
     WHOLE,
     Add,
     Aggregate,
@@ -20,6 +19,7 @@ from graphbraid.fullgraph.program import (
     Following,
     Gine,
     Largest,
+    Learned,
     Linear,
     Maximum,
     Module,
@@ -38,6 +38,7 @@ from graphbraid.fullgraph.step.planned.combine import backward_combine, backward
 from graphbraid.fullgraph.step.planned.exchange import backward_exchange
 from graphbraid.fullgraph.step.planned.functions import backward_function, backward_prelu
 from graphbraid.fullgraph.step.planned.gine import backward_gine
+from graphbraid.fullgraph.step.planned.learned import backward_learned
 from graphbraid.fullgraph.step.planned.maximum import backward_maximum
 from graphbraid.fullgraph.step.planned.small_rows import backward_scale, backward_unit_rows
 from graphbraid.fullgraph.step.step_plan import StepPlan
@@ -50,6 +51,7 @@ def plan_backward(plan: StepPlan) -> None:
         plan.planning = op.out
         if plan.program.learns(op.out):
             _PLANS[type(op)](plan, op)
+            plan.tell_of_whole(op)
 
 
 def _linear(plan: StepPlan, op: Linear) -> None:
@@ -58,6 +60,7 @@ def _linear(plan: StepPlan, op: Linear) -> None:
     if len(op.inputs) == 2:
         plan.pass_on(op, op.inputs[1])
     _weight(plan, op, grad)
+    plan.tell_of_whole(op)
     if plan.program.learns(source):
         target, is_there = plan.grad_of(source)
 
@@ -68,15 +71,15 @@ def _linear(plan: StepPlan, op: Linear) -> None:
 
 
 def _weight(plan: StepPlan, op: Linear, grad: Rows) -> None:
-    weight = op.weight
-    if not weight.requires_grad:
+    if not any(p.requires_grad for p in (op.weight, *(() if op.mixed is None else (op.mixed,)))):
         return
     name = f"gradient of {op.out}'s weight"
-    if op.view == WHOLE and not (op.inputs[0] == INPUT and plan.turned_weight(op)):
+    reads_input = op.inputs[0] in plan.program.inputs
+    if op.view == WHOLE and not (reads_input and plan.turned_weight(op)):
         _whole_weight(plan, op, name, grad)
         return
-    if op.inputs[0] == INPUT:
-        features, turned = plan.features, plan.turned_weight(op)
+    if reads_input:
+        features, turned = plan.features_of(op.inputs[0]), plan.turned_weight(op)
 
         def multiply() -> None:
             out = _matrix_for(plan, op)
@@ -96,8 +99,8 @@ def _weight(plan: StepPlan, op: Linear, grad: Rows) -> None:
 
 def _whole_weight(plan: StepPlan, op: Linear, name: str, grad: Rows) -> None:
     """Plan one kernel call that writes the gradient of a weight used as it is."""
-    if op.inputs[0] == INPUT:
-        features = plan.features
+    if op.inputs[0] in plan.program.inputs:
+        features = plan.features_of(op.inputs[0])
         plan.repeat(
             name, lambda out: features.factor.weight_grad(grad.tensor, out), grad, gradient_of=op.weight
         )
@@ -116,12 +119,21 @@ def _matrix_for(plan: StepPlan, op: Linear) -> Tensor:
 
 
 def _give_weight(plan: StepPlan, op: Linear, grad: Tensor) -> None:
-    plan.give(op.weight, grad if op.view == WHOLE else op.view.gradient(grad, op.weight))
+    if op.mixed is not None:
+        found = zip((op.weight, op.mixed), op.mixed_gradients(grad), strict=True)
+        for parameter, its in found:
+            if parameter.requires_grad:
+                plan.give(parameter, its)
+    elif op.view == WHOLE:
+        plan.give(op.weight, grad)
+    else:
+        plan.give_part(op.weight, op.view, grad)
 
 
 def _aggregate(plan: StepPlan, op: Aggregate) -> None:
     grad, source = plan.grads[op.out], op.inputs[0]
     _before(plan, op)
+    plan.tell_of_whole(op)
     if len(op.inputs) == 2:
         plan.pass_on(op, op.inputs[1])
     if not plan.program.learns(source):
@@ -226,6 +238,7 @@ _PLANS: dict[type[Operation], Callable[[StepPlan, Any], None]] = {
     Linear: _linear,
     Aggregate: _aggregate,
     Own: _own,
+    Learned: backward_learned,
     Add: _add,
     Epilogue: _epilogue,
     Normalise: _normalise,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from graphbraid.fullgraph.device.device import Device
 from graphbraid.fullgraph.lowering.facts import density
-from graphbraid.fullgraph.lowering.levels import Block
+from graphbraid.fullgraph.lowering.levels import Block, Blocks, TypedBlock
 from graphbraid.fullgraph.step.calls.seeds import Seeds, SeedsInMemory
 from graphbraid.fullgraph.step.calls.spmm_choice import PickedAggregation, Picker
 from graphbraid.graph.csc import Csc
@@ -82,8 +81,15 @@ class DeviceCopies:
             there._transposed = self._transpose(host)
         return there
 
-    def blocks(self, blocks: Sequence[Block], *, transpose: bool = False) -> list[Block]:
-        """Return the copies of blocks, with transposes if an operation reads those."""
+    def blocks(self, blocks: Blocks, *, transpose: bool = False) -> Blocks:
+        """Return the copies of blocks, with transposes if an operation reads those.
+
+        Of blocks of relations only the nodes are copied: their edges are read by aggregations alone.
+        """
+        typed = [block for block in blocks if isinstance(block, TypedBlock)]
+        if typed:
+            return [self._nodes(block) for block in typed]
+        plain = [block.of(None) for block in blocks]
         return [
             Block(
                 self.csc(block.csc, transpose=transpose),
@@ -91,8 +97,14 @@ class DeviceCopies:
                 self.array(block.destinations),
                 None,
             )
-            for block in blocks
+            for block in plain
         ]
+
+    def _nodes(self, block: TypedBlock) -> TypedBlock:
+        before, after = (
+            tuple(self.array(ids) for ids in ends) for ends in (block.sources, block.destinations)
+        )
+        return replace(block, sources=before, destinations=after)
 
     def aggregation(self, how: Aggregation, *, backward: bool) -> PickedAggregation:
         """Return the copy of an aggregation, with its transposed map if a gradient flows through it.

@@ -10,20 +10,24 @@ from torch.autograd.function import once_differentiable
 
 from graphbraid.fullgraph.step.lending import Lender, copied
 from graphbraid.fullgraph.step.planned_step import PlannedStep
+from graphbraid.fullgraph.step.step_plan import WhenWhole
 
 
-def run_step(step: PlannedStep, lender: Lender | None, rows: Tensor | None) -> Tensor:
+def run_step(
+    step: PlannedStep, lender: Lender | None, rows: Tensor | None, when_whole: WhenWhole | None = None
+) -> Tensor:
     """Run a step's forward pass; ``backward()`` through its outputs runs the adjoints.
 
     Args:
         step: an allocated step.
         lender: lends memory for the outputs. If None, new memory is allocated.
         rows: int64 rows of the output to return, in this order. If None, all.
+        when_whole: see :meth:`.PlannedStep.backward`.
 
     Returns:
         ``(num_rows, width)`` outputs, which the caller may keep.
     """
-    out: Tensor = _Run.apply(step, lender, rows, *step.program.parameters())  # type: ignore[no-untyped-call]
+    out: Tensor = _Run.apply(step, lender, rows, when_whole, *step.program.parameters())  # type: ignore[no-untyped-call]
     return out
 
 
@@ -36,9 +40,11 @@ class _Run(Function):
         step: PlannedStep,
         lender: Lender | None,
         rows: Tensor | None,
+        when_whole: WhenWhole | None,
         *parameters: nn.Parameter,
     ) -> Tensor:
         ctx.step, ctx.rows, ctx.ids = step, rows, [id(p) for p in parameters]
+        ctx.when_whole = when_whole
         out = step.forward()
         ctx.call, ctx.went_back = step.num_forwards, False
         ctx.versions = [p._version for p in parameters]
@@ -62,8 +68,8 @@ class _Run(Function):
             ctx.step.repeat_forward()
         ctx.went_back = True
         # Popped from the dict, since autograd stores without a copy what nothing else refers to.
-        found = ctx.step.backward(grad, ctx.rows)
-        return None, None, None, *[found.pop(key, None) for key in ctx.ids]
+        found = ctx.step.backward(grad, ctx.rows, ctx.when_whole)
+        return None, None, None, None, *[found.pop(key, None) for key in ctx.ids]
 
 
 __all__ = ["run_step"]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.lowering.levels import Block
+from graphbraid.fullgraph.lowering.levels import Blocks
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.step.device_copies import DeviceCopies
 from graphbraid.graph import Graph
@@ -25,9 +25,7 @@ class EdgeFeatures:
         copies: copies the matrix to a device. If None, it stays where the graph is.
     """
 
-    def __init__(
-        self, program: Program, graph: Graph, blocks: Sequence[Block], copies: DeviceCopies | None
-    ) -> None:
+    def __init__(self, program: Program, graph: Graph, blocks: Blocks, copies: DeviceCopies | None) -> None:
         self._graph, self._blocks, self._copies = graph, blocks, copies
         levels = [program.level(op.inputs[0]) for op in program.ops if op.reads_edges]
         self._first = min(levels, default=None)
@@ -40,9 +38,10 @@ class EdgeFeatures:
         attr = self._graph.edge_attr
         if self._first is None or attr is None:
             return 0
-        of_loops = sum(4 * self._blocks[level].csc.num_dst * attr.shape[1] for level, _ in self._loops)
+        loops = sum(self._blocks[level].num_destinations() for level, _ in self._loops)
+        of_loops = 4 * loops * attr.shape[1]
         in_place = attr.dtype == torch.float32 and attr.is_contiguous() and self._copies is None
-        block = self._blocks[self._first]
+        block = self._blocks[self._first].of(None)
         if in_place and block.edges is None:
             return of_loops
         return of_loops + 4 * block.csc.num_edges * attr.shape[1]
@@ -51,20 +50,20 @@ class EdgeFeatures:
         """Make the matrix, and the features of self-loops."""
         if self._first is None:
             return
-        attr, edges = self._graph.edge_attr, self._blocks[self._first].edges
+        attr, edges = self._graph.edge_attr, self._blocks[self._first].of(None).edges
         assert attr is not None
         rows = attr.detach() if edges is None else attr.detach().index_select(0, edges)
         rows = row_contiguous(rows.to(torch.float32))
         self._rows = rows if self._copies is None else self._copies.matrix(rows)
         for level, fill in self._loops:
-            nodes = self._blocks[level].destinations
+            nodes = self._blocks[level].destination_nodes()
             joined = joined_by_node(self._graph.csc, attr.detach(), fill)
             self._loops[level, fill] = joined if nodes is None else joined.index_select(0, nodes)
 
     def rows(self, level: int) -> Tensor:
         """Return the ``(num_edges, num_edge_features)`` features of a level's edges to the next level."""
         assert self._rows is not None
-        return self._rows[: self._blocks[level].csc.num_edges]
+        return self._rows[: self._blocks[level].of(None).csc.num_edges]
 
     def plan_loops(self, level: int, fill: str) -> Callable[[], Tensor]:
         """Plan the ``(num_dst, num_edge_features)`` of self-loops; return a getter, valid once allocated."""

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from graphbraid.fullgraph.program import (
-    INPUT,
     Add,
     Aggregate,
     Attention,
@@ -18,6 +17,7 @@ from graphbraid.fullgraph.program import (
     Gine,
     Hoisted,
     Largest,
+    Learned,
     Linear,
     Maximum,
     Module,
@@ -38,6 +38,7 @@ from graphbraid.fullgraph.step.planned.exchange import forward_exchange
 from graphbraid.fullgraph.step.planned.functions import forward_function, forward_prelu
 from graphbraid.fullgraph.step.planned.gine import forward_gine
 from graphbraid.fullgraph.step.planned.hoisted import forward_hoisted
+from graphbraid.fullgraph.step.planned.learned import forward_learned
 from graphbraid.fullgraph.step.planned.maximum import forward_maximum
 from graphbraid.fullgraph.step.planned.norm import plan_norm
 from graphbraid.fullgraph.step.planned.small_rows import forward_scale, forward_unit_rows
@@ -56,8 +57,8 @@ def plan_forward(plan: StepPlan) -> None:
 
 def _linear(plan: StepPlan, op: Linear) -> None:
     out, adds, (after, seed) = _result(plan, op), len(op.inputs) == 2, _after(plan, op)
-    if op.inputs[0] == INPUT:
-        features, turned = plan.features, plan.turned_weight(op)
+    if op.inputs[0] in plan.program.inputs:
+        features, turned = plan.features_of(op.inputs[0]), plan.turned_weight(op)
 
         def multiply() -> None:
             features.factor.multiply(
@@ -114,13 +115,13 @@ def _result(plan: StepPlan, op: Operation) -> Rows:
 
 
 def _own(plan: StepPlan, op: Own) -> None:
-    level, source = plan.program.level(op.out), op.inputs[0]
-    if source == INPUT:
-        plan.constants[op.out] = plan.features.rows_of(level)
+    source, count = op.inputs[0], plan.count_of(op.out)
+    if source in plan.program.inputs:
+        plan.constants[op.out] = plan.features_of(source).rows_of(plan.program.level(op.out))
     elif source in plan.constants:
-        plan.constants[op.out] = plan.constants[source].first(plan.num_rows(level))
+        plan.constants[op.out] = plan.constants[source].first(count)
     else:
-        plan.values[op.out] = Rows(plan.values[source].buffer, plan.num_rows(level))
+        plan.values[op.out] = Rows(plan.values[source].buffer, count)
 
 
 def _epilogue(plan: StepPlan, op: Epilogue) -> None:
@@ -157,7 +158,7 @@ def _seed(plan: StepPlan, op: Epilogue, mask: Callable[[], kernels.Mask]) -> See
 def _mask(plan: StepPlan, op: Epilogue) -> Callable[[], kernels.Mask]:
     """Return a function that draws an epilogue's mask and stores it for the backward pass."""
     p = op.p
-    nodes = plan.nodes(plan.program.level(op.out))
+    nodes = plan.nodes_of(op.out)
     seed = plan.seeds.add() if p > 0 else lambda: 0
 
     def draw() -> kernels.Mask:
@@ -189,6 +190,7 @@ _PLANS: dict[type[Operation], Callable[[StepPlan, Any], None]] = {
     Add: _add,
     Epilogue: _epilogue,
     Hoisted: forward_hoisted,
+    Learned: forward_learned,
     Normalise: _normalise,
     Attention: _attention,
     Module: _module,

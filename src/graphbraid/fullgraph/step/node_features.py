@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.lowering.constants import computed_once
-from graphbraid.fullgraph.lowering.levels import Block, nodes_of, num_rows_of
-from graphbraid.fullgraph.program import INPUT, Hoisted, Linear, Program
+from graphbraid.fullgraph.lowering.levels import Blocks, TypedBlock, nodes_of, num_rows_of
+from graphbraid.fullgraph.program import INPUT, AdjacencyMatrix, Hoisted, Linear, Place, Program
 from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.rows import Constant
 from graphbraid.fullgraph.step.device_copies import DeviceCopies, input_bytes
 from graphbraid.fullgraph.step.edge_features import EdgeFeatures
 from graphbraid.graph import Graph
-from graphbraid.graph.scaled_features import is_widened
+from graphbraid.graph.csc import Csc
+from graphbraid.graph.scaled_features import Features, is_widened
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.ops.aggregation import row_contiguous
 
@@ -31,19 +32,39 @@ class NodeFeatures:
         graph: the graph; its features are used in place wherever possible.
         blocks: the edges from each level to the next, on the host.
         copies: copies what is made to a device. If None, it stays where the graph is.
+        part: number of the node type whose features these are, in a program over relations.
     """
 
     def __init__(
-        self, program: Program, graph: Graph, blocks: Sequence[Block], copies: DeviceCopies | None
+        self,
+        program: Program,
+        graph: Graph,
+        blocks: Blocks,
+        copies: DeviceCopies | None,
+        *,
+        part: int = 0,
     ) -> None:
         self._program, self._graph, self._blocks, self._copies = program, graph, blocks, copies
-        self._is_factor = any(op.inputs[0] == INPUT and isinstance(op, Linear) for op in program.ops)
-        self.path = program.input_path
+        self._part = part
+        self._name = program.parts[part].input if program.parts else INPUT
+        self._is_factor = any(op.inputs[0] == self._name and isinstance(op, Linear) for op in program.ops)
+        self.path = program.path_of(self._name)
         """How the first weights multiply the features: ``dense``, ``sparse`` or ``binary``."""
         self.edges = EdgeFeatures(program, graph, blocks, copies)
         """The edge features."""
         self._dense: Tensor | None = None
         self._factor: kernels.Input | None = None
+
+    def of(self, value: str) -> NodeFeatures:
+        """Return itself: a program over all edges has one input."""
+        assert value == self._name
+        return self
+
+    @property
+    def _x(self) -> Features | None:
+        """The features as the graph has them now."""
+        types = self._graph.types if self._program.parts else None
+        return self._graph.x if types is None else list(types.nodes.values())[self._part].x
 
     @property
     def factor(self) -> kernels.Input:
@@ -57,7 +78,7 @@ class NodeFeatures:
 
         On the host, dense float32 features are used in place; others are widened as a whole, to a copy.
         """
-        x = self._graph.x
+        x = self._x
         assert x is not None
         in_place = self.path == "dense" and self._copies is None
         if in_place or not self._is_factor:
@@ -70,7 +91,7 @@ class NodeFeatures:
 
         They are there while the factor and constants are made, and stay where these read them as they are.
         """
-        x = self._graph.x
+        x = self._x
         if x is None or self._copies is not None or not is_widened(x):
             return 0
         return 4 * x.shape[0] * x.shape[1]
@@ -100,7 +121,7 @@ class NodeFeatures:
             x = self.all_rows()
             return self._there(x.contiguous() if nodes is None else x.index_select(0, nodes))
 
-        x = self._graph.x
+        x = self._x
         as_it_is = isinstance(x, Tensor) and x.dtype == torch.float32 and x.is_contiguous()
         is_whole = as_it_is or is_widened(x)  # the latter is counted already
         is_copy = nodes is not None or not is_whole or self._copies is not None
@@ -108,20 +129,32 @@ class NodeFeatures:
 
     def hoisted(self, op: Hoisted) -> Constant:
         """Return the ``(num_rows, in_channels)`` value that an operation computes once from the features."""
-        level = op.num_blocks()
+        place = self._program.place(op.out)
 
         def make() -> Tensor:
-            csc, nodes = self._graph.csc, self._nodes(level)
-            return self._there(computed_once(op.of, csc, self.all_rows(), nodes))
+            nodes = nodes_of(self._blocks, place)
+            return self._there(computed_once(op.of, self._edges, self.all_rows(), nodes))
 
-        return Constant(self._shape(level), make, is_copy=True)
+        shape = num_rows_of(self._blocks, place, self._graph.num_nodes), self._channels
+        return Constant(shape, make, is_copy=True)
+
+    def _edges(self, adjacency: AdjacencyMatrix) -> Csc:
+        """Return all edges of the graph that an adjacency stands for."""
+        block = self._blocks[0]
+        if adjacency.relation is None or not isinstance(block, TypedBlock):
+            return self._graph.csc
+        return block.whole[adjacency.relation.number]
 
     def _make_factor(self) -> kernels.Input:
-        x, nodes = self._graph.x, self._nodes(0)
+        x, nodes = self._x, self._nodes(0)
         assert x is not None
         made: kernels.Input
         if self.path == "sparse":
-            sparse = x if isinstance(x, SparseFeatures) else SparseFeatures.from_dense(self._graph.dense_x())
+            sparse = (
+                x
+                if isinstance(x, SparseFeatures)
+                else SparseFeatures.from_dense(x if isinstance(x, Tensor) else x.to_dense())
+            )
             made = kernels.SparseInput(sparse.to(torch.float32), nodes)
         elif self.path == "binary":
             made = kernels.BinaryInput(x, nodes)
@@ -132,7 +165,7 @@ class NodeFeatures:
     def all_rows(self) -> Tensor:
         """Return all nodes' features in float32; the graph's own tensor if it already is."""
         if self._dense is None:
-            x = self._graph.x
+            x = self._x
             assert x is not None
             dense = x if isinstance(x, Tensor) else x.to_dense()
             self._dense = row_contiguous(dense.to(torch.float32))  # else kernels would copy it in every step
@@ -142,7 +175,12 @@ class NodeFeatures:
         return constant if self._copies is None else self._copies.matrix(constant)
 
     def _nodes(self, level: int) -> Tensor | None:
-        return nodes_of(self._blocks, level)
+        return nodes_of(self._blocks, Place(level, self._part))
 
     def _shape(self, level: int) -> tuple[int, int]:
-        return num_rows_of(self._blocks, level, self._graph.num_nodes), self._program.in_channels
+        place = Place(level, self._part)
+        return num_rows_of(self._blocks, place, self._graph.num_nodes), self._channels
+
+    @property
+    def _channels(self) -> int:
+        return self._program.inputs[self._name]

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.lowering.levels import Block
+from graphbraid.fullgraph.lowering.levels import Blocks
 from graphbraid.fullgraph.lowering.part_view import PartView
 from graphbraid.fullgraph.program import Exchange, Linear, Program
 from graphbraid.fullgraph.step.arena import Arena
 from graphbraid.fullgraph.step.backward import plan_backward
 from graphbraid.fullgraph.step.device_copies import DeviceCopies
 from graphbraid.fullgraph.step.forward import plan_forward
-from graphbraid.fullgraph.step.step_plan import StepPlan
+from graphbraid.fullgraph.step.step_plan import StepPlan, WhenWhole
 from graphbraid.graph import Graph
 from graphbraid.ops.spread import places_of, spread_rows
 
@@ -39,25 +38,32 @@ class PlannedStep:
         comm: the ranks that run the program together, which then all call the same methods. If None, there is
             one.
         part: the place of ``graph`` in the whole one, if it is one rank's part of it.
+        wire: dtype to which rows and gradients are rounded on their way between ranks.
     """
+
+    begins_early: ClassVar[bool] = True
+    """Whether, of several ranks, maxima and attention begin with the rows that read no halo, and a gradient
+    is told of as soon as it is whole."""
 
     def __init__(
         self,
         program: Program,
         graph: Graph,
-        blocks: Sequence[Block],
+        blocks: Blocks,
         *,
         training: bool,
         copies: DeviceCopies | None = None,
         comm: Communicator | None = None,
         part: PartView | None = None,
+        wire: torch.dtype = torch.float32,
     ) -> None:
         self.program, self.training, self.copies = program, training, copies
         self.host_blocks = blocks
         copied_before = 0 if copies is None else copies.nbytes
         self._plan = plan = StepPlan(
-            program, graph, blocks, training=training, copies=copies, comm=comm, part=part
+            program, graph, blocks, training=training, copies=copies, comm=comm, part=part, wire=wire
         )
+        plan.begins_early = self.begins_early
         plan_forward(plan)
         self._forward_tasks = len(plan.tasks)
         self.output = plan.values[program.output]
@@ -70,7 +76,7 @@ class PlannedStep:
             plan_backward(plan)
         self._backward_tasks = self._forward_tasks + 1
         self.arena = Arena(plan.tasks, keep=[] if training else [self.output.buffer])
-        self._other_bytes = plan.features.factor_bytes + plan.divided_bytes
+        self._other_bytes = plan.features.factor_bytes + plan.divided_bytes + plan.travel_bytes
         if copies is not None:
             self._other_bytes += copies.nbytes - copied_before
         self.is_allocated = False
@@ -96,7 +102,7 @@ class PlannedStep:
         plan, found = self._plan, dict[str, tuple[int, int]]()
         for op in self.program.ops:
             if isinstance(op, Exchange) and op.out not in plan.constants:
-                route = self.host_blocks[self.program.level(op.inputs[0])].route
+                route = self.host_blocks[self.program.level(op.inputs[0])].of(None).route
                 assert route is not None
                 goes_back = self.training and self.program.learns(op.out)
                 found[op.out] = route.num_sent, route.num_received * goes_back
@@ -105,7 +111,7 @@ class PlannedStep:
     @property
     def output_nodes(self) -> Tensor | None:
         """``(num_rows,)`` int64 node of each output row; None if row v is node v."""
-        return self._plan.nodes(self.program.level(self.program.output))
+        return self._plan.nodes_of(self.program.output)
 
     @property
     def num_forwards(self) -> int:
@@ -138,17 +144,22 @@ class PlannedStep:
             self._plan.seeds.repeats = False
 
     @torch.no_grad()
-    def backward(self, grad: Tensor, rows: Tensor | None = None) -> dict[int, Tensor]:
+    def backward(
+        self, grad: Tensor, rows: Tensor | None = None, when_whole: WhenWhole | None = None
+    ) -> dict[int, Tensor]:
         """Run the adjoints of the last :meth:`forward`.
 
         Args:
             grad: gradient of the outputs, or of those in ``rows``.
             rows: int64 rows of the output that ``grad`` belongs to; the others' gradient is 0.
+            when_whole: of several ranks, called with each parameter and its gradient as soon as nothing more
+                is added to it, while the rest is computed.
 
         Returns:
             The gradient of each parameter that requires one, by its ``id``.
         """
         self._look_at_parameters()
+        self._plan.when_whole = when_whole
         target = self._output_grad.tensor
         if rows is None:
             target.copy_(grad)
@@ -192,10 +203,6 @@ class PlannedStep:
 
     # ---- explanations
 
-    def num_rows(self, level: int) -> int:
-        """Return the number of nodes of a level."""
-        return self._plan.num_rows(level)
-
     def run_by_torch(self) -> list[str]:
         """Return the operations that run through PyTorch's autograd."""
         return [f"{op.symbol} {op.out}" for op in self.program.ops if op.out in self._plan.torch_ops]
@@ -218,7 +225,7 @@ class PlannedStep:
                 continue
             bad = (~torch.isfinite(plan.values[task.name].tensor)).any(1).nonzero()
             if len(bad):
-                nodes = plan.nodes(self.program.level(task.name))
+                nodes = plan.nodes_of(task.name)
                 found.append((number, int(bad[0]) if nodes is None else int(nodes[bad[0]])))
                 if plan.comm is None:
                     break

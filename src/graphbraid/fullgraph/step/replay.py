@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.device.device import NotRecordedError, Run
-from graphbraid.fullgraph.lowering.levels import Block
+from graphbraid.fullgraph.lowering.levels import Blocks
 from graphbraid.fullgraph.program import Module, Normalise, Program
 from graphbraid.fullgraph.step.device_copies import DeviceCopies
 from graphbraid.fullgraph.step.planned_step import PlannedStep
@@ -39,7 +38,7 @@ class ReplayedStep(PlannedStep):
     """
 
     def __init__(
-        self, program: Program, graph: Graph, blocks: Sequence[Block], *, training: bool, copies: DeviceCopies
+        self, program: Program, graph: Graph, blocks: Blocks, *, training: bool, copies: DeviceCopies
     ) -> None:
         super().__init__(program, graph, blocks, training=training, copies=copies)
         self._device = copies.device

@@ -6,16 +6,14 @@ an operation passes a gradient on unchanged, as an addition does, both values sh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.lowering.levels import Block, aggregation, nodes_of, num_rows_of
+from graphbraid.fullgraph.lowering.levels import Blocks, TypedBlock, aggregation, nodes_of, num_rows_of
 from graphbraid.fullgraph.program import (
-    INPUT,
     AdjacencyMatrix,
     Aggregate,
     Attention,
@@ -24,32 +22,41 @@ from graphbraid.fullgraph.program import (
     Maximum,
     Operation,
     Own,
+    Place,
     Program,
     RowFunction,
     UnitRows,
 )
 from graphbraid.fullgraph.step.arena import Buffer, StepTask
 from graphbraid.fullgraph.step.calls import kernels
-from graphbraid.fullgraph.step.calls.repeated import Lent, Repeated, Seed
+from graphbraid.fullgraph.step.calls.repeated import Repeated, Seed
 from graphbraid.fullgraph.step.calls.rows import Constant, Read, Rows, add, copy, zero
 from graphbraid.fullgraph.step.calls.seeds import Seeds
 from graphbraid.fullgraph.step.device_copies import DeviceCopies
-from graphbraid.fullgraph.step.lending import Lender
 from graphbraid.fullgraph.step.node_features import NodeFeatures
+from graphbraid.fullgraph.step.parameter_gradients import ParameterGradients
+from graphbraid.fullgraph.step.part_features import PartFeatures
 from graphbraid.fullgraph.step.planned.row_functions import FUNCTIONS
 from graphbraid.graph import Graph
+from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import Aggregation
 
 if TYPE_CHECKING:
     from graphbraid.distributed.ranks.communicator import Communicator
     from graphbraid.fullgraph.lowering.part_view import PartView
-    from graphbraid.fullgraph.step.planned.attention import PlannedAttention
+    from graphbraid.fullgraph.step.calls.travel import Travel
+    from graphbraid.fullgraph.step.planned.attention_base import PlannedAttention
     from graphbraid.fullgraph.step.planned.norm import PlannedNorm
     from graphbraid.fullgraph.step.planned.overlap import Overlapped
+    from graphbraid.fullgraph.step.planned.row_split import RowSplit
     from graphbraid.fullgraph.step.planned.torch_ops import TorchOp
 
 
-class StepPlan:
+WhenWhole = Callable[[nn.Parameter, Tensor], None]
+"""Takes a parameter and its gradient, which is whole."""
+
+
+class StepPlan(ParameterGradients):
     """The tasks of a program's step planned so far, and the rows of its values and gradients.
 
     Args:
@@ -60,30 +67,36 @@ class StepPlan:
         copies: copies what a step reads to a device. If None, the step runs where the graph is.
         comm: the ranks that run the program together. If None, there is one.
         part: the place of ``graph`` in the whole one, if it is one rank's part of it.
+        wire: dtype to which rows and gradients are rounded on their way between ranks.
     """
 
     def __init__(
         self,
         program: Program,
         graph: Graph,
-        blocks: Sequence[Block],
+        blocks: Blocks,
         *,
         training: bool,
         copies: DeviceCopies | None,
         comm: Communicator | None = None,
         part: PartView | None = None,
+        wire: torch.dtype = torch.float32,
     ) -> None:
+        super().__init__(on_host=copies is None)
         self.program, self.graph, self.training, self.copies = program, graph, training, copies
-        self.comm, self.part = comm, part
+        self.comm, self.part, self.wire = comm, part, wire
+        self.when_whole: WhenWhole | None = None
+        """Called with each parameter and its gradient as no further task of a backward pass adds to it."""
         self.seeds = Seeds() if copies is None else copies.seeds()
-        self.host_blocks: Sequence[Block] = blocks
+        self.host_blocks = blocks
         """The edges from each level to the next, on the host."""
-        self.blocks: Sequence[Block] = blocks
+        self.blocks = blocks
         """The same edges, on the device where the kernels run."""
         if copies is not None:
             goes_back = training and any(isinstance(op, Attention | Gine | Maximum) for op in program.ops)
             self.blocks = copies.blocks(blocks, transpose=goes_back)
-        self.features = NodeFeatures(program, graph, blocks, copies)
+        features = PartFeatures if program.parts else NodeFeatures
+        self.features: NodeFeatures | PartFeatures = features(program, graph, blocks, copies)
         self.tasks: list[StepTask] = []
         self.repeated: list[Repeated] = []
         """The tasks that bind their kernels' arguments."""
@@ -104,30 +117,53 @@ class StepPlan:
         self.divided_maps: dict[tuple[AdjacencyMatrix, int], tuple[kernels.BothWays, kernels.BothWays]] = {}
         self.divided_bytes = 0
         """Bytes of the edges that these hold in addition to the blocks."""
+        self.travels: dict[str, Travel] = {}
+        self.waits: dict[str, tuple[Callable[[], None], tuple[Rows, ...]]] = {}
+        """The waits for exchanges that have departed, and the rows they touch, until a reader plans them."""
+        self.begins_early = True
+        """Whether maxima and attention begin without the halo, and gradients are told of before the end."""
+        self.row_splits: dict[str, RowSplit | None] = {}
+        self.splits_of_blocks: dict[tuple[int, bool], RowSplit | None] = {}
+        self.travel_bytes = 0
+        """Bytes of rows that are rounded for their way between ranks."""
         self.num_forwards = 0
         """Number of forward passes so far; the arena holds the values of the last."""
-        self._found: dict[int, Tensor] = {}
-        self._lenders: dict[int, Lender] = {}
+        self._first_uses = program.first_uses()
 
     # ---- rows
 
-    def num_rows(self, level: int) -> int:
-        """Return the number of nodes of a level."""
-        return num_rows_of(self.host_blocks, level, self.graph.num_nodes)
+    def num_rows(self, level: int, part: int = 0) -> int:
+        """Return the number of nodes of a level, where there are types those of one."""
+        return num_rows_of(self.host_blocks, Place(level, part), self.graph.num_nodes)
 
-    def nodes(self, level: int) -> Tensor | None:
-        """Return the node of each row of a level, on the kernels' device; None if row v is node v."""
-        part = self.part
-        return nodes_of(self.blocks, level) if part is None else part.ids[: self.num_rows(level)]
+    def count_of(self, value: str) -> int:
+        """Return the number of rows of a value."""
+        return self.num_rows(*self.program.place(value))
+
+    def nodes_of(self, value: str) -> Tensor | None:
+        """Return the node of each row of a value, on the kernels' device; None if row v is node v."""
+        part, place = self.part, self.program.place(value)
+        return nodes_of(self.blocks, place) if part is None else part.ids[: self.num_rows(*place)]
+
+    def features_of(self, value: str) -> NodeFeatures:
+        """Return the features that a value of the program's inputs holds."""
+        return self.features.of(value)
 
     def whole_map(self, adjacency: AdjacencyMatrix) -> Aggregation:
         """Return the linear map over all of the graph, with the coefficients of the whole one."""
-        how, part = aggregation(adjacency, self.graph.csc), self.part
+        how, part = aggregation(adjacency, self.whole_edges(adjacency)), self.part
         return how if part is None else part.corrected(adjacency, how)
+
+    def whole_edges(self, adjacency: AdjacencyMatrix) -> Csc:
+        """Return all edges of the graph that an adjacency stands for."""
+        block = self.host_blocks[0] if self.host_blocks else None
+        if adjacency.relation is None or not isinstance(block, TypedBlock):
+            return self.graph.csc
+        return block.whole[adjacency.relation.number]
 
     def new(self, name: str, op: Operation) -> Rows:
         """Return new rows of the shape of ``op``'s value."""
-        return self.scratch(name, self.num_rows(self.program.level(op.out)), self.program.width(op.out))
+        return self.scratch(name, self.count_of(op.out), self.program.width(op.out))
 
     @staticmethod
     def scratch(name: str, count: int, *width: int, dtype: torch.dtype = torch.float32) -> Rows:
@@ -136,7 +172,7 @@ class StepPlan:
 
     def turned_weight(self, op: Linear) -> tuple[Rows, ...]:
         """Return scratch rows for the transpose of ``op``'s weight; only the sparse path needs them."""
-        if self.features.path != "sparse":
+        if self.program.path_of(op.inputs[0]) != "sparse":
             return ()
         out_channels, in_channels = op.shape
         return (self.scratch(f"{op.out}: weight by column", in_channels, out_channels),)
@@ -168,7 +204,7 @@ class StepPlan:
             seed: seed of the call's dropout mask. If None, it has no mask.
             gradient_of: the parameter whose gradient the kernel writes.
         """
-        lent = None if gradient_of is None else self._lent_to(gradient_of)
+        lent = None if gradient_of is None else self.lent_to(gradient_of)
         if self.copies is None:
             repeated = Repeated(run, seed=seed, lent=lent)
             self.repeated.append(repeated)
@@ -184,18 +220,12 @@ class StepPlan:
 
             self.do(name, lend_and_give, *touches)
 
-    def _lent_to(self, parameter: nn.Parameter) -> Lent:
-        def standing(loan: Tensor) -> Tensor | None:
-            return self._lenders[id(parameter)].standing(loan)
-
-        return Lent(lend=lambda: self.lend(parameter), give=partial(self.give, parameter), standing=standing)
-
     # ---- values
 
     def read(self, value: str) -> Read:
         """Return the access to a value's rows."""
-        if value == INPUT and INPUT not in self.constants:
-            self.constants[INPUT] = self.features.rows_of(0)
+        if value in self.program.inputs and value not in self.constants:
+            self.constants[value] = self.features_of(value).rows_of(0)
         if value in self.constants:
             constant = self.constants[value]
             return Read(lambda: constant.tensor, ())
@@ -223,7 +253,7 @@ class StepPlan:
     def aggregation(self, op: Aggregate) -> kernels.Map:
         """Return the linear map of an aggregation, the same for both passes."""
         source = op.inputs[0]
-        block = self.host_blocks[self.program.level(source)]
+        block = self.host_blocks[self.program.level(source)].of(op.adjacency.relation)
         backward = self.training and self.program.learns(source)
         key = (op.adjacency, id(block), backward)
         if key not in self._aggregations:
@@ -247,7 +277,7 @@ class StepPlan:
             whole, is_there = self.grad_of(op.inputs[0])
             if not is_there:
                 self.do(f"gradient of {op.inputs[0]}: zero", lambda: zero(whole.tensor), whole)
-            self.grads[value] = Rows(whole.buffer, self.num_rows(self.program.level(value)))
+            self.grads[value] = Rows(whole.buffer, self.count_of(value))
             return self.grads[value], True
         self.grads[value] = self.new(f"gradient of {value}", op)
         return self.grads[value], False
@@ -281,21 +311,14 @@ class StepPlan:
         join = add if is_there else copy
         self.do(f"gradient of {value}", lambda: join(grad.tensor, target.tensor), grad, target)
 
-    def lend(self, parameter: nn.Parameter) -> Tensor:
-        """Return memory for a parameter's gradient, to be written and then passed to :meth:`give`."""
-        if self.copies is not None:
-            return torch.empty_like(parameter, memory_format=torch.contiguous_format)
-        if id(parameter) not in self._lenders:
-            self._lenders[id(parameter)] = Lender(parameter.shape, parameter.dtype)
-        return self._lenders[id(parameter)].lend()
+    def tell_of_whole(self, op: Operation) -> None:
+        """Plan to tell of the gradients that are whole once those of ``op``'s parameters are; only once."""
+        parameters = self._first_uses.pop(op.out, ())
 
-    def give(self, parameter: nn.Parameter, grad: Tensor) -> None:
-        """Store a parameter's gradient, or add to it if the parameter is used more than once."""
-        before = self._found.get(id(parameter))
-        grad = grad.reshape(parameter.shape)
-        self._found[id(parameter)] = grad if before is None else before.add_(grad)
+        def tell() -> None:
+            for parameter in parameters:
+                if self.when_whole is not None and id(parameter) in self._found:
+                    self.when_whole(parameter, self._found[id(parameter)])
 
-    def take_gradients(self) -> dict[int, Tensor]:
-        """Return the gradients of this backward pass, by the parameter's ``id``, and forget them."""
-        found, self._found = self._found, {}
-        return found
+        if parameters and self.comm is not None and self.begins_early:
+            self.do(f"{self.planning}: gradients are whole", tell)

@@ -12,6 +12,7 @@ from graphbraid.graph import Graph
 from graphbraid.graph.graph import SPLITS
 from graphbraid.graph.interop import pyg
 from graphbraid.graph.interop.relations import edge_lists_of, edge_weights_of, graph_from_relations
+from graphbraid.graph.scaled_features import ScaledFeatures
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.graph.typed_checks import named
 from graphbraid.graph.types import NodeSet
@@ -52,7 +53,8 @@ def graph_to_hetero_data(graph: Graph) -> Any:
         nodes, store = graph.nodes_of(node_type), data[node_type]
         store.num_nodes = nodes.num_nodes
         if nodes.x is not None:
-            store.x = pyg.to_torch_csr(nodes.x) if isinstance(nodes.x, SparseFeatures) else nodes.x
+            x = nodes.x.to_dense() if isinstance(nodes.x, ScaledFeatures) else nodes.x
+            store.x = pyg.to_torch_csr(x) if isinstance(x, SparseFeatures) else x
         for key, value in (("y", nodes.y), ("time", nodes.time), *_masks(nodes).items()):
             if value is not None:
                 store[key] = value
@@ -108,7 +110,7 @@ def graph_to_heterograph(graph: Graph, dgl: Any) -> Any:
     converted = dgl.heterograph(ends, num_nodes_dict=counts)
     for node_type in graph.node_types:
         nodes, frame = graph.nodes_of(node_type), converted.nodes[node_type].data
-        x = nodes.x.to_dense() if isinstance(nodes.x, SparseFeatures) else nodes.x
+        x = nodes.x if isinstance(nodes.x, Tensor | None) else nodes.x.to_dense()
         for key, value in (("feat", x), ("label", nodes.y), *_masks(nodes).items()):
             if value is not None:
                 frame[key] = value

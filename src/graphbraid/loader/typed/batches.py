@@ -44,6 +44,7 @@ class TypedBatchLoader(BatchLoader):
             drop_last=settings.drop_last,
             seed=settings.seed,
         )
+        self._seeds = None
         self.device = settings.batch_device
         self.num_workers, self._depth, self._refill = settings.num_workers, settings.depth, settings.refill
         self._typed_source, self._planned, self._pipeline = source, None, None

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from graphbraid.graph import EdgeType, Graph, ScaledFeatures, SparseFeatures
-from graphbraid.ops.gather import gather_rows
+from graphbraid.ops.gather import gather_features, gather_rows
 from graphbraid.sampling.rows import take_rows
 
 EDGE_WEIGHT = "edge_weight"
@@ -22,7 +22,7 @@ class TypedSource:
 
     graph: Graph
     """A graph with types, which says what edges there are."""
-    node_attrs: Mapping[str, Mapping[str, Tensor | SparseFeatures]]
+    node_attrs: Mapping[str, Mapping[str, Tensor | SparseFeatures | ScaledFeatures]]
     """By node type and name, what has one row per node, such as ``x``."""
     edge_attrs: Mapping[EdgeType, Mapping[str, Tensor]]
     """By relation and name, what has one row per edge, in the order of the relation's list."""
@@ -38,10 +38,12 @@ class TypedSource:
         return x if can and isinstance(x, Tensor) and (node_type, "x") not in self.by_column else None
 
     def node_rows(self, node_type: str, name: str, ids: Tensor) -> Tensor:
-        """Return the rows of an attribute for nodes of a type; those of sparse features are dense."""
+        """Return the rows of an attribute for nodes: of sparse features dense, of int8 as float32."""
         table = self.node_attrs[node_type][name]
         if isinstance(table, SparseFeatures):
             return table.rows(ids).to_dense()
+        if isinstance(table, ScaledFeatures):
+            return gather_features(table, ids, trusted=True)
         if name == "x" and table.ndim == 2 and self.gathered(node_type) is not None:
             return gather_rows(table, ids, trusted=True)
         return self._turned(take_rows(table, ids), node_type, name)
@@ -74,8 +76,7 @@ def source_of_graph(graph: Graph) -> TypedSource:
     nodes, edges = {}, {}
     for node_type in graph.node_types:
         one = graph.nodes_of(node_type)
-        x = one.x.to_dense() if isinstance(one.x, ScaledFeatures) else one.x
-        held = {"x": x, "y": one.y, "time": one.time}
+        held = {"x": one.x, "y": one.y, "time": one.time}
         nodes[node_type] = {name: value for name, value in held.items() if value is not None}
     for edge_type in graph.edge_types:
         of_edges = graph.edges_of(edge_type)

@@ -43,14 +43,19 @@ class Calls:
         """
         found: list[Written] = []
         for name, arguments in task.calls:
-            if name not in _WRITERS:
+            write = self.writer_of(name)
+            if write is None:
                 what = (
                     f"the task {task.name!r} needs the kernel {name}, which synthesised programs do not have"
                 )
                 raise NotLoweredError("synthesis", what, "layers of GCN, SAGE, GIN or GAT")
             self.kernels.add(name)
-            found.append(Written(name, _WRITERS[name](self, task.at, *arguments)))
+            found.append(Written(name, write(self, task.at, *arguments)))
         return found
+
+    def writer_of(self, name: str) -> Callable[..., list[str]] | None:
+        """Return what writes the calls of a kernel; None if the target does not have it."""
+        return _WRITERS.get(name)
 
     # ---- parts of arguments
 
@@ -87,7 +92,8 @@ def cpp_bool(value: bool) -> str:
     return "true" if value else "false"
 
 
-def _spmm(w: Calls, at: int, indptr: Tensor, indices: Tensor, x: Tensor, *rest: Any) -> list[str]:
+def write_spmm(w: Calls, at: int, indptr: Tensor, indices: Tensor, x: Tensor, *rest: Any) -> list[str]:
+    """Write an aggregation."""
     weight, src, dst, loop, loop_scale, num_loops, skip_loops, mean, addend, out, after = rest
     names = ("weight", "src_scale", "dst_scale", "loop")
     given = zip((weight, src, dst, loop), names, strict=True)
@@ -177,7 +183,7 @@ def _div(w: Calls, at: int, x: Tensor, divisor: Tensor, out: Tensor) -> list[str
 
 
 _WRITERS: dict[str, Callable[..., list[str]]] = {
-    "spmm": _spmm,
+    "spmm": write_spmm,
     "tall_product": _tall_product,
     "tall_gram": _tall_gram,
     "bit_product": _bit_product,
@@ -196,4 +202,4 @@ _WRITERS: dict[str, Callable[..., list[str]]] = {
 }
 
 
-__all__ = ["Calls", "Written", "cpp_bool"]
+__all__ = ["Calls", "Written", "cpp_bool", "write_spmm"]

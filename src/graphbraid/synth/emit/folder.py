@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -23,21 +23,31 @@ FORMAT = 3
 """Version of what is written."""
 _PACKAGE = Path(graphbraid.__file__).parent
 _EMIT = _PACKAGE / "synth" / "emit"
-_ROOMS = (_EMIT / "runtime", _EMIT / "runtime_mpi", _PACKAGE / "csrc")
+_ROOMS = (_EMIT / "runtime", _EMIT / "runtime_mpi", _EMIT / "runtime_cuda", _PACKAGE / "csrc")
 """Folders of the sources, in the order in which an include is looked for."""
-_SOURCES = (
-    *("arrays.cpp", "options.cpp", "training.cpp"),
+_COMMON = ("arrays.cpp", "epochs.cpp", "options.cpp", "weights.cpp")
+_OPENMP = (
     *("kernels_dense.cpp", "kernels_epilogue.cpp", "kernels_spmm.cpp"),
-    *("threads.cpp", "variants.cpp"),
+    *("threads.cpp", "training.cpp", "variants.cpp"),
 )
-_SOURCE_OF = {
+_OPENMP_OF = {
     "spmm_max": "kernels_spmm_max.cpp",
     "bit_product": "kernels_bits.cpp",
     "gat_forward": "kernels_attention.cpp",
     "gat_backward": "kernels_gat_backward.cpp",
     "batch_norm": "kernels_norm.cpp",
 }
-"""What is only compiled for a program that calls the kernel."""
+"""What is only compiled for a program that calls the kernel; below likewise."""
+_CUDA = (
+    *("gpu_memory.cu", "gpu_training.cu", "kernels_dense.cu", "kernels_elements.cu", "kernels_spmm.cu"),
+    *("gemm.cu", "gemm_on_host.cpp", "on_host.cpp", "on_host_memory.cpp"),
+)
+_CUDA_OF = {
+    "spmm_max": "kernels_spmm_max.cu",
+    "bit_product": "kernels_bits.cu",
+    "gat_forward": "kernels_attention.cu",
+    "batch_norm": "kernels_norm.cu",
+}
 _INCLUDE = re.compile(r'^\s*#(?:include|define GB_KERNEL_FILE) "([^"]+)"', re.MULTILINE)
 
 
@@ -45,6 +55,8 @@ _INCLUDE = re.compile(r'^\s*#(?:include|define GB_KERNEL_FILE) "([^"]+)"', re.MU
 class Sources:
     """A synthesised program that is not yet written."""
 
+    language: str
+    """What ``main`` is written in, as its file ends: cpp or cu."""
     main: str
     cmake: str
     readme: str
@@ -67,10 +79,12 @@ def rendered(context: dict[str, Any], files: Iterable[Path], plan: Mapping[str, 
         "title": f"{context['recipe'].name}: full-graph training",
         "version": graphbraid.__version__,
         "format": FORMAT,
-        "sources": [f"{file.parent.name}/{file.name}" for file in sources if file.suffix == ".cpp"],
+        "sources": [f"{file.parent.name}/{file.name}" for file in sources if file.suffix in {".cpp", ".cu"}],
     }
-    main, cmake, readme = (_text(name, shown) for name in ("main.cpp", "CMakeLists.txt", "README.md"))
-    return Sources(main, cmake, readme, sources, plan)
+    target = "cuda." if context["gpu"] else ""
+    names = ("main.cpp", f"CMakeLists.{target}txt", f"README.{target}md")
+    main, cmake, readme = (_text(name, shown) for name in names)
+    return Sources("cu" if context["gpu"] else "cpp", main, cmake, readme, sources, plan)
 
 
 def write_folder(made: Sources, model: nn.Module, folder: Path) -> None:
@@ -80,7 +94,7 @@ def write_folder(made: Sources, model: nn.Module, folder: Path) -> None:
         ResourceError: the folder exists or cannot be written.
     """
     with atomic_directory(folder) as temp:
-        texts = {"main.cpp": made.main, "CMakeLists.txt": made.cmake, "README.md": made.readme}
+        texts = {f"main.{made.language}": made.main, "CMakeLists.txt": made.cmake, "README.md": made.readme}
         for file, text in texts.items():
             (temp / file).write_text(text, encoding="utf-8")
         for source in made.sources:
@@ -93,17 +107,27 @@ def write_folder(made: Sources, model: nn.Module, folder: Path) -> None:
         save_weights(model, temp / "weights")
 
 
-def files_of(kernels: Iterable[str], more: Iterable[str] = ()) -> list[Path]:
-    """Return the sources of a program and what they include, in order of their names.
+def openmp_sources(kernels: Collection[str]) -> list[str]:
+    """Return names of the sources of a program for CPUs.
 
     Args:
         kernels: names of the kernels that it calls.
-        more: further sources.
+    """
+    return [*_COMMON, *_OPENMP, *(file for kernel, file in _OPENMP_OF.items() if kernel in kernels)]
+
+
+def cuda_sources(kernels: Collection[str]) -> list[str]:
+    """Return names of the sources of a program for a GPU; see :func:`openmp_sources`."""
+    return [*_COMMON, *_CUDA, *(file for kernel, file in _CUDA_OF.items() if kernel in kernels)]
+
+
+def files_of(names: Iterable[str]) -> list[Path]:
+    """Return sources and what they include, in order of their names.
 
     Raises:
         ConfigError: this installation lacks one.
     """
-    wanted = [*_SOURCES, *more, *(_SOURCE_OF[name] for name in sorted(kernels) if name in _SOURCE_OF)]
+    wanted = list(names)
     found: dict[str, Path] = {}
     while wanted:
         name = wanted.pop()
@@ -126,4 +150,12 @@ def _text(name: str, context: dict[str, Any]) -> str:
     return environment.from_string(text).render(**context)
 
 
-__all__ = ["FORMAT", "Sources", "files_of", "rendered", "write_folder"]
+__all__ = [
+    "FORMAT",
+    "Sources",
+    "cuda_sources",
+    "files_of",
+    "openmp_sources",
+    "rendered",
+    "write_folder",
+]

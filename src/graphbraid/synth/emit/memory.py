@@ -108,7 +108,7 @@ class Memory:
     """
 
     def __init__(self, standing: Standing, arrays: Arrays, arena: str, places: str = "") -> None:
-        self._standing, self._arrays, self.arena, self._places = standing, arrays, arena, places
+        self.standing, self._arrays, self.arena, self._places = standing, arrays, arena, places
         buffers = standing.step.arena.buffers
         self._begin = address_of(buffers[0].tensor) - buffers[0].offset
         self._end = self._begin + standing.step.arena.nbytes
@@ -122,7 +122,7 @@ class Memory:
 
     def make(self, tensor: Tensor, role: str) -> None:
         """Give a call's result a place in the program, unless it is in one already."""
-        address, standing = address_of(tensor), self._standing
+        address, standing = address_of(tensor), self.standing
         is_elsewhere = self._begin <= address < self._end or address in standing.gradients
         if is_elsewhere or address in standing.weights or address in self._made:
             return
@@ -141,7 +141,7 @@ class Memory:
         if self._begin <= address < self._end:
             sizes = f"{rows}, {columns}, {strides[0]}, {strides[1]}"
             return f"{self.arena}.matrix({self._offset(address, at)}, {sizes})"
-        if address in self._standing.gradients:
+        if address in self.standing.gradients:
             return f"Matrix{{{self._gradient(address, at)}, {shape}}}"
         if address in self._made:
             return f"Matrix{{{self._made[address]}.data(), {shape}}}"
@@ -159,7 +159,7 @@ class Memory:
             if tensor.dtype != torch.int32:
                 made = f"{self.arena}.matrix({self._offset(address, at)}, 1, {tensor.numel()}, 0, 1).data"
             return made
-        if address in self._standing.gradients:
+        if address in self.standing.gradients:
             return self._gradient(address, at)
         if address in self._made:
             return f"{self._made[address]}.data()"
@@ -167,22 +167,22 @@ class Memory:
 
     def counter(self, tensor: Tensor) -> str:
         """Return a number of steps that is saved with the weights."""
-        return f"counter({cpp_name(self._standing.weights[address_of(tensor)])})"
+        return f"counter({cpp_name(self.standing.weights[address_of(tensor)])})"
 
     def array(self, tensor: Tensor, role: str) -> str:
         """Return a constant array."""
         return f"plan.{self._arrays.add(tensor, role).name}"
 
     def _gradient(self, address: int, at: int) -> str:
-        name = self._standing.gradients[address]
+        name = self.standing.gradients[address]
         self.last_use[name] = max(at, self.last_use.get(name, at))
         return f"gradient({cpp_name(name)})"
 
     def _floats(self, tensor: Tensor, role: str) -> str:
         address = address_of(tensor)
-        if address in self._standing.weights:
-            return f"value({cpp_name(self._standing.weights[address])})"
-        if address not in self._standing.arrays:
+        if address in self.standing.weights:
+            return f"value({cpp_name(self.standing.weights[address])})"
+        if address not in self.standing.arrays:
             what = f"a step's {role} are in memory that is not planned"
             raise NotLoweredError("synthesis", what, "training in Python")
         return f"{self.array(tensor, role)}.{_READERS[tensor.dtype]}()"
@@ -191,7 +191,7 @@ class Memory:
         """Return an offset in the arena by the name of the buffer that is live at a task."""
         offset = address - self._begin
         for buffer, name in self.names:
-            size = buffer.nbytes + self._standing.step.gap
+            size = buffer.nbytes + self.standing.step.gap
             if buffer.offset <= offset < buffer.offset + size and buffer.first <= at <= buffer.last:
                 rest = offset - buffer.offset
                 return f"{self._places}{name} + {rest}" if rest else f"{self._places}{name}"

@@ -13,7 +13,7 @@ from graphbraid.files.writing import require_absent
 from graphbraid.fullgraph import CompileOptions, Lowered
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
-from graphbraid.synth.emit.folder import Sources, files_of, rendered, write_folder
+from graphbraid.synth.emit.folder import Sources, files_of, openmp_sources, rendered, write_folder
 from graphbraid.synth.emit.memory import digest_of
 from graphbraid.synth.emit.merging import Merging
 from graphbraid.synth.emit.shares import Share, share_of
@@ -80,6 +80,7 @@ def sources_of_ranks(
     context |= {
         "graph": graph.name,
         "ranks": num_ranks,
+        "gpu": None,
         "normalises": "batch_norm" in kernels,
         "decisions": decisions,
         "arrays": merging.arrays,
@@ -90,7 +91,7 @@ def sources_of_ranks(
     for array in merging.arrays:
         plan |= {f"rank-{rank}/{array.name}.npy": values for rank, values in enumerate(array.tensors)}
     more = (*_SOURCES, *(_NORM_SOURCES if "batch_norm" in kernels else ()))
-    return rendered(context, files_of(kernels, more), plan)
+    return rendered(context, files_of([*openmp_sources(kernels), *more]), plan)
 
 
 def _rows(share: Share) -> str:

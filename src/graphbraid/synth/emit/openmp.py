@@ -11,7 +11,7 @@ from graphbraid.files.writing import require_absent
 from graphbraid.fullgraph import CompileOptions
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
-from graphbraid.synth.emit.folder import Sources, files_of, rendered, write_folder
+from graphbraid.synth.emit.folder import Sources, files_of, openmp_sources, rendered, write_folder
 from graphbraid.synth.emit.shares import whole
 from graphbraid.synth.emit.writer import Writer
 from graphbraid.synth.synthesis import Synthesis
@@ -57,11 +57,12 @@ def sources_of(synthesis: Synthesis, graph: Graph, options: CompileOptions | Non
     context |= {
         "graph": graph.name,
         "ranks": 0,
+        "gpu": None,
         "decisions": str(lowered).splitlines(),
         "arrays": writer.arrays.files,
     }
     plan = {array.file: array.tensor for array in writer.arrays.files if not array.in_store}
-    return rendered(context, files_of(writer.kernels), plan)
+    return rendered(context, files_of(openmp_sources(writer.kernels)), plan)
 
 
 __all__ = ["sources_of", "write_openmp"]

@@ -20,9 +20,9 @@ from graphbraid import native
 from graphbraid.distributed import Communicator
 from graphbraid.errors import KernelError
 from graphbraid.fullgraph import NotLoweredError
-from graphbraid.fullgraph.lowering.levels import Block
+from graphbraid.fullgraph.lowering.levels import Blocks
 from graphbraid.fullgraph.model.modes import in_mode
-from graphbraid.fullgraph.program import Exchange, Program
+from graphbraid.fullgraph.program import INPUT, Exchange, Program
 from graphbraid.fullgraph.step.arena import Buffer, StepTask, place
 from graphbraid.fullgraph.step.calls.repeated import Repeated
 from graphbraid.fullgraph.step.planned_step import PlannedStep
@@ -79,11 +79,13 @@ class RecordedStep(PlannedStep):
         NotLoweredError: rows that no step changes travel between ranks.
     """
 
+    begins_early = False
+
     def __init__(
         self,
         program: Program,
         graph: Graph,
-        blocks: Sequence[Block],
+        blocks: Blocks,
         *,
         training: bool,
         comm: Communicator | None = None,
@@ -101,7 +103,7 @@ class RecordedStep(PlannedStep):
         """Allocate the memory; one of several ranks then holds only those features that it reads."""
         super().allocate()
         if self._plan.comm is not None:
-            self._plan.features.gather()
+            self._plan.features_of(INPUT).gather()
 
     def _refuse_constants_that_travel(self) -> None:
         for op in self.program.ops:

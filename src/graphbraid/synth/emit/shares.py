@@ -11,7 +11,7 @@ from torch import Tensor
 from graphbraid.distributed import Communicator, Partition
 from graphbraid.distributed.ranks.transport import Finished, Pending, Reduction
 from graphbraid.fullgraph import Lowered, distribute
-from graphbraid.fullgraph.lowering.levels import Block
+from graphbraid.fullgraph.lowering.levels import Blocks
 from graphbraid.fullgraph.lowering.lower_program import lower_for_evaluation
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.ranks.distribute import divided
@@ -25,7 +25,7 @@ class Share:
     """The training step, with the rank's own training nodes."""
     program: Program
     """The program in evaluation mode."""
-    blocks: Sequence[Block]
+    blocks: Blocks
     """Its edges from each level to the next."""
     row_of: Tensor | None
     """``(num_nodes,)`` int64 row of each node in an evaluation, -1 if another rank has it; None if row v is
@@ -55,7 +55,7 @@ def share_of(lowered: Lowered, read: Program, partition: Partition, rank: int) -
     """
     mine = distribute(lowered, partition, rank)
     program, blocks = divided(*lower_for_evaluation(lowered, read), partition, rank)
-    nodes = blocks[-1].destinations
+    nodes = blocks[-1].destination_nodes()
     assert nodes is not None
     row_of = torch.full((lowered.graph.num_nodes,), -1, dtype=torch.int64)
     row_of[nodes] = torch.arange(nodes.numel())

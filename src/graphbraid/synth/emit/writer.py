@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,9 +50,16 @@ class Writer:
         synthesis: the model and its recipe.
         share: what is trained and evaluated: of several ranks, one's part.
         num_nodes: number of training nodes of all ranks.
+        make_calls: makes what writes the calls of a step.
     """
 
-    def __init__(self, synthesis: Synthesis, share: Share, num_nodes: int) -> None:
+    def __init__(
+        self,
+        synthesis: Synthesis,
+        share: Share,
+        num_nodes: int,
+        make_calls: Callable[[Memory], Calls] = Calls,
+    ) -> None:
         self._recipe, self._model = synthesis.recipe, synthesis.model
         self._share, self._num_nodes = share, num_nodes
         lowered, is_alone = share.lowered, share.comm is None
@@ -62,7 +69,7 @@ class Writer:
         self._steps = record(train, self._model), record(evaluate, self._model)
         self.arrays = Arrays(graph if is_alone else None)
         self._calls = [
-            Calls(Memory(standing, self.arrays, arena, "" if is_alone else f"{arena}_at."))
+            make_calls(Memory(standing, self.arrays, arena, "" if is_alone else f"{arena}_at."))
             for standing, arena in zip(self._steps, ("train", "evaluate"), strict=True)
         ]
 

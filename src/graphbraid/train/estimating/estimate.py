@@ -9,7 +9,7 @@ from torch import nn
 
 from graphbraid.arguments import check_type
 from graphbraid.errors import ConfigError, GraphbraidError
-from graphbraid.features.sizing import host_budget
+from graphbraid.features.sizing import HostBudget, host_budget
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
 from graphbraid.train import runtime
@@ -18,9 +18,10 @@ from graphbraid.train.estimating.full import full_needs
 from graphbraid.train.estimating.hardware import HardwareFile, this_machine
 from graphbraid.train.estimating.modes import choose_mode
 from graphbraid.train.estimating.needs import Needs
+from graphbraid.train.estimating.pace import pace_of
 from graphbraid.train.estimating.records import Estimate, ModeEstimate, TierEstimate
 from graphbraid.train.estimating.sampled import SampledNeeds, bytes_beside_graph, sampled_needs
-from graphbraid.train.estimating.seconds import EpochSeconds, full_seconds, sampled_seconds
+from graphbraid.train.estimating.seconds import EpochSeconds, Pace, full_seconds, sampled_seconds
 from graphbraid.train.estimating.tiers import TieredRun, tiered_needs, tiered_run
 from graphbraid.train.estimating.trial import Trial
 from graphbraid.train.step.preflight import check_fanouts
@@ -65,6 +66,8 @@ def estimate(
         check_type(hardware, "hardware", HardwareFile, "a HardwareFile", error=ConfigError)
     given = config if isinstance(config, TrainConfig) else TrainConfig.from_dict(config or {})
     given = given.updated(**overrides)
+    if given.task == "link":
+        raise ConfigError("estimates are of runs on labels of nodes so far; task='link' has none.")
     with runtime.torch_settings(given), runtime.random_state_kept():
         return _Estimating(model, graph, given, hardware, times).run()
 
@@ -82,18 +85,17 @@ class _Estimating:
         self._needs: SampledNeeds | None = None
         self._seconds: EpochSeconds | None = None
         self._tiers: TieredRun | None = None
+        self._pace: Pace | None = None
 
     def run(self) -> Estimate:
         modes = (self._sampled(), self._full())
-        needed = 0 if self._needs is None else bytes_beside_graph(self._needs.host, self._graph)
-        budget = host_budget(self._graph, free_bytes=self._machine.memory_bytes, needed_bytes=needed)
         mode, reason = choose_mode(self._model, self._graph, self._config, free_bytes=self._free_bytes())
         return Estimate(
             hardware=self._machine,
             modes=modes,
             mode=mode,
             mode_reason=reason,
-            tiers=budget,
+            tiers=self._budget(self._needs),
             tier_curve=self._curve(),
         )
 
@@ -123,20 +125,7 @@ class _Estimating:
         self._needs = needs = sampled_needs(trial, ahead=ahead)
         if self._times:
             self._seconds = self._there(sampled_seconds(trial, plan))
-        self._tiers = tiered_run(
-            self._graph,
-            config,
-            bytes_per_second=self._machine.disk_bytes_per_second,
-            is_here=self._machine is self._here,
-        )
-        host, seconds = needs.host, self._seconds
-        if config.host is not None and self._tiers is not None:
-            tiers = self._tiers
-            budget = tiers.whole_bytes if config.host == "all" else int(config.host)
-            asked = tiers.estimate(budget, needs, seconds)
-            host = tiered_needs(needs, tiers.taken_bytes(budget), tiers.list_bytes)
-            if seconds is not None and asked.seconds is not None:
-                seconds = seconds.reading(asked.seconds)
+        host, seconds = self._with_tiers(trial, needs)
         on_device = trial.device.type != "cpu" or self._machine.device_memory_bytes is not None
         return self._judged(
             ModeEstimate(
@@ -147,6 +136,40 @@ class _Estimating:
                 seconds=seconds,
             )
         )
+
+    def _with_tiers(self, trial: Trial, needs: SampledNeeds) -> tuple[Needs, EpochSeconds | None]:
+        """Find what tiers would bring; return memory and times of the run with those that it has."""
+        seconds = self._seconds
+        self._tiers = tiers = tiered_run(
+            self._graph,
+            trial.config,
+            num_batches=needs.sizes.num_batches,
+            bytes_per_second=self._machine.disk_bytes_per_second,
+            is_here=self._machine is self._here,
+            times=self._times,
+        )
+        if tiers is None:
+            return needs.host, seconds
+        asked = self._asked(tiers, needs)
+        if seconds is not None:
+            self._pace = pace_of(trial, tiers, seconds.train, asked)
+        if asked is None:
+            return needs.host, seconds
+        if seconds is not None and self._pace is not None:
+            taken = self._pace.seconds(tiers.disk_reads(asked))
+            seconds = seconds.with_tiers(taken, self._pace.how)
+        return tiered_needs(needs, tiers.taken_bytes(asked), tiers.list_bytes), seconds
+
+    def _asked(self, tiers: TieredRun, needs: SampledNeeds) -> int | None:
+        """Return the memory that the run gives to rows and lists; None if it uses the graph as it is."""
+        host = self._config.host
+        if self._config.tiers is not None:
+            host = self._budget(needs).host
+        return tiers.whole_bytes if host == "all" else None if host is None else int(host)
+
+    def _budget(self, needs: SampledNeeds | None) -> HostBudget:
+        needed = 0 if needs is None else bytes_beside_graph(needs.host, self._graph)
+        return host_budget(self._graph, free_bytes=self._machine.memory_bytes, needed_bytes=needed)
 
     # ---- the whole graph
 
@@ -212,7 +235,7 @@ class _Estimating:
     def _curve(self) -> tuple[TierEstimate, ...]:
         if self._tiers is None or self._needs is None:
             return ()
-        return self._tiers.curve(self._needs, self._seconds)
+        return self._tiers.curve(self._needs, self._seconds, self._pace)
 
 
 def _must(needs: Needs | None) -> int | None:

@@ -9,7 +9,8 @@ from graphbraid.train.estimating.batches import BatchSizes, batch_sizes
 from graphbraid.train.estimating.needs import Need
 from graphbraid.train.estimating.trial import Trial
 from graphbraid.train.estimating.whole_passes import forward_bytes
-from graphbraid.train.inference.infer import whole_bytes, widest_layer
+from graphbraid.train.inference.infer import whole_bytes
+from graphbraid.train.inference.layer_wise import widest_layer
 from graphbraid.train.step.feed import make_loader
 
 

@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from graphbraid.collective import Plan
 from graphbraid.fullgraph import Engine
 from graphbraid.fullgraph.measured.kept_rates import machine_rates
 from graphbraid.sampling import MiniBatch
+from graphbraid.train.estimating.sampled import are_mapped
 from graphbraid.train.estimating.trial import Trial
+from graphbraid.train.estimating.whole_passes import part_of
 from graphbraid.train.inference.evaluate import EvalMode, score
-from graphbraid.train.inference.infer import whole_bytes, widest_layer
+from graphbraid.train.inference.infer import whole_bytes
+from graphbraid.train.inference.layer_wise import widest_layer
 from graphbraid.train.inference.metrics import metric_names
 from graphbraid.train.step.batches import WholeGraph
 from graphbraid.train.step.feed import make_loader
+from graphbraid.train.step.whole import compile_for
 
 SECONDS = 4.0
 """That a trial takes, about."""
-STEPS, FEWEST = 48, 6
-"""Steps of a trial, at most and at least; an epoch of fewer is run as a whole."""
+FEWEST = 8
+"""Steps of a trial, at least; an epoch of fewer is run as a whole."""
 REPEATS = 12
-"""Steps on the whole graph, at most."""
+"""Short epochs, or steps on the whole graph, of a trial at most."""
+_LEAST_PART, _PART_OF_TRIAL = 1 << 12, 0.125
+"""Nodes of the graph on which a step is tried in place of a long one, and its floor as a part of a trial."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,11 +67,35 @@ class EpochSeconds:
             how=f"{self.how}; {why}",
         )
 
-    def reading(self, seconds: float) -> EpochSeconds:
-        """Return the times where rows are read from a disk beside training, which takes ``seconds``."""
-        if seconds <= self.train:
-            return self
-        return replace(self, train=seconds, how=f"{self.how}; the disk is slower")
+    def with_tiers(self, seconds: float, how: str) -> EpochSeconds:
+        """Return the times of a run that trains ``seconds`` an epoch with its rows in tiers.
+
+        Its validations are taken to slow down as its training does.
+        """
+        slower = max(seconds / self.train, 1.0) if self.train else 1.0
+        evaluate = None if self.evaluate is None else self.evaluate * slower
+        return replace(self, train=seconds, evaluate=evaluate, how=how)
+
+
+class Pace(NamedTuple):
+    """The seconds of an epoch's training, by its reads that a disk serves."""
+
+    points: tuple[tuple[float, float], ...]
+    """Reads of the disk and the seconds with so many, both ascending; the first with none."""
+    how: str
+    """How they are known."""
+
+    def seconds(self, disk_reads: float) -> float:
+        """Return the seconds of an epoch with ``disk_reads``."""
+        reads, seconds = zip(*self.points, strict=True)
+        return float(np.interp(disk_reads, reads, seconds))
+
+
+class Tried(NamedTuple):
+    """The time of an epoch's training, from a trial."""
+
+    seconds: float
+    how: str
 
 
 def sampled_seconds(trial: Trial, plan: Plan | None) -> EpochSeconds:
@@ -74,7 +108,7 @@ def sampled_seconds(trial: Trial, plan: Plan | None) -> EpochSeconds:
     if plan is not None:
         train, how = plan.predicted_seconds, "the plan's simulated epoch"
     else:
-        train, how = _tried_epoch(trial)
+        train, how = tried_epoch(trial)
     evaluate = None
     if (nodes := trial.val_nodes) is not None:
         mode = trial.config.eval_mode
@@ -92,10 +126,10 @@ def full_seconds(trial: Trial, engine: Engine | None, *, fits: bool) -> EpochSec
         fits: whether a step may be tried, since its memory is free.
     """
     floor = None if engine is None else engine.floor().floor_seconds
-    if not fits or (floor or 0.0) > SECONDS:
-        if floor is None:
-            return None
-        return EpochSeconds(train=floor, floor=floor, how="the least that it can take; nothing was tried")
+    if not fits and floor is None:
+        return None
+    if floor is not None and (not fits or floor > SECONDS):
+        return _by_a_part(trial, floor)
     assert trial.graph.y is not None
     labels = trial.graph.y.index_select(0, trial.nodes)
     batch = WholeGraph(nodes=trial.nodes.to(trial.device), seed_y=labels.to(trial.device))
@@ -116,24 +150,80 @@ def full_seconds(trial: Trial, engine: Engine | None, *, fits: bool) -> EpochSec
     return EpochSeconds(train=train, evaluate=evaluate, floor=floor, how=f"the median of {count} steps tried")
 
 
-def _tried_epoch(trial: Trial) -> tuple[float, str]:
-    config = trial.config.updated(plan=None)
-    with make_loader(trial.runner, config, trial.nodes) as loader:
+def _by_a_part(trial: Trial, floor: float) -> EpochSeconds:
+    """Return the time of a step that is not tried: its floor, times what a small one takes of its own floor.
+
+    The small one is on a graph of the same mean degree, feature rows and share of training nodes.
+    """
+    unknown = EpochSeconds(train=floor, floor=floor, how="the least that it can take; nothing was tried")
+    graph = trial.graph
+    count = max(_LEAST_PART, int(graph.num_nodes * _PART_OF_TRIAL * SECONDS / floor))
+    if count > graph.num_nodes // 2:
+        return unknown
+    train = torch.arange(max(1, count * trial.nodes.numel() // graph.num_nodes))
+    part = part_of(graph, count).replace(splits={"train": train})
+    small = Trial(trial.runner.model, part, trial.config.updated(eval_every=0, patience=None))
+    engine, _ = compile_for(small.runner, small.config, small.nodes)
+    found = None if engine is None else full_seconds(small, engine, fits=True)
+    if found is None or not found.floor:
+        return unknown
+    times = max(found.train / found.floor, 1.0)
+    how = f"{times:.2g} times its floor, as on {count:,} nodes of the same degree"
+    return EpochSeconds(train=floor * times, floor=floor, how=how)
+
+
+def tried_epoch(trial: Trial) -> Tried:
+    """Return the time of an epoch's training, by steps on mini-batches that are prepared as a run's are.
+
+    A short epoch is run to its end, several times. A longer one is left when the time is up, its threads
+    having gone on with what comes next until then.
+    """
+    with make_loader(trial.runner, trial.config.updated(plan=None), trial.nodes) as loader:
+        steps = most = len(loader)
+        ahead = 0 if trial.runner.rows is not None else loader.ahead
         # Threads allocate their buffers, which later batches reuse, and torch finds its kernels.
-        warm, steps = min(loader.ahead + 2, len(loader)), len(loader)
-        seconds = _run(trial, loader.batches(0, 0, warm)) / warm
-        count = min(steps, max(FEWEST, min(STEPS, int(SECONDS / max(seconds, 1e-9)))))
-        taken = _run(trial, loader.batches(1, 0, count))
-    return taken / count * steps, f"{count} of {steps} steps tried"
+        _marks(trial, loader.batches(0, 0, min(ahead + 2, steps)))
+        if trial.runner.rows is None and are_mapped(trial.graph):
+            # As after a run's first epoch, the system has the pages of the file that are read.
+            most = len(_marks(trial, loader.batches(1), seconds=SECONDS / 2))
+        epochs: list[float] = []
+        while not epochs or (len(epochs) < REPEATS and sum(epochs) + epochs[-1] <= SECONDS):
+            seconds = math.inf if epochs else SECONDS
+            marks = _marks(trial, loader.batches(1 + len(epochs)), seconds=seconds, most=most)
+            if len(marks) < steps:
+                return Tried(whole_epoch(marks, steps, ahead), f"{len(marks)} of {steps} steps tried")
+            epochs.append(marks[-1])
+    times = "once" if len(epochs) == 1 else f"{len(epochs)} times"
+    return Tried(statistics.median(epochs), f"all {steps} steps tried {times}")
 
 
-def _run(trial: Trial, batches: Generator[MiniBatch]) -> float:
+def whole_epoch(marks: Sequence[float], steps: int, ahead: int) -> float:
+    """Return the seconds of an epoch, by its first steps.
+
+    Args:
+        marks: seconds from its start to the end of each of these, two at least.
+        steps: of the whole epoch.
+        ahead: batches prepared ahead. Once as many have been taken, later ones come as fast as they will.
+    """
+    even = max(1, min(ahead + 1, len(marks) // 2))
+    each = (marks[-1] - marks[even - 1]) / (len(marks) - even)
+    return marks[even - 1] + (steps - even) * each
+
+
+def _marks(
+    trial: Trial, batches: Generator[MiniBatch], *, seconds: float = math.inf, most: int | None = None
+) -> list[float]:
+    """Make steps until the time is up, and return the seconds from the start to the end of each."""
+    marks: list[float] = []
     started = time.perf_counter()
     with contextlib.closing(batches) as opened:
         for batch in opened:
             trial.step(batch)
             del batch  # so that the threads can reuse its buffer
-    return time.perf_counter() - started
+            marks.append(time.perf_counter() - started)
+            if len(marks) == most or (len(marks) >= FEWEST and marks[-1] >= seconds):
+                break
+    return marks
 
 
 def _evaluation(trial: Trial, nodes: Tensor, mode: EvalMode) -> float:

@@ -19,9 +19,9 @@ from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.needs import Need, Needs
 from graphbraid.train.estimating.records import TierEstimate
 from graphbraid.train.estimating.sampled import SampledNeeds, are_mapped
-from graphbraid.train.estimating.seconds import EpochSeconds
+from graphbraid.train.estimating.seconds import EpochSeconds, Pace
 from graphbraid.train.run_folder.identity import looked_at_bytes
-from graphbraid.train.step.tiers import expected_reads
+from graphbraid.train.step.tiers import expected_list_reads, expected_reads
 
 _SLOT_BYTES, _NOTES_BYTES = 32, 9
 """Noted of each row in memory, and of each row at all."""
@@ -34,10 +34,16 @@ class TieredRun(NamedTuple):
     graph: Graph
     served: Served
     epoch_reads: float
+    """Rows that an epoch reads."""
+    list_reads: float
+    """Blocks of adjacency lists that an epoch reads where no list is held; 0 if they are in memory anyway."""
+    num_batches: int
+    """In an epoch."""
     rows_per_second: float | None
-    """That come from the file at random, measured; None on another machine whose disk is not described."""
+    """That come from the file at random; None where the disk is not described, or no times are asked for."""
+    is_here: bool
+    """Whether the run is for this machine."""
     buffer_bytes: int
-
     list_bytes: int
     """Of the adjacency lists, which a budget holds first; 0 if they are in memory anyway."""
 
@@ -59,6 +65,12 @@ class TieredRun(NamedTuple):
         notes = self.buffer_bytes + self.graph.num_nodes * self._notes_bytes + self.list_bytes
         return rows * (self._row_bytes + _SLOT_BYTES) + notes
 
+    def disk_reads(self, host: int) -> float:
+        """Return the reads that the disk is expected to serve in an epoch: rows, and blocks of lists."""
+        if host == 0:
+            return self.epoch_reads + self.list_reads
+        return (1 - self.served.share(self.rows_in(host))) * self.epoch_reads
+
     def taken_bytes(self, host: int) -> int:
         """Return the memory that a budget takes: buffers of requests at least, and no more than holds all."""
         return max(min(host, self.whole_bytes), self.buffer_bytes * (1 + bool(self.list_bytes)))
@@ -74,53 +86,76 @@ class TieredRun(NamedTuple):
         scale = scale_of(self.graph.x)
         return _NOTES_BYTES + (0 if scale is None else scale.itemsize)
 
-    def estimate(self, host: int, needs: SampledNeeds, seconds: EpochSeconds | None) -> TierEstimate:
-        """Return what a run with such a budget needs."""
+    def estimate(
+        self, host: int, needs: SampledNeeds, seconds: EpochSeconds | None, pace: Pace | None
+    ) -> TierEstimate:
+        """Return what a run with such a budget needs.
+
+        Args:
+            host: the budget.
+            needs: of a run with all in memory.
+            seconds: likewise; None if they are not known.
+            pace: seconds by what is read from disk; None if that is not known.
+        """
         rows = self.rows_in(host)
         share = self.served.share(rows)
-        disk_reads = (1 - share) * self.epoch_reads
-        taken: float | None = None
-        if seconds is not None:
-            taken = seconds.train
-            if self.rows_per_second is not None:
-                taken = seconds.reading(disk_reads / self.rows_per_second).train
+        taken = None if seconds is None else seconds.train
         return TierEstimate(
             rows=rows,
             host_bytes=host,
             expected_share=share,
-            disk_bytes_per_epoch=disk_reads * self._row_bytes,
+            disk_bytes_per_epoch=(1 - share) * self.epoch_reads * self._row_bytes,
             memory_bytes=tiered_needs(needs, self.taken_bytes(host), self.list_bytes).nbytes,
-            seconds=taken,
+            seconds=taken if pace is None else pace.seconds(self.disk_reads(host)),
         )
 
-    def curve(self, needs: SampledNeeds, seconds: EpochSeconds | None) -> tuple[TierEstimate, ...]:
+    def curve(
+        self, needs: SampledNeeds, seconds: EpochSeconds | None, pace: Pace | None
+    ) -> tuple[TierEstimate, ...]:
         """Return what more and more rows in memory would bring."""
         num_rows = self.graph.num_nodes
         budgets = (self.host_bytes(int(share * num_rows)) for share in (0.0, *SHARES))
-        return tuple(self.estimate(host, needs, seconds) for host in budgets)
+        return tuple(self.estimate(host, needs, seconds, pace) for host in budgets)
 
 
 def tiered_run(
-    graph: Graph, config: TrainConfig, *, bytes_per_second: float | None, is_here: bool
+    graph: Graph,
+    config: TrainConfig,
+    *,
+    num_batches: int,
+    bytes_per_second: float | None,
+    is_here: bool,
+    times: bool,
 ) -> TieredRun | None:
     """Return a graph's rows in tiers; None where no store's file holds them.
 
     Args:
         graph: whose features are read.
         config: options of the run.
+        num_batches: in an epoch.
         bytes_per_second: the disk's rate. If None, it is measured where ``is_here``.
         is_here: whether the run is for this machine.
+        times: whether times are asked for.
     """
     x = stored_rows(graph.x)
     if x is None or not are_mapped(graph):
         return None
     disk = DiskRows.behind(x, options=options_for(config.host or 0))
     reads = expected_reads(graph, config)
-    rate = None if bytes_per_second is None else bytes_per_second / disk.row_bytes
-    if rate is None and is_here:
+    rate = None if bytes_per_second is None or not times else bytes_per_second / disk.row_bytes
+    if times and rate is None and is_here:
         rate = _rows_per_second(disk)
+    lists = list_bytes(graph)
     return TieredRun(
-        graph, Served(reads.values), float(reads.values.sum()), rate, disk.buffer_bytes, list_bytes(graph)
+        graph=graph,
+        served=Served(reads.values),
+        epoch_reads=float(reads.values.sum()),
+        list_reads=expected_list_reads(graph, config) if lists and times else 0.0,
+        num_batches=num_batches,
+        rows_per_second=rate,
+        is_here=is_here,
+        buffer_bytes=disk.buffer_bytes,
+        list_bytes=lists,
     )
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from graphbraid.features import HostTiers
 from graphbraid.graph import Graph
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
@@ -35,18 +36,23 @@ class Trial:
         model: the model of the run.
         graph: its graph, used in place.
         config: its options.
+        tiers: where rows and lists of mini-batches are. If None, in the graph.
 
     Raises:
         DataError: the graph has no features, labels or training nodes.
     """
 
-    def __init__(self, model: nn.Module, graph: Graph, config: TrainConfig) -> None:
+    def __init__(
+        self, model: nn.Module, graph: Graph, config: TrainConfig, tiers: HostTiers | None = None
+    ) -> None:
         if isinstance(config.optimizer, Optimizer):  # it holds the real parameters; another one is alike
             config = config.updated(optimizer="adamw")
         self.graph, self.config = graph, config.updated(scheduler=None, trace=None)
         task = task_of(graph)
         self.nodes = split_nodes(graph, "train")
-        self.runner = ModelRunner(copy.deepcopy(model).train(), graph, runtime.make_fabric(config))
+        rows, lists = (None, None) if tiers is None else (tiers.features, tiers.topology)
+        fabric = runtime.make_fabric(config)
+        self.runner = ModelRunner(copy.deepcopy(model).train(), graph, fabric, rows, lists)
         assert graph.y is not None, "task_of looked"
         task = with_class_weights(task, config.class_weights, graph.y[self.nodes])
         self.task = task.to(self.runner.device)

@@ -57,11 +57,11 @@ def _scaled(graph: Graph, measure: Callable[[Graph], int]) -> int:
         return measure(graph)
     degree = graph.num_edges / max(graph.num_nodes, 1)
     count = max(64, min(_NODES, graph.num_nodes // 2, int(_EDGES / max(degree, 1))))
-    first, second = measure(_part(graph, count)), measure(_part(graph, 2 * count))
+    first, second = measure(part_of(graph, count)), measure(part_of(graph, 2 * count))
     return int(second + (second - first) * (graph.num_nodes / count - 2))
 
 
-def _part(graph: Graph, num_nodes: int) -> Graph:
+def part_of(graph: Graph, num_nodes: int) -> Graph:
     """Return a graph of the first nodes' rows and labels, with edges of the graph's mean degree at random."""
     degree = graph.num_edges / max(graph.num_nodes, 1)
     indptr = (torch.arange(num_nodes + 1) * degree).long()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,9 @@ from torchmetrics import Metric, classification, regression
 from graphbraid.errors import ConfigError, did_you_mean
 from graphbraid.train.task import Task, TaskName
 
-LOSS = "loss"
+LOSS, MRR, AUC = "loss", "mrr", "auc"
+USUAL_OF_LINKS = (MRR, AUC, "hits@1", "hits@10")
+_HITS = re.compile(r"hits@([1-9]\d{0,8})")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +78,8 @@ def metric_names(task: Task, wanted: Sequence[str] | None) -> tuple[str, ...]:
     Raises:
         ConfigError: the task has no metric of that name.
     """
+    if task.name == "link":
+        return _of_links(USUAL_OF_LINKS if wanted is None else wanted)
     if wanted is None:
         return USUAL[task.name]
     known = METRICS[task.name]
@@ -83,6 +88,22 @@ def metric_names(task: Task, wanted: Sequence[str] | None) -> tuple[str, ...]:
             raise ConfigError(
                 f"metrics: a {task.name} task has {', '.join(known)}; got {name!r}."
                 + did_you_mean(name, known)
+            )
+    return tuple(dict.fromkeys(wanted))
+
+
+def hits_of(name: str) -> int | None:
+    """Return K of the metric ``hits@K``; None if that is not its name."""
+    found = _HITS.fullmatch(name)
+    return None if found is None else int(found[1])
+
+
+def _of_links(wanted: Sequence[str]) -> tuple[str, ...]:
+    for name in wanted:
+        if name not in (MRR, AUC) and hits_of(name) is None:
+            raise ConfigError(
+                f"metrics: task='link' has {MRR}, {AUC} and hits@K, such as hits@10; got {name!r}."
+                + did_you_mean(name, USUAL_OF_LINKS)
             )
     return tuple(dict.fromkeys(wanted))
 
@@ -101,7 +122,7 @@ def monitored(task: Task, names: Sequence[str], monitor: str | None) -> tuple[st
             f"monitor must be one of {', '.join((*names, LOSS))}; got {monitor!r}. Add it to metrics if it "
             "is to be computed."
         )
-    return name, METRICS[task.name][name].maximize
+    return name, task.name == "link" or METRICS[task.name][name].maximize
 
 
 class Scores:

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from graphbraid.arguments import as_count, check_tensor
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.graph.csc import Csc, coo_to_csc
-from graphbraid.graph.scans import check_ids
+from graphbraid.graph.scans import check_ids, first_out_of_range
+from graphbraid.graph.types import MOST_RELATIONS
 from graphbraid.signatures import typed
 
-Score = Callable[[Tensor], Tensor]
-"""Function of ``(b,)`` sources that returns their ``(b, num_nodes)`` scores with all nodes."""
+Score = Callable[..., Tensor]
+"""Function of ``(b,)`` sources, and relations if there are, that returns their ``(b, num_nodes)`` scores."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -55,44 +55,80 @@ def rank_links(
     links: Tensor,
     num_nodes: int,
     *,
+    relation: Tensor | None = None,
+    score_sources: Score | None = None,
     known: Tensor | None = None,
+    known_relation: Tensor | None = None,
     most_scores: int = 1 << 24,
 ) -> Ranking:
     """Rank the destination of each link among all nodes by their scores with the link's source.
 
     Args:
         score: function of ``(b,)`` int64 sources that returns their ``(b, num_nodes)`` scores with all nodes,
-            the higher the likelier.
+            the higher the likelier; with ``relation`` it also gets the ``(b,)`` relations.
         links: ``(2, num_links)`` int64 sources and destinations to rank.
         num_nodes: number of nodes, all of which are candidates.
+        relation: ``(num_links,)`` int64 relation of each link, from 0. If None, all are of one kind.
+        score_sources: function of ``(b,)`` destinations, and relations, that returns their scores with all
+            nodes as sources: sources are then ranked, too, and their ranks follow those of the destinations,
+            ``(2 * num_links,)`` in all. If None, only destinations are ranked.
         known: ``(2, num_known)`` int64 links that are known to be true, such as those of training, validation
-            and test together: they are left out of the candidates of their source's other links ("filtered").
-            If None, nothing is left out.
+            and test together: they are left out of the candidates of other links with the same source and
+            relation, or, where sources are ranked, the same destination and relation ("filtered"). If None,
+            nothing is left out.
+        known_relation: ``(num_known,)`` int64 relations of ``known``; given where ``relation`` is.
         most_scores: number of scores that are computed at a time, if one link has not more.
 
     Raises:
-        ConfigError: a number is out of bounds, or ``score`` returns another shape.
-        DataError: a link's end is not a node, or a score is NaN.
+        ConfigError: a number is out of bounds, a relation is missing, or ``score`` returns another shape.
+        DataError: a link's end is not a node, a relation does not fit the links, or a score is NaN.
     """
     as_count(num_nodes, "num_nodes", least=1)
     per_call = max(as_count(most_scores, "most_scores", least=1, most=1 << 40) // num_nodes, 1)
     src, dst = _checked(links, num_nodes, "links")
-    others = None if known is None else _checked(known, num_nodes, "known")
-    filtered: Csc | None = None
-    ranks = torch.empty(src.numel(), dtype=torch.float64)
-    for begin in range(0, src.numel(), per_call):
+    kind = _checked_relation(relation, src, "relation", "links")
+    others, known_kind = None, None
+    if known is not None:
+        if (relation is None) != (known_relation is None):
+            missing = "relation" if relation is None else "known_relation"
+            raise ConfigError(f"relation and known_relation go together: {missing} is not given")
+        others = _checked(known, num_nodes, "known")
+        known_kind = _checked_relation(known_relation, others[0], "known_relation", "known")
+    ranks = []
+    for function, one, other, end in ((score, src, dst, 0), (score_sources, dst, src, 1)):
+        if function is None:
+            continue
+        beside = None if others is None else _Known(others[end], others[1 - end], known_kind)
+        shape = {"num_nodes": num_nodes, "per_call": per_call}
+        ranks.append(_ranked(function, one, other, kind=kind, known=beside, **shape))
+    return Ranking(torch.cat(ranks))
+
+
+def _ranked(
+    score: Score,
+    given: Tensor,
+    wanted: Tensor,
+    *,
+    kind: Tensor | None,
+    known: _Known | None,
+    num_nodes: int,
+    per_call: int,
+) -> Tensor:
+    """Return the ranks of the nodes ``wanted`` among all, by their scores with the ends ``given``."""
+    ranks = torch.empty(given.numel(), dtype=torch.float64)
+    for begin in range(0, given.numel(), per_call):
         part = slice(begin, begin + per_call)
+        kinds = None if kind is None else kind[part]
         with torch.no_grad():
-            scores = score(src[part]).detach()
-        if scores.shape != (src[part].numel(), num_nodes):
+            scores = (score(given[part]) if kinds is None else score(given[part], kinds)).detach()
+        if scores.shape != (given[part].numel(), num_nodes):
             raise ConfigError(
                 "score must return one row per source and one column per node, "
-                f"({src[part].numel()}, {num_nodes}); got {tuple(scores.shape)}"
+                f"({given[part].numel()}, {num_nodes}); got {tuple(scores.shape)}"
             )
-        if others is not None and filtered is None:
-            filtered = _by_source(*others, num_nodes)
-        ranks[part] = _ranks(_copied(scores), src[part], dst[part], filtered, begin)
-    return Ranking(ranks)
+        beside = None if known is None else known.of(given[part], kinds)
+        ranks[part] = _ranks(_copied(scores), wanted[part], beside, begin)
+    return ranks
 
 
 @typed
@@ -125,29 +161,59 @@ def _checked(links: Tensor, num_nodes: int, name: str) -> tuple[Tensor, Tensor]:
     return links[0].long(), links[1].long()
 
 
-def _by_source(src: Tensor, dst: Tensor, num_nodes: int) -> Csc:
-    """Return the known destinations of each source, as the rows of an adjacency."""
-    return coo_to_csc(dst, src, num_nodes, num_nodes, keep_perm=False)[0]
+def _checked_relation(relation: Tensor | None, ends: Tensor, name: str, of: str) -> Tensor | None:
+    if relation is None:
+        return None
+    if check_tensor(relation, name, ndim=1).shape != ends.shape:
+        raise DataError(f"{name} must have an entry for each of {ends.numel()} {of}; got {relation.numel()}")
+    relation = relation.long()
+    at = first_out_of_range(relation, MOST_RELATIONS)
+    if at >= 0:
+        raise DataError(f"{name} must be in [0, {MOST_RELATIONS}); {name}[{at}] is {int(relation[at])}")
+    return relation
+
+
+class _Known:
+    """The known links of each end and relation, found by binary search.
+
+    Args:
+        ends: ``(num_known,)`` the ends that they are looked up by.
+        others: their other ends.
+        kind: their relations; None if there is one.
+    """
+
+    def __init__(self, ends: Tensor, others: Tensor, kind: Tensor | None) -> None:
+        self._keys, order = _keys(ends, kind).sort()
+        self._others = others[order]
+
+    def of(self, ends: Tensor, kind: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return for each known link of some ends its place among these, and the node at its other end."""
+        keys = _keys(ends, kind)
+        starts = torch.searchsorted(self._keys, keys)
+        counts = torch.searchsorted(self._keys, keys, right=True) - starts
+        offset = torch.arange(int(counts.sum())) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+        row = torch.arange(ends.numel()).repeat_interleave(counts)
+        return row, self._others[starts.repeat_interleave(counts) + offset]
+
+
+def _keys(ends: Tensor, kind: Tensor | None) -> Tensor:
+    return ends if kind is None else ends * MOST_RELATIONS + kind
 
 
 def _copied(scores: Tensor) -> Tensor:
     return scores.clone() if scores.is_floating_point() else scores.double()
 
 
-def _ranks(scores: Tensor, src: Tensor, dst: Tensor, filtered: Csc | None, first: int) -> Tensor:
-    """Return the ranks of some links from their sources' scores with all nodes, which are overwritten."""
-    row = torch.arange(src.numel(), device=scores.device)
-    column = dst.to(scores.device)
+def _ranks(scores: Tensor, wanted: Tensor, known: tuple[Tensor, Tensor] | None, first: int) -> Tensor:
+    """Return the ranks of one node per row of ``scores``, which are overwritten, without those known."""
+    row = torch.arange(wanted.numel(), device=scores.device)
+    column = wanted.to(scores.device)
     own = scores[row, column].clone()
     bad = scores.isnan().any(1).nonzero()
     if bad.numel():
         raise DataError(f"score must return numbers; NaN is among the scores of link {first + int(bad[0])}")
-    if filtered is not None:
-        starts, ends = filtered.indptr[src], filtered.indptr[src + 1]
-        counts = ends - starts
-        offset = torch.arange(int(counts.sum())) - (counts.cumsum(0) - counts).repeat_interleave(counts)
-        others = filtered.indices[starts.repeat_interleave(counts) + offset].long().to(scores.device)
-        scores[row.repeat_interleave(counts.to(scores.device)), others] = torch.nan  # neither above nor alike
+    if known is not None:
+        scores[known[0].to(scores.device), known[1].to(scores.device)] = torch.nan  # neither above nor alike
         scores[row, column] = own
     above = (scores > own[:, None]).sum(1)
     alike = (scores == own[:, None]).sum(1) - 1

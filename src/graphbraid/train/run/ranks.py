@@ -12,7 +12,7 @@ import xxhash
 from torch import Tensor, nn
 
 from graphbraid.distributed import Communicator
-from graphbraid.distributed.ranks.gradients import GradientSum
+from graphbraid.distributed.ranks.gradients import BUCKET_BYTES, GradientSum
 from graphbraid.distributed.ranks.joining import check_alike
 from graphbraid.errors import ConfigError, RankError
 from graphbraid.train import runtime
@@ -141,8 +141,16 @@ class RunRanks:
     def prepare_steps(self, model: nn.Module) -> None:
         """Prepare to add up gradients; from now on all ranks have the first one's parameters."""
         self.spread_weights(model)
-        if self._comm is not None:
-            self._sum = GradientSum(self._comm, model.parameters(), num_extra=1 + len(_STOPS))
+        if self._comm is None:
+            return
+        engine = self._state.runner.engine
+        ranks = None if engine is None else engine.ranks
+        bucket_bytes = BUCKET_BYTES if ranks is None else 0
+        self._sum = GradientSum(
+            self._comm, model.parameters(), num_extra=1 + len(_STOPS), bucket_bytes=bucket_bytes
+        )
+        if ranks is not None:
+            ranks.listen(self._sum.begin)
 
     def begin_step(self) -> None:
         """Make a mini-batch's random numbers a function of (seed, epoch, step, rank), so that ranks differ.

@@ -17,6 +17,7 @@ from graphbraid.train.run.state import RunState
 from graphbraid.train.run_folder.measured import kept_evidence, kept_plan
 from graphbraid.train.step.feed import Feed, make_feed, make_loader
 from graphbraid.train.step.learning_rate import LearningRateSchedule
+from graphbraid.train.step.link_runner import LinkRunner
 from graphbraid.train.step.optimizers import make_optimizer
 from graphbraid.train.step.preflight import (
     check_fanouts,
@@ -77,6 +78,8 @@ def set_up(state: RunState, former: Path | None) -> RunParts:
     assert labels.y is not None
     weighted = with_class_weights(state.task, config.class_weights, labels.y[train_nodes])
     task = weighted.to(runner.device)
+    if isinstance(runner, LinkRunner) and len(labels.splits) > 1:
+        runner.negatives_of_evaluation()  # which a complete graph does not have
     check_fanouts(runner.model, config)
     _try_model(state, task, train_nodes, None if former is None else kept_evidence(former))
     state.plan = _plan(state, task, train_nodes, former)
@@ -121,7 +124,7 @@ def _try_model(state: RunState, task: Task, train_nodes: Tensor, evidence: Evide
     if state.config.mode == "full":
         comm = None if state.config.partition is None else state.comm
         num_parts = 1 if comm is None else comm.size
-        require_whole(state.runner.model, state.graph, state.config, num_parts)
+        require_whole(state.runner.model, state.graph, state.config, num_parts, state.runner.learned_type)
         _compile(state, train_nodes, evidence)
         if state.comm is not None and state.runner.engine is not None:  # which lowering has tried already
             program = state.runner.engine.program

@@ -12,7 +12,7 @@ from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.metrics import metric_names, monitored
 from graphbraid.train.records import Progress, Status
 from graphbraid.train.step.runner import ModelRunner
-from graphbraid.train.task import Task, task_of
+from graphbraid.train.task import Task
 
 if TYPE_CHECKING:
     from graphbraid.collective import Plan
@@ -57,7 +57,7 @@ class RunState:
     @cached_property
     def task(self) -> Task:
         """Task that the graph's labels describe."""
-        return task_of(self.runner.labels)
+        return self.runner.task()
 
     @cached_property
     def metrics(self) -> tuple[str, ...]:

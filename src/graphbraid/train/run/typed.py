@@ -11,7 +11,7 @@ from graphbraid.train.config import TrainConfig
 
 _TIERS = "tiers hold the rows and lists of one node type"
 _BATCHES = "batches of several node types are prepared by the CPU's own threads"
-_FULL = "the full-graph engine takes graphs of one node type"
+_SAMPLED = "a graph with types is trained on by mini-batches unless mode='full' is given"
 
 
 def config_by_types(
@@ -37,14 +37,13 @@ def config_by_types(
         return config, ""
     _check_typed(config, given, num_ranks)
     if config.mode == "auto":
-        return config.updated(mode="sampled"), f"{_FULL} so far"
+        return config.updated(mode="sampled"), _SAMPLED
     return config, ""
 
 
 def _check_typed(config: TrainConfig, given: Mapping[str, Any], num_ranks: int) -> None:
     """Refuse options that need a graph of one node type and one relation."""
     refused: list[tuple[str, Any, bool, str]] = [
-        ("mode", config.mode, config.mode == "full", _FULL),
         ("host", config.host, config.host is not None, _TIERS),
         ("hot", config.hot, bool(config.hot), _TIERS),
         ("tiers", config.tiers, config.tiers is not None, _TIERS),

@@ -61,6 +61,8 @@ def _fingerprint(graph: Graph) -> str:
     if graph.types is not None:
         arrays.append(graph.types.rows.indptr)
         arrays += [array for nodes in graph.types.nodes.values() for array in _node_arrays(nodes)]
+        for edges in graph.types.edges.values():
+            arrays += [edges.splits[name] for name in sorted(edges.splits)]
     for array in arrays:
         digest.update(b"none" if array is None else _some_bytes(array))
     return digest.hexdigest()
@@ -136,10 +138,10 @@ def _check_same_config(found: Mapping[str, Any], config: TrainConfig, path: obje
     free = set(FREE_ON_RESUME)
     if config.scheduler in PER_STEP:  # its curve spans the whole run
         free.discard("epochs")
-    now = config.to_json()
+    now, before = config.to_json(), TrainConfig().to_json() | dict(found)  # older runs lack newer options
     for name in now:
-        if name not in free and found.get(name) != now[name]:
+        if name not in free and before[name] != now[name]:
             raise ConfigError(
-                f"{path} was written with {name}={found.get(name)!r}; this run has {now[name]!r}, which "
+                f"{path} was written with {name}={before[name]!r}; this run has {now[name]!r}, which "
                 f"would not continue it. Give {name} as it was, or start anew in another out_dir."
             )

@@ -94,6 +94,8 @@ def check_width(num_outputs: int, task: Task) -> None:
     Raises:
         ConfigError: it has another number.
     """
+    if task.name == "link":  # as many scores as there are negatives
+        return
     if num_outputs != task.width:
         needed = {"single-label": "class", "multi-label": "label", "regression": "target dimension"}[
             task.name

@@ -15,6 +15,7 @@ from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import is_widened
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.step.batches import Batch, WholeGraph
+from graphbraid.train.task import Task, task_of
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -61,7 +62,7 @@ class ModelRunner:
                 "for example one-hot degrees or random vectors."
             )
         self._prepare(model, graph, fabric, rows, lists)
-        self.uses_degrees = self.native and _normalises_by_degree(model)
+        self.uses_degrees = self.native and normalises_by_degree(model)
         self.passes_weight = graph.csc.weight is not None and not self.native and takes(model, "edge_weight")
 
     def _prepare(
@@ -83,9 +84,18 @@ class ModelRunner:
         """Compiled engine that runs the whole graph in place of :attr:`model`; None if there is none."""
 
     @property
+    def learned_type(self) -> str | None:
+        """The node type whose outputs these are; None in a graph of one type."""
+        return None
+
+    @property
     def labels(self) -> Graph | NodeSet:
         """The nodes whose labels are learned, with their splits: those of the graph."""
         return self.graph
+
+    def task(self) -> Task:
+        """Return the task that the labels describe."""
+        return task_of(self.labels)
 
     @property
     def by_layer(self) -> bool:
@@ -158,6 +168,11 @@ class ModelRunner:
                 outputs = self.model(x, batch.edge_index)
         return self._checked(outputs)[: batch.batch_size]
 
+    def labels_of(self, batch: Batch) -> Tensor:
+        """Return the labels that the loss compares a batch's outputs with: those of its seeds."""
+        assert batch.seed_y is not None, "graphs without labels are refused before a run begins"
+        return batch.seed_y
+
     def features_of(self, batch: MiniBatch) -> Tensor | SparseFeatures:
         """Return a mini-batch's feature rows, which may be sparse for models of ``graphbraid.nn``."""
         x = batch.features if self.native and self.device.type == "cpu" else batch.x
@@ -214,7 +229,8 @@ class ModelRunner:
         return outputs
 
 
-def _normalises_by_degree(model: nn.Module) -> bool:
+def normalises_by_degree(model: nn.Module) -> bool:
+    """Return whether a layer of the model normalises by the degrees of a graph."""
     from graphbraid.nn import GCNConv
 
     return any(isinstance(module, GCNConv) for module in model.modules())

@@ -144,12 +144,12 @@ class TrainStep:
 
     def _loss(self, batch: Batch) -> Tensor:
         """Return the mean loss over the batch's seeds, a scalar; 0 if this rank has none."""
-        outputs, labels = self._outputs(batch), batch.seed_y
-        assert labels is not None, "graphs without labels are refused before a run begins"
+        outputs = self._outputs(batch)
         if batch.batch_size == 0:
             return outputs.sum()
+        labels = self._runner.labels_of(batch).to(outputs.device)
         with self._runner.autocast():
-            return self._task.loss(outputs, labels.to(outputs.device))
+            return self._task.loss(outputs, labels)
 
     def _outputs(self, batch: Batch) -> Tensor:
         try:

@@ -61,6 +61,16 @@ def expected_reads(graph: Graph, config: TrainConfig) -> Score:
     return score(graph, "inclusion", sampler=_sampler(config), schedule=schedule)
 
 
+def expected_list_reads(graph: Graph, config: TrainConfig) -> float:
+    """Return the blocks of adjacency lists that an epoch of training reads from a store that holds none.
+
+    Raises:
+        DataError: the graph has no split ``train``.
+    """
+    schedule = _schedule(config, graph.split("train"))
+    return float(expected_list_blocks(graph.csc, _sampler(config), schedule).sum())
+
+
 def _sampler(config: TrainConfig) -> SamplerConfig:
     return SamplerConfig(fanouts=config.fanouts, replace=config.replace, layout=config.layout)
 

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError, did_you_mean
-from graphbraid.graph import EdgeType, Graph, SparseFeatures
+from graphbraid.graph import EdgeType, Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.interop.relations import edge_weights_of
+from graphbraid.graph.scaled_features import is_widened
 from graphbraid.graph.types import NodeSet
 from graphbraid.sampling.typed.source import EDGE_WEIGHT, TypedSource, source_of_graph
 from graphbraid.train.step.runner import ModelRunner, WholeInputs, csc_to, takes
@@ -48,6 +49,11 @@ class TypedRunner(ModelRunner):
         self._source = source_of_graph(graph)
 
     @property
+    def learned_type(self) -> str:
+        """The node type whose outputs these are."""
+        return self.node_type
+
+    @property
     def labels(self) -> NodeSet:
         """The nodes of the learned type."""
         return self.graph.nodes_of(self.node_type)
@@ -72,8 +78,9 @@ class TypedRunner(ModelRunner):
 
     @property
     def widened_bytes(self) -> int:
-        """0: what mini-batches are read from has the copy already."""
-        return 0
+        """Bytes of the float32 copies that a pass over the whole graph makes of narrower features."""
+        held = (self.graph.nodes_of(one).x for one in self.graph.node_types)
+        return sum(4 * x.shape[0] * x.shape[1] for x in held if x is not None and is_widened(x))
 
     @property
     def made_dense_bytes(self) -> int:
@@ -133,6 +140,8 @@ class TypedRunner(ModelRunner):
 
     def on_graph(self) -> Tensor:
         """Return the outputs for every node of the learned type from one pass, ``(num_nodes, width)``."""
+        if self.engine is not None and not torch.is_grad_enabled() and not self.model.training:
+            return self._checked(self.engine.predict())
         if self._whole_inputs is None:
             self._whole_inputs = self._make_whole_inputs()
         (x, adjs), named = self._whole_inputs
@@ -170,7 +179,9 @@ class TypedRunner(ModelRunner):
     def _whole_rows(self) -> TypedFeatures:
         found: TypedFeatures = {}
         for one in self.graph.node_types:
-            x = self._source.node_attrs[one].get("x")
+            x = self.graph.nodes_of(one).x
+            if isinstance(x, ScaledFeatures):
+                x = x.to_dense()
             if isinstance(x, SparseFeatures):
                 keeps = self.native and self.device.type == "cpu"
                 found[one] = self._in_float32(x if keeps else x.to_dense().to(self.device))

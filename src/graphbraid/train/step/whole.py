@@ -34,7 +34,13 @@ if TYPE_CHECKING:
 _TIGHT = 1.5  # the estimate is an upper bound, so a model above it by less may still fit
 
 
-def require_whole(model: nn.Module, graph: Graph, config: TrainConfig, num_parts: int = 1) -> None:
+def require_whole(
+    model: nn.Module,
+    graph: Graph,
+    config: TrainConfig,
+    num_parts: int = 1,
+    node_type: str | None = None,
+) -> None:
     """Check that training on the whole graph can fit in the free memory, before the system kills the process.
 
     Args:
@@ -42,6 +48,7 @@ def require_whole(model: nn.Module, graph: Graph, config: TrainConfig, num_parts
         graph: the graph.
         config: options of the run.
         num_parts: number of ranks that hold a part of the graph each, about equal ones.
+        node_type: the type to learn, in a graph with types.
 
     Raises:
         ResourceError: it needs more memory than is free; the message says how much.
@@ -49,7 +56,7 @@ def require_whole(model: nn.Module, graph: Graph, config: TrainConfig, num_parts
     device = device_named(config.device)
     free = device.free_bytes()
     try:
-        needed = estimated_bytes(model, graph, device) // num_parts
+        needed = estimated_bytes(model, graph, device, node_type=node_type) // num_parts
     except (NotLoweredError, ValueError, RuntimeError):  # unknown, or an error that is raised later
         return
     if free is not None and needed > _TIGHT * free:
@@ -99,7 +106,14 @@ def compile_for(
         return None, why
     ranks = None if comm is None else _ranks(comm, runner.graph, config)
     with in_mode(runner.model, training=True):  # the mode of training and of its evidence
-        engine = compile(runner.model, runner.graph, nodes=nodes, evidence=evidence, ranks=ranks)
+        engine = compile(
+            runner.model,
+            runner.graph,
+            nodes=nodes,
+            evidence=evidence,
+            ranks=ranks,
+            node_type=runner.learned_type,
+        )
     if isinstance(engine, Uncompiled):
         return None, f"{engine.why.part}: {engine.why.reason}"
     return engine, ""
@@ -110,8 +124,8 @@ def _ranks(comm: Communicator, graph: Graph, config: TrainConfig) -> Ranks:
     kinds = {"partition": "given" if config.partition is not None else "not given"}
     check_alike(comm, kinds, "give all ranks the same partition")
     if config.partition is None:
-        return Ranks.dividing(comm, graph)
-    return Ranks.of_saved(comm, SavedPartition(config.partition), graph)
+        return Ranks.dividing(comm, graph, wire=config.wire)
+    return Ranks.of_saved(comm, SavedPartition(config.partition), graph, wire=config.wire)
 
 
 def _why_not(runner: ModelRunner, config: TrainConfig) -> str:

@@ -99,6 +99,8 @@ def profile_run(
 
     key: dict[str, Any] = {name: getattr(config, name) for name in _KEY}
     key |= {"device": str(runner.device), "workers": workers, "nodes": nodes.numel()}
+    if config.task == "link":
+        key |= {name: getattr(config, name) for name in ("task", "negatives", "num_negatives")}
     if accelerator is not None:
         return make()  # an accelerator has no known identity, so its profile is not cached
     return cached(key | {"graph": graph_identity(runner.graph), "model": model_identity(runner.model)}, make)
@@ -106,7 +108,7 @@ def profile_run(
 
 def _stages(loader: BatchLoader, device: BatchDevice, workers: Sequence[int], **how: Any) -> Profile:
     """Measure the stages of a loader's mini-batches on the way to a device."""
-    if isinstance(loader, TypedBatchLoader):
+    if isinstance(loader, TypedBatchLoader) or loader.starts_from_inputs:
         return measure_typed(loader, workers, **how)
     return measure(dataclasses.replace(loader.context(1), device=device), workers, **how)
 

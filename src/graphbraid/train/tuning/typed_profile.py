@@ -1,4 +1,4 @@
-"""Profile of the stages of a run on a graph with types, whose batches no operator prepares."""
+"""Profile of the stages of a run whose batches no operator prepares: on a graph with types, or of links."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
 from graphbraid.collective import Profile
 from graphbraid.collective.plan.times import ZERO, Duration, StageTimes
 from graphbraid.collective.run.profiler import Effort
 from graphbraid.machine.hardware import Hardware
+from graphbraid.sampling.minibatch import MiniBatch
 
 if TYPE_CHECKING:
-    from graphbraid.loader.typed.batches import TypedBatchLoader
+    from graphbraid.loader.batches import BatchLoader
     from graphbraid.sampling.typed.minibatch import TypedMiniBatch
 
 
 def measure_typed(
-    loader: TypedBatchLoader,
+    loader: BatchLoader,
     workers: Sequence[int],
     *,
     train: Callable[[Any], object],
@@ -44,7 +43,7 @@ def measure_typed(
         before_training(count)
         seconds: list[float] = []
 
-        def step(batch: TypedMiniBatch, seconds: list[float] = seconds) -> None:
+        def step(batch: MiniBatch | TypedMiniBatch, seconds: list[float] = seconds) -> None:
             nonlocal largest
             largest = max(largest, _bytes_of(batch))
             started = time.perf_counter()
@@ -64,7 +63,7 @@ def measure_typed(
 
 
 def _intervals(
-    loader: TypedBatchLoader, effort: Effort, seconds: float, use: Callable[[Any], None] | None = None
+    loader: BatchLoader, effort: Effort, seconds: float, use: Callable[[Any], None] | None = None
 ) -> list[float]:
     """Return the seconds from one batch to the next after the warm-up, at least one; ``use`` gets each."""
     found: list[float] = []
@@ -84,11 +83,14 @@ def _intervals(
     return found
 
 
-def _bytes_of(batch: TypedMiniBatch) -> int:
+def _bytes_of(batch: MiniBatch | TypedMiniBatch) -> int:
     """Return the bytes of a batch's ids, edges and feature rows."""
-    sampled = batch.sampled
-    tensors: list[Tensor] = [*sampled.n_id, *batch.x_dict.values()]
-    for edges in sampled.edges:
-        for one in edges:
-            tensors += [part for part in (one.indptr, one.indices, one.positions) if part is not None]
+    if isinstance(batch, MiniBatch):
+        tensors = [batch.n_id] + ([] if batch.x is None else [batch.x])
+        lists = list(batch.sampled.edges)
+    else:
+        tensors = [*batch.sampled.n_id, *batch.x_dict.values()]
+        lists = [one for edges in batch.sampled.edges for one in edges]
+    for one in lists:
+        tensors += [part for part in (one.indptr, one.indices, one.positions) if part is not None]
     return sum(tensor.nbytes for tensor in tensors)

@@ -26,4 +26,23 @@ PASSES: dict[str, Pass] = {
 }
 """The passes by name, in the order they run."""
 
-__all__ = ["PASSES", "Pass", "choose_input_path", "fuse", "hoist", "order", "split", "store"]
+
+def through_passes(program: Program, facts: Facts, wanted: frozenset[str]) -> Program:
+    """Return a program after the passes whose names are wanted, in their order."""
+    for name, run in PASSES.items():
+        if name in wanted:
+            program = run(program, facts)
+    return program
+
+
+__all__ = [
+    "PASSES",
+    "Pass",
+    "choose_input_path",
+    "fuse",
+    "hoist",
+    "order",
+    "split",
+    "store",
+    "through_passes",
+]

@@ -24,7 +24,7 @@ def fuse(program: Program, facts: Facts) -> Program:
     if joined:
         what += f", {len(joined)} of them made in the cache by the kernel before"
     after = program.rewritten(ops)
-    nbytes = sum(8 * facts.rows[after.level(op.out)] * after.width(op.out) for op in joined)
+    nbytes = sum(8 * facts.num_rows(after.place(op.out)) * after.width(op.out) for op in joined)
     saves = f"{in_bytes(nbytes)} an epoch that need not leave the cache and come back" if joined else ""
     return decided(program, "fuse", saved > 0, what, saves=saves, ops=ops)
 

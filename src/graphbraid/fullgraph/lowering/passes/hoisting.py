@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from graphbraid.fullgraph.lowering.constants import FOLDED
 from graphbraid.fullgraph.lowering.facts import Facts
 from graphbraid.fullgraph.lowering.passes.rewriting import decided, in_bytes, in_seconds
-from graphbraid.fullgraph.program import INPUT, Aggregate, Hoisted, Linear, Operation, Own, Program
+from graphbraid.fullgraph.program import Aggregate, Hoisted, Linear, Operation, Own, Program
 
 
 def hoist(program: Program, facts: Facts) -> Program:
@@ -17,7 +17,7 @@ def hoist(program: Program, facts: Facts) -> Program:
     if best is program:
         what = "the features are not aggregated before something that learns"
         return decided(program, "hoist", False, what)
-    if program.input_path != "dense":
+    if not program.parts and program.input_path != "dense":
         what = f"the features stay {program.input_path}; aggregated they would be dense"
         return decided(program, "hoist", False, what)
     seconds, tried = facts.weighed(lambda by: hoisted(program, by, limit=float("inf"))[1])
@@ -58,8 +58,8 @@ def hoisted(program: Program, facts: Facts, *, limit: float) -> tuple[Program, d
 
 def _bytes_of(program: Program, facts: Facts) -> int:
     """Return the bytes of a program's constants."""
-    levels = [op.num_blocks() for op in program.ops if isinstance(op, Hoisted)]
-    return sum(4 * facts.rows[level] * facts.in_channels for level in levels)
+    constants = [op.out for op in program.ops if isinstance(op, Hoisted)]
+    return sum(4 * facts.num_rows(program.place(value)) * program.width(value) for value in constants)
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,8 @@ class _Fold:
     """The operations in the order they run; only the last one's value is read elsewhere."""
     linear: Linear | None
     """Linear map that they all follow and that moves behind them: ``S (x Wᵀ) = (S x) Wᵀ``."""
+    source: str
+    """Name of the value that holds the features."""
 
 
 def _folded(program: Program, facts: Facts, limit: float) -> tuple[Program, list[tuple[Program, _Fold]]]:
@@ -100,9 +102,10 @@ def _next(program: Program, refused: set[str]) -> _Fold | None:
 def _alone(program: Program, op: Operation) -> _Fold | None:
     """Return a fold of ``op`` if it reads only values computed from the features alone; None otherwise."""
     chain = _chain(program, op.inputs)
-    if chain is None or not any(isinstance(other, Aggregate) for other in (*chain, op)):
+    source = None if chain is None else _source(program, op.inputs)
+    if chain is None or source is None or not any(isinstance(o, Aggregate) for o in (*chain, op)):
         return None
-    return _Fold(chain, (op,), None)
+    return _Fold(chain, (op,), None, source)
 
 
 def _after_linear(program: Program, op: Operation) -> _Fold | None:
@@ -111,7 +114,8 @@ def _after_linear(program: Program, op: Operation) -> _Fold | None:
     if not isinstance(linear, Linear) or len(linear.inputs) > 1 or linear.after is not None:
         return None
     chain = _chain(program, linear.inputs)
-    if chain is None:
+    source = None if chain is None else _source(program, linear.inputs)
+    if chain is None or source is None:
         return None
     readers = program.consumers(linear.out)
     ops = [op] if len(readers) == 1 and len(op.inputs) == 1 else _following(program, linear)
@@ -119,7 +123,7 @@ def _after_linear(program: Program, op: Operation) -> _Fold | None:
     ends = [value for value in inside if _is_read_outside(program, value, ops)]
     if not ops or ends != [ops[-1].out] or not any(isinstance(other, Aggregate) for other in ops):
         return None
-    return _Fold(chain, tuple(ops), linear)
+    return _Fold(chain, tuple(ops), linear, source)
 
 
 def _following(program: Program, linear: Linear) -> list[Operation]:
@@ -156,14 +160,26 @@ def _chain(program: Program, values: Sequence[str]) -> tuple[Operation, ...] | N
     return tuple(made.values())
 
 
+def _source(program: Program, values: Sequence[str]) -> str | None:
+    """Return the name of the features that chains start from; None if there are several, or sparse ones."""
+    found, rest = set[str](), list(values)
+    while rest:
+        op = program.producer(value := rest.pop())
+        rest += () if op is None else op.inputs
+        found |= {value} if op is None else set()
+    only = found.pop()
+    stays = program.parts and program.path_of(only) != "dense"
+    return None if found or stays else only
+
+
 def _applied(program: Program, fold: _Fold) -> Program:
     last = fold.ops[-1].out
     if fold.linear is None:
-        constant = Hoisted(out=last, inputs=(INPUT,), of=(*fold.chain, *fold.ops))
+        constant = Hoisted(out=last, inputs=(fold.source,), of=(*fold.chain, *fold.ops))
         return _replaced(program, {last: (constant,)})
     names = {op.out: f"{op.out}_once" for op in fold.ops} | {fold.linear.out: fold.linear.inputs[0]}
     of = (*fold.chain, *(op.renamed(names) for op in fold.ops))
-    constant = Hoisted(out=names[last], inputs=(INPUT,), of=of)
+    constant = Hoisted(out=names[last], inputs=(fold.source,), of=of)
     new: dict[str, tuple[Operation, ...]] = {op.out: () for op in (*fold.ops, fold.linear)}
     new[last] = (constant, replace(fold.linear, out=last, inputs=(constant.out,)))
     return _replaced(program, new)
@@ -171,22 +187,23 @@ def _applied(program: Program, fold: _Fold) -> Program:
 
 def _seconds(program: Program, fold: _Fold, facts: Facts) -> tuple[float, float]:
     """Return the seconds per epoch of a fold's operations and linear map, before and after folding."""
+    channels = program.width(fold.source)
     if fold.linear is None:
-        return sum(_seconds_of(program, op, facts, facts.in_channels) for op in fold.ops), 0.0
+        return sum(_seconds_of(program, op, facts, channels, channels) for op in fold.ops), 0.0
     width = program.width(fold.linear.out)
-    levels = [program.level(value) for value in (fold.linear.out, fold.ops[-1].out)]
-    before, after = (2 * facts.multiply_seconds(facts.rows[i], facts.in_channels, width) for i in levels)
-    return sum(_seconds_of(program, op, facts, width) for op in fold.ops) + before, after
+    rows = [facts.num_rows(program.place(value)) for value in (fold.linear.out, fold.ops[-1].out)]
+    before, after = (2 * facts.multiply_seconds(count, channels, width) for count in rows)
+    return sum(_seconds_of(program, op, facts, width, channels) for op in fold.ops) + before, after
 
 
-def _seconds_of(program: Program, op: Operation, facts: Facts, width: int) -> float:
+def _seconds_of(program: Program, op: Operation, facts: Facts, width: int, channels: int) -> float:
     """Return an operation's seconds per epoch; an aggregation counts both ways, at its narrower side."""
     if isinstance(op, Aggregate):
-        level = program.level(op.inputs[0])
-        return 2 * facts.aggregate_seconds(level, min(width, facts.in_channels))
+        level, relation = program.level(op.inputs[0]), op.adjacency.relation
+        return 2 * facts.aggregate_seconds(level, min(width, channels), relation)
     if isinstance(op, Own):
         return 0.0
-    nbytes = 4 * facts.rows[program.level(op.out)] * width * (1 + len(op.inputs))
+    nbytes = 4 * facts.num_rows(program.place(op.out)) * width * (1 + len(op.inputs))
     return nbytes / facts.rates.stream_bytes
 
 

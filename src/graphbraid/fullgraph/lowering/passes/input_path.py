@@ -12,6 +12,8 @@ from graphbraid.fullgraph.program import INPUT, Linear, Operation, Own, Program
 
 def choose_input_path(program: Program, facts: Facts) -> Program:
     """Choose to multiply the features as dense, as sparse or as bits, whichever takes the least time."""
+    if program.parts:
+        return _as_stored(program, facts)
     readers = _readers(program, INPUT)
     width = sum(program.width(op.out) for op in readers if isinstance(op, Linear))
     if not width or not all(isinstance(op, Linear) and len(op.inputs) == 1 for op in readers):
@@ -34,6 +36,21 @@ def choose_input_path(program: Program, facts: Facts) -> Program:
         ops=program.ops if chosen == "dense" else _own_after_linear(program),
         input_path=chosen,
     )
+
+
+def _as_stored(program: Program, facts: Facts) -> Program:
+    """Multiply the features of each node type as sparse where they are stored so, if only linear maps do."""
+    paths = {}
+    for number, part in enumerate(program.parts):
+        readers = _readers(program, part.input)
+        fits = all(isinstance(op, Linear) and len(op.inputs) == 1 for op in readers)
+        is_sparse = facts.parts[number].is_sparse and bool(readers) and fits
+        paths[part.input] = "sparse" if is_sparse else "dense"
+    sparse = [part.name for part in program.parts if paths[part.input] == "sparse"]
+    what = f"features of {', '.join(sparse)} are stored sparse" if sparse else "dense: no type's are sparse"
+    marked = program.rewritten(program.ops, input_paths=paths)
+    ops = _own_after_linear(marked) if sparse else program.ops
+    return decided(program, "input path", bool(sparse), what, ops=ops, input_paths=paths)
 
 
 def _readers(program: Program, value: str) -> list[Operation]:
@@ -70,7 +87,7 @@ def _own_after_linear(program: Program) -> tuple[Operation, ...]:
             ops.append(op)
             continue
         value = f"{op.out}_all"
-        ops.append(replace(op, out=value, inputs=(INPUT,)))
+        ops.append(replace(op, out=value, inputs=(_origin(program, op.inputs[0]),)))
         for number in range(chain):
             name = op.out if number == chain - 1 else f"{op.out}_all{number + 1}"
             ops.append(Own(out=name, inputs=(value,)))
@@ -80,11 +97,19 @@ def _own_after_linear(program: Program) -> tuple[Operation, ...]:
 
 def _own_rows_of_input(program: Program, value: str) -> int:
     """Return how many :class:`Own` lead from the features to a value; 0 if anything else takes part."""
-    op, count = program.producer(value), 0
-    while isinstance(op, Own):
-        value, count = op.inputs[0], count + 1
+    source, count = _origin(program, value), 0
+    while value != source:
         op = program.producer(value)
-    return count if value == INPUT else 0
+        assert op is not None
+        value, count = op.inputs[0], count + 1
+    is_kept_dense = program.parts and program.path_of(source) == "dense"
+    return 0 if source not in program.inputs or is_kept_dense else count
+
+
+def _origin(program: Program, value: str) -> str:
+    """Return the value whose rows a value holds, itself or the one that :class:`Own` leads from."""
+    op = program.producer(value)
+    return _origin(program, op.inputs[0]) if isinstance(op, Own) else value
 
 
 __all__ = ["choose_input_path"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from graphbraid.fullgraph.lowering.facts import Facts
 from graphbraid.fullgraph.lowering.passes.rewriting import decided, replaced
-from graphbraid.fullgraph.program import INPUT, Aggregate, Linear, Program
+from graphbraid.fullgraph.program import Aggregate, Linear, Program
 
 
 def order(program: Program, facts: Facts) -> Program:
@@ -27,9 +27,8 @@ def order(program: Program, facts: Facts) -> Program:
 
 def _order_one(program: Program, aggregate: Aggregate, facts: Facts) -> tuple[Program, str]:
     linear = program.producer(aggregate.inputs[0])
-    stays = program.input_path != "dense"
     if isinstance(linear, Linear) and len(linear.inputs) == 1:
-        if len(program.consumers(linear.out)) > 1 or (linear.inputs[0] == INPUT and stays):
+        if len(program.consumers(linear.out)) > 1 or program.path_of(linear.inputs[0]) != "dense":
             return program, ""
         before_it: Linear = linear
         seconds, tried = facts.weighed(lambda by: _order_seconds(program, before_it, aggregate, by))
@@ -49,7 +48,7 @@ def _order_one(program: Program, aggregate: Aggregate, facts: Facts) -> tuple[Pr
         return program, ""
     after_it: Linear = linear
     seconds, tried = facts.weighed(lambda by: _order_seconds(program, after_it, aggregate, by))
-    if seconds["last"] <= seconds["first"] and not (aggregate.inputs[0] == INPUT and stays):
+    if seconds["last"] <= seconds["first"] and program.path_of(aggregate.inputs[0]) == "dense":
         return program, ""
     rows = f"{linear.out}_rows"
     swapped = {
@@ -62,14 +61,15 @@ def _order_one(program: Program, aggregate: Aggregate, facts: Facts) -> tuple[Pr
 def _order_seconds(program: Program, linear: Linear, aggregate: Aggregate, facts: Facts) -> dict[str, float]:
     """Return the seconds per epoch with the transformation ``"first"`` and with it ``"last"``."""
     x = linear.inputs[0] if linear.out == aggregate.inputs[0] else aggregate.inputs[0]
-    level = program.level(aggregate.inputs[0])
+    level, relation = program.level(aggregate.inputs[0]), aggregate.adjacency.relation
+    before, after = (facts.num_rows(program.place(value)) for value in (aggregate.inputs[0], aggregate.out))
     narrow, wide = program.width(linear.out), program.width(x)
     learns = program.learns(x)
     products = 3 if learns else 2
-    first = products * facts.multiply_seconds(facts.rows[level], wide, narrow)
-    first += 2 * facts.aggregate_seconds(level, narrow)
-    last = products * facts.multiply_seconds(facts.rows[level + 1], wide, narrow)
-    last += (2 if learns else 1) * facts.aggregate_seconds(level, wide)
+    first = products * facts.multiply_seconds(before, wide, narrow)
+    first += 2 * facts.aggregate_seconds(level, narrow, relation)
+    last = products * facts.multiply_seconds(after, wide, narrow)
+    last += (2 if learns else 1) * facts.aggregate_seconds(level, wide, relation)
     return {"first": first, "last": last}
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from graphbraid.fullgraph.program import INPUT, Decision, Operation, Program
+from graphbraid.fullgraph.program import Decision, Operation, Program
 
 
 def replaced(program: Program, new: Mapping[str, Operation], without: str | None = None) -> Program:
     """Replace the operations that compute the named values, and drop the one that computes ``without``."""
     ops = tuple(new.get(op.out, op) for op in program.ops if op.out != without)
-    return program.rewritten(_in_order(ops))
+    return program.rewritten(_in_order(program, ops))
 
 
-def _in_order(ops: tuple[Operation, ...]) -> tuple[Operation, ...]:
+def _in_order(program: Program, ops: tuple[Operation, ...]) -> tuple[Operation, ...]:
     """Sort operations so that each value is computed before it is read, and otherwise keep their order."""
-    made, rest, out = {INPUT}, list(ops), []
+    made, rest, out = set(program.inputs), list(ops), []
     while rest:
         op = next(op for op in rest if all(i in made for i in op.inputs))
         rest.remove(op)
@@ -39,7 +39,7 @@ def decided(
     decision = Decision(
         name=name, taken=taken, what=what, saves=saves if taken else "", instead_of=instead_of
     )
-    return program.rewritten(program.ops if ops is None else _in_order(ops), decision, **settings)
+    return program.rewritten(program.ops if ops is None else _in_order(program, ops), decision, **settings)
 
 
 def in_seconds(seconds: float) -> str:

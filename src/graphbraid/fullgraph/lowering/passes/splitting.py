@@ -15,7 +15,7 @@ def split(program: Program, facts: Facts) -> Program:
     if ops is None:
         return decided(program, "split", False, "no linear map reads values side by side")
     removed = [op for op in program.ops if isinstance(op, Concat) and op not in ops]
-    nbytes = sum(16 * facts.rows[program.level(op.out)] * program.width(op.out) for op in removed)
+    nbytes = sum(16 * facts.num_rows(program.place(op.out)) * program.width(op.out) for op in removed)
     what = "linear maps of values side by side are sums of linear maps"
     return decided(program, "split", True, what, saves=f"{in_bytes(nbytes)} of copies an epoch", ops=ops)
 

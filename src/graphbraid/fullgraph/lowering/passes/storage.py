@@ -20,10 +20,10 @@ def store(program: Program, facts: Facts) -> Program:
         if not isinstance(op, Aggregate):
             ops.append(op)
             continue
-        level, width = program.level(op.inputs[0]), program.width(op.out)
+        place, width = program.place(op.inputs[0]), program.width(op.out)
         passes = 1 + program.learns(op.inputs[0])
-        rounding = 6.0 * facts.rows[level] * width / facts.rates.stream_bytes
-        saved += passes * (facts.aggregate_seconds(level, width) / 2 - rounding)
+        rounding = 6.0 * facts.num_rows(place) * width / facts.rates.stream_bytes
+        saved += passes * (facts.aggregate_seconds(place.level, width, op.adjacency.relation) / 2 - rounding)
         ops.append(replace(op, rows=facts.storage))
     what = "rows are rounded to bfloat16 before they are aggregated, sums are float32"
     taken = any(isinstance(op, Aggregate) for op in ops)

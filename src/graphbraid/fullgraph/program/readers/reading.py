@@ -13,6 +13,7 @@ from graphbraid.fullgraph.program.readers.functions import NodeRows
 from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.fullgraph.program.writer import Writer
 from graphbraid.graph import Graph
+from graphbraid.graph.types import Relation
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class Edges:
     """Number of edge features that the layer receives; None if it receives none."""
     graph: Graph | None = field(default=None, compare=False)
     """The graph that the edges belong to, for checks that must look at them."""
+    relations: tuple[Relation, ...] = ()
+    """The relations with edges, for a layer that receives the relation of each edge."""
 
 
 @dataclass(frozen=True)

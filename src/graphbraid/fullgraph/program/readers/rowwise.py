@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from graphbraid.fullgraph.program.operations import Module, Normalise
+from graphbraid.fullgraph.program.module_operations import Module, Normalise
 from graphbraid.fullgraph.program.readers.activations import ACTIVATION_MODULES
 from graphbraid.fullgraph.program.readers.exact import (
     Allowed,

@@ -24,24 +24,38 @@ class Travel:
         comm: the ranks.
         route: the rows that travel.
         num_own: number of rows that this rank owns.
+        width: number of columns.
+        wire: dtype to which rows are rounded, to nearest, for the way.
     """
 
-    def __init__(self, comm: Communicator, route: Route, num_own: int) -> None:
-        self._comm, self._num_own = comm, num_own
+    def __init__(
+        self, comm: Communicator, route: Route, num_own: int, width: int, wire: torch.dtype = torch.float32
+    ) -> None:
+        self._comm, self._num_own, self._width, self._wire = comm, num_own, width, wire
         self.route = route
         """The rows that travel."""
         self._handle: Handle[Tensor] | None = None
+        self._receiver: Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rounded rows, which it holds from the first journey on."""
+        if self._wire == torch.float32:
+            return 0
+        return (self.route.num_sent + self.route.num_received) * self._width * self._wire.itemsize
 
     @recorded_whole
     def begin(self, own: Tensor, packed: Tensor, halo: Tensor) -> None:
         """Begin to send ``own`` rows, by way of ``packed``, and to receive the halo's."""
         torch.index_select(own, 0, self.route.send, out=packed)
-        self._handle = self._comm.all_to_all(packed, self.route.send_rows, self.route.receive_rows, halo)
+        sent, received = (packed, halo) if self._wire == torch.float32 else self._rounded
+        self._depart(packed, sent, received, halo, back=False)
 
     @recorded_whole
     def begin_back(self, halo: Tensor, returned: Tensor) -> None:
         """Begin to send the gradients of the halo's rows, and to receive those of the rows sent."""
-        self._handle = self._comm.all_to_all(halo, self.route.receive_rows, self.route.send_rows, returned)
+        received, sent = (returned, halo) if self._wire == torch.float32 else self._rounded
+        self._depart(halo, sent, received, returned, back=True)
 
     @recorded_whole
     def wait(self) -> None:
@@ -51,8 +65,25 @@ class Travel:
             RankError: a rank was lost, has stalled or has failed.
         """
         assert self._handle is not None
-        self._handle.wait()
-        self._handle = None
+        arrived = self._handle.wait()
+        if self._receiver is not None and self._receiver is not arrived:
+            self._receiver.copy_(arrived)
+        self._handle = self._receiver = None
+
+    def _depart(self, rows: Tensor, sent: Tensor, received: Tensor, receiver: Tensor, *, back: bool) -> None:
+        """Begin to send ``rows`` by way of ``sent``; what comes goes through ``received`` to ``receiver``."""
+        if sent is not rows:
+            sent.copy_(rows)
+        counts = (self.route.send_rows, self.route.receive_rows)
+        self._receiver = receiver
+        self._handle = self._comm.all_to_all(sent, *(counts[::-1] if back else counts), received)
+
+    @cached_property
+    def _rounded(self) -> tuple[Tensor, Tensor]:
+        """The rounded rows that are sent to the halos, and those of the own halo; backward the other way."""
+        route = self.route
+        rows = torch.empty(route.num_sent + route.num_received, self._width, dtype=self._wire)
+        return rows[: route.num_sent], rows[route.num_sent :]
 
     @cached_property
     def _adding(self) -> Aggregation:

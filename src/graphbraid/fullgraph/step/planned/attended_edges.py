@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.program import Attention
+from graphbraid.fullgraph.program import INPUT, Attention
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.graph.csc import Csc
 
@@ -25,7 +25,7 @@ class AttendedEdges:
         self.num_loops = min(csc.num_src, csc.num_dst) if op.self_loops else 0
         self._joined = None
         if op.self_loops and isinstance(op.fill, str):
-            self._joined = plan.features.edges.plan_loops(self._level, op.fill)
+            self._joined = plan.features_of(INPUT).edges.plan_loops(self._level, op.fill)
 
     @property
     def loops_differ(self) -> bool:
@@ -34,7 +34,7 @@ class AttendedEdges:
 
     def rows(self) -> Tensor:
         """Return the ``(num_edges, num_edge_features)`` features of the edges."""
-        return self._plan.features.edges.rows(self._level)
+        return self._plan.features_of(INPUT).edges.rows(self._level)
 
     def loops(self) -> Tensor:
         """Return the self-loops' current features: ``(num_loops, num_edge_features)``, or one row for all."""

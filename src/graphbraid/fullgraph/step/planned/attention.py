@@ -6,7 +6,7 @@ comes from edges with a positive logit. Without edge features, nothing is stored
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -15,9 +15,11 @@ from torch import Tensor
 
 from graphbraid.fullgraph.program import Attention
 from graphbraid.fullgraph.step.calls.rows import Rows
+from graphbraid.fullgraph.step.planned.attention_base import PlannedAttention, some
 from graphbraid.fullgraph.step.planned.edge_logits import EdgeLogits
 from graphbraid.fullgraph.step.planned.edge_map import EdgeMap
 from graphbraid.fullgraph.step.step_plan import StepPlan
+from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import backend
 from graphbraid.ops.attention import both_ways, needs_ids
 from graphbraid.ops.dense import tall_gram, tall_product
@@ -29,84 +31,6 @@ def plan_attention(plan: StepPlan, op: Attention) -> PlannedAttention:
     planned = (PlannedGat if op.kind == "gat" else PlannedGatv2)(plan, op)
     planned.plan_forward()
     return planned
-
-
-class PlannedAttention(ABC):
-    """One attention of a planned step, with what its forward pass leaves for its backward pass."""
-
-    def __init__(self, plan: StepPlan, op: Attention) -> None:
-        self._plan, self._op = plan, op
-        level = plan.program.level(op.inputs[0])
-        self._csc = plan.blocks[level].csc
-        self._learns = plan.training and plan.program.learns(op.out)
-        self._p = op.dropout
-        self._seed = plan.seeds.add() if self._p > 0 else lambda: 0
-        self._first_keys = self._keys_of(plan.host_blocks[level].destinations) if self._p > 0 else None
-        self._how: tuple[Any, ...] = ()
-        rows = plan.read(op.inputs[0])
-        self._rows, self._touches = rows.get, rows.touches
-        width = op.heads * op.channels
-        self._by_head = self._scratch("rows by head", self._csc.num_dst, width)
-        self._lse = self._scratch("log-sum-exp", self._csc.num_dst, op.heads)
-        self._kept: tuple[Rows, ...] = (self._by_head, self._lse)
-
-    @abstractmethod
-    def _attend(self) -> None:
-        """Run the forward kernel, writing the rows by head."""
-
-    @abstractmethod
-    def plan_backward(self) -> None:
-        """Plan the tasks of the gradients."""
-
-    def plan_forward(self) -> None:
-        """Plan the tasks that compute the value."""
-        plan, op = self._plan, self._op
-        out = plan.values[op.out] = plan.new(op.out, op) if op.averages else self._by_head
-
-        def run() -> None:
-            num_loops = min(self._csc.num_src, self._csc.num_dst) if op.self_loops else 0
-            self._how = (op.negative_slope, num_loops, self._p, self._seed())
-            self._attend()
-
-        name = f"{op.out}: by head" if op.averages else op.out
-        plan.do(name, run, *self._touches, *self._kept)
-        if op.averages:
-            plan.do(op.out, lambda: _mean_of_heads(self._by_head.tensor, out.tensor), self._by_head, out)
-
-    def _keys_of(self, destinations: Tensor | None) -> Tensor | None:
-        """Return the keys of the rows' dropout masks by node, so that a mask is the same at every level."""
-        if destinations is None:
-            return None
-        part = self._plan.part
-        if part is not None:
-            return part.first_edge[: destinations.numel()] + part.ids[: destinations.numel()]
-        keys = self._plan.graph.csc.indptr[destinations] + destinations
-        copies = self._plan.copies
-        return keys if copies is None else copies.array(keys)
-
-    def _scratch(self, name: str, rows: int, width: int) -> Rows:
-        return self._plan.scratch(f"{self._op.out}: {name}", rows, width)
-
-    def _plan_head_grad(self, *, is_wide: bool) -> Rows:
-        """Return the gradient of the heads' rows; for a mean, one head's share, or with ``is_wide`` all."""
-        plan, op = self._plan, self._op
-        grad = plan.grads[op.out]
-        if not op.averages:
-            return grad
-        copies = op.heads if is_wide else 1
-        part = self._scratch("gradient by head", grad.count, copies * op.channels)
-
-        def run() -> None:
-            _repeat_heads(grad.tensor, 1 / op.heads, part.tensor)
-
-        plan.do(f"{op.out}: gradient by head", run, grad, part)
-        return part
-
-    def _part_of_grad(self, source: str, width: int) -> tuple[Rows, Rows | None]:
-        """Return :meth:`StepPlan.part_of_grad`, or scratch rows if the source needs no gradient."""
-        if self._plan.program.learns(source):
-            return self._plan.part_of_grad(source)
-        return self._scratch(f"gradient of {source}", self._csc.num_src, width), None
 
 
 class PlannedGat(PlannedAttention):
@@ -128,23 +52,27 @@ class PlannedGat(PlannedAttention):
                 self._scratch("rows above", csc.num_dst, heads * op.channels),
                 self._scratch("share above", csc.num_dst, heads),
             )
-        self._kept = (*self._kept, *self._logits, *self._above)
+        self._written = (*self._written, *self._above)
+        self._kept = (*self._written, *self._logits)
         self._of_edges = EdgeLogits(plan, op, csc) if op.reads_edges else None
         if self._of_edges is not None:
             self._kept = (*self._kept, self._of_edges.logits)
 
-    def _attend(self) -> None:
-        rows, scored = self._rows(), self._scored()
-        for vector, logit in zip(self._op.vectors, self._logits, strict=True):
-            tall_product(scored[: logit.count], _spread_heads(vector), out=logit.tensor)
-        logits = [logit.tensor for logit in self._logits]
-        kept = [self._by_head.tensor, self._lse.tensor]
-        above = [part.tensor for part in self._above] or (None, None)
+    def _prepare(self, begin: int, end: int | None) -> None:
+        scored, (of_source, of_own), (source, own) = self._scored(), self._op.vectors, self._logits
+        some = slice(begin, end)
+        tall_product(scored[: source.count][some], _spread_heads(of_source), out=source.tensor[some])
+        if begin == 0:
+            tall_product(scored[: own.count], _spread_heads(of_own), out=own.tensor)
+
+    def _attend(self, csc: Csc, how: tuple[Any, ...], written: Sequence[Rows], at: Tensor | None) -> None:
+        rows = self._rows()
+        source, own = (logit.tensor for logit in self._logits)
+        out, lse, *above = (part.tensor for part in written)
         of_edges = None if self._of_edges is None else self._of_edges.multiply()
-        indptr, indices = self._csc.indptr, self._csc.indices
-        backend(rows).gat_forward(
-            indptr, indices, rows, *logits, *self._how, *kept, *above, self._first_keys, of_edges
-        )
+        keys = None if self._first_keys is None else some(self._first_keys, at)
+        logits, kept = (source, some(own, at)), (out, lse, *(above or (None, None)))
+        backend(rows).gat_forward(csc.indptr, csc.indices, rows, *logits, *how, *kept, keys, of_edges)
 
     def plan_backward(self) -> None:
         """Plan a pass over the edges by source, then the gradients of rows and vectors from the logits'."""
@@ -209,19 +137,16 @@ class PlannedGatv2(PlannedAttention):
     def _inputs(self) -> tuple[Tensor, Tensor, Tensor]:
         return self._rows(), self._own()[: self._csc.num_dst], self._op.vectors[0].detach()[0]
 
-    def _attend(self) -> None:
-        inputs = self._inputs()
-        kept = self._by_head.tensor, self._lse.tensor
+    def _prepare(self, begin: int, end: int | None) -> None:
+        """Do nothing: the kernel reads the rows themselves."""
+
+    def _attend(self, csc: Csc, how: tuple[Any, ...], written: Sequence[Rows], at: Tensor | None) -> None:
+        rows, own, vector = self._inputs()
+        inputs = rows, some(own, at), vector
+        kept = (part.tensor for part in written)
         more = {} if self._of_edges is None else self._of_edges.arguments()
-        backend(inputs[0]).gatv2_forward(
-            self._csc.indptr,
-            self._csc.indices,
-            *inputs,
-            *self._how,
-            *kept,
-            first_keys=self._first_keys,
-            **more,
-        )
+        keys = None if self._first_keys is None else some(self._first_keys, at)
+        backend(rows).gatv2_forward(csc.indptr, csc.indices, *inputs, *how, *kept, first_keys=keys, **more)
 
     def plan_backward(self) -> None:
         """Plan a pass over the edges by destination, and one by source."""
@@ -267,18 +192,6 @@ class PlannedGatv2(PlannedAttention):
                 rows.add_(own_grad.tensor) if is_there else rows.copy_(own_grad.tensor)
 
             plan.do(f"gradient of {own}", join, own_grad, whole)
-
-
-@recorded_whole
-def _mean_of_heads(by_head: Tensor, out: Tensor) -> None:
-    torch.mean(by_head.view(out.shape[0], -1, out.shape[1]), 1, out=out)
-
-
-@recorded_whole
-def _repeat_heads(rows: Tensor, factor: float, out: Tensor) -> None:
-    """Write ``factor * rows`` to every head's columns of ``out``."""
-    heads = out.view(-1, out.shape[1] // rows.shape[1], rows.shape[1])
-    heads.copy_(rows[:, None].expand_as(heads)).mul_(factor)
 
 
 @recorded_whole

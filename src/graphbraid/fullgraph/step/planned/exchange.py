@@ -8,11 +8,15 @@ from graphbraid.fullgraph.program import INPUT, Exchange, Own
 from graphbraid.fullgraph.step.calls.rows import Constant, Read, Rows, add, copy
 from graphbraid.fullgraph.step.planned.overlap import Overlapped, can_overlap
 from graphbraid.fullgraph.step.planned.routes import route_of, travel_of
+from graphbraid.fullgraph.step.planned.row_split import plan_wait, waits_late
 from graphbraid.fullgraph.step.step_plan import StepPlan
 
 
 def forward_exchange(plan: StepPlan, op: Exchange) -> None:
-    """Plan the task that sends own rows and receives the halo's; what no step changes travels only once."""
+    """Plan the tasks that send own rows and receive the halo's; what no step changes travels only once.
+
+    Where the reader can begin without the halo, it is the one that plans the wait.
+    """
     source, route = op.inputs[0], route_of(plan, op)
     x = plan.read(source)
     if source == INPUT or source in plan.constants:
@@ -26,13 +30,15 @@ def forward_exchange(plan: StepPlan, op: Exchange) -> None:
     out = plan.values[op.out] = plan.new(op.out, op)
     packed = plan.scratch(f"{op.out}: rows to send", route.num_sent, plan.program.width(op.out))
 
-    def run() -> None:
+    def depart() -> None:
         rows = x.get()
         travel.begin(rows, packed.tensor, out.tensor[num_own:])
         out.tensor[:num_own].copy_(rows)
-        travel.wait()
 
-    plan.do(op.out, run, out, packed, *x.touches)
+    plan.do(f"{op.out}: rows depart", depart, out, packed, *x.touches)
+    plan.waits[op.out] = travel.wait, (out, packed)
+    if not waits_late(plan, op):
+        plan_wait(plan, [op.out])
 
 
 def backward_exchange(plan: StepPlan, op: Exchange) -> None:
@@ -61,7 +67,7 @@ def backward_exchange(plan: StepPlan, op: Exchange) -> None:
 
 def _received_once(plan: StepPlan, op: Exchange, x: Read) -> Constant:
     """Return own rows and the halo's of a matrix that no step changes, exchanged when it is first read."""
-    travel, route = travel_of(plan, op), route_of(plan, op)
+    travel, route = travel_of(plan, op, once=True), route_of(plan, op)
     shape = plan.num_rows(plan.program.level(op.out)), plan.program.width(op.out)
 
     def make() -> Tensor:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from graphbraid.fullgraph.program import Gine
+from graphbraid.fullgraph.program import INPUT, Gine
 from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.rows import Rows
 from graphbraid.fullgraph.step.step_plan import StepPlan
@@ -22,7 +22,7 @@ from graphbraid.ops.dense import tall_gram, tall_product
 def forward_gine(plan: StepPlan, op: Gine) -> None:
     """Plan the tasks that compute the mapped edge rows, if there is a map, and the value."""
     level = plan.program.level(op.inputs[0])
-    csc, features = plan.blocks[level].csc, plan.features.edges
+    csc, features = plan.blocks[level].of(None).csc, plan.features_of(INPUT).edges
     x = plan.read(op.inputs[0])
     out = plan.values[op.out] = plan.new(op.out, op)
     weight, bias = op.weight, op.bias
@@ -52,7 +52,7 @@ def forward_gine(plan: StepPlan, op: Gine) -> None:
 def backward_gine(plan: StepPlan, op: Gine) -> None:
     """Plan the gradients of the edge features' map, in place of the mapped rows, and of the input's rows."""
     source, grad = op.inputs[0], plan.grads[op.out]
-    csc = plan.blocks[plan.program.level(source)].csc
+    csc = plan.blocks[plan.program.level(source)].of(None).csc
     x, edges, mapped = plan.read(source), _edges(plan, op), plan.kept.get(op.out)
     learns = mapped is not None and any(p.requires_grad for p in op.parameters())
     if mapped is not None and learns:
@@ -90,13 +90,14 @@ def backward_gine(plan: StepPlan, op: Gine) -> None:
 
 def _edges(plan: StepPlan, op: Gine) -> Callable[[], Tensor]:
     """Return a getter of the edge rows, to be called while a task runs."""
-    mapped, features, level = plan.kept.get(op.out), plan.features.edges, plan.program.level(op.inputs[0])
+    mapped, features = plan.kept.get(op.out), plan.features_of(INPUT).edges
+    level = plan.program.level(op.inputs[0])
     return (lambda: features.rows(level)) if mapped is None else (lambda: mapped.tensor)
 
 
 def _give_map(plan: StepPlan, op: Gine, to_edges: Rows) -> None:
     """Plan the gradients of the map's weight and bias from those of the mapped rows."""
-    features, level = plan.features.edges, plan.program.level(op.inputs[0])
+    features, level = plan.features_of(INPUT).edges, plan.program.level(op.inputs[0])
     weight, bias = op.weight, op.bias
 
     def run() -> None:

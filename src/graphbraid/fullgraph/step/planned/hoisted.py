@@ -16,7 +16,7 @@ from graphbraid.ops.aggregation import Aggregation
 def forward_hoisted(plan: StepPlan, op: Hoisted) -> None:
     """Plan no task, but a value that is made when the memory is allocated."""
     if plan.part is None:
-        plan.constants[op.out] = plan.features.hoisted(op)
+        plan.constants[op.out] = plan.features_of(op.inputs[0]).hoisted(op)
         return
     shape = plan.num_rows(plan.program.level(op.out)), plan.program.in_channels
     plan.constants[op.out] = Constant(shape, lambda: _OfPart(plan, op).rows(), is_copy=True)
@@ -28,7 +28,7 @@ class _OfPart:
     def __init__(self, plan: StepPlan, op: Hoisted) -> None:
         assert plan.part is not None
         assert plan.comm is not None
-        self._part, self._features, self._ops = plan.part, plan.features, op.of
+        self._part, self._features, self._ops = plan.part, plan.features_of(INPUT), op.of
         self._comm = plan.comm
         csc, num_own = plan.graph.csc, plan.part.num_own
         own = Csc(csc.indptr[: num_own + 1], csc.indices, csc.num_src, csc.weight, trusted=True)

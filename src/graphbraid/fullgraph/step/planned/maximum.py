@@ -6,14 +6,16 @@ import torch
 
 from graphbraid.fullgraph.program import Maximum
 from graphbraid.fullgraph.step.calls.rows import Rows
+from graphbraid.fullgraph.step.planned.row_split import plan_wait, split_for
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.ops.aggregation import backend
 from graphbraid.ops.spmm_max import TIES
 
 
 def forward_maximum(plan: StepPlan, op: Maximum) -> None:
-    """Plan the task that computes the value."""
-    csc = plan.blocks[plan.program.level(op.inputs[0])].csc
+    """Plan the tasks that compute the value; rows that read a halo on its way after the others."""
+    split = split_for(plan, op) if op.inputs[0] in plan.waits else None
+    csc = plan.blocks[plan.program.level(op.inputs[0])].of(None).csc if split is None else split.inner
     x = plan.read(op.inputs[0])
     out = plan.values[op.out] = plan.new(op.out, op)
     width = plan.program.width(op.out)
@@ -24,7 +26,20 @@ def forward_maximum(plan: StepPlan, op: Maximum) -> None:
         rows = x.get().contiguous()  # the user's features may have another memory layout
         backend(rows).spmm_max(csc.indptr, csc.indices, rows, None, ties, out.tensor, found.tensor)
 
-    plan.do(op.out, run, out, found, *x.touches)
+    if split is None:
+        plan.do(op.out, run, out, found, *x.touches)
+        return
+    plan.do(f"{op.out}: inner rows", run, out, found, *x.touches)
+    plan_wait(plan, op.inputs)
+    outer = split.scratch_like(plan, op.out, (out, found))
+
+    def run_outer() -> None:
+        rows, edges = x.get(), split.outer
+        values, winners = (part.tensor for part in outer)
+        backend(rows).spmm_max(edges.indptr, edges.indices, rows, None, ties, values, winners)
+        split.put(outer, (out, found))
+
+    plan.do(op.out, run_outer, out, found, *outer, *x.touches)
 
 
 def backward_maximum(plan: StepPlan, op: Maximum) -> None:
@@ -40,7 +55,7 @@ def backward_maximum(plan: StepPlan, op: Maximum) -> None:
 
 def _to_the_first(plan: StepPlan, op: Maximum, target: Rows) -> None:
     source, grad, winner = op.inputs[0], plan.grads[op.out], plan.kept[op.out]
-    csc = plan.blocks[plan.program.level(source)].csc
+    csc = plan.blocks[plan.program.level(source)].of(None).csc
 
     def run() -> None:
         reverse, perm = csc.transpose()
@@ -61,7 +76,7 @@ def _to_the_first(plan: StepPlan, op: Maximum, target: Rows) -> None:
 
 def _to_all(plan: StepPlan, op: Maximum, target: Rows) -> None:
     source, grad, count = op.inputs[0], plan.grads[op.out], plan.kept[op.out]
-    csc = plan.blocks[plan.program.level(source)].csc
+    csc = plan.blocks[plan.program.level(source)].of(None).csc
     x, largest = plan.read(source), plan.values[op.out]
     share = plan.scratch(f"{op.out}: shares", grad.count, grad.buffer.shape[1])
 

@@ -133,7 +133,7 @@ class PlannedLayerNorm(PlannedNorm):
 
 def _row_numbers(plan: StepPlan, op: Normalise, name: str) -> Rows:
     """Return a vector with one number per row of ``op``'s value."""
-    return plan.scratch(f"{op.out}: {name}", plan.num_rows(plan.program.level(op.out)))
+    return plan.scratch(f"{op.out}: {name}", plan.count_of(op.out))
 
 
 class PlannedBatchNorm(PlannedNorm):

@@ -107,7 +107,7 @@ class Overlapped:
 
 def _divided(plan: StepPlan, op: Exchange, reader: Aggregate) -> tuple[kernels.BothWays, kernels.BothWays]:
     """Return the parts of an aggregation's map, made once for all layers over the same edges."""
-    block = plan.host_blocks[plan.program.level(op.out)]
+    block = plan.host_blocks[plan.program.level(op.out)].of(None)
     key = (reader.adjacency, id(block))
     if key not in plan.divided_maps:
         how = block.bind(plan.whole_map(reader.adjacency))

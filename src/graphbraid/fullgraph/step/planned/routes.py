@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from graphbraid.fullgraph.lowering.route import Route
 from graphbraid.fullgraph.program import Exchange
 from graphbraid.fullgraph.step.calls.travel import Travel
@@ -10,15 +12,28 @@ from graphbraid.fullgraph.step.step_plan import StepPlan
 
 def route_of(plan: StepPlan, op: Exchange) -> Route:
     """Return the rows that an exchange moves."""
-    route = plan.host_blocks[plan.program.level(op.inputs[0])].route
+    route = plan.host_blocks[plan.program.level(op.inputs[0])].of(None).route
     assert route is not None
     return route
 
 
-def travel_of(plan: StepPlan, op: Exchange) -> Travel:
-    """Return what moves the rows of an exchange."""
+def travel_of(plan: StepPlan, op: Exchange, *, once: bool = False) -> Travel:
+    """Return what moves the rows of an exchange, the same for both directions, and count its memory.
+
+    Args:
+        plan: the step's plan.
+        op: the exchange.
+        once: whether it moves rows only when memory is allocated, which are then not rounded.
+    """
+    if op.out in plan.travels:
+        return plan.travels[op.out]
     assert plan.comm is not None, "a program with exchanges is planned with its ranks"
-    return Travel(plan.comm, route_of(plan, op), plan.num_rows(plan.program.level(op.inputs[0])))
+    num_own = plan.num_rows(plan.program.level(op.inputs[0]))
+    wire = torch.float32 if once else plan.wire
+    travel = Travel(plan.comm, route_of(plan, op), num_own, plan.program.width(op.out), wire)
+    plan.travel_bytes += travel.nbytes
+    plan.travels[op.out] = travel
+    return travel
 
 
 __all__ = ["route_of", "travel_of"]

@@ -5,19 +5,9 @@
 #include <cstdint>
 
 #include "epilogue.h"
+#include "matrix.h"
 
 namespace program {
-
-// A float32 matrix in memory: element (i, j) stands at data[i * row_stride + j * column_stride].
-template <typename Float>
-struct MatrixOf {
-  Float* data = nullptr;
-  int64_t rows = 0, columns = 0, row_stride = 0, column_stride = 1;
-
-  operator MatrixOf<const Float>() const { return {data, rows, columns, row_stride, column_stride}; }
-};
-using Matrix = MatrixOf<float>;
-using ConstMatrix = MatrixOf<const float>;
 
 // The edges into each of num_rows rows.
 struct Edges {
@@ -25,23 +15,6 @@ struct Edges {
   const void* indices;
   bool wide;  // whether ids have 64 bits instead of 32
   int64_t num_rows, num_edges;
-};
-
-// The factors of an aggregation, each null for ones.
-struct Factors {
-  const float* weight;     // of edges
-  const float* src_scale;  // of sources
-  const float* dst_scale;  // of destinations
-  const float* loop;       // of the implicit self-loops
-};
-
-// How attention is computed: see csrc/attention.h.
-struct Attention {
-  double slope;
-  int64_t num_loops;
-  double p;
-  uint64_t seed;
-  const int64_t* first_keys;
 };
 
 // Takes the fastest kernels that this processor can run; call it first.

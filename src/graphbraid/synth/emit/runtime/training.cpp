@@ -4,14 +4,10 @@
 #include <cmath>
 #include <cstdlib>
 #include <new>
-#include <stdexcept>
-#include <utility>
 
-#include "arrays.h"
 #include "hugepages.h"
 #include "parallel.h"
 #include "worth.h"
-#include "xxh64.h"
 
 namespace program {
 namespace {
@@ -42,40 +38,6 @@ void update(const Optimizer& o, Parameter& p) {
 }
 
 }  // namespace
-
-Parameter::Parameter(std::string name_, std::vector<int64_t> shape_, bool learns)
-    : name(std::move(name_)), shape(std::move(shape_)) {
-  const size_t count = static_cast<size_t>(count_of(shape));
-  value.assign(count, 0.0f);
-  if (!learns) return;
-  for (std::vector<float>* part : {&grad, &first, &second}) part->assign(count, 0.0f);
-}
-
-void Weights::load(const std::string& folder) {
-  for (Parameter& parameter : parameters) {
-    const Array array(folder + "/" + parameter.name + ".npy", "<f4", parameter.shape);
-    std::copy_n(array.floats(), parameter.value.size(), parameter.value.begin());
-  }
-  for (Counter& counter : counters)
-    counter.value = *Array(folder + "/" + counter.name + ".npy", "<i8", {}).int64s();
-}
-
-void Weights::save(const std::string& folder) const {
-  for (const Parameter& parameter : parameters)
-    write_array(folder + "/" + parameter.name + ".npy", "<f4", parameter.value.data(), parameter.shape);
-  for (const Counter& counter : counters)
-    write_array(folder + "/" + counter.name + ".npy", "<i8", &counter.value, {});
-}
-
-uint64_t Weights::digest() const {
-  std::vector<uint64_t> digests;
-  for (const Parameter& parameter : parameters)
-    digests.push_back(gb::xxh64(reinterpret_cast<const char*>(parameter.value.data()),
-                                static_cast<int64_t>(parameter.value.size() * sizeof(float))));
-  for (const Counter& counter : counters) digests.push_back(static_cast<uint64_t>(counter.value));
-  return gb::xxh64(reinterpret_cast<const char*>(digests.data()),
-                   static_cast<int64_t>(digests.size() * sizeof(uint64_t)));
-}
 
 void Optimizer::step(std::vector<Parameter>& parameters) {
   ++num_steps;
@@ -108,12 +70,6 @@ double cross_entropy(ConstMatrix outputs, const int64_t* rows, const int64_t* la
   return sum / static_cast<double>(total);
 }
 
-void require_finite(double loss, int64_t epoch) {
-  if (std::isfinite(loss)) return;
-  throw std::runtime_error("the loss of epoch " + std::to_string(epoch) + " is " + std::to_string(loss) +
-                           ": the features or the weights are not finite, or the learning rate is too large");
-}
-
 int64_t num_right(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count) {
   int64_t right = 0;
   for (int64_t i = 0; i < count; ++i) {
@@ -121,17 +77,6 @@ int64_t num_right(ConstMatrix outputs, const int64_t* rows, const int64_t* label
     right += std::max_element(from, from + outputs.columns) - from == labels[i];
   }
   return right;
-}
-
-uint64_t Seeds::draw() {
-  const uint64_t high = bits_(), low = bits_();
-  return ((high << 32) | low) % 0x7FFFFFFFFFFFFFFFull;
-}
-
-bool is_over(const std::vector<double>& accuracies, int64_t patience) {
-  if (static_cast<int64_t>(accuracies.size()) <= patience) return false;
-  const auto recent = accuracies.end() - patience;
-  return *std::max_element(recent, accuracies.end()) <= *std::max_element(accuracies.begin(), recent);
 }
 
 Arena::Arena(int64_t bytes) {

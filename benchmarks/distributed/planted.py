@@ -1,0 +1,55 @@
+"""planted(): a graph of equal blocks in which a given share of each block's nodes is read by the others."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from graphbraid.distributed import Partition
+from graphbraid.graph import Graph
+from graphbraid.graph.csc import coo_to_csc
+from graphbraid.nn import GCN
+
+DEGREE, FEATURES, HIDDEN, CLASSES, LAYERS = 15, 64, 64, 32, 3
+
+
+def planted(num_nodes: int, num_blocks: int, visible: float) -> Graph:
+    """A random graph whose halo is known: each block's first rows have an edge to each other block.
+
+    Args:
+        num_nodes: number of nodes, which is rounded down to a multiple of ``num_blocks``.
+        num_blocks: number of blocks, of consecutive nodes.
+        visible: share of a block's nodes that each other block reads.
+    """
+    draw = torch.Generator().manual_seed(0)
+    size = num_nodes // num_blocks
+    within = torch.randint(size, (2, num_blocks, size * DEGREE), generator=draw)
+    within += size * torch.arange(num_blocks)[:, None]
+    sources, destinations = [within[0].flatten()], [within[1].flatten()]
+    rows = torch.arange(round(visible * size))
+    for block in range(num_blocks):
+        for other in range(num_blocks):
+            if other != block:
+                sources.append(rows + block * size)
+                destinations.append(torch.randint(size, rows.shape, generator=draw) + other * size)
+    total = num_blocks * size
+    csc, _ = coo_to_csc(torch.cat(sources), torch.cat(destinations), total, total)
+    return Graph(
+        csc=csc,
+        x=torch.randn(total, FEATURES, generator=draw),
+        y=torch.randint(CLASSES, (total,), generator=draw),
+        splits={"train": torch.arange(total)},
+        name="planted",
+    )
+
+
+def partition_of(graph: Graph, num_blocks: int) -> Partition:
+    """The blocks as a partition."""
+    size = graph.num_nodes // num_blocks
+    part_of = (torch.arange(graph.num_nodes) // size).to(torch.int32)
+    return Partition(part_of=part_of, num_parts=num_blocks, strategy="planted", balance="nodes")
+
+
+def make_model(graph: Graph) -> nn.Module:
+    """The model that is trained on it."""
+    return GCN(graph.num_features, HIDDEN, graph.num_classes, LAYERS, dropout=0.5)

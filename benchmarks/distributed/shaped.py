@@ -1,0 +1,275 @@
+"""Full-graph training of ranks behind shaped links: epochs beside what they compute and what they send.
+
+    python -m benchmarks.distributed.shaped --ranks 2 4 --rates 1e9 1e8
+
+Each rank is a host of its own, a network namespace on this machine, whose link is shaped by ``tc`` to a rate
+in bits per second; where that is not permitted, the benchmark says so and ends. The graph is planted: one
+block of nodes for each rank, and as many rows that the others read that sending takes about as long as
+computing. All nodes are trained, so that every row of the partition's halo travels in every exchange.
+
+For each number of ranks and rate, an epoch's time is measured as it is, with the same calls made blocking,
+with nothing sent (what it computes), and with the same bytes sent and nothing computed. Beside it stands what
+``graphbraid plan --ranks`` predicts from one process's kernels, the latency and rate measured between two
+ranks, and the partition. Bytes are counted, and compared with those that follow from the partition's report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.common.contenders import ROOT, ours
+from benchmarks.common.options import add_out_argument, parser_of
+from benchmarks.common.rows import write_rows
+from benchmarks.distributed.links import INTERFACE, Links, why_not
+from benchmarks.distributed.modes import ModalTransport
+from benchmarks.distributed.planted import HIDDEN, make_model, partition_of, planted
+from graphbraid import compile, distributed  # noqa: A004
+from graphbraid.distributed import Communicator, Division, report_of
+from graphbraid.distributed.ranks.gradients import GradientSum
+from graphbraid.fullgraph import ALL, Engine, Evidence, Ranks
+from graphbraid.fullgraph.scale.cluster import Cluster
+from graphbraid.fullgraph.scale.division import Degrees, Law, Point
+from graphbraid.fullgraph.scale.phases import Step, step_of
+from graphbraid.fullgraph.scale.simulate import simulate
+from graphbraid.graph import Graph
+from graphbraid.machine.rates import Rates
+
+WARM = 3
+"""Epochs before the clock starts: memory is taken, kernels' arguments are bound."""
+MODES = ("overlapped", "blocking", "nothing sent", "nothing computed")
+PROBE_BYTES = 4 << 20
+PASSES = ALL - {"locality", "prune"}
+"""Nodes keep their places on one rank as on several, and every row of the halo travels."""
+
+
+class Training:
+    """The training of a graph by ranks, or by one process.
+
+    Args:
+        graph: the graph.
+        comm: the ranks.
+    """
+
+    def __init__(self, graph: Graph, comm: Communicator | None) -> None:
+        torch.manual_seed(0)
+        self._model = make_model(graph)
+        nodes, labels = graph.split("train"), graph.y
+        assert labels is not None
+        self.ranks = None if comm is None else Ranks(comm=comm, partition=partition_of(graph, comm.size))
+        engine = compile(
+            self._model, graph, ranks=self.ranks, passes=PASSES, evidence=Evidence(rates=Rates())
+        )
+        assert isinstance(engine, Engine)
+        self.engine, self._num_nodes = engine, nodes.numel()
+        self._labels = labels[nodes if self.ranks is None else self.ranks.owned(nodes)]
+        self._optimizer = torch.optim.Adam(self._model.parameters(), lr=0.01, fused=True)
+        self._sums = None
+        if comm is not None and self.ranks is not None:
+            self._sums = GradientSum(comm, self._model.parameters(), num_extra=1, bucket_bytes=0)
+            self.ranks.listen(self._sums.begin)
+
+    def epoch(self) -> float:
+        """Train an epoch; returns the loss."""
+        self._optimizer.zero_grad()
+        loss = F.cross_entropy(self.engine(), self._labels, reduction="sum") / self._num_nodes
+        if self._sums is None:
+            loss.backward()
+            total = float(loss.detach())
+        else:
+            self._sums.arm()
+            loss.backward()
+            (total,) = self._sums.finish([float(loss.detach())])
+        self._optimizer.step()
+        return total
+
+
+def median_seconds(run: Callable[[], object], repeats: int) -> float:
+    """The median time of a call, after some calls to warm up."""
+    seconds = []
+    for _ in range(WARM + repeats):
+        started = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds[WARM:])
+
+
+def as_rank(graph: Graph, epochs: int) -> dict[str, Any]:
+    """Train on the ranks that were started, in each mode; what the first one found."""
+    with distributed.init() as comm:
+        latency, bandwidth = measured_link(comm)
+        transport = ModalTransport(comm._transport)
+        comm._transport = transport
+        training, seconds = Training(graph, comm), {}
+        first = training.epoch()
+        sent = comm.sent_bytes
+        with transport.in_mode("recorded"):
+            training.epoch()
+        sent_bytes = comm.gather(comm.sent_bytes - sent)
+        # Without sending, ranks learn different things: that comes last.
+        for mode in ("overlapped", "blocking", "nothing computed", "nothing sent"):
+            run = transport.replay if mode == "nothing computed" else training.epoch
+            comm.barrier()
+            with transport.in_mode(mode):
+                mine = median_seconds(run, epochs)
+            seconds[mode] = max(comm.gather(mine))
+    return {
+        "latency_seconds": latency,
+        "bandwidth_bytes": bandwidth,
+        "seconds": seconds,
+        "loss": first,
+        "sent_bytes": sent_bytes,
+    }
+
+
+def measured_link(comm: Communicator) -> tuple[float, float]:
+    """Latency in seconds and rate in bytes per second of exchanges between all ranks."""
+
+    def exchange(num_bytes: int) -> float:
+        others = [0 if rank == comm.rank else num_bytes for rank in range(comm.size)]
+        data = torch.zeros(sum(others), dtype=torch.uint8)
+        mine = median_seconds(lambda: comm.all_to_all(data, others, others).wait(), 5)
+        return float(max(comm.gather(mine)))
+
+    empty, full = exchange(1), exchange(PROBE_BYTES)
+    return empty / (comm.size - 1), PROBE_BYTES * (comm.size - 1) / (full - empty)
+
+
+def alone(graph: Graph, epochs: int) -> tuple[Step, float, float]:
+    """One process's step by phases, the time of its epoch outside of the step, and its first loss."""
+    training = Training(graph, None)
+    loss = training.epoch()
+    seconds = median_seconds(training.epoch, epochs)
+    step = step_of(training.engine.lowered, training.engine.floor(measure=True))
+    return step, max(0.0, seconds - step.seconds), loss
+
+
+def start(num_ranks: int, rate: float, arguments: list[str]) -> dict[str, Any]:
+    """Start ranks behind shaped links; what the first one prints."""
+    cores = sorted(os.sched_getaffinity(0))
+    with Links(num_ranks, rate) as links:
+        processes = []
+        for rank in range(num_ranks):
+            environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": INTERFACE}
+            environment |= {"RANK": str(rank), "WORLD_SIZE": str(num_ranks)}
+            environment |= {"MASTER_ADDR": links.address(0), "MASTER_PORT": "29500"}
+            core = str(cores[rank % len(cores)])
+            command = links.command(rank, ours("distributed.shaped", "--one", core, *arguments))
+            output = subprocess.PIPE if rank == 0 else subprocess.DEVNULL
+            processes.append(subprocess.Popen(command, stdout=output, env=environment, cwd=ROOT, text=True))
+        said, _ = processes[0].communicate()
+        codes = [process.wait() for process in processes]
+    if any(codes):
+        raise SystemExit(f"{num_ranks} ranks ended with {codes}")
+    found: dict[str, Any] = json.loads(said.strip().splitlines()[-1])
+    return found
+
+
+def row_of(num_ranks: int, rate: float, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure ranks behind links of a rate, and predict the same."""
+    num_cores = min(num_ranks, len(os.sched_getaffinity(0)))
+    slots = num_ranks / num_cores  # ranks that share a core
+    visible = 0.1
+    step, other, loss = alone(planted(options.nodes, num_ranks, visible), options.epochs)
+    # Rows for whose bytes the link needs the time that a rank computes.
+    seconds = (step.seconds + other) / num_cores
+    row_bytes = sum(phase.travels for phase in step.phases)
+    rows = seconds * rate / 8 * 0.95 / row_bytes
+    visible = min(0.5, rows / (num_ranks - 1) / (options.nodes / num_ranks))
+    graph = planted(options.nodes, num_ranks, visible)
+    step, other, loss = alone(graph, options.epochs)
+    arguments = [str(options.nodes), str(num_ranks), repr(visible), str(options.epochs)]
+    found = start(num_ranks, rate, arguments)
+    if abs(found["loss"] / loss - 1) > 1e-5:
+        raise SystemExit(f"one process begins with a loss of {loss}, {num_ranks} ranks with {found['loss']}")
+    parts = partition_of(graph, num_ranks)
+    report = report_of(parts, Division(graph, parts).outlines)
+    degrees = Degrees.of(graph.csc.indices, graph.num_nodes)
+    share = Law(points=(Point.of(report, degrees),)).share(num_ranks, degrees, graph.num_nodes)
+    cluster = Cluster(
+        latency_seconds=found["latency_seconds"], bandwidth_bytes=found["bandwidth_bytes"], speed=1 / slots
+    )
+    sizes = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges, "num_features": graph.num_features}
+    predicted = {
+        name: simulate(step, share, cluster, overlaps=name == "overlapped", **sizes).seconds
+        + other * slots / num_ranks
+        for name in ("overlapped", "blocking")
+    }
+    return {
+        "ranks": num_ranks,
+        "bits_per_second": rate,
+        "num_nodes": graph.num_nodes,
+        "num_edges": graph.num_edges,
+        "hidden": HIDDEN,
+        "halo_rows": report.halo_rows,
+        "report_bytes": round(row_bytes * report.halo_rows),
+        "cores": num_cores,
+        "predicted": predicted,
+    } | found
+
+
+def derived(row: dict[str, Any]) -> dict[str, float]:
+    """What a row is asked: times of the bound, of blocking calls, of the prediction."""
+    seconds = row["seconds"]
+    bound = max(seconds["nothing sent"], seconds["nothing computed"])
+    return {
+        "by bound": seconds["overlapped"] / bound,
+        "blocking by it": seconds["blocking"] / seconds["overlapped"],
+        "predicted by it": row["predicted"]["overlapped"] / seconds["overlapped"],
+        "bytes by report": sum(row["sent_bytes"]) / row["report_bytes"],
+    }
+
+
+def show(rows: dict[str, dict[str, Any]]) -> None:
+    """Print the table."""
+    names = ("by bound", "blocking by it", "predicted by it", "bytes by report")
+    table = Table("", *(f"{mode}, ms" for mode in MODES), *names)
+    for name, row in rows.items():
+        times = [f"{1e3 * row['seconds'][mode]:.1f}" for mode in MODES]
+        table.add_row(name, *times, *(f"{value:.3f}" for value in derived(row).values()))
+    Console(width=180).print(table)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure each number of ranks at each rate."""
+    parser = parser_of(__doc__)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--rates", type=float, nargs="+", default=[1e9, 1e8], help="bits per second")
+    parser.add_argument("--nodes", type=int, default=160_000)
+    parser.add_argument("--epochs", type=int, default=10)
+    add_out_argument(parser)
+    options = parser.parse_args(arguments)
+    if why := why_not():
+        print(f"skipped: links cannot be shaped here: {why}", file=sys.stderr)
+        return
+    torch.set_num_threads(1)
+    for num_ranks in options.ranks:
+        for rate in options.rates:
+            print(f"  {num_ranks} ranks at {rate / 1e6:g} Mbit/s", file=sys.stderr, flush=True)
+            rows = {f"{num_ranks} ranks, {rate / 1e6:g} Mbit/s": row_of(num_ranks, rate, options)}
+            show(rows)
+            write_rows("distributed_shaped", rows, repeats=options.epochs, out=options.out)
+
+
+def _one() -> None:
+    core, num_nodes, num_ranks, visible, epochs = sys.argv[2:]
+    os.sched_setaffinity(0, {int(core)})
+    torch.set_num_threads(1)
+    graph = planted(int(num_nodes), int(num_ranks), float(visible))
+    print(json.dumps(as_rank(graph, int(epochs))))
+
+
+if __name__ == "__main__":
+    _one() if sys.argv[1:2] == ["--one"] else main()

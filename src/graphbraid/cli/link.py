@@ -1,0 +1,112 @@
+"""Graph and model of a run on links (``--task link``)."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from graphbraid.cli.build import built, load_graph, naming
+from graphbraid.cli.settings import ResolvedRun, RunSettings
+from graphbraid.errors import ConfigError
+from graphbraid.graph import Graph
+from graphbraid.nn import (
+    MODELS,
+    DistMult,
+    DotProduct,
+    LinkModel,
+    LinkPredictor,
+    MLPPredictor,
+    NodeEmbedding,
+    RGCNEncoder,
+    make_model,
+)
+
+EMBEDDING, RGCN = "embedding", "rgcn"
+ENCODERS = (EMBEDDING, RGCN, *MODELS)
+"""Names of the encoders: learned rows alone, relational layers on them, and the models of nodes."""
+
+
+def load_links(settings: RunSettings) -> Graph:
+    """Load the graph whose links are learned; the edges of an archive keep their relations.
+
+    Raises:
+        ConfigError: the kind of source does not take an option.
+        DataError: no dataset or file has that name, or it is broken; says which.
+    """
+    if "with_types" not in settings.data_options and _has_relations(Path(settings.data).expanduser()):
+        options = settings.data_options | {"with_types": True}
+        settings = settings.model_copy(update={"data_options": options})
+    graph = load_graph(settings)
+    if settings.check_data:
+        naming(settings.data, graph.validate)
+    return graph
+
+
+def _has_relations(path: Path) -> bool:
+    """Return whether a file is an archive with types of edges."""
+    if path.suffix != ".npz" or not path.is_file():
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return "edge_type.npy" in archive.namelist()
+    except (OSError, zipfile.BadZipFile):  # which reading it will tell of
+        return False
+
+
+def build_link_model(graph: Graph, run: ResolvedRun) -> LinkModel:
+    """Make an encoder, with a learned row for each node where there are no features, and a predictor.
+
+    Raises:
+        ConfigError: there is no such encoder or predictor, or it does not go with the graph or an option.
+        ResourceError: weights, gradients and optimizer state need more than the free memory.
+    """
+    settings, name = run.settings, run.settings.model
+    if len(graph.node_types) > 1:
+        raise ConfigError(
+            f"--task link takes graphs of one node type so far; {settings.data} has "
+            f"{', '.join(graph.node_types)}"
+        )
+    if name not in ENCODERS:
+        raise ConfigError(f"--task link needs --model to be one of {', '.join(ENCODERS)}; got {name!r}")
+    if name == RGCN and not graph.is_typed:
+        raise ConfigError(f"--model {RGCN} learns from relations, and {settings.data} has none")
+
+    def make(**options: Any) -> nn.Module:
+        return LinkModel(_encoder(name, graph, options), _predictor(graph, settings))
+
+    model = built(settings, make, run.train.seed)
+    assert isinstance(model, LinkModel)
+    return model
+
+
+def _encoder(name: str, graph: Graph, options: dict[str, Any]) -> nn.Module:
+    nodes, width = graph.nodes_of(graph.node_types[0]), options["hidden_channels"]
+    if name == EMBEDDING:
+        others = {
+            key: value for key, value in options.items() if key not in ("hidden_channels", "num_layers")
+        }
+        return NodeEmbedding(nodes.num_nodes, width, **others)
+    in_channels = width if nodes.x is None else int(nodes.x.shape[1])
+    if name == RGCN:
+        rest = {key: value for key, value in options.items() if key != "hidden_channels"}
+        encoder: nn.Module = RGCNEncoder(in_channels, width, width, len(graph.edge_types), **rest)
+    else:
+        encoder = make_model(name, in_channels, width, **options)
+    return NodeEmbedding(nodes.num_nodes, width, encoder) if nodes.x is None else encoder
+
+
+def _predictor(graph: Graph, settings: RunSettings) -> LinkPredictor:
+    width, kind = settings.hidden_channels, settings.predictor
+    if kind is None:
+        kind = "distmult" if graph.is_typed else "dot"
+    if kind == "distmult":
+        if not graph.is_typed:
+            raise ConfigError(
+                f"--predictor distmult scores links of relations, and {settings.data} has none; choose dot, "
+                "or mlp"
+            )
+        return DistMult(len(graph.edge_types), width)
+    return DotProduct() if kind == "dot" else MLPPredictor(width, width)

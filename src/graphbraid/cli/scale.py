@@ -1,0 +1,160 @@
+"""``graphbraid plan --ranks``: predicts an epoch of full-graph training on many ranks, by simulation."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from graphbraid.cli.common import out_console, plain, print_json, say
+
+if TYPE_CHECKING:
+    from graphbraid.cli.settings import ResolvedRun
+    from graphbraid.fullgraph.scale.cluster import Cluster
+    from graphbraid.fullgraph.scale.forecast import Forecast
+    from graphbraid.graph import Graph
+
+MOST_RANKS = 1 << 16
+_NOT_FOR_RANKS = ("profile", "batches", "out", "save_profile", "fanouts", "batch_size", "layout", "device")
+
+
+def parse_ranks(text: str) -> list[int]:
+    """Return the numbers of ranks that ``2..1024`` (powers of two), ``2,4,6`` or ``8`` names, and 1.
+
+    Raises:
+        ConfigError: the text is none of these, or a number is out of range.
+    """
+    from graphbraid.errors import ConfigError
+
+    first, dots, last = text.partition("..")
+    try:
+        given = [int(part) for part in ([first, last] if dots else text.split(","))]
+    except ValueError:
+        given = []
+    if not given or min(given) < 1 or max(given) > MOST_RANKS or (dots and given[0] > given[1]):
+        raise ConfigError(
+            f"--ranks takes numbers from 1 to {MOST_RANKS:,}, such as 8, 2,4,6 or 2..1024 (powers of two); "
+            f"got {text!r}"
+        )
+    if dots:
+        powers = [1 << i for i in range(MOST_RANKS.bit_length())]
+        given += [power for power in powers if given[0] <= power <= given[1]]
+    return sorted({1, *given})
+
+
+def plan_ranks(given: dict[str, Any], run: ResolvedRun) -> None:
+    """Predict epochs for the numbers of ranks in ``given`` and show them.
+
+    Args:
+        given: the options of the command by name.
+        run: the options of the run.
+
+    Raises:
+        ConfigError: an option is for mini-batches, or ranks cannot train the model together.
+    """
+    from graphbraid.errors import ConfigError
+    from graphbraid.fullgraph.scale.cluster import Cluster
+
+    if run.train.task == "link":
+        raise ConfigError("--ranks predicts training on labels of nodes; task='link' has none")
+    if other := [name for name in _NOT_FOR_RANKS if given[name] is not None]:
+        flag = "--" + other[0].replace("_", "-")
+        raise ConfigError(
+            f"--ranks predicts training on the whole graph, which {flag} is not for; leave it out"
+        )
+    counts = parse_ranks(given["ranks"])
+    cluster = Cluster.load(given["hardware"]) if given["hardware"] else Cluster()
+    found = forecasts(run, counts, cluster)
+    if given["json_output"]:
+        print_json({"cluster": dataclasses.asdict(cluster), "graphs": [f.to_json() for f in found]})
+    else:
+        _show(found, cluster)
+
+
+def forecasts(run: ResolvedRun, counts: list[int], cluster: Cluster) -> list[Forecast]:
+    """Return predictions for the run's graph, from kernels measured on it, and for the published sizes.
+
+    Raises:
+        ConfigError: ranks cannot train the model together.
+    """
+    from graphbraid.cli.build import build_model, check_trainable, load_graph
+    from graphbraid.errors import ConfigError
+    from graphbraid.fullgraph import NotLoweredError, Uncompiled, compile, lower  # noqa: A004
+    from graphbraid.fullgraph.measured.kept_rates import machine_rates
+    from graphbraid.fullgraph.scale.forecast import forecast_at_hand, forecast_by_size, measured_law
+    from graphbraid.fullgraph.scale.published import PUBLISHED
+
+    graph: Graph = load_graph(run.settings)
+    graph.check_one_type("plan --ranks")
+    check_trainable(graph, run.settings)
+    settings, seed = run.settings, run.train.seed
+    engine = compile(build_model(settings, graph.num_features, graph.num_classes, seed), graph)
+    if isinstance(engine, Uncompiled):
+        raise ConfigError(f"ranks train only lowered models together, and {engine.why}")
+    floor = engine.floor(measure=True)
+    division = measured_law(graph, counts)
+    try:
+        at_hand = forecast_at_hand(
+            graph, engine.lowered, floor, counts=counts, cluster=cluster, division=division
+        )
+    except NotLoweredError as why:
+        raise ConfigError(f"several ranks cannot train this model together: {why}") from why
+    by_size = [
+        forecast_by_size(
+            size,
+            lambda features, classes: build_model(settings, features, classes, seed),
+            lambda model, small, options: lower(model, small, "train", options),
+            rates=cluster.rates or machine_rates(),
+            counts=counts,
+            cluster=cluster,
+            law=division[0],
+            slowness=max(1.0, floor.ratio or 1.0),
+        )
+        for size in PUBLISHED
+    ]
+    return [at_hand, *by_size]
+
+
+def _show(found: list[Forecast], cluster: Cluster) -> None:
+    from rich.table import Table
+
+    from graphbraid.collective.plan.times import format_seconds
+    from graphbraid.files.writing import format_bytes
+    from graphbraid.fullgraph.scale.forecast import NETWORK_ASSUMPTIONS
+
+    console = out_console()
+    for forecast in found:
+        title = f"{plain(forecast.name)}: {forecast.num_nodes:,} nodes, {forecast.num_edges:,} edges"
+        table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+        for column in (
+            "ranks",
+            "an epoch",
+            "computing",
+            "on the link",
+            "waiting",
+            "speedup",
+            "rows sent",
+            "memory",
+        ):
+            table.add_column(column, justify="right")
+        for p in forecast.predictions:
+            is_too_large = cluster.memory_bytes is not None and p.memory_bytes > cluster.memory_bytes
+            table.add_row(
+                str(p.num_ranks),
+                *map(format_seconds, (p.seconds, p.compute_seconds, p.link_seconds, p.waiting_seconds)),
+                f"{forecast.speedup(p):.2f}",
+                format_bytes(round(p.sent_bytes)),
+                format_bytes(round(p.memory_bytes)) + " (too much)" * is_too_large,
+            )
+        console.print(table)
+        for sentence in forecast.assumptions:
+            say(console, "  {}", sentence)
+        console.print()
+    network = (
+        f"A message takes {1e6 * cluster.latency_seconds:.3g} us and its bytes at "
+        f"{cluster.bandwidth_bytes / 1e9:.3g} GB/s; rows sent and memory are the busiest rank's."
+    )
+    for sentence in (network, *NETWORK_ASSUMPTIONS):
+        say(console, "{}", sentence)
+
+
+__all__ = ["forecasts", "parse_ranks", "plan_ranks"]

@@ -1,0 +1,81 @@
+"""Cluster: the ranks and the network that an epoch is predicted for."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pydantic import ConfigDict
+
+from graphbraid.collective.plan.records import STRICT, load_record, save_record
+from graphbraid.errors import ConfigError
+from graphbraid.machine.rates import Rates
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cluster:
+    """Ranks that are alike, and a network on which each reaches every other at the same rate.
+
+    A message takes ``latency_seconds`` and its bytes by ``bandwidth_bytes`` (the alpha-beta model). A rank
+    sends and receives at the same time. The defaults are those of 10 Gbit/s Ethernet.
+
+    Raises:
+        ConfigError: a field is out of range.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    latency_seconds: float = 5e-5
+    """Seconds that a message takes whatever its size (alpha)."""
+    bandwidth_bytes: float = 1.25e9
+    """Bytes per second that a rank can send, and receive at the same time (1 / beta)."""
+    speed: float = 1.0
+    """Speed of a rank as a multiple of that of the process that was measured."""
+    memory_bytes: int | None = None
+    """Memory of a rank. If None, whether a graph fits is not said."""
+    rates: Rates | None = None
+    """Rates of a rank's memory and arithmetic, for graphs that are not at hand. If None, this machine's."""
+
+    def __post_init__(self) -> None:
+        for name in ("bandwidth_bytes", "speed"):
+            _check(name, getattr(self, name), getattr(self, name) > 0, "a positive number")
+        _check("latency_seconds", self.latency_seconds, self.latency_seconds >= 0, "0 or more")
+        if self.memory_bytes is not None and self.memory_bytes < 1:
+            raise ConfigError(f"memory_bytes must be at least 1; got {self.memory_bytes}")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the cluster to a JSON file."""
+        save_record(self, "cluster", path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Cluster:
+        """Read a JSON file ``{"graphbraid": "cluster", "bandwidth_bytes": 1.25e9, ...}``; see the defaults.
+
+        Raises:
+            DataError: the file does not exist or does not hold a valid cluster.
+        """
+        return load_record(cls, "cluster", path)
+
+    def exchange_seconds(self, num_ranks: int, most_bytes: float) -> float:
+        """Return the time of an exchange of rows, in which each rank sends to each other one.
+
+        Args:
+            num_ranks: number of ranks.
+            most_bytes: bytes that the busiest rank sends or receives, whichever are more.
+        """
+        return (num_ranks - 1) * self.latency_seconds + most_bytes / self.bandwidth_bytes
+
+    def all_reduce_seconds(self, num_ranks: int, num_bytes: float) -> float:
+        """Return the time of a sum over all ranks by a ring, in which all bytes go round twice."""
+        steps = 2 * (num_ranks - 1)
+        return steps * (self.latency_seconds + num_bytes / num_ranks / self.bandwidth_bytes)
+
+
+def _check(name: str, value: float, is_in_range: bool, needed: str) -> None:
+    if not (math.isfinite(value) and is_in_range):
+        raise ConfigError(f"{name} must be {needed}; got {value!r}")
+
+
+__all__ = ["Cluster"]

@@ -1,0 +1,235 @@
+"""Forecast: an epoch of one graph on different numbers of ranks, with what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import nn
+
+from graphbraid.distributed.partitioning.choose import partition
+from graphbraid.distributed.parts.report import report_of
+from graphbraid.distributed.parts.split import Division
+from graphbraid.fullgraph.explain.floor import Floor, floor_of
+from graphbraid.fullgraph.explain.work import Ledger
+from graphbraid.fullgraph.lowering.lowered import Lowered
+from graphbraid.fullgraph.lowering.options import ALL, HOIST_BYTES, CompileOptions
+from graphbraid.fullgraph.scale.cluster import Cluster
+from graphbraid.fullgraph.scale.division import Degrees, Law, Point
+from graphbraid.fullgraph.scale.phases import Step, step_of
+from graphbraid.fullgraph.scale.published import GraphSize, miniature
+from graphbraid.fullgraph.scale.simulate import Prediction, simulate
+from graphbraid.graph import Graph
+from graphbraid.machine.rates import Rates
+
+LEAST_NODES = 64
+"""Nodes of a part below which no partition is made: its halo would say little of larger ones."""
+MOST_PARTS = 16
+"""Most parts into which the graph at hand is divided; a law takes over beyond."""
+
+Lower = Callable[[nn.Module, Graph, CompileOptions], Lowered]
+"""Lowers a model over a graph, for its training split."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Forecast:
+    """Predictions for one graph."""
+
+    name: str
+    num_nodes: int
+    num_edges: int
+    assumptions: tuple[str, ...]
+    """What the predictions rest on, a sentence each."""
+    predictions: tuple[Prediction, ...]
+    """By ascending number of ranks; the first is for one rank."""
+
+    @property
+    def alone(self) -> Prediction:
+        """The prediction for one rank."""
+        return self.predictions[0]
+
+    def speedup(self, prediction: Prediction) -> float:
+        """Return how many times as fast as one rank it is."""
+        return self.alone.seconds / prediction.seconds
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the forecast as JSON holds it."""
+        derived = [
+            asdict(p)
+            | {
+                "waiting_seconds": p.waiting_seconds,
+                "bound_seconds": p.bound_seconds,
+                "speedup": self.speedup(p),
+            }
+            for p in self.predictions
+        ]
+        return asdict(self) | {"predictions": derived}
+
+
+def measured_law(graph: Graph, counts: Sequence[int]) -> tuple[Law, Degrees]:
+    """Divide a graph into some numbers of parts; return how it divides, and its degrees.
+
+    Args:
+        graph: the graph at hand.
+        counts: numbers of ranks; partitions are made for those of at most :data:`MOST_PARTS`, for 2 and 4 if
+            there are none, and for none whose parts would be smaller than :data:`LEAST_NODES`.
+    """
+    degrees = Degrees.of(graph.csc.indices, graph.num_nodes)
+    wanted = sorted({count for count in counts if 1 < count <= MOST_PARTS} or {2, 4})
+    points = []
+    for num_parts in wanted:
+        if num_parts * LEAST_NODES <= graph.num_nodes:
+            found = partition(graph, num_parts)
+            points.append(Point.of(report_of(found, Division(graph, found).outlines), degrees))
+    return (Law(points=tuple(points)) if points else Law()), degrees
+
+
+def forecast_at_hand(
+    graph: Graph,
+    lowered: Lowered,
+    floor: Floor,
+    *,
+    counts: Sequence[int],
+    cluster: Cluster,
+    division: tuple[Law, Degrees],
+    wire_bytes: int = 4,
+) -> Forecast:
+    """Predict epochs of the graph at hand from the times measured on it.
+
+    Args:
+        graph: the graph.
+        lowered: the model's program over it on one rank.
+        floor: the floor of its step, measured.
+        counts: numbers of ranks, ascending, the first of them 1.
+        cluster: the ranks and their network.
+        division: how the graph divides, and its degrees, as :func:`measured_law` says.
+        wire_bytes: bytes of a number on the wire.
+    """
+    law, degrees = division
+    step = step_of(lowered, floor, wire_bytes=wire_bytes)
+    predictions = tuple(
+        simulate(
+            step,
+            law.share(count, degrees, graph.num_nodes),
+            cluster,
+            num_nodes=graph.num_nodes,
+            num_edges=graph.num_edges,
+            num_features=graph.num_features,
+        )
+        for count in counts
+    )
+    assumptions = (
+        f"Kernels take what they took here on one rank ({1e3 * step.seconds:.3g} ms a step): "
+        "a rank's share of the edges or of the rows of each.",
+        f"The graph divides as {law}.",
+    )
+    return Forecast(
+        name=graph.name or "the graph at hand",
+        num_nodes=graph.num_nodes,
+        num_edges=graph.num_edges,
+        assumptions=assumptions,
+        predictions=predictions,
+    )
+
+
+def forecast_by_size(
+    size: GraphSize,
+    make_model: Callable[[int, int], nn.Module],
+    lower: Lower,
+    *,
+    rates: Rates,
+    counts: Sequence[int],
+    cluster: Cluster,
+    law: Law,
+    slowness: float = 1.0,
+    wire_bytes: int = 4,
+) -> Forecast:
+    """Predict epochs of a graph by its sizes alone, from a machine's rates.
+
+    The model is lowered over a random graph in miniature, of the same mean degree, for whose rows there is no
+    cache, and its work grows with the graph.
+
+    Args:
+        size: the graph's sizes.
+        make_model: makes the model from its numbers of features and classes.
+        lower: lowers it.
+        rates: the rates of a rank.
+        counts: numbers of ranks, ascending, the first of them 1.
+        cluster: the ranks and their network.
+        law: how the graph is taken to divide.
+        slowness: measured time of a step by its floor, on the graph at hand.
+        wire_bytes: bytes of a number on the wire.
+    """
+    steps: dict[bool, Step] = {}
+    predictions = []
+    degrees = Degrees.mean_of(size.num_nodes, size.num_edges)
+    for count in counts:
+        hoists = 4 * size.num_nodes * size.num_features <= count * HOIST_BYTES
+        if hoists not in steps:
+            steps[hoists] = _step_in_miniature(
+                size, make_model, lower, rates, hoists=hoists, wire_bytes=wire_bytes
+            )
+        predictions.append(
+            simulate(
+                steps[hoists],
+                law.share(count, degrees, size.num_nodes),
+                cluster,
+                num_nodes=size.num_nodes,
+                num_edges=size.num_edges,
+                num_features=size.num_features,
+                feature_bytes=size.feature_bytes,
+                slowness=slowness,
+            )
+        )
+    assumptions = (
+        f"Sizes: {size.source}.",
+        f"Kernels work at the rates of memory without a cache for rows, {slowness:.3g} times as long as the "
+        "floor at these rates, as was measured on the graph at hand.",
+        f"The graph divides like the one at hand, {law}; all its nodes have the mean degree "
+        f"{size.mean_degree:.3g}.",
+        "Aggregated features are computed once where a rank has room for its part of them "
+        f"({HOIST_BYTES >> 20} MiB).",
+    )
+    return Forecast(
+        name=size.name,
+        num_nodes=size.num_nodes,
+        num_edges=size.num_edges,
+        assumptions=assumptions,
+        predictions=tuple(predictions),
+    )
+
+
+def _step_in_miniature(
+    size: GraphSize,
+    make_model: Callable[[int, int], nn.Module],
+    lower: Lower,
+    rates: Rates,
+    *,
+    hoists: bool,
+    wire_bytes: int,
+) -> Step:
+    graph = miniature(size)
+    passes = ALL - {"locality", "symmetry"} - (set() if hoists else {"hoist"})
+    options = CompileOptions(passes=frozenset(passes), rates=rates, cache_bytes=1)
+    lowered = lower(make_model(size.num_features, size.num_classes), graph, options)
+    ledger = Ledger(lowered.program, lowered.blocks, lowered.num_rows, lowered.facts, (1, 1))
+    floor = floor_of(lowered.program, ledger, rates, num_nodes=lowered.nodes.numel())
+    return step_of(lowered, floor, wire_bytes=wire_bytes)
+
+
+NETWORK_ASSUMPTIONS = (
+    "Ranks are alike and none waits for a slower one; every rank reaches every other at its full rate.",
+    "Rows travel as the busiest rank's do; sums of gradients go round a ring; the link takes one at a time.",
+    "Sums of own rows hide what travels; maxima and attention are taken to wait for the halo.",
+    "The loss and the optimizer are not in it, nor the evaluation.",
+)
+"""What all forecasts rest on."""
+
+__all__ = [
+    "NETWORK_ASSUMPTIONS",
+    "Forecast",
+    "forecast_at_hand",
+    "forecast_by_size",
+    "measured_law",
+]

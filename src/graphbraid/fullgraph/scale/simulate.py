@@ -1,0 +1,141 @@
+"""simulate(): a step on the busiest rank, on two resources that work at the same time: cores and link."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from graphbraid.fullgraph.scale.cluster import Cluster
+from graphbraid.fullgraph.scale.division import Share
+from graphbraid.fullgraph.scale.phases import Phase, Step
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prediction:
+    """A step, which is an epoch of full-graph training, on some ranks."""
+
+    num_ranks: int
+    seconds: float
+    """Time of the step."""
+    compute_seconds: float
+    """Time that the busiest rank computes."""
+    link_seconds: float
+    """Time that its link is busy."""
+    sent_bytes: float
+    """Bytes of rows and their gradients that it sends or receives, without sums of parameters' gradients."""
+    memory_bytes: float
+    """Bytes of its edges, features, values and gradients."""
+
+    @property
+    def waiting_seconds(self) -> float:
+        """Time for which it waits for the link."""
+        return self.seconds - self.compute_seconds
+
+    @property
+    def bound_seconds(self) -> float:
+        """Time that no overlap can beat: the longer of computing and sending."""
+        return max(self.compute_seconds, self.link_seconds)
+
+
+def simulate(
+    step: Step,
+    share: Share,
+    cluster: Cluster,
+    *,
+    num_nodes: int,
+    num_edges: int,
+    num_features: int,
+    feature_bytes: int = 4,
+    slowness: float = 1.0,
+    overlaps: bool = True,
+) -> Prediction:
+    """Run a step through, phase by phase, on the busiest of some ranks; the others are taken to keep up.
+
+    The link takes what is given to it in order, one thing after the other, while cores go on with what does
+    not need it. Forward, own rows are summed while the halo's travel, then the halo's; backward, the halo's
+    gradients are computed first and travel while the own ones are. Sums of parameters' gradients begin as
+    each is whole, and are waited for at the end.
+
+    Args:
+        step: a step on one rank, of a graph of any size.
+        share: what the busiest rank has of the graph.
+        cluster: the ranks and their network.
+        num_nodes: nodes of the graph to predict for; phases grow with its edges and nodes.
+        num_edges: its edges.
+        num_features: its features per node.
+        feature_bytes: bytes of one.
+        slowness: time of the phases by the step's, as where the step's is a floor.
+        overlaps: whether anything is computed while something travels; False predicts blocking calls.
+    """
+    clock = _Clock(cluster, share, overlaps)
+    factors = (
+        share.rows * num_nodes / step.num_nodes * slowness / cluster.speed,
+        share.edges * num_edges / max(step.num_edges, 1) * slowness / cluster.speed,
+    )
+    held = 1 + share.halo / share.rows
+    for phase in step.phases:
+        seconds = phase.seconds * factors[phase.by_edges] * (held if phase.with_halo else 1.0)
+        clock.run(phase, seconds, phase.travels * share.halo * num_nodes)
+    clock.compute(step.other_seconds / cluster.speed)
+    clock.wait()
+    rows = num_nodes * (share.rows + share.halo)
+    edge_bytes = 4 if rows < 1 << 31 else 8
+    memory = rows * (step.row_bytes + num_features * feature_bytes)
+    memory += 2 * edge_bytes * share.edges * num_edges + 16 * share.rows * num_nodes
+    return Prediction(
+        num_ranks=share.num_ranks,
+        seconds=clock.now,
+        compute_seconds=clock.computed,
+        link_seconds=clock.sent,
+        sent_bytes=clock.row_bytes,
+        memory_bytes=memory,
+    )
+
+
+class _Clock:
+    """The time of a rank's cores and of its link."""
+
+    def __init__(self, cluster: Cluster, share: Share, overlaps: bool) -> None:
+        self._cluster, self._share, self._overlaps = cluster, share, overlaps
+        self.now = self.computed = self.sent = self.row_bytes = 0.0
+        self._link_free_at = 0.0
+
+    def run(self, phase: Phase, seconds: float, num_bytes: float) -> None:
+        """Run one phase, which computes for ``seconds`` and for which ``num_bytes`` travel."""
+        near = 1 - self._share.remote if phase.overlaps and self._overlaps else 0.0
+        during, after = near * seconds, (1 - near) * seconds
+        if not phase.travels or self._share.num_ranks == 1:
+            self.compute(seconds)
+        elif phase.backward:
+            self.compute(after)
+            self._exchange(num_bytes)
+            self.compute(during)
+            self.wait()
+        else:
+            self._exchange(num_bytes)
+            self.compute(during)
+            self.wait()
+            self.compute(after)
+        if phase.summed_bytes:
+            self._send(self._cluster.all_reduce_seconds(self._share.num_ranks, phase.summed_bytes))
+
+    def compute(self, seconds: float) -> None:
+        """Let the cores work."""
+        self.now += seconds
+        self.computed += seconds
+
+    def wait(self) -> None:
+        """Wait until the link has sent everything."""
+        self.now = max(self.now, self._link_free_at)
+
+    def _exchange(self, num_bytes: float) -> None:
+        self.row_bytes += num_bytes
+        self._send(self._cluster.exchange_seconds(self._share.num_ranks, num_bytes))
+
+    def _send(self, seconds: float) -> None:
+        self._link_free_at = max(self._link_free_at, self.now) + seconds
+        self.sent += seconds
+        if not self._overlaps:
+            self.wait()
+
+
+__all__ = ["Prediction", "simulate"]

@@ -1,0 +1,252 @@
+"""Encoders of nodes for links: a learned row for each node, and relational layers for many relations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from graphbraid.arguments import MOST_WIDTH, as_count, as_number, check_choice, check_tensor, check_type
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph.scans import check_ids, first_out_of_range
+from graphbraid.nn.linear import MOST_WEIGHTS, as_widths, glorot
+from graphbraid.nn.models import MOST_LAYERS
+from graphbraid.nn.rgcn import MOST_RELATIONS
+from graphbraid.ops import bias_act_dropout
+from graphbraid.ops.epilogue import ACTIVATIONS
+from graphbraid.signatures import typed
+
+
+class NodeEmbedding(nn.Module):
+    """A learned row for each node, in front of a model or alone; features of the graph are not used.
+
+    Args:
+        num_nodes: number of nodes of the graph.
+        channels: width of the rows.
+        model: model that takes the rows as features, called as ``model(rows, edges)``, with ``edge_type`` if
+            its ``forward`` has an argument of that name. If None, the rows are the output.
+        dropout: probability of dropping an element of the rows while training.
+
+    Raises:
+        ConfigError: an option is invalid.
+    """
+
+    def __init__(
+        self, num_nodes: int, channels: int, model: nn.Module | None = None, *, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        as_count(num_nodes, "num_nodes", least=1)
+        self.channels = as_count(channels, "channels", least=1, most=MOST_WIDTH)
+        if num_nodes * channels > MOST_WEIGHTS:
+            raise ConfigError(
+                f"num_nodes={num_nodes} rows of channels={channels} are {num_nodes * channels:,} numbers; at "
+                f"most {MOST_WEIGHTS:,} are taken"
+            )
+        if model is not None:
+            check_type(model, "model", nn.Module, "a torch.nn.Module or None", error=ConfigError)
+        self.dropout = as_number(dropout, "dropout", least=0, below=1)
+        self.rows = nn.Parameter(torch.empty(num_nodes, channels))
+        self.model = model
+        self.reset_rows()
+
+    def reset_rows(self) -> None:
+        """Draw the rows anew, of a length about 1."""
+        nn.init.normal_(self.rows, std=self.channels**-0.5)
+
+    @property
+    def takes_blocks(self) -> bool:
+        """Whether the model is called with one block per layer."""
+        return bool(getattr(self.model, "takes_blocks", False))
+
+    @property
+    def num_layers(self) -> int | None:
+        """Number of the model's layers; 0 without a model, None if it does not say."""
+        return 0 if self.model is None else getattr(self.model, "num_layers", None)
+
+    @property
+    def widest(self) -> int:
+        """Largest number of columns that a layer holds for a node."""
+        told = getattr(self.model, "widest", None)
+        if isinstance(told, int):
+            return max(told, self.channels)
+        weights = [] if self.model is None else [p for p in self.model.parameters() if p.ndim >= 2]
+        return max((p.shape[0] for p in weights), default=self.channels)
+
+    def forward(
+        self, x: Any, edges: Any, n_id: Tensor | None = None, edge_type: Tensor | None = None
+    ) -> Tensor:
+        """Return the rows of nodes, or what the model makes of them.
+
+        Args:
+            x: not used.
+            edges: edges, as the model takes them.
+            n_id: ``(num_rows,)`` integers: ids of the nodes. If None, all nodes in order.
+            edge_type: relation of each edge, for a model of relations.
+
+        Raises:
+            DataError: an id is no node.
+        """
+        rows: Tensor = self.rows
+        if n_id is not None:
+            check_ids(check_tensor(n_id, "n_id", ndim=1), rows.shape[0], "n_id")
+            rows = F.embedding(n_id, rows)
+        rows = F.dropout(rows, self.dropout, self.training)
+        if self.model is None:
+            return rows
+        made: Tensor = self.model(rows, edges) if edge_type is None else self.model(rows, edges, edge_type)
+        return made
+
+
+@typed
+class BasisRGCNConv(nn.Module):
+    r"""Relational layer of "Modeling Relational Data with Graph Convolutional Networks", for many relations.
+
+    .. math::
+        x'_v = W_0 x_v + b
+        + \sum_b \Bigl( \sum_r \frac{c_{rb}}{|N_r(v)|} \sum_{u \in N_r(v)} x_u \Bigr) V_b
+
+    Equal to :class:`RGCNConv` with ``num_bases`` and its parameters, but rows are summed for each basis and
+    not for each relation: memory grows with the bases, so that there may be hundreds of relations.
+
+    Args:
+        in_channels: width of the input.
+        out_channels: width of the output.
+        num_relations: number of relations.
+        num_bases: number of matrices that the weights of all relations are mixed from.
+
+    Raises:
+        ConfigError: an option is invalid.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, num_relations: int, num_bases: int) -> None:
+        super().__init__()
+        self.in_channels, self.out_channels = as_widths(in_channels, out_channels)
+        self.num_relations = as_count(num_relations, "num_relations", least=1, most=MOST_RELATIONS)
+        self.num_bases = as_count(num_bases, "num_bases", least=1, most=MOST_RELATIONS)
+        self.weight = nn.Parameter(torch.empty(num_bases, in_channels, out_channels))
+        self.comp = nn.Parameter(torch.empty(num_relations, num_bases))
+        self.root = nn.Parameter(torch.empty(in_channels, out_channels))
+        self.bias = nn.Parameter(torch.empty(out_channels))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew, as PyG's layer does."""
+        for weight in (self.weight, self.comp, self.root):
+            glorot(weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
+        """Apply the layer.
+
+        Args:
+            x: ``(num_nodes, in_channels)`` rows.
+            edge_index: ``(2, num_edges)`` integers: sources and destinations.
+            edge_type: ``(num_edges,)`` integers: the relation of each edge, in ``[0, num_relations)``.
+
+        Returns:
+            ``(num_nodes, out_channels)``.
+
+        Raises:
+            DataError: ``x``, an id or a relation does not fit.
+        """
+        check_tensor(x, "x", ndim=2, floating=True)
+        if x.shape[1] != self.in_channels:
+            raise DataError(f"x must have {self.in_channels} columns (in_channels); got {tuple(x.shape)}")
+        edges = _Sorted(edge_index, edge_type, x.shape[0], self.num_relations)
+        sums = [edges.sums(x, self.comp[:, number]) for number in range(self.num_bases)]
+        columns = torch.cat([*sums, x], 1)
+        return torch.addmm(self.bias, columns, torch.cat([self.weight.flatten(0, 1), self.root]))
+
+
+class _Sorted:
+    """Edges by destination, each with its share of the mean over its destination's edges of its relation."""
+
+    def __init__(self, edge_index: Tensor, edge_type: Tensor, num_nodes: int, num_relations: int) -> None:
+        check_tensor(edge_index, "edge_index", ndim=2)
+        check_tensor(edge_type, "edge_type", ndim=1)
+        if edge_type.is_floating_point() or edge_type.dtype == torch.bool:
+            raise DataError(f"edge_type must be integers; got {edge_type.dtype}")
+        if edge_index.shape != (2, edge_type.shape[0]):
+            raise DataError(
+                f"edge_index must be (2, {edge_type.shape[0]}), as edge_type has an entry for each edge; got "
+                f"{tuple(edge_index.shape)}"
+            )
+        at = first_out_of_range(edge_type.long(), num_relations)
+        if at >= 0:
+            raise DataError(
+                f"edge_type must be in [0, {num_relations}) (num_relations); edge_type[{at}] is "
+                f"{int(edge_type[at])}"
+            )
+        for ends, name in zip(edge_index, ("sources", "destinations"), strict=True):
+            check_ids(ends, num_nodes, f"{name} of edge_index")
+        src, dst = edge_index.long()
+        relation = edge_type.long()
+        if bool((dst[1:] < dst[:-1]).any()):
+            order = dst.argsort(stable=True)
+            src, dst, relation = src[order], dst[order], relation[order]
+        _, group, counts = torch.unique(
+            dst * num_relations + relation, return_inverse=True, return_counts=True
+        )
+        degree = torch.bincount(dst, minlength=num_nodes)
+        self._src, self._relation, self._count = src, relation, counts[group]
+        self._offsets = degree.cumsum(0) - degree
+
+    def sums(self, x: Tensor, comp: Tensor) -> Tensor:
+        """Return for each node the sum of its sources' rows by their shares and their relations' weights."""
+        weight = comp[self._relation] / self._count
+        return F.embedding_bag(self._src, x, self._offsets, mode="sum", per_sample_weights=weight.to(x.dtype))
+
+
+class RGCNEncoder(nn.Module):
+    """A stack of :class:`BasisRGCNConv` over the relations of one node type, called with ``edge_type``.
+
+    Args:
+        in_channels: width of the input.
+        hidden_channels: width between the layers.
+        out_channels: width of the output.
+        num_relations: number of relations.
+        num_layers: number of layers, one for each hop.
+        num_bases: number of matrices that the weights of all relations are mixed from.
+        dropout: probability of dropping an element between layers.
+        act: activation between layers: ``relu``, ``elu``, ``leaky_relu``, ``gelu`` or ``none``.
+
+    Raises:
+        ConfigError: an option is invalid.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        out_channels: int,
+        num_relations: int,
+        num_layers: int = 1,
+        *,
+        num_bases: int = 4,
+        dropout: float = 0.0,
+        act: str = "relu",
+    ) -> None:
+        super().__init__()
+        self.num_layers = as_count(num_layers, "num_layers", least=1, most=MOST_LAYERS)
+        self.dropout = as_number(dropout, "dropout", least=0, below=1)
+        check_choice(act, "act", ACTIVATIONS)
+        self.act = act
+        for name, value in (("hidden_channels", hidden_channels), ("out_channels", out_channels)):
+            as_count(value, name, least=1, most=MOST_WIDTH)
+        as_count(in_channels, "in_channels", least=1, most=MOST_WIDTH)
+        widths = [in_channels] + [hidden_channels] * (num_layers - 1) + [out_channels]
+        self.widest = (as_count(num_bases, "num_bases", least=1, most=MOST_RELATIONS) + 1) * max(widths)
+        """Largest number of columns that a layer holds for a node."""
+        self.convs = nn.ModuleList(
+            BasisRGCNConv(widths[i], widths[i + 1], num_relations, num_bases) for i in range(num_layers)
+        )
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
+        """Run all layers; arguments are those of :meth:`BasisRGCNConv.forward`."""
+        for number, conv in enumerate(self.convs):
+            x = conv(x, edge_index, edge_type)
+            if number < self.num_layers - 1:
+                x = bias_act_dropout(x, None, self.act, self.dropout if self.training else 0.0)
+        return x

@@ -1,0 +1,27 @@
+#include "epochs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <string>
+
+namespace program {
+
+void require_finite(double loss, int64_t epoch) {
+  if (std::isfinite(loss)) return;
+  throw std::runtime_error("the loss of epoch " + std::to_string(epoch) + " is " + std::to_string(loss) +
+                           ": the features or the weights are not finite, or the learning rate is too large");
+}
+
+uint64_t Seeds::draw() {
+  const uint64_t high = bits_(), low = bits_();
+  return ((high << 32) | low) % 0x7FFFFFFFFFFFFFFFull;
+}
+
+bool is_over(const std::vector<double>& accuracies, int64_t patience) {
+  if (static_cast<int64_t>(accuracies.size()) <= patience) return false;
+  const auto recent = accuracies.end() - patience;
+  return *std::max_element(recent, accuracies.end()) <= *std::max_element(accuracies.begin(), recent);
+}
+
+}  // namespace program

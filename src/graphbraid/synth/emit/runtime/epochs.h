@@ -1,0 +1,26 @@
+// What decides over the course of training: the seeds of dropout, a loss that ends it, an early stop.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+namespace program {
+
+// Throws std::runtime_error if a loss is infinite or no number: training cannot go on from it.
+void require_finite(double loss, int64_t epoch);
+
+// The seeds of dropout's masks, which are those that PyTorch draws after torch.manual_seed(seed).
+class Seeds {
+ public:
+  explicit Seeds(uint32_t seed) : bits_(seed) {}
+  uint64_t draw();
+
+ private:
+  std::mt19937 bits_;
+};
+
+// Whether a split's accuracy has not become better in the last `patience` evaluations.
+bool is_over(const std::vector<double>& accuracies, int64_t patience);
+
+}  // namespace program

@@ -1,0 +1,45 @@
+#include "weights.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "arrays.h"
+#include "xxh64.h"
+
+namespace program {
+
+Parameter::Parameter(std::string name_, std::vector<int64_t> shape_, bool learns)
+    : name(std::move(name_)), shape(std::move(shape_)) {
+  const size_t count = static_cast<size_t>(count_of(shape));
+  value.assign(count, 0.0f);
+  if (!learns) return;
+  for (std::vector<float>* part : {&grad, &first, &second}) part->assign(count, 0.0f);
+}
+
+void Weights::load(const std::string& folder) {
+  for (Parameter& parameter : parameters) {
+    const Array array(folder + "/" + parameter.name + ".npy", "<f4", parameter.shape);
+    std::copy_n(array.floats(), parameter.value.size(), parameter.value.begin());
+  }
+  for (Counter& counter : counters)
+    counter.value = *Array(folder + "/" + counter.name + ".npy", "<i8", {}).int64s();
+}
+
+void Weights::save(const std::string& folder) const {
+  for (const Parameter& parameter : parameters)
+    write_array(folder + "/" + parameter.name + ".npy", "<f4", parameter.value.data(), parameter.shape);
+  for (const Counter& counter : counters)
+    write_array(folder + "/" + counter.name + ".npy", "<i8", &counter.value, {});
+}
+
+uint64_t Weights::digest() const {
+  std::vector<uint64_t> digests;
+  for (const Parameter& parameter : parameters)
+    digests.push_back(gb::xxh64(reinterpret_cast<const char*>(parameter.value.data()),
+                                static_cast<int64_t>(parameter.value.size() * sizeof(float))));
+  for (const Counter& counter : counters) digests.push_back(static_cast<uint64_t>(counter.value));
+  return gb::xxh64(reinterpret_cast<const char*>(digests.data()),
+                   static_cast<int64_t>(digests.size() * sizeof(uint64_t)));
+}
+
+}  // namespace program

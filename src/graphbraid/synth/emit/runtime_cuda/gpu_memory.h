@@ -1,0 +1,85 @@
+// The GPU's memory: one allocation, whose size is known before anything is read, in parts.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "matrix.h"
+
+namespace program {
+
+// All that a program takes of the GPU's memory.
+class Memory {
+ public:
+  // Takes it; throws std::runtime_error if there is no GPU, or too little memory.
+  explicit Memory(int64_t bytes);
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  ~Memory();
+
+  // Returns the next part, whose values are not set.
+  void* take(int64_t bytes);
+  // Says what was taken, and of which GPU.
+  std::string shown() const;
+
+ private:
+  int64_t bytes_, taken_ = 0;
+  void* begin_ = nullptr;
+  std::string gpu_;
+};
+
+// A file's array, see arrays.h, on the GPU.
+class DeviceArray {
+ public:
+  DeviceArray(Memory& memory, const std::string& path, const std::string& dtype,
+              const std::vector<int64_t>& shape, uint64_t digest);
+
+  const float* floats() const { return static_cast<const float*>(values_); }
+  const int32_t* int32s() const { return static_cast<const int32_t*>(values_); }
+  const int64_t* int64s() const { return static_cast<const int64_t*>(values_); }
+  const void* values() const { return values_; }
+
+ private:
+  const void* values_;
+};
+
+// Numbers that a step makes anew and later tasks read, zeros at first.
+class Numbers {
+ public:
+  Numbers(Memory& memory, int64_t count);
+  float* data() { return data_; }
+
+ private:
+  float* data_;
+};
+
+// The memory of a step's buffers, each at its planned place.
+class Arena {
+ public:
+  Arena(Memory& memory, int64_t bytes) : begin_(static_cast<char*>(memory.take(bytes))) {}
+  Matrix matrix(int64_t offset, int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride) {
+    return {reinterpret_cast<float*>(begin_ + offset), rows, columns, row_stride, column_stride};
+  }
+  int32_t* int32s(int64_t offset) { return reinterpret_cast<int32_t*>(begin_ + offset); }
+
+ private:
+  char* begin_;
+};
+
+// Memory that a kernel needs while it runs, the same for all.
+class Workspace {
+ public:
+  Workspace(Memory& memory, int64_t bytes);
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+  ~Workspace();
+
+  // Its beginning, for so many bytes; throws std::logic_error if it has fewer.
+  static void* begin(int64_t bytes);
+};
+
+// Waits until the GPU has done what it was told to do; throws std::runtime_error if something failed.
+void wait_for_gpu();
+
+}  // namespace program

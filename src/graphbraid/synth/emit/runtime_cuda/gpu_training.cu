@@ -1,0 +1,104 @@
+#include <cmath>
+#include <utility>
+
+#include "gpu.cuh"
+#include "gpu_training.h"
+#include "loss.cuh"
+
+namespace program {
+namespace {
+
+constexpr int64_t kAlign = 64;  // floats at which each parameter begins
+
+int64_t aligned(size_t floats) { return (static_cast<int64_t>(floats) + kAlign - 1) / kAlign * kAlign; }
+
+size_t bytes_of(int64_t floats) { return static_cast<size_t>(floats) * sizeof(float); }
+
+// The sum of a workspace's first `count` floats, behind which it is put.
+double sum_of_workspace(int64_t count, float* numbers) {
+  auto* sum = reinterpret_cast<double*>(numbers + (count + 1) / 2 * 2);
+  launch_blocks("add_up", add_up, 1, numbers, count, sum);
+  double found = 0;
+  require(cudaMemcpy(&found, sum, sizeof found, cudaMemcpyDeviceToHost), "the step before its sum");
+  return found;
+}
+
+float* workspace_for(int64_t count) {
+  return static_cast<float*>(Workspace::begin(static_cast<int64_t>(bytes_of((count + 1) / 2 * 2 + 2))));
+}
+
+}  // namespace
+
+DeviceWeights::DeviceWeights(Memory& memory, Weights weights)
+    : weights_(std::move(weights)), places_(weights_.parameters.size()) {
+  for (const bool learns : {true, false}) {
+    for (size_t p = 0; p < places_.size(); ++p) {
+      if (weights_.parameters[p].learns() != learns) continue;
+      places_[p] = num_all_;
+      num_all_ += aligned(weights_.parameters[p].value.size());
+    }
+    if (learns) num_learning_ = num_all_;
+  }
+  const int64_t count = num_all_ + 3 * num_learning_;
+  values_ = static_cast<float*>(memory.take(static_cast<int64_t>(bytes_of(count))));
+  gradients_ = values_ + num_all_;
+  first_ = gradients_ + num_learning_;
+  second_ = first_ + num_learning_;
+  require(cudaMemset(values_, 0, bytes_of(count)), "the weights' zeros");
+}
+
+void DeviceWeights::load(const std::string& folder) {
+  weights_.load(folder);
+  for (size_t p = 0; p < places_.size(); ++p) {
+    const std::vector<float>& from = weights_.parameters[p].value;
+    require(cudaMemcpy(value(p), from.data(), from.size() * sizeof(float), cudaMemcpyHostToDevice),
+            "the weights' upload");
+  }
+}
+
+void DeviceWeights::save(const std::string& folder) {
+  for (size_t p = 0; p < places_.size(); ++p) {
+    std::vector<float>& to = weights_.parameters[p].value;
+    require(cudaMemcpy(to.data(), value(p), to.size() * sizeof(float), cudaMemcpyDeviceToHost),
+            "the weights' download");
+  }
+  weights_.save(folder);
+}
+
+void Optimizer::step(DeviceWeights& weights) {
+  ++num_steps;
+  const double correction1 = 1.0 - std::pow(beta1, static_cast<double>(num_steps));
+  const double correction2 = std::sqrt(1.0 - std::pow(beta2, static_cast<double>(num_steps)));
+  const auto single = [](double number) { return static_cast<float>(number); };
+  const Update how{kind,
+                   num_steps == 1,
+                   single(kind == kSgd ? learning_rate : learning_rate / correction1),
+                   single(momentum),
+                   single(beta1),
+                   single(1.0 - beta1),
+                   single(beta2),
+                   single(1.0 - beta2),
+                   single(correction2),
+                   single(eps),
+                   single(weight_decay),
+                   single(1.0 - learning_rate * weight_decay)};
+  launch("update", update, weights.num_learning_, how, weights.num_learning_, weights.values_,
+         weights.gradients_, weights.first_, weights.second_);
+}
+
+double cross_entropy(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count,
+                     int64_t total, Matrix grad) {
+  set_zero(grad);
+  float* losses = workspace_for(count);
+  launch("cross_entropy", lose, count * kWarp, Labelled{outputs, rows, labels, count},
+         1.0f / static_cast<float>(total), grad, losses);
+  return sum_of_workspace(count, losses) / static_cast<double>(total);
+}
+
+int64_t num_right(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count) {
+  float* right = workspace_for(count);
+  launch("num_right", judge, count, Labelled{outputs, rows, labels, count}, right);
+  return static_cast<int64_t>(sum_of_workspace(count, right));
+}
+
+}  // namespace program

@@ -1,0 +1,55 @@
+// What surrounds the kernels in training on a GPU: parameters and their update, the loss and accuracy.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "epochs.h"
+#include "gpu_kernels.h"
+#include "gpu_memory.h"
+#include "weights.h"
+
+namespace program {
+
+// Weights whose values are the GPU's while training runs. Parameters that learn come first, so that one
+// kernel updates them all; each begins at kAlign floats.
+class DeviceWeights {
+ public:
+  DeviceWeights(Memory& memory, Weights weights);
+
+  // Both throw std::runtime_error.
+  void load(const std::string& folder);
+  void save(const std::string& folder);
+
+  float* value(size_t parameter) { return values_ + places_[parameter]; }
+  float* gradient(size_t parameter) { return gradients_ + places_[parameter]; }
+  int64_t& counter(size_t number) { return weights_.counters[number].value; }
+
+ private:
+  friend struct Optimizer;
+  Weights weights_;  // the values as they were loaded or saved last
+  std::vector<int64_t> places_;
+  int64_t num_learning_ = 0, num_all_ = 0;  // floats, with what lies between parameters
+  float *values_, *gradients_, *first_, *second_;
+};
+
+// The rules of PyTorch's SGD, Adam and AdamW.
+struct Optimizer {
+  enum Kind { kSgd, kAdam, kAdamW };
+  Kind kind;
+  double learning_rate, momentum, beta1, beta2, weight_decay, eps;
+  int64_t num_steps = 0;
+
+  void step(DeviceWeights& weights);
+};
+
+// The cross entropy of the outputs' `rows`, (count,), with `labels`, (count,), summed and divided by `total`;
+// writes its gradient, which is 0 elsewhere. Waits for the GPU.
+double cross_entropy(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count,
+                     int64_t total, Matrix grad);
+
+// The number of the outputs' `rows` whose largest column is their label. Waits for the GPU.
+int64_t num_right(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count);
+
+}  // namespace program

@@ -1,0 +1,102 @@
+// Batch normalisation of each column:
+//
+//   out = (x - mean) * rstd * weight + bias,  rstd = 1 / sqrt(variance + eps)
+//
+// and its gradients, with y = (x - mean) * rstd: grad_weight = sum of grad * y, grad_bias = sum of grad,
+//   grad_x = rstd * weight * (grad - average(grad) - y * average(grad * y))
+// where mean and rstd are those of x's rows. Variances are found from differences to the mean, whose own
+// rounding is corrected with the first order of those differences. x and grad are contiguous.
+#pragma once
+
+#include "elements.cuh"
+
+namespace program {
+
+struct Centred {
+  ConstMatrix x;
+  const float* mean;
+  __device__ float operator()(int64_t row, int64_t column) const { return at(x, row, column) - mean[column]; }
+};
+
+struct CentredSquares {
+  Centred centred;
+  __device__ float operator()(int64_t row, int64_t column) const {
+    const float d = centred(row, column);
+    return d * d;
+  }
+};
+
+struct Standardised {
+  Centred centred;
+  const float *rstd, *weight, *bias;
+  __device__ float operator()(int64_t row, int64_t column) const {
+    const float y = centred(row, column) * rstd[column];
+    const float weighted = weight ? y * weight[column] : y;
+    return bias ? weighted + bias[column] : weighted;
+  }
+};
+
+struct GradientByWeight {
+  ConstMatrix grad;
+  Standardised y;
+  __device__ float operator()(int64_t row, int64_t column) const {
+    return at(grad, row, column) * y(row, column);
+  }
+};
+
+// along and across: the sums of grad * y and of grad.
+struct GradientOfRows {
+  ConstMatrix grad;
+  Centred centred;
+  const float *rstd, *weight, *along, *across;
+  bool from_rows;
+  __device__ float operator()(int64_t row, int64_t column) const {
+    float g = at(grad, row, column);
+    if (from_rows) {
+      const float count = static_cast<float>(grad.rows);
+      g -= across[column] / count + centred(row, column) * (along[column] / count * rstd[column]);
+    }
+    return g * (rstd[column] * (weight ? weight[column] : 1.0f));
+  }
+};
+
+// ---- One thread for each column
+
+static __global__ void to_averages(float* sums, int64_t columns, int64_t count) {
+  const int64_t column = thread_number();
+  if (column < columns) sums[column] = count > 0 ? sums[column] / static_cast<float>(count) : 0.0f;
+}
+
+// variance: the sums of the squares, then the variance.
+static __global__ void correct_moments(const float* differences, int64_t columns, int64_t count, float* mean,
+                                       float* variance) {
+  const int64_t column = thread_number();
+  if (column >= columns) return;
+  const float number = count > 0 ? static_cast<float>(count) : 1.0f;
+  const float rest = differences[column] / number;
+  const float found = variance[column] / number - rest * rest;
+  mean[column] += rest;
+  variance[column] = found < 0 ? 0.0f : found;  // a NaN stays
+}
+
+// The running ones get their share; rstd holds the variance and becomes 1 / sqrt(variance + eps).
+static __global__ void track(const float* mean, float* rstd, int64_t count, int64_t columns,
+                             float* running_mean, float* running_variance, double share, float eps) {
+  const int64_t column = thread_number();
+  if (column >= columns) return;
+  const float rest = static_cast<float>(1.0 - share), part = static_cast<float>(share);
+  const float unbiased = static_cast<float>(static_cast<double>(count) / static_cast<double>(count - 1));
+  running_mean[column] = running_mean[column] * rest + part * mean[column];
+  running_variance[column] = running_variance[column] * rest + part * (rstd[column] * unbiased);
+  rstd[column] = 1.0f / sqrtf(rstd[column] + eps);
+}
+
+static __global__ void take_running(const float* running_mean, const float* running_variance, int64_t columns,
+                                    float eps, float* mean, float* rstd) {
+  const int64_t column = thread_number();
+  if (column >= columns) return;
+  mean[column] = running_mean[column];
+  rstd[column] = 1.0f / sqrtf(running_variance[column] + eps);
+}
+
+}  // namespace program

@@ -1,0 +1,163 @@
+#include "on_host.h"
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+Index3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace on_host {
+namespace {
+
+constexpr int kWarp = 32;
+constexpr int kMostThreads = 1024;  // of a block
+constexpr size_t kStackBytes = size_t{1} << 16;
+
+enum class State { kReady, kAtBlock, kAtWarp, kDone };
+
+// A stack on which threads run one after the other, until one of them waits.
+struct Fiber {
+  ucontext_t context;
+  std::unique_ptr<char[]> stack = std::make_unique<char[]>(kStackBytes);
+};
+
+struct Thread {
+  State state;
+  Fiber* fiber;  // that it waits on
+  unsigned exchanges;
+};
+
+// The running block.
+struct Block {
+  const char* kernel_name = "";
+  const std::function<void()>* kernel = nullptr;
+  std::vector<Thread> threads;
+  size_t num_started = 0;
+  size_t now = 0;  // the running thread
+  Fiber* fiber = nullptr;
+  ucontext_t scheduler;
+  uint64_t given[2][kMostThreads];  // in an exchange and the one after it
+  std::vector<std::unique_ptr<Fiber>> fibers;
+  std::vector<Fiber*> idle;
+};
+Block block;
+
+bool backwards() {
+  static const bool asked = std::getenv("GB_HOST_BACKWARDS") != nullptr;
+  return asked;
+}
+
+int64_t in_order(int64_t number, int64_t count) { return backwards() ? count - 1 - number : number; }
+
+size_t thread_at(size_t place) {
+  return static_cast<size_t>(
+      in_order(static_cast<int64_t>(place), static_cast<int64_t>(block.threads.size())));
+}
+
+[[noreturn]] void stop(const char* why) {
+  std::fprintf(stderr, "train: the kernel %s: %s\n", block.kernel_name, why);
+  std::abort();
+}
+
+void wait_at(State where) {
+  Thread& own = block.threads[block.now];
+  own.state = where;
+  own.fiber = block.fiber;
+  swapcontext(&own.fiber->context, &block.scheduler);
+}
+
+// What a fiber does: it runs the threads that no other has begun.
+void run_threads() {
+  while (block.num_started < block.threads.size()) {
+    block.now = thread_at(block.num_started++);
+    threadIdx.x = static_cast<unsigned>(block.now);
+    (*block.kernel)();
+    block.threads[block.now].state = State::kDone;
+  }
+}
+
+void go_on(Fiber* fiber) {
+  block.fiber = fiber;
+  swapcontext(&block.scheduler, &fiber->context);
+  if (block.threads[block.now].state == State::kDone) block.idle.push_back(fiber);
+}
+
+void begin_fiber() {
+  if (block.idle.empty()) {
+    block.fibers.push_back(std::make_unique<Fiber>());
+    block.idle.push_back(block.fibers.back().get());
+  }
+  Fiber* fiber = block.idle.back();
+  block.idle.pop_back();
+  getcontext(&fiber->context);
+  fiber->context.uc_stack.ss_sp = fiber->stack.get();
+  fiber->context.uc_stack.ss_size = kStackBytes;
+  fiber->context.uc_link = &block.scheduler;
+  makecontext(&fiber->context, run_threads, 0);
+  go_on(fiber);
+}
+
+// Lets the threads [first, last) go on if all that are left have come to the same place.
+bool release(size_t first, size_t last, State where) {
+  bool any = false;
+  for (size_t t = first; t < last; ++t) {
+    const State state = block.threads[t].state;
+    if (state != where && state != State::kDone) return false;
+    any |= state == where;
+  }
+  for (size_t t = first; t < last; ++t)
+    if (block.threads[t].state == where) block.threads[t].state = State::kReady;
+  return any;
+}
+
+void run_block() {
+  const size_t count = block.threads.size();
+  for (Thread& thread : block.threads) thread = {State::kReady, nullptr, 0};
+  block.num_started = 0;
+  while (block.num_started < count) begin_fiber();
+  bool moves = true;
+  while (moves) {
+    moves = release(0, count, State::kAtBlock);
+    for (size_t t = 0; t < count; t += kWarp) moves |= release(t, std::min(t + kWarp, count), State::kAtWarp);
+    for (size_t place = 0; place < count; ++place) {
+      block.now = thread_at(place);
+      if (block.threads[block.now].state != State::kReady) continue;
+      threadIdx.x = static_cast<unsigned>(block.now);
+      go_on(block.threads[block.now].fiber);
+    }
+  }
+  for (const Thread& thread : block.threads)
+    if (thread.state != State::kDone) stop("threads of a block wait for each other at different places");
+}
+
+}  // namespace
+
+void run(const char* name, int64_t blocks, int threads, const std::function<void()>& kernel) {
+  block.kernel_name = name;
+  block.kernel = &kernel;
+  block.threads.resize(static_cast<size_t>(threads));
+  blockDim.x = static_cast<unsigned>(threads);
+  gridDim.x = static_cast<unsigned>(blocks);
+  for (int64_t i = 0; i < blocks; ++i) {
+    blockIdx.x = static_cast<unsigned>(in_order(i, blocks));
+    run_block();
+  }
+}
+
+int lane() { return static_cast<int>(block.now) % kWarp; }
+
+uint64_t exchange(uint64_t bits, int lane) {
+  const unsigned side = block.threads[block.now].exchanges++ % 2;
+  block.given[side][block.now] = bits;
+  wait_at(State::kAtWarp);
+  return block.given[side][block.now / kWarp * kWarp + static_cast<size_t>(lane)];
+}
+
+}  // namespace on_host
+
+void __syncthreads() { on_host::wait_at(on_host::State::kAtBlock); }
+void __syncwarp() { on_host::wait_at(on_host::State::kAtWarp); }

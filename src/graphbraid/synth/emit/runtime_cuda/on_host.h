@@ -1,0 +1,73 @@
+// CUDA's language and runtime on the processor, as far as the sources here use them: a block's threads run by
+// turns, blocks one after the other. Slow: it is there to check the kernels where no GPU is.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+#define __global__
+#define __device__
+#define __shared__ static  // one block runs at a time
+
+struct Index3 {
+  unsigned x = 0, y = 0, z = 0;
+};
+extern Index3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace on_host {
+
+// Runs a kernel. Its threads run to their ends, or to where they wait for each other, in the order of their
+// numbers; with the environment variable GB_HOST_BACKWARDS in the opposite order, so that a result that hangs
+// on the order shows.
+void run(const char* name, int64_t blocks, int threads, const std::function<void()>& kernel);
+
+// Gives `bits` to the lanes of this thread's warp and returns those of the given lane.
+uint64_t exchange(uint64_t bits, int lane);
+int lane();
+
+}  // namespace on_host
+
+void __syncthreads();
+void __syncwarp();
+
+template <typename T>
+T __shfl_sync(unsigned, T value, int lane) {
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(T));
+  bits = on_host::exchange(bits, lane);
+  std::memcpy(&value, &bits, sizeof(T));
+  return value;
+}
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T value, int lanes) {
+  return __shfl_sync(mask, value, on_host::lane() ^ lanes);
+}
+
+template <typename T>
+T atomicAdd(T* to, T value) {
+  const T before = *to;
+  *to += value;
+  return before;
+}
+
+inline int __ffs(int word) { return __builtin_ffs(word); }
+
+enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorNoDevice = 100 };
+enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
+struct cudaDeviceProp {
+  char name[256];
+};
+
+// The memory of the GPU that is played, in bytes, is that of the environment variable GB_HOST_GPU_BYTES; 0:
+// there is no GPU. Memory is full of NaNs, so that what is read before it is written shows.
+cudaError_t cudaMalloc(void** to, size_t bytes);
+cudaError_t cudaFree(void* begin);
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
+cudaError_t cudaMemset(void* to, int value, size_t bytes);
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
+cudaError_t cudaGetDeviceCount(int* count);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* found, int device);
+cudaError_t cudaDeviceSynchronize();
+const char* cudaGetErrorString(cudaError_t code);

@@ -1,0 +1,126 @@
+"""EncoderRunner: calls the encoder of a model of links on nodes, whose rows it returns."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.nn import NodeEmbedding
+from graphbraid.sampling.source import BatchSource
+from graphbraid.train.step.link_data import LinkData
+from graphbraid.train.step.runner import ModelRunner, WholeInputs, csc_to, normalises_by_degree, takes
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+    from graphbraid.loader.batches import BatchLoader
+    from graphbraid.loader.settings import LoaderSettings
+    from graphbraid.sampling.minibatch import MiniBatch
+
+
+class EncoderRunner(ModelRunner):
+    """A runner of an encoder over the edges that carry messages.
+
+    It is called as :class:`graphbraid.nn.LinkModel` says: beside features and edges it gets what its
+    ``forward`` takes of ``n_id``, ``edge_type`` and ``edge_weight``.
+
+    Raises:
+        ConfigError: the encoder takes relations, and the graph has none.
+        DataError: it needs features, and the graph has none.
+    """
+
+    def __init__(self, encoder: nn.Module, data: LinkData, fabric: Fabric) -> None:
+        graph = data.messages
+        self._takes_ids, self._relation = takes(encoder, "n_id"), None
+        if graph.x is None and not self._takes_ids:
+            raise DataError(
+                "the encoder needs node features, but graph.x is None; put learned rows in front of it: "
+                "nn.NodeEmbedding(graph.num_nodes, channels, encoder)."
+            )
+        self._prepare(encoder, graph, fabric)
+        if _takes_relations(encoder):
+            if data.message_relation is None:
+                raise ConfigError(
+                    "the encoder takes the relation of each edge (edge_type), and the graph has no types; "
+                    "use an encoder without, or a graph of relations."
+                )
+            if self.native:
+                raise ConfigError("an encoder that takes blocks cannot take edge_type; use one of them")
+            self._relation = data.message_relation
+        self.uses_degrees = self.native and normalises_by_degree(encoder)
+        weighted = graph.csc.weight is not None and not self.native
+        self.passes_weight = weighted and takes(encoder, "edge_weight")
+
+    @property
+    def by_layer(self) -> bool:
+        """Whether the layers can be run one by one over all nodes: not with learned rows in front."""
+        return self.native and not self._takes_ids
+
+    def settings(self, settings: LoaderSettings) -> LoaderSettings:
+        """Return a loader's settings with what the encoder needs; one without layers needs no neighbours."""
+        hops = settings.num_neighbors
+        if getattr(self.model, "num_layers", None) == 0:
+            hops = [0]
+        keeps = settings.return_edge_id or self._relation is not None or self.passes_weight
+        return dataclasses.replace(
+            settings, num_neighbors=hops, return_edge_id=keeps, src_degree=self.uses_degrees
+        )
+
+    def loader(self, settings: LoaderSettings) -> BatchLoader:
+        """Return the loader of mini-batches of nodes."""
+        from graphbraid.loader import BatchLoader
+
+        return BatchLoader(self.source(), self.settings(settings))
+
+    def source(self) -> BatchSource:
+        """What mini-batches are cut from."""
+        return BatchSource(graph=self.graph)
+
+    def features_of(self, batch: MiniBatch) -> Any:
+        """Return a mini-batch's feature rows; None without features."""
+        return None if self.graph.x is None else super().features_of(batch)
+
+    def on_batch(self, batch: MiniBatch) -> Tensor:
+        """Return the rows of a mini-batch's seeds, ``(batch_size, channels)``."""
+        batch = batch if self.device.type == "cpu" else batch.to(self.device)
+        return self.rows_of_seeds(batch, batch.batch_size)
+
+    def rows_of_seeds(self, batch: MiniBatch, count: int) -> Tensor:
+        """Return the rows of the first ``count`` nodes of a mini-batch on the encoder's device."""
+        x = self.features_of(batch)
+        named: dict[str, Tensor] = {"n_id": batch.n_id} if self._takes_ids else {}
+        if self._relation is not None:
+            positions = batch.sampled.positions
+            assert positions is not None, "edge ids are kept where relations are taken"
+            named["edge_type"] = self._relation[positions.cpu()].to(self.device)
+        if self.passes_weight:
+            named["edge_weight"] = batch.edge_weight
+        edges = batch.blocks if self.native else batch.edge_index
+        with self.autocast():
+            outputs = self.model(None if x is None else self._in_float32(x), edges, **named)
+        return self._checked(outputs)[:count]
+
+    def _make_whole_inputs(self) -> WholeInputs:
+        csc, named = self.graph.csc, dict[str, Any]()
+        if self._takes_ids:
+            named["n_id"] = torch.arange(self.graph.num_nodes, device=self.device)
+        if self._relation is not None:
+            named["edge_type"] = self._relation.to(self.device)
+        if self.passes_weight and csc.weight is not None:
+            named["edge_weight"] = csc.weight.to(self.device)
+        if self.native:
+            x = None if self.graph.x is None else self._whole_features()
+            return WholeInputs((x, csc_to(csc, self.device)), named)
+        dense = None if self.graph.x is None else self._in_float32(self.graph.dense_x().to(self.device))
+        edge_index = torch.stack([csc.indices.long(), csc.destinations().long()]).to(self.device)
+        return WholeInputs((dense, edge_index), named)
+
+
+def _takes_relations(encoder: nn.Module) -> bool:
+    """Return whether an encoder takes relations; rows in front of a model take them for that model."""
+    inner = encoder.model if isinstance(encoder, NodeEmbedding) else encoder
+    return inner is not None and takes(inner, "edge_type")

@@ -1,0 +1,260 @@
+"""LinkRunner: calls a model of links on mini-batches of links, and its encoder on nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph import Graph, NodeSet
+from graphbraid.nn import LinkModel
+from graphbraid.sampling.batch_seeds import BatchSeeds
+from graphbraid.sampling.links import LinkSeeds
+from graphbraid.sampling.negative_draws import NegativeDraws
+from graphbraid.sampling.negatives import NegativeSampling
+from graphbraid.sampling.source import BatchSource
+from graphbraid.train.config import TrainConfig
+from graphbraid.train.step.link_data import LinkData, LinkSet
+from graphbraid.train.step.link_encoder import EncoderRunner
+from graphbraid.train.step.runner import ModelRunner
+from graphbraid.train.task import Task
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+    from graphbraid.loader.batches import BatchLoader
+    from graphbraid.loader.settings import LoaderSettings
+    from graphbraid.sampling.constraints import EdgeTimes
+    from graphbraid.sampling.minibatch import MiniBatch
+
+RELATION = "link_relation"
+"""Attribute of a batch with the relation of each of its links."""
+
+
+class LinkRunner(ModelRunner):
+    """A runner of a :class:`graphbraid.nn.LinkModel`, whose examples are links.
+
+    Args:
+        model: the model.
+        graph: the graph, of one node type.
+        fabric: device and precision.
+        config: options of the run: which links are learned, and their negatives.
+
+    Raises:
+        ConfigError: the model is no model of links, or its predictor knows fewer relations than there are.
+        DataError: there are no links to train on, or the encoder needs features and there are none.
+    """
+
+    def __init__(self, model: LinkModel, graph: Graph, fabric: Fabric, config: TrainConfig) -> None:
+        self.data = LinkData.of(graph, config)
+        self._config = config
+        _check_relations(model, self.data)
+        self._prepare(model, graph, fabric)
+        self._encoder: EncoderRunner | None = None
+        self.encoder_runner()  # checks that the encoder has what it takes
+        self._negatives: NegativeDraws | None = None
+
+    @property
+    def labels(self) -> LinkSet:  # type: ignore[override]
+        """The links, with their splits."""
+        return self.data.links
+
+    @property
+    def by_layer(self) -> bool:
+        """False: it is the encoder that may be run layer by layer."""
+        return False
+
+    @property
+    def feature_text(self) -> str:
+        """Number of features, for messages."""
+        return f"{self.data.messages.num_features} features per node"
+
+    def task(self) -> Task:
+        """Task of the links: binary if each pair has a label, else the choice of the link among others."""
+        return Task(name="link", width=1 if self._config.negatives == "binary" else 2)
+
+    def encoder_runner(self) -> EncoderRunner:
+        """Return a runner of the encoder that the model has now, over the edges that carry messages."""
+        encoder = self._link_model.encoder
+        if self._encoder is None or self._encoder.model is not encoder:  # as of a copy, for measurements
+            self._encoder = EncoderRunner(encoder, self.data, self._fabric)
+        return self._encoder
+
+    def loader(self, settings: LoaderSettings) -> BatchLoader:
+        """Return the loader of mini-batches of the links at ``settings.input_nodes``, with negatives.
+
+        A batch's links, and their reverses, are kept out of the neighbours that are drawn for it.
+        """
+        from graphbraid.loader import BatchLoader
+
+        positions = cast("Tensor", settings.input_nodes)
+        ends = self.data.links.ends[:, positions]
+        how = _sampling(self._config)
+        messages = self.data.messages
+        seeds = LinkSeeds(ends, seed=settings.seed, negatives=NegativeDraws(how, messages.csc, ends))
+        encoder = self.encoder_runner()
+        settings = encoder.settings(settings)
+        if any(settings.num_neighbors):
+            seeds.exclude(messages.csc, reverse=True)
+        relation = self.data.links.relations_at(positions)
+        settings = dataclasses.replace(settings, input_nodes=None)
+        return BatchLoader(encoder.source(), settings, _WithRelations(seeds, relation))
+
+    def source(self) -> BatchSource:
+        """What mini-batches are cut from."""
+        return self.encoder_runner().source()
+
+    def features_of(self, batch: MiniBatch) -> Any:
+        """Return a mini-batch's feature rows; None without features."""
+        return self.encoder_runner().features_of(batch)
+
+    def on_batch(self, batch: MiniBatch) -> Tensor:
+        """Return the scores of a mini-batch's links and negatives.
+
+        Returns:
+            Binary negatives: ``(num_pairs, 1)``, the links first. Triplets: ``(num_links, 1 + amount)``, the
+            link in the first column. Shared ones: ``(2 * num_links, 1 + num_negatives)``, likewise: the
+            links among negatives of their destinations, then among those of their sources.
+        """
+        batch = batch if self.device.type == "cpu" else batch.to(self.device)
+        rows = self.encoder_runner().rows_of_seeds(batch, batch.num_sampled_nodes[0])
+        relation = getattr(batch, RELATION, None) if self.num_relations is not None else None
+        with self.autocast():
+            if self._config.negatives == "binary":
+                return self._of_pairs(rows, batch.edge_label_index, relation, batch.batch_size)
+            if self._config.negatives == "triplet":
+                return self._of_triplets(rows, batch, relation)
+            return self._of_shared(rows, batch.edge_label_index, relation, batch.batch_size)
+
+    def labels_of(self, batch: Any) -> Tensor:
+        """Return what :meth:`graphbraid.train.task.Task.loss` compares the scores of a batch with."""
+        if self._config.negatives == "binary":
+            return cast("Tensor", batch.edge_label)
+        sides = 1 if self._config.negatives == "triplet" else 2
+        return torch.zeros(sides * batch.batch_size, dtype=torch.int64)
+
+    def score_pairs(self, src: Tensor, dst: Tensor, relation: Tensor | None) -> Tensor:
+        """Return the predictor's float32 scores of pairs of rows, ``(num_pairs,)``, on the CPU."""
+        relation = self._known(relation)
+        with torch.no_grad(), self.autocast():
+            scores: Tensor = self._link_model.predictor(src, dst, relation)
+        return scores.float().cpu()
+
+    def score_all(self, given: Tensor, rows: Tensor, relation: Tensor | None, *, sources: bool) -> Tensor:
+        """Return the scores of each given row with every row, as destinations or as ``sources`` of links."""
+        predictor, relation = self._link_model.predictor, self._known(relation)
+        with torch.no_grad(), self.autocast():
+            return (predictor.all_with if sources else predictor.with_all)(given, rows, relation).float()
+
+    def negatives_of_evaluation(self) -> NegativeDraws:
+        """Return the negatives that an evaluation compares links with, none of which is an edge.
+
+        Raises:
+            ConfigError: every pair of nodes is an edge.
+        """
+        if self._negatives is None:
+            how = NegativeSampling("binary", 1, reject_edges=True)
+            self._negatives = NegativeDraws(how, self.data.whole, self.data.links.ends)
+        return self._negatives
+
+    @property
+    def num_relations(self) -> int | None:
+        """Number of relations that the predictor knows; None if it knows none."""
+        return self._link_model.predictor.num_relations
+
+    @property
+    def graph_nodes(self) -> NodeSet:
+        """The nodes that links join."""
+        return self.graph.nodes_of(self.graph.node_types[0])
+
+    @property
+    def _link_model(self) -> LinkModel:
+        return cast("LinkModel", self.model)
+
+    def _known(self, relation: Tensor | None) -> Tensor | None:
+        """Return the relations for the predictor, if it knows any."""
+        if relation is None or self.num_relations is None:
+            return None
+        return relation.to(self.device)
+
+    def _of_pairs(self, rows: Tensor, pairs: Tensor, relation: Tensor | None, count: int) -> Tensor:
+        if relation is not None:  # negative j is one of link j % count
+            relation = relation[torch.arange(pairs.shape[1], device=rows.device) % count]
+        scores: Tensor = self._link_model.predictor(rows[pairs[0]], rows[pairs[1]], relation)
+        return scores.unsqueeze(1)
+
+    def _of_triplets(self, rows: Tensor, batch: Any, relation: Tensor | None) -> Tensor:
+        src, predictor = rows[batch.src_index], self._link_model.predictor
+        own: Tensor = predictor(src, rows[batch.dst_pos_index], relation)
+        negative = batch.dst_neg_index.reshape(src.shape[0], -1)
+        amount = negative.shape[1]
+        each = None if relation is None else relation.repeat_interleave(amount)
+        others: Tensor = predictor(src.repeat_interleave(amount, 0), rows[negative.flatten()], each)
+        return torch.cat([own.unsqueeze(1), others.view(-1, amount)], 1)
+
+    def _of_shared(self, rows: Tensor, pairs: Tensor, relation: Tensor | None, count: int) -> Tensor:
+        predictor = self._link_model.predictor
+        links, drawn = pairs[:, :count], pairs[:, count:]
+        src, dst = rows[links[0]], rows[links[1]]
+        own: Tensor = predictor(src, dst, relation)
+        as_dst = predictor.with_all(src, rows[drawn[1]], relation)
+        as_src = predictor.all_with(dst, rows[drawn[0]], relation)
+        others = torch.cat([_without(as_dst, links[1], drawn[1]), _without(as_src, links[0], drawn[0])])
+        return torch.cat([own.repeat(2).unsqueeze(1), others], 1)
+
+
+class _WithRelations:
+    """Seeds of links whose batches also have the relation of each link."""
+
+    def __init__(self, seeds: LinkSeeds, relation: Tensor | None) -> None:
+        self._seeds, self._relation = seeds, relation
+
+    @property
+    def num_inputs(self) -> int:
+        """Number of links."""
+        return self._seeds.num_inputs
+
+    @property
+    def edge_times(self) -> EdgeTimes | None:
+        """None: links have no times."""
+        return self._seeds.edge_times
+
+    def seeds_of(self, positions: Tensor, epoch: int, step: int) -> BatchSeeds:
+        """Return the seeds of a batch of the links at ``positions``."""
+        seeds = self._seeds.seeds_of(positions, epoch, step)
+        if self._relation is None:
+            return seeds
+        more: Mapping[str, Tensor] = {RELATION: self._relation[positions]}
+        return dataclasses.replace(seeds, attributes={**seeds.attributes, **more})
+
+
+def _sampling(config: TrainConfig) -> NegativeSampling:
+    """Return how the negatives of a batch are drawn; shared ones are the two ends of drawn pairs."""
+    return NegativeSampling("triplet" if config.negatives == "triplet" else "binary", config.num_negatives)
+
+
+def _without(scores: Tensor, own: Tensor, drawn: Tensor) -> Tensor:
+    """Leave out of each link's negatives the link itself."""
+    return scores.masked_fill(own.unsqueeze(1) == drawn, -torch.inf)
+
+
+def _check_relations(model: LinkModel, data: LinkData) -> None:
+    relation, count = data.links.relation, model.predictor.num_relations
+    name = type(model.predictor).__name__
+    if count is None:
+        return
+    if relation is None:
+        raise ConfigError(
+            f"{name} scores links of several relations, and the graph has no types; use nn.DotProduct() or "
+            "nn.MLPPredictor, or a graph of relations (Graph.from_relations, load(..., with_types=True))."
+        )
+    largest = int(relation.max())
+    if largest >= count:
+        raise DataError(
+            f"{name} knows {count} relations, and the graph's links are of {data.num_relations}; make it "
+            f"with num_relations={data.num_relations}."
+        )

@@ -1,0 +1,109 @@
+"""graphbraid train --task link: from archives with relations and without, resumed; what it does not take."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.train.linked_communities import NODES, one_relation, relations
+from typer.testing import CliRunner
+
+from graphbraid.cli.main import app
+
+QUICK = ["--epochs", "2", "--batch-size", "256", "--hidden", "8", "--lr", "0.02", "--set", "threads=1"]
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """An archive of a knowledge graph, its edges in the order of its splits."""
+    graph = relations()
+    ends, kinds, sizes = [], [], [0]
+    for split in ("train", "val", "test"):
+        for number, one in enumerate(graph.edge_types):
+            positions = graph.edges_of(one).splits.get(split, torch.zeros(0, dtype=torch.int64))
+            ends.append(graph.to_edge_indices()[one][:, positions])
+            kinds.append(torch.full((positions.numel(),), number))
+        sizes.append(sum(kind.numel() for kind in kinds))
+    path = tmp_path / "kg.npz"
+    np.savez(
+        path,
+        edge_index=torch.cat(ends, 1).numpy(),
+        edge_type=torch.cat(kinds).numpy(),
+        edge_split_ptr=np.array(sizes),
+        num_nodes=NODES,
+        num_edge_types=3,
+    )
+    return path
+
+
+def run(*words: str) -> tuple[int, Any, str]:
+    done = CliRunner().invoke(app, list(words))
+    text = done.stdout.strip()
+    made = json.loads(text) if text.startswith("{") else None
+    return done.exit_code, made, done.stderr + (made or {}).get("error", {}).get("message", "")
+
+
+def train(*words: str) -> tuple[int, Any, str]:
+    return run("train", "--task", "link", "--json", *QUICK, *words)
+
+
+@pytest.mark.parametrize("model", ["embedding", "rgcn", "sage"])
+def test_links_of_relations_are_trained_and_go_on(model: str, archive: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    chosen = ["--data", str(archive), "--model", model, "--layers", "1", "--negatives", "shared"]
+    code, made, text = train(*chosen, "--out", str(out))
+    assert code == 0, text
+    assert set(made["result"]["test"]) == {"loss", "mrr", "auc", "hits@1", "hits@10"}
+    assert made["options"]["task"] == "link"
+    code, again, text = run("train", "--resume", "--out", str(out), "--epochs", "3", "--json")
+    assert code == 0, text
+    assert again["result"]["history"][:2] == made["result"]["history"]
+    assert len(again["result"]["history"]) == 3
+    code, _, text = run("predict", "--run", str(out), "--out", str(tmp_path / "p.csv"))
+    assert code == 2
+    assert "holds a run on links" in text
+
+
+def test_links_without_relations_have_drawn_splits(tmp_path: Path) -> None:
+    graph = one_relation()
+    path = tmp_path / "g.npz"
+    np.savez(path, edge_index=graph.to_edge_index().numpy(), x=graph.dense_x().numpy())
+    code, made, text = train("--data", str(path), "--predictor", "mlp", "--out", str(tmp_path / "run"))
+    assert code == 0, text
+    assert made["result"]["monitor"] == "mrr"
+    code, plan, text = run("plan", "--data", str(path), "--json", "--set", "task=link", "--hidden", "8")
+    assert code == 0, text
+    assert plan["plan"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--predictor", "distmult"], "--predictor distmult scores links of relations"),
+        (["--model", "rgcn"], "--model rgcn learns from relations"),
+        (["--model", "none"], "--task link needs --model to be one of embedding, rgcn, gcn"),
+        (["--predictor", "none"], "--predictor: predictor must be 'dot', 'distmult' or 'mlp'"),
+        (["--mode", "full"], "mode='full' does not go with task='link'"),
+        (["--host", "1GiB"], "does not go with task='link'"),
+        (["--negatives", "all"], "--negatives: negatives must be 'binary', 'triplet' or 'shared'"),
+        (["--task", "edges"], "--task: task must be 'node' or 'link'"),
+        (["--task", "node", "--predictor", "dot"], "predictor='dot' scores links"),
+        (["--task", "node", "--negatives", "shared"], "negatives='shared' is for links"),
+    ],
+)
+def test_what_does_not_go_together_is_named(words: list[str], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "g.npz"
+    np.savez(path, edge_index=one_relation().to_edge_index().numpy())
+    code, _, text = train("--data", str(path), "--out", str(tmp_path / "run"), *words)
+    assert code == 2
+    assert message in text.replace("\n", " ")
+    code, _, text = run("estimate", "--data", str(path), "--set", "task=link")
+    assert code == 2
+    assert "not task='link'" in text
+    code, _, text = run("plan", "--ranks", "2", "--data", str(path), "--set", "task=link")
+    assert code == 2
+    assert "task='link' has none" in text

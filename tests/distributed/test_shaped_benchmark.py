@@ -1,0 +1,73 @@
+"""benchmarks.distributed.shaped: the planted graph, the modes of a transport, and a run where permitted."""
+
+import pytest
+import torch
+from benchmarks.common.rows import read_lines
+from benchmarks.distributed import shaped
+from benchmarks.distributed.links import why_not
+from benchmarks.distributed.modes import ModalTransport
+from benchmarks.distributed.planted import partition_of, planted
+from tests.distributed.threads import run_threads
+
+from graphbraid.distributed import Division, report_of
+
+
+@pytest.mark.parametrize(("num_blocks", "visible"), [(2, 0.3), (4, 0.1), (3, 0.0)])
+def test_the_halo_of_a_planted_graph_is_known(num_blocks, visible):
+    graph = planted(1200, num_blocks, visible)
+    parts = partition_of(graph, num_blocks)
+    report = report_of(parts, Division(graph, parts).outlines)
+    rows = round(visible * 1200 // num_blocks)
+    assert {(part.halo_rows, part.sent_rows) for part in report.parts} == {((num_blocks - 1) * rows,) * 2}
+
+
+def sums(comm, mode):
+    """What an exchange and a sum give in a mode, and whether they are over when the call returns."""
+    transport = ModalTransport(comm._transport)
+    comm._transport = transport
+    received, total = torch.zeros(2), torch.full((3,), comm.rank + 1.0)
+    with transport.in_mode(mode):
+        exchange = comm.all_to_all(torch.full((2,), comm.rank + 1.0), [1, 1], [1, 1], received)
+        is_over = comm.rank == 0 or exchange.done()
+        exchange.wait()
+        comm.all_reduce(total).wait()
+    transport.replay()
+    comm.barrier()
+    return received.tolist(), total.tolist(), is_over
+
+
+@pytest.mark.parametrize("mode", ["overlapped", "blocking", "recorded"])
+def test_what_is_sent_does_not_depend_on_the_mode(mode):
+    for received, total, _ in run_threads(2, lambda comm: sums(comm, mode)):
+        assert (received, total) == ([1.0, 2.0], [3.0, 3.0, 3.0])
+
+
+def test_blocking_calls_are_over_and_nothing_is_sent_where_it_is_left_out():
+    assert all(is_over for _, _, is_over in run_threads(2, lambda comm: sums(comm, "blocking")))
+    left_out = run_threads(2, lambda comm: sums(comm, "nothing sent"))
+    assert [received for received, _, _ in left_out] == [[0.0, 0.0]] * 2
+    assert [total[0] for _, total, _ in left_out] == [1.0, 2.0]
+
+
+@pytest.mark.slow
+def test_ranks_behind_shaped_links_are_measured(tmp_path, capsys):
+    if why := why_not():
+        pytest.skip(f"links cannot be shaped here: {why}")
+    out = tmp_path / "out.jsonl"
+    options = ["--nodes", "4000", "--epochs", "1", "--ranks", "2", "--rates", "1e8", "--out", str(out)]
+    threads = torch.get_num_threads()
+    try:
+        shaped.main(options)
+    finally:
+        torch.set_num_threads(threads)
+    (row,) = read_lines(out)
+    assert sum(row["sent_bytes"]) == row["report_bytes"] > 0
+    assert set(row["seconds"]) == set(shaped.MODES)
+    assert row["bandwidth_bytes"] < 1.3e7
+    assert "blocking by it" in capsys.readouterr().out
+
+
+def test_where_links_cannot_be_shaped_the_benchmark_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(shaped, "why_not", lambda: "there is no tc")
+    shaped.main([])
+    assert "skipped: links cannot be shaped here: there is no tc" in capsys.readouterr().err

@@ -1,0 +1,13 @@
+"""What the tests of feature rows share."""
+
+import pytest
+
+from graphbraid.fullgraph.measured.kept_rates import MeasuredRates
+from graphbraid.machine.rates import Rates
+
+
+@pytest.fixture(autouse=True)
+def typical_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lower models by typical rates: to measure the machine takes a sanitizer's kernels minutes."""
+    rates = MeasuredRates(rates=Rates())
+    monkeypatch.setattr("graphbraid.fullgraph.measured.basis.measured_rates", lambda _: rates)

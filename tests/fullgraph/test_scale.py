@@ -1,0 +1,281 @@
+"""Epochs predicted for many ranks: what must hold of any of them, and what is counted beside what runs."""
+
+import copy
+import dataclasses
+import functools
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.distributed.whole import as_processes, assert_as_one_rank, owners
+from tests.fullgraph.graphs import NUM_NODES, make_graph
+from tests.fullgraph.test_engine import MODELS
+
+from graphbraid.distributed import Division, report_of
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.fullgraph import ALL, CompileOptions, Engine, Evidence, NotLoweredError, lower
+from graphbraid.fullgraph.scale.cluster import Cluster
+from graphbraid.fullgraph.scale.division import RANDOM, Degrees, Law, Share
+from graphbraid.fullgraph.scale.forecast import forecast_at_hand, forecast_by_size, measured_law
+from graphbraid.fullgraph.scale.phases import Phase, Step, step_of
+from graphbraid.fullgraph.scale.published import PUBLISHED, GraphSize, miniature
+from graphbraid.fullgraph.scale.simulate import simulate
+from graphbraid.machine.rates import Rates
+from graphbraid.nn import make_model
+
+SIZES = {"num_nodes": 1000, "num_edges": 8000, "num_features": 16}
+DEGREES = Degrees.mean_of(1000, 8000)
+
+
+def share(num_ranks):
+    return Law().share(num_ranks, DEGREES, 1000)
+
+
+@st.composite
+def steps(draw):
+    """A step of any phases over 1000 nodes and 8000 edges."""
+    time = st.floats(0, 1e-2)
+    phases = [
+        Phase(
+            name=str(i),
+            seconds=draw(time),
+            by_edges=draw(st.booleans()),
+            with_halo=draw(st.booleans()),
+            backward=draw(st.booleans()),
+            travels=draw(st.sampled_from([0.0, 64.0, 1024.0])),
+            overlaps=draw(st.booleans()),
+            summed_bytes=draw(st.sampled_from([0, 4096])),
+        )
+        for i in range(draw(st.integers(1, 8)))
+    ]
+    return Step(
+        phases=tuple(phases), other_seconds=draw(time), num_nodes=1000, num_edges=8000, row_bytes=256.0
+    )
+
+
+# ---- what holds of any step
+
+
+@given(step=steps(), num_ranks=st.integers(2, 2000), bandwidth=st.floats(1e6, 1e11), faster=st.floats(1, 1e3))
+def test_a_faster_network_never_makes_an_epoch_longer(step, num_ranks, bandwidth, faster):
+    slow = Cluster(bandwidth_bytes=bandwidth)
+    fast = Cluster(bandwidth_bytes=bandwidth * faster, latency_seconds=slow.latency_seconds / faster)
+    before, after = (simulate(step, share(num_ranks), c, **SIZES) for c in (slow, fast))
+    assert after.seconds <= before.seconds * (1 + 1e-12)
+    assert after.compute_seconds == before.compute_seconds
+    assert after.sent_bytes == before.sent_bytes
+
+
+@given(step=steps(), latency=st.floats(0, 1))
+def test_one_rank_neither_sends_nor_waits(step, latency):
+    found = simulate(step, share(1), Cluster(latency_seconds=latency, bandwidth_bytes=1.0), **SIZES)
+    assert (found.link_seconds, found.sent_bytes, found.waiting_seconds) == (0.0, 0.0, 0.0)
+    assert found.seconds == pytest.approx(step.seconds)
+
+
+@given(step=steps(), num_ranks=st.integers(2, 64))
+def test_overlap_lies_between_the_bound_and_one_thing_after_the_other(step, num_ranks):
+    cluster = Cluster(bandwidth_bytes=1e8)
+    found = simulate(step, share(num_ranks), cluster, **SIZES)
+    blocking = simulate(step, share(num_ranks), cluster, overlaps=False, **SIZES)
+    assert found.bound_seconds * (1 - 1e-12) <= found.seconds <= blocking.seconds * (1 + 1e-12)
+    assert blocking.seconds == pytest.approx(blocking.compute_seconds + blocking.link_seconds)
+
+
+def test_a_rank_twice_as_fast_computes_in_half_the_time():
+    phase = Phase(name="a", seconds=1.0)
+    step = Step(phases=(phase,), other_seconds=0.5, num_nodes=1000, num_edges=8000, row_bytes=8.0)
+    assert simulate(step, share(4), Cluster(speed=2.0), **SIZES).compute_seconds == pytest.approx(0.375)
+
+
+def test_own_sums_hide_what_travels_and_the_halos_do_not():
+    """Times by hand: a second of sums of which a quarter is the halo's, and half a second on the link."""
+    step = Step(
+        phases=(Phase(name="sum", seconds=4.0, by_edges=True, travels=1.0, overlaps=True),),
+        other_seconds=0.0,
+        num_nodes=100,
+        num_edges=100,
+        row_bytes=0.0,
+    )
+    quarter = Share(num_ranks=4, rows=0.25, edges=0.25, remote=0.25, halo=0.5)
+    sizes = {"num_nodes": 100, "num_edges": 100, "num_features": 1}
+    for seconds, total in ((0.5, 1.0), (2.0, 2.25)):
+        cluster = Cluster(latency_seconds=0.0, bandwidth_bytes=50 / seconds)
+        assert simulate(step, quarter, cluster, **sizes).seconds == pytest.approx(total)
+    back = dataclasses.replace(step, phases=(dataclasses.replace(step.phases[0], backward=True),))
+    cluster = Cluster(latency_seconds=0.0, bandwidth_bytes=50 / 2.0)
+    assert simulate(back, quarter, cluster, **sizes).seconds == pytest.approx(2.25)
+
+
+# ---- how graphs divide
+
+
+def test_the_halo_of_random_owners_follows_from_the_degrees():
+    graph = make_graph(seed=2)
+    degrees = Degrees.of(graph.csc.indices, NUM_NODES)
+    random = torch.Generator().manual_seed(0)
+    rows = []
+    for _ in range(300):
+        part_of = torch.randint(4, (NUM_NODES,), generator=random)
+        rows.append(report_of(owners(part_of, 4), Division(graph, owners(part_of, 4)).outlines).halo_rows)
+    # Repeated edges and loops make the halo smaller than the degrees say, which bound it.
+    distinct = torch.unique(torch.stack([graph.csc.destinations().long(), graph.csc.indices.long()]), dim=1)
+    distinct = distinct[:, distinct[0] != distinct[1]]
+    expected = Degrees.of(distinct[1], NUM_NODES).random_halo(4)
+    assert sum(rows) / len(rows) == pytest.approx(expected, rel=0.02)
+    assert degrees.random_halo(4) >= expected
+
+
+def test_equal_degrees_give_the_largest_halo():
+    graph = make_graph(seed=2)
+    degrees = Degrees.of(graph.csc.indices, NUM_NODES)
+    for parts in (2, 8, 64):
+        assert degrees.random_halo(parts) <= Degrees.mean_of(NUM_NODES, graph.num_edges).random_halo(parts)
+
+
+def point(num_parts, ratio):
+    return dataclasses.replace(RANDOM, num_parts=num_parts, halo_ratio=ratio, cut_ratio=ratio)
+
+
+def test_the_law_goes_through_what_was_measured_and_never_beyond_chance():
+    law = Law(points=(point(2, 0.1), point(4, 0.2), point(8, 0.4)))
+    assert law.at(4) == (point(4, 0.2), True)
+    assert law.at(16)[0].halo_ratio == pytest.approx(0.8)
+    assert law.at(1024)[0].halo_ratio == 1.0
+    assert law.at(16)[1] is False
+    flat = Law(points=(point(4, 0.3),))
+    assert flat.at(64)[0].halo_ratio == pytest.approx(0.3)
+    assert "power 1.00" in str(law)
+
+
+@given(ratios=st.lists(st.floats(0, 1), min_size=1, max_size=4), num_ranks=st.integers(1, 4096))
+def test_a_share_is_a_share(ratios, num_ranks):
+    law = Law(points=tuple(point(2 << i, ratio) for i, ratio in enumerate(ratios)))
+    found = law.share(num_ranks, DEGREES, 1000)
+    assert 0 < found.rows <= 1
+    assert 0 <= found.remote <= 1
+    assert 0 <= found.halo <= 1000
+    assert (found.halo == 0) == (num_ranks == 1 or math.isclose(found.halo, 0))
+
+
+# ---- steps of models
+
+
+def measured(model, graph, passes=ALL):
+    lowered = lower(model, graph, "train", CompileOptions(passes=passes, rates=Rates()))
+    nodes = graph.splits["train"]
+    engine = Engine(model, graph, nodes, passes=passes, evidence=Evidence(rates=Rates()))
+    return lowered, engine.floor()
+
+
+@pytest.mark.parametrize("name", ["gcn", "sage", "sage max", "gat", "gatv2", "batch norm, gelu"])
+def test_predicted_bytes_are_those_that_ranks_send(name, monkeypatch):
+    as_processes(monkeypatch)
+    graph, parts = make_graph(train=60), owners(torch.arange(NUM_NODES) * 7 % 11 % 2, 2)
+    torch.manual_seed(3)
+    model, passes = MODELS[name](), ALL - {"prune"}
+    runs = [
+        assert_as_one_rank(copy.deepcopy(model), graph, parts, passes=passes, epochs=epochs)
+        for epochs in (1, 2)
+    ]
+    sent = [
+        many["engine"].ranks.comm.sent_bytes - few["engine"].ranks.comm.sent_bytes
+        for few, many in zip(*runs, strict=True)
+    ]
+    report = report_of(parts, Division(graph, parts).outlines)
+    step = step_of(*measured(model, graph, passes))
+    # What both ranks receive, which is what both send.
+    both = Share(num_ranks=2, rows=0.5, edges=0.5, remote=0.5, halo=report.halo_rows / NUM_NODES)
+    sizes = {"num_nodes": NUM_NODES, "num_edges": graph.num_edges, "num_features": graph.num_features}
+    found = simulate(step, both, Cluster(), **sizes)
+    sums_of_norms = 0 if name != "batch norm, gelu" else sum(sent) - found.sent_bytes
+    assert found.sent_bytes == pytest.approx(sum(sent) - sums_of_norms)
+    assert found.sent_bytes > 0
+
+
+@pytest.mark.parametrize("name", sorted(MODELS.keys() - {"mlp"}))
+def test_every_gradient_is_summed_once(name):
+    torch.manual_seed(3)
+    model = MODELS[name]()
+    step = step_of(*measured(model, make_graph()))
+    learned = sum(p.numel() for p in lower(model, make_graph()).program.parameters())
+    assert sum(phase.summed_bytes for phase in step.phases) == 4 * learned
+    assert all(phase.backward for phase in step.phases if phase.summed_bytes)
+
+
+def test_bfloat16_on_the_wire_halves_the_bytes():
+    lowered, floor = measured(MODELS["gcn"](), make_graph())
+    full, half = (step_of(lowered, floor, wire_bytes=size) for size in (4, 2))
+    assert sum(p.travels for p in half.phases) * 2 == sum(p.travels for p in full.phases)
+
+
+def test_a_model_that_reads_no_edges_is_refused():
+    with pytest.raises(NotLoweredError, match="reads no edges"):
+        step_of(*measured(MODELS["mlp"](), make_graph()))
+
+
+# ---- forecasts
+
+
+def test_a_forecast_of_the_graph_at_hand():
+    graph = make_graph(symmetric=True, train=60)
+    law, degrees = measured_law(graph, [1, 2, 8])
+    assert law.points == (RANDOM,) or {p.num_parts for p in law.points} <= {2}
+    lowered, floor = measured(MODELS["gcn"](), graph)
+    found = forecast_at_hand(
+        graph, lowered, floor, counts=[1, 2, 8], cluster=Cluster(), division=(law, degrees)
+    )
+    assert [p.num_ranks for p in found.predictions] == [1, 2, 8]
+    assert found.alone.waiting_seconds == 0
+    assert found.speedup(found.alone) == 1
+    said = found.to_json()
+    assert said["predictions"][1]["bound_seconds"] <= said["predictions"][1]["seconds"]
+
+
+@pytest.mark.parametrize("kind", ["gcn", "sage", "gat"])
+def test_the_published_graphs_gain_by_ranks_on_a_fast_network(kind):
+    make = functools.partial(make_model, kind, hidden_channels=32)
+    fast = Cluster(bandwidth_bytes=1e13, latency_seconds=0.0)
+    size = PUBLISHED[0]
+    low = lambda model, graph, options: lower(model, graph, "train", options)  # noqa: E731
+    given = {"rates": Rates(), "counts": [1, 2, 64, 1024], "cluster": fast, "law": Law()}
+    found = forecast_by_size(size, make, low, **given)
+    seconds = [p.seconds for p in found.predictions]
+    assert seconds == sorted(seconds, reverse=True)
+    assert found.speedup(found.predictions[-1]) > 100
+    assert forecast_by_size(size, make, low, **given) == found
+
+
+def test_a_miniature_has_the_sizes_of_what_it_stands_for():
+    for size in PUBLISHED:
+        graph = miniature(size, 512)
+        assert graph.num_edges / graph.num_nodes == pytest.approx(size.mean_degree, rel=1e-2)
+        assert (graph.num_features, graph.num_nodes) == (size.num_features, 512)
+    tiny = GraphSize(name="tiny", num_nodes=10, num_edges=20, num_features=3, num_classes=2, num_train=1)
+    assert miniature(tiny).num_nodes == 10
+
+
+# ---- clusters
+
+
+def test_a_cluster_comes_back_from_its_file(tmp_path):
+    cluster = Cluster(bandwidth_bytes=1e8, memory_bytes=1 << 34, rates=Rates())
+    cluster.save(tmp_path / "cluster.json")
+    assert Cluster.load(tmp_path / "cluster.json") == cluster
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("bandwidth_bytes", 0.0), ("bandwidth_bytes", math.inf), ("latency_seconds", -1.0), ("speed", math.nan)],
+)
+def test_a_broken_cluster_is_refused(field, value):
+    with pytest.raises(ConfigError, match=field):
+        Cluster(**{field: value})
+
+
+def test_a_machine_is_no_cluster(tmp_path):
+    (tmp_path / "a.json").write_text('{"graphbraid": "machine", "cores": 4}')
+    with pytest.raises(DataError, match="no cluster: it holds a machine"):
+        Cluster.load(tmp_path / "a.json")

@@ -1,0 +1,82 @@
+"""Building synthesised programs for a GPU: on the processor, where their kernels run too, and with nvcc."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tests.extras import PATIENCE
+from tests.synth.building import CSRC, PACKAGE, RUNTIME, compile_with
+
+from graphbraid import datasets
+from graphbraid.synth import Synthesis, write_cuda
+
+CUDA = PACKAGE / "synth" / "emit" / "runtime_cuda"
+STUBS = Path(__file__).with_name("stubs")
+"""What nvcc's own installation lacks: cuBLAS's declarations."""
+_INCLUDES = (CSRC, RUNTIME, CUDA)
+_AS_CPP = ("-O0", "-DGB_ON_HOST", "-x", "c++")
+
+
+class HostPrograms:
+    """Programs whose kernels run on the processor; each source is compiled once.
+
+    Args:
+        folder: where objects are put.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        if shutil.which("g++") is None:
+            pytest.skip("there is no g++")
+        self._folder, self._objects = folder, dict[str, Path]()
+
+    def built(self, synthesis: Synthesis, store: Path, folder: Path, **options) -> Path:
+        """Write a program for a store and build it."""
+        write_cuda(synthesis, datasets.open_store(store), folder, **options)
+        sources = [file for room in folder.glob("runtime*") for file in room.iterdir()]
+        wanted = [file for file in sources if file.suffix in {".cpp", ".cu"} and file.name != "gemm.cu"]
+        with ThreadPoolExecutor(2) as pool:
+            objects = list(pool.map(self._object, sorted(wanted)))
+        self._object(folder / "main.cu", folder / "main.o")
+        compile_with((), str(folder / "main.o"), *map(str, objects), "-o", str(folder / "train"))
+        return folder
+
+    def _object(self, source: Path, to: Path | None = None) -> Path:
+        if to is None and source.name in self._objects:
+            return self._objects[source.name]
+        made = to or self._folder / f"{source.parent.name}-{source.name}.o"
+        compile_with(_INCLUDES, *_AS_CPP, "-c", str(source), "-o", str(made))
+        if to is None:
+            self._objects[source.name] = made
+        return made
+
+
+def run_on_host(folder: Path, *options: str, code: int = 0, **environment: str) -> str:
+    """What a program says: its output, or its errors if it is to end with another code."""
+    command = [str(folder / "train"), "--home", str(folder), *options]
+    given = os.environ | environment
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=given)
+    assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+    return done.stdout if code == 0 else done.stderr
+
+
+def nvcc(source: Path, to: Path) -> None:
+    """Compile a source for two architectures; a warning of nvcc or of the compiler behind it is an error."""
+    found = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    if found is None:
+        pytest.skip("there is no nvcc")
+    targets = [f"-gencode=arch=compute_{cc},code=sm_{cc}" for cc in (80, 90)]
+    warnings = ["-Werror=all-warnings", "-Xcompiler=-Wall,-Wextra,-Werror"]
+    includes = [f"-I{folder}" for folder in (*_INCLUDES, *(() if _has_cublas() else (STUBS,)))]
+    command = [found, "-std=c++17", *targets, *warnings, *includes, "-c", str(source), "-o", str(to)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "warning" not in done.stderr, done.stderr
+
+
+def _has_cublas() -> bool:
+    return Path("/usr/local/cuda/include/cublas_v2.h").is_file()

@@ -1,0 +1,264 @@
+"""Synthesised CUDA programs: nvcc compiles them; on the processor their kernels train as the engine does."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from tests.extras import NO_KERNELS
+from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
+from tests.synth.building import assert_trained_alike, losses_of, made
+from tests.synth.on_host import CUDA, HostPrograms, nvcc, run_on_host
+
+from graphbraid import datasets, native, nn
+from graphbraid.errors import ConfigError, ResourceError
+from graphbraid.fullgraph import CompileOptions, NotLoweredError
+from graphbraid.machine.rates import Rates
+from graphbraid.synth import from_model, load_weights, train, write_cuda
+from graphbraid.synth.emit import cuda
+from graphbraid.synth.emit.cuda import sources_for_gpu
+from graphbraid.synth.emit.gpu_calls import parts_of
+from graphbraid.synth.weights import weights_of
+
+pytestmark = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+GOLDEN = Path(__file__).with_name("golden") / "cuda"
+OPTIONS = CompileOptions(rates=Rates())
+MODELS = [("GCN", "Sum"), ("SAGE", "Sum"), ("SAGE", "Mean"), ("SAGE", "Max"), ("GIN", "Sum"), ("GAT", "Sum")]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("cuda") / "store"
+    datasets.save_store(make_graph(train=30), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory) -> HostPrograms:
+    return HostPrograms(tmp_path_factory.mktemp("objects"))
+
+
+@pytest.fixture
+def short_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of more than three edges are long: most here are summed in parts."""
+    monkeypatch.setattr(cuda, "LONG_ROW", 3)
+
+
+def test_a_program_has_the_engines_losses_in_any_order_of_threads(
+    store: Path, programs: HostPrograms, tmp_path: Path, short_rows: None
+):
+    synthesis, graph = made("GCN", "Sum"), datasets.open_store(store)
+    folder = programs.built(synthesis, store, tmp_path / "out")
+    text = (folder / "main.cu").read_text()
+    assert "LongRows{3, " in text
+    said = run_on_host(folder, "--data", str(store), "--save", str(tmp_path / "trained"))
+    planned = re.search(r"Memory gpu\{(\d+)\};", text)
+    assert planned is not None
+    assert f"memory {planned[1]} bytes of the processor" in said
+    backwards = run_on_host(folder, "--data", str(store), GB_HOST_BACKWARDS="1")
+    assert losses_of(backwards) == losses_of(said)  # to the bit: nothing is summed by atomics
+    assert_trained_alike(said, tmp_path / "trained", synthesis, graph, made("GCN", "Sum").model)
+
+
+@pytest.mark.parametrize("is_short", [False, True])
+@pytest.mark.parametrize(("model", "aggregation"), MODELS)
+@pytest.mark.slow
+def test_every_model_has_the_engines_losses(
+    model: str, aggregation: str, is_short: bool, store: Path, programs: HostPrograms, tmp_path: Path, request
+):
+    if is_short:
+        request.getfixturevalue("short_rows")
+    # The gradient of a bias before batch normalisation is rounding noise, of which Adam makes whole steps.
+    options = {"optimizer": '"sgd", 0.05, 0.9'} if model == "GIN" else {}
+    synthesis, graph = made(model, aggregation, **options), datasets.open_store(store)
+    folder = programs.built(synthesis, store, tmp_path / "out")
+    said = run_on_host(folder, "--data", str(store), "--save", str(tmp_path / "trained"))
+    backwards = run_on_host(folder, "--data", str(store), GB_HOST_BACKWARDS="1")
+    assert losses_of(backwards) == losses_of(said)
+    other = made(model, aggregation).model
+    assert_trained_alike(said, tmp_path / "trained", synthesis, graph, other)
+
+
+@pytest.mark.parametrize(("model", "aggregation"), [("GCN", "Sum"), ("SAGE", "Mean"), ("GIN", "Sum")])
+@pytest.mark.slow
+def test_transposes_need_not_be_stored(
+    model: str, aggregation: str, store: Path, programs: HostPrograms, tmp_path: Path
+):
+    options = {"optimizer": '"sgd", 0.05, 0.9'} if model == "GIN" else {}
+    synthesis, graph = made(model, aggregation, **options), datasets.open_store(store)
+    folder = programs.built(synthesis, store, tmp_path / "out", transpose="implicit")
+    assert "spmm_transposed(" in (folder / "main.cu").read_text()
+    losses = losses_of(run_on_host(folder, "--data", str(store)))
+    assert losses == pytest.approx(train(synthesis, graph).losses, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_weights_of_edges_go_with_a_transpose_that_is_not_stored(programs: HostPrograms, tmp_path: Path):
+    graph, store = make_graph(train=30, weighted=True), tmp_path / "store"
+    datasets.save_store(graph, store)
+    synthesis = made("GCN", "Sum")
+    folder = programs.built(synthesis, store, tmp_path / "out", transpose="implicit", options=OPTIONS)
+    assert "spmm_transposed(" in (folder / "main.cu").read_text()
+    losses = losses_of(run_on_host(folder, "--data", str(store)))
+    assert losses == pytest.approx(train(synthesis, graph, rates=Rates()).losses, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "rates"),
+    [
+        ("sparse", {"density": 0.2}, Rates(sparse_values=1e12)),
+        ("binary", {"density": 0.2, "binary": "ones"}, Rates(binary_values=1e14)),
+        ("binary", {"density": 0.2, "binary": "row"}, Rates(binary_values=1e14)),
+    ],
+)
+@pytest.mark.slow
+def test_features_with_zeros_are_multiplied_as_such(
+    path: str, options: dict, rates: Rates, programs: HostPrograms, tmp_path: Path
+):
+    datasets.save_store(make_graph(train=30, **options), tmp_path / "store")
+    graph, lowering = datasets.open_store(tmp_path / "store"), CompileOptions(rates=rates)
+    synthesis = made("SAGE", "Mean")
+    assert synthesis.lower(graph, lowering).program.input_path == path
+    folder = programs.built(synthesis, tmp_path / "store", tmp_path / "out", options=lowering)
+    losses = losses_of(run_on_host(folder, "--data", str(tmp_path / "store")))
+    assert losses == pytest.approx(train(synthesis, graph, rates=rates).losses, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_attention_with_dropout_of_its_own(store: Path, programs: HostPrograms, tmp_path: Path):
+    torch.manual_seed(1)
+    model = nn.GAT(CHANNELS, 16, CLASSES, heads=2, out_heads=3, attention_dropout=0.4, act="elu")
+    synthesis = from_model(model)
+    folder = programs.built(synthesis, store, tmp_path / "out")
+    losses = losses_of(run_on_host(folder, "--data", str(store), "--epochs", "20"))
+    expected = train(synthesis, datasets.open_store(store)).losses[:20]
+    assert losses == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", ['"sgd", 0.1, 0.9, 0.01', '"adamw", 0.02, 0.8, 0.99, 0.1'])
+@pytest.mark.slow
+def test_optimizers(optimizer: str, store: Path, programs: HostPrograms, tmp_path: Path):
+    synthesis, graph = made("GCN", "Sum", optimizer=optimizer), datasets.open_store(store)
+    folder = programs.built(synthesis, store, tmp_path / "out")
+    losses = losses_of(run_on_host(folder, "--data", str(store)))
+    assert losses == pytest.approx(train(synthesis, graph).losses, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_too_little_memory_no_gpu_and_a_damaged_array_are_named(
+    store: Path, programs: HostPrograms, tmp_path: Path
+):
+    folder = programs.built(made("SAGE", "Mean"), store, tmp_path / "out")
+    said = run_on_host(folder, "--data", str(store), code=1, GB_HOST_GPU_BYTES="2000")
+    assert re.search(r"train: this training takes 0.\d+ GB of the GPU's memory; of the processor", said)
+    assert "0.000 GB of 0.000 GB are free" in said
+    said = run_on_host(folder, "--data", str(store), code=1, GB_HOST_GPU_BYTES="0")
+    assert "train: there is no GPU that CUDA can use: no CUDA-capable device is detected" in said
+    file = sorted((folder / "plan").glob("*.npy"))[0]
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    assert f"train: {file}: its values are others" in run_on_host(folder, "--data", str(store), code=1)
+
+
+@pytest.mark.slow
+def test_the_readmes_commands_build_and_run_it_without_cuda(store: Path, tmp_path: Path):
+    if not all(map(shutil.which, ("cmake", "g++", "make"))):
+        pytest.skip("there is no CMake, g++ or make")
+    write_cuda(made("SAGE", "Max"), datasets.open_store(store), tmp_path / "out")
+    readme = (tmp_path / "out" / "README.md").read_text()
+    commands = [line.strip() for line in readme.splitlines() if line.startswith("    ")]
+    assert len(commands) == 2
+    for command in commands:
+        on_host = command.replace("-B build &&", "-B build -DON_HOST=ON &&").replace("STORE", str(store))
+        done = subprocess.run(["sh", "-c", on_host], cwd=tmp_path / "out", capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert len(losses_of(done.stdout)) == 20
+    load_weights(made("SAGE", "Max").model, tmp_path / "out" / "trained")
+
+
+@pytest.mark.slow
+def test_nvcc_compiles_every_source_without_a_warning(store: Path, tmp_path: Path):
+    sources = sorted(CUDA.glob("*.cu"))
+    for model, aggregation in MODELS:
+        main = tmp_path / f"{model}{aggregation}.cu"
+        made_of = sources_for_gpu(made(model, aggregation), datasets.open_store(store), OPTIONS)
+        main.write_text(made_of.main, encoding="utf-8")
+        sources.append(main)
+    with ThreadPoolExecutor(2) as pool:
+        done = [pool.submit(nvcc, source, tmp_path / f"{source.stem}.o") for source in sources]
+    for one in done:
+        one.result()
+
+
+def test_the_same_input_gives_the_same_bytes_which_are_those_of_the_golden_files(store: Path):
+    graph, texts = datasets.open_store(store), []
+    for _ in range(2):
+        made_of = sources_for_gpu(made("GCN", "Sum"), graph, OPTIONS)
+        texts.append((made_of.main, made_of.cmake, made_of.readme))
+    assert texts[0] == texts[1]
+    for name, text in zip(("main.cu", "CMakeLists.txt", "README.md"), texts[0], strict=True):
+        assert text == (GOLDEN / name).read_text(encoding="utf-8"), f"tests/synth/golden/cuda/{name} differs"
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "reason"),
+    [
+        (nn.GATv2(CHANNELS, 16, CLASSES, heads=2), {}, "the kernel gatv2_forward, which synthesised"),
+        (nn.GCN(CHANNELS, 16, CLASSES, norm="layer"), {}, "the kernel layer_norm, which synthesised"),
+        (nn.GAT(CHANNELS, 16, CLASSES), {"transpose": "implicit"}, "calls gat_backward, which reads the"),
+        (
+            nn.GraphSAGE(CHANNELS, 16, CLASSES, aggr="max"),
+            {"transpose": "implicit"},
+            "calls spmm_max_shared_backward, which reads",
+        ),
+    ],
+    ids=["attention of both ends", "layer normalisation", "attention", "maximum"],
+)
+@pytest.mark.whole
+def test_what_the_target_lacks_is_refused_by_name(
+    model, options: dict, reason: str, store: Path, tmp_path: Path
+):
+    with pytest.raises(NotLoweredError, match=reason):
+        write_cuda(from_model(model), datasets.open_store(store), tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_wrong_arguments_are_refused(store: Path, tmp_path: Path):
+    graph = datasets.open_store(store)
+    with pytest.raises(ConfigError, match="transpose must be 'stored' or 'implicit'; got 'none'"):
+        write_cuda(made("GCN", "Sum"), graph, tmp_path / "out", transpose="none")
+    with pytest.raises(ResourceError, match="exists"):
+        write_cuda(made("GCN", "Sum"), graph, tmp_path)
+
+
+def test_recording_leaves_the_model_and_torchs_state_alone(store: Path):
+    synthesis = made("GIN", "Sum")
+    before = {name: weight.clone() for name, weight in weights_of(synthesis.model).items()}
+    state = torch.get_rng_state()
+    sources_for_gpu(synthesis, datasets.open_store(store))
+    assert torch.equal(torch.get_rng_state(), state)
+    for name, weight in weights_of(synthesis.model).items():
+        assert torch.equal(before[name], weight), name
+
+
+@pytest.mark.parametrize("edges", [1, 3, 7])
+def test_parts_hold_each_edge_of_the_long_rows_once_in_order(edges: int):
+    degrees = torch.tensor([0, edges, edges + 1, 2, 3 * edges, 0, 20])
+    indptr = torch.cat((torch.zeros(1, dtype=torch.int64), degrees.cumsum(0)))
+    found = parts_of(indptr, edges)
+    assert found is not None
+    assert found.rows[:, 0].tolist() == (degrees > edges).nonzero().squeeze(1).tolist()
+    for row, first, last in found.rows.tolist():
+        parts = found.parts[first:last]
+        assert parts[:, 0].unique().tolist() == [row]
+        read = torch.cat([torch.arange(begin, end) for _, begin, end in parts.tolist()])
+        assert torch.equal(read, torch.arange(int(indptr[row]), int(indptr[row + 1])))
+        assert int((parts[:, 2] - parts[:, 1]).max()) <= edges
+    assert found.rows[-1, 2] == found.parts.shape[0]
+    assert parts_of(indptr, 20 + 3 * edges) is None

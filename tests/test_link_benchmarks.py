@@ -1,0 +1,79 @@
+"""The benchmarks of links at tiny sizes: what they train, what they write, that leakage is seen as such."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from benchmarks.accuracy import knowledge
+from benchmarks.common.contenders import Contender
+from benchmarks.common.rows import read_lines
+from tests.extras import NO_PYG
+from tests.train.linked_communities import relations
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_both_models_of_a_knowledge_graph_are_trained_and_ranked(tmp_path, monkeypatch, capsys):
+    graph = relations()
+    monkeypatch.setattr(knowledge.datasets, "load", lambda _path, **_options: graph)
+    monkeypatch.setattr(knowledge, "CHANNELS", {"distmult": 16, "rgcn": 16})
+    out = tmp_path / "knowledge.jsonl"
+    monkeypatch.setattr("sys.argv", f"x --seeds 2 --epochs 3 --threads 1 --out {out}".split())
+    knowledge.main()
+    rows = read_lines(out)
+    assert [row["row"] for row in rows] == ["distmult", "rgcn"]
+    for row in rows:
+        assert [run["seed"] for run in row["runs"]] == [0, 1]
+        assert row["mean"] == pytest.approx(sum(run["test_mrr"] for run in row["runs"]) / 2)
+        assert 0 < row["mean"] < 1
+    assert "filtered MRR" in capsys.readouterr().out
+
+
+@pytest.fixture
+def archive(tmp_path):
+    """Pairs that meet once each, in no pattern: only who sees a link itself can tell it."""
+    draw = np.random.default_rng(0)
+    ends = draw.integers(0, 1500, (2, 3000))
+    np.savez(
+        tmp_path / "met.npz", edge_index=ends, edge_time=draw.permutation(3000), num_nodes=np.array(1500)
+    )
+    return tmp_path
+
+
+def test_neighbours_of_any_time_leak_and_those_up_to_the_link_do_not(archive, monkeypatch, capsys):
+    temporal = pytest.importorskip("benchmarks.accuracy.temporal", reason=NO_PYG)
+    out = archive / "temporal.jsonl"
+    chosen = ["--data", str(archive), "--names", "met", "--seeds", "1", "--epochs", "8", "--share", "0.5"]
+    monkeypatch.setattr(temporal, "FANOUTS", [16, 2])
+    monkeypatch.setattr(temporal, "BATCH_SIZE", 64)
+    monkeypatch.setattr("sys.argv", ["x", *chosen, "--out", str(out)])
+    temporal.main()
+    rows = {row["way"]: row for row in read_lines(out)}
+    assert list(rows) == list(temporal.WAYS)
+    leaking = rows["any time"]
+    assert leaking["as_trained_mean"] - leaking["honest_mean"] > 0.1
+    for way in list(temporal.WAYS)[2:]:
+        assert rows[way]["as_trained_mean"] == rows[way]["honest_mean"]
+    assert "leakage" in capsys.readouterr().out
+
+
+def test_temporal_batches_of_ours_are_counted_and_compared_by_edge(tmp_path, warm):
+    pytest.importorskip("torch_geometric", reason=NO_PYG)
+    from benchmarks.sampling import temporal
+
+    folder = temporal.make(tmp_path, temporal.GENERATED, tmp_path, 1e-4)
+    assert folder == temporal.make(tmp_path, temporal.GENERATED, tmp_path, 1e-4)  # made once
+    flags = ["--batches", "3", "--batch-size", "32", "--fanouts", "4"]
+    done = warm.run(["-m", "benchmarks.sampling.temporal_ours", str(folder), *flags], cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["batches"] == 3
+    assert 0 < found["edges_per_batch"] <= 4 * 32
+    mine = Contender("graphbraid", [], [found])
+    other = Contender("graphbolt", [], [found | {"ms_per_batch": 5 * found["ms_per_batch"]}])
+    assert temporal.summary(mine, other, (4,))["ratio"] == pytest.approx(5)
+    other.runs[0]["edges_per_batch"] *= 2
+    assert temporal.summary(mine, other, (4, 2))["ratio"] == pytest.approx(2.5)
+    with pytest.raises(SystemExit, match="do not do the same work"):
+        temporal.summary(mine, other, (4,))

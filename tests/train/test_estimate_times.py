@@ -1,0 +1,261 @@
+"""How long an epoch is estimated to take: what is tried for it, and what is made of the trials."""
+
+import itertools
+import types
+
+import pytest
+from tests.train.communities import random_graph
+
+import graphbraid
+from graphbraid import nn as gnn
+from graphbraid.datasets import open_store, save_store
+from graphbraid.errors import ConfigError
+from graphbraid.features import HostTiers, TieredFeatures
+from graphbraid.train import HardwareFile, TrainConfig
+from graphbraid.train.estimating import pace, seconds
+from graphbraid.train.estimating.batches import batch_sizes
+from graphbraid.train.estimating.full import full_needs
+from graphbraid.train.estimating.seconds import EpochSeconds, Pace, Tried, tried_epoch, whole_epoch
+from graphbraid.train.estimating.tiers import tiered_run
+from graphbraid.train.estimating.trial import Trial
+
+OPTIONS = {"fanouts": (4, 3), "batch_size": 32}
+SMALL = 1 << 17
+"""A budget that leaves little room for requests under way, as those of these graphs are."""
+
+
+def sage(graph):
+    return gnn.GraphSAGE(graph.num_features, 8, graph.num_classes, 2)
+
+
+def trial_of(graph, **options):
+    return Trial(sage(graph), graph, TrainConfig(**OPTIONS, **options))
+
+
+@pytest.fixture
+def ticking(monkeypatch):
+    """Let a second pass whenever somebody looks at the clock: each step takes one."""
+    ticks = itertools.count()
+    clock = types.SimpleNamespace(perf_counter=lambda: float(next(ticks)))
+    monkeypatch.setattr(seconds, "time", clock)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    return save_store(random_graph(2000, 8, 300), tmp_path_factory.mktemp("stored") / "graph")
+
+
+# ---- steps
+
+
+def test_an_epoch_is_its_beginning_and_even_steps_behind_it():
+    even = [3.0 + 0.5 * step for step in range(10)]
+    assert whole_epoch(even, 101, ahead=3) == pytest.approx(3.0 + 100 * 0.5)
+    filling = [2.0, 3.0, 4.0, 5.0, *(5.0 + 0.25 * step for step in range(1, 9))]
+    assert whole_epoch(filling, 104, ahead=3) == pytest.approx(5.0 + 100 * 0.25)
+    assert whole_epoch([1.0, 2.0], 50, ahead=3) == pytest.approx(50.0)
+
+
+def test_a_long_epoch_is_left_when_the_time_is_up(ticking):
+    graph = random_graph(2000, 6, 8)
+    trial = trial_of(graph)
+    steps = -(-trial.nodes.numel() // 32)
+    assert steps > seconds.FEWEST > seconds.SECONDS
+    assert tried_epoch(trial) == Tried(float(steps), f"{seconds.FEWEST} of {steps} steps tried")
+
+
+def test_a_short_epoch_is_run_to_its_end_and_again_while_there_is_time(ticking, monkeypatch):
+    graph = random_graph(300, 6, 8)
+    trial = trial_of(graph)
+    steps = -(-trial.nodes.numel() // 32)
+    assert steps < seconds.FEWEST
+    monkeypatch.setattr(seconds, "SECONDS", 1.5 * steps)
+    assert tried_epoch(trial) == Tried(float(steps), f"all {steps} steps tried once")
+    monkeypatch.setattr(seconds, "SECONDS", 3.5 * steps)
+    assert tried_epoch(trial) == Tried(float(steps), f"all {steps} steps tried 3 times")
+    monkeypatch.setattr(seconds, "SECONDS", 1e6)
+    assert tried_epoch(trial).how == f"all {steps} steps tried {seconds.REPEATS} times"
+
+
+def test_no_more_steps_are_timed_than_brought_the_pages_of_a_file(ticking, stored):
+    trial = trial_of(open_store(stored))
+    found = tried_epoch(trial)
+    steps = -(-trial.nodes.numel() // 32)
+    assert found == Tried(float(steps), f"{seconds.FEWEST} of {steps} steps tried")
+
+
+# ---- tiers
+
+
+def run_of(graph, config, **options):
+    sizes = batch_sizes(graph, config, graph.split("train"))
+    given = {"bytes_per_second": 1e9, "is_here": True, "times": True, **options}
+    return tiered_run(graph, config, num_batches=sizes.num_batches, **given)
+
+
+@pytest.fixture
+def tried(monkeypatch):
+    """What was tried instead of a trial: the tiers, which then take a second, and three with nothing held."""
+    found = []
+
+    def instead(trial):
+        tiers = trial.runner.rows
+        found.append(tiers)
+        return Tried(3.0 if tiers.cache.num_rows == 0 else 1.0, "some steps tried")
+
+    monkeypatch.setattr(pace, "tried_epoch", instead)
+    return found
+
+
+def test_the_pace_is_tried_with_nothing_in_memory_and_with_the_budget(stored, tried):
+    graph = open_store(stored)
+    trial = trial_of(graph, host=SMALL)
+    run = run_of(graph, trial.config)
+    budget = run.host_bytes(1000)
+    found = pace.pace_of(trial, run, 0.5, budget)
+    assert tried[0].cache.num_rows == 0
+    assert 500 < tried[1].cache.num_rows < 1000, "rows and lists as a run divides its budget"
+    assert found.how == "rows in tiers, some steps tried"
+    assert found.seconds(0) == 0.5
+    assert found.seconds(run.disk_reads(budget)) == pytest.approx(1.0)
+    assert found.seconds(run.disk_reads(0)) == pytest.approx(3.0)
+    between = (run.disk_reads(budget) + run.disk_reads(0)) / 2
+    assert found.seconds(between) == pytest.approx(2.0)
+
+
+def test_a_large_budget_is_tried_with_less_of_it(stored, tried, monkeypatch):
+    graph = open_store(stored)
+    trial = trial_of(graph, host=SMALL)
+    run = run_of(graph, trial.config)
+    small, large = run.host_bytes(900), run.host_bytes(1800)
+    monkeypatch.setattr(pace, "MOST_FILLED_BYTES", small)
+    found = pace.pace_of(trial, run, 0.5, large)
+    assert 0 < tried[1].cache.num_rows < 900
+    assert found.seconds(run.disk_reads(small)) == pytest.approx(1.0)
+    assert 0.5 < found.seconds(run.disk_reads(large)) < 1.0
+
+
+def test_a_disk_that_is_slow_decides_alone(stored, tried):
+    graph = open_store(stored)
+    trial = trial_of(graph)
+    slow = run_of(graph, trial.config, bytes_per_second=2 * graph.x[:1].nbytes)
+    found = pace.pace_of(trial, slow, 0.5, None)
+    assert not tried
+    assert found.how == "the slower of training and reading from disk"
+    assert found.seconds(slow.disk_reads(0)) == pytest.approx(slow.disk_reads(0) / 2)
+    assert found.seconds(1.0) == pytest.approx(0.5), "half a second's reads hide behind half a second's steps"
+    assert found.seconds(10.0) == pytest.approx(5.0)
+
+
+def test_a_disk_faster_than_training_costs_nothing(stored):
+    graph = open_store(stored)
+    trial = trial_of(graph)
+    fast = run_of(graph, trial.config, bytes_per_second=1e18, is_here=False)
+    found = pace.pace_of(trial, fast, 0.5, None)
+    assert {found.seconds(reads) for reads in (0, 10, fast.disk_reads(0))} == {0.5}
+
+
+def test_noise_makes_no_memory_look_harmful(stored, monkeypatch):
+    graph = open_store(stored)
+    trial = trial_of(graph)
+    monkeypatch.setattr(pace, "tried_epoch", lambda trial: Tried(0.25, "tried"))
+    found = pace.pace_of(trial, run_of(graph, trial.config), 0.5, None)
+    assert [taken for _, taken in found.points] == [0.5, 0.5]
+
+
+def test_a_disk_that_nobody_described_has_no_pace(stored):
+    graph = open_store(stored)
+    trial = trial_of(graph)
+    assert (
+        pace.pace_of(trial, run_of(graph, trial.config, is_here=False, bytes_per_second=None), 1, 0) is None
+    )
+    assert pace.pace_of(trial, run_of(graph, trial.config, times=False), 1, 0) is None
+
+
+def test_reads_of_the_disk_are_rows_and_where_nothing_is_held_lists(stored):
+    graph = open_store(stored)
+    run = run_of(graph, trial_of(graph).config)
+    assert run.list_reads > run.num_batches * 32
+    assert run.disk_reads(0) == run.epoch_reads + run.list_reads
+    assert run.disk_reads(run.host_bytes(2000)) == pytest.approx(0.0, abs=1e-6)
+    assert 0.5 * run.epoch_reads < run.disk_reads(run.host_bytes(500)) < 0.8 * run.epoch_reads
+    in_memory = run_of(graph.replace(csc=open_store(stored, mmap=False).csc), trial_of(graph).config)
+    assert in_memory.list_reads == 0.0
+
+
+@pytest.mark.parametrize("host", [0, 1000])
+def test_an_estimate_with_tiers_tries_them(stored, host, monkeypatch):
+    made = []
+
+    def spy(graph, **given):
+        made.append(plain(graph, **given))
+        return made[-1]
+
+    plain = HostTiers.build
+    monkeypatch.setattr(HostTiers, "build", spy)
+    monkeypatch.setattr(seconds, "SECONDS", 0.2)
+    monkeypatch.setattr("graphbraid.train.estimating.sampled.baseline_bytes", lambda *_: 300 << 20)
+    graph = open_store(stored)
+    budget = host and run_of(graph, TrainConfig(**OPTIONS, host=SMALL)).host_bytes(host)
+    found = graphbraid.estimate(sage(graph), graph, host=budget, eval_every=0, **OPTIONS)
+    assert [tiers.features.cache.num_rows > 0 for tiers in made] == [False, True][: 1 + bool(host)]
+    assert all(tiers.features.counts.disk_rows > 0 for tiers in made)
+    assert made[0].topology.counts.disk_edges > 0
+    taken = found.of("sampled").seconds
+    assert taken.how.startswith("rows in tiers, ")
+    assert taken.train >= found.tier_curve[-1].seconds > 0
+    assert found.tier_curve[0].seconds >= taken.train
+
+
+def test_tiers_auto_is_estimated_with_what_it_chooses(stored, monkeypatch):
+    monkeypatch.setattr("graphbraid.train.estimating.sampled.baseline_bytes", lambda *_: 300 << 20)
+    graph = open_store(stored)
+    options = {"tiers": "auto", "times": False, "test_at_end": False, **OPTIONS}
+    fits = graphbraid.estimate(sage(graph), graph, hardware=HardwareFile(memory_bytes=4 << 30), **options)
+    assert fits.tiers.host is None
+    assert fits.of("sampled").host.bytes_of("features") == graph.x.nbytes
+    tight = graphbraid.estimate(sage(graph), graph, hardware=HardwareFile(memory_bytes=310 << 20), **options)
+    assert tight.tiers.host == 0
+    buffers = TieredFeatures.build(graph, host=0).disk.buffer_bytes
+    assert tight.of("sampled").host.bytes_of("features") == 2 * buffers, "of rows, and of lists"
+
+
+def test_validations_slow_down_as_training_does():
+    epoch = EpochSeconds(train=2.0, evaluate=1.0, how="tried")
+    slower = epoch.with_tiers(6.0, "rows in tiers")
+    assert (slower.train, slower.evaluate, slower.how) == (6.0, 3.0, "rows in tiers")
+    assert epoch.with_tiers(1.0, "").evaluate == 1.0
+
+
+def test_a_pace_lies_between_its_points():
+    found = Pace(((0.0, 1.0), (10.0, 2.0), (20.0, 6.0)), "")
+    assert [found.seconds(reads) for reads in (0, 5, 10, 15, 20, 30)] == [1.0, 1.5, 2.0, 4.0, 6.0, 6.0]
+
+
+# ---- the whole graph
+
+
+def test_a_step_too_long_to_try_is_its_floor_times_that_of_a_smaller_graph(monkeypatch):
+    graph = random_graph(20_000, 8, 16)
+    trial = Trial(sage(graph), graph, TrainConfig(mode="full", eval_every=0))
+    engine = full_needs(trial).engine
+    floor = engine.floor().floor_seconds
+    monkeypatch.setattr(seconds, "SECONDS", 0.9 * floor)
+    monkeypatch.setattr(seconds, "_LEAST_PART", 1000)
+    found = seconds.full_seconds(trial, engine, fits=True)
+    assert found.floor == floor
+    assert found.train >= floor
+    assert "times its floor, as on" in found.how
+    untried = seconds.full_seconds(trial, engine, fits=False)
+    assert "times its floor" in untried.how
+    monkeypatch.setattr(seconds, "_LEAST_PART", 15_000)
+    assert seconds.full_seconds(trial, engine, fits=False).how.endswith("nothing was tried")
+
+
+def test_a_budget_that_holds_no_row_is_not_tried(stored):
+    graph = open_store(stored)
+    trial = trial_of(graph)
+    with pytest.raises(ConfigError, match="holds no row"):
+        HostTiers.build(graph, host=20_000)
+    found = pace.pace_of(trial, run_of(graph, trial.config), 0.5, 20_000)
+    assert len(found.points) == 2

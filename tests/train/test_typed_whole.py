@@ -1,0 +1,55 @@
+"""Trainer with mode="full" on graphs with types: R-GCN by the engine, other models as they are written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tests.train.recorded import losses
+from tests.train.test_typed_trainer import OPTIONS, rgcn, with_venue_features
+from tests.train.typed_communities import bibliography
+from torch import Tensor, nn
+
+from graphbraid.train import Trainer
+
+
+def test_rgcn_learns_on_the_whole_graph_by_the_engine() -> None:
+    graph = bibliography()
+    trainer = Trainer(rgcn(graph), graph, **OPTIONS | {"mode": "full", "epochs": 40})
+    result = trainer.fit()
+    assert trainer.uncompiled_reason == ""
+    assert trainer.runner.engine is not None
+    assert result.test["accuracy"] > 0.75  # a third by chance
+    outputs = trainer.predict()
+    model = trainer.model.eval()
+    x = {name: graph.nodes_of(name).x for name in ("author", "paper")}
+    with torch.no_grad():
+        expected = model(x, {one: graph.relation(one) for one in graph.edge_types})
+    torch.testing.assert_close(outputs, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_whole_graph_run_resumes_to_the_same_losses(tmp_path: Path) -> None:
+    graph = bibliography()
+    options = OPTIONS | {"mode": "full", "patience": None}
+    whole = losses(Trainer(rgcn(graph), graph, **options | {"epochs": 4}))
+    first = Trainer(rgcn(graph), graph, **options | {"epochs": 2, "out_dir": tmp_path / "run"})
+    begun = losses(first)
+    more = Trainer(rgcn(graph), graph, **options | {"epochs": 4, "out_dir": tmp_path / "run", "resume": True})
+    assert begun + losses(more) == whole
+
+
+def test_a_model_of_ones_own_trains_on_the_whole_graph_as_it_is_written() -> None:
+    graph = with_venue_features(bibliography())
+
+    class Mine(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.paper = nn.Linear(12, 3)
+
+        def forward(self, x_dict: dict[str, Tensor], edge_index_dict: Any) -> dict[str, Tensor]:
+            return {"paper": self.paper(x_dict["paper"])}
+
+    trainer = Trainer(Mine(), graph, **OPTIONS | {"mode": "full"})
+    assert trainer.fit().status == "finished"
+    assert "no operations stand for it on a graph with types" in trainer.uncompiled_reason
