@@ -230,13 +230,13 @@ void DiskReader::check_block(const Slot& slot, int64_t block, const std::vector<
 void DiskReader::read_by_ring(const std::vector<Request>& requests, const std::vector<WantedRow>& wanted,
                               char* out) {
   std::vector<Slot> slots(static_cast<size_t>(options_.depth));
+  std::vector<size_t> request_of(slots.size());
   std::vector<uint64_t> idle;
   for (int s = options_.depth - 1; s >= 0; --s) {
     slots[static_cast<size_t>(s)].memory = memory_of(s);
     idle.push_back(static_cast<uint64_t>(s));
   }
-  FirstError error;
-  bool failed = false;
+  LowestError error;
   size_t next = 0;
   int under_way = 0;
   const auto queue = [&](uint64_t s) {
@@ -246,23 +246,22 @@ void DiskReader::read_by_ring(const std::vector<Request>& requests, const std::v
   };
   const auto take_one = [&](uint64_t s, int64_t result) {
     --under_way;
-    if (failed) return;
-    failed = true;  // unless it comes through
-    error.guard([&] {
+    if (error.is_before(request_of[s])) return;
+    error.guard(request_of[s], [&] {
       if (take(slots[s], result, wanted)) {
         finish(slots[s], wanted, out);
         idle.push_back(s);
       } else {
         queue(s);
       }
-      failed = false;
     });
   };
   // After an error the reads under way are waited for: the kernel writes to the slots until then.
-  while (under_way > 0 || (!failed && next < requests.size())) {
-    while (!failed && !idle.empty() && next < requests.size()) {
+  while (under_way > 0 || (!error.is_before(next) && next < requests.size())) {
+    while (!error.is_before(next) && !idle.empty() && next < requests.size()) {
       const uint64_t s = idle.back();
       idle.pop_back();
+      request_of[s] = next;
       slots[s].start(requests[next++], table_.end_byte());
       queue(s);
     }
@@ -276,27 +275,21 @@ void DiskReader::read_by_threads(const std::vector<Request>& requests, const std
                                  char* out) {
   std::atomic<size_t> next{0};
   std::atomic<int> next_slot{0};
-  std::atomic<bool> failed{false};
-  FirstError error;
+  LowestError error;
   const auto work = [&] {
     Slot slot;
     slot.memory = memory_of(next_slot.fetch_add(1));
-    error.guard([&] {
-      for (size_t i; !failed && (i = next.fetch_add(1)) < requests.size();) {
+    for (size_t i; (i = next.fetch_add(1)) < requests.size() && !error.is_before(i);) {
+      error.guard(i, [&] {
         slot.start(requests[i], table_.end_byte());
         for (bool whole = false; !whole;) {
           const int64_t got = pread(file_, slot.memory + slot.done, static_cast<size_t>(slot.left()),
                                     static_cast<off_t>(slot.offset()));
-          try {
-            whole = take(slot, got < 0 ? -errno : got, wanted);
-            if (whole) finish(slot, wanted, out);
-          } catch (...) {
-            failed = true;
-            throw;
-          }
+          whole = take(slot, got < 0 ? -errno : got, wanted);
         }
-      }
-    });
+        finish(slot, wanted, out);
+      });
+    }
   };
   const int wished = std::min<int>({options_.depth, kMostThreadsReading, static_cast<int>(requests.size())});
   // Begun for this call: nothing is left to wake, or to miss after a fork. Fewer do where some are refused.

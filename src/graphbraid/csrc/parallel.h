@@ -59,6 +59,34 @@ class FirstError {
   std::exception_ptr error_;
 };
 
+// The error of the lowest of numbered pieces of work. Pieces are begun in order and those below a failed one
+// still end, so it is the same one whichever thread comes first.
+class LowestError {
+ public:
+  template <typename Body>
+  void guard(size_t piece, const Body& body) {
+    try {
+      body();
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!is_before(piece)) {
+        error_ = std::current_exception();
+        piece_ = piece;
+      }
+    }
+  }
+  // Whether a piece below this one failed, so that this one need not be done.
+  bool is_before(size_t piece) const { return piece_.load() < piece; }
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::atomic<size_t> piece_{SIZE_MAX};
+  std::exception_ptr error_;
+};
+
 // Calls body(thread, num_threads) once on each of `num_threads` threads.
 template <typename Body>
 void parallel_team(int num_threads, const Body& body) {

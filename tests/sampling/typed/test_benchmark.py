@@ -1,7 +1,7 @@
 """The benchmark of typed sampling at a tiny size: its generated graph, and our side."""
 
 import torch
-from benchmarks.sampling import typed_graphs, typed_ours
+from benchmarks.sampling import timed, typed_graphs
 
 from graphbraid.loader import NeighborLoader
 
@@ -24,7 +24,7 @@ def test_our_side_counts_what_it_samples(tmp_path):
     loader = NeighborLoader(
         graph, [3, 2], (seed_type, seeds[:64]), batch_size=32, layout="blocks", return_edge_id=False, seed=0
     )
-    _, nodes, edges = typed_ours.epoch(loader)
+    _, nodes, edges = timed.epoch(loader)
     batches = list(loader.batches(0))
     assert nodes == sum(batch.num_nodes for batch in batches)
     assert edges == sum(
