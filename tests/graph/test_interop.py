@@ -15,7 +15,7 @@ from torch_geometric.data import Data, HeteroData
 
 from graphbraid.errors import DataError, MissingPackageError
 from graphbraid.graph import Graph, SparseFeatures
-from graphbraid.graph.interop.pyg import entries_of
+from graphbraid.graph.interop.pyg_parts import entries_of
 
 
 def random_data(num_nodes: int = 20, num_edges: int = 90) -> Data:
@@ -286,3 +286,23 @@ def test_missing_packages_are_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_geometric.data", None)
     with pytest.raises(MissingPackageError, match="pip install torch-geometric"):
         graph.to_pyg()
+
+
+class OwnGraph(Graph):
+    """A graph of a user's own class."""
+
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: OwnGraph.from_edge_index([[0, 1], [1, 0]]),
+        lambda: OwnGraph.from_scipy(sp.csr_matrix(np.eye(2))),
+        lambda: OwnGraph.from_scipy(sp.csc_matrix(np.eye(2))),
+        lambda: OwnGraph.from_relations({("a", "to", "b"): [[0], [0]]}).with_reverse_relations(),
+        lambda: OwnGraph.from_edge_index([[0, 1], [1, 0]]).symmetrized(),
+    ],
+)
+def test_conversions_make_graphs_of_the_class_that_they_are_called_on(make):
+    assert type(make()) is OwnGraph

@@ -8,7 +8,7 @@ from tests.graph.edge_cases import EDGE_CASES
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.csc import Csc
-from graphbraid.graph.validate import validate_features
+from graphbraid.graph.array_checks import validate_features
 
 NAN, INF = float("nan"), float("inf")
 

@@ -15,7 +15,8 @@ from graphbraid.cli.settings import ResolvedRun, RunSettings
 from graphbraid.errors import ConfigError, DataError, GraphbraidError, ResourceError
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph, NodeSet
-from graphbraid.graph.validate import validate_features, validate_topology
+from graphbraid.graph.array_checks import validate_features
+from graphbraid.graph.validate import validate_topology
 from graphbraid.machine.hardware import free_memory_bytes
 from graphbraid.nn import MODELS, TYPED_MODELS, make_model, make_typed_model
 from graphbraid.train.step.typed_runner import learned_type

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from graphbraid.graph.types import NodeSet
 
 Task = Literal["single-label", "multi-label", "regression"]
+SPLITS = ("train", "val", "test")
+"""Names of the splits that training knows."""
 
 _SCAN = 1 << 20
 

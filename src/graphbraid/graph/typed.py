@@ -150,6 +150,7 @@ class TypedViews:
         from graphbraid.graph.interop.relations import graph_from_relations
 
         made = graph_from_relations(
+            cast("type[Graph]", cls),
             edges,
             num_nodes,
             x=x,

@@ -11,6 +11,14 @@ from torch import Tensor
 
 from graphbraid.arguments import as_count, check_tensor, check_type
 from graphbraid.errors import DataError
+from graphbraid.graph.array_checks import (
+    check_edge_attr,
+    check_node_arrays,
+    check_split_ids,
+    validate_features,
+    validate_labels,
+    validate_splits,
+)
 from graphbraid.graph.csc import MOST_NODES, Csc
 from graphbraid.graph.scans import check_ids, first_out_of_range, first_where
 from graphbraid.graph.types import EdgeSet, NodeSet, Types, edges_of, node_indptr, num_rows_of
@@ -36,7 +44,8 @@ def check_types(graph: Graph) -> None:
             raise DataError(f"a graph with types has {name} by type: in types, not beside them")
     for node_type, nodes in types.nodes.items():
         with named(f"nodes of type {node_type!r}"):
-            _alone(nodes)
+            _check_nodes(nodes)
+            check_split_ids(nodes)
             _check_time(nodes.time, nodes.num_nodes)
     for edge_type, edges in types.edges.items():
         with named(edge_type):
@@ -50,13 +59,15 @@ def validate_types(graph: Graph) -> None:
     Raises:
         DataError: names the type or relation and the first value that is wrong.
     """
-    from graphbraid.graph.validate import validate_features, validate_graph
-
     types = graph.types
     assert types is not None
     for node_type, nodes in types.nodes.items():
         with named(f"nodes of type {node_type!r}"):
-            validate_graph(_alone(nodes))
+            _check_nodes(nodes)
+            if nodes.x is not None:
+                validate_features(nodes.x)
+            validate_splits(nodes)
+            validate_labels(nodes)
             _validate_time(nodes.time)
     check_ends(graph)
     for edge_type, edges in types.edges.items():
@@ -99,20 +110,13 @@ def named(what: object) -> Iterator[None]:
         raise DataError(f"{what}: {error}") from error
 
 
-def _alone(nodes: NodeSet) -> Graph:
-    """Return the nodes of a type as a graph without edges, whose arrays are checked as any graph's."""
-    from graphbraid.graph.graph import Graph
-
+def _check_nodes(nodes: NodeSet) -> None:
     check_type(nodes, "the nodes of a type", NodeSet, "a graphbraid.graph.NodeSet")
-    count = as_count(nodes.num_nodes, "num_nodes", most=MOST_NODES, error=DataError)
-    no_edges = torch.empty(0, dtype=torch.int32)
-    csc = Csc(torch.zeros(count + 1, dtype=torch.int64), no_edges, count, trusted=True)
-    return Graph(csc=csc, x=nodes.x, y=nodes.y, splits=nodes.splits)
+    as_count(nodes.num_nodes, "num_nodes", most=MOST_NODES, error=DataError)
+    check_node_arrays(nodes)
 
 
 def _check_edges(edges: EdgeSet) -> None:
-    from graphbraid.graph.validate import check_edge_attr
-
     check_type(edges, "the edges of a relation", EdgeSet, "a graphbraid.graph.EdgeSet")
     if edges.edge_attr is not None:
         check_edge_attr(check_tensor(edges.edge_attr, "edge_attr"), edges.num_edges)

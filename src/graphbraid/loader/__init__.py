@@ -1,6 +1,8 @@
 """Mini-batch loaders with the interfaces of PyG's, and the BatchLoader that Trainer uses."""
 
 from graphbraid.loader.batches import BatchLoader
+from graphbraid.loader.face import LoaderFace
+from graphbraid.loader.kinds import kind_of
 from graphbraid.loader.link_neighbor import LinkNeighborLoader
 from graphbraid.loader.neighbor import NeighborLoader
 from graphbraid.loader.plans import PLANS, read_plan
@@ -16,3 +18,5 @@ __all__ = [
     "ShaDowKHopSampler",
     "read_plan",
 ]
+
+LoaderFace.kind_of = kind_of

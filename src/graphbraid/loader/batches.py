@@ -21,7 +21,7 @@ from graphbraid.errors import ConfigError
 from graphbraid.features.memory import MemoryRows
 from graphbraid.features.tiers import TieredFeatures
 from graphbraid.graph import Graph, ScaledFeatures
-from graphbraid.graph.csc import degrees_and_loops
+from graphbraid.graph.degrees import degrees_and_loops
 from graphbraid.loader.ahead import GatherAhead
 from graphbraid.loader.planned import PlannedBatches
 from graphbraid.loader.settings import LoaderSettings

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.context import get_spawning_popen
-from typing import Any
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor
@@ -72,6 +72,13 @@ class LoaderFace(OverBatches, DataLoader[Any]):
     """Name of the weights that neighbours are drawn by, as given."""
     transform: Callable[[Any], Any] | None
     """Function of each batch, as given."""
+    kind_of: ClassVar[Callable[[type[LoaderFace], Any], type[LoaderFace]]]
+    """Chooses the class to make where one is called with data; set by the room, which knows all classes."""
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Make the loader one of graphs with types if the data have some, and PyG's too if there is PyG."""
+        kind = LoaderFace.kind_of(cls, args[0] if args else options.get("data"))
+        return cast("Self", object.__new__(kind))
 
     @abstractmethod
     def _inputs(self, source: BatchSource, given: dict[str, Any]) -> Inputs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,7 +16,6 @@ from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
 from graphbraid.loader.face import NOT_OPTIONS, Inputs, LoaderFace
 from graphbraid.loader.link_inputs import as_links, as_negatives, check_exclusion, input_ids, labels_of
-from graphbraid.loader.presenting import pyg_classes
 from graphbraid.loader.pyg_options import LINK_REFUSED
 from graphbraid.loader.times import Times, read_times, seed_times
 from graphbraid.sampling.config import SamplerConfig
@@ -103,12 +102,6 @@ class LinkNeighborLoader(LoaderFace):
     pyg_name = "LinkNeighborLoader"
     refused = LINK_REFUSED
     inputs_name = "edge_label_index"
-
-    def __new__(cls, *_args: Any, **_options: Any) -> Self:
-        """Make the loader an instance of PyG's class too, if PyG is installed."""
-        kinds = pyg_classes()
-        made: Self = object.__new__(kinds.link if kinds is not None and cls is LinkNeighborLoader else cls)
-        return made
 
     def __init__(
         self,

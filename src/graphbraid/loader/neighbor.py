@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,10 +16,9 @@ from graphbraid.collective.run.protocols import BatchDevice
 from graphbraid.graph import Graph
 from graphbraid.loader.face import NOT_OPTIONS, Inputs, LoaderFace
 from graphbraid.loader.inputs import as_seeds
-from graphbraid.loader.presenting import pyg_classes, told_ids
+from graphbraid.loader.presenting import told_ids
 from graphbraid.loader.pyg_options import REFUSED
 from graphbraid.loader.times import read_times, seed_times
-from graphbraid.loader.typed.reading import is_typed
 from graphbraid.sampling.batch_seeds import TreeSeeds
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.lists import NeighborLists
@@ -108,20 +107,6 @@ class NeighborLoader(LoaderFace):
     pyg_name = "NeighborLoader"
     refused = REFUSED
     inputs_name = "input_nodes"
-
-    def __new__(cls, *args: Any, **options: Any) -> Self:
-        """Make the loader one of graphs with types if the data have some, and PyG's too if there is PyG."""
-        kind: Any = cls
-        if cls is NeighborLoader:
-            kinds, with_types = pyg_classes(), is_typed(args[0] if args else options.get("data"))
-            if kinds is not None:
-                kind = kinds.typed_neighbor if with_types else kinds.neighbor
-            elif with_types:
-                from graphbraid.loader.typed.neighbor import TypedNeighborLoader
-
-                kind = TypedNeighborLoader
-        made: Self = object.__new__(kind)
-        return made
 
     def __init__(
         self,

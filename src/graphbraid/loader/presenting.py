@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,6 +12,9 @@ from torch import Tensor
 from graphbraid.errors import ConfigError
 from graphbraid.loader.inputs import as_ids
 from graphbraid.sampling.minibatch import MiniBatch
+
+if TYPE_CHECKING:
+    from graphbraid.loader.pyg_data import SampledData
 
 
 def present(
@@ -28,8 +31,8 @@ def present(
     """
     if input_id is not None:
         batch.input_id = input_id[batch.input_id.cpu()].to(batch.input_id.device)
-    classes = pyg_classes()
-    out: Any = batch if classes is None else classes.batch.of(batch)
+    kind = pyg_batch_class()
+    out: Any = batch if kind is None else kind.of(batch)
     if pin and torch.accelerator.is_available() and batch.n_id.device.type == "cpu":
         for name in batch.lazy_keys():
             batch.value(name)
@@ -37,35 +40,21 @@ def present(
     return out if transform is None else transform(out)
 
 
-class PygClasses(NamedTuple):
-    """The classes that are also PyG's."""
-
-    batch: Any
-    """Of batches."""
-    neighbor: Any
-    """Of :class:`graphbraid.loader.NeighborLoader`."""
-    link: Any
-    """Of :class:`graphbraid.loader.LinkNeighborLoader`."""
-    typed_neighbor: Any
-    """Of what :class:`graphbraid.loader.NeighborLoader` makes of data with types."""
-
-
 @functools.cache
-def pyg_classes() -> PygClasses | None:
-    """Return the classes of batches and of loaders if PyG is installed, else None."""
+def pyg_batch_class() -> type[SampledData] | None:
+    """Return the class of batches that are PyG's ``Data`` if PyG is installed, else None."""
     try:
-        from graphbraid.loader import pyg_loader
         from graphbraid.loader.pyg_data import SampledData
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] != "torch_geometric":
+        if not is_without_pyg(error):
             raise
         return None
-    return PygClasses(
-        SampledData,
-        pyg_loader.NeighborLoader,
-        pyg_loader.LinkNeighborLoader,
-        pyg_loader.TypedNeighborLoader,
-    )
+    return SampledData
+
+
+def is_without_pyg(error: ModuleNotFoundError) -> bool:
+    """Return whether a module could not be imported because PyG is not installed."""
+    return (error.name or "").split(".")[0] == "torch_geometric"
 
 
 def told_ids(input_nodes: Any, input_id: Any, seeds: Tensor) -> Tensor | None:

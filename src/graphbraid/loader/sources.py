@@ -10,7 +10,8 @@ from torch import Tensor
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
 from graphbraid.graph.interop.convert import as_tensor, plain
-from graphbraid.graph.interop.pyg import entries_of, exact_graph_from_pyg
+from graphbraid.graph.interop.pyg import exact_graph_from_pyg
+from graphbraid.graph.interop.pyg_parts import entries_of
 from graphbraid.sampling.source import ADJ_VALUES, BatchSource
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ def source_of(data: Graph | Data, weight_attr: str | None, known: Graph | None =
         raise ConfigError(
             f"data must be a graphbraid.Graph or a homogeneous PyG Data; got {type(data).__name__}"
         )
-    graph = exact_graph_from_pyg(data, edge_weight=weight_attr or _weights_of(data), known=known)
+    weights = weight_attr or _weights_of(data)
+    graph = exact_graph_from_pyg(Graph, data, edge_weight=weights, known=known)
     return _Reading(data, graph).source()
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph, NodeSet
-from graphbraid.graph.validate import UNLABELLED, has_class
+from graphbraid.graph.array_checks import UNLABELLED, has_class
 from graphbraid.ops.cross_entropy import cross_entropy
 
 TaskName = Literal["single-label", "multi-label", "regression", "link"]

@@ -24,7 +24,8 @@ from graphbraid.fullgraph.program.read import read_model
 from graphbraid.fullgraph.program.refusal import NotLoweredError, failed
 from graphbraid.graph import Graph
 from graphbraid.graph.interop.edge_list import as_edge_attr
-from graphbraid.graph.interop.pyg import edge_features_of, graph_from_pyg
+from graphbraid.graph.interop.pyg import graph_from_pyg
+from graphbraid.graph.interop.pyg_parts import edge_features_of
 from graphbraid.graph.types import Relation
 
 _READ = ("x", "edge_index", "adj_t", "edge_weight", "edge_attr", "edge_type")
@@ -33,7 +34,7 @@ _READ = ("x", "edge_index", "adj_t", "edge_weight", "edge_attr", "edge_type")
 
 def graph_of_data(data: Any) -> Graph:
     """Make a graph of PyG's data without edge features; a :class:`Source` adds them once they are read."""
-    return graph_from_pyg(data, edge_features=False)
+    return graph_from_pyg(Graph, data, edge_features=False)
 
 
 @runtime_checkable

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from graphbraid.errors import DataError, MissingPackageError
-from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc, narrowed
-from graphbraid.graph.graph import SPLITS
 from graphbraid.graph.interop.convert import as_features, as_labels, as_splits, as_tensor
 from graphbraid.graph.interop.edge_list import original_positions
+from graphbraid.graph.interop.hetero import graph_from_heterograph, graph_to_heterograph
+from graphbraid.graph.labelled import SPLITS
+
+if TYPE_CHECKING:
+    from graphbraid.graph import Graph
 
 
 def graph_from_dgl(
+    made: type[Graph],
     graph: Any,
     *,
     feature: str | None = "feat",
@@ -23,11 +27,11 @@ def graph_from_dgl(
     weight: str | None = None,
     name: str = "",
 ) -> Graph:
-    """Implement :meth:`graphbraid.Graph.from_dgl`, which describes the arguments."""
+    """Implement :meth:`graphbraid.Graph.from_dgl`, which describes all but ``made``, its class."""
     if not graph.is_homogeneous:
-        from graphbraid.graph.interop.hetero import graph_from_heterograph
-
-        return graph_from_heterograph(graph, feature=feature, label=label, weight=weight, name=name)
+        return graph_from_heterograph(
+            made, graph, feature=feature, label=label, weight=weight, name=name
+        )
     num_nodes = int(graph.num_nodes())
     # A graph restricted to other formats has no CSC; a copy in that format shares the arrays there are.
     indptr, indices, edge_id = graph.formats("csc").adj_tensors("csc")
@@ -41,7 +45,7 @@ def graph_from_dgl(
     if perm is not None:
         ids = perm if ids is None else ids[perm]
     masks = {split: graph.ndata[f"{split}_mask"] for split in SPLITS if f"{split}_mask" in graph.ndata}
-    return Graph(
+    return made(
         csc=csc,
         edge_id=ids,
         x=as_features(_field(graph.ndata, feature, "feature", "ndata", default="feat")),
@@ -55,8 +59,6 @@ def graph_to_dgl(graph: Graph) -> Any:
     """Implement :meth:`graphbraid.Graph.to_dgl`."""
     dgl = _dgl()
     if graph.types is not None:
-        from graphbraid.graph.interop.hetero import graph_to_heterograph
-
         return graph_to_heterograph(graph, dgl)
     csc = graph.csc
     ids = original_positions(graph)

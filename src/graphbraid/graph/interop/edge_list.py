@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from graphbraid.errors import DataError
-from graphbraid.graph import Graph
+from graphbraid.graph.array_checks import check_edge_attr
 from graphbraid.graph.csc import coo_to_csc
 from graphbraid.graph.interop.convert import (
     as_edge_index,
@@ -21,10 +21,13 @@ from graphbraid.graph.interop.convert import (
 )
 from graphbraid.graph.scans import check_weight
 from graphbraid.graph.sparse_features import FEATURE_DTYPES
-from graphbraid.graph.validate import check_edge_attr
+
+if TYPE_CHECKING:
+    from graphbraid.graph import Graph
 
 
 def graph_from_edge_index(
+    made: type[Graph],
     edge_index: Any,
     num_nodes: int | None = None,
     *,
@@ -36,7 +39,7 @@ def graph_from_edge_index(
     name: str = "",
     keep_edge_id: bool = True,
 ) -> Graph:
-    """Implement :meth:`graphbraid.Graph.from_edge_index`, which describes the arguments."""
+    """Implement :meth:`graphbraid.Graph.from_edge_index`, which describes all but ``made``, its class."""
     src, dst = as_edge_index(edge_index)
     features, labels = as_features(x), as_labels(y)
     if num_nodes is None:
@@ -47,7 +50,7 @@ def graph_from_edge_index(
     csc, perm = coo_to_csc(src, dst, num_nodes, num_nodes, keep_perm=needs_perm)
     if weight is not None:
         csc.weight = weight if perm is None else weight[perm]
-    return Graph(
+    return made(
         csc=csc,
         edge_id=perm if keep_edge_id else None,
         edge_attr=attr if attr is None or perm is None else attr.index_select(0, perm),

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from graphbraid.errors import DataError
-from graphbraid.graph import Graph
-from graphbraid.graph.graph import SPLITS
-from graphbraid.graph.interop import pyg
+from graphbraid.graph.interop import pyg_parts as pyg
 from graphbraid.graph.interop.relations import edge_lists_of, edge_weights_of, graph_from_relations
+from graphbraid.graph.labelled import SPLITS
 from graphbraid.graph.scaled_features import ScaledFeatures
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.graph.typed_checks import named
 from graphbraid.graph.types import NodeSet
 
+if TYPE_CHECKING:
+    from graphbraid.graph import Graph
 
-def graph_from_hetero_data(data: Any, *, edge_weight: str | None, split: int, name: str) -> Graph:
+
+def graph_from_hetero_data(
+    made: type[Graph], data: Any, *, edge_weight: str | None, split: int, name: str
+) -> Graph:
     """Implement :meth:`graphbraid.Graph.from_pyg` for a ``HeteroData``."""
     nodes: dict[str, Any] = {"x": {}, "y": {}, "splits": {}, "node_time": {}}
     counts = {}
@@ -43,7 +47,7 @@ def graph_from_hetero_data(data: Any, *, edge_weight: str | None, split: int, na
         if edge_weight != "edge_attr":
             edges["edge_attr"][edge_type] = pyg.edge_features_of(store)
         edges["edge_time"][edge_type] = store.get("time")
-    return graph_from_relations(ends, counts, name=name, **nodes, **edges)
+    return graph_from_relations(made, ends, counts, name=name, **nodes, **edges)
 
 
 def graph_to_hetero_data(graph: Graph) -> Any:
@@ -70,7 +74,13 @@ def graph_to_hetero_data(graph: Graph) -> Any:
 
 
 def graph_from_heterograph(
-    graph: Any, *, feature: str | None, label: str | None, weight: str | None, name: str
+    made: type[Graph],
+    graph: Any,
+    *,
+    feature: str | None,
+    label: str | None,
+    weight: str | None,
+    name: str,
 ) -> Graph:
     """Implement :meth:`graphbraid.Graph.from_dgl` for a graph of several types.
 
@@ -90,6 +100,7 @@ def graph_from_heterograph(
         src, dst = graph.edges(etype=edge_type, order="eid")
         ends[edge_type] = torch.stack([src.long(), dst.long()])
     return graph_from_relations(
+        made,
         ends,
         {node_type: int(graph.num_nodes(node_type)) for node_type in graph.ntypes},
         x={node_type: frame[feature] for node_type, frame in frames.items() if feature in frame},

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from graphbraid.arguments import shown
 from graphbraid.errors import DataError, did_you_mean
-from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.graph.interop.convert import (
     as_edge_index,
@@ -36,10 +35,14 @@ from graphbraid.graph.types import (
     placed,
 )
 
+if TYPE_CHECKING:
+    from graphbraid.graph import Graph
+
 Ends = tuple[Tensor, Tensor]
 
 
 def graph_from_relations(
+    made: type[Graph],
     edges: Mapping[EdgeType, Any],
     num_nodes: Mapping[str, int] | None = None,
     *,
@@ -53,7 +56,7 @@ def graph_from_relations(
     edge_splits: Mapping[EdgeType, Mapping[str, Any]] | None = None,
     name: str = "",
 ) -> Graph:
-    """Implement :meth:`graphbraid.Graph.from_relations`, which describes the arguments."""
+    """Implement :meth:`graphbraid.Graph.from_relations`, which describes all but ``made``, its class."""
     ends = _ends_of(_by_name(edges, "edges"))
     by_node = {"x": x, "y": y, "splits": splits, "node_time": node_time}
     by_edge = {
@@ -78,10 +81,11 @@ def graph_from_relations(
         for edge_type, (src, _) in ends.items()
     }
     weights = {edge_type: value for edge_type, value in of_edges["edge_weight"].items() if value is not None}
-    return joined(ends, node_sets, edge_sets, weights, name=name)
+    return joined(made, ends, node_sets, edge_sets, weights, name=name)
 
 
 def joined(
+    made: type[Graph],
     ends: Mapping[EdgeType, Ends],
     nodes: Mapping[str, NodeSet],
     edges: Mapping[EdgeType, EdgeSet],
@@ -111,7 +115,7 @@ def joined(
     types = Types(nodes=dict(nodes), edges=dict(edges), rows=by_row)
     csc = Csc(node_indptr(types), by_row.indices, first[-1], by_row.weight, trusted=True)
     ids = place if perm is None else place[perm]
-    return Graph(csc=csc, edge_id=ids, types=types, name=name, trusted=True)
+    return made(csc=csc, edge_id=ids, types=types, name=name, trusted=True)
 
 
 def edge_lists_of(graph: Graph) -> dict[EdgeType, Tensor]:
@@ -168,7 +172,7 @@ def with_reverse_relations(graph: Graph) -> Graph:
         )
         if edge_type in weights:
             weights[back] = weights[edge_type]
-    return joined(ends, nodes, edges, weights, name=graph.name)
+    return joined(type(graph), ends, nodes, edges, weights, name=graph.name)
 
 
 def _by_name(values: Any, argument: str) -> dict[Any, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -11,13 +11,16 @@ from torch import Tensor
 
 from graphbraid.arguments import shown
 from graphbraid.errors import DataError
-from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc, narrowed
 from graphbraid.graph.interop.convert import as_features, as_labels, as_splits, as_tensor
 from graphbraid.graph.interop.edge_list import graph_from_edge_index
 
+if TYPE_CHECKING:
+    from graphbraid.graph import Graph
+
 
 def graph_from_scipy(
+    made: type[Graph],
     matrix: Any,
     *,
     x: Any = None,
@@ -26,7 +29,7 @@ def graph_from_scipy(
     weighted: bool | None = None,
     name: str = "",
 ) -> Graph:
-    """Implement :meth:`graphbraid.Graph.from_scipy`, which describes the arguments."""
+    """Implement :meth:`graphbraid.Graph.from_scipy`, which describes all but ``made``, its class."""
     if not hasattr(matrix, "tocoo") or isinstance(matrix, type):
         raise DataError(f"matrix must be a scipy.sparse matrix; got {shown(matrix)}")
     if len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
@@ -35,6 +38,7 @@ def graph_from_scipy(
     if matrix.format != "csc":
         coo = matrix.tocoo()
         return graph_from_edge_index(
+            made,
             (coo.row, coo.col),
             num_nodes,
             x=x,
@@ -51,7 +55,7 @@ def graph_from_scipy(
     )
     csc, edge_id = narrowed(csc).sort_rows()
     features, labels = as_features(x), as_labels(y)
-    return Graph(
+    return made(
         csc=csc, edge_id=edge_id, x=features, y=labels, splits=as_splits(splits, num_nodes), name=name
     )
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
 from graphbraid.loader.neighbor import NeighborLoader
-from graphbraid.loader.presenting import pyg_classes, told_ids
+from graphbraid.loader.presenting import pyg_batch_class, told_ids
 from graphbraid.loader.typed.batches import TypedBatchLoader
 from graphbraid.loader.typed.inputs import as_typed_config, as_typed_seeds, refuse_one_type_only
 from graphbraid.loader.typed.reading import contents_of, is_same, typed_source
@@ -67,7 +67,7 @@ class TypedNeighborLoader(NeighborLoader):
         if self._input_id is not None:
             batch.input_id = self._input_id[batch.input_id]
         out = batch
-        if batch.layout == "subgraph" and pyg_classes() is not None:
+        if batch.layout == "subgraph" and pyg_batch_class() is not None:
             out = batch.to_data()
             if self.device != torch.device("cpu"):
                 out = out.to(self.device)

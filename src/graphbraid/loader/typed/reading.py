@@ -11,7 +11,7 @@ from torch import Tensor
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.interop.convert import as_features, as_tensor, plain
-from graphbraid.graph.interop.pyg import is_hetero
+from graphbraid.graph.interop.pyg_parts import is_hetero
 from graphbraid.graph.types import EdgeType
 from graphbraid.sampling.typed.source import EDGE_WEIGHT, TypedSource, source_of_graph
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.graph import ScaledFeatures, SparseFeatures
-from graphbraid.graph.csc import Csc, degrees_and_loops
+from graphbraid.graph.csc import Csc
+from graphbraid.graph.degrees import degrees_and_loops
 from graphbraid.ops.gather import gather_features, gather_rows
 from graphbraid.sampling.source import rows_on_device
 from graphbraid.train.inference.activations import Activations

@@ -11,8 +11,7 @@ from torch import Tensor
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
-from graphbraid.graph.graph import SPLITS
-from graphbraid.graph.labelled import LabelledNodes
+from graphbraid.graph.labelled import SPLITS, LabelledNodes
 from graphbraid.train.config import TrainConfig
 
 _NONE = -1
