@@ -44,7 +44,7 @@ INNER_FLOORS = {
         ("scale",),
     ),
     "train": (
-        ("records", "config", "task", "callbacks"),
+        ("records", "option_values", "option_checks", "config", "task", "callbacks"),
         ("runtime", "step"),
         ("inference", "run_folder"),
         ("tuning",),

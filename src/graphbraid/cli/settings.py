@@ -17,7 +17,7 @@ from graphbraid.files.schema import checked
 from graphbraid.files.yaml_file import Entry, read_value
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.train import TrainConfig
-from graphbraid.train.config import Depth, Positive, Seed, no_bool
+from graphbraid.train.option_values import Depth, Positive, Seed, no_bool
 from graphbraid.train.task import TaskName
 
 COMMAND_LINE = "command line"

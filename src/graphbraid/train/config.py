@@ -10,54 +10,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import torch
-from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from torch.optim import Optimizer
 
-from graphbraid.arguments import MOST_COUNT, MOST_THREADS, as_size, check_type
+from graphbraid.arguments import check_type
 from graphbraid.errors import ConfigError, did_you_mean
 from graphbraid.sampling.negatives import MOST_AMOUNT
-
-
-def _refuse_bool(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError("a number")
-    return value
-
-
-no_bool = BeforeValidator(_refuse_bool)
-"""Validator that refuses bools, which Python would accept as the integers 0 and 1."""
-Positive = Annotated[int, Field(ge=1, le=MOST_COUNT), no_bool]
-Natural = Annotated[int, Field(ge=0, le=MOST_COUNT), no_bool]
-Seed = Annotated[int, Field(ge=0, lt=1 << 63), no_bool]
-Threads = Annotated[int, Field(ge=1, le=MOST_THREADS), no_bool]
-Depth = Annotated[int, Field(ge=1, le=1000), no_bool]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False), no_bool]
-NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False), no_bool]
-Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), no_bool]
-Fanout = Annotated[int, Field(ge=-1, le=MOST_COUNT), no_bool]
-
-
-def _as_size(value: Any) -> Any:
-    if value is None or (isinstance(value, str) and value == "all"):
-        return value
-    try:
-        return as_size(value, "")
-    except ConfigError:
-        raise ValueError("a number of bytes, a size such as '4GiB', or 'all'") from None
-
-
-Size = Annotated[int | Literal["all"], BeforeValidator(_as_size)]
-
-
-def _named(value: Any) -> Any:
-    """Refuse blank names and null characters: ``Path("")`` would be the current folder."""
-    if isinstance(value, str) and (not value.strip() or "\0" in value):
-        raise ValueError("the name of a file or folder")
-    return value
-
-
-Place = Annotated[Path, BeforeValidator(_named)]
+from graphbraid.train.option_checks import check_together
+from graphbraid.train.option_values import (
+    Depth,
+    Fanout,
+    Natural,
+    NonNegativeFloat,
+    Place,
+    Positive,
+    PositiveFloat,
+    Seed,
+    Share,
+    Size,
+    Threads,
+    no_bool,
+)
 
 OptimizerFactory = Callable[..., Optimizer]
 SchedulerFactory = Callable[..., Any]
@@ -241,7 +214,7 @@ class TrainConfig:
                 object.__setattr__(self, name, adapter.validate_python(value))
             except ValidationError as error:
                 raise ConfigError(_explain(name, value, error)) from None
-        _check_together(self)
+        check_together(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainConfig:
@@ -305,97 +278,3 @@ def _explain(name: str, value: object, error: ValidationError) -> str:
             text = f"a list of at least {item['ctx']['min_length']}"
         needed.append(f"entry {where[0]}: {text}" if where else text)
     return f"{name} must be {', or '.join(dict.fromkeys(needed))}; got {value!r}."
-
-
-def _check_together(config: TrainConfig) -> None:
-    if config.out_dir is None:
-        for name in ("resume", "checkpoint_every_steps", "tensorboard"):
-            if value := getattr(config, name):
-                raise ConfigError(
-                    f"{name}={value!r} needs a folder for the run's files; give out_dir as well."
-                )
-    if config.resume is True and config.overwrite:
-        raise ConfigError(
-            "resume=True continues the run in out_dir and overwrite=True replaces it; choose one."
-        )
-    if config.trace is not None and config.plan is None:
-        raise ConfigError(f"trace={str(config.trace)!r} shows a plan beside what ran; give a plan as well.")
-    if config.plan is not None and config.mode == "full":
-        raise ConfigError(
-            f"plan={config.plan!r} says who prepares mini-batches, and mode='full' has none; leave one out."
-        )
-    if config.patience is not None and config.eval_every == 0:
-        raise ConfigError(
-            f"patience={config.patience} counts evaluations, but eval_every=0 never evaluates; set "
-            "eval_every to 1 or more."
-        )
-    for name, what in (("host", "of the graph is in memory"), ("hot", "of the features is on the device")):
-        size = getattr(config, name)
-        if size is not None and config.mode == "full":
-            raise ConfigError(
-                f"{name}={size!r} says how much {what}, and mode='full' reads all of it in every step; leave "
-                "one out."
-            )
-    if config.tiers is not None and config.host is not None:
-        raise ConfigError(
-            f"tiers={config.tiers!r} chooses the memory for feature rows, and host={config.host!r} says it; "
-            "leave one out."
-        )
-    if config.tiers is not None and config.mode == "full":
-        raise ConfigError(
-            f"tiers={config.tiers!r} is for mini-batches, and mode='full' reads all features in every step; "
-            "leave one out."
-        )
-    if config.eval_fanouts is not None and len(config.eval_fanouts) != len(config.fanouts):
-        raise ConfigError(
-            f"eval_fanouts must have one entry per hop as fanouts has ({len(config.fanouts)}); got "
-            f"{list(config.eval_fanouts)}."
-        )
-    _check_links(config)
-    _check_partition(config)
-    _check_device(config.device)
-
-
-def _check_links(config: TrainConfig) -> None:
-    for name in ("negatives", "num_negatives", "link_splits", "link_split_seed"):
-        value, default = getattr(config, name), TrainConfig.__dataclass_fields__[name].default
-        if config.task == "node" and value != default:
-            raise ConfigError(f"{name}={value!r} is for links, and task='node' has none; set task='link'.")
-    if config.negatives == "triplet" and config.num_negatives != int(config.num_negatives):
-        raise ConfigError(
-            f"num_negatives must be a whole number with negatives='triplet'; got {config.num_negatives:g}."
-        )
-    if sum(config.link_splits) >= 1:
-        raise ConfigError(
-            f"link_splits must leave links to train on; {config.link_splits} take all. Give two shares whose "
-            "sum is below 1."
-        )
-
-
-def _check_partition(config: TrainConfig) -> None:
-    if config.wire != "float32" and config.mode != "full":
-        raise ConfigError(
-            f"wire={config.wire!r} is for rows that ranks exchange on the whole graph, and "
-            f"mode={config.mode!r} exchanges none; set mode='full', or leave wire out."
-        )
-    if config.partition is not None and config.mode != "full":
-        raise ConfigError(
-            f"partition={str(config.partition)!r} divides the whole graph among ranks, and "
-            f"mode={config.mode!r} does not train on it; set mode='full', or leave partition out."
-        )
-
-
-def _check_device(name: str) -> None:
-    if name == "auto":
-        return
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"device must be 'cpu', 'cuda', 'cuda:N' or 'auto'; got {name!r}.") from None
-    if device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index is not None):
-        raise ConfigError(f"device must be 'cpu', 'cuda', 'cuda:N' or 'auto'; got {name!r}.")
-    count = torch.cuda.device_count()
-    if device.type == "cuda" and (device.index or 0) >= count:
-        raise ConfigError(
-            f"device={name!r} needs a CUDA device that is not here ({count} found); use device='cpu'."
-        )

@@ -1,0 +1,119 @@
+"""Checks of the options of a run together: which exclude or need each other, and whether the device is here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from graphbraid.errors import ConfigError
+
+if TYPE_CHECKING:
+    from graphbraid.train.config import TrainConfig
+
+
+def check_together(config: TrainConfig) -> None:
+    """Check that the options, each valid by itself, go together, and that the device is here.
+
+    Raises:
+        ConfigError: names the options that exclude each other, and says which to leave out or to add.
+    """
+    _check_run(config)
+    _check_tiers(config)
+    if config.eval_fanouts is not None and len(config.eval_fanouts) != len(config.fanouts):
+        raise ConfigError(
+            f"eval_fanouts must have one entry per hop as fanouts has ({len(config.fanouts)}); got "
+            f"{list(config.eval_fanouts)}."
+        )
+    _check_links(config)
+    _check_partition(config)
+    _check_device(config.device)
+
+
+def _check_run(config: TrainConfig) -> None:
+    if config.out_dir is None:
+        for name in ("resume", "checkpoint_every_steps", "tensorboard"):
+            if value := getattr(config, name):
+                raise ConfigError(
+                    f"{name}={value!r} needs a folder for the run's files; give out_dir as well."
+                )
+    if config.resume is True and config.overwrite:
+        raise ConfigError(
+            "resume=True continues the run in out_dir and overwrite=True replaces it; choose one."
+        )
+    if config.trace is not None and config.plan is None:
+        raise ConfigError(f"trace={str(config.trace)!r} shows a plan beside what ran; give a plan as well.")
+    if config.plan is not None and config.mode == "full":
+        raise ConfigError(
+            f"plan={config.plan!r} says who prepares mini-batches, and mode='full' has none; leave one out."
+        )
+    if config.patience is not None and config.eval_every == 0:
+        raise ConfigError(
+            f"patience={config.patience} counts evaluations, but eval_every=0 never evaluates; set "
+            "eval_every to 1 or more."
+        )
+
+
+def _check_tiers(config: TrainConfig) -> None:
+    for name, what in (("host", "of the graph is in memory"), ("hot", "of the features is on the device")):
+        size = getattr(config, name)
+        if size is not None and config.mode == "full":
+            raise ConfigError(
+                f"{name}={size!r} says how much {what}, and mode='full' reads all of it in every step; leave "
+                "one out."
+            )
+    if config.tiers is not None and config.host is not None:
+        raise ConfigError(
+            f"tiers={config.tiers!r} chooses the memory for feature rows, and host={config.host!r} says it; "
+            "leave one out."
+        )
+    if config.tiers is not None and config.mode == "full":
+        raise ConfigError(
+            f"tiers={config.tiers!r} is for mini-batches, and mode='full' reads all features in every step; "
+            "leave one out."
+        )
+
+
+def _check_links(config: TrainConfig) -> None:
+    for name in ("negatives", "num_negatives", "link_splits", "link_split_seed"):
+        value, default = getattr(config, name), type(config).__dataclass_fields__[name].default
+        if config.task == "node" and value != default:
+            raise ConfigError(f"{name}={value!r} is for links, and task='node' has none; set task='link'.")
+    if config.negatives == "triplet" and config.num_negatives != int(config.num_negatives):
+        raise ConfigError(
+            f"num_negatives must be a whole number with negatives='triplet'; got {config.num_negatives:g}."
+        )
+    if sum(config.link_splits) >= 1:
+        raise ConfigError(
+            f"link_splits must leave links to train on; {config.link_splits} take all. Give two shares whose "
+            "sum is below 1."
+        )
+
+
+def _check_partition(config: TrainConfig) -> None:
+    if config.wire != "float32" and config.mode != "full":
+        raise ConfigError(
+            f"wire={config.wire!r} is for rows that ranks exchange on the whole graph, and "
+            f"mode={config.mode!r} exchanges none; set mode='full', or leave wire out."
+        )
+    if config.partition is not None and config.mode != "full":
+        raise ConfigError(
+            f"partition={str(config.partition)!r} divides the whole graph among ranks, and "
+            f"mode={config.mode!r} does not train on it; set mode='full', or leave partition out."
+        )
+
+
+def _check_device(name: str) -> None:
+    if name == "auto":
+        return
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device must be 'cpu', 'cuda', 'cuda:N' or 'auto'; got {name!r}.") from None
+    if device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index is not None):
+        raise ConfigError(f"device must be 'cpu', 'cuda', 'cuda:N' or 'auto'; got {name!r}.")
+    count = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise ConfigError(
+            f"device={name!r} needs a CUDA device that is not here ({count} found); use device='cpu'."
+        )
