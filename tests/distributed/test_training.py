@@ -1,15 +1,21 @@
 """Several ranks learn what one does, from the same mini-batches."""
 
 import functools
+from types import SimpleNamespace
 
 import pytest
 import torch
 from tests.distributed import training
 from tests.distributed.ranks import run
+from tests.distributed.threads import run_threads
 from tests.suites import few_of
 from tests.train.communities import community_graph
 
+from graphbraid.errors import ConfigError
 from graphbraid.loader import BatchLoader, LoaderSettings
+from graphbraid.train import TrainConfig
+from graphbraid.train.run.interrupt import SignalGuard
+from graphbraid.train.run.ranks import RunRanks
 from graphbraid.train.step.shares import part_of
 
 pytestmark = pytest.mark.distributed
@@ -107,6 +113,20 @@ def test_parts_are_contiguous_and_differ_by_one(count, size):
     assert torch.cat([torch.arange(*part) for part in parts]).equal(torch.arange(count))
     lengths = [end - begin for begin, end in parts]
     assert max(lengths) - min(lengths) <= 1
+
+
+def test_a_rank_on_a_cuda_device_beside_one_on_the_cpu_is_told_so():
+    graph = training.graph_of()
+    config = TrainConfig(**training.BASE)
+
+    def check(comm):
+        device = torch.device("cuda" if comm.rank == 1 else "cpu")
+        runner = SimpleNamespace(device=device, model=training.make("sage", graph))
+        state = SimpleNamespace(config=config, graph=graph, runner=runner)
+        RunRanks(comm, state, SignalGuard()).check_same_run()
+
+    with pytest.raises(ConfigError, match="rank 0 has a model on 'cpu', rank 1 has 'cuda'; ranks add up"):
+        run_threads(2, check)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,9 @@ _OWN = frozenset(
     {"device", "threads", "workers", "memory_budget_bytes", "host", "hot", "out_dir", "resume", "overwrite"}
     | {"trust_checkpoint", "tensorboard", "checkpoint_every_steps", "partition"}
 )
-"""Options that may differ between ranks: where and when a rank works, or what only the first one heeds."""
+"""Options that may differ between ranks: where and when a rank works, or what only the first one heeds.
+
+Devices may differ in their number, not in their kind."""
 _STOPS: tuple[Status, ...] = ("early-stopped", "stopped", "interrupted")
 """Reasons to stop, the weightier ones last."""
 
@@ -84,6 +86,8 @@ class RunRanks:
                 f"batch_size={config.batch_size} is the number of seeds of all ranks together, and there are "
                 f"{self.size} ranks; give at least one seed to each."
             )
+        kind = {"a model on": self._state.runner.device.type}
+        check_alike(self._comm, kind, "ranks add up their gradients on CUDA devices or on the CPU, not on both")
         options = {name: value for name, value in config.to_json().items() if name not in _OWN}
         check_alike(self._comm, options, "start all ranks with the same options")
         graph = {f"graph's {name}": value for name, value in graph_identity(self._state.graph).items()}
