@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
 
-from graphbraid.arguments import as_count, check_tensor
+from graphbraid.arguments import as_count
+from graphbraid.distributed.ranks import messages
+from graphbraid.distributed.ranks.handle import Handle
 from graphbraid.distributed.ranks.transport import REDUCED, Alone, Pending, Reduction, Transport
 from graphbraid.distributed.ranks.watch import NoWatch, Watch
 from graphbraid.errors import ConfigError, RankError
+
+__all__ = ["MOST_TAG", "Communicator", "Handle"]
 
 T = TypeVar("T")
 MOST_TAG = (1 << 15) - 1
@@ -22,31 +25,6 @@ MOST_TAG = (1 << 15) - 1
 _SPIN_SECONDS = 5e-4
 _LONGEST_PAUSE_SECONDS = 1e-3
 _LATE_SECONDS = 0.5
-
-
-class Handle(Generic[T]):
-    """An operation under way. Its tensors must not be touched before :meth:`wait` has returned."""
-
-    def __init__(
-        self, wait: Callable[[Pending, str], None], pending: Pending, what: str, result: Callable[[], T]
-    ) -> None:
-        self._wait, self._pending, self._what, self._result = wait, pending, what, result
-        self._is_over = False
-
-    def done(self) -> bool:
-        """Return whether :meth:`wait` would return at once; calling it also makes progress."""
-        return self._is_over or self._pending.done()
-
-    def wait(self) -> T:
-        """Wait for the operation and return its result.
-
-        Raises:
-            RankError: a rank was lost, has stalled or has failed.
-        """
-        if not self._is_over:
-            self._wait(self._pending, self._what)
-            self._is_over = True
-        return self._result()
 
 
 class Communicator:
@@ -99,7 +77,7 @@ class Communicator:
         Raises:
             ConfigError: the tensor or ``op`` does not fit; with ``checks``, those of the ranks differ.
         """
-        _check_contiguous(tensor, "tensor")
+        messages.check_contiguous(tensor, "tensor")
         if tensor.dtype not in REDUCED:
             known = ", ".join(str(dtype).removeprefix("torch.") for dtype in REDUCED)
             raise ConfigError(
@@ -133,15 +111,8 @@ class Communicator:
         Raises:
             ConfigError: an argument does not fit; with ``checks``, ranks expect other numbers than are sent.
         """
-        _check_contiguous(send, "send")
-        if send.ndim == 0:
-            raise ConfigError("send must have rows, at least one dimension; got a scalar.")
         send_rows, receive_rows = self._rows(send_rows, "send_rows"), self._rows(receive_rows, "receive_rows")
-        if sum(send_rows) != send.shape[0]:
-            raise ConfigError(
-                f"send_rows must add up to the rows of send ({send.shape[0]}); {send_rows} add up to "
-                f"{sum(send_rows)}."
-            )
+        messages.check_sent(send, send_rows)
         self._agree("all_to_all", send, tuple(send.shape[1:]))
         if self._checks and (expected := self.counts(send_rows)) != receive_rows:
             r = next(r for r in range(self.size) if expected[r] != receive_rows[r])
@@ -150,14 +121,8 @@ class Communicator:
             )
         if out is None:
             out = send.new_empty((sum(receive_rows), *send.shape[1:]))
-        _check_contiguous(out, "out")
-        if out.shape != (sum(receive_rows), *send.shape[1:]) or out.dtype != send.dtype:
-            raise ConfigError(
-                f"out must be {send.dtype} of {[sum(receive_rows), *send.shape[1:]]}; got {out.dtype} of "
-                f"{list(out.shape)}."
-            )
-        row_bytes = send.element_size() * _row_elements(send)
-        self.sent_bytes += row_bytes * (send.shape[0] - send_rows[self.rank])
+        messages.check_received(out, send, sum(receive_rows))
+        self.sent_bytes += messages.row_bytes(send) * (send.shape[0] - send_rows[self.rank])
         return self._all_to_all(send, send_rows, receive_rows, out)
 
     def counts(self, send_rows: Sequence[int]) -> list[int]:
@@ -173,10 +138,10 @@ class Communicator:
         Raises:
             ConfigError: an argument does not fit; with ``checks``, shapes or dtypes of the ranks differ.
         """
-        _check_contiguous(tensor, "tensor")
+        messages.check_contiguous(tensor, "tensor")
         root = self._rank(root, "root")
         self._agree(f"broadcast({root})", tensor, tuple(tensor.shape))
-        pending = self._transport.broadcast(_as_bytes(tensor), root)
+        pending = self._transport.broadcast(messages.as_bytes(tensor), root)
         return self._handle(pending, "broadcast", lambda: tensor)
 
     def isend(self, tensor: Tensor, to: int, tag: int = 0) -> Handle[None]:
@@ -185,10 +150,10 @@ class Communicator:
         Raises:
             ConfigError: an argument does not fit.
         """
-        _check_contiguous(tensor, "tensor")
+        messages.check_contiguous(tensor, "tensor")
         to, tag = self._rank(to, "to"), as_count(tag, "tag", most=MOST_TAG)
         self._watch.begun("isend")
-        return self._handle(self._way(to).send(_as_bytes(tensor), to, tag), "isend", lambda: None)
+        return self._handle(self._way(to).send(messages.as_bytes(tensor), to, tag), "isend", lambda: None)
 
     def irecv(self, tensor: Tensor, source: int, tag: int = 0) -> Handle[Tensor]:
         """Begin to fill ``tensor``, contiguous, with the one of its size that ``source`` sends with ``tag``.
@@ -196,10 +161,10 @@ class Communicator:
         Raises:
             ConfigError: an argument does not fit. That the size sent is another is not found out here.
         """
-        _check_contiguous(tensor, "tensor")
+        messages.check_contiguous(tensor, "tensor")
         source, tag = self._rank(source, "source"), as_count(tag, "tag", most=MOST_TAG)
         self._watch.begun("irecv")
-        pending = self._way(source).receive(_as_bytes(tensor), source, tag)
+        pending = self._way(source).receive(messages.as_bytes(tensor), source, tag)
         return self._handle(pending, "irecv", lambda: tensor)
 
     # ---- small values, in JSON
@@ -213,13 +178,13 @@ class Communicator:
         """Return rank ``root``'s ``value``, made of plain values that JSON can hold; waits for it."""
         root = self._rank(root, "root")
         self._agree(f"share({root})")
-        data = _packed(value) if self.rank == root else torch.empty(0, dtype=torch.uint8)
+        data = messages.packed(value) if self.rank == root else torch.empty(0, dtype=torch.uint8)
         length = torch.tensor([data.numel()], dtype=torch.int64)
-        self._handle(self._transport.broadcast(_as_bytes(length), root), "share", lambda: None).wait()
+        self._handle(self._transport.broadcast(messages.as_bytes(length), root), "share", lambda: None).wait()
         if self.rank != root:
             data = torch.empty(int(length), dtype=torch.uint8)
         self._handle(self._transport.broadcast(data, root), "share", lambda: None).wait()
-        return _unpacked(data)
+        return messages.unpacked(data)
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all ranks, by rank, made of plain values that JSON can hold; on every rank."""
@@ -289,22 +254,22 @@ class Communicator:
     def _all_to_all(
         self, send: Tensor, send_rows: Sequence[int], receive_rows: Sequence[int], received: Tensor
     ) -> Handle[Tensor]:
-        row_bytes = send.element_size() * _row_elements(send)
+        width = messages.row_bytes(send)
         pending = self._transport.all_to_all(
-            _as_bytes(send),
-            [rows * row_bytes for rows in send_rows],
-            _as_bytes(received),
-            [rows * row_bytes for rows in receive_rows],
+            messages.as_bytes(send),
+            [rows * width for rows in send_rows],
+            messages.as_bytes(received),
+            [rows * width for rows in receive_rows],
         )
         self._watch.begun("all_to_all")
         return self._handle(pending, "all_to_all", lambda: received)
 
     def _gather(self, value: Any) -> list[Any]:
-        data = _packed(value)
+        data = messages.packed(value)
         sizes = self.counts([data.numel()] * self.size)
         received = torch.empty(sum(sizes), dtype=torch.uint8)
         self._all_to_all(data.repeat(self.size), [data.numel()] * self.size, sizes, received).wait()
-        return [_unpacked(part) for part in torch.split(received, sizes)]
+        return [messages.unpacked(part) for part in torch.split(received, sizes)]
 
     def _agree(self, what: str, tensor: Tensor | None = None, shape: tuple[int, ...] = ()) -> None:
         """Note that a collective operation begins; with ``checks``, compare it with the other ranks'."""
@@ -329,33 +294,3 @@ class Communicator:
         if len(rows) != self.size:
             raise ConfigError(f"{name} must have one number per rank ({self.size}); got {len(rows)}.")
         return [as_count(count, name) for count in rows]
-
-
-def _check_contiguous(tensor: Tensor, name: str) -> None:
-    check_tensor(tensor, name)
-    if not tensor.is_contiguous():
-        raise ConfigError(
-            f"{name} must be contiguous, since its memory is sent as it is; got strides {tensor.stride()} of "
-            f"shape {tuple(tensor.shape)}. Call .contiguous() first."
-        )
-
-
-def _row_elements(tensor: Tensor) -> int:
-    elements = 1
-    for width in tensor.shape[1:]:
-        elements *= width
-    return elements
-
-
-def _as_bytes(tensor: Tensor) -> Tensor:
-    """Return the memory of a contiguous tensor as ``(num_bytes,)`` uint8."""
-    # Not view(-1), which keeps any stride of a single element.
-    return tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
-
-
-def _packed(value: Any) -> Tensor:
-    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-
-
-def _unpacked(data: Tensor) -> Any:
-    return json.loads(data.numpy().tobytes())
