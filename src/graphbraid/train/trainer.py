@@ -21,16 +21,13 @@ from graphbraid.sampling.rows import FeatureRows
 from graphbraid.signatures import typed
 from graphbraid.train import runtime
 from graphbraid.train.callbacks import Callback, Listeners
+from graphbraid.train.choosing import Passed, choose, with_plan_of_device
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.estimating.modes import auto_budget, choose_mode
 from graphbraid.train.inference.evaluate import EvalMode, link_scores, node_ids, outputs_in_chunks, score
 from graphbraid.train.records import Progress, RunResult, Status
 from graphbraid.train.run.fit import FitRun
 from graphbraid.train.run.interrupt import SignalGuard
-from graphbraid.train.run.link import config_of_links
-from graphbraid.train.run.ranks import config_of_rank
 from graphbraid.train.run.state import RunState
-from graphbraid.train.run.typed import config_by_types
 from graphbraid.train.run_folder import checkpoint
 from graphbraid.train.run_folder.folder import RunFolder
 from graphbraid.train.run_folder.identity import check_same_model
@@ -104,49 +101,27 @@ class Trainer:
                 f"graph must be a graphbraid.Graph; got {type(graph).__name__}. Convert it first, for "
                 "example with Graph.from_pyg(data)."
             )
-        given = config if isinstance(config, TrainConfig) else TrainConfig.from_dict(config or {})
         self.model = model
         self.graph = graph
-        self.config = given.updated(**overrides)
+        if isinstance(tiers, str):
+            overrides, tiers = overrides | {"tiers": tiers}, None
+        given = config if isinstance(config, TrainConfig) else TrainConfig.from_dict(config or {})
         joined = distributed.current()
         self.comm = joined if joined is not None and joined.size > 1 else None
         """Ranks that train together, by :func:`graphbraid.distributed.init`; None for one rank."""
-        if isinstance(tiers, str):
-            self.config, tiers = self.config.updated(tiers=tiers), None
-        self.mode_reason = ""
+        passed = Passed(tiers=tiers, topology=topology, accelerator=accelerator)
+        chosen = choose(model, graph, given.updated(**overrides), passed, self.comm)
+        self.mode_reason = chosen.mode_reason
         """Reason for the mode that ``auto`` chose; empty if the mode was given."""
-        self.tiers_reason = ""
+        self.tiers_reason = chosen.tiers_reason
         """What ``tiers="auto"`` chose, and why; empty if it was not asked for."""
-        if self.comm is not None:
-            self.config, self.mode_reason = config_of_rank(self.config, self.comm.rank, accelerator)
-        elif self.config.partition is not None:
-            raise ConfigError(
-                f"partition={str(self.config.partition)!r} divides the graph among several ranks, and there "
-                "is one; start more, as with --ranks, or leave it out."
-            )
-        self._fit_to_types(tiers=tiers, topology=topology, accelerator=accelerator)
-        self._check_tiers(tiers, topology)
-        if self.config.tiers is not None:
-            self._size_tiers()
-        sizes = (self.config.host, self.config.hot or None)
-        in_tiers = tiers is not None or topology is not None or any(size is not None for size in sizes)
-        if self.config.mode == "auto" and in_tiers:
-            self.mode_reason = "the graph is in tiers, of which mini-batches read what they need"
-            self.config = self.config.updated(mode="sampled")
-        if self.config.mode == "auto" and graph.x is not None:
-            mode, self.mode_reason = choose_mode(model, graph, self.config)
-            self.config = self.config.updated(mode=mode)
         self.callbacks = list(callbacks)
         if info is not None:
             check_type(info, "info", Mapping, "a mapping of plain values", error=ConfigError)
         self.info: Mapping[str, Any] = dict(info or {})
         self._turns = Turns()
-        fabric = runtime.make_fabric(self.config)
-        self._check_device(accelerator is not None or fabric.device.type != "cpu", tiers)
-        if accelerator is not None and self.config.plan is None:
-            raise ConfigError(
-                "an accelerator prepares mini-batches as a plan says; give plan='auto' as well."
-            )
+        fabric = runtime.make_fabric(chosen.config)
+        self.config = with_plan_of_device(chosen.config, passed, fabric.device)
         self.accelerator = accelerator
         made = make_tiers(graph, self.config)
         self.tiers: FeatureRows | None = tiers if made is None else made.features
@@ -165,52 +140,6 @@ class Trainer:
         if self.graph.is_typed:
             return TypedRunner(self.model, self.graph, fabric, self.config.node_type)
         return ModelRunner(self.model, self.graph, fabric, self.tiers, self.topology)
-
-    def _check_device(self, has_device: bool, tiers: FeatureRows | None) -> None:
-        """Check that rows to stay on a device have one; by a plan, copies leave them out."""
-        config = self.config
-        if config.hot and not has_device:
-            raise ConfigError(
-                f"hot={config.hot!r} keeps feature rows on a device, and device={config.device!r} is the "
-                "host; give another device, or host= for rows of a store."
-            )
-        keeps_rows = config.hot or (tiers is not None and tiers.hot is not None)
-        if keeps_rows and has_device and config.plan is None:
-            self.config = config.updated(plan="auto")
-
-    def _fit_to_types(self, **given: Any) -> None:
-        """Check that the options go with the task and the graph's types, which decide mode ``auto``."""
-        num_ranks = 1 if self.comm is None else self.comm.size
-        if self.config.task == "link":
-            self.config = config_of_links(self.model, self.config, given, num_ranks)
-            return
-        if isinstance(self.model, LinkModel):
-            raise ConfigError("a LinkModel learns links, and task='node' learns labels; give task='link'.")
-        self.config, reason = config_by_types(self.graph, self.config, given, num_ranks)
-        self.mode_reason = reason or self.mode_reason
-
-    def _check_tiers(self, tiers: FeatureRows | None, topology: NeighborLists | None) -> None:
-        for name, given in (("tiers", tiers), ("topology", topology)):
-            if given is None:
-                continue
-            verb = "makes tiers, and tiers are" if name == "tiers" else "makes its tiers, and topology is"
-            chosen = (
-                ("tiers", self.config.tiers),
-                ("host", self.config.host),
-                ("hot", self.config.hot or None),
-            )
-            for option, size in chosen:
-                if size is not None and (option, name) != ("hot", "topology"):
-                    raise ConfigError(f"{option}={size!r} {verb} given; leave one out.")
-            if self.config.mode == "full":
-                raise ConfigError(f"{name} serve mini-batches, and mode='full' has none; leave one out.")
-
-    def _size_tiers(self) -> None:
-        """Set ``host`` of the config to what ``tiers="auto"`` chooses."""
-        with runtime.torch_settings(self.config), runtime.random_state_kept():
-            budget = auto_budget(self.model, self.graph, self.config)
-        self.tiers_reason = budget.reason
-        self.config = self.config.updated(tiers=None, host=budget.host)
 
     def _new_state(self) -> RunState:
         """Make the state of a run that has not begun."""
