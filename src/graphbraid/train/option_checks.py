@@ -1,4 +1,4 @@
-"""Checks of the options of a run together: which exclude or need each other, and whether the device is here."""
+"""Checks of a run's options together: which exclude or need each other, and whether the device is here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types of an option's value by itself: numbers within their bounds, sizes and paths; pydantic checks them."""
+"""Types of an option's value by itself: numbers in their bounds, sizes and paths; pydantic checks them."""
 
 from __future__ import annotations
 

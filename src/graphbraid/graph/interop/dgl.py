@@ -29,9 +29,7 @@ def graph_from_dgl(
 ) -> Graph:
     """Implement :meth:`graphbraid.Graph.from_dgl`, which describes all but ``made``, its class."""
     if not graph.is_homogeneous:
-        return graph_from_heterograph(
-            made, graph, feature=feature, label=label, weight=weight, name=name
-        )
+        return graph_from_heterograph(made, graph, feature=feature, label=label, weight=weight, name=name)
     num_nodes = int(graph.num_nodes())
     # A graph restricted to other formats has no CSC; a copy in that format shares the arrays there are.
     indptr, indices, edge_id = graph.formats("csc").adj_tensors("csc")

@@ -87,7 +87,9 @@ class RunRanks:
                 f"{self.size} ranks; give at least one seed to each."
             )
         kind = {"a model on": self._state.runner.device.type}
-        check_alike(self._comm, kind, "ranks add up their gradients on CUDA devices or on the CPU, not on both")
+        check_alike(
+            self._comm, kind, "ranks add up their gradients on CUDA devices or on the CPU, not on both"
+        )
         options = {name: value for name, value in config.to_json().items() if name not in _OWN}
         check_alike(self._comm, options, "start all ranks with the same options")
         graph = {f"graph's {name}": value for name, value in graph_identity(self._state.graph).items()}
