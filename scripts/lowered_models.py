@@ -26,6 +26,13 @@ method of an instance's own, an option or an attribute that is not listed makes 
 written.
 """
 
+_TYPED = """## Models over node types
+
+Layers for each relation in PyG's `HeteroConv`, or of a model that `to_hetero` has transformed
+(`tests/fullgraph/typed_cases.py`), on a graph with isolated nodes, loops and repeated edges, a relation
+without edges and a type that no edge leads to.
+"""
+
 
 def page() -> str:
     """The page's text."""
@@ -42,7 +49,19 @@ def page() -> str:
             names = [_quoted(case) for case in cases if case.expected == verdict]
             if names:
                 lines.append(f"{verdict.capitalize()}: {'; '.join(names)}.\n")
+    lines.append(_typed())
     return "\n".join(lines)
+
+
+def _typed() -> str:
+    """The models over node types."""
+    from tests.fullgraph.matrix.compare import LEFT_ALONE, LOWERED
+    from tests.fullgraph.typed_cases import HETERO, TRANSFORMED
+    from tests.fullgraph.typed_cases import LEFT_ALONE as OTHERS
+
+    names = {LOWERED: (*HETERO, *TRANSFORMED), LEFT_ALONE: OTHERS}
+    verdicts = [f"{verdict.capitalize()}: {'; '.join(some)}.\n" for verdict, some in names.items()]
+    return "\n".join([_TYPED, *verdicts])
 
 
 def _quoted(case: Any) -> str:

@@ -16,6 +16,7 @@ EXPECTED = {
         None,
     ),
     "full_graph.py": (r"hoist: features aggregated once(.|\n)*epoch 59: loss", 0.6),
+    "node_types.py": (r"mean over author writes paper(.|\n)*epoch 29: loss", 0.7),
     "predict_all_nodes.py": (r"\(5000, 8\) probabilities", 0.6),
     "layerwise_inference.py": (r"epoch 4: loss(.|\n)*val accuracy", 0.7),
     "lightning_sage.py": (r"predicted 3490 nodes, accuracy 0\.[6-9]", 0.6),

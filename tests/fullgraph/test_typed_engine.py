@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -71,9 +71,14 @@ class Plain:
         return out
 
 
-def assert_alike(model: RGCN, graph: Graph, engine: Engine, nodes: Tensor, steps: int = 3) -> None:
-    """Outputs, every gradient and the parameters after steps of Adam, then predictions."""
-    plain = Plain(model, graph)
+def assert_alike(
+    model: nn.Module, graph: Graph, engine: Any, nodes: Tensor, steps: int = 3, plain: Any = None
+) -> None:
+    """Outputs, every gradient and the parameters after steps of Adam, then predictions.
+
+    ``plain()`` gives the outputs of ``plain.model``, the model in double precision.
+    """
+    plain = plain or Plain(cast("RGCN", model), graph)
     theirs = list(plain.model.parameters())
     optimizers = [torch.optim.Adam(p, lr=1e-2, eps=1e-2) for p in (list(model.parameters()), theirs)]
     y = torch.arange(nodes.numel()) % 3

@@ -126,7 +126,7 @@ def test_a_model_that_takes_ids_gets_those_of_the_rows() -> None:
 
 def pyg_model(graph: Graph, kind: str) -> nn.Module:
     pytest.importorskip("torch_geometric", reason=NO_PYG)
-    from torch_geometric.nn import GraphConv, HeteroConv, SAGEConv, to_hetero
+    from torch_geometric.nn import GraphConv, HeteroConv, HGTConv, SAGEConv, to_hetero
 
     class Hetero(nn.Module):
         def __init__(self) -> None:
@@ -140,6 +140,14 @@ def pyg_model(graph: Graph, kind: str) -> nn.Module:
             first, second = self.layers
             x_dict = {name: x.relu() for name, x in first(x_dict, edge_index_dict).items()}
             return second(x_dict, edge_index_dict)
+
+    class Transformer(Hetero):
+        def __init__(self) -> None:
+            super().__init__()
+            metadata = (list(graph.node_types), list(graph.edge_types))
+            self.layers = nn.ModuleList(
+                HGTConv(wide, out, metadata, heads) for wide, out, heads in ((-1, 16, 2), (16, 3, 1))
+            )
 
     class Weighted(Hetero):
         def forward(self, x_dict: Any, edge_index_dict: Any, edge_weight_dict: Any) -> Any:  # type: ignore[override]
@@ -159,16 +167,16 @@ def pyg_model(graph: Graph, kind: str) -> nn.Module:
     torch.manual_seed(0)
     if kind == "to_hetero":
         return to_hetero(Sage(), (list(graph.node_types), list(graph.edge_types)))
-    return Weighted() if kind == "weighted" else Hetero()
+    return {"weighted": Weighted, "HGT": Transformer}.get(kind, Hetero)()
 
 
-@pytest.mark.parametrize("kind", ["HeteroConv", "to_hetero", "weighted"])
+@pytest.mark.parametrize("kind", ["HeteroConv", "to_hetero", "weighted", "HGT"])
 def test_models_of_pyg_train_unchanged(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = bibliography(weighted=kind == "weighted")
     graph = only_with_features(graph) if kind == "weighted" else with_venue_features(graph)
     trainer = Trainer(pyg_model(graph, kind), graph, **OPTIONS | {"epochs": 6})
     result = trainer.fit()
-    assert result.test["accuracy"] > 0.7
+    assert result.test["accuracy"] > (0.5 if kind == "HGT" else 0.7)  # a third by chance
     nodes = torch.arange(0, PAPERS, 50)
     whole = trainer.predict(nodes)
     monkeypatch.setattr(infer, "whole_bytes", lambda _: 1 << 60)

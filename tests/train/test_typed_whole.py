@@ -1,4 +1,4 @@
-"""Trainer with mode="full" on graphs with types: R-GCN by the engine, other models as they are written."""
+"""Trainer with mode="full" on graphs with types: R-GCN and PyG's by the engine, others as written."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from tests.train.recorded import losses
-from tests.train.test_typed_trainer import OPTIONS, rgcn, with_venue_features
+from tests.train.test_typed_trainer import OPTIONS, pyg_model, rgcn, with_venue_features
 from tests.train.typed_communities import bibliography
 from torch import Tensor, nn
 
@@ -52,4 +52,15 @@ def test_a_model_of_ones_own_trains_on_the_whole_graph_as_it_is_written() -> Non
 
     trainer = Trainer(Mine(), graph, **OPTIONS | {"mode": "full"})
     assert trainer.fit().status == "finished"
-    assert "no operations stand for it on a graph with types" in trainer.uncompiled_reason
+    assert "its outputs of 'paper' read no edges" in trainer.uncompiled_reason
+
+
+def test_a_model_of_pyg_learns_on_the_whole_graph_by_the_engine() -> None:
+    graph = with_venue_features(bibliography())
+    model = pyg_model(graph, "HeteroConv")
+    with torch.no_grad():  # makes the parameters
+        model({name: graph.nodes_of(name).x for name in graph.node_types}, graph.to_edge_indices())
+    trainer = Trainer(model, graph, **OPTIONS | {"mode": "full", "epochs": 40})
+    result = trainer.fit()
+    assert trainer.uncompiled_reason == ""
+    assert result.test["accuracy"] > 0.75

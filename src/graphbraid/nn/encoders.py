@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from graphbraid.arguments import MOST_WIDTH, as_count, as_number, check_choice, check_tensor, check_type
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.scans import check_ids, first_out_of_range
-from graphbraid.nn.linear import MOST_WEIGHTS, as_widths, glorot
+from graphbraid.nn.linear import MOST_WEIGHTS
 from graphbraid.nn.models import MOST_LAYERS
-from graphbraid.nn.rgcn import MOST_RELATIONS
+from graphbraid.nn.rgcn import MOST_RELATIONS, RGCNConv
 from graphbraid.ops import bias_act_dropout
 from graphbraid.ops.epilogue import ACTIVATIONS
 from graphbraid.signatures import typed
@@ -100,15 +100,15 @@ class NodeEmbedding(nn.Module):
 
 
 @typed
-class BasisRGCNConv(nn.Module):
+class BasisRGCNConv(RGCNConv):
     r"""Relational layer of "Modeling Relational Data with Graph Convolutional Networks", for many relations.
 
     .. math::
         x'_v = W_0 x_v + b
         + \sum_b \Bigl( \sum_r \frac{c_{rb}}{|N_r(v)|} \sum_{u \in N_r(v)} x_u \Bigr) V_b
 
-    Equal to :class:`RGCNConv` with ``num_bases`` and its parameters, but rows are summed for each basis and
-    not for each relation: memory grows with the bases, so that there may be hundreds of relations.
+    :class:`RGCNConv` with ``num_bases``, of which :meth:`forward` sums rows for each basis and not for each
+    relation: memory grows with the bases, so that there may be hundreds of relations.
 
     Args:
         in_channels: width of the input.
@@ -121,21 +121,8 @@ class BasisRGCNConv(nn.Module):
     """
 
     def __init__(self, in_channels: int, out_channels: int, num_relations: int, num_bases: int) -> None:
-        super().__init__()
-        self.in_channels, self.out_channels = as_widths(in_channels, out_channels)
-        self.num_relations = as_count(num_relations, "num_relations", least=1, most=MOST_RELATIONS)
-        self.num_bases = as_count(num_bases, "num_bases", least=1, most=MOST_RELATIONS)
-        self.weight = nn.Parameter(torch.empty(num_bases, in_channels, out_channels))
-        self.comp = nn.Parameter(torch.empty(num_relations, num_bases))
-        self.root = nn.Parameter(torch.empty(in_channels, out_channels))
-        self.bias = nn.Parameter(torch.empty(out_channels))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw all parameters anew, as PyG's layer does."""
-        for weight in (self.weight, self.comp, self.root):
-            glorot(weight)
-        nn.init.zeros_(self.bias)
+        as_count(num_bases, "num_bases", least=1, most=MOST_RELATIONS)
+        super().__init__(in_channels, out_channels, num_relations, num_bases=num_bases)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
         """Apply the layer.
@@ -154,8 +141,11 @@ class BasisRGCNConv(nn.Module):
         check_tensor(x, "x", ndim=2, floating=True)
         if x.shape[1] != self.in_channels:
             raise DataError(f"x must have {self.in_channels} columns (in_channels); got {tuple(x.shape)}")
+        assert self.comp is not None
+        assert self.root is not None
+        assert self.bias is not None
         edges = _Sorted(edge_index, edge_type, x.shape[0], self.num_relations)
-        sums = [edges.sums(x, self.comp[:, number]) for number in range(self.num_bases)]
+        sums = [edges.sums(x, coefficients) for coefficients in self.comp.unbind(1)]
         columns = torch.cat([*sums, x], 1)
         return torch.addmm(self.bias, columns, torch.cat([self.weight.flatten(0, 1), self.root]))
 

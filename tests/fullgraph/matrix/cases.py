@@ -9,8 +9,20 @@ from tests.fullgraph.matrix.cases_forwards import FORWARDS
 from tests.fullgraph.matrix.cases_instances import INSTANCES
 from tests.fullgraph.matrix.cases_layers import LAYERS
 from tests.fullgraph.matrix.cases_modes import MODES
+from tests.fullgraph.matrix.cases_pairs import PAIRS
 from tests.fullgraph.matrix.cases_propagation import PROPAGATION
 from tests.fullgraph.matrix.cases_relations import RELATIONAL
 from tests.fullgraph.matrix.cases_rowwise import FUNCTIONS, ROWWISE
 
-CASES = [*LAYERS, *ROWWISE, *FUNCTIONS, *FORWARDS, *INSTANCES, *MODES, *PROPAGATION, *EDGES, *RELATIONAL]
+CASES = [
+    *LAYERS,
+    *ROWWISE,
+    *FUNCTIONS,
+    *FORWARDS,
+    *INSTANCES,
+    *MODES,
+    *PROPAGATION,
+    *EDGES,
+    *RELATIONAL,
+    *PAIRS,
+]

@@ -122,6 +122,7 @@ _CASES = [
         case(part, "wide", lambda k=kind: Related(conv(k), hidden=4 * CHANNELS))
         for part, (kind, _) in _KINDS.items()
     ),
+    case("graphbraid's RGCNConv", "BasisRGCNConv", lambda: Related(conv(gnn.BasisRGCNConv, num_bases=2))),
     case("RGCNConv", "of forward(data)", lambda: OfData(_PLAIN)),
     case("RGCNConv", "residual", lambda: related(residual)(_PLAIN)),
     case("RGCNConv", "a layer used twice", lambda: related(shared)(conv(num_bases=2))),

@@ -241,8 +241,7 @@ class Ledger:
 
     def _block(self, op: Operation) -> Block:
         """Return the edges that an operation walks."""
-        relation = op.adjacency.relation if isinstance(op, Aggregate) else None
-        return self._blocks[self._program.level(op.inputs[0])].of(relation)
+        return self._blocks[self._program.level(op.inputs[0])].of(op.walks)
 
     def _share(self, csc: Csc, row_bytes: int, cache_bytes: int | None) -> float:
         """Return the share of a block's row reads that hit a cache; 1 if memory is read once per row."""

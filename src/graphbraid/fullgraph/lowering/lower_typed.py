@@ -17,7 +17,7 @@ from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.lowering.passes import through_passes
 from graphbraid.fullgraph.lowering.pruning import prune
-from graphbraid.fullgraph.program import Aggregate, Decision, Program
+from graphbraid.fullgraph.program import Decision, Program
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
@@ -147,9 +147,8 @@ def _whole(types: Types, program: Program, known: Collection[int] = ()) -> dict[
 
 
 def _relations(program: Program) -> list[Relation]:
-    """Return the relations that a program's aggregations walk."""
-    found = [op.adjacency.relation for op in program.ops if isinstance(op, Aggregate)]
-    return [relation for relation in found if relation is not None]
+    """Return the relations whose edges a program's operations read."""
+    return [op.walks for op in program.ops if op.walks is not None]
 
 
 def _without_weights(csc: Csc) -> Csc:

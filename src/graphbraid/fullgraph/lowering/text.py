@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from graphbraid.fullgraph.program import Aggregate, Program
+from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.program.maps import name_of
 from graphbraid.graph.types import Relation
 
@@ -51,12 +51,11 @@ def typed_level_lines(program: Program, blocks: Blocks, num_rows: Callable[[int,
 
 
 def _relations_by_level(program: Program) -> dict[int, dict[int, Relation]]:
-    """Return the relations that are aggregated in every step, by level and number."""
+    """Return the relations whose edges are read in every step, by level and number."""
     found: dict[int, dict[int, Relation]] = {}
     for op in program.ops:
-        relation = op.adjacency.relation if isinstance(op, Aggregate) else None
-        if relation is not None:
-            found.setdefault(program.level(op.inputs[0]), {})[relation.number] = relation
+        if op.walks is not None:
+            found.setdefault(program.level(op.inputs[0]), {})[op.walks.number] = op.walks
     return found
 
 

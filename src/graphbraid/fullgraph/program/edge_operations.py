@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.program.maps import AdjacencyMatrix
+from graphbraid.fullgraph.program.maps import AdjacencyMatrix, name_of
 from graphbraid.fullgraph.program.operations import Following, Operation
+from graphbraid.graph.types import Relation
 from graphbraid.ops.spmm_max import Ties
 
 FILLS = ("mean", "add", "sum", "min", "max", "mul")
@@ -30,6 +31,11 @@ class Aggregate(Following):
     symbol = "aggregate"
     moves = True
 
+    @property
+    def walks(self) -> Relation | None:
+        """The relation whose edges it reads."""
+        return self.adjacency.relation
+
     def details(self) -> str:
         """Return the text to print after the inputs."""
         rounded = "" if self.rows == torch.float32 else f", {str(self.rows).removeprefix('torch.')} rows"
@@ -42,12 +48,20 @@ class Maximum(Operation):
 
     ties: Ties = "shared"
     """Which of several equal maxima receive the gradient."""
+    relation: Relation | None = None
+    """The relation whose edges it reads, in a graph with types."""
     symbol = "maximum"
     moves = True
 
+    @property
+    def walks(self) -> Relation | None:
+        """The relation whose edges it reads."""
+        return self.relation
+
     def details(self) -> str:
         """Return the text to print after the inputs."""
-        return _TIES[self.ties]
+        over = "" if self.relation is None else f"over {name_of(self.relation)}"
+        return "; ".join(part for part in (over, _TIES[self.ties]) if part)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +102,8 @@ class Attention(Operation):
     """Attention over in-neighbours of rows that are already transformed: GAT or GATv2 without linear maps.
 
     The first input holds the sources' rows. The second is optional: for GATv2 the destinations' own rows, and
-    for GAT the rows that give the coefficients, if they differ from those that are summed.
+    for GAT these too with ``own_rows``, else the rows that give the coefficients, if they differ from those
+    that are summed.
     """
 
     kind: str
@@ -111,6 +126,10 @@ class Attention(Operation):
     """``(1, heads, channels)`` attention vector of the mapped edge features, for GAT with ``edge_weight``."""
     fill: float | str | Tensor = field(default="mean", compare=False)
     """Features of added self-loops: numbers, or the reduction (of :data:`FILLS`) of those of the in-edges."""
+    own_rows: bool = False
+    """For GAT, whether the destinations' coefficients come from rows of their own, the second input."""
+    relation: Relation | None = None
+    """The relation whose edges it reads, in a graph with types."""
     symbol = "attention"
     moves = True
 
@@ -118,6 +137,11 @@ class Attention(Operation):
     def reads_edges(self) -> bool:
         """Whether the operation reads edge features."""
         return self.edge_weight is not None
+
+    @property
+    def walks(self) -> Relation | None:
+        """The relation whose edges it reads."""
+        return self.relation
 
     @property
     def averages(self) -> bool:
@@ -132,4 +156,5 @@ class Attention(Operation):
         """Return the text to print after the inputs."""
         joined = "side by side" if self.concat else "mean"
         edges = "" if self.edge_weight is None else f", {self.edge_weight.shape[1]} edge features"
-        return f"{self.kind}, {self.heads} heads of {self.channels} ({joined}){edges}"
+        over = "" if self.relation is None else f" over {name_of(self.relation)}"
+        return f"{self.kind}, {self.heads} heads of {self.channels} ({joined}){edges}{over}"

@@ -122,8 +122,8 @@ class Program:
             return next((i for i, part in enumerate(self.parts) if part.input == value), 0)
         steps = op.of if isinstance(op, Hoisted) else (op,)
         for step in reversed(steps):
-            if isinstance(step, Aggregate) and step.adjacency.relation is not None:
-                return step.adjacency.relation.destination
+            if step.walks is not None:
+                return step.walks.destination
         return self.part(op.inputs[0])
 
     def place(self, value: str) -> Place:
@@ -229,9 +229,10 @@ def _check_widths(program: Program, op: Operation) -> None:
         of_edges = op.edge_channels if op.weight is None else op.weight.shape[0]
         if of_edges != width:
             raise ValueError(f"{op.out} adds rows of {of_edges} edge features to rows of {width} columns")
-    relation = op.adjacency.relation if isinstance(op, Aggregate) else None
-    if relation is not None and program.part(op.inputs[0]) != relation.source:
+    if op.walks is not None and program.part(op.inputs[0]) != op.walks.source:
         raise ValueError(f"{op.out} reads rows of another type than the relation's sources have")
+    if isinstance(op, Attention) and op.own_rows and program.place(op.inputs[1]) != program.place(op.out):
+        raise ValueError(f"{op.out} reads rows of its own that are not its result's nodes'")
     if not isinstance(op, Add | Aggregate | Linear | Combine | Largest | Concat):
         return
     place = program.place(op.out)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.fullgraph.program.maps import WHOLE, View
+from graphbraid.graph.types import Relation
 
 INPUT = "x"
 """Name of the value that holds the node features."""
@@ -34,6 +35,11 @@ class Operation:
     def reads_edges(self) -> bool:
         """Whether the operation reads edge features."""
         return False
+
+    @property
+    def walks(self) -> Relation | None:
+        """The relation whose edges it reads; None if it reads all edges together, or none."""
+        return None
 
     def parameters(self) -> tuple[nn.Parameter, ...]:
         """Return the parameters it learns."""

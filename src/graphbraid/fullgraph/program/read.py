@@ -7,7 +7,6 @@ from typing import Any
 from torch import nn
 
 from graphbraid.fullgraph.program.calling import Calling, Given, calling_of
-from graphbraid.fullgraph.program.edge_operations import Aggregate
 from graphbraid.fullgraph.program.ir import Part, Program
 from graphbraid.fullgraph.program.module_operations import Module, Normalise
 from graphbraid.fullgraph.program.operations import INPUT, Operation, Own
@@ -63,7 +62,7 @@ def _reads_relations(ops: tuple[Operation, ...]) -> bool:
         NotLoweredError: others of them read all edges together.
     """
     reads = [op for op in ops if op.moves and not isinstance(op, Own)]
-    by_relation = [op for op in reads if isinstance(op, Aggregate) and op.adjacency.relation is not None]
+    by_relation = [op for op in reads if op.walks is not None]
     if by_relation and len(by_relation) < len(reads):
         raise NotLoweredError(
             "forward", "some layers read relations and others all edges together", "layers of one kind"

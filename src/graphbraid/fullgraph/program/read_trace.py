@@ -24,6 +24,7 @@ from graphbraid.fullgraph.program.readers.functions import (
     Function,
     FunctionCall,
     NodeRows,
+    Stacked,
 )
 from graphbraid.fullgraph.program.readers.layers import LAYERS
 from graphbraid.fullgraph.program.readers.reading import (
@@ -35,12 +36,13 @@ from graphbraid.fullgraph.program.readers.reading import (
     reader_of,
 )
 from graphbraid.fullgraph.program.readers.rowwise import ROWWISE
+from graphbraid.fullgraph.program.readers.stacks import STACK_METHODS, STACKS
 from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.fullgraph.program.tracing import traced
 from graphbraid.fullgraph.program.writer import Writer
 
-_FUNCTIONS = FUNCTIONS | ARITHMETIC | ACTIVATION_FUNCTIONS
-_METHODS = METHODS | ARITHMETIC_METHODS | ACTIVATION_METHODS
+_FUNCTIONS = FUNCTIONS | ARITHMETIC | ACTIVATION_FUNCTIONS | STACKS
+_METHODS = METHODS | ARITHMETIC_METHODS | ACTIVATION_METHODS | STACK_METHODS
 
 
 def read_traced(writer: Writer, model: nn.Module, calling: Calling, given: Given) -> str:
@@ -50,14 +52,10 @@ def read_traced(writer: Writer, model: nn.Module, calling: Calling, given: Given
         NotLoweredError: part of the model cannot be read; the message names it.
     """
     graph, modules = traced(model, calling, given)
-    reader = _TraceReader(writer, modules, calling, given)
-    for node in graph.nodes:
-        reader.read(node)
-    assert reader.out is not None
-    return reader.out
+    return TraceReader(writer, modules, calling, given).read_all(graph)
 
 
-class _TraceReader:
+class TraceReader:
     """Turns the nodes of a trace into operations."""
 
     def __init__(self, writer: Writer, modules: dict[str, nn.Module], calling: Calling, given: Given) -> None:
@@ -68,18 +66,30 @@ class _TraceReader:
         self._weights: fx.Node | None = None
         self._attr: fx.Node | None = None
         self._types: fx.Node | None = None
-        self.out: str | None = None
+        self._stacks: dict[fx.Node, Stacked] = {}
 
-    def read(self, node: fx.Node) -> None:
-        """Read the next node."""
+    def read_all(self, graph: fx.Graph) -> str:
+        """Read all nodes in order and return the name of the result."""
+        out = None
+        for node in graph.nodes:
+            if node.op == "output":
+                out = self._output(node.args[0])
+            else:
+                self._read(node)
+        assert out is not None
+        return out
+
+    def _read(self, node: fx.Node) -> None:
         if node.op == "placeholder":
             self._placeholder(node)
-        elif node.op == "output":
-            self.out = self._output(node.args[0])
         elif node.op == "call_module":
             self._values[node] = self._module(node)
         elif node.op in ("call_function", "call_method"):
-            self._values[node] = self._call(node)
+            made = self._call(node)
+            if isinstance(made, Stacked):
+                self._stacks[node] = made
+            else:
+                self._values[node] = made
         elif node.users:
             name = str(node.target).removeprefix("model.")
             raise NotLoweredError(
@@ -121,10 +131,18 @@ class _TraceReader:
         given = {key: self._seen(value) for key, value in bound.items() if value is not None}
         if unread := [key for key in given if key not in reader.gives]:
             raise NotLoweredError(name, f"it takes {unread[0]!r} too", f"a call without {unread[0]}")
-        out = reader.read(LayerCall(self._writer, name, module, x, edges, given, several))
+        call = LayerCall(self._writer, name, module, x, edges, given, several)
+        if is_layer:
+            self._check_ends(call, reader)
+        out = reader.read(call)
         if getattr(module, "inplace", False):
             self._overwrite(name, rows, out)
         return out
+
+    def _check_ends(self, call: LayerCall, reader: Reader) -> None:
+        """Refuse a layer's rows if they are not those that its edges lead from and to."""
+        if call.several and not (reader.relates and len(call.several) == 2):
+            raise call.refuse("of a pair of matrices has no lowered form", "one matrix of node rows")
 
     def _edges_of(self, name: str, reader: Reader, bound: dict[str, Any]) -> Edges:
         key = next(key for key in reader.takes if key in ("edge_index", "csc"))
@@ -164,7 +182,7 @@ class _TraceReader:
 
     # ---- calls
 
-    def _call(self, node: fx.Node) -> str:
+    def _call(self, node: fx.Node) -> str | Stacked:
         target = node.target
         name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
         function = _METHODS.get(name) if node.op == "call_method" else _FUNCTIONS.get(target)
@@ -174,7 +192,7 @@ class _TraceReader:
             )
         arguments = self._arguments(name, function, node)
         out = function.read(FunctionCall(self._writer, name, arguments))
-        if function.in_place or arguments.get("inplace", False) is not False:
+        if isinstance(out, str) and (function.in_place or arguments.get("inplace", False) is not False):
             first = node.args[0] if node.args else node.kwargs[next(iter(function.takes))]
             self._overwrite(name, first, out)
         return out
@@ -193,8 +211,11 @@ class _TraceReader:
 
     def _seen(self, argument: Any) -> Any:
         """Return an argument as the readers of functions see it, with node rows as :class:`NodeRows`."""
-        known = isinstance(argument, fx.Node) and argument in self._values
-        return NodeRows(self._values[argument]) if known else argument
+        if not isinstance(argument, fx.Node):
+            return argument
+        if argument in self._values:
+            return NodeRows(self._values[argument])
+        return self._stacks.get(argument, argument)
 
     def _value(self, name: str, argument: Any) -> str:
         if isinstance(argument, fx.Node) and argument in self._values:
@@ -228,4 +249,4 @@ def _bound(name: str, takes: Sequence[str], args: Sequence[Any], kwargs: Any) ->
         yield key, value
 
 
-__all__ = ["read_traced"]
+__all__ = ["TraceReader", "read_traced"]

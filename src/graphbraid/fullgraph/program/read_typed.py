@@ -1,4 +1,4 @@
-"""Reading graphbraid's own model over node types and relations into a program."""
+"""Reading models over node types and relations: graphbraid's own layer by layer, others by a trace."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from torch import nn
 
 from graphbraid.errors import did_you_mean
 from graphbraid.fullgraph.program.ir import Part, Program
-from graphbraid.fullgraph.program.operations import INPUT, Learned
+from graphbraid.fullgraph.program.operations import INPUT
 from graphbraid.fullgraph.program.read import activation, reached
+from graphbraid.fullgraph.program.read_trace_typed import learned_rows, read_traced_by_type
 from graphbraid.fullgraph.program.readers.exact import (
     Known,
     anything,
@@ -33,7 +34,9 @@ def read_typed(model: nn.Module, types: Types, node_type: str) -> Program:
     """Read a model over node types and relations, in its current mode, into a program.
 
     Args:
-        model: an :class:`graphbraid.nn.RGCN`.
+        model: an :class:`graphbraid.nn.RGCN`, or any model called with ``(x_dict, edge_index_dict)``, as
+            those of PyG's ``HeteroConv`` or made by ``to_hetero``, whose ``forward`` is made of layers,
+            modules and functions that have a reader.
         types: the types of the graph that it runs on.
         node_type: the type whose outputs are wanted.
 
@@ -41,20 +44,34 @@ def read_typed(model: nn.Module, types: Types, node_type: str) -> Program:
         NotLoweredError: part of the model cannot be read; the message names it.
     """
     name = type(model).__name__
-    if type(model) is not RGCN:
+    if getattr(model, "takes_blocks", False) and type(model) is not RGCN:
         raise NotLoweredError(
             name, "no operations stand for it on a graph with types so far", "graphbraid.nn.RGCN"
         )
     check_model(model)
-    check(name, model, _MODEL)
-    writer, parts = Writer(), _parts(types)
-    out = _Reading(writer, model, types, parts).outputs()[list(types.nodes).index(node_type)]
+    parts = _parts(types)
+    writer = Writer({part.input: number for number, part in enumerate(parts)})
+    if type(model) is RGCN:
+        check(name, model, _MODEL)
+        out = _Reading(writer, model, types, parts).outputs()[list(types.nodes).index(node_type)]
+    else:
+        out = read_traced_by_type(writer, model, types, parts, node_type)
     if out is None:
         raise NotLoweredError(name, f"it gives no outputs of {node_type!r}", f"node_type={node_type!r}")
+    ops = reached(writer.ops, out)
+    if not any(op.moves for op in ops):
+        raise NotLoweredError(name, f"its outputs of {node_type!r} read no edges", "a layer over a relation")
+    if len(ops) > MOST_OPERATIONS:
+        what = f"it comes to {len(ops)} operations, and reading takes up to {MOST_OPERATIONS}"
+        raise NotLoweredError(name, what, "mini-batches (mode='sampled')")
     try:
-        return Program(ops=reached(writer.ops, out), in_channels=0, parts=parts)
+        return Program(ops=ops, in_channels=0, parts=parts)
     except ValueError as error:
         raise NotLoweredError(name, str(error)) from None
+
+
+MOST_OPERATIONS = 800
+"""Largest number of operations: the time of lowering grows with their cube."""
 
 
 def _parts(types: Types) -> tuple[Part, ...]:
@@ -118,12 +135,8 @@ class _Reading:
         number = model.node_types.index(part.name)
         name, layer = f"inputs.{number}", model.inputs[number]
         if type(layer) is nn.Embedding:
-            check(name, layer, _ROWS)
-            num_nodes = self._types.nodes[part.name].num_nodes
-            if layer.num_embeddings != num_nodes:
-                what = f"it has {layer.num_embeddings} rows, and the graph {num_nodes} nodes of {part.name!r}"
-                raise NotLoweredError(name, what)
-            return writer.epilogue(writer.add(Learned, part.input, table=layer.weight), p=self._dropout)
+            rows = learned_rows(writer, name, layer, part, self._types)
+            return writer.epilogue(rows, p=self._dropout)
         linear = as_linear(name, layer)
         if linear is None:
             raise NotLoweredError(name, f"{type(layer).__name__} is no input layer")
@@ -158,18 +171,6 @@ _MODEL = Known(
         "out_channels": count,
     },
     children=("inputs", "convs"),
-)
-_ROWS = Known(
-    {
-        "num_embeddings": anything,
-        "embedding_dim": count,
-        "padding_idx": one_of(None),
-        "max_norm": one_of(None),
-        "norm_type": anything,
-        "scale_grad_by_freq": one_of(False),
-        "sparse": one_of(False),
-    },
-    ("weight",),
 )
 
 __all__ = ["read_typed"]

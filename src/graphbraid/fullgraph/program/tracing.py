@@ -6,9 +6,11 @@ if the model changes itself or draws random numbers on the way, since another ca
 
 from __future__ import annotations
 
+import inspect
 import operator
 import sys
 import threading
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -26,10 +28,11 @@ from graphbraid.fullgraph.program.calling import (
     X,
 )
 from graphbraid.fullgraph.program.readers.layers import LAYERS
-from graphbraid.fullgraph.program.readers.reading import Reader, reader_of
+from graphbraid.fullgraph.program.readers.reading import Reader, no_reader, reader_of
 from graphbraid.fullgraph.program.readers.rowwise import ROWWISE
 from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.fullgraph.program.untouched import untouched
+from graphbraid.graph.types import EdgeType
 
 _TRACING = threading.Lock()
 """Serializes traces, since a trace patches ``torch.nn.Module`` while it runs."""
@@ -41,10 +44,34 @@ def traced(model: nn.Module, calling: Calling, given: Given) -> tuple[fx.Graph, 
     Raises:
         NotLoweredError: the call cannot be followed.
     """
-    root = _Root(model, calling, given)
+    return _traced(model, _Root(model, calling, given), _Tracer())
+
+
+def traced_by_type(
+    model: nn.Module, x: Mapping[str, str], edges: Mapping[EdgeType, str], ids: Mapping[str, str]
+) -> tuple[fx.Graph, dict[str, nn.Module]]:
+    """Trace a call ``model(x_dict, edge_index_dict)``, with ``n_id_dict`` if ``forward`` takes it.
+
+    Args:
+        model: the model.
+        x: targets of the placeholders of the features, by node type.
+        edges: those of the edge lists, by relation.
+        ids: those of the node ids, by node type.
+
+    Returns:
+        The calls that it makes, in order, and the modules by name.
+
+    Raises:
+        NotLoweredError: the call cannot be followed.
+    """
+    tracer = _Tracer()
+    return _traced(model, _TypedRoot(model, (x, edges, ids), tracer), tracer)
+
+
+def _traced(model: nn.Module, root: nn.Module, tracer: fx.Tracer) -> tuple[fx.Graph, dict[str, nn.Module]]:
     try:
         with _TRACING, untouched(model):
-            graph = _Tracer().trace(root)
+            graph = tracer.trace(root)
     except NotLoweredError:
         raise
     except Exception as error:  # whatever a user's forward may raise under tracing
@@ -74,6 +101,24 @@ class _Root(nn.Module):
             values[EDGE_TYPE] = edge_type
         values[DATA] = _Data(self._given, values)
         return self._calling.run(self.model, values)
+
+
+class _TypedRoot(nn.Module):
+    """The module that is traced where there are types: it makes the placeholders as it runs."""
+
+    def __init__(self, model: nn.Module, targets: tuple[Mapping[Any, str], ...], tracer: fx.Tracer) -> None:
+        super().__init__()
+        self.model = model
+        self._targets, self._tracer = targets, tracer
+
+    def forward(self) -> Any:
+        """Call the model and return what it returns."""
+        x_dict, edge_index_dict, n_id_dict = map(self._made, self._targets)
+        takes_ids = "n_id_dict" in inspect.signature(self.model.forward).parameters
+        return self.model(x_dict, edge_index_dict, **({"n_id_dict": n_id_dict} if takes_ids else {}))
+
+    def _made(self, targets: Mapping[Any, str]) -> dict[Any, fx.Proxy]:
+        return {key: self._tracer.create_proxy("placeholder", one, (), {}) for key, one in targets.items()}
 
 
 class _Values(dict[str, Any]):
@@ -146,6 +191,14 @@ class _Tracer(fx.Tracer):
         is_layer = _is_pyg_layer(m) or _reader(m) is not None
         return is_layer or super().is_leaf_module(m, module_qualified_name)
 
+    def call_module(
+        self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        by_type = any(isinstance(value, dict) for value in (*args, *kwargs.values()))
+        if by_type and _is_pyg_layer(m):  # its result would be a dict, too, which a trace cannot look into
+            raise no_reader(self.path_of_module(m).removeprefix("model."), m)
+        return super().call_module(m, forward, args, kwargs)
+
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Proxy(node, self)
 
@@ -167,4 +220,4 @@ def _reader(module: nn.Module) -> Reader | None:
     return reader_of(LAYERS, type(module)) or reader_of(ROWWISE, type(module))
 
 
-__all__ = ["traced"]
+__all__ = ["traced", "traced_by_type"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from graphbraid.fullgraph.program.operations import (
@@ -26,11 +26,16 @@ _FUSED: dict[tuple[str, tuple[float | str, ...]], str] = {
 
 
 class Writer:
-    """Collects operations and names their values in order."""
+    """Collects operations and names their values in order.
 
-    def __init__(self) -> None:
+    Args:
+        parts: number of the node type of each input, where there are types.
+    """
+
+    def __init__(self, parts: Mapping[str, int] | None = None) -> None:
         self.ops: list[Operation] = []
         self._levels: dict[str, int] = {}
+        self._parts = dict(parts or {})
         self._made: dict[Hashable, str] = {}
 
     def add(self, make: type[Operation], *inputs: str, **fields: Any) -> str:
@@ -43,11 +48,17 @@ class Writer:
         if key is not None:
             self._made[key] = out
         self._levels[out] = self.level(inputs[0]) + self.ops[-1].num_blocks()
+        walked = self.ops[-1].walks
+        self._parts[out] = self.part(inputs[0]) if walked is None else walked.destination
         return out
 
     def level(self, value: str) -> int:
         """Return the level of a value: the number of aggregations before it."""
         return self._levels.get(value, 0)
+
+    def part(self, value: str) -> int:
+        """Return the number of the node type for whose nodes a value has rows."""
+        return self._parts.get(value, 0)
 
     def rows_at(self, value: str, level: int) -> str:
         """Return a value's rows for the nodes of a later level; the value itself if that is its level."""

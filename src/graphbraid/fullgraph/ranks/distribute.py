@@ -133,7 +133,8 @@ class _Rewriting:
             return replace(op, blocks=self._level(level))
         if not isinstance(op, Aggregate | Attention | Gine | Maximum):
             return op
-        sources = set(op.inputs) if isinstance(op, Attention) and op.kind == "gat" else {op.inputs[0]}
+        scores = isinstance(op, Attention) and op.kind == "gat" and not op.own_rows
+        sources = set(op.inputs) if scores else {op.inputs[0]}
         return replace(op, inputs=tuple(self._rows_of(i) if i in sources else i for i in op.inputs))
 
     def _level(self, level: int) -> int:

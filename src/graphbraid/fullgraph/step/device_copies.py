@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -81,14 +82,18 @@ class DeviceCopies:
             there._transposed = self._transpose(host)
         return there
 
-    def blocks(self, blocks: Blocks, *, transpose: bool = False) -> Blocks:
+    def blocks(self, blocks: Blocks, walked: Collection[int] = (), *, transpose: bool = False) -> Blocks:
         """Return the copies of blocks, with transposes if an operation reads those.
 
-        Of blocks of relations only the nodes are copied: their edges are read by aggregations alone.
+        Args:
+            blocks: the edges from each level to the next.
+            walked: numbers of the relations whose edges are read by more than aggregations, which have copies
+                of their own; the edges of others are not copied.
+            transpose: whether an operation reads transposes.
         """
         typed = [block for block in blocks if isinstance(block, TypedBlock)]
         if typed:
-            return [self._nodes(block) for block in typed]
+            return [self._typed(block, walked, transpose=transpose) for block in typed]
         plain = [block.of(None) for block in blocks]
         return [
             Block(
@@ -100,11 +105,15 @@ class DeviceCopies:
             for block in plain
         ]
 
-    def _nodes(self, block: TypedBlock) -> TypedBlock:
+    def _typed(self, block: TypedBlock, walked: Collection[int], *, transpose: bool) -> TypedBlock:
         before, after = (
             tuple(self.array(ids) for ids in ends) for ends in (block.sources, block.destinations)
         )
-        return replace(block, sources=before, destinations=after)
+        relations = {
+            number: replace(one, csc=self.csc(one.csc, transpose=transpose)) if number in walked else one
+            for number, one in block.relations.items()
+        }
+        return replace(block, relations=relations, sources=before, destinations=after)
 
     def aggregation(self, how: Aggregation, *, backward: bool) -> PickedAggregation:
         """Return the copy of an aggregation, with its transposed map if a gradient flows through it.

@@ -39,6 +39,7 @@ from graphbraid.fullgraph.step.part_features import PartFeatures
 from graphbraid.fullgraph.step.planned.row_functions import FUNCTIONS
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.types import Relation
 from graphbraid.ops.aggregation import Aggregation
 
 if TYPE_CHECKING:
@@ -93,8 +94,9 @@ class StepPlan(ParameterGradients):
         self.blocks = blocks
         """The same edges, on the device where the kernels run."""
         if copies is not None:
-            goes_back = training and any(isinstance(op, Attention | Gine | Maximum) for op in program.ops)
-            self.blocks = copies.blocks(blocks, transpose=goes_back)
+            by_edge = [op for op in program.ops if isinstance(op, Attention | Gine | Maximum)]
+            walked = {op.walks.number for op in by_edge if op.walks is not None}
+            self.blocks = copies.blocks(blocks, walked, transpose=training and bool(by_edge))
         features = PartFeatures if program.parts else NodeFeatures
         self.features: NodeFeatures | PartFeatures = features(program, graph, blocks, copies)
         self.tasks: list[StepTask] = []
@@ -151,15 +153,15 @@ class StepPlan(ParameterGradients):
 
     def whole_map(self, adjacency: AdjacencyMatrix) -> Aggregation:
         """Return the linear map over all of the graph, with the coefficients of the whole one."""
-        how, part = aggregation(adjacency, self.whole_edges(adjacency)), self.part
+        how, part = aggregation(adjacency, self.whole_edges(adjacency.relation)), self.part
         return how if part is None else part.corrected(adjacency, how)
 
-    def whole_edges(self, adjacency: AdjacencyMatrix) -> Csc:
-        """Return all edges of the graph that an adjacency stands for."""
+    def whole_edges(self, relation: Relation | None) -> Csc:
+        """Return all edges of the graph, where there are types those of a relation."""
         block = self.host_blocks[0] if self.host_blocks else None
-        if adjacency.relation is None or not isinstance(block, TypedBlock):
+        if relation is None or not isinstance(block, TypedBlock):
             return self.graph.csc
-        return block.whole[adjacency.relation.number]
+        return block.whole[relation.number]
 
     def new(self, name: str, op: Operation) -> Rows:
         """Return new rows of the shape of ``op``'s value."""

@@ -65,12 +65,36 @@ def _can_fill(value: Any, channels: int) -> bool:
 
 def _gat(call: LayerCall, **edges: Any) -> str:
     conv, writer = call.layer, call.writer
+    if call.own != call.x or conv._modules.get("lin") is None:
+        return _gat_of_two(call, **edges)
     lin = checked_linear(call, "lin", has_bias=False)
     rows = writer.add(Linear, call.x, weight=lin.weight)
     p = float(getattr(conv, "row_dropout", 0.0)) if conv.training else 0.0
     summed = writer.epilogue(rows, p=p)
     inputs = (rows,) if summed == rows else (summed, rows)
     return _attend("gat", call, inputs, (conv.att_src, conv.att_dst), **edges)
+
+
+def _gat_of_two(call: LayerCall, **edges: Any) -> str:
+    """Read a layer whose destinations have other rows than its sources, or another map of the same."""
+    conv, (x, own) = call.layer, _two_rows(call)
+    of_both = conv._modules.get("lin") is not None
+    left, right = (checked_linear(call, key, has_bias=False) for key in (("lin",) * 2 if of_both else _TWO))
+    rows = call.writer.add(Linear, x, weight=left.weight)
+    own_rows = call.writer.add(Linear, call.writer.add(Own, own), weight=right.weight)
+    return _attend("gat", call, (rows, own_rows), (conv.att_src, conv.att_dst), own_rows=True, **edges)
+
+
+def _two_rows(call: LayerCall) -> list[str]:
+    """Return the values of the sources' and the destinations' rows, at one level.
+
+    Raises:
+        NotLoweredError: they are of two types, and a node of one would be its own neighbour.
+    """
+    if call.own != call.x and call.layer.add_self_loops:
+        what = "with self-loops between two kinds of rows has no lowered form"
+        raise call.refuse(what, "add_self_loops=False")
+    return call.writer.on_one_level(call.x, call.own)
 
 
 def _read_pyg_gatv2(call: LayerCall) -> str:
@@ -82,10 +106,10 @@ def _read_pyg_gatv2(call: LayerCall) -> str:
 
 
 def _gatv2(call: LayerCall, **edges: Any) -> str:
-    conv, writer = call.layer, call.writer
-    inputs = [writer.linear(call.x, checked_linear(call, "lin_l"))]
-    if conv.lin_r is not conv.lin_l:
-        inputs.append(writer.linear(writer.add(Own, call.x), checked_linear(call, "lin_r")))
+    conv, writer, (x, own) = call.layer, call.writer, _two_rows(call)
+    inputs = [writer.linear(x, checked_linear(call, "lin_l"))]
+    if conv.lin_r is not conv.lin_l or own != x:
+        inputs.append(writer.linear(writer.add(Own, own), checked_linear(call, "lin_r")))
     return _attend("gatv2", call, tuple(inputs), (conv.att,), **edges)
 
 
@@ -104,6 +128,7 @@ def _attend(
         self_loops=conv.add_self_loops,
         dropout=float(conv.dropout) if conv.training else 0.0,
         vectors=vectors,
+        relation=call.edges.relation,
         **edges,
     )
     if conv._modules.get("res") is not None:
@@ -126,10 +151,9 @@ _PYG_ATTENTION = _ATTENTION | {
     "residual": flag,
     "lin_edge": one_of(None),
 }
-_OF_GAT: dict[str, Allowed] = {
-    "lin_src": one_of(None),
-    "lin_dst": one_of(None),
-}
+_TWO = ("lin_src", "lin_dst")
+"""GAT's maps of the sources' and of the destinations' rows, in the place of one for both."""
+_OF_GAT: dict[str, Allowed] = dict.fromkeys(("lin", *_TWO), one_of(None))
 
 
 _ATTENDS = ("x", "edge_index", "edge_attr", "size", "return_attention_weights")
@@ -138,11 +162,12 @@ ATTENTION: Registry = {
         _read_pyg_gat,
         pyg_layer(
             _PYG_ATTENTION | _OF_GAT,
-            children=("lin", "lin_edge", "res"),
+            children=("lin", *_TWO, "lin_edge", "res"),
             parameters=("att_src", "att_dst", "bias"),
             optional=("att_edge", "res"),
         ),
         _ATTENDS,
+        relates=True,
     ),
     (f"{PYG}.gatv2_conv", "GATv2Conv"): Reader(
         _read_pyg_gatv2,
@@ -153,6 +178,7 @@ ATTENTION: Registry = {
             optional=("res",),
         ),
         _ATTENDS,
+        relates=True,
     ),
     (f"{OWN}.gat", "GATConv"): Reader(
         _gat,

@@ -70,7 +70,9 @@ def _read_own_gcn(call: LayerCall) -> str:
 def _gcn(call: LayerCall, fill: float) -> str:
     conv, writer = call.layer, call.writer
     weight = checked_linear(call, "lin", has_bias=False).weight
-    adjacency = AdjacencyMatrix(kind="sum", weighted=call.edges.weighted)
+    if call.several:  # PyG refuses it, too
+        raise call.refuse("of a pair of matrices has no lowered form", "one matrix of node rows")
+    adjacency = AdjacencyMatrix(kind="sum", weighted=call.edges.weighted, relation=call.edges.relation)
     if conv.normalize:
         loops = fill if conv.add_self_loops else 0.0
         adjacency = replace(adjacency, kind="gcn", loop_scale=loops)
@@ -98,16 +100,16 @@ def _read_pyg_sage(call: LayerCall) -> str:
 
 
 def _sage(call: LayerCall, ties: Ties = "shared") -> str:
-    conv, writer, x = call.layer, call.writer, call.x
+    conv, writer, x, over = call.layer, call.writer, call.x, call.edges.relation
     rows = x
     if conv._modules.get("lin") is not None:  # project
         rows = writer.epilogue(writer.linear(x, checked_linear(call, "lin")), act="relu")
     left = checked_linear(call, "lin_l")
     if conv.aggr == "max":
-        out = writer.add(Linear, writer.add(Maximum, rows, ties=ties), weight=left.weight)
+        out = writer.add(Linear, writer.add(Maximum, rows, ties=ties, relation=over), weight=left.weight)
     else:
         rows = writer.add(Linear, rows, weight=left.weight)
-        adjacency = AdjacencyMatrix(kind="mean" if conv.aggr == "mean" else "sum")
+        adjacency = AdjacencyMatrix(kind="mean" if conv.aggr == "mean" else "sum", relation=over)
         out = writer.add(Aggregate, rows, adjacency=adjacency)
     if conv._modules.get("lin_r") is not None:
         out = plus_own(call, out, "lin_r")
@@ -187,11 +189,13 @@ CONVOLUTIONS: Registry = {
         _read_pyg_gcn,
         pyg_layer(_GCN | _GCN_CACHE, children=("lin",), parameters=("bias",)),
         ("x", "edge_index", "edge_weight"),
+        relates=True,
     ),
     (f"{PYG}.sage_conv", "SAGEConv"): Reader(
         _read_pyg_sage,
         pyg_layer(_SAGE | {"project": flag}, children=("lin", "lin_l", "lin_r")),
         _SIZED,
+        relates=True,
     ),
     (f"{PYG}.gin_conv", "GINConv"): Reader(
         _read_pyg_gin,

@@ -63,17 +63,24 @@ class NodeRows:
 
 
 @dataclass(frozen=True)
+class Stacked:
+    """Matrices of node rows stacked along a new first dimension, by the names of their values."""
+
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Function:
     """Reader of the calls of one function.
 
     Attributes:
-        read: appends the operations and returns the name of the result.
+        read: appends the operations and returns the name of the result, or what is stacked without any.
         takes: the function's parameters in order, with their defaults (:data:`NEEDED` if there is none).
         in_place: whether it always overwrites its first argument; an argument ``inplace`` may also say so.
         by_name: keyword-only parameters.
     """
 
-    read: Callable[[FunctionCall], str]
+    read: Callable[[FunctionCall], str | Stacked]
     takes: Mapping[str, Any]
     in_place: bool = False
     by_name: Collection[str] = ()
@@ -99,4 +106,4 @@ METHODS: dict[str, Function] = {"relu_": _RELU_}
 """Readers by name of a tensor's method, whose first argument is the tensor."""
 
 
-__all__ = ["FUNCTIONS", "METHODS", "NEEDED", "Function", "FunctionCall", "NodeRows"]
+__all__ = ["FUNCTIONS", "METHODS", "NEEDED", "Function", "FunctionCall", "NodeRows", "Stacked"]

@@ -112,7 +112,7 @@ def narrows(weight: Tensor) -> bool:
 
 def plus_own(call: LayerCall, out: str, key: str) -> str:
     """Add a linear map, without bias, of the destinations' own rows."""
-    own = call.writer.add(Own, call.x)
+    own = call.writer.add(Own, call.own)
     linear = checked_linear(call, key, has_bias=False)
     return call.writer.sum(call.writer.add(Linear, own, weight=linear.weight), out)
 

@@ -51,14 +51,16 @@ def _read_graph(call: LayerCall) -> str:
     conv, writer, edges = call.layer, call.writer, call.edges
     if edges.weighted and (conv.aggr == "max" or (edges.sparse and conv.aggr == "mean")):
         raise call.refuse(f"with aggr={conv.aggr!r} on weighted edges has no lowered form", "aggr='add'")
-    relation = checked_linear(call, "lin_rel")
+    linear, over = checked_linear(call, "lin_rel"), edges.relation
     if conv.aggr == "max":
-        out = writer.add(Linear, writer.add(Maximum, call.x, ties=ties_of(call)), weight=relation.weight)
+        largest = writer.add(Maximum, call.x, ties=ties_of(call), relation=over)
+        out = writer.add(Linear, largest, weight=linear.weight)
     else:
-        adjacency = AdjacencyMatrix(kind="mean" if conv.aggr == "mean" else "sum", weighted=edges.weighted)
-        rows = writer.add(Linear, call.x, weight=relation.weight)
+        kind = "mean" if conv.aggr == "mean" else "sum"
+        adjacency = AdjacencyMatrix(kind=kind, weighted=edges.weighted, relation=over)
+        rows = writer.add(Linear, call.x, weight=linear.weight)
         out = writer.add(Aggregate, rows, adjacency=adjacency)
-    return writer.epilogue(plus_own(call, out, "lin_root"), bias=relation.bias)
+    return writer.epilogue(plus_own(call, out, "lin_root"), bias=linear.bias)
 
 
 # ---- SGConv, SSGConv, APPNP, GCN2Conv
@@ -148,6 +150,7 @@ PROPAGATION: Registry = {
         _read_graph,
         pyg_layer(SIZES | {"aggr": one_of("add", "sum", "mean", "max")}, children=("lin_rel", "lin_root")),
         (*WEIGHTED, "size"),
+        relates=True,
     ),
     **pyg_entry(
         "sg_conv",

@@ -30,6 +30,8 @@ class Edges:
     """The graph that the edges belong to, for checks that must look at them."""
     relations: tuple[Relation, ...] = ()
     """The relations with edges, for a layer that receives the relation of each edge."""
+    relation: Relation | None = None
+    """The relation whose edges they are, in a graph with types."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ class LayerCall:
         x: name of the value of its input rows.
         edges: the edges that a graph layer is called with.
         given: its other arguments that are not None, by name; a matrix of node rows is a :class:`NodeRows`.
-        several: names of the values, if its first argument is a list of matrices.
+        several: names of the values, if its first argument is a list of matrices; of a graph layer a pair,
+            the sources' rows and the destinations'.
     """
 
     writer: Writer
@@ -53,6 +56,11 @@ class LayerCall:
     edges: Edges = field(default_factory=Edges)
     given: Mapping[str, Any] = field(default_factory=dict)
     several: tuple[str, ...] = ()
+
+    @property
+    def own(self) -> str:
+        """Name of the value with a graph layer's destinations' rows: its input, or the second of two."""
+        return self.several[1] if self.several else self.x
 
     def rows(self, key: str) -> str:
         """Return the name of the value of another argument that is a matrix of node rows.
@@ -80,12 +88,15 @@ class Reader:
         takes: names of ``forward``'s parameters in order. The first receives the rows; ``edge_index`` or
             ``csc`` of a graph layer receives the edges. The others must be None, unless ``gives`` names them.
         gives: parameters that ``read`` handles itself.
+        relates: whether ``read`` handles the edges of one relation between two node types, with a pair of
+            matrices, and a pair in a graph of one type.
     """
 
     read: Callable[[LayerCall], str]
     known: Known
     takes: tuple[str, ...] = ("x",)
     gives: tuple[str, ...] = ()
+    relates: bool = False
 
 
 Registry = dict[tuple[str, str], Reader]

@@ -71,8 +71,6 @@ def _adds_up_means(conv: Any) -> bool:
 
 def _read(call: LayerCall) -> str:
     conv, relations = call.layer, call.edges.relations
-    if call.several:
-        raise call.refuse("of a pair of matrices has no lowered form", "one matrix of node rows")
     if len(relations) > MOST_READ:
         what = f"over {len(relations)} relations has no lowered form: reading takes up to {MOST_READ}"
         raise call.refuse(what, "mini-batches (mode='sampled')")
@@ -120,6 +118,7 @@ RELATIONAL: Registry = {
     (f"{PYG}.rgcn_conv", "RGCNConv"): Reader(_read_pyg, _PYG_CONV, _TAKES),
     (f"{PYG}.rgcn_conv", "FastRGCNConv"): Reader(_read_pyg, _PYG_CONV, _TAKES),
     (f"{OWN}.rgcn", "RGCNConv"): Reader(_read, OWN_CONV, _TAKES),
+    (f"{OWN}.encoders", "BasisRGCNConv"): Reader(_read, OWN_CONV, _TAKES),
 }
 """Readers by module and name of the class."""
 

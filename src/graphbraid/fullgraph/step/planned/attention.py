@@ -39,9 +39,9 @@ class PlannedGat(PlannedAttention):
     def __init__(self, plan: StepPlan, op: Attention) -> None:
         super().__init__(plan, op)
         csc, heads = self._csc, op.heads
-        scored = plan.read(op.inputs[-1])
-        self._scored = scored.get
-        self._touches = tuple(dict.fromkeys((*self._touches, *scored.touches)))
+        scored, own = (plan.read(value) for value in _scored(op))
+        self._scored, self._own = scored.get, own.get
+        self._touches = tuple(dict.fromkeys((*self._touches, *scored.touches, *own.touches)))
         self._logits = (
             self._scratch("source logits", csc.num_src, heads),
             self._scratch("destination logits", csc.num_dst, heads),
@@ -63,7 +63,7 @@ class PlannedGat(PlannedAttention):
         some = slice(begin, end)
         tall_product(scored[: source.count][some], _spread_heads(of_source), out=source.tensor[some])
         if begin == 0:
-            tall_product(scored[: own.count], _spread_heads(of_own), out=own.tensor)
+            tall_product(self._own()[: own.count], _spread_heads(of_own), out=own.tensor)
 
     def _attend(self, csc: Csc, how: tuple[Any, ...], written: Sequence[Rows], at: Tensor | None) -> None:
         rows = self._rows()
@@ -76,12 +76,13 @@ class PlannedGat(PlannedAttention):
 
     def plan_backward(self) -> None:
         """Plan a pass over the edges by source, then the gradients of rows and vectors from the logits'."""
-        plan, op, (source, scored) = self._plan, self._op, (self._op.inputs[0], self._op.inputs[-1])
+        plan, op, source, (scored, own) = self._plan, self._op, self._op.inputs[0], _scored(self._op)
         grad = self._plan_head_grad(is_wide=False)
         target, total = self._part_of_grad(source, op.heads * op.channels)
         to_logits = tuple(
             self._scratch("gradient of logits", logit.count, op.heads) for logit in self._logits
         )
+        of_each = list(zip((scored, own), zip(op.vectors, to_logits, strict=True), strict=True))
 
         def run() -> None:
             rows = self._rows()
@@ -99,30 +100,37 @@ class PlannedGat(PlannedAttention):
             self._give_vectors(to_logits)
             if of_edges is not None:
                 of_edges.give()
-            if scored == source:
-                self._add_to_scored(to_logits, target, is_there=True)
+            _add_to_rows([part for value, part in of_each if value == source], target, is_there=True)
 
         written = (*self._touches, *self._kept, grad, target, *to_logits)
         if self._of_edges is not None:
             written = (*written, self._of_edges.grads)
         plan.do(f"gradient of {source}", run, *written)
         plan.add_part(source, target, total)
-        if scored != source and plan.program.learns(scored):
-            whole, is_there = plan.grad_of(scored)
-            run_scored = partial(self._add_to_scored, to_logits, whole, is_there=is_there)
-            plan.do(f"gradient of {scored}", run_scored, whole, *to_logits)
+        for value in dict.fromkeys((scored, own)):
+            if value != source and plan.program.learns(value):
+                whole, is_there = plan.grad_of(value)
+                parts = [part for other, part in of_each if other == value]
+                run_scored = partial(_add_to_rows, parts, whole, is_there=is_there)
+                plan.do(f"gradient of {value}", run_scored, whole, *to_logits)
 
     def _give_vectors(self, to_logits: tuple[Rows, ...]) -> None:
-        scored = self._scored()
-        for vector, logit in zip(self._op.vectors, to_logits, strict=True):
+        both = self._scored(), self._own()
+        for vector, logit, rows in zip(self._op.vectors, to_logits, both, strict=True):
             if vector.requires_grad:
-                self._plan.give(vector, _own_heads(tall_gram(logit.tensor, scored[: logit.count])))
+                self._plan.give(vector, _own_heads(tall_gram(logit.tensor, rows[: logit.count])))
 
-    def _add_to_scored(self, to_logits: tuple[Rows, ...], target: Rows, *, is_there: bool) -> None:
-        """Add the logits' part to the gradient of the rows they come from; source logits cover all rows."""
-        for i, (vector, logit) in enumerate(zip(self._op.vectors, to_logits, strict=True)):
-            into = target.tensor[: logit.count]
-            tall_product(logit.tensor, _spread_heads(vector).t(), out=into, add=is_there or i > 0)
+
+def _scored(op: Attention) -> tuple[str, str]:
+    """Return the values whose rows give the sources' and the destinations' coefficients."""
+    return (op.inputs[0], op.inputs[1]) if op.own_rows else (op.inputs[-1], op.inputs[-1])
+
+
+def _add_to_rows(parts: Sequence[tuple[Tensor, Rows]], target: Rows, *, is_there: bool) -> None:
+    """Add to the gradient of rows the part by way of their logits; those of sources cover all rows."""
+    for i, (vector, logit) in enumerate(parts):
+        into = target.tensor[: logit.count]
+        tall_product(logit.tensor, _spread_heads(vector).t(), out=into, add=is_there or i > 0)
 
 
 class PlannedGatv2(PlannedAttention):

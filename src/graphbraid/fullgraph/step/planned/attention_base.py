@@ -23,11 +23,12 @@ class PlannedAttention(ABC):
     def __init__(self, plan: StepPlan, op: Attention) -> None:
         self._plan, self._op = plan, op
         level = plan.program.level(op.inputs[0])
-        self._csc = plan.blocks[level].of(None).csc
+        self._csc = plan.blocks[level].of(op.relation).csc
         self._learns = plan.training and plan.program.learns(op.out)
         self._p = op.dropout
         self._seed = plan.seeds.add() if self._p > 0 else lambda: 0
-        self._first_keys = self._keys_of(plan.host_blocks[level].destination_nodes()) if self._p > 0 else None
+        destinations = plan.host_blocks[level].destination_nodes(plan.program.part(op.out))
+        self._first_keys = self._keys_of(destinations) if self._p > 0 else None
         self._how: tuple[Any, ...] = ()
         rows = plan.read(op.inputs[0])
         self._rows, self._touches = rows.get, rows.touches
@@ -91,7 +92,7 @@ class PlannedAttention(ABC):
         part = self._plan.part
         if part is not None:
             return part.first_edge[: destinations.numel()] + part.ids[: destinations.numel()]
-        keys = self._plan.graph.csc.indptr[destinations] + destinations
+        keys = self._plan.whole_edges(self._op.relation).indptr[destinations] + destinations
         copies = self._plan.copies
         return keys if copies is None else copies.array(keys)
 

@@ -15,7 +15,7 @@ from graphbraid.ops.spmm_max import TIES
 def forward_maximum(plan: StepPlan, op: Maximum) -> None:
     """Plan the tasks that compute the value; rows that read a halo on its way after the others."""
     split = split_for(plan, op) if op.inputs[0] in plan.waits else None
-    csc = plan.blocks[plan.program.level(op.inputs[0])].of(None).csc if split is None else split.inner
+    csc = plan.blocks[plan.program.level(op.inputs[0])].of(op.relation).csc if split is None else split.inner
     x = plan.read(op.inputs[0])
     out = plan.values[op.out] = plan.new(op.out, op)
     width = plan.program.width(op.out)
@@ -55,7 +55,7 @@ def backward_maximum(plan: StepPlan, op: Maximum) -> None:
 
 def _to_the_first(plan: StepPlan, op: Maximum, target: Rows) -> None:
     source, grad, winner = op.inputs[0], plan.grads[op.out], plan.kept[op.out]
-    csc = plan.blocks[plan.program.level(source)].of(None).csc
+    csc = plan.blocks[plan.program.level(source)].of(op.relation).csc
 
     def run() -> None:
         reverse, perm = csc.transpose()
@@ -76,7 +76,7 @@ def _to_the_first(plan: StepPlan, op: Maximum, target: Rows) -> None:
 
 def _to_all(plan: StepPlan, op: Maximum, target: Rows) -> None:
     source, grad, count = op.inputs[0], plan.grads[op.out], plan.kept[op.out]
-    csc = plan.blocks[plan.program.level(source)].of(None).csc
+    csc = plan.blocks[plan.program.level(source)].of(op.relation).csc
     x, largest = plan.read(source), plan.values[op.out]
     share = plan.scratch(f"{op.out}: shares", grad.count, grad.buffer.shape[1])
 

@@ -38,7 +38,7 @@ def split_for(plan: StepPlan, op: Attention | Maximum) -> RowSplit | None:
     if op.out in plan.row_splits:
         return plan.row_splits[op.out]
     level = plan.program.level(op.inputs[0])
-    csc, found = plan.blocks[level].of(None).csc, None
+    csc, found = plan.blocks[level].of(op.walks).csc, None
     maker = plan.program.producer(op.inputs[0])
     if plan.begins_early and isinstance(maker, Exchange) and maker.inputs[0] != INPUT:
         num_own = plan.num_rows(plan.program.level(maker.inputs[0]))

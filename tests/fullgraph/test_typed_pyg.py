@@ -1,0 +1,182 @@
+"""PyG's own models over node types, compiled: HeteroConv and to_hetero, equal to PyG in double precision."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.extras import NO_PYG
+from tests.fullgraph.fake_device import FakeDevice
+from tests.fullgraph.test_typed_engine import assert_alike
+from tests.suites import every
+from torch import Tensor, nn
+
+pytest.importorskip("torch_geometric", reason=NO_PYG)
+from tests.fullgraph.typed_cases import COUNTS, HETERO, LEFT_ALONE, TRAIN, TRANSFORMED, hetero, of, untidy
+from torch_geometric.nn import GATConv, GraphConv, HeteroConv, SAGEConv
+
+import graphbraid
+from graphbraid import native
+from graphbraid.fullgraph import ALL, Engine, Uncompiled, lower
+from graphbraid.graph import Graph
+
+pytestmark = pytest.mark.filterwarnings("ignore:There exist node types")
+
+
+class Twin:
+    """A model as PyG runs it, in double precision."""
+
+    def __init__(self, model: nn.Module, graph: Graph, node_type: str = "a") -> None:
+        self.model, self._type = copy.deepcopy(model).double(), node_type
+        self._x = {name: graph.nodes_of(name).x.double() for name in graph.node_types}  # type: ignore[union-attr]
+        self._edges = graph.to_edge_indices()
+
+    def __call__(self) -> Tensor:
+        out = self.model(self._x, self._edges)
+        rows = out[self._type] if isinstance(out, dict) else out
+        assert isinstance(rows, Tensor)
+        return rows
+
+
+def ready(make: Callable[[Graph], nn.Module], graph: Graph) -> nn.Module:
+    """A model whose parameters have been made by a first run."""
+    torch.manual_seed(0)
+    model = make(graph)
+    with torch.no_grad():
+        model.eval()({name: graph.nodes_of(name).x for name in graph.node_types}, graph.to_edge_indices())
+    return model.train()
+
+
+def compiled(model: nn.Module, graph: Graph, nodes: Tensor = TRAIN, **options: Any) -> Engine:
+    engine = graphbraid.compile(model, graph, nodes=nodes, node_type=options.pop("node_type", "a"), **options)
+    assert isinstance(engine, Engine), engine.explain()
+    return engine
+
+
+@pytest.mark.parametrize("nodes", every(2, ["some", "all"]))
+@pytest.mark.parametrize("name", every(3, [*HETERO, *TRANSFORMED]))
+def test_the_engine_equals_pyg(name: str, nodes: str) -> None:
+    graph = untidy(only_sources=name in HETERO)
+    model = ready((HETERO | TRANSFORMED)[name], graph)
+    ids = TRAIN if nodes == "some" else torch.arange(COUNTS["a"]).flip(0)
+    assert_alike(model, graph, compiled(model, graph, ids), ids, steps=2, plain=Twin(model, graph))
+
+
+def test_outputs_of_another_type_side_by_side() -> None:
+    graph = untidy()
+    model, ids = ready(hetero(of(GraphConv), "cat"), graph), torch.tensor([8, 1])
+    twin = Twin(model, graph, "b")
+    assert twin().shape == (9, 6)
+    assert_alike(model, graph, compiled(model, graph, ids, node_type="b"), ids, steps=1, plain=twin)
+
+
+@pytest.mark.parametrize("without", every(3, sorted(ALL)))
+def test_each_pass_can_be_left_out(without: str) -> None:
+    graph = untidy(1)
+    model = ready(HETERO["mixed, mean"], graph)
+    engine = compiled(model, graph, passes=ALL - {without})
+    assert_alike(model, graph, engine, TRAIN, steps=1, plain=Twin(model, graph))
+
+
+def test_features_are_aggregated_once_and_only_what_is_needed_is_computed() -> None:
+    graph = untidy()
+    model = ready(HETERO["SAGEConv"], graph)
+    lowered = lower(model, graph, TRAIN[:1], node_type="a")
+    text = str(lowered)
+    assert "computed once" in text
+    assert "over a never c" not in text  # c's rows are read by b alone, a layer later than those of a
+    assert [lowered.num_rows(2, part) for part in range(4)] == [1, 0, 0, 0]
+
+
+def test_dropout_of_attention_has_new_masks_and_none_in_evaluation() -> None:
+    graph = untidy()
+    model = ready(hetero(of(GATConv, dropout=0.5, add_self_loops=False)), graph)
+    engine = compiled(model, graph)
+    first, second = engine().detach().clone(), engine().detach().clone()
+    assert not torch.equal(first, second)
+    model.eval()
+    torch.testing.assert_close(engine(), engine.predict()[TRAIN])
+
+
+def test_the_engine_runs_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fake device is made of the host, and records only what the twins run."""
+    monkeypatch.setattr(native, "kernels", lambda: None)
+    graph = untidy()
+    model = ready(HETERO["mixed, mean"], graph)
+    engine = compiled(model, graph, device=FakeDevice())
+    assert_alike(model, graph, engine, TRAIN, steps=2, plain=Twin(model, graph))
+
+
+class WithRows(nn.Module):
+    """Learned rows for the type without features."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(graph.nodes_of("d").num_nodes, 5)
+        self.conv = HeteroConv({one: SAGEConv((-1, -1), 3) for one in graph.edge_types if one[0] != "c"})
+
+    def forward(self, x_dict: Any, edge_index_dict: Any, n_id_dict: Any) -> Any:
+        return self.conv(x_dict | {"d": self.rows(n_id_dict["d"])}, edge_index_dict)
+
+
+def test_learned_rows_of_a_type_without_features() -> None:
+    whole = untidy()
+    x = {name: whole.nodes_of(name).x for name in "ab"}
+    edges = {one: ends for one, ends in whole.to_edge_indices().items() if "c" not in one}
+    graph = Graph.from_relations(edges, {name: COUNTS[name] for name in "abd"}, x=x)
+    torch.manual_seed(0)
+    model, ids = WithRows(graph), {"d": torch.arange(COUNTS["d"])}
+    model(x, edges, ids)  # makes the parameters
+    engine = compiled(model, graph)
+    torch.testing.assert_close(engine(), model(x, edges, ids)["a"][TRAIN], rtol=2e-4, atol=2e-5)
+    engine().square().sum().backward()
+    assert model.rows.weight.grad is not None
+    found = model.rows.weight.grad.clone()
+    model.zero_grad()
+    model(x, edges, ids)["a"][TRAIN].square().sum().backward()
+    torch.testing.assert_close(found, model.rows.weight.grad, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", LEFT_ALONE)
+def test_what_is_left_alone_runs_as_it_is_written_and_says_why(name: str) -> None:
+    make, reason = LEFT_ALONE[name]
+    graph = untidy(only_sources=name != "HGTConv")
+    model = ready(make, graph)
+    node_type = "b" if name == "outputs of one type" else "a"
+    engine = graphbraid.compile(model, graph, nodes=TRAIN[:1], node_type=node_type)
+    assert isinstance(engine, Uncompiled)
+    assert reason in engine.explain()
+    if node_type == "a":
+        twin = Twin(model, graph)
+        torch.testing.assert_close(engine(), twin()[TRAIN[:1]].float(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_within_a_type_is_refused_between_two() -> None:
+    graph = untidy()
+
+    class Wrong(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = SAGEConv(6, 3)
+
+        def forward(self, x_dict: Any, edge_index_dict: Any) -> Any:
+            return {"b": self.conv(x_dict["a"], edge_index_dict["a", "back", "b"])}
+
+    engine = graphbraid.compile(Wrong(), graph, nodes=[0], node_type="b")
+    assert "SAGEConv takes rows of 'a' for those of 'b'" in engine.explain()
+
+
+def test_a_changed_model_is_read_anew() -> None:
+    graph = untidy()
+    model = ready(HETERO["SAGEConv"], graph)
+    engine = compiled(model, graph)
+    before = engine().detach().clone()
+    model.layers[0].aggr = "mean"  # type: ignore[union-attr]
+    assert engine.why is None
+    assert not torch.allclose(engine(), before)
+    torch.testing.assert_close(engine().double(), Twin(model, graph)()[TRAIN], rtol=2e-4, atol=2e-5)
+    model.layers[1].register_forward_hook(lambda *_: None)
+    assert "hooks" in str(engine.why)
