@@ -63,9 +63,9 @@ def test_links_of_relations_are_trained_and_go_on(model: str, archive: Path, tmp
     assert code == 0, text
     assert again["result"]["history"][:2] == made["result"]["history"]
     assert len(again["result"]["history"]) == 3
-    code, _, text = run("predict", "--run", str(out), "--out", str(tmp_path / "p.csv"))
-    assert code == 2
-    assert "holds a run on links" in text
+    code, made, text = run("predict", "--run", str(out), "--out", str(tmp_path / "p.csv"), "--json")
+    assert code == 0, text
+    assert made["columns"] == ["source", "relation", "destination", "score"]
 
 
 def test_links_without_relations_have_drawn_splits(tmp_path: Path) -> None:
@@ -78,6 +78,18 @@ def test_links_without_relations_have_drawn_splits(tmp_path: Path) -> None:
     code, plan, text = run("plan", "--data", str(path), "--json", "--set", "task=link", "--hidden", "8")
     assert code == 0, text
     assert plan["plan"]
+
+
+def test_a_run_on_links_is_estimated(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphbraid.train.estimating.sampled.baseline_bytes", lambda *_: 300 << 20)
+    chosen = ["--data", str(archive), "--model", "embedding", "--layers", "1", "--negatives", "shared"]
+    code, made, text = run("estimate", "--task", "link", "--no-times", "--json", *QUICK, *chosen)
+    assert code == 0, text
+    assert made["mode"] == "sampled"
+    sampled, full = made["modes"]
+    names = [need["name"] for need in (*sampled["host"]["held"], *sampled["host"]["phases"])]
+    assert {"links", "step", "validation", "test"} <= set(names)
+    assert not full["fits"]
 
 
 @pytest.mark.parametrize(
@@ -101,9 +113,6 @@ def test_what_does_not_go_together_is_named(words: list[str], message: str, tmp_
     code, _, text = train("--data", str(path), "--out", str(tmp_path / "run"), *words)
     assert code == 2
     assert message in text.replace("\n", " ")
-    code, _, text = run("estimate", "--data", str(path), "--set", "task=link")
-    assert code == 2
-    assert "not task='link'" in text
     code, _, text = run("plan", "--ranks", "2", "--data", str(path), "--set", "task=link")
     assert code == 2
     assert "task='link' has none" in text

@@ -165,10 +165,10 @@ def test_a_directory_that_passes_over_an_array_is_damage(tmp_path: Path) -> None
 
 
 def test_predictions_as_parquet_carry_checksums(tmp_path: Path) -> None:
-    from graphbraid.cli.predict import _write_parquet
+    from graphbraid.cli.table_files import write_parquet
 
     path = tmp_path / "p.parquet"
-    _write_parquet(path, {"node": np.arange(1000)})
+    write_parquet(path, {"node": np.arange(1000)})
     data = bytearray(path.read_bytes())
     data[len(data) // 3] ^= 1
     path.write_bytes(data)

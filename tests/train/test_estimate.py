@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 from tests.train.communities import Sage, community_graph, random_graph
+from tests.train.linked_communities import relations, rgcn
 
 import graphbraid
 from graphbraid import Trainer
@@ -197,6 +198,35 @@ def test_a_model_without_a_lowered_form_is_tried_as_it_is_written():
     assert "runs as it is written" in found.reason
     assert found.host.bytes_of("step") > 0
     assert found.seconds.floor is None
+
+
+@pytest.mark.parametrize("eval_mode", ["sampled", "exact"])
+def test_a_run_on_links_is_estimated_on_mini_batches(eval_mode):
+    graph = relations()
+    options = {"task": "link", "negatives": "shared", "fanouts": (4,), "eval_mode": eval_mode}
+    model = rgcn(graph)
+    before = copy.deepcopy(model.state_dict())
+    found = graphbraid.estimate(model, graph, batch_size=64, **options)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    sampled, full = found.of("sampled"), found.of("full")
+    assert sampled.fits
+    assert sampled.seconds.train > 0
+    assert sampled.seconds.evaluate > 0
+    for part in ("links", "step", "validation", "test"):
+        assert sampled.host.bytes_of(part) > 0, part
+    # Ranking holds the scores of all ends at once here, and what is compared of them.
+    assert sampled.host.bytes_of("test") > 4 * 120 * 90
+    assert (full.fits, full.host) == (False, None)
+    assert "not links" in full.reason
+    assert found.mode == "sampled"
+    assert "batches of links" in found.tiers.reason
+    assert "links" in str(found)
+    unranked = graphbraid.estimate(model, graph, metrics=("auc",), times=False, **options).of("sampled")
+    assert unranked.host.bytes_of("test") < sampled.host.bytes_of("test")
+    with pytest.raises(ConfigError, match="mode='full' does not go with task='link'"):
+        graphbraid.estimate(model, graph, mode="full", **options)
+    with pytest.raises(ConfigError, match="LinkModel"):
+        graphbraid.estimate(model.encoder, graph, **options)
 
 
 # ---- tiers

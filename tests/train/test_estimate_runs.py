@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from tests.extras import NO_PEAK
 from tests.train.communities import random_graph
 
 import graphbraid
 from graphbraid import nn as gnn
 from graphbraid.datasets import open_store, save_store
-from graphbraid.graph import SparseFeatures
+from graphbraid.graph import Graph, SparseFeatures
 
 RUN = """
 import json, sys, torch
@@ -113,6 +114,73 @@ def test_memory_is_within_fifteen_per_cent_of_what_a_run_takes(stores, shape, mo
     found = estimated(stores(shape), model, options).of(options.get("mode", "sampled"))
     peak = ran(stores(shape), model, options)
     assert found.host.nbytes == pytest.approx(peak, rel=0.15), str(found.host)
+
+
+LINKS = """
+import json, sys, torch
+from graphbraid import Trainer, nn
+from graphbraid.datasets import open_store
+
+graph, options = open_store(sys.argv[1], mmap=False), json.loads(sys.argv[2])
+torch.set_num_threads(2)
+width = 64
+if graph.is_typed:
+    encoder = nn.NodeEmbedding(graph.num_nodes, width)
+    model = nn.LinkModel(encoder, nn.DistMult(len(graph.edge_types), width))
+else:
+    model = nn.LinkModel(nn.GraphSAGE(graph.num_features, width, width, 2), nn.DotProduct())
+trainer = Trainer(model, graph, task="link", **options)
+"""
+ESTIMATE_LINKS = (
+    LINKS
+    + """
+from graphbraid import estimate
+print(estimate(model, graph, task="link", times=False, **options).of("sampled").host.nbytes)
+"""
+)
+RUN_LINKS = (
+    LINKS
+    + """
+trainer.fit()
+with open("/proc/self/status") as file:
+    print(next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM")))
+"""
+)
+LINK_OPTIONS = {"epochs": 1, "batch_size": 2048, "link_splits": (0.002, 0.002)}
+
+
+def knowledge():
+    draw = torch.Generator().manual_seed(0)
+    kind = torch.randint(40, (400_000,), generator=draw)
+    ends = torch.randint(30_000, (2, 400_000), generator=draw)
+    lists = {("node", f"r{number}", "node"): ends[:, kind == number] for number in range(40)}
+    return Graph.from_relations(lists, {"node": 30_000})
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason=NO_PEAK)
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [
+        ("wide", {"fanouts": (10, 5), "eval_mode": "exact"}),
+        ("many nodes", {"fanouts": (5, 5), "link_splits": (0.0, 0.0002)}),
+        ("knowledge", {"fanouts": (0,), "negatives": "shared"}),
+    ],
+)
+def test_memory_of_a_run_on_links_is_within_fifteen_per_cent(tmp_path, shape, options):
+    graph = knowledge() if shape == "knowledge" else graph_of(shape).replace(y=None, splits={})
+    store = save_store(graph, tmp_path / "store")
+    arguments = [str(store), json.dumps(LINK_OPTIONS | options)]
+    env = os.environ | {"PYTHONPATH": str(Path(graphbraid.__file__).parents[1])}
+    found = []
+    for code in (ESTIMATE_LINKS, RUN_LINKS):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments], env=env, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+        found.append(int(done.stdout))
+    said, peak = found
+    assert said == pytest.approx(peak, rel=0.15)
 
 
 @pytest.mark.slow

@@ -267,6 +267,42 @@ def test_dropout_of_the_predictor_is_off_in_evaluations() -> None:
     assert model.training
 
 
+@pytest.mark.parametrize("sources", [False, True])
+def test_the_likeliest_links_are_those_of_all_scores(sources: bool) -> None:
+    graph = relations()
+    trainer = Trainer(rows_alone(graph), graph, **OF_RELATIONS)
+    given, kind = [3, 90, 3], [0, 1, 1]
+    found = trainer.top_links(given, kind, k=4, sources=sources)
+    everyone, lists = torch.arange(NODES), graph.to_edge_indices()
+    for row, (node, number) in enumerate(zip(given, kind, strict=True)):
+        pairs = torch.stack([torch.full((NODES,), node), everyone])
+        scores = trainer.predict_links(pairs.flip(0) if sources else pairs, torch.full((NODES,), number))
+        of_node = lists[graph.edge_types[number]]
+        own, other = of_node.flip(0) if sources else of_node
+        scores[other[own == node]] = -torch.inf
+        scores[node] = -torch.inf
+        best = scores.topk(4)
+        assert torch.equal(found.nodes[row], best.indices)
+        torch.testing.assert_close(found.scores[row], best.values)
+
+
+def test_where_few_nodes_are_left_the_others_are_marked() -> None:
+    graph = relations()
+    trainer = Trainer(rows_alone(graph), graph, **OF_RELATIONS)
+    degree = int((graph.to_edge_indices()[LIKES][0] == 3).sum())
+    found = trainer.top_links([3], [graph.edge_types.index(LIKES)], k=NODES + 5)
+    assert int((found.nodes[0] < 0).sum()) == 5 + 1 + degree
+    assert torch.equal(found.nodes[0] < 0, found.scores[0] == -torch.inf)
+    everyone = trainer.top_links([3], [0], k=NODES, known=True)
+    assert sorted(everyone.nodes[0].tolist()) == list(range(NODES))
+    with pytest.raises(ConfigError, match=r"nodes must be ids of nodes of type 'node', in \[0, 120\)"):
+        trainer.top_links([NODES], [0])
+    with pytest.raises(ConfigError, match="k must be"):
+        trainer.top_links([0], [0], k=0)
+    with pytest.raises(ConfigError, match="nodes must be a list of node ids, not empty"):
+        trainer.top_links([[0]], [0])
+
+
 # ---- what is refused
 
 
@@ -336,7 +372,7 @@ def test_splits_without_links_to_train_on_are_named() -> None:
 @pytest.mark.parametrize(
     ("links", "relation", "message"),
     [
-        ([[0], [NODES]], [0], r"nodes must be ids in \[0, 120\)"),
+        ([[0], [NODES]], [0], r"destinations of links must be ids of nodes of type 'node', in \[0, 120\)"),
         (torch.tensor([0, 1]), [0], r"links must be of shape \(2, num_links\)"),
         (torch.zeros(2, 0, dtype=torch.int64), [], "not empty"),
         (torch.zeros(2, 1), [0], "links must be a .* list of node ids; got torch.float32"),

@@ -13,7 +13,6 @@ import typer
 
 from graphbraid.cli import train
 from graphbraid.cli.common import guarded, out_console, path_given, plain, print_json, say
-from graphbraid.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -112,19 +111,18 @@ def _save(path: Path, *, json_output: bool) -> None:
 
 
 def _estimated(given: dict[str, Any], machine: HardwareFile | None) -> Estimate:
-    from graphbraid.cli.build import build_model, check_trainable, load_graph
+    from graphbraid.cli.learning import learning
     from graphbraid.train.estimating.estimate import estimate as estimate_run
 
     own = inspect.signature(_of_estimates).parameters
     options = {name: value for name, value in given.items() if name not in own}
     run = train.resolved(options | dict.fromkeys(_OTHERS))
-    if run.train.task == "link":
-        raise ConfigError("estimates are of runs on labels of nodes so far, not task='link'")
-    graph = load_graph(run.settings)
-    graph.check_one_type("graphbraid estimate")
-    check_trainable(graph, run.settings)
-    model = build_model(run.settings, graph.num_features, graph.num_classes, run.train.seed)
-    return estimate_run(model, graph, config=run.train, hardware=machine, times=given["times"])
+    learned = learning(run)
+    if run.train.task != "link":
+        learned.graph.check_one_type("graphbraid estimate")
+    return estimate_run(
+        learned.model, learned.graph, config=learned.run.train, hardware=machine, times=given["times"]
+    )
 
 
 # ---- the tables

@@ -15,9 +15,9 @@ from graphbraid.sampling.rows import FeatureRows
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.modes import auto_budget, choose_mode
-from graphbraid.train.run.link import config_of_links
 from graphbraid.train.run.ranks import config_of_rank
 from graphbraid.train.run.typed import config_by_types
+from graphbraid.train.step.link_options import config_of_links
 
 if TYPE_CHECKING:
     from graphbraid.collective.run.protocols import Accelerator

@@ -23,7 +23,8 @@ from graphbraid.train import runtime
 from graphbraid.train.callbacks import Callback, Listeners
 from graphbraid.train.choosing import Passed, choose, with_plan_of_device
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.inference.evaluate import EvalMode, link_scores, node_ids, outputs_in_chunks, score
+from graphbraid.train.inference.evaluate import EvalMode, node_ids, outputs_in_chunks, score
+from graphbraid.train.predicting import LinkPredictions
 from graphbraid.train.records import Progress, RunResult, Status
 from graphbraid.train.run.fit import FitRun
 from graphbraid.train.run.interrupt import SignalGuard
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
-class Trainer:
+class Trainer(LinkPredictions):
     """A trainer of one model on one graph.
 
     Threads may share it: calls of :meth:`evaluate`, :meth:`predict` and :meth:`profile` wait for each other.
@@ -280,7 +281,10 @@ class Trainer:
             ResourceError: exact inference does not fit the budget.
         """
         if isinstance(self.runner, LinkRunner):
-            raise ConfigError("task='link' has no outputs of nodes; predict_links scores pairs of them.")
+            raise ConfigError(
+                "task='link' has no outputs of nodes; predict_links scores pairs of them, and top_links "
+                "finds the likeliest."
+            )
         ids = node_ids(self.runner.labels, nodes)
         outputs: Tensor | None = None
         with self._turns.take(), runtime.torch_settings(self.config):
@@ -292,38 +296,6 @@ class Trainer:
                 outputs[start:end] = self.task.probabilities(rows) if probabilities else rows
         assert outputs is not None
         return outputs
-
-    @typed
-    def predict_links(
-        self,
-        links: Tensor | Sequence[Sequence[int]],
-        relation: Tensor | Sequence[int] | None = None,
-        *,
-        probabilities: bool = False,
-        mode: EvalMode = "exact",
-    ) -> Tensor:
-        """Return the scores of pairs of nodes, the higher the likelier a link; for ``task="link"``.
-
-        Args:
-            links: ``(2, num_links)`` ids of sources and destinations.
-            relation: ``(num_links,)`` relation of each, by its place in ``graph.edge_types``, for predictors
-                of relations.
-            probabilities: whether to apply the sigmoid, which has a meaning after ``negatives="binary"``.
-            mode: ``exact`` or ``sampled`` neighbourhoods of the nodes.
-
-        Returns:
-            ``(num_links,)`` float32 on the CPU.
-
-        Raises:
-            ConfigError: an id is out of range, a relation is missing, or the task is another one.
-            ResourceError: exact inference does not fit the budget.
-        """
-        if not isinstance(self.runner, LinkRunner):
-            raise ConfigError("predict_links needs task='link'; predict gives the outputs of nodes.")
-        with self._turns.take(), runtime.torch_settings(self.config):
-            self._check_sampled(mode)
-            scores = link_scores(self.runner, self.config, links, relation, mode)
-        return scores.sigmoid() if probabilities else scores
 
     @typed
     def load_weights(self, path: str | os.PathLike[str]) -> None:

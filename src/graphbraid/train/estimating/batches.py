@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -60,6 +60,7 @@ def batch_sizes(
     *,
     fanouts: Sequence[int] | None = None,
     batch_size: int | None = None,
+    loader_of: Callable[[LoaderSettings], BatchLoader] | None = None,
 ) -> BatchSizes:
     """Sample some batches over ``nodes`` without their features, and return the sizes.
 
@@ -69,6 +70,7 @@ def batch_sizes(
         nodes: ``(n,)`` int64 seeds.
         fanouts: in place of those of ``config``.
         batch_size: in place of that of ``config``.
+        loader_of: makes the loader, as of links. If None, one of the graph's nodes.
     """
     settings = LoaderSettings(
         num_neighbors=fanouts or config.fanouts,
@@ -82,7 +84,7 @@ def batch_sizes(
         gather=False,
     )
     found = []
-    with BatchLoader(graph, settings) as loader:
+    with BatchLoader(graph, settings) if loader_of is None else loader_of(settings) as loader:
         steps, seeds = len(loader), min(nodes.numel(), loader.schedule.batch_size)
         # Full batches only: the last of an epoch may be small.
         full = max(nodes.numel() // loader.schedule.batch_size, 1)

@@ -17,13 +17,14 @@ from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.full import full_needs
 from graphbraid.train.estimating.hardware import HardwareFile, this_machine
 from graphbraid.train.estimating.modes import choose_mode
-from graphbraid.train.estimating.needs import Needs
+from graphbraid.train.estimating.needs import Mode, Needs
 from graphbraid.train.estimating.pace import pace_of
 from graphbraid.train.estimating.records import Estimate, ModeEstimate, TierEstimate
 from graphbraid.train.estimating.sampled import SampledNeeds, bytes_beside_graph, sampled_needs
 from graphbraid.train.estimating.seconds import EpochSeconds, Pace, full_seconds, sampled_seconds
 from graphbraid.train.estimating.tiers import TieredRun, tiered_needs, tiered_run
 from graphbraid.train.estimating.trial import Trial
+from graphbraid.train.step.link_options import config_of_links
 from graphbraid.train.step.preflight import check_fanouts
 from graphbraid.train.tuning.planning import plan_run
 
@@ -61,13 +62,14 @@ def estimate(
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
     check_type(graph, "graph", Graph, "a graphbraid.Graph", error=ConfigError)
-    graph.check_one_type("estimate")
     if hardware is not None:
         check_type(hardware, "hardware", HardwareFile, "a HardwareFile", error=ConfigError)
     given = config if isinstance(config, TrainConfig) else TrainConfig.from_dict(config or {})
     given = given.updated(**overrides)
     if given.task == "link":
-        raise ConfigError("estimates are of runs on labels of nodes so far; task='link' has none.")
+        given = config_of_links(model, given, {}, 1)
+    else:
+        graph.check_one_type("estimate")
     with runtime.torch_settings(given), runtime.random_state_kept():
         return _Estimating(model, graph, given, hardware, times).run()
 
@@ -86,10 +88,11 @@ class _Estimating:
         self._seconds: EpochSeconds | None = None
         self._tiers: TieredRun | None = None
         self._pace: Pace | None = None
+        self._of_links = config.task == "link"
 
     def run(self) -> Estimate:
         modes = (self._sampled(), self._full())
-        mode, reason = choose_mode(self._model, self._graph, self._config, free_bytes=self._free_bytes())
+        mode, reason = self._mode()
         return Estimate(
             hardware=self._machine,
             modes=modes,
@@ -98,6 +101,11 @@ class _Estimating:
             tiers=self._budget(self._needs),
             tier_curve=self._curve(),
         )
+
+    def _mode(self) -> tuple[Mode, str]:
+        if self._of_links:
+            return "sampled", "links are learned on mini-batches"
+        return choose_mode(self._model, self._graph, self._config, free_bytes=self._free_bytes())
 
     def _free_bytes(self) -> int | None:
         """Memory of another machine beside the data and the software, for the choice of the mode."""
@@ -140,6 +148,8 @@ class _Estimating:
     def _with_tiers(self, trial: Trial, needs: SampledNeeds) -> tuple[Needs, EpochSeconds | None]:
         """Find what tiers would bring; return memory and times of the run with those that it has."""
         seconds = self._seconds
+        if self._of_links:
+            return needs.host, seconds
         self._tiers = tiers = tiered_run(
             self._graph,
             trial.config,
@@ -169,11 +179,24 @@ class _Estimating:
 
     def _budget(self, needs: SampledNeeds | None) -> HostBudget:
         needed = 0 if needs is None else bytes_beside_graph(needs.host, self._graph)
+        if self._of_links:
+            free = self._machine.memory_bytes
+            return HostBudget(
+                host=None,
+                free_bytes=free,
+                needed_bytes=needed,
+                reserve_bytes=0,
+                reason="no tiers: batches of links read rows and lists in memory",
+            )
         return host_budget(self._graph, free_bytes=self._machine.memory_bytes, needed_bytes=needed)
 
     # ---- the whole graph
 
     def _full(self) -> ModeEstimate:
+        if self._of_links:
+            return ModeEstimate(
+                mode="full", host=None, fits=False, reason="it learns labels of nodes, not links"
+            )
         config = self._config.updated(mode="full", plan=None, trace=None, host=None, hot=None, tiers=None)
         trial = Trial(self._model, self._graph, config)
         try:

@@ -6,12 +6,14 @@ from typing import NamedTuple
 
 from graphbraid.train.estimating.allocation import allocation_of
 from graphbraid.train.estimating.batches import BatchSizes, batch_sizes
+from graphbraid.train.estimating.links import link_evaluation_needs
 from graphbraid.train.estimating.needs import Need
 from graphbraid.train.estimating.trial import Trial
 from graphbraid.train.estimating.whole_passes import forward_bytes
 from graphbraid.train.inference.infer import whole_bytes
 from graphbraid.train.inference.layer_wise import widest_layer
 from graphbraid.train.step.feed import make_loader
+from graphbraid.train.step.link_runner import LinkRunner
 
 
 class Exact(NamedTuple):
@@ -25,6 +27,8 @@ class Exact(NamedTuple):
 
 def evaluation_needs(trial: Trial) -> tuple[tuple[Need, ...], int]:
     """Return what a sampled run's evaluations hold at their peak, and the bytes they put into files."""
+    if isinstance(trial.runner, LinkRunner):
+        return link_evaluation_needs(trial, trial.runner), 0
     needs, file_bytes, config = [], 0, trial.config
     exact: Exact | None = None
     if trial.test_nodes is not None or (trial.val_nodes is not None and config.eval_mode == "exact"):

@@ -15,9 +15,11 @@ from graphbraid.train.estimating.allocation import allocation_of
 from graphbraid.train.estimating.baseline import baseline_bytes
 from graphbraid.train.estimating.batches import BatchSizes, batch_sizes
 from graphbraid.train.estimating.inference import evaluation_needs
+from graphbraid.train.estimating.links import link_needs
 from graphbraid.train.estimating.needs import Need, Needs
 from graphbraid.train.estimating.trial import Trial, parameter_bytes
 from graphbraid.train.step.feed import make_loader
+from graphbraid.train.step.link_runner import LinkRunner
 
 _FEWER = 16
 """Part of a batch's seeds on which a step is tried first."""
@@ -49,12 +51,14 @@ def sampled_needs(trial: Trial, *, ahead: int | None = None) -> SampledNeeds:
         ahead: batches prepared ahead. If None, as the loader of ``workers`` threads does.
     """
     config, graph, runner = trial.config.updated(plan=None), trial.graph, trial.runner
-    sizes = batch_sizes(graph, config, trial.nodes)
+    of_links = isinstance(runner, LinkRunner)
+    sizes = batch_sizes(graph, config, trial.nodes, loader_of=runner.loader if of_links else None)
     with make_loader(runner, config, trial.nodes) as loader:
         ahead = ahead or loader.ahead
         degrees = 0 if not runner.uses_degrees else 8 * graph.num_nodes
         step = _step_bytes(trial, loader, sizes)
     evaluation, file_bytes = evaluation_needs(trial)
+    links, set_up = link_needs(trial, in_flight=sizes.in_flight(config.workers, ahead))
     weights, state = parameter_bytes(runner.model), trial.state_bytes()
     best = weights if config.restore_best and config.out_dir is None and trial.val_nodes is not None else 0
     flying = min(ahead + 1, sizes.num_batches)
@@ -68,6 +72,7 @@ def sampled_needs(trial: Trial, *, ahead: int | None = None) -> SampledNeeds:
         held=(
             baseline_need("sampled", trial),
             *graph_needs(graph),
+            *links,
             *(learned if on_host else ()),
             Need(name="degrees", nbytes=degrees, why="of all nodes, by which the model normalises"),
             Need(
@@ -77,7 +82,7 @@ def sampled_needs(trial: Trial, *, ahead: int | None = None) -> SampledNeeds:
                 f"{format_bytes(sizes.feature_bytes)} of features",
             ),
         ),
-        phases=((training,) if on_host else ()) + evaluation,
+        phases=(*set_up, *((training,) if on_host else ()), *evaluation),
     )
     device_batches = Need(
         name="batches", nbytes=DEVICE_BATCHES * sizes.nbytes, why=f"{DEVICE_BATCHES} at a time"

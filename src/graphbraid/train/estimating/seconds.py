@@ -18,6 +18,7 @@ from graphbraid.collective import Plan
 from graphbraid.fullgraph import Engine
 from graphbraid.fullgraph.measured.kept_rates import machine_rates
 from graphbraid.sampling import MiniBatch
+from graphbraid.train.estimating.links import link_evaluation_seconds
 from graphbraid.train.estimating.sampled import are_mapped
 from graphbraid.train.estimating.trial import Trial
 from graphbraid.train.estimating.whole_passes import part_of
@@ -27,6 +28,8 @@ from graphbraid.train.inference.layer_wise import widest_layer
 from graphbraid.train.inference.metrics import metric_names
 from graphbraid.train.step.batches import WholeGraph
 from graphbraid.train.step.feed import make_loader
+from graphbraid.train.step.link_runner import LinkRunner
+from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.step.whole import compile_for
 
 SECONDS = 4.0
@@ -111,9 +114,13 @@ def sampled_seconds(trial: Trial, plan: Plan | None) -> EpochSeconds:
         train, how = tried_epoch(trial)
     evaluate = None
     if (nodes := trial.val_nodes) is not None:
-        mode = trial.config.eval_mode
-        if mode == "sampled" or _is_cheap(trial):
-            evaluate = _evaluation(trial, nodes, mode)
+        mode, links = trial.config.eval_mode, trial.runner if isinstance(trial.runner, LinkRunner) else None
+        if mode == "sampled" or _is_cheap(trial.runner if links is None else links.encoder_runner(), trial):
+            evaluate = (
+                _evaluation(trial, nodes, mode)
+                if links is None
+                else link_evaluation_seconds(trial, links, nodes, most=SECONDS) / trial.config.eval_every
+            )
     return EpochSeconds(train=train, evaluate=evaluate, how=how)
 
 
@@ -244,9 +251,9 @@ def _evaluation(trial: Trial, nodes: Tensor, mode: EvalMode) -> float:
     return taken * nodes.numel() / share / config.eval_every
 
 
-def _is_cheap(trial: Trial) -> bool:
+def _is_cheap(runner: ModelRunner, trial: Trial) -> bool:
     """Return whether one pass over the whole graph, by the machine's rates, takes less than a trial may."""
-    runner, graph = trial.runner, trial.graph
+    graph = trial.graph
     if whole_bytes(runner) > trial.config.memory_budget_bytes:
         return False
     layers = int(getattr(runner.model, "num_layers", 3))

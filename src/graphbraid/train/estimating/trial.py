@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from graphbraid.features import HostTiers
 from graphbraid.graph import Graph
+from graphbraid.nn import LinkModel
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.allocation import allocation_of
@@ -19,11 +20,12 @@ from graphbraid.train.step.batches import Batch
 from graphbraid.train.step.clock import Clock
 from graphbraid.train.step.feed import make_feed
 from graphbraid.train.step.learning_rate import LearningRateSchedule
+from graphbraid.train.step.link_runner import LinkRunner
 from graphbraid.train.step.optimizers import make_optimizer
 from graphbraid.train.step.preflight import dry_run, has_split, split_nodes
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.step.step import TrainStep
-from graphbraid.train.task import task_of, with_class_weights
+from graphbraid.train.task import with_class_weights
 
 _SEEDS = 2
 """Number of seeds in the mini-batch on which the copy is first run."""
@@ -31,6 +33,8 @@ _SEEDS = 2
 
 class Trial:
     """Makes the steps of a run on copies; neither the model nor its optimizer changes.
+
+    Of a run on links, ``nodes`` and the other splits are positions of links.
 
     Args:
         model: the model of the run.
@@ -48,13 +52,11 @@ class Trial:
         if isinstance(config.optimizer, Optimizer):  # it holds the real parameters; another one is alike
             config = config.updated(optimizer="adamw")
         self.graph, self.config = graph, config.updated(scheduler=None, trace=None)
-        task = task_of(graph)
-        self.nodes = split_nodes(graph, "train")
-        rows, lists = (None, None) if tiers is None else (tiers.features, tiers.topology)
-        fabric = runtime.make_fabric(config)
-        self.runner = ModelRunner(copy.deepcopy(model).train(), graph, fabric, rows, lists)
-        assert graph.y is not None, "task_of looked"
-        task = with_class_weights(task, config.class_weights, graph.y[self.nodes])
+        self.runner = _runner(copy.deepcopy(model).train(), graph, config, tiers)
+        task, labels = self.runner.task(), self.runner.labels
+        self.nodes = split_nodes(labels, "train")
+        assert labels.y is not None, "the task is that of labels"
+        task = with_class_weights(task, config.class_weights, labels.y[self.nodes])
         self.task = task.to(self.runner.device)
         self._step: TrainStep | None = None
 
@@ -103,14 +105,14 @@ class Trial:
     @property
     def val_nodes(self) -> Tensor | None:
         """Labelled nodes of the split ``val``; None if the run does not evaluate."""
-        evaluates = self.config.eval_every > 0 and has_split(self.graph, "val")
-        return split_nodes(self.graph, "val") if evaluates else None
+        evaluates = self.config.eval_every > 0 and has_split(self.runner.labels, "val")
+        return split_nodes(self.runner.labels, "val") if evaluates else None
 
     @property
     def test_nodes(self) -> Tensor | None:
         """Labelled nodes of the split ``test``; None if the run does not test."""
-        tests = self.config.test_at_end and has_split(self.graph, "test")
-        return split_nodes(self.graph, "test") if tests else None
+        tests = self.config.test_at_end and has_split(self.runner.labels, "test")
+        return split_nodes(self.runner.labels, "test") if tests else None
 
     def step(self, batch: Batch) -> None:
         """Make one training step."""
@@ -137,6 +139,14 @@ class Trial:
                 yield
         finally:
             self.runner.model.train()
+
+
+def _runner(model: nn.Module, graph: Graph, config: TrainConfig, tiers: HostTiers | None) -> ModelRunner:
+    fabric = runtime.make_fabric(config)
+    if isinstance(model, LinkModel):
+        return LinkRunner(model, graph, fabric, config)
+    rows, lists = (None, None) if tiers is None else (tiers.features, tiers.topology)
+    return ModelRunner(model, graph, fabric, rows, lists)
 
 
 def parameter_bytes(model: nn.Module) -> int:

@@ -15,7 +15,7 @@ from graphbraid.graph.interop.convert import as_tensor
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.infer import exact_chunks
 from graphbraid.train.inference.layer_wise import Chunk
-from graphbraid.train.inference.link_scores import check_rows_fit, pair_scores, score_links
+from graphbraid.train.inference.link_scores import check_rows_fit, score_links
 from graphbraid.train.inference.metrics import Scores
 from graphbraid.train.step.link_runner import LinkRunner
 from graphbraid.train.step.runner import ModelRunner
@@ -58,7 +58,7 @@ def score(
     """
     if isinstance(runner, LinkRunner):
         with in_mode(runner.model, training=False):
-            rows = encoder_rows(runner, config, torch.arange(runner.graph.num_nodes), mode, check)
+            rows = encoder_rows(runner, config, runner.data.ends.nodes, mode, check)
             return score_links(runner, config, nodes, rows, task=task, metrics=metrics, check=check)
     labels = runner.labels.y
     assert labels is not None
@@ -147,42 +147,3 @@ def node_ids(of: Graph | NodeSet, nodes: Tensor | Sequence[int] | None) -> Tenso
         at = int(outside.nonzero()[0])
         raise ConfigError(f"nodes must be ids in [0, {of.num_nodes}); nodes[{at}] is {int(ids[at])}.")
     return ids
-
-
-def link_scores(
-    runner: LinkRunner, config: TrainConfig, links: object, relation: object, mode: EvalMode
-) -> Tensor:
-    """Return the scores of pairs of nodes given by a caller, ``(num_links,)`` float32 on the CPU.
-
-    Raises:
-        ConfigError: an id is not a node, or relations are missing or do not fit.
-        DataError: an argument is not made of numbers.
-    """
-    pairs = _as_whole(links, "links", "a (2, num_links) list of node ids")
-    if pairs.ndim != 2 or pairs.shape[0] != 2 or not pairs.shape[1]:
-        raise ConfigError(f"links must be of shape (2, num_links), not empty; got {tuple(pairs.shape)}.")
-    ids, place = torch.unique(node_ids(runner.graph_nodes, pairs.flatten()), return_inverse=True)
-    kind = None
-    if runner.num_relations is not None:
-        if relation is None:
-            raise ConfigError(f"relation must say, for each link, which of {runner.num_relations} it is of.")
-        kind = _as_whole(relation, "relation", "a (num_links,) list of relations")
-        inside = (kind >= 0) & (kind < runner.num_relations)
-        if kind.shape != (pairs.shape[1],) or not bool(inside.all()):
-            raise ConfigError(
-                f"relation must have {pairs.shape[1]} entries in [0, {runner.num_relations}), one for each "
-                f"link; got {tuple(kind.shape)}"
-                + ("." if bool(inside.all()) else f" with {int(kind[~inside][0])}.")
-            )
-    elif relation is not None:
-        raise ConfigError("the predictor knows no relations; leave relation out.")
-    with in_mode(runner.model, training=False):
-        rows = encoder_rows(runner, config, ids, mode)
-        return pair_scores(runner, rows, place.view(2, -1), kind)
-
-
-def _as_whole(values: object, name: str, wanted: str) -> Tensor:
-    numbers = as_tensor(values, name)
-    if numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool:
-        raise ConfigError(f"{name} must be {wanted}; got {numbers.dtype}.")
-    return numbers.long().cpu()

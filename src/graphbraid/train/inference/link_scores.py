@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -18,7 +17,8 @@ from graphbraid.train.inference.ranking import Ranking, link_auc, rank_links
 from graphbraid.train.step.link_runner import LinkRunner
 from graphbraid.train.task import Task
 
-_PAIRS = 1 << 16  # scored at a time
+PAIRS = 1 << 16
+"""Number of pairs that are scored at a time."""
 _DRAWN_IN = MOST_EPOCHS - 1  # epoch of the negatives of every evaluation; no run gets there
 
 
@@ -41,18 +41,18 @@ def score_links(
         runner: the model and its graph.
         config: options of the run.
         positions: ``(num_links,)`` int64 positions in ``runner.labels``.
-        rows: ``(num_nodes, channels)`` the encoder's rows of all nodes.
+        rows: ``(num_nodes, channels)`` the encoder's rows of the nodes that links join.
         task: the loss.
         metrics: names of the metrics.
         check: function called between parts, which may raise to stop.
     """
-    own, others = _beside_negatives(runner, config, positions, rows, check)
+    own, others = beside_negatives(runner, config, positions, rows, check)
     values = {LOSS: float(_loss(task, own, others))}
     hits = {name: k for name in metrics if (k := hits_of(name)) is not None}
     if AUC in metrics:
         values[AUC] = link_auc(own, others)
     if hits or MRR in metrics:
-        ranking = _ranking(runner, positions, rows, check)
+        ranking = ranking_of(runner, positions, rows, check)
         values |= {MRR: ranking.mrr} | {name: ranking.hits(k) for name, k in hits.items()}
     return {name: values[name] for name in (LOSS, *metrics)}
 
@@ -79,15 +79,21 @@ def _loss(task: Task, own: Tensor, others: Tensor) -> Tensor:
     return task.loss(torch.cat([own, others]).unsqueeze(1), labels)
 
 
-def _beside_negatives(
-    runner: LinkRunner, config: TrainConfig, positions: Tensor, rows: Tensor, check: Callable[[], None]
+def beside_negatives(
+    runner: LinkRunner,
+    config: TrainConfig,
+    positions: Tensor,
+    rows: Tensor,
+    check: Callable[[], None] = lambda: None,
 ) -> tuple[Tensor, Tensor]:
     """Return the scores of the links, and of as many pairs that are no edges, each of its link's relation."""
     ends, relation = runner.labels.ends[:, positions], runner.labels.relations_at(positions)
     key = rng.batch_key(config.seed, _DRAWN_IN, 0)
     heads, tails = runner.negatives_of_evaluation().draw(key, ends[0].numpy(), None)
     drawn = torch.stack([torch.from_numpy(heads), torch.from_numpy(tails)])
-    return tuple(pair_scores(runner, rows, pairs, relation, check) for pairs in (ends, drawn))  # type: ignore[return-value]
+    place = runner.data.ends.places
+    own, others = (pair_scores(runner, rows, place(pairs), relation, check) for pairs in (ends, drawn))
+    return own, others
 
 
 def pair_scores(
@@ -99,29 +105,49 @@ def pair_scores(
 ) -> Tensor:
     """Return the scores of pairs of rows, ``(2, num_pairs)``, as ``(num_pairs,)`` float32."""
     found = [torch.empty(0)]
-    for begin in range(0, pairs.shape[1], _PAIRS):
+    for begin in range(0, pairs.shape[1], PAIRS):
         check()
-        part = slice(begin, begin + _PAIRS)
+        part = slice(begin, begin + PAIRS)
         src, dst = (rows[ends].to(runner.device) for ends in pairs[:, part])
         found.append(runner.score_pairs(src, dst, None if relation is None else relation[part]))
     return torch.cat(found)
 
 
-def _ranking(runner: LinkRunner, positions: Tensor, rows: Tensor, check: Callable[[], None]) -> Ranking:
-    """Return the ranks of both ends of links among all nodes."""
-    links = runner.labels
-    on_device = rows.to(runner.device)
+def scores_with_all(
+    runner: LinkRunner, rows: Tensor, check: Callable[[], None] = lambda: None, *, sources: bool = False
+) -> Callable[..., Tensor]:
+    """Return a function that scores nodes with all destinations, or with all ``sources``, of their links.
 
-    def score(given: Tensor, relation: Tensor | None = None, *, sources: bool = False) -> Tensor:
+    It takes ``(b,)`` int64 ids within their type, and relations if there are, and returns ``(b, num)``.
+
+    Args:
+        runner: the model and its graph.
+        rows: ``(num_nodes, channels)`` the encoder's rows of the nodes that links join.
+        check: function called each time, which may raise to stop.
+        sources: whether destinations are given, and scored with all sources.
+    """
+    of_sources, of_destinations = (rows[part].to(runner.device) for part in runner.data.ends.rows)
+    of_given, of_all = (of_destinations, of_sources) if sources else (of_sources, of_destinations)
+
+    def score(given: Tensor, relation: Tensor | None = None) -> Tensor:
         check()
-        return runner.score_all(on_device[given.to(runner.device)], on_device, relation, sources=sources)
+        return runner.score_all(of_given[given.to(runner.device)], of_all, relation, sources=sources)
 
+    return score
+
+
+def ranking_of(
+    runner: LinkRunner, positions: Tensor, rows: Tensor, check: Callable[[], None] = lambda: None
+) -> Ranking:
+    """Return the ranks of both ends of the links at ``positions`` among all nodes of their types."""
+    links, ends = runner.labels, runner.data.ends
     return rank_links(
-        score,
-        links.ends[:, positions],
-        rows.shape[0],
+        scores_with_all(runner, rows, check),
+        ends.within(links.ends[:, positions]),
+        ends.counts[1],
+        num_sources=ends.counts[0],
         relation=links.relations_at(positions),
-        score_sources=functools.partial(score, sources=True),
-        known=links.ends,
+        score_sources=scores_with_all(runner, rows, check, sources=True),
+        known=ends.within(links.ends),
         known_relation=links.relation,
     )

@@ -55,6 +55,7 @@ def rank_links(
     links: Tensor,
     num_nodes: int,
     *,
+    num_sources: int | None = None,
     relation: Tensor | None = None,
     score_sources: Score | None = None,
     known: Tensor | None = None,
@@ -68,6 +69,8 @@ def rank_links(
             the higher the likelier; with ``relation`` it also gets the ``(b,)`` relations.
         links: ``(2, num_links)`` int64 sources and destinations to rank.
         num_nodes: number of nodes, all of which are candidates.
+        num_sources: number of nodes that may be sources, where these are of another type and have ids of
+            their own; ``num_nodes`` then counts the destinations. If None, both are nodes of one kind.
         relation: ``(num_links,)`` int64 relation of each link, from 0. If None, all are of one kind.
         score_sources: function of ``(b,)`` destinations, and relations, that returns their scores with all
             nodes as sources: sources are then ranked, too, and their ranks follow those of the destinations,
@@ -84,22 +87,28 @@ def rank_links(
         DataError: a link's end is not a node, a relation does not fit the links, or a score is NaN.
     """
     as_count(num_nodes, "num_nodes", least=1)
-    per_call = max(as_count(most_scores, "most_scores", least=1, most=1 << 40) // num_nodes, 1)
-    src, dst = _checked(links, num_nodes, "links")
+    if num_sources is None:
+        num_sources = num_nodes
+    as_count(num_sources, "num_sources", least=1)
+    as_count(most_scores, "most_scores", least=1, most=1 << 40)
+    counts = num_sources, num_nodes
+    src, dst = _checked(links, counts, "links")
     kind = _checked_relation(relation, src, "relation", "links")
     others, known_kind = None, None
     if known is not None:
         if (relation is None) != (known_relation is None):
             missing = "relation" if relation is None else "known_relation"
             raise ConfigError(f"relation and known_relation go together: {missing} is not given")
-        others = _checked(known, num_nodes, "known")
+        others = _checked(known, counts, "known")
         known_kind = _checked_relation(known_relation, others[0], "known_relation", "known")
     ranks = []
     for function, one, other, end in ((score, src, dst, 0), (score_sources, dst, src, 1)):
         if function is None:
             continue
-        beside = None if others is None else _Known(others[end], others[1 - end], known_kind)
-        shape = {"num_nodes": num_nodes, "per_call": per_call}
+        beside = None if others is None else KnownLinks(others[end], others[1 - end], known_kind)
+        candidates = counts[1 - end]
+        per_call = max(most_scores // candidates, 1)
+        shape = {"num_nodes": candidates, "per_call": per_call}
         ranks.append(_ranked(function, one, other, kind=kind, known=beside, **shape))
     return Ranking(torch.cat(ranks))
 
@@ -110,7 +119,7 @@ def _ranked(
     wanted: Tensor,
     *,
     kind: Tensor | None,
-    known: _Known | None,
+    known: KnownLinks | None,
     num_nodes: int,
     per_call: int,
 ) -> Tensor:
@@ -153,11 +162,11 @@ def link_auc(positive: Tensor, negative: Tensor) -> float:
     return float((below + up_to).sum() / (2 * len(values) * len(ordered)))
 
 
-def _checked(links: Tensor, num_nodes: int, name: str) -> tuple[Tensor, Tensor]:
+def _checked(links: Tensor, counts: tuple[int, int], name: str) -> tuple[Tensor, Tensor]:
     if check_tensor(links, name).ndim != 2 or links.shape[0] != 2:
         raise DataError(f"{name} must have shape (2, num_links); got {tuple(links.shape)}")
-    for ends, end in zip(links, ("sources", "destinations"), strict=True):
-        check_ids(ends, num_nodes, f"{end} of {name}")
+    for ends, count, end in zip(links, counts, ("sources", "destinations"), strict=True):
+        check_ids(ends, count, f"{end} of {name}")
     return links[0].long(), links[1].long()
 
 
@@ -173,7 +182,7 @@ def _checked_relation(relation: Tensor | None, ends: Tensor, name: str, of: str)
     return relation
 
 
-class _Known:
+class KnownLinks:
     """The known links of each end and relation, found by binary search.
 
     Args:

@@ -13,6 +13,7 @@ from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.labelled import SPLITS, LabelledNodes
 from graphbraid.train.config import TrainConfig
+from graphbraid.train.step.link_ends import LinkEnds
 
 _NONE = -1
 """Split of an edge that is no link: it is neither learned nor predicted."""
@@ -58,6 +59,8 @@ class LinkData:
     """All edges, as the graph has them; negatives of an evaluation are none of these."""
     num_relations: int
     """Number of relations of the graph."""
+    ends: LinkEnds
+    """The nodes that links join."""
 
     @classmethod
     def of(cls, graph: Graph, config: TrainConfig) -> LinkData:
@@ -104,6 +107,7 @@ class LinkData:
             message_relation=None if relation is None else relation[is_message],
             whole=csc,
             num_relations=len(graph.edge_types),
+            ends=LinkEnds.of(graph, graph.edge_types[0]),
         )
 
 

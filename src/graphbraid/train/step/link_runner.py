@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.graph import Graph, NodeSet
+from graphbraid.graph import Graph
 from graphbraid.nn import LinkModel
 from graphbraid.sampling.batch_seeds import BatchSeeds
 from graphbraid.sampling.links import LinkSeeds
@@ -165,11 +165,6 @@ class LinkRunner(ModelRunner):
     def num_relations(self) -> int | None:
         """Number of relations that the predictor knows; None if it knows none."""
         return self._link_model.predictor.num_relations
-
-    @property
-    def graph_nodes(self) -> NodeSet:
-        """The nodes that links join."""
-        return self.graph.nodes_of(self.graph.node_types[0])
 
     @property
     def _link_model(self) -> LinkModel:
