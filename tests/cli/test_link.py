@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tests.train.linked_communities import NODES, one_relation, relations
+from tests.train.linked_types import FILMS, MADE, RATES, STUDIOS, USERS, films
 from typer.testing import CliRunner
 
 from graphbraid.cli.main import app
@@ -78,6 +79,39 @@ def test_links_without_relations_have_drawn_splits(tmp_path: Path) -> None:
     code, plan, text = run("plan", "--data", str(path), "--json", "--set", "task=link", "--hidden", "8")
     assert code == 0, text
     assert plan["plan"]
+
+
+def test_links_between_two_node_types_are_trained_and_predicted(tmp_path: Path) -> None:
+    graph = films()
+    first = {"studio": 0, "user": STUDIOS, "film": STUDIOS + USERS}
+    lists = {one: graph.to_edge_indices()[one] for one in (MADE, RATES)}
+    ends = [edges + torch.tensor([[first[one[0]]], [first[one[2]]]]) for one, edges in lists.items()]
+    path = tmp_path / "films.npz"
+    np.savez(
+        path,
+        edge_index=torch.cat(ends, 1).numpy(),
+        edge_type=np.repeat([0, 1], [edges.shape[1] for edges in ends]),
+        edge_type_names=["made", "rates"],
+        node_type=np.repeat([0, 1, 2], [STUDIOS, USERS, FILMS]),
+        node_type_names=["studio", "user", "film"],
+        x_film=graph.nodes_of("film").x.numpy(),  # type: ignore[union-attr]
+    )
+    out = tmp_path / "run"
+    chosen = ["--data", str(path), "--model", "rgcn", "--fanouts", "5,5", "--set", "symmetrize=true"]
+    code, _, text = train(*chosen, "--out", str(out))
+    assert code == 2
+    assert "say which with link_relation" in text
+    code, made, text = train(*chosen, "--out", str(out), "--relation", "user,rates,film")
+    assert code == 0, text
+    assert made["result"]["test"]["auc"] > 0
+    (tmp_path / "users.txt").write_text("3\n89\n")
+    words = ["--pairs", str(tmp_path / "users.txt"), "--top", "4", "--json"]
+    code, made, text = run("predict", "--run", str(out), "--out", str(tmp_path / "p.csv"), *words)
+    assert code == 0, text
+    assert (made["num_links"], made["columns"]) == (8, ["source", "destination", "rank", "score"])
+    code, _, text = train(*chosen, "--out", str(tmp_path / "other"), "--relation", "user,rated,film")
+    assert code == 2
+    assert "link_relation='user,rated,film' is no relation" in text
 
 
 def test_a_run_on_links_is_estimated(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:

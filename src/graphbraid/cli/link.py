@@ -14,6 +14,7 @@ from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
 from graphbraid.nn import (
     MODELS,
+    RGCN,
     DistMult,
     DotProduct,
     LinkModel,
@@ -23,9 +24,10 @@ from graphbraid.nn import (
     RGCNEncoder,
     make_model,
 )
+from graphbraid.train.step.link_data import relation_learned
 
-EMBEDDING, RGCN = "embedding", "rgcn"
-ENCODERS = (EMBEDDING, RGCN, *MODELS)
+EMBEDDING, RELATIONAL = "embedding", "rgcn"
+ENCODERS = (EMBEDDING, RELATIONAL, *MODELS)
 """Names of the encoders: learned rows alone, relational layers on them, and the models of nodes."""
 
 
@@ -64,18 +66,21 @@ def build_link_model(graph: Graph, run: ResolvedRun) -> LinkModel:
         ResourceError: weights, gradients and optimizer state need more than the free memory.
     """
     settings, name = run.settings, run.settings.model
-    if len(graph.node_types) > 1:
+    learned = relation_learned(graph, run.train)
+    if len(graph.node_types) > 1 and name != RELATIONAL:
         raise ConfigError(
-            f"--task link takes graphs of one node type so far; {settings.data} has "
-            f"{', '.join(graph.node_types)}"
+            f"--model {name} does not go with {settings.data}, a graph of several node types; "
+            f"choose {RELATIONAL}"
         )
     if name not in ENCODERS:
         raise ConfigError(f"--task link needs --model to be one of {', '.join(ENCODERS)}; got {name!r}")
-    if name == RGCN and not graph.is_typed:
-        raise ConfigError(f"--model {RGCN} learns from relations, and {settings.data} has none")
+    if name == RELATIONAL and not graph.is_typed:
+        raise ConfigError(f"--model {RELATIONAL} learns from relations, and {settings.data} has none")
 
     def make(**options: Any) -> nn.Module:
-        return LinkModel(_encoder(name, graph, options), _predictor(graph, settings))
+        several = graph.is_typed and learned is None
+        encoder = _by_type if len(graph.node_types) > 1 else _encoder
+        return LinkModel(encoder(name, graph, options), _predictor(graph, settings, several=several))
 
     model = built(settings, make, run.train.seed)
     assert isinstance(model, LinkModel)
@@ -90,7 +95,7 @@ def _encoder(name: str, graph: Graph, options: dict[str, Any]) -> nn.Module:
         }
         return NodeEmbedding(nodes.num_nodes, width, **others)
     in_channels = width if nodes.x is None else int(nodes.x.shape[1])
-    if name == RGCN:
+    if name == RELATIONAL:
         rest = {key: value for key, value in options.items() if key != "hidden_channels"}
         encoder: nn.Module = RGCNEncoder(in_channels, width, width, len(graph.edge_types), **rest)
     else:
@@ -98,15 +103,30 @@ def _encoder(name: str, graph: Graph, options: dict[str, Any]) -> nn.Module:
     return NodeEmbedding(nodes.num_nodes, width, encoder) if nodes.x is None else encoder
 
 
-def _predictor(graph: Graph, settings: RunSettings) -> LinkPredictor:
+def _by_type(_name: str, graph: Graph, options: dict[str, Any]) -> nn.Module:
+    """Make the encoder of a graph of several node types, which returns rows of each of them."""
+    nodes = {name: graph.nodes_of(name) for name in graph.node_types}
+    width = options["hidden_channels"]
+    rest = {key: value for key, value in options.items() if key != "hidden_channels"}
+    return RGCN(
+        {name: 0 if one.x is None else int(one.x.shape[1]) for name, one in nodes.items()},
+        width,
+        width,
+        graph.edge_types,
+        num_nodes={name: one.num_nodes for name, one in nodes.items() if one.x is None},
+        **rest,
+    )
+
+
+def _predictor(graph: Graph, settings: RunSettings, *, several: bool) -> LinkPredictor:
     width, kind = settings.hidden_channels, settings.predictor
     if kind is None:
-        kind = "distmult" if graph.is_typed else "dot"
+        kind = "distmult" if several else "dot"
     if kind == "distmult":
-        if not graph.is_typed:
+        if not several:
             raise ConfigError(
-                f"--predictor distmult scores links of relations, and {settings.data} has none; choose dot, "
-                "or mlp"
+                f"--predictor distmult scores links of relations, and {settings.data} has none, or one "
+                "is learned; choose dot, or mlp"
             )
         return DistMult(len(graph.edge_types), width)
     return DotProduct() if kind == "dot" else MLPPredictor(width, width)

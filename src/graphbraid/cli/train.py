@@ -28,7 +28,12 @@ if TYPE_CHECKING:
 
 CommName = Literal["auto", "torch", "mpi"]
 _DATA, _MODEL, _TRAIN, _RUN = "Data", "Model", "Training", "Run"
-_FLAGS = {"hidden_channels": "--hidden", "num_layers": "--layers", "out_dir": "--out"}
+_FLAGS = {
+    "hidden_channels": "--hidden",
+    "num_layers": "--layers",
+    "out_dir": "--out",
+    "link_relation": "--relation",
+}
 """Options whose flag differs from their name."""
 
 
@@ -99,6 +104,10 @@ def train(
     task: Annotated[
         str | None,
         _option("--task", _TRAIN, "node: labels of nodes; link: which links there are. (default: node)"),
+    ] = None,
+    link_relation: Annotated[
+        str | None,
+        _option("--relation", _TRAIN, "Of links: the relation to learn, as user,rates,movie."),
     ] = None,
     negatives: Annotated[
         str | None,

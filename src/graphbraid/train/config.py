@@ -25,6 +25,7 @@ from graphbraid.train.option_values import (
     Place,
     Positive,
     PositiveFloat,
+    Relation,
     Seed,
     Share,
     Size,
@@ -84,6 +85,10 @@ class TrainConfig:
     entropy)."""
     num_negatives: Annotated[float, Field(gt=0, le=MOST_AMOUNT, allow_inf_nan=False), no_bool] = 1.0
     """Number of negatives drawn per link; a whole number for ``triplet``."""
+    link_relation: Relation | None = None
+    """Relation whose links are learned, by its three names; the others carry messages alone. In a graph of
+    several node types, links are of one relation: if None, the only one, or the only one with splits. In a
+    graph of one node type: if None, the links of all relations."""
     link_splits: tuple[Share, Share] = (0.05, 0.1)
     """Shares of the linked pairs of nodes to validate and to test on, drawn if the graph's edges have no
     splits."""

@@ -75,7 +75,7 @@ def _check_tiers(config: TrainConfig) -> None:
 
 
 def _check_links(config: TrainConfig) -> None:
-    for name in ("negatives", "num_negatives", "link_splits", "link_split_seed"):
+    for name in ("negatives", "num_negatives", "link_relation", "link_splits", "link_split_seed"):
         value, default = getattr(config, name), type(config).__dataclass_fields__[name].default
         if config.task == "node" and value != default:
             raise ConfigError(f"{name}={value!r} is for links, and task='node' has none; set task='link'.")

@@ -52,3 +52,12 @@ def _named(value: Any) -> Any:
 
 Place = Annotated[Path, BeforeValidator(_named)]
 """Path of a file or folder."""
+
+
+def _as_relation(value: Any) -> Any:
+    """Split the three names of a relation, which the command line gives as ``user,rates,movie``."""
+    return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
+
+
+Relation = Annotated[tuple[str, str, str], BeforeValidator(_as_relation)]
+"""Source type, name and destination type of a relation, or these as one text with commas."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import given_row_bytes
 from graphbraid.loader import BatchLoader, LoaderSettings
+from graphbraid.sampling import MiniBatch
 from graphbraid.train.config import TrainConfig
 
 SAMPLED = 6
@@ -61,6 +62,7 @@ def batch_sizes(
     fanouts: Sequence[int] | None = None,
     batch_size: int | None = None,
     loader_of: Callable[[LoaderSettings], BatchLoader] | None = None,
+    rows_bytes: Callable[[MiniBatch], int] | None = None,
 ) -> BatchSizes:
     """Sample some batches over ``nodes`` without their features, and return the sizes.
 
@@ -71,6 +73,8 @@ def batch_sizes(
         fanouts: in place of those of ``config``.
         batch_size: in place of that of ``config``.
         loader_of: makes the loader, as of links. If None, one of the graph's nodes.
+        rows_bytes: bytes of a batch's feature rows, where nodes have types. If None, those of
+            the graph's rows.
     """
     settings = LoaderSettings(
         num_neighbors=fanouts or config.fanouts,
@@ -83,7 +87,7 @@ def batch_sizes(
         return_edge_id=False,
         gather=False,
     )
-    found = []
+    found, by_type = [], 0
     with BatchLoader(graph, settings) if loader_of is None else loader_of(settings) as loader:
         steps, seeds = len(loader), min(nodes.numel(), loader.schedule.batch_size)
         # Full batches only: the last of an epoch may be small.
@@ -93,6 +97,8 @@ def batch_sizes(
             first = full * part // count
             for batch in loader.batches(0, first, first + 1):
                 found.append((batch.num_nodes, batch.num_edges))
+                if rows_bytes is not None:
+                    by_type = max(by_type, rows_bytes(batch) // max(batch.num_nodes, 1))
                 del batch
     return BatchSizes(
         num_batches=steps,
@@ -100,7 +106,7 @@ def batch_sizes(
         edges=max(size[1] for size in found),
         mean_nodes=sum(size[0] for size in found) / len(found),
         seeds=seeds,
-        row_bytes=row_bytes(graph),
+        row_bytes=row_bytes(graph) if rows_bytes is None else by_type,
     )
 
 

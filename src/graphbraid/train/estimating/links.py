@@ -9,10 +9,13 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.model.modes import in_mode
+from graphbraid.graph import Graph
 from graphbraid.machine.hardware import free_memory_bytes
+from graphbraid.sampling import MiniBatch
 from graphbraid.train import runtime
+from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.allocation import allocation_of
-from graphbraid.train.estimating.batches import batch_sizes
+from graphbraid.train.estimating.batches import BatchSizes, batch_sizes
 from graphbraid.train.estimating.needs import Need
 from graphbraid.train.estimating.trial import Trial
 from graphbraid.train.inference.evaluate import EvalMode, encoder_rows
@@ -21,6 +24,7 @@ from graphbraid.train.inference.link_scores import PAIRS, beside_negatives, rank
 from graphbraid.train.inference.metrics import AUC, metric_names
 from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.link_runner import LinkRunner
+from graphbraid.train.step.link_typed_encoder import TypedEncoderRunner
 
 _HOST = torch.device("cpu")
 _SCORES = 1 << 24
@@ -29,6 +33,16 @@ _COUNTING_BYTES = 16
 """Per edge, of NumPy's arrays while negatives are counted, which torch does not see."""
 _MOST_TRIED = 0.5
 """Largest share of the free memory that a pass over the whole graph may take to be tried."""
+
+
+def link_batch_sizes(graph: Graph, config: TrainConfig, positions: Tensor, runner: LinkRunner) -> BatchSizes:
+    """Return the sizes of batches of the links at ``positions``."""
+    return batch_sizes(graph, config, positions, loader_of=runner.loader, rows_bytes=_rows_bytes(runner))
+
+
+def _rows_bytes(runner: LinkRunner) -> Callable[[MiniBatch], int] | None:
+    encoder = runner.encoder_runner()
+    return encoder.rows_bytes if isinstance(encoder, TypedEncoderRunner) else None
 
 
 def link_needs(trial: Trial, *, in_flight: int) -> tuple[tuple[Need, ...], tuple[Need, ...]]:
@@ -111,7 +125,13 @@ def _encoding_bytes(trial: Trial, runner: LinkRunner, mode: EvalMode, rows_bytes
     if mode == "sampled":
         fanouts, size = config.eval_fanouts or config.fanouts, config.eval_batch_size
         sizes = batch_sizes(
-            encoder.graph, config, nodes, fanouts=fanouts, batch_size=size, loader_of=encoder.loader
+            trial.graph,
+            config,
+            nodes,
+            fanouts=fanouts,
+            batch_size=size,
+            loader_of=encoder.loader,
+            rows_bytes=_rows_bytes(runner),
         )
         options = config.updated(plan=None, fanouts=fanouts, batch_size=size, eval_fanouts=None)
         with make_loader(encoder, options, nodes) as loader:

@@ -15,7 +15,7 @@ from graphbraid.train.estimating.allocation import allocation_of
 from graphbraid.train.estimating.baseline import baseline_bytes
 from graphbraid.train.estimating.batches import BatchSizes, batch_sizes
 from graphbraid.train.estimating.inference import evaluation_needs
-from graphbraid.train.estimating.links import link_needs
+from graphbraid.train.estimating.links import link_batch_sizes, link_needs
 from graphbraid.train.estimating.needs import Need, Needs
 from graphbraid.train.estimating.trial import Trial, parameter_bytes
 from graphbraid.train.step.feed import make_loader
@@ -51,8 +51,10 @@ def sampled_needs(trial: Trial, *, ahead: int | None = None) -> SampledNeeds:
         ahead: batches prepared ahead. If None, as the loader of ``workers`` threads does.
     """
     config, graph, runner = trial.config.updated(plan=None), trial.graph, trial.runner
-    of_links = isinstance(runner, LinkRunner)
-    sizes = batch_sizes(graph, config, trial.nodes, loader_of=runner.loader if of_links else None)
+    if isinstance(runner, LinkRunner):
+        sizes = link_batch_sizes(graph, config, trial.nodes, runner)
+    else:
+        sizes = batch_sizes(graph, config, trial.nodes)
     with make_loader(runner, config, trial.nodes) as loader:
         ahead = ahead or loader.ahead
         degrees = 0 if not runner.uses_degrees else 8 * graph.num_nodes

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphbraid.errors import ConfigError, DataError
-from graphbraid.graph import Graph
+from graphbraid.errors import ConfigError, DataError, did_you_mean
+from graphbraid.graph import EdgeType, Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.labelled import SPLITS, LabelledNodes
 from graphbraid.train.config import TrainConfig
@@ -47,47 +47,46 @@ class LinkSet(LabelledNodes):
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class LinkData:
-    """What a run of link prediction reads of a graph."""
+    """What a run of link prediction reads of a graph; ids of nodes are those in the whole graph."""
 
     links: LinkSet
     """The links of all splits, which are also those known to be true when others are ranked."""
     messages: Graph
-    """The graph that neighbours are drawn from: training edges alone, without types, with the features."""
+    """The graph that neighbours are drawn from: edges that carry messages alone, without types; with the
+    features if there is one node type."""
     message_relation: Tensor | None
     """``(num_messages,)`` int64 relation of each stored edge of ``messages``; None if there is one."""
+    is_message: Tensor
+    """``(num_edges,)`` bool: which edges of the graph those are."""
     whole: Csc
     """All edges, as the graph has them; negatives of an evaluation are none of these."""
     num_relations: int
-    """Number of relations of the graph."""
+    """Number of relations that links are of."""
     ends: LinkEnds
     """The nodes that links join."""
 
     @classmethod
     def of(cls, graph: Graph, config: TrainConfig) -> LinkData:
-        """Read a graph of one node type.
+        """Read a graph.
 
         Links are the edges that the graph's ``edge_splits`` name. If there are none, all edges are links and
         ``config.link_splits`` of the pairs of nodes are drawn for validation and test, with all edges that
         join the same two nodes, in either direction and by any relation, on the same side. Messages are the
         edges to train on; beside them, edges of relations without splits, less those that join the ends of a
-        link of validation or test.
+        link of validation or test. With ``config.link_relation``, and in a graph of several node types, links
+        are edges of one relation, and all others carry messages, less the same.
 
         Raises:
-            ConfigError: the graph has several node types.
+            ConfigError: there is no such relation, or several node types and none is named.
             DataError: there are no edges, or no links to train on.
         """
-        _check_one_node_type(graph)
         if not graph.num_edges:
             raise DataError("task='link' learns the graph's edges, and there are none")
+        learned_one = relation_learned(graph, config)
         csc = graph.csc
         ends = torch.stack([csc.indices.long(), csc.destinations().long()])
         relation = _stored_relations(graph)
-        split = _given_splits(graph, relation)
-        if split is None:
-            split = _drawn_splits(ends, graph.num_nodes, config)
-            is_message = split == 0
-        else:
-            is_message = (split == 0) | _beside(graph, relation, split, ends)
+        split, is_message = _splits(graph, relation, ends, learned_one, config)
         learned = (split != _NONE).nonzero().flatten()
         of_learned = split[learned]
         splits = {name: (of_learned == number).nonzero().flatten() for number, name in enumerate(SPLITS)}
@@ -96,27 +95,54 @@ class LinkData:
                 f"no edge is left to train on: {_told(splits)}. Put some in the split 'train', or make the "
                 f"shares of link_splits={config.link_splits} smaller."
             )
-        nodes = graph.nodes_of(graph.node_types[0])
+        alone = graph.nodes_of(graph.node_types[0]) if len(graph.node_types) == 1 else None
         return cls(
             links=LinkSet(
                 ends=ends[:, learned],
-                relation=None if relation is None else relation[learned],
+                relation=None if relation is None or learned_one is not None else relation[learned],
                 splits={name: positions for name, positions in splits.items() if positions.numel()},
             ),
-            messages=Graph(csc=_kept(csc, is_message), x=nodes.x, name=graph.name, trusted=True),
+            messages=Graph(
+                csc=kept(csc, is_message), x=None if alone is None else alone.x, name=graph.name, trusted=True
+            ),
             message_relation=None if relation is None else relation[is_message],
+            is_message=is_message,
             whole=csc,
-            num_relations=len(graph.edge_types),
-            ends=LinkEnds.of(graph, graph.edge_types[0]),
+            num_relations=len(graph.edge_types) if learned_one is None else 1,
+            ends=LinkEnds.of(graph, learned_one or graph.edge_types[0]),
         )
 
 
-def _check_one_node_type(graph: Graph) -> None:
-    if len(graph.node_types) > 1:
-        raise ConfigError(
-            "task='link' takes graphs of one node type, with any number of relations, so far; this one has "
-            f"{', '.join(graph.node_types)}."
-        )
+def relation_learned(graph: Graph, config: TrainConfig) -> EdgeType | None:
+    """Return the relation whose links are learned; None if those of all relations are.
+
+    Raises:
+        ConfigError: the graph does not have the relation of ``config``, or has several and must be told one.
+    """
+    known, wanted = graph.edge_types, config.link_relation
+    names = [",".join(one) for one in known]
+    if wanted is not None:
+        name = ",".join(wanted)
+        if not graph.is_typed:
+            raise ConfigError(
+                f"link_relation={name!r} chooses among relations, and the graph has one; leave it out."
+            )
+        if wanted not in known:
+            raise ConfigError(
+                f"link_relation={name!r} is no relation; the graph has {'; '.join(names)}."
+                + did_you_mean(name, names)
+            )
+        return wanted
+    if len(graph.node_types) == 1:
+        return None
+    with_splits = [one for one in known if graph.edges_of(one).splits]
+    for choices in (known, with_splits):
+        if len(choices) == 1:
+            return choices[0]
+    raise ConfigError(
+        "task='link' learns one relation of a graph of several node types; say which with link_relation: "
+        f"{'; '.join(names)}."
+    )
 
 
 def _told(splits: Mapping[str, Tensor]) -> str:
@@ -127,8 +153,32 @@ def _stored_relations(graph: Graph) -> Tensor | None:
     """Return the number of each stored edge's relation; None for a graph without types."""
     if graph.types is None:
         return None
-    degrees = graph.types.rows.degrees()  # of a node and relation, in the order of the relations
-    return torch.repeat_interleave(torch.arange(degrees.numel()) % len(graph.edge_types), degrees)
+    of_rows = []  # a row for each node and relation into its type, in the order of the relations
+    for name, nodes in graph.types.nodes.items():
+        into = [number for number, one in enumerate(graph.edge_types) if one[2] == name]
+        of_rows.append(torch.tensor(into, dtype=torch.int64).repeat(nodes.num_nodes))
+    return torch.repeat_interleave(torch.cat(of_rows), graph.types.rows.degrees())
+
+
+def _splits(
+    graph: Graph, relation: Tensor | None, ends: Tensor, learned: EdgeType | None, config: TrainConfig
+) -> tuple[Tensor, Tensor]:
+    """Return the number of each edge's split in :data:`SPLITS` (-1: no link), and which carry messages."""
+    split = _given_splits(graph, relation)
+    if learned is None:
+        if split is None or relation is None:
+            split = _drawn_splits(ends, graph.num_nodes, config)
+            return split, split == 0
+        beside = [not graph.edges_of(one).splits for one in graph.edge_types]
+    else:
+        assert relation is not None, "only a graph with types has relations to choose from"
+        is_learned = relation == graph.edge_types.index(learned)
+        beside = [one != learned for one in graph.edge_types]
+        if split is None or not graph.edges_of(learned).splits:
+            split = torch.full_like(relation, _NONE)
+            split[is_learned] = _drawn_splits(ends[:, is_learned], graph.num_nodes, config)
+        split = split.where(is_learned, _NONE)
+    return split, (split == 0) | _beside(graph, torch.tensor(beside)[relation], split, ends)
 
 
 def _given_splits(graph: Graph, relation: Tensor | None) -> Tensor | None:
@@ -166,15 +216,13 @@ def _drawn_splits(ends: Tensor, num_nodes: int, config: TrainConfig) -> Tensor:
     return of_pair[number]
 
 
-def _beside(graph: Graph, relation: Tensor | None, split: Tensor, ends: Tensor) -> Tensor:
-    """Return which edges carry messages though their relation has no splits, such as reverses of others."""
-    assert relation is not None
-    has_none = torch.tensor([not graph.edges_of(one).splits for one in graph.edge_types])[relation]
-    if not bool(has_none.any()):
-        return has_none
+def _beside(graph: Graph, is_beside: Tensor, split: Tensor, ends: Tensor) -> Tensor:
+    """Return which edges carry messages though they are not learned, such as reverses of others."""
+    if not bool(is_beside.any()):
+        return is_beside
     pairs = _pairs(ends, graph.num_nodes)
     predicted = torch.unique(pairs[split > 0])
-    return has_none & ~torch.isin(pairs, predicted)
+    return is_beside & ~torch.isin(pairs, predicted)
 
 
 def _pairs(ends: Tensor, num_nodes: int) -> Tensor:
@@ -182,7 +230,7 @@ def _pairs(ends: Tensor, num_nodes: int) -> Tensor:
     return ends.amin(0) * num_nodes + ends.amax(0)
 
 
-def _kept(csc: Csc, keep: Tensor) -> Csc:
+def kept(csc: Csc, keep: Tensor) -> Csc:
     """Return an adjacency of some of the stored edges, in the same order."""
     before = torch.cat([torch.zeros(1, dtype=torch.int64), keep.cumsum(0)])
     weight = None if csc.weight is None else csc.weight[keep]

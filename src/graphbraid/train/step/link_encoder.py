@@ -62,13 +62,8 @@ class EncoderRunner(ModelRunner):
 
     def settings(self, settings: LoaderSettings) -> LoaderSettings:
         """Return a loader's settings with what the encoder needs; one without layers needs no neighbours."""
-        hops = settings.num_neighbors
-        if getattr(self.model, "num_layers", None) == 0:
-            hops = [0]
-        keeps = settings.return_edge_id or self._relation is not None or self.passes_weight
-        return dataclasses.replace(
-            settings, num_neighbors=hops, return_edge_id=keeps, src_degree=self.uses_degrees
-        )
+        keeps = self._relation is not None or self.passes_weight
+        return encoder_settings(self.model, settings, keeps_edges=keeps, src_degree=self.uses_degrees)
 
     def loader(self, settings: LoaderSettings) -> BatchLoader:
         """Return the loader of mini-batches of nodes."""
@@ -118,6 +113,24 @@ class EncoderRunner(ModelRunner):
         dense = None if self.graph.x is None else self._in_float32(self.graph.dense_x().to(self.device))
         edge_index = torch.stack([csc.indices.long(), csc.destinations().long()]).to(self.device)
         return WholeInputs((dense, edge_index), named)
+
+
+def encoder_settings(
+    encoder: nn.Module, settings: LoaderSettings, *, keeps_edges: bool, src_degree: bool = False
+) -> LoaderSettings:
+    """Return a loader's settings with what an encoder needs; one without layers needs no neighbours.
+
+    Args:
+        encoder: the encoder.
+        settings: settings of the run.
+        keeps_edges: whether the encoder is told of edges more than their ends.
+        src_degree: whether its layers normalise by degrees.
+    """
+    hops = settings.num_neighbors
+    if getattr(encoder, "num_layers", None) == 0:
+        hops = [0]
+    keeps = settings.return_edge_id or keeps_edges
+    return dataclasses.replace(settings, num_neighbors=hops, return_edge_id=keeps, src_degree=src_degree)
 
 
 def _takes_relations(encoder: nn.Module) -> bool:

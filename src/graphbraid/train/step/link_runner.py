@@ -20,6 +20,7 @@ from graphbraid.sampling.source import BatchSource
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.link_data import LinkData, LinkSet
 from graphbraid.train.step.link_encoder import EncoderRunner
+from graphbraid.train.step.link_typed_encoder import TypedEncoderRunner
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.task import Task
 
@@ -40,7 +41,7 @@ class LinkRunner(ModelRunner):
 
     Args:
         model: the model.
-        graph: the graph, of one node type.
+        graph: the graph.
         fabric: device and precision.
         config: options of the run: which links are learned, and their negatives.
 
@@ -54,7 +55,7 @@ class LinkRunner(ModelRunner):
         self._config = config
         _check_relations(model, self.data)
         self._prepare(model, graph, fabric)
-        self._encoder: EncoderRunner | None = None
+        self._encoder: EncoderRunner | TypedEncoderRunner | None = None
         self.encoder_runner()  # checks that the encoder has what it takes
         self._negatives: NegativeDraws | None = None
 
@@ -71,17 +72,20 @@ class LinkRunner(ModelRunner):
     @property
     def feature_text(self) -> str:
         """Number of features, for messages."""
-        return f"{self.data.messages.num_features} features per node"
+        return self.encoder_runner().feature_text
 
     def task(self) -> Task:
         """Task of the links: binary if each pair has a label, else the choice of the link among others."""
         return Task(name="link", width=1 if self._config.negatives == "binary" else 2)
 
-    def encoder_runner(self) -> EncoderRunner:
+    def encoder_runner(self) -> EncoderRunner | TypedEncoderRunner:
         """Return a runner of the encoder that the model has now, over the edges that carry messages."""
         encoder = self._link_model.encoder
         if self._encoder is None or self._encoder.model is not encoder:  # as of a copy, for measurements
-            self._encoder = EncoderRunner(encoder, self.data, self._fabric)
+            if len(self.graph.node_types) > 1:
+                self._encoder = TypedEncoderRunner(encoder, self.graph, self.data, self._fabric)
+            else:
+                self._encoder = EncoderRunner(encoder, self.data, self._fabric)
         return self._encoder
 
     def loader(self, settings: LoaderSettings) -> BatchLoader:
@@ -93,7 +97,7 @@ class LinkRunner(ModelRunner):
 
         positions = cast("Tensor", settings.input_nodes)
         ends = self.data.links.ends[:, positions]
-        how = _sampling(self._config)
+        how = self._drawn_by(_sampling(self._config))
         messages = self.data.messages
         seeds = LinkSeeds(ends, seed=settings.seed, negatives=NegativeDraws(how, messages.csc, ends))
         encoder = self.encoder_runner()
@@ -157,7 +161,7 @@ class LinkRunner(ModelRunner):
             ConfigError: every pair of nodes is an edge.
         """
         if self._negatives is None:
-            how = NegativeSampling("binary", 1, reject_edges=True)
+            how = self._drawn_by(NegativeSampling("binary", 1, reject_edges=True))
             self._negatives = NegativeDraws(how, self.data.whole, self.data.links.ends)
         return self._negatives
 
@@ -165,6 +169,17 @@ class LinkRunner(ModelRunner):
     def num_relations(self) -> int | None:
         """Number of relations that the predictor knows; None if it knows none."""
         return self._link_model.predictor.num_relations
+
+    def _drawn_by(self, how: NegativeSampling) -> NegativeSampling:
+        """Let negatives be nodes of the types that links join, which need not be told where there is one."""
+        if len(self.graph.node_types) == 1:
+            return how
+        weights, ends = [], self.data.ends
+        for first, count in zip(ends.first, ends.counts, strict=True):
+            weight = torch.zeros(self.graph.num_nodes, dtype=torch.float64)
+            weight[first : first + count] = 1.0
+            weights.append(weight)
+        return dataclasses.replace(how, src_weight=weights[0], dst_weight=weights[1])
 
     @property
     def _link_model(self) -> LinkModel:
@@ -244,8 +259,9 @@ def _check_relations(model: LinkModel, data: LinkData) -> None:
         return
     if relation is None:
         raise ConfigError(
-            f"{name} scores links of several relations, and the graph has no types; use nn.DotProduct() or "
-            "nn.MLPPredictor, or a graph of relations (Graph.from_relations, load(..., with_types=True))."
+            f"{name} scores links of several relations, and the links to learn are of one kind; use "
+            "nn.DotProduct() or nn.MLPPredictor, or a graph of relations (Graph.from_relations, load(..., "
+            "with_types=True)), all of them learned."
         )
     largest = int(relation.max())
     if largest >= count:

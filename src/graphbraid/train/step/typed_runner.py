@@ -37,6 +37,10 @@ class TypedRunner(ModelRunner):
 
     def __init__(self, model: nn.Module, graph: Graph, fabric: Fabric, node_type: str | None = None) -> None:
         self.node_type = learned_type(graph, node_type)
+        self._prepare_types(model, graph, fabric)
+
+    def _prepare_types(self, model: nn.Module, graph: Graph, fabric: Fabric) -> None:
+        """Check that there is what the model reads, and prepare what every call of it needs."""
         if all(graph.nodes_of(one).x is None for one in graph.node_types) and not takes(model, "n_id_dict"):
             raise DataError(
                 "the model needs node features, but no node type has any; give some with "
