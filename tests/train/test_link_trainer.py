@@ -300,7 +300,7 @@ def test_where_few_nodes_are_left_the_others_are_marked() -> None:
     with pytest.raises(ConfigError, match="k must be"):
         trainer.top_links([0], [0], k=0)
     with pytest.raises(ConfigError, match="nodes must be a list of node ids, not empty"):
-        trainer.top_links([[0]], [0])
+        trainer.top_links(torch.tensor([[0]]), [0])
 
 
 # ---- what is refused

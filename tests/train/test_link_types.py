@@ -219,7 +219,7 @@ def test_scores_are_the_same_exactly_and_on_all_neighbours(
     assert not torch.equal(trainer.predict_links(links), whole)
 
 
-def test_losses_do_not_depend_on_the_number_of_threads_nor_on_the_layout_s_blocks() -> None:
+def test_losses_do_not_depend_on_the_number_of_threads() -> None:
     graph = films()
     first = losses(Trainer(by_type(graph), graph, **OPTIONS))
     assert first == losses(Trainer(by_type(graph), graph, **OPTIONS, workers=3))
@@ -251,7 +251,7 @@ def test_a_run_on_types_goes_on_and_is_estimated(tmp_path: Any, monkeypatch: pyt
             {"link_relation": None},
             r"learns one relation of a graph of several node types; say which.*user,rates,film",
         ),
-        ({"link_relation": "user,rate,film"}, r"link_relation='user,rate,film' is no relation.*did you mean"),
+        ({"link_relation": "user,rate,film"}, r"link_relation='user,rate,film' is no relation.*Did you mean"),
         ({"link_relation": ("user", "film")}, "link_relation must be"),
         ({"link_relation": "user"}, "link_relation must be"),
         ({"task": "node"}, "link_relation=.* is for links"),

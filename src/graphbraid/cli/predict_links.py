@@ -72,8 +72,8 @@ def _of_split(runner: LinkRunner, wanted: Wanted) -> tuple[Tensor, Tensor | None
     if wanted.top is None:
         return ends, kind
     if kind is None or runner.num_relations is None:
-        return ends[:1].unique(dim=1), None
-    both = torch.stack([ends[0], kind]).unique(dim=1)
+        return torch.unique(ends[:1], dim=1), None
+    both = torch.unique(torch.stack([ends[0], kind]), dim=1)
     return both[:1], both[1]
 
 

@@ -74,7 +74,7 @@ def link_needs(trial: Trial, *, in_flight: int) -> tuple[tuple[Need, ...], tuple
 
 def link_evaluation_needs(trial: Trial, runner: LinkRunner) -> tuple[Need, ...]:
     """Return what the evaluations of a run on links hold at their peak."""
-    parts = (
+    parts: tuple[tuple[str, Tensor | None, EvalMode], ...] = (
         ("validation", trial.val_nodes, trial.config.eval_mode),
         ("test", trial.test_nodes, "exact"),
     )

@@ -40,7 +40,7 @@ class ByType:
         self._local = torch.empty_like(n_id)
         self._local[order] = torch.arange(n_id.numel()) - begins
         self.places: Mapping[str, Tensor] = dict(
-            zip(graph.node_types, order.split(counts.tolist()), strict=True)
+            zip(graph.node_types, torch.split(order, counts.tolist()), strict=True)
         )
         """By node type, where its nodes stand in the batch, rising."""
         self.n_id: Mapping[str, Tensor] = {
@@ -107,5 +107,5 @@ class ByType:
         kind = self._relation[positions]
         names = self._graph.edge_types
         order = kind.argsort(stable=True)
-        parts = order.split(torch.bincount(kind, minlength=len(names)).tolist())
+        parts = torch.split(order, torch.bincount(kind, minlength=len(names)).tolist())
         return {one: (src[part], dst[part], positions[part]) for one, part in zip(names, parts, strict=True)}
