@@ -64,7 +64,7 @@ def main() -> None:
     parser = parser_of(__doc__)
     add_graphs_argument(parser)
     add_peer_arguments(parser)
-    parser.add_argument("--libraries", nargs="+", choices=LIBRARIES, default=list(LIBRARIES))
+    parser.add_argument("--libraries", nargs="+", choices=LIBRARIES, default=["pyg", "dgl"])
     parser.add_argument("--share", type=float, default=0.1, help="of the generated graph's size")
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--epochs", type=int, default=3)

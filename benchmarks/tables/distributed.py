@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 
 from benchmarks.common.rows import read_rows
+from benchmarks.distributed.shaped import MODES, derived
 from benchmarks.tables.markdown import NOT_MEASURED, table, where
 
 LABELS = {
@@ -76,3 +77,23 @@ def whole_graphs() -> str:
         "MB of all boundary rows in every layer",
     )
     return "\n\n".join([table(heads, lines), where(rows, "benchmarks.distributed.whole_graph")])
+
+
+def shaped() -> str:
+    """Epochs of ranks behind shaped links, beside what they compute and send, and what was predicted."""
+    rows = read_rows("distributed_shaped")
+    lines = []
+    for row in rows:
+        times = [f"{1e3 * row['seconds'][mode]:.0f}" for mode in MODES]
+        ratios = [f"{value:.2f}" for value in derived(row).values()]
+        lines.append([row["row"], *times, *ratios, f"{row['bandwidth_bytes'] * 8 / 1e6:.0f}"])
+    heads = (
+        "ranks, rate of each link",
+        *(f"{mode}, ms" for mode in MODES),
+        "by the longer of the last two",
+        "blocking by overlapped",
+        "predicted by measured",
+        "bytes by report",
+        "Mbit/s that an exchange reaches each way",
+    )
+    return "\n\n".join([table(heads, lines), where(rows, "benchmarks.distributed.shaped")])

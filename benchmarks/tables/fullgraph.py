@@ -168,3 +168,23 @@ def floor() -> str:
     )
     notes = [note, *(f"The rates are doubtful: {doubt}." for doubt in doubts)]
     return "\n\n".join([table(heads, lines), *notes, where(rows, "benchmarks.fullgraph.floor")])
+
+
+def relational() -> str:
+    """R-GCN over a whole graph of many relations: times and memory beside the peers."""
+    rows = read_rows("fullgraph_relational")
+    lines = []
+    for row in rows:
+        mine, peers = row["graphbraid"], list(row["ratio"])
+        lines.append(
+            [
+                f"{row['row']}, {row['share']:g} of its size, hidden width {row['hidden']}",
+                f"**{milliseconds(mine['epoch_s'])}**",
+                f"{mine['epoch_s'] / row['floor_s']:.2f}x",
+                *(f"{milliseconds(row[p]['epoch_s'])} ({row['ratio'][p]:.1f}x)" for p in peers),
+                " / ".join(f"{row[name]['above_data_gb']:.2f}" for name in ("graphbraid", *peers)),
+            ]
+        )
+    names = [PEERS.get(name, name) for name in rows[0]["ratio"]]
+    heads = ("an epoch of R-GCN", "graphbraid", "over its floor", *names, "GB above the data, in this order")
+    return "\n\n".join([table(heads, lines), where(rows, "benchmarks.fullgraph.relational")])

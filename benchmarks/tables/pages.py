@@ -40,6 +40,8 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "partitions": ("partitioning", distributed.partitions),
     "partition costs": ("partitioning", distributed.partition_costs),
     "whole graphs on ranks": ("distributed_fullgraph", distributed.whole_graphs),
+    "ranks behind links": ("distributed_shaped", distributed.shaped),
+    "full-graph epochs, rgcn": ("fullgraph_relational", fullgraph.relational),
     "prediction, three hops": ("tiers_prediction", partial(tiers.prediction, "15,10,5x1024")),
     "prediction, two hops": ("tiers_prediction", partial(tiers.prediction, "10,5x256")),
     "traffic to a device": ("tiers_traffic", tiers.traffic),
