@@ -98,7 +98,7 @@ def test_where_too_few_rows_could_begin_all_wait(monkeypatch):
 @pytest.mark.parametrize("name", ["sage max", "gat"])
 def test_inner_rows_are_computed_between_departure_and_wait(name, monkeypatch):
     seen, note = noted_calls(monkeypatch)
-    note(Travel, "begin", "depart")
+    note(Travel, "begin_packed", "depart")
     note(Travel, "wait", "wait")
     note(RowSplit, "put", "outer")
     torch.manual_seed(3)

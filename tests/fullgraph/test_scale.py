@@ -46,6 +46,9 @@ def steps(draw):
             backward=draw(st.booleans()),
             travels=draw(st.sampled_from([0.0, 64.0, 1024.0])),
             overlaps=draw(st.booleans()),
+            departs=draw(st.sampled_from([0.0, 64.0])),
+            early_seconds=draw(time),
+            is_covered=draw(st.booleans()),
             summed_bytes=draw(st.sampled_from([0, 4096])),
         )
         for i in range(draw(st.integers(1, 8)))
@@ -107,6 +110,29 @@ def test_own_sums_hide_what_travels_and_the_halos_do_not():
     back = dataclasses.replace(step, phases=(dataclasses.replace(step.phases[0], backward=True),))
     cluster = Cluster(latency_seconds=0.0, bandwidth_bytes=50 / 2.0)
     assert simulate(back, quarter, cluster, **sizes).seconds == pytest.approx(2.25)
+
+
+def test_rows_that_are_sent_go_first_and_own_gradients_cover_the_way_back():
+    """Times by hand, each of 4 s over all rows, of which a rank has a quarter and sends a quarter of that."""
+    size = {"num_nodes": 100, "num_edges": 100}
+    sixteenth = Share(num_ranks=4, rows=0.25, edges=0.25, remote=0.0, halo=0.0625)
+    linear = Phase(name="linear", seconds=4.0, departs=1.0, early_seconds=4.0)
+    summed = Phase(name="sum", seconds=4.0, by_edges=True, travels=1.0, overlaps=True)
+    forward = Step(phases=(linear, summed), other_seconds=0.0, row_bytes=0.0, **size)
+    back = dataclasses.replace(summed, backward=True)
+    covered = Phase(name="linear", seconds=4.0, backward=True, is_covered=True)
+    backward = Step(phases=(back, covered), other_seconds=0.0, row_bytes=0.0, **size)
+    # Rows to send take 0.25 s and the link, beside 2 s of products and sums, 1 or 3 s; gradients alike.
+    for seconds, total in ((1.0, 2.25), (3.0, 3.25)):
+        cluster = Cluster(latency_seconds=0.0, bandwidth_bytes=6.25 / seconds)
+        for step in (forward, backward):
+            found = simulate(step, sixteenth, cluster, num_features=1, **size)
+            assert found.seconds == pytest.approx(total)
+            assert found.compute_seconds == pytest.approx(2.25)
+    # Where most rows are sent, they wait for all.
+    most = dataclasses.replace(sixteenth, halo=0.2)
+    cluster = Cluster(latency_seconds=0.0, bandwidth_bytes=10.0)
+    assert simulate(forward, most, cluster, num_features=1, **size).seconds == pytest.approx(1.0 + 2.0)
 
 
 # ---- how graphs divide

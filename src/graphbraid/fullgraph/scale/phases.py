@@ -18,6 +18,7 @@ from graphbraid.fullgraph.program import (
     Own,
     Program,
 )
+from graphbraid.fullgraph.program.chains import chains_before, linear_before
 from graphbraid.fullgraph.ranks.distribute import divided_program
 
 
@@ -37,6 +38,12 @@ class Phase:
     """Bytes a halo row of the whole graph has in the exchange before it, or after it if backward; 0: none."""
     overlaps: bool = False
     """Whether own rows are worked on while the halo's travel."""
+    departs: float = 0.0
+    """Bytes a halo row has in an exchange that departs before it, forward; a later phase waits for that."""
+    early_seconds: float = 0.0
+    """Time of all operations that the rows which depart go through first, over all rows."""
+    is_covered: bool = False
+    """Whether, backward, it works on own rows while what the phase before it has sent travels."""
     summed_bytes: int = 0
     """Bytes of the gradients that are whole after it, whose sum over the ranks then begins."""
 
@@ -75,9 +82,13 @@ def step_of(lowered: Lowered, floor: Floor, *, wire_bytes: int = 4) -> Step:
     travel, with_halo = _Travel(lowered, wire_bytes), divided_program(program)[1]
     is_measured = floor.step_seconds is not None
     summed = _summed_bytes(program)
-    phases = []
+    phases: list[Phase] = []
+    times = {
+        (entry.operation, entry.backward): entry.seconds if is_measured else entry.floor_seconds
+        for entry in floor.operations
+    }
     for entry in floor.operations:
-        op = program.producer(entry.operation)
+        op, chain = program.producer(entry.operation), travel.chain(entry.operation)
         found = Phase(
             name=f"{entry.operation or entry.what}{' back' if entry.backward else ''}",
             seconds=entry.seconds if is_measured else entry.floor_seconds,
@@ -86,6 +97,9 @@ def step_of(lowered: Lowered, floor: Floor, *, wire_bytes: int = 4) -> Step:
             backward=entry.backward,
             travels=0.0 if op is None else travel.bytes_of(op, backward=entry.backward),
             overlaps=op is not None and travel.overlaps(op),
+            departs=0.0 if entry.backward else travel.departing(entry.operation),
+            early_seconds=0.0 if entry.backward else sum(times.get((out, False), 0.0) for out in chain),
+            is_covered=entry.backward and travel.covers(entry.operation),
             summed_bytes=summed.get(entry.operation, 0) if entry.backward else 0,
         )
         if found.seconds or found.travels or found.summed_bytes:
@@ -114,6 +128,11 @@ class _Travel:
         self._lowered, self._wire_bytes = lowered, wire_bytes
         divided, _ = divided_program(lowered.program)
         self._divided = divided
+        self._chains = {
+            head: found
+            for head, found in chains_before(divided).items()
+            if not _is_constant(divided, found[0].inputs[0])
+        }
         self._first: dict[str, list[Exchange]] = {}
         for op in divided.ops:
             if isinstance(op, Exchange) and not _is_constant(divided, op.inputs[0]):
@@ -121,14 +140,31 @@ class _Travel:
 
     def bytes_of(self, op: Operation, *, backward: bool) -> float:
         """Return the bytes that a node in the halo has in what travels for an operation."""
-        program, lowered = self._lowered.program, self._lowered
         return sum(
-            float(self._wire_bytes)
-            * program.width(exchange.inputs[0])
-            * lowered.num_rows(program.level(exchange.inputs[0]))
-            / lowered.graph.num_nodes
+            self._bytes_of(exchange)
             for exchange in self._first.get(op.out, ())
-            if not backward or program.learns(exchange.inputs[0])
+            if not backward or self._lowered.program.learns(exchange.inputs[0])
+        )
+
+    def _bytes_of(self, exchange: Exchange) -> float:
+        program, lowered = self._lowered.program, self._lowered
+        rows = lowered.num_rows(program.level(exchange.inputs[0])) / lowered.graph.num_nodes
+        return float(self._wire_bytes) * program.width(exchange.inputs[0]) * rows
+
+    def departing(self, value: str) -> float:
+        """Return the bytes that a node in the halo has in the exchange that departs before an operation."""
+        found = self._chains.get(value)
+        return 0.0 if found is None else self._bytes_of(found[0])
+
+    def chain(self, value: str) -> list[str]:
+        """Return the operations that rows go through which depart before an operation, by their values."""
+        return [op.out for op in self._chains[value][1]] if value in self._chains else []
+
+    def covers(self, value: str) -> bool:
+        """Return whether an operation's own gradients are computed while those of its value's halo travel."""
+        readers = [] if linear_before(self._divided, value) is None else self._divided.consumers(value)
+        return any(
+            isinstance(op, Exchange) and self.overlaps(self._divided.consumers(op.out)[0]) for op in readers
         )
 
     def overlaps(self, op: Operation) -> bool:

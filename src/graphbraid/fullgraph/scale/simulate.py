@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from graphbraid.fullgraph.scale.cluster import Cluster
 from graphbraid.fullgraph.scale.division import Share
 from graphbraid.fullgraph.scale.phases import Phase, Step
+from graphbraid.fullgraph.step.planned.early_rows import MOST_SHARE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,8 +52,9 @@ def simulate(
     """Run a step through, phase by phase, on the busiest of some ranks; the others are taken to keep up.
 
     The link takes what is given to it in order, one thing after the other, while cores go on with what does
-    not need it. Forward, own rows are summed while the halo's travel, then the halo's; backward, the halo's
-    gradients are computed first and travel while the own ones are. Sums of parameters' gradients begin as
+    not need it. Forward, the rows that others read are computed and sent first, then all; own rows are summed
+    while the halo's travel, then the halo's. Backward, the halo's gradients are computed first and travel
+    while the own ones are, also those of the linear map before. Sums of parameters' gradients begin as
     each is whole, and are waited for at the end.
 
     Args:
@@ -74,9 +76,13 @@ def simulate(
     held = 1 + share.halo / share.rows
     for phase in step.phases:
         seconds = phase.seconds * factors[phase.by_edges] * (held if phase.with_halo else 1.0)
-        clock.run(phase, seconds, phase.travels * share.halo * num_nodes)
+        sent = share.halo * num_nodes
+        if phase.departs:
+            early = phase.early_seconds * factors[phase.by_edges]
+            clock.depart(early, phase.departs * sent)
+        clock.run(phase, seconds, phase.travels * sent)
     clock.compute(step.other_seconds / cluster.speed)
-    clock.wait()
+    clock.end()
     rows = num_nodes * (share.rows + share.halo)
     edge_bytes = 4 if rows < 1 << 31 else 8
     memory = rows * (step.row_bytes + num_features * feature_bytes)
@@ -96,25 +102,62 @@ class _Clock:
 
     def __init__(self, cluster: Cluster, share: Share, overlaps: bool) -> None:
         self._cluster, self._share, self._overlaps = cluster, share, overlaps
+        self._sent_share = min(1.0, share.halo / share.rows) if share.rows else 1.0
         self.now = self.computed = self.sent = self.row_bytes = 0.0
         self._link_free_at = 0.0
+        self._has_departed = False
+        """Whether what the next forward phase that reads others' rows waits for is on its way already."""
+        self._owed: float | None = None
+        """Backward, time of what comes after gradients that are on their way; None if there are none."""
+
+    def depart(self, seconds: float, num_bytes: float) -> None:
+        """Let a few rows be computed first, all of which take ``seconds``, and sent."""
+        if self._share.num_ranks > 1 and self._sent_share <= MOST_SHARE:
+            self._settle()
+            self.compute(seconds * self._sent_share)
+            self._exchange(num_bytes)
+            self._has_departed = True
 
     def run(self, phase: Phase, seconds: float, num_bytes: float) -> None:
         """Run one phase, which computes for ``seconds`` and for which ``num_bytes`` travel."""
         near = 1 - self._share.remote if phase.overlaps and self._overlaps else 0.0
         during, after = near * seconds, (1 - near) * seconds
+        if self._owed is not None and phase.is_covered:
+            self.compute(seconds)
+            self._owed += self._sent_share * seconds
+            self._sum(phase)
+            return
+        self._settle()
         if not phase.travels or self._share.num_ranks == 1:
             self.compute(seconds)
         elif phase.backward:
             self.compute(after)
             self._exchange(num_bytes)
             self.compute(during)
-            self.wait()
+            self._owed = 0.0
+            if not phase.overlaps:
+                self._settle()
         else:
-            self._exchange(num_bytes)
+            if not self._has_departed:
+                self._exchange(num_bytes)
+            self._has_departed = False
             self.compute(during)
             self.wait()
             self.compute(after)
+        self._sum(phase)
+
+    def end(self) -> None:
+        """Wait for all that is on its way."""
+        self._settle()
+        self.wait()
+
+    def _settle(self) -> None:
+        if self._owed is not None:
+            owed, self._owed = self._owed, None
+            self.wait()
+            self.compute(owed)
+
+    def _sum(self, phase: Phase) -> None:
         if phase.summed_bytes:
             self._send(self._cluster.all_reduce_seconds(self._share.num_ranks, phase.summed_bytes))
 

@@ -55,6 +55,8 @@ def plan_backward(plan: StepPlan) -> None:
 
 
 def _linear(plan: StepPlan, op: Linear) -> None:
+    if op.out in plan.ahead.gone_back:  # planned while the gradients of its value's halo travel
+        return
     grad, source = plan.grads[op.out], op.inputs[0]
     _before(plan, op)
     if len(op.inputs) == 2:

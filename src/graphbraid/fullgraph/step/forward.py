@@ -13,7 +13,6 @@ from graphbraid.fullgraph.program import (
     Concat,
     Epilogue,
     Exchange,
-    Following,
     Gine,
     Hoisted,
     Largest,
@@ -30,11 +29,12 @@ from graphbraid.fullgraph.program import (
     UnitRows,
 )
 from graphbraid.fullgraph.step.calls import kernels
-from graphbraid.fullgraph.step.calls.repeated import Seed
 from graphbraid.fullgraph.step.calls.rows import Rows, add, copy, tensor_of
 from graphbraid.fullgraph.step.planned.attention import plan_attention
 from graphbraid.fullgraph.step.planned.combine import forward_combine, forward_concat, forward_largest
-from graphbraid.fullgraph.step.planned.exchange import forward_exchange
+from graphbraid.fullgraph.step.planned.early_rows import early_chains
+from graphbraid.fullgraph.step.planned.epilogues import after_of, mask_of, seed_of
+from graphbraid.fullgraph.step.planned.exchange import depart_early, forward_exchange
 from graphbraid.fullgraph.step.planned.functions import forward_function, forward_prelu
 from graphbraid.fullgraph.step.planned.gine import forward_gine
 from graphbraid.fullgraph.step.planned.hoisted import forward_hoisted
@@ -45,18 +45,20 @@ from graphbraid.fullgraph.step.planned.small_rows import forward_scale, forward_
 from graphbraid.fullgraph.step.planned.torch_ops import TorchOp
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.ops.dense import tall_product
-from graphbraid.ops.row_epilogue import RowEpilogue
 
 
 def plan_forward(plan: StepPlan) -> None:
     """Plan the forward tasks of every operation."""
+    chains = early_chains(plan)
     for op in plan.program.ops:
         plan.planning = op.out
+        if op.out in chains:
+            depart_early(plan, *chains[op.out])
         _PLANS[type(op)](plan, op)
 
 
 def _linear(plan: StepPlan, op: Linear) -> None:
-    out, adds, (after, seed) = _result(plan, op), len(op.inputs) == 2, _after(plan, op)
+    out, adds, (after, seed) = _result(plan, op), len(op.inputs) == 2, after_of(plan, op)
     if op.inputs[0] in plan.program.inputs:
         features, turned = plan.features_of(op.inputs[0]), plan.turned_weight(op)
 
@@ -81,7 +83,7 @@ def _linear(plan: StepPlan, op: Linear) -> None:
 def _aggregate(plan: StepPlan, op: Aggregate) -> None:
     overwrites = len(op.inputs) == 2 and plan.may_overwrite(op.inputs[1])
     out = plan.values[op.out] = plan.values[op.inputs[1]] if overwrites else plan.new(op.out, op)
-    after, seed = _after(plan, op)
+    after, seed = after_of(plan, op)
     addends = [plan.read(addend) for addend in op.inputs[1:]]
     if op.inputs[0] in plan.overlapped:
         plan.overlapped[op.inputs[0]].plan_forward(out, addends, after, seed)
@@ -125,7 +127,7 @@ def _own(plan: StepPlan, op: Own) -> None:
 
 
 def _epilogue(plan: StepPlan, op: Epilogue) -> None:
-    source, mask = op.inputs[0], _mask(plan, op)
+    source, mask = op.inputs[0], mask_of(plan, op)
     x = plan.read(source)
     out = plan.values[source] if plan.may_overwrite(source) else plan.new(op.out, op)
     plan.values[op.out] = out
@@ -133,39 +135,7 @@ def _epilogue(plan: StepPlan, op: Epilogue) -> None:
     def run() -> None:
         kernels.epilogue(x.get(), op.bias_row(), op.act, mask(), out.tensor)
 
-    plan.repeat(op.out, run, out, *x.touches, seed=_seed(plan, op, mask))
-
-
-def _after(plan: StepPlan, op: Following) -> tuple[Callable[[Rows], RowEpilogue | None], Seed | None]:
-    """Return a function that makes ``op``'s fused epilogue while its task runs, and the mask's seed."""
-    after = op.after
-    if after is None:
-        return lambda _: None, None
-    mask = _mask(plan, after)
-
-    def epilogue(out: Rows) -> RowEpilogue:
-        return kernels.row_epilogue(after.bias_row(), after.act, mask(), out.tensor)
-
-    return epilogue, _seed(plan, after, mask)
-
-
-def _seed(plan: StepPlan, op: Epilogue, mask: Callable[[], kernels.Mask]) -> Seed | None:
-    if op.p == 0:
-        return None
-    return Seed(draw=lambda: mask().seed, drawn=lambda: plan.masks[op.out].seed)
-
-
-def _mask(plan: StepPlan, op: Epilogue) -> Callable[[], kernels.Mask]:
-    """Return a function that draws an epilogue's mask and stores it for the backward pass."""
-    p = op.p
-    nodes = plan.nodes_of(op.out)
-    seed = plan.seeds.add() if p > 0 else lambda: 0
-
-    def draw() -> kernels.Mask:
-        mask = plan.masks[op.out] = kernels.Mask(p, seed(), nodes if p > 0 else None)
-        return mask
-
-    return draw
+    plan.repeat(op.out, run, out, *x.touches, seed=seed_of(plan, op, mask))
 
 
 def _normalise(plan: StepPlan, op: Normalise) -> None:

@@ -27,6 +27,7 @@ from graphbraid.fullgraph.program import (
     RowFunction,
     UnitRows,
 )
+from graphbraid.fullgraph.step.ahead import Ahead
 from graphbraid.fullgraph.step.arena import Buffer, StepTask
 from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.repeated import Repeated, Seed
@@ -116,6 +117,7 @@ class StepPlan(ParameterGradients):
         self.masks: dict[str, kernels.Mask] = {}
         self.kept: dict[str, Rows] = {}
         self.overlapped: dict[str, Overlapped] = {}
+        self.ahead = Ahead()
         self.divided_maps: dict[tuple[AdjacencyMatrix, int], tuple[kernels.BothWays, kernels.BothWays]] = {}
         self.divided_bytes = 0
         """Bytes of the edges that these hold in addition to the blocks."""
@@ -123,7 +125,7 @@ class StepPlan(ParameterGradients):
         self.waits: dict[str, tuple[Callable[[], None], tuple[Rows, ...]]] = {}
         """The waits for exchanges that have departed, and the rows they touch, until a reader plans them."""
         self.begins_early = True
-        """Whether maxima and attention begin without the halo, and gradients are told of before the end."""
+        """Whether anything is planned ahead, and gradients are told of before the end."""
         self.row_splits: dict[str, RowSplit | None] = {}
         self.splits_of_blocks: dict[tuple[int, bool], RowSplit | None] = {}
         self.travel_bytes = 0

@@ -5,11 +5,30 @@ from __future__ import annotations
 from torch import Tensor
 
 from graphbraid.fullgraph.program import INPUT, Exchange, Own
+from graphbraid.fullgraph.program.chains import Chain
 from graphbraid.fullgraph.step.calls.rows import Constant, Read, Rows, add, copy
+from graphbraid.fullgraph.step.planned.early_rows import plan_early_rows
 from graphbraid.fullgraph.step.planned.overlap import Overlapped, can_overlap
 from graphbraid.fullgraph.step.planned.routes import route_of, travel_of
 from graphbraid.fullgraph.step.planned.row_split import plan_wait, waits_late
 from graphbraid.fullgraph.step.step_plan import StepPlan
+
+
+def depart_early(plan: StepPlan, op: Exchange, chain: Chain) -> None:
+    """Plan to compute the rows to send through a chain of operations and to send them, before the others."""
+    packed = plan_early_rows(plan, op, chain)
+    if can_overlap(plan, op):
+        plan.overlapped[op.out] = Overlapped(plan, op)
+        plan.overlapped[op.out].plan_departure(packed)
+        return
+    travel, num_own = travel_of(plan, op), plan.num_rows(plan.program.level(op.inputs[0]))
+    out = plan.ahead.departed[op.out] = plan.new(op.out, op)
+
+    def depart() -> None:
+        travel.begin_packed(packed.tensor, out.tensor[num_own:])
+
+    plan.do(f"{op.out}: rows depart", depart, out, packed)
+    plan.waits[op.out] = travel.wait, (out, packed)
 
 
 def forward_exchange(plan: StepPlan, op: Exchange) -> None:
@@ -18,6 +37,8 @@ def forward_exchange(plan: StepPlan, op: Exchange) -> None:
     Where the reader can begin without the halo, it is the one that plans the wait.
     """
     source, route = op.inputs[0], route_of(plan, op)
+    if op.out in plan.overlapped:  # departed early
+        return
     x = plan.read(source)
     if source == INPUT or source in plan.constants:
         plan.constants[op.out] = _received_once(plan, op, x)
@@ -27,16 +48,20 @@ def forward_exchange(plan: StepPlan, op: Exchange) -> None:
         plan.overlapped[op.out].plan_departure()
         return
     travel, num_own = travel_of(plan, op), plan.num_rows(plan.program.level(source))
-    out = plan.values[op.out] = plan.new(op.out, op)
-    packed = plan.scratch(f"{op.out}: rows to send", route.num_sent, plan.program.width(op.out))
+    if op.out in plan.ahead.departed:
+        out = plan.values[op.out] = plan.ahead.departed[op.out]
+        plan.do(f"{op.out}: own rows", lambda: copy(x.get(), out.tensor[:num_own]), out, *x.touches)
+    else:
+        out = plan.values[op.out] = plan.new(op.out, op)
+        packed = plan.scratch(f"{op.out}: rows to send", route.num_sent, plan.program.width(op.out))
 
-    def depart() -> None:
-        rows = x.get()
-        travel.begin(rows, packed.tensor, out.tensor[num_own:])
-        out.tensor[:num_own].copy_(rows)
+        def depart() -> None:
+            rows = x.get()
+            travel.begin(rows, packed.tensor, out.tensor[num_own:])
+            out.tensor[:num_own].copy_(rows)
 
-    plan.do(f"{op.out}: rows depart", depart, out, packed, *x.touches)
-    plan.waits[op.out] = travel.wait, (out, packed)
+        plan.do(f"{op.out}: rows depart", depart, out, packed, *x.touches)
+        plan.waits[op.out] = travel.wait, (out, packed)
     if not waits_late(plan, op):
         plan_wait(plan, [op.out])
 
@@ -81,4 +106,4 @@ def _received_once(plan: StepPlan, op: Exchange, x: Read) -> Constant:
     return Constant(shape, make, is_copy=True)
 
 
-__all__ = ["backward_exchange", "forward_exchange"]
+__all__ = ["backward_exchange", "depart_early", "forward_exchange"]

@@ -13,9 +13,11 @@ from dataclasses import replace
 import torch
 
 from graphbraid.fullgraph.program import INPUT, Aggregate, Exchange
+from graphbraid.fullgraph.program.chains import linear_before
 from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.repeated import Seed
 from graphbraid.fullgraph.step.calls.rows import Read, Rows
+from graphbraid.fullgraph.step.planned.linear_overlap import plan_linear_backward
 from graphbraid.fullgraph.step.planned.routes import route_of, travel_of
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.graph.csc import Csc
@@ -45,19 +47,18 @@ class Overlapped:
         self._width = plan.program.width(op.out)
         self._own, self._halo = _divided(plan, op, self._reader)
         self._rows = self._scratch("halo", self._route.num_received)
-        self._packed = self._scratch("rows to send", self._route.num_sent)
+        self._packed: Rows | None = None
 
-    def plan_departure(self) -> None:
-        """Plan the task that sends own rows and begins to receive the halo's."""
-        plan, x = self._plan, self._plan.read(self._source)
-        travel, packed, halo = self._travel, self._packed, self._rows
-        plan.do(
-            f"{self._reader.out}: rows depart",
-            lambda: travel.begin(x.get(), packed.tensor, halo.tensor),
-            packed,
-            halo,
-            *x.touches,
-        )
+    def plan_departure(self, early: Rows | None = None) -> None:
+        """Plan the task that sends own rows, or those that are packed already, and begins to receive."""
+        plan, travel, halo, name = self._plan, self._travel, self._rows, f"{self._reader.out}: rows depart"
+        if early is not None:
+            self._packed = early
+            plan.do(name, lambda: travel.begin_packed(early.tensor, halo.tensor), early, halo)
+            return
+        x = plan.read(self._source)
+        packed = self._packed = self._scratch("rows to send", self._route.num_sent)
+        plan.do(name, lambda: travel.begin(x.get(), packed.tensor, halo.tensor), packed, halo, *x.touches)
 
     def plan_forward(self, out: Rows, addends: Sequence[Read], after: Epilogue, seed: Seed | None) -> None:
         """Plan the sum of own rows and the addend, if any, then the wait, and the halo's part of the sum."""
@@ -72,6 +73,7 @@ class Overlapped:
             kernels.aggregate(rest, halo.tensor, out.tensor, out.tensor, after(out))
 
         plan.repeat(f"{name}: own rows", run_own, out, *x.touches, *touches)
+        assert self._packed is not None
         plan.do(f"{name}: wait", self._travel.wait, halo, self._packed)
         plan.repeat(name, run_halo, out, halo, seed=seed)
 
@@ -94,6 +96,11 @@ class Overlapped:
             kernels.aggregate_backward(own, grad.tensor, target.tensor, target.tensor if is_there else None)
 
         plan.repeat(f"{name}: own", run_own, grad, target)
+
+        linear = linear_before(plan.program, self._source)
+        if linear is not None and plan.begins_early and plan.copies is None:
+            plan_linear_backward(plan, linear, self._travel, target, (halo, returned))
+            return
 
         def join() -> None:
             travel.wait()

@@ -1,0 +1,24 @@
+"""Ahead: what the plan of a step of several ranks does before its turn, so that rows travel meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from graphbraid.fullgraph.step.calls.rows import Rows
+
+
+@dataclass(slots=True)
+class Ahead:
+    """The names of values of which something was planned ahead."""
+
+    masks: set[str] = field(default_factory=set)
+    """Epilogues whose masks are drawn for rows that depart early."""
+    departed: dict[str, Rows] = field(default_factory=dict)
+    """The whole rows of exchanges that depart before own rows are there."""
+    gone_back: set[str] = field(default_factory=set)
+    """Linear maps whose gradients are computed while those of their value's halo travel."""
+
+
+__all__ = ["Ahead"]

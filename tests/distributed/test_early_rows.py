@@ -1,0 +1,98 @@
+"""Rows that others wait for depart before the rest of a value; own gradients go on while others' travel."""
+
+import pytest
+import torch
+from tests.distributed.test_row_split import blocks
+from tests.distributed.whole import as_processes, assert_as_one_rank, owners
+from tests.fullgraph.test_engine import MODELS
+
+from graphbraid import native
+from graphbraid.fullgraph.step.planned import early_rows
+from graphbraid.synth.emit.recorded import RecordedStep
+
+MANY = ("gcn", "sage", "sage projected", "gin", "gat", "gatv2", "sage projected max, rows of length 1")
+
+
+@pytest.fixture(autouse=True)
+def threads(monkeypatch):
+    """Threads do as processes do."""
+    as_processes(monkeypatch)
+
+
+def plan_of(rank):
+    """The training step's plan of a rank."""
+    return rank["engine"].runner._train._plan
+
+
+def names_of(rank):
+    """The names of the training step's tasks."""
+    return [task.name for task in plan_of(rank).tasks]
+
+
+@pytest.mark.parametrize("name", MANY)
+@pytest.mark.parametrize("num_blocks", [2, 3])
+def test_losses_are_those_of_one_rank(name, num_blocks):
+    """With dropout, whose masks are drawn in the same order, and rows that go to two ranks."""
+    torch.manual_seed(3)
+    found = assert_as_one_rank(MODELS[name](dropout=0.5), *blocks(num_blocks), epochs=6)
+    for rank in found:
+        assert any(task.endswith(": early rows") for task in names_of(rank)), names_of(rank)
+
+
+def test_masks_of_a_chain_are_drawn_once():
+    """A product whose epilogue is part of the chain: the rows that are sent and the rest drop alike."""
+    torch.manual_seed(3)
+    found = assert_as_one_rank(MODELS["sage projected"](dropout=0.5), *blocks(2), epochs=6)
+    assert all(plan_of(rank).ahead.masks for rank in found)
+
+
+def test_rows_depart_before_and_gradients_are_waited_for_after_the_linear_map():
+    torch.manual_seed(3)
+    for rank in assert_as_one_rank(MODELS["gcn"](dropout=0.5), *blocks(2), epochs=2):
+        plan, names = plan_of(rank), names_of(rank)
+        assert plan.ahead.gone_back
+        for out in plan.ahead.gone_back:
+            departed = next(i for i in range(names.index(out)) if names[i] == f"{out}: early rows")
+            assert names[departed + 1].endswith("rows depart")
+            wait = names.index(f"gradient of {out}: wait")
+            own = names.index(f"gradient of {out}'s weight: own")
+            assert names.index(f"gradient of {out}: depart") < own < wait
+            assert wait < names.index(f"gradient of {out}'s weight")
+
+
+def test_a_weight_that_is_not_learned_has_no_gradient():
+    torch.manual_seed(3)
+    model = MODELS["gcn"]()
+    model.convs[2].lin.weight.requires_grad_(False)
+    for rank in assert_as_one_rank(model, *blocks(2), epochs=4):
+        assert len(plan_of(rank).ahead.gone_back) == 1
+        assert not any(name.endswith("'s weight: own") for name in names_of(rank))
+
+
+def test_where_most_rows_are_sent_they_wait_for_the_rest(monkeypatch):
+    graph, parts = blocks(2)
+    monkeypatch.setattr(early_rows, "MOST_SHARE", 0.0)
+    torch.manual_seed(3)
+    for rank in assert_as_one_rank(MODELS["gcn"](dropout=0.5), graph, parts, epochs=4):
+        assert not any(name.endswith("early rows") for name in names_of(rank))
+        assert plan_of(rank).ahead.gone_back
+
+
+def test_ranks_need_not_decide_alike():
+    """One rank sends most of its rows, and the other few: what travels is the same, in the same order."""
+    graph, _ = blocks(2)
+    part_of = (torch.arange(60) > 3).int()
+    torch.manual_seed(3)
+    found = assert_as_one_rank(MODELS["gcn"](dropout=0.5), graph, owners(part_of, 2), epochs=4)
+    decided = [any(name.endswith("early rows") for name in names_of(rank)) for rank in found]
+    assert sorted(decided) == [False, True]
+
+
+@pytest.mark.skipif(native.kernels() is None, reason="programs are written from the compiled kernels' calls")
+def test_a_generated_program_computes_rows_once():
+    torch.manual_seed(3)
+    for rank in assert_as_one_rank(MODELS["gcn"](), *blocks(2), epochs=1):
+        lowered, comm = rank["engine"].runner.lowered, rank["engine"].ranks.comm
+        step = RecordedStep(lowered.program, lowered.graph, lowered.blocks, training=True, comm=comm)
+        assert not step._plan.ahead.gone_back
+        assert not any(task.name.endswith("early rows") for task in step._plan.tasks)
