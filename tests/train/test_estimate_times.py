@@ -1,9 +1,12 @@
 """How long an epoch is estimated to take: what is tried for it, and what is made of the trials."""
 
+import dataclasses
 import itertools
 import types
 
 import pytest
+import torch
+from benchmarks.planning.estimate import with_validation
 from tests.train.communities import random_graph
 
 import graphbraid
@@ -15,7 +18,14 @@ from graphbraid.train import HardwareFile, TrainConfig
 from graphbraid.train.estimating import pace, seconds
 from graphbraid.train.estimating.batches import batch_sizes
 from graphbraid.train.estimating.full import full_needs
-from graphbraid.train.estimating.seconds import EpochSeconds, Pace, Tried, tried_epoch, whole_epoch
+from graphbraid.train.estimating.seconds import (
+    EpochSeconds,
+    Pace,
+    Tried,
+    some_batches,
+    tried_epoch,
+    whole_epoch,
+)
 from graphbraid.train.estimating.tiers import tiered_run
 from graphbraid.train.estimating.trial import Trial
 
@@ -82,6 +92,29 @@ def test_no_more_steps_are_timed_than_brought_the_pages_of_a_file(ticking, store
     found = tried_epoch(trial)
     steps = -(-trial.nodes.numel() // 32)
     assert found == Tried(float(steps), f"{seconds.FEWEST} of {steps} steps tried")
+
+
+def test_what_is_tried_of_a_validation_is_spread_over_its_split():
+    nodes = torch.arange(10)
+    assert some_batches(nodes, 2, 2).tolist() == [0, 1, 4, 5]
+    assert some_batches(nodes, 4, 9).equal(nodes)
+    assert some_batches(nodes, 100, 1).equal(nodes)
+
+
+def test_a_load_beside_the_trial_is_told_of(monkeypatch):
+    monkeypatch.setattr("graphbraid.machine.contention.MOST_OTHERS", 0.1)
+    quiet = EpochSeconds(train=1.0, how="all 3 steps tried once", others=0.05)
+    assert quiet.explained == quiet.how
+    assert EpochSeconds(train=1.0, how="tried").explained == "tried"
+    beside = dataclasses.replace(quiet, others=0.6).scaled(2.0, "times 2")
+    assert "once; times 2, while other programs used 60% of the cores" in beside.explained
+
+
+def test_the_benchmark_validates_on_a_tenth_of_the_nodes_that_it_does_not_train_on():
+    graph = random_graph(300, 6, 8).replace(splits={"train": torch.arange(100, 250)})
+    val = with_validation(graph).split("val")
+    assert val.numel() == 30
+    assert not torch.isin(val, graph.split("train")).any()
 
 
 # ---- tiers

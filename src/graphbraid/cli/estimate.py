@@ -153,7 +153,7 @@ def _show_mode(found: ModeEstimate) -> None:
     if found.disk_bytes:
         table.add_row("[bold]disk[/]", format_bytes(found.disk_bytes), "files that the run writes")
     if (seconds := found.seconds) is not None:
-        table.add_row("[bold]epoch[/]", format_seconds(seconds.total), plain(seconds.how))
+        table.add_row("[bold]epoch[/]", format_seconds(seconds.total), plain(seconds.explained))
         if seconds.evaluate is not None:
             table.add_row("  validation", format_seconds(seconds.evaluate), "of that")
         if seconds.floor is not None:

@@ -104,5 +104,5 @@ def _mode_lines(found: ModeEstimate) -> list[str]:
     if found.disk_bytes:
         lines.append(f"  disk {format_bytes(found.disk_bytes)}")
     if found.seconds is not None:
-        lines.append(f"  epoch {format_seconds(found.seconds.total)}: {found.seconds.how}")
+        lines.append(f"  epoch {format_seconds(found.seconds.total)}: {found.seconds.explained}")
     return lines

@@ -17,6 +17,7 @@ from torch import Tensor
 from graphbraid.collective import Plan
 from graphbraid.fullgraph import Engine
 from graphbraid.fullgraph.measured.kept_rates import machine_rates
+from graphbraid.machine.contention import OtherPrograms, is_disturbed
 from graphbraid.sampling import MiniBatch
 from graphbraid.train.estimating.links import link_evaluation_seconds
 from graphbraid.train.estimating.sampled import are_mapped
@@ -54,6 +55,15 @@ class EpochSeconds:
     """Least seconds of its compiled step by the machine's rates; None for mini-batches."""
     how: str = ""
     """Where the times are from."""
+    others: float | None = None
+    """Share of the cores that other programs used while steps were tried; None if it is not known."""
+
+    @property
+    def explained(self) -> str:
+        """Where the times are from, and whether other programs made them longer."""
+        if not is_disturbed(self.others):
+            return self.how
+        return f"{self.how}, while other programs used {self.others:.0%} of the cores; alone, a run is faster"
 
     @property
     def total(self) -> float:
@@ -108,6 +118,7 @@ def sampled_seconds(trial: Trial, plan: Plan | None) -> EpochSeconds:
         trial: the run.
         plan: its plan, whose simulated epoch counts. If None, some steps are tried.
     """
+    others = OtherPrograms()
     if plan is not None:
         train, how = plan.predicted_seconds, "the plan's simulated epoch"
     else:
@@ -121,7 +132,7 @@ def sampled_seconds(trial: Trial, plan: Plan | None) -> EpochSeconds:
                 if links is None
                 else link_evaluation_seconds(trial, links, nodes, most=SECONDS) / trial.config.eval_every
             )
-    return EpochSeconds(train=train, evaluate=evaluate, how=how)
+    return EpochSeconds(train=train, evaluate=evaluate, how=how, others=others.share())
 
 
 def full_seconds(trial: Trial, engine: Engine | None, *, fits: bool) -> EpochSeconds | None:
@@ -141,6 +152,7 @@ def full_seconds(trial: Trial, engine: Engine | None, *, fits: bool) -> EpochSec
     labels = trial.graph.y.index_select(0, trial.nodes)
     batch = WholeGraph(nodes=trial.nodes.to(trial.device), seed_y=labels.to(trial.device))
     trial.runner.engine = engine
+    others = OtherPrograms()
     try:
         first = _seconds(lambda: trial.step(batch))
         warm = min(2, int(SECONDS / max(first, 1e-9)))
@@ -154,7 +166,8 @@ def full_seconds(trial: Trial, engine: Engine | None, *, fits: bool) -> EpochSec
     finally:
         trial.runner.engine = None
         trial.runner.forget_graph()
-    return EpochSeconds(train=train, evaluate=evaluate, floor=floor, how=f"the median of {count} steps tried")
+    how = f"the median of {count} steps tried"
+    return EpochSeconds(train=train, evaluate=evaluate, floor=floor, how=how, others=others.share())
 
 
 def _by_a_part(trial: Trial, floor: float) -> EpochSeconds:
@@ -234,21 +247,30 @@ def _marks(
 
 
 def _evaluation(trial: Trial, nodes: Tensor, mode: EvalMode) -> float:
-    """Return an epoch's share of a validation; of a sampled one some batches are tried."""
+    """Return an epoch's share of a validation; of a sampled one some batches are tried, spread over it."""
     config, size = trial.config, trial.config.eval_batch_size
     metrics = metric_names(trial.task, config.metrics)
 
     def seconds_of(part: Tensor) -> float:
         return _seconds(lambda: score(trial.runner, config, part, mode, task=trial.task, metrics=metrics))
 
-    share = nodes.numel() if mode == "exact" else min(nodes.numel(), 4 * size)
-    taken = seconds_of(nodes[:share])  # also a warm-up
+    part = nodes if mode == "exact" else some_batches(nodes, size, 4)
+    taken = seconds_of(part)  # also a warm-up
     if taken < SECONDS / 4:
         if mode == "sampled":
-            more = max(1, int(SECONDS / 2 / taken * share / size)) * size
-            share = min(nodes.numel(), more)
-        taken = seconds_of(nodes[:share])
-    return taken * nodes.numel() / share / config.eval_every
+            part = some_batches(nodes, size, max(1, int(SECONDS / 2 / taken * part.numel() / size)))
+        taken = seconds_of(part)
+    return taken * nodes.numel() / part.numel() / config.eval_every
+
+
+def some_batches(nodes: Tensor, size: int, count: int) -> Tensor:
+    """Return the nodes of at most ``count`` batches of ``size``, spread evenly over all of them.
+
+    Ids often go by degree or by community, so that the first batches are no example of the others.
+    """
+    batches = torch.split(nodes, size)
+    count = min(count, len(batches))
+    return torch.cat([batches[len(batches) * place // count] for place in range(count)])
 
 
 def _is_cheap(runner: ModelRunner, trial: Trial) -> bool:
