@@ -1,6 +1,6 @@
 # Two commands set everything up on a fresh machine with Python 3.11+ and a C++ compiler:
 #   make demo    trains on the built-in dataset
-#   make test    runs the tests of every part but the slowest; make test-all runs those too
+#   make test    runs the tests of every part but the slowest; make test-all runs those too, make test-long every case
 # `make help` lists the rest. What is installed is pinned by constraints.txt; stamp files make a second call quick.
 
 SHELL := bash
@@ -26,7 +26,7 @@ PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest
 TEST_PROCESSES ?= 2
 PYTEST_PARALLEL := $(PYTEST) -n $(TEST_PROCESSES) --dist loadscope
 
-.PHONY: help demo test test-slow test-all variants lint format types docs sanitize wheel constraints peers clean
+.PHONY: help demo test test-slow test-all test-long variants lint format types docs sanitize wheel constraints peers clean
 
 help: ## show this
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -38,9 +38,12 @@ test: $(VENV)/.installed-test ## run the tests but the slowest
 	$(PYTEST_PARALLEL) -m "not slow"
 
 test-slow: $(VENV)/.installed-test ## run the slow tests, which `make test` leaves out
-	$(PYTEST_PARALLEL) -m slow --hypothesis-profile many
+	$(PYTEST_PARALLEL) -m "slow and not long" --hypothesis-profile some
 
-test-all: $(VENV)/.installed-test ## run the whole test suite, each test once
+test-all: $(VENV)/.installed-test ## run every test, of products of parameters each pair of values
+	$(PYTEST_PARALLEL) -m "not long" --hypothesis-profile some
+
+test-long: $(VENV)/.installed-test ## run every test with every case and many random examples
 	$(PYTEST_PARALLEL) --hypothesis-profile many
 
 variants: GB_VARIANTS := all

@@ -2,9 +2,10 @@
 # Runs the C++ core under sanitizers: an instrumented build of _native, loaded by the tests that reach it.
 #   PYTHON=.venv/bin/python scripts/sanitize.sh [address] [thread]     both when none is named
 #   GB_SANITIZE_SHORT=1    for CI: only the portable variant, not optimised, as that takes longer than it saves, reports that
-#                          name lines but no variables, of a product of parameters the cases that `make test` runs, and
-#                          no tests that start Python anew, which take most of their time for that; the long form is for
-#                          a change of the core and for a release
+#                          name lines but no variables, of a product of parameters the cases that `make test` runs, none of
+#                          the tests of what stands in Python alone on entries that the others call as well, and none that
+#                          start Python anew, which take most of their time for that; the long form is for a change of the
+#                          core and for a release
 #   GB_SANITIZE_TESTS=...  these test paths instead
 #
 # address: AddressSanitizer with UndefinedBehaviorSanitizer.
@@ -66,7 +67,10 @@ run_tests() {
 }
 
 left_out=({ops,sampling}/triton ops/test_triton.py sampling/test_triton_sampler.py)
-[ -z "$short" ] || left_out+=(sampling/test_{two,loader}_processes.py ops/test_idle_threads.py)
+[ -z "$short" ] || left_out+=(sampling/test_{two,loader}_processes.py ops/test_idle_threads.py
+  sampling/test_{pyg_batches,pyg_cases,pyg_link_cases,pyg_options,loader_face,minibatch,gpu,pinning,peers}.py
+  sampling/typed/test_{loader,benchmark}.py graph/test_{dgl,interop,memory,real_graphs,types}.py
+  features/test_{budget,scores_auto,scores_replacement,disk_benchmark,under_a_limit}.py)
 ignored=()
 for path in "${left_out[@]}"; do
   [ -e "tests/$path" ] || { echo "sanitize.sh leaves out tests/$path, which is not there" >&2; exit 1; }

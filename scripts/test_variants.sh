@@ -6,6 +6,7 @@
 # reach. The variants run side by side, one process each, since importing and collecting takes a third of the time.
 #   PYTHON=.venv/bin/python scripts/test_variants.sh [pytest arguments]
 #   GB_BUT_ACTIVE=1    not the variant that is chosen where none is forced, since the whole suite ran under it
+#   GB_VARIANTS_SHORT=1    for CI: of a product of parameters the cases that `make test-all` runs
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
@@ -16,6 +17,8 @@ for path in tests/{ops,sampling}/triton tests/ops/test_{triton,idle_threads}.py 
   ignored+=("--ignore=$path")
 done
 
+cases="(not slow or rest) and not each_variant"
+[ -z "${GB_VARIANTS_SHORT:-}" ] || cases+=" and not long"
 but=
 [ -z "${GB_BUT_ACTIVE:-}" ] || but=$("$python" -c "from graphbraid import native; print(native.active().variant)")
 chosen=()
@@ -48,7 +51,7 @@ for variant in "${chosen[@]}"; do
   tests=(tests/ops tests/nn tests/sampling/test_{sampler,constrained,link_loader}.py tests/sampling/typed/test_sampler.py)
   [ "$variant" != reference ] || tests=(tests/ops tests/nn tests/sampling tests/graph)
   GRAPHBRAID_KERNELS=$variant OMP_WAIT_POLICY=passive "$python" -m pytest -q -p no:cacheprovider \
-    -m "(not slow or rest) and not each_variant" "${ignored[@]}" "${tests[@]}" "$@" >"$logs/$variant" 2>&1 &
+    -m "$cases" "${ignored[@]}" "${tests[@]}" "$@" >"$logs/$variant" 2>&1 &
   running[$variant]=$!
 done
 

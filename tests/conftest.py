@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests import suites
+from tests import processor_times, suites
 from tests.warm import WarmProcesses
 
 if not torch.cuda.is_available():
@@ -27,6 +27,29 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 suites.register_profiles()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of tests/processor_times.py."""
+    text = "write each test's processor seconds, with those of its processes, as JSON"
+    parser.addoption("--processor-times", metavar="FILE", help=text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure where the tests run, and add up where they are given out."""
+    if (path := config.getoption("processor_times")) is None:
+        return
+    config.pluginmanager.register(processor_times.Clock(_seconds_of_warm_processes))
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(processor_times.Record(Path(path)))
+
+
+_warm: list[WarmProcesses] = []
+"""Those that this process has started."""
+
+
+def _seconds_of_warm_processes() -> float:
+    return sum(map(WarmProcesses.processor_seconds, _warm))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Keep what is imported and collected, which stays, out of the garbage collector's sight."""
@@ -39,7 +62,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to `make test-slow` what tests/suites.py says."""
+    """Mark as slow and as long what tests/suites.py says."""
     suites.mark(items)
     if "PYTEST_XDIST_WORKER" in os.environ:
         suites.longest_first(items)
@@ -87,6 +110,7 @@ def shared_graph() -> Callable[[str], Path]:
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmProcesses]:
     """Starts Python programs as processes of their own, without importing torch again."""
     processes = WarmProcesses(tmp_path_factory.mktemp("warm"))
+    _warm.append(processes)
     yield processes
     processes.close()
 

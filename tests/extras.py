@@ -1,5 +1,6 @@
 """What to say where an optional part or the machine lacks something; how what was measured is tested."""
 
+import time
 from collections.abc import Callable
 
 NO_PYG = 'needs PyTorch Geometric: pip install "graphbraid[pyg]"'
@@ -12,12 +13,20 @@ PATIENCE = 120.0
 """Seconds to wait for what takes a moment: only a hang lasts as long, however busy the machine is."""
 
 
-def once_undisturbed(check: Callable[[], None], attempts: int = 8) -> None:
-    """Call a check of measured times until it holds: other programs spoil some measurements, a fault all."""
-    for _ in range(attempts - 1):
+LEAST_ATTEMPTS = 8
+
+
+def once_undisturbed(check: Callable[[], None]) -> None:
+    """Call a check of measured times until it holds: other programs spoil some measurements, a fault all.
+
+    Pauses that grow, up to half of :data:`PATIENCE` in all, let a busy spell pass.
+    """
+    until, attempts = time.monotonic() + PATIENCE / 2, 0
+    while True:
+        attempts += 1
         try:
-            check()
+            return check()
         except AssertionError:
-            continue
-        return
-    check()
+            if attempts >= LEAST_ATTEMPTS and time.monotonic() > until:
+                raise
+        time.sleep(min(0.05 * attempts, 2.0))

@@ -1,14 +1,22 @@
-"""Which tests `make test` runs, and which it leaves to `make test-slow`, beyond those that are marked slow.
+"""Which tests `make test` and `make test-all` run, beyond what is marked slow and long.
 
-Of a test whose cases are a product of parameters `make test` runs as many as it takes for every value of
-every parameter to occur, and of kernels that are interpreted the first of those; the rest are slow. Tests say
-by :func:`few_of` and :func:`every` of which values fewer will do.
-Random examples are few there and many in `make test-slow` and `make test-all`, which runs each test once.
+Of a test whose cases are a product of parameters
+
+- `make test` runs as many as it takes for every value of every parameter to occur, and of kernels that are
+  interpreted the first of those; the rest are slow. Tests say by :func:`few_of` and :func:`every` of which
+  values fewer will do.
+- `make test-all` runs as many as it takes for every pair of values to occur, and where each case takes long,
+  as of kernels that are interpreted and of tests that are slow as a whole, every value; the rest are long.
+  Where a test marks some of its cases long itself, those are all.
+- `make test-long` runs every case.
+
+Random examples are few, some and many in these.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Container, Hashable, Iterable, Sequence
 from pathlib import Path
@@ -18,16 +26,17 @@ import hypothesis
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FEW, MANY = "few", "many"
-"""Profiles of hypothesis."""
-_NUM_EXAMPLES = {FEW: 8, MANY: 60}
+FEW, SOME, MANY = "few", "some", "many"
+"""Profiles of hypothesis: of `make test`, `make test-all` and `make test-long`."""
+_NUM_EXAMPLES = {FEW: 8, SOME: 20, MANY: 60}
 _MOST_INTERPRETED = 1  # cases of a product; an interpreted kernel takes a thousand times as long
 
-Values = frozenset[tuple[Hashable, Hashable]]
+Values = frozenset[Hashable]
+"""What a case shows: (parameter, value), or pairs of these."""
 
 
 def register_profiles() -> None:
-    """Make both profiles known; the few are taken unless ``--hypothesis-profile`` says otherwise."""
+    """Make the profiles known; the few are taken unless ``--hypothesis-profile`` says otherwise."""
     for name, count in _NUM_EXAMPLES.items():
         # The machines are shared and slow at times: a deadline per example would fail by chance.
         hypothesis.settings.register_profile(name, deadline=None, max_examples=count, derandomize=True)
@@ -54,32 +63,45 @@ def _first(value: Any) -> Any:
 
 
 def _later(value: Any) -> Any:
-    """The value as one of the rest of a product, which the slow tests and the variants run."""
+    """The value as one of the rest of a product, which `make test` leaves out."""
     values = value if isinstance(value, tuple) else (value,)
     return pytest.param(*values, marks=(pytest.mark.slow, pytest.mark.rest))
 
 
 def mark(items: Iterable[pytest.Item]) -> None:
-    """Mark what `make test` leaves out."""
+    """Mark what `make test` leaves out as slow, and what `make test-all` leaves out as long, too."""
     products: dict[tuple[object, str], list[pytest.Function]] = defaultdict(list)
-    is_many = hypothesis.settings.default.max_examples >= _NUM_EXAMPLES[MANY]
+    are_more = hypothesis.settings.default.max_examples > _NUM_EXAMPLES[FEW]
     for item in items:
         if not isinstance(item, pytest.Function):
             continue
-        if is_many and getattr(item.obj, "is_hypothesis_test", False):
+        if are_more and getattr(item.obj, "is_hypothesis_test", False):
             item.add_marker(pytest.mark.slow)  # its few examples are not
-        is_left_alone = item.get_closest_marker("slow") or item.get_closest_marker("whole")
-        if hasattr(item, "callspec") and not is_left_alone:
+        if item.get_closest_marker("long"):
+            item.add_marker(pytest.mark.slow)
+        if hasattr(item, "callspec") and not item.get_closest_marker("whole"):
             products[item.path, item.originalname].append(item)
     for cases in products.values():
-        # An id for each parametrization: parameters that one of them sets together count as one.
-        kept = covering([frozenset(enumerate(case.callspec._idlist)) for case in cases])
-        if cases[0].get_closest_marker("interpreted"):
-            kept = kept[:_MOST_INTERPRETED]
-        for number, case in enumerate(cases):
-            if number not in kept:
-                case.add_marker(pytest.mark.slow)
-                case.add_marker(pytest.mark.rest)
+        mark_product(cases)
+
+
+def mark_product(cases: list[pytest.Function]) -> None:
+    """Mark the cases of one test."""
+    is_interpreted = cases[0].get_closest_marker("interpreted") is not None
+    says_itself = any(case.get_closest_marker("long") for case in cases)
+    # An id for each parametrization: parameters that one of them sets together count as one.
+    shown = [frozenset[Hashable](enumerate(case.callspec._idlist)) for case in cases]
+    quick = [number for number, case in enumerate(cases) if not case.get_closest_marker("slow")]
+    kept = [quick[number] for number in covering([shown[number] for number in quick])]
+    if is_interpreted:
+        kept = kept[:_MOST_INTERPRETED]
+    for number in set(quick) - set(kept):
+        cases[number].add_marker(pytest.mark.slow)
+        cases[number].add_marker(pytest.mark.rest)
+    if not says_itself:
+        sought = [with_pairs(values) for values in shown] if quick and not is_interpreted else shown
+        for number in set(range(len(cases))) - set(covering(sought, kept)):
+            cases[number].add_marker(pytest.mark.long)
 
 
 def longest_first(items: list[pytest.Item]) -> None:
@@ -120,13 +142,22 @@ def _length(item: pytest.Item) -> int:
     return 10 if item.get_closest_marker("interpreted") else 1
 
 
-def covering(cases: Sequence[Values]) -> list[int]:
+def with_pairs(values: Values) -> Values:
+    """The values of a case and their pairs."""
+    return values | frozenset(map(frozenset, itertools.combinations(values, 2)))
+
+
+def covering(cases: Sequence[Values], first: Iterable[int] = ()) -> list[int]:
     """Numbers of cases in which every value that occurs in any occurs; of equally good ones the rarest.
 
-    The first show the most values.
+    Those that are ``first`` come first, then those which show the most values.
     """
-    missing, used = Values().union(*cases), Counter[tuple[Hashable, Hashable]]()
-    left, kept = dict(enumerate(cases)), list[int]()
+    kept, used = list(first), Counter[Hashable]()
+    left = dict(enumerate(cases))
+    missing = Values().union(*cases)
+    for number in kept:
+        missing -= left[number]
+        used.update(left.pop(number))
     while missing:
         best = max(
             left, key=lambda number: (len(left[number] & missing), -_uses(left[number], used), -number)
@@ -138,5 +169,5 @@ def covering(cases: Sequence[Values]) -> list[int]:
     return kept
 
 
-def _uses(values: Values, used: Counter[tuple[Hashable, Hashable]]) -> int:
+def _uses(values: Values, used: Counter[Hashable]) -> int:
     return sum(used[value] for value in values)

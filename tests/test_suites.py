@@ -1,4 +1,4 @@
-"""Which cases of a product of parameters `make test` runs, and what one process runs of it."""
+"""Which cases of a product of parameters the suites run, and what one process runs of them."""
 
 import itertools
 import os
@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests.extras import PATIENCE
-from tests.suites import ROOT, covering, every, few_of, longest_first, unit_of
+from tests.suites import ROOT, covering, every, few_of, longest_first, mark_product, unit_of, with_pairs
 
 
 def product(*counts):
@@ -48,6 +48,66 @@ def test_a_value_that_stands_in_one_case_is_kept():
 
 def test_nothing_is_chosen_of_nothing():
     assert covering([]) == []
+
+
+def test_every_pair_of_values_occurs_in_far_fewer_cases_than_there_are():
+    cases = [with_pairs(values) for values in product(12, 4, 3)]
+    kept = covering(cases)
+    assert frozenset().union(*(cases[number] for number in kept)) == frozenset().union(*cases)
+    assert 48 <= len(kept) <= 60  # of 144; 48 pairs are of the longest two
+
+
+def test_what_runs_anyway_comes_first_and_is_no_more_looked_for():
+    cases = product(3, 3)
+    assert covering(cases, [4, 0]) == [4, 0, 8]
+
+
+class Case:
+    """A test's case, by its values and markers."""
+
+    def __init__(self, values, *markers):
+        self.callspec, self.markers = SimpleNamespace(_idlist=values), set(markers)
+
+    def get_closest_marker(self, name):
+        return name if name in self.markers else None
+
+    def add_marker(self, marker):
+        self.markers.add(marker.name)
+
+
+def counts(cases):
+    """How many cases `make test` and `make test-all` run, and how many there are."""
+    mark_product(cases)
+    assert all("slow" in case.markers for case in cases if "long" in case.markers)
+    return tuple(sum(name not in case.markers for case in cases) for name in ("slow", "long", ""))
+
+
+def cases_of(*counts, markers=lambda values: ()):
+    return [Case(values, *markers(values)) for values in itertools.product(*map(range, counts))]
+
+
+def test_the_suites_run_every_value_every_pair_and_every_case():
+    quick, more, whole = counts(cases_of(5, 4, 3))
+    assert (quick, whole) == (5, 60)
+    assert 20 <= more <= 27
+    assert counts(cases_of(5, 4)) == (5, 20, 20)
+
+
+def test_of_what_takes_long_there_are_fewer():
+    assert counts(cases_of(5, 4, 3, markers=lambda _: ("interpreted",))) == (1, 5, 60)
+    assert counts(cases_of(5, 4, 3, markers=lambda _: ("slow",))) == (0, 5, 60)
+
+
+def test_a_slow_value_waits_for_make_test_all():
+    cases = cases_of(5, 2, 2, markers=lambda values: ("slow",) if values[1] else ())
+    quick, more, _ = counts(cases)
+    assert quick == 5
+    assert 10 <= more < 20
+
+
+def test_a_test_may_say_itself_what_is_long():
+    markers = {0: (), 1: ("slow",), 2: ("slow", "long")}
+    assert counts(cases_of(3, 4, markers=lambda values: markers[values[0]])) == (4, 8, 12)
 
 
 def test_values_that_make_test_leaves_out_are_the_rest_of_a_product():

@@ -118,7 +118,11 @@ def test_a_slow_consumer_holds_the_others_back():
     executor = make_executor(plan=plan)
     for batch in executor:
         if batch.step == 3:
-            time.sleep(0.1)
+            until = time.monotonic() + PATIENCE
+            while executor.device.held_batches < 1:
+                assert time.monotonic() < until
+                time.sleep(0.001)
+            time.sleep(0.1)  # in which more would come if there were room
             prepared = {op.step for op in executor.ops if op.stage == "cpu"}
             assert max(prepared) <= 3 + 2
             assert executor.device.held_batches == 1

@@ -6,6 +6,7 @@ import re
 import time
 
 import torch
+from tests.extras import PATIENCE
 
 from graphbraid.errors import ConfigError
 
@@ -112,7 +113,7 @@ def a_handle_tells_whether_it_is_done(comm):
         handle = comm.irecv(found, 1)
         assert not handle.done()
         comm.barrier()
-        until = time.monotonic() + 30
+        until = time.monotonic() + PATIENCE
         while not handle.done() and time.monotonic() < until:
             time.sleep(0.01)
         assert handle.done() and handle.wait().tolist() == [3.0]

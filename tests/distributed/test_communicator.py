@@ -28,7 +28,8 @@ def test_checks_change_nothing_where_the_ranks_agree(size, warm):
         assert said.result["cases"] == len(contract.CASES)
 
 
-@pytest.mark.parametrize("size", [2, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 3, 4))])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [3, *(pytest.param(size, marks=pytest.mark.long) for size in (1, 2, 4))])
 def test_mpi_keeps_the_contract(size):
     done = run_mpi(size, contract.every_case)
     assert done.code == 0, done.stderr

@@ -100,7 +100,7 @@ def is_alive(pid: int) -> bool:
 
 
 def are_gone(pids: list[int]) -> bool:
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         if not any(map(is_alive, pids)):
             return True

@@ -5,10 +5,11 @@ import signal
 import pytest
 from tests.distributed import whole_faults
 from tests.distributed.ranks import run
+from tests.extras import PATIENCE
 from tests.suites import few_of
 
 pytestmark = pytest.mark.distributed
-SOON = 30.0
+SOON = PATIENCE
 """Seconds from the fault until every other rank has said what it was."""
 
 

@@ -114,7 +114,14 @@ def takes_signals(pid: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="needs Linux's /proc")
-@pytest.mark.parametrize("number", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, *range(2, 8)))])
+@pytest.mark.parametrize(
+    "number",
+    [
+        1,
+        *(pytest.param(number, marks=pytest.mark.slow) for number in (0, 2, 3)),
+        *(pytest.param(number, marks=pytest.mark.long) for number in range(4, 8)),
+    ],
+)
 def test_sigterm_ends_a_command_at_any_instant(number: int, data: Path, tmp_path: Path) -> None:
     """Also while it imports, reads and plans: 130, no traceback, no half-written file."""
     out = tmp_path / "out"

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 import torch
+from tests.extras import PATIENCE
 from torch import distributed, multiprocessing
 
 from graphbraid.errors import ConfigError
@@ -63,9 +64,9 @@ def test_each_peer_keeps_its_part_and_reads_all(num_peers, by_map, monkeypatch):
     def run(rank):
         def exchange(handle):
             given[rank] = handle
-            meet.wait(30)
+            meet.wait(PATIENCE)
             everyone = list(given)
-            meet.wait(30)
+            meet.wait(PATIENCE)
             return everyone
 
         found[rank] = gathered_by(rank, num_peers, exchange, CPU, by_map=by_map)

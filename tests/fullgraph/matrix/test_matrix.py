@@ -19,15 +19,19 @@ def is_slow(number):
     return bool(number % 20) and CASES[number].part == CASES[number - 1].part
 
 
+def marks_of(number, graph):
+    """Every model runs on the graph that has everything; on the others run those that are not slow on it."""
+    if graph == "untidy":
+        return [pytest.mark.slow] if is_slow(number) else []
+    return [pytest.mark.long if is_slow(number) else pytest.mark.slow]
+
+
 @pytest.mark.parametrize(
-    "graph",
-    [pytest.param(name, marks=[] if name == "untidy" else pytest.mark.slow) for name in GRAPHS],
-)
-@pytest.mark.parametrize(
-    "case",
+    ("case", "graph"),
     [
-        pytest.param(case, id=case.id, marks=pytest.mark.slow if is_slow(number) else [])
+        pytest.param(case, graph, id=f"{case.id}-{graph}", marks=marks_of(number, graph))
         for number, case in enumerate(CASES)
+        for graph in GRAPHS
     ],
 )
 def test_equals_pyg(case, graph):
