@@ -44,13 +44,26 @@ def made(model: str, aggregation: str, text: str = "", **options: str) -> Synthe
     return from_program(function, LAYERS, {"totalEpoch": 20})
 
 
-def compiled(folder: Path) -> list[Path]:
-    """The runtime and the kernels of every program."""
+def compiled(factory: pytest.TempPathFactory) -> list[Path]:
+    """The runtime and the kernels of every program, which one of the test processes compiles for all."""
     if shutil.which("g++") is None:
         pytest.skip("there is no g++")
-    folder.mkdir()
+    import fcntl  # not on every system that collects these tests
+
+    own = factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "objects-of-programs"
+    folder.mkdir(exist_ok=True)
     sources = [*sorted(RUNTIME.glob("*.cpp")), CSRC / "threads.cpp", CSRC / "variants.cpp"]
     objects = [folder / f"{source.stem}.o" for source in sources]
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # let go of as the file is closed
+        if not (folder / "all").exists():
+            _compile_each(sources, objects)
+            (folder / "all").touch()
+    return objects
+
+
+def _compile_each(sources: list[Path], objects: list[Path]) -> None:
     with ThreadPoolExecutor(2) as pool:
         done = [
             pool.submit(compile_with, (CSRC, RUNTIME), "-c", str(source), "-o", str(made_of))
@@ -58,7 +71,6 @@ def compiled(folder: Path) -> list[Path]:
         ]
     for one in done:
         one.result()
-    return objects
 
 
 def compile_with(includes: tuple[Path, ...], *arguments: str) -> None:
@@ -73,7 +85,8 @@ def built(synthesis: Synthesis, store: Path, objects: list[Path], folder: Path, 
     """Write a program for a store and build it."""
     write_openmp(synthesis, datasets.open_store(store), folder, **options)
     includes = (folder / "csrc", folder / "runtime")
-    compile_with(includes, str(folder / "main.cpp"), *map(str, objects), "-o", str(folder / "train"))
+    # Its own text is some calls: to optimise them takes longer than it saves.
+    compile_with(includes, "-O0", str(folder / "main.cpp"), *map(str, objects), "-o", str(folder / "train"))
     return folder
 
 

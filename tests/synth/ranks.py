@@ -52,7 +52,7 @@ def built_for_ranks(
 ) -> Path:
     """Write a program for the ranks of a partition and build it."""
     write_mpi(synthesis, graph, folder, partition, **options)
-    _compile(folder, str(folder / "main.cpp"), *map(str, objects), "-o", str(folder / "train"))
+    _compile(folder, "-O0", str(folder / "main.cpp"), *map(str, objects), "-o", str(folder / "train"))
     return folder
 
 

@@ -53,7 +53,7 @@ def divided(num_parts: int) -> Partition:
 def objects(tmp_path_factory) -> list[Path]:
     tool("mpirun")
     folder = tmp_path_factory.mktemp("objects")
-    return [*compiled_with_mpi(folder / "mpi"), *compiled(folder / "made")]
+    return [*compiled_with_mpi(folder / "mpi"), *compiled(tmp_path_factory)]
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])

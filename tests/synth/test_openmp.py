@@ -44,7 +44,7 @@ def store(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory) -> list[Path]:
-    return compiled(tmp_path_factory.mktemp("objects") / "made")
+    return compiled(tmp_path_factory)
 
 
 @pytest.mark.parametrize(("model", "aggregation"), MODELS)

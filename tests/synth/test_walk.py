@@ -91,9 +91,9 @@ def test_listing_1_becomes_a_program_that_builds_and_runs_without_python(
 
 
 @pytest.fixture(scope="module")
-def folder(place: Path) -> Path:
+def folder(place: Path, tmp_path_factory) -> Path:
     """A program, built."""
-    return built(made("GCN", "Sum"), place / "store", compiled(place / "objects"), place / "out")
+    return built(made("GCN", "Sum"), place / "store", compiled(tmp_path_factory), place / "out")
 
 
 def spoiled(file: Path, change: Callable[[bytearray], object]) -> None:
