@@ -31,6 +31,8 @@ FLAGS = (
     *shlex.split(os.environ.get("GB_PROGRAM_FLAGS", "")),  # scripts/sanitize.sh asks for more
 )
 CCACHE = shutil.which("ccache")
+QUICK_BUILD = "-DONLY_PORTABLE=ON -DCMAKE_BUILD_TYPE=None"
+"""Options of CMake for a test that minds neither the processor's variants nor how fast the program is."""
 DROPOUT = "if (l < gnn.getLayers() - 1) { gnn.dropout(l, 0.5); }"
 EVALUATE = 'if (epoch % 5 == 4) { gnn.evaluate("val"); }'
 

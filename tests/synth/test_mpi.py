@@ -16,7 +16,7 @@ from tests.distributed.whole import owners
 from tests.extras import NO_KERNELS, PATIENCE
 from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
 from tests.suites import few_of
-from tests.synth.building import assert_trained_alike, compiled, losses_of, made
+from tests.synth.building import QUICK_BUILD, assert_trained_alike, compiled, losses_of, made
 from tests.synth.ranks import (
     built_for_ranks,
     command_of,
@@ -178,7 +178,7 @@ def test_the_readmes_commands_build_and_run_it(tmp_path: Path):
     commands = [line.strip() for line in readme.splitlines() if line.startswith("    ")]
     assert len(commands) == 2
     for command in commands:
-        quick = command.replace("-B build &&", "-B build -DONLY_PORTABLE=ON &&")
+        quick = command.replace("-B build &&", f"-B build {QUICK_BUILD} &&")
         done = subprocess.run(
             ["sh", "-c", quick],
             cwd=tmp_path / "out",

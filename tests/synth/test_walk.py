@@ -14,7 +14,7 @@ import pytest
 import torch
 from tests.extras import NO_KERNELS
 from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
-from tests.synth.building import built, compiled, made, numbers_of, run
+from tests.synth.building import QUICK_BUILD, built, compiled, made, numbers_of, run
 from tests.synth.programs import LISTING
 
 from graphbraid import datasets, native
@@ -49,8 +49,11 @@ def bare(tmp_path: Path) -> dict[str, str]:
     return {"PATH": str(tmp_path / "bin"), "CMAKE_BUILD_PARALLEL_LEVEL": "2"}
 
 
+@pytest.mark.parametrize(
+    "build", [QUICK_BUILD, pytest.param("", marks=pytest.mark.long)], ids=["quick", "as written"]
+)
 def test_listing_1_becomes_a_program_that_builds_and_runs_without_python(
-    place: Path, tmp_path: Path, bare: dict[str, str]
+    place: Path, tmp_path: Path, bare: dict[str, str], build: str
 ):
     (tmp_path / "sage.gnn").write_text(LISTING, encoding="utf-8")
     words = ["-m", "graphbraid", "synth", "sage.gnn", "--data", str(place / "store"), "--target", "openmp"]
@@ -66,7 +69,7 @@ def test_listing_1_becomes_a_program_that_builds_and_runs_without_python(
     commands = re.findall(r"^    (.+)$", (folder / "README.md").read_text(), re.MULTILINE)
     assert len(commands) == 2
     for command in commands:
-        filled = command.replace("STORE", str(place / "store"))
+        filled = command.replace("STORE", str(place / "store")).replace("-B build ", f"-B build {build} ")
         done = subprocess.run(["sh", "-c", filled], cwd=folder, env=bare, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
     assert len(numbers_of(done.stdout, r"epoch \d+ loss")) == 12
