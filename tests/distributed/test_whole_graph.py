@@ -118,6 +118,21 @@ def test_edge_features_stay_with_their_edges():
     assert_as_one_rank(Featured(), graph.replace(edge_attr=attr), mixed(3), epochs=6)
 
 
+def test_attention_whose_destinations_have_rows_of_their_own():
+    pyg = pytest.importorskip("torch_geometric.nn")
+
+    class OfPairs(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = pyg.GATConv((CHANNELS, CHANNELS), 8)
+            self.second = pyg.GATConv((8, CHANNELS), CLASSES, add_self_loops=False)
+
+        def forward(self, x, edge_index):
+            return self.second((self.first(x, edge_index).relu(), x), edge_index)
+
+    assert_as_one_rank(OfPairs(), make_graph(), mixed(3), epochs=6)
+
+
 @st.composite
 def divided_graphs(draw):
     """A graph with any edges, self-loops and repeated ones among them, and any owner of each node."""

@@ -57,10 +57,7 @@ def test_a_model_of_ones_own_trains_on_the_whole_graph_as_it_is_written() -> Non
 
 def test_a_model_of_pyg_learns_on_the_whole_graph_by_the_engine() -> None:
     graph = with_venue_features(bibliography())
-    model = pyg_model(graph, "HeteroConv")
-    with torch.no_grad():  # makes the parameters
-        model({name: graph.nodes_of(name).x for name in graph.node_types}, graph.to_edge_indices())
-    trainer = Trainer(model, graph, **OPTIONS | {"mode": "full", "epochs": 40})
+    trainer = Trainer(pyg_model(graph, "HeteroConv"), graph, **OPTIONS | {"mode": "full", "epochs": 40})
     result = trainer.fit()
     assert trainer.uncompiled_reason == ""
     assert result.test["accuracy"] > 0.75

@@ -113,8 +113,9 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
         model: one of :mod:`graphbraid.nn`, or a PyG model made of the parts in ``docs/lowered_models.md``.
             Its parameters stay its own. Any other model runs as it is written; ``explain()`` says why.
         graph: a graph with features, used in place; or PyG's ``Data``, whose attributes the model may take,
-            or ``HeteroData``. A graph with types runs :class:`graphbraid.nn.RGCN`; layers over relations get
-            the ``edge_type`` of ``Data``.
+            or ``HeteroData``. A graph with types runs :class:`graphbraid.nn.RGCN`, and PyG's models of
+            ``HeteroConv`` or made by ``to_hetero``, called as ``model(x_dict, edge_index_dict)``; layers over
+            relations of one type get the ``edge_type`` of ``Data``.
         nodes: the training nodes, whose outputs ``engine()`` returns: the name of a split, distinct ids (a
             tensor, array, list or range), or a mask.
         passes: names of the lowering passes that may run (:data:`graphbraid.fullgraph.ALL`).
