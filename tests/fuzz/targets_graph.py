@@ -228,6 +228,15 @@ add(
     ),
 )
 add(
+    "ClusterLoader",
+    lambda w: Call(
+        loaders.ClusterLoader,
+        {"cluster_data": loaders.ClusterData(w.graph, 4, strategy="greedy"), "batch_size": 2, "seed": 1},
+        lambda loader: [[b.x, b.n_id, b.edge_index] for b in itertools.islice(loader.batches(0), 3)],
+        ("shuffle", "drop_last", "num_workers", "prefetch_factor"),
+    ),
+)
+add(
     "LinkNeighborLoader of Data",
     lambda w: Call(
         loaders.LinkNeighborLoader, _link_args(w) | {"data": w.data}, _three_of_links, _PYG_OPTIONS

@@ -1,6 +1,7 @@
 """Mini-batch loaders with the interfaces of PyG's, and the BatchLoader that Trainer uses."""
 
 from graphbraid.loader.batches import BatchLoader
+from graphbraid.loader.cluster import ClusterData, ClusterLoader
 from graphbraid.loader.face import LoaderFace
 from graphbraid.loader.kinds import kind_of
 from graphbraid.loader.link_neighbor import LinkNeighborLoader
@@ -12,6 +13,8 @@ from graphbraid.loader.shadow import ShaDowKHopSampler
 __all__ = [
     "PLANS",
     "BatchLoader",
+    "ClusterData",
+    "ClusterLoader",
     "LinkNeighborLoader",
     "LoaderSettings",
     "NeighborLoader",

@@ -1,0 +1,270 @@
+"""ClusterData and ClusterLoader: mini-batches of whole clusters of nodes, with PyG's arguments."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, Sampler
+
+from graphbraid.arguments import as_count, as_flag, check_choice, check_type
+from graphbraid.datasets.npy import read_npy
+from graphbraid.distributed.partitioning.choose import partition
+from graphbraid.distributed.partitioning.records import MOST_PARTS, Partition, Strategy
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.files.writing import atomic_write
+from graphbraid.graph import Graph
+from graphbraid.loader.face import Inputs, LoaderFace, remade
+from graphbraid.loader.sources import source_of
+from graphbraid.loader.typed.reading import is_typed
+from graphbraid.sampling.batch_seeds import BatchSeeds
+from graphbraid.sampling.constraints import EdgeTimes
+from graphbraid.sampling.source import BatchSource
+from graphbraid.sampling.subgraph import INDUCED
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+_FIXED: dict[str, Any] = {
+    "num_neighbors": [0],
+    "subgraph_type": INDUCED,
+    "weight_attr": None,
+    "plan": None,
+    "tiers": None,
+    "topology": None,
+}
+"""Arguments of other loaders that are no choice here: no neighbours are drawn, and all edges are taken."""
+
+
+class ClusterData(Dataset[Any]):
+    """A graph whose nodes are divided into clusters, for :class:`ClusterLoader`.
+
+    After Chiang et al., "Cluster-GCN: An Efficient Algorithm for Training Deep and Large Graph Convolutional
+    Networks". ``cluster_data[i]`` is the subgraph of a cluster. PyG's class divides by METIS; this one by
+    :func:`graphbraid.distributed.partition`, which has other ways where METIS is not installed or gives none.
+
+    Args:
+        data: a :class:`graphbraid.Graph` or a homogeneous PyG ``Data``.
+        num_parts: number of clusters.
+        recursive: must be False: the partitioner takes METIS's recursive bisection where the k-way one fails.
+        save_dir: folder to keep the clusters of the nodes in, from where they are read the next time. If
+            None, they are not kept.
+        filename: name of that file. If None, ``clusters.npy``.
+        log: no effect: nothing is printed.
+        keep_inter_cluster_edges: must be False: a cluster alone has no nodes for edges to others; batches
+            have those between their clusters.
+        sparse_format: ``"csr"`` or ``"csc"``, without effect: edges are in the graph's order.
+        strategy: how the graph is divided; see :func:`graphbraid.distributed.partition`.
+        seed: of the division.
+
+    Raises:
+        ConfigError: an option is not supported, the data have types, or a cluster would be empty.
+        DataError: the kept clusters are damaged, or of another graph.
+    """
+
+    partition: Partition
+    """Cluster of each node, with what was considered."""
+
+    def __init__(  # noqa: PLR0917  (PyG's arguments)
+        self,
+        data: Graph | Data,
+        num_parts: int,
+        recursive: bool = False,
+        save_dir: str | os.PathLike[str] | None = None,
+        filename: str | None = None,
+        log: bool = True,
+        keep_inter_cluster_edges: bool = False,
+        sparse_format: str = "csr",
+        *,
+        strategy: Strategy = "auto",
+        seed: int = 0,
+    ) -> None:
+        _refuse(
+            as_flag(recursive, "recursive"),
+            "recursive",
+            "the partitioner takes METIS's recursive bisection by itself where the k-way one fails",
+        )
+        _refuse(
+            as_flag(keep_inter_cluster_edges, "keep_inter_cluster_edges"),
+            "keep_inter_cluster_edges",
+            "a cluster alone has no nodes for edges to others; batches have those between their clusters",
+        )
+        as_flag(log, "log")
+        check_choice(sparse_format, "sparse_format", ("csr", "csc"))
+        if is_typed(data):
+            raise ConfigError("ClusterData takes graphs of one node type and one relation so far")
+        self.data, self.num_parts = data, as_count(num_parts, "num_parts", least=1, most=MOST_PARTS)
+        self.recursive, self.keep_inter_cluster_edges, self.sparse_format = False, False, sparse_format
+        graph = source_of(data, None).graph
+        file = None if save_dir is None else _file(save_dir, filename, self.num_parts)
+        kept = None if file is None or not file.exists() else _read(file, graph.num_nodes, self.num_parts)
+        if kept is None:
+            kept = partition(graph.csc, self.num_parts, strategy=strategy, balance="nodes", seed=seed)
+            if file is not None:
+                _write(file, kept)
+        self.partition = kept
+        empty = (kept.sizes() == 0).nonzero()
+        if empty.numel():
+            raise ConfigError(
+                f"num_parts={self.num_parts} leaves cluster {int(empty[0])} without nodes; the graph has "
+                f"{graph.num_nodes} nodes: choose fewer clusters"
+            )
+        self._alone: ClusterLoader | None = None
+
+    def __len__(self) -> int:
+        """Return the number of clusters."""
+        return self.num_parts
+
+    def __getitem__(self, idx: int) -> Any:
+        """Return the subgraph of a cluster, with all edges between its nodes.
+
+        Raises:
+            IndexError: there is no such cluster.
+        """
+        if not 0 <= idx < self.num_parts:
+            raise IndexError(f"there are {self.num_parts} clusters; got {idx}")
+        if self._alone is None:
+            self._alone = ClusterLoader(self, seed=0)
+        return self._alone([idx])
+
+    def __repr__(self) -> str:
+        return f"ClusterData({self.num_parts})"
+
+
+class ClusterLoader(LoaderFace):
+    """A loader of mini-batches of whole clusters, with all edges between their nodes.
+
+    ``from graphbraid.loader import ClusterData, ClusterLoader`` replaces PyG's import. A batch is PyG's
+    ``Data`` of the nodes of some clusters, cluster by cluster, each in the order of the nodes' ids. Beside
+    PyG's attributes it has ``n_id``, ``e_id`` and ``input_id``, the numbers of its clusters, of which there
+    are ``batch_size``. Batches are a pure function of (data, arguments, ``seed``, epoch, step), prepared
+    ahead by threads, and :meth:`batches` starts anywhere.
+
+    Args:
+        cluster_data: the clusters.
+        batch_size: number of clusters per batch.
+        shuffle: whether to permute the clusters anew in each epoch.
+        drop_last: whether to leave out a last batch that is not full.
+        sampler: iterable of an epoch's clusters, in place of ``shuffle``.
+        batch_sampler: iterable of lists of clusters, in place of the three before it.
+        generator: generator that the seed is drawn from in place of torch's default one.
+        pin_memory: whether to yield batches in page-locked memory, if there is an accelerator.
+        transform: function called with each batch; its result is yielded instead.
+        seed: random seed of the shuffle. If None, one is drawn from torch's generator.
+        num_workers: number of threads that prepare batches, at least one.
+        prefetch_factor: number of batches prepared ahead per thread. If None, three.
+        device: torch device of the batches.
+        **others: further options of torch's loader, as in :class:`NeighborLoader`.
+
+    Raises:
+        ConfigError: an option is invalid or not supported.
+    """
+
+    pyg_name = "ClusterLoader"
+    refused: dict[str, tuple[tuple[Any, ...], str]] = {}  # noqa: RUF012  (declared by the base class)
+    inputs_name = "cluster_data"
+
+    def __init__(
+        self,
+        cluster_data: ClusterData,
+        *,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        drop_last: bool = False,
+        sampler: Sampler[int] | Iterable[int] | None = None,
+        batch_sampler: Sampler[list[int]] | Iterable[list[int]] | None = None,
+        generator: torch.Generator | None = None,
+        pin_memory: bool = False,
+        transform: Callable[[Any], Any] | None = None,
+        seed: int | None = None,
+        num_workers: int = 0,
+        prefetch_factor: int | None = None,
+        device: torch.device | str = "cpu",
+        **others: Any,
+    ) -> None:
+        check_type(cluster_data, "cluster_data", ClusterData, "a ClusterData", error=ConfigError)
+        own: dict[str, Any] = {
+            "cluster_data": cluster_data,
+            "batch_size": batch_size,
+            "shuffle": shuffle,
+            "drop_last": drop_last,
+            "sampler": sampler,
+            "batch_sampler": batch_sampler,
+            "generator": generator,
+            "pin_memory": pin_memory,
+            "transform": transform,
+            "seed": seed,
+            "num_workers": num_workers,
+            "prefetch_factor": prefetch_factor,
+            "device": device,
+        }
+        self._set_up(own | _FIXED | {"data": cluster_data.data}, others)
+        self._given = own | others | {"seed": self.seed}
+
+    def _inputs(self, source: BatchSource, given: dict[str, Any]) -> Inputs:
+        clusters: ClusterData = given["cluster_data"]
+        part_of = clusters.partition.part_of
+        if part_of.numel() != source.graph.num_nodes:
+            raise ConfigError(
+                f"cluster_data divides {part_of.numel()} nodes, and its data have {source.graph.num_nodes} "
+                "now; make another one"
+            )
+        return Inputs(source=source, number=len(clusters), seeds=_Clusters(clusters.partition))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        super().__reduce__()  # refuses, and ends threads, where it must
+        return remade, (type(self), self._given, self.epoch)
+
+
+class _Clusters:
+    """Clusters as the seeds of batches: all their nodes."""
+
+    edge_times: EdgeTimes | None = None
+
+    def __init__(self, found: Partition) -> None:
+        order = found.part_of.long().argsort(stable=True)
+        self._nodes = torch.split(order, found.sizes().tolist())
+
+    @property
+    def num_inputs(self) -> int:
+        """Number of clusters."""
+        return len(self._nodes)
+
+    def seeds_of(self, positions: Tensor, _epoch: int, _step: int) -> BatchSeeds:
+        """Return the nodes of the clusters at ``positions``, which no epoch or step changes."""
+        return BatchSeeds(nodes=torch.cat([self._nodes[number] for number in positions.tolist()]))
+
+
+def _refuse(is_asked_for: bool, name: str, reason: str) -> None:
+    if is_asked_for:
+        raise ConfigError(f"ClusterData does not support {name}=True: {reason}")
+
+
+def _file(folder: str | os.PathLike[str], name: str | None, num_parts: int) -> Path:
+    return Path(folder) / f"part_{num_parts}" / (name or "clusters.npy")
+
+
+def _write(file: Path, found: Partition) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(file) as temporary, temporary.open("wb") as stream:
+        np.save(stream, found.part_of.numpy())
+
+
+def _read(file: Path, num_nodes: int, num_parts: int) -> Partition:
+    array = read_npy(file)
+    if array.dtype != np.int32 or array.shape != (num_nodes,):
+        raise DataError(
+            f"{file} must hold the cluster of each of {num_nodes} nodes, int32; got {array.dtype} of shape "
+            f"{array.shape}. Remove it, or choose another save_dir"
+        )
+    try:
+        return Partition(
+            part_of=torch.from_numpy(array), num_parts=num_parts, strategy="kept", balance="nodes"
+        )
+    except DataError as error:
+        raise DataError(f"{file}: {error}") from None

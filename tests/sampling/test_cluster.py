@@ -1,0 +1,156 @@
+"""ClusterLoader: PyG's batches of the same clusters; pure, for any number of threads, from any step."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from tests.extras import NO_PYG
+
+pytest.importorskip("torch_geometric", reason=NO_PYG)
+import torch_geometric.loader as pyg
+from torch_geometric.data import Data, HeteroData
+
+from graphbraid import Graph
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.loader import ClusterData, ClusterLoader
+
+NODES, EDGES, PARTS = 50, 300, 5
+
+
+def make_data(seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    return Data(
+        x=torch.arange(NODES),
+        y=torch.arange(NODES) * 10,
+        edge_index=torch.randint(NODES, (2, EDGES), generator=draw),
+        edge_attr=torch.arange(EDGES),
+        train_mask=torch.arange(NODES) < 20,
+        name="of the whole graph",
+    )
+
+
+def pygs(data, clusters, monkeypatch):
+    """PyG's clusters, divided as ours are: PyG's own METIS need not be installed."""
+    part_of = clusters.partition.part_of.long()
+    monkeypatch.setattr(pyg.ClusterData, "_metis", lambda *_: part_of)
+    return pyg.ClusterData(data, PARTS, log=False)
+
+
+def contents(batch):
+    """Rows of nodes, and edges with their attributes, by ids of the whole graph: PyG's order is not told."""
+    edges = batch.x[batch.edge_index]
+    listed = sorted(zip(*edges.tolist(), batch.edge_attr.tolist(), strict=True))
+    return sorted(zip(batch.x.tolist(), batch.y.tolist(), batch.train_mask.tolist(), strict=True)), listed
+
+
+def test_batches_and_clusters_are_pygs(monkeypatch):
+    data = make_data()
+    clusters = ClusterData(data, PARTS)
+    theirs = pygs(data, clusters, monkeypatch)
+    assert len(clusters) == len(theirs) == PARTS
+    assert repr(clusters) == repr(theirs)
+    for own, other in zip(clusters, theirs, strict=True):
+        assert contents(own) == contents(other)
+    own, other = ClusterLoader(clusters, batch_size=2), pyg.ClusterLoader(theirs, batch_size=2)
+    assert len(own) == len(other) == 3
+    for batch, expected in zip(own, other, strict=True):
+        assert isinstance(batch, Data)
+        assert contents(batch) == contents(expected)
+        assert batch.num_nodes == expected.num_nodes
+        assert batch.name == expected.name
+        assert torch.equal(batch.x, batch.n_id)
+        assert torch.equal(batch.edge_attr, batch.e_id)
+
+
+def test_an_epoch_has_every_node_once_and_all_edges_within_its_batches():
+    data = make_data()
+    clusters = ClusterData(data, PARTS, strategy="random", seed=3)
+    part_of = clusters.partition.part_of
+    seen = []
+    for batch in ClusterLoader(clusters, batch_size=2, shuffle=True, seed=0):
+        assert set(part_of[batch.n_id].tolist()) == set(batch.input_id.tolist())
+        inside = torch.isin(data.edge_index, batch.n_id).all(0).nonzero().flatten()
+        assert torch.equal(batch.e_id.sort().values, inside)
+        seen.append(batch.n_id)
+    assert torch.equal(torch.cat(seen).sort().values, torch.arange(NODES))
+
+
+def test_batches_are_pure():
+    clusters = ClusterData(make_data(), PARTS)
+    one = ClusterLoader(clusters, batch_size=2, shuffle=True, seed=7)
+    expected = [[batch.n_id for batch in one.batches(epoch)] for epoch in range(3)]
+    assert any(not torch.equal(a, b) for a, b in zip(expected[0], expected[1], strict=True))
+    three = pickle.loads(
+        pickle.dumps(ClusterLoader(clusters, batch_size=2, shuffle=True, seed=7, num_workers=3))
+    )
+    for epoch in (2, 0, 1):
+        for step in range(3):
+            [batch] = three.batches(epoch, start_step=step, stop_step=step + 1)
+            assert torch.equal(batch.n_id, expected[epoch][step])
+    torch.manual_seed(1)
+    first = ClusterLoader(clusters, shuffle=True)
+    torch.manual_seed(1)
+    assert first.seed == ClusterLoader(clusters, shuffle=True).seed
+
+
+def test_a_graph_is_divided_as_its_data_are():
+    data = make_data()
+    graph = Graph.from_edge_index(data.edge_index, NODES, x=data.x.float()[:, None], y=data.y)
+    for own, other in zip(
+        ClusterLoader(ClusterData(graph, PARTS)), ClusterLoader(ClusterData(data, PARTS)), strict=True
+    ):
+        assert torch.equal(own.n_id, other.n_id)
+        assert torch.equal(own.edge_index, other.edge_index)
+        assert torch.equal(own.x[:, 0], other.x.float())
+
+
+def test_samplers_choose_the_clusters():
+    clusters = ClusterData(make_data(), PARTS)
+    chosen = [batch.input_id.tolist() for batch in ClusterLoader(clusters, sampler=[4, 1], batch_size=1)]
+    assert chosen == [[4], [1]]
+    chosen = [batch.input_id.tolist() for batch in ClusterLoader(clusters, batch_sampler=[[0, 3], [2]])]
+    assert chosen == [[0, 3], [2]]
+    assert ClusterLoader(clusters)([2, 0]).input_id.tolist() == [2, 0]
+
+
+def test_clusters_are_kept_and_read_again(tmp_path):
+    first = ClusterData(make_data(), PARTS, save_dir=tmp_path, strategy="random", seed=1)
+    again = ClusterData(make_data(), PARTS, save_dir=tmp_path, strategy="random", seed=2)
+    assert torch.equal(first.partition.part_of, again.partition.part_of)
+    file = tmp_path / f"part_{PARTS}" / "clusters.npy"
+    np.save(file, np.zeros(3, np.int32))
+    with pytest.raises(DataError, match=r"clusters\.npy must hold the cluster of each of 50 nodes"):
+        ClusterData(make_data(), PARTS, save_dir=tmp_path)
+    np.save(file, np.full(NODES, 9, np.int32))
+    with pytest.raises(DataError, match=r"clusters\.npy: part_of must name parts in \[0, 5\)"):
+        ClusterData(make_data(), PARTS, save_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"recursive": True}, "does not support recursive=True: the partitioner takes"),
+        ({"keep_inter_cluster_edges": True}, "does not support keep_inter_cluster_edges=True"),
+        ({"sparse_format": "coo"}, "sparse_format must be"),
+        ({"num_parts": 0}, "num_parts must be"),
+        ({"num_parts": NODES + 1}, r"leaves cluster \d+ without nodes; the graph has 50 nodes"),
+        ({"strategy": "none"}, "strategy"),
+        ({"data": HeteroData()}, "one node type"),
+    ],
+)
+def test_what_cannot_be_divided_is_named(options, message):
+    with pytest.raises(ConfigError, match=message):
+        ClusterData(**{"data": make_data(), "num_parts": PARTS} | options)
+
+
+def test_loaders_options_that_do_not_fit_are_named():
+    clusters = ClusterData(make_data(), PARTS)
+    with pytest.raises(ConfigError, match="cluster_data must be a ClusterData"):
+        ClusterLoader(make_data())
+    with pytest.raises(ConfigError, match="ClusterLoader takes no argument 'num_neighbors'"):
+        ClusterLoader(clusters, num_neighbors=[2])
+    with pytest.raises(ConfigError, match="batch_size"):
+        ClusterLoader(clusters, batch_size=0)
+    with pytest.raises(IndexError, match="there are 5 clusters; got 5"):
+        clusters[PARTS]
