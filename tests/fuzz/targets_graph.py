@@ -228,6 +228,15 @@ add(
     ),
 )
 add(
+    "ClusterData",
+    lambda w: Call(
+        loaders.ClusterData,
+        {"data": w.graph, "num_parts": 4, "strategy": "greedy"},
+        lambda clusters: [[b.x, b.n_id, b.edge_index] for b in (clusters[0], clusters[3])],
+        ("recursive", "log", "keep_inter_cluster_edges", "sparse_format", "seed"),
+    ),
+)
+add(
     "ClusterLoader",
     lambda w: Call(
         loaders.ClusterLoader,
