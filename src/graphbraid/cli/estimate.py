@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphbraid.cli import train
+from graphbraid.cli import train, train_run
 from graphbraid.cli.common import guarded, out_console, path_given, plain, print_json, say
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _estimated(given: dict[str, Any], machine: HardwareFile | None) -> Estimate:
 
     own = inspect.signature(_of_estimates).parameters
     options = {name: value for name, value in given.items() if name not in own}
-    run = train.resolved(options | dict.fromkeys(_OTHERS))
+    run = train_run.resolved(options | dict.fromkeys(_OTHERS))
     learned = learning(run)
     if run.train.task != "link":
         learned.graph.check_one_type("graphbraid estimate")
