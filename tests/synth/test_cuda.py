@@ -49,6 +49,7 @@ def short_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "LONG_ROW", 3)
 
 
+@pytest.mark.slow
 def test_a_program_has_the_engines_losses_in_any_order_of_threads(
     store: Path, programs: HostPrograms, tmp_path: Path, short_rows: None
 ):

@@ -21,7 +21,12 @@ import json, sys, torch
 from graphbraid import Trainer
 from graphbraid import nn as gnn
 from graphbraid.datasets import open_store
+from graphbraid.fullgraph.measured import basis
+from graphbraid.fullgraph.measured.kept_rates import MeasuredRates
+from graphbraid.machine.rates import Rates
 
+# To measure the machine takes memory of its own, and on a busy machine each process does it anew.
+basis.measured_rates = lambda _: MeasuredRates(rates=Rates())
 store, model, options, mapped = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), sys.argv[4] == "mapped"
 torch.set_num_threads(2)
 graph, seeds = open_store(store, mmap=mapped), options.pop("seeds")
