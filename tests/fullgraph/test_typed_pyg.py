@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.extras import NO_PYG
 from tests.fullgraph.fake_device import FakeDevice
 from tests.fullgraph.test_typed_engine import assert_alike
-from tests.suites import every
+from tests.suites import every, examples
 from torch import Tensor, nn
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 from tests.fullgraph.typed_cases import COUNTS, HETERO, LEFT_ALONE, TRAIN, TRANSFORMED, hetero, of, untidy
-from torch_geometric.nn import GATConv, GraphConv, HeteroConv, SAGEConv
+from torch_geometric.nn import GATConv, GATv2Conv, GraphConv, HeteroConv, SAGEConv
 
 import graphbraid
 from graphbraid import native
@@ -79,6 +82,35 @@ def test_each_pass_can_be_left_out(without: str) -> None:
     model = ready(HETERO["mixed, mean"], graph)
     engine = compiled(model, graph, passes=ALL - {without})
     assert_alike(model, graph, engine, TRAIN, steps=1, plain=Twin(model, graph))
+
+
+KINDS = {
+    "sage": of(SAGEConv),
+    "sum": of(SAGEConv, aggr="sum", root_weight=False),
+    "max": of(GraphConv, aggr="max"),
+    "gat": of(GATConv, heads=2, concat=False, add_self_loops=False),
+    "gatv2": of(GATv2Conv, add_self_loops=False),
+}
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(20))
+@given(data=st.data())
+def test_any_model_on_any_graph(data: st.DataObject) -> None:
+    graph = untidy(data.draw(st.integers(0, 99)))
+    kinds = {one: data.draw(st.sampled_from(sorted(KINDS))) for one in graph.edge_types}
+    width, layers = data.draw(st.sampled_from([1, 5, 16])), data.draw(st.integers(1, 3))
+    aggr = data.draw(st.sampled_from(["sum", "mean", "cat"]))
+    widths = (*[width] * (layers - 1), 3)
+    make = hetero(lambda one, wide: KINDS[kinds[one]](one, wide), aggr, widths)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of types that nothing leads to
+        model = ready(make, graph)
+    node_type = data.draw(st.sampled_from(["a", "b", "c"]))
+    ids = torch.randperm(COUNTS[node_type], generator=torch.Generator().manual_seed(width))[:4]
+    passes = data.draw(st.sets(st.sampled_from(sorted(ALL))))
+    engine = compiled(model, graph, ids, node_type=node_type, passes=passes)
+    assert_alike(model, graph, engine, ids, steps=2, plain=Twin(model, graph, node_type))
 
 
 def test_features_are_aggregated_once_and_only_what_is_needed_is_computed() -> None:
