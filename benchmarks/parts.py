@@ -270,6 +270,7 @@ PARTS = (
         graphs=("arxiv-like", "reddit-lite"),
     ),
     Part(name="ranks-shaped", module="distributed.shaped", results="distributed_shaped", minutes=5),
+    Part(name="ranks-tuning", module="distributed.tuning", results="distributed_tuning", minutes=4),
     Part(name="datasets", module="graphs.embedded", results="datasets", minutes=5),
     Part(
         name="accuracy",

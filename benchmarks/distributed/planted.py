@@ -1,4 +1,4 @@
-"""planted(): a graph of equal blocks in which a given share of each block's nodes is read by the others."""
+"""Random graphs of which is known what ranks exchange: planted(), of blocks, and scattered(), without any."""
 
 from __future__ import annotations
 
@@ -40,6 +40,20 @@ def planted(num_nodes: int, num_blocks: int, visible: float) -> Graph:
         y=torch.randint(CLASSES, (total,), generator=draw),
         splits={"train": torch.arange(total)},
         name="planted",
+    )
+
+
+def scattered(num_nodes: int) -> Graph:
+    """A random graph without blocks: of two ranks, each has about half of its edges from the other's rows."""
+    draw = torch.Generator().manual_seed(0)
+    source, destination = torch.randint(num_nodes, (2, num_nodes * DEGREE), generator=draw)
+    csc, _ = coo_to_csc(source, destination, num_nodes, num_nodes)
+    return Graph(
+        csc=csc,
+        x=torch.randn(num_nodes, FEATURES, generator=draw),
+        y=torch.randint(CLASSES, (num_nodes,), generator=draw),
+        splits={"train": torch.arange(num_nodes)},
+        name="scattered",
     )
 
 

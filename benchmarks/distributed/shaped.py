@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -39,7 +39,7 @@ from benchmarks.distributed.planted import HIDDEN, make_model, partition_of, pla
 from graphbraid import compile, distributed  # noqa: A004
 from graphbraid.distributed import Communicator, Division, report_of
 from graphbraid.distributed.ranks.gradients import GradientSum
-from graphbraid.fullgraph import ALL, Engine, Evidence, Ranks
+from graphbraid.fullgraph import ALL, Engine, Evidence, Pipeline, Ranks
 from graphbraid.fullgraph.scale.cluster import Cluster
 from graphbraid.fullgraph.scale.division import Degrees, Law, Point
 from graphbraid.fullgraph.scale.phases import Step, step_of
@@ -61,14 +61,22 @@ class Training:
     Args:
         graph: the graph.
         comm: the ranks.
+        pipeline: see :attr:`graphbraid.fullgraph.Ranks.pipeline`.
     """
 
-    def __init__(self, graph: Graph, comm: Communicator | None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        comm: Communicator | None,
+        pipeline: Pipeline | Literal["tuned"] | None = None,
+    ) -> None:
         torch.manual_seed(0)
         self._model = make_model(graph)
         nodes, labels = graph.split("train"), graph.y
         assert labels is not None
-        self.ranks = None if comm is None else Ranks(comm=comm, partition=partition_of(graph, comm.size))
+        self.ranks = None
+        if comm is not None:
+            self.ranks = Ranks(comm=comm, partition=partition_of(graph, comm.size), pipeline=pipeline)
         engine = compile(
             self._model, graph, ranks=self.ranks, passes=PASSES, evidence=Evidence(rates=Rates())
         )
@@ -156,8 +164,10 @@ def alone(graph: Graph, epochs: int) -> tuple[Step, float, float]:
     return step, max(0.0, seconds - step.seconds), loss
 
 
-def start(num_ranks: int, rate: float, arguments: list[str]) -> dict[str, Any]:
-    """Start ranks behind shaped links; what the first one prints."""
+def start(
+    num_ranks: int, rate: float, arguments: list[str], module: str = "distributed.shaped"
+) -> dict[str, Any]:
+    """Start ranks of a benchmark behind shaped links; what the first one prints."""
     cores = sorted(os.sched_getaffinity(0))
     with Links(num_ranks, rate) as links:
         processes = []
@@ -166,7 +176,7 @@ def start(num_ranks: int, rate: float, arguments: list[str]) -> dict[str, Any]:
             environment |= {"RANK": str(rank), "WORLD_SIZE": str(num_ranks)}
             environment |= {"MASTER_ADDR": links.address(0), "MASTER_PORT": "29500"}
             core = str(cores[rank % len(cores)])
-            command = links.command(rank, ours("distributed.shaped", "--one", core, *arguments))
+            command = links.command(rank, ours(module, "--one", core, *arguments))
             output = subprocess.PIPE if rank == 0 else subprocess.DEVNULL
             processes.append(subprocess.Popen(command, stdout=output, env=environment, cwd=ROOT, text=True))
         said, _ = processes[0].communicate()

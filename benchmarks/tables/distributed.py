@@ -6,6 +6,7 @@ import statistics
 
 from benchmarks.common.rows import read_rows
 from benchmarks.distributed.shaped import MODES, derived
+from benchmarks.distributed.tuning import derived as tuned
 from benchmarks.tables.markdown import NOT_MEASURED, table, where
 
 LABELS = {
@@ -97,3 +98,24 @@ def shaped() -> str:
         "Mbit/s that an exchange reaches each way",
     )
     return "\n\n".join([table(heads, lines), where(rows, "benchmarks.distributed.shaped")])
+
+
+def tuned_exchanges() -> str:
+    """What is found in the first epochs, beside the fastest of all settings and beside whole rows."""
+    rows = read_rows("distributed_tuning")
+    lines = []
+    for row in rows:
+        of = tuned(row)
+        seconds = of["seconds"]
+        lines.append(
+            [
+                row["row"],
+                f"{1e3 * seconds['1,1']:.1f}",
+                f"{1e3 * seconds[of['best']]:.1f} ({of['best']})",
+                ",".join(map(str, row["chosen"])),
+                str(row["trials"]),
+                f"{of['by_best']:.2f}",
+            ]
+        )
+    heads = ("graph", "whole, ms", "fastest, ms (its parts)", "found", "trials", "by the fastest")
+    return "\n\n".join([table(heads, lines), where(rows, "benchmarks.distributed.tuning")])

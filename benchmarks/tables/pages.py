@@ -42,6 +42,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "whole graphs on ranks": ("distributed_fullgraph", distributed.whole_graphs),
     "ranks behind links": ("distributed_shaped", distributed.shaped),
     "full-graph epochs, rgcn": ("fullgraph_relational", fullgraph.relational),
+    "tuned exchanges": ("distributed_tuning", distributed.tuned_exchanges),
     "prediction, three hops": ("tiers_prediction", partial(tiers.prediction, "15,10,5x1024")),
     "prediction, two hops": ("tiers_prediction", partial(tiers.prediction, "10,5x256")),
     "traffic to a device": ("tiers_traffic", tiers.traffic),

@@ -47,9 +47,18 @@ def owners(part_of: Sequence[int] | Tensor, num_parts: int) -> Partition:
 
 
 def trained(
-    model: nn.Module, graph: Graph, ranks: Ranks | None, *, epochs: int = 20, passes: Any = ALL
+    model: nn.Module,
+    graph: Graph,
+    ranks: Ranks | None,
+    *,
+    epochs: int = 20,
+    passes: Any = ALL,
+    before: Callable[[Engine], object] = lambda _: None,
 ) -> dict[str, Any]:
-    """Losses of some epochs, then the parameters, statistics and outputs for all nodes."""
+    """Losses of some epochs, then the parameters, statistics and outputs for all nodes.
+
+    ``before`` is called with the engine before each.
+    """
     _random.generator = torch.Generator().manual_seed(5)
     model, nodes = copy.deepcopy(model), graph.splits["train"]
     engine = Engine(model, graph, nodes, passes=passes, evidence=Evidence(rates=RATES), ranks=ranks)
@@ -58,6 +67,7 @@ def trained(
     losses = []
     for _ in range(epochs):
         optimizer.zero_grad()
+        before(engine)
         loss = F.cross_entropy(engine(), graph.y[own], reduction="sum") / nodes.numel()
         loss.backward()
         total = loss.detach().double()

@@ -103,8 +103,10 @@ class EpochLines(Callback):
         say(self._console, "{}  [green]best[/]" if record.is_best else "{}", line)
 
     def on_fit_end(self, trainer: Trainer, result: RunResult) -> None:
-        """Remove the bar."""
+        """Remove the bar, and print how rows travelled between ranks, if that was found."""
         self._progress.stop()
+        if trainer.exchange:
+            say(self._console, "[green]exchange[/]  {}", trainer.exchange)
 
     def on_exception(self, trainer: Trainer, error: BaseException) -> None:
         """Remove the bar."""

@@ -6,6 +6,7 @@ from graphbraid.fullgraph.lower_model import lower
 from graphbraid.fullgraph.lowering.evidence import Evidence
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import ALL, CompileOptions
+from graphbraid.fullgraph.lowering.pipeline import Pipeline
 from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.fullgraph.ranks.distribute import distribute
 from graphbraid.fullgraph.ranks.ranks import Ranks
@@ -17,6 +18,7 @@ __all__ = [
     "Evidence",
     "Lowered",
     "NotLoweredError",
+    "Pipeline",
     "Ranks",
     "Uncompiled",
     "compile",

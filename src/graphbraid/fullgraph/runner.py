@@ -16,6 +16,7 @@ from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.program import Program, same_program
 from graphbraid.fullgraph.ranks.distribute import divided
 from graphbraid.fullgraph.ranks.lower_part import evaluation_part
+from graphbraid.fullgraph.ranks.tuner import described
 from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, CopySizes, DeviceCopies
 from graphbraid.fullgraph.step.differentiable import run_step
 from graphbraid.fullgraph.step.lending import Lender, copied
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from graphbraid.fullgraph.explain.floor import Floor
     from graphbraid.fullgraph.explain.timing import StepTimes
     from graphbraid.fullgraph.ranks.ranks import Ranks
+    from graphbraid.fullgraph.ranks.tuner import Tuned
 
 _MEGA = 1e6
 
@@ -56,6 +58,7 @@ class Runner:
         self._copies = None if device.is_host else DeviceCopies(device)
         self._sizes = None if device.is_host else CopySizes(device)
         self._train = self._planned(lowered.program, lowered.blocks, training=True)
+        self._tuner = None if ranks is None else ranks.tuner(lowered)
         self._evaluated: Program | None = None
         self._evaluate: PlannedStep | None = None
         self._outputs = self._lender(lowered.nodes.numel())
@@ -67,6 +70,8 @@ class Runner:
     def __call__(self) -> Tensor:
         """Return the ``(len(nodes), width)`` outputs of the training nodes, in order; differentiable."""
         self._train = self._ready(self._train)
+        if self._tuner is not None:
+            self._tuner.before_step(self._train)
         when_whole = None if self._ranks is None else self._ranks.tell_of_whole
         return run_step(self._train, self._outputs, self._rows, when_whole)
 
@@ -118,6 +123,11 @@ class Runner:
     def exchanged_rows(self) -> dict[str, tuple[int, int]]:
         """Rows that each exchange of a training step sends forward and back; see :class:`.PlannedStep`."""
         return self._train.exchanged_rows
+
+    @property
+    def tuned(self) -> Tuned | None:
+        """The search for the fastest pipeline of these ranks; None if it goes on, or nothing is searched."""
+        return None if self._tuner is None else self._tuner.found
 
     @property
     def nbytes(self) -> int:
@@ -195,7 +205,15 @@ class Runner:
 
         choices = [] if self._copies is None else self._copies.picker.choices
         said = explain(self.lowered, self._train, choices, level_bytes=self._level_bytes)
-        return f"{said}\n{self.floor(measure=measure)}"
+        return "\n".join([said, *self._of_exchanges(), str(self.floor(measure=measure))])
+
+    def _of_exchanges(self) -> list[str]:
+        """Return the lines about how rows travel between the ranks."""
+        if self._ranks is None or self._train.pipeline is None:
+            return []
+        given = [f"  {described(self._train.pipeline)}"]
+        lines = given if self._tuner is None else self._tuner.explain()
+        return ["Exchanges", *lines]
 
     def _timed(self) -> StepTimes:
         """Time some steps on a copy of the program."""
@@ -226,6 +244,7 @@ class Runner:
             comm=None if ranks is None else ranks.comm,
             part=self.lowered.part,
             wire=torch.float32 if ranks is None or not training else ranks.wire_dtype,
+            pipeline=None if ranks is None or not training else ranks.planned_pipeline,
         )
 
     def _ready(self, planned: PlannedStep) -> PlannedStep:

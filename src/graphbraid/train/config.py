@@ -47,6 +47,7 @@ FREE_ON_RESUME = frozenset(
         "tiers",
         "hops",
         "partition",
+        "exchange",
         "workers",
         "out_dir",
         "resume",
@@ -165,6 +166,10 @@ class TrainConfig:
     """Dtype of rows and of their gradients between the ranks of mode ``full``. ``bfloat16`` halves the bytes
     and rounds each number to 8 significant bits on its way, while sums stay float32; evaluations and
     gradients of parameters travel as float32 always."""
+    exchange: Literal["tuned", "whole"] = "tuned"
+    """How rows travel between the ranks of mode ``full``. ``tuned`` finds out in the first epochs in how many
+    parts they travel fastest, each summed as it has come, or knows it from an earlier run; ``whole``: in one.
+    What is learned does not depend on it."""
 
     tiers: Literal["auto"] | None = None
     """``auto`` chooses ``host`` from the free memory: what the rest of the run leaves, less a reserve; no

@@ -96,6 +96,11 @@ def _check_partition(config: TrainConfig) -> None:
             f"wire={config.wire!r} is for rows that ranks exchange on the whole graph, and "
             f"mode={config.mode!r} exchanges none; set mode='full', or leave wire out."
         )
+    if config.exchange != "tuned" and config.mode != "full":
+        raise ConfigError(
+            f"exchange={config.exchange!r} is for rows that ranks exchange on the whole graph, and "
+            f"mode={config.mode!r} exchanges none; set mode='full', or leave exchange out."
+        )
     if config.partition is not None and config.mode != "full":
         raise ConfigError(
             f"partition={str(config.partition)!r} divides the whole graph among ranks, and "

@@ -194,6 +194,13 @@ class Trainer(LinkPredictions):
         """Reason why mode ``full`` runs the model uncompiled; empty if it is compiled."""
         return self._state.uncompiled_reason
 
+    @property
+    def exchange(self) -> str:
+        """How rows travel between the ranks of mode ``full``, once found in the first epochs; else empty."""
+        engine = self._state.runner.engine
+        tuned = None if engine is None else engine.runner.tuned
+        return "" if tuned is None else tuned.described()
+
     def fit(self) -> RunResult:
         """Train the model, evaluating and saving on the way.
 

@@ -18,9 +18,12 @@ from graphbraid.distributed.ranks.joining import check_alike
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.lowering.levels import Block, Blocks
 from graphbraid.fullgraph.lowering.lowered import Lowered
+from graphbraid.fullgraph.lowering.pipeline import Pipeline
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.ranks.distribute import distribute, divided, owned_outputs
+from graphbraid.fullgraph.ranks.ladders import LARGEST
 from graphbraid.fullgraph.ranks.part import RankPart
+from graphbraid.fullgraph.ranks.tuner import PipelineTuner, identity_of
 from graphbraid.fullgraph.step.step_plan import WhenWhole
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
@@ -47,11 +50,17 @@ class Ranks:
     wire: Wire = "float32"
     """Dtype of rows and their gradients on the wire in training; ``bfloat16`` rounds each number to 8
     significant bits on its way, an error of at most 1 in 512, and halves the bytes."""
+    pipeline: Pipeline | Literal["tuned"] | None = None
+    """In how many parts the rows of an aggregation's halo travel in training, each summed as it has come;
+    ``tuned`` finds out in the first steps, or knows it from an earlier run. None: whole. What is learned does
+    not depend on it."""
     _listeners: list[WhenWhole] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.wire not in _WIRES:
             raise ConfigError(f"wire must be {' or '.join(map(repr, _WIRES))}; got {shown(self.wire)}.")
+        if isinstance(self.pipeline, str) and self.pipeline != "tuned":
+            raise ConfigError(f"pipeline must be a Pipeline, 'tuned' or None; got {shown(self.pipeline)}.")
         if self.partition.num_parts != self.comm.size:
             raise ConfigError(
                 f"the partition has {self.partition.num_parts} parts, and there are {self.comm.size} ranks; "
@@ -59,8 +68,18 @@ class Ranks:
             )
 
     @classmethod
-    def dividing(cls, comm: Communicator, graph: Graph, *, wire: Wire = "float32") -> Ranks:
-        """Let rank 0 divide a graph among the ranks, which all call this together; see :attr:`wire`."""
+    def dividing(
+        cls,
+        comm: Communicator,
+        graph: Graph,
+        *,
+        wire: Wire = "float32",
+        pipeline: Pipeline | Literal["tuned"] | None = None,
+    ) -> Ranks:
+        """Let rank 0 divide a graph among the ranks, which all call this together.
+
+        Of the options see :attr:`wire` and :attr:`pipeline`.
+        """
         part_of = torch.empty(graph.num_nodes, dtype=torch.int32)
         strategy = ""
         if comm.rank == 0:
@@ -70,11 +89,17 @@ class Ranks:
         comm.broadcast(part_of).wait()
         strategy = comm.share(strategy)
         made = Partition(part_of=part_of, num_parts=comm.size, strategy=strategy, balance="edges")
-        return cls(comm=comm, partition=made, wire=wire)
+        return cls(comm=comm, partition=made, wire=wire, pipeline=pipeline)
 
     @classmethod
     def of_saved(
-        cls, comm: Communicator, saved: SavedPartition, graph: Graph, *, wire: Wire = "float32"
+        cls,
+        comm: Communicator,
+        saved: SavedPartition,
+        graph: Graph,
+        *,
+        wire: Wire = "float32",
+        pipeline: Pipeline | Literal["tuned"] | None = None,
     ) -> Ranks:
         """Let each rank read its own part of a graph; all call this together.
 
@@ -83,6 +108,7 @@ class Ranks:
             saved: a partition's folder, the same on all ranks.
             graph: the graph, of which only the own part's rows are read if it is in a store.
             wire: see :attr:`wire`.
+            pipeline: see :attr:`pipeline`.
 
         Raises:
             ConfigError: the partition has another number of parts than there are ranks, or ranks were given
@@ -97,7 +123,20 @@ class Ranks:
                 f"{comm.size}."
             )
         part = RankPart.read(saved, comm.rank, graph)
-        return cls(comm=comm, partition=saved.partition(), part=part, wire=wire)
+        return cls(comm=comm, partition=saved.partition(), part=part, wire=wire, pipeline=pipeline)
+
+    @property
+    def planned_pipeline(self) -> Pipeline | None:
+        """The pipeline of the most parts that :attr:`pipeline` may come to, for which memory is planned."""
+        return LARGEST if isinstance(self.pipeline, str) else self.pipeline
+
+    def tuner(self, lowered: Lowered) -> PipelineTuner | None:
+        """Return what finds the pipeline of a program in its first steps; None if it is given."""
+        if not isinstance(self.pipeline, str):
+            return None
+        owners = xxhash.xxh3_128(self.partition.part_of.numpy().tobytes()).hexdigest()
+        identity = identity_of({"program": str(lowered.program), "owners": owners, "wire": self.wire})
+        return PipelineTuner(self.comm, identity, lowered.basis.rates.stream_bytes)
 
     @property
     def wire_dtype(self) -> torch.dtype:
@@ -169,6 +208,7 @@ class Ranks:
             "lowered order of nodes": order.hexdigest(),
             "partition": xxhash.xxh3_64(self.partition.part_of.numpy().tobytes()).hexdigest(),
             "wire": self.wire,
+            "pipeline": str(self.pipeline),
         }
         check_alike(self.comm, mine, "give all ranks the same evidence, partition and free memory")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -9,11 +10,13 @@ from torch import Tensor
 
 from graphbraid.fullgraph.lowering.levels import Blocks
 from graphbraid.fullgraph.lowering.part_view import PartView
+from graphbraid.fullgraph.lowering.pipeline import Pipeline
 from graphbraid.fullgraph.program import Exchange, Linear, Program
 from graphbraid.fullgraph.step.arena import Arena
 from graphbraid.fullgraph.step.backward import plan_backward
 from graphbraid.fullgraph.step.device_copies import DeviceCopies
 from graphbraid.fullgraph.step.forward import plan_forward
+from graphbraid.fullgraph.step.planned.chunked import Chunked
 from graphbraid.fullgraph.step.step_plan import StepPlan, WhenWhole
 from graphbraid.graph import Graph
 from graphbraid.ops.spread import places_of, spread_rows
@@ -39,6 +42,7 @@ class PlannedStep:
             one.
         part: the place of ``graph`` in the whole one, if it is one rank's part of it.
         wire: dtype to which rows and gradients are rounded on their way between ranks.
+        pipeline: in how many parts an aggregation's halo travels; no later one may have more. If None, whole.
     """
 
     begins_early: ClassVar[bool] = True
@@ -56,12 +60,21 @@ class PlannedStep:
         comm: Communicator | None = None,
         part: PartView | None = None,
         wire: torch.dtype = torch.float32,
+        pipeline: Pipeline | None = None,
     ) -> None:
         self.program, self.training, self.copies = program, training, copies
         self.host_blocks = blocks
         copied_before = 0 if copies is None else copies.nbytes
         self._plan = plan = StepPlan(
-            program, graph, blocks, training=training, copies=copies, comm=comm, part=part, wire=wire
+            program,
+            graph,
+            blocks,
+            training=training,
+            copies=copies,
+            comm=comm,
+            part=part,
+            wire=wire,
+            pipeline=pipeline,
         )
         plan.begins_early = self.begins_early
         plan_forward(plan)
@@ -80,6 +93,9 @@ class PlannedStep:
         if copies is not None:
             self._other_bytes += copies.nbytes - copied_before
         self.is_allocated = False
+        self.seconds: float | None = None
+        """Seconds of the last forward and backward pass on the host's clock; None between the two."""
+        self._forward_seconds = 0.0
         self._parameters = tuple(program.parameters())
         self._places: list[tuple[int, tuple[int, ...]]] = []
         self._spread: tuple[Tensor, Tensor] | None = None
@@ -109,6 +125,28 @@ class PlannedStep:
         return found
 
     @property
+    def pipeline(self) -> Pipeline | None:
+        """In how many parts the halo of an aggregation travels, the same on all ranks; None: whole.
+
+        Where there is one, it may be replaced between two steps by one of no more parts.
+        """
+        return self._plan.pipeline
+
+    @pipeline.setter
+    def pipeline(self, pipeline: Pipeline) -> None:
+        assert self._plan.pipeline is not None, "the step was planned with halos that travel whole"
+        self._plan.pipeline = pipeline
+        self._plan.chunk_maps.clear()
+        for chunked in self.chunked.values():
+            chunked.forget()
+
+    @property
+    def chunked(self) -> dict[str, Chunked]:
+        """The exchanges whose rows are summed part by part, by the value's name, in the program's order."""
+        overlapped = self._plan.overlapped
+        return {name: found for name, found in overlapped.items() if isinstance(found, Chunked)}
+
+    @property
     def output_nodes(self) -> Tensor | None:
         """``(num_rows,)`` int64 node of each output row; None if row v is node v."""
         return self._plan.nodes_of(self.program.output)
@@ -130,7 +168,9 @@ class PlannedStep:
         self._look_at_parameters()
         self._plan.num_forwards += 1
         self._plan.seeds.draw()
+        began, self.seconds = time.perf_counter(), None
         self._run_forward()
+        self._forward_seconds = time.perf_counter() - began
         return self.output.tensor
 
     @torch.no_grad()
@@ -160,14 +200,16 @@ class PlannedStep:
         """
         self._look_at_parameters()
         self._plan.when_whole = when_whole
-        target = self._output_grad.tensor
+        began, target = time.perf_counter(), self._output_grad.tensor
         if rows is None:
             target.copy_(grad)
         elif self.spreads:
             spread_rows(grad, self._places_of(rows), target)
         else:
             target.zero_().index_copy_(0, rows, grad)
-        return self._run_backward()
+        found = self._run_backward()
+        self.seconds = self._forward_seconds + time.perf_counter() - began
+        return found
 
     @property
     def spreads(self) -> bool:

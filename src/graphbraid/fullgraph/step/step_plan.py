@@ -46,8 +46,10 @@ from graphbraid.ops.aggregation import Aggregation
 if TYPE_CHECKING:
     from graphbraid.distributed.ranks.communicator import Communicator
     from graphbraid.fullgraph.lowering.part_view import PartView
+    from graphbraid.fullgraph.lowering.pipeline import Pipeline
     from graphbraid.fullgraph.step.calls.travel import Travel
     from graphbraid.fullgraph.step.planned.attention_base import PlannedAttention
+    from graphbraid.fullgraph.step.planned.chunk_maps import PartialSums
     from graphbraid.fullgraph.step.planned.norm import PlannedNorm
     from graphbraid.fullgraph.step.planned.overlap import Overlapped
     from graphbraid.fullgraph.step.planned.row_split import RowSplit
@@ -70,6 +72,7 @@ class StepPlan(ParameterGradients):
         comm: the ranks that run the program together. If None, there is one.
         part: the place of ``graph`` in the whole one, if it is one rank's part of it.
         wire: dtype to which rows and gradients are rounded on their way between ranks.
+        pipeline: in how many parts an aggregation's halo travels; no later one may need more. If None, whole.
     """
 
     def __init__(
@@ -83,10 +86,11 @@ class StepPlan(ParameterGradients):
         comm: Communicator | None = None,
         part: PartView | None = None,
         wire: torch.dtype = torch.float32,
+        pipeline: Pipeline | None = None,
     ) -> None:
         super().__init__(on_host=copies is None)
         self.program, self.graph, self.training, self.copies = program, graph, training, copies
-        self.comm, self.part, self.wire = comm, part, wire
+        self.comm, self.part, self.wire, self.pipeline = comm, part, wire, pipeline
         self.when_whole: WhenWhole | None = None
         """Called with each parameter and its gradient as no further task of a backward pass adds to it."""
         self.seeds = Seeds() if copies is None else copies.seeds()
@@ -119,6 +123,8 @@ class StepPlan(ParameterGradients):
         self.overlapped: dict[str, Overlapped] = {}
         self.ahead = Ahead()
         self.divided_maps: dict[tuple[AdjacencyMatrix, int], tuple[kernels.BothWays, kernels.BothWays]] = {}
+        self.partial_sums: dict[int, PartialSums] = {}
+        self.chunk_maps: dict[tuple[int, int, bool], list[Aggregation]] = {}
         self.divided_bytes = 0
         """Bytes of the edges that these hold in addition to the blocks."""
         self.travels: dict[str, Travel] = {}

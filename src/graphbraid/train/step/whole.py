@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -123,9 +123,11 @@ def _ranks(comm: Communicator, graph: Graph, config: TrainConfig) -> Ranks:
     """Divide the graph among the ranks, by a saved partition if one is given."""
     kinds = {"partition": "given" if config.partition is not None else "not given"}
     check_alike(comm, kinds, "give all ranks the same partition")
+    options: dict[str, Any] = {"wire": config.wire}
+    options["pipeline"] = "tuned" if config.exchange == "tuned" else None
     if config.partition is None:
-        return Ranks.dividing(comm, graph, wire=config.wire)
-    return Ranks.of_saved(comm, SavedPartition(config.partition), graph, wire=config.wire)
+        return Ranks.dividing(comm, graph, **options)
+    return Ranks.of_saved(comm, SavedPartition(config.partition), graph, **options)
 
 
 def _why_not(runner: ModelRunner, config: TrainConfig) -> str:

@@ -33,6 +33,18 @@ class BothWays:
         self._how = how
         self._reverse: Aggregation | None = None
 
+    @property
+    def how(self) -> Aggregation:
+        """The map."""
+        return self._how
+
+    @property
+    def reverse(self) -> Aggregation:
+        """The transposed map."""
+        if self._reverse is None:  # float32, in which rows of any storage dtype are summed
+            self._reverse = self._how.transposed(torch.float32)
+        return self._reverse
+
     def forward(
         self,
         x: Tensor,
@@ -46,9 +58,7 @@ class BothWays:
 
     def backward(self, grad: Tensor, *, addend: Tensor | None = None, out: Tensor | None = None) -> Tensor:
         """Compute ``Aᵀ grad (+ addend)``."""
-        if self._reverse is None:  # float32, in which rows of any storage dtype are summed
-            self._reverse = self._how.transposed(torch.float32)
-        return aggregated(self._reverse, grad, addend=addend, out=out)
+        return aggregated(self.reverse, grad, addend=addend, out=out)
 
 
 Map = Aggregation | BothWays | PickedAggregation

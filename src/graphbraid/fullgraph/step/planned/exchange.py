@@ -7,6 +7,7 @@ from torch import Tensor
 from graphbraid.fullgraph.program import INPUT, Exchange, Own
 from graphbraid.fullgraph.program.chains import Chain
 from graphbraid.fullgraph.step.calls.rows import Constant, Read, Rows, add, copy
+from graphbraid.fullgraph.step.planned.chunked import Chunked
 from graphbraid.fullgraph.step.planned.early_rows import plan_early_rows
 from graphbraid.fullgraph.step.planned.overlap import Overlapped, can_overlap
 from graphbraid.fullgraph.step.planned.routes import route_of, travel_of
@@ -18,7 +19,7 @@ def depart_early(plan: StepPlan, op: Exchange, chain: Chain) -> None:
     """Plan to compute the rows to send through a chain of operations and to send them, before the others."""
     packed = plan_early_rows(plan, op, chain)
     if can_overlap(plan, op):
-        plan.overlapped[op.out] = Overlapped(plan, op)
+        plan.overlapped[op.out] = _overlapped(plan, op)
         plan.overlapped[op.out].plan_departure(packed)
         return
     travel, num_own = travel_of(plan, op), plan.num_rows(plan.program.level(op.inputs[0]))
@@ -44,7 +45,7 @@ def forward_exchange(plan: StepPlan, op: Exchange) -> None:
         plan.constants[op.out] = _received_once(plan, op, x)
         return
     if can_overlap(plan, op):
-        plan.overlapped[op.out] = Overlapped(plan, op)
+        plan.overlapped[op.out] = _overlapped(plan, op)
         plan.overlapped[op.out].plan_departure()
         return
     travel, num_own = travel_of(plan, op), plan.num_rows(plan.program.level(source))
@@ -88,6 +89,10 @@ def backward_exchange(plan: StepPlan, op: Exchange) -> None:
     target, is_there = plan.grad_of(source)
     join = add if is_there else copy
     plan.do(f"gradient of {source}", lambda: join(own.tensor, target.tensor), own, target)
+
+
+def _overlapped(plan: StepPlan, op: Exchange) -> Overlapped:
+    return Overlapped(plan, op) if plan.pipeline is None else Chunked(plan, op)
 
 
 def _received_once(plan: StepPlan, op: Exchange, x: Read) -> Constant:

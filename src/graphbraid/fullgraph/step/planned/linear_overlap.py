@@ -16,7 +16,7 @@ from graphbraid.ops.dense import tall_gram, tall_product
 
 
 def plan_linear_backward(
-    plan: StepPlan, op: Linear, travel: Travel, grad: Rows, away: tuple[Rows, Rows]
+    plan: StepPlan, op: Linear, travel: Travel, grad: Rows, away: tuple[Rows, ...]
 ) -> None:
     """Plan a linear map's gradients while others' travel, then the wait, and what these add.
 
@@ -25,11 +25,12 @@ def plan_linear_backward(
         op: the linear map.
         travel: what brings the gradients of the rows that were sent.
         grad: gradient of own rows, by own edges.
-        away: the gradients of the halo that have departed, and the memory for those that come back.
+        away: the gradients of the halo that have departed, the memory for those that come back, and other rows
+            that these touch.
     """
     plan.ahead.gone_back.add(op.out)
     planning, plan.planning = plan.planning, op.out
-    halo, returned = away
+    returned = away[1]
     x, source, name = plan.read(op.inputs[0]), op.inputs[0], f"gradient of {op.out}'s weight"
 
     def own_weight(out: Tensor) -> None:
@@ -49,7 +50,7 @@ def plan_linear_backward(
         plan.repeat(f"gradient of {source}: own", own_input, grad, whole)
     if learns:
         plan.repeat(f"{name}: own", own_weight, grad, *x.touches, gradient_of=op.weight)
-    plan.do(f"gradient of {op.out}: wait", travel.wait, halo, returned)
+    plan.do(f"gradient of {op.out}: wait", travel.wait, *away)
     if learns:
         plan.repeat(name, sent_weight, returned, *x.touches, gradient_of=op.weight)
     if target is not None:

@@ -3,6 +3,9 @@
 Own rows are summed first; then, as they have arrived, the halo's are added. Backward is the mirror image: the
 halo's gradients are computed first and sent to the owners, which compute those of their own edges meanwhile
 and then add what they get, in the order of the ranks.
+
+A row's sum has the same bits in however many parts rows travel: its own rows in the order of its edges, and
+the halo's in the order in which they arrive, added up by themselves and then to the others.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from graphbraid.fullgraph.program.chains import linear_before
 from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.repeated import Seed
 from graphbraid.fullgraph.step.calls.rows import Read, Rows
+from graphbraid.fullgraph.step.calls.travel import Travel
+from graphbraid.fullgraph.step.planned.chunk_maps import by_arrival
 from graphbraid.fullgraph.step.planned.linear_overlap import plan_linear_backward
 from graphbraid.fullgraph.step.planned.routes import route_of, travel_of
 from graphbraid.fullgraph.step.step_plan import StepPlan
@@ -72,41 +77,52 @@ class Overlapped:
         def run_halo() -> None:
             kernels.aggregate(rest, halo.tensor, out.tensor, out.tensor, after(out))
 
-        plan.repeat(f"{name}: own rows", run_own, out, *x.touches, *touches)
+        self._plan_meanwhile(f"{name}: own rows", run_own, out, *x.touches, *touches)
         assert self._packed is not None
         plan.do(f"{name}: wait", self._travel.wait, halo, self._packed)
         plan.repeat(name, run_halo, out, halo, seed=seed)
 
     def plan_backward(self, grad: Rows) -> None:
         """Plan the gradients of the halo's rows, which depart, then of own rows and what others add."""
-        plan, travel, source = self._plan, self._travel, self._source
-        own, rest = self._own, self._halo
+        plan, travel, rest = self._plan, self._travel, self._halo
         halo = self._scratch("gradient of the halo", self._route.num_received)
         returned = self._scratch("returned gradients", self._route.num_sent)
-        name = f"gradient of {source}"
+        name = f"gradient of {self._source}"
 
         def run_halo() -> None:
             kernels.aggregate_backward(rest, grad.tensor, halo.tensor, None)
 
         plan.repeat(f"{name}: halo", run_halo, grad, halo)
         plan.do(f"{name}: depart", lambda: travel.begin_back(halo.tensor, returned.tensor), halo, returned)
+        self._plan_own_backward(grad, travel, (halo, returned))
+
+    def _plan_own_backward(self, grad: Rows, travel: Travel, away: tuple[Rows, ...]) -> None:
+        """Plan the gradients of own rows while ``away``, the others', travel, and the sum of both.
+
+        ``away`` are the gradients that have departed, those that come back, and other rows they touch.
+        """
+        plan, source, own = self._plan, self._source, self._own
         target, is_there = plan.grad_of(source)
 
         def run_own() -> None:
             kernels.aggregate_backward(own, grad.tensor, target.tensor, target.tensor if is_there else None)
 
-        plan.repeat(f"{name}: own", run_own, grad, target)
-
-        linear = linear_before(plan.program, self._source)
+        self._plan_meanwhile(f"gradient of {source}: own", run_own, grad, target)
+        linear = linear_before(plan.program, source)
         if linear is not None and plan.begins_early and plan.copies is None:
-            plan_linear_backward(plan, linear, self._travel, target, (halo, returned))
+            plan_linear_backward(plan, linear, travel, target, away)
             return
+        returned = away[1]
 
         def join() -> None:
             travel.wait()
             travel.add(returned.tensor, target.tensor)
 
-        plan.do(name, join, target, halo, returned)
+        plan.do(f"gradient of {source}", join, target, *away)
+
+    def _plan_meanwhile(self, name: str, run: Callable[[], None], *touches: Rows) -> None:
+        """Plan a task that runs while rows travel."""
+        self._plan.repeat(name, run, *touches)
 
     def _scratch(self, name: str, count: int) -> Rows:
         return self._plan.scratch(f"{self._reader.out}: {name}", count, self._width)
@@ -119,6 +135,7 @@ def _divided(plan: StepPlan, op: Exchange, reader: Aggregate) -> tuple[kernels.B
     if key not in plan.divided_maps:
         how = block.bind(plan.whole_map(reader.adjacency))
         own, halo = divided_map(how, plan.num_rows(plan.program.level(op.inputs[0])))
+        halo = by_arrival(halo, route_of(plan, op).receive_rows)
         plan.divided_maps[key] = kernels.BothWays(own), kernels.BothWays(halo)
         plan.divided_bytes += own.csc.nbytes + halo.csc.nbytes
     return plan.divided_maps[key]

@@ -1,0 +1,230 @@
+"""PipelineTuner: finds, while training goes on, in how many parts rows travel fastest between these ranks.
+
+Each trial is a few steps of training, whose results do not depend on the setting. Ranks tell each other their
+times; the first one searches (:mod:`.search`) among what the model allows (:mod:`.ladders`) and tells all
+what to try next, so that every rank does the same. What is found is kept between runs.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+import torch
+import xxhash
+
+from graphbraid.distributed.ranks.communicator import Communicator
+from graphbraid.fullgraph.device.host import HOST
+from graphbraid.fullgraph.lowering.pipeline import Pipeline
+from graphbraid.fullgraph.ranks.ladders import Load, ladders, measured_link, pipeline_of
+from graphbraid.fullgraph.ranks.search import CrossIterationSearch, Setting
+from graphbraid.fullgraph.step.planned_step import PlannedStep
+from graphbraid.machine.measurements import NOT_KEPT, Kept
+
+STEPS = 4
+"""Steps of a trial; the first, which makes what the setting needs, does not count."""
+MOST_SPREAD = 0.1
+"""Largest part by which the counted steps of a typical trial may differ for the table to be kept."""
+_VERSION = "1"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tuned:
+    """What a search has found."""
+
+    names: tuple[str, ...]
+    """The knobs; none if only one setting was worth trying."""
+    table: dict[Setting, float]
+    """Seconds of a step's passes by setting, in the order of the trials."""
+    chosen: Setting
+    num_trials: int = 0
+    """Number of trials; the three fastest settings were tried twice."""
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The setting that was chosen."""
+        return pipeline_of(self.names, self.chosen)
+
+    def described(self) -> str:
+        """Return what was chosen, and by what, in words."""
+        if not self.names:
+            return f"{described(self.pipeline)}: more parts cost more than they could save"
+        first, chosen = next(iter(self.table.values())), self.table[self.chosen]
+        return (
+            f"{described(self.pipeline)}: {1e3 * chosen:.2f} ms a step, {1e3 * first:.2f} ms whole, by "
+            f"{self.num_trials} trials of {', '.join(name.replace('_', ' ') for name in self.names)}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        table = [[list(setting), seconds] for setting, seconds in self.table.items()]
+        found = {"names": list(self.names), "table": table, "chosen": list(self.chosen)}
+        return found | {"num_trials": self.num_trials}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Tuned:
+        """Return what :meth:`to_json` gave.
+
+        Raises:
+            ValueError, TypeError, KeyError: it is something else.
+            ConfigError: no pipeline has such a setting.
+        """
+        table = {tuple(map(int, setting)): float(seconds) for setting, seconds in content["table"]}
+        names, chosen = tuple(map(str, content["names"])), tuple(map(int, content["chosen"]))
+        if names and chosen not in table:
+            raise ValueError("the setting that was chosen is not in the table")
+        found = cls(names=names, table=table, chosen=chosen, num_trials=int(content["num_trials"]))
+        _ = found.pipeline  # refuses what is out of bounds
+        return found
+
+
+class PipelineTuner:
+    """Sets the pipeline of a training step before each step; of each rank, one.
+
+    Args:
+        comm: the ranks, which all call the same.
+        identity: text that differs where the program, the wire or the partition does.
+        stream_bytes: bytes per second that a rank reads or writes in order, the same on all ranks.
+    """
+
+    def __init__(self, comm: Communicator, identity: str, stream_bytes: float) -> None:
+        self._comm, self._identity, self._stream_bytes = comm, identity, stream_bytes
+        self._search: CrossIterationSearch | None = None
+        self._names: tuple[str, ...] = ()
+        self._seconds: list[float] = []
+        self._spreads: list[float] = []
+        self._key = ""
+        self._has_begun = False
+        self.is_kept = False
+        """Whether what was found comes from an earlier run."""
+        self.found: Tuned | None = None
+        """What was found; None while trials go on."""
+
+    def before_step(self, step: PlannedStep) -> None:
+        """Take the time of the step before, and set the pipeline of the next.
+
+        Raises:
+            RankError: a rank was lost.
+        """
+        if self.found is not None:
+            return
+        if not self._has_begun:
+            self._has_begun = True
+            self._begin(step)
+        elif step.seconds is not None:
+            self._seconds.append(step.seconds)
+            if len(self._seconds) == STEPS:
+                self._end_trial(step)
+
+    def explain(self) -> list[str]:
+        """Return lines that say what was found, and of which trials."""
+        if self.found is None:
+            return [
+                "  in how many parts is being tried" if self._has_begun else "  in how many is tried first"
+            ]
+        lines = [f"  {self.found.described()}{' in an earlier run' if self.is_kept else ''}"]
+        for setting, seconds in self.found.table.items():
+            values = zip(self.found.names, setting, strict=True)
+            text = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in values)
+            lines.append(f"    {text}: {1e3 * seconds:.2f} ms")
+        return lines
+
+    # ---- trials
+
+    def _begin(self, step: PlannedStep) -> None:
+        """Read what is kept, or begin to search; the first rank decides."""
+        told = self._comm.gather([HOST.name, asdict(load_of(step)), torch.get_num_threads()])
+        self._key = f"{_VERSION} {self._comm.name} {self._identity} {told}"
+        kept = None
+        if self._comm.rank == 0:
+            kept = _KEPT.read(_KEPT.file(self._key))
+        kept = self._comm.share(None if kept is None else kept.to_json())
+        if kept is not None:
+            self.is_kept = True
+            self._end(Tuned.from_json(kept), step)
+            return
+        link = measured_link(self._comm)
+        loads, threads = [Load(**load) for _, load, _ in told], min(count for *_, count in told)
+        found = ladders(loads, link, self._stream_bytes, threads)
+        found = self._comm.share({name: list(values) for name, values in found.items()})
+        self._names = tuple(found)
+        if self._comm.rank == 0:
+            self._search = CrossIterationSearch(found)
+        if not found:
+            self._end(Tuned(names=(), table={}, chosen=()), step)
+        else:
+            step.pipeline = pipeline_of(self._names, [values[0] for values in found.values()])
+
+    def _end_trial(self, step: PlannedStep) -> None:
+        counted = self._seconds[1:]
+        self._seconds = []
+        told = self._comm.gather([min(counted), max(counted)])
+        following: dict[str, Any] = {}
+        if self._search is not None:
+            self._spreads.append(max(most / least - 1 for least, most in told))
+            self._search.tell(max(least for least, _ in told))
+            following = {"next": self._search.next}
+            if self._search.next is None:
+                following["found"] = self._found_by(self._search).to_json()
+        following = self._comm.share(following)
+        if following["next"] is None:
+            self._end(Tuned.from_json(following["found"]), step)
+            self._keep()
+        else:
+            step.pipeline = pipeline_of(self._names, following["next"])
+
+    def _found_by(self, search: CrossIterationSearch) -> Tuned:
+        return Tuned(names=self._names, table=search.table, chosen=search.best, num_trials=search.num_trials)
+
+    def _end(self, found: Tuned, step: PlannedStep) -> None:
+        step.pipeline, self.found = found.pipeline, found
+
+    def _keep(self) -> None:
+        """Keep what was found, on the first rank, unless something disturbed the trials."""
+        if self._search is None or self.found is None:
+            return
+        if median(self._spreads) > MOST_SPREAD:
+            _log.info("steps of one setting differ by %.0f %%: not kept", 100 * median(self._spreads))
+            return
+        try:
+            _KEPT.write(_KEPT.file(self._key), self.found)
+        except NOT_KEPT as error:
+            _log.warning("in how many parts rows travel fastest could not be kept: %s", error)
+
+
+def load_of(step: PlannedStep) -> Load:
+    """Return what the exchanges of a step move whose rows are summed part by part."""
+    found = step.chunked
+    moved = {name: one.most_rows * one.row_bytes for name, one in found.items()}
+    return Load(
+        exchanges=len(found),
+        bytes=sum(moved.values()),
+        back_bytes=sum(count for name, count in moved.items() if step.program.learns(name)),
+        sum_bytes=sum(one.sum_bytes for one in found.values()),
+    )
+
+
+def described(pipeline: Pipeline) -> str:
+    """Describe a pipeline."""
+    parts = [
+        "rows travel whole" if pipeline.chunks == 1 else f"rows travel in {pipeline.chunks} parts",
+        "gradients whole" if pipeline.back_chunks == 1 else f"gradients in {pipeline.back_chunks}",
+    ]
+    if pipeline.threads is not None:
+        parts.append(f"{pipeline.threads} threads sum own rows meanwhile")
+    return ", ".join(parts)
+
+
+def identity_of(parts: dict[str, str]) -> str:
+    """Return a text that differs where one of several does."""
+    return xxhash.xxh3_128(repr(sorted(parts.items())).encode()).hexdigest()
+
+
+_KEPT = Kept("pipelines", Tuned.to_json, Tuned.from_json)
+"""Tables of trials by machine, ranks, graph and program."""
+
+__all__ = ["STEPS", "PipelineTuner", "Tuned", "described", "identity_of", "load_of"]
