@@ -41,7 +41,7 @@ VISIBLE = {"planted": 0.25}
 GRAPHS = ("planted", "scattered")
 SETTINGS = tuple(itertools.product(RUNGS, RUNGS))
 """Parts of rows and of gradients."""
-MOST_EPOCHS = 100
+MOST_EPOCHS = 120
 COUNTED = 3
 """Steps of a setting that count in each round, after one that makes its maps."""
 

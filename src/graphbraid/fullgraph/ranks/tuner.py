@@ -23,7 +23,7 @@ from graphbraid.fullgraph.ranks.search import CrossIterationSearch, Setting
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.machine.measurements import NOT_KEPT, Kept
 
-STEPS = 4
+STEPS = 6
 """Steps of a trial; the first, which makes what the setting needs, does not count."""
 MOST_SPREAD = 0.1
 """Largest part by which the counted steps of a typical trial may differ for the table to be kept."""

@@ -1,0 +1,58 @@
+"""benchmarks.distributed.tuning: what it says of a search, and a run where permitted."""
+
+import json
+
+import pytest
+import torch
+from benchmarks.common.rows import read_lines
+from benchmarks.distributed import tuning
+from benchmarks.distributed.links import why_not
+from benchmarks.distributed.planted import partition_of, scattered
+from benchmarks.distributed.tuning import derived
+
+from graphbraid.distributed import Division, report_of
+
+SECONDS = {"1,1": [4.0, 9.0, 3.9], "2,1": [2.0, 2.0, 2.1], "1,2": [3.0, 3.0, 3.0]}
+
+
+def test_what_was_found_stands_beside_the_fastest_and_beside_whole(tmp_path):
+    row = {"chosen": [1, 2], "seconds": SECONDS}
+    assert derived(row) == {
+        "seconds": {"1,1": 4.0, "2,1": 2.0, "1,2": 3.0},
+        "best": "2,1",
+        "by_best": 1.5,
+        "whole_by_chosen": pytest.approx(4 / 3),
+    }
+    tuning.record({"a graph": row}, tmp_path / "tables.json")
+    assert json.loads((tmp_path / "tables.json").read_text()) == {"a graph": derived(row)["seconds"]}
+
+
+def test_half_of_a_scattered_graphs_edges_come_from_the_other_rank():
+    graph = scattered(600)
+    parts = partition_of(graph, 2)
+    report = report_of(parts, Division(graph, parts).outlines)
+    assert report.edge_cut_share == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.slow
+def test_ranks_behind_links_find_a_pipeline(tmp_path, capsys):
+    if why := why_not():
+        pytest.skip(f"links cannot be shaped here: {why}")
+    out = tmp_path / "out.jsonl"
+    threads = torch.get_num_threads()
+    try:
+        tuning.main(["--nodes", "2000", "--rounds", "1", "--rates", "1e8", "--out", str(out)])
+    finally:
+        torch.set_num_threads(threads)
+    rows = read_lines(out)
+    assert [row["graph"] for row in rows] == list(tuning.GRAPHS)
+    for row in rows:
+        assert 1 <= row["trials"] <= 15
+        assert len(row["seconds"]) == len(tuning.SETTINGS)
+    assert "by fastest" in capsys.readouterr().out
+
+
+def test_where_links_cannot_be_shaped_the_benchmark_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(tuning, "why_not", lambda: "there is no tc")
+    tuning.main([])
+    assert "skipped: links cannot be shaped here: there is no tc" in capsys.readouterr().err
