@@ -109,14 +109,8 @@ class Chunked(Overlapped):
                     torch.index_select(early.tensor, 0, order, out=packed.tensor[sent])
                     travel.begin_packed(packed.tensor[sent], halo.tensor[received])
 
-        plan.do(
-            name,
-            depart,
-            packed,
-            halo,
-            *(() if x is None else x.touches),
-            *(() if early is None else (early,)),
-        )
+        reads = x.touches if x is not None else () if early is None else (early,)
+        plan.do(name, depart, packed, halo, *reads)
 
     def plan_forward(self, out: Rows, addends: Sequence[Read], after: Epilogue, seed: Seed | None) -> None:
         """Plan the sum of own rows and the addend, if any, then that of each part as it has come."""

@@ -25,8 +25,8 @@ def plan_linear_backward(
         op: the linear map.
         travel: what brings the gradients of the rows that were sent.
         grad: gradient of own rows, by own edges.
-        away: the gradients of the halo that have departed, the memory for those that come back, and other rows
-            that these touch.
+        away: the gradients of the halo that have departed, the memory for those that come back, and other
+            rows that these touch.
     """
     plan.ahead.gone_back.add(op.out)
     planning, plan.planning = plan.planning, op.out
