@@ -134,7 +134,7 @@ def test_the_number_of_parts_may_change_from_step_to_step():
 
 def test_every_part_departs_first_and_each_is_summed_as_it_has_come(monkeypatch):
     seen, note = noted_calls(monkeypatch)
-    note(Travel, "begin", "depart")
+    note(Travel, "begin_packed", "depart")
     note(Travel, "wait", "wait")
     graph, partition = blocks(2)
     found = learned("gcn", graph, partition, Pipeline(chunks=3, back_chunks=1), epochs=1)

@@ -3,8 +3,9 @@
 The cross-iteration optimisation of MGG (Wang et al., section 4), for any number of knobs: all begin at their
 first value; one after the other is turned up as long as that pays; then the first one is turned back a value
 at a time, and the last one up again, until what is found is not among the three fastest of the table. Departs
-from the paper because live times are noisy: it looks one value past the first that does not pay, tries the
-three fastest once more, and keeps the first setting where nothing is faster by more than noise.
+from the paper in turning all knobs up again while one of them still pays, as more parts of rows do once their
+gradients come in parts; and, as live times are noisy, in looking one value past the first that does not pay, in
+trying the three fastest once more, and in keeping the first setting where no gain is larger than noise.
 """
 
 from __future__ import annotations
@@ -65,8 +66,11 @@ class CrossIterationSearch:
     def _climbed(self) -> Generator[Setting]:
         places = [0] * len(self._ladders)
         yield from self._tried(places)
-        for knob in range(len(self._ladders)):
-            places = yield from self._turned_up(places, knob)
+        before: list[int] = []
+        while places != before:
+            before = places
+            for knob in range(len(self._ladders)):
+                places = yield from self._turned_up(places, knob)
         while len(places) > 1 and places[0] > 0:
             turned = [places[0] - 1, *places[1:]]
             yield from self._tried(turned)
