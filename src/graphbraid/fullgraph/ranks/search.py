@@ -4,8 +4,8 @@ The cross-iteration optimisation of MGG (Wang et al., section 4), for any number
 first value; one after the other is turned up as long as that pays; then the first one is turned back a value
 at a time, and the last one up again, until what is found is not among the three fastest of the table. Departs
 from the paper in turning all knobs up again while one of them still pays, as more parts of rows do once their
-gradients come in parts; and, as live times are noisy, in looking one value past the first that does not pay, in
-trying the three fastest once more, and in keeping the first setting where no gain is larger than noise.
+gradients come in parts; and, as live times are noisy, in looking one value past the first that does not pay,
+in trying the three fastest once more, and in keeping the first setting where no gain is larger than noise.
 """
 
 from __future__ import annotations
