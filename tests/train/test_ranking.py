@@ -164,3 +164,28 @@ def test_relations_that_do_not_fit_are_refused(change, error, message):
     sound = {"relation": torch.tensor([0, 1]), "known": links, "known_relation": torch.tensor([0, 1])}
     with pytest.raises(error, match=message):
         rank_links(lambda src, kind: torch.zeros(len(src), 4), links, 4, **sound | change)
+
+
+def test_sources_of_another_type_have_ids_of_their_own():
+    draw = torch.Generator().manual_seed(0)
+    table = torch.randn(7, 4, generator=draw)
+    links, known = torch.tensor([[6, 0, 3], [1, 3, 3]]), torch.tensor([[6, 6, 1, 3], [1, 2, 1, 3]])
+    found = rank_links(
+        lambda src: table[src],
+        links,
+        4,
+        num_sources=7,
+        score_sources=lambda dst: table.t()[dst],
+        known=known,
+        most_scores=5,
+    )
+    pairs = links.t().tolist()
+    forth = [rank_by_definition(table, s, d, set(map(tuple, known.t().tolist()))) for s, d in pairs]
+    back = [
+        rank_by_definition(table.t(), d, s, set(map(tuple, known.flip(0).t().tolist()))) for s, d in pairs
+    ]
+    assert found.ranks.tolist() == [*map(float, forth), *map(float, back)]
+    with pytest.raises(DataError, match="destinations of links"):
+        rank_links(lambda src: table[src], links.flip(0), 4, num_sources=7)
+    with pytest.raises(ConfigError, match="num_sources must be"):
+        rank_links(lambda src: table[src], links, 4, num_sources=0)
