@@ -343,8 +343,10 @@ def test_models_and_graphs_that_do_not_fit_are_named() -> None:
         Trainer(LinkModel(NodeEmbedding(NODES, 8), DistMult(2, 8)), many, **OPTIONS)
     with pytest.raises(ConfigError, match="takes the relation of each edge"):
         Trainer(LinkModel(rgcn(many).encoder, DotProduct()), graph, **OPTIONS)
-    two = Graph.from_relations({("a", "to", "b"): [[0, 1], [1, 0]]})
-    with pytest.raises(ConfigError, match=r"graphs of one node type.*this one has a, b"):
+    two = Graph.from_relations({("a", "to", "b"): [[0, 1], [1, 0]], ("b", "of", "a"): [[0], [1]]})
+    with pytest.raises(
+        ConfigError, match=r"several node types; say which with link_relation: a,to,b; b,of,a"
+    ):
         Trainer(sage(graph), two, **OPTIONS)
     none = Graph.from_edge_index(torch.zeros(2, 0, dtype=torch.int64), 4)
     with pytest.raises(DataError, match="learns the graph's edges, and there are none"):
