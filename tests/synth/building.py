@@ -19,7 +19,18 @@ from torch import nn
 
 import graphbraid
 from graphbraid import Graph, datasets
-from graphbraid.synth import Synthesis, from_program, load_weights, parse_program, train, write_openmp
+from graphbraid import nn as gnn
+from graphbraid.synth import (
+    OptimizerRecipe,
+    Recipe,
+    Synthesis,
+    from_model,
+    from_program,
+    load_weights,
+    parse_program,
+    train,
+    write_openmp,
+)
 from graphbraid.synth.weights import weights_of
 
 PACKAGE = Path(graphbraid.__file__).parent
@@ -33,6 +44,7 @@ FLAGS = (
 CCACHE = shutil.which("ccache")
 QUICK_BUILD = "-DONLY_PORTABLE=ON -DCMAKE_BUILD_TYPE=None"
 """Options of CMake for a test that minds neither the processor's variants nor how fast the program is."""
+MORE = ("layer normalisation", "attention of both ends", "learned factor")
 DROPOUT = "if (l < gnn.getLayers() - 1) { gnn.dropout(l, 0.5); }"
 EVALUATE = 'if (epoch % 5 == 4) { gnn.evaluate("val"); }'
 
@@ -44,6 +56,21 @@ def made(model: str, aggregation: str, text: str = "", **options: str) -> Synthe
         chosen["before"] = "gnn.heads(4);" + chosen.get("before", "")
     function = parse_program(text or program(model, aggregation, **chosen))
     return from_program(function, LAYERS, {"totalEpoch": 20})
+
+
+def more(layers: str) -> Synthesis:
+    """Models that the language has no words for: what more their layers do."""
+    torch.manual_seed(0)
+    if layers == "layer normalisation":
+        model: nn.Module = gnn.GCN(CHANNELS, 16, CLASSES, norm="layer", dropout=0.5)
+    elif layers == "attention of both ends":
+        model = gnn.GATv2(CHANNELS, 16, CLASSES, heads=2, attention_dropout=0.3)
+    else:
+        model = gnn.GIN(CHANNELS, 16, CLASSES, 3, train_eps=True)
+    # The gradient of a bias before batch normalisation is rounding noise, of which Adam makes whole steps.
+    sgd = OptimizerRecipe(kind="sgd", learning_rate=0.05, momentum=0.9)
+    evaluations = tuple(("val",) if epoch % 5 == 4 else () for epoch in range(20))
+    return from_model(model, Recipe(name="More", optimizer=sgd, epochs=20, evaluations=evaluations))
 
 
 def compiled(factory: pytest.TempPathFactory) -> list[Path]:

@@ -214,6 +214,7 @@ def test_the_same_input_gives_the_same_bytes_which_are_those_of_the_golden_files
     [
         (nn.GATv2(CHANNELS, 16, CLASSES, heads=2), {}, "the kernel gatv2_forward, which synthesised"),
         (nn.GCN(CHANNELS, 16, CLASSES, norm="layer"), {}, "the kernel layer_norm, which synthesised"),
+        (nn.GIN(CHANNELS, 16, CLASSES, train_eps=True), {}, "the kernel scale, which synthesised"),
         (nn.GAT(CHANNELS, 16, CLASSES), {"transpose": "implicit"}, "calls gat_backward, which reads the"),
         (
             nn.GraphSAGE(CHANNELS, 16, CLASSES, aggr="max"),
@@ -221,7 +222,7 @@ def test_the_same_input_gives_the_same_bytes_which_are_those_of_the_golden_files
             "calls spmm_max_shared_backward, which reads",
         ),
     ],
-    ids=["attention of both ends", "layer normalisation", "attention", "maximum"],
+    ids=["attention of both ends", "layer normalisation", "learned factor", "attention", "maximum"],
 )
 @pytest.mark.whole
 def test_what_the_target_lacks_is_refused_by_name(

@@ -16,7 +16,7 @@ from tests.distributed.whole import owners
 from tests.extras import NO_KERNELS, PATIENCE
 from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
 from tests.suites import few_of
-from tests.synth.building import QUICK_BUILD, assert_trained_alike, compiled, losses_of, made
+from tests.synth.building import MORE, QUICK_BUILD, assert_trained_alike, compiled, losses_of, made, more
 from tests.synth.ranks import (
     built_for_ranks,
     command_of,
@@ -69,6 +69,17 @@ def test_ranks_have_the_engines_losses(
     said = run_ranks(folder, num_ranks, "--save", str(tmp_path / "trained"))
     other = made(model, aggregation).model
     assert_trained_alike(said, tmp_path / "trained", synthesis, GRAPH, other)
+
+
+@pytest.mark.parametrize(("layers", "num_ranks"), list(zip(MORE, (2, 4, 2), strict=True)))
+@pytest.mark.slow
+def test_models_that_no_program_describes_have_the_engines_losses(
+    layers: str, num_ranks: int, objects: list[Path], tmp_path: Path
+):
+    synthesis = more(layers)
+    folder = built_for_ranks(synthesis, GRAPH, divided(num_ranks), objects, tmp_path / "out")
+    said = run_ranks(folder, num_ranks, "--save", str(tmp_path / "trained"))
+    assert_trained_alike(said, tmp_path / "trained", synthesis, GRAPH, more(layers).model)
 
 
 @pytest.mark.parametrize(
@@ -228,10 +239,8 @@ def test_every_model_is_written_for_one_two_and_four_ranks(model: str, aggregati
 
 
 def test_what_cannot_be_written_is_refused_by_name(tmp_path: Path):
-    model = nn.GATv2(CHANNELS, 16, CLASSES, heads=2)
-    with pytest.raises(
-        NotLoweredError, match="the kernel gatv2_forward, which synthesised programs do not have"
-    ):
+    model = nn.GraphSAGE(CHANNELS, 16, CLASSES, normalize=True)
+    with pytest.raises(NotLoweredError, match=r"runs PyTorch's \w+"):
         write_mpi(from_model(model), GRAPH, tmp_path / "out", divided(2))
     with pytest.raises(ConfigError, match="the partition is of 3 nodes, and the graph has 80"):
         write_mpi(made("GCN", "Sum"), GRAPH, tmp_path / "out", owners([0, 1, 0], 2))

@@ -12,12 +12,14 @@ import torch
 from tests.extras import NO_KERNELS
 from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
 from tests.synth.building import (
+    MORE,
     RUNTIME,
     assert_trained_alike,
     built,
     compiled,
     losses_of,
     made,
+    more,
     run,
 )
 
@@ -59,6 +61,17 @@ def test_a_program_has_the_engines_losses(
     said = run(folder, "--data", str(store), "--save", str(tmp_path / "trained"))
     other = made(model, aggregation).model
     assert_trained_alike(said, tmp_path / "trained", synthesis, graph, other)
+
+
+@pytest.mark.parametrize("layers", MORE)
+@pytest.mark.slow
+def test_models_that_no_program_describes_have_the_engines_losses(
+    layers: str, store: Path, objects: list[Path], tmp_path: Path
+):
+    synthesis, graph = more(layers), datasets.open_store(store)
+    folder = built(synthesis, store, objects, tmp_path / "out")
+    said = run(folder, "--data", str(store), "--save", str(tmp_path / "trained"))
+    assert_trained_alike(said, tmp_path / "trained", synthesis, graph, more(layers).model)
 
 
 @pytest.mark.parametrize(
@@ -141,24 +154,28 @@ def test_what_is_written_is_formatted(store: Path, tmp_path: Path):
     for model in ("GIN", "GAT"):
         files.append(tmp_path / f"{model}.cpp")
         files[-1].write_text(sources_of(made(model, "Sum"), graph, OPTIONS).main, encoding="utf-8")
+    files.append(tmp_path / "paths.cpp")
+    paths = sources_of(made("SAGE", "Mean"), graph, OPTIONS, inputs=("dense", "csr"))
+    files[-1].write_text(paths.main, encoding="utf-8")
     style = f"--style=file:{Path(__file__).parents[2] / '.clang-format'}"
     done = subprocess.run([command, style, "--dry-run", "-Werror", *files], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
-    ("model", "reason"),
+    ("model", "options", "reason"),
     [
-        (nn.GATv2(CHANNELS, 16, CLASSES, heads=2), "the kernel gatv2_forward, which synthesised programs"),
-        (nn.GIN(CHANNELS, 16, CLASSES, train_eps=True), r"runs PyTorch's \w+"),
-        (nn.GCN(CHANNELS, 16, CLASSES, norm="layer"), "the kernel layer_norm, which synthesised programs"),
+        (nn.GraphSAGE(CHANNELS, 16, CLASSES, normalize=True), OPTIONS, r"runs PyTorch's \w+"),
+        (nn.GCN(CHANNELS, 16, CLASSES), CompileOptions(storage=torch.bfloat16), r"rows of torch\.bfloat16"),
     ],
-    ids=["attention of both ends", "learned factor", "layer normalisation"],
+    ids=["rows of length 1", "rows in bfloat16"],
 )
 @pytest.mark.whole
-def test_what_the_target_lacks_is_refused_by_name(model, reason: str, store: Path, tmp_path: Path):
+def test_what_the_target_lacks_is_refused_by_name(
+    model, options: CompileOptions, reason: str, store: Path, tmp_path: Path
+):
     with pytest.raises(NotLoweredError, match=reason):
-        write_openmp(from_model(model), datasets.open_store(store), tmp_path / "out")
+        write_openmp(from_model(model), datasets.open_store(store), tmp_path / "out", options=options)
     assert not (tmp_path / "out").exists()
 
 

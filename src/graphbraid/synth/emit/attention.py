@@ -1,4 +1,4 @@
-"""Calls of GAT's attention and of what surrounds it."""
+"""Calls of the attention of GAT and GATv2, and of what surrounds it."""
 
 from __future__ import annotations
 
@@ -32,6 +32,26 @@ def gat_backward(w: Calls, at: int, indptr: Tensor, indices: Tensor, *rest: Any)
     rows = _matrices(w, at, src, src_logit, dst_logit)
     how = _how(w, at, (slope, num_loops, p, seed), first_keys)
     return [f"gat_backward({edges}, {rows}, {how}, {_matrices(w, at, *matrices)});"]
+
+
+def gatv2_forward(w: Calls, at: int, indptr: Tensor, indices: Tensor, *rest: Any) -> list[str]:
+    """Write the forward kernel of attention that needs the rows of both ends."""
+    src, dst, att, slope, num_loops, p, seed, out, lse, named = rest
+    _refuse_edge_features(named.get("edge_features"))
+    how = _how(w, at, (slope, num_loops, p, seed), named["first_keys"])
+    rows, written = _matrices(w, at, src, dst, att), _matrices(w, at, out, lse)
+    return [f"gatv2_forward({w.edges(indptr, indices)}, {rows}, {how}, {written});"]
+
+
+def gatv2_backward(w: Calls, at: int, indptr: Tensor, indices: Tensor, *rest: Any) -> list[str]:
+    """Write the kernel of its gradients."""
+    t_indptr, t_indices, perm, src, dst, att, slope, num_loops, p, seed, *matrices, named = rest
+    _refuse_edge_features(named.get("edge_features"))
+    ids = w.memory.pointer(perm, at, "edges")
+    edges = f"{w.edges(indptr, indices)}, {w.edges(t_indptr, t_indices)}, {ids}"
+    how = _how(w, at, (slope, num_loops, p, seed), named["first_keys"])
+    rows, written = _matrices(w, at, src, dst, att), _matrices(w, at, *matrices)
+    return [f"gatv2_backward({edges}, {rows}, {how}, {written});"]
 
 
 def spread_heads(w: Calls, at: int, vector: Tensor, out: Tensor) -> list[str]:
@@ -77,6 +97,8 @@ def _refuse_edge_features(logits: Tensor | None) -> None:
 WRITERS: dict[str, Callable[..., list[str]]] = {
     "gat_forward": gat_forward,
     "gat_backward": gat_backward,
+    "gatv2_forward": gatv2_forward,
+    "gatv2_backward": gatv2_backward,
     "spread_heads": spread_heads,
     "own_heads": own_heads,
     "mean_of_heads": mean_of_heads,

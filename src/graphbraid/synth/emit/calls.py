@@ -178,6 +178,19 @@ def _copy(w: Calls, at: int, out: Tensor, x: Tensor, *_: Any) -> list[str]:
     return [f"copy({read}, {w.memory.matrix(out, at)});"]
 
 
+def _scale(w: Calls, at: int, x: Tensor, *rest: Any) -> list[str]:
+    factor, out, add = rest
+    m = w.memory
+    given = f"{m.matrix(x, at)}, {m.pointer(factor, at, 'factor')}, {m.matrix(out, at)}, {cpp_bool(add)}"
+    return [f"scale({given});"]
+
+
+def _factor_gradient(w: Calls, at: int, grad: Tensor, x: Tensor, *rest: Any) -> list[str]:
+    _, out = rest
+    m = w.memory
+    return [f"factor_gradient({m.matrix(grad, at)}, {m.matrix(x, at)}, {m.pointer(out, at, 'gradient')});"]
+
+
 def _div(w: Calls, at: int, x: Tensor, divisor: Tensor, out: Tensor) -> list[str]:
     return [f"divide({', '.join(w.memory.matrix(given, at) for given in (x, divisor, out))});"]
 
@@ -196,6 +209,8 @@ _WRITERS: dict[str, Callable[..., list[str]]] = {
     "add_": _add,
     "copy_": _copy,
     "div": _div,
+    "scale": _scale,
+    "factor_gradient": _factor_gradient,
     **attention.WRITERS,
     **norm.WRITERS,
     **travel.WRITERS,

@@ -6,7 +6,6 @@ import re
 import shutil
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from graphbraid.errors import ConfigError
 from graphbraid.files.writing import atomic_directory
 from graphbraid.synth.weights import save_weights
 
-FORMAT = 3
+FORMAT = 4
 """Version of what is written."""
 _PACKAGE = Path(graphbraid.__file__).parent
 _EMIT = _PACKAGE / "synth" / "emit"
@@ -30,12 +29,16 @@ _OPENMP = (
     *("kernels_dense.cpp", "kernels_epilogue.cpp", "kernels_spmm.cpp"),
     *("threads.cpp", "training.cpp", "variants.cpp"),
 )
+_CHOICE, _CHOICE_OF_BITS = "input_choice.cpp", "input_bits.cpp"
 _OPENMP_OF = {
     "spmm_max": "kernels_spmm_max.cpp",
     "bit_product": "kernels_bits.cpp",
     "gat_forward": "kernels_attention.cpp",
     "gat_backward": "kernels_gat_backward.cpp",
+    "gatv2_forward": "kernels_attention.cpp",
+    "gatv2_backward": "kernels_gatv2_backward.cpp",
     "batch_norm": "kernels_norm.cpp",
+    "layer_norm": "kernels_norm.cpp",
 }
 """What is only compiled for a program that calls the kernel; below likewise."""
 _CUDA = (
@@ -107,13 +110,15 @@ def write_folder(made: Sources, model: nn.Module, folder: Path) -> None:
         save_weights(model, temp / "weights")
 
 
-def openmp_sources(kernels: Collection[str]) -> list[str]:
+def openmp_sources(kernels: Collection[str], inputs: Collection[str] = ()) -> list[str]:
     """Return names of the sources of a program for CPUs.
 
     Args:
         kernels: names of the kernels that it calls.
+        inputs: names of the input paths among which it chooses.
     """
-    return [*_COMMON, *_OPENMP, *(file for kernel, file in _OPENMP_OF.items() if kernel in kernels)]
+    tried = [_CHOICE, *([_CHOICE_OF_BITS] if "bits" in inputs else [])] if len(inputs) > 1 else []
+    return [*_COMMON, *_OPENMP, *tried, *(file for kernel, file in _OPENMP_OF.items() if kernel in kernels)]
 
 
 def cuda_sources(kernels: Collection[str]) -> list[str]:
@@ -142,12 +147,14 @@ def files_of(names: Iterable[str]) -> list[Path]:
 
 
 def _text(name: str, context: dict[str, Any]) -> str:
-    templates = resources.files(__package__).joinpath("templates")
     environment = jinja2.Environment(
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.FileSystemLoader(_EMIT / "templates"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
     )
-    text = templates.joinpath(f"{name}.j2").read_text(encoding="utf-8")
-    return environment.from_string(text).render(**context)
+    return environment.get_template(f"{name}.j2").render(**context)
 
 
 __all__ = [

@@ -21,6 +21,10 @@ _MOST_PARTS = 512
 """Parts of rows in which columns are summed, as in ``runtime_cuda/column_sums.cuh``."""
 _CHUNK_FLOATS = 1 << 24
 """Numbers that are gathered at a time, as in ``runtime_cuda/kernels_dense.cu``."""
+_LACKING = frozenset(
+    {"gatv2_forward", "gatv2_backward", "layer_norm", "layer_norm_backward", "scale", "factor_gradient"}
+)
+"""Kernels that programs for processors have and ``runtime_cuda`` has not."""
 _READ_TRANSPOSES = frozenset({"spmm_max_shared_backward", "gat_backward"})
 
 
@@ -94,6 +98,8 @@ class GpuCalls(Calls):
 
     def writer_of(self, name: str) -> Callable[..., list[str]] | None:
         """Return what writes the calls of a kernel; None if the target does not have it."""
+        if name in _LACKING:
+            return None
         return _write_spmm if self._is_implicit and name == "spmm" else super().writer_of(name)
 
     def edges(self, indptr: Tensor, indices: Tensor) -> str:

@@ -1,4 +1,4 @@
-"""Calls of batch normalisation."""
+"""Calls of batch and layer normalisation."""
 
 from __future__ import annotations
 
@@ -49,6 +49,23 @@ def batch_norm_backward(w: Calls, at: int, grad: Tensor, x: Tensor, *rest: Any) 
     return [f"batch_norm_backward({read}, {written});"]
 
 
+def layer_norm(w: Calls, at: int, x: Tensor, *rest: Any) -> list[str]:
+    """Write the normalisation of each row, which keeps its mean and reciprocal deviation for backward."""
+    weight, bias, eps, out, *statistics = rest
+    m = w.memory
+    factors, kept = _pointers(w, at, weight, bias), _pointers(w, at, *statistics)
+    return [f"layer_norm({m.matrix(x, at)}, {factors}, {eps!r}, {m.matrix(out, at)}, {kept});"]
+
+
+def layer_norm_backward(w: Calls, at: int, grad: Tensor, x: Tensor, *rest: Any) -> list[str]:
+    """Write the gradients."""
+    weight, mean, rstd, grad_x, grad_weight, grad_bias = rest
+    m = w.memory
+    read = f"{m.matrix(grad, at)}, {m.matrix(x, at)}, {_pointers(w, at, weight, mean, rstd)}"
+    written = f"{m.matrix(grad_x, at)}, {_pointers(w, at, grad_weight, grad_bias)}"
+    return [f"layer_norm_backward({read}, {written});"]
+
+
 def couple(w: Calls, at: int, _: Any, grad_x: Tensor, x: Tensor, *rest: Any) -> list[str]:
     """Write what completes the gradient of rows that several ranks normalise together."""
     statistics, weight, sums, scratch = rest
@@ -64,6 +81,8 @@ WRITERS: dict[str, Callable[..., list[str]]] = {
     "batch_statistics": batch_statistics,
     "batch_norm": batch_norm,
     "batch_norm_backward": batch_norm_backward,
+    "layer_norm": layer_norm,
+    "layer_norm_backward": layer_norm_backward,
     "couple": couple,
 }
 """The writers by the name of the call."""

@@ -227,10 +227,13 @@ def address_of(tensor: Tensor) -> int:
 
 
 def flat(arguments: Sequence[Any]) -> list[Any]:
-    """Return the arguments of a call with those of its epilogue among them."""
+    """Return the arguments of a call with those of its epilogue, and those given by name, among them."""
     out: list[Any] = []
     for given in arguments:
-        out.extend(flat(given) if isinstance(given, tuple) else [given])
+        if isinstance(given, dict):
+            out.extend(given.values())
+        else:
+            out.extend(flat(given) if isinstance(given, tuple) else [given])
     return out
 
 

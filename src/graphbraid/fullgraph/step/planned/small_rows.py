@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from graphbraid.fullgraph.program import Scale, UnitRows
 from graphbraid.fullgraph.step.step_plan import StepPlan
+from graphbraid.ops.recorded_calls import recorded_whole
 
 
 def forward_scale(plan: StepPlan, op: Scale) -> None:
     """Plan the task that computes the value; backward reads the input."""
     x = plan.read(op.inputs[0])
     out = plan.values[op.out] = plan.new(op.out, op)
-    plan.do(op.out, lambda: torch.mul(x.get(), 1 + op.factor.detach(), out=out.tensor), out, *x.touches)
+    plan.do(op.out, lambda: _scale(x.get(), op.factor.detach(), out.tensor, False), out, *x.touches)
 
 
 def backward_scale(plan: StepPlan, op: Scale) -> None:
@@ -23,22 +25,34 @@ def backward_scale(plan: StepPlan, op: Scale) -> None:
         products = plan.scratch(f"{op.out}: products", grad.count, plan.program.width(op.out))
 
         def run() -> None:
-            torch.mul(grad.tensor, x.get(), out=products.tensor)
             given = plan.lend(op.factor)
-            plan.give(op.factor, torch.sum(products.tensor.view(1, -1), 1, out=given))
+            _factor_gradient(grad.tensor, x.get(), products.tensor, given)
+            plan.give(op.factor, given)
 
         plan.do(f"gradient of {op.out}'s factor", run, grad, products, *x.touches)
     if plan.program.learns(source):
         target, is_there = plan.grad_of(source)
 
         def spread() -> None:
-            factor = 1 + op.factor.detach()
-            if is_there:
-                target.tensor.addcmul_(grad.tensor, factor)
-            else:
-                torch.mul(grad.tensor, factor, out=target.tensor)
+            _scale(grad.tensor, op.factor.detach(), target.tensor, is_there)
 
         plan.do(f"gradient of {source}", spread, grad, target)
+
+
+@recorded_whole
+def _scale(x: Tensor, factor: Tensor, out: Tensor, add: bool) -> None:
+    """Compute ``out (+)= (1 + factor) x``."""
+    if add:
+        out.addcmul_(x, 1 + factor)
+    else:
+        torch.mul(x, 1 + factor, out=out)
+
+
+@recorded_whole
+def _factor_gradient(grad: Tensor, x: Tensor, products: Tensor, out: Tensor) -> None:
+    """Compute ``out = sum(grad * x)`` by way of ``products``."""
+    torch.mul(grad, x, out=products)
+    torch.sum(products.view(1, -1), 1, out=out)
 
 
 def forward_unit_rows(plan: StepPlan, op: UnitRows) -> None:

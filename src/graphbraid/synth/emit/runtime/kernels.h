@@ -49,6 +49,12 @@ void gat_backward(const Edges& edges, const Edges& by_source, const int64_t* per
                   ConstMatrix src_logit, ConstMatrix dst_logit, const Attention& how, Matrix out, Matrix lse,
                   ConstMatrix grad, Matrix grad_x, Matrix grad_src_logit, Matrix grad_dst_logit, Matrix above,
                   Matrix share);
+// GATv2's attention, by the rows of both ends of each edge and the vectors of the heads, (heads, channels).
+void gatv2_forward(const Edges& edges, ConstMatrix x, ConstMatrix own, ConstMatrix vectors,
+                   const Attention& how, Matrix out, Matrix lse);
+void gatv2_backward(const Edges& edges, const Edges& by_source, const int64_t* perm, ConstMatrix x,
+                    ConstMatrix own, ConstMatrix vectors, const Attention& how, Matrix out, Matrix lse,
+                    ConstMatrix grad, Matrix grad_x, Matrix grad_own, Matrix grad_vectors);
 // (heads, channels) to (heads * channels, heads): the numbers of each head in its own rows and column.
 void spread_heads(const float* x, int64_t heads, int64_t channels, Matrix out);
 // (heads, heads * channels) to (heads, channels): of each row the columns of its own head.
@@ -76,6 +82,16 @@ void batch_norm(ConstMatrix x, const float* mean, const float* rstd, const float
 void batch_norm_backward(ConstMatrix grad, ConstMatrix x, const float* mean, const float* rstd,
                          const float* weight, bool from_rows, Matrix grad_x, float* grad_weight,
                          float* grad_bias);
+
+// Rows normalised each by its own mean and variance, which are kept for the backward pass, if not null.
+void layer_norm(ConstMatrix x, const float* weight, const float* bias, double eps, Matrix out, float* mean,
+                float* rstd);
+void layer_norm_backward(ConstMatrix grad, ConstMatrix x, const float* weight, const float* mean,
+                         const float* rstd, Matrix grad_x, float* grad_weight, float* grad_bias);
+
+// out = (1 + factor) x, or that added to out; and the factor's gradient, the sum of grad * x.
+void scale(ConstMatrix x, const float* factor, Matrix out, bool add);
+void factor_gradient(ConstMatrix grad, ConstMatrix x, float* out);
 
 // out = 0, out = x, out += x, out = x / divisor, element by element.
 void set_zero(Matrix out);

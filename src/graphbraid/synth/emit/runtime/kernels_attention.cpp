@@ -1,4 +1,4 @@
-// GAT's attention, compiled from csrc/attention.inl.
+// The attention of GAT and GATv2, compiled from csrc/attention.inl.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -20,6 +20,14 @@ namespace program {
 void gat_forward(const Edges& edges, ConstMatrix x, ConstMatrix src_logit, ConstMatrix dst_logit,
                  const Attention& how, Matrix out, Matrix lse, Matrix above, Matrix share) {
   const gb::AttentionArgs a = attention_args(edges, x, src_logit, dst_logit, how, out, lse, above, share);
+  GB_PICK(attention_forward)(a);
+}
+
+void gatv2_forward(const Edges& edges, ConstMatrix x, ConstMatrix own, ConstMatrix vectors,
+                   const Attention& how, Matrix out, Matrix lse) {
+  gb::AttentionArgs a = attention_args(edges, x, {}, {}, how, out, lse, {}, {});
+  a.dst = own.data;
+  a.att = vectors.data;
   GB_PICK(attention_forward)(a);
 }
 

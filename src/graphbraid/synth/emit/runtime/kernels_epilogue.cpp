@@ -92,5 +92,20 @@ void add(ConstMatrix x, Matrix out) {
 void divide(ConstMatrix x, ConstMatrix divisor, Matrix out) {
   for_elements(out, [&](int64_t i, int64_t j) { return at(x, i, j) / at(divisor, i, j); });
 }
+void scale(ConstMatrix x, const float* factor, Matrix out, bool add) {
+  const float times = 1.0f + *factor;
+  for_elements(out, [&](int64_t i, int64_t j) { return (add ? at(out, i, j) : 0.0f) + times * at(x, i, j); });
+}
+void factor_gradient(ConstMatrix grad, ConstMatrix x, float* out) {
+  std::vector<double> of_rows(static_cast<size_t>(grad.rows));
+  gb::parallel_static(grad.rows, 256, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i)
+      for (int64_t j = 0; j < grad.columns; ++j)
+        of_rows[static_cast<size_t>(i)] += static_cast<double>(at(grad, i, j) * at(x, i, j));
+  });
+  double sum = 0;  // in order, so that it does not depend on the number of threads
+  for (const double of_row : of_rows) sum += of_row;
+  *out = static_cast<float>(sum);
+}
 
 }  // namespace program

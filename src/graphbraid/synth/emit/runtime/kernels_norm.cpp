@@ -1,4 +1,4 @@
-// Batch normalisation, compiled from csrc/norm.inl.
+// Batch and layer normalisation, compiled from csrc/norm.inl.
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
@@ -86,6 +86,31 @@ void batch_norm_backward(ConstMatrix grad, ConstMatrix x, const float* mean, con
   a.grad_weight = grad_weight;
   a.grad_bias = grad_bias;
   if (a.width > 0) GB_PICK(batch_norm_backward)(a);
+}
+
+void layer_norm(ConstMatrix x, const float* weight, const float* bias, double eps, Matrix out, float* mean,
+                float* rstd) {
+  gb::NormArgs a = args_of(x);
+  a.weight = weight;
+  a.bias = bias;
+  a.eps = eps;
+  a.out = out.data;
+  a.new_mean = mean;
+  a.new_rstd = rstd;
+  if (a.width > 0) GB_PICK(layer_norm)(a);
+}
+
+void layer_norm_backward(ConstMatrix grad, ConstMatrix x, const float* weight, const float* mean,
+                         const float* rstd, Matrix grad_x, float* grad_weight, float* grad_bias) {
+  gb::NormArgs a = args_of(x);
+  a.grad = grad.data;
+  a.weight = weight;
+  a.mean = mean;
+  a.rstd = rstd;
+  a.out = grad_x.data;
+  a.grad_weight = grad_weight;
+  a.grad_bias = grad_bias;
+  if (a.width > 0) GB_PICK(layer_norm_backward)(a);
 }
 
 }  // namespace program
