@@ -68,6 +68,12 @@ def test_a_program_becomes_a_folder(call, tmp_path: Path):
             ("--target", "mpi", "--ranks", "0"),
             "--ranks must be a whole number in [1, 65536]; got 0",
         ),
+        (
+            program(),
+            ("--target", "mpi", "--ranks", "2", "--input", "csr"),
+            "--input is of --target openmp; the target is mpi",
+        ),
+        (program(), ("--input", "csr,bit"), "there is no input path 'bit'; there are dense, csr, bits"),
         (program(), ("--layers", "12,x"), "--layers takes numbers such as 128,32,40; got '12,x'"),
         (program(), ("--set", "totalEpoch"), "--set takes NAME=NUMBER; got 'totalEpoch'"),
         (program(), ("--set", "epochs=3"), 'the program has no setting "epochs"'),

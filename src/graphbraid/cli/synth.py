@@ -55,6 +55,15 @@ def synth(
             "gradients in no fixed order."
         ),
     ] = "stored",
+    inputs: Annotated[
+        str | None,
+        typer.Option(
+            "--input",
+            help="Of openmp: forms of the features, some of dense,csr,bits, of which the program takes the "
+            "fastest as it starts. (default: all that could be)",
+            show_default=False,
+        ),
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="Take the usual program of gcn, sage, gin or gat instead of a file.")
     ] = None,
@@ -87,6 +96,8 @@ def synth(
 
         graphbraid synth --model gcn -d stores/web --layers 128,32,40 --out build_me
 
+        graphbraid synth --model gcn -d stores/web --input dense,csr --out build_me
+
         graphbraid synth --model gcn -d stores/web --target cuda --out build_me
 
         graphbraid synth --model gcn -d stores/web --target mpi --ranks 4 --out build_me
@@ -96,6 +107,7 @@ def synth(
         raise ConfigError(f"the target must be {names}; got {target!r}")
     _check_ranks(target, ranks, partition)
     _check_transpose(target, transpose)
+    paths = _input_paths(target, inputs)
     numbers = dict(_setting(text) for text in settings or [])
     from graphbraid import datasets
     from graphbraid import synth as room
@@ -112,7 +124,7 @@ def synth(
         elif target == "cuda":
             folder = room.write_cuda(synthesis, graph, out, transpose=transpose)
         else:
-            folder = room.write_openmp(synthesis, graph, out)
+            folder = room.write_openmp(synthesis, graph, out, inputs=paths)
     except NotLoweredError as error:
         advice = f"; it needs {error.needed}" if error.needed else ""
         raise ConfigError(
@@ -134,7 +146,7 @@ def synth(
         shown = {"out": str(folder), "target": target, "layers": list(widths), "built": build or run}
         print_json(shown if divided is None else shown | {"ranks": divided.num_parts})
     else:
-        say(err, "wrote {}", folder)
+        say(err, "wrote {}; its README.md has the commands that build and run it", folder)
 
 
 def _check_ranks(target: str, ranks: int | None, partition: Path | None) -> None:
@@ -149,6 +161,12 @@ def _check_transpose(target: str, transpose: str) -> None:
         raise ConfigError(f"--transpose must be {' or '.join(_TRANSPOSES)}; got {transpose!r}")
     if target != "cuda" and transpose != _TRANSPOSES[0]:
         raise ConfigError(f"--transpose is of --target cuda; the target is {target}")
+
+
+def _input_paths(target: str, inputs: str | None) -> list[str] | None:
+    if target != "openmp" and inputs is not None:
+        raise ConfigError(f"--input is of --target openmp; the target is {target}")
+    return None if inputs is None else inputs.split(",")
 
 
 def _divided(graph: Graph, ranks: int | None, folder: Path | None) -> Partition:

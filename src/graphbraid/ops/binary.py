@@ -40,7 +40,7 @@ class BinaryRows:
         by_row = torch.zeros(_words(num_columns), num_rows, dtype=torch.int32)
         by_column = torch.zeros(_words(num_rows), num_columns, dtype=torch.int32)
         factors = torch.ones(num_rows)
-        for start, rows in _chunks(x, nodes):
+        for start, rows in dense_chunks(x, nodes):
             here, is_set = slice(start, start + len(rows)), rows != 0
             by_row[:, here] = _packed(is_set)
             words = _packed(is_set.t())
@@ -54,7 +54,8 @@ class BinaryRows:
 def is_binary(x: Features) -> bool:
     """Return whether the non-zero features of each node are one number; stops at the first that are not."""
     return all(
-        bool(((rows == 0) | (rows == _value_of_each(rows)[:, None])).all()) for _, rows in _chunks(x, None)
+        bool(((rows == 0) | (rows == _value_of_each(rows)[:, None])).all())
+        for _, rows in dense_chunks(x, None)
     )
 
 
@@ -71,7 +72,7 @@ def _value_of_each(rows: Tensor) -> Tensor:
     return torch.where(high > 0, high, low)
 
 
-def _chunks(x: Features, nodes: Tensor | None) -> Iterator[tuple[int, Tensor]]:
+def dense_chunks(x: Features, nodes: Tensor | None) -> Iterator[tuple[int, Tensor]]:
     """Yield chunks of dense float32 rows and the number of their first row, a multiple of ``WORD_BITS``."""
     num_rows = x.shape[0] if nodes is None else nodes.numel()
     step = max(CELLS_AT_A_TIME // max(int(x.shape[1]), 1) // WORD_BITS, 1) * WORD_BITS

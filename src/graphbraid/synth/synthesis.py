@@ -32,12 +32,14 @@ class Synthesis:
     """The model, with its first weights."""
     recipe: Recipe
 
-    def program(self, graph: Graph, *, training: bool = True) -> Program:
+    def program(self, graph: Graph, *, training: bool = True, input_path: str | None = None) -> Program:
         """Read the model into the program that the full-graph engine lowers and runs.
 
         Args:
             graph: a graph with features.
             training: whether dropout is applied and batch statistics are used.
+            input_path: how the first weights are to multiply the features, ``"dense"``, ``"sparse"`` or
+                ``"binary"``. If None, lowering decides.
 
         Raises:
             NotLoweredError: part of the model has no lowered form.
@@ -47,16 +49,25 @@ class Synthesis:
         assert graph.x is not None
         with in_mode(self.model, training=training):
             given = Given(weighted=graph.csc.weight is not None, graph=graph)
-            return read_model(self.model, graph.x.shape[1], given)
+            read = read_model(self.model, graph.x.shape[1], given)
+        return read if input_path is None else read.rewritten(read.ops, input_path=input_path)
 
-    def lower(self, graph: Graph, options: CompileOptions | None = None) -> Lowered:
+    def lower(
+        self, graph: Graph, options: CompileOptions | None = None, *, input_path: str | None = None
+    ) -> Lowered:
         """Lower the program over a graph, for the nodes of the training split, as the engine does.
+
+        Args:
+            graph: a graph with features.
+            options: how to lower. If None, as :func:`graphbraid.compile` does.
+            input_path: see :meth:`program`.
 
         Raises:
             NotLoweredError: part of the model has no lowered form.
             DataError: the graph does not fit the model, or has no such split.
         """
-        return fullgraph.lower(self.program(graph), graph, self.recipe.train_split, options)
+        program = self.program(graph, input_path=input_path)
+        return fullgraph.lower(program, graph, self.recipe.train_split, options)
 
 
 @typed

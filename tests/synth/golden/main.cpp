@@ -1,6 +1,6 @@
 // Train: full-graph training
 //
-// Written by graphbraid 0.1.0 (format 3). It trains on its own: no Python, no PyTorch.
+// Written by graphbraid 0.1.0 (format 4). It trains on its own: no Python, no PyTorch.
 //
 // Every line is a task of graphbraid's full-graph engine: the same kernels (csrc/), in the same order, on the
 // same places of one allocation. The arrays of plan/ are what the engine made of the graph before its first
@@ -43,9 +43,22 @@
 namespace program {
 namespace {
 
-const Command kCommand{"train", true};
+const Command kCommand{"train", true, {"dense"}};
 constexpr int64_t kEpochs = 20;
 // clang-format off
+
+// ---- Weights, in the order of the model
+
+enum ParameterOf { w_convs_0_bias, w_convs_0_lin_weight, w_convs_1_bias, w_convs_1_lin_weight };
+
+Weights make_weights() {
+  Weights weights;
+  weights.parameters.emplace_back("convs.0.bias", std::vector<int64_t>{16}, true);
+  weights.parameters.emplace_back("convs.0.lin.weight", std::vector<int64_t>{16, 12}, true);
+  weights.parameters.emplace_back("convs.1.bias", std::vector<int64_t>{5}, true);
+  weights.parameters.emplace_back("convs.1.lin.weight", std::vector<int64_t>{5, 16}, true);
+  return weights;
+}
 
 // ---- Arrays: files of the store, and those that were made of it, each with the digest of its values
 
@@ -93,19 +106,6 @@ struct Plan {
         split_test_rows18(plan + "/split_test_rows18.npy", "<i8", {30}, 0x2d3fda960159b351),
         split_test_labels19(plan + "/split_test_labels19.npy", "<i8", {30}, 0x773c4c0c7e580fa5) {}
 };
-
-// ---- Weights, in the order of the model
-
-enum ParameterOf { w_convs_0_bias, w_convs_0_lin_weight, w_convs_1_bias, w_convs_1_lin_weight };
-
-Weights make_weights() {
-  Weights weights;
-  weights.parameters.emplace_back("convs.0.bias", std::vector<int64_t>{16}, true);
-  weights.parameters.emplace_back("convs.0.lin.weight", std::vector<int64_t>{16, 12}, true);
-  weights.parameters.emplace_back("convs.1.bias", std::vector<int64_t>{5}, true);
-  weights.parameters.emplace_back("convs.1.lin.weight", std::vector<int64_t>{5, 16}, true);
-  return weights;
-}
 
 // ---- The training step's arena: where each buffer begins, of 8896 bytes
 
@@ -235,11 +235,7 @@ double seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-void train(const Options& options) {
-  const double started = seconds();
-  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // an epoch is shown when it is over, in a file too
-  prepare_folders(options, kCommand);
-  choose_variant();
+void run(const Options& options, double started) {
   const std::string first_weights = options.load.empty() ? options.home + "/weights" : options.load;
   Program program(options.data, options.home + "/plan", first_weights);
   std::printf("seconds to load %.6f\n", seconds() - started);
@@ -268,6 +264,15 @@ void train(const Options& options) {
   std::printf("accuracy test %.6f\n", program.accuracy_test());
   if (num_epochs > 0) std::printf("seconds per epoch %.6f\n", total / static_cast<double>(num_epochs));
   if (!options.save.empty()) program.weights.save(options.save);
+}
+
+void train(const Options& options) {
+  const double started = seconds();
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // an epoch is shown when it is over, in a file too
+  prepare_folders(options, kCommand);
+  choose_variant();
+  std::printf("input path dense: 100%% of the features are not zero\n");
+  run(options, started);
 }
 
 }  // namespace

@@ -86,6 +86,7 @@ def sources_for_gpu(
     context |= {
         "graph": graph.name,
         "ranks": 0,
+        "inputs": None,
         "gpu": {
             "nbytes": sum(memory.values()),
             "workspace": memory["workspace"],
@@ -94,6 +95,7 @@ def sources_for_gpu(
         "decisions": [*str(lowered).splitlines(), "GPU", *_decisions(made, memory, transpose)],
         "arrays": files,
     }
+    context["paths"] = [context]
     plan = {array.file: array.tensor for array in files if not array.in_store}
     return rendered(context, files_of(cuda_sources(writer.kernels)), plan)
 

@@ -51,6 +51,10 @@ _Place = tuple[int, torch.dtype]
 """Where an array begins, and its dtype: arrays without elements may all begin at the same place."""
 
 
+Content = tuple[torch.dtype, tuple[int, ...], int]
+"""Dtype, shape and digest of an array."""
+
+
 def _place(tensor: Tensor) -> _Place:
     return address_of(tensor), tensor.dtype
 
@@ -60,10 +64,15 @@ class Arrays:
 
     Args:
         graph: the graph, whose own arrays are read from its store. If None, there is no store to read.
+        folder: the part of ``plan/`` that new files are put in, such as ``csr/``.
+        written: the files of other programs in the same folder, by content; equal ones are not written again.
     """
 
-    def __init__(self, graph: Graph | None) -> None:
+    def __init__(
+        self, graph: Graph | None, folder: str = "", written: dict[Content, str] | None = None
+    ) -> None:
         self.files: list[ArrayFile] = []
+        self._folder, self._written = folder, written
         self._by_place: dict[_Place, ArrayFile] = {}
         self._largest: dict[_Place, Tensor] = {}
         self._stored: dict[_Place, tuple[str, Tensor]] = {}
@@ -91,10 +100,17 @@ class Arrays:
                 raise NotLoweredError("synthesis", f"a step reads {whole.dtype}", "float32 features")
             in_store = stored is not None and stored[1].shape == whole.shape and stored[1].is_contiguous()
             name = stored[0] if stored is not None and in_store else f"{role}{len(self.files)}"
-            made = ArrayFile(name, f"{name}.npy", in_store, whole)
+            made = ArrayFile(name, f"{name}.npy" if in_store else self._file(name, whole), in_store, whole)
             self._by_place[place] = made
             self.files.append(made)
         return self._by_place[place]
+
+    def _file(self, name: str, tensor: Tensor) -> str:
+        """Return the file that holds a tensor's values, one that is written already if possible."""
+        file = f"{self._folder}{name}.npy"
+        if self._written is None:
+            return file
+        return self._written.setdefault((tensor.dtype, tuple(tensor.shape), digest_of(tensor)), file)
 
 
 class Memory:
@@ -217,4 +233,4 @@ def _unique(buffers: Iterable[Buffer]) -> list[tuple[Buffer, str]]:
     return found
 
 
-__all__ = ["DTYPES", "ArrayFile", "Arrays", "Memory", "cpp_name", "digest_of"]
+__all__ = ["DTYPES", "ArrayFile", "Arrays", "Content", "Memory", "cpp_name", "digest_of"]

@@ -81,12 +81,14 @@ def sources_of_ranks(
         "graph": graph.name,
         "ranks": num_ranks,
         "gpu": None,
+        "inputs": None,
         "normalises": "batch_norm" in kernels,
         "decisions": decisions,
         "arrays": merging.arrays,
         "num_sizes": merging.num_sizes,
         "numbers": [f"0x{digest_of(of_rank):016x}" for of_rank in numbers],
     }
+    context["paths"] = [context]
     plan = {f"rank-{rank}/numbers.npy": of_rank for rank, of_rank in enumerate(numbers)}
     for array in merging.arrays:
         plan |= {f"rank-{rank}/{array.name}.npy": values for rank, values in enumerate(array.tensors)}

@@ -51,6 +51,7 @@ class Writer:
         share: what is trained and evaluated: of several ranks, one's part.
         num_nodes: number of training nodes of all ranks.
         make_calls: makes what writes the calls of a step.
+        arrays: those of the program, which grow. If None, there are none yet.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Writer:
         share: Share,
         num_nodes: int,
         make_calls: Callable[[Memory], Calls] = Calls,
+        arrays: Arrays | None = None,
     ) -> None:
         self._recipe, self._model = synthesis.recipe, synthesis.model
         self._share, self._num_nodes = share, num_nodes
@@ -67,7 +69,7 @@ class Writer:
         train = RecordedStep(lowered.program, graph, lowered.blocks, training=True, comm=share.comm)
         evaluate = RecordedStep(share.program, graph, share.blocks, training=False, comm=share.comm)
         self._steps = record(train, self._model), record(evaluate, self._model)
-        self.arrays = Arrays(graph if is_alone else None)
+        self.arrays = arrays or Arrays(graph if is_alone else None)
         self._calls = [
             make_calls(Memory(standing, self.arrays, arena, "" if is_alone else f"{arena}_at."))
             for standing, arena in zip(self._steps, ("train", "evaluate"), strict=True)

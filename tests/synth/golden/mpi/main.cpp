@@ -1,6 +1,6 @@
 // Train: full-graph training
 //
-// Written by graphbraid 0.1.0 (format 3). It trains on its own: no Python, no PyTorch.
+// Written by graphbraid 0.1.0 (format 4). It trains on its own: no Python, no PyTorch.
 //
 // Every line is a task of graphbraid's full-graph engine: the same kernels (csrc/), in the same order, on the
 // same places of one allocation. The arrays of plan/ are what the engine made of the graph before its first
@@ -54,6 +54,19 @@ const Command kCommand{"mpirun -n 2 train", false};
 constexpr int kRanks = 2;
 constexpr int64_t kEpochs = 20;
 // clang-format off
+
+// ---- Weights, in the order of the model
+
+enum ParameterOf { w_convs_0_bias, w_convs_0_lin_weight, w_convs_1_bias, w_convs_1_lin_weight };
+
+Weights make_weights() {
+  Weights weights;
+  weights.parameters.emplace_back("convs.0.bias", std::vector<int64_t>{16}, true);
+  weights.parameters.emplace_back("convs.0.lin.weight", std::vector<int64_t>{16, 12}, true);
+  weights.parameters.emplace_back("convs.1.bias", std::vector<int64_t>{5}, true);
+  weights.parameters.emplace_back("convs.1.lin.weight", std::vector<int64_t>{5, 16}, true);
+  return weights;
+}
 
 // ---- What differs from rank to rank: sizes, and the digests of the rank's arrays
 
@@ -159,19 +172,6 @@ struct Plan {
         split_test_rows39(plan + "/split_test_rows39.npy", "<i8", {sizes[31]}, digests[39]),
         split_test_labels40(plan + "/split_test_labels40.npy", "<i8", {sizes[31]}, digests[40]) {}
 };
-
-// ---- Weights, in the order of the model
-
-enum ParameterOf { w_convs_0_bias, w_convs_0_lin_weight, w_convs_1_bias, w_convs_1_lin_weight };
-
-Weights make_weights() {
-  Weights weights;
-  weights.parameters.emplace_back("convs.0.bias", std::vector<int64_t>{16}, true);
-  weights.parameters.emplace_back("convs.0.lin.weight", std::vector<int64_t>{16, 12}, true);
-  weights.parameters.emplace_back("convs.1.bias", std::vector<int64_t>{5}, true);
-  weights.parameters.emplace_back("convs.1.lin.weight", std::vector<int64_t>{5, 16}, true);
-  return weights;
-}
 
 // ---- The training step's arena: where each buffer begins
 
@@ -350,12 +350,7 @@ double seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-void train(Ranks& ranks, const Options& options) {
-  const double started = seconds();
-  ranks.let_one_speak();
-  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // an epoch is shown when it is over, in a file too
-  prepare_folders(options, kCommand);
-  choose_variant();
+void run(Ranks& ranks, const Options& options, double started) {
   const std::string first_weights = options.load.empty() ? options.home + "/weights" : options.load;
   Program program(ranks, options.home + "/plan/rank-" + std::to_string(ranks.rank()), first_weights);
   std::printf("seconds to load %.6f\n", seconds() - started);
@@ -385,6 +380,15 @@ void train(Ranks& ranks, const Options& options) {
   if (num_epochs > 0) std::printf("seconds per epoch %.6f\n", total / static_cast<double>(num_epochs));
   ranks.require_alike(program.weights.digest(), "weights after training");
   if (!options.save.empty() && ranks.rank() == 0) program.weights.save(options.save);
+}
+
+void train(Ranks& ranks, const Options& options) {
+  const double started = seconds();
+  ranks.let_one_speak();
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // an epoch is shown when it is over, in a file too
+  prepare_folders(options, kCommand);
+  choose_variant();
+  run(ranks, options, started);
 }
 
 }  // namespace

@@ -8,18 +8,31 @@ from graphbraid.fullgraph.lowering.facts import Facts
 from graphbraid.fullgraph.lowering.passes.hoisting import hoisted
 from graphbraid.fullgraph.lowering.passes.rewriting import decided, in_seconds
 from graphbraid.fullgraph.program import INPUT, Linear, Operation, Own, Program
+from graphbraid.fullgraph.program.refusal import NotLoweredError
+
+_OTHER_READERS = "the features are read by something other than a linear map"
 
 
 def choose_input_path(program: Program, facts: Facts) -> Program:
-    """Choose to multiply the features as dense, as sparse or as bits, whichever takes the least time."""
+    """Choose to multiply the features as dense, as sparse or as bits, whichever takes the least time.
+
+    A program whose settings name its ``input_path`` already, keeps it.
+
+    Raises:
+        NotLoweredError: a path is asked for, and something other than a linear map reads the features.
+    """
     if program.parts:
         return _as_stored(program, facts)
-    readers = _readers(program, INPUT)
-    width = sum(program.width(op.out) for op in readers if isinstance(op, Linear))
-    if not width or not all(isinstance(op, Linear) and len(op.inputs) == 1 for op in readers):
-        why = "the features are read by something other than a linear map"
-        return decided(program, "input path", False, f"dense: {why}", input_path="dense")
-    seconds, tried = facts.weighed(lambda by: _input_seconds(program, by, width))
+    width, asked = input_width(program), program.settings.get("input_path")
+    if not width:
+        if asked not in {None, "dense"}:
+            raise NotLoweredError("input path", _OTHER_READERS, "dense features")
+        return decided(program, "input path", False, f"dense: {_OTHER_READERS}", input_path="dense")
+    if asked is not None:
+        ops = program.ops if asked == "dense" else _own_after_linear(program)
+        what = f"{asked}, as asked: {facts.density:.4g} of the features are not zero"
+        return decided(program, "input path", asked != "dense", what, ops=ops, input_path=asked)
+    seconds, tried = facts.weighed(lambda by: input_seconds(program, by))
     chosen = min(seconds, key=lambda path: seconds[path])
     others = sorted((path for path in seconds if path != chosen), key=lambda path: seconds[path])
     what = f"{chosen}: {facts.density:.4g} of the features are not zero"
@@ -61,9 +74,16 @@ def _readers(program: Program, value: str) -> list[Operation]:
     return found
 
 
-def _input_seconds(program: Program, facts: Facts, width: int) -> dict[str, float]:
+def input_width(program: Program) -> int:
+    """Return the columns of all weights that multiply the features; 0 if anything else reads these, too."""
+    readers = _readers(program, INPUT)
+    is_linear = all(isinstance(op, Linear) and len(op.inputs) == 1 for op in readers)
+    return sum(program.width(op.out) for op in readers) if is_linear else 0
+
+
+def input_seconds(program: Program, facts: Facts) -> dict[str, float]:
     """Return the seconds per epoch of the features' products with weights, on each available path."""
-    rows = facts.rows[0]
+    rows, width = facts.rows[0], input_width(program)
     seconds = {
         "dense": 2 * facts.multiply_seconds(rows, facts.in_channels, width),
         "sparse": 2 * facts.sparse_seconds(rows, width),
@@ -112,4 +132,4 @@ def _origin(program: Program, value: str) -> str:
     return _origin(program, op.inputs[0]) if isinstance(op, Own) else value
 
 
-__all__ = ["choose_input_path"]
+__all__ = ["choose_input_path", "input_seconds", "input_width"]

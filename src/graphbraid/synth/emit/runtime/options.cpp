@@ -1,5 +1,6 @@
 #include "options.h"
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <system_error>
@@ -13,6 +14,7 @@ std::string* text_option(Options& options, const Command& command, const std::st
   if (name == "--home") return &options.home;
   if (name == "--load") return &options.load;
   if (name == "--save") return &options.save;
+  if (name == "--input" && !command.inputs.empty()) return &options.input;
   return nullptr;
 }
 
@@ -22,6 +24,18 @@ int64_t number_of(const std::string& name, const std::string& text) {
   if (error != std::errc{} || end != text.data() + text.size() || number < 0)
     throw UsageError(name + " takes a number of at least 0, not " + text);
   return number;
+}
+
+std::string joined(const std::vector<std::string>& words, const std::string& between) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
+  return text;
+}
+
+void require_input(const Options& options, const Command& command) {
+  if (options.input.empty() || std::ranges::count(command.inputs, options.input) > 0) return;
+  throw UsageError("--input takes " + joined(command.inputs, " or ") +
+                   ", which this program was written with, not " + options.input);
 }
 
 void require_folder(const std::string& folder, const std::string& what) {
@@ -34,7 +48,8 @@ void require_folder(const std::string& folder, const std::string& what) {
 
 std::string Command::usage() const {
   return "usage: " + start + (reads_store ? " --data STORE" : "") +
-         " [--home FOLDER] [--load WEIGHTS] [--save WEIGHTS] [--epochs N]\n";
+         " [--home FOLDER] [--load WEIGHTS] [--save WEIGHTS] [--epochs N]" +
+         (inputs.empty() ? "" : " [--input " + joined(inputs, "|") + "]") + "\n";
 }
 
 Options read_options(int count, char** words, const Command& command, int64_t usual_epochs) {
@@ -55,6 +70,7 @@ Options read_options(int count, char** words, const Command& command, int64_t us
       options.epochs = number_of(name, words[i + 1]);
   }
   if (command.reads_store && options.data.empty()) throw UsageError("--data is missing");
+  require_input(options, command);
   return options;
 }
 

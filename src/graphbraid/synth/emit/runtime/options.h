@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace program {
 
@@ -12,6 +13,7 @@ struct Options {
   std::string home = ".";  // the program's folder, with plan/ and weights/
   std::string load;        // folder of the first weights; empty: the program's own
   std::string save;        // folder of the trained weights; empty: they are not saved
+  std::string input;       // the input path; empty: the fastest
   int64_t epochs = 0;
   bool help = false;
 };
@@ -20,6 +22,7 @@ struct Options {
 struct Command {
   std::string start;
   bool reads_store;
+  std::vector<std::string> inputs = {};  // the input paths it was written with, where that is told
 
   std::string usage() const;
 };

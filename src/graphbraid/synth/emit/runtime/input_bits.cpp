@@ -1,0 +1,48 @@
+// The trial of the features as bits.
+#include <algorithm>
+
+#include "input_choice.h"
+#include "kernels.h"
+
+namespace program {
+namespace {
+
+constexpr int64_t kWordBits = 32;
+constexpr int64_t kWidthAtOnce = 16;
+constexpr int64_t kTriedBits = 10'000'000;
+constexpr int64_t kLeastRows = 64;
+
+int64_t words_of(int64_t bits) { return (bits + kWordBits - 1) / kWordBits; }
+
+void set_bit(std::vector<int32_t>& words, int64_t word, int64_t bit) {
+  words[static_cast<size_t>(word)] |= static_cast<int32_t>(uint32_t{1} << bit);
+}
+
+}  // namespace
+
+double bits_seconds(const InputShape& shape, const InputSample& sample) {
+  const int64_t steps = shape.channels * ((shape.width + kWidthAtOnce - 1) / kWidthAtOnce);
+  const int64_t count = std::min(sample.rows, std::max(kLeastRows, kTriedBits / steps));
+  std::vector<int32_t> by_row(static_cast<size_t>(words_of(shape.channels) * count));
+  std::vector<int32_t> by_column(static_cast<size_t>(words_of(count) * shape.channels));
+  for (int64_t to = 0; to < count; ++to) {
+    const int64_t row = to * sample.rows / count;
+    for (int64_t i = sample.indptr[row]; i < sample.indptr[row + 1]; ++i) {
+      const int64_t column = sample.indices[i];
+      set_bit(by_row, column / kWordBits * count + to, column % kWordBits);
+      set_bit(by_column, to / kWordBits * shape.channels + column, to % kWordBits);
+    }
+  }
+  std::vector<float> weight(static_cast<size_t>(shape.width * shape.channels), 1.0f), gradient(weight.size());
+  std::vector<float> out(static_cast<size_t>(count * shape.width)), factors(static_cast<size_t>(count), 1.0f);
+  const ConstMatrix turned{weight.data(), shape.channels, shape.width, 1, shape.channels};
+  const Matrix rows{out.data(), count, shape.width, shape.width};
+  const double taken = least_seconds([&] {
+    bit_product(by_row.data(), factors.data(), turned, rows, false, nullptr);
+    bit_gram(rows, by_column.data(), factors.data(),
+             Matrix{gradient.data(), shape.width, shape.channels, shape.channels});
+  });
+  return taken * static_cast<double>(shape.rows) / static_cast<double>(count);
+}
+
+}  // namespace program

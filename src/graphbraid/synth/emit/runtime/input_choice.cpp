@@ -1,0 +1,132 @@
+#include "input_choice.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <limits>
+
+#include "kernels.h"
+
+namespace program {
+namespace {
+
+constexpr int kRuns = 3;
+constexpr int64_t kLeastRows = 64;
+constexpr int64_t kDenseProducts = 25'000'000;  // of two numbers, in each direction
+constexpr int64_t kDenseNumbers = 4'000'000;    // of the dense rows, which bounds their memory
+constexpr int64_t kGathered = 2'000'000;        // numbers that an aggregation reads
+constexpr int64_t kEdgesPerRow = 16;
+
+// The rows of features as columns: the edges of the weight's gradient.
+struct ByColumn {
+  std::vector<int64_t> indptr;
+  std::vector<int32_t> rows;
+  std::vector<float> values;
+
+  ByColumn(const InputSample& sample, int64_t channels) : indptr(static_cast<size_t>(channels) + 1) {
+    const int64_t count = sample.indptr[sample.rows];
+    rows.resize(static_cast<size_t>(count));
+    values.resize(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) ++indptr[static_cast<size_t>(sample.indices[i]) + 1];
+    for (size_t j = 1; j < indptr.size(); ++j) indptr[j] += indptr[j - 1];
+    std::vector<int64_t> next(indptr.begin(), indptr.end() - 1);
+    for (int64_t row = 0; row < sample.rows; ++row)
+      for (int64_t i = sample.indptr[row]; i < sample.indptr[row + 1]; ++i) {
+        const auto to = static_cast<size_t>(next[static_cast<size_t>(sample.indices[i])]++);
+        rows[to] = static_cast<int32_t>(row);
+        values[to] = sample.values[i];
+      }
+  }
+};
+
+void sum_edges(const Edges& edges, ConstMatrix x, const float* weight, Matrix out) {
+  spmm(edges, x, Factors{weight, nullptr, nullptr, nullptr}, 0.0, 0, false, false, {}, out, nullptr);
+}
+
+// Rows of ones with `columns` numbers in memory.
+struct Rows {
+  std::vector<float> numbers;
+  int64_t rows, columns;
+
+  Rows(int64_t rows_, int64_t columns_)
+      : numbers(static_cast<size_t>(rows_ * columns_), 1.0f), rows(rows_), columns(columns_) {}
+  Matrix all() { return {numbers.data(), rows, columns, columns}; }
+};
+
+}  // namespace
+
+double least_seconds(const std::function<void()>& run) {
+  run();
+  double least = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < kRuns; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    run();
+    least = std::min(least, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  return least;
+}
+
+double dense_seconds(const InputShape& shape, const InputSample& sample) {
+  const int64_t wanted =
+      std::min(kDenseProducts / (shape.channels * shape.width), kDenseNumbers / shape.channels);
+  const int64_t count = std::min(sample.rows, std::max(kLeastRows, wanted));
+  Rows x(count, shape.channels), weight(shape.width, shape.channels), out(count, shape.width);
+  std::fill(x.numbers.begin(), x.numbers.end(), 0.0f);
+  for (int64_t to = 0; to < count; ++to) {
+    const int64_t row = to * sample.rows / count;
+    for (int64_t i = sample.indptr[row]; i < sample.indptr[row + 1]; ++i)
+      x.numbers[static_cast<size_t>(to * shape.channels + sample.indices[i])] = sample.values[i];
+  }
+  const ConstMatrix turned{weight.numbers.data(), shape.channels, shape.width, 1, shape.channels};
+  Rows gradient(shape.width, shape.channels);
+  const double taken = least_seconds([&] {
+    tall_product(x.all(), turned, out.all(), false, nullptr, nullptr);
+    tall_gram(out.all(), x.all(), gradient.all(), nullptr);
+  });
+  return taken * static_cast<double>(shape.rows) / static_cast<double>(count);
+}
+
+double csr_seconds(const InputShape& shape, const InputSample& sample) {
+  const int64_t count = sample.indptr[sample.rows];
+  const ByColumn turned(sample, shape.channels);
+  const Edges by_row{sample.indptr, sample.indices, false, sample.rows, count};
+  const Edges by_column{turned.indptr.data(), turned.rows.data(), false, shape.channels, count};
+  Rows weight(shape.channels, shape.width), gradient(shape.channels, shape.width);
+  Rows out(sample.rows, shape.width);
+  const double taken = least_seconds([&] {
+    sum_edges(by_row, weight.all(), sample.values, out.all());
+    sum_edges(by_column, out.all(), turned.values.data(), gradient.all());
+  });
+  return taken * static_cast<double>(shape.rows) / static_cast<double>(sample.rows);
+}
+
+double aggregation_seconds(int64_t sources, int64_t width, int64_t floats) {
+  if (floats <= 0) return 0;
+  const int64_t num_rows = std::max(kLeastRows, kGathered / (width * kEdgesPerRow));
+  std::vector<int64_t> indptr(static_cast<size_t>(num_rows) + 1);
+  for (size_t i = 0; i < indptr.size(); ++i) indptr[i] = static_cast<int64_t>(i) * kEdgesPerRow;
+  std::vector<int32_t> from(static_cast<size_t>(num_rows * kEdgesPerRow));
+  const int64_t num_sources = std::max<int64_t>(1, std::min(sources, kDenseNumbers / width));
+  uint32_t random = 1;
+  for (int32_t& id : from) {
+    random = random * 1664525u + 1013904223u;  // a linear congruence, whose high bits are good enough
+    id = static_cast<int32_t>(static_cast<uint64_t>(random) * static_cast<uint64_t>(num_sources) >> 32);
+  }
+  const auto num_edges = static_cast<int64_t>(from.size());
+  const Edges edges{indptr.data(), from.data(), false, num_rows, num_edges};
+  Rows x(num_sources, width), out(num_rows, width);
+  const double taken = least_seconds([&] { sum_edges(edges, x.all(), nullptr, out.all()); });
+  return 2 * taken * static_cast<double>(floats) / static_cast<double>(num_edges * width);
+}
+
+std::string fastest_input(std::vector<InputPath> paths, double density) {
+  std::stable_sort(paths.begin(), paths.end(),
+                   [](const InputPath& a, const InputPath& b) { return a.seconds < b.seconds; });
+  std::printf("input path %s: %.4g%% of the features are not zero; tried, an epoch's products take",
+              paths.front().name.c_str(), 100 * density);
+  for (const InputPath& path : paths) std::printf(" %.3g ms as %s", 1e3 * path.seconds, path.name.c_str());
+  std::printf("\n");
+  return paths.front().name;
+}
+
+}  // namespace program
