@@ -80,6 +80,7 @@ def _defaults(mode: str, busy: int) -> Part:
     )
 
 
+_PATHS_OF = ("nell", "coauthor_physics", "amazon_computers")
 _FEW = ("--repeats", "3", "--large-repeats", "1")
 
 PARTS = (
@@ -195,6 +196,14 @@ PARTS = (
         options=("--repeats", "3"),
         graphs=("amazon_computers", "arxiv-like", "products-lite"),
         pyg=True,
+    ),
+    Part(
+        name="synth-input-paths",
+        module="synth.input_paths",
+        results="synth",
+        minutes=10,
+        options=("--data", "{data}", "--names", *_PATHS_OF),
+        archives=_PATHS_OF,
     ),
     Part(name="memory", module="memory.sampled", results="memory", minutes=4),
     Part(

@@ -9,11 +9,21 @@ from pathlib import Path
 
 from benchmarks.common.contenders import ROOT
 from benchmarks.common.rows import read_rows
-from benchmarks.tables import accuracy, distributed, fullgraph, planning, sampled, tiers, tiers_reads, typed
+from benchmarks.tables import (
+    accuracy,
+    distributed,
+    fullgraph,
+    planning,
+    sampled,
+    synth,
+    tiers,
+    tiers_reads,
+    typed,
+)
 
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{page}.md" for page in ("results", "fullgraph", "distributed")),
+    *(ROOT / "docs" / f"{page}.md" for page in ("results", "fullgraph", "distributed", "synthesis")),
 )
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "batches in short": ("sampling", sampled.batches_in_short),
@@ -43,6 +53,9 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "ranks behind links": ("distributed_shaped", distributed.shaped),
     "full-graph epochs, rgcn": ("fullgraph_relational", fullgraph.relational),
     "tuned exchanges": ("distributed_tuning", distributed.tuned_exchanges),
+    "synthesised programs": ("synth", synth.programs),
+    "costs of synthesised programs": ("synth", synth.costs),
+    "input paths of synthesised programs": ("synth", synth.input_paths),
     "prediction, three hops": ("tiers_prediction", partial(tiers.prediction, "15,10,5x1024")),
     "prediction, two hops": ("tiers_prediction", partial(tiers.prediction, "10,5x256")),
     "traffic to a device": ("tiers_traffic", tiers.traffic),
