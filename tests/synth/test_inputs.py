@@ -101,7 +101,7 @@ def test_arrays_that_paths_have_in_common_are_written_once():
 
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory) -> list[Path]:
-    return compiled(tmp_path_factory.mktemp("objects") / "made")
+    return compiled(tmp_path_factory)
 
 
 @pytest.mark.parametrize("model", ["GCN", "SAGE"])
