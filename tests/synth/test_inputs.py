@@ -87,6 +87,7 @@ def test_the_rows_to_try_are_the_features_own():
     assert torch.equal(found, ZEROS.x)
     facts = lowered["csr"].facts
     assert trial.shape == (facts.rows[0], CHANNELS, 16)
+    assert trial.dense_rows == facts.rows[1] < facts.rows[0]  # of the aggregated features
     assert trial.spared == facts.edges[0] * 16  # the first aggregation, of hidden rows
 
 

@@ -18,7 +18,7 @@ from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import Lowered, NotLoweredError
 from graphbraid.fullgraph.lowering.passes.input_path import input_seconds, input_width
 from graphbraid.fullgraph.lowering.passes.splitting import split
-from graphbraid.fullgraph.program import Aggregate, Program
+from graphbraid.fullgraph.program import INPUT, Aggregate, Hoisted, Linear, Program
 from graphbraid.graph.scaled_features import Features
 from graphbraid.ops.binary import dense_chunks, is_binary
 from graphbraid.synth.emit.memory import ArrayFile
@@ -52,6 +52,8 @@ class Trial:
 
     shape: tuple[int, int, int]
     """Rows and columns of the features, and columns of the weights that they are multiplied by."""
+    dense_rows: int
+    """Rows that the dense path multiplies: fewer where these are aggregated features, computed once."""
     density: float
     """Share of the features that are not zero."""
     rows: tuple[ArrayFile, ArrayFile, ArrayFile]
@@ -114,6 +116,7 @@ def trial_of(program: Program, lowered: dict[str, Lowered]) -> Trial:
     spared = max(reads.values()) - reads["dense"] if "dense" in reads else 0
     return Trial(
         shape=(facts.rows[0], facts.in_channels, input_width(split(program, facts))),
+        dense_rows=_dense_rows(lowered["dense"]) if "dense" in lowered else 0,
         density=facts.density,
         rows=(files[0], files[1], files[2]),
         sources=facts.rows[0],
@@ -159,6 +162,14 @@ def _aggregated(lowered: Lowered) -> int:
         for op in program.ops
         if isinstance(op, Aggregate)
     )
+
+
+def _dense_rows(lowered: Lowered) -> int:
+    """Return the most rows of features, or of what was made of them once, that a weight multiplies."""
+    program, facts = lowered.program, lowered.facts
+    constant = {INPUT, *(op.out for op in program.ops if isinstance(op, Hoisted))}
+    products = [op for op in program.ops if isinstance(op, Linear) and constant & set(op.inputs)]
+    return max((facts.rows[program.level(op.out)] for op in products), default=facts.rows[0])
 
 
 def _some_rows(x: Features, density: float) -> tuple[Tensor, Tensor, Tensor]:
