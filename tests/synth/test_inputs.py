@@ -58,6 +58,17 @@ def test_what_could_be_the_fastest_is_written(graph: Graph, names: tuple[str, ..
     assert set(names_of(graph)) == set(names)
 
 
+def test_a_product_that_costs_less_than_aggregating_once_spares_is_written():
+    """Rates of a machine whose products are so fast that the dense path's seconds are below none."""
+    options = CompileOptions(
+        rates=Rates(multiply_flops=1e15, stream_bytes=1e15, row_bytes=1e8, cached_row_bytes=1e8)
+    )
+    synthesis = from_model(nn.GCN(CHANNELS, 16, CLASSES))
+    graph = make_graph(train=30, density=0.2)
+    found = inputs_of(synthesis.program(graph), synthesis.lower(graph, options), None)
+    assert "dense" in found.names
+
+
 def test_paths_that_are_asked_for_are_checked():
     sage = from_model(nn.GraphSAGE(CHANNELS, 16, CLASSES, aggr="max"))
     assert names_of(ZEROS, ("csr", "dense")) == ("csr", "dense")

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import Lowered, NotLoweredError
+from graphbraid.fullgraph.lowering.facts import Facts
 from graphbraid.fullgraph.lowering.passes.input_path import input_seconds, input_width
 from graphbraid.fullgraph.lowering.passes.splitting import split
 from graphbraid.fullgraph.program import INPUT, Aggregate, Hoisted, Linear, Program
@@ -88,7 +89,7 @@ def inputs_of(program: Program, lowered: Lowered, asked: Sequence[str] | None) -
     if density > MOST_DENSITY:
         name = paths[lowered.program.input_path]
         return Inputs((name,), f"{100 * density:.3g}% of the features are not zero", False)
-    seconds = input_seconds(split(program, lowered.facts), replace(lowered.facts, is_binary=True))
+    seconds = _seconds(split(program, lowered.facts), replace(lowered.facts, is_binary=True))
     limit = MARGIN * min(seconds.values())
     if seconds["binary"] <= limit and not is_binary(x):
         del seconds["binary"]
@@ -127,6 +128,14 @@ def trial_of(program: Program, lowered: dict[str, Lowered]) -> Trial:
 def shown(inputs: Inputs, trial: Trial | None) -> dict[str, Any]:
     """Return what the template shows of the paths."""
     return {"names": inputs.names, "why": inputs.why, "trial": trial}
+
+
+def _seconds(program: Program, facts: Facts) -> dict[str, float]:
+    """Return the seconds per epoch on each path, all above 0: what the dense path spares, the others take."""
+    seconds = input_seconds(program, facts)
+    product = 2 * facts.multiply_seconds(facts.rows[0], facts.in_channels, input_width(program))
+    spared = max(0.0, product - seconds["dense"])
+    return {path: time + spared for path, time in seconds.items()}
 
 
 def _allowed(program: Program, lowered: Lowered) -> bool:
