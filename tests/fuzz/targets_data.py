@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +182,13 @@ def _write_npz(**arrays: Any) -> Path:
 
 
 def _plain(array: Any) -> Any:
-    return np.asarray(array.detach().to_dense() if isinstance(array, torch.Tensor) else array)
+    found = np.asarray(array.detach().to_dense() if isinstance(array, torch.Tensor) else array)
+    if found.dtype == object:
+        try:
+            pickle.dumps(found)
+        except (TypeError, AttributeError, pickle.PicklingError):  # NumPy could not write it either
+            return np.asarray(type(array).__name__)
+    return found
 
 
 def _load_npz(**arrays: Any) -> Any:

@@ -11,8 +11,9 @@ from tests.ops.graphs import (
     DTYPES,
     assert_same_bits_with_any_threads,
     close,
-    compiled,  # noqa: F401 - a fixture
+    compiled,  # noqa: F401 - a fixture,
     skewed,
+    skip_where_torch_multiplies,
     values,
 )
 from tests.ops.test_attention import attend, gatv2_inputs, with_loops
@@ -175,6 +176,7 @@ def test_a_map_that_does_not_learn_changes_no_other_gradient():
 
 
 def test_bits_do_not_depend_on_the_number_of_threads():
+    skip_where_torch_multiplies()
     csc = skewed(3000, 2000, seed=3)
     inputs = gatv2_inputs(csc, 4, 9, torch.float32)
     edges = edges_of(csc, 36, 5, torch.float32, loops=True)

@@ -14,7 +14,15 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import NormalizeFeatures, ToUndirected
 
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.loader import BatchLoader, LoaderSettings, NeighborLoader
+from graphbraid.loader import (
+    BatchLoader,
+    ClusterData,
+    ClusterLoader,
+    LinkNeighborLoader,
+    LoaderSettings,
+    NeighborLoader,
+    ShaDowKHopSampler,
+)
 
 
 def first(data, **options):
@@ -220,6 +228,20 @@ def test_a_plain_mini_batch_leaves_the_graph_behind_too():
     assert torch.equal(there.blocks[0].weight, batch.blocks[0].weight)
     with pytest.raises(AttributeError, match="no attribute 'pos'"):
         _ = there.pos
+
+
+@pytest.mark.parametrize("kind", [NeighborLoader, LinkNeighborLoader, ShaDowKHopSampler, ClusterLoader])
+def test_a_transform_that_cannot_be_called_is_refused_before_any_batch(kind):
+    graph = make_graph()
+    data, own = graph, {}
+    if kind is ClusterLoader:
+        data = ClusterData(graph, 2)
+    elif kind is ShaDowKHopSampler:
+        own = {"depth": 1, "num_neighbors": 2}
+    else:
+        own = {"num_neighbors": [2]}
+    with pytest.raises(ConfigError, match="transform must be a function of a batch or None; got 3"):
+        kind(data, transform=3, **own)
 
 
 def test_a_transform_sees_the_same_object():

@@ -21,7 +21,7 @@ from graphbraid.loader.auto_tiers import tiers_of
 from graphbraid.loader.batches import BatchLoader
 from graphbraid.loader.inputs import as_ids, check_ids, drawn_seed
 from graphbraid.loader.over_batches import OverBatches
-from graphbraid.loader.presenting import present
+from graphbraid.loader.presenting import check_transform, present
 from graphbraid.loader.pyg_options import REPLACED, check_options
 from graphbraid.loader.settings import LoaderSettings
 from graphbraid.loader.sources import FollowedData
@@ -90,6 +90,7 @@ class LoaderFace(OverBatches, DataLoader[Any]):
         self._ordered = given["sampler"] is None and given["batch_sampler"] is None
         if given["plan"] is not None and not self._ordered:
             raise ConfigError("a plan is made for the loader's own order: leave out plan= or the sampler")
+        check_transform(given["transform"])
         seed = drawn_seed(given["generator"]) if given["seed"] is None else given["seed"]
         given["seed"] = as_count(seed, "seed", most=(1 << 63) - 1)
         self._batches, num_inputs, self._input_id = self._make_batches(given)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from graphbraid.arguments import shown
 from graphbraid.errors import ConfigError
 from graphbraid.loader.inputs import as_ids
 from graphbraid.sampling.minibatch import MiniBatch
@@ -38,6 +39,16 @@ def present(
             batch.value(name)
         out = out.pin_memory()
     return out if transform is None else transform(out)
+
+
+def check_transform(transform: Any) -> None:
+    """Check that ``transform`` can be called with a batch, before any is made.
+
+    Raises:
+        ConfigError: it is neither a function nor None.
+    """
+    if transform is not None and not callable(transform):
+        raise ConfigError(f"transform must be a function of a batch or None; got {shown(transform)}")
 
 
 @functools.cache
