@@ -51,7 +51,7 @@ def costs() -> str:
                     f"{row['graph']}, {row['model']}",
                     target,
                     *(_megabytes(of) for of in (figures, row["engine"], row["pyg"])),
-                    *(f"{seconds:.2f} s" for seconds in (figures["load_s"], row["engine"]["compile_s"])),
+                    *(_seconds(of) for of in (figures.get("load_s"), row["engine"].get("compile_s"))),
                     *(f"{built[key]:.1f} s" for key in ("write_s", "build_s")),
                     f"{built['binary_mb']:.1f} MB",
                 ]
@@ -92,5 +92,9 @@ def _programs() -> list[Row]:
 
 
 def _megabytes(figures: Row) -> str:
-    peak = figures.get("peak_rss_gb")
-    return NOT_MEASURED if peak is None else f"{1e3 * peak:,.0f} MB"
+    peak = figures.get("peak_rss_gb")  # 0: it ended before it was looked at
+    return f"{1e3 * peak:,.0f} MB" if peak else NOT_MEASURED
+
+
+def _seconds(seconds: float | None) -> str:
+    return NOT_MEASURED if seconds is None else f"{seconds:.2f} s"
