@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from graphbraid.distributed import Partition
 from graphbraid.graph import Graph
@@ -32,28 +32,24 @@ def planted(num_nodes: int, num_blocks: int, visible: float) -> Graph:
             if other != block:
                 sources.append(rows + block * size)
                 destinations.append(torch.randint(size, rows.shape, generator=draw) + other * size)
-    total = num_blocks * size
-    csc, _ = coo_to_csc(torch.cat(sources), torch.cat(destinations), total, total)
-    return Graph(
-        csc=csc,
-        x=torch.randn(total, FEATURES, generator=draw),
-        y=torch.randint(CLASSES, (total,), generator=draw),
-        splits={"train": torch.arange(total)},
-        name="planted",
-    )
+    return _graph("planted", torch.cat(sources), torch.cat(destinations), num_blocks * size, draw)
 
 
 def scattered(num_nodes: int) -> Graph:
     """A random graph without blocks: of two ranks, each has about half of its edges from the other's rows."""
     draw = torch.Generator().manual_seed(0)
     source, destination = torch.randint(num_nodes, (2, num_nodes * DEGREE), generator=draw)
+    return _graph("scattered", source, destination, num_nodes, draw)
+
+
+def _graph(name: str, source: Tensor, destination: Tensor, num_nodes: int, draw: torch.Generator) -> Graph:
     csc, _ = coo_to_csc(source, destination, num_nodes, num_nodes)
     return Graph(
         csc=csc,
         x=torch.randn(num_nodes, FEATURES, generator=draw),
         y=torch.randint(CLASSES, (num_nodes,), generator=draw),
         splits={"train": torch.arange(num_nodes)},
-        name="scattered",
+        name=name,
     )
 
 

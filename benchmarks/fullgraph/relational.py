@@ -4,7 +4,9 @@
 
 A generated graph of the size of ogbn-mag times ``--share``, with the reverse of each relation. Every
 contender starts from the same weights on the same features and must have the same loss after the same
-epochs; every one is a process of its own, all take turns, and the median of the repeats counts.
+epochs; every one is a process of its own, all take turns, and the median of the repeats counts. PyG's
+``FastRGCNConv`` (``--libraries pyg-fast``) is left out unless asked for: it holds a weight matrix for each
+edge, which at a tenth of the size does not fit into 24 GiB.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def test_broken_files_name_themselves_and_the_fault(tmp_path, case):
     np.savez(tmp_path / "g.npz", **{key: value for key, value in arrays.items() if value is not None})
     with pytest.raises(DataError, match=message) as caught:
         load_npz(tmp_path / "g.npz")
-    assert "g.npz" in str(caught.value)
+    assert str(caught.value).count("g.npz") == 1
 
 
 def test_truncated_damaged_and_foreign_files_are_said(tmp_path):

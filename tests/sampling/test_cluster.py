@@ -9,6 +9,7 @@ from tests.extras import NO_PYG
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch_geometric.loader as pyg
+from tests.sampling.test_shadow import make_data as shadow_data
 from torch_geometric.data import Data, HeteroData
 
 from graphbraid import Graph
@@ -19,15 +20,7 @@ NODES, EDGES, PARTS = 50, 300, 5
 
 
 def make_data(seed=0):
-    draw = torch.Generator().manual_seed(seed)
-    return Data(
-        x=torch.arange(NODES),
-        y=torch.arange(NODES) * 10,
-        edge_index=torch.randint(NODES, (2, EDGES), generator=draw),
-        edge_attr=torch.arange(EDGES),
-        train_mask=torch.arange(NODES) < 20,
-        name="of the whole graph",
-    )
+    return shadow_data(NODES, EDGES, seed)
 
 
 def pygs(data, clusters, monkeypatch):

@@ -56,5 +56,6 @@ def load_npz(
         for split, ids in graph.splits.items():
             check_ids(ids, graph.num_nodes, f"ids of split {split!r}")
         return graph
-    except DataError as error:
-        raise DataError(f"{file}: {error}") from error
+    except DataError as error:  # of the file, which names it, or of what the arrays make together
+        says = str(error)
+        raise DataError(says if says.startswith(str(file)) else f"{file}: {says}") from error
