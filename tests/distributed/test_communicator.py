@@ -5,6 +5,7 @@ from tests.distributed import contract
 from tests.distributed.ranks import run, run_mpi
 from tests.suites import few_of
 
+from graphbraid.distributed.ranks import joining
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.transport import Alone
 
@@ -34,6 +35,12 @@ def test_mpi_keeps_the_contract(size):
     done = run_mpi(size, contract.every_case)
     assert done.code == 0, done.stderr
     assert done.stdout.count(f'"size": {size}, "name": "mpi", "cases": {len(contract.CASES)}') == size
+
+
+def test_the_only_rank_of_mpirun_does_without_mpi_where_there_is_none(monkeypatch):
+    monkeypatch.setenv("PMI_SIZE", "1")
+    monkeypatch.setattr(joining, "_has_mpi", lambda: False)
+    assert joining._join("auto", joining.Limits.of({})).name == "none"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import socket
@@ -93,8 +94,8 @@ def local_rank() -> int:
 
 def _join(comm: CommName, limits: Limits) -> Communicator:
     launched = "WORLD_SIZE" in os.environ and "RANK" in os.environ
-    by_mpi = any(int(os.environ.get(name, "1")) > 1 for name in _MPI_SIZES)
-    if comm == "mpi" or (comm == "auto" and by_mpi and not launched):
+    size = _mpi_size()
+    if comm == "mpi" or (comm == "auto" and size and not launched and (size > 1 or _has_mpi())):
         return _join_mpi(limits)
     import torch.distributed as dist
 
@@ -103,12 +104,22 @@ def _join(comm: CommName, limits: Limits) -> Communicator:
 
         return _with_own_meeting(TorchTransport(owns=False), limits)
     if not launched:
-        if comm == "torch" and by_mpi:
+        if comm == "torch" and size > 1:
             raise ConfigError(
                 "mpirun has started this process, and comm='torch' needs torchrun; give comm='mpi'."
             )
         return Communicator(Alone(), checks=limits.checks)
     return _join_torch(limits)
+
+
+def _mpi_size() -> int:
+    """Return the number of ranks that ``mpirun`` has started; 0 if it has not started this process."""
+    return next((int(os.environ[name]) for name in _MPI_SIZES if os.environ.get(name, "").isdigit()), 0)
+
+
+def _has_mpi() -> bool:
+    """Return whether mpi4py is installed, which the only rank of a job can do without."""
+    return importlib.util.find_spec("mpi4py") is not None
 
 
 def _join_torch(limits: Limits) -> Communicator:
