@@ -32,7 +32,7 @@ from benchmarks.gpu.collective import DTYPES, Machine, Training, make_graph, pro
 from benchmarks.gpu.fullgraph import add_arguments, software
 from graphbraid import features
 from graphbraid.collective import Profile, fixed_plan
-from graphbraid.collective.hardware.device_batching import part_bytes_of
+from graphbraid.collective.hardware.device_placement import part_bytes_of
 from graphbraid.collective.plan.times import Duration, StageTimes
 from graphbraid.collective.run.stages import Context
 from graphbraid.graph import Graph

@@ -6,12 +6,12 @@ import re
 import pytest
 
 from graphbraid.cli import train
+from graphbraid.cli.saved_run import read_saved
 from graphbraid.cli.settings import (
     RunSettings,
     option_names,
     parse_assignments,
     parse_fanouts,
-    read_saved,
     resolve,
 )
 from graphbraid.errors import ConfigError, DataError

@@ -9,7 +9,8 @@ from torch import nn
 
 from graphbraid.cli.build import build_model_for, check_trainable, labels_of, load_graph, names_of
 from graphbraid.cli.link import build_link_model, load_links
-from graphbraid.cli.settings import Outputs, ResolvedRun
+from graphbraid.cli.saved_run import Outputs
+from graphbraid.cli.settings import ResolvedRun
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.train.step.typed_runner import learned_type

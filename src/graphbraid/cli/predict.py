@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from graphbraid.cli.settings import Outputs
+    from graphbraid.cli.saved_run import Outputs
     from graphbraid.cli.trained import Trained
     from graphbraid.datasets import NodeIds
     from graphbraid.graph import Graph, NodeSet
@@ -106,7 +106,7 @@ def predict(
 
         graphbraid predict --run runs/kg-embedding-1 --pairs heads.txt --top 10 --out tails.csv
     """  # noqa: D412  (typer shows the blank line between examples)
-    from graphbraid.cli.settings import read_saved
+    from graphbraid.cli.saved_run import read_saved
     from graphbraid.cli.trained import trained
 
     write = writer_of(out)

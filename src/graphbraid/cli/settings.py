@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from graphbraid.datasets import DEFAULT
-from graphbraid.errors import ConfigError, DataError, did_you_mean
-from graphbraid.files.checksums import unsealed
-from graphbraid.files.schema import checked
+from graphbraid.errors import ConfigError, did_you_mean
 from graphbraid.files.yaml_file import Entry, read_value
-from graphbraid.graph import Graph, NodeSet
 from graphbraid.train import TrainConfig
 from graphbraid.train.option_values import Depth, Positive, Seed, no_bool
-from graphbraid.train.task import TaskName
 
 COMMAND_LINE = "command line"
 SAVED = "saved run"
@@ -176,75 +171,6 @@ def resolve(
     settings = _settings(values, sources, flags)
     train = _train_config(values, sources, flags)
     return ResolvedRun(settings, train, sources)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Outputs:
-    """Meaning of a model's output columns, saved with a run since data to predict may have no labels."""
-
-    task: TaskName
-    width: int
-    class_names: tuple[str, ...] | None
-
-    @classmethod
-    def of_links(cls) -> Outputs:
-        """Return the output of a model trained on links: a score."""
-        return cls("link", 1, None)
-
-    @classmethod
-    def of(cls, labels: Graph | NodeSet, class_names: tuple[str, ...] | None) -> Outputs:
-        """Return the outputs of a model trained on the labels of a graph, or of a node type."""
-        return cls(labels.task, labels.num_classes, class_names)
-
-
-class _SavedOutputs(BaseModel):
-    """The form of :class:`Outputs` in ``config.json``."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    task: TaskName
-    width: Annotated[int, Field(ge=1, strict=True)]
-    class_names: list[str] | None
-
-
-_OUTPUTS = TypeAdapter(_SavedOutputs)
-
-
-def read_saved(run_dir: Path) -> tuple[dict[str, Any], Outputs]:
-    """Read the options that a run saved in its folder, and the meaning of its outputs.
-
-    Raises:
-        ConfigError: the folder does not hold a run made by the command line.
-        DataError: its ``config.json`` is broken, or has changed since it was written.
-    """
-    path = run_dir / "config.json"
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ConfigError(
-            f"{run_dir} holds no run: there is no {path}; name the folder a run left"
-        ) from error
-    except NotADirectoryError as error:
-        raise ConfigError(f"{run_dir} is a file; name the folder a run left") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
-    content = unsealed(content, path)
-    if isinstance(content, dict) and (unknown := set(content) - {"train", "info"}):
-        raise DataError(f"{path} has an unknown field {min(unknown)!r}; was it changed since it was written?")
-    info = content.get("info") if isinstance(content, dict) else None
-    settings, outputs = (
-        (info.get("settings"), info.get("outputs")) if isinstance(info, dict) else (None, None)
-    )
-    if not isinstance(settings, dict) or not isinstance(outputs, dict):
-        raise ConfigError(
-            f"{path} names no model and data: the run was not made by `graphbraid train`. In Python, "
-            "build the model and use Trainer.load_weights"
-        )
-    given = checked(_OUTPUTS, outputs, lambda text: DataError(f"{path}: info.outputs.{text}"))
-    names = given.class_names
-    if names is not None and len(names) != given.width:
-        raise DataError(f"{path}: info.outputs: {len(names)} class names for {given.width} outputs")
-    return settings, Outputs(given.task, given.width, None if names is None else tuple(names))
 
 
 def parse_assignments(assignments: list[str]) -> dict[str, Any]:

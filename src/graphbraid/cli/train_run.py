@@ -72,7 +72,8 @@ def _train_in(run_dir: Path | None, run: ResolvedRun, given: dict[str, Any]) -> 
 
 def resolved(given: dict[str, Any]) -> ResolvedRun:
     """Return all options of the run, checked."""
-    from graphbraid.cli.settings import parse_assignments, parse_fanouts, read_saved, resolve
+    from graphbraid.cli.saved_run import read_saved
+    from graphbraid.cli.settings import parse_assignments, parse_fanouts, resolve
     from graphbraid.files.yaml_file import read_yaml
 
     not_options = ("config", "assignments", "ranks", "comm", "quiet", "json_output", "debug")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from graphbraid.errors import DataError
 
 if TYPE_CHECKING:
-    from graphbraid.cli.settings import Outputs, ResolvedRun, RunSettings
+    from graphbraid.cli.saved_run import Outputs
+    from graphbraid.cli.settings import ResolvedRun, RunSettings
     from graphbraid.graph import Graph
     from graphbraid.train import Trainer
 
@@ -50,7 +51,8 @@ def trained(
     """
     from graphbraid.cli.build import build_model_for, check_predictable
     from graphbraid.cli.link import build_link_model
-    from graphbraid.cli.settings import read_saved, resolve
+    from graphbraid.cli.saved_run import read_saved
+    from graphbraid.cli.settings import resolve
     from graphbraid.train import Trainer
 
     saved, outputs = read_saved(run_dir)

@@ -14,13 +14,13 @@ import re
 import secrets
 import shutil
 import stat
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 from graphbraid.errors import ResourceError
+from graphbraid.files.durability import lock, sync, sync_folder
 
 IfExists = Literal["error", "replace", "keep"]
 
@@ -52,16 +52,16 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     with _cannot_write(target):
         descriptor = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        _lock(descriptor)
+        lock(descriptor)
         with _resource_errors(target):
             yield temp
             _keep_mode(temp, mode)
-            _sync(temp)
+            sync(temp)
             temp.replace(target)
     finally:
         os.close(descriptor)
         temp.unlink(missing_ok=True)
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
 
 
 @contextlib.contextmanager
@@ -88,19 +88,19 @@ def atomic_directory(path: str | os.PathLike[str], *, if_exists: IfExists = "err
         temp.mkdir()
     descriptor = os.open(temp, os.O_RDONLY)
     try:
-        _lock(descriptor)
+        lock(descriptor)
         with _resource_errors(target):
             yield temp
             for file in sorted(temp.rglob("*")):
                 if file.is_file():
-                    _sync(file)
+                    sync(file)
             _keep_mode(temp, mode)
-            _sync_folder(temp)
+            sync_folder(temp)
             _rename_folder(temp, target, if_exists)
     finally:
         os.close(descriptor)
         shutil.rmtree(temp, ignore_errors=True)
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
 
 
 def require_absent(path: str | os.PathLike[str]) -> None:
@@ -244,23 +244,10 @@ def remove_stale(path: str | os.PathLike[str], *, after_seconds: float = _STALE_
                 continue
             descriptor = os.open(temp, os.O_RDONLY | os.O_NONBLOCK)
             try:
-                if _lock(descriptor):
+                if lock(descriptor):
                     shutil.rmtree(temp) if temp.is_dir() else temp.unlink()
             finally:
                 os.close(descriptor)
-
-
-def _lock(descriptor: int) -> bool:
-    """Take a lock that ends with the process; return False if another process holds it."""
-    if sys.platform == "win32":
-        return False
-    import fcntl
-
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def _rename_folder(temp: Path, target: Path, if_exists: IfExists) -> None:
@@ -285,24 +272,6 @@ def _exists(target: Path) -> ResourceError:
     return ResourceError(
         f"cannot write {target}: it exists already; choose another name, or replace it (--overwrite)"
     )
-
-
-def _sync(file: Path) -> None:
-    descriptor = os.open(file, os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the rename itself durable, on systems that can flush a folder."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _free(path: Path) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 from graphbraid.arguments import check_type
 from graphbraid.errors import ConfigError
 from graphbraid.files.writing import format_bytes
+from graphbraid.machine.cgroups import cpu_quota, memory_limit, read
 
 _INSTRUCTION_SETS = (
     "avx2",
@@ -31,7 +32,6 @@ _INSTRUCTION_SETS = (
 )
 ROOT = Path("/")
 """Folder that holds ``proc`` and ``sys``."""
-_UNLIMITED = 1 << 60  # cgroup v1 says "no limit" with a number near 2**63
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,10 +93,10 @@ class Hardware:
         if root is not None:
             check_type(root, "root", (str, os.PathLike), "a path", error=ConfigError)
         root = ROOT if root is None else Path(root)
-        cpu = _read(root / "proc/cpuinfo")
+        cpu = read(root / "proc/cpuinfo")
         flags = set(_field(cpu, "flags").split())
-        total, _ = _memory(_read(root / "proc/meminfo"))
-        limit, _ = _memory_cgroup(root)
+        total, _ = _memory(read(root / "proc/meminfo"))
+        limit, _ = memory_limit(root)
         return cls(
             cpu_model=_field(cpu, "model name") or platform.processor() or platform.machine(),
             architecture=platform.machine(),
@@ -104,7 +104,7 @@ class Hardware:
             physical_cores=_physical_cores(cpu),
             logical_cores=os.cpu_count() or 1,
             usable_cores=_usable_cores(),
-            quota_cores=_cpu_quota(root),
+            quota_cores=cpu_quota(root),
             memory_total_bytes=total,
             memory_available_bytes=free_memory_bytes(root=root),
             memory_limit_bytes=limit,
@@ -162,8 +162,8 @@ class Hardware:
 def free_memory_bytes(*, root: Path | None = None) -> int | None:
     """Return the bytes that can be allocated now without swapping, within the container's limits, or None."""
     root = root or ROOT
-    available = _memory(_read(root / "proc/meminfo"))[1]
-    limit, used = _memory_cgroup(root)
+    available = _memory(read(root / "proc/meminfo"))[1]
+    limit, used = memory_limit(root)
     if limit is None or used is None:
         return available
     within = max(limit - used, 0)
@@ -173,13 +173,6 @@ def free_memory_bytes(*, root: Path | None = None) -> int | None:
 def _cache_text(cache: Cache) -> str:
     letter = {"data": "d", "instruction": "i"}.get(cache.kind, "")
     return f"L{cache.level}{letter} {format_bytes(cache.size_bytes)}"
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 def _field(cpuinfo: str, name: str) -> str:
@@ -210,73 +203,20 @@ def _memory(meminfo: str) -> tuple[int | None, int | None]:
     return kilobytes("MemTotal"), kilobytes("MemAvailable")
 
 
-def _cgroup_folders(root: Path, controller: str) -> list[Path]:
-    """List this process's cgroup folders (v1 and v2), from its own to the root; any may hold a limit."""
-    base = root / "sys/fs/cgroup"
-    folders: list[Path] = []
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            top = base
-        elif controller in controllers.split(","):
-            top = base / controller
-        else:
-            continue
-        own = top / path.lstrip("/")
-        folders += [folder for folder in (own, *own.parents) if folder == top or top in folder.parents]
-    return folders
-
-
-def _cpu_quota(root: Path) -> float | None:
-    """Return the tightest CPU limit of the process's cgroups, in cores, or None without one."""
-    quotas = []
-    for folder in _cgroup_folders(root, "cpu"):
-        quota, _, period = _read(folder / "cpu.max").strip().partition(" ")
-        if not quota:
-            quota, period = (
-                _read(folder / "cpu.cfs_quota_us").strip(),
-                _read(folder / "cpu.cfs_period_us").strip(),
-            )
-        if quota.isdigit() and period.isdigit() and int(period) > 0:
-            quotas.append(int(quota) / int(period))
-    return min(quotas, default=None)
-
-
-def _memory_cgroup(root: Path) -> tuple[int | None, int | None]:
-    """Return limit and usage in bytes of the cgroup with the least memory left, or None and None."""
-    found = []
-    for folder in _cgroup_folders(root, "memory"):
-        for limit_file, usage_file in (
-            ("memory.max", "memory.current"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-        ):
-            limit, usage = _read(folder / limit_file).strip(), _read(folder / usage_file).strip()
-            if limit.isdigit() and usage.isdigit() and int(limit) < _UNLIMITED:
-                found.append((int(limit), max(0, int(usage) - _reclaimable(_read(folder / "memory.stat")))))
-    return min(found, key=lambda pair: pair[0] - pair[1], default=(None, None))
-
-
-def _reclaimable(stat: str) -> int:
-    """Return the bytes of cached files in a cgroup: they count as used but are freed on demand."""
-    values = dict(re.findall(r"^(\w+) (\d+)$", stat, re.MULTILINE))
-    prefix = "total_" if "total_inactive_file" in values else ""  # v1's totals include child groups
-    return sum(int(values.get(f"{prefix}{name}", 0)) for name in ("active_file", "inactive_file"))
-
-
 def _caches(root: Path) -> tuple[Cache, ...]:
     core = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
     caches = []
     for folder in sorted((root / f"sys/devices/system/cpu/cpu{core}/cache").glob("index*")):
-        match = re.fullmatch(r"(\d+)([KMG]?)", _read(folder / "size").strip())
-        level = _read(folder / "level").strip()
+        match = re.fullmatch(r"(\d+)([KMG]?)", read(folder / "size").strip())
+        level = read(folder / "level").strip()
         if match and level.isdigit():
             scale = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[match.group(2)]
             caches.append(
                 Cache(
                     level=int(level),
-                    kind=_read(folder / "type").strip().lower(),
+                    kind=read(folder / "type").strip().lower(),
                     size_bytes=int(match.group(1)) * scale,
-                    shared_by=_count_cpu_list(_read(folder / "shared_cpu_list")),
+                    shared_by=_count_cpu_list(read(folder / "shared_cpu_list")),
                 )
             )
     return tuple(caches)

@@ -11,13 +11,9 @@ from tests.sampling.graphs import power_law_csc
 from graphbraid import Graph, ScaledFeatures
 from graphbraid.collective import Profile, fixed_plan
 from graphbraid.collective.hardware.cpu import CpuBatching, NoMarks, NoTransfer
-from graphbraid.collective.hardware.device_batching import (
-    PARTS,
-    DeviceBatching,
-    choose_placement,
-    part_bytes_of,
-)
+from graphbraid.collective.hardware.device_batching import DeviceBatching
 from graphbraid.collective.hardware.device_budget import DeviceSplit
+from graphbraid.collective.hardware.device_placement import PARTS, choose_placement, part_bytes_of
 from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.profiler import Effort, measure
 from graphbraid.collective.run.protocols import DeviceMemoryError

@@ -2,8 +2,9 @@
 
 Topology, labels and features reside on the device if they fit; those that do not are in page-locked host
 memory, which the device reads over the link without the CPU (UVA). Of what does not fit, the feature rows and
-adjacency lists that are read most are on the device all the same (``device_budget.py``). The batches equal
-those of the CPU bit for bit. The parts that need a real device, streams and free memory, are in ``cuda.py``.
+adjacency lists that are read most are on the device all the same: ``device_placement.py`` and
+``device_budget.py`` decide. The batches equal those of the CPU bit for bit. The parts that need a real
+device, streams and free memory, are in ``cuda.py``.
 """
 
 from __future__ import annotations
@@ -14,16 +15,25 @@ import functools
 import logging
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from graphbraid.collective.hardware.device_budget import divide
+from graphbraid.collective.hardware.device_placement import (
+    PARTS,
+    Part,
+    PartPlacement,
+    choose_placement,
+    may_choose_rows,
+    part_bytes_of,
+    placed_source,
+    shown,
+)
 from graphbraid.collective.run.protocols import DeviceMemoryError
 from graphbraid.collective.run.stages import Context
 from graphbraid.features.walks import out_degree
-from graphbraid.files.writing import format_bytes
 from graphbraid.graph import ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_rows
@@ -37,13 +47,6 @@ from graphbraid.sampling.source import BatchSource
 
 _log = logging.getLogger(__name__)
 _MAP_BYTES = 4  # a node, where hot rows are not the first
-
-Part = Literal["topology", "labels", "features"]
-PARTS: tuple[Part, ...] = ("topology", "labels", "features")
-"""Parts of a graph in the order in which they are made resident. Topology comes first: over the link a read
-of it moves a whole cache line for one number, whereas a read of features moves whole rows."""
-PartPlacement = Mapping[Part, str]
-"""Placement of each part: ``device`` or ``host``."""
 
 
 class MakePipeline(Protocol):
@@ -62,27 +65,6 @@ class MakePipeline(Protocol):
     ) -> GpuPipeline:
         """Make a pipeline whose batches are on the device."""
         ...
-
-
-def choose_placement(part_bytes: Mapping[Part, int], room: int) -> PartPlacement:
-    """Return the placement that makes parts resident in ``room`` bytes, taken in the order of ``PARTS``."""
-    placement: dict[Part, str] = {}
-    for part in PARTS:
-        fits = part_bytes[part] <= room
-        placement[part] = "device" if fits else "host"
-        room -= part_bytes[part] if fits else 0
-    return placement
-
-
-def part_bytes_of(context: Context) -> dict[Part, int]:
-    """Return the bytes of each part of the source that a loader's batches are read from."""
-    csc, x = context.source.graph.csc, context.source.graph.x
-    draws_by_running_sums = context.sampler.weighted and context.sampler.replace
-    return {
-        "topology": csc.indptr.nbytes + csc.indices.nbytes + 8 * csc.num_edges * draws_by_running_sums,
-        "labels": sum(table.nbytes for table in _label_tables(context)),
-        "features": 0 if isinstance(x, SparseFeatures | None) or not _can_read(context.source) else x.nbytes,
-    }
 
 
 def hot_rows_in(room: int, context: Context) -> HotRows | None:
@@ -201,15 +183,15 @@ class DeviceBatching:
         except torch.OutOfMemoryError:
             if resident.is_empty:
                 raise
-            shown = _shown(resident.placement, sizes) or "rows and lists"
-            _log.warning("the device has no memory for %s: they stay on the host", shown)
+            what = shown(resident.placement, sizes) or "rows and lists"
+            _log.warning("the device has no memory for %s: they stay on the host", what)
             return self._make_with(_Resident(placement=dict.fromkeys(PARTS, "host")))
 
     def _resident(self, sizes: Mapping[Part, int], room: int) -> _Resident:
         """What to place: parts as far as they fit, and rows and lists of those that do not."""
         context, rows = self.context, self.context.source.rows
         placement = choose_placement(sizes, room)
-        divides_rows = context.gathers_rows and _may_choose(context.source)
+        divides_rows = context.gathers_rows and may_choose_rows(context.source)
         if context.hot is not None or (divides_rows and placement["topology"] == "host"):
             placement = {**placement, "features": "host"}  # but for the rows that are chosen
         divides_rows &= placement["features"] == "host"
@@ -227,7 +209,7 @@ class DeviceBatching:
 
     def _make_with(self, resident: _Resident) -> _Placed:
         context, placement, hot = self.context, resident.placement, resident.rows
-        source = _placed_source(context, placement, self._place)
+        source = placed_source(context, placement, self._place)
         x: Tensor | TierTable | None = None  # where there is none: made of each batch's ids, on the host
         if isinstance(source.graph.x, Tensor | ScaledFeatures) and source.rows is None:
             own = source.graph.x
@@ -288,69 +270,3 @@ class _Begun(NamedTuple):
 _PLACED: weakref.WeakKeyDictionary[BatchSource, dict[tuple[object, ...], _Placed]] = (
     weakref.WeakKeyDictionary()
 )
-
-
-def _placed_source(
-    context: Context, placement: PartPlacement, place: Callable[[Tensor, str], Tensor]
-) -> BatchSource:
-    """Return the source with everything that batches look up by id placed where the device reads it.
-
-    The topology is left in place, since the sampler places its own copy. So are sparse features, whose rows
-    are read on the CPU.
-    """
-    source, graph = context.source, context.source.graph
-    by_edge = context.sampler.return_edge_id  # without edge ids nothing is looked up by edge
-
-    def label(table: Tensor | None, needed: bool = True) -> Tensor | None:
-        return table if table is None or not needed else place(table, placement["labels"])
-
-    csc = Csc(graph.csc.indptr, graph.csc.indices, graph.csc.num_src, label(graph.csc.weight), trusted=True)
-    x = graph.x
-    can_read = _can_read(source)
-    if isinstance(x, ScaledFeatures) and can_read:
-        values, scale = (place(part, placement["features"]) for part in (x.values, x.scale))
-        x = ScaledFeatures(values=values, scale=scale, trusted=True)
-    elif isinstance(x, Tensor) and can_read:
-        x = place(x, placement["features"])
-    return dataclasses.replace(
-        source,
-        rows=None if can_read else source.rows,
-        graph=graph.replace(
-            csc=csc,
-            x=x,
-            y=label(graph.y),
-            edge_id=label(graph.edge_id, by_edge),
-            edge_attr=label(graph.edge_attr, by_edge),
-        ),
-        node_attrs={name: place(t, placement["labels"]) for name, t in source.node_attrs.items()},
-        edge_attrs={
-            name: place(t, placement["labels"]) if by_edge else t for name, t in source.edge_attrs.items()
-        },
-        src_degree=label(source.src_degree),
-        src_loop=label(source.src_loop),
-    )
-
-
-def _can_read(source: BatchSource) -> bool:
-    """Return whether the device can read all features: they are in memory, not in a file."""
-    return source.rows is None or source.rows.in_memory is not None
-
-
-def _may_choose(source: BatchSource) -> bool:
-    """Return whether the device may choose hot rows itself: no tiers were made, which would say them."""
-    rows = source.rows
-    return rows is None or (rows.hot is None and isinstance(rows.in_memory, ScaledFeatures))
-
-
-def _label_tables(context: Context) -> list[Tensor]:
-    """Return the tables that :func:`_placed_source` places besides features: labels, masks, weights, ids."""
-    source, graph = context.source, context.source.graph
-    tables = [graph.y, graph.csc.weight, source.src_degree, source.src_loop]
-    if context.sampler.return_edge_id:
-        tables += [graph.edge_id, graph.edge_attr, *source.edge_attrs.values()]
-    return [t for t in (*tables, *source.node_attrs.values()) if t is not None]
-
-
-def _shown(placement: PartPlacement, part_bytes: Mapping[Part, int]) -> str:
-    resident = [part for part in PARTS if placement[part] == "device"]
-    return ", ".join(f"{part} ({format_bytes(part_bytes[part])})" for part in resident)
