@@ -54,6 +54,7 @@ def test_the_table_says_what_it_rests_on(graphbraid, store, tmp_path):
         "random owners",
         "1.25 GB/s",
         "alike",
+        "parts tried",
     ):
         assert part in done.stdout, part
 

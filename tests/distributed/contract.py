@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import time
+from unittest import mock
 
 import torch
+import torch.distributed as dist
 from tests.extras import PATIENCE
 
 from graphbraid.errors import ConfigError
@@ -78,6 +80,38 @@ def _what_they_send(comm, width, dtype):
         numbers = 7 * torch.arange(begin, begin + rows[comm.rank]).reshape(-1, 1) + source
         parts.append(numbers.expand(-1, 7)[:, : _elements(width)].reshape(rows[comm.rank], *width))
     return torch.cat(parts).to(dtype)
+
+
+def exchanges_under_way_end_in_any_order(comm):
+    sent = [torch.full((comm.size * 50, 3), 100.0 * i + comm.rank) for i in range(8)]
+    handles = [comm.all_to_all(rows, [50] * comm.size, [50] * comm.size) for rows in sent]
+    for i, handle in reversed(list(enumerate(handles))):
+        expected = 100.0 * i + torch.arange(comm.size).repeat_interleave(50)
+        assert torch.equal(handle.wait(), expected[:, None].expand(-1, 3))
+
+
+def every_rank_can_receive_before_it_sends(comm):
+    """Or the others would wait for what it sends before they begin to send to it."""
+    if not comm.name.startswith("gloo"):
+        return
+    calls = []
+    with (
+        mock.patch.object(
+            dist, "irecv", side_effect=lambda *a, _do=dist.irecv, **k: _noted(calls, _do, a, k)
+        ),
+        mock.patch.object(
+            dist, "isend", side_effect=lambda *a, _do=dist.isend, **k: _noted(calls, _do, a, k)
+        ),
+    ):
+        ones = [1] * comm.size
+        comm.all_to_all(torch.full((comm.size, 2), float(comm.rank)), ones, ones).wait()
+    others = comm.size - 1
+    assert calls[len(calls) - 2 * others :] == ["irecv"] * others + ["isend"] * others  # behind what checks say
+
+
+def _noted(calls, call, arguments, options):
+    calls.append(call.__name__)
+    return call(*arguments, **options)
 
 
 def nothing_at_all_is_exchanged(comm):
@@ -169,6 +203,8 @@ CASES = [
     a_sum_has_the_same_bits_on_all_ranks,
     many_reductions_under_way_end_in_any_order,
     rows_of_every_dtype_go_to_every_rank,
+    exchanges_under_way_end_in_any_order,
+    every_rank_can_receive_before_it_sends,
     nothing_at_all_is_exchanged,
     one_rank_tells_all,
     messages_of_one_tag_keep_their_order_and_tags_are_told_apart,

@@ -16,9 +16,11 @@ from tests.fullgraph.test_engine import MODELS
 from graphbraid.distributed import Division, report_of
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.fullgraph import ALL, CompileOptions, Engine, Evidence, NotLoweredError, lower
+from graphbraid.fullgraph.ranks.ladders import RUNGS
 from graphbraid.fullgraph.scale.cluster import Cluster
 from graphbraid.fullgraph.scale.division import RANDOM, Degrees, Law, Share
 from graphbraid.fullgraph.scale.forecast import forecast_at_hand, forecast_by_size, measured_law
+from graphbraid.fullgraph.scale.knobs import knobs_of, tried
 from graphbraid.fullgraph.scale.phases import Phase, Step, step_of
 from graphbraid.fullgraph.scale.published import PUBLISHED, GraphSize, miniature
 from graphbraid.fullgraph.scale.simulate import simulate
@@ -133,6 +135,27 @@ def test_rows_that_are_sent_go_first_and_own_gradients_cover_the_way_back():
     most = dataclasses.replace(sixteenth, halo=0.2)
     cluster = Cluster(latency_seconds=0.0, bandwidth_bytes=10.0)
     assert simulate(forward, most, cluster, num_features=1, **size).seconds == pytest.approx(1.0 + 2.0)
+
+
+def test_parts_are_tried_where_the_link_takes_longer_than_to_begin_and_to_sum():
+    """K parts of 100 bytes pay if K messages and, forward, K times 400 bytes of sums take less than 100 s."""
+    forth = Phase(name="sum", seconds=1.0, by_edges=True, travels=4.0, overlaps=True)
+    back = dataclasses.replace(forth, backward=True)
+    size = {"num_nodes": 100, "num_edges": 100}
+    step = Step(phases=(forth, back), other_seconds=0.0, row_bytes=0.0, **size)
+    quarter = Share(num_ranks=2, rows=0.5, edges=1e6, remote=0.1, halo=0.25)
+    for message, stream, found in (
+        (0.0, 1e9, {"chunks": RUNGS, "back_chunks": RUNGS}),
+        (30.0, 1e9, {"chunks": (1, 2), "back_chunks": (1, 2)}),
+        (0.0, 10.0, {"chunks": (1, 2), "back_chunks": RUNGS}),
+        (200.0, 1e9, {}),
+    ):
+        cluster = Cluster(latency_seconds=message, bandwidth_bytes=1.0)
+        knobs = knobs_of(step, quarter, cluster, stream_bytes=stream, **size)
+        assert knobs == found
+        assert tried(knobs).startswith("rows 1, 2" if found else "whole")
+    alone = dataclasses.replace(quarter, num_ranks=1)
+    assert knobs_of(step, alone, Cluster(), stream_bytes=1e9, **size) == {}
 
 
 # ---- how graphs divide
@@ -258,6 +281,7 @@ def test_a_forecast_of_the_graph_at_hand():
     assert found.speedup(found.alone) == 1
     said = found.to_json()
     assert said["predictions"][1]["bound_seconds"] <= said["predictions"][1]["seconds"]
+    assert [p["tried"] for p in said["predictions"]] == list(found.knobs)
 
 
 @pytest.mark.parametrize("kind", ["gcn", "sage", "gat"])

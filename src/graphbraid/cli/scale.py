@@ -120,6 +120,7 @@ def _show(found: list[Forecast], cluster: Cluster) -> None:
     from graphbraid.collective.plan.times import format_seconds
     from graphbraid.files.writing import format_bytes
     from graphbraid.fullgraph.scale.forecast import NETWORK_ASSUMPTIONS
+    from graphbraid.fullgraph.scale.knobs import tried
 
     console = out_console()
     for forecast in found:
@@ -134,9 +135,10 @@ def _show(found: list[Forecast], cluster: Cluster) -> None:
             "speedup",
             "rows sent",
             "memory",
+            "parts tried",
         ):
             table.add_column(column, justify="right")
-        for p in forecast.predictions:
+        for p, knobs in zip(forecast.predictions, forecast.knobs, strict=True):
             is_too_large = cluster.memory_bytes is not None and p.memory_bytes > cluster.memory_bytes
             table.add_row(
                 str(p.num_ranks),
@@ -144,6 +146,7 @@ def _show(found: list[Forecast], cluster: Cluster) -> None:
                 f"{forecast.speedup(p):.2f}",
                 format_bytes(round(p.sent_bytes)),
                 format_bytes(round(p.memory_bytes)) + " (too much)" * is_too_large,
+                "-" if p.num_ranks == 1 else tried(knobs),
             )
         console.print(table)
         for sentence in forecast.assumptions:

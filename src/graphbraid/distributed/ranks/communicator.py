@@ -13,15 +13,13 @@ from torch import Tensor
 from graphbraid.arguments import as_count
 from graphbraid.distributed.ranks import messages
 from graphbraid.distributed.ranks.handle import Handle
-from graphbraid.distributed.ranks.transport import REDUCED, Alone, Pending, Reduction, Transport
+from graphbraid.distributed.ranks.transport import MOST_TAG, REDUCED, Alone, Pending, Reduction, Transport
 from graphbraid.distributed.ranks.watch import NoWatch, Watch
 from graphbraid.errors import ConfigError, RankError
 
 __all__ = ["MOST_TAG", "Communicator", "Handle"]
 
 T = TypeVar("T")
-MOST_TAG = (1 << 15) - 1
-"""Largest tag, which every MPI allows."""
 _SPIN_SECONDS = 5e-4
 _LONGEST_PAUSE_SECONDS = 1e-3
 _LATE_SECONDS = 0.5

@@ -6,12 +6,15 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from graphbraid.distributed.ranks.transport import Pending, Reduction
+from graphbraid.distributed.ranks.transport import MOST_TAG, Finished, Pending, Reduction
 
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+_EXCHANGE_TAGS = 1 << 15
+"""Number of tags above those of single messages, which the exchanges take in turn."""
 
 
 class TorchTransport:
@@ -27,6 +30,7 @@ class TorchTransport:
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.name = "gloo+nccl" if "nccl" in dist.get_backend_config(group) else "gloo"
         self._global_ranks = dist.get_process_group_ranks(self._group)
+        self._num_exchanges = 0
 
     def all_reduce(self, tensor: Tensor, op: Reduction) -> Pending:
         """Begin a reduction in place."""
@@ -35,12 +39,30 @@ class TorchTransport:
     def all_to_all(
         self, send: Tensor, send_bytes: Sequence[int], receive: Tensor, receive_bytes: Sequence[int]
     ) -> Pending:
-        """Begin an exchange of bytes."""
-        return _Collective(
-            dist.all_to_all_single(
-                receive, send, list(receive_bytes), list(send_bytes), group=self._group, async_op=True
+        """Begin an exchange of bytes, on the host by messages of which all receive before they send.
+
+        A sender of Gloo waits until it is told that there is room, by a notice in the stream of bytes the
+        other way. Gloo's own ``alltoallv`` sends first: the rank that comes last, which knows already that
+        it may, puts its bytes before its notice, so that the other sends only when all of them have
+        arrived, and a link that carries both ways at a time carries one.
+        """
+        if send.is_cuda:
+            return _Collective(
+                dist.all_to_all_single(
+                    receive, send, list(receive_bytes), list(send_bytes), group=self._group, async_op=True
+                )
             )
-        )
+        given, taken = torch.split(send, list(send_bytes)), torch.split(receive, list(receive_bytes))
+        tag = MOST_TAG + 1 + self._num_exchanges % _EXCHANGE_TAGS
+        self._num_exchanges += 1
+        taken[self.rank].copy_(given[self.rank])
+        works = []
+        for begin, parts, step in ((dist.irecv, taken, -1), (dist.isend, given, 1)):
+            for away in range(1, self.size):
+                other = (self.rank + step * away) % self.size
+                if parts[other].numel():
+                    works.append(begin(parts[other], self._global_ranks[other], group=self._group, tag=tag))
+        return _Messages(works, send, receive) if works else Finished()
 
     def broadcast(self, data: Tensor, root: int) -> Pending:
         """Begin a broadcast of bytes."""
@@ -49,11 +71,11 @@ class TorchTransport:
 
     def send(self, data: Tensor, to: int, tag: int) -> Pending:
         """Begin to send bytes."""
-        return _Message(dist.isend(data, self._global_ranks[to], group=self._group, tag=tag), data)
+        return _Messages([dist.isend(data, self._global_ranks[to], group=self._group, tag=tag)], data)
 
     def receive(self, data: Tensor, source: int, tag: int) -> Pending:
         """Begin to receive bytes."""
-        return _Message(dist.irecv(data, self._global_ranks[source], group=self._group, tag=tag), data)
+        return _Messages([dist.irecv(data, self._global_ranks[source], group=self._group, tag=tag)], data)
 
     def close(self) -> None:
         """End the process group, if it is ours."""
@@ -85,18 +107,19 @@ class _Collective:
         self._work.wait()
 
 
-class _Message:
-    """A message. Gloo does not tell of one that it has arrived, so a thread waits for it."""
+class _Messages:
+    """Messages. Gloo does not tell of one that it has arrived, so a thread waits for them."""
 
-    def __init__(self, work: Any, data: Tensor) -> None:
-        self._work, self._data = work, data  # Gloo itself does not keep the memory
+    def __init__(self, works: Sequence[Any], *data: Tensor) -> None:
+        self._works, self._data = works, data  # Gloo itself does not keep the memory
         self._error: RuntimeError | None = None
         self._ended = threading.Event()
         threading.Thread(target=self._wait, name="graphbraid-message", daemon=True).start()
 
     def _wait(self) -> None:
         try:
-            self._work.wait()
+            for work in self._works:
+                work.wait()
         except RuntimeError as error:
             self._error = error
         finally:

@@ -14,6 +14,9 @@ Reduction = Literal["sum", "max", "min"]
 REDUCED = (torch.float32, torch.float64, torch.int32, torch.int64)
 """Dtypes that every transport reduces; of other dtypes, bytes are moved."""
 
+MOST_TAG = (1 << 15) - 1
+"""Largest tag, which every MPI allows."""
+
 
 class Pending(Protocol):
     """An operation that has begun; its tensors must stay as they are until it is finished."""

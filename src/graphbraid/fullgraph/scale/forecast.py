@@ -17,6 +17,7 @@ from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import ALL, HOIST_BYTES, CompileOptions
 from graphbraid.fullgraph.scale.cluster import Cluster
 from graphbraid.fullgraph.scale.division import Degrees, Law, Point
+from graphbraid.fullgraph.scale.knobs import Knobs, knobs_of
 from graphbraid.fullgraph.scale.phases import Step, step_of
 from graphbraid.fullgraph.scale.published import GraphSize, miniature
 from graphbraid.fullgraph.scale.simulate import Prediction, simulate
@@ -43,6 +44,8 @@ class Forecast:
     """What the predictions rest on, a sentence each."""
     predictions: tuple[Prediction, ...]
     """By ascending number of ranks; the first is for one rank."""
+    knobs: tuple[Knobs, ...]
+    """Of each prediction, the numbers of parts in which the first steps of training try to send rows."""
 
     @property
     def alone(self) -> Prediction:
@@ -61,10 +64,13 @@ class Forecast:
                 "waiting_seconds": p.waiting_seconds,
                 "bound_seconds": p.bound_seconds,
                 "speedup": self.speedup(p),
+                "tried": knobs,
             }
-            for p in self.predictions
+            for p, knobs in zip(self.predictions, self.knobs, strict=True)
         ]
-        return asdict(self) | {"predictions": derived}
+        found = asdict(self) | {"predictions": derived}
+        del found["knobs"]
+        return found
 
 
 def measured_law(graph: Graph, counts: Sequence[int]) -> tuple[Law, Degrees]:
@@ -108,16 +114,15 @@ def forecast_at_hand(
     """
     law, degrees = division
     step = step_of(lowered, floor, wire_bytes=wire_bytes)
+    sizes: dict[str, Any] = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
+    shares = [law.share(count, degrees, graph.num_nodes) for count in counts]
     predictions = tuple(
-        simulate(
-            step,
-            law.share(count, degrees, graph.num_nodes),
-            cluster,
-            num_nodes=graph.num_nodes,
-            num_edges=graph.num_edges,
-            num_features=graph.num_features,
-        )
-        for count in counts
+        simulate(step, share, cluster, num_features=graph.num_features, **sizes) for share in shares
+    )
+    stream_bytes = lowered.basis.rates.stream_bytes
+    knobs = tuple(
+        knobs_of(step, share, cluster, stream_bytes=stream_bytes, wire_bytes=wire_bytes, **sizes)
+        for share in shares
     )
     assumptions = (
         f"Kernels take what they took here on one rank ({1e3 * step.seconds:.3g} ms a step): "
@@ -130,6 +135,7 @@ def forecast_at_hand(
         num_edges=graph.num_edges,
         assumptions=assumptions,
         predictions=predictions,
+        knobs=knobs,
     )
 
 
@@ -162,25 +168,30 @@ def forecast_by_size(
         wire_bytes: bytes of a number on the wire.
     """
     steps: dict[bool, Step] = {}
-    predictions = []
+    predictions, knobs = [], []
     degrees = Degrees.mean_of(size.num_nodes, size.num_edges)
+    sizes: dict[str, Any] = {"num_nodes": size.num_nodes, "num_edges": size.num_edges}
     for count in counts:
         hoists = 4 * size.num_nodes * size.num_features <= count * HOIST_BYTES
         if hoists not in steps:
             steps[hoists] = _step_in_miniature(
                 size, make_model, lower, rates, hoists=hoists, wire_bytes=wire_bytes
             )
+        step, share = steps[hoists], law.share(count, degrees, size.num_nodes)
         predictions.append(
             simulate(
-                steps[hoists],
-                law.share(count, degrees, size.num_nodes),
+                step,
+                share,
                 cluster,
-                num_nodes=size.num_nodes,
-                num_edges=size.num_edges,
                 num_features=size.num_features,
                 feature_bytes=size.feature_bytes,
                 slowness=slowness,
+                **sizes,
             )
+        )
+        stream_bytes = rates.stream_bytes
+        knobs.append(
+            knobs_of(step, share, cluster, stream_bytes=stream_bytes, wire_bytes=wire_bytes, **sizes)
         )
     assumptions = (
         f"Sizes: {size.source}.",
@@ -197,6 +208,7 @@ def forecast_by_size(
         num_edges=size.num_edges,
         assumptions=assumptions,
         predictions=tuple(predictions),
+        knobs=tuple(knobs),
     )
 
 
@@ -222,6 +234,8 @@ NETWORK_ASSUMPTIONS = (
     "Ranks are alike and none waits for a slower one; every rank reaches every other at its full rate.",
     "Rows travel as the busiest rank's do; sums of gradients go round a ring; the link takes one at a time.",
     "Sums of own rows hide what travels; maxima and attention are taken to wait for the halo.",
+    "Rows are taken to travel whole; the first steps of training also try the numbers of parts named here, "
+    "and graphbraid train says which were fastest.",
     "The loss and the optimizer are not in it, nor the evaluation.",
 )
 """What all forecasts rest on."""
