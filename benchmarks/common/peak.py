@@ -19,17 +19,14 @@ class PeakMemory:
 
     Args:
         process: the process.
-        called: count the processes of this command that it starts, directly or not, instead of itself: the
-            sum of what each takes at most.
     """
 
-    def __init__(self, process: subprocess.Popen[str], called: str | None = None) -> None:
+    def __init__(self, process: subprocess.Popen[str]) -> None:
         self.own_bytes = 0
         """Most memory of its own: not backed by a file, or shared with other processes."""
         self.resident_bytes = 0
         """Most memory with the pages of mapped files."""
-        self._pid, self._called = process.pid, called
-        self._most: dict[int, tuple[int, int]] = {}
+        self._pid = process.pid
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
@@ -45,16 +42,10 @@ class PeakMemory:
 
     def _look(self) -> None:
         while not self._ended.wait(LOOK_SECONDS):
-            for pid in [self._pid] if self._called is None else _started_by(self._pid):
-                own, resident = self._most.get(pid, (0, 0))
-                sizes = _status_of(pid)
-                if self._called not in {None, sizes.get("Name", "").strip()}:
-                    continue
-                now = _bytes(sizes.get("RssAnon", "")) + _bytes(sizes.get("RssShmem", ""))
-                self._most[pid] = max(own, now), max(resident, _bytes(sizes.get("VmHWM", "")))
-            self.own_bytes, self.resident_bytes = (
-                sum(of_process[i] for of_process in self._most.values()) for i in range(2)
-            )
+            sizes = _status_of(self._pid)
+            own = _bytes(sizes.get("RssAnon", "")) + _bytes(sizes.get("RssShmem", ""))
+            self.own_bytes = max(self.own_bytes, own)
+            self.resident_bytes = max(self.resident_bytes, _bytes(sizes.get("VmHWM", "")))
 
 
 def _status_of(pid: int) -> dict[str, str]:
@@ -64,19 +55,6 @@ def _status_of(pid: int) -> dict[str, str]:
     except OSError:
         return {}
     return {name: value for name, _, value in (line.partition(":") for line in lines)}
-
-
-def _started_by(pid: int) -> list[int]:
-    """The processes that a process has started, and those that these have."""
-    found = []
-    for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            children = [int(child) for child in tasks.read_text(encoding="ascii").split()]
-        except OSError:
-            continue
-        for child in children:
-            found += [child, *_started_by(child)]
-    return found
 
 
 def _bytes(value: str) -> int:

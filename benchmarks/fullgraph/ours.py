@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -71,6 +72,12 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, default=2)
 
 
+def seconds_of_process() -> float:
+    """How long this process has been running."""
+    ticks = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(ticks) / os.sysconf("SC_CLK_TCK")
+
+
 def main() -> None:
     """Train and time."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -87,7 +94,7 @@ def main() -> None:
     started = time.perf_counter()
     engine = graphbraid.compile(model, graph, passes=ALL - set(options.without), storage=options.storage)
     engine()
-    compile_seconds = time.perf_counter() - started
+    compile_seconds, startup_seconds = time.perf_counter() - started, seconds_of_process()
     optimizer = torch.optim.Adam(model.parameters(), 0.01, fused=True)
     labels = graph.y[graph.split("train")]
     seconds, losses = [], []
@@ -112,6 +119,7 @@ def main() -> None:
                 "epoch_s": sorted(seconds[1:])[len(seconds[1:]) // 2],
                 "epochs_s": seconds[1:],
                 "compile_s": compile_seconds,
+                "startup_s": startup_seconds,
                 "floor_s": floor and floor.floor_seconds,
                 "floor_rates": floor and dataclasses.asdict(floor.rates),
                 "doubt": floor and floor.doubt,
@@ -119,6 +127,7 @@ def main() -> None:
                 "data_rss_gb": data_gb,
                 "engine_gb": engine.nbytes / 1e9,
                 "loss": round(losses[-1], 4),
+                "losses": losses,
             }
         )
     )

@@ -1,24 +1,23 @@
 """Synthesised programs, with OpenMP and with MPI, beside the in-process engine and PyG, in one run.
 
-    python -m benchmarks.synth.beside_engine --graphs GRAPHS --names arxiv-like --models gcn sage
+    python -m benchmarks.synth.beside_engine --graphs GRAPHS --names arxiv-like --models gcn --ranks 1 2 4
 
 The model is a plain PyG stack of three layers of width 32 (GAT: 4 heads, averaged) with Adam, on two
-threads. The engine runs it compiled, and the programs are written from it: all start from the same weights
-and must have the same loss after six epochs. The program with MPI has ranks that share the two threads; it
-is left out with ``--ranks 0``. Contenders are processes of their own and take turns; the median of the
-repeats counts. Memory is the process's peak with the pages of the files it maps, and of several ranks the
-sum. Loading is from the program's start to its first epoch, the engine's is its compiling; building is
-CMake's two commands with all kernel variants, one compiler at a time.
+threads. The engine runs it compiled, and the programs are written from it: all start from the same weights.
+Each loss of a program must be the engine's within 1e-5, and PyG's last one must be it within 2e-4. Programs
+with MPI have ranks that share the two threads; ``--ranks 0`` leaves them out. Contenders are processes of
+their own and take turns; the median of the repeats counts. Memory is the process's peak with the pages of the
+files it maps, and of several ranks the sum. Start-up is all before the first epoch, from the program's start,
+and from Python's with the reading of the graph; the engine's compiling is part of it. Building is CMake's two
+commands with all kernel variants, one compiler at a time. Bytes are what the ranks send in an epoch: rows,
+and gradients for their sums.
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -33,8 +32,9 @@ from benchmarks.common.options import add_graphs_argument, add_out_argument, par
 from benchmarks.common.rows import write_rows
 from benchmarks.fullgraph.ours import make_net
 from benchmarks.graphs.folder import load
+from benchmarks.synth.building import timed_build
 from benchmarks.synth.program import MPI_TOOLS, mpi_tool
-from graphbraid import datasets
+from graphbraid import Graph, datasets
 from graphbraid.distributed import partition
 from graphbraid.synth import OptimizerRecipe, Recipe, from_model, write_mpi, write_openmp
 
@@ -43,42 +43,20 @@ HIDDEN, LAYERS = 32, 3
 EPOCHS = 6
 MODELS = ("gcn", "sage", "gin", "gat")
 RESULTS = "synth"
+OFF, PEER_OFF = 1e-5, 2e-4
+"""How far a program's losses, and PyG's, may be off the engine's, as shares of these."""
+FIGURES = ("epoch_s", "peak_rss_gb", "load_s", "compile_s", "startup_s", "sent_bytes")
 
 
-def written(graph: str, model: str, place: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Write the programs for a graph and build them; how long that took, and their sizes."""
-    store = datasets.save_store(load(options.graphs / graph), place / "store")
-    opened = datasets.open_store(store)
+def write(graph: Graph, model: str, num_ranks: int, folder: Path) -> Path:
+    """Write the program for a graph; with MPI for some ranks, with OpenMP for none."""
     shape = argparse.Namespace(model=model, hidden=HIDDEN, layers=LAYERS, heads=heads_of(model))
     adam = OptimizerRecipe(kind="adam", learning_rate=0.01)
-
-    def write(folder: Path) -> Path:
-        torch.manual_seed(0)
-        synthesis = from_model(make_net(opened, shape), Recipe(name=model, optimizer=adam, epochs=EPOCHS))
-        if folder.name == "ranks":
-            return write_mpi(synthesis, opened, folder, partition(opened, options.ranks))
-        return write_openmp(synthesis, opened, folder)
-
-    made = timed_build(partial(write, place / "program"))
-    if options.ranks:
-        compiler = (f"-DMPI_CXX_COMPILER={mpi_tool('mpicxx')}",)
-        made["mpi_built"] = timed_build(partial(write, place / "ranks"), *compiler)
-    return made
-
-
-def timed_build(write: Callable[[], Path], *configured: str) -> dict[str, Any]:
-    """Write a program, build it, and return how long both took, and the binary's size."""
-    started = time.perf_counter()
-    folder = write()
-    wrote = time.perf_counter()
-    build = folder / "build"
-    for command in (["cmake", "-S", folder, "-B", build, *configured], ["cmake", "--build", build]):
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return {
-        "write_s": wrote - started,
-        "build_s": time.perf_counter() - wrote,
-        "binary_mb": (build / "train").stat().st_size / 1e6,
-    }
+    torch.manual_seed(0)
+    synthesis = from_model(make_net(graph, shape), Recipe(name=model, optimizer=adam, epochs=EPOCHS))
+    if num_ranks:
+        return write_mpi(synthesis, graph, folder, partition(graph, num_ranks))
+    return write_openmp(synthesis, graph, folder)
 
 
 def heads_of(model: str) -> int:
@@ -86,63 +64,97 @@ def heads_of(model: str) -> int:
     return HEADS if model == "gat" else 1
 
 
-def contenders(graph: str, model: str, place: Path, options: argparse.Namespace) -> list[Contender]:
-    """The program, the engine and PyG on one graph."""
+def contenders(
+    graph: str, model: str, place: Path, options: argparse.Namespace
+) -> tuple[list[Contender], Contender]:
+    """The programs and the engine on one graph; and PyG."""
     arguments = [str(options.graphs / graph), "--model", model, "--hidden", str(HIDDEN)]
-    arguments += ["--layers", str(LAYERS), "--heads", str(heads_of(model)), "--epochs", str(EPOCHS - 1)]
-    epochs = ("--epochs", str(EPOCHS))
+    arguments += ["--layers", str(LAYERS), "--heads", str(heads_of(model)), "--epochs"]
+    store = ("--data", str(place / "store"))
     group = [
-        Contender("program", program_of(place / "program", "--data", str(place / "store"), *epochs)),
-        Contender("engine", ours("fullgraph.ours", *arguments)),
-        Contender("pyg", peer(sys.executable, "fullgraph", "pyg", *arguments)),
+        Contender("program", program_of(place / "program", *store)),
+        Contender("engine", ours("fullgraph.ours", *arguments, str(EPOCHS - 1))),
     ]
-    if options.ranks:
-        ranks = program_of(place / "ranks", "--ranks", str(options.ranks), *epochs)
-        group.insert(1, Contender("mpi", ranks))
-    return group
+    for ranks in options.ranks:
+        command = program_of(place / f"ranks-{ranks}", "--ranks", str(ranks))
+        group.append(Contender(ranks_name(ranks), command))
+    epochs = str(options.peer_epochs - 1)
+    return group, Contender("pyg", peer(sys.executable, "fullgraph", "pyg", *arguments, epochs))
+
+
+def ranks_name(ranks: int) -> str:
+    """What a row calls the program of so many ranks."""
+    return f"mpi-{ranks}"
 
 
 def program_of(folder: Path, *options: str) -> list[str]:
     """The command that runs a program and prints its figures."""
-    return ours("synth.program", str(folder), *options)
+    return ours("synth.program", str(folder), "--epochs", str(EPOCHS), *options)
 
 
-def measure(graph: str, model: str, options: argparse.Namespace) -> dict[str, Any]:
+def measure(graph: str, model: str, options: argparse.Namespace, objects: Path) -> dict[str, Any]:
     """One row of the table."""
     print(graph, model, file=sys.stderr)
     with tempfile.TemporaryDirectory(dir=options.scratch) as scratch:
         place = Path(scratch)
-        row: dict[str, Any] = {"graph": graph, "model": model, **written(graph, model, place, options)}
-        group = contenders(graph, model, place, options)
+        opened = datasets.open_store(datasets.save_store(load(options.graphs / graph), place / "store"))
+        made = {"program": timed_build(partial(write, opened, model, 0, place / "program"), objects)}
+        for ranks in options.ranks:
+            compiler = f"-DMPI_CXX_COMPILER={mpi_tool('mpicxx')}"
+            writing = partial(write, opened, model, ranks, place / f"ranks-{ranks}")
+            made[ranks_name(ranks)] = timed_build(writing, objects, compiler)
+        group, pyg = contenders(graph, model, place, options)
         run_in_turn(group, options.repeats)
-    losses = {c.name: c.runs[0]["loss"] for c in group}
-    if any(abs(loss - losses["engine"]) > 2e-4 * max(1.0, losses["engine"]) for loss in losses.values()):
-        sys.exit(f"{graph}, {model}: the losses differ: {losses}")
-    for c in group:
-        row[c.name] = {key: c.median(key) for key in ("epoch_s", "peak_rss_gb")} | {"runs": c.runs}
-        row[c.name] |= {key: c.median(key) for key in ("load_s", "compile_s") if key in c.runs[0]}
-    row |= {"ranks": options.ranks, "load_s": group[0].median("load_s")}
-    row["input_path"] = group[0].runs[0]["input_path"]
-    return row
+        run_in_turn([pyg], options.peer_repeats)
+    off = check_losses(f"{graph}, {model}", group, pyg)
+    row: dict[str, Any] = {"graph": graph, "model": model, "ranks": options.ranks}
+    for c in (*group, pyg):
+        row[c.name] = {key: c.median(key) for key in FIGURES if c.runs[0].get(key) is not None}
+        row[c.name] |= made.get(c.name, {}) | {"off": off[c.name], "runs": c.runs}
+    return row | {"input_path": group[0].runs[0]["input_path"]}
+
+
+def check_losses(what: str, group: list[Contender], pyg: Contender) -> dict[str, float]:
+    """How far each one's losses are off the engine's at most, as a share; ends the benchmark if too far."""
+    (engine,) = (c.runs[0]["losses"] for c in group if c.name == "engine")
+    off = {
+        c.name: max(_share(*both) for run in c.runs for both in zip(run["losses"], engine, strict=True))
+        for c in group
+    }
+    at = len(pyg.runs[0]["epochs_s"])  # the first epoch is not timed
+    off["pyg"] = max(_share(run["loss"], engine[at]) for run in pyg.runs)
+    if any(share > (PEER_OFF if name == "pyg" else OFF) for name, share in off.items()):
+        sys.exit(f"{what}: the losses differ: {off}")
+    return off
+
+
+def _share(loss: float, expected: float) -> float:
+    return abs(loss - expected) / abs(expected)
+
+
+def targets_of(row: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The programs of a row: what they are written with, and their figures."""
+    of_ranks = [(f"MPI, {ranks}", row[ranks_name(ranks)]) for ranks in row["ranks"]]
+    return [("OpenMP", row["program"]), *of_ranks]
 
 
 def show(rows: list[dict[str, Any]]) -> None:
     """Print the table."""
     console = Console(width=170)
     table = Table(
-        *("graph", "model", "input", "with", "ms", "engine ms (x)", "PyG ms (x)"),
-        *("peak MB", "engine", "PyG", "load s", "engine compiles s", "write s", "build s", "binary MB"),
+        *("graph", "model", "input", "with", "ms", "engine ms (x)", "PyG ms (x)", "sent MB"),
+        *("peak MB", "engine", "PyG", "start-up s", "engine", "compiles", "write s", "build s", "MB"),
     )
     for row in rows:
-        of_ranks = [("mpi", f"MPI, {row['ranks']}", row["mpi_built"])] if "mpi" in row else []
-        for name, target, built in (("program", "OpenMP", row), *of_ranks):
-            epoch = {c: row[c]["epoch_s"] for c in (name, "engine", "pyg")}
+        engine, pyg = row["engine"], row["pyg"]
+        for target, of in targets_of(row):
             table.add_row(
-                *(row["graph"], row["model"], row["input_path"], target, f"{1e3 * epoch[name]:.2f}"),
-                *(f"{1e3 * epoch[c]:.2f} ({epoch[c] / epoch[name]:.2f})" for c in ("engine", "pyg")),
-                *(f"{1e3 * row[c]['peak_rss_gb']:.0f}" for c in epoch),
-                *(f"{row[name]['load_s']:.2f}", f"{row['engine']['compile_s']:.2f}"),
-                *(f"{built[key]:.2f}" for key in ("write_s", "build_s", "binary_mb")),
+                *(row["graph"], row["model"], row["input_path"], target, f"{1e3 * of['epoch_s']:.2f}"),
+                *(f"{1e3 * c['epoch_s']:.2f} ({c['epoch_s'] / of['epoch_s']:.2f})" for c in (engine, pyg)),
+                f"{of['sent_bytes'] / 1e6:.2f}" if "sent_bytes" in of else "",
+                *(f"{1e3 * c['peak_rss_gb']:.0f}" for c in (of, engine, pyg)),
+                *(f"{of['load_s']:.2f}", f"{engine['startup_s']:.2f}", f"{engine['compile_s']:.2f}"),
+                *(f"{of[key]:.2f}" for key in ("write_s", "build_s", "binary_mb")),
             )
     console.print(table)
     for peer_name in ("engine", "pyg"):
@@ -157,24 +169,26 @@ def main() -> None:
     parser.add_argument("--names", nargs="+", required=True, help="graphs")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--peer-repeats", type=int, default=1, help="of PyG, which is far slower")
+    parser.add_argument("--peer-epochs", type=int, default=3, help="of PyG; the first is not timed")
     parser.add_argument(
-        "--ranks", type=int, help="of the program with MPI; 0 leaves it out. Default: 2, where there is MPI"
+        "--ranks", type=int, nargs="+", default=[2], help="of programs with MPI, one for each; 0 for none"
     )
     parser.add_argument("--scratch", type=Path, help="folder for stores and programs, which are deleted")
     add_out_argument(parser)
     options = parser.parse_args()
-    has_mpi = all(map(mpi_tool, MPI_TOOLS))
-    if options.ranks and not has_mpi:
+    options.ranks = [ranks for ranks in options.ranks if ranks]
+    if options.ranks and not all(map(mpi_tool, MPI_TOOLS)):
         parser.error("there is no MPI: pip install mpich, or --ranks 0")
-    if options.ranks is None:
-        options.ranks = 2 if has_mpi else 0
-        print(f"the program with MPI: {options.ranks} ranks", file=sys.stderr)
+    if not 2 <= options.peer_epochs <= EPOCHS:
+        parser.error(f"--peer-epochs must be from 2 to {EPOCHS}")
     rows = []
-    for graph in options.names:
-        for model in options.models:
-            rows.append(measure(graph, model, options))
-            named = {f"{graph}, {model}": rows[-1]}
-            print("wrote", write_rows(RESULTS, named, repeats=options.repeats, out=options.out))
+    with tempfile.TemporaryDirectory(dir=options.scratch) as objects:
+        for graph in options.names:
+            for model in options.models:
+                rows.append(measure(graph, model, options, Path(objects)))
+                named = {f"{graph}, {model}": rows[-1]}
+                print("wrote", write_rows(RESULTS, named, repeats=options.repeats, out=options.out))
     show(rows)
 
 

@@ -24,7 +24,8 @@ from rich.table import Table
 from benchmarks.common.contenders import Contender, run_in_turn
 from benchmarks.common.options import add_data_argument, add_out_argument, parser_of
 from benchmarks.common.rows import write_rows
-from benchmarks.synth.beside_engine import EPOCHS, RESULTS, program_of, timed_build
+from benchmarks.synth.beside_engine import EPOCHS, RESULTS, program_of
+from benchmarks.synth.building import timed_build
 from graphbraid import Graph, datasets, nn
 from graphbraid.fullgraph.lowering.facts import density
 from graphbraid.ops.binary import is_binary
@@ -53,7 +54,7 @@ def write(graph: Graph, paths: tuple[str, ...], folder: Path) -> Path:
     )
 
 
-def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
+def measure(name: str, options: argparse.Namespace, objects: Path) -> dict[str, Any]:
     """One row of the table."""
     print(name, file=sys.stderr)
     with tempfile.TemporaryDirectory(dir=options.scratch) as scratch:
@@ -63,11 +64,11 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
         assert graph.x is not None
         paths = ("dense", "csr", "bits") if is_binary(graph.x) else ("dense", "csr")
         row: dict[str, Any] = {"graph": name, "model": "gcn", "density": density(graph.x)}
-        row |= timed_build(partial(write, graph, paths, place / "program"))
-        run = partial(program_of, place / "program", "--data", str(store), "--epochs", str(EPOCHS))
+        row |= timed_build(partial(write, graph, paths, place / "program"), objects)
+        run = partial(program_of, place / "program", "--data", str(store))
         group = [Contender("chosen", run()), *(Contender(path, run("--input", path)) for path in paths)]
         run_in_turn(group, options.repeats)
-    losses = {c.name: c.runs[0]["loss"] for c in group}
+    losses = {c.name: c.runs[0]["losses"][-1] for c in group}
     if any(abs(loss - losses["dense"]) > 1e-5 * losses["dense"] for loss in losses.values()):
         sys.exit(f"{name}: the losses differ: {losses}")
     row |= {c.name: {key: c.median(key) for key in FIGURES} | {"runs": c.runs} for c in group}
@@ -100,10 +101,11 @@ def main() -> None:
     add_out_argument(parser)
     options = parser.parse_args()
     rows = []
-    for name in options.names:
-        rows.append(measure(name, options))
-        named = {f"{name}, input paths": rows[-1]}
-        print("wrote", write_rows(RESULTS, named, repeats=options.repeats, out=options.out))
+    with tempfile.TemporaryDirectory(dir=options.scratch) as objects:
+        for name in options.names:
+            rows.append(measure(name, options, Path(objects)))
+            named = {f"{name}, input paths": rows[-1]}
+            print("wrote", write_rows(RESULTS, named, repeats=options.repeats, out=options.out))
     show(rows)
 
 

@@ -15,8 +15,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.common.peak import PeakMemory
-
 MPI_TOOLS = ("mpicxx", "mpirun")
 
 
@@ -51,23 +49,26 @@ def main() -> None:
     options = parser.parse_args()
     threads = max(1, options.threads // max(1, options.ranks))
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    process = subprocess.Popen(command_of(options), stdout=subprocess.PIPE, text=True, env=environment)
-    with PeakMemory(process, "train" if options.ranks else None) as peak:
-        said, _ = process.communicate()
-    if process.returncode != 0:
-        sys.exit(f"the program ended with {process.returncode}")
+    done = subprocess.run(
+        command_of(options), stdout=subprocess.PIPE, text=True, env=environment, check=False
+    )
+    if done.returncode != 0:
+        sys.exit(f"the program ended with {done.returncode}")
+    said = done.stdout
     epochs = re.findall(r"^epoch \d+ loss (\S+) seconds (\S+)$", said, re.MULTILINE)
     seconds = [float(taken) for _, taken in epochs][1:]
     (load,) = re.findall(r"^seconds to load (\S+)$", said, re.MULTILINE)
+    (peak,) = re.findall(r"^peak memory (\d+) bytes", said, re.MULTILINE)
+    sent = re.search(r"^bytes sent per epoch (\d+)$", said, re.MULTILINE)
     path = re.search(r"^input path (\w+): (.*)$", said, re.MULTILINE)
     figures = {
         "lib": "program",
         "epoch_s": sorted(seconds)[len(seconds) // 2],
         "epochs_s": seconds,
         "load_s": float(load),
-        "peak_rss_gb": peak.resident_bytes / 1e9,
-        "own_gb": peak.own_bytes / 1e9,
-        "loss": float(epochs[-1][0]),
+        "peak_rss_gb": int(peak) / 1e9,
+        "sent_bytes": sent and int(sent[1]),
+        "losses": [float(loss) for loss, _ in epochs],
         "input_path": path and path[1],
         "input_why": path and path[2],
     }

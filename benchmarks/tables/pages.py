@@ -55,6 +55,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "tuned exchanges": ("distributed_tuning", distributed.tuned_exchanges),
     "synthesised programs": ("synth", synth.programs),
     "costs of synthesised programs": ("synth", synth.costs),
+    "ranks of synthesised programs": ("synth", synth.ranks),
     "input paths of synthesised programs": ("synth", synth.input_paths),
     "prediction, three hops": ("tiers_prediction", partial(tiers.prediction, "15,10,5x1024")),
     "prediction, two hops": ("tiers_prediction", partial(tiers.prediction, "10,5x256")),

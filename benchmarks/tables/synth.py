@@ -10,22 +10,21 @@ NOTHING = "Not measured yet."
 
 
 def programs() -> str:
-    """Times of an epoch of the programs with OpenMP and with MPI, the engine and PyG."""
+    """Times of an epoch of the programs with OpenMP, the engine and PyG."""
     rows = _programs()
     lines = []
     for row in rows:
         seconds = {name: row[name]["epoch_s"] for name in ("program", "engine", "pyg")}
-        ranks = f" ({row['ranks']} ranks)" if "mpi" in row else ""
         lines.append(
             [
                 f"{row['graph']}, {row['model']}",
                 row["input_path"],
                 f"**{milliseconds(seconds['program'])}**",
-                milliseconds(row.get("mpi", {}).get("epoch_s")) + ranks,
                 *(
                     f"{milliseconds(seconds[c])} ({seconds[c] / seconds['program']:.2f}x)"
                     for c in ("engine", "pyg")
                 ),
+                _off(row["program"]),
             ]
         )
     means = [
@@ -33,32 +32,53 @@ def programs() -> str:
         for c in ("engine", "pyg")
         if rows
     ]
-    lines += [["geometric mean", "", "", "", *means]] if rows else []
-    heads = ("an epoch of", "input path", "OpenMP", "MPI", "in-process engine", "PyG")
+    lines += [["geometric mean", "", "", *means, ""]] if rows else []
+    heads = ("an epoch of", "input path", "the program", "in-process engine", "PyG", "losses off by")
     return "\n\n".join([table(heads, lines), where(rows, COMMAND)]) if rows else NOTHING
 
 
 def costs() -> str:
-    """What the programs take beside epochs: peak memory, start-up, writing and building."""
+    """What the programs with OpenMP take beside epochs: peak memory, start-up, writing and building."""
     rows = _programs()
+    lines = [
+        [
+            f"{row['graph']}, {row['model']}",
+            *(_megabytes(row[of]) for of in ("program", "engine", "pyg")),
+            _seconds(row["program"].get("load_s")),
+            *(_seconds(row["engine"].get(key)) for key in ("startup_s", "compile_s")),
+            *_built(row["program"]),
+        ]
+        for row in rows
+    ]
+    heads = (
+        *("program of", "peak memory", "the engine's", "PyG's"),
+        *("start-up", "the engine's", "of it compiling", "writing", "building", "binary"),
+    )
+    return "\n\n".join([table(heads, lines), where(rows, COMMAND)]) if rows else NOTHING
+
+
+def ranks() -> str:
+    """The programs with MPI: an epoch, what the ranks send, and what they take beside."""
+    rows = [row for row in _programs() if row["ranks"]]
     lines = []
     for row in rows:
-        targets = [("OpenMP", row["program"], row)]
-        targets += [(f"MPI, {row['ranks']} ranks", row["mpi"], row["mpi_built"])] if "mpi" in row else []
-        for target, figures, built in targets:
+        for num_ranks in row["ranks"]:
+            of, alone = row[f"mpi-{num_ranks}"], row["program"]["epoch_s"]
             lines.append(
                 [
                     f"{row['graph']}, {row['model']}",
-                    target,
-                    *(_megabytes(of) for of in (figures, row["engine"], row["pyg"])),
-                    *(_seconds(of) for of in (figures.get("load_s"), row["engine"].get("compile_s"))),
-                    *(f"{built[key]:.1f} s" for key in ("write_s", "build_s")),
-                    f"{built['binary_mb']:.1f} MB",
+                    str(num_ranks),
+                    f"{milliseconds(of['epoch_s'])} ({alone / of['epoch_s']:.2f}x)",
+                    f"{of['sent_bytes'] / 1e6:,.2f} MB",
+                    _off(of),
+                    _megabytes(of),
+                    _seconds(of["load_s"]),
+                    *_built(of),
                 ]
             )
     heads = (
-        *("program of", "with", "peak memory", "the engine's", "PyG's", "start-up", "the engine's"),
-        *("writing", "building", "binary"),
+        *("program of", "ranks", "an epoch (OpenMP / it)", "sent in it", "losses off by"),
+        *("peak memory of all", "start-up", "writing", "building", "binary"),
     )
     return "\n\n".join([table(heads, lines), where(rows, COMMAND)]) if rows else NOTHING
 
@@ -92,8 +112,19 @@ def _programs() -> list[Row]:
 
 
 def _megabytes(figures: Row) -> str:
-    peak = figures.get("peak_rss_gb")  # 0: it ended before it was looked at
+    peak = figures.get("peak_rss_gb")
     return f"{1e3 * peak:,.0f} MB" if peak else NOT_MEASURED
+
+
+def _off(figures: Row) -> str:
+    """How far its losses are off the engine's at most."""
+    return f"{figures['off']:.0e}" if "off" in figures else NOT_MEASURED
+
+
+def _built(figures: Row) -> list[str]:
+    """What writing and building took, and the binary's size."""
+    seconds = [f"{figures[key]:.1f} s" for key in ("write_s", "build_s")]
+    return [*seconds, f"{figures['binary_mb']:.1f} MB"]
 
 
 def _seconds(seconds: float | None) -> str:

@@ -16,7 +16,16 @@ from tests.distributed.whole import owners
 from tests.extras import NO_KERNELS, PATIENCE
 from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
 from tests.suites import few_of
-from tests.synth.building import MORE, QUICK_BUILD, assert_trained_alike, compiled, losses_of, made, more
+from tests.synth.building import (
+    MORE,
+    QUICK_BUILD,
+    assert_trained_alike,
+    compiled,
+    losses_of,
+    made,
+    more,
+    numbers_of,
+)
 from tests.synth.ranks import (
     built_for_ranks,
     command_of,
@@ -69,6 +78,9 @@ def test_ranks_have_the_engines_losses(
     said = run_ranks(folder, num_ranks, "--save", str(tmp_path / "trained"))
     other = made(model, aggregation).model
     assert_trained_alike(said, tmp_path / "trained", synthesis, GRAPH, other)
+    gradients = 4 * num_ranks * sum(parameter.numel() for parameter in other.parameters())
+    (sent,) = numbers_of(said, "bytes sent per epoch")  # rows of hidden layers beside the gradients
+    assert sent > gradients if num_ranks > 1 else sent == 0
 
 
 @pytest.mark.parametrize(("layers", "num_ranks"), list(zip(MORE, (2, 4, 2), strict=True)))

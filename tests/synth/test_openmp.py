@@ -20,6 +20,7 @@ from tests.synth.building import (
     losses_of,
     made,
     more,
+    numbers_of,
     run,
 )
 
@@ -61,6 +62,7 @@ def test_a_program_has_the_engines_losses(
     said = run(folder, "--data", str(store), "--save", str(tmp_path / "trained"))
     other = made(model, aggregation).model
     assert_trained_alike(said, tmp_path / "trained", synthesis, graph, other)
+    assert numbers_of(said, "peak memory")[0] > 1e6
 
 
 @pytest.mark.parametrize("layers", MORE)

@@ -18,7 +18,8 @@ from tests.synth.building import QUICK_BUILD, built, compiled, made, numbers_of,
 from tests.synth.programs import LISTING
 
 from graphbraid import datasets, native
-from graphbraid.fullgraph import Engine
+from graphbraid.fullgraph import CompileOptions, Engine
+from graphbraid.machine.rates import Rates
 from graphbraid.synth import from_program, load_weights, parse_program, save_weights
 
 pytestmark = [
@@ -95,8 +96,10 @@ def test_listing_1_becomes_a_program_that_builds_and_runs_without_python(
 
 @pytest.fixture(scope="module")
 def folder(place: Path, tmp_path_factory) -> Path:
-    """A program, built."""
-    return built(made("GCN", "Sum"), place / "store", compiled(tmp_path_factory), place / "out")
+    """A program, built. By measured rates it might read features from ``plan/`` and not from the store."""
+    rates = CompileOptions(rates=Rates())
+    objects = compiled(tmp_path_factory)
+    return built(made("GCN", "Sum"), place / "store", objects, place / "out", options=rates)
 
 
 def spoiled(file: Path, change: Callable[[bytearray], object]) -> None:

@@ -36,7 +36,7 @@ static std::pair<double, double> cross_entropy(const Array2<const float>& logits
                                                int64_t ignored, const std::optional<Array2<float>>& grad) {
   CrossEntropyArgs a;
   a.num_rows = logits.num_rows();
-  a.num_classes = logits.num_columns();
+  a.num_classes = a.logits_stride = a.grad_stride = logits.num_columns();
   a.logits = logits.data();
   need_length(labels, a.num_rows);
   a.labels = labels.data();

@@ -5,6 +5,8 @@
 //   loss[v]    = w[v] * (log(sum of exp(logits[v] - max)) + max - logits[v, label]),  w[v] = weights[label]
 //   grad[v, c] = w[v] / mass * (softmax(logits[v])[c] - (c == label ? 1 : 0)),  0 in rows that do not count
 //
+// with rows[v] in place of v as the row of logits and grad where there are `rows`.
+//
 // A row's exponentials are written to grad and scaled there while they are in the cache: bound by reading
 // logits and writing grad once. Logarithms are taken of as many rows at a time as a vector has lanes.
 
@@ -61,8 +63,9 @@ GB_INLINE double loss_of_rows(const CrossEntropyArgs& a, int64_t first, int64_t 
   float sums[kEntropyLanes], beside[kEntropyLanes], weights[kEntropyLanes];
   int count = 0;
   for (int64_t v = first; v < last; ++v) {
-    const float* x = a.logits + v * a.num_classes;
-    float* grad = a.grad ? a.grad + v * a.num_classes : nullptr;
+    const int64_t row = a.rows ? a.rows[v] : v;
+    const float* x = a.logits + row * a.logits_stride;
+    float* grad = a.grad ? a.grad + row * a.grad_stride : nullptr;
     const int64_t label = a.labels[v];
     if (label == a.ignored) {
       if (grad) std::fill(grad, grad + a.num_classes, 0.0f);

@@ -18,15 +18,15 @@ from graphbraid.errors import ConfigError
 from graphbraid.files.writing import atomic_directory
 from graphbraid.synth.weights import save_weights
 
-FORMAT = 4
+FORMAT = 5
 """Version of what is written."""
 _PACKAGE = Path(graphbraid.__file__).parent
 _EMIT = _PACKAGE / "synth" / "emit"
 _ROOMS = (_EMIT / "runtime", _EMIT / "runtime_mpi", _EMIT / "runtime_cuda", _PACKAGE / "csrc")
 """Folders of the sources, in the order in which an include is looked for."""
-_COMMON = ("arrays.cpp", "epochs.cpp", "options.cpp", "weights.cpp")
+_COMMON = ("arrays.cpp", "epochs.cpp", "options.cpp", "peak_memory.cpp", "weights.cpp")
 _OPENMP = (
-    *("kernels_dense.cpp", "kernels_epilogue.cpp", "kernels_spmm.cpp"),
+    *("kernels_dense.cpp", "kernels_epilogue.cpp", "kernels_loss.cpp", "kernels_spmm.cpp"),
     *("threads.cpp", "training.cpp", "variants.cpp"),
 )
 _CHOICE, _CHOICE_OF_BITS = "input_choice.cpp", "input_bits.cpp"

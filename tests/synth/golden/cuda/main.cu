@@ -1,6 +1,6 @@
 // Train: full-graph training
 //
-// Written by graphbraid 0.1.0 (format 4). It trains on its own: no Python, no PyTorch.
+// Written by graphbraid 0.1.0 (format 5). It trains on its own: no Python, no PyTorch.
 //
 // Every line is a task of graphbraid's full-graph engine, in the same order, on the same places of one
 // allocation, by the kernels in runtime_cuda/. The arrays of plan/ are what the engine made of the graph
@@ -44,6 +44,7 @@
 #include "gpu_memory.h"
 #include "gpu_training.h"
 #include "options.h"
+#include "peak_memory.h"
 
 namespace program {
 namespace {
@@ -272,6 +273,7 @@ void run(const Options& options, double started) {
   std::printf("accuracy val %.6f\n", program.accuracy_val());
   std::printf("accuracy test %.6f\n", program.accuracy_test());
   if (num_epochs > 0) std::printf("seconds per epoch %.6f\n", total / static_cast<double>(num_epochs));
+  std::printf("peak memory %lld bytes of the processor's\n", static_cast<long long>(peak_memory()));
   if (!options.save.empty()) program.weights.save(options.save);
 }
 

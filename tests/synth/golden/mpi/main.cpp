@@ -1,6 +1,6 @@
 // Train: full-graph training
 //
-// Written by graphbraid 0.1.0 (format 4). It trains on its own: no Python, no PyTorch.
+// Written by graphbraid 0.1.0 (format 5). It trains on its own: no Python, no PyTorch.
 //
 // Every line is a task of graphbraid's full-graph engine: the same kernels (csrc/), in the same order, on the
 // same places of one allocation. The arrays of plan/ are what the engine made of the graph before its first
@@ -44,6 +44,7 @@
 #include "arrays.h"
 #include "exchange.h"
 #include "options.h"
+#include "peak_memory.h"
 #include "ranks.h"
 #include "training.h"
 
@@ -337,9 +338,9 @@ class Program {
   Arena memory{sizes[29]};  // bytes
   Arena &train = memory, &evaluate = memory;
   const TrainPlaces train_at{sizes};
-  Exchange train_exchange0{0, plan.send0.int64s(), plan.send_rows1.int64s(), plan.receive_rows2.int64s(), sizes[8]};
+  Exchange train_exchange0{ranks, 0, plan.send0.int64s(), plan.send_rows1.int64s(), plan.receive_rows2.int64s(), sizes[8]};
   const EvaluatePlaces evaluate_at{sizes};
-  Exchange evaluate_exchange0{1, plan.send18.int64s(), plan.send_rows19.int64s(), plan.receive_rows20.int64s(), sizes[21]};
+  Exchange evaluate_exchange0{ranks, 1, plan.send18.int64s(), plan.send_rows19.int64s(), plan.receive_rows20.int64s(), sizes[21]};
   Seeds random{0};
   uint64_t seeds[1] = {};  // of the masks of dropout in this step
 };
@@ -355,8 +356,9 @@ void run(Ranks& ranks, const Options& options, double started) {
   Program program(ranks, options.home + "/plan/rank-" + std::to_string(ranks.rank()), first_weights);
   std::printf("seconds to load %.6f\n", seconds() - started);
   double total = 0;
-  int64_t num_epochs = 0;
+  int64_t num_epochs = 0, num_sent = 0;
   for (int64_t epoch = 0; epoch < options.epochs; ++epoch) {
+    ranks.forget_sent();
     const double begin = seconds();
     program.forward();
     const double loss = program.loss();
@@ -366,6 +368,7 @@ void run(Ranks& ranks, const Options& options, double started) {
     const double taken = seconds() - begin;
     total += taken;
     ++num_epochs;
+    num_sent += ranks.sent_bytes();
     std::printf("epoch %lld loss %.9g seconds %.6f\n", static_cast<long long>(epoch), loss, taken);
     if (epoch % 5 == 4) {
       program.predict();
@@ -378,6 +381,10 @@ void run(Ranks& ranks, const Options& options, double started) {
   std::printf("accuracy val %.6f\n", program.accuracy_val());
   std::printf("accuracy test %.6f\n", program.accuracy_test());
   if (num_epochs > 0) std::printf("seconds per epoch %.6f\n", total / static_cast<double>(num_epochs));
+  const double sent = ranks.sum(static_cast<double>(num_sent));
+  const double peak = ranks.sum(static_cast<double>(peak_memory()));
+  if (num_epochs > 0) std::printf("bytes sent per epoch %.0f\n", sent / static_cast<double>(num_epochs));
+  std::printf("peak memory %.0f bytes of all ranks\n", peak);
   ranks.require_alike(program.weights.digest(), "weights after training");
   if (!options.save.empty() && ranks.rank() == 0) program.weights.save(options.save);
 }

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "attention.h"
+#include "cpu_kernels.h"
 #include "dropout.h"
-#include "kernels.h"
 
 namespace program {
 

@@ -1,8 +1,8 @@
 // The trial of the features as bits.
 #include <algorithm>
 
+#include "cpu_kernels.h"
 #include "input_choice.h"
-#include "kernels.h"
 
 namespace program {
 namespace {

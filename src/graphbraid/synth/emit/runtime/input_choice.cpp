@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <limits>
 
-#include "kernels.h"
+#include "cpu_kernels.h"
 
 namespace program {
 namespace {

@@ -1,5 +1,5 @@
-// graphbraid's kernels on plain pointers. Each call is one kernel of csrc/, in the variant for this
-// processor.
+// The kernels that programs for every target call. Each call is one kernel of csrc/ in the variant for this
+// processor, or a kernel of the same name and formula on a GPU, with pointers into its memory.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,7 @@
 
 namespace program {
 
-// The edges into each of num_rows rows.
-struct Edges {
-  const int64_t* indptr;
-  const void* indices;
-  bool wide;  // whether ids have 64 bits instead of 32
-  int64_t num_rows, num_edges;
-};
-
-// Takes the fastest kernels that this processor can run; call it first.
-void choose_variant();
+struct Edges;  // see cpu_kernels.h and gpu_kernels.h
 
 // What follows a kernel's sums, row by row: dropout(act(row + bias), p).
 gb::Epilogue row_epilogue(const float* bias, int act, double slope, double p, uint64_t seed,
@@ -49,12 +40,6 @@ void gat_backward(const Edges& edges, const Edges& by_source, const int64_t* per
                   ConstMatrix src_logit, ConstMatrix dst_logit, const Attention& how, Matrix out, Matrix lse,
                   ConstMatrix grad, Matrix grad_x, Matrix grad_src_logit, Matrix grad_dst_logit, Matrix above,
                   Matrix share);
-// GATv2's attention, by the rows of both ends of each edge and the vectors of the heads, (heads, channels).
-void gatv2_forward(const Edges& edges, ConstMatrix x, ConstMatrix own, ConstMatrix vectors,
-                   const Attention& how, Matrix out, Matrix lse);
-void gatv2_backward(const Edges& edges, const Edges& by_source, const int64_t* perm, ConstMatrix x,
-                    ConstMatrix own, ConstMatrix vectors, const Attention& how, Matrix out, Matrix lse,
-                    ConstMatrix grad, Matrix grad_x, Matrix grad_own, Matrix grad_vectors);
 // (heads, channels) to (heads * channels, heads): the numbers of each head in its own rows and column.
 void spread_heads(const float* x, int64_t heads, int64_t channels, Matrix out);
 // (heads, heads * channels) to (heads, channels): of each row the columns of its own head.
@@ -67,12 +52,6 @@ void repeat_heads(ConstMatrix x, float factor, Matrix out);
 // The mean and 1 / sqrt(variance + eps) of x's columns, which get a share in the running mean and variance.
 void batch_statistics(ConstMatrix x, float* running_mean, float* running_variance, double share, double eps,
                       float* mean, float* rstd);
-// The mean and the biased variance of x's columns.
-void column_moments(ConstMatrix x, float* mean, float* variance);
-// Gives the running ones their share of a mean and a biased variance of num_rows rows; rstd holds the
-// variance and becomes 1 / sqrt(variance + eps).
-void track_statistics(const float* mean, float* rstd, int64_t num_rows, int64_t width, float* running_mean,
-                      float* running_variance, double share, double eps);
 // The same numbers of a running mean and variance, which stay.
 void running_statistics(const float* running_mean, const float* running_variance, int64_t width, double eps,
                         float* mean, float* rstd);
@@ -83,15 +62,12 @@ void batch_norm_backward(ConstMatrix grad, ConstMatrix x, const float* mean, con
                          const float* weight, bool from_rows, Matrix grad_x, float* grad_weight,
                          float* grad_bias);
 
-// Rows normalised each by its own mean and variance, which are kept for the backward pass, if not null.
-void layer_norm(ConstMatrix x, const float* weight, const float* bias, double eps, Matrix out, float* mean,
-                float* rstd);
-void layer_norm_backward(ConstMatrix grad, ConstMatrix x, const float* weight, const float* mean,
-                         const float* rstd, Matrix grad_x, float* grad_weight, float* grad_bias);
-
-// out = (1 + factor) x, or that added to out; and the factor's gradient, the sum of grad * x.
-void scale(ConstMatrix x, const float* factor, Matrix out, bool add);
-void factor_gradient(ConstMatrix grad, ConstMatrix x, float* out);
+// The cross entropy of the outputs' `rows`, (count,), each another one, with `labels`, (count,), summed and
+// divided by `total`, the number of all ranks' rows; writes its gradient, which is 0 elsewhere.
+double cross_entropy(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count,
+                     int64_t total, Matrix grad);
+// The number of the outputs' `rows` whose largest column is their label.
+int64_t num_right(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count);
 
 // out = 0, out = x, out += x, out = x / divisor, element by element.
 void set_zero(Matrix out);

@@ -6,8 +6,8 @@
 
 #include "bit_product.h"
 #include "buffer.h"
+#include "cpu_kernels.h"
 #include "dropout.h"
-#include "kernels.h"
 #include "parallel.h"
 #include "variants.h"
 #include "worth.h"

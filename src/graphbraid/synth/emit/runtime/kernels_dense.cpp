@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "buffer.h"
+#include "cpu_kernels.h"
 #include "dense.h"
 #include "dropout.h"
-#include "kernels.h"
 #include "parallel.h"
 #include "variants.h"
 #include "worth.h"

@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "cpu_kernels.h"
 #include "dropout.h"
 #include "epilogue_args.h"
-#include "kernels.h"
 #include "parallel.h"
 #include "variants.h"
 #include "worth.h"

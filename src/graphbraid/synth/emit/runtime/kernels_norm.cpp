@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels.h"
+#include "cpu_kernels.h"
 #include "norm.h"
 #include "parallel.h"
 #include "variants.h"

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "balance.h"
+#include "cpu_kernels.h"
 #include "dropout.h"
-#include "kernels.h"
 #include "prefetch.h"
 #include "spmm.h"
 #include "variants.h"

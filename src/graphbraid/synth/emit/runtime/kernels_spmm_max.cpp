@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "balance.h"
-#include "kernels.h"
+#include "cpu_kernels.h"
 #include "prefetch.h"
 #include "spmm_max.h"
 #include "variants.h"

@@ -1,13 +1,10 @@
 #include "training.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <new>
 
 #include "hugepages.h"
-#include "parallel.h"
-#include "worth.h"
 
 namespace program {
 namespace {
@@ -43,40 +40,6 @@ void Optimizer::step(std::vector<Parameter>& parameters) {
   ++num_steps;
   for (Parameter& parameter : parameters)
     if (parameter.learns()) update(*this, parameter);
-}
-
-double cross_entropy(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count,
-                     int64_t total, Matrix grad) {
-  set_zero(grad);
-  std::vector<double> losses(static_cast<size_t>(count));
-  const float share = 1.0f / static_cast<float>(total);
-  gb::parallel_if_worth(
-      count * outputs.columns, gb::kFloatsWorth, count, 256, [&](int64_t first, int64_t last) {
-        for (int64_t i = first; i < last; ++i) {
-          const float* from = outputs.data + rows[i] * outputs.row_stride;
-          float* to = grad.data + rows[i] * grad.row_stride;
-          const float largest = *std::max_element(from, from + outputs.columns);
-          double sum = 0;
-          for (int64_t j = 0; j < outputs.columns; ++j)
-            sum += std::exp(static_cast<double>(from[j] - largest));
-          losses[static_cast<size_t>(i)] = std::log(sum) - static_cast<double>(from[labels[i]] - largest);
-          for (int64_t j = 0; j < outputs.columns; ++j)
-            to[j] = static_cast<float>(std::exp(static_cast<double>(from[j] - largest)) / sum) * share;
-          to[labels[i]] -= share;
-        }
-      });
-  double sum = 0;  // in order, so that it does not depend on the number of threads
-  for (const double loss : losses) sum += loss;
-  return sum / static_cast<double>(total);
-}
-
-int64_t num_right(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count) {
-  int64_t right = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const float* from = outputs.data + rows[i] * outputs.row_stride;
-    right += std::max_element(from, from + outputs.columns) - from == labels[i];
-  }
-  return right;
 }
 
 Arena::Arena(int64_t bytes) {

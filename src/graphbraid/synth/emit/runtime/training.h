@@ -1,11 +1,11 @@
-// What surrounds the kernels in training: the update of parameters, the loss, accuracy and the arena.
+// What surrounds the kernels in training: the update of parameters and the arena.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "cpu_kernels.h"
 #include "epochs.h"
-#include "kernels.h"
 #include "weights.h"
 
 namespace program {
@@ -19,14 +19,6 @@ struct Optimizer {
 
   void step(std::vector<Parameter>& parameters);
 };
-
-// The cross entropy of the outputs' `rows`, (count,), with `labels`, (count,), summed and divided by `total`,
-// the number of all ranks' rows; writes its gradient, which is 0 elsewhere.
-double cross_entropy(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count,
-                     int64_t total, Matrix grad);
-
-// The number of the outputs' `rows` whose largest column is their label.
-int64_t num_right(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count);
 
 // Memory that begins at a page, in large pages where the system has them.
 class Arena {

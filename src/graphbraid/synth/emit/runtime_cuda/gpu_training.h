@@ -1,4 +1,4 @@
-// What surrounds the kernels in training on a GPU: parameters and their update, the loss and accuracy.
+// What surrounds the kernels in training on a GPU: parameters and their update.
 #pragma once
 
 #include <cstdint>
@@ -43,13 +43,5 @@ struct Optimizer {
 
   void step(DeviceWeights& weights);
 };
-
-// The cross entropy of the outputs' `rows`, (count,), with `labels`, (count,), summed and divided by `total`;
-// writes its gradient, which is 0 elsewhere. Waits for the GPU.
-double cross_entropy(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count,
-                     int64_t total, Matrix grad);
-
-// The number of the outputs' `rows` whose largest column is their label. Waits for the GPU.
-int64_t num_right(ConstMatrix outputs, const int64_t* rows, const int64_t* labels, int64_t count);
 
 }  // namespace program

@@ -35,21 +35,19 @@ class RowType {
 
 }  // namespace
 
-struct Exchange::State {
-  int num_ranks = 0;
-  std::vector<MPI_Request> requests;
+struct Exchange::Requests {
+  std::vector<MPI_Request> all;
 };
 
-Exchange::Exchange(int tag, const int64_t* rows, const int64_t* send_rows, const int64_t* receive_rows,
-                   int64_t num_sent)
-    : tag_(2 * tag),
+Exchange::Exchange(Ranks& ranks, int tag, const int64_t* rows, const int64_t* send_rows,
+                   const int64_t* receive_rows, int64_t num_sent)
+    : ranks_(ranks),
+      tag_(2 * tag),
       rows_(rows),
       send_rows_(send_rows),
       receive_rows_(receive_rows),
       num_sent_(num_sent),
-      state_(std::make_unique<State>()) {
-  MPI_Comm_size(MPI_COMM_WORLD, &state_->num_ranks);
-}
+      requests_(std::make_unique<Requests>()) {}
 
 Exchange::Exchange(Exchange&&) noexcept = default;
 Exchange::~Exchange() = default;
@@ -67,7 +65,7 @@ void Exchange::begin_back(ConstMatrix halo, Matrix returned) {
 }
 
 void Exchange::wait() {
-  std::vector<MPI_Request>& requests = state_->requests;
+  std::vector<MPI_Request>& requests = requests_->all;
   MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE);
   requests.clear();
 }
@@ -75,21 +73,22 @@ void Exchange::wait() {
 void Exchange::post(int tag, ConstMatrix sent, const int64_t* sent_rows, Matrix received,
                     const int64_t* received_rows) {
   const RowType row(sent.columns);
-  std::vector<MPI_Request>& requests = state_->requests;
+  std::vector<MPI_Request>& requests = requests_->all;
   float* to = received.data;  // receive first: what arrives then needs no place in between
-  for (int rank = 0; rank < state_->num_ranks; ++rank) {
+  for (int rank = 0; rank < ranks_.size(); ++rank) {
     if (received_rows[rank] == 0) continue;
     requests.emplace_back();
     MPI_Irecv(to, count_of(received_rows[rank]), row.type, rank, tag, MPI_COMM_WORLD, &requests.back());
     to += received_rows[rank] * received.columns;
   }
   const float* from = sent.data;
-  for (int rank = 0; rank < state_->num_ranks; ++rank) {
+  for (int rank = 0; rank < ranks_.size(); ++rank) {
     if (sent_rows[rank] == 0) continue;
     requests.emplace_back();
     MPI_Isend(from, count_of(sent_rows[rank]), row.type, rank, tag, MPI_COMM_WORLD, &requests.back());
     from += sent_rows[rank] * sent.columns;
   }
+  ranks_.count_sent(static_cast<size_t>(from - sent.data) * sizeof(float));
 }
 
 }  // namespace program

@@ -4,7 +4,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "kernels.h"
+#include "cpu_kernels.h"
+#include "ranks.h"
 
 namespace program {
 
@@ -13,7 +14,7 @@ class Exchange {
  public:
   // tag: another for each exchange. rows: own rows to send, num_sent of them, by receiver; send_rows[r] of
   // them go to rank r, and receive_rows[r] rows come from it. The arrays must outlive this.
-  Exchange(int tag, const int64_t* rows, const int64_t* send_rows, const int64_t* receive_rows,
+  Exchange(Ranks& ranks, int tag, const int64_t* rows, const int64_t* send_rows, const int64_t* receive_rows,
            int64_t num_sent);
   Exchange(Exchange&&) noexcept;
   ~Exchange();
@@ -26,14 +27,15 @@ class Exchange {
   void wait();
 
  private:
-  struct State;
+  struct Requests;
   void post(int tag, ConstMatrix sent, const int64_t* sent_rows, Matrix received,
             const int64_t* received_rows);
 
+  Ranks& ranks_;
   int tag_;
   const int64_t *rows_, *send_rows_, *receive_rows_;
   int64_t num_sent_;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<Requests> requests_;
 };
 
 }  // namespace program

@@ -2,10 +2,12 @@
 
 #include <mpi.h>
 
+#include <chrono>
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
+#include <thread>
 
 namespace program {
 namespace {
@@ -36,11 +38,13 @@ double Ranks::sum(double value) const {
   return total;
 }
 
-void Ranks::sum(std::vector<double>& values) const {
+void Ranks::sum(std::vector<double>& values) {
+  count_sent(values.size() * sizeof(double));
   MPI_Allreduce(MPI_IN_PLACE, values.data(), count_of(values.size()), MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
 }
 
 void Ranks::begin_sum(std::vector<float>& values) {
+  count_sent(values.size() * sizeof(float));
   sums_->requests.emplace_back();
   MPI_Iallreduce(MPI_IN_PLACE, values.data(), count_of(values.size()), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD,
                  &sums_->requests.back());
@@ -65,6 +69,9 @@ void Ranks::require_alike(uint64_t number, const std::string& what) const {
 }
 
 void Ranks::end_all(int code) {
+  // mpirun drops what it has not read yet of the ranks' words, such as why they end.
+  std::fflush(nullptr);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
   MPI_Abort(MPI_COMM_WORLD, code);
   std::abort();  // not reached
 }

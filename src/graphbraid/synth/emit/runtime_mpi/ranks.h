@@ -24,22 +24,28 @@ class Ranks {
   // The sum of the ranks' values, the same on each.
   double sum(double value) const;
   // Replaces values by their sums.
-  void sum(std::vector<double>& values) const;
+  void sum(std::vector<double>& values);
   // Begins to replace values, which stay where they are, by their sums.
   void begin_sum(std::vector<float>& values);
   // Waits for all sums that were begun.
   void finish_sums();
+
+  // Bytes of rows that this rank sent to others, and of vectors that it gave to sums, since it forgot them.
+  int64_t sent_bytes() const { return sent_bytes_; }
+  void forget_sent() { sent_bytes_ = 0; }
+  void count_sent(size_t bytes) { sent_bytes_ += size_ > 1 ? static_cast<int64_t>(bytes) : 0; }
 
   // Sends what other ranks than the first print nowhere; throws std::runtime_error.
   void let_one_speak() const;
   // Throws std::runtime_error unless all ranks give the same number.
   void require_alike(uint64_t number, const std::string& what) const;
 
-  // Ends the job on all ranks.
+  // Ends the job on all ranks, in half a second.
   [[noreturn]] static void end_all(int code);
 
  private:
   int rank_ = 0, size_ = 1;
+  int64_t sent_bytes_ = 0;
   struct Sums;  // under way
   std::unique_ptr<Sums> sums_;
 };

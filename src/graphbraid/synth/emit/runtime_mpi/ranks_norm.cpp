@@ -7,8 +7,8 @@
 
 namespace program {
 
-void batch_statistics(const Ranks& ranks, ConstMatrix x, float* running_mean, float* running_variance,
-                      double share, double eps, float* mean, float* rstd) {
+void batch_statistics(Ranks& ranks, ConstMatrix x, float* running_mean, float* running_variance, double share,
+                      double eps, float* mean, float* rstd) {
   const size_t width = static_cast<size_t>(x.columns), line = 2 * width + 1;
   std::vector<double> table(static_cast<size_t>(ranks.size()) * line);  // each rank fills its own line
   if (x.rows > 0) {
@@ -36,8 +36,8 @@ void batch_statistics(const Ranks& ranks, ConstMatrix x, float* running_mean, fl
                    share, eps);
 }
 
-void couple(const Ranks& ranks, Matrix grad_x, ConstMatrix x, Matrix scratch, const float* mean,
-            const float* rstd, const float* weight, const float* grad_weight, const float* grad_bias) {
+void couple(Ranks& ranks, Matrix grad_x, ConstMatrix x, Matrix scratch, const float* mean, const float* rstd,
+            const float* weight, const float* grad_weight, const float* grad_bias) {
   const size_t width = static_cast<size_t>(x.columns);
   std::vector<double> sums(2 * width + 1);
   std::copy_n(grad_weight, width, sums.data());
