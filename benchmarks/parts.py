@@ -240,7 +240,7 @@ PARTS = (
         graphs=("products-lite", "reddit-lite", "rmat-1m"),
     ),
     Part(name="tiers-gather", module="tiers.gather", results="tiers_gather", minutes=3),
-    Part(name="tiers-disk", module="tiers.disk", results="tiers_disk", minutes=15, options=("--remove",)),
+    Part(name="tiers-disk", module="tiers.disk", results="tiers_disk", minutes=11, options=("--remove",)),
     Part(
         name="tiers-scale",
         module="tiers.scale",
@@ -279,7 +279,7 @@ PARTS = (
         graphs=("arxiv-like", "reddit-lite"),
     ),
     Part(name="ranks-shaped", module="distributed.shaped", results="distributed_shaped", minutes=5),
-    Part(name="ranks-tuning", module="distributed.tuning", results="distributed_tuning", minutes=4),
+    Part(name="ranks-tuning", module="distributed.tuning", results="distributed_tuning", minutes=16),
     Part(name="datasets", module="graphs.embedded", results="datasets", minutes=5),
     Part(
         name="accuracy",
