@@ -22,13 +22,12 @@ from graphbraid.train.inference.evaluate import EvalMode, encoder_rows
 from graphbraid.train.inference.infer import whole_bytes
 from graphbraid.train.inference.link_scores import PAIRS, beside_negatives, ranking_of
 from graphbraid.train.inference.metrics import AUC, metric_names
+from graphbraid.train.inference.ranking import MOST_SCORES
 from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.link_runner import LinkRunner
 from graphbraid.train.step.link_typed_encoder import TypedEncoderRunner
 
 _HOST = torch.device("cpu")
-_SCORES = 1 << 24
-"""Scores that a ranking holds at a time."""
 _COUNTING_BYTES = 16
 """Per edge, of NumPy's arrays while negatives are counted, which torch does not see."""
 _MOST_TRIED = 0.5
@@ -156,7 +155,7 @@ def _some_rows(trial: Trial, runner: LinkRunner) -> Tensor:
 
 
 def _links_at_once(runner: LinkRunner) -> int:
-    return max(1, _SCORES // max(1, *runner.data.ends.counts))
+    return max(1, MOST_SCORES // max(1, *runner.data.ends.counts))
 
 
 def _ranks(trial: Trial) -> bool:

@@ -14,11 +14,9 @@ from graphbraid.graph.interop.convert import as_tensor
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.evaluate import EvalMode, encoder_rows
 from graphbraid.train.inference.link_scores import pair_scores, scores_with_all
-from graphbraid.train.inference.ranking import KnownLinks
+from graphbraid.train.inference.ranking import MOST_SCORES, KnownLinks
 from graphbraid.train.step.link_runner import LinkRunner
 
-_MOST_SCORES = 1 << 24
-"""Number of scores that are held at a time, if one node has not more."""
 NOBODY = -1
 """Stands in :class:`TopLinks` for a node where fewer than ``k`` are left."""
 
@@ -85,7 +83,7 @@ def top_links(
     left_out = None if known else _known(runner, sources)
     with in_mode(runner.model, training=False):
         score = scores_with_all(runner, encoder_rows(runner, config, ends.nodes, mode), sources=sources)
-        per_call = max(_MOST_SCORES // num_candidates, 1)
+        per_call = max(MOST_SCORES // num_candidates, 1)
         for begin in range(0, given.numel(), per_call):
             part = slice(begin, begin + per_call)
             kinds = None if kind is None else kind[part]

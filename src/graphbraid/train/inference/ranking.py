@@ -18,6 +18,9 @@ from graphbraid.signatures import typed
 Score = Callable[..., Tensor]
 """Function of ``(b,)`` sources, and relations if there are, that returns their ``(b, num_nodes)`` scores."""
 
+MOST_SCORES = 1 << 22
+"""Scores computed at a time: the C library uses buffers of up to 32 MiB again, and maps larger ones anew."""
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Ranking:
@@ -60,7 +63,7 @@ def rank_links(
     score_sources: Score | None = None,
     known: Tensor | None = None,
     known_relation: Tensor | None = None,
-    most_scores: int = 1 << 24,
+    most_scores: int = MOST_SCORES,
 ) -> Ranking:
     """Rank the destination of each link among all nodes by their scores with the link's source.
 
@@ -218,12 +221,18 @@ def _ranks(scores: Tensor, wanted: Tensor, known: tuple[Tensor, Tensor] | None, 
     row = torch.arange(wanted.numel(), device=scores.device)
     column = wanted.to(scores.device)
     own = scores[row, column].clone()
-    bad = scores.isnan().any(1).nonzero()
+    bad = scores.amax(1).isnan().nonzero()  # the largest of numbers and a NaN is NaN
     if bad.numel():
         raise DataError(f"score must return numbers; NaN is among the scores of link {first + int(bad[0])}")
     if known is not None:
         scores[known[0].to(scores.device), known[1].to(scores.device)] = torch.nan  # neither above nor alike
         scores[row, column] = own
-    above = (scores > own[:, None]).sum(1)
-    alike = (scores == own[:, None]).sum(1) - 1
-    return (1 + above + alike.double() / 2).cpu()
+    marks = torch.empty_like(scores, dtype=_mark_type(scores.shape[1]))
+    above = torch.gt(scores, own[:, None], out=marks).sum(1)
+    alike = torch.eq(scores, own[:, None], out=marks).sum(1) - 1
+    return (1 + above.double() + alike.double() / 2).cpu()
+
+
+def _mark_type(count: int) -> torch.dtype:
+    """Return a type whose ones add up exactly to ``count``; PyTorch adds booleans several times slower."""
+    return torch.float32 if count <= 1 << 24 else torch.float64
