@@ -106,7 +106,7 @@ def every_rank_can_receive_before_it_sends(comm):
         ones = [1] * comm.size
         comm.all_to_all(torch.full((comm.size, 2), float(comm.rank)), ones, ones).wait()
     others = comm.size - 1
-    assert calls[len(calls) - 2 * others :] == ["irecv"] * others + ["isend"] * others  # behind what checks say
+    assert calls[len(calls) - 2 * others :] == ["irecv"] * others + ["isend"] * others  # after the checks
 
 
 def _noted(calls, call, arguments, options):
