@@ -12,7 +12,7 @@ import graphbraid
 from graphbraid import ScaledFeatures, Trainer
 from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.datasets import open_store, save_store
-from graphbraid.errors import ConfigError, DataError, ResourceError
+from graphbraid.errors import DataError, ResourceError
 from graphbraid.features import DiskOptions, HostTiers, TieredFeatures
 from graphbraid.loader import BatchLoader, LoaderSettings, NeighborLoader
 from graphbraid.sampling.hot import HotRows
@@ -250,8 +250,6 @@ def test_tiers_of_other_features_are_refused(int8, stores):
     tiers = TieredFeatures.build(open_store(stores["float16"]), host=0, disk=SMALL)
     with pytest.raises(DataError, match="make the tiers of this very graph"):
         BatchSource(graph=int8, rows=tiers)
-    with pytest.raises(ConfigError, match="reads all of it in every step"):
-        trained(int8, mode="full", host=0)
     in_memory = open_store(stores["int8"], mmap=False)
     with pytest.raises(DataError, match="lies in memory only"):
         TieredFeatures.build(in_memory, host=0)

@@ -196,11 +196,9 @@ def test_a_whole_graph_mapped_from_a_store_learns_as_one_in_memory(graph):
 
 def test_what_excludes_tiers_is_refused(graph):
     for options, said in (
-        ({"host": 0, "mode": "full"}, "reads all of it in every step"),
         ({"host": "4 pounds"}, "a size such as '4GiB'"),
         ({"host": -4}, "a number of bytes"),
         ({"host": 0, "tiers": tiers_of(graph, 0)}, "makes tiers, and tiers are given"),
-        ({"mode": "full", "tiers": tiers_of(graph, 0)}, "tiers serve mini-batches"),
     ):
         with pytest.raises(ConfigError, match=said):
             Trainer(model_of(graph), graph, **options)

@@ -230,7 +230,7 @@ def test_what_excludes_tiers_of_lists_is_refused(graph):
     topology = TieredTopology.build(graph, host=0)
     for options, said in (
         ({"host": 0, "topology": topology}, "makes its tiers, and topology is given"),
-        ({"mode": "full", "topology": topology}, "topology serve mini-batches"),
+        ({"mode": "full", "topology": topology}, "topology serves mini-batches"),
         ({"host": 20_000}, "what is noted of all 300 rows and adjacency lists"),
     ):
         with pytest.raises(ConfigError, match=said):

@@ -14,7 +14,7 @@ from graphbraid.distributed.partitioning.streaming import place
 from graphbraid.features import reorder, walks
 from graphbraid.fullgraph.lowering import locality
 from graphbraid.graph.orders import community_order
-from graphbraid.ops import bit_product, dense
+from graphbraid.ops import bit_product, dense, gram_rounds
 from graphbraid.ops.attention import both_ways
 from graphbraid.ops.spmm_max import TIES
 from graphbraid.ops.spread import spread_rows
@@ -79,6 +79,9 @@ def _run_operators() -> None:
     ids = torch.tensor([0, 2, 4])
     dense.tall_product(x.detach(), torch.rand(4, 3), ids=ids)
     dense.tall_gram(torch.rand(3, 2), x.detach(), ids=ids)
+    rounds = gram_rounds.GramRounds(torch.rand(5, 2), 4)
+    for part in gram_rounds.rounds_of(5, most=5):
+        rounds.add(part, x.detach())
     ops.cross_entropy(torch.rand(3, 4, requires_grad=True), torch.tensor([0, 3, 1]), torch.ones(4))
     spread_rows(torch.rand(3, 2), torch.tensor([2, -1, 0, 1], dtype=torch.int32), torch.empty(4, 2))
     bits = torch.tensor([[1, 2, 3, 4, 5]], dtype=torch.int32)

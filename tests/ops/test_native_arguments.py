@@ -55,6 +55,7 @@ FREE = {
     ("spmm_max", 2): SOURCES,
     ("spread_rows", 0): "rows that no place names may be there",
     ("tall_gram", 1): "with ids, any rows may be there",
+    ("tall_gram_round", 0): "of its rows a round needs some",
     ("tall_product", 0): "with ids, any rows may be there",
     ("tall_product", 1): "any strides",
     ("transpose_csc", 0): ROWS,

@@ -15,11 +15,11 @@ from tests.warm import WarmProcesses
 
 from graphbraid import nn as gnn
 from graphbraid.errors import ResourceError
+from graphbraid.features.scratch import ScratchRows
 from graphbraid.graph import Graph
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.train import Trainer
 from graphbraid.train.inference import infer, layer_wise
-from graphbraid.train.inference.activations import Activations
 
 SMALL = 1 << 16  # the least a budget may be: forces many chunks on these graphs
 
@@ -54,12 +54,12 @@ def spied(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Records for each layer's activations whether they were kept in memory."""
     kept: list[bool] = []
 
-    class Spy(Activations):
+    class Spy(ScratchRows):
         def __init__(self, *args: object, in_memory: bool, **kwargs: object) -> None:
             kept.append(in_memory)
             super().__init__(*args, in_memory=in_memory, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(layer_wise, "Activations", Spy)
+    monkeypatch.setattr(layer_wise, "ScratchRows", Spy)
     return kept
 
 
@@ -182,7 +182,7 @@ def test_depth_counts_layers_and_their_k() -> None:
 
 def test_activations_in_a_file_are_those_that_were_written(tmp_path: Path) -> None:
     rows = torch.randn(1000, 7)
-    kept = Activations(1000, 7, in_memory=False, folder=tmp_path)
+    kept = ScratchRows(1000, 7, in_memory=False, folder=tmp_path)
     for start in range(0, 1000, 300):
         kept.write(start, rows[start : start + 300])
     for nodes in (torch.tensor([999, 0, 5, 5, 400]), torch.arange(1000), torch.arange(0)):
@@ -196,7 +196,7 @@ def test_full_disk_for_activations_is_told(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(os, "posix_fallocate", no_space)
     with pytest.raises(ResourceError, match=r"temporary file of 1.0 MiB in .*disk is full.*TMPDIR"):
-        Activations(1024, 256, in_memory=False, folder=tmp_path)
+        ScratchRows(1024, 256, in_memory=False, folder=tmp_path)
 
 
 MEASURE = """

@@ -7,10 +7,10 @@ import torch
 from tests.train.communities import random_graph
 
 from graphbraid import nn as gnn
+from graphbraid.features.scratch import ScratchRows
 from graphbraid.graph import Graph
 from graphbraid.train import Trainer
 from graphbraid.train.inference import layer_wise
-from graphbraid.train.inference.activations import Activations
 
 SMALL = 1 << 16
 
@@ -32,12 +32,12 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Rows of the activations that are made."""
     found: list[int] = []
 
-    class Spy(Activations):
+    class Spy(ScratchRows):
         def __init__(self, num_nodes: int, *args: object, **kwargs: object) -> None:
             found.append(num_nodes)
             super().__init__(num_nodes, *args, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(layer_wise, "Activations", Spy)
+    monkeypatch.setattr(layer_wise, "ScratchRows", Spy)
     return found
 
 

@@ -75,11 +75,40 @@ static void tall_gram(const FloatRows& a, const FloatRows& b, const Array2<float
   if (g.height > 0 && g.width > 0) GB_PICK(tall_gram)(g);
 }
 
+static void tall_gram_round(const FloatRows& a, const FloatRows& b, const Array1<float>& sums,
+                            const Array2<float>& out, int64_t first, int64_t last, bool ends) {
+  GramRoundArgs round;
+  TallGramArgs& g = round.gram;
+  g.num_rows = a.num_rows();
+  g.height = a.num_columns();
+  g.width = b.num_columns();
+  if (first < 0 || last < first) refuse("a round must be rows from first to last of each part");
+  int64_t rows = 0;
+  for (int64_t part = 0; part < gram_parts(g.num_rows); ++part)
+    rows += gram_round_rows(g.num_rows, part, first, last);
+  need_length(b, rows);
+  need_length(sums, gram_sums_length(g.num_rows, g.height, g.width));
+  need_shape(out, g.height, g.width);
+  g.a = a.data();
+  g.a_stride = a.stride(0);
+  g.b = b.data();
+  g.b_stride = b.stride(0);
+  g.out = out.data();
+  round.first = first;
+  round.last = last;
+  round.sums = sums.data();
+  round.ends = ends;
+  nb::gil_scoped_release release;
+  if (g.height > 0 && g.width > 0) GB_PICK(tall_gram_round)(round);
+}
+
 void bind_dense(nb::module_& m) {
   using namespace nb::literals;
   def_kernel<&tall_product>(m, "tall_product", "a"_a, "b"_a, "out"_a, "add"_a = false, "ids"_a = nb::none(),
                             "after"_a = nb::none());
   def_kernel<&tall_gram>(m, "tall_gram", "a"_a, "b"_a, "out"_a, "ids"_a = nb::none());
+  def_native(m, "tall_gram_round", &tall_gram_round, "a"_a, "b"_a, "sums"_a, "out"_a, "first"_a, "last"_a,
+             "ends"_a);
 }
 
 }  // namespace gb

@@ -20,6 +20,7 @@ from graphbraid.fullgraph.lowering.locality import LOCALITY_BYTES
 from graphbraid.fullgraph.lowering.lower_program import check_kernels
 from graphbraid.fullgraph.lowering.lower_typed import whole_typed
 from graphbraid.fullgraph.lowering.options import ALL, HOIST_BYTES, CompileOptions, checked_nodes, names_of
+from graphbraid.fullgraph.lowering.streamed import needs_lowering
 from graphbraid.fullgraph.measured.basis import basis_for
 from graphbraid.fullgraph.model.modes import in_mode
 from graphbraid.fullgraph.model.source import Source, graph_of_data
@@ -29,6 +30,7 @@ from graphbraid.fullgraph.ranks.ranks import Ranks
 from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, CopySizes
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.graph import Graph
+from graphbraid.sampling.rows import FeatureRows
 from graphbraid.signatures import typed
 
 
@@ -89,6 +91,8 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
     evidence: Evidence | None = None,
     ranks: Ranks | None = None,
     node_type: str | None = None,
+    tiers: FeatureRows | None = None,
+    host: int | str | None = None,
 ) -> Engine | Uncompiled:
     """Lower a model over a whole graph to the cheapest equivalent program.
 
@@ -133,11 +137,18 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
             rank's, and the gradients are its part of their sum. A model without a lowered form is refused.
         node_type: the type whose outputs are wanted, in a graph with types; ``nodes`` are ids of it. If None,
             the model's own ``node_type``, else the only type with labels.
+        tiers: the features by id, such as :class:`graphbraid.features.TieredFeatures` of this graph, where
+            they do not lie in memory: each step reads them in blocks, ahead of their use. On the host,
+            for a model that has a lowered form whose first operation with the features is a product or can
+            be computed once. What is learned has the same bits.
+        host: memory for that, in bytes or as ``"1GiB"``: for blocks that are read, and for rows that stay
+            from step to step; 0 and ``"all"`` as in :class:`graphbraid.features.TieredFeatures`. If None,
+            64 MiB; without ``tiers``, features are in memory. Given alone, rows are read from a store's file.
 
     Raises:
         ConfigError: a node is out of range or named twice, a pass or storage name is unknown, or the
             parameters are not on ``device``; ``ranks`` cannot run the model together; ``node_type`` is needed
-            or unknown.
+            or unknown; features in tiers are read in another way than in blocks.
         DataError: the graph has no features or no such split.
         ResourceError: there is too little memory; the message says how much is needed and what would fit.
     """
@@ -147,6 +158,7 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
         whole.check_one_type("compile with several ranks")
     options: dict[str, Any] = {"device": device, "storage": storage, "data": data, "node_type": node_type}
     options |= {"hoist_bytes": hoist_bytes, "locality_bytes": locality_bytes}
+    options |= {"tiers": tiers, "host": host}
     options["passes"] = names_of(passes)
     if ranks is not None:
         check_type(ranks, "ranks", Ranks, "the ranks of fullgraph.Ranks", error=ConfigError)
@@ -161,6 +173,8 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
                 f"several ranks train the whole graph together only by a lowered program, and {why.part} "
                 f"{why.reason}. Use one rank, or mini-batches (mode='sampled')."
             ) from why
+        if tiers is not None or host is not None:
+            raise ConfigError(needs_lowering(why)) from why
         source, place = source_of(model, whole, data, node_type), device_for(model, device).place
         return Uncompiled(model, source, checked_nodes(nodes, source.nodes), why, place)
 

@@ -31,6 +31,7 @@ from graphbraid.fullgraph.lowering.options import (
     names_of,
     storage_of,
 )
+from graphbraid.fullgraph.lowering.streamed import StreamedFeatures, needs_lowering
 from graphbraid.fullgraph.measured.basis import basis_for
 from graphbraid.fullgraph.model.as_written import AsWritten
 from graphbraid.fullgraph.model.modes import in_mode, plain_tensors
@@ -44,6 +45,7 @@ from graphbraid.fullgraph.ranks.ranks import Ranks
 from graphbraid.fullgraph.runner import Runner
 from graphbraid.graph import Graph
 from graphbraid.machine.rates import Rates
+from graphbraid.sampling.rows import FeatureRows
 from graphbraid.signatures import typed
 
 if TYPE_CHECKING:
@@ -94,6 +96,8 @@ class Engine:
         ranks: see :func:`graphbraid.compile`.
         node_type: see :func:`graphbraid.compile`.
         data: the user's own data object, if ``graph`` was made from one.
+        tiers: see :func:`graphbraid.compile`.
+        host: see :func:`graphbraid.compile`.
 
     Raises:
         NotLoweredError: part of the model has no lowered form; the message names it.
@@ -121,6 +125,8 @@ class Engine:
         ranks: Ranks | None = None,
         node_type: str | None = None,
         data: Any = None,
+        tiers: FeatureRows | None = None,
+        host: int | str | None = None,
     ) -> None:
         self.model = model
         self._device = device_for(model, device)
@@ -133,8 +139,12 @@ class Engine:
             cache_bytes=cache_bytes,
             rates=rates,
             evidence=evidence,
+            features=StreamedFeatures.of(graph, tiers, host),
         )
         self._ranks = ranks
+        if self._options.features is not None and (ranks is not None or not self._device.is_host):
+            who = f"a step on {self._device.place}" if ranks is None else "each of several ranks"
+            raise ConfigError(f"{who} reads features in memory; leave tiers and host out.")
         if ranks is not None and not self._device.is_host:
             raise ConfigError(
                 f"several ranks run one program on the CPU; the model is on {self._device.place}."
@@ -328,6 +338,8 @@ class Engine:
         return lower(program, self._source.graph_for(program), self._nodes, self._options)
 
     def _as_written(self) -> AsWritten | TypedAsWritten:
+        if self._options.features is not None:
+            raise ConfigError(needs_lowering(self._now().why))
         return self._source.as_written(self.model, self._device.place)
 
 

@@ -22,6 +22,7 @@ from graphbraid.fullgraph.step.differentiable import run_step
 from graphbraid.fullgraph.step.lending import Lender, copied
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.fullgraph.step.replay import ReplayedStep
+from graphbraid.fullgraph.step.streams import Streams
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.explain.floor import Floor
@@ -138,6 +139,11 @@ class Runner:
         return self._train.nbytes + self._level_bytes
 
     @property
+    def streams(self) -> Streams | None:
+        """The features that a training step reads block by block; None where they lie in memory."""
+        return self._train.streams
+
+    @property
     def _level_bytes(self) -> int:
         """Bytes of edges and ids in the levels' order on the host; a device counts its copies itself."""
         if not self._device.is_host:
@@ -219,9 +225,9 @@ class Runner:
         """Time some steps on a copy of the program."""
         from graphbraid.fullgraph.explain.timing import TimedStep
 
-        lowered = self.lowered
+        lowered, features = self.lowered, self.lowered.options.features
         program, copies, wait = copy.deepcopy(lowered.program), self._copies, self._device.wait
-        timed = TimedStep(program, lowered.graph, lowered.blocks, copies=copies, wait=wait)
+        timed = TimedStep(program, lowered.graph, lowered.blocks, copies=copies, wait=wait, streamed=features)
         self._ready(timed)
         return timed.measured(self._rows, lowered.nodes.numel())
 
@@ -245,6 +251,7 @@ class Runner:
             part=self.lowered.part,
             wire=torch.float32 if ranks is None or not training else ranks.wire_dtype,
             pipeline=None if ranks is None or not training else ranks.planned_pipeline,
+            streamed=self.lowered.options.features,
         )
 
     def _ready(self, planned: PlannedStep) -> PlannedStep:

@@ -41,7 +41,7 @@ def tall_product(
     """
     if out is None:
         out = a.new_empty(a.shape[0] if ids is None else ids.numel(), b.shape[1])
-    kernels, rows = _backend(a, b, out), row_contiguous(a.detach())
+    kernels, rows = kernels_for(a, b, out), row_contiguous(a.detach())
     if kernels is reference:
         reference.tall_product(rows, b.detach(), out.detach(), add, ids)
         follow_up(out.detach(), after)
@@ -61,7 +61,7 @@ def tall_gram(a: Tensor, b: Tensor, *, out: Tensor | None = None, ids: Tensor | 
     """
     if out is None:
         out = a.new_empty(a.shape[1], b.shape[1])
-    _backend(a, b, out).tall_gram(row_contiguous(a.detach()), row_contiguous(b.detach()), out, ids)
+    kernels_for(a, b, out).tall_gram(row_contiguous(a.detach()), row_contiguous(b.detach()), out, ids)
     return out
 
 
@@ -93,13 +93,13 @@ def dense_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
             raise DataError(
                 f"bias must have shape ({weight.shape[0]},) for this weight; got {tuple(bias.shape)}"
             )
-    if _backend(x, weight) is reference or torch.is_autocast_enabled(x.device.type):
+    if kernels_for(x, weight) is reference or torch.is_autocast_enabled(x.device.type):
         return F.linear(x, weight, bias)
     out: Tensor = _Linear.apply(x, weight)  # type: ignore[no-untyped-call]
     return out if bias is None else out + bias
 
 
-def _backend(*matrices: Tensor) -> Any:
+def kernels_for(*matrices: Tensor) -> Any:
     """Return the compiled kernels if they can run on these matrices, else their twins."""
     fits = all(m.dtype == torch.float32 and m.device.type == "cpu" and m.dim() == 2 for m in matrices)
     return backend(matrices[0]) if fits else reference

@@ -24,6 +24,7 @@ from graphbraid.ops.attention_reference import (
 )
 from graphbraid.ops.epilogue_reference import epilogue, epilogue_backward, sum_dtype
 from graphbraid.ops.gine_reference import gine, gine_backward, gine_edge_backward
+from graphbraid.ops.gram_reference import tall_gram_round
 from graphbraid.ops.norm_reference import (
     batch_norm,
     batch_norm_backward,
@@ -70,6 +71,7 @@ __all__ = [
     "spmm_max_shared_backward",
     "spread_rows",
     "sum_dtype",
+    "tall_gram_round",
 ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from graphbraid.sampling.hot import HotRows
 
 
+@runtime_checkable
 class FeatureRows(Protocol):
     """The features of a graph's nodes by id, wherever they lie: the one answer to where a row is.
 

@@ -123,8 +123,8 @@ def _check_passed(config: TrainConfig, passed: Passed) -> None:
         for option, size in asked:
             if size is not None and (option, name) != ("hot", "topology"):
                 raise ConfigError(f"{option}={size!r} {verb} given; leave one out.")
-        if config.mode == "full":
-            raise ConfigError(f"{name} serve mini-batches, and mode='full' has none; leave one out.")
+        if config.mode == "full" and name == "topology":
+            raise ConfigError("topology serves mini-batches, and mode='full' has none; leave one out.")
 
 
 def _with_sizes(model: nn.Module, graph: Graph, config: TrainConfig) -> tuple[TrainConfig, str]:

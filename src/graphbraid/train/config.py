@@ -151,7 +151,8 @@ class TrainConfig:
     host: Size | None = None
     """Memory for feature rows and adjacency lists of a store, in bytes or as ``4GiB``; the others are read
     from its files ahead of their use (:class:`graphbraid.features.HostTiers`). 0 reads all from there,
-    ``all`` keeps all. None: the graph is used as it is. What is learned does not depend on it."""
+    ``all`` keeps all. In mode ``full`` it is for feature rows alone, which each step reads in blocks. None:
+    the graph is used as it is. What is learned does not depend on it."""
     hot: Size | None = None
     """Memory of the device for the feature rows that are read most, which then never travel, in bytes or as
     ``4GiB``; the ``plan`` is then ``auto`` unless one is given. 0 and None: no rows stay there. What is

@@ -55,13 +55,11 @@ def _check_run(config: TrainConfig) -> None:
 
 
 def _check_tiers(config: TrainConfig) -> None:
-    for name, what in (("host", "of the graph is in memory"), ("hot", "of the features is on the device")):
-        size = getattr(config, name)
-        if size is not None and config.mode == "full":
-            raise ConfigError(
-                f"{name}={size!r} says how much {what}, and mode='full' reads all of it in every step; leave "
-                "one out."
-            )
+    if config.hot is not None and config.mode == "full":
+        raise ConfigError(
+            f"hot={config.hot!r} says how much of the features is on the device, and mode='full' reads all "
+            "of it in every step; leave one out."
+        )
     if config.tiers is not None and config.host is not None:
         raise ConfigError(
             f"tiers={config.tiers!r} chooses the memory for feature rows, and host={config.host!r} says it; "
@@ -70,7 +68,7 @@ def _check_tiers(config: TrainConfig) -> None:
     if config.tiers is not None and config.mode == "full":
         raise ConfigError(
             f"tiers={config.tiers!r} is for mini-batches, and mode='full' reads all features in every step; "
-            "leave one out."
+            "leave one out, or say by host= how much memory it may take for them."
         )
 
 

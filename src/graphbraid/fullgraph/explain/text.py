@@ -36,6 +36,8 @@ def explain(
     )
     what = "what is computed once" if device.is_host else "what is computed once and copied to the device"
     lines.append(f"  {_mega(planned.nbytes)} with {what}")
+    if planned.streams is not None:
+        lines += planned.streams.explain()
     if level_bytes:
         lines.append(f"  {_mega(planned.nbytes + level_bytes)} with the levels' own edges and node ids")
     return "\n".join(lines if device.is_host else lines + _on_device(planned, device, choices))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.lowering.levels import Blocks
+from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.step.arena import StepTask
 from graphbraid.fullgraph.step.device_copies import DeviceCopies
@@ -50,6 +51,7 @@ class TimedStep(PlannedStep):
         blocks: the edges from each level to the next.
         copies: the graph's copies on the device. If None, the step runs where the graph is.
         wait: waits until the device has done all work given to it.
+        streamed: where features are read that do not lie in memory.
         clock: returns the time in seconds.
     """
 
@@ -61,9 +63,10 @@ class TimedStep(PlannedStep):
         *,
         copies: DeviceCopies | None,
         wait: Callable[[], None],
+        streamed: StreamedFeatures | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        super().__init__(program, graph, blocks, training=True, copies=copies)
+        super().__init__(program, graph, blocks, training=True, copies=copies, streamed=streamed)
         self._wait, self._clock = wait, clock
         self._looks = False
         self._seconds: dict[int, list[float]] = {}

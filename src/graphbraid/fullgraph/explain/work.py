@@ -114,7 +114,7 @@ class Ledger:
         """Return the bytes of a value or its gradient; for the features, in the form that products read."""
         place, path = self._program.place(value), self._program.path_of(value)
         cells = self._rows(*place) * self._program.width(value)
-        if path == "dense":
+        if path in {"dense", "streamed"}:
             return 4.0 * cells
         if path == "binary":
             return cells / 8

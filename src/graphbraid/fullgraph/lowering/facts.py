@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from graphbraid.fullgraph.program import Place
 from graphbraid.graph import Graph
@@ -157,9 +158,13 @@ def facts_of(
     *,
     hoist_bytes: int,
     storage: torch.dtype = torch.float32,
+    sample: Tensor | None = None,
 ) -> Facts:
-    """Collect the facts of a graph whose levels have ``rows`` nodes and ``edges`` edges to the next level."""
-    x = graph.x
+    """Collect the facts of a graph whose levels have ``rows`` nodes and ``edges`` edges to the next level.
+
+    Of features that do not lie in memory, a ``sample`` of rows stands for all.
+    """
+    x = graph.x if sample is None else sample
     assert x is not None
     in_channels, share = int(x.shape[1]), density(x)
     serves = rates.binary_seconds(1, in_channels, 1) < CLOSE * rates.sparse_seconds(share * in_channels, 1)
@@ -169,7 +174,7 @@ def facts_of(
         in_channels=in_channels,
         density=share,
         is_sparse=isinstance(x, SparseFeatures),
-        is_binary=serves and is_binary(x),
+        is_binary=serves and sample is None and is_binary(x),
         hoist_bytes=hoist_bytes,
         rates=rates,
         storage=storage,

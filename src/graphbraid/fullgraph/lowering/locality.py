@@ -154,7 +154,7 @@ def added_bytes(program: Program, csc: Csc, facts: Facts) -> int:
     if csc.weight is not None:  # each edge's position, and the reordered weights
         edges += 12 * csc.num_edges
     cells = csc.num_dst * facts.in_channels
-    if program.input_path != "dense":  # a form made of the features anyway; sparse rows are copied
+    if program.is_compact(INPUT):  # a form made of the features anyway; sparse rows are copied
         copied = program.input_path == "sparse" and facts.is_sparse
         return edges + (int(8 * cells * facts.density) if copied else 0)
     return edges + 4 * cells * feature_copies(program)

@@ -23,6 +23,7 @@ from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.lowering.passes import through_passes
 from graphbraid.fullgraph.lowering.pruning import prune
+from graphbraid.fullgraph.lowering.streamed import lowered_to_stream, streamed
 from graphbraid.fullgraph.lowering.symmetry import with_shared_transpose
 from graphbraid.fullgraph.program import Attention, Decision, Program
 from graphbraid.fullgraph.program.refusal import NotLoweredError
@@ -46,13 +47,15 @@ def lower_program(
         NotLoweredError: an operation has no kernel on the device.
     """
     check_kernels(program, options.device)
+    if options.features is not None:
+        program = streamed(program)
     if program.parts:
         allowed = _hoist_bytes(options)
         return lower_typed(program, graph, nodes, options, basis, hoist_bytes=allowed)
     graph, shared = _with_shared_transpose(program, on_place(graph, HOST.place), options)
     reached, pruned = prune(program, graph.csc, nodes, wanted="prune" in options.passes)
     facts = _facts_of(program, graph, reached, options, basis)
-    passed = through_passes(program.rewritten(program.ops, shared, pruned), facts, options.passes)
+    passed = _passed(program.rewritten(program.ops, shared, pruned), facts, options, options.passes)
     passed, reached = _renumbered(passed, graph.csc, reached, facts, options)
     blocks, row_of = whole_graph(graph.csc, program.num_levels - 1), None
     if reached is not None:
@@ -74,18 +77,31 @@ def lower_program(
 def lower_for_evaluation(lowered: Lowered, program: Program) -> tuple[Program, Blocks]:
     """Lower a program over the same graph for the outputs of all nodes; return it and its blocks.
 
-    Nothing is hoisted, since the program may run only once. If ``lowered`` renumbered all nodes and using
-    that order takes no copy of the features, the order is kept and ``lowered.blocks`` itself is returned.
+    Nothing is hoisted, since the program may run only once, unless streamed features need it. If ``lowered``
+    renumbered all nodes and using that order takes no copy of the features, the order is kept and
+    ``lowered.blocks`` itself is returned.
     """
     if program.parts:
         return typed_for_evaluation(lowered, program)
     csc, num_blocks = lowered.graph.csc, program.num_levels - 1
     rows, edges = _sizes(csc, num_blocks, None)
     facts = replace(lowered.facts, rows=rows, edges=edges, hoist_bytes=0)
-    passed = through_passes(program, facts, lowered.options.passes - {"hoist"})
+    options = lowered.options
+    if options.features is not None:
+        program = streamed(program)
+    passed = _passed(program, facts, options, options.passes - {"hoist"})
     if lowered.row_of is not None and not feature_copies(passed):
         return passed, lowered.blocks
     return passed, whole_graph(csc, num_blocks)
+
+
+def _passed(program: Program, facts: Facts, options: CompileOptions, passes: frozenset[str]) -> Program:
+    """Return a program after the passes, of which streamed features may need more."""
+    if options.features is None:
+        return through_passes(program, facts, passes)
+    return lowered_to_stream(
+        lambda by, hoists: through_passes(program, by, passes | {"hoist"} if hoists else passes), facts
+    )
 
 
 def check_kernels(program: Program, device: Device) -> None:
@@ -110,7 +126,10 @@ def _facts_of(
 ) -> Facts:
     rows, edges = _sizes(graph.csc, program.num_levels - 1, reached)
     allowed = _hoist_bytes(options)
-    facts = facts_of(graph, rows, edges, basis.rates, hoist_bytes=allowed, storage=options.storage)
+    sample = None if options.features is None else options.features.sample()
+    facts = facts_of(
+        graph, rows, edges, basis.rates, hoist_bytes=allowed, storage=options.storage, sample=sample
+    )
     return facts if basis.trials is None else replace(facts, trials=basis.trials(graph, facts.density))
 
 

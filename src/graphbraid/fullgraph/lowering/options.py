@@ -17,6 +17,7 @@ from graphbraid.fullgraph.device.host import HOST
 from graphbraid.fullgraph.lowering.evidence import Evidence
 from graphbraid.fullgraph.lowering.locality import LOCALITY_BYTES
 from graphbraid.fullgraph.lowering.passes import PASSES
+from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.graph.scans import check_ids
 from graphbraid.machine.rates import Rates
@@ -51,6 +52,8 @@ class CompileOptions:
     """Rates for the cost model. If None, this machine's, measured once, with trials for close choices."""
     evidence: Evidence | None = None
     """Rates and trials of an earlier lowering, to make the same choices whatever is measured now."""
+    features: StreamedFeatures | None = None
+    """Where a step reads the features block by block. If None, they lie in memory, as the graph has them."""
 
     def __post_init__(self) -> None:
         if unknown := sorted(self.passes - ALL):

@@ -88,7 +88,7 @@ class Program:
 
     @property
     def input_path(self) -> str:
-        """How the first weights multiply the features: ``dense``, ``sparse`` or ``binary``."""
+        """How the first weights multiply the features: ``dense``, ``sparse``, ``binary`` or ``streamed``."""
         return str(self.settings.get("input_path", "dense"))
 
     @property
@@ -101,6 +101,10 @@ class Program:
         if not self.parts:
             return self.input_path if value == INPUT else "dense"
         return str(self.settings.get("input_paths", {}).get(value, "dense"))
+
+    def is_compact(self, value: str) -> bool:
+        """Return whether weights multiply a value in a form that no other operation reads: sparse or bits."""
+        return self.path_of(value) in {"sparse", "binary"}
 
     def producer(self, value: str) -> Operation | None:
         """Return the operation that computes a value; None for the input."""

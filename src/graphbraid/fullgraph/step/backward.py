@@ -76,16 +76,16 @@ def _weight(plan: StepPlan, op: Linear, grad: Rows) -> None:
     if not any(p.requires_grad for p in (op.weight, *(() if op.mixed is None else (op.mixed,)))):
         return
     name = f"gradient of {op.out}'s weight"
-    reads_input = op.inputs[0] in plan.program.inputs
-    if op.view == WHOLE and not (reads_input and plan.turned_weight(op)):
+    factor = plan.factor_of(op.inputs[0])
+    if op.view == WHOLE and (factor is None or plan.is_one_call(op.inputs[0])):
         _whole_weight(plan, op, name, grad)
         return
-    if reads_input:
-        features, turned = plan.features_of(op.inputs[0]), plan.turned_weight(op)
+    if factor is not None:
+        form, turned = factor, plan.turned_weight(op)
 
         def multiply() -> None:
             out = _matrix_for(plan, op)
-            features.factor.weight_grad(grad.tensor, out, turned=tensor_of(turned))
+            form().weight_grad(grad.tensor, out, turned=tensor_of(turned))
             _give_weight(plan, op, out)
 
         plan.do(name, multiply, grad, *turned)
@@ -101,11 +101,10 @@ def _weight(plan: StepPlan, op: Linear, grad: Rows) -> None:
 
 def _whole_weight(plan: StepPlan, op: Linear, name: str, grad: Rows) -> None:
     """Plan one kernel call that writes the gradient of a weight used as it is."""
-    if op.inputs[0] in plan.program.inputs:
-        features = plan.features_of(op.inputs[0])
-        plan.repeat(
-            name, lambda out: features.factor.weight_grad(grad.tensor, out), grad, gradient_of=op.weight
-        )
+    factor = plan.factor_of(op.inputs[0])
+    if factor is not None:
+        form = factor
+        plan.repeat(name, lambda out: form().weight_grad(grad.tensor, out), grad, gradient_of=op.weight)
         return
     x = plan.read(op.inputs[0])
 

@@ -59,18 +59,17 @@ def plan_forward(plan: StepPlan) -> None:
 
 def _linear(plan: StepPlan, op: Linear) -> None:
     out, adds, (after, seed) = _result(plan, op), len(op.inputs) == 2, after_of(plan, op)
-    if op.inputs[0] in plan.program.inputs:
-        features, turned = plan.features_of(op.inputs[0]), plan.turned_weight(op)
+    factor = plan.factor_of(op.inputs[0])
+    if factor is not None:
+        form, turned = factor, plan.turned_weight(op)
 
         def multiply() -> None:
-            features.factor.multiply(
-                op.matrix(), out.tensor, add=adds, turned=tensor_of(turned), after=after(out)
-            )
+            form().multiply(op.matrix(), out.tensor, add=adds, turned=tensor_of(turned), after=after(out))
 
-        if turned:  # then the task is more than one kernel call
-            plan.do(op.out, multiply, out, *turned)
-        else:
+        if plan.is_one_call(op.inputs[0]):
             plan.repeat(op.out, multiply, out, seed=seed)
+        else:
+            plan.do(op.out, multiply, out, *turned)
         return
     x = plan.read(op.inputs[0])
 
@@ -118,6 +117,8 @@ def _result(plan: StepPlan, op: Operation) -> Rows:
 
 def _own(plan: StepPlan, op: Own) -> None:
     source, count = op.inputs[0], plan.count_of(op.out)
+    if plan.streams is not None and op.out in plan.streams:  # its first rows
+        return
     if source in plan.program.inputs:
         plan.constants[op.out] = plan.features_of(source).rows_of(plan.program.level(op.out))
     elif source in plan.constants:

@@ -17,6 +17,7 @@ from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.rows import Constant
 from graphbraid.fullgraph.step.device_copies import DeviceCopies, input_bytes
 from graphbraid.fullgraph.step.edge_features import EdgeFeatures
+from graphbraid.fullgraph.step.streams import Streams
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import Features, is_widened
@@ -32,6 +33,7 @@ class NodeFeatures:
         graph: the graph; its features are used in place wherever possible.
         blocks: the edges from each level to the next, on the host.
         copies: copies what is made to a device. If None, it stays where the graph is.
+        streams: reads the features block by block. If None, they lie in memory.
         part: number of the node type whose features these are, in a program over relations.
     """
 
@@ -43,13 +45,14 @@ class NodeFeatures:
         copies: DeviceCopies | None,
         *,
         part: int = 0,
+        streams: Streams | None = None,
     ) -> None:
         self._program, self._graph, self._blocks, self._copies = program, graph, blocks, copies
-        self._part = part
+        self._part, self._streams = part, streams
         self._name = program.parts[part].input if program.parts else INPUT
         self._is_factor = any(op.inputs[0] == self._name and isinstance(op, Linear) for op in program.ops)
         self.path = program.path_of(self._name)
-        """How the first weights multiply the features: ``dense``, ``sparse`` or ``binary``."""
+        """How the first weights multiply the features, as :attr:`Program.input_path`."""
         self.edges = EdgeFeatures(program, graph, blocks, copies)
         """The edge features."""
         self._dense: Tensor | None = None
@@ -78,6 +81,8 @@ class NodeFeatures:
 
         On the host, dense float32 features are used in place; others are widened as a whole, to a copy.
         """
+        if self._streams is not None:
+            return self._streams.nbytes + self.edges.nbytes
         x = self._x
         assert x is not None
         in_place = self.path == "dense" and self._copies is None
@@ -98,7 +103,9 @@ class NodeFeatures:
 
     def allocate(self, constants: Sequence[Constant]) -> None:
         """Make the factor and the constants, and free what was needed only for that."""
-        if self._is_factor:
+        if self._streams is not None:
+            self._streams.open()
+        elif self._is_factor:
             self._factor = self._make_factor()
         for constant in constants:
             _ = constant.tensor

@@ -11,6 +11,7 @@ from torch import Tensor
 from graphbraid.fullgraph.lowering.levels import Blocks
 from graphbraid.fullgraph.lowering.part_view import PartView
 from graphbraid.fullgraph.lowering.pipeline import Pipeline
+from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
 from graphbraid.fullgraph.program import Exchange, Linear, Program
 from graphbraid.fullgraph.step.arena import Arena
 from graphbraid.fullgraph.step.backward import plan_backward
@@ -23,6 +24,7 @@ from graphbraid.ops.spread import places_of, spread_rows
 
 if TYPE_CHECKING:
     from graphbraid.distributed.ranks.communicator import Communicator
+    from graphbraid.fullgraph.step.streams import Streams
 
 WIDE, MANY = 17, 1 << 18
 """Least columns and elements of an output gradient for which rows are scattered by a parallel kernel."""
@@ -43,6 +45,7 @@ class PlannedStep:
         part: the place of ``graph`` in the whole one, if it is one rank's part of it.
         wire: dtype to which rows and gradients are rounded on their way between ranks.
         pipeline: in how many parts an aggregation's halo travels; no later one may have more. If None, whole.
+        streamed: where the features are read block by block. If None, as the graph has them.
     """
 
     begins_early: ClassVar[bool] = True
@@ -61,6 +64,7 @@ class PlannedStep:
         part: PartView | None = None,
         wire: torch.dtype = torch.float32,
         pipeline: Pipeline | None = None,
+        streamed: StreamedFeatures | None = None,
     ) -> None:
         self.program, self.training, self.copies = program, training, copies
         self.host_blocks = blocks
@@ -75,6 +79,7 @@ class PlannedStep:
             part=part,
             wire=wire,
             pipeline=pipeline,
+            streamed=streamed,
         )
         plan.begins_early = self.begins_early
         plan_forward(plan)
@@ -89,6 +94,8 @@ class PlannedStep:
             plan_backward(plan)
         self._backward_tasks = self._forward_tasks + 1
         self.arena = Arena(plan.tasks, keep=[] if training else [self.output.buffer])
+        if plan.streams is not None:
+            plan.streams.share()
         self._other_bytes = plan.features.factor_bytes + plan.divided_bytes + plan.travel_bytes
         if copies is not None:
             self._other_bytes += copies.nbytes - copied_before
@@ -108,6 +115,11 @@ class PlannedStep:
         """
         constants = sum(constant.nbytes for constant in self._plan.constants.values())
         return self.arena.nbytes + constants + self._other_bytes
+
+    @property
+    def streams(self) -> Streams | None:
+        """The features that the step reads block by block; None where they lie in memory."""
+        return self._plan.streams
 
     @property
     def exchanged_rows(self) -> dict[str, tuple[int, int]]:

@@ -38,6 +38,7 @@ from graphbraid.fullgraph.step.node_features import NodeFeatures
 from graphbraid.fullgraph.step.parameter_gradients import ParameterGradients
 from graphbraid.fullgraph.step.part_features import PartFeatures
 from graphbraid.fullgraph.step.planned.row_functions import FUNCTIONS
+from graphbraid.fullgraph.step.streams import Streams
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.types import Relation
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from graphbraid.distributed.ranks.communicator import Communicator
     from graphbraid.fullgraph.lowering.part_view import PartView
     from graphbraid.fullgraph.lowering.pipeline import Pipeline
+    from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
     from graphbraid.fullgraph.step.calls.travel import Travel
     from graphbraid.fullgraph.step.planned.attention_base import PlannedAttention
     from graphbraid.fullgraph.step.planned.chunk_maps import PartialSums
@@ -73,6 +75,7 @@ class StepPlan(ParameterGradients):
         part: the place of ``graph`` in the whole one, if it is one rank's part of it.
         wire: dtype to which rows and gradients are rounded on their way between ranks.
         pipeline: in how many parts an aggregation's halo travels; no later one may need more. If None, whole.
+        streamed: where the features are read block by block. If None, as the graph has them.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class StepPlan(ParameterGradients):
         part: PartView | None = None,
         wire: torch.dtype = torch.float32,
         pipeline: Pipeline | None = None,
+        streamed: StreamedFeatures | None = None,
     ) -> None:
         super().__init__(on_host=copies is None)
         self.program, self.graph, self.training, self.copies = program, graph, training, copies
@@ -96,14 +100,13 @@ class StepPlan(ParameterGradients):
         self.seeds = Seeds() if copies is None else copies.seeds()
         self.host_blocks = blocks
         """The edges from each level to the next, on the host."""
-        self.blocks = blocks
+        self.blocks = blocks if copies is None else self._copied_blocks(copies)
         """The same edges, on the device where the kernels run."""
-        if copies is not None:
-            by_edge = [op for op in program.ops if isinstance(op, Attention | Gine | Maximum)]
-            walked = {op.walks.number for op in by_edge if op.walks is not None}
-            self.blocks = copies.blocks(blocks, walked, transpose=training and bool(by_edge))
-        features = PartFeatures if program.parts else NodeFeatures
-        self.features: NodeFeatures | PartFeatures = features(program, graph, blocks, copies)
+        self.streams = (
+            None if streamed is None else Streams(program, graph, blocks, streamed, training=training)
+        )
+        """The features that the step reads block by block; None where they lie in memory."""
+        self.features = self._made_features(copies)
         self.tasks: list[StepTask] = []
         self.repeated: list[Repeated] = []
         """The tasks that bind their kernels' arguments."""
@@ -139,6 +142,16 @@ class StepPlan(ParameterGradients):
         self.num_forwards = 0
         """Number of forward passes so far; the arena holds the values of the last."""
         self._first_uses = program.first_uses()
+
+    def _copied_blocks(self, copies: DeviceCopies) -> Blocks:
+        by_edge = [op for op in self.program.ops if isinstance(op, Attention | Gine | Maximum)]
+        walked = {op.walks.number for op in by_edge if op.walks is not None}
+        return copies.blocks(self.host_blocks, walked, transpose=self.training and bool(by_edge))
+
+    def _made_features(self, copies: DeviceCopies | None) -> NodeFeatures | PartFeatures:
+        if self.program.parts:
+            return PartFeatures(self.program, self.graph, self.host_blocks, copies)
+        return NodeFeatures(self.program, self.graph, self.host_blocks, copies, streams=self.streams)
 
     # ---- rows
 
@@ -179,6 +192,21 @@ class StepPlan(ParameterGradients):
     def scratch(name: str, count: int, *width: int, dtype: torch.dtype = torch.float32) -> Rows:
         """Return a new buffer of ``count`` rows; a vector has no width."""
         return Rows(Buffer(name, (count, *width), dtype), count)
+
+    def factor_of(self, value: str) -> Callable[[], kernels.Input] | None:
+        """Return the form in which weights multiply a value that holds features; None for any other value."""
+        if self.streams is not None and value in self.streams:
+            streamed = self.streams.input_of(value)
+            return lambda: streamed
+        if value not in self.program.inputs:
+            return None
+        features = self.features_of(value)
+        return lambda: features.factor
+
+    def is_one_call(self, value: str) -> bool:
+        """Return whether a value's product with weights is one call of a kernel."""
+        is_streamed = self.streams is not None and value in self.streams
+        return not is_streamed and self.program.path_of(value) != "sparse"
 
     def turned_weight(self, op: Linear) -> tuple[Rows, ...]:
         """Return scratch rows for the transpose of ``op``'s weight; only the sparse path needs them."""

@@ -26,6 +26,7 @@ from graphbraid.train.estimating.tiers import TieredRun, tiered_needs, tiered_ru
 from graphbraid.train.estimating.trial import Trial
 from graphbraid.train.step.link_options import config_of_links
 from graphbraid.train.step.preflight import check_fanouts
+from graphbraid.train.step.tiers import make_tiers
 from graphbraid.train.tuning.planning import plan_run
 
 
@@ -197,15 +198,17 @@ class _Estimating:
             return ModeEstimate(
                 mode="full", host=None, fits=False, reason="it learns labels of nodes, not links"
             )
-        config = self._config.updated(mode="full", plan=None, trace=None, host=None, hot=None, tiers=None)
-        trial = Trial(self._model, self._graph, config)
+        config = self._config.updated(mode="full", plan=None, trace=None, hot=None, tiers=None)
         try:
+            trial = Trial(self._model, self._graph, config, make_tiers(self._graph, config))
             needs = full_needs(trial)
         except (GraphbraidError, MemoryError) as error:
             return ModeEstimate(mode="full", host=None, fits=False, reason=str(error))
         reasons = [f"runs as it is written: {needs.why}"] if needs.why else []
-        if self._config.host is not None or self._config.hot is not None or self._config.tiers is not None:
-            reasons.append("takes no tiers, since every step reads all of the graph")
+        if self._config.hot is not None or self._config.tiers is not None:
+            reasons.append("takes no tiers but those of host=, since every step reads all of the graph")
+        if needs.epoch_bytes:
+            reasons.append(f"reads {format_bytes(needs.epoch_bytes)} of files an epoch in blocks, ahead of use")
         seconds = None
         if self._times:
             free = self._here.memory_bytes

@@ -9,6 +9,7 @@ from graphbraid.train.estimating.needs import Need, Needs
 from graphbraid.train.estimating.sampled import baseline_need, graph_needs
 from graphbraid.train.estimating.trial import Trial, parameter_bytes
 from graphbraid.train.estimating.whole_passes import forward_bytes, training_bytes
+from graphbraid.train.run_folder.identity import looked_at_bytes
 from graphbraid.train.step.whole import compile_for
 
 
@@ -22,6 +23,8 @@ class FullNeeds:
     engine: Engine | None
     """The compiled step, whose memory is not taken yet; None if the model runs as it is written."""
     file_bytes: int
+    epoch_bytes: int = 0
+    """Read from files by an epoch's training, where the features are on disk."""
     why: str = ""
     """Why there is no compiled step."""
 
@@ -57,13 +60,20 @@ def full_needs(trial: Trial) -> FullNeeds:
         phases = [Need(name="step", nbytes=training_bytes(trial), why="as written, tried on a small graph")]
         if evaluates:
             phases.append(Need(name="evaluation", nbytes=forward_bytes(trial), why="one pass, tried"))
-    own, base = (*learned, *steps), (baseline_need("full", trial), *graph_needs(graph))
+    topology, features = graph_needs(graph)
+    streams = None if engine is None else engine.runner.streams
+    if streams is not None:  # which are counted with the compiled step
+        pages = looked_at_bytes(features.nbytes)
+        features = Need(name="features", nbytes=pages, why="looked at to know the graph again", mapped=True)
+    own, base = (*learned, *steps), (baseline_need("full", trial), topology, features)
     on_host = trial.device.type == "cpu"
     checkpoints = 0 if config.out_dir is None else 2 * (weights + state)
+    scratch = 0 if streams is None else streams.scratch_bytes
     return FullNeeds(
         host=Needs(held=(*base, *own), phases=tuple(phases)) if on_host else Needs(held=base),
         device=None if on_host else Needs(held=own, phases=tuple(phases)),
         engine=engine,
-        file_bytes=checkpoints,
+        file_bytes=checkpoints + scratch,
+        epoch_bytes=0 if streams is None else 2 * streams.pass_bytes,
         why=why,
     )

@@ -53,11 +53,13 @@ def exact_chunks(
 def _chunks(
     runner: ModelRunner, config: TrainConfig, nodes: Tensor, check: Callable[[], None]
 ) -> Iterator[Chunk]:
-    budget = config.memory_budget_bytes
-    if config.mode == "full" or whole_bytes(runner) <= budget:
+    budget, is_full = config.memory_budget_bytes, config.mode == "full"
+    if is_full and runner.rows is not None and runner.engine is None:
+        is_full = False  # before a run, whose engine streams the features, they are read by layers
+    if is_full or whole_bytes(runner) <= budget:
         with torch.no_grad():
             outputs = runner.on_graph()
-        if config.mode != "full":
+        if not is_full:
             runner.forget_graph()
         yield 0, outputs.index_select(0, nodes.to(outputs.device)).cpu()
     elif runner.by_layer:

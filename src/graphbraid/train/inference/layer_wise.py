@@ -9,12 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from graphbraid.features.scratch import ScratchRows
 from graphbraid.graph import ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.degrees import degrees_and_loops
 from graphbraid.ops.gather import gather_features, gather_rows
 from graphbraid.sampling.source import rows_on_device
-from graphbraid.train.inference.activations import Activations
 from graphbraid.train.step.runner import ModelRunner
 
 Chunk = tuple[int, Tensor]
@@ -29,7 +29,7 @@ _MOST_NODES = 0.5
 class _Layer(NamedTuple):
     """The activations of a layer."""
 
-    rows: Activations
+    rows: ScratchRows
     ids: Tensor | None
     """Nodes of the rows, ascending; None for all nodes."""
 
@@ -93,7 +93,7 @@ class LayerWise:
         return None if found.numel() > _MOST_NODES * num_nodes else found
 
     def _whole_layer(self, layer: int, source: _Layer | None, ids: Tensor | None) -> _Layer:
-        made: Activations | None = None
+        made: ScratchRows | None = None
         nodes = torch.arange(self._graph.num_nodes) if ids is None else ids
         for start, rows in self._layer(layer, source, nodes):
             self._check()
@@ -103,10 +103,10 @@ class LayerWise:
         assert made is not None
         return _Layer(made, ids)
 
-    def _make_room(self, num_rows: int, width: int, source: _Layer | None) -> Activations:
+    def _make_room(self, num_rows: int, width: int, source: _Layer | None) -> ScratchRows:
         held = 0 if source is None else source.rows.memory_bytes
         fits = held + num_rows * width * 4 <= self._budget // 2
-        return Activations(num_rows, width, in_memory=fits, folder=self._folder)
+        return ScratchRows(num_rows, width, in_memory=fits, folder=self._folder)
 
     def _layer(self, layer: int, source: _Layer | None, nodes: Tensor) -> Iterator[Chunk]:
         in_width = self._graph.num_features if source is None else source.rows.shape[1]

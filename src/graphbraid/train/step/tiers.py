@@ -6,7 +6,8 @@ import logging
 
 from torch import Tensor
 
-from graphbraid.features import HostTiers, Score, expected_list_blocks, score
+from graphbraid.features import HostTiers, Score, TieredFeatures, expected_list_blocks, score
+from graphbraid.features.row_budgets import options_for
 from graphbraid.graph import Graph
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.train.config import TrainConfig
@@ -27,6 +28,9 @@ def make_tiers(graph: Graph, config: TrainConfig) -> HostTiers | None:
     """
     if config.host is None and not config.hot:
         return None
+    if config.mode == "full":  # whose steps keep what they read in order
+        rows = TieredFeatures.build(graph, host=0, disk=options_for(config.host or 0))
+        return HostTiers(features=rows, topology=None, reason="steps read the features in blocks")
     row_reads = list_blocks = None
     walked = _sampling(graph, config)
     if walked is not None:

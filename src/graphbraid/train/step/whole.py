@@ -57,6 +57,8 @@ def require_whole(
     free = device.free_bytes()
     try:
         needed = estimated_bytes(model, graph, device, node_type=node_type) // num_parts
+        if config.host is not None:  # rows are widened block by block
+            needed -= _widened_bytes(graph)
     except (NotLoweredError, ValueError, RuntimeError):  # unknown, or an error that is raised later
         return
     if free is not None and needed > _TIGHT * free:
@@ -68,9 +70,14 @@ def require_whole(
 
 def _of_it_widened(graph: Graph) -> str:
     """Say what features in fewer bits take as a whole, which mini-batches would widen a few at a time."""
-    if not is_widened(graph.x):
+    if not _widened_bytes(graph):
         return ""
-    return f", {format_bytes(4 * graph.num_nodes * graph.num_features)} of it for all features as float32"
+    return f", {format_bytes(_widened_bytes(graph))} of it for all features as float32"
+
+
+def _widened_bytes(graph: Graph) -> int:
+    """Return the bytes of a float32 copy of features that are kept in fewer bits."""
+    return 4 * graph.num_nodes * graph.num_features if is_widened(graph.x) else 0
 
 
 def device_named(name: str) -> Device:
@@ -100,6 +107,8 @@ def compile_for(
         ConfigError: several ranks cannot train the model together.
     """
     why = _why_not(runner, config)
+    if why and runner.rows is not None:
+        raise ConfigError(f"features that do not lie in memory need a lowered program, and {why}.")
     if why and comm is not None:
         raise ConfigError(f"several ranks cannot train the whole graph together: {why}.")
     if why:
@@ -113,6 +122,8 @@ def compile_for(
             evidence=evidence,
             ranks=ranks,
             node_type=runner.learned_type,
+            tiers=runner.rows,
+            host=config.host,
         )
     if isinstance(engine, Uncompiled):
         return None, f"{engine.why.part}: {engine.why.reason}"

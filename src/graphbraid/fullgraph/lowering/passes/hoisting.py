@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from graphbraid.fullgraph.lowering.constants import FOLDED
 from graphbraid.fullgraph.lowering.facts import Facts
 from graphbraid.fullgraph.lowering.passes.rewriting import decided, in_bytes, in_seconds
-from graphbraid.fullgraph.program import Aggregate, Hoisted, Linear, Operation, Own, Program
+from graphbraid.fullgraph.program import INPUT, Aggregate, Hoisted, Linear, Operation, Own, Program
 
 
 def hoist(program: Program, facts: Facts) -> Program:
@@ -17,7 +17,7 @@ def hoist(program: Program, facts: Facts) -> Program:
     if best is program:
         what = "the features are not aggregated before something that learns"
         return decided(program, "hoist", False, what)
-    if not program.parts and program.input_path != "dense":
+    if not program.parts and program.is_compact(INPUT):
         what = f"the features stay {program.input_path}; aggregated they would be dense"
         return decided(program, "hoist", False, what)
     seconds, tried = facts.weighed(lambda by: hoisted(program, by, limit=float("inf"))[1])
@@ -168,7 +168,7 @@ def _source(program: Program, values: Sequence[str]) -> str | None:
         rest += () if op is None else op.inputs
         found |= {value} if op is None else set()
     only = found.pop()
-    stays = program.parts and program.path_of(only) != "dense"
+    stays = program.parts and program.is_compact(only)
     return None if found or stays else only
 
 

@@ -24,6 +24,8 @@ def choose_input_path(program: Program, facts: Facts) -> Program:
     if program.parts:
         return _as_stored(program, facts)
     width, asked = input_width(program), program.settings.get("input_path")
+    if asked == "streamed":  # as has been decided before any pass
+        return program
     if not width:
         if asked not in {None, "dense"}:
             raise NotLoweredError("input path", _OTHER_READERS, "dense features")

@@ -28,7 +28,7 @@ def order(program: Program, facts: Facts) -> Program:
 def _order_one(program: Program, aggregate: Aggregate, facts: Facts) -> tuple[Program, str]:
     linear = program.producer(aggregate.inputs[0])
     if isinstance(linear, Linear) and len(linear.inputs) == 1:
-        if len(program.consumers(linear.out)) > 1 or program.path_of(linear.inputs[0]) != "dense":
+        if len(program.consumers(linear.out)) > 1 or program.is_compact(linear.inputs[0]):
             return program, ""
         before_it: Linear = linear
         seconds, tried = facts.weighed(lambda by: _order_seconds(program, before_it, aggregate, by))
@@ -48,7 +48,7 @@ def _order_one(program: Program, aggregate: Aggregate, facts: Facts) -> tuple[Pr
         return program, ""
     after_it: Linear = linear
     seconds, tried = facts.weighed(lambda by: _order_seconds(program, after_it, aggregate, by))
-    if seconds["last"] <= seconds["first"] and program.path_of(aggregate.inputs[0]) == "dense":
+    if seconds["last"] <= seconds["first"] and not program.is_compact(aggregate.inputs[0]):
         return program, ""
     rows = f"{linear.out}_rows"
     swapped = {

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.step.calls.spmm_choice import PickedAggregation
+from graphbraid.fullgraph.step.calls.streamed_input import StreamedInput
 from graphbraid.fullgraph.step.device_copies import DeviceCopies
 from graphbraid.graph.scaled_features import Features
 from graphbraid.graph.sparse_features import SparseFeatures
@@ -185,7 +186,7 @@ class BinaryInput:
         return bit_gram(grad, rows.by_column, out=out, factors=rows.factors)
 
 
-Input = DenseInput | SparseInput | BinaryInput
+Input = DenseInput | SparseInput | BinaryInput | StreamedInput
 """The features in the form that the first weights multiply."""
 
 

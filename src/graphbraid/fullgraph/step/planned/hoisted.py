@@ -15,6 +15,8 @@ from graphbraid.ops.aggregation import Aggregation
 
 def forward_hoisted(plan: StepPlan, op: Hoisted) -> None:
     """Plan no task, but a value that is made when the memory is allocated."""
+    if plan.streams is not None:  # which makes it, and reads it block by block
+        return
     if plan.part is None:
         plan.constants[op.out] = plan.features_of(op.inputs[0]).hoisted(op)
         return

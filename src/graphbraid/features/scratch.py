@@ -1,4 +1,4 @@
-"""Activations: the rows of one layer for all nodes, in memory or in a temporary file."""
+"""ScratchRows: a matrix that is computed by chunks of rows, in memory or in a temporary file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.errors import ResourceError
-from graphbraid.features import DiskOptions, DiskRows
+from graphbraid.features.disk import DiskOptions, DiskRows
 from graphbraid.files.writing import format_bytes, resource_error
 
 _READ = DiskOptions(direct=False)
@@ -20,26 +20,38 @@ _READ = DiskOptions(direct=False)
 faults would bring one page after the other, with as much around each as the system reads ahead."""
 
 
-class Activations:
-    """A ``(num_nodes, width)`` float32 matrix that is written and gathered by chunks of rows."""
+class ScratchRows:
+    """A ``(num_rows, width)`` float32 matrix that is written and gathered by chunks of rows.
 
-    def __init__(self, num_nodes: int, width: int, *, in_memory: bool, folder: Path | None) -> None:
-        """Allocate the rows.
+    Args:
+        num_rows: number of rows.
+        width: number of columns.
+        in_memory: whether to keep them in memory; otherwise they are in a file that is deleted when the
+            process ends.
+        folder: folder of that file. If None, the system's folder for temporary files.
+        need: what needs the file, for the message about a full disk.
+        instead: what would do without it, likewise.
 
-        Args:
-            num_nodes: number of rows.
-            width: number of columns.
-            in_memory: whether to keep them in memory; otherwise they are in a file that is deleted
-                when the process ends.
-            folder: folder of that file. If None, the system's folder for temporary files.
+    Raises:
+        ResourceError: the disk has no room for the file.
+    """
 
-        Raises:
-            ResourceError: the disk has no room for the file.
-        """
-        self.shape = (num_nodes, width)
-        self.memory_bytes = num_nodes * width * 4 if in_memory else 0
+    dtype = torch.float32
+
+    def __init__(
+        self,
+        num_rows: int,
+        width: int,
+        *,
+        in_memory: bool,
+        folder: Path | None,
+        need: str = "exact inference",
+        instead: str = "raise memory_budget_bytes so that no file is needed",
+    ) -> None:
+        self.shape = torch.Size((num_rows, width))
+        self.memory_bytes = num_rows * width * 4 if in_memory else 0
         self._rows = torch.empty(self.shape) if in_memory else None
-        self._file = None if in_memory else _new_file(num_nodes * width * 4, folder)
+        self._file = None if in_memory else _new_file(num_rows * width * 4, folder, need, instead)
         self._reader: DiskRows | None = None
         if self._file is not None:
             weakref.finalize(self, self._file.close)
@@ -61,19 +73,19 @@ class Activations:
                 done = os.pwrite(self._file.fileno(), rest, offset)
                 rest, offset = rest[done:], offset + done
         except OSError as error:
-            raise ResourceError(f"the temporary file of activations cannot be written: {error}") from error
+            raise ResourceError(f"the temporary file {self._file.name} cannot be written: {error}") from error
 
-    def gather(self, nodes: Tensor) -> Tensor:
-        """Return a copy of the rows of ``nodes``.
+    def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return a copy of the rows of ``ids``, in ``out`` if given.
 
         Raises:
             ResourceError: the disk fails.
         """
         if self._rows is not None:
-            return self._rows.index_select(0, nodes)
+            return torch.index_select(self._rows, 0, ids, out=out)
         if self._reader is None:
             self._reader = self._open()
-        return self._reader.gather(nodes)
+        return self._reader.gather(ids, out)
 
     def _open(self) -> DiskRows:
         assert self._file is not None
@@ -90,7 +102,7 @@ class Activations:
         )
 
 
-def _new_file(num_bytes: int, folder: Path | None) -> IO[bytes]:
+def _new_file(num_bytes: int, folder: Path | None, need: str, instead: str) -> IO[bytes]:
     place = Path(tempfile.gettempdir() if folder is None else folder)
     make = tempfile.TemporaryFile if Path("/proc/self/fd").exists() else tempfile.NamedTemporaryFile
     try:
@@ -102,10 +114,9 @@ def _new_file(num_bytes: int, folder: Path | None) -> IO[bytes]:
             file.close()
             raise
     except OSError as error:
-        clear = resource_error(error, place / "activations")
+        clear = resource_error(error, place / "rows")
         raise ResourceError(
-            f"exact inference needs a temporary file of {format_bytes(num_bytes)} in {place}: "
-            f"{clear or error}. Set TMPDIR to a folder on a larger disk, or raise memory_budget_bytes so "
-            "that no file is needed."
+            f"{need} needs a temporary file of {format_bytes(num_bytes)} in {place}: "
+            f"{clear or error}. Set TMPDIR to a folder on a larger disk, or {instead}."
         ) from error
     return file
