@@ -50,10 +50,10 @@ inline int64_t gram_part_begin(int64_t num_rows, int64_t part) {
   return num_rows * part / gram_parts(num_rows);
 }
 
-// A gram whose b does not lie in memory as a whole, but comes in rounds: a round has the rows [first, last) of
-// every part, as far as the part has them, one part's behind the other's. `gram` has all rows of a, and the
-// round's rows of b; no ids. The sums go on from round to round as those of tall_gram go on from row to row, so
-// that the bits are the same.
+// A gram whose b does not lie in memory as a whole, but comes in rounds: a round has the rows [first, last)
+// of every part, as far as the part has them, one part's behind the other's. `gram` has all rows of a, and
+// the round's rows of b; no ids. The sums go on from round to round as those of tall_gram go on from row to
+// row, so that the bits are the same.
 struct GramRoundArgs {
   TallGramArgs gram;
   int64_t first = 0, last = 0;

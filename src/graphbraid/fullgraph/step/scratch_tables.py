@@ -40,7 +40,7 @@ class ScratchTables:
             DataError: a block of the features is damaged.
         """
         made, start = self._new(nodes.numel(), self._width), 0
-        for ids in nodes.split(self._rows_at_a_time):
+        for ids in torch.split(nodes, self._rows_at_a_time):
             made.write(start, self._read(ids))
             start += ids.numel()
         return made
@@ -75,13 +75,13 @@ class ScratchTables:
     def _columns(self, columns: slice) -> Tensor:
         """Return some columns of the features, ``(num_nodes, count)`` float32."""
         slab = torch.empty(self._num_nodes, columns.stop - columns.start)
-        for ids in torch.arange(self._num_nodes).split(self._rows_at_a_time):
+        for ids in torch.split(torch.arange(self._num_nodes), self._rows_at_a_time):
             slab[int(ids[0]) : int(ids[-1]) + 1] = self._read(ids)[:, columns]
         return slab
 
     def _side_by_side(self, slabs: Sequence[ScratchRows], num_rows: int) -> ScratchRows:
         made, start = self._new(num_rows, self._width), 0
-        for ids in torch.arange(num_rows).split(self._rows_at_a_time):
+        for ids in torch.split(torch.arange(num_rows), self._rows_at_a_time):
             made.write(start, torch.cat([slab.gather(ids) for slab in slabs], 1))
             start += ids.numel()
         return made
