@@ -208,7 +208,9 @@ class _Estimating:
         if self._config.hot is not None or self._config.tiers is not None:
             reasons.append("takes no tiers but those of host=, since every step reads all of the graph")
         if needs.epoch_bytes:
-            reasons.append(f"reads {format_bytes(needs.epoch_bytes)} of files an epoch in blocks, ahead of use")
+            reasons.append(
+                f"reads {format_bytes(needs.epoch_bytes)} of files an epoch in blocks, ahead of use"
+            )
         seconds = None
         if self._times:
             free = self._here.memory_bytes
