@@ -320,14 +320,20 @@ def test_what_more_memory_would_buy(stored):
     assert zero.host.bytes_of("features") == 2 * buffers, "of rows, and of lists"
 
 
-def test_the_whole_graph_takes_no_tiers_and_says_so(stored):
+def test_the_whole_graph_is_read_in_blocks_or_says_why_not(stored):
     graph = open_store(stored)
-    found = graphbraid.estimate(sage(graph), graph, fanouts=(4, 4), host=0, times=False)
-    assert "takes no tiers" in found.of("full").reason
-    assert "takes no tiers" not in graphbraid.estimate(sage(graph), graph, times=False).of("full").reason
-    for option in ({"host": 0}, {"hot": "1MiB"}):
-        with pytest.raises(ConfigError, match="reads all of it in every step"):
-            graphbraid.estimate(sage(graph), graph, mode="full", **option)
+    found, plain = (
+        graphbraid.estimate(sage(graph), graph, fanouts=(4, 4), times=False, **option).of("full")
+        for option in ({"host": 0}, {})
+    )
+    assert found.reason.startswith("reads ")
+    assert plain.reason == ""
+    assert found.disk_bytes >= 4 * graph.num_nodes * graph.num_features  # aggregated, in a temporary file
+    assert (
+        "takes no tiers" in graphbraid.estimate(sage(graph), graph, hot="1MiB", times=False).of("full").reason
+    )
+    with pytest.raises(ConfigError, match="reads all of it in every step"):
+        graphbraid.estimate(sage(graph), graph, mode="full", hot="1MiB")
 
 
 def test_pages_that_the_fingerprint_brings_in_are_counted(stored):
