@@ -21,8 +21,9 @@ INSTALL_SELF = GB_VARIANTS="$$(cat $(VENV)/.variants)" $(BIN)/python scripts/wit
   $(subst --quiet,--verbose,$(PIP_INSTALL)) --no-build-isolation --editable
 CORE_SOURCES := $(wildcard src/graphbraid/csrc/* cmake/*) CMakeLists.txt pyproject.toml
 CPP_FILES := $(wildcard cmake/*.cpp src/graphbraid/csrc/*.cpp src/graphbraid/csrc/*.h src/graphbraid/csrc/*.inl)
-# Two test processes; each may use all cores for its kernels, so threads that wait must sleep, not spin.
-PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest
+# Two test processes; each may use all cores for its kernels, so threads that wait must sleep, not spin. Bytecode is kept,
+# whatever the environment says: to compile all modules takes longer than most tests, in each process that one starts.
+PYTEST := OMP_WAIT_POLICY=passive PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 TEST_PROCESSES ?= 2
 PYTEST_PARALLEL := $(PYTEST) -n $(TEST_PROCESSES) --dist loadscope
 

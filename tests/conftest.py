@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests import processor_times, suites
+from tests import processor_times, shortcuts, suites
 from tests.warm import WarmProcesses
 
 if not torch.cuda.is_available():
@@ -57,6 +57,7 @@ def pytest_collection() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
+        shortcuts.take()
         gc.freeze()
         gc.enable()
 
@@ -117,9 +118,12 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmProcesses]:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_dataset_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Keep generated datasets of a test run out of the user's cache."""
+    """Keep generated datasets of a test run out of the user's cache; its processes share one."""
     if "GRAPHBRAID_CACHE" not in os.environ:
-        os.environ["GRAPHBRAID_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+        own = tmp_path_factory.getbasetemp()
+        folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "cache"
+        folder.mkdir(exist_ok=True)
+        os.environ["GRAPHBRAID_CACHE"] = str(folder)
 
 
 @pytest.fixture(autouse=True)

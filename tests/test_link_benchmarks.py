@@ -41,6 +41,7 @@ def archive(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_neighbours_of_any_time_leak_and_those_up_to_the_link_do_not(archive, monkeypatch, capsys):
     temporal = pytest.importorskip("benchmarks.accuracy.temporal", reason=NO_PYG)
     out = archive / "temporal.jsonl"

@@ -53,6 +53,7 @@ def test_a_stopped_rank_is_missed(tmp_path, warm):
         assert said.seconds < SOON
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_stuck_is_named_when_patience_ends(tmp_path, warm):
     # Long beside what ranks may wait for each other at the start of a busy machine's run.
     first, _ = run(warm, 2, training.faulty, "stuck", tmp_path, STOPPED="1", GRAPHBRAID_RANK_PATIENCE="8")

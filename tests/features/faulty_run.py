@@ -15,7 +15,6 @@ from pathlib import Path
 
 import torch
 
-from graphbraid import Trainer, nn
 from graphbraid.datasets import open_store
 from graphbraid.errors import GraphbraidError
 from graphbraid.features import DiskOptions, DiskRows, TieredFeatures, TieredTopology
@@ -53,6 +52,8 @@ def rows(graph: Graph, kind: str, options: DiskOptions) -> dict[str, object]:
 
 def train(graph: Graph, kind: str, options: DiskOptions) -> dict[str, object]:
     """Losses of an epoch with everything on disk."""
+    from graphbraid import Trainer, nn  # which takes as long to import as the rows to read
+
     torch.manual_seed(0)
     model = nn.GraphSAGE(graph.num_features, 8, graph.num_classes, num_layers=2)
     tiers = TieredFeatures.build(graph, host=0, disk=options)

@@ -71,6 +71,14 @@ def test_measured_rates_are_those_of_a_computer():
     assert 2**21 <= rates.cache_bytes <= 2**25
 
 
+@pytest.mark.slow
+def test_a_device_is_measured_by_its_own_clock():
+    device = FakeDevice()
+    rates = measure.measure(device)
+    assert all(math.isfinite(v) and v > 0 for v in dataclasses.asdict(rates).values())
+    assert device.num_timed >= len(dataclasses.asdict(rates)) - 2  # two are sizes
+
+
 @pytest.mark.parametrize(
     ("speeds", "doublings", "outer"),
     [

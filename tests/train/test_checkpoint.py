@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,18 @@ from graphbraid.train.step import optimizers
 OPTIONS = {"epochs": 2, "batch_size": 100, "fanouts": (5, 5), "threads": 1, "test_at_end": False}
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run, only to be read."""
+    graph, folder = community_graph(), tmp_path_factory.mktemp("finished")
+    Trainer(new_model(graph), graph, **OPTIONS, out_dir=folder).fit()
+    return folder
+
+
 @pytest.fixture
-def run_dir(tmp_path: Path) -> Path:
-    graph = community_graph()
-    Trainer(new_model(graph), graph, **OPTIONS, out_dir=tmp_path).fit()
-    return tmp_path
+def run_dir(finished: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
 
 
 def resume(run_dir: Path, graph=None, model=None, **options) -> None:

@@ -1,0 +1,16 @@
+"""What the fake device is said to do in a second."""
+
+import time
+
+import pytest
+from tests.fullgraph.fake_device import FakeDevice
+
+from graphbraid.fullgraph.measured import kept_rates
+from graphbraid.fullgraph.measured.kept_rates import MeasuredRates, rates_file
+from graphbraid.machine.rates import Rates
+
+
+@pytest.fixture(scope="session", autouse=True)
+def rates_of_the_fake_device(own_dataset_cache: None) -> None:
+    """Keep typical rates of it: a device's are measured on large operands, and its clock tells nothing."""
+    kept_rates._KEPT.write(rates_file(FakeDevice()), MeasuredRates(rates=Rates(), at=time.time()))
